@@ -1,0 +1,64 @@
+# The commands of the project. `make` alone lists them.
+# T=regexp narrows a run to tests of that name, PKG=./shm/... to packages.
+
+GO       ?= go
+VERSION  := $(shell cat VERSION)
+PKG      ?= ./...
+CRASH    ?= 1000
+FUZZTIME ?= 30s
+
+# The race detector needs a C compiler; the product does not.
+RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
+# Packages whose tests start real processes: the race detector sees nothing there.
+WITH_PROCESSES = /(integration|cmd|bench)(/|$$)
+PROCESSES = $(shell $(GO) list $(PKG) | grep -E '$(WITH_PROCESSES)')
+UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
+TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race crash lint fmt vectors fuzz bench demo model docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the one static binary, bin/baton
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/baton ./cmd/baton
+
+test: build ## all tests: units with the race detector, then real processes (T=, PKG=)
+	@$(if $(RACE),:,tools/skip race "no C compiler, so the tests run without the race detector (Debian: apt-get install gcc libc6-dev)")
+	@$(if $(UNITS)$(PROCESSES),:,echo 'no package matches PKG=$(PKG)' && exit 1)
+	$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $(TEST) -timeout 10m $(RACE) $(UNITS))
+	$(if $(PROCESSES),$(TEST) -timeout 20m $(PROCESSES))
+
+race: build ## every test with the race detector (T=, PKG=)
+	CGO_ENABLED=1 $(TEST) -timeout 40m -race $(PKG)
+
+crash: build ## kill clients and brokers at random and at every crash point (CRASH=kills)
+	BATON_CRASH_KILLS=$(CRASH) $(GO) test -count=1 -timeout 60m -v -run '$(or $(T),Crash|Kill|Death)' ./integration/...
+
+lint: ## formatting, vet for both architectures, staticcheck, shellcheck, codespell
+	tools/lint
+
+fmt: ## format the Go code
+	gofmt -w .
+
+vectors: ## write the golden vectors of the protocol anew; must leave a clean diff
+	$(GO) generate ./protocol/...
+
+fuzz: ## run every fuzz target for a while each (FUZZTIME=30s, T=, PKG=)
+	FUZZTIME='$(FUZZTIME)' tools/fuzz '$(or $(T),^Fuzz)' $(PKG)
+
+bench: build ## measure: a table on the terminal (ARGS= for the command's flags, such as --json)
+	bin/baton bench $(ARGS)
+
+demo: build ## train a network in several processes over shared memory, and kill one
+	bin/baton demo $(ARGS)
+
+model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake attach": these)
+	models/check $(if $(SHORT),--short) $(T)
+
+docs: ## write the generated parts of docs/ anew
+	$(GO) run ./internal/rules/modeldoc
+
+clean: ## remove what was built
+	rm -rf bin

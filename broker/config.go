@@ -1,0 +1,90 @@
+package broker
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Config says what a broker serves and within which limits. Only Dir is needed.
+type Config struct {
+	// Dir is the runtime directory: made with mode 0700, or refused when others
+	// can write it. Lock, state file and, by default, the socket stand in it.
+	Dir string
+	// Socket is the path to listen at; by default broker.sock in Dir.
+	Socket string
+	// SocketMode is the socket's mode, 0600 by default.
+	SocketMode os.FileMode
+	// AllowUIDs may connect besides the broker's own user.
+	AllowUIDs []uint32
+
+	// Memory is how many bytes all segments together may have; 0: half of the
+	// machine's memory or of the smallest limit of our control groups.
+	Memory uint64
+	// SessionMemory is how many bytes one session may be granted; 0: no limit of
+	// its own.
+	SessionMemory uint64
+	// MemoryDir makes all shared memory files in this directory instead of
+	// memfds, so that names outlive the broker. "": memfds.
+	MemoryDir string
+
+	// IdleExit ends the broker after so long without session and lease; 0: never.
+	IdleExit time.Duration
+	// RecoverWait is how long a new broker waits for the clients of one that
+	// died; 0: five seconds.
+	RecoverWait time.Duration
+
+	// Version is the program's, shown to clients.
+	Version string
+	// Log receives what operators should know; nil: nothing is logged.
+	Log *slog.Logger
+	// ReadMemory tells the machine's memory; nil: sys.ReadMemory.
+	ReadMemory func() (sys.Memory, error)
+}
+
+// Names in the runtime directory.
+const (
+	lockName   = "broker.lock"
+	stateName  = "state.json"
+	socketName = "broker.sock"
+	// maxSocketPath is what fits in sun_path with its closing zero.
+	maxSocketPath = 107
+)
+
+// withDefaults fills in what was left out.
+func (c Config) withDefaults() (Config, error) {
+	if c.Dir == "" {
+		return c, protocol.Errorf(protocol.CodeInvalid, "give the broker a runtime directory", "no runtime directory")
+	}
+	if c.Socket == "" {
+		c.Socket = filepath.Join(c.Dir, socketName)
+	}
+	if len(c.Socket) > maxSocketPath {
+		return c, protocol.Errorf(protocol.CodeInvalid, "choose a shorter path",
+			"socket path of %d bytes is longer than the %d that a Unix socket can have: %s", len(c.Socket), maxSocketPath, c.Socket)
+	}
+	if c.SocketMode == 0 {
+		c.SocketMode = 0o600
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.ReadMemory == nil {
+		c.ReadMemory = sys.ReadMemory
+	}
+	if c.RecoverWait == 0 {
+		c.RecoverWait = 5 * time.Second
+	}
+	if c.Memory == 0 {
+		m, err := c.ReadMemory()
+		if err != nil {
+			return c, err
+		}
+		c.Memory = m.Bound() / 2
+	}
+	return c, nil
+}

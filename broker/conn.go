@@ -1,0 +1,269 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	// queueLength bounds the replies that wait for a client to read them.
+	queueLength = 16
+	// maxTrims bounds what a client that does not read its events costs.
+	maxTrims = 4096
+	// helloTime is how long a connection may take to say who it is.
+	helloTime = 30 * time.Second
+	// farewellTime is how long a closing connection may take to read its last
+	// words.
+	farewellTime = time.Second
+)
+
+// conn is one connection: a reader that carries out requests in order and a
+// writer. The writer's queue is bounded; a handler that finds it full waits, so
+// that a client that does not read is not read from either.
+type conn struct {
+	b    *Broker
+	w    *wire.Conn
+	cred sys.Credentials
+
+	queue chan outgoing
+	kick  chan struct{} // there are events
+	stop  chan struct{} // closed: write what is queued, then close
+	ended chan struct{} // closed by the writer when it has closed the socket
+	once  sync.Once
+
+	mu      sync.Mutex // guards pending; taken with or without the broker's
+	pending pending
+
+	session *session // set by hello; the broker's mutex guards it
+}
+
+// outgoing is one frame and the descriptors to close once it is sent.
+type outgoing struct {
+	frame []byte
+	fds   []*sys.FD
+}
+
+// pending are events not yet written. They are merged, so that their size is
+// bounded whatever happens while a client does not read.
+type pending struct {
+	trims            []protocol.SegmentRef
+	collect, closing bool
+}
+
+func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
+	return &conn{b: b, w: w, cred: cred, queue: make(chan outgoing, queueLength),
+		kick: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// event changes the pending events and lets the writer know. It never blocks.
+func (c *conn) event(change func(*pending)) {
+	c.mu.Lock()
+	change(&c.pending)
+	over := len(c.pending.trims) > maxTrims
+	c.mu.Unlock()
+	if over {
+		c.b.log.Warn("disconnecting a client that does not read its events", "pid", c.cred.PID)
+		c.finish()
+		return
+	}
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// finish lets the writer send what is queued, then close. Any goroutine.
+func (c *conn) finish() {
+	c.once.Do(func() {
+		c.w.SetWriteDeadline(time.Now().Add(farewellTime))
+		close(c.stop)
+	})
+}
+
+// refuse answers a connection that will not be served and closes it.
+func (c *conn) refuse(err error) {
+	c.reply(0, nil, nil, err)
+	c.finish()
+}
+
+// reply queues a reply and waits while the queue is full. It takes ownership of
+// the descriptors. The broker's mutex is not held.
+func (c *conn) reply(id uint64, ok any, fds []*sys.FD, err error) {
+	frame, encodeErr := encodeReply(id, ok, len(fds), err)
+	if encodeErr != nil {
+		wire.CloseAll(fds)
+		fds = nil
+		frame, _ = encodeReply(id, nil, 0, encodeErr)
+	}
+	select {
+	case c.queue <- outgoing{frame, fds}:
+	case <-c.stop:
+		wire.CloseAll(fds)
+	case <-c.ended:
+		wire.CloseAll(fds)
+	}
+}
+
+type reply struct {
+	ID    uint64          `json:"id"`
+	OK    any             `json:"ok,omitempty"`
+	Error *protocol.Error `json:"error,omitempty"`
+}
+
+func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {
+	if err != nil {
+		return wire.Encode(reply{ID: id, Error: asError(err)}, 0)
+	}
+	return wire.Encode(reply{ID: id, OK: ok}, fds)
+}
+
+// writeLoop sends frames until the connection ends.
+func (c *conn) writeLoop() {
+	defer close(c.ended)
+	defer c.w.Close()
+	for {
+		select {
+		case o := <-c.queue:
+			if !c.send(o) {
+				return
+			}
+		case <-c.kick:
+			if !c.sendEvents() {
+				return
+			}
+		case <-c.stop:
+			c.drain()
+			return
+		}
+	}
+}
+
+func (c *conn) send(o outgoing) bool {
+	err := c.w.WriteFrame(o.frame, o.fds)
+	wire.CloseAll(o.fds)
+	return err == nil
+}
+
+func (c *conn) sendEvents() bool {
+	c.mu.Lock()
+	p := c.pending
+	c.pending = pending{}
+	c.mu.Unlock()
+	for trims := range slices.Chunk(p.trims, 1024) {
+		if c.w.Write(protocol.TrimEvent{Event: protocol.EventTrim, Segments: trims}) != nil {
+			return false
+		}
+	}
+	if p.collect && c.w.Write(protocol.Envelope{Event: protocol.EventCollect}) != nil {
+		return false
+	}
+	if p.closing && c.w.Write(protocol.Envelope{Event: protocol.EventClosing}) != nil {
+		return false
+	}
+	return true
+}
+
+func (c *conn) drain() {
+	for {
+		select {
+		case o := <-c.queue:
+			if !c.send(o) {
+				c.discard()
+				return
+			}
+		default:
+			c.sendEvents()
+			return
+		}
+	}
+}
+
+// discard closes the descriptors of what will not be sent.
+func (c *conn) discard() {
+	for {
+		select {
+		case o := <-c.queue:
+			wire.CloseAll(o.fds)
+		default:
+			return
+		}
+	}
+}
+
+// readLoop carries out requests until the connection ends.
+func (c *conn) readLoop() {
+	c.w.SetReadDeadline(time.Now().Add(helloTime))
+	for {
+		data, fds, err := c.w.Read()
+		if err != nil {
+			c.lost(err)
+			break
+		}
+		if !c.request(data, fds) {
+			break
+		}
+	}
+	c.b.mu.Lock()
+	delete(c.b.conns, c)
+	c.b.disconnected(c)
+	c.b.mu.Unlock()
+	c.finish()
+	<-c.ended
+	c.discard()
+}
+
+// lost answers what was malformed; a mere end needs no answer.
+func (c *conn) lost(err error) {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		c.b.log.Warn("malformed frame", "pid", c.cred.PID, "error", err)
+		c.reply(0, nil, nil, e)
+		return
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+		c.b.log.Debug("connection lost", "pid", c.cred.PID, "error", err)
+	}
+}
+
+// head is what every request has.
+type head struct {
+	ID uint64 `json:"id"`
+	Op string `json:"op"`
+}
+
+// request carries out one request and tells whether to go on. It closes the
+// descriptors that came with it unless the op keeps them.
+func (c *conn) request(data []byte, fds []*sys.FD) bool {
+	defer wire.CloseAll(fds)
+	var h head
+	if err := json.Unmarshal(data, &h); err != nil {
+		c.reply(0, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send one JSON object in each frame", "malformed request: %w", err))
+		return false
+	}
+	switch {
+	case h.Op == protocol.OpHello:
+		return c.hello(h.ID, data, fds)
+	case h.Op == protocol.OpRestore, h.Op == protocol.OpRestored:
+		return c.restore(h, data, fds)
+	case c.session == nil:
+		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello first", "the request %q came before hello", h.Op))
+		return false
+	}
+	op := ops[h.Op]
+	if op == nil {
+		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeUnsupported, "update the broker, or leave this out", "unknown op %q", h.Op))
+		return true
+	}
+	ok, out, err := op(c.b, c.session, data)
+	c.reply(h.ID, ok, out, err)
+	return h.Op != protocol.OpBye
+}

@@ -1,0 +1,24 @@
+// Package broker is the daemon's core: sessions and their pages, the memory that
+// they allocate in, topics, queues and names, leases, and what happens when a
+// process or the broker itself ends. It speaks docs/protocol.md on a Unix socket
+// and is in the path of no hand-over.
+//
+// Ownership: a [Broker] owns every shared file, its own mapping of it and every
+// connection; [Broker.Serve] frees them when it returns. A client gets duplicates
+// of descriptors, those of files that it may not write reopened for reading.
+//
+// Concurrency: one mutex guards all state. Each connection has a goroutine that
+// carries out its requests in order and one that writes; a third waits for the
+// end of the process. A client that does not read its replies holds up its own
+// goroutines and nobody else, because nothing is sent with the mutex held.
+//
+// Hostile peers: every number of a request and of a page that a client can write
+// is copied once and checked. A client can fill tables and quotas, spoil its own
+// lanes and pin what it may map; it cannot make the broker panic, count a
+// reference wrongly in another row, or free what another holds.
+//
+// Death: dead means that the pidfd is readable; a closed socket alone leaves a
+// session as it is. The lanes of the dead are adopted before their row is
+// emptied, so that no count is ever too low. The broker's own death leaves its
+// file with whoever maps it; the next broker takes over from there (recover.go).
+package broker

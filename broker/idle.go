@@ -1,0 +1,27 @@
+package broker
+
+// checkIdle starts or stops the countdown to the end of a broker that nobody
+// needs. Called whenever sessions or leases come or go.
+func (b *Broker) checkIdle() {
+	busy := len(b.leases) > 0 || b.liveSessions() > 0 || b.taking != nil
+	switch {
+	case b.cfg.IdleExit == 0 || b.closing:
+	case busy && b.idle != nil:
+		b.idle.cancel()
+		b.idle = nil
+	case !busy && b.idle == nil:
+		b.idle = b.after(b.cfg.IdleExit, func() {
+			b.log.Info("ending: no session and no lease", "for", b.cfg.IdleExit)
+			b.stop(nil)
+		})
+	}
+}
+
+func (b *Broker) liveSessions() (n int) {
+	for _, s := range b.slots {
+		if s != nil {
+			n++
+		}
+	}
+	return n
+}

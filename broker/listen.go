@@ -1,0 +1,147 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// occupy makes the runtime directory ours: nobody else can write it, and no
+// other broker runs in it.
+func (b *Broker) occupy() error {
+	if err := sys.CheckPrivateDir(b.cfg.Dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write", "%w", err)
+		}
+		return protocol.Errorf(protocol.CodePermission, "remove it, or make it yours alone (chmod 700)", "%w", err)
+	}
+	path := filepath.Join(b.cfg.Dir, lockName)
+	lock, err := sys.OpenLock(path)
+	if err != nil {
+		return err
+	}
+	if err := lock.Lock(false); err != nil {
+		lock.Close()
+		if !sys.IsLocked(err) {
+			return fmt.Errorf("lock runtime directory: %w", err)
+		}
+		data, _ := os.ReadFile(path)
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+		return protocol.Errorf(protocol.CodeConflict, "use that broker, stop it, or give this one a directory of its own",
+			"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
+	}
+	b.lock = lock
+	return os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
+}
+
+// listen binds the socket. What a dead broker left there is removed; what
+// answers is not.
+func (b *Broker) listen() error {
+	path := b.cfg.Socket
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		pid := 0
+		if cred, err := sys.PeerCredentials(c.(*net.UnixConn)); err == nil {
+			pid = cred.PID
+		}
+		c.Close()
+		return protocol.Errorf(protocol.CodeConflict, "use that broker, stop it, or choose another socket",
+			"process %d listens at %s already", pid, path).With("pid", pid)
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return protocol.Errorf(protocol.CodeConflict, "remove it or choose another path",
+				"%s exists and is not a socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove the socket of a dead broker: %w", err)
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	b.listener = l
+	if err := os.Chmod(path, b.cfg.SocketMode); err != nil {
+		return fmt.Errorf("protect socket: %w", err)
+	}
+	return nil
+}
+
+func (b *Broker) removeSocket() { os.Remove(b.cfg.Socket) }
+
+// maxConns bounds sockets: a session each, and those that come and go.
+const maxConns = protocol.MaxSessions + 128
+
+// accept takes connections until the listener is closed.
+func (b *Broker) accept() {
+	for {
+		u, err := b.listener.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				b.log.Error("cannot accept: no descriptors left; raise the limit of open files", "error", err)
+				select {
+				case <-b.quit:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+				continue
+			}
+			if errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR) {
+				continue
+			}
+			b.stop(fmt.Errorf("accept: %w", err))
+			return
+		}
+		b.welcome(u)
+	}
+}
+
+// welcome checks who connects and starts the connection's goroutines.
+func (b *Broker) welcome(u *net.UnixConn) {
+	cred, err := sys.PeerCredentials(u)
+	if err != nil {
+		u.Close()
+		return
+	}
+	c := newConn(b, wire.New(u), cred)
+	b.mu.Lock()
+	if b.closing {
+		b.mu.Unlock()
+		u.Close()
+		return
+	}
+	full := len(b.conns) >= maxConns
+	b.conns[c] = struct{}{}
+	b.mu.Unlock()
+	go c.writeLoop()
+	switch {
+	case !b.allowed(cred.UID):
+		b.log.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
+		c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid",
+			"user %d may not use this broker", cred.UID))
+	case full:
+		c.refuse(protocol.Errorf(protocol.CodeTooMany, "close sessions", "the broker has %d connections", maxConns))
+	default:
+		go c.readLoop()
+	}
+}
+
+func (b *Broker) allowed(uid uint32) bool {
+	return uid == uint32(os.Geteuid()) || slices.Contains(b.cfg.AllowUIDs, uid)
+}

@@ -1,0 +1,75 @@
+package broker
+
+import (
+	"encoding/json"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// handler carries out one op of a session: it decodes the request, takes the
+// mutex and returns the reply and descriptors that the reply owns.
+type handler func(b *Broker, s *session, data []byte) (any, []*sys.FD, error)
+
+// ops are the requests of a session; hello and those of a takeover stand apart.
+var ops = map[string]handler{
+	protocol.OpGrant:          locked((*Broker).opGrant),
+	protocol.OpChunks:         locked((*Broker).opChunks),
+	protocol.OpReturn:         locked((*Broker).opReturn),
+	protocol.OpAttach:         locked((*Broker).opAttach),
+	protocol.OpPeer:           locked((*Broker).opPeer),
+	protocol.OpSegment:        locked((*Broker).opSegment),
+	protocol.OpTopicOpen:      locked((*Broker).opTopicOpen),
+	protocol.OpTopicWrite:     locked((*Broker).opTopicWrite),
+	protocol.OpTopicRead:      locked((*Broker).opTopicRead),
+	protocol.OpTopicPeers:     locked((*Broker).opTopicPeers),
+	protocol.OpTopicGroupFile: locked((*Broker).opTopicGroupFile),
+	protocol.OpTopicLeave:     locked((*Broker).opTopicLeave),
+	protocol.OpTopicClose:     locked((*Broker).opTopicClose),
+	protocol.OpNameSet:        locked((*Broker).opNameSet),
+	protocol.OpNameOpen:       locked((*Broker).opNameOpen),
+	protocol.OpNameDelete:     locked((*Broker).opNameDelete),
+	protocol.OpLease:          locked((*Broker).opLease),
+	protocol.OpLeaseClaim:     locked((*Broker).opLeaseClaim),
+	protocol.OpLeaseRelease:   locked((*Broker).opLeaseRelease),
+	protocol.OpList:           (*Broker).opList,
+	protocol.OpStatus:         (*Broker).opStatus,
+	protocol.OpBye:            locked((*Broker).opBye),
+}
+
+// done is the reply of an op that has nothing to tell.
+type done struct{}
+
+// locked makes a handler of an op that runs with the mutex held.
+func locked[Request any](op func(*Broker, *session, *Request) (any, []*sys.FD, error)) handler {
+	return func(b *Broker, s *session, data []byte) (any, []*sys.FD, error) {
+		var r Request
+		if err := decode(data, &r); err != nil {
+			return nil, nil, err
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if err := b.usable(s); err != nil {
+			return nil, nil, err
+		}
+		return op(b, s, &r)
+	}
+}
+
+func decode(data []byte, to any) error {
+	if err := json.Unmarshal(data, to); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "see docs/protocol.md for the fields", "malformed request: %w", err)
+	}
+	return nil
+}
+
+// usable tells whether a session's request can be carried out now.
+func (b *Broker) usable(s *session) error {
+	if b.closing {
+		return errEnding
+	}
+	if s.ended {
+		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.serial)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// background is the client's one goroutine off the hot path: trims, new peers,
+// reconnecting.
+type background struct {
+	jobs  chan func()
+	stop  chan struct{}
+	ended chan struct{}
+	once  sync.Once
+}
+
+func (c *Client) startBackground() {
+	c.background.jobs = make(chan func(), 64)
+	c.background.stop = make(chan struct{})
+	c.background.ended = make(chan struct{})
+	go c.work()
+}
+
+func (c *Client) stopBackground() {
+	c.background.once.Do(func() { close(c.background.stop) })
+}
+
+// post queues a job for the background goroutine; when the queue is full the job
+// is dropped: each is asked for again when it is still needed.
+func (c *Client) post(job func()) {
+	select {
+	case c.background.jobs <- job:
+	default:
+	}
+}
+
+func (c *Client) work() {
+	defer close(c.background.ended)
+	for {
+		c.mu.Lock()
+		ctl := c.ctl
+		c.mu.Unlock()
+		select {
+		case <-c.background.stop:
+			return
+		case job := <-c.background.jobs:
+			job()
+		case <-ctl.done:
+			c.mu.Lock()
+			closed := c.closed
+			c.mu.Unlock()
+			if closed || !c.reconnect() {
+				return
+			}
+		}
+	}
+}
+
+// reconnect tries until a broker takes this session back: the same one, to which
+// it was only disconnected, or a new one, which is given all that is mapped
+// here. It returns false when the client was closed or refused for good.
+func (c *Client) reconnect() bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	opts := c.opts
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctl, final := c.resume(ctx, &opts)
+		cancel()
+		if ctl != nil {
+			c.mu.Lock()
+			c.ctl = ctl
+			close(c.lost)
+			c.lost = make(chan struct{})
+			c.mu.Unlock()
+			c.hub.wakeAll()
+			return true
+		}
+		if final {
+			return false
+		}
+		select {
+		case <-tick.C:
+		case <-c.background.stop:
+			return false
+		}
+	}
+}
+
+func (c *Client) resume(ctx context.Context, opts *options) (_ *control, final bool) {
+	conn, err := dial(ctx, opts)
+	if err != nil {
+		return nil, false
+	}
+	ctl := newControl(wire.New(conn), c.onEvent)
+	go ctl.run()
+	var ok protocol.HelloReply
+	p := c.pages
+	fds, err := ctl.call(ctx, protocol.OpHello, c.hello(&protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}), &ok)
+	wire.CloseAll(fds)
+	if err == nil && ok.Restore {
+		err = c.restore(ctx, ctl)
+	} else if err == nil && !ok.Resumed {
+		err = protocol.ErrBrokerLost
+	}
+	if err != nil {
+		ctl.close()
+		e, is := err.(*protocol.Error)
+		return nil, is && (e.Code == protocol.CodeVersion || e.Code == protocol.CodePermission || e.Code == protocol.CodeExpired)
+	}
+	return ctl, false
+}
+
+// restore hands a new broker the descriptors of everything mapped here.
+func (c *Client) restore(ctx context.Context, ctl *control) error {
+	p := c.pages
+	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: p.serial}, {Role: protocol.RestoreBell, Serial: p.serial}}
+	fds := []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD}
+	add := func(role string, serial uint64, fd *sys.FD) {
+		if fd.Int() >= 0 {
+			items = append(items, protocol.RestoreItem{Role: role, Serial: serial})
+			fds = append(fds, fd)
+		}
+	}
+	p.peerMu.Lock()
+	peers := make([]*peer, 0, len(p.old))
+	for _, q := range p.old {
+		peers = append(peers, q)
+	}
+	p.peerMu.Unlock()
+	for i := range p.peers {
+		if q := p.peers[i].Load(); q != nil && q.serial != p.serial {
+			peers = append(peers, q)
+		}
+	}
+	for _, q := range peers {
+		add(protocol.RestoreSession, q.serial, q.fileFD)
+		add(protocol.RestoreBell, q.serial, q.bellFD)
+	}
+	c.mu.Lock()
+	for serial, s := range c.segments {
+		add(protocol.RestoreSegment, serial, s.FD())
+	}
+	for _, t := range c.topics {
+		t.groupFiles(func(id uint64, fd *sys.FD) { add(protocol.RestoreGroup, id, fd) })
+	}
+	c.mu.Unlock()
+	const batch = 32
+	for len(items) > 0 {
+		n := min(batch, len(items))
+		if _, err := ctl.call(ctx, protocol.OpRestore, protocol.Restore{Items: items[:n]}, nil, fds[:n]...); err != nil {
+			return err
+		}
+		items, fds = items[n:], fds[n:]
+	}
+	var ok protocol.HelloReply
+	more, err := ctl.call(ctx, protocol.OpRestored, nil, &ok)
+	wire.CloseAll(more)
+	if err == nil && !ok.Resumed {
+		err = protocol.ErrBrokerLost
+	}
+	return err
+}

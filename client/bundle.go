@@ -1,0 +1,127 @@
+package client
+
+import (
+	"context"
+	"sort"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Bundle is several named tensors: a state dict, a batch, the value of a name.
+// It holds what it was made of until Release; its tensors are lent by it.
+type Bundle struct {
+	names   []string
+	tensors []*Tensor
+	tree    []byte // value tree; empty: one unnamed tensor, or a flat dict
+	held    *holding
+
+	// Revision is the number that a name's revision got, 0 for other bundles.
+	Revision uint64
+	// Live tells that everybody may write the bundle in place, so that reads may
+	// see half a write.
+	Live bool
+}
+
+// Spec describes one tensor of a bundle to be allocated.
+type Spec struct {
+	Name  string
+	DType dlpack.DType
+	Shape []int64
+}
+
+// AllocBundle allocates several tensors in one storage, each aligned to 256
+// bytes, so that a whole state dict is one reference. Their bytes are undefined.
+func (c *Client) AllocBundle(ctx context.Context, specs ...Spec) (*Bundle, error) {
+	b := &Bundle{held: newHolding(c)}
+	offsets := make([]uint64, len(specs))
+	total := uint64(0)
+	for i, s := range specs {
+		n, err := s.DType.NumBytes(s.Shape)
+		if err != nil {
+			return nil, protocol.Errorf(protocol.CodeInvalid, "use shapes whose bytes fit in 64 bits and known dtypes", "allocate %q %s%v: %w", s.Name, s.DType, s.Shape, err)
+		}
+		offsets[i] = total
+		if total += (uint64(n) + protocol.Alignment - 1) &^ (protocol.Alignment - 1); total > 1<<52 {
+			return nil, protocol.Errorf(protocol.CodeOutOfMemory, "ask for less", "a bundle of more than 2^52 bytes")
+		}
+	}
+	if total > 0 {
+		if err := c.fill(b.held, total); err != nil {
+			return nil, err
+		}
+	}
+	for i, s := range specs {
+		t := &Tensor{held: b.held, storage: -1, dtype: s.DType, shape: append([]int64(nil), s.Shape...), name: s.Name, lent: true}
+		if n, _ := dlpack.NumElements(s.Shape); n > 0 {
+			t.storage, t.offset = 0, offsets[i]
+			var err error
+			if t.region, err = b.held.region(0, true); err != nil {
+				b.Release()
+				return nil, err
+			}
+		}
+		b.names, b.tensors = append(b.names, s.Name), append(b.tensors, t)
+	}
+	return b, nil
+}
+
+// NewBundle gathers tensors under names. They stay their owner's: the bundle is
+// for sending them together, and needs no Release.
+func NewBundle(tensors map[string]*Tensor) *Bundle {
+	b := &Bundle{}
+	for name := range tensors {
+		b.names = append(b.names, name)
+	}
+	sort.Strings(b.names)
+	for _, name := range b.names {
+		b.tensors = append(b.tensors, tensors[name])
+	}
+	return b
+}
+
+// Names lists the tensors in their order; a path in a nested value has its parts
+// joined by '/'.
+func (b *Bundle) Names() []string { return b.names }
+
+// Tensors lists them in the same order, lent.
+func (b *Bundle) Tensors() []*Tensor { return b.tensors }
+
+// Tensor returns the tensor of a name, lent, or nil.
+func (b *Bundle) Tensor(name string) *Tensor {
+	for i, n := range b.names {
+		if n == name {
+			return b.tensors[i]
+		}
+	}
+	return nil
+}
+
+// Value returns the structure that was sent: nested map[string]any, []any,
+// protocol.ValueTuple, numbers, strings, bytes, with *Tensor leaves, lent.
+func (b *Bundle) Value() (any, error) {
+	return protocol.DecodeValue(b.tree, b.names, func(i int) (any, error) { return b.tensors[i], nil })
+}
+
+// NumBytes returns the bytes of all tensors.
+func (b *Bundle) NumBytes() int64 {
+	n := int64(0)
+	for _, t := range b.tensors {
+		n += t.NumBytes()
+	}
+	return n
+}
+
+// Retain adds a holder of the bundle's memory.
+func (b *Bundle) Retain() {
+	if b.held != nil {
+		b.held.retain()
+	}
+}
+
+// Release ends one holder, after which the tensors must not be used.
+func (b *Bundle) Release() {
+	if b.held != nil {
+		b.held.release()
+	}
+}

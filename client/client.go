@@ -1,0 +1,244 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Version is reported to the broker; the build sets it.
+var Version = "dev"
+
+// Client is a session with a broker. See the package comment for who may use it
+// when. Make one with Connect, end it with Close.
+type Client struct {
+	opts  options
+	pages *pages
+	pool  *handles.Pool
+	hub   *hub
+	dl    *dlpack.Pool
+	trace bool
+
+	mu       sync.Mutex // guards what follows
+	ctl      *control
+	lost     chan struct{} // closed when ctl is replaced; a new one each time
+	closed   bool
+	topics   map[uint64]*topic
+	segments map[uint64]*segmentEntry // by serial
+
+	attached [protocol.MaxChunks]atomic.Pointer[attachment]
+	attachMu sync.Mutex // one goroutine attaches at a time
+
+	handovers atomic.Uint64
+	bytesSent atomic.Uint64
+	background
+}
+
+// Connect opens a session, starting the user's broker if none runs. Without a
+// deadline in ctx it waits at most 30 s. Errors: ErrNoBroker, ErrVersion,
+// ErrPermissionDenied, ErrTooMany, ErrInvalid.
+func Connect(ctx context.Context, opts ...Option) (*Client, error) {
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
+	defer cancel()
+	conn, err := dial(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{opts: o, lost: make(chan struct{}), topics: map[uint64]*topic{},
+		segments: map[uint64]*segmentEntry{}, trace: os.Getenv("BATON_TRACE") == "1"}
+	if c.dl, err = dlpack.NewPool(sys.MapAnonymous); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c.ctl = newControl(wire.New(conn), c.onEvent)
+	go c.ctl.run()
+	var hello protocol.HelloReply
+	fds, err := c.ctl.call(ctx, protocol.OpHello, c.hello(nil), &hello)
+	if err != nil {
+		c.ctl.close()
+		return nil, err
+	}
+	if c.pages, err = openPages(&hello, fds); err != nil {
+		c.ctl.close()
+		return nil, err
+	}
+	c.hub = newHub(c.pages.parking, c.pages.bell)
+	c.pool = handles.NewPool(source{c}, c.pages.row, handles.FreeTest{
+		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf})
+	c.startBackground()
+	return c, nil
+}
+
+func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+func (c *Client) hello(resume *protocol.Resume) *protocol.Hello {
+	return &protocol.Hello{
+		Protocol: protocol.Version, Layout: protocol.Layout,
+		Client:    protocol.Client{Name: c.opts.name, Language: "go", Version: Version},
+		Namespace: c.opts.namespace, PID: os.Getpid(), Resume: resume,
+	}
+}
+
+// call makes a request of the broker. While the broker is away it waits for the
+// next one until ctx ends, then returns ErrBrokerLost.
+func (c *Client) call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
+	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		c.mu.Lock()
+		ctl, lost, closed := c.ctl, c.lost, c.closed
+		c.mu.Unlock()
+		if closed {
+			return nil, errClosed("client")
+		}
+		fds, err := ctl.call(ctx, op, body, ok, send...)
+		if err == nil || !isLost(err) {
+			return fds, err
+		}
+		select {
+		case <-lost: // reconnected: ask the new connection
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+func isLost(err error) bool {
+	e, ok := err.(*protocol.Error)
+	return ok && e.Code == protocol.CodeBrokerLost
+}
+
+func errClosed(what string) error {
+	return protocol.Errorf(protocol.CodeClosed, "open a new one", "%s is closed", what)
+}
+
+// Namespace returns where this client's names live.
+func (c *Client) Namespace() string { return c.opts.namespace }
+
+// Instance identifies the broker's memory; handles of another are refused.
+func (c *Client) Instance() string { return c.pages.instance }
+
+// Session returns the serial by which listings name this session.
+func (c *Client) Session() uint64 { return c.pages.serial }
+
+// Broker asks the broker a read-only question (an op of docs/protocol.md, such
+// as "status" or "list") and decodes the answer into reply.
+func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
+	fds, err := c.call(ctx, op, body, reply)
+	wire.CloseAll(fds)
+	return err
+}
+
+// Close ends the session. What was sent is still received; references held here
+// are dropped by the broker. Slices and DLPack tensors of this client stay
+// mapped, so that a late reader meets stale bytes and no fault, but mean nothing
+// any more.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	ctl := c.ctl
+	c.closed = true
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_, err := ctl.call(ctx, protocol.OpBye, nil, nil)
+	ctl.close()
+	c.stopBackground()
+	c.hub.wakeAll()
+	if isLost(err) {
+		err = nil // then death of the process, or its descriptor, says the same
+	}
+	return err
+}
+
+func (c *Client) onEvent(event string, data []byte) {
+	switch event {
+	case protocol.EventTrim:
+		var t protocol.TrimEvent
+		if json.Unmarshal(data, &t) == nil {
+			c.post(func() { c.trim(t.Segments) })
+		}
+	case protocol.EventCollect:
+		c.post(func() { c.Collect() })
+	}
+}
+
+// Collect looks for storages that nobody holds any more and gives empty memory
+// back to the broker, which otherwise stays here, warm, for the next tensors.
+// It returns the bytes given back.
+func (c *Client) Collect() uint64 {
+	c.settle()
+	return c.pool.Collect()
+}
+
+// settle does what frees storages: it withdraws queue messages that are done,
+// and takes note of DLPack tensors that C code has deleted.
+func (c *Client) settle() {
+	c.mu.Lock()
+	topics := make([]*topic, 0, len(c.topics))
+	for _, t := range c.topics {
+		topics = append(topics, t)
+	}
+	c.mu.Unlock()
+	for _, t := range topics {
+		t.withdrawDone()
+	}
+	c.reap()
+}
+
+func (c *Client) reap() {
+	c.dl.Reap(func(cookie uint64) {
+		if c.pages.row.Count(uint32(cookie)) == 0 {
+			c.pool.Dropped(uint32(cookie))
+		}
+	})
+}
+
+// drop counts a reference down and offers the storage for recycling.
+func (c *Client) drop(index uint32) {
+	if c.pages.row.Drop(index) {
+		c.pool.Dropped(index)
+	}
+}
+
+// Stats is what this process has and did.
+type Stats struct {
+	handles.PoolStats
+	Handovers uint64 // messages sent
+	BytesSent uint64 // bytes of tensors handed over, none of them copied
+	Segments  int    // mapped here
+	Topics    int
+}
+
+// Stats returns the figures.
+func (c *Client) Stats() Stats {
+	s := Stats{PoolStats: c.pool.Stats(), Handovers: c.handovers.Load(), BytesSent: c.bytesSent.Load()}
+	c.mu.Lock()
+	s.Segments, s.Topics = len(c.segments), len(c.topics)
+	c.mu.Unlock()
+	return s
+}
+
+func quoteNames(names []string) string { return strings.Join(names, ", ") }

@@ -1,0 +1,167 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// control is the connection to the broker: requests from any goroutine, replies
+// and events read by one.
+type control struct {
+	conn    *wire.Conn
+	onEvent func(event string, data []byte)
+
+	writeMu sync.Mutex
+	mu      sync.Mutex // guards what follows
+	next    uint64
+	pending map[uint64]chan reply
+	err     error // why it ended
+	done    chan struct{}
+}
+
+type reply struct {
+	ok  json.RawMessage
+	fds []*sys.FD
+	err error
+}
+
+func newControl(conn *wire.Conn, onEvent func(string, []byte)) *control {
+	return &control{conn: conn, onEvent: onEvent, pending: map[uint64]chan reply{}, done: make(chan struct{})}
+}
+
+// run reads until the connection ends, then fails all that wait.
+func (k *control) run() {
+	for {
+		data, fds, err := k.conn.Read()
+		if err != nil {
+			k.fail(err)
+			return
+		}
+		var e protocol.Envelope
+		if err := json.Unmarshal(data, &e); err != nil {
+			wire.CloseAll(fds)
+			k.fail(err)
+			return
+		}
+		if e.Event != "" {
+			wire.CloseAll(fds)
+			k.onEvent(e.Event, append([]byte(nil), data...))
+			continue
+		}
+		k.mu.Lock()
+		to := k.pending[e.ID]
+		delete(k.pending, e.ID)
+		k.mu.Unlock()
+		if to == nil { // its caller gave up
+			wire.CloseAll(fds)
+			continue
+		}
+		r := reply{ok: append(json.RawMessage(nil), e.OK...), fds: append([]*sys.FD(nil), fds...)}
+		if e.Error != nil {
+			r.err = e.Error
+		}
+		to <- r
+	}
+}
+
+func (k *control) fail(err error) {
+	k.conn.Close()
+	k.mu.Lock()
+	k.err = protocol.Errorf(protocol.CodeBrokerLost, "it reconnects by itself; try again", "the connection to the broker ended: %w", err)
+	for id, to := range k.pending {
+		to <- reply{err: k.err}
+		delete(k.pending, id)
+	}
+	k.mu.Unlock()
+	close(k.done)
+}
+
+func (k *control) close() { k.conn.Close() }
+
+// call sends one request, whose fields beside id and op are those of body, and
+// decodes the reply into ok. The caller owns the descriptors.
+func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
+	to := make(chan reply, 1)
+	k.mu.Lock()
+	if k.err != nil {
+		k.mu.Unlock()
+		return nil, k.err
+	}
+	k.next++
+	id := k.next
+	k.pending[id] = to
+	k.mu.Unlock()
+
+	frame, err := encodeRequest(id, op, body, len(send))
+	if err == nil {
+		k.writeMu.Lock()
+		err = k.conn.WriteFrame(frame, send)
+		k.writeMu.Unlock()
+		if err != nil {
+			err = protocol.Errorf(protocol.CodeBrokerLost, "it reconnects by itself; try again", "send to the broker: %w", err)
+		}
+	}
+	if err != nil {
+		k.mu.Lock()
+		delete(k.pending, id)
+		k.mu.Unlock()
+		return nil, err
+	}
+	select {
+	case r := <-to:
+		return finish(op, r, ok)
+	case <-ctx.Done():
+	}
+	k.mu.Lock()
+	_, waiting := k.pending[id]
+	delete(k.pending, id)
+	k.mu.Unlock()
+	if !waiting { // the reply came meanwhile and may carry descriptors
+		return finish(op, <-to, ok)
+	}
+	return nil, contextError(ctx, "waiting for the broker to answer "+op)
+}
+
+func finish(op string, r reply, ok any) ([]*sys.FD, error) {
+	if r.err == nil && ok != nil {
+		if err := json.Unmarshal(r.ok, ok); err != nil {
+			r.err = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "reply to %s: %w", op, err)
+		}
+	}
+	if r.err != nil {
+		wire.CloseAll(r.fds)
+		return nil, r.err
+	}
+	return r.fds, nil
+}
+
+func encodeRequest(id uint64, op string, body any, fds int) ([]byte, error) {
+	fields := map[string]json.RawMessage{}
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err == nil {
+			err = json.Unmarshal(data, &fields)
+		}
+		if err != nil {
+			return nil, protocol.Errorf(protocol.CodeInvalid, "use values that JSON can hold", "encode %s: %w", op, err)
+		}
+	}
+	fields["id"], _ = json.Marshal(id)
+	fields["op"], _ = json.Marshal(op)
+	return wire.Encode(fields, fds)
+}
+
+// contextError is a Timeout for a deadline and the context's own error otherwise.
+func contextError(ctx context.Context, what string) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "time ran out %s: %w", what, ctx.Err())
+	}
+	return fmt.Errorf("baton: given up %s: %w", what, ctx.Err())
+}

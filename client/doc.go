@@ -1,0 +1,29 @@
+// Package client hands tensors to other processes of this machine, without
+// copying them, through the user's Baton broker.
+//
+//	c, err := client.Connect(ctx)
+//	t, err := c.Alloc(ctx, dlpack.Float32, []int64{1024, 1024})
+//	x, err := client.Slice[float32](t) // fill it in place
+//	topic, err := c.Topic(ctx, "batches")
+//	err = topic.Send(ctx, t)
+//	t.Release()
+//
+// Ownership: a Tensor, Bundle or Message holds references until Release; Retain
+// gives another holder. Slices made from a tensor die with its last Release. A
+// send takes references of its own, so the sender releases its tensor as before
+// and, having sent it, no longer writes it. Close ends a Client: what it sent
+// is still received; what it holds is dropped, and its memory must not be
+// touched any more.
+//
+// Concurrency: a Client and a Topic may be used from any goroutine. A Reader is
+// for one goroutine at a time. Tensors may be read from any.
+//
+// Hostile peers: whatever another process wrote is copied, checked, and refused
+// with a typed error. Several processes writing one live tensor may tear each
+// other's values; nothing else.
+//
+// Death: when another process dies, what it sent stays and what it held is
+// dropped by the broker. When the broker dies, mapped memory is handed over as
+// before, and the client reconnects by itself; calls that need the broker wait
+// for it until their context ends.
+package client

@@ -1,0 +1,146 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// LeaseOption configures Tensor.Handle.
+type LeaseOption func(*protocol.LeaseRequest)
+
+// LeaseFor sets how long the handle protects the tensor (default 30 s).
+func LeaseFor(d time.Duration) LeaseOption {
+	return func(r *protocol.LeaseRequest) { s := d.Seconds(); r.Seconds = &s }
+}
+
+// LeaseSession protects it until this session ends.
+func LeaseSession() LeaseOption { return func(r *protocol.LeaseRequest) { r.Seconds = nil } }
+
+// LeaseOnce protects it until somebody has opened it, or 30 s after this session
+// ended: what a pickled tensor needs.
+func LeaseOnce() LeaseOption {
+	return func(r *protocol.LeaseRequest) { r.Seconds, r.Once = nil, true }
+}
+
+// Handle makes a handle that can be carried by any means (it is plain JSON) and
+// opened by any process of this broker. The broker holds the tensor for the
+// lease's time, whatever becomes of this process.
+func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Handle, error) {
+	if t.over.Load() {
+		return protocol.Handle{}, errReleased(t.String())
+	}
+	h := protocol.Handle{Host: t.held.c.pages.instance, DType: t.dtype.String(), Shape: t.shape, Strides: t.strides, Device: "cpu", ReadOnly: t.readonly}
+	if t.storage < 0 {
+		return h, nil
+	}
+	s := &t.held.storages[t.storage]
+	h.Segment, h.Serial, h.Index, h.Generation = s.at.SegmentSerial, s.ref.Serial, s.ref.Index, s.ref.Generation
+	h.Offset, h.Bytes, h.ByteOffset = s.offset, s.bytes, t.offset
+	seconds := float64(protocol.DefaultLease)
+	req := protocol.LeaseRequest{Refs: []protocol.StorageRef{storageRef(s.ref)}, Seconds: &seconds}
+	for _, f := range opts {
+		f(&req)
+	}
+	var ok protocol.LeaseReply
+	if _, err := t.held.c.call(ctx, protocol.OpLease, &req, &ok); err != nil {
+		return protocol.Handle{}, err
+	}
+	h.Lease = &ok.Lease
+	return h, nil
+}
+
+// ReleaseHandle ends a handle's lease before its time.
+func (c *Client) ReleaseHandle(ctx context.Context, h protocol.Handle) error {
+	if h.Lease == nil {
+		return nil
+	}
+	_, err := c.call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
+	return err
+}
+
+// OpenOption configures Open.
+type OpenOption func(*openOptions)
+
+type openOptions struct{ readonly bool }
+
+// OpenReadOnly opens a handle for reading even where it could be written.
+func OpenReadOnly() OpenOption { return func(o *openOptions) { o.readonly = true } }
+
+// Open returns the tensor of a handle, writable where the handle is. With a
+// lease it claims it; a handle out of a tuple is opened while its topic keeps
+// the message. No round trip is made where the memory is mapped already.
+// Errors: ErrExpired, ErrInvalidHandle (malformed, another machine's, or outside
+// its segment). The caller releases the tensor.
+func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption) (*Tensor, error) {
+	var o openOptions
+	for _, f := range opts {
+		f(&o)
+	}
+	if err := h.Check(); err != nil {
+		return nil, err
+	}
+	if h.Host != c.pages.instance {
+		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
+			"the handle is of broker %s, this is %s", h.Host, c.pages.instance)
+	}
+	if h.Device != "cpu" {
+		return nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA", "the handle is for device %s", h.Device)
+	}
+	dtype, err := dlpack.ParseDType(h.DType)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
+	}
+	t := &Tensor{held: newHolding(c), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
+	if !h.Empty() {
+		if err := c.openStorage(ctx, &h, t); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.check(); err != nil {
+		t.held.release()
+		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
+	}
+	if h.Lease != nil {
+		lease := *h.Lease
+		c.post(func() { c.call(context.Background(), protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lease}, nil) })
+	}
+	return t, nil
+}
+
+// openStorage takes the reference: row up first, then the generation.
+func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor) error {
+	ref := protocol.Ref{Serial: h.Serial, Generation: h.Generation, Index: h.Index}
+	a, err := c.hold(ctx, ref) // MODEL lanes:open-up
+	if err != nil {
+		return err
+	}
+	// SYNC generation: the row was raised first; either the owner's second
+	// collect sees that, or RETIRING or a later generation is seen here.
+	shm.Fence()                                            // MODEL tso:fence-taker
+	if a.owner.entries.Word(ref.Index) != ref.Generation { // MODEL lanes:open-recheck
+		c.drop(ref.Index)
+		return errExpired("its lease is over, or its topic has overwritten it")
+	}
+	s, err := a.locate(ref)
+	if err == nil && (s.offset != h.Offset || s.bytes != h.Bytes || a.SegmentSerial != h.Segment) {
+		err = protocol.Errorf(protocol.CodeHandle, "use the handle as it was made",
+			"it names %d bytes at %d of segment %d, its storage is %d bytes at %d of segment %d", h.Bytes, h.Offset, h.Segment, s.bytes, s.offset, a.SegmentSerial)
+	}
+	if err == nil && !t.readonly {
+		err = c.writable(ctx, a.segment)
+	}
+	if err != nil {
+		c.drop(ref.Index)
+		return err
+	}
+	t.held.storages = append(t.held.storages, s)
+	t.storage, t.offset = 0, h.ByteOffset
+	if t.region, err = t.held.region(0, !t.readonly); err != nil {
+		t.held.release()
+	}
+	return err
+}

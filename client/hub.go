@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// hub is where goroutines of one session wait. A session has one bell, so one of
+// them, the leader, sleeps in the futex itself (passing on by a channel would
+// cost another wake) and looks for the others when it is woken.
+type hub struct {
+	parking shm.Parking
+	bell    shm.Region
+
+	mu      sync.Mutex
+	waiters map[*waiter]struct{}
+	leading bool
+}
+
+// waiter is one goroutine. look is cheap, makes no call and takes no lock that
+// is held across one; it tells whether its goroutine should try again.
+type waiter struct {
+	look  func() bool
+	ready chan struct{} // look said so, or leadership is free
+}
+
+func newHub(p shm.Parking, bell shm.Region) *hub {
+	return &hub{parking: p, bell: bell, waiters: map[*waiter]struct{}{}}
+}
+
+// wakeAll makes everybody look again.
+func (h *hub) wakeAll() { shm.WakeBell(h.bell) }
+
+// maxSpin is what a wake costs: spinning longer cannot pay.
+const maxSpin = 50 * time.Microsecond
+
+// wait returns when look says so, or with the context's error. It spins for at
+// most spin, then sleeps; a sleeper looks again at least once a second.
+func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) error {
+	if spinUntil(spin, look) {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// A cancelled context must wake the futex.
+	defer context.AfterFunc(ctx, h.wakeAll)()
+	w := &waiter{look: look, ready: make(chan struct{}, 1)}
+	h.mu.Lock()
+	for {
+		h.waiters[w] = struct{}{}
+		if !h.leading {
+			h.leading = true
+			h.mu.Unlock()
+			h.lead(ctx, w)
+			h.mu.Lock()
+			h.leading = false
+			delete(h.waiters, w)
+			h.passOn()
+			h.mu.Unlock()
+			return ctx.Err()
+		}
+		h.mu.Unlock()
+		// The leader may have looked before this waiter was listed.
+		found := look()
+		if !found && ctx.Err() == nil {
+			select {
+			case <-w.ready:
+				found = look()
+			case <-ctx.Done():
+			}
+		}
+		h.mu.Lock()
+		if found || ctx.Err() != nil {
+			delete(h.waiters, w)
+			h.passOn()
+			h.mu.Unlock()
+			if found {
+				return nil
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// passOn wakes one waiter to lead, if nobody does.
+func (h *hub) passOn() {
+	if h.leading {
+		return
+	}
+	for w := range h.waiters {
+		select {
+		case w.ready <- struct{}{}:
+		default:
+		}
+		return
+	}
+}
+
+// lead sleeps in the futex until its own look says so or ctx ends, and wakes the
+// others whose look does.
+func (h *hub) lead(ctx context.Context, own *waiter) {
+	for {
+		e := h.parking.Begin() // MODEL wake:park
+		mine := false
+		h.mu.Lock()
+		for w := range h.waiters { // MODEL wake:second-look
+			if !w.look() {
+				continue
+			}
+			if w == own {
+				mine = true
+			} else {
+				delete(h.waiters, w) // it lists itself again if it has to
+				select {
+				case w.ready <- struct{}{}:
+				default:
+				}
+			}
+		}
+		h.mu.Unlock()
+		if mine || ctx.Err() != nil {
+			h.parking.End()
+			return
+		}
+		h.parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
+		h.parking.End()
+	}
+}
+
+func remaining(ctx context.Context) time.Duration {
+	d := shm.LookAgain
+	if until, ok := ctx.Deadline(); ok {
+		d = min(d, max(time.Until(until), time.Microsecond))
+	}
+	return d
+}
+
+var oneProcessor = runtime.NumCPU() == 1
+
+// spinUntil looks until it succeeds or the budget is spent.
+func spinUntil(budget time.Duration, look func() bool) bool {
+	if look() {
+		return true
+	}
+	if budget <= 0 || oneProcessor {
+		return false
+	}
+	for until := sys.Monotonic() + uint64(budget); sys.Monotonic() < until; {
+		for i := 0; i < 16; i++ {
+			if look() {
+				return true
+			}
+			shm.Pause()
+		}
+	}
+	return false
+}
+
+// spinner learns how long to spin from the time between arrivals.
+type spinner struct {
+	gap  int64 // ns, moving average
+	last uint64
+}
+
+// arrived notes an arrival that was waited for or found.
+func (s *spinner) arrived(now uint64) {
+	if s.last != 0 {
+		d := int64(now - s.last)
+		if s.gap == 0 {
+			s.gap = d
+		}
+		s.gap += (d - s.gap) / 8
+	}
+	s.last = now
+}
+
+// budget is twice the average gap, at most what a wake costs, and nothing when
+// arrivals are rarer than that.
+func (s *spinner) budget() time.Duration {
+	if s.gap == 0 {
+		return maxSpin
+	}
+	if s.gap > int64(maxSpin) {
+		return 0
+	}
+	return min(time.Duration(2*s.gap), maxSpin)
+}

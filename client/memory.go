@@ -1,0 +1,225 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// segmentEntry is a segment known to this process.
+type segmentEntry struct{ *shm.Segment }
+
+// segment returns a segment, asking the broker for a descriptor that allows the
+// use. Concurrent calls for one segment may both ask; the second descriptor is
+// closed.
+func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write bool) (*segmentEntry, error) {
+	c.mu.Lock()
+	e := c.segments[serial]
+	c.mu.Unlock()
+	if e != nil && (e.HasWritable() || !write && e.HasReadable()) {
+		return e, nil
+	}
+	var ok protocol.SegmentReply
+	fds, err := c.call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
+	if err != nil {
+		return nil, err
+	}
+	if len(fds) != 1 {
+		wire.CloseAll(fds)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "segment came with %d descriptors, not 1", len(fds))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e = c.segments[serial]; e != nil {
+		return e, e.Give(fds[0], write)
+	}
+	s, err := shm.NewSegment(index, serial, ok.Bytes, fds[0], write)
+	if err != nil {
+		return nil, err
+	}
+	e = &segmentEntry{s}
+	c.segments[serial] = e
+	return e, nil
+}
+
+// writable makes sure that a segment can be written here.
+func (c *Client) writable(ctx context.Context, e *segmentEntry) error {
+	if e.HasWritable() {
+		return nil
+	}
+	_, err := c.segment(ctx, e.Index, e.Serial, true)
+	return err
+}
+
+// source is the pool's way to the broker.
+type source struct{ c *Client }
+
+// memoryMargin is what an allocation leaves free on the machine or in the
+// container: a memfd itself never says that memory is full.
+const memoryMargin = 64 << 20
+
+// Grant asks the broker for a segment and reserves its pages here, so that this
+// process's container pays and a full memory is an error now, not a SIGBUS later.
+func (s source) Grant(bytes uint64, chunks int) (handles.Grant, error) {
+	ctx := context.Background()
+	if m, err := sys.ReadMemory(); err == nil && m.Free() < bytes+memoryMargin {
+		return handles.Grant{}, protocol.Errorf(protocol.CodeOutOfMemory, "free memory, or raise the container's limit",
+			"%d bytes were asked for and %d are free on this machine or in this container", bytes, m.Free()).
+			With("asked", bytes).With("free", m.Free())
+	}
+	var ok protocol.GrantReply
+	fds, err := s.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks}, &ok)
+	if err != nil {
+		return handles.Grant{}, err
+	}
+	if len(fds) != 1 {
+		wire.CloseAll(fds)
+		return handles.Grant{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "grant came with %d descriptors, not 1", len(fds))
+	}
+	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
+		fds[0].Close()
+		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
+		code := protocol.CodeInternal
+		if sys.IsNoSpace(err) {
+			code = protocol.CodeOutOfMemory
+		}
+		return handles.Grant{}, protocol.Errorf(code, "free memory, or raise the container's limit", "%w", err)
+	}
+	seg, err := shm.NewSegment(ok.Segment, ok.SegmentSerial, ok.Bytes, fds[0], true)
+	if err != nil {
+		return handles.Grant{}, err
+	}
+	region, err := seg.Writable()
+	if err == nil {
+		err = sys.Populate(region.Bytes(0, region.Len()))
+	}
+	if err == nil {
+		err = s.prepare(seg, ok.Chunks)
+	}
+	if err != nil {
+		seg.Close()
+		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
+		return handles.Grant{}, err
+	}
+	return handles.Grant{Segment: seg, Region: region, Chunks: ok.Chunks}, nil
+}
+
+// prepare reserves the entries of new chunks and attaches this session to them;
+// the broker has set its bit already.
+func (s source) prepare(seg *shm.Segment, chunks []protocol.ChunkGrant) error {
+	e := &segmentEntry{seg}
+	for _, k := range chunks {
+		record := s.c.pages.chunks.Load(k.Chunk % protocol.MaxChunks)
+		if k.Chunk >= protocol.MaxChunks || record.Serial != k.Serial || record.SegmentSerial != seg.Serial ||
+			record.Bytes > seg.Bytes || record.Offset > seg.Bytes-record.Bytes {
+			return protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d was granted and is not listed", k.Chunk)
+		}
+		first := int64(k.Chunk) * protocol.ChunkIndices
+		err := s.c.pages.sessionFD.Reserve(protocol.SessionEntries+first*protocol.EntrySize, protocol.ChunkIndices*protocol.EntrySize)
+		if err == nil && s.c.trace {
+			err = s.c.pages.sessionFD.Reserve(protocol.SessionTraces+first*protocol.TraceSize, protocol.ChunkIndices*protocol.TraceSize)
+		}
+		if err != nil {
+			return protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+		}
+		own := s.c.pages.peers[s.c.pages.slot].Load()
+		s.c.attached[k.Chunk].Store(&attachment{Chunk: record, owner: own, segment: e})
+	}
+	s.c.mu.Lock()
+	s.c.segments[seg.Serial] = e
+	s.c.mu.Unlock()
+	return nil
+}
+
+// MoreChunks asks for more storage indices over a segment.
+func (s source) MoreChunks(seg *shm.Segment, count int) ([]protocol.ChunkGrant, error) {
+	var ok protocol.ChunksReply
+	if _, err := s.c.call(context.Background(), protocol.OpChunks, protocol.Chunks{Segment: seg.Index, Count: count}, &ok); err != nil {
+		return nil, err
+	}
+	return ok.Chunks, s.prepare(seg, ok.Chunks)
+}
+
+// Return gives an empty segment back and forgets it.
+func (s source) Return(seg *shm.Segment) bool {
+	if _, err := s.c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil); err != nil {
+		return false
+	}
+	s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}})
+	return true
+}
+
+// trim forgets segments that the broker has taken back. A mapping goes only when
+// this row counts nothing in it: an honest process has nothing left there, and a
+// lying one must not make us fault.
+func (c *Client) trim(gone []protocol.SegmentRef) {
+	for _, g := range gone {
+		c.mu.Lock()
+		e := c.segments[g.Serial]
+		c.mu.Unlock()
+		if e == nil {
+			continue
+		}
+		clear := true
+		for chunk := range c.attached {
+			a := c.attached[chunk].Load()
+			if a == nil || a.SegmentSerial != g.Serial {
+				continue
+			}
+			// SYNC attachment: removed first, counts read second; pairs with hold.
+			c.attached[chunk].CompareAndSwap(a, nil)
+			for i := uint32(0); i < protocol.ChunkIndices; i++ {
+				if c.pages.row.Count(uint32(chunk)*protocol.ChunkIndices+i) != 0 {
+					clear = false
+				}
+			}
+		}
+		if !clear {
+			continue
+		}
+		c.mu.Lock()
+		delete(c.segments, g.Serial)
+		c.mu.Unlock()
+		e.Close()
+	}
+}
+
+// laneSpace hands out ranges of the own session file for lanes.
+type laneSpace struct {
+	fd   *sys.FD
+	next uint64
+	free map[uint64][]uint64 // by length
+}
+
+func newLaneSpace(fd *sys.FD) laneSpace {
+	return laneSpace{fd: fd, next: protocol.SessionLanes, free: map[uint64][]uint64{}}
+}
+
+// take reserves a range of whole pages that read zero. Callers hold Client.mu.
+func (l *laneSpace) take(bytes uint64) (uint64, error) {
+	at := l.next
+	if f := l.free[bytes]; len(f) > 0 {
+		at = f[0]
+		l.free[bytes] = f[1:]
+	} else if l.next+bytes > protocol.SessionBytes {
+		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics or use a smaller depth", "this session's space for lanes is full")
+	} else {
+		l.next += bytes
+	}
+	if err := l.fd.Reserve(int64(at), int64(bytes)); err != nil {
+		l.free[bytes] = append(l.free[bytes], at)
+		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+	}
+	return at, nil
+}
+
+// give takes a range back: its pages are released and read zero again.
+func (l *laneSpace) give(at, bytes uint64) {
+	if l.fd.Punch(int64(at), int64(bytes)) == nil {
+		l.free[bytes] = append(l.free[bytes], at)
+	}
+}

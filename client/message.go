@@ -1,0 +1,238 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Message is what a reader received: tensors, value, meta, and where it came
+// from. It holds its storages until Release; what it lends ends with it. With
+// redelivery, Release of the last holder is the acknowledgement.
+type Message struct {
+	// Sender names the session that sent it: its program and serial.
+	Sender string
+	// Sequence is the message's number in its sender's lane, from 1.
+	Sequence uint64
+	// Stamp is when it was sent, in ns of CLOCK_MONOTONIC.
+	Stamp uint64
+	// Lost counts this sender's messages that went by unseen before this one.
+	Lost uint64
+
+	held     *holding
+	flags    uint32
+	bodySrc  []byte
+	bundle   *Bundle // built at first use
+	meta     []byte
+	failed   error
+	room     [24]uint64
+	oneHold  holding
+	attached [1]*attachment
+	refsRoom [1]protocol.Ref
+}
+
+// Retain adds a holder.
+func (m *Message) Retain() { m.held.retain() }
+
+// Release ends one holder; after the last, tensors lent must not be used.
+func (m *Message) Release() { m.held.release() }
+
+// Bundle returns all tensors by name, lent. It fails when the sender described
+// them wrongly (ErrProtocol, ErrInvalidHandle).
+func (m *Message) Bundle() (*Bundle, error) {
+	if m.bundle == nil && m.failed == nil {
+		m.failed = m.decode()
+	}
+	return m.bundle, m.failed
+}
+
+// Tensor returns the first tensor, lent; nil when there is none or the message
+// is malformed (Bundle tells why).
+func (m *Message) Tensor() *Tensor {
+	b, err := m.Bundle()
+	if err != nil || len(b.tensors) == 0 {
+		return nil
+	}
+	return b.tensors[0]
+}
+
+// Value returns the structure that was sent, with *Tensor leaves, lent.
+func (m *Message) Value() (any, error) {
+	b, err := m.Bundle()
+	if err != nil {
+		return nil, err
+	}
+	return b.Value()
+}
+
+// Meta decodes the meta into v; without meta it leaves v alone.
+func (m *Message) Meta(v any) error {
+	if _, err := m.Bundle(); err != nil {
+		return err
+	}
+	if len(m.meta) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(m.meta, v); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "decode into the type that was sent", "meta: %w", err)
+	}
+	return nil
+}
+
+// RawMeta returns the JSON of the meta, nil when there is none.
+func (m *Message) RawMeta() json.RawMessage {
+	m.Bundle()
+	return m.meta
+}
+
+// decode reads the body: a private copy of what the sender wrote.
+func (m *Message) decode() error {
+	body, err := protocol.ParseBody(m.bodySrc)
+	if err != nil {
+		return err
+	}
+	if err := body.CheckRefs(len(m.held.storages)); err != nil {
+		return err
+	}
+	writable := m.flags&protocol.SlotWritable != 0
+	b := &Bundle{tree: body.Tree, held: m.held, Live: m.flags&protocol.SlotLive != 0}
+	b.names = make([]string, len(body.Tensors))
+	b.tensors = make([]*Tensor, len(body.Tensors))
+	for i := range body.Tensors {
+		d := &body.Tensors[i]
+		t, err := m.held.tensor(d, writable && !d.ReadOnly)
+		if err != nil {
+			return err
+		}
+		b.names[i], b.tensors[i] = d.Name, t
+	}
+	m.meta = body.Meta
+	m.bundle = b
+	return nil
+}
+
+// tensor builds a lent tensor of a holding from its description, all of which is
+// another process's word.
+func (h *holding) tensor(d *protocol.Tensor, write bool) (*Tensor, error) {
+	t := &Tensor{held: h, storage: d.Ref, offset: d.Offset, shape: d.Shape, strides: d.Strides, readonly: !write, name: d.Name, lent: true,
+		dtype: dlpack.DType{Code: dlpack.TypeCode(d.Code), Bits: d.Bits, Lanes: d.Lanes}}
+	if d.DeviceType != 1 {
+		return nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA", "tensor %q is on device type %d", d.Name, d.DeviceType)
+	}
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	if t.storage >= 0 {
+		var err error
+		if t.region, err = h.region(t.storage, write); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// take copies message i of a lane and holds what it names. ok is false when the
+// slot no longer holds it. An error means that the message is malformed or names
+// what this process cannot have: it is then as good as lost.
+func (c *Client) take(ctx context.Context, l shm.Lane, i uint64) (m *Message, ok bool, err error) {
+	m = &Message{Sequence: i}
+	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-read
+	if !ok {
+		return nil, false, nil
+	}
+	m.Stamp, m.flags = head.Stamp, head.Flags
+	refs := head.ParseRefs(m.refsRoom[:0], words)
+	attached, err := c.holdAll(ctx, refs, m.attached[:0])
+	if err == nil && head.Flags&protocol.SlotSpilled != 0 {
+		refs, attached, m.bodySrc, err = c.unspill(ctx, refs, attached)
+	} else if err == nil {
+		m.bodySrc = head.BodyOf(words)
+	}
+	if err == nil {
+		err = c.mayWrite(ctx, m.flags, attached)
+		if err != nil {
+			c.dropAll(refs)
+		}
+	}
+	if err != nil {
+		return nil, l.Has(i), err
+	}
+	// SYNC slot-seq: the second look, after the rows were raised. If the slot
+	// still names the message, its writer counts every ref, so none can have
+	// been recycled before this row counted it.
+	shm.FenceAcquire()
+	if !l.Has(i) { // MODEL lanes:take-recheck
+		c.dropAll(refs)
+		return nil, false, nil
+	}
+	h := &m.oneHold
+	h.c = c
+	h.storages = h.one[:0]
+	h.users.Store(1)
+	m.held = h
+	for k, ref := range refs {
+		s, err := attached[k].locate(ref)
+		if err != nil {
+			c.dropAll(refs)
+			return nil, true, err
+		}
+		h.storages = append(h.storages, s)
+	}
+	return m, true, nil
+}
+
+func (c *Client) dropAll(refs []protocol.Ref) {
+	for _, r := range refs {
+		c.drop(r.Index)
+	}
+}
+
+// mayWrite makes sure that the segments of a writable message can be written here.
+func (c *Client) mayWrite(ctx context.Context, flags uint32, attached []*attachment) error {
+	if flags&protocol.SlotWritable == 0 {
+		return nil
+	}
+	for _, a := range attached {
+		if err := c.writable(ctx, a.segment); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unspill reads the refs and the body from a held spill storage and holds the
+// refs too. On an error nothing is held any more.
+func (c *Client) unspill(ctx context.Context, refs []protocol.Ref, attached []*attachment) ([]protocol.Ref, []*attachment, []byte, error) {
+	nested, body, err := c.readSpill(refs, attached)
+	if err == nil {
+		var more []*attachment
+		if more, err = c.holdAll(ctx, nested, nil); err == nil {
+			c.drop(refs[0].Index) // its content has been copied
+			return nested, more, body, nil
+		}
+	}
+	c.dropAll(refs)
+	return nil, nil, nil, err
+}
+
+func (c *Client) readSpill(refs []protocol.Ref, attached []*attachment) ([]protocol.Ref, []byte, error) {
+	if len(refs) != 1 {
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a spilled message names %d storages, not 1", len(refs))
+	}
+	s, err := attached[0].locate(refs[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	region, err := s.region(false)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.bytes > protocol.MaxBody+protocol.MaxRefs*protocol.RefSize+protocol.SpillSize {
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a description of %d bytes", s.bytes)
+	}
+	private := append([]byte(nil), region.Bytes(s.offset, s.bytes)...)
+	return protocol.ParseSpill(private)
+}

@@ -1,0 +1,179 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// waiting counts the items of a queue that nobody has taken.
+func (t *topic) waiting(v *peersView) int {
+	n := 0
+	for _, l := range v.lanes {
+		for _, g := range v.groups {
+			gl, err := shm.NewGroupLane(g.file, l.Lane, t.info.Slots)
+			if err != nil {
+				continue
+			}
+			head := l.lane.Head()
+			from := uint64(1)
+			if head > l.lane.Slots() {
+				from = head - l.lane.Slots() + 1
+			}
+			for i := from; i <= head; i++ {
+				if l.lane.Has(i) && gl.Open(i) {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// SetOption configures Set.
+type SetOption func(*protocol.NameSet)
+
+// Live makes the name's bundle one that everybody may write in place.
+func Live() SetOption { return func(s *protocol.NameSet) { s.Live = true } }
+
+// Ephemeral deletes the name at the end of this session.
+func Ephemeral() SetOption { return func(s *protocol.NameSet) { s.Ephemeral = true } }
+
+// Set publishes a revision of a name: a whole that nobody writes any more, or,
+// with Live, one bundle that all write. v is what Topic.Send takes. It returns
+// the revision's number. Errors: ErrInvalid, ErrExpired, ErrOutOfMemory.
+func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption) (uint64, error) {
+	if err := protocol.CheckName(name); err != nil {
+		return 0, err
+	}
+	var o outgoing
+	if err := c.compose(&o, v, nil); err != nil {
+		return 0, err
+	}
+	words, head, err := c.place(&o, protocol.DefaultDescription)
+	if err != nil {
+		return 0, err
+	}
+	defer o.finish()
+	req := protocol.NameSet{Name: name, Bytes: o.bytes, Tensors: head.Tensors}
+	for _, f := range opts {
+		f(&req)
+	}
+	if head.Flags&protocol.SlotSpilled != 0 {
+		req.Spilled = true
+		req.Refs = append(req.Refs, storageRef(o.spill.storages[0].ref))
+	} else {
+		req.Body = head.BodyOf(words)
+	}
+	for _, r := range o.refs {
+		req.Refs = append(req.Refs, storageRef(r))
+	}
+	var ok protocol.NameSetReply
+	if _, err := c.call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
+		return 0, err
+	}
+	c.handovers.Add(1)
+	c.bytesSent.Add(o.bytes)
+	return ok.Revision, nil
+}
+
+func storageRef(r protocol.Ref) protocol.StorageRef {
+	return protocol.StorageRef{Index: r.Index, Serial: r.Serial, Generation: r.Generation}
+}
+
+// Get returns the newest revision of a name. If there is none it waits until ctx
+// ends when ctx has a deadline, else it returns ErrNotFound at once. The caller
+// releases the bundle.
+func (c *Client) Get(ctx context.Context, name string) (*Bundle, error) {
+	w, err := c.Watch(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	m, err := w.r.poll(ctx)
+	if m == nil && err == nil {
+		if _, waits := ctx.Deadline(); waits {
+			m, err = w.r.Receive(ctx)
+		}
+	}
+	if err != nil && protocolCode(err) != protocol.CodeTimeout {
+		return nil, err
+	}
+	if m == nil {
+		return nil, protocol.Errorf(protocol.CodeNotFound, "set it first, or wait longer", "name %s is not set", name)
+	}
+	return bundleOf(m)
+}
+
+// bundleOf makes a message's bundle its own holder.
+func bundleOf(m *Message) (*Bundle, error) {
+	b, err := m.Bundle()
+	if err != nil {
+		m.Release()
+		return nil, err
+	}
+	b.Revision = m.Sequence
+	return b, nil
+}
+
+// Watch follows a name: Next gives the current revision at once, then always the
+// newest.
+func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
+	if err := protocol.CheckName(name); err != nil {
+		return nil, err
+	}
+	t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameRef{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	r, err := newReader(ctx, t, StartLast, nil)
+	if err != nil {
+		t.close(ctx)
+		return nil, err
+	}
+	return &Watch{r}, nil
+}
+
+// Watch is a reader of a name's revisions. One goroutine at a time.
+type Watch struct{ r *Reader }
+
+// Next returns the newest revision not seen yet, waiting for one until ctx ends
+// (ErrTimeout at its deadline). The caller releases the bundle.
+func (w *Watch) Next(ctx context.Context) (*Bundle, error) {
+	m, err := w.r.Receive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return bundleOf(m)
+}
+
+// TryNext returns a revision not seen yet if there is one, else nil.
+func (w *Watch) TryNext(ctx context.Context) (*Bundle, error) {
+	m, err := w.r.TryReceive(ctx)
+	if m == nil || err != nil {
+		return nil, err
+	}
+	return bundleOf(m)
+}
+
+// Close ends the watch.
+func (w *Watch) Close() error {
+	err := w.r.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if e := w.r.t.close(ctx); err == nil {
+		err = e
+	}
+	return err
+}
+
+// Delete removes a name. Bundles that were got stay with their holders.
+func (c *Client) Delete(ctx context.Context, name string) error {
+	if err := protocol.CheckName(name); err != nil {
+		return err
+	}
+	_, err := c.call(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	return err
+}

@@ -1,0 +1,71 @@
+package client
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Option configures Connect.
+type Option func(*options) error
+
+type options struct {
+	address   string
+	namespace string
+	start     bool
+	name      string
+	binary    string
+}
+
+// WithAddress names the broker's socket: unix:/path or /path. Default:
+// $BATON_ADDRESS, else the user's broker.
+func WithAddress(a string) Option {
+	return func(o *options) error { o.address = a; return nil }
+}
+
+// WithNamespace sets where names live: one token. Default: $BATON_NAMESPACE,
+// else "default".
+func WithNamespace(ns string) Option {
+	return func(o *options) error { o.namespace = ns; return protocol.CheckNamespace(ns) }
+}
+
+// WithStart tells whether the user's broker is started when none runs (default
+// true). A broker named by address is never started.
+func WithStart(start bool) Option {
+	return func(o *options) error { o.start = start; return nil }
+}
+
+// WithName sets the name shown in listings; default: the program's.
+func WithName(name string) Option {
+	return func(o *options) error {
+		if name == "" || len(name) > 48 {
+			return protocol.Errorf(protocol.CodeInvalid, "use 1 to 48 bytes", "client name %q is unusable", name)
+		}
+		o.name = name
+		return nil
+	}
+}
+
+// WithBinary names the baton binary that starts the broker. Default:
+// $BATON_BINARY, else this program if it is baton, else baton on PATH.
+func WithBinary(path string) Option {
+	return func(o *options) error { o.binary = path; return nil }
+}
+
+func newOptions(opts []Option) (options, error) {
+	o := options{start: true, namespace: os.Getenv(address.EnvNamespace), name: filepath.Base(os.Args[0])}
+	if o.namespace == "" {
+		o.namespace = "default"
+	}
+	if len(o.name) > 48 {
+		o.name = o.name[:48]
+	}
+	for _, f := range opts {
+		if err := f(&o); err != nil {
+			return o, err
+		}
+	}
+	return o, protocol.CheckNamespace(o.namespace)
+}

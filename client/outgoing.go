@@ -1,0 +1,163 @@
+package client
+
+import (
+	"encoding/json"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// SendOption configures one send.
+type SendOption func(*sendOptions)
+
+type sendOptions struct{ meta any }
+
+// Meta attaches a value that JSON can hold to a message.
+func Meta(v any) SendOption { return func(o *sendOptions) { o.meta = v } }
+
+// outgoing is a message before it has a place: its refs, held by the caller's
+// tensors, and its body.
+type outgoing struct {
+	refs    []protocol.Ref
+	body    []byte
+	tensors int
+	bytes   uint64
+	flags   uint32
+	spill   *holding // of the spill storage, when there is one
+	counted []uint32 // indices to count up for this message
+
+	desc    protocol.Body
+	oneRef  [1]protocol.Ref
+	oneDesc [1]protocol.Tensor
+	room    [256]byte
+	words   [40]uint64
+}
+
+// compose turns what was given to a send into a message. Tensors of another
+// client are refused: their memory is another broker's.
+func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
+	var so sendOptions
+	for _, f := range opts {
+		f(&so)
+	}
+	o.refs, o.desc.Tensors = o.oneRef[:0], o.oneDesc[:0]
+	switch v := v.(type) {
+	case *Tensor:
+		if err := c.addTensor(o, v, ""); err != nil {
+			return err
+		}
+	case *Bundle:
+		o.desc.Tree = v.tree
+		for i, t := range v.tensors {
+			if err := c.addTensor(o, t, v.names[i]); err != nil {
+				return err
+			}
+		}
+		// A lone named tensor needs its dict spelled out no more than many do; an
+		// empty bundle needs a tree, or it would read as one unnamed tensor.
+		if len(v.tensors) == 0 && len(v.tree) == 0 {
+			o.desc.Tree = []byte("{}")
+		}
+	case map[string]*Tensor:
+		return c.compose(o, NewBundle(v), opts)
+	default:
+		tree, tensors, err := protocol.EncodeTree(v, func(x any) bool { _, is := x.(*Tensor); return is })
+		if err != nil {
+			return err
+		}
+		o.desc.Tree = tree
+		for _, t := range tensors {
+			if err := c.addTensor(o, t.Tensor.(*Tensor), t.Name); err != nil {
+				return err
+			}
+		}
+	}
+	if so.meta != nil {
+		meta, err := json.Marshal(so.meta)
+		if err != nil {
+			return protocol.Errorf(protocol.CodeInvalid, "use values that JSON can hold", "encode meta: %w", err)
+		}
+		o.desc.Meta = meta
+	}
+	o.tensors = len(o.desc.Tensors)
+	var err error
+	o.body, err = protocol.AppendBody(o.room[:0], &o.desc)
+	return err
+}
+
+func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
+	if t == nil || t.held == nil || t.held.c != c {
+		return protocol.Errorf(protocol.CodeInvalid, "send tensors of the same client", "tensor %q belongs to another session", name)
+	}
+	if t.over.Load() {
+		return errReleased(t.String())
+	}
+	d := protocol.Tensor{Ref: -1, Code: uint8(t.dtype.Code), Bits: t.dtype.Bits, Lanes: t.dtype.Lanes, DeviceType: 1,
+		Offset: t.offset, ReadOnly: t.readonly, Shape: t.shape, Strides: t.strides, Name: name}
+	if t.storage < 0 {
+		d.Offset = 0
+	} else {
+		ref := t.held.storages[t.storage].ref
+		for i := len(o.refs) - 1; i >= 0; i-- {
+			if o.refs[i] == ref {
+				d.Ref = i
+				break
+			}
+		}
+		if d.Ref < 0 {
+			d.Ref = len(o.refs)
+			o.refs = append(o.refs, ref)
+		}
+		o.bytes += uint64(t.NumBytes())
+	}
+	o.desc.Tensors = append(o.desc.Tensors, d)
+	return nil
+}
+
+// place lays the message out for a slot with room bytes, in a spill storage of
+// its own when it is too long. It fills counted with what the slot will name.
+func (c *Client) place(o *outgoing, room int) ([]uint64, shm.SlotHead, error) {
+	head := shm.SlotHead{Flags: o.flags, Tensors: uint16(o.tensors), Bytes: o.bytes, Body: uint32(len(o.body)), Nref: uint16(len(o.refs))}
+	o.counted = o.counted[:0]
+	words := o.words[:0]
+	if len(o.refs)*protocol.RefSize+len(o.body) <= room {
+		for _, r := range o.refs {
+			words = shm.AppendRef(words, r)
+			o.counted = append(o.counted, r.Index)
+		}
+		return shm.AppendBytes(words, o.body), head, nil
+	}
+	n, err := protocol.SpillLen(len(o.refs), len(o.body))
+	if err != nil {
+		return nil, head, err
+	}
+	o.spill = newHolding(c)
+	if err := c.fill(o.spill, uint64(n)); err != nil {
+		o.spill = nil
+		return nil, head, err
+	}
+	region, err := o.spill.region(0, true)
+	if err == nil {
+		_, err = protocol.AppendSpill(region.Bytes(0, region.Len())[:0], o.refs, o.body)
+	}
+	if err != nil {
+		o.finish()
+		return nil, head, err
+	}
+	ref := o.spill.storages[0].ref
+	o.counted = append(o.counted, ref.Index)
+	for _, r := range o.refs {
+		o.counted = append(o.counted, r.Index)
+	}
+	head.Flags |= protocol.SlotSpilled
+	head.Nref, head.Body = 1, 0
+	return shm.AppendRef(words, ref), head, nil
+}
+
+// finish lets go of the spill storage: from here on the slot alone names it.
+func (o *outgoing) finish() {
+	if o.spill != nil {
+		o.spill.release()
+		o.spill = nil
+	}
+}

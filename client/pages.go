@@ -1,0 +1,163 @@
+package client
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// pages are the shared files that a session maps: the broker's, its own, and
+// its peers'. All stay mapped as long as anything refers to them.
+type pages struct {
+	instance string
+	slot     uint32
+	serial   uint64
+	secret   string
+
+	brokerFD, sessionFD, bellFD *sys.FD
+
+	broker  shm.Region // the broker file, read only
+	session shm.Region // own, writable
+	bell    shm.Region // own, writable
+
+	row     handles.Row
+	entries handles.Entries
+	chunks  handles.Chunks
+	parking shm.Parking
+	lanes   laneSpace
+
+	peers  [protocol.MaxSessions]atomic.Pointer[peer] // by slot: the session now there
+	peerMu sync.Mutex
+	old    map[uint64]*peer // by serial: sessions that have left their slot
+}
+
+// peer is another session's pages.
+type peer struct {
+	slot    uint32
+	serial  uint64
+	file    shm.Region // session file, read only
+	bell    shm.Region // writable
+	row     handles.Row
+	entries handles.Entries
+	fileFD  *sys.FD
+	bellFD  *sys.FD
+}
+
+// mapFile maps a shared file after checking that it has the size of the layout:
+// a mapping longer than its file ends in SIGBUS.
+func mapFile(fd *sys.FD, bytes uint64, write bool, role uint32) (shm.Region, error) {
+	size, _, err := fd.Stat()
+	if err != nil {
+		return shm.Region{}, err
+	}
+	if uint64(size) < bytes {
+		return shm.Region{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
+			"shared file of role %d has %d bytes, not %d", role, size, bytes)
+	}
+	b, err := sys.Map(fd, int(bytes), write)
+	if err != nil {
+		return shm.Region{}, err
+	}
+	r := shm.NewRegion(b)
+	if m, l, got := r.Load64(protocol.HeadMagic), r.Load32(protocol.HeadLayout), r.Load32(protocol.HeadRole); m != protocol.Magic || l != protocol.Layout || got != role {
+		sys.Unmap(b)
+		return shm.Region{}, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
+			"shared file has magic %#x, layout %d, role %d; expected layout %d, role %d", m, l, got, protocol.Layout, role)
+	}
+	if write {
+		if err := sys.DontFork(b); err != nil {
+			sys.Unmap(b)
+			return shm.Region{}, err
+		}
+	}
+	return r, nil
+}
+
+// openPages maps what came with the hello. It takes ownership of the descriptors.
+func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
+	defer func() {
+		if err != nil {
+			wire.CloseAll(fds)
+		}
+	}()
+	if len(fds) != 5 {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello came with %d descriptors, not 5", len(fds))
+	}
+	if h.Slot == protocol.BrokerSlot || h.Slot >= protocol.MaxSessions {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
+	}
+	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{},
+		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2]}
+	if p.broker, err = mapFile(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker); err != nil {
+		return nil, err
+	}
+	if p.session, err = mapFile(fds[1], protocol.SessionBytes, true, protocol.RoleSession); err != nil {
+		return nil, err
+	}
+	if p.bell, err = mapFile(fds[2], protocol.BellBytes, true, protocol.RoleBell); err != nil {
+		return nil, err
+	}
+	p.row = handles.NewRow(p.session)
+	p.entries = handles.NewEntries(p.session)
+	p.chunks = handles.NewChunks(p.broker)
+	p.parking = shm.NewParking(p.session, p.bell)
+	p.lanes = newLaneSpace(p.sessionFD)
+	own := &peer{slot: p.slot, serial: p.serial, file: p.session, bell: p.bell, row: p.row, entries: p.entries}
+	p.peers[p.slot].Store(own)
+	b, err := newPeer(protocol.BrokerSlot, 0, fds[3], fds[4])
+	if err != nil {
+		return nil, err
+	}
+	b.serial = p.sessionSerial(protocol.BrokerSlot)
+	p.peers[protocol.BrokerSlot].Store(b)
+	return p, nil
+}
+
+func newPeer(slot uint32, serial uint64, file, bell *sys.FD) (*peer, error) {
+	q := &peer{slot: slot, serial: serial, fileFD: file, bellFD: bell}
+	var err error
+	if q.file, err = mapFile(file, protocol.SessionBytes, false, protocol.RoleSession); err != nil {
+		return nil, err
+	}
+	if q.bell, err = mapFile(bell, protocol.BellBytes, true, protocol.RoleBell); err != nil {
+		return nil, err
+	}
+	q.row, q.entries = handles.NewRow(q.file), handles.NewEntries(q.file)
+	return q, nil
+}
+
+// sessionSerial returns the serial of the session now in a slot.
+func (p *pages) sessionSerial(slot uint32) uint64 {
+	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
+}
+
+// known returns a session's pages if they are mapped here.
+func (p *pages) known(slot uint32, serial uint64) *peer {
+	if slot >= protocol.MaxSessions {
+		return nil
+	}
+	if q := p.peers[slot].Load(); q != nil && q.serial == serial {
+		return q
+	}
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	return p.old[serial]
+}
+
+// add keeps a session's pages: in its slot if it is the one there now.
+func (p *pages) add(q *peer) {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	if p.sessionSerial(q.slot) != q.serial {
+		p.old[q.serial] = q
+		return
+	}
+	if before := p.peers[q.slot].Swap(q); before != nil && before.serial != q.serial {
+		p.old[before.serial] = before
+	}
+}

@@ -1,0 +1,185 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// peer returns a session's pages, asking the broker for them the first time.
+func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, error) {
+	if q := c.pages.known(slot, serial); q != nil {
+		return q, nil
+	}
+	if slot >= protocol.MaxSessions {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "no session slot %d", slot)
+	}
+	fds, err := c.call(ctx, protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(fds) != 2 {
+		wire.CloseAll(fds)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "peer came with %d descriptors, not 2", len(fds))
+	}
+	q, err := newPeer(slot, serial, fds[0], fds[1])
+	if err != nil {
+		wire.CloseAll(fds)
+		return nil, err
+	}
+	c.pages.add(q)
+	return q, nil
+}
+
+// rowOf finds the row of the session now in a slot, for the free test. It makes
+// no call: what is not mapped is asked for in the background and counts as held
+// until it is here.
+func (c *Client) rowOf(slot uint32) (handles.Row, bool) {
+	q := c.pages.peers[slot].Load()
+	serial := c.pages.sessionSerial(slot)
+	if q != nil && q.serial == serial {
+		return q.row, true
+	}
+	if serial != 0 {
+		c.post(func() { c.peer(context.Background(), slot, serial) })
+	}
+	return handles.Row{}, false
+}
+
+// attachment is a chunk whose owner looks at this session's row: only then may
+// its storages be counted here.
+type attachment struct {
+	handles.Chunk
+	owner   *peer
+	segment *segmentEntry
+}
+
+// attach returns the attachment of the chunk that a ref names, asking the broker
+// the first time. ErrExpired: the chunk has been given back. ErrInvalidHandle:
+// no such index.
+func (c *Client) attach(ctx context.Context, ref protocol.Ref) (*attachment, error) {
+	chunk := ref.Index / protocol.ChunkIndices
+	if ref.Index >= protocol.MaxStorages {
+		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "no storage index %d", ref.Index)
+	}
+	if a := c.attached[chunk].Load(); a != nil && a.Serial == ref.Serial {
+		return a, nil
+	}
+	return c.attachSlow(ctx, chunk, ref.Serial)
+}
+
+func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*attachment, error) {
+	c.attachMu.Lock()
+	defer c.attachMu.Unlock()
+	if a := c.attached[chunk].Load(); a != nil && a.Serial == serial {
+		return a, nil
+	}
+	if c.pages.chunks.Serial(chunk) != serial {
+		return nil, errExpired("its memory has been given back")
+	}
+	var ok protocol.AttachReply
+	if _, err := c.call(ctx, protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: serial}, &ok); err != nil {
+		return nil, err
+	}
+	record := c.pages.chunks.Load(chunk)
+	if record.Serial != serial {
+		return nil, errExpired("its memory has been given back")
+	}
+	owner, err := c.peer(ctx, record.Owner, record.OwnerSerial)
+	if err != nil {
+		return nil, err
+	}
+	segment, err := c.segment(ctx, record.Segment, record.SegmentSerial, false)
+	if err != nil {
+		return nil, err
+	}
+	if record.Bytes > segment.Bytes || record.Offset > segment.Bytes-record.Bytes {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "report this", "chunk %d reaches past its segment", chunk)
+	}
+	a := &attachment{Chunk: record, owner: owner, segment: segment}
+	c.attached[chunk].Store(a)
+	return a, nil
+}
+
+func errExpired(why string) error {
+	return protocol.Errorf(protocol.CodeExpired, "ask the sender for it again, or hold a lease", "the tensor is no longer kept: %s", why)
+}
+
+// hold counts a ref up in the own row. The caller then looks again at the place
+// that named it, and drops if it has changed.
+func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error) {
+	for {
+		a, err := c.attach(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.pages.row.Take(ref.Index); err != nil {
+			return nil, err
+		}
+		// SYNC attachment: trim removes the attachment, then looks whether this
+		// row counts anything of the chunk; one of the two sees the other.
+		if c.attached[ref.Index/protocol.ChunkIndices].Load() == a {
+			return a, nil
+		}
+		c.drop(ref.Index)
+	}
+}
+
+// holdAll counts all refs up, or none.
+func (c *Client) holdAll(ctx context.Context, refs []protocol.Ref, to []*attachment) ([]*attachment, error) {
+	for i, ref := range refs {
+		a, err := c.hold(ctx, ref)
+		if err != nil {
+			for _, r := range refs[:i] {
+				c.drop(r.Index)
+			}
+			return to[:0], err
+		}
+		to = append(to, a)
+	}
+	return to, nil
+}
+
+// storage is where a held storage lies, checked against the broker's record.
+type storage struct {
+	ref     protocol.Ref
+	at      *attachment
+	offset  uint64
+	bytes   uint64
+	writing bool // this process may write it
+}
+
+// locate reads a held ref's entry and checks it: the generation is the ref's,
+// the range lies in the chunk's.
+func (a *attachment) locate(ref protocol.Ref) (storage, error) {
+	e := a.owner.entries.Load(ref.Index)
+	if e.Generation != ref.Generation {
+		return storage{}, errExpired("it has been recycled")
+	}
+	end := a.Offset + a.Bytes
+	if e.Offset&(protocol.Alignment-1) != 0 || e.Offset < a.Offset || e.Offset > end || e.Bytes > end-e.Offset {
+		return storage{}, protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it",
+			"storage %d claims %d bytes at %d, outside its segment's range", ref.Index, e.Bytes, e.Offset)
+	}
+	return storage{ref: ref, at: a, offset: e.Offset, bytes: e.Bytes}, nil
+}
+
+func (s *storage) region(write bool) (shm.Region, error) {
+	var r shm.Region
+	var err error
+	if write {
+		r, err = s.at.segment.Writable()
+	} else {
+		r, err = s.at.segment.Readable()
+	}
+	if err != nil {
+		return shm.Region{}, err
+	}
+	if !r.Has(s.offset, s.bytes) {
+		return shm.Region{}, protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it", "storage %d lies outside its segment", s.ref.Index)
+	}
+	return r, nil
+}

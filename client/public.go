@@ -1,0 +1,260 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// TopicOption configures a topic. One left out takes what exists, else the
+// default; one that differs from the existing topic's gives ErrConflict.
+type TopicOption interface {
+	topic(*protocol.TopicOpenRequest)
+}
+
+// QueueOption configures a queue, likewise.
+type QueueOption interface {
+	queue(*protocol.TopicOpenRequest)
+}
+
+type commonOption func(*protocol.TopicOpenRequest)
+
+func (f commonOption) topic(r *protocol.TopicOpenRequest) { f(r) }
+func (f commonOption) queue(r *protocol.TopicOpenRequest) { f(r) }
+
+type topicOption func(*protocol.TopicOpenRequest)
+
+func (f topicOption) topic(r *protocol.TopicOpenRequest) { f(r) }
+
+type queueOption func(*protocol.TopicOpenRequest)
+
+func (f queueOption) queue(r *protocol.TopicOpenRequest) { f(r) }
+
+// CommonOption is an option of topics and of queues.
+type CommonOption interface {
+	TopicOption
+	QueueOption
+}
+
+// Depth is how many messages of each sender are kept (default 8, of a queue 64).
+func Depth(n int) CommonOption {
+	return commonOption(func(r *protocol.TopicOpenRequest) { d := uint32(max(n, 0)); r.Depth = &d })
+}
+
+// Description is the bytes of a slot for what describes a message (default
+// 1024); a longer description costs a storage.
+func Description(bytes int) CommonOption {
+	return commonOption(func(r *protocol.TopicOpenRequest) { d := uint32(max(bytes, 0)); r.Description = &d })
+}
+
+// Linger is how long a topic stays when nobody has it open (default 60 s).
+func Linger(d time.Duration) CommonOption {
+	return commonOption(func(r *protocol.TopicOpenRequest) { s := d.Seconds(); r.Linger = &s })
+}
+
+// MustExist opens only what is there: ErrNotFound otherwise.
+func MustExist() CommonOption {
+	return commonOption(func(r *protocol.TopicOpenRequest) { r.Create = false })
+}
+
+// Overwrite false makes a topic lossless: a send waits for the slowest reader.
+func Overwrite(yes bool) TopicOption {
+	return topicOption(func(r *protocol.TopicOpenRequest) { r.Overwrite = &yes })
+}
+
+// Redeliver makes an item whose taker dies before releasing it go to another.
+func Redeliver(yes bool) QueueOption {
+	return queueOption(func(r *protocol.TopicOpenRequest) { r.Redeliver = &yes })
+}
+
+// Topic is a channel of messages with many senders and many readers.
+type Topic struct{ t *topic }
+
+// Topic opens or makes a topic. An empty name makes a private one, which others
+// open by its Token. Errors: ErrInvalid, ErrConflict, ErrNotFound, ErrTooMany.
+func (c *Client) Topic(ctx context.Context, name string, opts ...TopicOption) (*Topic, error) {
+	r := protocol.TopicOpenRequest{Name: name, Kind: protocol.KindTopic, Create: true}
+	for _, o := range opts {
+		o.topic(&r)
+	}
+	t, err := c.openNamed(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	return &Topic{t}, nil
+}
+
+func (c *Client) openNamed(ctx context.Context, r *protocol.TopicOpenRequest) (*topic, error) {
+	if r.Name != "" {
+		if err := protocol.CheckName(r.Name); err != nil {
+			return nil, err
+		}
+	}
+	return c.openTopic(ctx, protocol.OpTopicOpen, r)
+}
+
+// OpenPrivate opens another process's private topic by its token.
+func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) {
+	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindTopic})
+	if err != nil {
+		return nil, err
+	}
+	return &Topic{t}, nil
+}
+
+// Info tells what the topic is.
+func (t *Topic) Info() protocol.TopicInfo { return t.t.info }
+
+// Token opens a private topic in another process.
+func (t *Topic) Token() string { return t.t.info.Token }
+
+// Send hands a value to every reader: a *Tensor, a *Bundle, a map[string]*Tensor,
+// or a nested value of map[string]any, []any, nil, bool, numbers, strings, bytes
+// and tensors. No tensor is copied. The tensors stay the caller's to release,
+// and are not to be written any more. In a lossless topic it waits until the
+// slowest reader has made room (ErrFull at the deadline of ctx). Other errors:
+// ErrClosed, ErrInvalid, ErrOutOfMemory.
+func (t *Topic) Send(ctx context.Context, v any, opts ...SendOption) error {
+	return t.t.send(ctx, v, 0, opts)
+}
+
+// ReaderOption configures a reader.
+type ReaderOption interface{ reader(*readerOptions) }
+
+type readerOptions struct {
+	start Start
+	group *string
+}
+
+func (s Start) reader(o *readerOptions) { o.start = s }
+
+type groupOption string
+
+func (g groupOption) reader(o *readerOptions) { s := string(g); o.group = &s }
+
+// Group shares a lossless topic's messages among the readers of that name.
+func Group(name string) ReaderOption { return groupOption(name) }
+
+// Reader joins as a reader, by default for what is sent from now on.
+func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, error) {
+	var o readerOptions
+	for _, f := range opts {
+		f.reader(&o)
+	}
+	if o.group != nil {
+		if err := protocol.CheckNamespace(*o.group); err != nil {
+			return nil, err
+		}
+	}
+	return newReader(ctx, t.t, o.start, o.group)
+}
+
+// Close ends this use of the topic. What was sent is kept for its readers.
+func (t *Topic) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return t.t.close(ctx)
+}
+
+// End closes the topic for everybody: sends fail with ErrClosed, and readers get
+// it once they have received all that is there.
+func (t *Topic) End(ctx context.Context) error { return t.t.end(ctx) }
+
+func (t *topic) end(ctx context.Context) error {
+	_, err := t.c.call(ctx, protocol.OpTopicClose, t.ref(), nil)
+	return err
+}
+
+// Queue gives each item to one taker.
+type Queue struct {
+	t      *topic
+	turn   chan struct{} // one taker at a time uses the reader
+	reader *Reader
+}
+
+// Queue opens or makes a queue. An empty name makes a private one.
+func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*Queue, error) {
+	r := protocol.TopicOpenRequest{Name: name, Kind: protocol.KindQueue, Create: true}
+	for _, o := range opts {
+		o.queue(&r)
+	}
+	t, err := c.openNamed(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+}
+
+// OpenPrivateQueue opens another process's private queue by its token.
+func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, error) {
+	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindQueue})
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+}
+
+// Info tells what the queue is.
+func (q *Queue) Info() protocol.TopicInfo { return q.t.info }
+
+// Token opens a private queue in another process.
+func (q *Queue) Token() string { return q.t.info.Token }
+
+// Put adds an item, as Topic.Send does, waiting while the queue is full (ErrFull
+// at the deadline of ctx, ErrClosed once it was closed). The taker may write it.
+func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
+	return q.t.send(ctx, v, protocol.SlotWritable, opts)
+}
+
+// Get takes an item, waiting for one (ErrEmpty at the deadline of ctx, ErrClosed
+// when the queue was closed and is empty). The caller releases it. Goroutines
+// that share the Queue take turns.
+func (q *Queue) Get(ctx context.Context) (*Message, error) {
+	select {
+	case q.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+	}
+	defer func() { <-q.turn }()
+	if q.reader == nil {
+		group := "queue"
+		r, err := newReader(ctx, q.t, StartAll, &group)
+		if err != nil {
+			return nil, err
+		}
+		q.reader = r
+	}
+	for {
+		m, err := q.reader.poll(ctx)
+		if m != nil || err != nil {
+			return m, err
+		}
+		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
+			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		}
+	}
+}
+
+// Len returns how many items wait to be taken.
+func (q *Queue) Len(ctx context.Context) (int, error) {
+	v, err := q.t.current(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return q.t.waiting(v), nil
+}
+
+// Close ends this use of the queue; items put stay for takers.
+func (q *Queue) Close() error {
+	if q.reader != nil {
+		q.reader.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return q.t.close(ctx)
+}
+
+// End closes the queue for everybody: puts fail with ErrClosed, and takers get it
+// once the queue is empty.
+func (q *Queue) End(ctx context.Context) error { return q.t.end(ctx) }

@@ -1,0 +1,385 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Start says which of the messages kept a new reader begins with.
+type Start int
+
+// Where a reader starts.
+const (
+	StartNew  Start = iota // what is sent from now on
+	StartLast              // the newest message kept, then what follows
+	StartAll               // everything that is kept
+)
+
+// Reader receives a topic's messages. In a topic that overwrites it sees each
+// message that is still kept when it looks; in a lossless one, every message
+// from its making on, alone or sharing the work with its group. One goroutine
+// at a time.
+type Reader struct {
+	t       *topic
+	number  uint64
+	member  uint8
+	groupID uint64
+	grouped bool
+	cursors []*cursor
+	view    *peersView
+	spin    spinner
+	start   Start
+	lost    uint64
+	closed  bool
+}
+
+// cursor is a reader's place in one lane.
+type cursor struct {
+	laneView
+	next  uint64
+	lost  uint64
+	group shm.GroupLane
+}
+
+type laneKey struct {
+	serial uint64
+	offset uint64
+	lane   uint32
+}
+
+func (l *laneView) key() laneKey { return laneKey{l.Serial, l.Offset, l.Lane} }
+
+// newReader joins a topic as a reader; group nil: an independent one, which in a
+// lossless topic is a group of its own.
+func newReader(ctx context.Context, t *topic, start Start, group *string) (*Reader, error) {
+	if group == nil && !t.info.Overwrite {
+		alone := ""
+		group = &alone
+	}
+	var ok protocol.TopicReadReply
+	fds, err := t.c.call(ctx, protocol.OpTopicRead, protocol.TopicRead{TopicRef: t.ref(), Group: group}, &ok)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{t: t, number: ok.Reader, member: ok.Member, grouped: group != nil, start: start}
+	t.peersMu.Lock()
+	defer t.peersMu.Unlock()
+	if r.grouped && ok.Group != nil {
+		for _, g := range ok.Groups {
+			if g.Group != *ok.Group {
+				continue
+			}
+			r.groupID = g.ID
+			before := t.view.Load()
+			if before == nil {
+				before = &peersView{}
+			}
+			gv, err := t.mapGroup(g, fds)
+			if err != nil {
+				return nil, err
+			}
+			// The file just received serves the view that is built next.
+			with := *before
+			with.groups = append(append([]groupView(nil), before.groups...), gv)
+			t.view.Store(&with)
+		}
+	}
+	v, err := t.adopt(ctx, &ok.Peers)
+	if err != nil {
+		return nil, err
+	}
+	if r.grouped && r.groupID == 0 {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that is not listed", t.title())
+	}
+	return r, r.follow(v, true)
+}
+
+// follow takes over a new view: cursors of lanes that are still there stay, new
+// lanes begin at their first message, or where start says at the first view.
+func (r *Reader) follow(v *peersView, first bool) error {
+	known := map[laneKey]*cursor{}
+	for _, k := range r.cursors {
+		known[k.key()] = k
+	}
+	r.view = v
+	r.cursors = r.cursors[:0]
+	for _, l := range v.lanes {
+		k := known[l.key()]
+		if k == nil {
+			k = &cursor{laneView: l, next: 1}
+			if first {
+				k.next = l.lane.Head() + 1
+			}
+		}
+		k.laneView = l
+		if r.grouped {
+			for _, g := range v.groups {
+				if g.ID == r.groupID {
+					var err error
+					if k.group, err = shm.NewGroupLane(g.file, l.Lane, r.t.info.Slots); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		r.cursors = append(r.cursors, k)
+	}
+	if first && !r.grouped {
+		r.rewind()
+	}
+	return nil
+}
+
+// rewind moves the cursors of a new reader back to where it wants to start.
+func (r *Reader) rewind() {
+	switch r.start {
+	case StartAll:
+		for _, k := range r.cursors {
+			k.next = k.oldest()
+		}
+	case StartLast:
+		var best *cursor
+		var stamp uint64
+		for _, k := range r.cursors {
+			head := k.lane.Head()
+			if s := k.lane.Stamp(head); head > 0 && k.lane.Has(head) && (best == nil || s > stamp) {
+				best, stamp = k, s
+			}
+		}
+		if best != nil {
+			best.next = best.lane.Head()
+		}
+	}
+}
+
+// oldest returns the first message that the lane still has, or the next to come.
+func (k *cursor) oldest() uint64 {
+	head := k.lane.Head()
+	first := uint64(1)
+	if n := k.lane.Slots(); head >= n {
+		first = head - n + 2
+	}
+	for i := first; i <= head; i++ {
+		if k.lane.Has(i) {
+			return i
+		}
+	}
+	return head + 1
+}
+
+// pending tells, without a call, whether the lane has something for the reader.
+func (k *cursor) pending(grouped bool) bool {
+	if grouped {
+		_, _, ok := k.group.Next(k.lane.Head())
+		return ok
+	}
+	return k.lane.Has(k.next) || k.lane.Head() >= k.next
+}
+
+// ready tells whether poll may find something, or has to look at the topic anew.
+func (r *Reader) ready() bool {
+	for _, k := range r.cursors {
+		if k.pending(r.grouped) {
+			return true
+		}
+	}
+	return r.view.version != r.t.version() || r.t.isClosed()
+}
+
+// Receive returns the next message, waiting for it until ctx ends (ErrTimeout at
+// its deadline). ErrClosed: the topic was closed and everything was received.
+// The caller releases the message.
+func (r *Reader) Receive(ctx context.Context) (*Message, error) {
+	for {
+		m, err := r.poll(ctx)
+		if m != nil || err != nil {
+			return m, err
+		}
+		if err := r.t.c.hub.wait(ctx, r.spin.budget(), r.ready); err != nil {
+			return nil, r.t.timeout(ctx, protocol.CodeTimeout, "no message")
+		}
+	}
+}
+
+// TryReceive returns the next message if one is there, else nil.
+func (r *Reader) TryReceive(ctx context.Context) (*Message, error) { return r.poll(ctx) }
+
+// poll takes the message with the smallest stamp among the lanes.
+func (r *Reader) poll(ctx context.Context) (*Message, error) {
+	for {
+		if r.closed {
+			return nil, errClosed("reader of " + r.t.title())
+		}
+		ended := r.t.isClosed() // before the look: what was sent earlier is seen
+		if r.view.version != r.t.version() {
+			v, err := r.t.current(ctx)
+			if err != nil {
+				if ended && protocolCode(err) == protocol.CodeNotFound {
+					return nil, errClosed(r.t.title())
+				}
+				return nil, err
+			}
+			if v != r.view {
+				if err := r.follow(v, false); err != nil {
+					return nil, err
+				}
+			}
+		}
+		k, i, hint := r.choose()
+		if k == nil {
+			if ended {
+				return nil, errClosed(r.t.title())
+			}
+			return nil, nil
+		}
+		m, again, err := r.takeFrom(ctx, k, i, hint)
+		if err != nil || m != nil {
+			return m, err
+		}
+		_ = again
+	}
+}
+
+// choose finds the next message. When there are several lanes it looks at all of
+// them once more after finding one, so that a message which another one caused
+// is never taken before it.
+func (r *Reader) choose() (best *cursor, number, hint uint64) {
+	if len(r.cursors) == 1 {
+		k := r.cursors[0]
+		if i, hint, ok := r.next(k); ok {
+			return k, i, hint
+		}
+		return nil, 0, 0
+	}
+	for pass := 0; pass < 2; pass++ {
+		best = nil
+		var stamp uint64
+		for _, k := range r.cursors {
+			i, h, ok := r.next(k)
+			if !ok {
+				continue
+			}
+			if s := k.lane.Stamp(i); best == nil || s < stamp {
+				best, number, hint, stamp = k, i, h, s
+			}
+		}
+		if best == nil {
+			return nil, 0, 0
+		}
+	}
+	return best, number, hint
+}
+
+// next returns the lane's next message for this reader. One that fell behind
+// skips to a little after the oldest kept, so that it is not overtaken again at
+// once.
+func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
+	if r.grouped {
+		i, hint, ok = k.group.Next(k.lane.Head())
+		return i, hint, ok
+	}
+	for {
+		if k.lane.Has(k.next) { // MODEL lanes:take-look
+			return k.next, 0, true
+		}
+		head := k.lane.Head()
+		if head < k.next {
+			return 0, 0, false
+		}
+		if k.lane.Has(k.next) {
+			continue
+		}
+		depth := uint64(r.t.info.Depth)
+		to := k.next + 1
+		if head > depth {
+			to = max(to, head-depth+1+depth/8)
+		}
+		to = min(to, head+1)
+		k.lost += to - k.next
+		k.next = to
+	}
+}
+
+// takeFrom takes message i and, in a group, claims it. Neither message nor error
+// means that somebody was faster: look again.
+func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Message, bool, error) {
+	c := r.t.c
+	m, ok, err := c.take(ctx, k.lane, i) // MODEL group:take-first
+	if err != nil && (isLost(err) || ctx.Err() != nil) {
+		return nil, false, err
+	}
+	if err != nil || !ok {
+		r.skip(k, i, hint, ok)
+		return nil, true, nil
+	}
+	if r.grouped {
+		acknowledge := r.t.info.Redeliver
+		if !k.group.Take(i, hint, r.member, acknowledge) { // MODEL group:claim-cas
+			m.Release()
+			return nil, true, nil
+		}
+		if acknowledge {
+			group, member, t, lane := k.group, r.member, r.t, k.laneView
+			m.held.done = func() {
+				group.Acknowledge(i, member) // MODEL group:ack-cas
+				t.ringWriter(&lane)
+			}
+		} else {
+			r.t.ringWriter(&k.laneView)
+		}
+	} else {
+		k.next = i + 1
+	}
+	m.Sender, m.Lost = k.Sender, k.lost
+	k.lost = 0
+	r.spin.arrived(sys.Monotonic())
+	return m, true, nil
+}
+
+// skip passes over a message that cannot be had: overwritten, withdrawn, or
+// malformed. In a group a malformed one is claimed, so that it blocks nobody.
+func (r *Reader) skip(k *cursor, i, hint uint64, there bool) {
+	if !r.grouped {
+		k.lost++
+		k.next = i + 1
+		return
+	}
+	if there && k.group.Take(i, hint, r.member, false) {
+		k.lost++
+		r.t.ringWriter(&k.laneView)
+	}
+}
+
+// ringWriter wakes the writer of a lane, who may wait for room.
+func (t *topic) ringWriter(l *laneView) {
+	shm.Fence() // SYNC parked: the claim is visible before the writer's parked word is read
+	if l.bell != nil {
+		l.bell.Ring()
+	}
+}
+
+// Lost counts the messages that went by unseen since the reader was made, less
+// those that a later message has reported.
+func (r *Reader) Lost() uint64 {
+	n := uint64(0)
+	for _, k := range r.cursors {
+		n += k.lost
+	}
+	return n
+}
+
+// Close leaves the topic. Messages received stay valid until their Release.
+func (r *Reader) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err := r.t.c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
+	return err
+}

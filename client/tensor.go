@@ -1,0 +1,344 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Tensor is a view of shared memory: dtype, shape, strides in elements. It is
+// valid until its last Release; one that a Message, a Bundle or another tensor
+// lent (views included) is valid as long as its lender, and its own Release does
+// nothing. Views share the storage. Tensors may be used from any goroutine;
+// their bytes are shared with whoever else holds them.
+type Tensor struct {
+	held     *holding
+	storage  int    // in held; -1: no elements
+	offset   uint64 // bytes, in the storage
+	dtype    dlpack.DType
+	shape    []int64
+	strides  []int64 // elements; nil: C-contiguous
+	region   shm.Region
+	readonly bool
+	name     string
+	lent     bool
+	over     atomic.Bool
+}
+
+// Alloc returns a tensor of the shape, C-contiguous, aligned to 256 bytes, whose
+// bytes are undefined. A shape with an extent 0 takes no memory. Errors:
+// ErrInvalid (shape, dtype, size beyond 64 bits), ErrOutOfMemory,
+// ErrQuotaExceeded, ErrBrokerLost.
+func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64) (*Tensor, error) {
+	n, err := dtype.NumBytes(shape)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shape whose bytes fit in 64 bits and a known dtype", "allocate %s%v: %w", dtype, shape, err)
+	}
+	if elements, _ := dlpack.NumElements(shape); elements == 0 {
+		n = 0
+	}
+	t := &Tensor{held: newHolding(c), storage: -1, dtype: dtype, shape: append([]int64(nil), shape...)}
+	if n == 0 {
+		return t, nil
+	}
+	if err := c.fill(t.held, uint64(n)); err != nil {
+		return nil, err
+	}
+	t.storage = 0
+	t.region, err = t.held.region(0, true)
+	if err != nil {
+		t.held.release()
+		return nil, err
+	}
+	return t, nil
+}
+
+// Zeros is Alloc with all bytes zero.
+func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64) (*Tensor, error) {
+	t, err := c.Alloc(ctx, dtype, shape)
+	if err == nil && t.storage >= 0 {
+		clear(t.region.Bytes(0, t.region.Len()))
+	}
+	return t, err
+}
+
+// fill allocates the storage of an empty holding.
+func (c *Client) fill(h *holding, n uint64) error {
+	c.reap()
+	s, err := c.pool.Alloc(n)
+	if protocolCode(err) == protocol.CodeOutOfMemory || protocolCode(err) == protocol.CodeQuota {
+		c.settle() // withdraw what queues still name, then try once more
+		s, err = c.pool.Alloc(n)
+	}
+	if err != nil {
+		return err
+	}
+	if c.trace {
+		c.writeTrace(s.Index)
+	}
+	a := c.attached[s.Index/protocol.ChunkIndices].Load()
+	h.storages = append(h.storages, storage{ref: s.Ref(), at: a, offset: s.Offset, bytes: s.Bytes})
+	return nil
+}
+
+func protocolCode(err error) protocol.Code {
+	if e, ok := err.(*protocol.Error); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// writeTrace notes the first line outside of this package that asked for the
+// storage, for `baton ls storages`.
+func (c *Client) writeTrace(index uint32) {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	text := ""
+	for {
+		f, more := frames.Next()
+		if !strings.Contains(f.Function, "baton/client.") {
+			short := f.File
+			if i := strings.LastIndexByte(short, '/'); i >= 0 {
+				if j := strings.LastIndexByte(short[:i], '/'); j >= 0 {
+					short = short[j+1:]
+				}
+			}
+			text = fmt.Sprintf("%s:%d", short, f.Line)
+			break
+		}
+		if !more {
+			break
+		}
+	}
+	var raw [protocol.TraceSize]byte
+	copy(raw[:], text)
+	copy(c.pages.session.Bytes(protocol.SessionTraces+uint64(index)*protocol.TraceSize, protocol.TraceSize), raw[:])
+}
+
+// Shape returns the extents; the caller must not change them.
+func (t *Tensor) Shape() []int64 { return t.shape }
+
+// Strides returns the strides in elements, nil for C-contiguous.
+func (t *Tensor) Strides() []int64 { return t.strides }
+
+// DType returns what one element is.
+func (t *Tensor) DType() dlpack.DType { return t.dtype }
+
+// ReadOnly tells whether the tensor must not be written.
+func (t *Tensor) ReadOnly() bool { return t.readonly }
+
+// Name is the tensor's path in the message or bundle it came in.
+func (t *Tensor) Name() string { return t.name }
+
+// Len returns the number of elements.
+func (t *Tensor) Len() int64 { n, _ := dlpack.NumElements(t.shape); return n }
+
+// NumBytes returns the bytes that the elements would take C-contiguous.
+func (t *Tensor) NumBytes() int64 {
+	if t.storage < 0 {
+		return 0
+	}
+	n, _ := t.dtype.NumBytes(t.shape)
+	return n
+}
+
+// String describes the tensor for people.
+func (t *Tensor) String() string {
+	where := "writable"
+	if t.readonly {
+		where = "read-only"
+	}
+	if t.storage < 0 {
+		return fmt.Sprintf("Tensor(%s%v, empty)", t.dtype, t.shape)
+	}
+	return fmt.Sprintf("Tensor(%s%v, %s, storage %d)", t.dtype, t.shape, where, t.held.storages[t.storage].ref.Index)
+}
+
+// Retain returns another holder of the same tensor, to be released by itself.
+func (t *Tensor) Retain() *Tensor {
+	t.held.retain()
+	v := t.view()
+	v.lent = false
+	return v
+}
+
+// Release ends this holder. With the last one the reference is dropped and the
+// memory may be recycled. A second Release, and that of a lent tensor, does
+// nothing.
+func (t *Tensor) Release() {
+	if !t.lent && !t.over.Swap(true) {
+		t.held.release()
+	}
+}
+
+// view copies the description; the copy is lent.
+func (t *Tensor) view() *Tensor {
+	return &Tensor{held: t.held, storage: t.storage, offset: t.offset, dtype: t.dtype, shape: t.shape,
+		strides: t.strides, region: t.region, readonly: t.readonly, name: t.name, lent: true}
+}
+
+// AsReadOnly returns a view that is handed on read-only.
+func (t *Tensor) AsReadOnly() *Tensor {
+	v := t.view()
+	v.readonly = true
+	return v
+}
+
+// AsStrided returns a view with another shape and strides (in elements, nil for
+// C-contiguous), offset elements from this one's first. ErrInvalid when it
+// reaches past the storage.
+func (t *Tensor) AsStrided(shape, strides []int64, offset int64) (*Tensor, error) {
+	item, whole := t.dtype.ItemSize()
+	if offset < 0 || !whole && offset != 0 || item > 0 && offset > (1<<62)/int64(item) {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use an offset inside the storage", "view at element %d of %s", offset, t)
+	}
+	v := t.view()
+	v.shape, v.strides = append([]int64(nil), shape...), append([]int64(nil), strides...)
+	if len(strides) == 0 {
+		v.strides = nil
+	}
+	v.offset = t.offset + uint64(offset)*uint64(item)
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// check tests a view against its storage.
+func (t *Tensor) check() error {
+	size := uint64(0)
+	if t.storage >= 0 {
+		size = t.held.storages[t.storage].bytes
+	}
+	if err := t.dtype.CheckView(t.shape, t.strides, t.offset, size); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "use a shape and strides inside the storage", "view %s%v strides %v: %w", t.dtype, t.shape, t.strides, err)
+	}
+	return nil
+}
+
+// Slice returns the view of extents [from, to) of one axis.
+func (t *Tensor) Slice(axis int, from, to int64) (*Tensor, error) {
+	if axis < 0 || axis >= len(t.shape) || from < 0 || to < from || to > t.shape[axis] {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "stay inside the shape", "slice [%d:%d) of axis %d of %v", from, to, axis, t.shape)
+	}
+	strides, err := t.fullStrides()
+	if err != nil {
+		return nil, err
+	}
+	shape := append([]int64(nil), t.shape...)
+	shape[axis] = to - from
+	if dlpack.IsContiguous(shape, strides) {
+		return t.AsStrided(shape, nil, from*strides[axis])
+	}
+	return t.AsStrided(shape, strides, from*strides[axis])
+}
+
+// Transpose returns the view with two axes exchanged.
+func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
+	if a < 0 || b < 0 || a >= len(t.shape) || b >= len(t.shape) {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use axes of the tensor", "transpose axes %d and %d of %v", a, b, t.shape)
+	}
+	strides, err := t.fullStrides()
+	if err != nil {
+		return nil, err
+	}
+	shape := append([]int64(nil), t.shape...)
+	shape[a], shape[b] = shape[b], shape[a]
+	strides[a], strides[b] = strides[b], strides[a]
+	return t.AsStrided(shape, strides, 0)
+}
+
+// Reshape returns the view of a contiguous tensor with another shape of as many
+// elements.
+func (t *Tensor) Reshape(shape ...int64) (*Tensor, error) {
+	n, err := dlpack.NumElements(shape)
+	if err != nil || n != t.Len() || !dlpack.IsContiguous(t.shape, t.strides) {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "keep the number of elements; copy what is not contiguous",
+			"reshape %v (strides %v) to %v", t.shape, t.strides, shape)
+	}
+	return t.AsStrided(shape, nil, 0)
+}
+
+func (t *Tensor) fullStrides() ([]int64, error) {
+	if t.strides != nil {
+		return append([]int64(nil), t.strides...), nil
+	}
+	return dlpack.CompactStrides(t.shape)
+}
+
+// Contiguous tells whether the elements lie without gaps in C order.
+func (t *Tensor) Contiguous() bool { return dlpack.IsContiguous(t.shape, t.strides) }
+
+// Bytes returns the bytes of a contiguous tensor, nil when it has none. They die
+// with the last Release. Writing those of a read-only tensor faults.
+func (t *Tensor) Bytes() ([]byte, error) {
+	if t.over.Load() {
+		return nil, errReleased(t.String())
+	}
+	if !t.Contiguous() {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use its strides, or copy it", "bytes of %v with strides %v are not contiguous", t.shape, t.strides)
+	}
+	if t.storage < 0 {
+		return nil, nil
+	}
+	return t.region.Bytes(t.offset, uint64(t.NumBytes())), nil
+}
+
+// ToDLPack exports the tensor: the caller, or the C code that it is given to,
+// calls its deleter once, on any thread, and with that a reference of its own is
+// dropped. It is independent of this holder's Release.
+func (t *Tensor) ToDLPack() (*dlpack.ManagedTensorVersioned, error) {
+	spec, err := t.spec()
+	if err != nil {
+		return nil, err
+	}
+	m, err := t.held.c.dl.Export(spec)
+	t.undo(spec, err)
+	return m, err
+}
+
+// ToDLPackLegacy is ToDLPack for consumers of the structure before 1.0, which
+// has no read-only flag: a read-only tensor is refused.
+func (t *Tensor) ToDLPackLegacy() (*dlpack.ManagedTensor, error) {
+	spec, err := t.spec()
+	if err != nil {
+		return nil, err
+	}
+	m, err := t.held.c.dl.ExportLegacy(spec)
+	t.undo(spec, err)
+	return m, err
+}
+
+// spec describes an export and counts its reference up.
+func (t *Tensor) spec() (*dlpack.Spec, error) {
+	if t.over.Load() {
+		return nil, errReleased(t.String())
+	}
+	s := &dlpack.Spec{Device: dlpack.CPUDevice, DType: t.dtype, Shape: t.shape, Strides: t.strides}
+	if t.readonly {
+		s.Flags = dlpack.FlagReadOnly
+	}
+	if t.storage < 0 {
+		return s, nil
+	}
+	c := t.held.c
+	index := t.held.storages[t.storage].ref.Index
+	if err := c.pages.row.Take(index); err != nil {
+		return nil, err
+	}
+	s.Data = t.region.Address(t.offset)
+	s.Word, s.Delta, s.Cookie = c.pages.row.Word(index), protocol.Drop, uint64(index)
+	return s, nil
+}
+
+func (t *Tensor) undo(s *dlpack.Spec, err error) {
+	if err != nil && s.Word != nil {
+		t.held.c.drop(uint32(s.Cookie))
+	}
+}

@@ -1,0 +1,463 @@
+package client
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// topic is what a session has of one topic, queue or name: the lane that it
+// writes, once it writes, and who else takes part.
+type topic struct {
+	c    *Client
+	info protocol.TopicInfo
+	at   uint64 // of the record in the broker file
+
+	peersMu sync.Mutex // one refresh at a time
+	view    atomic.Pointer[peersView]
+
+	mu      sync.Mutex // the writer's turn; guards what follows
+	lane    shm.Lane
+	laneNo  uint32
+	laneAt  uint64
+	writing bool
+	head    uint64
+	tail    uint64     // oldest message not withdrawn
+	kept    [][]uint32 // by slot: indices that its message counts
+	spin    spinner
+	users   int // handles of this process that are open
+	out     outgoing
+}
+
+// peersView is who takes part in a topic as of a version. It is never changed.
+type peersView struct {
+	version uint64
+	closed  bool
+	lanes   []laneView
+	bells   []*shm.Bell // of those who read; rung by the writer, under topic.mu
+	groups  []groupView
+	peers   protocol.Peers
+}
+
+type laneView struct {
+	protocol.LaneInfo
+	lane shm.Lane
+	bell *shm.Bell // of the writer, nil when it is the broker's by adoption
+}
+
+type groupView struct {
+	protocol.GroupInfo
+	file shm.Region
+	fd   *sys.FD
+}
+
+// openTopic opens or makes a topic or name at the broker, once for this process.
+func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic, error) {
+	var info protocol.TopicInfo
+	if _, err := c.call(ctx, op, request, &info); err != nil {
+		return nil, err
+	}
+	if info.Topic >= protocol.MaxTopics || info.Slots == 0 || info.Slots > 2*protocol.MaxDepth || info.Stride < protocol.SlotSize || info.Depth == 0 || info.Depth >= info.Slots {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "topic %q came with impossible sizes", info.Name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.topics[info.ID]
+	if t == nil {
+		t = &topic{c: c, info: info, at: protocol.BrokerTopics + uint64(info.Topic)*protocol.TopicRecordSize}
+		c.topics[info.ID] = t
+	}
+	t.users++
+	return t, nil
+}
+
+func (t *topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.info.Topic, ID: t.info.ID} }
+
+// version is the broker's count of changes of who takes part.
+//
+// SYNC topic-version: read after a publish and its fence; the broker changes it
+// and fences before it lets a new reader look. One of the two sees the other.
+func (t *topic) version() uint64 { return t.c.pages.broker.Load64(t.at + protocol.TopicVersion) }
+
+// state tells from the broker's page whether the topic may be sent to.
+func (t *topic) isClosed() bool {
+	b := t.c.pages.broker
+	return b.Load64(t.at+protocol.TopicID) != t.info.ID || b.Load32(t.at+protocol.TopicState) != protocol.TopicOpen
+}
+
+// current returns who takes part, asking the broker if that has changed. While
+// the broker is away the last answer serves.
+func (t *topic) current(ctx context.Context) (*peersView, error) {
+	v := t.view.Load()
+	if v != nil && v.version == t.version() {
+		return v, nil
+	}
+	t.peersMu.Lock()
+	defer t.peersMu.Unlock()
+	if v = t.view.Load(); v != nil && v.version == t.version() {
+		return v, nil
+	}
+	c := t.c
+	if v != nil && c.brokerAway() {
+		return v, nil
+	}
+	var p protocol.Peers
+	if _, err := c.call(ctx, protocol.OpTopicPeers, t.ref(), &p); err != nil {
+		if v != nil && isLost(err) {
+			return v, nil
+		}
+		return nil, err
+	}
+	return t.adopt(ctx, &p)
+}
+
+// adopt builds a view of an answer; files mapped before are kept.
+func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error) {
+	before := t.view.Load()
+	v := &peersView{version: p.Version, closed: p.Closed, peers: *p}
+	for _, l := range p.Lanes {
+		if l.State == protocol.LaneClosed {
+			continue
+		}
+		q, err := t.c.peer(ctx, l.Slot, l.Serial)
+		if err != nil {
+			if protocolCode(err) == protocol.CodeNotFound {
+				continue // gone meanwhile; the version will say so
+			}
+			return nil, err
+		}
+		lane, err := shm.NewLane(q.file, l.Offset, t.info.Slots, t.info.Stride)
+		if err != nil {
+			return nil, err
+		}
+		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, bell: shm.NewBell(q.file, q.bell)})
+	}
+	for _, w := range p.Waiters {
+		q, err := t.c.peer(ctx, w.Slot, w.Serial)
+		if err != nil {
+			continue // it has gone
+		}
+		v.bells = append(v.bells, shm.NewBell(q.file, q.bell))
+	}
+	for _, g := range p.Groups {
+		gv, err := t.group(ctx, before, g)
+		if err != nil {
+			if protocolCode(err) == protocol.CodeNotFound {
+				continue
+			}
+			return nil, err
+		}
+		v.groups = append(v.groups, gv)
+	}
+	t.view.Store(v)
+	return v, nil
+}
+
+func (t *topic) group(ctx context.Context, before *peersView, g protocol.GroupInfo) (groupView, error) {
+	if before != nil {
+		for _, known := range before.groups {
+			if known.ID == g.ID {
+				return known, nil
+			}
+		}
+	}
+	fds, err := t.c.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: g.Group}, nil)
+	if err != nil {
+		return groupView{}, err
+	}
+	return t.mapGroup(g, fds)
+}
+
+func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error) {
+	if len(fds) != 1 {
+		wire.CloseAll(fds)
+		return groupView{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
+	}
+	r, err := mapFile(fds[0], protocol.GroupBytes(t.info.Slots), true, protocol.RoleGroup)
+	if err != nil {
+		wire.CloseAll(fds)
+		return groupView{}, err
+	}
+	return groupView{GroupInfo: g, file: r, fd: fds[0]}, nil
+}
+
+// groupFiles lists the group files mapped here, for a new broker.
+func (t *topic) groupFiles(f func(id uint64, fd *sys.FD)) {
+	if v := t.view.Load(); v != nil {
+		for _, g := range v.groups {
+			f(g.ID, g.fd)
+		}
+	}
+}
+
+// startWriting joins as a writer, with a lane of its own. Callers hold t.mu.
+func (t *topic) startWriting(ctx context.Context) error {
+	if t.writing {
+		return nil
+	}
+	c := t.c
+	bytes := protocol.LaneBytes(t.info.Slots, t.info.Stride)
+	c.mu.Lock()
+	at, err := c.pages.lanes.take(bytes)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	lane, err := shm.NewLane(c.pages.session, at, t.info.Slots, t.info.Stride)
+	if err == nil {
+		lane.Init(t.info.ID)
+		var ok protocol.TopicWriteReply
+		if _, err = c.call(ctx, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: t.ref(), Offset: at}, &ok); err == nil {
+			t.lane, t.laneNo, t.laneAt = lane, ok.Lane, at
+			t.writing, t.head, t.tail = true, 0, 1
+			t.kept = make([][]uint32, t.info.Slots)
+			t.peersMu.Lock()
+			_, err = t.adopt(ctx, &ok.Peers)
+			t.peersMu.Unlock()
+			return err
+		}
+	}
+	c.mu.Lock()
+	c.pages.lanes.give(at, bytes)
+	c.mu.Unlock()
+	return err
+}
+
+// send publishes a value in the own lane: row up, slot, seq, head; then the
+// message that leaves is un-named and counted down; then readers are rung.
+func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.isClosed() {
+		return errClosed("topic " + t.title())
+	}
+	if err := t.startWriting(ctx); err != nil {
+		return err
+	}
+	c, o := t.c, &t.out
+	*o = outgoing{flags: flags, counted: o.counted[:0]}
+	if err := c.compose(o, v, opts); err != nil {
+		return err
+	}
+	view, err := t.current(ctx)
+	if err != nil {
+		return err
+	}
+	if !t.info.Overwrite {
+		t.withdrawLocked(view)
+		if view, err = t.room(ctx, view); err != nil {
+			return err
+		}
+	}
+	words, head, err := c.place(o, t.lane.Room())
+	if err != nil {
+		return err
+	}
+	defer o.finish()
+	for k, index := range o.counted {
+		if err := c.pages.row.Take(index); err != nil { // MODEL lanes:send-up
+			for _, up := range o.counted[:k] {
+				c.drop(up)
+			}
+			return err
+		}
+	}
+	i := t.head + 1
+	head.Stamp = sys.Monotonic()
+	t.lane.Write(i, head, words)
+	t.lane.Publish(i) // MODEL lanes:send-publish
+	t.head = i
+	slot := i & (t.lane.Slots() - 1)
+	t.kept[slot] = append(t.kept[slot][:0], o.counted...)
+	if i > uint64(t.info.Depth) {
+		t.withdraw(i - uint64(t.info.Depth))
+	}
+	c.handovers.Add(1)
+	c.bytesSent.Add(o.bytes)
+	// SYNC parked: published before this fence; a reader sets parked, fences, and
+	// looks again. The fence serves the look at the version as well.
+	shm.Fence() // MODEL wake:fence-ringer
+	if view.version != t.version() {
+		if now, err := t.current(ctx); err == nil {
+			view = now
+		}
+	}
+	for _, b := range view.bells {
+		b.Ring() // MODEL wake:ring
+	}
+	return nil
+}
+
+// withdraw un-names message i, if that has not happened yet, then counts down
+// what it named. Callers hold t.mu.
+func (t *topic) withdraw(i uint64) {
+	if i < t.tail {
+		return
+	}
+	t.tail = i + 1
+	slot := i & (t.lane.Slots() - 1)
+	t.lane.Unname(i) // MODEL lanes:send-unname
+	for _, index := range t.kept[slot] {
+		t.c.drop(index) // MODEL lanes:send-drop
+	}
+	t.kept[slot] = t.kept[slot][:0]
+}
+
+// withdrawDone gives back messages that a queue is finished with.
+func (t *topic) withdrawDone() {
+	if t.info.Overwrite || !t.mu.TryLock() {
+		return // a sender at work does it itself
+	}
+	defer t.mu.Unlock()
+	if v := t.view.Load(); v != nil && t.writing {
+		t.withdrawLocked(v)
+	}
+}
+
+// withdrawLocked un-names, from the oldest on, what every group is done with. A
+// queue's messages are of no use to anybody then; a topic keeps its last ones
+// for late readers.
+func (t *topic) withdrawLocked(v *peersView) {
+	if t.info.Kind != protocol.KindQueue {
+		return
+	}
+	for t.tail <= t.head && t.done(v, t.tail) {
+		t.withdraw(t.tail)
+	}
+}
+
+// done tells whether every group is finished with message i of the own lane.
+func (t *topic) done(v *peersView, i uint64) bool {
+	for k := range v.groups {
+		g, err := shm.NewGroupLane(v.groups[k].file, t.laneNo, t.info.Slots)
+		if err == nil && !g.Done(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// room waits until the next message may take its slot: the one of depth before
+// it is done with by every group. Callers hold t.mu.
+func (t *topic) room(ctx context.Context, v *peersView) (*peersView, error) {
+	depth := uint64(t.info.Depth)
+	for {
+		if t.head+1 <= depth || t.done(v, t.head+1-depth) { // MODEL group:wait-done
+			return v, nil
+		}
+		if t.isClosed() {
+			return nil, errClosed("topic " + t.title())
+		}
+		version := v.version
+		err := t.c.hub.wait(ctx, t.spin.budget(), func() bool {
+			return t.done(v, t.head+1-depth) || t.version() != version || t.isClosed()
+		})
+		if err != nil {
+			return nil, t.timeout(ctx, protocol.CodeFull, "no room for another message")
+		}
+		t.spin.arrived(sys.Monotonic())
+		if v, err = t.current(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// timeout describes a wait that ended without what it waited for.
+func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) error {
+	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
+		return contextError(ctx, "waiting on "+t.title())
+	}
+	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.title())
+	short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	var p protocol.Peers
+	if t.c.brokerAway() {
+		e.Message += "; the broker is away"
+	} else if _, err := t.c.call(short, protocol.OpTopicPeers, t.ref(), &p); err == nil {
+		live := 0
+		for _, l := range p.Lanes {
+			if l.State == protocol.LaneLive {
+				live++
+			}
+		}
+		e.With("writers", live).With("readers", p.Members).With("last_left", p.LastLeft)
+		e.Message += ": " + plural(live, "writer") + " and " + plural(p.Members, "reader") + " attached"
+		if p.LastLeft != "" {
+			e.Message += ", " + p.LastLeft + " left last"
+		}
+	}
+	return e
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return strconv.Itoa(n) + " " + word + "s"
+}
+
+// title names the topic for people.
+func (t *topic) title() string {
+	if t.info.Name == "" {
+		return "a private " + t.info.Kind
+	}
+	return strings.Join([]string{t.info.Kind, t.info.Name}, " ")
+}
+
+// close ends one use by this process; with the last one its lane is handed to
+// the broker, which keeps what was sent for those who have not seen it.
+func (t *topic) close(ctx context.Context) error {
+	c := t.c
+	c.mu.Lock()
+	t.users--
+	last := t.users == 0
+	if last {
+		delete(c.topics, t.info.ID)
+	}
+	c.mu.Unlock()
+	if !last {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var first error
+	if t.writing {
+		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
+		if first == nil {
+			// The broker counts for its messages now.
+			t.writing = false
+			for _, kept := range t.kept {
+				for _, index := range kept {
+					c.drop(index)
+				}
+			}
+			t.kept = nil
+		}
+	}
+	_, err := c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen}, nil)
+	if first == nil {
+		first = err
+	}
+	return first
+}
+
+// brokerAway tells whether the connection is down right now.
+func (c *Client) brokerAway() bool {
+	c.mu.Lock()
+	ctl := c.ctl
+	c.mu.Unlock()
+	select {
+	case <-ctl.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,76 @@
+package handles
+
+import (
+	"math/bits"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// FreeTest decides whether nobody holds a storage. It is the owner's, or the
+// broker's in the place of a dead owner; one goroutine at a time.
+type FreeTest struct {
+	Chunks  Chunks
+	Entries Entries // the owner's own, writable
+	// Row returns the row of the session now in a slot. When it cannot (its
+	// file is not mapped yet), the storage counts as held for now.
+	Row func(slot uint32) (Row, bool)
+
+	words []uint64
+}
+
+// Recycle runs the test on a storage and, if nobody holds it, ends its
+// generation and returns the next one.
+//
+// Two collects of every attached word, with the RETIRING mark and a fence
+// between them, must be equal and all zero, and neither the attached bits nor
+// the epoch may have changed: then at the moment of the fence no row counted
+// it, no place named it, and whoever looks later sees the mark.
+func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
+	chunk := index / protocol.ChunkIndices
+	epoch := t.Chunks.Epoch(chunk) // MODEL attach:epoch-read
+	var attached [protocol.BitmapWords]uint64
+	t.words = t.words[:0]
+	for w := range attached { // MODEL lanes:collect-first
+		attached[w] = t.Chunks.Attached(chunk, w)
+		for b := attached[w]; b != 0; b &= b - 1 {
+			row, ok := t.Row(uint32(w*64 + bits.TrailingZeros64(b)))
+			if !ok {
+				return 0, false
+			}
+			v := row.Load(index)
+			if v&protocol.CountMask != 0 {
+				return 0, false
+			}
+			t.words = append(t.words, v)
+		}
+	}
+	t.Entries.mark(index) // MODEL lanes:retiring
+	// SYNC generation: the mark and this process's own un-namings and drops are
+	// visible before the second collect reads anything.
+	shm.Fence() // MODEL tso:fence-owner
+	if !t.unchanged(index, chunk, epoch, attached[:]) {
+		t.Entries.unmark(index)
+		return 0, false
+	}
+	return t.Entries.next(index), true // MODEL lanes:next-generation
+}
+
+func (t *FreeTest) unchanged(index, chunk uint32, epoch uint64, attached []uint64) bool {
+	k := 0
+	for w, bitsOf := range attached { // MODEL lanes:collect-second
+		for b := bitsOf; b != 0; b &= b - 1 {
+			row, ok := t.Row(uint32(w*64 + bits.TrailingZeros64(b)))
+			if !ok || row.Load(index) != t.words[k] {
+				return false
+			}
+			k++
+		}
+	}
+	for w, bitsOf := range attached {
+		if t.Chunks.Attached(chunk, w) != bitsOf {
+			return false
+		}
+	}
+	return t.Chunks.Epoch(chunk) == epoch // MODEL attach:epoch-compare
+}

@@ -1,0 +1,400 @@
+package handles
+
+import (
+	"math/bits"
+	"sync"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Grant is memory that the broker lets a session allocate in: a segment mapped
+// for writing with its pages reserved, and index chunks over it.
+type Grant struct {
+	Segment *shm.Segment
+	Region  shm.Region // of the whole segment, writable
+	Chunks  []protocol.ChunkGrant
+}
+
+// Source is where a Pool gets memory and gives it back: the session's broker.
+// Calls are made with the pool's lock held.
+type Source interface {
+	// Grant asks for a segment of at least bytes, with chunks index chunks whose
+	// entries it has reserved.
+	Grant(bytes uint64, chunks int) (Grant, error)
+	// MoreChunks asks for more indices over a segment.
+	MoreChunks(segment *shm.Segment, count int) ([]protocol.ChunkGrant, error)
+	// Return gives an empty segment back; false keeps it here.
+	Return(segment *shm.Segment) bool
+}
+
+// Storage is a range of a segment that its owner may hand out. The pool keeps
+// the record; users of the package treat it as read-only.
+type Storage struct {
+	Index      uint32
+	Serial     uint64 // of the chunk
+	Generation uint64
+	Offset     uint64 // in the segment
+	Bytes      uint64 // as asked for
+	Segment    *shm.Segment
+	Region     shm.Region
+
+	slab     *slab
+	capacity uint64 // bytes taken from the slab; 0: the index alone is free
+	queued   bool   // waits in candidates
+}
+
+// Ref names the storage in a message.
+func (s *Storage) Ref() protocol.Ref {
+	return protocol.Ref{Serial: s.Serial, Generation: s.Generation, Index: s.Index}
+}
+
+type slab struct {
+	segment *shm.Segment
+	region  shm.Region
+	free    ranges
+	indices []*Storage // without memory
+	used    int        // storages with memory that are not in a bin
+	binned  int
+	chunks  int
+}
+
+// Slab sizes: the first is small so that a small program stays small, each
+// further one as large as all before together.
+const (
+	minSlab = 4 << 20
+	maxSlab = 256 << 20
+	// testsPerAlloc bounds the work that one allocation does for recycling.
+	testsPerAlloc = 8
+	maxChunkAsk   = 64
+)
+
+// Pool hands out and recycles the storages of one session. It recycles when it
+// allocates: storages whose own count fell to zero are tested oldest first, and
+// stay mapped and warm for the next tensor of their size.
+type Pool struct {
+	mu      sync.Mutex
+	source  Source
+	row     Row
+	entries Entries
+	test    FreeTest
+	byIndex map[uint32]*Storage
+	slabs   []*slab
+	bins    map[uint64][]*Storage // free and warm, by capacity
+	waiting fifo                  // own count fell to zero
+	granted uint64
+	stats   PoolStats
+
+	dropMu  sync.Mutex
+	dropped []uint32 // own count fell to zero, not yet seen by the pool
+}
+
+// PoolStats counts what a pool did.
+type PoolStats struct {
+	Granted  uint64 // bytes of the segments it has
+	Live     int    // storages handed out and not yet found free
+	Warm     int    // storages ready for reuse
+	Recycled uint64
+	Tests    uint64
+}
+
+// NewPool makes the pool of a session. row and entries are the session's own;
+// test has the broker's chunks and finds rows.
+func NewPool(source Source, row Row, test FreeTest) *Pool {
+	return &Pool{source: source, row: row, entries: test.Entries, test: test,
+		byIndex: map[uint32]*Storage{}, bins: map[uint64][]*Storage{}}
+}
+
+// classOf rounds a size up: to 256 bytes below 4 KiB, above to an eighth of the
+// power of two below it, so that tensors of nearly one size share a bin and at
+// most an eighth is wasted.
+func classOf(n uint64) uint64 {
+	step := uint64(protocol.Alignment)
+	if n > 4096 {
+		step = max(step, uint64(1)<<(bits.Len64(n-1)-1)>>3)
+	}
+	return (n + step - 1) &^ (step - 1)
+}
+
+// Alloc returns a storage of n > 0 bytes, counted once in the own row. Its bytes
+// are whatever was there before.
+func (p *Pool) Alloc(n uint64) (*Storage, error) {
+	if n == 0 || n > 1<<52 {
+		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "ask for less", "%d bytes cannot be allocated", n)
+	}
+	class := classOf(n)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drainLocked()
+	p.recycleLocked(testsPerAlloc)
+	s := p.takeBinLocked(class)
+	if s == nil {
+		var err error
+		if s, err = p.carveLocked(class); err != nil {
+			return nil, err
+		}
+	}
+	s.Bytes = n
+	p.entries.Describe(s.Index, s.Offset, n, sys.Monotonic())
+	s.slab.used++
+	if err := p.row.Take(s.Index); err != nil {
+		p.binLocked(s)
+		return nil, err
+	}
+	return s, nil
+}
+
+// Dropped tells the pool that this session's count of an index fell to zero.
+// It may be called for indices of others, which it ignores. Any goroutine.
+func (p *Pool) Dropped(index uint32) {
+	p.dropMu.Lock()
+	p.dropped = append(p.dropped, index)
+	p.dropMu.Unlock()
+}
+
+func (p *Pool) drainLocked() {
+	p.dropMu.Lock()
+	for _, index := range p.dropped {
+		if s := p.byIndex[index]; s != nil && !s.queued && s.capacity > 0 {
+			s.queued = true
+			p.waiting.push(s)
+		}
+	}
+	p.dropped = p.dropped[:0]
+	p.dropMu.Unlock()
+}
+
+// recycleLocked tests at most limit storages, each once, oldest first.
+func (p *Pool) recycleLocked(limit int) (freed int) {
+	for limit = min(limit, p.waiting.len()); limit > 0; limit-- {
+		s := p.waiting.pop()
+		s.queued = false
+		if p.row.Count(s.Index) != 0 {
+			continue // taken back from a message: its next drop queues it
+		}
+		p.stats.Tests++
+		if g, free := p.test.Recycle(s.Index); free {
+			s.Generation = g
+			p.binLocked(s)
+			p.stats.Recycled++
+			freed++
+		} else {
+			s.queued = true
+			p.waiting.push(s)
+		}
+	}
+	return freed
+}
+
+func (p *Pool) binLocked(s *Storage) {
+	s.slab.used--
+	s.slab.binned++
+	p.bins[s.capacity] = append(p.bins[s.capacity], s)
+}
+
+func (p *Pool) takeBinLocked(class uint64) *Storage {
+	bin := p.bins[class]
+	if len(bin) == 0 {
+		return nil
+	}
+	s := bin[len(bin)-1] // the warmest
+	bin[len(bin)-1] = nil
+	p.bins[class] = bin[:len(bin)-1]
+	s.slab.binned--
+	return s
+}
+
+// carveLocked cuts a storage from a slab, making room if it must.
+func (p *Pool) carveLocked(class uint64) (*Storage, error) {
+	if s := p.cutLocked(class); s != nil {
+		return s, nil
+	}
+	// Test all that waits before asking for more memory, then give binned memory
+	// of other sizes back to the slabs.
+	if p.recycleLocked(p.waiting.len()) > 0 {
+		if s := p.takeBinLocked(class); s != nil {
+			return s, nil
+		}
+	}
+	if p.unbinLocked() {
+		if s := p.cutLocked(class); s != nil {
+			return s, nil
+		}
+	}
+	if err := p.growLocked(class); err != nil {
+		return nil, err
+	}
+	if s := p.cutLocked(class); s != nil {
+		return s, nil
+	}
+	return nil, protocol.Errorf(protocol.CodeInternal, "report this", "a fresh slab has no room for %d bytes", class)
+}
+
+func (p *Pool) cutLocked(class uint64) *Storage {
+	for i := len(p.slabs) - 1; i >= 0; i-- {
+		sl := p.slabs[i]
+		if len(sl.indices) == 0 && !p.moreIndicesLocked(sl, class) {
+			continue
+		}
+		at, ok := sl.free.take(class)
+		if !ok {
+			continue
+		}
+		s := sl.indices[len(sl.indices)-1]
+		sl.indices = sl.indices[:len(sl.indices)-1]
+		s.Offset, s.capacity = at, class
+		return s
+	}
+	return nil
+}
+
+// moreIndicesLocked asks for index chunks when a slab has memory but no index.
+func (p *Pool) moreIndicesLocked(sl *slab, class uint64) bool {
+	room := false
+	for _, r := range sl.free.runs {
+		room = room || r.len >= class
+	}
+	if !room {
+		return false
+	}
+	chunks, err := p.source.MoreChunks(sl.segment, min(maxChunkAsk, max(1, sl.chunks)))
+	if err != nil {
+		return false
+	}
+	p.addChunksLocked(sl, chunks)
+	return len(sl.indices) > 0
+}
+
+func (p *Pool) growLocked(class uint64) error {
+	bytes := max(min(max(p.granted, minSlab), maxSlab), class)
+	g, err := p.source.Grant(bytes, 1)
+	if err != nil && bytes > max(class, minSlab) {
+		// A quota may have room for what is needed, if not for a slab of the
+		// usual size.
+		g, err = p.source.Grant(max(class, minSlab), 1)
+	}
+	if err != nil {
+		p.trimLocked()
+		if g, err = p.source.Grant((class+protocol.PageBytes-1)&^(protocol.PageBytes-1), 1); err != nil {
+			return err
+		}
+	}
+	sl := &slab{segment: g.Segment, region: g.Region}
+	sl.free.give(0, g.Segment.Bytes)
+	p.granted += g.Segment.Bytes
+	p.slabs = append(p.slabs, sl)
+	p.addChunksLocked(sl, g.Chunks)
+	return nil
+}
+
+func (p *Pool) addChunksLocked(sl *slab, chunks []protocol.ChunkGrant) {
+	for _, c := range chunks {
+		sl.chunks++
+		for i := protocol.ChunkIndices - 1; i >= 0; i-- {
+			index := c.Chunk*protocol.ChunkIndices + uint32(i)
+			// The serial tells this grant's generations from an earlier owner's.
+			p.entries.SetGeneration(index, 1)
+			s := &Storage{Index: index, Serial: c.Serial, Generation: 1,
+				Segment: sl.segment, Region: sl.region, slab: sl}
+			p.byIndex[index] = s
+			sl.indices = append(sl.indices, s)
+		}
+	}
+}
+
+// unbinLocked gives warm memory back to its slabs, where runs join.
+func (p *Pool) unbinLocked() bool {
+	any := false
+	for class, bin := range p.bins {
+		for _, s := range bin {
+			s.slab.free.give(s.Offset, s.capacity)
+			s.slab.indices = append(s.slab.indices, s)
+			s.slab.binned--
+			s.capacity = 0
+			any = true
+		}
+		delete(p.bins, class)
+	}
+	return any
+}
+
+// Collect tests every storage that may be free and gives empty segments back to
+// the broker. It returns the bytes given back.
+func (p *Pool) Collect() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drainLocked()
+	p.recycleLocked(p.waiting.len())
+	return p.trimLocked()
+}
+
+func (p *Pool) trimLocked() (given uint64) {
+	p.unbinLocked()
+	kept := p.slabs[:0]
+	for _, sl := range p.slabs {
+		if sl.used > 0 || !p.source.Return(sl.segment) {
+			kept = append(kept, sl)
+			continue
+		}
+		for _, s := range sl.indices {
+			delete(p.byIndex, s.Index)
+		}
+		given += sl.segment.Bytes
+	}
+	for i := len(kept); i < len(p.slabs); i++ {
+		p.slabs[i] = nil
+	}
+	p.slabs = kept
+	p.granted -= given
+	return given
+}
+
+// Find returns the record of an own storage, nil for others'.
+func (p *Pool) Find(index uint32) *Storage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byIndex[index]
+}
+
+// Stats returns what the pool has and did.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.Granted = p.granted
+	for _, sl := range p.slabs {
+		s.Live += sl.used
+		s.Warm += sl.binned
+	}
+	return s
+}
+
+// fifo is a queue of storages that keeps its memory.
+type fifo struct {
+	ring []*Storage
+	head int
+	n    int
+}
+
+func (q *fifo) len() int { return q.n }
+
+func (q *fifo) push(s *Storage) {
+	if q.n == len(q.ring) {
+		grown := make([]*Storage, max(64, 2*len(q.ring)))
+		for i := 0; i < q.n; i++ {
+			grown[i] = q.ring[(q.head+i)%len(q.ring)]
+		}
+		q.ring, q.head = grown, 0
+	}
+	q.ring[(q.head+q.n)%len(q.ring)] = s
+	q.n++
+}
+
+func (q *fifo) pop() *Storage {
+	s := q.ring[q.head]
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) % len(q.ring)
+	q.n--
+	return s
+}

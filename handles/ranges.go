@@ -1,0 +1,47 @@
+package handles
+
+import "sort"
+
+// ranges is the free memory of one slab: runs sorted by offset, none touching
+// the next.
+type ranges struct{ runs []run }
+
+type run struct{ at, len uint64 }
+
+// take cuts n bytes from the first run that has them.
+func (r *ranges) take(n uint64) (uint64, bool) {
+	for i := range r.runs {
+		if r.runs[i].len < n {
+			continue
+		}
+		at := r.runs[i].at
+		r.runs[i].at += n
+		r.runs[i].len -= n
+		if r.runs[i].len == 0 {
+			r.runs = append(r.runs[:i], r.runs[i+1:]...)
+		}
+		return at, true
+	}
+	return 0, false
+}
+
+// give returns a run and joins it with its neighbours.
+func (r *ranges) give(at, n uint64) {
+	i := sort.Search(len(r.runs), func(i int) bool { return r.runs[i].at > at })
+	before := i > 0 && r.runs[i-1].at+r.runs[i-1].len == at
+	after := i < len(r.runs) && at+n == r.runs[i].at
+	switch {
+	case before && after:
+		r.runs[i-1].len += n + r.runs[i].len
+		r.runs = append(r.runs[:i], r.runs[i+1:]...)
+	case before:
+		r.runs[i-1].len += n
+	case after:
+		r.runs[i].at = at
+		r.runs[i].len += n
+	default:
+		r.runs = append(r.runs, run{})
+		copy(r.runs[i+1:], r.runs[i:])
+		r.runs[i] = run{at, n}
+	}
+}

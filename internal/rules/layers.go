@@ -1,0 +1,140 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// layer says what the code below one folder may know of the project. Packages
+// below the same folder may always import each other.
+type layer struct {
+	dir string
+	// only: if not nil, the packages of ours that may be imported, and no others.
+	only []string
+	// never: packages of ours that must not be reached, not even through others.
+	never []string
+}
+
+var layers = []layer{
+	{dir: "internal/sys", only: []string{}},
+	{dir: "protocol", only: []string{}},
+	{dir: "shm", only: []string{"internal/sys"}},
+	{dir: "handles", only: []string{"shm", "protocol", "internal/sys"}},
+	{dir: "dlpack", only: []string{"internal/sys"}},
+	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
+	{dir: "client", never: []string{"broker"}},
+}
+
+// importEdge is one import of a package of ours: the folder imported and where.
+type importEdge struct {
+	to   string
+	file *File
+	line int
+}
+
+// ownImports maps each folder to the folders of ours that its code imports.
+// Tests may know more than the code they test, so their imports do not count.
+func ownImports(t *Tree) map[string][]importEdge {
+	edges := map[string][]importEdge{}
+	for _, f := range t.GoFiles() {
+		if f.Test() {
+			continue
+		}
+		for _, spec := range f.Go.Imports {
+			to, ours := strings.CutPrefix(importPath(spec.Path.Value), module+"/")
+			if ours {
+				edges[f.Dir()] = append(edges[f.Dir()], importEdge{to, f, f.Line(spec.Pos())})
+			}
+		}
+	}
+	return edges
+}
+
+// importPath takes the quotes off an import path that the parser accepted.
+func importPath(literal string) string {
+	p, err := strconv.Unquote(literal)
+	if err != nil {
+		return literal
+	}
+	return p
+}
+
+// CheckLayers fails on an import that the layers table does not allow.
+func CheckLayers(t *Tree) []Violation {
+	edges := ownImports(t)
+	var out []Violation
+	for _, l := range layers {
+		for dir, imports := range edges {
+			if !within(dir, l.dir) {
+				continue
+			}
+			for _, e := range imports {
+				if l.only != nil && !within(e.to, l.dir) && !withinAny(e.to, l.only) {
+					out = append(out, Violation{e.file.Name, e.line, fmt.Sprintf(
+						"%s must not import %s: of this project it may import %s", l.dir, e.to, listOrNothing(l.only))})
+				}
+				if way := reach(edges, e.to, l.never, map[string]bool{}); way != nil {
+					out = append(out, Violation{e.file.Name, e.line, fmt.Sprintf(
+						"%s must not reach %s: %s", l.dir, way[len(way)-1], strings.Join(append([]string{dir}, way...), " → "))})
+				}
+			}
+		}
+	}
+	return sorted(out)
+}
+
+// reach gives a chain of imports from dir into one of targets,
+// or nil. seen keeps a ring of imports from going on for ever.
+func reach(edges map[string][]importEdge, dir string, targets []string, seen map[string]bool) []string {
+	if withinAny(dir, targets) {
+		return []string{dir}
+	}
+	if seen[dir] {
+		return nil
+	}
+	seen[dir] = true
+	for _, e := range edges[dir] {
+		if way := reach(edges, e.to, targets, seen); way != nil {
+			return append([]string{dir}, way...)
+		}
+	}
+	return nil
+}
+
+func listOrNothing(names []string) string {
+	if len(names) == 0 {
+		return "nothing"
+	}
+	return strings.Join(names, ", ")
+}
+
+// sorted orders violations by place, so that output does not depend on map order.
+func sorted(vs []Violation) []Violation {
+	slices.SortFunc(vs, func(a, b Violation) int {
+		if c := strings.Compare(a.File, b.File); c != 0 {
+			return c
+		}
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return strings.Compare(a.What, b.What)
+	})
+	return vs
+}
+
+// CheckBinaryDependencies takes the import paths of everything that cmd/baton
+// is linked from (go list -deps) and fails on what would make the binary dynamic.
+func CheckBinaryDependencies(paths []string) []Violation {
+	var out []Violation
+	for _, p := range paths {
+		switch {
+		case within(p, "github.com/ebitengine/purego"):
+			out = append(out, Violation{"cmd/baton", 0, "depends on " + p + ", which makes the binary dynamic: keep purego out of what cmd/baton imports"})
+		case p == "runtime/cgo":
+			out = append(out, Violation{"cmd/baton", 0, "depends on runtime/cgo: the binary must build without cgo"})
+		}
+	}
+	return out
+}

@@ -1,0 +1,1 @@
+// Lets clock_unsafe.go declare a function without a body.

@@ -1,0 +1,165 @@
+package sys
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// FD owns a descriptor. The zero value owns none.
+type FD struct{ n atomic.Int64 } // descriptor + 1; 0: none
+
+// NewFD takes ownership of a descriptor.
+func NewFD(n int) *FD {
+	f := &FD{}
+	f.n.Store(int64(n) + 1)
+	return f
+}
+
+// Int returns the number for a system call; -1 after Close.
+func (f *FD) Int() int {
+	if f == nil {
+		return -1
+	}
+	return int(f.n.Load() - 1)
+}
+
+// Close closes the descriptor once; further calls do nothing.
+func (f *FD) Close() error {
+	if f == nil {
+		return nil
+	}
+	n := f.n.Swap(0)
+	if n == 0 {
+		return nil
+	}
+	return unix.Close(int(n - 1))
+}
+
+// Dup returns another descriptor of the same file, CLOEXEC.
+func (f *FD) Dup() (*FD, error) {
+	n, err := unix.FcntlInt(uintptr(f.Int()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return NewFD(n), nil
+}
+
+// ReopenReadOnly opens the same file anew for reading, so that no mapping made
+// of it can be writable, whatever its holder does.
+func (f *FD) ReopenReadOnly() (*FD, error) { return f.reopen(unix.O_RDONLY) }
+
+// ReopenWritable opens the same file for reading and writing; its mode must
+// allow it. A broker that takes over from a dead one needs it.
+func (f *FD) ReopenWritable() (*FD, error) { return f.reopen(unix.O_RDWR) }
+
+func (f *FD) reopen(flags int) (*FD, error) {
+	n, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Int()), flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reopen shared file: %w", err)
+	}
+	return NewFD(n), nil
+}
+
+// FileID identifies a file across descriptors and processes.
+type FileID struct{ Dev, Ino uint64 }
+
+// Stat returns the file's size and identity.
+func (f *FD) Stat() (size int64, id FileID, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.Int(), &st); err != nil {
+		return 0, FileID{}, fmt.Errorf("stat shared file: %w", err)
+	}
+	return st.Size, FileID{uint64(st.Dev), st.Ino}, nil
+}
+
+// CreateMemfd makes an empty memfd of size bytes: mode 0600 before anyone else
+// can have it (it is born 0777), not executable, CLOEXEC, sealed against
+// growing, shrinking and further seals. A hole takes no memory until reserved.
+func CreateMemfd(name string, size int64) (*FD, error) {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	n, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		n, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make shared memory %q: %w", name, err)
+	}
+	f := NewFD(n)
+	if err := unix.Fchmod(n, 0o600); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("protect shared memory %q: %w", name, err)
+	}
+	if err := unix.Ftruncate(n, size); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("size shared memory %q to %d bytes: %w", name, size, err)
+	}
+	seals := unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(n), unix.F_ADD_SEALS, seals); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal shared memory %q: %w", name, err)
+	}
+	return f, nil
+}
+
+// Sealed tells whether nobody can resize the file. Only a memfd can say yes.
+func (f *FD) Sealed() bool {
+	got, err := unix.FcntlInt(uintptr(f.Int()), unix.F_GET_SEALS, 0)
+	want := unix.F_SEAL_GROW | unix.F_SEAL_SHRINK
+	return err == nil && got&want == want
+}
+
+// CreateFile makes a file of size bytes in a directory of ours, mode 0600.
+func CreateFile(path string, size int64) (*FD, error) {
+	n, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make shared file: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	f := NewFD(n)
+	if err := unix.Ftruncate(n, size); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("size shared file %s to %d bytes: %w", path, size, err)
+	}
+	return f, nil
+}
+
+// OpenFile opens an existing shared file for reading and writing.
+func OpenFile(path string) (*FD, error) {
+	n, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open shared file: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	return NewFD(n), nil
+}
+
+// Reserve allocates the pages of a range, so that touching them can no longer
+// fail. The calling process's container pays.
+func (f *FD) Reserve(offset, bytes int64) error {
+	for {
+		err := unix.Fallocate(f.Int(), unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reserve %d bytes of shared memory: %w", bytes, err)
+		}
+		return nil
+	}
+}
+
+// Punch gives the pages of a range back to the machine, also those that others
+// have mapped: they read zeros afterwards.
+func (f *FD) Punch(offset, bytes int64) error {
+	err := unix.Fallocate(f.Int(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
+	if err != nil {
+		return fmt.Errorf("release %d bytes of shared memory: %w", bytes, err)
+	}
+	return nil
+}
+
+// IsNoSpace tells that a reservation failed for lack of memory.
+func IsNoSpace(err error) bool {
+	return isErrno(err, unix.ENOSPC) || isErrno(err, unix.ENOMEM) || isErrno(err, unix.EDQUOT)
+}

@@ -1,0 +1,223 @@
+package sys
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Credentials of the process that connected to a socket, as the kernel says.
+// PID is 0 when the process is in a namespace that this one cannot see.
+type Credentials struct {
+	PID      int
+	UID, GID uint32
+}
+
+// PeerCredentials returns who called connect.
+func PeerCredentials(c *net.UnixConn) (Credentials, error) {
+	var cred *unix.Ucred
+	err := control(c, func(fd int) (err error) {
+		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
+	})
+	if err != nil {
+		return Credentials{}, fmt.Errorf("read the peer's credentials: %w", err)
+	}
+	return Credentials{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
+}
+
+// PeerPidfd returns a pidfd of the process that called connect, CLOEXEC. Kernels
+// before 6.5 cannot: then the client must send one.
+func PeerPidfd(c *net.UnixConn) (*FD, error) {
+	var n int
+	err := control(c, func(fd int) (err error) {
+		n, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open a pidfd of the peer: %w", err)
+	}
+	return NewFD(n), nil
+}
+
+// OpenPidfd opens a pidfd of a process.
+func OpenPidfd(pid int) (*FD, error) {
+	n, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a pidfd of process %d: %w", pid, err)
+	}
+	return NewFD(n), nil
+}
+
+// PidfdPID returns the process that a pidfd stands for, -1 once it has ended.
+func PidfdPID(f *FD) (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Int()))
+	if err != nil {
+		return 0, fmt.Errorf("read a pidfd: %w", err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if rest, ok := strings.CutPrefix(line, "Pid:"); ok {
+			return strconv.Atoi(strings.TrimSpace(rest))
+		}
+	}
+	return 0, fmt.Errorf("descriptor %d is not a pidfd", f.Int())
+}
+
+// PidfdEnded tells whether the process has ended, all of its threads included.
+func PidfdEnded(f *FD) bool {
+	p := []unix.PollFd{{Fd: int32(f.Int()), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents != 0
+}
+
+// WaitPidfd blocks a goroutine, not a thread, until the process has ended, or
+// the returned stop is called. It takes ownership of the descriptor. The
+// function tells whether the process ended.
+func WaitPidfd(f *FD) (wait func() bool, stop func()) {
+	n := int(f.n.Swap(0) - 1)
+	unix.SetNonblock(n, true)
+	file := os.NewFile(uintptr(n), "pidfd")
+	return func() bool {
+		raw, err := file.SyscallConn()
+		if err != nil {
+			return false
+		}
+		ended := false
+		err = raw.Read(func(fd uintptr) bool {
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, _ := unix.Poll(p, 0)
+			ended = n > 0 && p[0].Revents&unix.POLLIN != 0
+			return ended
+		})
+		file.Close()
+		return err == nil && ended
+	}, func() { file.Close() }
+}
+
+// StartTime returns when a process began, in clock ticks since boot: with the
+// boot id and the pid it names a process for ever. 0: no such process.
+func StartTime(pid int) uint64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	i := bytes.LastIndexByte(data, ')') // the name may hold anything
+	if i < 0 {
+		return 0
+	}
+	f := strings.Fields(string(data[i+1:]))
+	if len(f) < 20 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(f[19], 10, 64)
+	return n
+}
+
+// PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.
+func PIDNamespace(pid int) uint64 {
+	var st unix.Stat_t
+	if unix.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid), &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// Lock takes an exclusive lock of the file, which the kernel drops with the
+// last descriptor. With wait false it returns syscall.EWOULDBLOCK at once when
+// somebody else has it.
+func (f *FD) Lock(wait bool) error {
+	how := unix.LOCK_EX
+	if !wait {
+		how |= unix.LOCK_NB
+	}
+	for {
+		if err := unix.Flock(f.Int(), how); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// OpenLock opens or makes a lock file, mode 0600.
+func OpenLock(path string) (*FD, error) {
+	n, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	return NewFD(n), nil
+}
+
+// IsLocked tells that Lock was refused because another has the lock.
+func IsLocked(err error) bool { return isErrno(err, unix.EWOULDBLOCK) }
+
+// CheckPrivateDir makes a directory of mode 0700, or checks that the one that
+// is there belongs to this user and is writable by nobody else.
+func CheckPrivateDir(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("make runtime directory: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return fmt.Errorf("look at runtime directory: %w", &os.PathError{Op: "lstat", Path: path, Err: err})
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("runtime directory %s is not a directory", path)
+	case st.Uid != uint32(os.Geteuid()):
+		return fmt.Errorf("runtime directory %s belongs to user %d, not to us (%d)", path, st.Uid, os.Geteuid())
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("runtime directory %s can be written by others (mode %04o)", path, st.Mode&0o7777)
+	}
+	return nil
+}
+
+func control(c syscall.Conn, f func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// PassFDs encodes descriptors for a message's ancillary data.
+func PassFDs(fds []int) []byte {
+	if len(fds) == 0 {
+		return nil
+	}
+	return unix.UnixRights(fds...)
+}
+
+// FDSpace is the ancillary space for n descriptors.
+func FDSpace(n int) int { return unix.CmsgSpace(4 * n) }
+
+// ReceiveFDs takes the descriptors out of ancillary data. Go's net package
+// receives them CLOEXEC.
+func ReceiveFDs(oob []byte) ([]*FD, error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("parse descriptors: %w", err)
+	}
+	var got []*FD
+	for i := range msgs {
+		if msgs[i].Header.Level != unix.SOL_SOCKET || msgs[i].Header.Type != unix.SCM_RIGHTS {
+			continue
+		}
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			got = append(got, NewFD(fd))
+		}
+	}
+	return got, nil
+}

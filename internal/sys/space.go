@@ -1,0 +1,27 @@
+package sys
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Allocated returns how many bytes of a file have pages: what was reserved or
+// touched, and not punched out since.
+func (f *FD) Allocated() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.Int(), &st); err != nil {
+		return 0, fmt.Errorf("stat shared file: %w", err)
+	}
+	return uint64(st.Blocks) * 512, nil
+}
+
+// FreeSpace returns how many bytes a file system has left for this user.
+func FreeSpace(dir string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("look at free space: %w", &os.PathError{Op: "statfs", Path: dir, Err: err})
+	}
+	return st.Bavail * uint64(st.Bsize), nil
+}

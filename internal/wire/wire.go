@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Conn frames a Unix stream socket.
+type Conn struct {
+	*net.UnixConn
+	buf  []byte // received, not yet consumed: buf[r:w]
+	r, w int
+	oob  []byte
+	fds  []*sys.FD // received with bytes, not yet given to a frame
+}
+
+// New frames a connection.
+func New(c *net.UnixConn) *Conn {
+	return &Conn{UnixConn: c, buf: make([]byte, 16<<10), oob: make([]byte, sys.FDSpace(253))}
+}
+
+// Read returns the next frame's JSON, valid until the next call, and its
+// descriptors, which the caller closes.
+func (c *Conn) Read() ([]byte, []*sys.FD, error) {
+	data, fds, err := c.read()
+	if err != nil { // the connection is of no more use: nobody will take these
+		CloseAll(c.fds)
+		c.fds = nil
+	}
+	return data, fds, err
+}
+
+func (c *Conn) read() ([]byte, []*sys.FD, error) {
+	if err := c.need(protocol.FrameHead); err != nil {
+		return nil, nil, err
+	}
+	head := c.buf[c.r : c.r+protocol.FrameHead]
+	n, fds, zero := binary.LittleEndian.Uint32(head), int(binary.LittleEndian.Uint16(head[4:])), binary.LittleEndian.Uint16(head[6:])
+	if n > protocol.MaxFrame || fds > protocol.MaxFrameFDs || zero != 0 {
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send frames of at most 4 MiB and 64 descriptors",
+			"frame announces %d bytes and %d descriptors", n, fds)
+	}
+	c.r += protocol.FrameHead
+	if err := c.need(int(n)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, nil, err
+	}
+	data := c.buf[c.r : c.r+int(n)]
+	c.r += int(n)
+	if fds > len(c.fds) {
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send descriptors with the frame's first byte",
+			"frame announces %d descriptors, %d came", fds, len(c.fds))
+	}
+	got := c.fds[:fds:fds]
+	c.fds = c.fds[fds:]
+	return data, got, nil
+}
+
+// need makes n bytes available at c.r.
+func (c *Conn) need(n int) error {
+	if c.w-c.r >= n {
+		return nil
+	}
+	if c.r > 0 {
+		copy(c.buf, c.buf[c.r:c.w])
+		c.w -= c.r
+		c.r = 0
+	}
+	if n > len(c.buf) {
+		grown := make([]byte, max(n, 2*len(c.buf)))
+		copy(grown, c.buf[:c.w])
+		c.buf = grown
+	}
+	for c.w < n {
+		got, oobn, _, _, err := c.ReadMsgUnix(c.buf[c.w:], c.oob)
+		if oobn > 0 {
+			fds, perr := sys.ReceiveFDs(c.oob[:oobn])
+			if perr != nil {
+				return perr
+			}
+			c.fds = append(c.fds, fds...)
+			if len(c.fds) > 4*protocol.MaxFrameFDs {
+				return protocol.Errorf(protocol.CodeProtocol, "announce descriptors in the frame's head",
+					"%d descriptors came that no frame announces", len(c.fds))
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if got == 0 && oobn == 0 {
+			if c.w > 0 {
+				return io.ErrUnexpectedEOF
+			}
+			return io.EOF
+		}
+		c.w += got
+	}
+	return nil
+}
+
+// Write sends v as JSON with descriptors, which stay the caller's.
+func (c *Conn) Write(v any, fds ...*sys.FD) error {
+	frame, err := Encode(v, len(fds))
+	if err != nil {
+		return err
+	}
+	return c.WriteFrame(frame, fds)
+}
+
+// Encode makes the bytes of a frame.
+func Encode(v any, fds int) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use values that JSON can hold", "encode message: %w", err)
+	}
+	if len(data) > protocol.MaxFrame || fds > protocol.MaxFrameFDs {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "split the request", "message of %d bytes and %d descriptors is too large", len(data), fds)
+	}
+	frame := make([]byte, protocol.FrameHead, protocol.FrameHead+len(data))
+	binary.LittleEndian.PutUint32(frame, uint32(len(data)))
+	binary.LittleEndian.PutUint16(frame[4:], uint16(fds))
+	return append(frame, data...), nil
+}
+
+// WriteFrame sends an encoded frame with its descriptors.
+func (c *Conn) WriteFrame(frame []byte, fds []*sys.FD) error {
+	var oob []byte
+	if len(fds) > 0 {
+		ns := make([]int, len(fds))
+		for i, f := range fds {
+			ns[i] = f.Int()
+		}
+		oob = sys.PassFDs(ns)
+	}
+	for len(frame) > 0 {
+		n, _, err := c.WriteMsgUnix(frame, oob, nil)
+		if err != nil {
+			return err
+		}
+		frame, oob = frame[n:], nil
+	}
+	return nil
+}
+
+// CloseAll closes descriptors.
+func CloseAll(fds []*sys.FD) {
+	for _, f := range fds {
+		f.Close()
+	}
+}

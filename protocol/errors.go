@@ -1,0 +1,123 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code names an error across languages; testdata/errors.json lists each with
+// its name in every language. Match by code, never by text.
+type Code string
+
+// Codes, grouped by the moment they occur.
+const (
+	// Connecting.
+	CodeNoBroker    Code = "NoBroker"    // none answers at the address
+	CodeBrokerLost  Code = "BrokerLost"  // it was there and has gone
+	CodeVersion     Code = "Version"     // other protocol or layout
+	CodeProtocol    Code = "Protocol"    // malformed frame or message
+	CodeUnsupported Code = "Unsupported" // unknown op or feature
+	CodePermission  Code = "PermissionDenied"
+	// Allocating.
+	CodeOutOfMemory Code = "OutOfMemory"
+	CodeQuota       Code = "QuotaExceeded"
+	CodeTooMany     Code = "TooMany" // sessions, topics, lanes, chunks: a table is full
+	// Describing.
+	CodeInvalid Code = "InvalidArgument" // shape, dtype, name, option
+	CodeHandle  Code = "InvalidHandle"   // malformed, of another machine, outside its segment
+	// Taking and handing over.
+	CodeExpired  Code = "Expired" // the storage has been recycled
+	CodeClosed   Code = "Closed"
+	CodeConflict Code = "Conflict" // differs from what exists
+	CodeNotFound Code = "NotFound"
+	CodeTimeout  Code = "Timeout"
+	CodeEmpty    Code = "Empty"
+	CodeFull     Code = "Full"
+	CodeReadOnly Code = "ReadOnly"
+	CodeBusy     Code = "Busy" // still held
+	CodeInternal Code = "Internal"
+)
+
+// Error is what crosses the socket and what clients return.
+type Error struct {
+	Code    Code           `json:"code"`
+	Message string         `json:"message"`          // what happened, to what
+	Remedy  string         `json:"remedy,omitempty"` // what to do next
+	Detail  map[string]any `json:"detail,omitempty"`
+	cause   error
+}
+
+// Error gives message and remedy in one line.
+func (e *Error) Error() string {
+	s := "baton: " + e.Message
+	if e.Remedy != "" {
+		s += " (" + e.Remedy + ")"
+	}
+	return s
+}
+
+// Is compares codes, so that an error that crossed the socket still matches.
+// Empty and Full are timeouts as well.
+func (e *Error) Is(target error) bool {
+	var t *Error
+	if !errors.As(target, &t) {
+		return false
+	}
+	if t.Code == CodeTimeout && (e.Code == CodeEmpty || e.Code == CodeFull) {
+		return true
+	}
+	return e.Code == t.Code
+}
+
+// Unwrap gives the local cause, if any; it does not cross the socket.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Errorf makes an Error of a code; %w keeps a cause for errors.Is and As.
+func Errorf(code Code, remedy, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), Remedy: remedy, cause: errors.Unwrap(err)}
+}
+
+// plain is the text of an error that becomes part of another one's message: its
+// own remedy would stand in the middle of it.
+func plain(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// With adds a value to the detail and returns the error.
+func (e *Error) With(key string, value any) *Error {
+	if e.Detail == nil {
+		e.Detail = map[string]any{}
+	}
+	e.Detail[key] = value
+	return e
+}
+
+// Sentinels for errors.Is, one for each code.
+var (
+	ErrNoBroker         = &Error{Code: CodeNoBroker, Message: "no broker answers"}
+	ErrBrokerLost       = &Error{Code: CodeBrokerLost, Message: "the broker has gone"}
+	ErrVersion          = &Error{Code: CodeVersion, Message: "the broker speaks another version"}
+	ErrProtocol         = &Error{Code: CodeProtocol, Message: "malformed message"}
+	ErrUnsupported      = &Error{Code: CodeUnsupported, Message: "not supported"}
+	ErrPermissionDenied = &Error{Code: CodePermission, Message: "permission denied"}
+	ErrOutOfMemory      = &Error{Code: CodeOutOfMemory, Message: "out of memory"}
+	ErrQuotaExceeded    = &Error{Code: CodeQuota, Message: "quota exceeded"}
+	ErrTooMany          = &Error{Code: CodeTooMany, Message: "a table is full"}
+	ErrInvalid          = &Error{Code: CodeInvalid, Message: "invalid argument"}
+	ErrInvalidHandle    = &Error{Code: CodeHandle, Message: "invalid handle"}
+	ErrExpired          = &Error{Code: CodeExpired, Message: "expired"}
+	ErrClosed           = &Error{Code: CodeClosed, Message: "closed"}
+	ErrConflict         = &Error{Code: CodeConflict, Message: "differs from what exists"}
+	ErrNotFound         = &Error{Code: CodeNotFound, Message: "not found"}
+	ErrTimeout          = &Error{Code: CodeTimeout, Message: "timed out"}
+	ErrEmpty            = &Error{Code: CodeEmpty, Message: "empty"}
+	ErrFull             = &Error{Code: CodeFull, Message: "full"}
+	ErrReadOnly         = &Error{Code: CodeReadOnly, Message: "read-only"}
+	ErrBusy             = &Error{Code: CodeBusy, Message: "still held"}
+	ErrInternal         = &Error{Code: CodeInternal, Message: "internal error"}
+)

@@ -1,0 +1,398 @@
+package protocol
+
+import "math/bits"
+
+// Versions of this build. Version is the control protocol's; Layout is that of
+// the shared structures, standing in each file head and in hello.
+const (
+	Version = 1
+	Layout  = 1
+)
+
+// Sizes that are part of the layout.
+const (
+	MaxSessions = 1024
+	MaxSegments = 16384
+	MaxTopics   = 4096
+	MaxGroups   = 8   // per topic
+	MaxLanes    = 440 // per topic
+	MaxLeases   = 65536
+
+	ChunkIndices = 128
+	MaxChunks    = 4096
+	MaxStorages  = MaxChunks * ChunkIndices
+
+	BitmapWords = MaxSessions / 64
+
+	// BrokerSlot is the session slot of the broker itself.
+	BrokerSlot = 0
+
+	// PageBytes is the unit that lanes and files are aligned to.
+	PageBytes = 4096
+	// Alignment of every storage, so that each consumer may use it uncopied
+	// (JAX copies below 64; 256 covers GPU coalescing as well).
+	Alignment = 256
+)
+
+// FileHead begins every shared file but a segment.
+const (
+	HeadMagic    = 0
+	HeadLayout   = 8
+	HeadRole     = 12
+	HeadInstance = 16
+	HeadSerial   = 32
+	HeadSlot     = 40
+	HeadFlags    = 44
+	HeadBytes    = 48
+	HeadSize     = 64
+
+	// Magic is the ASCII "BATON\0v1" as a little-endian word.
+	Magic uint64 = 0x3176004e4f544142
+)
+
+// Roles of shared files.
+const (
+	RoleBroker  = 1
+	RoleSession = 2
+	RoleBell    = 3
+	RoleGroup   = 4
+)
+
+// Broker file.
+const (
+	BrokerSessions = 0x1000
+	BrokerChunks   = 0x80000
+	BrokerSegments = 0x200000
+	BrokerLeases   = 0x400000
+	BrokerTopics   = 0x1000000
+	BrokerBytes    = 0x5000000
+)
+
+// SessionRecord in the broker file.
+const (
+	SessionSerial     = 0
+	SessionState      = 8
+	SessionPID        = 12
+	SessionStartTime  = 16
+	SessionUID        = 24
+	SessionLanguage   = 28
+	SessionSecretHash = 32
+	SessionConnected  = 48
+	SessionPIDNS      = 56
+	SessionName       = 64
+	SessionNamespace  = 128
+	SessionRecordSize = 256
+
+	SessionNameBytes      = 64
+	SessionNamespaceBytes = 64
+)
+
+// States of a session.
+const (
+	SessionLive         = 1
+	SessionDisconnected = 2
+	SessionDead         = 3
+)
+
+// Languages of a session's client.
+const (
+	LanguageUnknown = 0
+	LanguageGo      = 1
+	LanguageRust    = 2
+	LanguageC       = 3
+	LanguagePython  = 4
+)
+
+// ChunkRecord in the broker file.
+const (
+	ChunkSerial        = 0
+	ChunkOwnerSerial   = 8
+	ChunkOwner         = 16
+	ChunkSegment       = 20
+	ChunkOffset        = 24
+	ChunkBytes         = 32
+	ChunkSegmentSerial = 40
+	ChunkEpoch         = 48
+	ChunkAttached      = 64
+	ChunkRecordSize    = 256
+)
+
+// SegmentRecord in the broker file.
+const (
+	SegmentSerial      = 0
+	SegmentBytes       = 8
+	SegmentKind        = 16
+	SegmentOwner       = 20
+	SegmentOwnerSerial = 24
+	SegmentState       = 32
+	SegmentDeviceType  = 36
+	SegmentDeviceID    = 40
+	SegmentMadeAt      = 48
+	SegmentRecordSize  = 64
+)
+
+// Kinds and states of a segment.
+const (
+	KindMemfd      = 1
+	KindFile       = 2
+	KindHugePages  = 3
+	KindCUDA       = 4
+	KindCUDALegacy = 5
+
+	SegmentGranted = 1
+	SegmentOrphan  = 2
+)
+
+// LeaseRecord in the broker file.
+const (
+	LeaseID         = 0
+	LeaseExpires    = 8  // ns, CLOCK_MONOTONIC; 0: with its session
+	LeaseSession    = 16 // serial of the session that made it
+	LeaseSerial     = 24 // of the chunk
+	LeaseGeneration = 32
+	LeaseIndex      = 40
+	LeaseFlags      = 44 // 1: claimed once
+	LeaseBundle     = 48 // leases made by one call share it
+	LeaseRecordSize = 64
+)
+
+// TopicRecord in the broker file.
+const (
+	TopicVersion    = 0
+	TopicID         = 8
+	TopicState      = 16
+	TopicKind       = 20
+	TopicFlags      = 24
+	TopicDepth      = 28
+	TopicSlots      = 32
+	TopicStride     = 36
+	TopicLaneCount  = 40
+	TopicGroupCount = 44
+	TopicMadeAt     = 48
+	TopicLinger     = 56
+	TopicWaiters    = 64
+	TopicName       = 192
+	TopicNamespace  = 448
+	TopicCreator    = 512
+	TopicToken      = 576
+	TopicGroups     = 1024
+	TopicLanes      = 2048
+	TopicRecordSize = 16384
+
+	TopicNameBytes = 256
+)
+
+// States, kinds and flags of a topic.
+const (
+	TopicOpen   = 1
+	TopicClosed = 2
+
+	TopicKindTopic = 1
+	TopicKindQueue = 2
+	TopicKindName  = 3
+
+	TopicLossless  = 1
+	TopicRedeliver = 2
+	TopicPrivate   = 4
+	TopicDeleted   = 8
+)
+
+// GroupRecord and LaneRecord in a topic.
+const (
+	GroupID         = 0
+	GroupMembers    = 8
+	GroupFlags      = 12
+	GroupName       = 16
+	GroupRecordSize = 64
+	GroupNameBytes  = 40
+
+	GroupAcknowledged = 1
+
+	LaneRecordSerial = 0
+	LaneRecordOffset = 8
+	LaneRecordSlot   = 16
+	LaneRecordState  = 20
+	LaneRecordSender = 24
+	LaneRecordSize   = 32
+
+	LaneLive    = 1
+	LaneAdopted = 2
+	LaneClosed  = 3
+)
+
+// Session file.
+const (
+	SessionParked  = 0x80
+	SessionTraceOn = 0x1000
+	SessionRow     = 0x10000
+	SessionEntries = 0x500000
+	SessionTraces  = 0x2000000
+	SessionLanes   = 0x4000000
+	SessionBytes   = 0x10000000
+
+	RowWordSize = 8
+	TraceSize   = 64
+)
+
+// Row word: sequence in the high 44 bits, count in the low 20.
+const (
+	CountBits        = 20
+	CountMask uint64 = 1<<CountBits - 1
+	Take      uint64 = 1<<CountBits + 1
+	Drop      uint64 = 1<<CountBits - 1
+	// CountLimit is the count at or above which a take is undone and refused,
+	// so that no number of threads taking at once can carry into the sequence.
+	CountLimit uint64 = 1<<CountBits - 1024
+)
+
+// StorageEntry in a session file.
+const (
+	EntryOffset     = 0
+	EntryBytes      = 8
+	EntryGeneration = 16
+	EntryMadeAt     = 24
+	EntrySize       = 32
+
+	GenerationMask uint64 = 1<<52 - 1
+	Retiring       uint64 = 1 << 63
+)
+
+// Lane in a session file.
+const (
+	LaneTopicID = 0
+	LaneSlots   = 8
+	LaneStride  = 12
+	LaneHead    = 64
+	LaneSlotsAt = 128
+)
+
+// Slot of a lane.
+const (
+	SlotSeq     = 0
+	SlotStamp   = 8
+	SlotFlags   = 16
+	SlotNref    = 20
+	SlotTensors = 22
+	SlotBytes   = 24
+	SlotBody    = 32
+	SlotSize    = 64 // of the head; refs and body follow
+
+	SlotWritable = 1
+	SlotSpilled  = 2
+	SlotLive     = 4
+)
+
+// Ref, spill storage, body, tensor description.
+const (
+	RefSerial     = 0
+	RefGeneration = 8
+	RefIndex      = 16
+	RefSize       = 24
+
+	SpillMagicAt        = 0
+	SpillNref           = 8
+	SpillBody           = 12
+	SpillSize           = 16
+	SpillMagic   uint64 = 0x4c4c495053544142
+
+	BodyTensors = 0
+	BodyTable   = 4
+	BodyTree    = 8
+	BodyMeta    = 12
+	BodySize    = 16
+
+	DescSize       = 0
+	DescRef        = 2
+	DescCode       = 4
+	DescBits       = 5
+	DescLanes      = 6
+	DescNdim       = 8
+	DescName       = 10
+	DescFlags      = 12
+	DescDeviceType = 16
+	DescDeviceID   = 20
+	DescOffset     = 24
+	DescShape      = 32
+
+	DescStrides  = 1
+	DescReadOnly = 2
+	NoRef        = 0xffff
+	MaxNdim      = 64
+	// MaxRefs bounds the storages that one message names.
+	MaxRefs = 65535
+	// MaxBody bounds what a receiver copies for one message.
+	MaxBody = 64 << 20
+)
+
+// Bell file and group file.
+const (
+	BellWord  = 64
+	BellBytes = PageBytes
+
+	GroupAreas         = 4096
+	GroupHint          = 0
+	GroupStart         = 8
+	GroupClaims        = 64
+	NoStart     uint64 = 1<<64 - 1
+
+	ClaimFree    = 0
+	ClaimClaimed = 1
+	ClaimDone    = 2
+)
+
+// Defaults that the broker fills in.
+const (
+	DefaultTopicDepth  = 8
+	DefaultQueueDepth  = 64
+	DefaultDescription = 1024
+	DefaultLinger      = 60 // seconds
+	DefaultLease       = 30 // seconds
+	MaxDepth           = 65536
+	MaxDescription     = 60 << 10
+)
+
+// Slots returns the number of slots of a lane: the power of two that holds
+// depth messages and the one being written. A depth beyond MaxDepth, which is
+// to be refused before, counts as MaxDepth.
+func Slots(depth uint32) uint32 {
+	return max(2, uint32(1)<<bits.Len32(min(depth, MaxDepth)))
+}
+
+// Stride returns the bytes of a slot whose refs and body have description
+// bytes. More than MaxDescription, to be refused before, counts as that.
+func Stride(description uint32) uint32 {
+	return (SlotSize + min(description, MaxDescription) + 63) &^ 63
+}
+
+// LaneBytes returns the bytes of a lane, a multiple of PageBytes.
+func LaneBytes(slots, stride uint32) uint64 {
+	n := uint64(LaneSlotsAt) + uint64(slots)*uint64(stride)
+	return (n + PageBytes - 1) &^ (PageBytes - 1)
+}
+
+// GroupAreaBytes returns the bytes that one lane takes in a group file.
+func GroupAreaBytes(slots uint32) uint64 { return (GroupClaims + 8*uint64(slots) + 63) &^ 63 }
+
+// GroupBytes returns the bytes of a group file.
+func GroupBytes(slots uint32) uint64 {
+	n := GroupAreas + MaxLanes*GroupAreaBytes(slots)
+	return (n + PageBytes - 1) &^ (PageBytes - 1)
+}
+
+// ClaimWord packs a claim: number 52 bits, member 8, state 4.
+func ClaimWord(number uint64, member uint8, state uint8) uint64 {
+	return number<<12 | uint64(member)<<4 | uint64(state&0xf)
+}
+
+// SplitClaim unpacks a claim word.
+func SplitClaim(w uint64) (number uint64, member uint8, state uint8) {
+	return w >> 12, uint8(w >> 4), uint8(w & 0xf)
+}
+
+// HintWord packs a group's hint: number 52 bits, version 12.
+func HintWord(number uint64, version uint16) uint64 {
+	return number<<12 | uint64(version&0xfff)
+}
+
+// SplitHint unpacks a hint.
+func SplitHint(w uint64) (number uint64, version uint16) { return w >> 12, uint16(w & 0xfff) }

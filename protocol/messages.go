@@ -1,0 +1,378 @@
+package protocol
+
+import "encoding/json"
+
+// MaxFrame is the largest JSON of one control frame, MaxFrameFDs the most
+// descriptors that travel with it.
+const (
+	MaxFrame    = 4 << 20
+	MaxFrameFDs = 64
+	FrameHead   = 8
+)
+
+// Ops of the control protocol.
+const (
+	OpHello          = "hello"
+	OpRestore        = "restore"
+	OpRestored       = "restored"
+	OpGrant          = "grant"
+	OpChunks         = "chunks"
+	OpReturn         = "return"
+	OpAttach         = "attach"
+	OpPeer           = "peer"
+	OpSegment        = "segment"
+	OpTopicOpen      = "topic.open"
+	OpTopicWrite     = "topic.write"
+	OpTopicRead      = "topic.read"
+	OpTopicPeers     = "topic.peers"
+	OpTopicGroupFile = "topic.groupfile"
+	OpTopicLeave     = "topic.leave"
+	OpTopicClose     = "topic.close"
+	OpNameSet        = "name.set"
+	OpNameOpen       = "name.open"
+	OpNameDelete     = "name.delete"
+	OpLease          = "lease"
+	OpLeaseClaim     = "lease.claim"
+	OpLeaseRelease   = "lease.release"
+	OpList           = "list"
+	OpStatus         = "status"
+	OpBye            = "bye"
+)
+
+// Events from the broker.
+const (
+	EventTrim    = "trim"
+	EventCollect = "collect"
+	EventClosing = "closing"
+)
+
+// Envelope is what every frame's JSON has in common. A request has ID and Op,
+// a reply ID and OK or Error, an event Event.
+type Envelope struct {
+	ID    uint64          `json:"id,omitempty"`
+	Op    string          `json:"op,omitempty"`
+	OK    json.RawMessage `json:"ok,omitempty"`
+	Error *Error          `json:"error,omitempty"`
+	Event string          `json:"event,omitempty"`
+}
+
+// Client tells the broker who connects; shown to people in listings.
+type Client struct {
+	Name     string `json:"name"`
+	Language string `json:"language"`
+	Version  string `json:"version"`
+}
+
+// Resume names the session that a reconnecting client had.
+type Resume struct {
+	Instance string `json:"instance"`
+	Serial   uint64 `json:"serial"`
+	Secret   string `json:"secret"`
+}
+
+// Hello opens a session. Descriptor, optional: a pidfd of the client.
+type Hello struct {
+	Protocol  int      `json:"protocol"`
+	Layout    int      `json:"layout"`
+	Features  []string `json:"features,omitempty"`
+	Client    Client   `json:"client"`
+	Namespace string   `json:"namespace,omitempty"`
+	PID       int      `json:"pid"`
+	Resume    *Resume  `json:"resume,omitempty"`
+}
+
+// Limits that the broker sets for a session.
+type Limits struct {
+	SessionBytes uint64 `json:"session_bytes"` // quota of this session, 0: none but the whole
+	MemoryBytes  uint64 `json:"memory_bytes"`  // quota of all together
+}
+
+// HelloReply opens the session. Descriptors, unless Resumed: broker file (read
+// only), own session file, own bell, the broker's session file (read only), the
+// broker's bell. With Restore the broker waits for restore calls first.
+type HelloReply struct {
+	Protocol int      `json:"protocol"`
+	Layout   int      `json:"layout"`
+	Features []string `json:"features"`
+	Instance string   `json:"instance"`
+	Version  string   `json:"version"`
+	Slot     uint32   `json:"slot"`
+	Serial   uint64   `json:"serial"`
+	Secret   string   `json:"secret,omitempty"`
+	Resumed  bool     `json:"resumed,omitempty"`
+	Restore  bool     `json:"restore,omitempty"`
+	Limits   Limits   `json:"limits"`
+}
+
+// RestoreItem is one mapped file handed to a new broker; its descriptor travels
+// with the request. Serial is the session's for session and bell files, the
+// segment's for segments, the group's id for group files, 0 for the broker file.
+type RestoreItem struct {
+	Role   string `json:"role"`
+	Serial uint64 `json:"serial"`
+}
+
+// Restore hands descriptors to a new broker, one for each item.
+type Restore struct {
+	Items []RestoreItem `json:"items"`
+}
+
+// Roles of a RestoreItem.
+const (
+	RestoreBroker  = "broker"
+	RestoreSession = "session"
+	RestoreBell    = "bell"
+	RestoreSegment = "segment"
+	RestoreGroup   = "group"
+)
+
+// Grant asks for a segment to allocate in and index chunks for it.
+type Grant struct {
+	Bytes  uint64 `json:"bytes"`
+	Chunks int    `json:"chunks"`
+}
+
+// ChunkGrant is one chunk of 128 storage indices.
+type ChunkGrant struct {
+	Chunk  uint32 `json:"chunk"`
+	Serial uint64 `json:"serial"`
+}
+
+// GrantReply carries the segment, writable, as its one descriptor. The client
+// reserves its pages before use.
+type GrantReply struct {
+	Segment       uint32       `json:"segment"`
+	SegmentSerial uint64       `json:"segment_serial"`
+	Bytes         uint64       `json:"bytes"`
+	Chunks        []ChunkGrant `json:"chunks"`
+}
+
+// Chunks asks for more indices over a segment that the session has.
+type Chunks struct {
+	Segment uint32 `json:"segment"`
+	Count   int    `json:"count"`
+}
+
+// ChunksReply lists the new chunks.
+type ChunksReply struct {
+	Chunks []ChunkGrant `json:"chunks"`
+}
+
+// Return gives an empty segment back.
+type Return struct {
+	Segment uint32 `json:"segment"`
+}
+
+// Attach makes the owner of a chunk look at this session's row.
+type Attach struct {
+	Chunk  uint32 `json:"chunk"`
+	Serial uint64 `json:"serial"`
+}
+
+// AttachReply tells where the chunk's entries and bytes are.
+type AttachReply struct {
+	Owner         uint32 `json:"owner"`
+	OwnerSerial   uint64 `json:"owner_serial"`
+	Segment       uint32 `json:"segment"`
+	SegmentSerial uint64 `json:"segment_serial"`
+}
+
+// Peer asks for another session's pages: session file (read only) and bell.
+type Peer struct {
+	Slot   uint32 `json:"slot"`
+	Serial uint64 `json:"serial"`
+}
+
+// Segment asks for a segment's descriptor.
+type Segment struct {
+	Segment uint32 `json:"segment"`
+	Serial  uint64 `json:"serial"`
+	Write   bool   `json:"write,omitempty"`
+}
+
+// SegmentReply carries the descriptor.
+type SegmentReply struct {
+	Bytes uint64 `json:"bytes"`
+}
+
+// Kinds of a topic on the wire.
+const (
+	KindTopic = "topic"
+	KindQueue = "queue"
+	KindName  = "name"
+)
+
+// TopicOpenRequest opens or makes a topic or queue. Options left out take what
+// exists, else the default; one that differs from the existing is Conflict.
+type TopicOpenRequest struct {
+	Name        string   `json:"name,omitempty"`
+	Token       string   `json:"token,omitempty"`
+	Kind        string   `json:"kind"`
+	Depth       *uint32  `json:"depth,omitempty"`
+	Overwrite   *bool    `json:"overwrite,omitempty"`
+	Redeliver   *bool    `json:"redeliver,omitempty"`
+	Description *uint32  `json:"description,omitempty"`
+	Linger      *float64 `json:"linger,omitempty"`
+	Create      bool     `json:"create"`
+}
+
+// TopicInfo tells what a topic is.
+type TopicInfo struct {
+	Topic       uint32  `json:"topic"`
+	ID          uint64  `json:"id"`
+	Name        string  `json:"name"`
+	Token       string  `json:"token,omitempty"`
+	Kind        string  `json:"kind"`
+	Depth       uint32  `json:"depth"`
+	Slots       uint32  `json:"slots"`
+	Stride      uint32  `json:"stride"`
+	Overwrite   bool    `json:"overwrite"`
+	Redeliver   bool    `json:"redeliver"`
+	Description uint32  `json:"description"`
+	Linger      float64 `json:"linger"`
+	Version     uint64  `json:"version"`
+}
+
+// TopicRef names an open topic.
+type TopicRef struct {
+	Topic uint32 `json:"topic"`
+	ID    uint64 `json:"id"`
+}
+
+// TopicWrite joins as a writer, with a lane ready at Offset of the own file.
+type TopicWrite struct {
+	TopicRef
+	Offset uint64 `json:"offset"`
+}
+
+// TopicRead joins as a reader; with Group as a member of it ("": alone in one).
+type TopicRead struct {
+	TopicRef
+	Group *string `json:"group,omitempty"`
+}
+
+// TopicGroupFile asks for a group's file.
+type TopicGroupFile struct {
+	TopicRef
+	Group uint32 `json:"group"`
+}
+
+// Roles that a session leaves.
+const (
+	RoleNameWrite = "write"
+	RoleNameRead  = "read"
+	RoleNameOpen  = "open"
+)
+
+// TopicLeave ends one role in a topic.
+type TopicLeave struct {
+	TopicRef
+	Role   string `json:"role"`
+	Reader uint64 `json:"reader,omitempty"`
+}
+
+// LaneInfo is one lane of a topic: where it lies and who sent in it.
+type LaneInfo struct {
+	Lane   uint32 `json:"lane"`
+	Slot   uint32 `json:"slot"`
+	Serial uint64 `json:"serial"`
+	Offset uint64 `json:"offset"`
+	State  uint32 `json:"state"`
+	Sender string `json:"sender"`
+}
+
+// Waiter is a session to ring.
+type Waiter struct {
+	Slot   uint32 `json:"slot"`
+	Serial uint64 `json:"serial"`
+}
+
+// GroupInfo is one group of a topic.
+type GroupInfo struct {
+	Group uint32 `json:"group"`
+	ID    uint64 `json:"id"`
+}
+
+// Peers is who takes part in a topic, as of Version.
+type Peers struct {
+	Version  uint64      `json:"version"`
+	Closed   bool        `json:"closed,omitempty"`
+	Lanes    []LaneInfo  `json:"lanes,omitempty"`
+	Waiters  []Waiter    `json:"waiters,omitempty"`
+	Groups   []GroupInfo `json:"groups,omitempty"`
+	Members  int         `json:"members,omitempty"` // sessions that read, for messages of timeouts
+	LastLeft string      `json:"last_left,omitempty"`
+}
+
+// TopicWriteReply tells the own lane's number.
+type TopicWriteReply struct {
+	Lane uint32 `json:"lane"`
+	Peers
+}
+
+// TopicReadReply tells the reader's number, and in a group the member's.
+type TopicReadReply struct {
+	Reader uint64  `json:"reader"`
+	Member uint8   `json:"member,omitempty"`
+	Group  *uint32 `json:"group,omitempty"`
+	Peers
+}
+
+// StorageRef is a Ref as JSON.
+type StorageRef struct {
+	Index      uint32 `json:"index"`
+	Serial     uint64 `json:"serial"`
+	Generation uint64 `json:"generation"`
+}
+
+// NameSet publishes a revision or sets a live name.
+type NameSet struct {
+	Name      string       `json:"name"`
+	Live      bool         `json:"live,omitempty"`
+	Ephemeral bool         `json:"ephemeral,omitempty"`
+	Refs      []StorageRef `json:"refs"`
+	Spilled   bool         `json:"spilled,omitempty"`
+	Bytes     uint64       `json:"bytes"`
+	Tensors   uint16       `json:"tensors"`
+	Body      []byte       `json:"body"` // base64; empty when spilled
+}
+
+// NameSetReply is the revision.
+type NameSetReply struct {
+	Revision uint64 `json:"revision"`
+}
+
+// NameRef names a name.
+type NameRef struct {
+	Name string `json:"name"`
+}
+
+// LeaseRequest asks the broker to hold storages for a time.
+type LeaseRequest struct {
+	Refs    []StorageRef `json:"refs"`
+	Seconds *float64     `json:"seconds"` // null: until the session ends
+	Once    bool         `json:"once,omitempty"`
+}
+
+// LeaseReply names the lease.
+type LeaseReply struct {
+	Lease     uint64  `json:"lease"`
+	ExpiresIn float64 `json:"expires_in,omitempty"`
+}
+
+// LeaseRef names a lease.
+type LeaseRef struct {
+	Lease uint64 `json:"lease"`
+}
+
+// TrimEvent lists segments that are gone.
+type TrimEvent struct {
+	Event    string       `json:"event"`
+	Segments []SegmentRef `json:"segments"`
+}
+
+// SegmentRef names a segment.
+type SegmentRef struct {
+	Segment uint32 `json:"segment"`
+	Serial  uint64 `json:"serial"`
+}

@@ -1,0 +1,256 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// Limits of tuples.
+const (
+	TupleVersion = 1
+	// MaxTuple bounds the JSON of one tuple.
+	MaxTuple = 64 << 20
+	// MaxSender bounds the text that names a sender.
+	MaxSender = 256
+)
+
+// Tuple is a message as JSON, for whoever reads it on NATS: what a receiver on
+// the machine gets, with handles for tensors. The handles have no lease; they
+// open while the topic keeps the message.
+type Tuple struct {
+	Topic    string
+	Sender   string
+	Sequence uint64          // number of the message in its sender's lane, from 1
+	Host     string          // instance of the broker
+	Stamp    uint64          // when it was sent: microseconds of the host's CLOCK_MONOTONIC (nanoseconds would pass 2^53 after 104 days)
+	Lost     uint64          // messages of this sender that went by unseen before this one
+	Meta     json.RawMessage // nil: none
+	Value    json.RawMessage // the value tree; nil: as TreeOf makes it of the names
+	Tensors  []TupleTensor
+}
+
+// TupleTensor is one tensor of a Tuple; its number is its place in the list.
+type TupleTensor struct {
+	Name   string
+	Handle Handle
+}
+
+const remedyTuple = "take it as a broker publishes it; a tuple is passed on unchanged"
+
+func errTuple(format string, args ...any) *Error {
+	return Errorf(CodeHandle, remedyTuple, "a tuple "+format, args...)
+}
+
+// Check refuses (CodeHandle) what no tuple has, its handles included. Meta and
+// Value are checked as JSON only: see DecodeTree.
+func (t *Tuple) Check() error {
+	if err := CheckName(t.Topic); err != nil {
+		return errTuple("is of a topic that cannot be: %s", plain(err))
+	}
+	switch {
+	case len(t.Sender) > MaxSender || !utf8.ValidString(t.Sender):
+		return errTuple("has a sender of %d bytes that is not UTF-8 of at most %d", len(t.Sender), MaxSender)
+	case t.Sequence == 0 || t.Sequence > MaxSafeInt:
+		return errTuple("has sequence %d, outside 1 to 2^53-1", t.Sequence)
+	case len(t.Host) > MaxHost || !isToken(t.Host):
+		return errTuple("is of host %q, which is no instance", shortened(t.Host))
+	case t.Stamp > MaxSafeInt || t.Lost > MaxSafeInt:
+		return errTuple("has stamp %d and lost %d, above 2^53-1", t.Stamp, t.Lost)
+	case len(t.Tensors) > MaxTensors:
+		return errTuple("has %d tensors, more than %d", len(t.Tensors), MaxTensors)
+	}
+	for i := range t.Tensors {
+		if err := t.checkTensor(i); err != nil {
+			return err
+		}
+	}
+	if t.Meta != nil && !isJSON(t.Meta) {
+		return errTuple("has meta that is not JSON")
+	}
+	if t.Value != nil && !isJSON(t.Value) {
+		return errTuple("has a value that is not JSON")
+	}
+	return nil
+}
+
+func (t *Tuple) checkTensor(i int) error {
+	x := &t.Tensors[i]
+	if !utf8.ValidString(x.Name) {
+		return errTuple("has tensor %d with a name that is not UTF-8", i)
+	}
+	if err := x.Handle.Check(); err != nil {
+		return errTuple("has tensor %d whose handle is wrong: %s", i, plain(err))
+	}
+	if x.Handle.Host != t.Host || x.Handle.Lease != nil {
+		return errTuple("has tensor %d of another host or with a lease", i)
+	}
+	return nil
+}
+
+func isJSON(data []byte) bool {
+	r := &jsonReader{data: data}
+	_, err := r.raw()
+	return err == nil && r.end() == nil
+}
+
+// MarshalJSON writes the tuple; what Check refuses is refused. A nil Value is
+// written out, so that whoever reads it needs no rule for absent trees.
+func (t Tuple) MarshalJSON() ([]byte, error) {
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	value := []byte(t.Value)
+	if value == nil {
+		names := make([]string, len(t.Tensors))
+		for i := range t.Tensors {
+			names[i] = t.Tensors[i].Name
+		}
+		var err error
+		if value, err = TreeOf(names); err != nil {
+			return nil, err
+		}
+	}
+	dst := make([]byte, 0, 256+len(t.Meta)+len(value)+384*len(t.Tensors))
+	dst = appendText(append(dst, `{"v":1,"topic":`...), t.Topic)
+	dst = appendText(append(dst, `,"sender":`...), t.Sender)
+	dst = appendNumber(dst, `,"sequence":`, t.Sequence)
+	dst = appendText(append(dst, `,"host":`...), t.Host)
+	dst = appendNumber(dst, `,"stamp":`, t.Stamp)
+	dst = appendNumber(dst, `,"lost":`, t.Lost)
+	if dst = append(dst, `,"meta":`...); t.Meta == nil {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(dst, t.Meta...)
+	}
+	dst = append(append(dst, `,"value":`...), value...)
+	dst = append(dst, `,"tensors":[`...)
+	for i := range t.Tensors {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendText(append(dst, `{"name":`...), t.Tensors[i].Name)
+		dst = append(t.Tensors[i].Handle.append(append(dst, `,"handle":`...)), '}')
+	}
+	return append(dst, ']', '}'), nil
+}
+
+// UnmarshalJSON is ParseTuple.
+func (t *Tuple) UnmarshalJSON(data []byte) error {
+	parsed, err := ParseTuple(data)
+	if err == nil {
+		*t = parsed
+	}
+	return err
+}
+
+var (
+	tupleFields  = [...]string{"v", "topic", "sender", "sequence", "host", "stamp", "lost", "meta", "value", "tensors"}
+	tensorFields = [...]string{"name", "handle"}
+)
+
+// ParseTuple reads a tuple that came from anywhere. Every field must stand in
+// it once; unknown ones are ignored. Meta that is null becomes nil. Meta and
+// Value are copies. Every refusal has CodeHandle.
+func ParseTuple(data []byte) (Tuple, error) {
+	var t Tuple
+	if len(data) > MaxTuple {
+		return Tuple{}, errTuple("of %d bytes is longer than %d", len(data), MaxTuple)
+	}
+	r := &jsonReader{data: data}
+	version := uint64(TupleVersion)
+	fields := fieldSet{names: tupleFields[:]}
+	err := r.object(func(key string) error {
+		if err := fields.add(r, key); err != nil {
+			return err
+		}
+		if key == "v" {
+			n, err := r.natural()
+			if err == nil {
+				version = n
+			}
+			return err
+		}
+		return t.field(r, key)
+	})
+	if err == nil {
+		err = r.end()
+	}
+	switch {
+	case version != TupleVersion:
+		return Tuple{}, Errorf(CodeHandle, remedyHandleNew, "a tuple is of version %d; this client reads %d", version, TupleVersion)
+	case err != nil:
+		return Tuple{}, errTuple("is malformed: %s", plain(err))
+	}
+	if missing := fields.missing(); missing != "" {
+		return Tuple{}, errTuple("has no %q", missing)
+	}
+	if err := t.Check(); err != nil {
+		return Tuple{}, err
+	}
+	return t, nil
+}
+
+func (t *Tuple) field(r *jsonReader, key string) (err error) {
+	switch key {
+	case "topic":
+		t.Topic, err = r.text()
+	case "sender":
+		t.Sender, err = r.text()
+	case "sequence":
+		t.Sequence, err = r.natural()
+	case "host":
+		t.Host, err = r.text()
+	case "stamp":
+		t.Stamp, err = r.natural()
+	case "lost":
+		t.Lost, err = r.natural()
+	case "meta":
+		if t.Meta, err = r.raw(); string(t.Meta) == "null" {
+			t.Meta = nil
+		}
+		t.Meta = bytes.Clone(t.Meta)
+	case "value":
+		t.Value, err = r.raw()
+		t.Value = bytes.Clone(t.Value)
+	case "tensors":
+		t.Tensors = []TupleTensor{}
+		err = r.array(func(i int) error {
+			if i == MaxTensors {
+				return r.fail("more than %d tensors", MaxTensors)
+			}
+			x, err := tupleTensor(r)
+			t.Tensors = append(t.Tensors, x)
+			return err
+		})
+	default:
+		_, err = r.raw()
+	}
+	return err
+}
+
+func tupleTensor(r *jsonReader) (x TupleTensor, err error) {
+	fields := fieldSet{names: tensorFields[:]}
+	err = r.object(func(key string) error {
+		if err := fields.add(r, key); err != nil {
+			return err
+		}
+		switch key {
+		case "name":
+			x.Name, err = r.text()
+			return err
+		case "handle":
+			raw, err := r.raw()
+			if err == nil {
+				x.Handle, err = ParseHandle(raw)
+			}
+			return err
+		}
+		_, err := r.raw()
+		return err
+	})
+	if missing := fields.missing(); err == nil && missing != "" {
+		err = r.fail("a tensor has no %q", missing)
+	}
+	return x, err
+}

@@ -1,0 +1,179 @@
+package shm
+
+import (
+	"encoding/binary"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Lane is one writer's ring in one topic: slots of fixed stride, message i in
+// slot i mod slots (docs/protocol.md, Lane). The geometry comes from the broker,
+// never from the page.
+type Lane struct {
+	r      Region // the lane's bytes
+	mask   uint64
+	stride uint64
+}
+
+// SlotHead is what a slot says of its message. Values read from a slot are the
+// writer's word: sizes are checked against the stride, the rest is data.
+type SlotHead struct {
+	Stamp   uint64 // ns, CLOCK_MONOTONIC
+	Flags   uint32
+	Nref    uint16
+	Tensors uint16
+	Bytes   uint64 // of all tensors
+	Body    uint32
+}
+
+// NewLane views a lane at an offset of a session file. It fails when the lane
+// does not fit: geometry and offset come from the broker, the file's size from
+// the kernel.
+func NewLane(file Region, offset uint64, slots, stride uint32) (Lane, error) {
+	n := protocol.LaneBytes(slots, stride)
+	if slots == 0 || slots&(slots-1) != 0 || stride < protocol.SlotSize || stride&63 != 0 ||
+		offset&(protocol.PageBytes-1) != 0 || !file.Has(offset, n) {
+		return Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
+			"lane of %d slots of %d bytes at %d does not fit a file of %d", slots, stride, offset, file.Len())
+	}
+	return Lane{file.Sub(offset, n), uint64(slots - 1), uint64(stride)}, nil
+}
+
+// Init writes the head of a new lane whose pages are zero. Only its writer.
+func (l Lane) Init(topicID uint64) {
+	l.r.Store32(protocol.LaneSlots, uint32(l.mask+1))
+	l.r.Store32(protocol.LaneStride, uint32(l.stride))
+	l.r.Store64(protocol.LaneTopicID, topicID)
+}
+
+// Clear empties a lane's range for reuse. Only its writer, when nobody reads it.
+func (l Lane) Clear() {
+	for i := uint64(0); i <= l.mask; i++ {
+		l.r.Store64(l.slot(i), 0)
+	}
+	l.r.Store64(protocol.LaneHead, 0)
+}
+
+// Slots returns the number of slots.
+func (l Lane) Slots() uint64 { return l.mask + 1 }
+
+// Room returns the bytes that refs and body of one message may take in a slot.
+func (l Lane) Room() int { return int(l.stride) - protocol.SlotSize }
+
+func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l.stride }
+
+// Head returns the number of the last message published, 0 for none.
+//
+// SYNC lane-head: pairs with Publish; slots up to head were published before.
+func (l Lane) Head() uint64 { return l.r.Load64(protocol.LaneHead) }
+
+// Seq returns the number that slot i holds, 0 when it holds none.
+//
+// SYNC slot-seq: an acquire load; a number read here was stored by Publish
+// after the slot's body, and what a taker raised before a second look is seen
+// by an owner that finds the slot un-named.
+func (l Lane) Seq(i uint64) uint64 { return l.r.Load64(l.slot(i) + protocol.SlotSeq) }
+
+// Has tells whether slot i still holds message i.
+func (l Lane) Has(i uint64) bool { return l.Seq(i) == i }
+
+// Stamp returns the time of message i; of use only if Has says so afterwards.
+func (l Lane) Stamp(i uint64) uint64 { return l.r.Load64(l.slot(i) + protocol.SlotStamp) }
+
+// Read copies message i into words: refs, then body. It returns false when the
+// slot does not hold i or its lengths are impossible. The copy is worth
+// something only if Has(i) is still true after the references were counted.
+func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
+	at := l.slot(i)
+	if l.r.Load64(at+protocol.SlotSeq) != i || i == 0 {
+		return SlotHead{}, words[:0], false
+	}
+	counts := l.r.Load64(at + protocol.SlotFlags)
+	h := SlotHead{
+		Stamp:   l.r.Load64(at + protocol.SlotStamp),
+		Flags:   uint32(counts),
+		Nref:    uint16(counts >> 32),
+		Tensors: uint16(counts >> 48),
+		Bytes:   l.r.Load64(at + protocol.SlotBytes),
+		Body:    l.r.Load32(at + protocol.SlotBody),
+	}
+	n := uint64(h.Nref)*protocol.RefSize + uint64(h.Body)
+	if n > l.stride-protocol.SlotSize {
+		return h, words[:0], false
+	}
+	need := int(n+7) / 8
+	if cap(words) < need {
+		words = make([]uint64, need, max(need, 32))
+	}
+	words = words[:need]
+	l.r.ReadWords(words, at+protocol.SlotSize)
+	// SYNC slot-body: the copy above is complete before seq is looked at again.
+	FenceAcquire()
+	return h, words, true
+}
+
+// Write fills the slot of message i, which must be un-named. data is refs and
+// body, padded to words, at most Room bytes. Only its writer.
+func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
+	at := l.slot(i)
+	// SYNC slot-body: seq was stored 0 before anything below is; a reader that
+	// copies a mixture will find seq changed.
+	FenceRelease()
+	var head [4]uint64
+	head[0] = h.Stamp
+	head[1] = uint64(h.Flags) | uint64(h.Nref)<<32 | uint64(h.Tensors)<<48
+	head[2] = h.Bytes
+	head[3] = uint64(h.Body)
+	l.r.writeWords(at+protocol.SlotStamp, head[:])
+	l.r.writeWords(at+protocol.SlotSize, data)
+}
+
+// Publish makes message i, the one after head, visible. Only its writer.
+//
+// SYNC slot-seq: the store releases the body and the row counts of its refs.
+// SYNC lane-head: the store releases the slot.
+func (l Lane) Publish(i uint64) {
+	l.r.Store64(l.slot(i)+protocol.SlotSeq, i)
+	l.r.Store64(protocol.LaneHead, i)
+}
+
+// Unname empties the slot of message i; its refs are counted down afterwards,
+// never before. Only its writer, or the broker in the lane of the dead.
+//
+// SYNC slot-seq: pairs with a taker's second look.
+func (l Lane) Unname(i uint64) { l.r.Store64(l.slot(i)+protocol.SlotSeq, 0) }
+
+// ParseRefs decodes the refs at the front of a copied message.
+func (h SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
+	for k := 0; k < int(h.Nref) && (k+1)*3 <= len(words); k++ {
+		w := words[k*3:]
+		dst = append(dst, protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(w[2])})
+	}
+	return dst
+}
+
+// BodyOf returns the body behind the refs of a copied message.
+func (h SlotHead) BodyOf(words []uint64) []byte {
+	b := BytesOf(words)
+	from := int(h.Nref) * protocol.RefSize
+	return b[from : from+int(h.Body)]
+}
+
+// AppendRef adds a ref to a message being built.
+func AppendRef(words []uint64, ref protocol.Ref) []uint64 {
+	return append(words, ref.Serial, ref.Generation, uint64(ref.Index))
+}
+
+// AppendBytes adds a body to a message being built, padded to words.
+func AppendBytes(words []uint64, b []byte) []uint64 {
+	for len(b) >= 8 {
+		words = append(words, binary.LittleEndian.Uint64(b))
+		b = b[8:]
+	}
+	if len(b) > 0 {
+		var last [8]byte
+		copy(last[:], b)
+		words = append(words, binary.LittleEndian.Uint64(last[:]))
+	}
+	return words
+}

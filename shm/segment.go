@@ -1,0 +1,147 @@
+package shm
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Segment is one mappable piece of memory, mapped at most twice in a process
+// (readable, writable) and kept so. It owns descriptor and mappings.
+type Segment struct {
+	Index  uint32 // in the broker's table
+	Serial uint64
+	Bytes  uint64
+
+	mu       sync.Mutex // guards mapping and descriptors
+	ro, rw   *sys.FD
+	readable atomic.Pointer[Region]
+	writable atomic.Pointer[Region]
+	maps     [][]byte
+}
+
+// NewSegment takes ownership of fd, whose file must have the size that the
+// broker says: a mapping longer than its file ends in SIGBUS.
+func NewSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Segment, error) {
+	s := &Segment{Index: index, Serial: serial, Bytes: bytes}
+	if err := s.Give(fd, write); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Give adds a descriptor, writable or not, and takes ownership of it.
+func (s *Segment) Give(fd *sys.FD, write bool) error {
+	size, _, err := fd.Stat()
+	if err == nil && uint64(size) < s.Bytes {
+		err = protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
+			"segment %d has %d bytes where %d were announced", s.Serial, size, s.Bytes)
+	}
+	if err != nil {
+		fd.Close()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := &s.ro
+	if write {
+		slot = &s.rw
+	}
+	if *slot != nil {
+		return fd.Close()
+	}
+	*slot = fd
+	return nil
+}
+
+// Readable returns the read-only mapping, made at the first call. A process
+// that has the segment writable reads through that mapping.
+func (s *Segment) Readable() (Region, error) {
+	if r := s.readable.Load(); r != nil {
+		return *r, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fd, write := s.ro, false
+	if fd == nil {
+		fd = s.rw
+	}
+	return s.mapLocked(fd, write, &s.readable)
+}
+
+// Writable returns the writable mapping. It fails with ErrReadOnly when this
+// process was given no writable descriptor; see HasWritable.
+func (s *Segment) Writable() (Region, error) {
+	if r := s.writable.Load(); r != nil {
+		return *r, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mapLocked(s.rw, true, &s.writable)
+}
+
+func (s *Segment) mapLocked(fd *sys.FD, write bool, to *atomic.Pointer[Region]) (Region, error) {
+	if r := to.Load(); r != nil {
+		return *r, nil
+	}
+	if fd == nil {
+		return Region{}, protocol.Errorf(protocol.CodeReadOnly, "ask the broker for it writable",
+			"segment %d cannot be mapped for this use", s.Serial)
+	}
+	b, err := sys.Map(fd, int(s.Bytes), write)
+	if err != nil {
+		return Region{}, err
+	}
+	r := NewRegion(b)
+	s.maps = append(s.maps, b)
+	to.Store(&r)
+	return r, nil
+}
+
+// HasReadable and HasWritable tell which mappings can be had without asking.
+func (s *Segment) HasReadable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ro != nil || s.rw != nil
+}
+
+// HasWritable tells whether a writable descriptor was given.
+func (s *Segment) HasWritable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rw != nil
+}
+
+// FD returns the strongest descriptor there is, still the segment's own.
+func (s *Segment) FD() *sys.FD {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rw != nil {
+		return s.rw
+	}
+	return s.ro
+}
+
+// Close unmaps and closes. Nobody may hold memory of it.
+func (s *Segment) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var first error
+	for _, b := range s.maps {
+		if err := sys.Unmap(b); err != nil && first == nil {
+			first = err
+		}
+	}
+	s.maps = nil
+	s.readable.Store(nil)
+	s.writable.Store(nil)
+	for _, fd := range []*sys.FD{s.ro, s.rw} {
+		if err := fd.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	s.ro, s.rw = nil, nil
+	return first
+}
