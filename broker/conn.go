@@ -40,8 +40,9 @@ type conn struct {
 	ended chan struct{} // closed by the writer when it has closed the socket
 	once  sync.Once
 
-	mu      sync.Mutex // guards pending; taken with or without the broker's
+	mu      sync.Mutex // guards what follows; taken with or without the broker's
 	pending pending
+	greeted bool // hello is answered: events may be sent
 
 	session *session // set by hello; the broker's mutex guards it
 }
@@ -93,6 +94,21 @@ func (c *conn) finish() {
 func (c *conn) refuse(err error) {
 	c.reply(0, nil, nil, err)
 	c.finish()
+	<-c.ended
+	c.b.mu.Lock()
+	delete(c.b.conns, c)
+	c.b.mu.Unlock()
+}
+
+// greet lets events follow the answer to hello, which is queued.
+func (c *conn) greet() {
+	c.mu.Lock()
+	c.greeted = true
+	c.mu.Unlock()
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
 }
 
 // reply queues a reply and waits while the queue is full. It takes ownership of
@@ -137,12 +153,28 @@ func (c *conn) writeLoop() {
 				return
 			}
 		case <-c.kick:
-			if !c.sendEvents() {
+			if !c.sendQueued() || !c.sendEvents() {
 				return
 			}
 		case <-c.stop:
-			c.drain()
+			if c.sendQueued() {
+				c.sendEvents()
+			}
 			return
+		}
+	}
+}
+
+// sendQueued sends what is queued now.
+func (c *conn) sendQueued() bool {
+	for {
+		select {
+		case o := <-c.queue:
+			if !c.send(o) {
+				return false
+			}
+		default:
+			return true
 		}
 	}
 }
@@ -155,6 +187,10 @@ func (c *conn) send(o outgoing) bool {
 
 func (c *conn) sendEvents() bool {
 	c.mu.Lock()
+	if !c.greeted {
+		c.mu.Unlock()
+		return true
+	}
 	p := c.pending
 	c.pending = pending{}
 	c.mu.Unlock()
@@ -170,21 +206,6 @@ func (c *conn) sendEvents() bool {
 		return false
 	}
 	return true
-}
-
-func (c *conn) drain() {
-	for {
-		select {
-		case o := <-c.queue:
-			if !c.send(o) {
-				c.discard()
-				return
-			}
-		default:
-			c.sendEvents()
-			return
-		}
-	}
 }
 
 // discard closes the descriptors of what will not be sent.

@@ -133,10 +133,10 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	switch {
 	case !b.allowed(cred.UID):
 		b.log.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
-		c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid",
+		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid",
 			"user %d may not use this broker", cred.UID))
 	case full:
-		c.refuse(protocol.Errorf(protocol.CodeTooMany, "close sessions", "the broker has %d connections", maxConns))
+		go c.refuse(protocol.Errorf(protocol.CodeTooMany, "close sessions", "the broker has %d connections", maxConns))
 	default:
 		go c.readLoop()
 	}

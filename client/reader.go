@@ -318,7 +318,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	}
 	if r.grouped {
 		acknowledge := r.t.info.Redeliver
-		if !k.group.Take(i, hint, r.member, acknowledge) { // MODEL group:claim-cas
+		if !k.group.Take(i, hint, r.member, acknowledge) {
 			m.Release()
 			return nil, true, nil
 		}

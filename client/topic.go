@@ -291,7 +291,7 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 		}
 	}
 	for _, b := range view.bells {
-		b.Ring() // MODEL wake:ring
+		b.Ring()
 	}
 	return nil
 }

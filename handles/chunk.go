@@ -91,7 +91,7 @@ func (c Chunks) Attach(chunk, slot uint32) {
 // SYNC epoch: as Attach.
 func (c Chunks) Detach(chunk, slot uint32) {
 	at := uint64(chunk) * protocol.ChunkRecordSize
-	c.r.And64(at+protocol.ChunkAttached+uint64(slot/64)*8, ^uint64(1<<(slot%64)))
+	c.r.And64(at+protocol.ChunkAttached+uint64(slot/64)*8, ^uint64(1<<(slot%64))) // MODEL attach:bit-clear
 	c.r.Add64(at+protocol.ChunkEpoch, 1)
 }
 

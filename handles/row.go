@@ -49,7 +49,7 @@ func (r Row) Take(index uint32) error {
 // SYNC row: releases all that the holder did with the memory to the owner that
 // reads the word in its free test.
 func (r Row) Drop(index uint32) (last bool) {
-	return r.r.Add64(uint64(index)*protocol.RowWordSize, protocol.Drop)&protocol.CountMask == 0
+	return r.r.Add64(uint64(index)*protocol.RowWordSize, protocol.Drop)&protocol.CountMask == 0 // MODEL lanes:drop, tso:release-drop
 }
 
 // Clear lowers a word's count to zero, with a new sequence. The broker's, in the
@@ -61,7 +61,7 @@ func (r Row) Clear(index uint32) {
 		if w&protocol.CountMask == 0 {
 			return
 		}
-		if r.r.CAS64(at, w, (w|protocol.CountMask)+1) {
+		if r.r.CAS64(at, w, (w|protocol.CountMask)+1) { // MODEL lanes:adopt-droprow
 			return
 		}
 	}

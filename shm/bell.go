@@ -28,9 +28,9 @@ func NewParking(session, bell Region) Parking { return Parking{session, bell} }
 // SYNC parked: the store, then a fence, then the second look; pairs with Ring,
 // which publishes, fences, then looks at parked. One of the two sees the other.
 func (p Parking) Begin() uint32 {
-	e := p.bell.Load32(protocol.BellWord)
+	e := p.bell.Load32(protocol.BellWord) // MODEL wake:read-bell
 	p.session.Store64(protocol.SessionParked, p.session.Load64(protocol.SessionParked)|1)
-	Fence()
+	Fence() // MODEL wake:fence-waiter
 	return e
 }
 
@@ -69,7 +69,7 @@ func (b *Bell) Ring() {
 	if p&1 == 0 || p == b.rung {
 		return
 	}
-	b.Wake()
+	b.Wake() // MODEL wake:ring
 	b.rung = p
 }
 

@@ -90,12 +90,12 @@ func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
 	if acknowledge {
 		state = protocol.ClaimClaimed
 	}
-	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(i, member, state)) {
+	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(i, member, state)) { // MODEL group:claim-cas
 		return false
 	}
 	// The hint's version keeps this swap from undoing a rewind: failing is fine.
 	_, version := protocol.SplitHint(hint)
-	g.r.CAS64(protocol.GroupHint, hint, protocol.HintWord(i+1, version))
+	g.r.CAS64(protocol.GroupHint, hint, protocol.HintWord(i+1, version)) // MODEL group:hint-cas
 	return true
 }
 
@@ -131,7 +131,7 @@ func (g GroupLane) Release(member uint8) int {
 			continue
 		}
 		// The slot is k whatever number stands in it: members may write rubbish.
-		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(n, member, protocol.ClaimFree)) {
+		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(n, member, protocol.ClaimFree)) { // MODEL group:free-claims
 			freed++
 			if first == 0 || n < first {
 				first = n

@@ -1,0 +1,160 @@
+package broker
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// hello opens a session, or gives a reconnecting client its own back.
+func (c *conn) hello(id uint64, data []byte, fds []*sys.FD) bool {
+	reply, out, err := c.b.hello(c, data, fds)
+	c.reply(id, reply, out, err)
+	if err == nil {
+		c.w.SetReadDeadline(time.Time{})
+		if !reply.Restore {
+			c.greet()
+		}
+	}
+	return err == nil
+}
+
+func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
+	var h protocol.Hello
+	if err := decode(data, &h); err != nil {
+		return nil, nil, err
+	}
+	if err := b.checkHello(&h); err != nil {
+		return nil, nil, err
+	}
+	pidfd, err := c.pidfd(&h, fds)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closing:
+		pidfd.Close()
+		return nil, nil, errEnding
+	case c.session != nil:
+		pidfd.Close()
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello once", "this connection said hello before")
+	case b.taking != nil:
+		return b.helloTaking(c, &h, pidfd)
+	}
+	return b.admit(c, &h, pidfd)
+}
+
+// admit resumes or opens the session of a hello. It takes ownership of pidfd.
+func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
+	if s := b.resumable(c, h); s != nil {
+		pidfd.Close()
+		b.resume(c, s)
+		reply := b.helloReply(s)
+		reply.Resumed = true
+		return reply, nil, nil
+	}
+	var secret [16]byte
+	rand.Read(secret[:])
+	s, err := b.openSession(c, h, pidfd, hashSecret(secret[:]))
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := collect(b.broker.fd.ReopenReadOnly, s.session.fd.Dup, s.bell.fd.Dup,
+		b.own.session.fd.ReopenReadOnly, b.own.bell.fd.Dup)
+	if err != nil {
+		b.bury(s)
+		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
+	}
+	c.session = s
+	reply := b.helloReply(s)
+	reply.Secret = hex.EncodeToString(secret[:])
+	return reply, out, nil
+}
+
+func (b *Broker) helloReply(s *session) *protocol.HelloReply {
+	return &protocol.HelloReply{
+		Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{},
+		Instance: b.id, Version: b.cfg.Version, Slot: s.slot, Serial: s.serial,
+		Limits: protocol.Limits{SessionBytes: b.cfg.SessionMemory, MemoryBytes: b.cfg.Memory},
+	}
+}
+
+func (b *Broker) checkHello(h *protocol.Hello) error {
+	if h.Protocol != protocol.Version || h.Layout != protocol.Layout {
+		return protocol.Errorf(protocol.CodeVersion, "update the older of the two: client and broker must have the same protocol and layout",
+			"client speaks protocol %d with layout %d, broker (%s) protocol %d with layout %d",
+			h.Protocol, h.Layout, b.cfg.Version, protocol.Version, protocol.Layout).
+			With("protocol", protocol.Version).With("layout", protocol.Layout)
+	}
+	if h.Namespace == "" {
+		h.Namespace = "default"
+	}
+	return protocol.CheckNamespace(h.Namespace)
+}
+
+// pidfd returns a descriptor that tells the end of the process that connected:
+// the kernel's word, or, before Linux 6.5, the client's, checked against the
+// credentials of the socket.
+func (c *conn) pidfd(h *protocol.Hello, fds []*sys.FD) (*sys.FD, error) {
+	if fd, err := sys.PeerPidfd(c.w.UnixConn); err == nil {
+		return fd, nil
+	}
+	if len(fds) == 0 {
+		return nil, protocol.Errorf(protocol.CodeUnsupported, "send a pidfd of the own process with hello",
+			"this kernel cannot tell which process connected")
+	}
+	pid, err := sys.PidfdPID(fds[0])
+	if err != nil || pid != c.cred.PID {
+		return nil, protocol.Errorf(protocol.CodePermission, "send a pidfd of the own process with hello",
+			"the descriptor sent is not a pidfd of the process that connected (%d)", c.cred.PID)
+	}
+	return fds[0].Dup()
+}
+
+func hashSecret(secret []byte) (h [16]byte) {
+	sum := sha256.Sum256(secret)
+	copy(h[:], sum[:16])
+	return h
+}
+
+// resumable finds the session that a hello may resume: the same instance, the
+// secret, and the same process.
+func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
+	r := h.Resume
+	if r == nil || r.Instance != b.id {
+		return nil
+	}
+	secret, err := hex.DecodeString(r.Secret)
+	if err != nil {
+		return nil
+	}
+	hash := hashSecret(secret)
+	for _, s := range b.slots {
+		if s != nil && s.serial == r.Serial && s.uid == c.cred.UID &&
+			subtle.ConstantTimeCompare(hash[:], s.secretHash[:]) == 1 &&
+			(c.cred.PID == 0 || c.cred.PID == s.pid) {
+			return s
+		}
+	}
+	return nil
+}
+
+// resume gives a session a new connection and the events that it missed.
+func (b *Broker) resume(c *conn, s *session) {
+	if old := s.conn; old != nil {
+		old.finish()
+	}
+	s.conn, c.session = c, s
+	c.pending = s.missed
+	s.missed = pending{}
+	b.setState(s, protocol.SessionLive)
+	b.log.Info("session resumed", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+}

@@ -1,0 +1,237 @@
+package broker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// segment is memory granted to a session, with the chunks of indices over it.
+// It outlives its session while a storage of it is held.
+type segment struct {
+	index  uint32
+	serial uint64
+	bytes  uint64
+	kind   uint32
+	owner  *pages
+	holder *session // whose quota pays; nil: the owner is gone
+	view   *shm.Segment
+	chunks []*chunk
+	given  map[*session]struct{} // who has its descriptor besides the owner
+	made   time.Time
+}
+
+// opGrant gives a session a segment to allocate in. The client reserves its
+// pages, so that its container pays.
+func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) {
+	if r.Bytes == 0 || r.Bytes > 1<<52 || r.Chunks < 1 || r.Chunks > protocol.MaxChunks {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "ask for at least one byte and one chunk",
+			"grant of %d bytes with %d chunks", r.Bytes, r.Chunks)
+	}
+	bytes := (r.Bytes + protocol.PageBytes - 1) &^ (protocol.PageBytes - 1)
+	if err := b.checkRoom(s, bytes); err != nil {
+		return nil, nil, err
+	}
+	index, ok := b.freeSegment()
+	if !ok {
+		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "allocate larger slabs, or release tensors", "all %d segments are taken", protocol.MaxSegments)
+	}
+	g, err := b.makeSegment(s, index, bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	granted, err := b.addChunks(g, r.Chunks)
+	if err != nil {
+		b.freeSegmentNow(g)
+		return nil, nil, err
+	}
+	fds, err := collect(g.view.FD().Dup)
+	if err != nil {
+		b.freeSegmentNow(g)
+		return nil, nil, err
+	}
+	return protocol.GrantReply{Segment: index, SegmentSerial: g.serial, Bytes: bytes, Chunks: granted}, fds, nil
+}
+
+func (b *Broker) freeSegment() (uint32, bool) {
+	for range protocol.MaxSegments {
+		i := b.nextSegment
+		b.nextSegment = (b.nextSegment + 1) % protocol.MaxSegments
+		if b.segments[i] == nil {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func (b *Broker) makeSegment(s *session, index uint32, bytes uint64) (*segment, error) {
+	serial := b.serial()
+	fd, err := b.files.create(protocol.RestoreSegment, serial, bytes)
+	if err != nil {
+		return nil, noMemory(err, "a segment")
+	}
+	view, err := shm.NewSegment(index, serial, bytes, fd, true)
+	if err != nil {
+		b.files.remove(protocol.RestoreSegment, serial)
+		return nil, err
+	}
+	g := &segment{index: index, serial: serial, bytes: bytes, kind: b.files.kind(), owner: s.pages,
+		holder: s, view: view, given: map[*session]struct{}{}, made: time.Now()}
+	b.segments[index] = g
+	b.putSegment(g)
+	b.used += bytes
+	s.granted += bytes
+	s.segments[g] = struct{}{}
+	b.unreserved[g] = struct{}{}
+	return g, nil
+}
+
+func (b *Broker) putSegment(g *segment) {
+	at := segmentAt(g.index)
+	b.file.Store64(at+protocol.SegmentSerial, 0)
+	b.zero(at+8, protocol.SegmentRecordSize-8)
+	b.file.Store64(at+protocol.SegmentBytes, g.bytes)
+	b.file.Store32(at+protocol.SegmentKind, g.kind)
+	b.file.Store32(at+protocol.SegmentOwner, g.owner.slot)
+	b.file.Store64(at+protocol.SegmentOwnerSerial, g.owner.serial)
+	b.file.Store32(at+protocol.SegmentState, protocol.SegmentGranted)
+	b.file.Store32(at+protocol.SegmentDeviceType, deviceCPU)
+	b.file.Store64(at+protocol.SegmentMadeAt, uint64(g.made.UnixNano()))
+	b.file.Store64(at+protocol.SegmentSerial, g.serial)
+}
+
+// deviceCPU is DLPack's kDLCPU.
+const deviceCPU = 1
+
+// findSegment finds what a request names; serial 0 is not looked at.
+func (b *Broker) findSegment(index uint32, serial uint64) (*segment, error) {
+	if index >= protocol.MaxSegments || b.segments[index] == nil || b.segments[index].serial != serial {
+		return nil, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
+			"segment %d with serial %d is gone", index, serial)
+	}
+	return b.segments[index], nil
+}
+
+// ownSegment finds a segment that the session itself was granted.
+func (b *Broker) ownSegment(s *session, index uint32) (*segment, error) {
+	if index >= protocol.MaxSegments || b.segments[index] == nil || b.segments[index].holder != s {
+		return nil, protocol.Errorf(protocol.CodeNotFound, "name a segment that was granted to this session",
+			"segment %d is not this session's", index)
+	}
+	return b.segments[index], nil
+}
+
+// opSegment hands out a segment's descriptor: reopened for reading, unless the
+// client asks to write.
+func (b *Broker) opSegment(s *session, r *protocol.Segment) (any, []*sys.FD, error) {
+	g, err := b.findSegment(r.Segment, r.Serial)
+	if err != nil {
+		return nil, nil, err
+	}
+	open := g.view.FD().ReopenReadOnly
+	if r.Write {
+		open = g.view.FD().Dup
+	}
+	fds, err := collect(open)
+	if err != nil {
+		return nil, nil, err
+	}
+	if g.holder != s {
+		g.given[s] = struct{}{}
+	}
+	return protocol.SegmentReply{Bytes: g.bytes}, fds, nil
+}
+
+// opReturn takes an empty segment back. Its owner has recycled every storage, so
+// nobody can begin to hold one; that nobody still does is verified here.
+func (b *Broker) opReturn(s *session, r *protocol.Return) (any, []*sys.FD, error) {
+	g, err := b.ownSegment(s, r.Segment)
+	if err != nil {
+		return nil, nil, err
+	}
+	if index, holder, held := b.heldIn(g); held {
+		return nil, nil, busy(g, index, holder)
+	}
+	// Openers look at the serial after they counted up: whoever came while the
+	// rows were read is seen by the second look, or sees the serial gone.
+	for _, c := range g.chunks {
+		b.setChunkSerial(c.index, 0)
+	}
+	shm.Fence()
+	if index, holder, held := b.heldIn(g); held {
+		for _, c := range g.chunks {
+			b.setChunkSerial(c.index, c.serial)
+		}
+		return nil, nil, busy(g, index, holder)
+	}
+	b.freeSegmentNow(g)
+	return done{}, nil, nil
+}
+
+func busy(g *segment, index uint32, holder string) error {
+	return protocol.Errorf(protocol.CodeBusy, "return it when nobody holds it",
+		"storage %d of segment %d is held by %s", index, g.index, holder)
+}
+
+// heldIn looks for a storage of the segment that an attached row counts.
+func (b *Broker) heldIn(g *segment) (index uint32, holder string, held bool) {
+	for _, c := range g.chunks {
+		b.chunks.EachAttached(c.index, func(slot uint32) bool {
+			row, ok := b.rowOf(slot)
+			for i := range uint32(protocol.ChunkIndices) {
+				index = c.index*protocol.ChunkIndices + i
+				if !ok || row.Count(index) != 0 {
+					holder, held = b.slotName(slot), true
+					return false
+				}
+			}
+			return true
+		})
+		if held {
+			return index, holder, true
+		}
+	}
+	return 0, "", false
+}
+
+func (b *Broker) slotName(slot uint32) string {
+	if slot == protocol.BrokerSlot {
+		return "the broker (a name, a lease or a message of an ended session)"
+	}
+	if s := b.slots[slot]; s != nil {
+		return fmt.Sprintf("%s (process %d)", s.name, s.pid)
+	}
+	return fmt.Sprintf("session slot %d", slot)
+}
+
+// freeSegmentNow forgets a segment that nobody holds: its chunks, its record,
+// its bytes, also where others have them mapped.
+func (b *Broker) freeSegmentNow(g *segment) {
+	for _, c := range g.chunks {
+		b.freeChunk(c)
+	}
+	b.file.Store64(segmentAt(g.index)+protocol.SegmentSerial, 0)
+	b.segments[g.index] = nil
+	b.used -= g.bytes
+	delete(b.unreserved, g)
+	delete(b.orphans, g)
+	if s := g.holder; s != nil {
+		s.granted -= g.bytes
+		delete(s.segments, g)
+	}
+	ref := protocol.SegmentRef{Segment: g.index, Serial: g.serial}
+	for s := range g.given {
+		if !s.ended {
+			s.event(func(p *pending) { p.trims = append(p.trims, ref) })
+		}
+	}
+	if err := g.view.FD().Punch(0, int64(g.bytes)); err != nil {
+		b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
+	}
+	g.view.Close()
+	b.files.remove(protocol.RestoreSegment, g.serial)
+	b.dropRemains(g.owner)
+}

@@ -1,0 +1,69 @@
+// Package natsbridge connects a broker to NATS: a server embedded in the
+// process, or the operator's own server or cluster. It publishes what the broker
+// gives it, tells whether anybody listens, and mirrors names in JetStream
+// key-value buckets. It knows nothing of topics, tensors or sessions.
+//
+// # Embedded
+//
+// Without Config.Join the bridge starts a server on 127.0.0.1 that only the
+// holder of an nkey may use. The runtime directory (0700) then holds
+//
+//	nats.lock   held by the living bridge: two servers never share the directory
+//	nats.seed   the random nkey seed, 0600; kept for the next life unless others
+//	            could read it
+//	nats.json   how to connect (see [Info]), 0600, written whole, removed at Close
+//	nats/       JetStream's store, for streams that users make; ours are in memory
+//
+// An nkey only signs the server's nonce: who squats the port of a broker that is
+// down gets a signature and no secret. The last port of a killed broker is taken
+// again when it is free, so that NATS clients find its successor by themselves.
+//
+// # Joined
+//
+// With Config.Join the operator's credentials and TLS files are used as they are.
+// An unreachable server is no error: Start succeeds, Status tells, connecting goes
+// on for ever in the background. On the server the bridge needs
+//
+//	publish     baton.>, $KV.baton-*.>, $JS.API.>
+//	subscribe   _INBOX.>, $JS.EVENT.ADVISORY.STREAM.DELETED.* (optional: a bucket
+//	            deleted by somebody else is then rebuilt at once)
+//
+// # Names
+//
+// Bucket baton-<ns> has a key for each name, '/' written as '.', with the value
+// that the broker gave and the headers Baton-Owner and Baton-Revision. The bucket
+// is made at the first name, because a bucket costs CPU at rest. It is a copy: it
+// is rebuilt when it is lost or the connection was, and what the same owner left
+// behind in an earlier life is removed when the bucket is first used. Brokers that
+// share a namespace share the bucket: of the same name the last writer stays, and
+// nobody removes what another has written. Removed keys leave a purge marker, which
+// the server drops after ten minutes where it can (2.11 and later).
+//
+// # Ownership
+//
+// The Bridge owns the server, the connection and its goroutines until Close. Bytes
+// given to Publish and SetName are copied.
+//
+// # Concurrency
+//
+// All methods may be called from any goroutine. Publish, Interest, SetName and
+// DeleteName never wait for the network. The bridge's own connection subscribes to
+// its inbox and to JetStream's advisories only, so it never counts as interest.
+//
+// # Hostile peers
+//
+// Who holds the seed or the operator's rights may publish and subscribe to
+// anything; of what arrives, the bridge reads acknowledgements and the headers of
+// its own buckets, and nothing else. A subscriber that does not read is
+// disconnected by the server; until then it may slow the publishing goroutine,
+// which drops when its queue is full. Subjects and keys are checked here again, so
+// that no wildcard and no empty token can reach the wire.
+//
+// # Death
+//
+// A killed process takes the embedded server with it and leaves nats.json, which
+// ReadInfo recognises as stale by pid, start time and boot id; the kernel drops the
+// lock. What was queued is lost: messages are hints, references live elsewhere.
+// After a lost connection nothing old is sent, because a stale handle is worse than
+// none: Publish refuses and counts until the connection is back.
+package natsbridge

@@ -1,0 +1,19 @@
+package natsbridge
+
+import "errors"
+
+// Causes, for errors.Is. Most come inside a *protocol.Error with a remedy.
+var (
+	// ErrConfig: a setting is wrong or a file named by it cannot be used.
+	ErrConfig = errors.New("wrong NATS settings")
+	// ErrLocked: another living bridge has the runtime directory.
+	ErrLocked = errors.New("the runtime directory has a NATS server already")
+	// ErrPortTaken: the port asked for is in use.
+	ErrPortTaken = errors.New("the port is in use")
+	// ErrServer: the embedded server refused to start.
+	ErrServer = errors.New("the embedded NATS server did not start")
+	// ErrNotRunning: the runtime directory tells of no living bridge.
+	ErrNotRunning = errors.New("no NATS bridge runs")
+	// ErrDisconnected: there is no connection to a NATS server now.
+	ErrDisconnected = errors.New("not connected to NATS")
+)

@@ -1,0 +1,224 @@
+package natsbridge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	dialTimeout  = 2 * time.Second
+	writeTimeout = 5 * time.Second
+	firstDelay   = 100 * time.Millisecond
+	lastDelay    = 5 * time.Second
+)
+
+// link keeps one connection to NATS up, for ever. nats.go reconnects by itself;
+// where it gives a connection up, the link makes another.
+type link struct {
+	options nats.Options // checked; run adds the handlers
+	target  string       // addresses without secrets
+	log     *slog.Logger
+	onUp    func(nc *nats.Conn) // after each connect, before connected is seen
+	changed func()
+
+	connected  atomic.Bool
+	maxPayload atomic.Int64
+	nc         atomic.Pointer[nats.Conn]
+
+	mu         sync.Mutex
+	url        string // of the server connected to, or the target
+	since      time.Time
+	ups        uint64
+	lastErr    string
+	lastErrAt  time.Time
+	loggedText string // last failure logged since the link was up
+}
+
+// current gives the connection, nil while there is none. A connection may be lost
+// at any time; its calls then fail.
+func (l *link) current() *nats.Conn {
+	if !l.connected.Load() {
+		return nil
+	}
+	return l.nc.Load()
+}
+
+// run connects and stays until ctx ends. Then the connection is closed.
+func (l *link) run(ctx context.Context) {
+	for attempt := 1; ; attempt++ {
+		closed := make(chan struct{})
+		nc, err := l.connect(ctx, closed)
+		if err == nil {
+			l.nc.Store(nc)
+			before := l.upCount()
+			select {
+			case <-closed:
+			case <-ctx.Done():
+				nc.Close()
+				<-closed
+			}
+			if err = nc.LastError(); err == nil {
+				err = nats.ErrConnectionClosed
+			}
+			if l.upCount() != before {
+				attempt = 1
+			}
+		}
+		if ctx.Err() != nil {
+			l.down(nil)
+			return
+		}
+		l.down(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay(attempt)):
+		}
+	}
+}
+
+// connect starts a connection that comes up when it can. The error is one of
+// settings that have gone wrong since they were checked.
+func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, error) {
+	o := l.options
+	o.Name = "baton broker"
+	o.Timeout = dialTimeout
+	o.FlusherTimeout = writeTimeout
+	o.ReconnectOnFlusherError = true
+	o.MaxReconnect = -1
+	o.RetryOnFailedConnect = true
+	o.IgnoreAuthErrorAbort = true // credentials are changed under us, some day
+	o.ReconnectBufSize = -1       // nothing old is sent after a reconnect
+	o.CustomDialer = &dialer{ctx: ctx, failed: l.note}
+	o.CustomReconnectDelayCB = func(attempts int) time.Duration {
+		// The handlers tell of failed dials only, this error of refused greetings.
+		if nc := l.nc.Load(); nc != nil {
+			l.note(nc.LastError())
+		}
+		return delay(attempts)
+	}
+	o.ConnectedCB = l.up
+	o.ReconnectedCB = l.up
+	o.DisconnectedErrCB = func(_ *nats.Conn, err error) {
+		if err == nil {
+			err = ErrDisconnected
+		}
+		l.down(err)
+	}
+	o.ReconnectErrCB = func(_ *nats.Conn, err error) { l.note(err) }
+	o.ClosedCB = func(*nats.Conn) { close(closed) }
+	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(strings.ToLower(err.Error()), strings.ToLower(advisories)) {
+			return // only wanted, see names
+		}
+		l.note(err)
+	}
+	return o.Connect()
+}
+
+func (l *link) up(nc *nats.Conn) {
+	l.mu.Lock()
+	l.url = l.target
+	if s := nc.ConnectedUrl(); s != "" && l.options.InProcessServer == nil {
+		l.url = displayURL(s)
+	}
+	l.since = time.Now()
+	l.ups++
+	l.loggedText = ""
+	url := l.url
+	l.mu.Unlock()
+	l.nc.Store(nc)
+	l.maxPayload.Store(nc.MaxPayload())
+	l.onUp(nc)
+	l.connected.Store(true)
+	l.log.Info("NATS connected", "url", url)
+	l.changed()
+}
+
+// down records that there is no connection; err nil: as wished.
+func (l *link) down(err error) {
+	was := l.connected.Swap(false)
+	if was {
+		l.mu.Lock()
+		l.since = time.Now()
+		l.mu.Unlock()
+		if err != nil {
+			l.log.Warn("NATS connection lost", "error", err)
+		}
+	}
+	l.note(err)
+	l.changed()
+}
+
+// note records an error and logs it unless it was the last one logged.
+func (l *link) note(err error) {
+	if err == nil {
+		return
+	}
+	text := err.Error()
+	l.mu.Lock()
+	l.lastErr, l.lastErrAt = text, time.Now()
+	news := text != l.loggedText
+	l.loggedText = text
+	l.mu.Unlock()
+	if news {
+		l.log.Warn("NATS error", "url", l.target, "error", text)
+		l.changed()
+	}
+}
+
+func (l *link) upCount() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ups
+}
+
+// delay before the next attempt, longer each time and never twice the same, so that
+// the clients of a restarted server do not all come at once.
+func delay(attempt int) time.Duration {
+	d := lastDelay
+	if attempt < 6 {
+		d = firstDelay << max(attempt-1, 0)
+	}
+	return d/2 + rand.N(d)
+}
+
+// dialer makes nats.go's dials end with the bridge, and tells why they fail:
+// nats.go keeps a refused connection to itself.
+type dialer struct {
+	ctx    context.Context
+	failed func(error)
+}
+
+// Dial connects, and closes the connection when the bridge ends.
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	n := net.Dialer{Timeout: dialTimeout}
+	c, err := n.DialContext(d.ctx, network, address)
+	if err != nil {
+		d.failed(err)
+		return nil, err
+	}
+	c = &dialed{c, context.AfterFunc(d.ctx, func() { c.Close() })}
+	return c, nil
+}
+
+// dialed forgets its part in the context when it is closed.
+type dialed struct {
+	net.Conn
+	forget func() bool
+}
+
+// Close closes the connection.
+func (d *dialed) Close() error {
+	d.forget()
+	return d.Conn.Close()
+}

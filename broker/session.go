@@ -1,0 +1,199 @@
+package broker
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+var processID = os.Getpid()
+
+// session is one client process's place at the broker, from hello until its
+// process has ended or it said bye. Connections may come and go meanwhile.
+type session struct {
+	*pages
+	state       uint32 // as in the SessionRecord
+	ended       bool
+	conn        *conn // nil while disconnected
+	secretHash  [16]byte
+	uid         uint32
+	start       uint64 // start time of the process
+	pidNS       uint64
+	namespace   string
+	language    uint32
+	version     string // of the client library
+	connectedAt time.Time
+	stopWaiting func() // for the pidfd
+
+	attached [protocol.MaxChunks / 64]uint64
+	granted  uint64 // bytes of its segments
+	segments map[*segment]struct{}
+	topics   map[*topic]*member
+	leases   map[*lease]struct{}
+	names    map[*topic]struct{} // ephemeral
+	missed   pending             // events while disconnected
+}
+
+var languages = map[string]uint32{
+	"go": protocol.LanguageGo, "rust": protocol.LanguageRust, "c": protocol.LanguageC, "python": protocol.LanguagePython,
+}
+
+func languageName(n uint32) string {
+	for name, v := range languages {
+		if v == n {
+			return name
+		}
+	}
+	return "unknown"
+}
+
+// printable makes a text of a client fit for a terminal and a record.
+func printable(s string, bytes int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, s)
+	if len(s) > bytes-1 {
+		s = strings.ToValidUTF8(s[:bytes-1], "")
+	}
+	return s
+}
+
+// openSession makes a session for a process whose end pidfd tells. It takes
+// ownership of pidfd.
+func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHash [16]byte) (*session, error) {
+	slot, ok := b.freeSlot()
+	if !ok {
+		pidfd.Close()
+		return nil, protocol.Errorf(protocol.CodeTooMany, "end some of them: baton ls sessions lists them",
+			"all %d sessions of this broker are taken", protocol.MaxSessions-1)
+	}
+	p, err := b.makePages(slot, b.serial())
+	if err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	pid := c.cred.PID
+	if pid == 0 {
+		pid = h.PID
+	}
+	p.pid = pid
+	p.name = printable(h.Client.Name, protocol.SessionNameBytes)
+	if p.name == "" {
+		p.name = fmt.Sprintf("process %d", pid)
+	}
+	s := &session{
+		pages: p, state: protocol.SessionLive, conn: c, secretHash: secretHash, uid: c.cred.UID,
+		namespace: h.Namespace, language: languages[h.Client.Language],
+		version: printable(h.Client.Version, 64), connectedAt: time.Now(),
+		segments: map[*segment]struct{}{}, topics: map[*topic]*member{},
+		leases: map[*lease]struct{}{}, names: map[*topic]struct{}{},
+	}
+	if c.cred.PID != 0 {
+		s.start, s.pidNS = sys.StartTime(pid), sys.PIDNamespace(pid)
+	}
+	b.slots[slot] = s
+	b.putSession(s)
+	b.watch(s, pidfd)
+	if err := b.writeState(); err != nil {
+		b.log.Error("cannot write the state file: a new broker will not find this one's clients", "error", err)
+	}
+	b.checkIdle()
+	b.log.Info("session opened", "slot", slot, "serial", s.serial, "name", s.name, "pid", pid, "namespace", s.namespace)
+	return s, nil
+}
+
+// freeSlot returns the slot that comes round next, so that one is reused late.
+func (b *Broker) freeSlot() (uint32, bool) {
+	for range protocol.MaxSessions - 1 {
+		slot := b.nextSlot
+		b.nextSlot++
+		if b.nextSlot == protocol.MaxSessions {
+			b.nextSlot = 1
+		}
+		if b.slots[slot] == nil {
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
+// putSession writes the session's record, the serial last.
+func (b *Broker) putSession(s *session) {
+	at := sessionAt(s.slot)
+	b.file.Store64(at+protocol.SessionSerial, 0)
+	b.zero(at+8, protocol.SessionRecordSize-8)
+	b.file.Store32(at+protocol.SessionState, s.state)
+	b.file.Store32(at+protocol.SessionPID, uint32(s.pid))
+	b.file.Store64(at+protocol.SessionStartTime, s.start)
+	b.file.Store32(at+protocol.SessionUID, s.uid)
+	b.file.Store32(at+protocol.SessionLanguage, s.language)
+	copy(b.file.Bytes(at+protocol.SessionSecretHash, 16), s.secretHash[:])
+	b.file.Store64(at+protocol.SessionConnected, uint64(s.connectedAt.UnixNano()))
+	b.file.Store64(at+protocol.SessionPIDNS, s.pidNS)
+	b.putText(at+protocol.SessionName, protocol.SessionNameBytes, s.name)
+	b.putText(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes, s.namespace)
+	b.file.Store64(at+protocol.SessionSerial, s.serial)
+}
+
+func (b *Broker) setState(s *session, state uint32) {
+	s.state = state
+	b.file.Store32(sessionAt(s.slot)+protocol.SessionState, state)
+}
+
+// watch buries the session when its process has ended. It takes ownership of
+// the pidfd.
+func (b *Broker) watch(s *session, pidfd *sys.FD) {
+	wait, stop := sys.WaitPidfd(pidfd)
+	s.stopWaiting = stop
+	go func() {
+		if !wait() {
+			return
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !s.ended && !b.closing {
+			b.log.Info("process ended", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+			b.bury(s)
+		}
+	}()
+}
+
+// disconnected is called when a connection has ended. Its session stays as it
+// is: only the end of the process, or bye, ends it.
+func (b *Broker) disconnected(c *conn) {
+	s := c.session
+	if s == nil || s.conn != c || s.ended {
+		return
+	}
+	s.conn = nil
+	if !b.closing {
+		b.setState(s, protocol.SessionDisconnected)
+		b.log.Info("session disconnected", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+	}
+}
+
+// event tells a session something, now or when it is back.
+func (s *session) event(change func(*pending)) {
+	if s.conn != nil {
+		s.conn.event(change)
+		return
+	}
+	if len(s.missed.trims) < maxTrims {
+		change(&s.missed)
+	}
+}
+
+// opBye ends a session in the way of a death: what it sent is received.
+func (b *Broker) opBye(s *session, _ *struct{}) (any, []*sys.FD, error) {
+	b.log.Info("session closed", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+	b.bury(s)
+	return done{}, nil, nil
+}

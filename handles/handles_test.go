@@ -1,0 +1,284 @@
+package handles
+
+import (
+	"math/rand"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+	"github.com/stretchr/testify/require"
+)
+
+// world is a broker page and some session pages in ordinary memory, so that the
+// race detector sees what is done to them.
+type world struct {
+	t      testing.TB
+	chunks Chunks
+	rows   []Row
+	own    Entries
+	pool   *Pool
+	source *fakeSource
+}
+
+func memory(bytes uint64) shm.Region { return shm.NewRegion(shm.BytesOf(make([]uint64, bytes/8))) }
+
+func newWorld(t testing.TB, sessions int, limit uint64) *world {
+	w := &world{t: t}
+	w.chunks = Chunks{memory(protocol.MaxChunks * protocol.ChunkRecordSize)}
+	for i := 0; i < sessions; i++ {
+		w.rows = append(w.rows, Row{memory(protocol.MaxStorages * protocol.RowWordSize)})
+	}
+	w.own = Entries{memory(protocol.MaxStorages * protocol.EntrySize)}
+	w.source = &fakeSource{w: w, limit: limit}
+	w.pool = NewPool(w.source, w.rows[1], FreeTest{Chunks: w.chunks, Entries: w.own,
+		Row: func(slot uint32) (Row, bool) { return w.rows[slot], true }})
+	return w
+}
+
+// fakeSource grants real memfds, up to a limit, as session 1.
+type fakeSource struct {
+	w             *world
+	limit, given  uint64
+	serial        uint64
+	chunk         uint32
+	returned      int
+	refuseReturns bool
+}
+
+func (f *fakeSource) Grant(bytes uint64, chunks int) (Grant, error) {
+	if f.given+bytes > f.limit {
+		return Grant{}, protocol.Errorf(protocol.CodeQuota, "", "limit of %d bytes reached", f.limit)
+	}
+	fd, err := sys.CreateMemfd("baton-test", int64(bytes))
+	require.NoError(f.w.t, err)
+	f.serial++
+	seg, err := shm.NewSegment(uint32(f.serial), f.serial, bytes, fd, true)
+	require.NoError(f.w.t, err)
+	f.w.t.Cleanup(func() { seg.Close() })
+	r, err := seg.Writable()
+	require.NoError(f.w.t, err)
+	f.given += bytes
+	g, err := f.MoreChunks(seg, chunks)
+	return Grant{Segment: seg, Region: r, Chunks: g}, err
+}
+
+func (f *fakeSource) MoreChunks(seg *shm.Segment, n int) (got []protocol.ChunkGrant, err error) {
+	for ; n > 0; n-- {
+		f.serial++
+		f.w.chunks.Store(f.chunk, Chunk{Serial: f.serial, Owner: 1, Segment: seg.Index, SegmentSerial: seg.Serial, Bytes: seg.Bytes})
+		for slot := range f.w.rows {
+			f.w.chunks.Attach(f.chunk, uint32(slot))
+		}
+		got = append(got, protocol.ChunkGrant{Chunk: f.chunk, Serial: f.serial})
+		f.chunk++
+	}
+	return got, nil
+}
+
+func (f *fakeSource) Return(seg *shm.Segment) bool {
+	if f.refuseReturns {
+		return false
+	}
+	f.given -= seg.Bytes
+	f.returned++
+	return true
+}
+
+func (w *world) drop(s *Storage) {
+	if w.rows[1].Drop(s.Index) {
+		w.pool.Dropped(s.Index)
+	}
+}
+
+func TestPoolRecyclesAStorageWithANewGeneration(t *testing.T) {
+	w := newWorld(t, 3, 1<<30)
+	a, err := w.pool.Alloc(1000)
+	require.NoError(t, err)
+	ref := a.Ref()
+	w.drop(a)
+	b, err := w.pool.Alloc(1000)
+	require.NoError(t, err)
+	require.Equal(t, ref.Index, b.Index, "the warm storage is used again")
+	require.Equal(t, ref.Generation+1, b.Generation)
+	require.Equal(t, b.Generation, w.own.Word(b.Index))
+}
+
+func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
+	w := newWorld(t, 3, 1<<30)
+	a, err := w.pool.Alloc(1000)
+	require.NoError(t, err)
+	require.NoError(t, w.rows[2].Take(a.Index))
+	w.drop(a)
+	for i := 0; i < 100; i++ {
+		b, err := w.pool.Alloc(1000)
+		require.NoError(t, err)
+		require.NotEqual(t, a.Index, b.Index)
+		w.drop(b)
+	}
+	require.Equal(t, uint64(1), w.own.Word(a.Index), "its generation stays, without a mark")
+	w.rows[2].Drop(a.Index)
+	w.pool.Collect()
+	require.Zero(t, w.pool.Stats().Live)
+}
+
+func TestPoolGivesEmptySegmentsBackAndReusesMemoryOfOtherSizes(t *testing.T) {
+	w := newWorld(t, 2, 8<<20)
+	var held []*Storage
+	for i := 0; i < 6; i++ {
+		s, err := w.pool.Alloc(1 << 20)
+		require.NoError(t, err)
+		held = append(held, s)
+	}
+	for _, s := range held {
+		w.drop(s)
+	}
+	// Two segments of 4 MiB: 3 MiB fits only where runs have joined again.
+	a, err := w.pool.Alloc(3 << 20)
+	require.NoError(t, err)
+	b, err := w.pool.Alloc(3 << 20)
+	require.NoError(t, err)
+	_, err = w.pool.Alloc(3 << 20)
+	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
+	w.drop(a)
+	w.drop(b)
+	require.EqualValues(t, 8<<20, w.pool.Collect())
+	require.Equal(t, 2, w.source.returned)
+	require.Zero(t, w.pool.Stats().Granted)
+}
+
+func TestPoolStoragesNeverOverlap(t *testing.T) {
+	w := newWorld(t, 2, 256<<20)
+	r := rand.New(rand.NewSource(1))
+	type owner struct{ from, to uint64 }
+	live := map[*Storage]owner{}
+	for i := 0; i < 5000; i++ {
+		if len(live) > 0 && r.Intn(2) == 0 {
+			for s := range live {
+				delete(live, s)
+				w.drop(s)
+				break
+			}
+			continue
+		}
+		n := uint64(1 + r.Intn(1<<uint(4+r.Intn(16))))
+		s, err := w.pool.Alloc(n)
+		require.NoError(t, err)
+		require.Zero(t, s.Offset%protocol.Alignment)
+		require.LessOrEqual(t, s.Offset+n, s.Segment.Bytes)
+		for o, x := range live {
+			if o.Segment == s.Segment && s.Offset < x.to && x.from < s.Offset+n {
+				t.Fatalf("storage %d [%d,%d) overlaps %d [%d,%d)", s.Index, s.Offset, s.Offset+n, o.Index, x.from, x.to)
+			}
+		}
+		live[s] = owner{s.Offset, s.Offset + n}
+	}
+	for s := range live {
+		w.drop(s)
+	}
+	w.pool.Collect()
+	require.Zero(t, w.pool.Stats().Live)
+	require.Zero(t, w.pool.Stats().Granted)
+}
+
+// The owner recycles while others take by a place that names the storage, as in
+// the model lanes: nobody may hold a storage of another generation than named.
+func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
+	const takers, rounds = 2, 20_000
+	w := newWorld(t, 2+takers, 1<<20+4<<20)
+	slot := shm.NewRegion(shm.BytesOf(make([]uint64, 3))) // seq, index, generation
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	var taken atomic.Uint64
+	for k := 0; k < takers; k++ {
+		row := w.rows[2+k]
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for !stop.Load() {
+				seq := slot.Load64(0)
+				if seq == 0 {
+					continue
+				}
+				index, generation := uint32(slot.Load64(8)), slot.Load64(16)
+				if row.Take(index) != nil {
+					continue
+				}
+				if slot.Load64(0) == seq {
+					taken.Add(1)
+					if w.own.Word(index)&protocol.GenerationMask != generation {
+						t.Error("a held storage was recycled")
+					}
+				}
+				row.Drop(index)
+			}
+		}()
+	}
+	for i := uint64(1); i <= rounds; i++ {
+		s, err := w.pool.Alloc(64)
+		require.NoError(t, err)
+		require.NoError(t, w.rows[1].Take(s.Index)) // the slot's count
+		slot.Store64(8, uint64(s.Index))
+		slot.Store64(16, s.Generation)
+		slot.Store64(0, i)
+		w.drop(s)
+		slot.Store64(0, 0)
+		w.drop(s)
+	}
+	stop.Store(true)
+	wg.Wait()
+	w.pool.Collect()
+	require.Zero(t, w.pool.Stats().Live)
+	t.Logf("%d references were taken", taken.Load())
+}
+
+func TestRowRefusesMoreReferencesThanItCanCount(t *testing.T) {
+	r := Row{memory(64)}
+	r.r.Store64(0, protocol.CountLimit)
+	require.ErrorIs(t, r.Take(0), protocol.ErrTooMany)
+	require.Equal(t, protocol.CountLimit, r.Count(0), "and undoes the attempt")
+}
+
+func TestRowClearKeepsTheSequenceMoving(t *testing.T) {
+	r := Row{memory(64)}
+	for i := 0; i < 3; i++ {
+		require.NoError(t, r.Take(1))
+	}
+	before := r.Load(1)
+	r.Clear(1)
+	require.Zero(t, r.Count(1))
+	require.Greater(t, r.Load(1), before)
+}
+
+func BenchmarkTakeDrop(b *testing.B) {
+	r := Row{memory(64)}
+	for i := 0; i < b.N; i++ {
+		r.Take(3)
+		r.Drop(3)
+	}
+}
+
+func BenchmarkAllocRecycle(b *testing.B) {
+	for _, attached := range []int{2, 8, 64, 256} {
+		b.Run("rows="+itoa(attached), func(b *testing.B) {
+			w := newWorld(b, attached, 1<<30)
+			b.ResetTimer()
+			for i := 0; i < b.N; i++ {
+				s, err := w.pool.Alloc(4096)
+				if err != nil {
+					b.Fatal(err)
+				}
+				w.drop(s)
+			}
+		})
+	}
+}
+
+func itoa(n int) string {
+	if n < 10 {
+		return string(rune('0' + n))
+	}
+	return itoa(n/10) + itoa(n%10)
+}

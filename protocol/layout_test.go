@@ -1,0 +1,194 @@
+package protocol_test
+
+import (
+	"math"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFieldsLieAlignedAndApart(t *testing.T) {
+	for _, s := range structs {
+		end := 0
+		for _, f := range s.Fields {
+			assert.GreaterOrEqual(t, f.Offset, end, "%s.%s overlaps", s.Name, f.Name)
+			end = f.Offset + f.Width
+			if structNamed(f.Type) == nil {
+				assert.Zero(t, f.Offset%widthOf(f.Type), "%s.%s is not aligned", s.Name, f.Name)
+			}
+		}
+		assert.LessOrEqual(t, end, s.Size, s.Name)
+		assert.Zero(t, s.Size%s.Align, s.Name)
+	}
+}
+
+func TestPartsOfFilesLieApart(t *testing.T) {
+	for _, f := range sharedFiles {
+		end := 0
+		for _, p := range f.Parts {
+			assert.GreaterOrEqual(t, p.Offset, end, "%s.%s overlaps", f.Name, p.Name)
+			end = p.Offset + p.Count*p.Stride
+			if s := structNamed(p.Type); s != nil && !s.Varies {
+				assert.Equal(t, s.Size, p.Stride, "%s.%s", f.Name, p.Name)
+			}
+		}
+		if f.Bytes > 0 {
+			assert.LessOrEqual(t, end, f.Bytes, f.Name)
+			assert.Zero(t, f.Bytes%protocol.PageBytes, f.Name)
+		}
+	}
+}
+
+func TestWordsPartsLieApart(t *testing.T) {
+	for _, w := range words {
+		var used uint64
+		for _, p := range w.Parts {
+			mask := uint64(math.MaxUint64) >> (64 - p.Bits) << p.Shift
+			assert.Zero(t, used&mask, "%s.%s overlaps", w.Name, p.Name)
+			used |= mask
+		}
+	}
+}
+
+func TestMagicsAreTheirText(t *testing.T) {
+	b := make([]byte, 8)
+	putNumber(b, protocol.Magic)
+	assert.Equal(t, "BATON\x00v1", string(b))
+	putNumber(b, protocol.SpillMagic)
+	assert.Equal(t, "BATSPILL", string(b))
+}
+
+func TestSlotsHoldDepthAndOneMore(t *testing.T) {
+	for depth := uint32(0); depth <= protocol.MaxDepth; depth++ {
+		n := protocol.Slots(depth)
+		require.Zero(t, n&(n-1), "depth %d", depth)
+		require.Greater(t, n, depth)
+		require.GreaterOrEqual(t, n, uint32(2))
+		if n > 2 {
+			require.LessOrEqual(t, n/2, depth, "depth %d: half would do", depth)
+		}
+	}
+	assert.Equal(t, protocol.Slots(protocol.MaxDepth), protocol.Slots(math.MaxUint32))
+}
+
+func TestStrideHoldsDescription(t *testing.T) {
+	for _, d := range []uint32{0, 1, 63, 64, 65, 1024, protocol.MaxDescription} {
+		n := protocol.Stride(d)
+		assert.Zero(t, n%64)
+		assert.GreaterOrEqual(t, n, protocol.SlotSize+d)
+		assert.Less(t, n, protocol.SlotSize+d+64)
+	}
+	assert.Equal(t, protocol.Stride(protocol.MaxDescription), protocol.Stride(math.MaxUint32))
+}
+
+func TestLaneOfLargestTopicFitsInItsSessionFile(t *testing.T) {
+	assert.Equal(t, uint64(4096), protocol.LaneBytes(2, 128))
+	assert.Equal(t, uint64(8192), protocol.LaneBytes(2, 1984+64))
+	assert.Equal(t, uint64(protocol.LaneSlotsAt+protocol.Slots(protocol.MaxDepth)*protocol.Stride(1024)+4095)&^4095,
+		protocol.LaneBytes(protocol.Slots(protocol.MaxDepth), protocol.Stride(1024)))
+	assert.Greater(t, protocol.LaneBytes(math.MaxUint32, math.MaxUint32), uint64(math.MaxUint32), "computed in 64 bits")
+}
+
+func TestGroupFileHoldsAnAreaForEachLane(t *testing.T) {
+	assert.Equal(t, uint64(128), protocol.GroupAreaBytes(8))
+	assert.Equal(t, uint64(128), protocol.GroupAreaBytes(2))
+	n := protocol.GroupBytes(16)
+	assert.Zero(t, n%protocol.PageBytes)
+	assert.GreaterOrEqual(t, n, protocol.GroupAreas+protocol.MaxLanes*protocol.GroupAreaBytes(16))
+}
+
+func TestClaimAndHintSplitToWhatWasPacked(t *testing.T) {
+	const most = 1<<52 - 1
+	for _, number := range []uint64{0, 1, most} {
+		n, member, state := protocol.SplitClaim(protocol.ClaimWord(number, 255, protocol.ClaimDone))
+		assert.Equal(t, []any{number, uint8(255), uint8(protocol.ClaimDone)}, []any{n, member, state})
+		n, version := protocol.SplitHint(protocol.HintWord(number, 4095))
+		assert.Equal(t, []any{number, uint16(4095)}, []any{n, version})
+	}
+	_, version := protocol.SplitHint(protocol.HintWord(7, 4096))
+	assert.Zero(t, version, "the version wraps and leaves the number alone")
+}
+
+func TestTakeAndDropMoveSequenceAndCount(t *testing.T) {
+	w := protocol.Take + protocol.Take + protocol.Drop
+	assert.Equal(t, uint64(1), w&protocol.CountMask)
+	assert.Equal(t, uint64(3), w>>protocol.CountBits)
+}
+
+var (
+	docSection = regexp.MustCompile(`\*\*(\w+)\*\*|### (Bell|Group) file`)
+	docField   = regexp.MustCompile("`(u8|u16|u32|u64|i32|i64|char)(?:\\[(\\d+)\\])? (\\w+)(?:\\[(\\w+)\\])? @(0x[0-9a-f]+|\\d+)`")
+)
+
+// The prose is what people write clients from, so it must say what the code does.
+func TestDocumentedFieldsAreThoseOfTheLayout(t *testing.T) {
+	text, err := os.ReadFile("../docs/protocol.md")
+	require.NoError(t, err)
+	documented := map[string]bool{}
+	for _, line := range strings.Split(string(text), "\n") {
+		marks := docSection.FindAllStringSubmatchIndex(line, -1)
+		for i, m := range marks {
+			end := len(line)
+			if i+1 < len(marks) {
+				end = marks[i+1][0]
+			}
+			name := "BellFile"
+			if m[2] >= 0 {
+				name = line[m[2]:m[3]]
+			}
+			checkDocumented(t, documented, name, line[m[0]:end])
+		}
+		if strings.Contains(line, "`u64 hint @0`") {
+			checkDocumented(t, documented, "GroupArea", line)
+		}
+	}
+	for _, s := range structs {
+		if s.Name == "LeaseRecord" || s.Name == "FrameHead" { // the broker's alone; drawn, without offsets
+			continue
+		}
+		for _, f := range s.Fields {
+			if structNamed(f.Type) == nil {
+				assert.True(t, documented[s.Name+"."+f.Name], "%s.%s is not in docs/protocol.md", s.Name, f.Name)
+			}
+		}
+	}
+}
+
+func checkDocumented(t *testing.T, documented map[string]bool, name, text string) {
+	s := structNamed(name)
+	if s == nil {
+		return
+	}
+	for _, m := range docField.FindAllStringSubmatch(text, -1) {
+		field, count := m[3], 1
+		if strings.HasPrefix(field, "0x") {
+			field = "magic"
+		}
+		for _, n := range []string{m[2], m[4]} {
+			if i, err := strconv.Atoi(n); err == nil {
+				count = i
+			}
+		}
+		if m[4] == "ndim" { // begins what varies
+			assert.Equal(t, strconv.Itoa(s.Size), m[5], "%s.%s", name, field)
+			continue
+		}
+		at, err := strconv.ParseInt(m[5], 0, 64)
+		require.NoError(t, err)
+		found := false
+		for _, f := range s.Fields {
+			if f.Name == field {
+				found = true
+				assert.Equal(t, []any{m[1], int(at), count}, []any{f.Type, f.Offset, f.Count}, "%s.%s", name, field)
+			}
+		}
+		assert.True(t, found, "docs/protocol.md has %s.%s, which is not in the layout", name, field)
+		documented[name+"."+field] = true
+	}
+}

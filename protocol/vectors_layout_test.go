@@ -1,0 +1,459 @@
+package protocol_test
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
+)
+
+// fieldSpec is one field of a structure. Type is u8, u16, u32, u64, i32, i64,
+// char, or the name of another structure; Count more than 1 is an array. An
+// array of u8 stands as hex in the vectors, one of char as text, 64-bit numbers
+// as decimal strings, an array of structures as an object of those not zero.
+type fieldSpec struct {
+	Name   string `json:"name"`
+	Type   string `json:"type"`
+	Offset int    `json:"offset"`
+	Width  int    `json:"width"` // bytes, of all elements
+	Count  int    `json:"count"`
+}
+
+// structSpec is a structure, or the fixed begin of one whose length varies.
+type structSpec struct {
+	Name   string      `json:"name"`
+	Size   int         `json:"size"`
+	Align  int         `json:"align"`
+	Varies bool        `json:"varies"`
+	Fields []fieldSpec `json:"fields"`
+}
+
+func (s *structSpec) field(name, typ string, offset int, count ...int) *structSpec {
+	f := fieldSpec{Name: name, Type: typ, Offset: offset, Count: 1}
+	if len(count) > 0 {
+		f.Count = count[0]
+	}
+	f.Width = f.Count * widthOf(typ)
+	s.Fields = append(s.Fields, f)
+	return s
+}
+
+func widthOf(typ string) int {
+	switch typ {
+	case "u8", "char":
+		return 1
+	case "u16":
+		return 2
+	case "u32", "i32":
+		return 4
+	case "u64", "i64":
+		return 8
+	}
+	if s := structNamed(typ); s != nil {
+		return s.Size
+	}
+	panic("unknown type " + typ)
+}
+
+var structs []*structSpec
+
+func structNamed(name string) *structSpec {
+	for _, s := range structs {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+func fixed(name string, size int) *structSpec {
+	s := &structSpec{Name: name, Size: size, Align: 8}
+	structs = append(structs, s)
+	return s
+}
+
+func varies(name string, size int) *structSpec {
+	s := fixed(name, size)
+	s.Varies = true
+	return s
+}
+
+func init() {
+	fixed("FileHead", protocol.HeadSize).
+		field("magic", "u64", protocol.HeadMagic).
+		field("layout", "u32", protocol.HeadLayout).
+		field("role", "u32", protocol.HeadRole).
+		field("instance", "u8", protocol.HeadInstance, 16).
+		field("serial", "u64", protocol.HeadSerial).
+		field("slot", "u32", protocol.HeadSlot).
+		field("flags", "u32", protocol.HeadFlags).
+		field("bytes", "u64", protocol.HeadBytes)
+	fixed("SessionRecord", protocol.SessionRecordSize).
+		field("serial", "u64", protocol.SessionSerial).
+		field("state", "u32", protocol.SessionState).
+		field("pid", "u32", protocol.SessionPID).
+		field("start_time", "u64", protocol.SessionStartTime).
+		field("uid", "u32", protocol.SessionUID).
+		field("language", "u32", protocol.SessionLanguage).
+		field("secret_hash", "u8", protocol.SessionSecretHash, 16).
+		field("connected_at", "u64", protocol.SessionConnected).
+		field("pid_ns", "u64", protocol.SessionPIDNS).
+		field("name", "char", protocol.SessionName, protocol.SessionNameBytes).
+		field("namespace", "char", protocol.SessionNamespace, protocol.SessionNamespaceBytes)
+	fixed("ChunkRecord", protocol.ChunkRecordSize).
+		field("serial", "u64", protocol.ChunkSerial).
+		field("owner_serial", "u64", protocol.ChunkOwnerSerial).
+		field("owner", "u32", protocol.ChunkOwner).
+		field("segment", "u32", protocol.ChunkSegment).
+		field("offset", "u64", protocol.ChunkOffset).
+		field("bytes", "u64", protocol.ChunkBytes).
+		field("segment_serial", "u64", protocol.ChunkSegmentSerial).
+		field("epoch", "u64", protocol.ChunkEpoch).
+		field("attached", "u64", protocol.ChunkAttached, protocol.BitmapWords)
+	fixed("SegmentRecord", protocol.SegmentRecordSize).
+		field("serial", "u64", protocol.SegmentSerial).
+		field("bytes", "u64", protocol.SegmentBytes).
+		field("kind", "u32", protocol.SegmentKind).
+		field("owner", "u32", protocol.SegmentOwner).
+		field("owner_serial", "u64", protocol.SegmentOwnerSerial).
+		field("state", "u32", protocol.SegmentState).
+		field("device_type", "i32", protocol.SegmentDeviceType).
+		field("device_id", "i32", protocol.SegmentDeviceID).
+		field("made_at", "u64", protocol.SegmentMadeAt)
+	fixed("LeaseRecord", protocol.LeaseRecordSize).
+		field("id", "u64", protocol.LeaseID).
+		field("expires", "u64", protocol.LeaseExpires).
+		field("session", "u64", protocol.LeaseSession).
+		field("serial", "u64", protocol.LeaseSerial).
+		field("generation", "u64", protocol.LeaseGeneration).
+		field("index", "u32", protocol.LeaseIndex).
+		field("flags", "u32", protocol.LeaseFlags).
+		field("bundle", "u64", protocol.LeaseBundle)
+	fixed("GroupRecord", protocol.GroupRecordSize).
+		field("id", "u64", protocol.GroupID).
+		field("members", "u32", protocol.GroupMembers).
+		field("flags", "u32", protocol.GroupFlags).
+		field("name", "char", protocol.GroupName, protocol.GroupNameBytes)
+	fixed("LaneRecord", protocol.LaneRecordSize).
+		field("serial", "u64", protocol.LaneRecordSerial).
+		field("offset", "u64", protocol.LaneRecordOffset).
+		field("slot", "u32", protocol.LaneRecordSlot).
+		field("state", "u32", protocol.LaneRecordState).
+		field("sender", "u64", protocol.LaneRecordSender)
+	fixed("TopicRecord", protocol.TopicRecordSize).
+		field("version", "u64", protocol.TopicVersion).
+		field("id", "u64", protocol.TopicID).
+		field("state", "u32", protocol.TopicState).
+		field("kind", "u32", protocol.TopicKind).
+		field("flags", "u32", protocol.TopicFlags).
+		field("depth", "u32", protocol.TopicDepth).
+		field("slots", "u32", protocol.TopicSlots).
+		field("stride", "u32", protocol.TopicStride).
+		field("nlanes", "u32", protocol.TopicLaneCount).
+		field("ngroups", "u32", protocol.TopicGroupCount).
+		field("made_at", "u64", protocol.TopicMadeAt).
+		field("linger", "u64", protocol.TopicLinger).
+		field("waiters", "u64", protocol.TopicWaiters, protocol.BitmapWords).
+		field("name", "char", protocol.TopicName, protocol.TopicNameBytes).
+		field("namespace", "char", protocol.TopicNamespace, 64).
+		field("creator", "char", protocol.TopicCreator, 64).
+		field("token", "u8", protocol.TopicToken, 16).
+		field("groups", "GroupRecord", protocol.TopicGroups, protocol.MaxGroups).
+		field("lanes", "LaneRecord", protocol.TopicLanes, protocol.MaxLanes)
+	fixed("StorageEntry", protocol.EntrySize).
+		field("offset", "u64", protocol.EntryOffset).
+		field("bytes", "u64", protocol.EntryBytes).
+		field("generation", "u64", protocol.EntryGeneration).
+		field("made_at", "u64", protocol.EntryMadeAt)
+	varies("Lane", protocol.LaneSlotsAt).
+		field("topic_id", "u64", protocol.LaneTopicID).
+		field("slots", "u32", protocol.LaneSlots).
+		field("stride", "u32", protocol.LaneStride).
+		field("head", "u64", protocol.LaneHead)
+	varies("Slot", protocol.SlotSize).
+		field("seq", "u64", protocol.SlotSeq).
+		field("stamp", "u64", protocol.SlotStamp).
+		field("flags", "u32", protocol.SlotFlags).
+		field("nref", "u16", protocol.SlotNref).
+		field("tensors", "u16", protocol.SlotTensors).
+		field("bytes", "u64", protocol.SlotBytes).
+		field("body", "u32", protocol.SlotBody)
+	fixed("Ref", protocol.RefSize).
+		field("serial", "u64", protocol.RefSerial).
+		field("generation", "u64", protocol.RefGeneration).
+		field("index", "u32", protocol.RefIndex).
+		field("zero", "u32", protocol.RefIndex+4)
+	varies("Spill", protocol.SpillSize).
+		field("magic", "u64", protocol.SpillMagicAt).
+		field("nref", "u32", protocol.SpillNref).
+		field("body", "u32", protocol.SpillBody)
+	varies("Body", protocol.BodySize).
+		field("tensors", "u32", protocol.BodyTensors).
+		field("table", "u32", protocol.BodyTable).
+		field("tree", "u32", protocol.BodyTree).
+		field("meta", "u32", protocol.BodyMeta)
+	varies("TensorDesc", protocol.DescShape).
+		field("size", "u16", protocol.DescSize).
+		field("ref", "u16", protocol.DescRef).
+		field("code", "u8", protocol.DescCode).
+		field("bits", "u8", protocol.DescBits).
+		field("lanes", "u16", protocol.DescLanes).
+		field("ndim", "u16", protocol.DescNdim).
+		field("name", "u16", protocol.DescName).
+		field("flags", "u16", protocol.DescFlags).
+		field("zero", "u16", protocol.DescFlags+2).
+		field("device_type", "i32", protocol.DescDeviceType).
+		field("device_id", "i32", protocol.DescDeviceID).
+		field("offset", "u64", protocol.DescOffset)
+	fixed("BellFile", protocol.BellBytes).
+		field("head", "FileHead", 0).
+		field("bell", "u32", protocol.BellWord)
+	varies("GroupArea", protocol.GroupClaims).
+		field("hint", "u64", protocol.GroupHint).
+		field("start", "u64", protocol.GroupStart)
+	frame := fixed("FrameHead", protocol.FrameHead).
+		field("length", "u32", protocol.FrameLength).
+		field("fds", "u16", protocol.FrameFDs).
+		field("zero", "u16", protocol.FrameZero)
+	frame.Align = 4
+}
+
+// part is one table or word of a shared file.
+type part struct {
+	Name   string `json:"name"`
+	Type   string `json:"type"` // u32, u64, a structure, or a number of bytes that vary
+	Offset int    `json:"offset"`
+	Count  int    `json:"count"`
+	Stride int    `json:"stride"`
+}
+
+type fileSpec struct {
+	Name  string `json:"name"`
+	Role  int    `json:"role"`
+	Bytes int    `json:"bytes"` // 0: varies
+	Parts []part `json:"parts"`
+}
+
+var sharedFiles = []fileSpec{
+	{"broker", protocol.RoleBroker, protocol.BrokerBytes, []part{
+		{"head", "FileHead", 0, 1, protocol.HeadSize},
+		{"sessions", "SessionRecord", protocol.BrokerSessions, protocol.MaxSessions, protocol.SessionRecordSize},
+		{"chunks", "ChunkRecord", protocol.BrokerChunks, protocol.MaxChunks, protocol.ChunkRecordSize},
+		{"segments", "SegmentRecord", protocol.BrokerSegments, protocol.MaxSegments, protocol.SegmentRecordSize},
+		{"leases", "LeaseRecord", protocol.BrokerLeases, protocol.MaxLeases, protocol.LeaseRecordSize},
+		{"topics", "TopicRecord", protocol.BrokerTopics, protocol.MaxTopics, protocol.TopicRecordSize},
+	}},
+	{"session", protocol.RoleSession, protocol.SessionBytes, []part{
+		{"head", "FileHead", 0, 1, protocol.HeadSize},
+		{"parked", "u64", protocol.SessionParked, 1, 8},
+		{"trace_on", "u32", protocol.SessionTraceOn, 1, 4},
+		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},
+		{"entries", "StorageEntry", protocol.SessionEntries, protocol.MaxStorages, protocol.EntrySize},
+		{"traces", "char", protocol.SessionTraces, protocol.MaxStorages, protocol.TraceSize},
+		{"lanes", "bytes", protocol.SessionLanes, protocol.SessionBytes - protocol.SessionLanes, 1},
+	}},
+	{"bell", protocol.RoleBell, protocol.BellBytes, []part{
+		{"head", "FileHead", 0, 1, protocol.HeadSize},
+		{"bell", "u32", protocol.BellWord, 1, 4},
+	}},
+	{"group", protocol.RoleGroup, 0, []part{
+		{"head", "FileHead", 0, 1, protocol.HeadSize},
+		{"areas", "GroupArea", protocol.GroupAreas, protocol.MaxLanes, 0},
+	}},
+}
+
+// bitsSpec is a number that stands in some bits of a word.
+type bitsSpec struct {
+	Name  string `json:"name"`
+	Shift int    `json:"shift"`
+	Bits  int    `json:"bits"`
+}
+
+type wordSpec struct {
+	Name  string     `json:"name"`
+	Parts []bitsSpec `json:"parts"`
+}
+
+var words = []wordSpec{
+	{"RowWord", []bitsSpec{{"sequence", protocol.CountBits, 64 - protocol.CountBits}, {"count", 0, protocol.CountBits}}},
+	{"ClaimWord", []bitsSpec{{"number", 12, 52}, {"member", 4, 8}, {"state", 0, 4}}},
+	{"HintWord", []bitsSpec{{"number", 12, 52}, {"version", 0, 12}}},
+	{"Generation", []bitsSpec{{"generation", 0, 52}, {"retiring", 63, 1}}},
+}
+
+type layoutFile struct {
+	Protocol  int               `json:"protocol"`
+	Layout    int               `json:"layout"`
+	Constants map[string]string `json:"constants"` // decimal
+	Files     []fileSpec        `json:"files"`
+	Words     []wordSpec        `json:"words"`
+	Structs   []*structSpec     `json:"structs"`
+}
+
+func currentLayout(t *testing.T) layoutFile {
+	return layoutFile{protocol.Version, protocol.Layout, constants(t, "layout.go", "messages.go", "handle.go", "tuple.go", "names.go", "value.go", "body.go", "refs.go", "json.go"),
+		sharedFiles, words, structs}
+}
+
+// constants evaluates every exported number in these source files, so that
+// none can be added without standing in the vectors.
+func constants(t *testing.T, files ...string) map[string]string {
+	t.Helper()
+	set := token.NewFileSet()
+	var parsed []*ast.File
+	for _, name := range files {
+		f, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		var decls []ast.Decl
+		for _, d := range f.Decls {
+			if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
+				decls = append(decls, d)
+			}
+		}
+		f.Decls, f.Imports = decls, nil
+		parsed = append(parsed, f)
+	}
+	pkg, err := (&types.Config{}).Check("protocol", set, parsed, nil)
+	require.NoError(t, err)
+	out := map[string]string{}
+	for _, name := range pkg.Scope().Names() {
+		c, ok := pkg.Scope().Lookup(name).(*types.Const)
+		if ok && c.Exported() && c.Val().Kind() == constant.Int {
+			out[name] = c.Val().ExactString()
+		}
+	}
+	return out
+}
+
+// fieldValues is a structure's content as the vectors have it.
+type fieldValues map[string]any
+
+// read takes the fields of a structure out of its bytes, which may end early:
+// what is missing is zero.
+func (s *structSpec) read(b []byte) fieldValues {
+	if len(b) < s.Size {
+		b = append(append([]byte(nil), b...), make([]byte, s.Size-len(b))...)
+	}
+	out := fieldValues{}
+	for _, f := range s.Fields {
+		out[f.Name] = f.read(b[f.Offset : f.Offset+f.Width])
+	}
+	return out
+}
+
+func (f *fieldSpec) read(b []byte) any {
+	switch {
+	case f.Type == "char":
+		return strings.TrimRight(string(b), "\x00")
+	case f.Type == "u8" && f.Count > 1:
+		return hex.EncodeToString(b)
+	}
+	if s := structNamed(f.Type); s != nil {
+		if f.Count == 1 {
+			return map[string]any(s.read(b))
+		}
+		some := map[string]any{}
+		for i := range f.Count {
+			if x := b[i*s.Size : (i+1)*s.Size]; !zero(x) {
+				some[strconv.Itoa(i)] = map[string]any(s.read(x))
+			}
+		}
+		return some
+	}
+	w := widthOf(f.Type)
+	if f.Count == 1 {
+		return number(f.Type, b)
+	}
+	list := []any{}
+	for i := range f.Count {
+		list = append(list, number(f.Type, b[i*w:]))
+	}
+	return list
+}
+
+func number(typ string, b []byte) any {
+	switch typ {
+	case "u8":
+		return json.Number(strconv.FormatUint(uint64(b[0]), 10))
+	case "u16":
+		return json.Number(strconv.FormatUint(uint64(binary.LittleEndian.Uint16(b)), 10))
+	case "u32":
+		return json.Number(strconv.FormatUint(uint64(binary.LittleEndian.Uint32(b)), 10))
+	case "i32":
+		return json.Number(strconv.FormatInt(int64(int32(binary.LittleEndian.Uint32(b))), 10))
+	case "u64":
+		return strconv.FormatUint(binary.LittleEndian.Uint64(b), 10)
+	case "i64":
+		return strconv.FormatInt(int64(binary.LittleEndian.Uint64(b)), 10)
+	}
+	panic("unknown type " + typ)
+}
+
+// write puts values into the bytes of a structure; a name that is no field of it
+// is a mistake of the caller.
+func (s *structSpec) write(b []byte, values fieldValues) {
+	left := len(values)
+	for _, f := range s.Fields {
+		v, ok := values[f.Name]
+		if !ok {
+			continue
+		}
+		left--
+		f.write(b[f.Offset:f.Offset+f.Width], v)
+	}
+	if left != 0 {
+		panic(fmt.Sprintf("%s has no such field: %v", s.Name, values))
+	}
+}
+
+func (f *fieldSpec) write(b []byte, v any) {
+	switch v := v.(type) {
+	case string:
+		copy(b, v)
+	case [16]byte:
+		copy(b, v[:])
+	case []uint64:
+		for i, n := range v {
+			binary.LittleEndian.PutUint64(b[8*i:], n)
+		}
+	case fieldValues:
+		structNamed(f.Type).write(b, v)
+	case map[int]fieldValues:
+		s := structNamed(f.Type)
+		for i, x := range v {
+			s.write(b[i*s.Size:(i+1)*s.Size], x)
+		}
+	case uint64:
+		putNumber(b, v)
+	case int:
+		putNumber(b, uint64(int64(v)))
+	default:
+		panic(fmt.Sprintf("%s: cannot write %T", f.Name, v))
+	}
+}
+
+func putNumber(b []byte, n uint64) {
+	for i := range b {
+		b[i] = byte(n >> (8 * i))
+	}
+}
+
+func zero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
