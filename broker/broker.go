@@ -68,9 +68,10 @@ type Broker struct {
 	orphans   map[*segment]struct{}
 	adopted   map[*topic]int // lanes
 	free      handles.FreeTest
+	mirror    *mirror // nil while nobody mirrors
 
-	extra map[string]func() any // parts of status that others add
-	taking *takeover            // while the broker waits for the clients of a dead one
+	extra  map[string]func() any // parts of status that others add
+	taking *takeover             // while the broker waits for the clients of a dead one
 }
 
 // New makes a broker: takes the runtime directory's lock, makes the shared
@@ -164,6 +165,8 @@ func (b *Broker) useBrokerFile(m mapped) {
 // topics and groups, so that nothing is ever mistaken for its predecessor.
 func (b *Broker) serial() uint64 { return b.file.Add64(brokerSerial, 1) }
 
+func (b *Broker) lastSerial() uint64 { return b.file.Load64(brokerSerial) }
+
 // ID is the broker's instance, the `host` of its handles.
 func (b *Broker) ID() string { return b.id }
 
@@ -217,6 +220,7 @@ func (b *Broker) stop(err error) {
 // are kept where files can keep them. The mutex is held.
 func (b *Broker) tearDown(clean bool) {
 	b.closing = true
+	b.mirror = nil // it looks, under the lock, before it touches a page
 	if b.listener != nil {
 		b.listener.Close()
 		b.removeSocket()

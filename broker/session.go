@@ -161,7 +161,11 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) {
 		defer b.mu.Unlock()
 		if !s.ended && !b.closing {
 			b.log.Info("process ended", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+			c := s.conn
 			b.bury(s)
+			if c != nil {
+				c.finish()
+			}
 		}
 	}()
 }

@@ -44,6 +44,7 @@ type topic struct {
 	lingering *alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
 	name      *name  // of kind name
+	mirrored  bool   // somebody on NATS gets its tuples
 }
 
 // member is what one session is in a topic.
@@ -174,6 +175,9 @@ func (b *Broker) changed(t *topic) {
 	b.file.Add64(topicAt(t.index)+protocol.TopicVersion, 1)
 	t.seen = 0
 	b.ringAll(t)
+	if b.mirror != nil {
+		shm.WakeBell(b.own.bell.region)
+	}
 }
 
 // ringAll wakes every session that reads or writes in the topic.
@@ -189,6 +193,9 @@ func (b *Broker) removeTopic(t *topic) {
 	t.lingering.cancel()
 	for _, l := range t.lanes {
 		b.dropLane(l)
+	}
+	if t.name != nil && t.name.lane != nil {
+		b.nameRoom.give(t.name.lane.offset)
 	}
 	for _, g := range t.groups {
 		if g != nil {
@@ -210,25 +217,22 @@ func (b *Broker) removeTopic(t *topic) {
 
 // leftAlone decides what happens to a topic that nobody has open any more.
 func (b *Broker) leftAlone(t *topic) {
-	if len(t.members) > 0 {
+	if b.topics[t.index] != t {
+		return
+	}
+	switch {
+	case len(t.members) > 0:
 		t.lingering.cancel()
 		t.lingering = nil
-		return
-	}
-	if t.kind == protocol.TopicKindName {
-		if t.name.refs == nil {
+	case t.kind == protocol.TopicKindName:
+		if !t.name.set {
 			b.removeTopic(t)
 		}
-		return
-	}
-	if t.lingering != nil {
-		return
-	}
-	if t.closed && len(t.lanes) == 0 || t.linger == 0 {
+	case t.closed && len(t.lanes) == 0 || t.linger == 0:
 		b.removeTopic(t)
-		return
+	case t.lingering == nil:
+		t.lingering = b.after(t.linger, func() { b.removeTopic(t) })
 	}
-	t.lingering = b.after(t.linger, func() { b.removeTopic(t) })
 }
 
 // findTopic finds a topic that the session takes part in.

@@ -78,6 +78,7 @@ func (c *Client) reconnect() bool {
 			close(c.lost)
 			c.lost = make(chan struct{})
 			c.mu.Unlock()
+			c.epoch.Add(1)
 			c.hub.wakeAll()
 			return true
 		}

@@ -100,7 +100,20 @@ func (b *Bundle) Tensor(name string) *Tensor {
 // Value returns the structure that was sent: nested map[string]any, []any,
 // protocol.ValueTuple, numbers, strings, bytes, with *Tensor leaves, lent.
 func (b *Bundle) Value() (any, error) {
-	return protocol.DecodeValue(b.tree, b.names, func(i int) (any, error) { return b.tensors[i], nil })
+	paths := make([]string, len(b.names))
+	for i := range b.names {
+		paths[i] = b.path(i)
+	}
+	return protocol.DecodeValue(b.tree, paths, func(i int) (any, error) { return b.tensors[i], nil })
+}
+
+// path is a tensor's name on the wire. The names of a flat bundle are keys,
+// those of a nested value are paths already.
+func (b *Bundle) path(i int) string {
+	if len(b.tree) > 0 || b.names[i] == "" {
+		return b.names[i]
+	}
+	return protocol.TensorPath(b.names[i])
 }
 
 // NumBytes returns the bytes of all tensors.

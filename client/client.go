@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +38,7 @@ type Client struct {
 	attached [protocol.MaxChunks]atomic.Pointer[attachment]
 	attachMu sync.Mutex // one goroutine attaches at a time
 
+	epoch     atomic.Uint64 // counts reconnections
 	handovers atomic.Uint64
 	bytesSent atomic.Uint64
 	background
@@ -150,8 +150,8 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 
 // Close ends the session. What was sent is still received; references held here
 // are dropped by the broker. Slices and DLPack tensors of this client stay
-// mapped, so that a late reader meets stale bytes and no fault, but mean nothing
-// any more.
+// mapped until the process ends, so that a late reader meets stale bytes and no
+// fault, but mean nothing any more.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -167,6 +167,7 @@ func (c *Client) Close() error {
 	ctl.close()
 	c.stopBackground()
 	c.hub.wakeAll()
+	c.closeFiles()
 	if isLost(err) {
 		err = nil // then death of the process, or its descriptor, says the same
 	}
@@ -240,5 +241,3 @@ func (c *Client) Stats() Stats {
 	c.mu.Unlock()
 	return s
 }
-
-func quoteNames(names []string) string { return strings.Join(names, ", ") }

@@ -107,7 +107,10 @@ func (m *Message) decode() error {
 		if err != nil {
 			return err
 		}
-		b.names[i], b.tensors[i] = d.Name, t
+		if len(b.tree) == 0 {
+			t.name = protocol.TensorKey(d.Name)
+		}
+		b.names[i], b.tensors[i] = t.name, t
 	}
 	m.meta = body.Meta
 	m.bundle = b

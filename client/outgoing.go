@@ -49,7 +49,7 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 	case *Bundle:
 		o.desc.Tree = v.tree
 		for i, t := range v.tensors {
-			if err := c.addTensor(o, t, v.names[i]); err != nil {
+			if err := c.addTensor(o, t, v.path(i)); err != nil {
 				return err
 			}
 		}

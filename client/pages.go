@@ -136,6 +136,37 @@ func (p *pages) sessionSerial(slot uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
 }
 
+// closeFiles closes every descriptor; mappings stay.
+func (c *Client) closeFiles() {
+	p := c.pages
+	for _, fd := range []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD} {
+		fd.Close()
+	}
+	p.peerMu.Lock()
+	for _, q := range p.old {
+		q.closeFiles()
+	}
+	p.peerMu.Unlock()
+	for i := range p.peers {
+		if q := p.peers[i].Load(); q != nil {
+			q.closeFiles()
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.segments {
+		s.CloseFiles()
+	}
+	for _, t := range c.topics {
+		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+	}
+}
+
+func (q *peer) closeFiles() {
+	q.fileFD.Close()
+	q.bellFD.Close()
+}
+
 // known returns a session's pages if they are mapped here.
 func (p *pages) known(slot uint32, serial uint64) *peer {
 	if slot >= protocol.MaxSessions {

@@ -26,6 +26,8 @@ const (
 type Reader struct {
 	t       *topic
 	number  uint64
+	tried   uint64 // version that was last asked for
+	epoch   uint64 // of the connection that was asked
 	member  uint8
 	groupID uint64
 	grouped bool
@@ -187,7 +189,32 @@ func (r *Reader) ready() bool {
 			return true
 		}
 	}
-	return r.view.version != r.t.version() || r.t.isClosed()
+	v := r.t.version()
+	return v != r.view.version && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
+}
+
+// finished tells that the topic is closed and nothing can come any more. With
+// redelivery an item that another has taken and not acknowledged may still come.
+func (r *Reader) finished() bool {
+	if !r.t.isClosed() {
+		return false
+	}
+	if !r.grouped || !r.t.info.Redeliver {
+		return true
+	}
+	for _, k := range r.cursors {
+		head := k.lane.Head()
+		first := uint64(1)
+		if n := k.lane.Slots(); head > n {
+			first = head - n + 1
+		}
+		for i := first; i <= head; i++ {
+			if !k.group.Done(i) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Receive returns the next message, waiting for it until ctx ends (ErrTimeout at
@@ -214,8 +241,10 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 		if r.closed {
 			return nil, errClosed("reader of " + r.t.title())
 		}
-		ended := r.t.isClosed() // before the look: what was sent earlier is seen
-		if r.view.version != r.t.version() {
+		ended := r.finished() // before the look: what was sent earlier is seen
+		if version := r.t.version(); r.view.version != version {
+			// While the broker is away the former view serves.
+			r.tried, r.epoch = version, r.t.c.epoch.Load()
 			v, err := r.t.current(ctx)
 			if err != nil {
 				if ended && protocolCode(err) == protocol.CodeNotFound {
@@ -236,11 +265,10 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 			}
 			return nil, nil
 		}
-		m, again, err := r.takeFrom(ctx, k, i, hint)
-		if err != nil || m != nil {
+		// Neither message nor error: somebody was faster. Look again.
+		if m, err := r.takeFrom(ctx, k, i, hint); err != nil || m != nil {
 			return m, err
 		}
-		_ = again
 	}
 }
 
@@ -306,21 +334,21 @@ func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
 
 // takeFrom takes message i and, in a group, claims it. Neither message nor error
 // means that somebody was faster: look again.
-func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Message, bool, error) {
+func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Message, error) {
 	c := r.t.c
 	m, ok, err := c.take(ctx, k.lane, i) // MODEL group:take-first
 	if err != nil && (isLost(err) || ctx.Err() != nil) {
-		return nil, false, err
+		return nil, err
 	}
 	if err != nil || !ok {
-		r.skip(k, i, hint, ok)
-		return nil, true, nil
+		r.skip(k, i, hint)
+		return nil, nil
 	}
 	if r.grouped {
 		acknowledge := r.t.info.Redeliver
 		if !k.group.Take(i, hint, r.member, acknowledge) {
 			m.Release()
-			return nil, true, nil
+			return nil, nil
 		}
 		if acknowledge {
 			group, member, t, lane := k.group, r.member, r.t, k.laneView
@@ -337,18 +365,20 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	m.Sender, m.Lost = k.Sender, k.lost
 	k.lost = 0
 	r.spin.arrived(sys.Monotonic())
-	return m, true, nil
+	return m, nil
 }
 
 // skip passes over a message that cannot be had: overwritten, withdrawn, or
-// malformed. In a group a malformed one is claimed, so that it blocks nobody.
-func (r *Reader) skip(k *cursor, i, hint uint64, there bool) {
+// malformed. In a group it is claimed, so that it blocks nobody; that fails, as
+// it should, when a faster member has taken it. An honest writer's message is
+// there until it is done with, so only a liar's can be lost here.
+func (r *Reader) skip(k *cursor, i, hint uint64) {
 	if !r.grouped {
 		k.lost++
 		k.next = i + 1
 		return
 	}
-	if there && k.group.Take(i, hint, r.member, false) {
+	if k.group.Take(i, hint, r.member, false) {
 		k.lost++
 		r.t.ringWriter(&k.laneView)
 	}

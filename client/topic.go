@@ -356,9 +356,10 @@ func (t *topic) room(ctx context.Context, v *peersView) (*peersView, error) {
 		if t.isClosed() {
 			return nil, errClosed("topic " + t.title())
 		}
-		version := v.version
+		// Not the view's version: while the broker is away that may lag behind.
+		version, epoch := t.version(), t.c.epoch.Load()
 		err := t.c.hub.wait(ctx, t.spin.budget(), func() bool {
-			return t.done(v, t.head+1-depth) || t.version() != version || t.isClosed()
+			return t.done(v, t.head+1-depth) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
 		})
 		if err != nil {
 			return nil, t.timeout(ctx, protocol.CodeFull, "no room for another message")

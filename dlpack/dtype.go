@@ -1,5 +1,7 @@
 package dlpack
 
+import "github.com/baton-ipc/baton/protocol"
+
 // TypeCode is DLDataTypeCode.
 type TypeCode uint8
 
@@ -80,26 +82,10 @@ var (
 	Handle64 = DType{CodeOpaqueHandle, 64, 1}
 )
 
-// dtypeNames is the whole list of accepted types; a code or a width that is
-// not in it is refused.
-var dtypeNames = map[DType]string{
-	Bool: "bool",
-	Int1: "int1", Int2: "int2", Int4: "int4", Int8: "int8", Int16: "int16", Int32: "int32", Int64: "int64",
-	Uint1: "uint1", Uint2: "uint2", Uint4: "uint4",
-	Uint8: "uint8", Uint16: "uint16", Uint32: "uint32", Uint64: "uint64",
-	Float16: "float16", Float32: "float32", Float64: "float64", Bfloat16: "bfloat16",
-	Complex32: "complex32", Complex64: "complex64", Complex128: "complex128",
-	Float8E3M4: "float8_e3m4", Float8E4M3: "float8_e4m3", Float8E4M3B11FNUZ: "float8_e4m3b11fnuz",
-	Float8E4M3FN: "float8_e4m3fn", Float8E4M3FNUZ: "float8_e4m3fnuz",
-	Float8E5M2: "float8_e5m2", Float8E5M2FNUZ: "float8_e5m2fnuz", Float8E8M0FNU: "float8_e8m0fnu",
-	Float6E2M3FN: "float6_e2m3fn", Float6E3M2FN: "float6_e3m2fn", Float4E2M1FN: "float4_e2m1fn",
-	Handle64: "handle64",
-}
-
-// acceptedBits says for each code which widths it can have. It is dtypeNames in a
-// form that costs no map look-up when exporting.
+// acceptedBits says for each code which widths it can have. It is
+// protocol.DTypeNames in a form that costs no map look-up when exporting.
 var acceptedBits = func() (t [CodeFloat4E2M1FN + 1][129]bool) {
-	for d := range dtypeNames {
+	for d := range protocol.DTypeNames {
 		t[d.Code][d.Bits] = true
 	}
 	return t

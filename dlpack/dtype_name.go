@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/baton-ipc/baton/protocol"
 )
 
 var dtypesByName = func() map[string]DType {
-	m := make(map[string]DType, len(dtypeNames))
-	for d, s := range dtypeNames {
-		m[s] = d
+	m := make(map[string]DType, len(protocol.DTypeNames))
+	for d, s := range protocol.DTypeNames {
+		m[s] = DType{TypeCode(d.Code), d.Bits, 1}
 	}
 	return m
 }()
@@ -49,15 +51,11 @@ func cutLanes(s string) (string, uint16, bool) {
 // String gives the name that ParseDType reads, or the three numbers of a type
 // that Check refuses.
 func (d DType) String() string {
-	base := DType{d.Code, d.Bits, 1}
-	name, ok := dtypeNames[base]
-	switch {
-	case !ok || d.Lanes == 0:
+	name, ok := protocol.DTypeName(uint8(d.Code), d.Bits, d.Lanes)
+	if !ok {
 		return fmt.Sprintf("dtype(code=%d,bits=%d,lanes=%d)", d.Code, d.Bits, d.Lanes)
-	case d.Lanes == 1:
-		return name
 	}
-	return name + "x" + strconv.Itoa(int(d.Lanes))
+	return name
 }
 
 // MarshalText writes the name; a type that Check refuses is an error.

@@ -219,7 +219,7 @@ type TopicOpenRequest struct {
 // TopicInfo tells what a topic is.
 type TopicInfo struct {
 	Topic       uint32  `json:"topic"`
-	ID          uint64  `json:"id"`
+	ID          uint64  `json:"topic_id"`
 	Name        string  `json:"name"`
 	Token       string  `json:"token,omitempty"`
 	Kind        string  `json:"kind"`
@@ -233,10 +233,11 @@ type TopicInfo struct {
 	Version     uint64  `json:"version"`
 }
 
-// TopicRef names an open topic.
+// TopicRef names an open topic. In the JSON the topic's number is topic_id: a
+// request stands beside its envelope, whose id is the request's.
 type TopicRef struct {
 	Topic uint32 `json:"topic"`
-	ID    uint64 `json:"id"`
+	ID    uint64 `json:"topic_id"`
 }
 
 // TopicWrite joins as a writer, with a lane ready at Offset of the own file.

@@ -57,6 +57,9 @@ func TensorPath(parts ...string) string {
 	return strings.Join(escaped, "/")
 }
 
+// TensorKey undoes TensorPath for a path of one part: the key of a flat dict.
+func TensorKey(path string) string { return unescapePath.Replace(path) }
+
 // flatKeys gives the keys of the dict that a message without a tree is, or nil
 // where the one unnamed tensor is the value itself.
 func flatKeys(code Code, names []string) ([]string, error) {

@@ -157,7 +157,7 @@ func groupCases() []structCase {
 		for i, c := range claims {
 			putNumber(b[protocol.GroupClaims+8*i:protocol.GroupClaims+8*i+8], c)
 		}
-		return exampleBytes(name, "GroupArea", b, groupTail(b, len(claims)))
+		return exampleBytes(name, "GroupArea", b, groupTail(b, groupSlots(len(b))))
 	}
 	return []structCase{
 		area("new", protocol.HintWord(0, 0), protocol.NoStart, 0, 0),

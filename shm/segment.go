@@ -124,6 +124,15 @@ func (s *Segment) FD() *sys.FD {
 	return s.ro
 }
 
+// CloseFiles closes the descriptors and keeps what is mapped.
+func (s *Segment) CloseFiles() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ro.Close()
+	s.rw.Close()
+	s.ro, s.rw = nil, nil
+}
+
 // Close unmaps and closes. Nobody may hold memory of it.
 func (s *Segment) Close() error {
 	s.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -127,20 +126,20 @@ func (e *embedded) options() (nats.Options, error) {
 	return o, nil
 }
 
-// stop ends the server. When ctx ends first, it goes on ending by itself.
-func (e *embedded) stop(ctx context.Context, log *slog.Logger) error {
+// stop ends the server and then calls ended. When ctx ends first, both happen later.
+func (e *embedded) stop(ctx context.Context, ended func()) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		e.srv.Shutdown()
 		e.srv.WaitForShutdown()
+		e.key.Wipe()
+		ended()
 	}()
 	select {
 	case <-done:
-		e.key.Wipe()
 		return nil
 	case <-ctx.Done():
-		log.Warn("the embedded NATS server is still ending")
 		return fmt.Errorf("stop the embedded NATS server: %w", ctx.Err())
 	}
 }

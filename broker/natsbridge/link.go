@@ -27,7 +27,7 @@ type link struct {
 	options nats.Options // checked; run adds the handlers
 	target  string       // addresses without secrets
 	log     *slog.Logger
-	onUp    func(nc *nats.Conn) // after each connect, before connected is seen
+	onUp    func() // after each connect
 	changed func()
 
 	connected  atomic.Bool
@@ -99,6 +99,7 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.IgnoreAuthErrorAbort = true // credentials are changed under us, some day
 	o.ReconnectBufSize = -1       // nothing old is sent after a reconnect
 	o.CustomDialer = &dialer{ctx: ctx, failed: l.note}
+	o.SkipHostLookup = true // the dialer does that, and can be stopped
 	o.CustomReconnectDelayCB = func(attempts int) time.Duration {
 		// The handlers tell of failed dials only, this error of refused greetings.
 		if nc := l.nc.Load(); nc != nil {
@@ -138,8 +139,8 @@ func (l *link) up(nc *nats.Conn) {
 	l.mu.Unlock()
 	l.nc.Store(nc)
 	l.maxPayload.Store(nc.MaxPayload())
-	l.onUp(nc)
 	l.connected.Store(true)
+	l.onUp()
 	l.log.Info("NATS connected", "url", url)
 	l.changed()
 }
@@ -207,8 +208,7 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 		d.failed(err)
 		return nil, err
 	}
-	c = &dialed{c, context.AfterFunc(d.ctx, func() { c.Close() })}
-	return c, nil
+	return &dialed{c, context.AfterFunc(d.ctx, func() { c.Close() })}, nil
 }
 
 // dialed forgets its part in the context when it is closed.

@@ -19,10 +19,11 @@ type layer struct {
 
 var layers = []layer{
 	{dir: "internal/sys", only: []string{}},
+	{dir: "internal/crashpoint", only: []string{}},
 	{dir: "protocol", only: []string{}},
 	{dir: "shm", only: []string{"protocol", "internal/sys", "internal/crashpoint"}},
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint"}},
-	{dir: "dlpack", only: []string{"internal/sys"}},
+	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
 	{dir: "client", never: []string{"broker"}},
 }

@@ -90,7 +90,7 @@ var samples = map[string][]sample{
 		{"allowed imports", files{
 			"shm/a.go":          ours("shm", "internal/sys", "shm/inner"),
 			"shm/inner/a.go":    ours("inner"),
-			"handles/a.go":      ours("handles", "shm", "protocol", "internal/sys"),
+			"handles/a.go":      ours("handles", "shm", "protocol", "internal/sys", "internal/crashpoint"),
 			"broker/a.go":       ours("broker", "handles", "internal/sys"),
 			"broker/a_test.go":  ours("broker_test", "client"),
 			"clientele/a.go":    ours("clientele", "broker"),
@@ -106,12 +106,13 @@ var samples = map[string][]sample{
 			// A ring of imports, which no compiler would take, must not hang the rule.
 			"internal/ring2/a.go": ours("ring2", "internal/ring", "client/inner"),
 		}, []string{"broker → internal/ring → internal/ring2 → client/inner"}},
-		{"shm imports handles", files{"shm/a.go": ours("shm", "handles")}, []string{"shm must not import handles: of this project it may import internal/sys"}},
+		{"shm imports handles", files{"shm/a.go": ours("shm", "handles")}, []string{"shm must not import handles: of this project it may import protocol, internal/sys, internal/crashpoint"}},
 		{"protocol imports dlpack", files{"protocol/a.go": ours("protocol", "dlpack")}, []string{"protocol must not import dlpack: of this project it may import nothing"}},
 		{"protocol imports internal/sys", files{"protocol/a.go": ours("protocol", "internal/sys")}, []string{"protocol must not import internal/sys"}},
 		{"handles imports broker", files{"handles/a.go": ours("handles", "broker")}, []string{"handles must not import broker"}},
 		{"client imports broker", files{"client/a.go": ours("client", "broker")}, []string{"client must not reach broker"}},
 		{"dlpack imports shm", files{"dlpack/a.go": ours("dlpack", "shm")}, []string{"dlpack must not import shm"}},
+		{"internal/crashpoint imports internal/sys", files{"internal/crashpoint/a.go": ours("crashpoint", "internal/sys")}, []string{"internal/crashpoint must not import internal/sys"}},
 		{"internal/sys imports shm", files{"internal/sys/a.go": ours("sys", "shm")}, []string{"internal/sys must not import shm"}},
 	},
 	"unix": {

@@ -1,0 +1,195 @@
+package broker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	careSoonest = 20 * time.Millisecond
+	careLatest  = 500 * time.Millisecond
+	// testsPerRound bounds how long the collector keeps the mutex.
+	testsPerRound = 1 << 14
+)
+
+// careSoon makes the broker look after what the dead left: storages that nobody
+// holds any more, messages that all have seen. It looks again and again while
+// there is any, less often while nothing changes.
+func (b *Broker) careSoon() {
+	if len(b.orphans) == 0 && len(b.adopted) == 0 {
+		return
+	}
+	b.careDelay = careSoonest
+	b.caretaker.cancel()
+	b.caretaker = b.after(b.careDelay, b.care)
+}
+
+func (b *Broker) care() {
+	b.caretaker = nil
+	progress := b.retireAdopted()
+	progress = b.collectOrphans() || progress
+	if len(b.orphans) == 0 && len(b.adopted) == 0 {
+		return
+	}
+	b.careDelay = min(2*b.careDelay, careLatest)
+	if progress {
+		b.careDelay = careSoonest
+	}
+	b.caretaker = b.after(b.careDelay, b.care)
+}
+
+// collectOrphans frees the segments of dead owners of which nothing is held.
+func (b *Broker) collectOrphans() (progress bool) {
+	budget := testsPerRound
+	for g := range b.orphans {
+		if budget <= 0 {
+			return true
+		}
+		free := true
+		for _, c := range g.chunks {
+			tested, found, all := b.collectChunk(c)
+			budget -= tested
+			progress = progress || found
+			free = free && all
+		}
+		if free {
+			b.log.Debug("freed a segment of an ended session", "segment", g.index, "bytes", g.bytes, "session", g.owner.serial)
+			b.freeSegmentNow(g)
+			progress = true
+		}
+	}
+	return progress
+}
+
+// collectChunk tests the storages of a dead owner's chunk that were not found
+// free before. With the owner dead nobody describes them anew, so free is for
+// good.
+func (b *Broker) collectChunk(c *chunk) (tested int, found, all bool) {
+	p := c.segment.owner
+	test := b.free
+	test.Entries = p.entries
+	all = true
+	for i := range uint32(protocol.ChunkIndices) {
+		if c.free[i/64]>>(i%64)&1 != 0 {
+			continue
+		}
+		if tested == 0 {
+			// The test writes here: where the owner died before it reserved its
+			// entries, this must not be what runs out of memory.
+			if at, n := entryPart(c.index); p.session.fd.Reserve(at, n) != nil {
+				return 1, false, false
+			}
+		}
+		tested++
+		if _, free := test.Recycle(c.index*protocol.ChunkIndices + i); free {
+			c.free[i/64] |= 1 << (i % 64)
+			found = true
+		} else {
+			all = false
+		}
+	}
+	return tested, found, all
+}
+
+// retireAdopted lets go of what the dead sent and nobody needs any more.
+func (b *Broker) retireAdopted() (progress bool) {
+	for t := range b.adopted {
+		if t.kind == protocol.TopicKindQueue || b.moved(t) {
+			progress = b.retireIn(t) || progress
+		}
+	}
+	return progress
+}
+
+// moved tells whether anything was sent since the last look. For a lossless
+// topic with groups it cannot tell: what counts there is what was taken.
+func (b *Broker) moved(t *topic) bool {
+	if t.lossless {
+		for _, g := range t.groups {
+			if g != nil {
+				return true
+			}
+		}
+	}
+	sum := uint64(1)
+	for _, l := range t.lanes {
+		sum += l.view.Head()
+	}
+	was := t.seen
+	t.seen = sum
+	return was != sum
+}
+
+// retireIn retires messages of a topic's adopted lanes: of a queue those that
+// are done, else those that every group is done with and that depth newer ones
+// follow, by stamp, in all lanes together.
+func (b *Broker) retireIn(t *topic) (progress bool) {
+	newest := uint64(0)
+	if t.kind != protocol.TopicKindQueue {
+		newest = t.oldestKept()
+	}
+	left := false
+	for _, l := range t.lanes {
+		if l.state != protocol.LaneAdopted {
+			continue
+		}
+		for i := range l.kept {
+			if t.kind != protocol.TopicKindQueue && l.view.Stamp(i) >= newest || !l.doneByAll(i) {
+				continue
+			}
+			b.retire(l, i)
+			progress = true
+		}
+		if len(l.kept) == 0 {
+			b.dropLane(l)
+			left = true
+		}
+	}
+	if left {
+		b.changed(t)
+		b.leftAlone(t)
+	}
+	return progress
+}
+
+// doneByAll tells whether every group is finished with a message.
+//
+// SYNC claim: a group's DONE came after its member held the message.
+func (l *lane) doneByAll(i uint64) bool {
+	for _, g := range l.topic.groups {
+		if g == nil {
+			continue
+		}
+		if a, ok := g.area(l.number); ok && !a.Done(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// oldestKept returns the stamp of the depth-th newest message of the topic, 0
+// when there are fewer: what is older may go.
+func (t *topic) oldestKept() uint64 {
+	var stamps []uint64
+	for _, l := range t.lanes {
+		stamps = l.appendStamps(stamps, uint64(t.depth))
+	}
+	if len(stamps) < int(t.depth) {
+		return 0
+	}
+	slices.Sort(stamps)
+	return stamps[len(stamps)-int(t.depth)]
+}
+
+// appendStamps adds the stamps of a lane's newest n messages.
+func (l *lane) appendStamps(stamps []uint64, n uint64) []uint64 {
+	head := l.view.Head()
+	for i := head; i > 0 && head-i < min(n, l.view.Slots()); i-- {
+		if stamp := l.view.Stamp(i); l.view.Has(i) {
+			stamps = append(stamps, stamp)
+		}
+	}
+	return stamps
+}

@@ -1,0 +1,95 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// bury ends a session, whether its process has died or said bye. The order is
+// that of docs/protocol.md, Death: at every step a surplus of counts is
+// possible, a deficit never, and each step may be done again by a successor.
+func (b *Broker) bury(s *session) {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	b.setState(s, protocol.SessionDead)
+	if s.stopWaiting != nil {
+		s.stopWaiting()
+	}
+	touched := map[*topic]struct{}{}
+	// 1. The lanes: counted up in the broker's row, then adopted.
+	budget := maxAdopted
+	for l := range s.lanes {
+		if l.state == protocol.LaneLive {
+			touched[l.topic] = struct{}{}
+			b.adopt(l, &budget)
+		}
+	}
+	if budget <= 0 {
+		b.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.serial, "name", s.name)
+	}
+	// 2. Its claims are free for others, its groups of one are over.
+	for t, m := range s.topics {
+		touched[t] = struct{}{}
+		for _, rd := range m.readers {
+			b.leaveReader(t, s, m, rd)
+		}
+		for _, j := range m.opens {
+			b.dropJoin(j)
+		}
+		m.opens = nil
+	}
+	// 3. The row: nothing that it counted is held any more. 4. The bits, so that
+	// nobody looks at it.
+	s.eachAttached(func(chunk uint32) {
+		for i := range uint32(protocol.ChunkIndices) {
+			s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
+		}
+		b.chunks.Detach(chunk, s.slot) // MODEL attach:bit-clear
+	})
+	clear(s.attached[:])
+	// 5. What the session owned.
+	b.orphan(s)
+	b.endLeasesOf(s)
+	for t := range s.names {
+		b.unset(t)
+	}
+	// 6. Everybody on its topics looks again.
+	for t := range touched {
+		t.lastLeft = s.name
+		delete(t.members, s)
+		b.changed(t)
+		b.leftAlone(t)
+	}
+	clear(s.topics)
+	b.leaveSlot(s)
+	b.careSoon()
+	b.checkIdle()
+}
+
+// orphan gives the session's segments to the broker's collector.
+func (b *Broker) orphan(s *session) {
+	for g := range s.segments {
+		g.holder = nil
+		b.orphans[g] = struct{}{}
+		b.file.Store32(segmentAt(g.index)+protocol.SegmentState, protocol.SegmentOrphan)
+	}
+	clear(s.segments)
+	s.granted = 0
+	for _, g := range b.segments {
+		if g != nil {
+			delete(g.given, s)
+		}
+	}
+}
+
+// leaveSlot frees the slot; the pages stay while anything of them is needed.
+func (b *Broker) leaveSlot(s *session) {
+	b.file.Store64(sessionAt(s.slot)+protocol.SessionSerial, 0)
+	b.slots[s.slot] = nil
+	s.pages.dead = true
+	b.dropRemains(s.pages)
+	if err := b.writeState(); err != nil && !b.closing {
+		b.log.Error("cannot write the state file", "error", err)
+	}
+}

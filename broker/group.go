@@ -1,0 +1,209 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// group is a set of readers who share the work of a lossless topic, or one
+// reader to whom nothing may be lost.
+type group struct {
+	topic   *topic
+	number  uint32
+	id      uint64
+	name    string // "" when alone
+	alone   bool
+	file    mapped
+	members map[uint8]*reader
+	owners  map[uint8]*session
+	next    uint8 // last member number given out
+}
+
+// reset makes a lane's area ready: nothing claimed, promised from start.
+func (g *group) reset(t *topic, lane uint32, start uint64) error {
+	area := protocol.GroupAreaBytes(t.slots)
+	if err := g.file.fd.Reserve(int64(protocol.GroupAreas+uint64(lane)*area), int64(area)); err != nil {
+		return noMemory(err, "a group's claims")
+	}
+	a, err := shm.NewGroupLane(g.file.region, lane, t.slots)
+	if err != nil {
+		return err
+	}
+	a.Reset()
+	a.SetStart(start)
+	return nil
+}
+
+// area views a lane's claims.
+func (g *group) area(lane uint32) (shm.GroupLane, bool) {
+	a, err := shm.NewGroupLane(g.file.region, lane, g.topic.slots)
+	return a, err == nil
+}
+
+// makeGroup makes a group and lists it. What it is promised begins behind each
+// lane's head: first everybody can see the group, then the heads are read, so
+// that a sender either sees it or its message is before the start.
+func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
+	number := -1
+	for i, g := range t.groups {
+		if g == nil {
+			number = i
+			break
+		}
+	}
+	if number < 0 {
+		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use overwrite=True",
+			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
+	}
+	g := &group{topic: t, number: uint32(number), id: b.serial(), name: name, alone: alone,
+		members: map[uint8]*reader{}, owners: map[uint8]*session{}}
+	var err error
+	g.file, err = b.newFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(t.slots))
+	if err != nil {
+		return nil, err
+	}
+	for n := range t.lanes {
+		if err := g.reset(t, n, protocol.NoStart); err != nil {
+			g.file.close()
+			b.files.remove(protocol.RestoreGroup, g.id)
+			return nil, err
+		}
+	}
+	t.groups[number] = g
+	b.putGroup(g)
+	b.file.Add64(topicAt(t.index)+protocol.TopicVersion, 1)
+	// SYNC topic-version: pairs with a sender's fence between its publish and its
+	// look at the version.
+	shm.Fence()
+	for n, l := range t.lanes {
+		if a, ok := g.area(n); ok {
+			// A writer may say anything of its own lane's head.
+			a.SetStart(min(l.view.Head(), 1<<52-2) + 1)
+		}
+	}
+	return g, nil
+}
+
+func (b *Broker) putGroup(g *group) {
+	at := groupAt(g.topic.index, g.number)
+	b.file.Store64(at+protocol.GroupID, 0)
+	flags := uint32(0)
+	if g.topic.redeliver {
+		flags |= protocol.GroupAcknowledged
+	}
+	b.file.Store32(at+protocol.GroupMembers, uint32(len(g.members)))
+	b.file.Store32(at+protocol.GroupFlags, flags)
+	b.putText(at+protocol.GroupName, protocol.GroupNameBytes, g.name)
+	b.file.Store64(at+protocol.GroupID, g.id)
+	b.countGroups(g.topic)
+}
+
+func (b *Broker) countGroups(t *topic) {
+	n := uint32(0)
+	for _, g := range t.groups {
+		if g != nil {
+			n++
+		}
+	}
+	b.file.Store32(topicAt(t.index)+protocol.TopicGroupCount, n)
+}
+
+// dropGroup ends a group: senders wait for it no longer once they see the
+// version that the caller's changed makes.
+func (b *Broker) dropGroup(g *group) {
+	b.file.Store64(groupAt(g.topic.index, g.number)+protocol.GroupID, 0)
+	g.topic.groups[g.number] = nil
+	b.countGroups(g.topic)
+	g.file.close()
+	b.files.remove(protocol.RestoreGroup, g.id)
+}
+
+// maxMembers is what a claim word's eight bits can tell apart; 0 is nobody.
+const maxMembers = 255
+
+// enter makes a reader a member.
+func (b *Broker) enter(g *group, r *reader, s *session) error {
+	if len(g.members) >= maxMembers {
+		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, maxMembers)
+	}
+	// The number that comes round next: one is reused late, so that the claim of
+	// one who left is not taken for that of another.
+	for {
+		g.next++
+		if g.next != 0 && g.members[g.next] == nil {
+			break
+		}
+	}
+	r.group, r.member = g, g.next
+	g.members[r.member], g.owners[r.member] = r, s
+	b.file.Store32(groupAt(g.topic.index, g.number)+protocol.GroupMembers, uint32(len(g.members)))
+	return nil
+}
+
+// exit frees what a member had claimed, for the others to take, and ends the
+// group with its last member. A queue's group stays with the queue.
+//
+// SYNC claim: what the dead had claimed becomes free, the hint falls to it and
+// its version rises.
+func (b *Broker) exit(r *reader) {
+	g := r.group
+	if g.topic.redeliver {
+		for n := range g.topic.lanes {
+			if a, ok := g.area(n); ok {
+				a.Release(r.member) // MODEL group:free-claims
+			}
+		}
+	}
+	delete(g.members, r.member)
+	delete(g.owners, r.member)
+	b.file.Store32(groupAt(g.topic.index, g.number)+protocol.GroupMembers, uint32(len(g.members)))
+	if len(g.members) == 0 && g.topic.kind != protocol.TopicKindQueue {
+		b.dropGroup(g)
+	}
+}
+
+// groupFor finds or makes the group that a reader asks for; nil for one who only
+// looks on.
+func (b *Broker) groupFor(t *topic, name *string) (*group, error) {
+	switch {
+	case name == nil:
+		return nil, nil
+	case !t.lossless:
+		return nil, protocol.Errorf(protocol.CodeInvalid, "make the topic with overwrite=False, or read it without a group",
+			"%s overwrites, so it can promise nothing to a group", t)
+	case t.kind == protocol.TopicKindQueue:
+		if *name != "" && *name != "queue" {
+			return nil, protocol.Errorf(protocol.CodeInvalid, "use a lossless topic for several groups", "%s has the one group queue", t)
+		}
+		return t.groups[0], nil
+	case *name == "":
+		return b.makeGroup(t, "", true)
+	}
+	if len(*name) >= protocol.GroupNameBytes {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shorter one", "group name of %d bytes is longer than %d", len(*name), protocol.GroupNameBytes-1)
+	}
+	if err := protocol.CheckName(*name); err != nil {
+		return nil, err
+	}
+	for _, g := range t.groups {
+		if g != nil && !g.alone && g.name == *name {
+			return g, nil
+		}
+	}
+	return b.makeGroup(t, *name, false)
+}
+
+// opTopicGroupFile hands out a group's file, so that a sender can see what is
+// done.
+func (b *Broker) opTopicGroupFile(s *session, r *protocol.TopicGroupFile) (any, []*sys.FD, error) {
+	t, _, err := b.findTopic(s, r.TopicRef)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.Group >= protocol.MaxGroups || t.groups[r.Group] == nil {
+		return nil, nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's peers again", "%s has no group %d", t, r.Group)
+	}
+	fds, err := collect(t.groups[r.Group].file.fd.Dup)
+	return done{}, fds, err
+}

@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// opTopicRead makes the session a reader: from now on senders wake it, and with
+// a group it is promised what it has not seen.
+func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD, error) {
+	t, m, err := b.findTopic(s, r.TopicRef)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := b.groupFor(t, r.Group)
+	if err != nil {
+		return nil, nil, err
+	}
+	rd := &reader{number: b.serial()}
+	if g != nil {
+		if err := b.enter(g, rd, s); err != nil {
+			return nil, nil, err
+		}
+	}
+	if rd.join, err = b.putJoin(s, t, rd); err != nil {
+		if g != nil {
+			b.exit(rd)
+			b.changed(t)
+		}
+		return nil, nil, err
+	}
+	m.readers[rd.number] = rd
+	b.setWaiter(t, s.slot, true)
+	b.changed(t)
+	reply := protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: b.peers(t, m)}
+	if g == nil {
+		return reply, nil, nil
+	}
+	reply.Group = &g.number
+	fds, err := collect(g.file.fd.Dup)
+	if err != nil {
+		b.leaveReader(t, s, m, rd)
+		b.changed(t)
+		return nil, nil, err
+	}
+	return reply, fds, nil
+}
+
+// setWaiter marks a session as one to ring, or not.
+func (b *Broker) setWaiter(t *topic, slot uint32, on bool) {
+	at := topicAt(t.index) + protocol.TopicWaiters + uint64(slot/64)*8
+	if on {
+		b.file.Or64(at, 1<<(slot%64))
+	} else {
+		b.file.And64(at, ^uint64(1<<(slot%64)))
+	}
+}
+
+// opTopicPeers tells who takes part in a topic.
+func (b *Broker) opTopicPeers(s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
+	t, m, err := b.findTopic(s, *r)
+	if err != nil {
+		return nil, nil, err
+	}
+	return b.peers(t, m), nil, nil
+}
+
+func (b *Broker) peers(t *topic, _ *member) protocol.Peers {
+	p := protocol.Peers{Version: b.version(t), Closed: t.closed, LastLeft: t.lastLeft}
+	for n := range uint32(protocol.MaxLanes) {
+		if l := t.lanes[n]; l != nil {
+			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.pages.slot, Serial: l.pages.serial,
+				Offset: l.offset, State: l.state, Sender: l.pages.name})
+		}
+	}
+	for s, m := range t.members {
+		if len(m.readers) > 0 {
+			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.slot, Serial: s.serial})
+			p.Members++
+		}
+	}
+	if t.mirrored {
+		p.Waiters = append(p.Waiters, protocol.Waiter{Slot: protocol.BrokerSlot, Serial: b.own.serial})
+	}
+	for _, g := range t.groups {
+		if g != nil {
+			p.Groups = append(p.Groups, protocol.GroupInfo{Group: g.number, ID: g.id})
+		}
+	}
+	return p
+}
+
+// opTopicLeave ends one role of a session in a topic.
+func (b *Broker) opTopicLeave(s *session, r *protocol.TopicLeave) (any, []*sys.FD, error) {
+	t, m, err := b.findTopic(s, r.TopicRef)
+	if err != nil {
+		return nil, nil, err
+	}
+	none := protocol.Errorf(protocol.CodeNotFound, "leave once what was joined once", "this session has no such role (%s) in %s", r.Role, t)
+	switch r.Role {
+	case protocol.RoleNameWrite:
+		l := t.liveLane(s.pages)
+		if l == nil {
+			return nil, nil, none
+		}
+		budget := maxAdopted
+		b.adopt(l, &budget)
+	case protocol.RoleNameRead:
+		rd := m.readers[r.Reader]
+		if rd == nil {
+			return nil, nil, none
+		}
+		b.leaveReader(t, s, m, rd)
+	case protocol.RoleNameOpen:
+		if len(m.opens) == 0 {
+			return nil, nil, none
+		}
+		b.dropJoin(m.opens[len(m.opens)-1])
+		m.opens = m.opens[:len(m.opens)-1]
+	default:
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use write, read or open", "unknown role %q", r.Role)
+	}
+	if r.Role != protocol.RoleNameOpen {
+		t.lastLeft = s.name
+		b.changed(t)
+	}
+	b.leaveIfDone(t, s, m)
+	return done{}, nil, nil
+}
+
+// leaveReader ends one reader. The caller calls changed.
+func (b *Broker) leaveReader(t *topic, s *session, m *member, rd *reader) {
+	delete(m.readers, rd.number)
+	if len(m.readers) == 0 {
+		b.setWaiter(t, s.slot, false)
+	}
+	if rd.group != nil {
+		b.exit(rd)
+	}
+	b.dropJoin(rd.join)
+}
+
+// leaveIfDone takes a session without any role out of a topic.
+func (b *Broker) leaveIfDone(t *topic, s *session, m *member) {
+	if !m.empty(t, s) {
+		return
+	}
+	delete(t.members, s)
+	delete(s.topics, t)
+	b.leftAlone(t)
+}

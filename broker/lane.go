@@ -1,0 +1,167 @@
+package broker
+
+import (
+	"fmt"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// lane is one writer's ring in one topic. It lies in its session's file, also
+// when the broker has adopted it.
+type lane struct {
+	topic  *topic
+	number uint32
+	pages  *pages
+	offset uint64
+	state  uint32
+	view   shm.Lane
+	// kept are the messages of an adopted lane: what each made the broker's row
+	// count, which is what its retirement counts down.
+	kept map[uint64][]uint32
+}
+
+// liveLane finds the lane that a session writes in the topic.
+func (t *topic) liveLane(p *pages) *lane {
+	for _, l := range t.lanes {
+		if l.pages == p && l.state == protocol.LaneLive {
+			return l
+		}
+	}
+	return nil
+}
+
+// opTopicWrite makes the session a writer, with a lane ready in its own file.
+func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.FD, error) {
+	t, m, err := b.findTopic(s, r.TopicRef)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case t.kind == protocol.TopicKindName:
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
+	case t.closed:
+		return nil, nil, closedError(t)
+	case t.liveLane(s.pages) != nil:
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
+	}
+	if err := s.checkLane(t, r.Offset); err != nil {
+		return nil, nil, err
+	}
+	view, err := shm.NewLane(s.session.region, r.Offset, t.slots, t.stride)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Whoever reads the lane must meet no hole; where the client has reserved it,
+	// as it must, this does nothing.
+	if err := s.session.fd.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
+		return nil, nil, noMemory(err, "a lane")
+	}
+	number, ok := t.freeLane()
+	if !ok {
+		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "use several topics", "%s has %d writers already", t, protocol.MaxLanes)
+	}
+	l := &lane{topic: t, number: number, pages: s.pages, offset: r.Offset, state: protocol.LaneLive, view: view}
+	// A group is promised all of a lane that joins after it.
+	for _, g := range t.groups {
+		if g != nil {
+			if err := g.reset(t, number, 1); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	b.addLane(l)
+	b.changed(t)
+	return protocol.TopicWriteReply{Lane: number, Peers: b.peers(t, m)}, nil, nil
+}
+
+func closedError(t *topic) error {
+	return protocol.Errorf(protocol.CodeClosed, "open a topic of another name, or wait until all have left it", "%s is closed", t)
+}
+
+// checkLane refuses a lane outside its place in the session file, or over
+// another.
+func (s *session) checkLane(t *topic, offset uint64) error {
+	bytes := protocol.LaneBytes(t.slots, t.stride)
+	if offset%protocol.PageBytes != 0 || offset < protocol.SessionLanes || offset > protocol.SessionBytes ||
+		bytes > protocol.SessionBytes-offset {
+		return protocol.Errorf(protocol.CodeInvalid, "give a page-aligned place among the lanes",
+			"a lane of %d bytes at %d is outside the session file's lanes", bytes, offset)
+	}
+	for l := range s.lanes {
+		have := protocol.LaneBytes(l.topic.slots, l.topic.stride)
+		if offset < l.offset+have && l.offset < offset+bytes {
+			return protocol.Errorf(protocol.CodeInvalid, "give a place that no other lane of the session has",
+				"a lane at %d would lie over the one at %d", offset, l.offset)
+		}
+	}
+	return nil
+}
+
+// freeLane returns the lane number that comes round next, so that one is reused
+// late: members may still look at the claims of the lane that had it.
+func (t *topic) freeLane() (uint32, bool) {
+	for range protocol.MaxLanes {
+		n := t.nextLane
+		t.nextLane = (t.nextLane + 1) % protocol.MaxLanes
+		if t.lanes[n] == nil {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func (b *Broker) addLane(l *lane) {
+	t := l.topic
+	t.lanes[l.number] = l
+	l.pages.lanes[l] = struct{}{}
+	at := laneAt(t.index, l.number)
+	b.file.Store64(at+protocol.LaneRecordSerial, 0)
+	b.file.Store64(at+protocol.LaneRecordOffset, l.offset)
+	b.file.Store32(at+protocol.LaneRecordSlot, l.pages.slot)
+	b.file.Store32(at+protocol.LaneRecordState, l.state)
+	b.file.Store64(at+protocol.LaneRecordSender, l.pages.serial)
+	b.file.Store64(at+protocol.LaneRecordSerial, l.pages.serial)
+	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
+}
+
+func (b *Broker) setLaneState(l *lane, state uint32) {
+	l.state = state
+	b.file.Store32(laneAt(l.topic.index, l.number)+protocol.LaneRecordState, state)
+}
+
+// dropLane takes a lane out of its topic: what it keeps is un-named and counted
+// down. The caller calls changed.
+func (b *Broker) dropLane(l *lane) {
+	t := l.topic
+	for i := range l.kept {
+		b.retire(l, i)
+	}
+	if l.state == protocol.LaneAdopted {
+		if b.adopted[t]--; b.adopted[t] <= 0 {
+			delete(b.adopted, t)
+		}
+	}
+	b.setLaneState(l, protocol.LaneClosed)
+	b.file.Store64(laneAt(t.index, l.number)+protocol.LaneRecordSerial, 0)
+	delete(t.lanes, l.number)
+	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
+	delete(l.pages.lanes, l)
+	b.dropRemains(l.pages)
+}
+
+// retire un-names a message of an adopted lane, then counts down what it named.
+//
+// SYNC slot-seq: un-named before counted down, as by any writer.
+func (b *Broker) retire(l *lane, i uint64) {
+	l.view.Unname(i) // MODEL lanes:adopt-retire
+	for _, index := range l.kept[i] {
+		b.own.row.Drop(index)
+	}
+	delete(l.kept, i)
+}
+
+func (l *lane) String() string {
+	return fmt.Sprintf("lane %d of %s (session %d)", l.number, l.topic, l.pages.serial)
+}

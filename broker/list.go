@@ -1,0 +1,121 @@
+package broker
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// listRequest is the op `list`.
+type listRequest struct {
+	What    string `json:"what"`
+	Pattern string `json:"pattern"`
+	Cursor  string `json:"cursor"`
+	Limit   int    `json:"limit"`
+}
+
+// listReply is one page of rows; Cursor asks for the next, "" is the last.
+type listReply struct {
+	Rows   []any  `json:"rows"`
+	Cursor string `json:"cursor,omitempty"`
+}
+
+const (
+	defaultPage = 256
+	maxPage     = 1024
+	// maxScan bounds how many table entries one page looks at with the mutex held.
+	maxScan = 8192
+)
+
+// lister looks at one entry of a table: its row, if it has one, and what the
+// entry cost to look at. Entries are numbered from 0; end tells how many.
+type lister struct {
+	end int
+	row func(b *Broker, s *session, i int, match func(name string) bool) (row any, cost int)
+}
+
+var listers = map[string]lister{
+	"sessions": {protocol.MaxSessions, (*Broker).sessionRow},
+	"topics":   {protocol.MaxTopics, (*Broker).topicRow},
+	"names":    {protocol.MaxTopics, (*Broker).nameRow},
+	"segments": {protocol.MaxSegments, (*Broker).segmentRow},
+	"storages": {protocol.MaxStorages, (*Broker).storageRow},
+	"leases":   {1 << 53, (*Broker).leaseRow},
+}
+
+// opList gives a page of a listing. Topics and names are those of the session's
+// namespace, all else is the broker's. A page may be short, even empty, before
+// the last.
+func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
+	var r listRequest
+	if err := decode(data, &r); err != nil {
+		return nil, nil, err
+	}
+	l, ok := listers[r.What]
+	if !ok {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages or leases", "unknown listing %q", r.What)
+	}
+	at := 0
+	if r.Cursor != "" {
+		n, err := strconv.ParseUint(r.Cursor, 10, 53)
+		if err != nil {
+			return nil, nil, protocol.Errorf(protocol.CodeInvalid, "give the cursor that came with the page before", "unknown cursor %q", r.Cursor)
+		}
+		at = int(n)
+	}
+	if r.Limit <= 0 {
+		r.Limit = defaultPage
+	}
+	r.Limit = min(r.Limit, maxPage)
+	match := func(name string) bool { return protocol.MatchName(r.Pattern, name) }
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(s); err != nil {
+		return nil, nil, err
+	}
+	if r.What == "leases" {
+		return b.leasePage(at, r.Limit, match), nil, nil
+	}
+	reply := listReply{Rows: []any{}}
+	for cost := 0; at < l.end && len(reply.Rows) < r.Limit && cost < maxScan; {
+		row, n := l.row(b, s, at, match)
+		if row != nil {
+			reply.Rows = append(reply.Rows, row)
+		}
+		cost += max(n, 1)
+		at++
+		if r.What == "storages" && n == 0 {
+			at = (at + protocol.ChunkIndices - 1) &^ (protocol.ChunkIndices - 1)
+		}
+	}
+	if at < l.end {
+		reply.Cursor = strconv.Itoa(at)
+	}
+	return reply, nil, nil
+}
+
+// leasePage lists leases by number, which is random: the cursor is the last one.
+func (b *Broker) leasePage(after, limit int, match func(string) bool) listReply {
+	ids := make([]uint64, 0, len(b.leases))
+	for id := range b.leases {
+		if id > uint64(after) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, cmp.Compare[uint64])
+	reply := listReply{Rows: []any{}}
+	for _, id := range ids {
+		if len(reply.Rows) == limit {
+			reply.Cursor = strconv.FormatUint(uint64(after), 10)
+			break
+		}
+		after = int(id)
+		if row, _ := b.leaseRow(nil, after, match); row != nil {
+			reply.Rows = append(reply.Rows, row)
+		}
+	}
+	return reply
+}

@@ -1,0 +1,97 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func TestGrantGivesASegmentThatReturnTakesBack(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "owner")
+	s := p.alloc(10000)
+	require.EqualValues(t, 12288, s.grant.Bytes)
+	require.True(t, p.chunks.IsAttached(s.grant.Chunks[0].Chunk, p.hello.Slot))
+	require.True(t, p.chunks.IsAttached(s.grant.Chunks[0].Chunk, 0))
+	require.EqualValues(t, 12288, b.Status().Memory.Granted)
+
+	e := p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+	require.Contains(t, e.Message, "owner")
+	require.Equal(t, s.Serial, p.chunks.Serial(s.grant.Chunks[0].Chunk))
+	p.row.Drop(s.Index)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	require.Zero(t, p.chunks.Serial(s.grant.Chunks[0].Chunk))
+	require.False(t, p.chunks.IsAttached(s.grant.Chunks[0].Chunk, p.hello.Slot))
+	require.Zero(t, b.Status().Memory.Granted)
+	require.Zero(t, b.Status().Counts.Chunks)
+}
+
+func TestReturnTellsThoseWhoHadTheSegmentAndFreesItsPages(t *testing.T) {
+	b := serve(t, nil)
+	p, q := connect(t, b.socket, "owner"), connect(t, b.socket, "reader")
+	s := p.alloc(1 << 20)
+	copy(s.region.Bytes(0, 5), "hello")
+	q.attach(s.Ref)
+	var r protocol.SegmentReply
+	fds, err := q.call(protocol.OpSegment, protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, &r)
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<20, r.Bytes)
+	defer wire.CloseAll(fds)
+	require.Equal(t, "hello", string(q.mapRegion(fds[0], 1<<20, false).Bytes(0, 5)))
+	_, err = sys.Map(fds[0], 4096, true)
+	require.Error(t, err, "a segment asked for reading must not be writable")
+	require.True(t, fds[0].Sealed())
+
+	p.row.Drop(s.Index)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	e, _ := q.read()
+	require.Equal(t, protocol.EventTrim, e.Event)
+	require.Contains(t, string(q.events[0]), `"segment":`)
+	n, err := fds[0].Allocated()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	q.refused(protocol.CodeExpired, protocol.OpSegment, protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
+	q.refused(protocol.CodeExpired, protocol.OpAttach, protocol.Attach{Chunk: s.grant.Chunks[0].Chunk, Serial: s.Serial})
+}
+
+func TestSegmentOfAnotherCannotBeReturned(t *testing.T) {
+	b := serve(t, nil)
+	p, q := connect(t, b.socket, "owner"), connect(t, b.socket, "other")
+	s := p.alloc(4096)
+	q.refused(protocol.CodeNotFound, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+	q.refused(protocol.CodeNotFound, protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: 1})
+	q.refused(protocol.CodeNotFound, protocol.OpReturn, protocol.Return{Segment: 1 << 31})
+}
+
+func TestChunkSerialsAreNeverReused(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "owner")
+	seen := map[uint64]bool{}
+	for range 50 {
+		s := p.alloc(4096)
+		var r protocol.ChunksReply
+		p.must(protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: 3}, &r)
+		for _, c := range append(r.Chunks, s.grant.Chunks...) {
+			require.False(t, seen[c.Serial])
+			seen[c.Serial] = true
+		}
+		p.row.Drop(s.Index)
+		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	}
+}
+
+func TestAllChunksTakenIsAnError(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "owner")
+	s := p.alloc(4096)
+	p.refused(protocol.CodeTooMany, protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: protocol.MaxChunks})
+	require.Equal(t, 1, b.Status().Counts.Chunks)
+	var r protocol.ChunksReply
+	p.must(protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: protocol.MaxChunks - 1}, &r)
+	p.refused(protocol.CodeTooMany, protocol.OpGrant, protocol.Grant{Bytes: 1, Chunks: 1})
+	require.Equal(t, 1, b.Status().Counts.Segments)
+}

@@ -1,0 +1,207 @@
+package natsbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	lockFile     = "nats.lock"
+	startTimeout = 10 * time.Second // for the connection to our own server
+)
+
+// Bridge is a broker's link to NATS. Make it with Start, end it with Close.
+type Bridge struct {
+	cfg    Config
+	lock   *sys.FD
+	server *embedded // nil when joined
+	link   *link
+	outbox *outbox
+	names  *names
+	change broadcast
+
+	interest           interestCache
+	published, dropped atomic.Uint64
+
+	ctx      context.Context // ends with the connection
+	cancel   context.CancelFunc
+	linkDone chan struct{}
+
+	closing  sync.Once
+	closed   chan struct{}
+	closeErr error
+}
+
+// Start starts the embedded server, or begins to join the operator's, and writes
+// nats.json. It returns when the embedded server is ready; a joined one may come
+// later or never, which Status tells and Wait waits for. ctx bounds the start only.
+//
+// Errors: ErrConfig (code InvalidArgument), ErrLocked and ErrPortTaken (Busy),
+// ErrServer (Internal), or that of the runtime directory. Nothing is left running.
+func Start(ctx context.Context, cfg Config) (*Bridge, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	var options nats.Options
+	if cfg.Join != nil {
+		if options, err = cfg.Join.options(); err != nil {
+			return nil, err
+		}
+	}
+	if err := sys.CheckPrivateDir(cfg.RuntimeDir); err != nil {
+		return nil, err
+	}
+	lock, err := takeLock(cfg.RuntimeDir)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bridge{cfg: cfg, lock: lock, linkDone: make(chan struct{}), closed: make(chan struct{})}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	var info Info
+	if cfg.Join == nil {
+		info, options, err = b.startServer()
+	} else {
+		info = joinedInfo(cfg.Join, options.Servers)
+	}
+	if err != nil {
+		b.cancel()
+		return nil, errors.Join(err, b.release(context.WithoutCancel(ctx)))
+	}
+	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
+		since: time.Now(), onUp: func() { b.names.look("") }}
+	b.outbox = newOutbox(cfg.QueueBytes)
+	b.names = newNames(cfg, b.link, b.change.send)
+	go func() {
+		defer close(b.linkDone)
+		b.link.run(b.ctx)
+	}()
+	go b.outbox.run(b.send)
+	if b.server != nil {
+		wait, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		if err := b.Wait(wait, func(s Status) bool { return s.Connected }); err != nil {
+			return nil, errors.Join(protocol.Errorf(protocol.CodeInternal, "see the log",
+				"%v: %w", err, ErrServer), b.Close(context.WithoutCancel(ctx)))
+		}
+	}
+	if err := info.write(cfg.RuntimeDir); err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}
+	return b, nil
+}
+
+// takeLock makes this the only bridge of the directory.
+func takeLock(dir string) (*sys.FD, error) {
+	lock, err := sys.OpenLock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Lock(false); err != nil {
+		lock.Close()
+		if sys.IsLocked(err) {
+			return nil, protocol.Errorf(protocol.CodeBusy, "stop the other broker, or choose another directory",
+				"NATS directory %s: %w", dir, ErrLocked)
+		}
+		return nil, err
+	}
+	return lock, nil
+}
+
+// startServer starts the embedded server on its former port if it can be had.
+func (b *Bridge) startServer() (Info, nats.Options, error) {
+	key, path, err := seedKey(b.cfg.RuntimeDir)
+	if err != nil {
+		return Info{}, nats.Options{}, err
+	}
+	last := 0
+	if former, err := readInfo(b.cfg.RuntimeDir); err == nil {
+		last = former.port()
+	}
+	b.server, err = startEmbedded(b.cfg, key, last)
+	if err != nil {
+		return Info{}, nats.Options{}, err
+	}
+	info := newInfo(ModeEmbedded, b.server.url())
+	info.Seed = path
+	options, err := b.server.options()
+	return info, options, err
+}
+
+func joinedInfo(j *JoinConfig, urls []string) Info {
+	i := newInfo(ModeJoined, displayURLs(urls))
+	i.User, i.TLSFirst = j.User, j.TLSFirst
+	// Other processes have other working directories.
+	for _, f := range []struct {
+		from string
+		to   *string
+	}{{j.Creds, &i.Creds}, {j.Seed, &i.Seed}, {j.CA, &i.CA}, {j.Cert, &i.Cert}, {j.Key, &i.Key}} {
+		if f.from == "" {
+			continue
+		}
+		*f.to = f.from
+		if abs, err := filepath.Abs(f.from); err == nil {
+			*f.to = abs
+		}
+	}
+	return i
+}
+
+// release ends the server, if there is one, and gives the directory free. When ctx
+// ends first, both happen later.
+func (b *Bridge) release(ctx context.Context) error {
+	if b.server == nil {
+		return b.lock.Close()
+	}
+	return b.server.stop(ctx, func() { b.lock.Close() })
+}
+
+// Close sends what is queued, removes the names from a joined server (unless they are
+// kept), closes the connection, ends the embedded server and removes nats.json. When
+// ctx ends first the rest is cut short and the error says at what. Later calls wait
+// for the first and return its result.
+func (b *Bridge) Close(ctx context.Context) error {
+	b.closing.Do(func() {
+		b.closeErr = b.close(ctx)
+		close(b.closed)
+	})
+	<-b.closed
+	return b.closeErr
+}
+
+func (b *Bridge) close(ctx context.Context) error {
+	var errs []error
+	b.outbox.close()
+	// Without a connection there is nobody to send to, and that is no failure.
+	up := b.link.connected.Load()
+	if err := b.names.close(ctx); err != nil && up {
+		errs = append(errs, err)
+	}
+	if err := b.Flush(ctx); err != nil && up {
+		errs = append(errs, err)
+	}
+	b.cancel()
+	<-b.linkDone
+	<-b.outbox.ended
+	if err := os.Remove(filepath.Join(b.cfg.RuntimeDir, infoFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("remove how to connect to NATS: %w", err))
+	}
+	errs = append(errs, b.release(ctx))
+	b.change.send()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close NATS: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package natsbridge_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/natsbridge"
+)
+
+const childDir = "NATSBRIDGE_TEST_DIR"
+
+// patience bounds waits that only a failure makes long.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDir); dir != "" {
+		child(dir)
+	}
+	code := m.Run()
+	if left := goroutines(); code == 0 && left != "" {
+		fmt.Fprintf(os.Stderr, "goroutines left by closed bridges:\n%s\n", left)
+		code = 99
+	}
+	os.Exit(code)
+}
+
+// goroutines gives the stacks that are in the package, after a while.
+func goroutines() string {
+	var left string
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		buf := make([]byte, 4<<20)
+		buf = buf[:runtime.Stack(buf, true)]
+		left = ""
+		for _, g := range strings.Split(string(buf), "\n\n") {
+			if strings.Contains(g, "natsbridge.(*") {
+				left += g + "\n\n"
+			}
+		}
+		if left == "" {
+			break
+		}
+	}
+	return left
+}
+
+// child is another process with a bridge, until its input ends or it is killed.
+func child(dir string) {
+	_, err := natsbridge.Start(context.Background(), natsbridge.Config{RuntimeDir: dir})
+	fmt.Println(err)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	os.Exit(0)
+}
+
+// startChild runs a bridge in another process and returns how to kill it.
+func startChild(t *testing.T, dir string) (kill func()) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	ended := false
+	kill = func() {
+		if !ended {
+			ended = true
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			in.Close()
+		}
+	}
+	t.Cleanup(kill)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "<nil>\n", line)
+	return kill
+}
+
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// start starts a bridge that the test's end closes.
+func start(t *testing.T, cfg natsbridge.Config) *natsbridge.Bridge {
+	t.Helper()
+	if cfg.RuntimeDir == "" {
+		cfg.RuntimeDir = runtimeDir(t)
+	}
+	if cfg.Join != nil && cfg.Owner == "" {
+		cfg.Owner = "owner-a"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	}
+	b, err := natsbridge.Start(deadline(t), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close(deadline(t)) })
+	return b
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func runtimeDir(t *testing.T) string { return filepath.Join(t.TempDir(), "run") }
+
+func wait(t *testing.T, b *natsbridge.Bridge, ok func(natsbridge.Status) bool) natsbridge.Status {
+	t.Helper()
+	require.NoError(t, b.Wait(deadline(t), ok))
+	return b.Status()
+}
+
+func connected(s natsbridge.Status) bool    { return s.Connected }
+func disconnected(s natsbridge.Status) bool { return !s.Connected }
+func mirrored(s natsbridge.Status) bool     { return s.Names.State == natsbridge.NamesMirrored }
+
+// client connects as any NATS client of the user's would.
+func client(t *testing.T, dir string) *nats.Conn {
+	t.Helper()
+	info, err := natsbridge.ReadInfo(dir)
+	require.NoError(t, err)
+	nc, err := info.Connect()
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
+	t.Helper()
+	sub, err := nc.SubscribeSync(subject)
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	return sub
+}
+
+func next(t *testing.T, sub *nats.Subscription) *nats.Msg {
+	t.Helper()
+	m, err := sub.NextMsg(patience)
+	require.NoError(t, err)
+	return m
+}
+
+// operator is the NATS server of somebody else, which the bridge joins.
+type operator struct {
+	t    *testing.T
+	opts *server.Options
+	*server.Server
+}
+
+func startOperator(t *testing.T, change func(*server.Options)) *operator {
+	t.Helper()
+	o := &operator{t: t, opts: &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, JetStream: true,
+		StoreDir: t.TempDir(), JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 64 << 20}}
+	if change != nil {
+		change(o.opts)
+	}
+	o.start()
+	t.Cleanup(func() { o.stop() })
+	return o
+}
+
+func (o *operator) start() {
+	o.t.Helper()
+	opts := o.opts.Clone()
+	s, err := server.NewServer(opts)
+	require.NoError(o.t, err)
+	s.Start()
+	require.True(o.t, s.ReadyForConnections(patience))
+	o.Server = s
+	o.opts.Port = s.Addr().(*net.TCPAddr).Port // the same after a restart
+}
+
+func (o *operator) stop() {
+	o.Shutdown()
+	o.WaitForShutdown()
+}

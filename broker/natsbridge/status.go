@@ -1,0 +1,150 @@
+package natsbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// NamesState says how far the mirror of names is.
+type NamesState string
+
+// States of the mirror.
+const (
+	NamesUnused      NamesState = "unused"      // no name yet, so no bucket
+	NamesMirrored    NamesState = "mirrored"    // the buckets hold what was set
+	NamesBehind      NamesState = "behind"      // something is being written, or waits for the connection
+	NamesUnavailable NamesState = "unavailable" // Error says why; tried again
+)
+
+// Status is a snapshot for people and metrics. It holds no secrets.
+type Status struct {
+	Mode       string      `json:"mode"` // ModeEmbedded or ModeJoined
+	URL        string      `json:"url"`  // of the server connected to, else all that are tried
+	Connected  bool        `json:"connected"`
+	Since      time.Time   `json:"since"` // of the present state
+	Reconnects uint64      `json:"reconnects"`
+	Published  uint64      `json:"published"` // messages handed to the connection
+	Dropped    uint64      `json:"dropped"`   // messages refused or lost before it
+	Names      NamesStatus `json:"names"`
+	// LastError stays when it is over; it tells what happened last, and when.
+	LastError   string     `json:"last_error,omitempty"`
+	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
+}
+
+// NamesStatus tells of the mirror of names.
+type NamesStatus struct {
+	State    NamesState `json:"state"`
+	Buckets  int        `json:"buckets"`  // namespaces with names, now or once
+	Names    int        `json:"names"`    // names that are set
+	Pending  int        `json:"pending"`  // keys still to be written or removed
+	Rejected uint64     `json:"rejected"` // values too large for the server, so far
+	Error    string     `json:"error,omitempty"`
+}
+
+// Status tells how things are. It never waits for the network.
+func (b *Bridge) Status() Status {
+	s := Status{Mode: ModeEmbedded, Connected: b.link.connected.Load(),
+		Published: b.published.Load(), Dropped: b.dropped.Load()}
+	if b.server == nil {
+		s.Mode = ModeJoined
+	}
+	l := b.link
+	l.mu.Lock()
+	s.Since, s.LastError = l.since, l.lastErr
+	s.URL = l.target
+	if s.Connected {
+		s.URL = l.url
+	}
+	if l.ups > 1 {
+		s.Reconnects = l.ups - 1
+	}
+	if !l.lastErrAt.IsZero() {
+		at := l.lastErrAt
+		s.LastErrorAt = &at
+	}
+	l.mu.Unlock()
+	s.Names = b.names.status(s.Connected)
+	if b.server != nil && b.server.noNames != "" {
+		s.Names.State, s.Names.Error = NamesUnavailable, b.server.noNames
+	}
+	return s
+}
+
+func (n *names) status(connected bool) NamesStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := NamesStatus{State: NamesUnused, Buckets: len(n.spaces), Rejected: n.rejected, Error: n.err}
+	synced := true
+	for _, s := range n.spaces {
+		for _, k := range s.keys {
+			if !k.deleted {
+				out.Names++
+			}
+		}
+		out.Pending += len(s.dirty)
+		synced = synced && (s.synced || len(s.keys) == 0)
+	}
+	switch {
+	case out.Buckets == 0:
+	case connected && n.err != "":
+		out.State = NamesUnavailable
+	case !connected || out.Pending > 0 || !synced:
+		out.State = NamesBehind
+	default:
+		out.State = NamesMirrored
+	}
+	return out
+}
+
+// broadcast wakes all who wait for a change.
+type broadcast struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func (c *broadcast) next() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ch == nil {
+		c.ch = make(chan struct{})
+	}
+	return c.ch
+}
+
+func (c *broadcast) send() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ch != nil {
+		close(c.ch)
+		c.ch = nil
+	}
+}
+
+// Wait returns nil as soon as ok accepts the status. It looks whenever the
+// connection or the mirror of names has changed, not at each message. The errors are
+// the context's, with the status, and protocol.ErrClosed.
+func (b *Bridge) Wait(ctx context.Context, ok func(Status) bool) error {
+	for {
+		next := b.change.next()
+		s := b.Status()
+		if ok(s) {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-b.ctx.Done():
+			return fmt.Errorf("wait for NATS: %w", protocol.ErrClosed)
+		case <-ctx.Done():
+			why := errors.New("no error seen")
+			if s.LastError != "" {
+				why = errors.New(s.LastError)
+			}
+			return fmt.Errorf("wait for NATS (connected: %t, names: %s, %v): %w", s.Connected, s.Names.State, why, ctx.Err())
+		}
+	}
+}

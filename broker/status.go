@@ -1,0 +1,145 @@
+package broker
+
+import (
+	"maps"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Status is the reply of the op `status`.
+type Status struct {
+	Instance string       `json:"instance"`
+	Version  string       `json:"version"`
+	PID      int          `json:"pid"`
+	Socket   string       `json:"socket"`
+	Uptime   float64      `json:"uptime_seconds"`
+	Taking   bool         `json:"recovering,omitempty"` // waits for a dead broker's clients
+	Memory   MemoryStatus `json:"memory"`
+	Counts   Counts       `json:"counts"`
+	// Extra are parts that others add, by name: "nats".
+	Extra map[string]any `json:"extra,omitempty"`
+}
+
+// MemoryStatus is in bytes.
+type MemoryStatus struct {
+	Limit        uint64 `json:"limit"`
+	SessionLimit uint64 `json:"session_limit,omitempty"`
+	Granted      uint64 `json:"granted"` // of all segments
+	Orphans      uint64 `json:"orphans"` // of them, those whose owners have ended
+	Free         uint64 `json:"free"`    // on the machine, or below the smallest limit
+	Dir          string `json:"dir,omitempty"`
+}
+
+// Counts says how full the tables are.
+type Counts struct {
+	Sessions     int `json:"sessions"`
+	Disconnected int `json:"disconnected"`
+	Segments     int `json:"segments"`
+	Chunks       int `json:"chunks"`
+	Topics       int `json:"topics"`
+	Queues       int `json:"queues"`
+	Names        int `json:"names"`
+	Leases       int `json:"leases"`
+	AdoptedLanes int `json:"adopted_lanes"`
+	Storages     int `json:"storages"` // held by anybody
+}
+
+func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
+	b.mu.Lock()
+	err := b.usable(s)
+	parts := maps.Clone(b.extra)
+	b.mu.Unlock()
+	if err != nil {
+		return nil, nil, err
+	}
+	st := b.Status()
+	for name, part := range parts {
+		if st.Extra == nil {
+			st.Extra = map[string]any{}
+		}
+		st.Extra[name] = part()
+	}
+	return st, nil, nil
+}
+
+// Status tells how the broker is. Any goroutine.
+func (b *Broker) Status() Status {
+	free := uint64(0)
+	if m, err := b.cfg.ReadMemory(); err == nil {
+		free = m.Free()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st := Status{
+		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket,
+		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil,
+		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.used, Free: free, Dir: b.cfg.MemoryDir},
+	}
+	if b.closing || b.taking != nil {
+		return st
+	}
+	for g := range b.orphans {
+		st.Memory.Orphans += g.bytes
+	}
+	st.Counts = b.counts()
+	return st
+}
+
+func (b *Broker) counts() (n Counts) {
+	for _, s := range b.slots {
+		if s != nil {
+			n.Sessions++
+			if s.state == protocol.SessionDisconnected {
+				n.Disconnected++
+			}
+		}
+	}
+	for _, g := range b.segments {
+		if g != nil {
+			n.Segments++
+		}
+	}
+	for _, t := range b.topics {
+		switch {
+		case t == nil:
+		case t.kind == protocol.TopicKindTopic:
+			n.Topics++
+		case t.kind == protocol.TopicKindQueue:
+			n.Queues++
+		case t.name.set:
+			n.Names++
+		}
+	}
+	for _, c := range b.chunkTable {
+		if c != nil {
+			n.Chunks++
+			n.Storages += b.heldStorages(c)
+		}
+	}
+	for _, lanes := range b.adopted {
+		n.AdoptedLanes += lanes
+	}
+	n.Leases = len(b.leases)
+	return n
+}
+
+// heldStorages counts the storages of a chunk that any row counts.
+func (b *Broker) heldStorages(c *chunk) (n int) {
+	var held [protocol.ChunkIndices]bool
+	b.chunks.EachAttached(c.index, func(slot uint32) bool {
+		if row, ok := b.rowOf(slot); ok {
+			for i := range held {
+				held[i] = held[i] || row.Count(c.index*protocol.ChunkIndices+uint32(i)) != 0
+			}
+		}
+		return true
+	})
+	for _, h := range held {
+		if h {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// app is what every command has: its streams and how to draw on them.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	style    termplot.Style
+
+	began         bool // a command was found and its flags and arguments are good
+	interruptible bool // a signal ends the command at once, with its own status
+}
+
+// commands make the subcommands of root, in no order.
+var commands []func(*app) *cobra.Command
+
+// register adds a command; each command's file calls it in init.
+func register(c func(*app) *cobra.Command) { commands = append(commands, c) }
+
+// println writes a line on standard output.
+func (a *app) println(text string) error {
+	_, err := fmt.Fprintln(a.out, text)
+	return err
+}
+
+// printJSON writes a value on standard output, indented for people too.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// text makes something that another process wrote safe to print.
+func (a *app) text(s string) string { return a.style.Text(s) }
+
+// clientFlags are those of commands that talk to a broker.
+type clientFlags struct {
+	address   string
+	namespace string
+	timeout   time.Duration
+}
+
+func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.address, "address", "", "broker to use, `unix:/path` or /path; default $BATON_ADDRESS, else this user's broker")
+	fl.StringVarP(&f.namespace, "namespace", "n", "", "namespace of names and topics; default $BATON_NAMESPACE, else default")
+	fl.DurationVar(&f.timeout, "timeout", 0, timeoutHelp)
+}
+
+// waitForBroker is the timeout's meaning for commands that wait for nothing else.
+const waitForBroker = "how long to wait for a broker; 0: not at all"
+
+// connect opens a session for a command. With start it starts the user's broker
+// if none runs, as a program would; otherwise the broker must answer, at once or
+// within the timeout. ErrNoBroker says that it does not.
+func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.Client, error) {
+	if f.timeout < 0 {
+		return nil, badUsage("--timeout %s is negative", f.timeout)
+	}
+	opts := []client.Option{client.WithName("baton"), client.WithStart(start)}
+	if f.namespace != "" {
+		if err := protocol.CheckNamespace(f.namespace); err != nil {
+			return nil, &usage{cause: err}
+		}
+		opts = append(opts, client.WithNamespace(f.namespace))
+	}
+	socket, given, err := address.Resolve(f.address)
+	if err != nil {
+		return nil, &usage{cause: err}
+	}
+	if !start || f.address != "" {
+		opts = append(opts, client.WithAddress(socket)) // named: awaited, never started
+	}
+	if !start && f.timeout == 0 || given && start && f.timeout == 0 {
+		if err := answers(ctx, socket); err != nil {
+			return nil, err
+		}
+	}
+	if f.timeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		ctx = bounded
+	}
+	return client.Connect(ctx, opts...)
+}
+
+// answers tells at once whether somebody listens at a socket. Other failures are
+// left to who connects in earnest.
+func answers(ctx context.Context, socket string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err == nil {
+		return c.Close()
+	}
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+		return protocol.Errorf(protocol.CodeNoBroker, "start one with `baton serve`, name another with --address, or wait for it with --timeout",
+			"no broker answers at %s", socket)
+	}
+	return nil
+}
+
+// closeClient ends a session after a command, without hiding its error.
+func closeClient(c *client.Client, err *error) {
+	if e := c.Close(); *err == nil && e != nil {
+		*err = fmt.Errorf("end the session: %w", e)
+	}
+}
+
+// isTerminal tells whether a stream is one.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}

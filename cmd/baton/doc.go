@@ -1,0 +1,32 @@
+// Command baton is the broker and the tools of who operates it: one static
+// binary.
+//
+// # Purpose
+//
+// A file per command, named after it. `serve` and `run` hold a broker, made in
+// daemon.go; `demo` and `bench` start one; all others are clients. They share
+// app.go (streams, connections), rows.go (what listings say) and errors.go (what
+// a failure prints, and the exit status). A command adds itself by register.
+//
+// # Ownership
+//
+// Each command closes what it opens before it returns; main only turns the error
+// into a status. The session of a command ends with it, so that nothing that it
+// has looked at stays held. What `set` published is the broker's.
+//
+// # Concurrency
+//
+// A command runs in one goroutine; `serve` adds those of the broker, of NATS and
+// of the HTTP endpoint, all ended before it returns.
+//
+// # Hostile peers
+//
+// Names, senders and descriptions come from other processes. They are printed
+// through termplot, which replaces what could move the cursor, or as JSON.
+//
+// # Death
+//
+// A killed command leaves nothing but, of `get`, a temporary file beside the one
+// to be written and, of `run`, a directory that the next `run` removes. A killed
+// `serve` is taken over by the next one.
+package main

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Exit statuses. `run` adds those of its command, see there.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitNoBroker    = 4
+	exitTimeout     = 5
+	exitSignal      = 128 // plus the signal's number
+	exitInterrupted = exitSignal + 2
+)
+
+const exitHelp = `Exit status: 0 done, 1 failed, 2 wrong command line or settings, 3 not found,
+4 no broker answers, 5 time ran out, 130 interrupted.`
+
+// usage is a mistake in the command line or in a setting.
+type usage struct {
+	cause  error
+	remedy string
+}
+
+func (u *usage) Error() string { return u.cause.Error() }
+func (u *usage) Unwrap() error { return u.cause }
+
+// badUsage says what is wrong with the command line.
+func badUsage(format string, args ...any) error {
+	return &usage{cause: fmt.Errorf(format, args...)}
+}
+
+// usageError is what cobra found wrong, with a pointer to the command's help.
+func usageError(cmd *cobra.Command, err error) error {
+	text := err.Error()
+	if head, _, found := strings.Cut(text, "\n"); found { // suggestions follow
+		suggestion := text[len(head):]
+		text = head + strings.TrimRight(strings.ReplaceAll(suggestion, "\n\n", "\n"), "\n")
+	}
+	path := "baton"
+	if cmd != nil {
+		path = cmd.CommandPath()
+	}
+	return &usage{cause: errors.New(text), remedy: "see " + path + " --help"}
+}
+
+// exitStatus is set by commands whose own status is passed on.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// report prints an error with its remedy and returns the exit status.
+func (a *app) report(err error) int {
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	message, remedy := err.Error(), ""
+	var p *protocol.Error
+	if errors.As(err, &p) {
+		message = strings.ReplaceAll(message, p.Error(), p.Message)
+		remedy = p.Remedy
+	}
+	var u *usage
+	if errors.As(err, &u) && u.remedy != "" {
+		remedy = u.remedy
+	}
+	fmt.Fprintf(a.err, "baton: %s\n", a.lines(message))
+	if remedy != "" {
+		fmt.Fprintf(a.err, "  what to do: %s\n", a.lines(remedy))
+	}
+	return statusOf(err)
+}
+
+// lines makes an error's text safe to print and keeps its lines.
+func (a *app) lines(s string) string {
+	parts := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	for i, p := range parts {
+		parts[i] = a.text(strings.ReplaceAll(p, "\t", "  "))
+	}
+	return strings.Join(parts, "\n")
+}
+
+func statusOf(err error) int {
+	var u *usage
+	var s *settings.Error
+	if errors.As(err, &u) || errors.As(err, &s) {
+		return exitUsage
+	}
+	switch {
+	case errors.Is(err, protocol.ErrNotFound):
+		return exitNotFound
+	case errors.Is(err, protocol.ErrNoBroker), errors.Is(err, protocol.ErrBrokerLost):
+		return exitNoBroker
+	case errors.Is(err, protocol.ErrTimeout):
+		return exitTimeout
+	}
+	return exitError
+}

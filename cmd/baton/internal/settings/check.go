@@ -1,0 +1,152 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func dirOf(path string) string { return filepath.Dir(path) }
+
+// check tells whether the settings fit together and the files that they name
+// can be read.
+func (s *Settings) check() error {
+	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
+		return s.wrong(keyRuntimeDir, fmt.Errorf("%q is not an absolute path", s.Dir))
+	}
+	if s.MemoryDir != "" {
+		if !filepath.IsAbs(s.MemoryDir) {
+			return s.wrong("memory-dir", fmt.Errorf("%q is not an absolute path", s.MemoryDir))
+		}
+		if info, err := os.Stat(s.MemoryDir); err == nil && !info.IsDir() {
+			return s.wrong("memory-dir", fmt.Errorf("%s is not a directory", s.MemoryDir))
+		}
+	}
+	if s.Memory != 0 && s.SessionMemory > s.Memory {
+		return s.wrong("session-memory", fmt.Errorf("one session may have more (%s) than all together (%s)",
+			formatSize(s.SessionMemory), formatSize(s.Memory)))
+	}
+	if s.IdleExit < 0 {
+		return s.wrong("idle-exit", errors.New("a negative time"))
+	}
+	if s.DrainTimeout <= 0 {
+		return s.wrong("drain-timeout", errors.New("give it at least some time, such as 1s"))
+	}
+	if s.PProf && s.HTTP == "" {
+		return s.wrong("pprof", errors.New("it is served over HTTP: give --http too"))
+	}
+	if s.HTTP != "" {
+		if _, _, err := ParseHTTP(s.HTTP); err != nil {
+			return s.wrong("http", err)
+		}
+	}
+	return s.checkNATS()
+}
+
+func (s *Settings) checkNATS() error {
+	joining := []struct{ key, value string }{
+		{"nats-creds", s.NATSCreds}, {"nats-nkey", s.NATSNkey}, {"nats-user", s.NATSUser},
+		{"nats-password", s.NATSPassword}, {"nats-ca", s.NATSCA}, {"nats-cert", s.NATSCert}, {"nats-key", s.NATSKey},
+	}
+	if s.NoNATS && s.NATS != "" {
+		return s.wrong("no-nats", fmt.Errorf("and %s are given: choose one", s.place("nats")))
+	}
+	for _, j := range joining {
+		if j.value != "" && s.NATS == "" {
+			return s.wrong(j.key, errors.New("it is for joining a NATS server: give --nats URL too"))
+		}
+	}
+	if err := checkURLs(s.NATS); err != nil {
+		return s.wrong("nats", err)
+	}
+	ways := 0
+	for _, v := range []string{s.NATSCreds, s.NATSNkey, s.NATSUser} {
+		if v != "" {
+			ways++
+		}
+	}
+	switch {
+	case ways > 1:
+		return s.wrong("nats", errors.New("give one of --nats-creds, --nats-nkey and --nats-user"))
+	case s.NATSPassword != "" && s.NATSUser == "":
+		return s.wrong("nats-password", errors.New("give --nats-user too"))
+	case s.NATSCert == "" && s.NATSKey != "":
+		return s.wrong("nats-key", errors.New("give --nats-cert too"))
+	case s.NATSCert != "" && s.NATSKey == "":
+		return s.wrong("nats-cert", errors.New("give --nats-key too"))
+	}
+	for _, f := range joining {
+		if f.value == "" || f.key == "nats-user" || f.key == "nats-password" {
+			continue
+		}
+		file, err := os.Open(f.value)
+		if err != nil {
+			return s.wrong(f.key, err)
+		}
+		file.Close()
+	}
+	return nil
+}
+
+// checkURLs looks at a list of NATS addresses. Its errors do not repeat what may
+// hold a password.
+func checkURLs(list string) error {
+	if list == "" {
+		return nil
+	}
+	for i, text := range strings.Split(list, ",") {
+		if text = strings.TrimSpace(text); !strings.Contains(text, "://") {
+			text = "nats://" + text
+		}
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
+			return fmt.Errorf("address %d is none: write nats://host:port or tls://host:port", i+1)
+		}
+	}
+	return nil
+}
+
+// hideUserInfo takes credentials out of NATS addresses.
+func hideUserInfo(list string) string {
+	parts := strings.Split(list, ",")
+	for i, p := range parts {
+		if at := strings.LastIndexByte(p, '@'); at >= 0 {
+			scheme, _, found := strings.Cut(p, "://")
+			if !found {
+				scheme = "nats"
+			}
+			parts[i] = scheme + "://" + p[at+1:]
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// ParseHTTP splits an address of the HTTP endpoint into what net.Listen takes: a
+// Unix socket (unix:/path or /path) or a loopback address with a port. Any other
+// host is refused, because the endpoint has no password.
+func ParseHTTP(s string) (network, addr string, err error) {
+	if path := strings.TrimPrefix(s, "unix:"); path != s || strings.HasPrefix(s, "/") {
+		if !filepath.IsAbs(path) {
+			return "", "", fmt.Errorf("%q is not an absolute path", s)
+		}
+		if len(path) > maxSocketPath {
+			return "", "", fmt.Errorf("socket path of %d bytes is longer than %d", len(path), maxSocketPath)
+		}
+		return "unix", path, nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", "", fmt.Errorf("%q is neither a socket path nor host:port", s)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "", "", fmt.Errorf("%q is not a loopback address: use 127.0.0.1:%s or a socket path, and a proxy for other machines", s, port)
+	}
+	return "tcp", s, nil
+}
+
+// maxSocketPath is sun_path less its final zero.
+const maxSocketPath = 107

@@ -1,0 +1,161 @@
+package settings
+
+import (
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/baton-ipc/baton/internal/address"
+)
+
+// Settings of a broker process. The comments of [Define] say what each means.
+type Settings struct {
+	Config string // the file's path; empty: the default place, if there is a file
+
+	Address       string
+	RuntimeDir    string
+	Memory        uint64 // bytes; 0: half of what the machine or container has
+	SessionMemory uint64 // bytes; 0: no limit
+	MemoryDir     string
+	IdleExit      time.Duration // 0: never
+	DrainTimeout  time.Duration
+	AllowUIDs     []uint32
+	SocketMode    fs.FileMode
+
+	NATS         string
+	NATSCreds    string
+	NATSNkey     string
+	NATSUser     string
+	NATSPassword string
+	NATSCA       string
+	NATSCert     string
+	NATSKey      string
+	NoNATS       bool
+
+	HTTP  string
+	PProf bool
+
+	LogFormat string
+	LogLevel  slog.Level
+
+	// Socket and Dir follow from Address and RuntimeDir; Load fills them in.
+	Socket string
+	Dir    string
+
+	flags   *pflag.FlagSet
+	own     []string // names of our flags, in the order of definition
+	sources map[string]string
+}
+
+// The address and the runtime directory exist for `serve` only.
+const (
+	keyAddress    = "address"
+	keyRuntimeDir = "runtime-dir"
+	keyConfig     = "config"
+)
+
+// Define adds the flags of a broker to a flag set and returns the settings that
+// they fill. With listen false the address and what goes with it are left out:
+// such a broker finds a place of its own.
+func Define(flags *pflag.FlagSet, listen bool) *Settings {
+	s := &Settings{flags: flags, sources: map[string]string{}}
+	mine := pflag.NewFlagSet("", pflag.ContinueOnError)
+	mine.SortFlags = false
+	mine.StringVar(&s.Config, keyConfig, "", "configuration `file` (TOML); default $XDG_CONFIG_HOME/baton/baton.toml if it exists")
+	if listen {
+		mine.StringVar(&s.Address, keyAddress, "", "socket to listen at, `unix:/path` or /path; default that of this user's broker")
+		mine.StringVar(&s.RuntimeDir, keyRuntimeDir, "", "private `directory` for lock, state and keys; default the socket's")
+		mine.DurationVar(&s.IdleExit, "idle-exit", 0, "end after so long without session and lease; 0: stay")
+		mine.Var(&uidsValue{to: &s.AllowUIDs}, "allow-uid", "user `id` that may connect besides this one; may be repeated")
+		mine.Var(newMode(&s.SocketMode, 0o600), "socket-mode", "`mode` of the socket, octal")
+	}
+	mine.Var(&sizeValue{to: &s.Memory}, "memory", "`size` of all shared memory together (8GiB, 512M); default half of the machine's memory or of the smallest container limit")
+	mine.Var(&sizeValue{to: &s.SessionMemory}, "session-memory", "`size` that one session may be granted; default no limit")
+	mine.StringVar(&s.MemoryDir, "memory-dir", "", "keep shared memory in files of this `directory`, so that names outlive the broker; default memfds")
+	mine.DurationVar(&s.DrainTimeout, "drain-timeout", 10*time.Second, "how long an orderly end may take")
+	mine.StringVar(&s.NATS, "nats", "", "join this NATS server or cluster, `nats://host:port[,…]`; default an embedded server on loopback")
+	mine.StringVar(&s.NATSCreds, "nats-creds", "", "credentials `file` of a NATS user")
+	mine.StringVar(&s.NATSNkey, "nats-nkey", "", "`file` with an nkey seed for NATS")
+	mine.StringVar(&s.NATSUser, "nats-user", "", "NATS user `name`")
+	mine.StringVar(&s.NATSPassword, "nats-password", "", "NATS `password`; better given as $BATON_NATS_PASSWORD, which ps does not show")
+	mine.StringVar(&s.NATSCA, "nats-ca", "", "`file` with the authorities that sign the NATS server's certificate")
+	mine.StringVar(&s.NATSCert, "nats-cert", "", "`file` with our certificate for NATS")
+	mine.StringVar(&s.NATSKey, "nats-key", "", "`file` with the key of that certificate")
+	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
+	if listen {
+		mine.StringVar(&s.HTTP, "http", "", "serve /healthz, /readyz and /metrics at this socket `path` or loopback host:port; default off")
+		mine.BoolVar(&s.PProf, "pprof", false, "serve /debug/pprof as well")
+	} else {
+		s.SocketMode = 0o600
+	}
+	mine.Var(newChoice(&s.LogFormat, "text", "json"), "log-format", "`format` of the log on standard error: text or json")
+	level := slog.LevelInfo
+	if !listen {
+		level = slog.LevelWarn
+	}
+	mine.Var(newLevel(&s.LogLevel, level), "log-level", "least `level` to log: debug, info, warn or error")
+	mine.VisitAll(func(f *pflag.Flag) { s.own = append(s.own, f.Name) })
+	flags.AddFlagSet(mine)
+	return s
+}
+
+// Source tells where a setting came from: "flag", "environment", "file" or
+// "default".
+func (s *Settings) Source(key string) string {
+	if from := s.sources[key]; from != "" {
+		return from
+	}
+	return "default"
+}
+
+// Line is one setting as --check-config shows it.
+type Line struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
+}
+
+// Lines lists all settings with the values in force. Passwords are hidden.
+func (s *Settings) Lines() []Line {
+	var out []Line
+	for _, name := range s.own {
+		value := s.flags.Lookup(name).Value.String()
+		switch {
+		case name == keyAddress:
+			value = s.Socket
+		case name == keyRuntimeDir:
+			value = s.Dir
+		case name == "nats-password" && value != "":
+			value = "(hidden)"
+		case name == "nats":
+			value = hideUserInfo(value)
+		}
+		out = append(out, Line{name, value, s.Source(name)})
+	}
+	return out
+}
+
+// envName is the environment variable of a setting.
+func envName(key string) string {
+	return "BATON_" + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
+}
+
+// resolve fills in what follows from other settings.
+func (s *Settings) resolve() error {
+	if s.flags.Lookup(keyAddress) == nil {
+		return nil
+	}
+	socket, _, err := address.Resolve(s.Address)
+	if err != nil {
+		return s.wrong(keyAddress, err)
+	}
+	s.Socket = socket
+	s.Dir = s.RuntimeDir
+	if s.Dir == "" {
+		s.Dir = dirOf(socket)
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newVersionCommand) }
+
+// build says what this binary is.
+type build struct {
+	Version  string `json:"version"`
+	Protocol int    `json:"protocol"`
+	Layout   int    `json:"layout"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+}
+
+func thisBuild() build {
+	b := build{Version: version, Protocol: protocol.Version, Layout: protocol.Layout,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Revision = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+	}
+	return b
+}
+
+func newVersionCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Tell the version of program and protocol",
+		GroupID: groupOther,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			b := thisBuild()
+			if asJSON {
+				return a.printJSON(b)
+			}
+			return a.println("baton " + b.Version + " (" + b.Platform + ", " + b.Go + ")")
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,111 @@
+package demo
+
+import (
+	"io"
+	"os"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Defaults of Options.
+const (
+	DefaultBatches = 40_000
+	DefaultWorkers = 4
+	DefaultSeed    = 1
+	// MinAccuracy is what the network must reach for the run to succeed.
+	MinAccuracy = 0.95
+)
+
+// BatchSize is the number of pictures in one batch.
+const BatchSize = 64
+
+const maxWorkers = 64
+
+// Options says how much is trained and by whom. The zero value is a full run.
+type Options struct {
+	Batches int           // batches to train; 0: the default, or as many as Duration allows
+	Limit   time.Duration // stop loading after this time; 0: only Batches counts
+	Workers int           // 0: the default; at least two, because one is killed
+	Seed    uint64        // of the parameters and of the order of pictures; 0: the default
+	// BrokerMemory is the broker's --memory; "": a default of the demo's own.
+	BrokerMemory string
+	// Binary is the baton program; "": this one.
+	Binary string
+	// Progress is where a progress bar and remarks are shown, in Style; nil: nowhere.
+	Progress io.Writer
+	Style    termplot.Style
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Batches < 0 || o.Limit < 0 {
+		return o, protocol.Errorf(protocol.CodeInvalid, "use 0 for the default", "batches %d and limit %v must not be negative", o.Batches, o.Limit)
+	}
+	if o.Workers == 0 {
+		o.Workers = DefaultWorkers
+	}
+	if o.Workers < 2 || o.Workers > maxWorkers {
+		return o, protocol.Errorf(protocol.CodeInvalid, "use 2 to 64: one is killed, and the others go on", "%d workers cannot be", o.Workers)
+	}
+	if o.Batches == 0 && o.Limit == 0 {
+		o.Batches = DefaultBatches
+	}
+	if o.Seed == 0 {
+		o.Seed = DefaultSeed
+	}
+	if o.BrokerMemory == "" {
+		o.BrokerMemory = "256M"
+	}
+	if o.Binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return o, protocol.Errorf(protocol.CodeInvalid, "name the baton program", "this program's own path is unknown: %w", err)
+		}
+		o.Binary = self
+	}
+	return o, nil
+}
+
+// plan is what each role is told.
+type plan struct {
+	Batches int     `json:"batches"` // 0: no limit
+	Seconds float64 `json:"seconds"` // 0: no limit
+	Workers int     `json:"workers"`
+	Number  int     `json:"number"` // of a worker, from 1
+	Seed    uint64  `json:"seed"`
+}
+
+func (o Options) plan(number int) plan {
+	return plan{Batches: o.Batches, Seconds: o.Limit.Seconds(), Workers: o.Workers, Number: number, Seed: o.Seed}
+}
+
+// expected estimates how many batches will be trained.
+func (p plan) expected() int {
+	if p.Seconds == 0 {
+		return p.Batches
+	}
+	const perSecond = 2000 // on a slow machine; faster ones do more than needed
+	n := max(int(p.Seconds*perSecond), 1)
+	if p.Batches > 0 {
+		n = min(n, p.Batches)
+	}
+	return n
+}
+
+// rate is the size of a training step: the fewer steps there will be, the larger.
+// The full run takes small ones, so that the learning can be watched.
+func (p plan) rate() float32 {
+	return min(160/float32(p.expected()), 0.2)
+}
+
+// progressEvery is how many batches a worker trains between two progress messages.
+func (p plan) progressEvery() int {
+	return min(max(p.expected()/(p.Workers*100), 1), 20)
+}
+
+// snapshotEvery is how many batches a worker trains between its snapshots: all
+// workers together publish about a hundred.
+func (p plan) snapshotEvery() int {
+	return max(p.expected()/100, 1) * p.Workers
+}

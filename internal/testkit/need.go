@@ -1,0 +1,77 @@
+package testkit
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// needs tell, for each name that Need takes, what is missing; "" is nothing.
+var needs = map[string]func() string{
+	"cc":          func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"go":          func() string { return program("go", "https://go.dev/dl") },
+	"nats-server": func() string { return program("nats-server", "https://nats.io/download") },
+	"root": func() string {
+		if os.Geteuid() != 0 {
+			return "the tests do not run as root"
+		}
+		return ""
+	},
+}
+
+func program(name, remedy string) string {
+	if _, err := exec.LookPath(name); err != nil {
+		return fmt.Sprintf("%s is not installed (%s)", name, remedy)
+	}
+	return ""
+}
+
+// Need skips the test when what it names is missing here, and fails it instead
+// when BATON_REQUIRE lists the name.
+func Need(t testing.TB, name string) {
+	t.Helper()
+	ask := needs[name]
+	if ask == nil {
+		t.Fatalf("testkit does not know how to look for %q", name)
+	}
+	if reason := ask(); reason != "" {
+		Skip(t, name, reason)
+	}
+}
+
+// Skip skips the test for a reason under a name, and fails it instead when
+// BATON_REQUIRE lists the name. Reasons are counted and told at the end.
+func Skip(t testing.TB, name, reason string) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("BATON_REQUIRE"), ","), name) {
+		t.Fatalf("missing: %s: %s (required by BATON_REQUIRE)", name, reason)
+	}
+	skips.Lock()
+	skips.count[name+": "+reason]++
+	skips.Unlock()
+	t.Skipf("%s: %s", name, reason)
+}
+
+var skips = struct {
+	sync.Mutex
+	count map[string]int
+}{count: map[string]int{}}
+
+// reportSkips writes how many tests were skipped for which reason.
+func reportSkips(w io.Writer) {
+	skips.Lock()
+	defer skips.Unlock()
+	reasons := make([]string, 0, len(skips.count))
+	for reason := range skips.count {
+		reasons = append(reasons, reason)
+	}
+	slices.Sort(reasons)
+	for _, reason := range reasons {
+		fmt.Fprintf(w, "skipped: %d × %s\n", skips.count[reason], reason)
+	}
+}

@@ -1,0 +1,30 @@
+package protocol
+
+import "encoding/json"
+
+// What a List request lists.
+const (
+	ListNames    = "names"
+	ListTopics   = "topics"
+	ListSessions = "sessions"
+	ListSegments = "segments"
+	ListStorages = "storages"
+	ListLeases   = "leases"
+)
+
+// List asks for rows of one kind whose name fits Pattern (see MatchName), in
+// pages: Cursor is that of the reply before, Limit the most rows wanted, 0 for
+// as many as the broker gives at once.
+type List struct {
+	What    string `json:"what"`
+	Pattern string `json:"pattern,omitempty"`
+	Cursor  string `json:"cursor,omitempty"`
+	Limit   int    `json:"limit,omitempty"`
+}
+
+// ListReply is one page. Rows are objects that may gain fields; a Cursor tells
+// of more.
+type ListReply struct {
+	Rows   []json.RawMessage `json:"rows"`
+	Cursor string            `json:"cursor,omitempty"`
+}

@@ -1,0 +1,319 @@
+package protocol_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
+)
+
+// messageCase is a request with its reply, or an event. The fds name the
+// descriptors that travel with each, in order.
+type messageCase struct {
+	Name       string          `json:"name"`
+	Request    json.RawMessage `json:"request,omitempty"`
+	RequestFDs []string        `json:"request_fds,omitempty"`
+	Reply      json.RawMessage `json:"reply,omitempty"`
+	ReplyFDs   []string        `json:"reply_fds,omitempty"`
+	Event      json.RawMessage `json:"event,omitempty"`
+}
+
+type messageFile struct {
+	Op    string        `json:"op,omitempty"`
+	Event string        `json:"event,omitempty"`
+	Cases []messageCase `json:"cases"`
+}
+
+// empty is what an op without fields has.
+type empty struct{}
+
+// opTypes are the Go types of each op's request and reply.
+var opTypes = map[string][2]any{
+	protocol.OpHello:          {protocol.Hello{}, protocol.HelloReply{}},
+	protocol.OpRestore:        {protocol.Restore{}, empty{}},
+	protocol.OpRestored:       {empty{}, protocol.HelloReply{}},
+	protocol.OpGrant:          {protocol.Grant{}, protocol.GrantReply{}},
+	protocol.OpChunks:         {protocol.Chunks{}, protocol.ChunksReply{}},
+	protocol.OpReturn:         {protocol.Return{}, empty{}},
+	protocol.OpAttach:         {protocol.Attach{}, protocol.AttachReply{}},
+	protocol.OpPeer:           {protocol.Peer{}, empty{}},
+	protocol.OpSegment:        {protocol.Segment{}, protocol.SegmentReply{}},
+	protocol.OpTopicOpen:      {protocol.TopicOpenRequest{}, protocol.TopicInfo{}},
+	protocol.OpTopicWrite:     {protocol.TopicWrite{}, protocol.TopicWriteReply{}},
+	protocol.OpTopicRead:      {protocol.TopicRead{}, protocol.TopicReadReply{}},
+	protocol.OpTopicPeers:     {protocol.TopicRef{}, protocol.Peers{}},
+	protocol.OpTopicGroupFile: {protocol.TopicGroupFile{}, empty{}},
+	protocol.OpTopicLeave:     {protocol.TopicLeave{}, empty{}},
+	protocol.OpTopicClose:     {protocol.TopicRef{}, empty{}},
+	protocol.OpNameSet:        {protocol.NameSet{}, protocol.NameSetReply{}},
+	protocol.OpNameOpen:       {protocol.NameRef{}, protocol.TopicInfo{}},
+	protocol.OpNameDelete:     {protocol.NameRef{}, empty{}},
+	protocol.OpLease:          {protocol.LeaseRequest{}, protocol.LeaseReply{}},
+	protocol.OpLeaseClaim:     {protocol.LeaseRef{}, empty{}},
+	protocol.OpLeaseRelease:   {protocol.LeaseRef{}, empty{}},
+	protocol.OpList:           {protocol.List{}, protocol.ListReply{}},
+	protocol.OpStatus:         {empty{}, map[string]any{}},
+	protocol.OpBye:            {empty{}, empty{}},
+}
+
+// eventTypes are the Go types of each event.
+var eventTypes = map[string]any{
+	protocol.EventTrim:    protocol.TrimEvent{},
+	protocol.EventCollect: empty{},
+	protocol.EventClosing: empty{},
+}
+
+type exchange struct {
+	name       string
+	request    any
+	requestFDs []string
+	reply      any // a *protocol.Error is a refusal
+	replyFDs   []string
+}
+
+func pointer[T any](v T) *T { return &v }
+
+func exchanges() map[string][]exchange {
+	me := protocol.Client{Name: "trainer-0", Language: "go", Version: "0.1.0"}
+	welcome := protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{"memfd"}, Instance: host,
+		Version: "0.1.0", Slot: 3, Serial: 12, Secret: "c2VjcmV0", Limits: protocol.Limits{SessionBytes: 0, MemoryBytes: 8 << 30}}
+	resumed, waiting := welcome, welcome
+	resumed.Resumed, waiting.Restore = true, true
+	hello := protocol.Hello{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{"memfd"}, Client: me, Namespace: "default", PID: 4242}
+	again, other := hello, hello
+	again.Resume = &protocol.Resume{Instance: host, Serial: 12, Secret: "c2VjcmV0"}
+	other.Protocol = 2
+	topic := protocol.TopicRef{Topic: 5, ID: 33}
+	info := protocol.TopicInfo{Topic: 5, ID: 33, Name: "batches", Kind: protocol.KindTopic, Depth: 8, Slots: 16, Stride: 1088, Overwrite: true,
+		Description: 1024, Linger: 60, Version: 19}
+	private, name := info, info
+	private.Name, private.Token, private.Kind, private.Overwrite, private.Redeliver, private.Depth, private.Slots = "", "0a1b2c3d4e5f60718293a4b5c6d7e8f9", protocol.KindQueue, false, true, 64, 128
+	name.Name, name.Kind, name.Depth, name.Slots = "weights/actor", protocol.KindName, 1, 2
+	peers := protocol.Peers{Version: 20,
+		Lanes:   []protocol.LaneInfo{{Lane: 0, Slot: 3, Serial: 12, Offset: protocol.SessionLanes, State: protocol.LaneLive, Sender: "trainer-0"}},
+		Waiters: []protocol.Waiter{{Slot: 4, Serial: 13}},
+		Groups:  []protocol.GroupInfo{{Group: 0, ID: 90}},
+		Members: 1, LastLeft: "eval-2"}
+	closed := protocol.Peers{Version: 21, Closed: true}
+	refs := []protocol.StorageRef{{Index: 300, Serial: 41, Generation: 6}}
+	body, err := protocol.AppendBody(nil, exampleBodies()["one tensor"])
+	if err != nil {
+		panic(err)
+	}
+	welcomeFDs := []string{"broker file", "own session file", "own bell", "broker's session file", "broker's bell"}
+	refused := func(code protocol.Code, message, remedy string) *protocol.Error {
+		return &protocol.Error{Code: code, Message: message, Remedy: remedy}
+	}
+	return map[string][]exchange{
+		protocol.OpHello: {
+			{"new session", hello, []string{"pidfd"}, welcome, welcomeFDs},
+			{"without pidfd", hello, nil, welcome, welcomeFDs},
+			{"resumed", again, nil, resumed, nil},
+			{"broker wants restoring", again, nil, waiting, nil},
+			{"other version", other, nil, refused(protocol.CodeVersion, "protocol 2 is not spoken here, only 1", "install the same version of client and broker").
+				With("protocol", json.Number("1")), nil},
+		},
+		protocol.OpRestore: {{"all kinds of files", protocol.Restore{Items: []protocol.RestoreItem{{Role: protocol.RestoreBroker},
+			{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreBell, Serial: 12}, {Role: protocol.RestoreSegment, Serial: 9},
+			{Role: protocol.RestoreGroup, Serial: 90}}}, []string{"broker file", "session file", "bell", "segment", "group file"}, empty{}, nil}},
+		protocol.OpRestored: {{"done", empty{}, nil, resumed, nil}},
+		protocol.OpGrant: {
+			{"one chunk", protocol.Grant{Bytes: 64 << 20, Chunks: 1}, nil, protocol.GrantReply{Segment: 7, SegmentSerial: 9, Bytes: 64 << 20,
+				Chunks: []protocol.ChunkGrant{{Chunk: 2, Serial: 41}}}, []string{"segment"}},
+			{"quota reached", protocol.Grant{Bytes: 1 << 40, Chunks: 1}, nil, refused(protocol.CodeQuota,
+				"a segment of 1099511627776 bytes is above the quota of 8589934592", "release tensors, or raise --memory"), nil},
+		},
+		protocol.OpChunks: {{"two more", protocol.Chunks{Segment: 7, Count: 2}, nil,
+			protocol.ChunksReply{Chunks: []protocol.ChunkGrant{{Chunk: 3, Serial: 42}, {Chunk: 4, Serial: 43}}}, nil}},
+		protocol.OpReturn: {
+			{"empty segment", protocol.Return{Segment: 7}, nil, empty{}, nil},
+			{"still held", protocol.Return{Segment: 7}, nil, refused(protocol.CodeBusy, "a storage of segment 7 is held", "try again when it is released"), nil},
+		},
+		protocol.OpAttach: {
+			{"live owner", protocol.Attach{Chunk: 2, Serial: 41}, nil, protocol.AttachReply{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9}, nil},
+			{"chunk of another lease", protocol.Attach{Chunk: 2, Serial: 40}, nil, refused(protocol.CodeExpired, "chunk 2 is not of serial 40 any more", "take the message or handle anew"), nil},
+		},
+		protocol.OpPeer:    {{"pages", protocol.Peer{Slot: 3, Serial: 12}, nil, empty{}, []string{"session file", "bell"}}},
+		protocol.OpSegment: {{"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}}},
+		protocol.OpTopicOpen: {
+			{"defaults", protocol.TopicOpenRequest{Name: "batches", Kind: protocol.KindTopic, Create: true}, nil, info, nil},
+			{"all options, private", protocol.TopicOpenRequest{Kind: protocol.KindQueue, Depth: pointer[uint32](64), Overwrite: pointer(false),
+				Redeliver: pointer(true), Description: pointer[uint32](1024), Linger: pointer(0.5), Create: true}, nil, private, nil},
+			{"by token", protocol.TopicOpenRequest{Token: private.Token, Kind: protocol.KindQueue}, nil, private, nil},
+			{"differing", protocol.TopicOpenRequest{Name: "batches", Kind: protocol.KindTopic, Depth: pointer[uint32](4), Create: true}, nil,
+				refused(protocol.CodeConflict, "topic batches has depth 8, not 4, made by trainer-0", "leave the option out, or use another name"), nil},
+		},
+		protocol.OpTopicWrite: {{"first lane", protocol.TopicWrite{TopicRef: topic, Offset: protocol.SessionLanes}, nil, protocol.TopicWriteReply{Lane: 0, Peers: peers}, nil}},
+		protocol.OpTopicRead: {
+			{"by itself", protocol.TopicRead{TopicRef: topic}, nil, protocol.TopicReadReply{Reader: 70, Peers: peers}, nil},
+			{"in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("eval")}, nil,
+				protocol.TopicReadReply{Reader: 71, Member: 1, Group: pointer[uint32](0), Peers: peers}, []string{"group file"}},
+			{"alone in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("")}, nil,
+				protocol.TopicReadReply{Reader: 72, Member: 1, Group: pointer[uint32](1), Peers: peers}, []string{"group file"}},
+		},
+		protocol.OpTopicPeers:     {{"open", topic, nil, peers, nil}, {"closed", topic, nil, closed, nil}},
+		protocol.OpTopicGroupFile: {{"first", protocol.TopicGroupFile{TopicRef: topic, Group: 0}, nil, empty{}, []string{"group file"}}},
+		protocol.OpTopicLeave: {
+			{"as a writer", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameWrite}, nil, empty{}, nil},
+			{"as a reader", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameRead, Reader: 71}, nil, empty{}, nil},
+			{"for good", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameOpen}, nil, empty{}, nil},
+		},
+		protocol.OpTopicClose: {{"close", topic, nil, empty{}, nil}},
+		protocol.OpNameSet: {
+			{"revision", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body}, nil, protocol.NameSetReply{Revision: 7}, nil},
+			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,
+				protocol.NameSetReply{Revision: 1}, nil},
+		},
+		protocol.OpNameOpen: {{"name", protocol.NameRef{Name: "weights/actor"}, nil, name, nil}},
+		protocol.OpNameDelete: {
+			{"name", protocol.NameRef{Name: "weights/actor"}, nil, empty{}, nil},
+			{"no such name", protocol.NameRef{Name: "weights/other"}, nil, refused(protocol.CodeNotFound, "no name weights/other", "see baton ls names"), nil},
+		},
+		protocol.OpLease: {
+			{"for a time", protocol.LeaseRequest{Refs: refs, Seconds: pointer(30.0)}, nil, protocol.LeaseReply{Lease: 5, ExpiresIn: 30}, nil},
+			{"until the session ends, once", protocol.LeaseRequest{Refs: refs, Once: true}, nil, protocol.LeaseReply{Lease: 6}, nil},
+		},
+		protocol.OpLeaseClaim: {
+			{"claim", protocol.LeaseRef{Lease: 5}, nil, empty{}, nil},
+			{"too late", protocol.LeaseRef{Lease: 4}, nil, refused(protocol.CodeExpired, "lease 4 is over", "take a new handle"), nil},
+		},
+		protocol.OpLeaseRelease: {{"release", protocol.LeaseRef{Lease: 5}, nil, empty{}, nil}},
+		protocol.OpList: {{"second page", protocol.List{What: protocol.ListNames, Pattern: "weights/*", Cursor: "100", Limit: 100}, nil,
+			protocol.ListReply{Rows: []json.RawMessage{json.RawMessage(`{"name":"weights/actor"}`)}, Cursor: "200"}, nil}},
+		protocol.OpStatus: {{"status", empty{}, nil, map[string]any{"broker": map[string]any{"version": "0.1.0", "instance": host}}, nil}},
+		protocol.OpBye:    {{"bye", empty{}, nil, empty{}, nil}},
+	}
+}
+
+// flatObject gives the JSON of v with more members in front.
+func flatObject(t *testing.T, v any, members ...any) json.RawMessage {
+	t.Helper()
+	var out bytes.Buffer
+	for i := 0; i < len(members); i += 2 {
+		text, err := json.Marshal(members[i+1])
+		require.NoError(t, err)
+		out.WriteString(map[bool]string{true: "{", false: ","}[i == 0] + `"` + members[i].(string) + `":`)
+		out.Write(text)
+	}
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	var own map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(text, &own))
+	for i := 0; i < len(members); i += 2 {
+		require.NotContains(t, own, members[i], "%T and its envelope both have it", v)
+	}
+	if string(text) != "{}" {
+		out.WriteByte(',')
+	}
+	out.Write(text[1:])
+	return out.Bytes()
+}
+
+func messageFiles(t *testing.T) map[string]messageFile {
+	files := map[string]messageFile{}
+	for op, list := range exchanges() {
+		f := messageFile{Op: op}
+		for i, x := range list {
+			c := messageCase{Name: x.name, RequestFDs: x.requestFDs, ReplyFDs: x.replyFDs}
+			c.Request = flatObject(t, x.request, "id", 7+i, "op", op)
+			key := "ok"
+			if _, refused := x.reply.(*protocol.Error); refused {
+				key = "error"
+			}
+			c.Reply = flatObject(t, empty{}, "id", 7+i, key, x.reply)
+			f.Cases = append(f.Cases, c)
+		}
+		files["messages/"+op+".json"] = f
+	}
+	files["messages/event.trim.json"] = messageFile{Event: protocol.EventTrim, Cases: []messageCase{{Name: "two segments",
+		Event: flatObject(t, empty{}, "event", protocol.EventTrim, "segments", []protocol.SegmentRef{{Segment: 7, Serial: 9}, {Segment: 8, Serial: 10}})}}}
+	for _, event := range []string{protocol.EventCollect, protocol.EventClosing} {
+		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
+	}
+	return files
+}
+
+// textCase is JSON that stands for something, as its exact text.
+type textCase struct {
+	Name  string   `json:"name"`
+	Text  string   `json:"text"`
+	Names []string `json:"names,omitempty"` // of the tensors, for trees
+	Same  []string `json:"same,omitempty"`  // other texts that read as the same; written, they give Text
+	FDs   int      `json:"fds,omitempty"`   // for frames
+	Hex   string   `json:"hex,omitempty"`   // for frames: head and text
+}
+
+type textFile struct {
+	Kind  string     `json:"kind"`
+	Cases []textCase `json:"cases"`
+}
+
+func textFiles(t *testing.T) map[string]textFile {
+	marshal := func(name string, v any) textCase {
+		text, err := json.Marshal(v)
+		require.NoError(t, err)
+		return textCase{Name: name, Text: string(text)}
+	}
+	h := goodHandle()
+	h.Host = host
+	strided, last, none := h, h, emptyHandle()
+	strided.Shape, strided.Strides, strided.ByteOffset, strided.ReadOnly, strided.Lease = []int64{3, 2}, []int64{1, -3}, 12, true, pointer[uint64](5)
+	last.Segment, last.Serial, last.Index, last.Generation = protocol.MaxSafeInt, protocol.MaxSafeInt, protocol.MaxStorages-1, protocol.GenerationMask
+	last.Offset, last.Bytes, last.DType, last.Device = 0, protocol.MaxSafeInt, "float8_e4m3fn", "cuda:2147483647"
+	last.Shape, last.Lease = []int64{protocol.MaxSafeInt}, pointer[uint64](protocol.MaxSafeInt)
+	none.Host = host
+	plain, deep := goodTuple(), goodTuple()
+	plain.Host, plain.Tensors[0].Handle.Host = host, host
+	plain.Value, plain.Meta, plain.Tensors[0].Name = nil, nil, ""
+	deep.Host = host
+	deep.Tensors = []protocol.TupleTensor{{Name: "0", Handle: h}, {Name: "1/w", Handle: strided}}
+	deep.Tensors[1].Handle.Lease = nil
+	deep.Value = json.RawMessage(`[{"$":"tensor","i":0},{"w":{"$":"tensor","i":1}}]`)
+	short := marshal("handle without spaces", h)
+	short.Same = []string{" " + short.Text + "\n", short.Text[:len(short.Text)-1] + `,"later":[{}]}`}
+
+	return map[string]textFile{
+		"messages/handle.json": {"handle", []textCase{short, marshal("strided, read-only, leased", strided), marshal("largest numbers", last), marshal("no elements, no storage", none)}},
+		"messages/tuple.json":  {"tuple", []textCase{marshal("one tensor", plain), marshal("tree and meta", deep)}},
+		"messages/tree.json":   {"tree", treeCases()},
+		"messages/frame.json": {"frame", []textCase{
+			frameCase(t, "request", `{"id":1,"op":"bye"}`, 0),
+			frameCase(t, "reply with descriptors", `{"id":2,"ok":{}}`, 2),
+			frameCase(t, "least", `{}`, 0),
+		}},
+	}
+}
+
+func frameCase(t *testing.T, name, text string, fds int) textCase {
+	head, err := protocol.AppendFrameHead(nil, len(text), fds)
+	require.NoError(t, err)
+	return textCase{Name: name, Text: text, FDs: fds, Hex: hex.EncodeToString(append(head, text...))}
+}
+
+// treeCases are values whose text all languages write alike.
+func treeCases() []textCase {
+	return []textCase{
+		{Name: "plain", Text: `{"a":null,"b":[true,false,-7,9007199254740991],"c":"text"}`, Same: []string{` {"a" : null,"b":[true,false,-7,9007199254740991],"c":"\u0074ext"} `}},
+		{Name: "floats", Text: `[0.5,-0.0,1.0,0.1]`, Same: []string{`[5e-1,-0e0,1E0,0.10]`}},
+		{Name: "not finite", Text: `[{"$":"float","v":"nan"},{"$":"float","v":"inf"},{"$":"float","v":"-inf"}]`},
+		{Name: "large integers", Text: `[{"$":"int","v":"9007199254740992"},{"$":"int","v":"-9007199254740992"},{"$":"int","v":"18446744073709551616"}]`},
+		{Name: "bytes", Text: `[{"$":"bytes","v":""},{"$":"bytes","v":"AAH/"},{"$":"bytes","v":"AA=="}]`, Same: []string{`[{"v":"","$":"bytes"},{"$":"bytes","v":"AAH\/"},{"$":"bytes","v":"AA=="}]`}},
+		{Name: "text", Text: `"\"\\/\n\r\t\u0000\u001fü€😀` + "\u2028\x7f" + `"`, Same: []string{`"\"\\\/\n\r\t\u0000\u001F\u00fc\u20AC\ud83d\uDE00\u2028\u007f"`}},
+		{Name: "tuple of tensors", Text: `{"$":"tuple","v":[{"$":"tensor","i":0},[{"$":"tensor","i":1}]]}`, Names: []string{"0", "1/0"}},
+		{Name: "names are escaped", Text: `{"a/b~c":[{"$":"tensor","i":0}]}`, Names: []string{"a~1b~0c/0"}},
+		{Name: "empty key", Text: `{"":{"$":"tensor","i":0}}`, Names: []string{""}},
+		{Name: "empty key above", Text: `{"":[{"$":"tensor","i":0}]}`, Names: []string{"/0"}},
+		{Name: "dict with other keys", Text: `{"$":"dict","v":[[1,{"$":"tensor","i":0}],[null,2],[{"$":"tuple","v":[1,"a"]},3],["1",{"$":"tensor","i":1}]]}`, Names: []string{"1", "1"}},
+		{Name: "dict with the key $", Text: `{"$":"dict","v":[["$",1]]}`},
+		{Name: "dataclass", Text: `{"$":"dataclass","type":"train.state:State","v":{"step":3,"w":{"$":"tensor","i":0}}}`, Names: []string{"w"}},
+		{Name: "one unnamed tensor", Text: ``, Names: []string{""}, Same: []string{`{"$":"tensor","i":0}`}},
+		{Name: "flat dict", Text: ``, Names: []string{"a~1b", "w"}, Same: []string{`{"a/b":{"$":"tensor","i":0},"w":{"$":"tensor","i":1}}`}},
+		{Name: "empty dict", Text: ``, Same: []string{`{}`, ` { } `}},
+	}
+}
+
+func newOf(v any) reflect.Value { return reflect.New(reflect.TypeOf(v)) }

@@ -1,0 +1,170 @@
+//! Errors: one type, whose [`Code`] is the protocol's. Match by code, never by text.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What went wrong, with the same name in every language of the protocol.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code { $($(#[$doc])* $name,)* }
+
+        impl Code {
+            /// Every code that this version knows.
+            pub const ALL: &[Code] = &[$(Code::$name,)*];
+
+            /// The name in the protocol.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// Reads a name of the protocol.
+            pub fn parse(text: &str) -> Option<Code> {
+                match text { $($text => Some(Code::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    /// No broker answers at the address.
+    NoBroker = "NoBroker",
+    /// The broker was there and has gone.
+    BrokerLost = "BrokerLost",
+    /// Broker and client have another protocol or layout.
+    Version = "Version",
+    /// A malformed frame or message.
+    Protocol = "Protocol",
+    /// An unknown op, feature or device.
+    Unsupported = "Unsupported",
+    /// The socket, file or memory may not be used.
+    PermissionDenied = "PermissionDenied",
+    /// The machine, the container or the broker's limit is full.
+    OutOfMemory = "OutOfMemory",
+    /// The quota of the session or of all together is used up.
+    QuotaExceeded = "QuotaExceeded",
+    /// A table is full: sessions, topics, lanes, chunks, references.
+    TooMany = "TooMany",
+    /// A shape, dtype, name or option that cannot be.
+    InvalidArgument = "InvalidArgument",
+    /// A handle that is malformed, another machine's, or outside its segment.
+    InvalidHandle = "InvalidHandle",
+    /// The storage has been recycled.
+    Expired = "Expired",
+    /// The session, topic or queue is closed.
+    Closed = "Closed",
+    /// An option differs from what exists.
+    Conflict = "Conflict",
+    /// Nothing has that name.
+    NotFound = "NotFound",
+    /// Time ran out.
+    Timeout = "Timeout",
+    /// Time ran out and the queue has no item.
+    Empty = "Empty",
+    /// Time ran out and there is no room.
+    Full = "Full",
+    /// The memory must not be written.
+    ReadOnly = "ReadOnly",
+    /// Somebody still holds it.
+    Busy = "Busy",
+    /// A mistake in Baton.
+    Internal = "Internal",
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What happened, to what, and what to do next.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}", self.text())]
+pub struct Error(Box<Parts>);
+
+#[derive(Debug, Clone)]
+struct Parts {
+    code: Code,
+    message: String,
+    remedy: String,
+    detail: Map<String, Value>,
+}
+
+impl Error {
+    pub(crate) fn new(code: Code, remedy: impl Into<String>, message: impl Into<String>) -> Error {
+        Error(Box::new(Parts {
+            code,
+            message: message.into(),
+            remedy: remedy.into(),
+            detail: Map::new(),
+        }))
+    }
+
+    pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Error {
+        self.0.detail.insert(key.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn with_detail(mut self, detail: Map<String, Value>) -> Error {
+        self.0.detail = detail;
+        self
+    }
+
+    /// The protocol's code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// What happened, to what.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// What to do next; empty when there is nothing to say.
+    pub fn remedy(&self) -> &str {
+        &self.0.remedy
+    }
+
+    /// Figures that belong to the error, by name.
+    pub fn detail(&self) -> &Map<String, Value> {
+        &self.0.detail
+    }
+
+    /// Whether time ran out: `Timeout`, `Empty` and `Full`.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.0.code, Code::Timeout | Code::Empty | Code::Full)
+    }
+
+    fn text(&self) -> String {
+        if self.0.remedy.is_empty() {
+            return self.0.message.clone();
+        }
+        format!("{} ({})", self.0.message, self.0.remedy)
+    }
+}
+
+/// A system call that failed while doing something that has a name.
+pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl fmt::Display) -> Error {
+    Error::new(code, remedy, format!("{what}: {cause}"))
+}
+
+pub(crate) fn closed(what: impl fmt::Display) -> Error {
+    Error::new(Code::Closed, "open a new one", format!("{what} is closed"))
+}
+
+pub(crate) fn expired(why: &str) -> Error {
+    Error::new(
+        Code::Expired,
+        "ask the sender for it again, or hold a lease",
+        format!("the tensor is no longer kept: {why}"),
+    )
+}
+
+pub(crate) fn disagree(what: impl Into<String>) -> Error {
+    Error::new(Code::Protocol, "use a broker of this version", what)
+}

@@ -1,0 +1,354 @@
+//! Offsets of the shared structures (docs/protocol.md, section 3), written once in tables that
+//! give constants, checks at compile time, and the list that a test compares with
+//! `protocol/testdata/v1/layout.json`.
+//!
+//! Shared memory is never viewed as a Rust structure: other processes write it, so every word is
+//! loaded by an atomic of [`crate::shm`] at one of these offsets.
+
+/// One field of a shared structure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Name in the protocol.
+    pub name: &'static str,
+    /// `u8`, `u16`, `u32`, `u64`, `i32`, `i64`, `char`, or the name of a structure.
+    pub kind: &'static str,
+    /// Bytes from the structure's begin.
+    pub offset: u64,
+    /// Bytes of one element.
+    pub width: u64,
+    /// Elements, 1 unless an array.
+    pub count: u64,
+}
+
+/// A shared structure, or the fixed begin of one whose length varies.
+#[derive(Debug, Clone, Copy)]
+pub struct Struct {
+    /// Name in the protocol.
+    pub name: &'static str,
+    /// Bytes.
+    pub size: u64,
+    /// Its fields in order.
+    pub fields: &'static [Field],
+}
+
+const fn width_of(kind: &str) -> u64 {
+    match kind.as_bytes() {
+        b"u8" | b"char" => 1,
+        b"u16" => 2,
+        b"u32" | b"i32" => 4,
+        b"u64" | b"i64" => 8,
+        b"GroupRecord" => 64,
+        b"LaneRecord" => 32,
+        _ => panic!("unknown type"),
+    }
+}
+
+/// Fields lie in order, apart, aligned, and inside.
+const fn check(s: &Struct) {
+    let (mut i, mut end) = (0, 0);
+    while i < s.fields.len() {
+        let f = &s.fields[i];
+        assert!(f.offset >= end, "fields overlap");
+        assert!(f.width > 8 || f.offset % f.width == 0, "field is not aligned");
+        end = f.offset + f.width * f.count;
+        i += 1;
+    }
+    assert!(end <= s.size, "fields reach past the structure");
+}
+
+macro_rules! layout {
+    ($($module:ident $name:ident $size:literal { $($konst:ident $field:ident: $kind:ident $([$count:literal])? @ $at:literal;)* })*) => {
+        $(
+            #[doc = concat!("Offsets in a ", stringify!($name), ".")]
+            pub mod $module {
+                use super::{Field, Struct};
+                $(#[doc = concat!("Offset of `", stringify!($field), "`.")] pub const $konst: u64 = $at;)*
+                /// Bytes of the structure, or of its fixed begin.
+                pub const SIZE: u64 = $size;
+                /// The structure.
+                pub const STRUCT: Struct = Struct { name: stringify!($name), size: $size, fields: &[$(Field {
+                    name: stringify!($field), kind: stringify!($kind), offset: $at,
+                    width: super::width_of(stringify!($kind)), count: layout!(@count $($count)?),
+                },)*] };
+                const _: () = super::check(&STRUCT);
+            }
+        )*
+        /// Every structure of the layout.
+        pub const STRUCTS: &[Struct] = &[$($module::STRUCT,)*];
+    };
+    (@count) => { 1 };
+    (@count $n:literal) => { $n };
+}
+
+layout! {
+    file_head FileHead 64 {
+        MAGIC magic: u64 @ 0; LAYOUT layout: u32 @ 8; ROLE role: u32 @ 12; INSTANCE instance: u8[16] @ 16;
+        SERIAL serial: u64 @ 32; SLOT slot: u32 @ 40; FLAGS flags: u32 @ 44; BYTES bytes: u64 @ 48;
+    }
+    session_record SessionRecord 256 {
+        SERIAL serial: u64 @ 0; STATE state: u32 @ 8; PID pid: u32 @ 12; START_TIME start_time: u64 @ 16;
+        UID uid: u32 @ 24; LANGUAGE language: u32 @ 28; SECRET_HASH secret_hash: u8[16] @ 32;
+        CONNECTED_AT connected_at: u64 @ 48; PID_NS pid_ns: u64 @ 56; NAME name: char[64] @ 64;
+        NAMESPACE namespace: char[64] @ 128;
+    }
+    chunk_record ChunkRecord 256 {
+        SERIAL serial: u64 @ 0; OWNER_SERIAL owner_serial: u64 @ 8; OWNER owner: u32 @ 16;
+        SEGMENT segment: u32 @ 20; OFFSET offset: u64 @ 24; BYTES bytes: u64 @ 32;
+        SEGMENT_SERIAL segment_serial: u64 @ 40; EPOCH epoch: u64 @ 48; ATTACHED attached: u64[16] @ 64;
+    }
+    segment_record SegmentRecord 64 {
+        SERIAL serial: u64 @ 0; BYTES bytes: u64 @ 8; KIND kind: u32 @ 16; OWNER owner: u32 @ 20;
+        OWNER_SERIAL owner_serial: u64 @ 24; STATE state: u32 @ 32; DEVICE_TYPE device_type: i32 @ 36;
+        DEVICE_ID device_id: i32 @ 40; MADE_AT made_at: u64 @ 48;
+    }
+    topic_record TopicRecord 16384 {
+        VERSION version: u64 @ 0; ID id: u64 @ 8; STATE state: u32 @ 16; KIND kind: u32 @ 20;
+        FLAGS flags: u32 @ 24; DEPTH depth: u32 @ 28; SLOTS slots: u32 @ 32; STRIDE stride: u32 @ 36;
+        NLANES nlanes: u32 @ 40; NGROUPS ngroups: u32 @ 44; MADE_AT made_at: u64 @ 48; LINGER linger: u64 @ 56;
+        WAITERS waiters: u64[16] @ 64; NAME name: char[256] @ 192; NAMESPACE namespace: char[64] @ 448;
+        CREATOR creator: char[64] @ 512; TOKEN token: u8[16] @ 576; GROUPS groups: GroupRecord[8] @ 1024;
+        LANES lanes: LaneRecord[440] @ 2048;
+    }
+    group_record GroupRecord 64 {
+        ID id: u64 @ 0; MEMBERS members: u32 @ 8; FLAGS flags: u32 @ 12; NAME name: char[40] @ 16;
+    }
+    lane_record LaneRecord 32 {
+        SERIAL serial: u64 @ 0; OFFSET offset: u64 @ 8; SLOT slot: u32 @ 16; STATE state: u32 @ 20;
+        SENDER sender: u64 @ 24;
+    }
+    storage_entry StorageEntry 32 {
+        OFFSET offset: u64 @ 0; BYTES bytes: u64 @ 8; GENERATION generation: u64 @ 16; MADE_AT made_at: u64 @ 24;
+    }
+    lane Lane 128 {
+        TOPIC_ID topic_id: u64 @ 0; SLOTS slots: u32 @ 8; STRIDE stride: u32 @ 12; HEAD head: u64 @ 64;
+    }
+    slot Slot 64 {
+        SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u32 @ 16; NREF nref: u16 @ 20;
+        TENSORS tensors: u16 @ 22; BYTES bytes: u64 @ 24; BODY body: u32 @ 32;
+    }
+    reference Ref 24 {
+        SERIAL serial: u64 @ 0; GENERATION generation: u64 @ 8; INDEX index: u32 @ 16; ZERO zero: u32 @ 20;
+    }
+    spill Spill 16 {
+        MAGIC magic: u64 @ 0; NREF nref: u32 @ 8; BODY body: u32 @ 12;
+    }
+    body Body 16 {
+        TENSORS tensors: u32 @ 0; TABLE table: u32 @ 4; TREE tree: u32 @ 8; META meta: u32 @ 12;
+    }
+    tensor_desc TensorDesc 32 {
+        SIZE_AT size: u16 @ 0; REF ref: u16 @ 2; CODE code: u8 @ 4; BITS bits: u8 @ 5; LANES lanes: u16 @ 6;
+        NDIM ndim: u16 @ 8; NAME name: u16 @ 10; FLAGS flags: u16 @ 12; ZERO zero: u16 @ 14;
+        DEVICE_TYPE device_type: i32 @ 16; DEVICE_ID device_id: i32 @ 20; OFFSET offset: u64 @ 24;
+    }
+    group_area GroupArea 64 {
+        HINT hint: u64 @ 0; START start: u64 @ 8;
+    }
+    frame_head FrameHead 8 {
+        LENGTH length: u32 @ 0; FDS fds: u16 @ 4; ZERO zero: u16 @ 6;
+    }
+}
+
+/// Version of the control protocol.
+pub const PROTOCOL: u32 = 1;
+/// Version of the shared structures.
+pub const LAYOUT: u32 = 1;
+/// `BATON\0v1`, little-endian.
+pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
+const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
+
+/// Limits of the broker's tables.
+pub mod limits {
+    /// Session slots.
+    pub const SESSIONS: u32 = 1024;
+    /// Topic records.
+    pub const TOPICS: u32 = 4096;
+    /// Lanes of one topic.
+    pub const LANES: u32 = 440;
+    /// Chunk records.
+    pub const CHUNKS: u32 = 4096;
+    /// Storage indices of one chunk.
+    pub const CHUNK_INDICES: u32 = 128;
+    /// Storage indices.
+    pub const STORAGES: u32 = CHUNKS * CHUNK_INDICES;
+    /// Words of a bitmap of session slots.
+    pub const BITMAP_WORDS: usize = SESSIONS as usize / 64;
+    /// Storages that one message names.
+    pub const REFS: usize = 65535;
+    /// Tensors of one message.
+    pub const TENSORS: usize = 65535;
+    /// Bytes of a message's body.
+    pub const BODY: usize = 64 << 20;
+    /// Dimensions of a tensor.
+    pub const NDIM: usize = 64;
+    /// Depth of a topic.
+    pub const DEPTH: u32 = 65536;
+    /// Bytes of one control frame's JSON.
+    pub const FRAME: usize = 4 << 20;
+    /// Descriptors of one control frame.
+    pub const FRAME_FDS: usize = 64;
+}
+
+/// Slot of the broker itself.
+pub const BROKER_SLOT: u32 = 0;
+/// Unit that lanes and files are aligned to.
+pub const PAGE: u64 = 4096;
+/// Alignment of every storage.
+pub const ALIGNMENT: u64 = 256;
+
+/// Roles of shared files.
+pub mod role {
+    /// Broker file.
+    pub const BROKER: u32 = 1;
+    /// Session file.
+    pub const SESSION: u32 = 2;
+    /// Bell file.
+    pub const BELL: u32 = 3;
+    /// Group file.
+    pub const GROUP: u32 = 4;
+}
+
+/// Where the parts of the broker file are.
+pub mod broker_file {
+    use super::*;
+    /// 1,024 SessionRecords.
+    pub const SESSIONS: u64 = 0x1000;
+    /// 4,096 ChunkRecords.
+    pub const CHUNKS: u64 = 0x80000;
+    /// 16,384 SegmentRecords.
+    pub const SEGMENTS: u64 = 0x200000;
+    /// 4,096 TopicRecords.
+    pub const TOPICS: u64 = 0x1000000;
+    /// Size of the file.
+    pub const BYTES: u64 = 0x5000000;
+    const _: () = {
+        assert!(SESSIONS + limits::SESSIONS as u64 * session_record::SIZE <= CHUNKS);
+        assert!(CHUNKS + limits::CHUNKS as u64 * chunk_record::SIZE <= SEGMENTS);
+        assert!(TOPICS + limits::TOPICS as u64 * topic_record::SIZE == BYTES);
+    };
+}
+
+/// Where the parts of a session file are.
+pub mod session_file {
+    use super::*;
+    /// The parked word.
+    pub const PARKED: u64 = 0x80;
+    /// Whether traces are written.
+    pub const TRACE_ON: u64 = 0x1000;
+    /// The ledger row: a word for each storage index.
+    pub const ROW: u64 = 0x10000;
+    /// The storage entries.
+    pub const ENTRIES: u64 = 0x500000;
+    /// Trace texts.
+    pub const TRACES: u64 = 0x2000000;
+    /// Lanes, to the end.
+    pub const LANES: u64 = 0x4000000;
+    /// Size of the file.
+    pub const BYTES: u64 = 0x10000000;
+    /// Bytes of a row word.
+    pub const WORD: u64 = 8;
+    const _: () = {
+        assert!(ROW + limits::STORAGES as u64 * WORD <= ENTRIES);
+        assert!(ENTRIES + limits::STORAGES as u64 * storage_entry::SIZE <= TRACES);
+    };
+}
+
+/// The row word: sequence in the high 44 bits, count in the low 20.
+pub mod row_word {
+    /// Bits of the count.
+    pub const COUNT_MASK: u64 = (1 << 20) - 1;
+    /// Added by a take.
+    pub const TAKE: u64 = (1 << 20) + 1;
+    /// Added by a drop.
+    pub const DROP: u64 = (1 << 20) - 1;
+    /// A count at or above it is refused, so that no number of threads taking
+    /// at once can carry into the sequence.
+    pub const LIMIT: u64 = (1 << 20) - 1024;
+}
+
+/// Bits of a generation.
+pub const GENERATION_MASK: u64 = (1 << 52) - 1;
+/// The mark of a free test under way.
+pub const RETIRING: u64 = 1 << 63;
+/// Begin of a spill storage: `BATSPILL`.
+pub const SPILL_MAGIC: u64 = 0x4c4c_4950_5354_4142;
+const _: () = assert!(matches!(&SPILL_MAGIC.to_le_bytes(), b"BATSPILL"));
+/// A TensorDesc's `ref` without a storage.
+pub const NO_REF: u16 = 0xffff;
+/// Bit of a TensorDesc's flags: strides given.
+pub const DESC_STRIDES: u16 = 1;
+/// Bit of a TensorDesc's flags: read-only.
+pub const DESC_READ_ONLY: u16 = 2;
+
+/// Flags of a slot.
+pub mod slot_flag {
+    /// Receivers may write.
+    pub const WRITABLE: u32 = 1;
+    /// Refs and body stand in a storage.
+    pub const SPILLED: u32 = 2;
+    /// Everybody may write in place.
+    pub const LIVE: u32 = 4;
+}
+
+/// Values of `state` in a TopicRecord and a LaneRecord.
+pub mod state {
+    /// A topic that may be sent to.
+    pub const TOPIC_OPEN: u32 = 1;
+    /// A lane with nothing left in it.
+    pub const LANE_CLOSED: u32 = 3;
+}
+
+/// The bell word's offset in a bell file.
+pub const BELL_WORD: u64 = 64;
+/// Bytes of a bell file.
+pub const BELL_BYTES: u64 = PAGE;
+/// Where the areas of a group file begin.
+pub const GROUP_AREAS: u64 = 4096;
+/// A start that promises nothing.
+pub const NO_START: u64 = u64::MAX;
+/// Default bytes of a slot for what describes a message.
+pub const DEFAULT_DESCRIPTION: u32 = 1024;
+
+/// States of a claim.
+pub mod claim {
+    /// Nobody's.
+    pub const FREE: u8 = 0;
+    /// A member works on it.
+    pub const CLAIMED: u8 = 1;
+    /// The group is finished with it.
+    pub const DONE: u8 = 2;
+
+    /// Packs a claim: number 52 bits, member 8, state 4.
+    pub fn pack(number: u64, member: u8, state: u8) -> u64 {
+        number << 12 | u64::from(member) << 4 | u64::from(state & 0xf)
+    }
+
+    /// Unpacks a claim.
+    pub fn split(word: u64) -> (u64, u8, u8) {
+        (word >> 12, (word >> 4) as u8, (word & 0xf) as u8)
+    }
+
+    /// Packs a hint: number 52 bits, version 12.
+    pub fn pack_hint(number: u64, version: u16) -> u64 {
+        number << 12 | u64::from(version & 0xfff)
+    }
+
+    /// Unpacks a hint.
+    pub fn split_hint(word: u64) -> (u64, u16) {
+        (word >> 12, (word & 0xfff) as u16)
+    }
+}
+
+/// Bytes of a lane, a multiple of [`PAGE`].
+pub fn lane_bytes(slots: u32, stride: u32) -> u64 {
+    (lane::SIZE + u64::from(slots) * u64::from(stride)).next_multiple_of(PAGE)
+}
+
+/// Bytes that one lane takes in a group file.
+pub fn group_area_bytes(slots: u32) -> u64 {
+    (group_area::SIZE + 8 * u64::from(slots)).next_multiple_of(64)
+}
+
+/// Bytes of a group file.
+pub fn group_bytes(slots: u32) -> u64 {
+    (GROUP_AREAS + u64::from(limits::LANES) * group_area_bytes(slots)).next_multiple_of(PAGE)
+}

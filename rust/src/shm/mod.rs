@@ -1,0 +1,19 @@
+//! The mechanics of shared memory, without policy: mapped regions and the atomics on them, lanes and
+//! their slots, group claims, bells.
+//!
+//! Ownership: a [`Region`] keeps its mapping alive. Concurrency: everything that other processes see is
+//! changed by atomics; a lane has one writing session, whose threads take turns by a lock of their
+//! own. Hostile peers: what stands on a page that another session writes may change between two
+//! looks: every function loads a word once, checks the local copy against the geometry that the
+//! broker gave, and uses the copy. Death: a writer's death leaves its lane as it stood; a slot whose
+//! seq is 0 is invisible, so nothing is ever half sent.
+
+mod bell;
+mod group;
+mod lane;
+mod region;
+
+pub(crate) use bell::{Bell, LOOK_AGAIN, Parking, wake_bell};
+pub(crate) use group::GroupLane;
+pub(crate) use lane::{Lane, SlotHead};
+pub(crate) use region::{Region, fence, fence_acquire, fence_release, pause};

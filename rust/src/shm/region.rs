@@ -1,0 +1,195 @@
+//! Mapped memory as words. This is the atomics layer: every access to memory that other processes
+//! see, but for the bytes of tensors, is made here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+use crate::sys::Mapping;
+
+/// A range of a mapping that other processes may share. It keeps the mapping alive. Cloning costs an
+/// atomic increment, so views are made once, off the hot path.
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    map: Arc<Mapping>,
+    at: u64,
+    size: u64,
+}
+
+impl Region {
+    pub(crate) fn new(map: Arc<Mapping>) -> Region {
+        let size = map.len() as u64;
+        Region { map, at: 0, size }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether `n` bytes at `off` lie inside, without overflow.
+    pub(crate) fn has(&self, off: u64, n: u64) -> bool {
+        off <= self.size && n <= self.size - off
+    }
+
+    /// Views `n` bytes at `off`, which the caller has checked.
+    pub(crate) fn sub(&self, off: u64, n: u64) -> Region {
+        self.check(off, n, 8);
+        Region { map: self.map.clone(), at: self.at + off, size: n }
+    }
+
+    /// The address of the byte at `off`; valid for `n` bytes as long as the region lives.
+    pub(crate) fn address(&self, off: u64, n: u64) -> *mut u8 {
+        self.check(off, n, 1);
+        // SAFETY: the range was just checked to lie inside the mapping.
+        unsafe { self.map.base().as_ptr().add((self.at + off) as usize) }
+    }
+
+    #[inline]
+    fn check(&self, off: u64, n: u64, align: u64) {
+        if off > self.size || n > self.size - off || off & (align - 1) != 0 {
+            outside(off, n, self.size);
+        }
+    }
+
+    /// The word at `off`. Atomics on it are sound whatever other processes do.
+    #[inline]
+    pub(crate) fn word(&self, off: u64) -> &AtomicU64 {
+        self.check(off, 8, 8);
+        // SAFETY: inside the mapping, which lives as long as self, and 8-aligned, as mappings and
+        // the offsets of regions are. Loads only are made of what is mapped read-only.
+        unsafe { AtomicU64::from_ptr(self.map.base().as_ptr().add((self.at + off) as usize).cast()) }
+    }
+
+    /// The 32-bit word at `off`, for a futex or a half word.
+    #[inline]
+    pub(crate) fn word32(&self, off: u64) -> &AtomicU32 {
+        self.check(off, 4, 4);
+        // SAFETY: as above, 4-aligned.
+        unsafe { AtomicU32::from_ptr(self.map.base().as_ptr().add((self.at + off) as usize).cast()) }
+    }
+
+    #[inline]
+    pub(crate) fn load(&self, off: u64) -> u64 {
+        self.word(off).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn load_seq_cst(&self, off: u64) -> u64 {
+        self.word(off).load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(crate) fn load32(&self, off: u64) -> u32 {
+        self.word32(off).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, off: u64, v: u64) {
+        self.writable();
+        self.word(off).store(v, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn store32(&self, off: u64, v: u32) {
+        self.writable();
+        self.word32(off).store(v, Ordering::Release);
+    }
+
+    /// Adds and returns the value before.
+    #[inline]
+    pub(crate) fn add(&self, off: u64, delta: u64) -> u64 {
+        self.writable();
+        self.word(off).fetch_add(delta, Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(crate) fn cas(&self, off: u64, old: u64, new: u64) -> bool {
+        self.writable();
+        self.word(off).compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// A mistake of this crate would otherwise end in SIGSEGV far away.
+    #[inline]
+    fn writable(&self) {
+        debug_assert!(self.map.writable(), "written through a read-only mapping");
+    }
+
+    /// Copies words out, each read once.
+    pub(crate) fn read_words(&self, off: u64, into: &mut [u64]) {
+        self.check(off, into.len() as u64 * 8, 8);
+        for (i, w) in into.iter_mut().enumerate() {
+            *w = self.word(off + i as u64 * 8).load(Ordering::Relaxed);
+        }
+    }
+
+    /// Copies words in. Only the writer of the place, before it names it.
+    pub(crate) fn write_words(&self, off: u64, from: &[u64]) {
+        self.writable();
+        self.check(off, from.len() as u64 * 8, 8);
+        for (i, w) in from.iter().enumerate() {
+            self.word(off + i as u64 * 8).store(*w, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies bytes out, each read once: a word at a time where they are aligned.
+    pub(crate) fn read_bytes(&self, off: u64, into: &mut [u8]) {
+        let n = into.len() as u64;
+        self.check(off, n, 1);
+        // Whole words first, as far as they lie inside the region.
+        let mut i = 0;
+        while i < into.len() {
+            let at = off + i as u64;
+            let word = at & !7;
+            let skip = (at - word) as usize;
+            let take = (8 - skip).min(into.len() - i);
+            let bytes = if self.has(word, 8) && self.at & 7 == 0 {
+                self.word(word).load(Ordering::Relaxed).to_le_bytes()
+            } else {
+                self.odd_bytes(at, take, skip)
+            };
+            into[i..i + take].copy_from_slice(&bytes[skip..skip + take]);
+            i += take;
+        }
+    }
+
+    fn odd_bytes(&self, at: u64, take: usize, skip: usize) -> [u8; 8] {
+        let mut out = [0; 8];
+        for k in 0..take {
+            let p = self.address(at + k as u64, 1);
+            // SAFETY: one byte inside the mapping, read atomically.
+            out[skip + k] = unsafe { std::sync::atomic::AtomicU8::from_ptr(p) }.load(Ordering::Relaxed);
+        }
+        out
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn outside(off: u64, n: u64, size: u64) -> ! {
+    panic!("baton: {n} bytes at {off} are outside or misaligned in a shared region of {size}");
+}
+
+/// Orders every access before it with every access after it.
+#[inline]
+pub(crate) fn fence() {
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Orders earlier loads before later loads and stores.
+#[inline]
+pub(crate) fn fence_acquire() {
+    std::sync::atomic::fence(Ordering::Acquire);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Orders earlier loads and stores before later stores.
+#[inline]
+pub(crate) fn fence_release() {
+    std::sync::atomic::fence(Ordering::Release);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Tells the processor that this is a spin loop.
+#[inline]
+pub(crate) fn pause() {
+    std::hint::spin_loop();
+}

@@ -1,0 +1,94 @@
+//! Mappings of shared files.
+
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::error::{Code, Result, os};
+
+/// A mapped range of memory, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; its content is only reached through
+// atomics or through views whose owners answer for them.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the fields never change.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file, which must have as many: touching what lies behind a
+    /// file's end is SIGBUS.
+    pub(crate) fn shared(fd: impl AsFd, len: usize, writable: bool) -> Result<Mapping> {
+        let mut prot = ProtFlags::READ;
+        if writable {
+            prot |= ProtFlags::WRITE;
+        }
+        // SAFETY: the kernel chooses a range that nobody uses.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
+        Mapping::made(at, len, writable)
+    }
+
+    /// Zeroed memory of this process alone.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(crate) fn anonymous(len: usize) -> Result<Mapping> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) };
+        Mapping::made(at, len, true)
+    }
+
+    fn made(at: rustix::io::Result<*mut std::ffi::c_void>, len: usize, writable: bool) -> Result<Mapping> {
+        match at.map(|p| NonNull::new(p.cast())) {
+            Ok(Some(base)) => Ok(Mapping { base, len, writable }),
+            Ok(None) => Err(os(Code::Internal, "report this", "map shared memory", "address 0")),
+            Err(e) => {
+                let code = if e == Errno::NOMEM { Code::OutOfMemory } else { Code::Internal };
+                Err(os(code, "raise the limit of address space", format_args!("map {len} bytes of shared memory"), e))
+            }
+        }
+    }
+
+    /// Keeps the mapping out of forked children: a pidfd says nothing of children, so pages that
+    /// this process writes must not live on in one.
+    pub(crate) fn dont_fork(&self) -> Result<()> {
+        // SAFETY: the range is this mapping's; a child that touches it faults and nobody else does.
+        unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
+            .map_err(|e| os(Code::Internal, "report this", "keep a mapping from children", e))
+    }
+
+    /// Touches reserved pages for writing, so that their first user does not pay for faults.
+    /// Kernels before 5.14 do not know how; then nothing happens.
+    pub(crate) fn populate(&self) -> Result<()> {
+        // SAFETY: the range is this mapping's and its content stays.
+        match unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) } {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(e) => Err(os(Code::OutOfMemory, "free memory", format_args!("touch {} bytes of shared memory", self.len), e)),
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped here, and whoever reaches into it owns a share of this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,26 @@
+//! The one place that makes system calls: mappings, futexes, sockets that pass descriptors, locks,
+//! clocks and the limits of memory.
+//!
+//! Ownership: a [`Mapping`] owns its address range, an `OwnedFd` its descriptor. Concurrency: all is
+//! safe from any thread. Hostile peers: received descriptors are CLOEXEC; what a mapping holds may
+//! change at any time. Death: a descriptor or mapping ends with its process.
+
+mod file;
+mod futex;
+mod map;
+mod memory;
+mod runtime;
+mod socket;
+
+pub(crate) use file::{punch, reserve, size_of};
+pub(crate) use futex::{futex_wait, futex_wake};
+pub(crate) use map::Mapping;
+pub(crate) use memory::free_memory;
+pub(crate) use runtime::{Lock, check_private_dir, detach};
+pub(crate) use socket::{Waker, connect, receive, send, wait_readable};
+
+/// CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine.
+pub(crate) fn monotonic() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

@@ -1,0 +1,66 @@
+//! The runtime directory, its lock, and programs that outlive us.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open};
+use rustix::process::{geteuid, setsid};
+
+use crate::error::{Code, Error, Result, os};
+
+const REMEDY: &str = "remove it or set XDG_RUNTIME_DIR";
+
+/// Makes a directory of mode 0700, or checks that the one that is there belongs to this user and
+/// is writable by nobody else.
+pub(crate) fn check_private_dir(path: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let shown = path.display();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| os(Code::PermissionDenied, REMEDY, format_args!("make runtime directory {shown}"), e))?;
+    let st = lstat(path)
+        .map_err(|e| os(Code::PermissionDenied, REMEDY, format_args!("look at runtime directory {shown}"), e))?;
+    let refused = if FileType::from_raw_mode(st.st_mode) != FileType::Directory {
+        "is not a directory".to_owned()
+    } else if st.st_uid != geteuid().as_raw() {
+        format!("belongs to user {}", st.st_uid)
+    } else if st.st_mode & 0o022 != 0 {
+        format!("can be written by others (mode {:04o})", st.st_mode & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Code::PermissionDenied, REMEDY, format!("runtime directory {shown} {refused}")))
+}
+
+/// A lock file. The kernel drops the lock with the last descriptor.
+pub(crate) struct Lock(OwnedFd);
+
+impl Lock {
+    /// Opens or makes a lock file, mode 0600.
+    pub(crate) fn open(path: &Path) -> Result<Lock> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        open(path, flags, Mode::from_raw_mode(0o600))
+            .map(Lock)
+            .map_err(|e| os(Code::NoBroker, "check the runtime directory", format_args!("open {}", path.display()), e))
+    }
+
+    /// Takes the lock; false when somebody else has it.
+    pub(crate) fn try_lock(&self) -> bool {
+        flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+}
+
+/// Makes a program a process session of its own, so that a terminal's end does not reach it.
+pub(crate) fn detach(command: &mut Command) {
+    // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            setsid()?;
+            Ok(())
+        })
+    };
+}
