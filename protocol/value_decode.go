@@ -235,17 +235,24 @@ func dictTag(v any) (any, error) {
 		return nil, tagError("a dict that is no list of pairs")
 	}
 	out := make(Dict, len(pairs))
+	seen := make(map[string]struct{}, len(pairs))
 	texts := make(map[string]any, len(pairs))
+	e := treeEncoder{isTensor: func(any) bool { return false }}
 	for i, p := range pairs {
 		pair, ok := p.([]any)
 		if !ok || len(pair) != 2 || !isKey(pair[0]) {
 			return nil, tagError("a dict that is no list of pairs")
 		}
 		out[i] = DictItem{Key: pair[0], Value: pair[1]}
+		e.dst = e.dst[:0]
+		if err := e.key(pair[0]); err != nil {
+			return nil, err
+		}
+		if _, twice := seen[string(e.dst)]; twice {
+			return nil, tagError("a dict with a key that stands twice")
+		}
+		seen[string(e.dst)] = struct{}{}
 		if key, ok := pair[0].(string); ok {
-			if _, twice := texts[key]; twice {
-				return nil, tagError("a dict with a key that stands twice")
-			}
 			texts[key] = pair[1]
 		}
 	}

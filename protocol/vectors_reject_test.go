@@ -354,6 +354,7 @@ func rejectTrees(t *testing.T, f *rejectFile) {
 		{"dict with a list as key", `{"$":"dict","v":[[[1],2]]}`},
 		{"dict with a tensor as key", `{"$":"dict","v":[[{"$":"tensor","i":0},2]]}`},
 		{"dict with a text key twice", `{"$":"dict","v":[["$",1],["$",2]]}`},
+		{"dict with another key twice", `{"$":"dict","v":[[null,1],[null,2]]}`},
 		{"dataclass without type", `{"$":"dataclass","v":{}}`},
 		{"dataclass without module", `{"$":"dataclass","type":"State","v":{}}`},
 		{"dataclass of a list", `{"$":"dataclass","type":"m:State","v":[]}`},

@@ -49,11 +49,16 @@ func outside(off, n, size uint64) {
 	panic(fmt.Sprintf("baton: %d bytes at %d are outside or misaligned in a shared region of %d", n, off, size))
 }
 
+//go:noinline
+func outsideWord() {
+	panic("baton: a word outside of a shared region, or misaligned in it")
+}
+
 // Word returns the address of the 64-bit word at off, for a ledger word that C
 // code counts down. Sound while the mapping lives.
 func (r Region) Word(off uint64) *uint64 {
-	if off > r.size-8 || off&7 != 0 || r.size < 8 {
-		outside(off, 8, r.size)
+	if off&7 != 0 || off>>3 >= r.size>>3 { // so written that it is inlined and cannot overflow
+		outsideWord()
 	}
 	// Sound: inside the mapping and 8-aligned (misaligned 64-bit atomics pass
 	// unnoticed on amd64 and fault on arm64).
@@ -62,8 +67,8 @@ func (r Region) Word(off uint64) *uint64 {
 
 // Word32 returns the address of the 32-bit word at off, for a futex.
 func (r Region) Word32(off uint64) *uint32 {
-	if off > r.size-4 || off&3 != 0 || r.size < 4 {
-		outside(off, 4, r.size)
+	if off&3 != 0 || off>>2 >= r.size>>2 {
+		outsideWord()
 	}
 	// Sound: inside the mapping and 4-aligned.
 	return (*uint32)(unsafe.Add(r.base, off))

@@ -14,12 +14,13 @@ type interestCache struct {
 }
 
 // Interest tells whether a message on the subject would reach anybody but this
-// bridge. On a joined server nobody can tell: there it is always true.
+// bridge. On a joined server nobody can tell: there it is always true. After Close it
+// is false with the embedded server.
 func (b *Bridge) Interest(subject string) bool {
 	if b.server == nil {
 		return true
 	}
-	return b.server.interest(subject)
+	return b.link.connected.Load() && b.server.interest(subject)
 }
 
 // AnyInterest tells whether anybody but this bridge subscribes to the subject given
@@ -28,6 +29,9 @@ func (b *Bridge) Interest(subject string) bool {
 func (b *Bridge) AnyInterest(prefix string) bool {
 	if b.server == nil {
 		return true
+	}
+	if !b.link.connected.Load() {
+		return false
 	}
 	prefix = strings.TrimSuffix(prefix, ".")
 	c := &b.interest

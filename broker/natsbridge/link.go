@@ -109,12 +109,7 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	}
 	o.ConnectedCB = l.up
 	o.ReconnectedCB = l.up
-	o.DisconnectedErrCB = func(_ *nats.Conn, err error) {
-		if err == nil {
-			err = ErrDisconnected
-		}
-		l.down(err)
-	}
+	o.DisconnectedErrCB = func(_ *nats.Conn, err error) { l.down(err) } // nil: by our Close
 	o.ReconnectErrCB = func(_ *nats.Conn, err error) { l.note(err) }
 	o.ClosedCB = func(*nats.Conn) { close(closed) }
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -147,13 +142,15 @@ func (l *link) up(nc *nats.Conn) {
 
 // down records that there is no connection; err nil: as wished.
 func (l *link) down(err error) {
-	was := l.connected.Swap(false)
-	if was {
+	if l.connected.Swap(false) {
 		l.mu.Lock()
 		l.since = time.Now()
+		if err != nil {
+			l.loggedText = err.Error()
+		}
 		l.mu.Unlock()
 		if err != nil {
-			l.log.Warn("NATS connection lost", "error", err)
+			l.log.Warn("NATS connection lost, connecting again", "url", l.target, "error", err)
 		}
 	}
 	l.note(err)
@@ -162,7 +159,8 @@ func (l *link) down(err error) {
 
 // note records an error and logs it unless it was the last one logged.
 func (l *link) note(err error) {
-	if err == nil {
+	// The dialer has told more than that no server could be dialled.
+	if err == nil || errors.Is(err, nats.ErrNoServers) {
 		return
 	}
 	text := err.Error()
@@ -173,8 +171,8 @@ func (l *link) note(err error) {
 	l.mu.Unlock()
 	if news {
 		l.log.Warn("NATS error", "url", l.target, "error", text)
-		l.changed()
 	}
+	l.changed()
 }
 
 func (l *link) upCount() uint64 {

@@ -191,6 +191,9 @@ func (o *operator) start() {
 	s.Start()
 	require.True(o.t, s.ReadyForConnections(patience))
 	o.Server = s
+	if opts.DontListen {
+		return
+	}
 	o.opts.Port = s.Addr().(*net.TCPAddr).Port // the same after a restart
 }
 

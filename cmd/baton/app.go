@@ -25,8 +25,8 @@ type app struct {
 	out, err io.Writer
 	style    termplot.Style
 
-	began         bool // a command was found and its flags and arguments are good
-	interruptible bool // a signal ends the command at once, with its own status
+	began      bool // a command was found and its flags and arguments are good
+	ownSignals bool // the command answers signals itself and has its own status
 }
 
 // commands make the subcommands of root, in no order.
@@ -87,10 +87,10 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	if err != nil {
 		return nil, &usage{cause: err}
 	}
-	if !start || f.address != "" {
+	if given || !start {
 		opts = append(opts, client.WithAddress(socket)) // named: awaited, never started
 	}
-	if !start && f.timeout == 0 || given && start && f.timeout == 0 {
+	if f.timeout == 0 && (given || !start) {
 		if err := answers(ctx, socket); err != nil {
 			return nil, err
 		}

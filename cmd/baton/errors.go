@@ -13,18 +13,17 @@ import (
 
 // Exit statuses. `run` adds those of its command, see there.
 const (
-	exitOK          = 0
-	exitError       = 1
-	exitUsage       = 2
-	exitNotFound    = 3
-	exitNoBroker    = 4
-	exitTimeout     = 5
-	exitSignal      = 128 // plus the signal's number
-	exitInterrupted = exitSignal + 2
+	exitOK       = 0
+	exitError    = 1
+	exitUsage    = 2
+	exitNotFound = 3
+	exitNoBroker = 4
+	exitTimeout  = 5
+	exitSignal   = 128 // plus the signal's number
 )
 
 const exitHelp = `Exit status: 0 done, 1 failed, 2 wrong command line or settings, 3 not found,
-4 no broker answers, 5 time ran out, 130 interrupted.`
+4 no broker answers, 5 time ran out, 128+N ended by signal N.`
 
 // usage is a mistake in the command line or in a setting.
 type usage struct {
@@ -42,16 +41,16 @@ func badUsage(format string, args ...any) error {
 
 // usageError is what cobra found wrong, with a pointer to the command's help.
 func usageError(cmd *cobra.Command, err error) error {
-	text := err.Error()
-	if head, _, found := strings.Cut(text, "\n"); found { // suggestions follow
-		suggestion := text[len(head):]
-		text = head + strings.TrimRight(strings.ReplaceAll(suggestion, "\n\n", "\n"), "\n")
-	}
 	path := "baton"
 	if cmd != nil {
 		path = cmd.CommandPath()
 	}
-	return &usage{cause: errors.New(text), remedy: "see " + path + " --help"}
+	remedy := "see " + path + " --help"
+	text, suggestions, found := strings.Cut(err.Error(), "\n\nDid you mean this?")
+	if found {
+		remedy = "did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "? See " + path + " --help"
+	}
+	return &usage{cause: errors.New(text), remedy: remedy}
 }
 
 // exitStatus is set by commands whose own status is passed on.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ func main() {
 
 // run carries out a command line and returns the exit status.
 func (a *app) run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, ended, stop := untilSignal()
 	defer stop()
 	root := newRoot(a)
 	root.SetArgs(args)
@@ -34,10 +35,33 @@ func (a *app) run(args []string) int {
 	if !a.began { // nothing ran: the command line itself is at fault
 		err = usageError(cmd, err)
 	}
-	if ctx.Err() != nil && a.interruptible {
-		return exitInterrupted
+	if sig := ended(); sig != 0 && !a.ownSignals {
+		return exitSignal + int(sig)
 	}
 	return a.report(err)
+}
+
+// untilSignal gives a context that the first INT or TERM ends; the second then
+// ends the process, as if nobody had asked for it. ended tells the signal, 0 for
+// none yet.
+func untilSignal() (ctx context.Context, ended func() syscall.Signal, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var first atomic.Int32
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			if n, ok := s.(syscall.Signal); ok {
+				first.Store(int32(n))
+			}
+			cancel()
+		case <-ctx.Done():
+			signal.Stop(signals)
+		}
+	}()
+	return ctx, func() syscall.Signal { return syscall.Signal(first.Load()) }, cancel
 }
 
 // newRoot makes the command tree.
@@ -55,10 +79,6 @@ is there and carry tensors in and out.
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Version:           version,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
-		PersistentPreRun: func(*cobra.Command, []string) {
-			a.began = true
-		},
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)
@@ -70,9 +90,26 @@ is there and carry tensors in and out.
 	for _, c := range commands {
 		root.AddCommand(c(a))
 	}
+	for _, c := range root.Commands() {
+		a.noteBegin(c)
+	}
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	return root
+}
+
+// noteBegin wraps a command so that app.began tells when its own code has begun:
+// whatever fails before is a mistake in the command line.
+func (a *app) noteBegin(c *cobra.Command) {
+	if run := c.RunE; run != nil {
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			a.began = true
+			return run(cmd, args)
+		}
+	}
+	for _, sub := range c.Commands() {
+		a.noteBegin(sub)
+	}
 }
 
 // Groups in the list of commands.

@@ -12,8 +12,10 @@ mod bell;
 mod group;
 mod lane;
 mod region;
+mod segment;
 
 pub(crate) use bell::{Bell, LOOK_AGAIN, Parking, wake_bell};
 pub(crate) use group::GroupLane;
-pub(crate) use lane::{Lane, SlotHead};
+pub(crate) use lane::{Lane, SlotHead, append_bytes};
+pub(crate) use segment::Segment;
 pub(crate) use region::{Region, fence, fence_acquire, fence_release, pause};

@@ -1,0 +1,2 @@
+// Package bench measures Baton.
+package bench

@@ -1,0 +1,338 @@
+package natsbridge_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	return js
+}
+
+// bucket is what a NATS client reads: key → value.
+func bucket(t *testing.T, nc *nats.Conn, ns string) map[string]string {
+	t.Helper()
+	kv, err := jetStream(t, nc).KeyValue(deadline(t), "baton-"+ns)
+	require.NoError(t, err)
+	out := map[string]string{}
+	keys, err := kv.Keys(deadline(t))
+	if errors.Is(err, jetstream.ErrNoKeysFound) {
+		return out
+	}
+	require.NoError(t, err)
+	for _, k := range keys {
+		e, err := kv.Get(deadline(t), k)
+		require.NoError(t, err)
+		out[k] = string(e.Value())
+	}
+	return out
+}
+
+func TestNamesAreMirroredFromTheFirstOneOn(t *testing.T) {
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir, Owner: "host/1"})
+	nc := client(t, dir)
+	require.Equal(t, natsbridge.NamesUnused, b.Status().Names.State)
+	info, err := jetStream(t, nc).AccountInfo(deadline(t))
+	require.NoError(t, err)
+	require.Zero(t, info.Streams, "a bucket costs CPU at rest")
+
+	value := []byte(`{"r":7}`)
+	require.NoError(t, b.SetName("default", "weights/actor", 7, value))
+	copy(value, "xxxxxxx")
+	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, b.SetName("team", "a", 1, []byte("2")))
+	s := wait(t, b, mirrored)
+	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesMirrored, Buckets: 2, Names: 3}, s.Names)
+	require.Equal(t, map[string]string{"weights.actor": `{"r":7}`, "a": "1"}, bucket(t, nc, "default"))
+	require.Equal(t, map[string]string{"a": "2"}, bucket(t, nc, "team"))
+
+	stream, err := jetStream(t, nc).Stream(deadline(t), "KV_baton-default")
+	require.NoError(t, err)
+	m, err := stream.GetLastMsgForSubject(deadline(t), "$KV.baton-default.weights.actor")
+	require.NoError(t, err)
+	require.Equal(t, "7", m.Header.Get("Baton-Revision"))
+	require.Equal(t, "host/1", m.Header.Get("Baton-Owner"))
+
+	require.NoError(t, b.DeleteName("default", "weights/actor"))
+	require.NoError(t, b.DeleteName("default", "never/set"))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "1"}, bucket(t, nc, "default"))
+	m, err = stream.GetLastMsgForSubject(deadline(t), "$KV.baton-default.weights.actor")
+	require.NoError(t, err)
+	require.Equal(t, "10m0s", m.Header.Get("Nats-TTL"), "the marker goes by itself")
+
+	require.NoError(t, b.SetName("default", "weights/actor", 1, []byte("again")))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "1", "weights.actor": "again"}, bucket(t, nc, "default"))
+}
+
+func TestWatcherSeesTheNewestValueLast(t *testing.T) {
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir})
+	require.NoError(t, b.SetName("default", "a", 0, []byte("0")))
+	wait(t, b, mirrored)
+	kv, err := jetStream(t, client(t, dir)).KeyValue(deadline(t), "baton-default")
+	require.NoError(t, err)
+	w, err := kv.WatchAll(deadline(t))
+	require.NoError(t, err)
+	defer w.Stop()
+	const last = 5000
+	for i := range last {
+		require.NoError(t, b.SetName("default", "a", uint64(i+1), strconv.AppendInt(nil, int64(i+1), 10)))
+	}
+	before, seen := -1, 0
+	for before != last {
+		e := <-w.Updates()
+		if e == nil {
+			continue // what was there has been told
+		}
+		n, err := strconv.Atoi(string(e.Value()))
+		require.NoError(t, err)
+		require.Greater(t, n, before)
+		before, seen = n, seen+1
+	}
+	t.Logf("%d of %d values were written", seen, last)
+}
+
+func TestNamesIgnoreOvertakenRevision(t *testing.T) {
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir})
+	require.NoError(t, b.SetName("default", "a", 3, []byte("three")))
+	require.NoError(t, b.SetName("default", "a", 2, []byte("two")))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "three"}, bucket(t, client(t, dir), "default"))
+}
+
+func TestNamesRefuseWhatCannotBeAKey(t *testing.T) {
+	b := start(t, natsbridge.Config{})
+	for _, c := range [][2]string{{"a b", "x"}, {"", "x"}, {"a/b", "x"}, {"*", "x"}, {"default", ""}, {"default", "a..b"},
+		{"default", "a.b"}, {"default", "a/"}, {"default", "*"}, {"default", ">"}, {"default", "a\r\n"}} {
+		require.ErrorIs(t, b.SetName(c[0], c[1], 1, nil), protocol.ErrInvalid, "%q", c)
+		require.ErrorIs(t, b.DeleteName(c[0], c[1]), protocol.ErrInvalid, "%q", c)
+	}
+	require.Equal(t, natsbridge.NamesUnused, b.Status().Names.State)
+}
+
+func TestManyNamesAreMirrored(t *testing.T) {
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir})
+	want := map[string]string{}
+	for i := range 2000 {
+		name := fmt.Sprintf("n%d", i)
+		require.NoError(t, b.SetName("default", name, 1, []byte(name)))
+		if i%3 == 0 {
+			require.NoError(t, b.DeleteName("default", name))
+		} else {
+			want[name] = name
+		}
+	}
+	wait(t, b, mirrored)
+	nc := client(t, dir)
+	require.Equal(t, want, bucket(t, nc, "default"))
+	for name := range want {
+		require.NoError(t, b.DeleteName("default", name))
+	}
+	s := wait(t, b, mirrored)
+	require.Zero(t, s.Names.Names)
+	require.Empty(t, bucket(t, nc, "default"))
+}
+
+func TestNameTooLargeIsRejectedAndItsOldValueGoes(t *testing.T) {
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("small")))
+	require.NoError(t, b.SetName("default", "b", 1, []byte("other")))
+	wait(t, b, mirrored)
+	require.NoError(t, b.SetName("default", "a", 2, make([]byte, 2<<20)))
+	s := wait(t, b, func(s natsbridge.Status) bool { return mirrored(s) && s.Names.Rejected == 1 })
+	require.Equal(t, 1, s.Names.Names)
+	nc := client(t, dir)
+	require.Equal(t, map[string]string{"b": "other"}, bucket(t, nc, "default"))
+	require.NoError(t, b.SetName("default", "a", 3, []byte("small again")))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "small again", "b": "other"}, bucket(t, nc, "default"))
+}
+
+// A bucket that somebody deletes comes back by itself.
+func TestDeletedBucketIsRebuilt(t *testing.T) {
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, b.SetName("default", "b", 1, []byte("2")))
+	wait(t, b, mirrored)
+	nc := client(t, dir)
+	back := subscribe(t, nc, "$JS.EVENT.ADVISORY.STREAM.CREATED.KV_baton-default")
+	require.NoError(t, jetStream(t, nc).DeleteKeyValue(deadline(t), "baton-default"))
+	next(t, back)
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, nc, "default"))
+}
+
+// Who may not see advisories learns of it at the next write.
+func TestDeletedBucketIsRebuiltAtTheNextNameWithoutAdvisories(t *testing.T) {
+	o := startOperator(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "p"}, {Username: "baton", Password: "p",
+			Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: []string{"baton.>", "$KV.baton-default.>", "$JS.API.>"}},
+				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}}}}}
+	})
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, User: "baton", Password: "p"}})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	s := wait(t, b, mirrored)
+	require.Empty(t, s.LastError)
+	nc := o.client(nats.UserInfo("admin", "p"))
+	require.NoError(t, jetStream(t, nc).DeleteKeyValue(deadline(t), "baton-default"))
+	require.NoError(t, b.SetName("default", "b", 1, []byte("2")))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, nc, "default"))
+}
+
+func TestNamesAreRebuiltAfterServerRestartWithoutStore(t *testing.T) {
+	o := startOperator(t, nil)
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	for _, n := range []string{"a", "b", "c"} {
+		require.NoError(t, b.SetName("default", n, 1, []byte(n)))
+	}
+	wait(t, b, mirrored)
+	o.stop()
+	wait(t, b, disconnected)
+	require.NoError(t, b.DeleteName("default", "b"))
+	require.NoError(t, b.SetName("default", "c", 2, []byte("C")))
+	require.Equal(t, natsbridge.NamesBehind, b.Status().Names.State)
+	o.opts.StoreDir = t.TempDir()
+	o.start()
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "a", "c": "C"}, bucket(t, o.client(), "default"))
+}
+
+func TestNamesAreComparedAfterReconnectAndNotWrittenTwice(t *testing.T) {
+	o := startOperator(t, nil)
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	for _, n := range []string{"a", "b", "c"} {
+		require.NoError(t, b.SetName("default", n, 1, []byte(n)))
+	}
+	wait(t, b, mirrored)
+	o.stop()
+	wait(t, b, disconnected)
+	require.NoError(t, b.DeleteName("default", "b"))
+	require.NoError(t, b.SetName("default", "c", 2, []byte("C")))
+	o.start()
+	wait(t, b, mirrored)
+	nc := o.client()
+	require.Equal(t, map[string]string{"a": "a", "c": "C"}, bucket(t, nc, "default"))
+	stream, err := jetStream(t, nc).Stream(deadline(t), "KV_baton-default")
+	require.NoError(t, err)
+	require.Equal(t, uint64(5), stream.CachedInfo().State.LastSeq, "three names, one deletion, one change")
+}
+
+// lives runs a bridge of an owner to its end, as if it had been killed if keep.
+func life(t *testing.T, o *operator, owner string, keep bool, names map[string]string) {
+	t.Helper()
+	b := start(t, natsbridge.Config{Owner: owner, Names: natsbridge.NamesConfig{Keep: keep},
+		Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	for k, v := range names {
+		require.NoError(t, b.SetName("default", k, 1, []byte(v)))
+	}
+	wait(t, b, mirrored)
+	require.NoError(t, b.Close(deadline(t)))
+}
+
+func TestKeysOfAnEarlierLifeGoAndThoseOfOthersStay(t *testing.T) {
+	o := startOperator(t, nil)
+	life(t, o, "host-1", true, map[string]string{"old/x": "1", "kept": "1", "taken": "1"})
+	life(t, o, "host-2", true, map[string]string{"other": "2", "taken": "2"})
+	nc := o.client()
+	require.Equal(t, map[string]string{"old.x": "1", "kept": "1", "taken": "2", "other": "2"}, bucket(t, nc, "default"))
+	life(t, o, "host-1", true, map[string]string{"kept": "3"})
+	require.Equal(t, map[string]string{"kept": "3", "taken": "2", "other": "2"}, bucket(t, nc, "default"))
+}
+
+func TestCloseRemovesNamesUnlessTheyAreKept(t *testing.T) {
+	o := startOperator(t, nil)
+	life(t, o, "host-1", true, map[string]string{"a": "1"})
+	nc := o.client()
+	require.Equal(t, map[string]string{"a": "1"}, bucket(t, nc, "default"))
+	life(t, o, "host-2", false, map[string]string{"b": "1"})
+	require.Equal(t, map[string]string{"a": "1"}, bucket(t, nc, "default"))
+}
+
+func TestNameOverwrittenByAnotherBrokerIsNotRemoved(t *testing.T) {
+	o := startOperator(t, nil)
+	join := &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}
+	b := start(t, natsbridge.Config{Owner: "host-1", Join: join})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("ours")))
+	wait(t, b, mirrored)
+	life(t, o, "host-2", true, map[string]string{"a": "theirs"})
+	nc := o.client()
+
+	// Not written again at a reconnect either, only when it is set again.
+	o.stop()
+	wait(t, b, disconnected)
+	o.start()
+	wait(t, b, mirrored)
+	nc = o.client()
+	require.Equal(t, map[string]string{"a": "theirs"}, bucket(t, nc, "default"))
+
+	require.NoError(t, b.DeleteName("default", "a"))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "theirs"}, bucket(t, nc, "default"))
+	require.NoError(t, b.SetName("default", "a", 2, []byte("ours again")))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "ours again"}, bucket(t, nc, "default"))
+}
+
+func TestOperatorsBucketIsUsedAsItIs(t *testing.T) {
+	o := startOperator(t, nil)
+	nc := o.client()
+	_, err := jetStream(t, nc).CreateKeyValue(deadline(t), jetstream.KeyValueConfig{Bucket: "baton-default", MaxValueSize: 100, History: 5})
+	require.NoError(t, err)
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, b.SetName("default", "b", 1, make([]byte, 1000)))
+	s := wait(t, b, func(s natsbridge.Status) bool { return mirrored(s) && s.Names.Rejected == 1 })
+	require.Equal(t, 1, s.Names.Names)
+	require.NoError(t, b.DeleteName("default", "a"))
+	wait(t, b, mirrored)
+	require.Empty(t, bucket(t, nc, "default"))
+}
+
+func TestServerWithoutJetStreamMirrorsNoNamesAndSaysSo(t *testing.T) {
+	o := startOperator(t, func(o *server.Options) { o.JetStream = false })
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.State == natsbridge.NamesUnavailable })
+	require.Contains(t, s.Names.Error, "jetstream not enabled")
+	require.True(t, b.Publish("a", nil), "tuples do not need it")
+
+	o.stop()
+	o.opts.JetStream = true
+	o.start()
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "1"}, bucket(t, o.client(), "default"))
+}
+
+func TestCloseThatCannotRemoveNamesSaysSo(t *testing.T) {
+	o := startOperator(t, nil)
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	wait(t, b, mirrored)
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now())
+	defer cancel()
+	require.ErrorIs(t, b.Close(ctx), context.DeadlineExceeded)
+}

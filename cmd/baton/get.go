@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/npy"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newGetCommand) }
+
+// getResult is what `get --json` prints.
+type getResult struct {
+	Name     string  `json:"name"`
+	Revision uint64  `json:"revision"`
+	Tensor   string  `json:"tensor"`
+	DType    string  `json:"dtype"`
+	Shape    []int64 `json:"shape"`
+	Bytes    int64   `json:"bytes"`
+	Live     bool    `json:"live"`
+	File     string  `json:"file"`
+}
+
+type getFlags struct {
+	clientFlags
+	file   string
+	tensor string
+	json   bool
+}
+
+func newGetCommand(a *app) *cobra.Command {
+	var f getFlags
+	cmd := &cobra.Command{
+		Use:   "get NAME -o FILE.npy",
+		Short: "Write a name's tensor to a .npy file",
+		Long: `Write the newest revision of a name to a .npy file (-o - for standard output),
+byte for byte as numpy.save would. The file appears whole or not at all.
+
+A bundle of one tensor is written as it is; of several, --tensor picks one by its
+path (baton show NAME lists them).`,
+		GroupID: groupCarry,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.get(cmd.Context(), &f, args[0])
+		},
+		ValidArgsFunction: a.completeRows(&f.clientFlags, protocol.ListNames),
+	}
+	f.add(cmd, "how long to wait for a broker and for the name to be set; 0: not at all")
+	cmd.Flags().StringVarP(&f.file, "output", "o", "", "`file` to write")
+	cmd.Flags().StringVar(&f.tensor, "tensor", "", "`path` of the tensor in a bundle")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
+	if err := protocol.CheckName(name); err != nil {
+		return &usage{cause: err}
+	}
+	switch strings.ToLower(filepath.Ext(f.file)) {
+	case ".npz", ".safetensors":
+		return badUsage("-o %s: only .npy files can be written, one tensor each", f.file)
+	}
+	switch {
+	case f.file == "":
+		return badUsage("say where to write it: -o FILE.npy, or -o - for standard output")
+	case f.file == "-" && f.json:
+		return badUsage("--json and -o - both want standard output")
+	}
+	if f.timeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		ctx = bounded
+	}
+	c, err := a.connect(ctx, &f.clientFlags, f.timeout > 0)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+	b, err := c.Get(ctx, name)
+	if err != nil {
+		if f.timeout > 0 && ctx.Err() != nil && context.Cause(ctx) == context.DeadlineExceeded {
+			return protocol.Errorf(protocol.CodeTimeout, "wait longer", "name %s was not set within %s: %w", name, f.timeout, context.DeadlineExceeded)
+		}
+		return err
+	}
+	defer b.Release()
+	t, err := pick(b, name, f.tensor)
+	if err != nil {
+		return err
+	}
+	r := getResult{Name: name, Revision: b.Revision, Tensor: t.Name(), DType: t.DType().String(), Shape: t.Shape(),
+		Bytes: t.NumBytes(), Live: b.Live, File: f.file}
+	if r.Shape == nil {
+		r.Shape = []int64{}
+	}
+	if f.file == "-" {
+		return writeArray(a.out, t)
+	}
+	if err := writeWhole(f.file, func(w io.Writer) error { return writeArray(w, t) }); err != nil {
+		return err
+	}
+	if f.json {
+		return a.printJSON(r)
+	}
+	return a.println(fmt.Sprintf("%s: revision %d, %s, %s, written to %s", name, b.Revision,
+		describe(r.DType, r.Shape), termplot.Bytes(r.Bytes), f.file))
+}
+
+// pick finds the tensor to write.
+func pick(b *client.Bundle, name, path string) (*client.Tensor, error) {
+	if path != "" {
+		if t := b.Tensor(path); t != nil {
+			return t, nil
+		}
+		return nil, protocol.Errorf(protocol.CodeNotFound, "choose one of "+few(b.Names()), "%s has no tensor %s", name, path)
+	}
+	switch n := len(b.Tensors()); n {
+	case 1:
+		return b.Tensors()[0], nil
+	case 0:
+		return nil, protocol.Errorf(protocol.CodeNotFound, "see it with `baton show`", "%s has no tensor", name)
+	default:
+		return nil, &usage{cause: fmt.Errorf("%s is a bundle of %d tensors", name, n),
+			remedy: "choose one with --tensor: " + few(b.Names())}
+	}
+}
+
+// few lists names, not more than fit on a few lines.
+func few(names []string) string {
+	const most = 20
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// writeArray writes a tensor as .npy, from where it lies.
+func writeArray(w io.Writer, t *client.Tensor) error {
+	if t.Contiguous() {
+		data, err := t.Bytes()
+		if err != nil {
+			return err
+		}
+		return npy.Write(w, t.DType().String(), t.Shape(), data)
+	}
+	data, err := spanned(t)
+	if err != nil {
+		return err
+	}
+	return npy.WriteStrided(w, t.DType().String(), t.Shape(), t.Strides(), data)
+}
+
+// spanned returns the bytes from the first to the last element of a tensor with
+// gaps: those of a flat view over them.
+func spanned(t *client.Tensor) ([]byte, error) {
+	item, whole := t.DType().ItemSize()
+	span, err := t.DType().SpanBytes(t.Shape(), t.Strides())
+	if err != nil {
+		return nil, err
+	}
+	if !whole || item == 0 {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "publish it contiguous", "elements of %s with gaps cannot be written", t.DType())
+	}
+	flat, err := t.AsStrided([]int64{span / int64(item)}, nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	return flat.Bytes()
+}
+
+// writeWhole writes a file under another name and renames it when it is whole.
+// What is there and no regular file (a pipe, a device) is written directly.
+func writeWhole(path string, write func(io.Writer) error) (err error) {
+	buffered := func(f *os.File) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		if err := write(w); err != nil {
+			f.Close()
+			return err
+		}
+		if err := w.Flush(); err != nil {
+			f.Close()
+			return err
+		}
+		return f.Close()
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return buffered(f)
+	}
+	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	if err = buffered(f); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		os.Remove(temporary)
+	}
+	return err
+}
+
+// describe writes dtype and shape as people read them: float32[64,8,8].
+func describe(dtype string, shape []int64) string {
+	parts := make([]string, len(shape))
+	for i, n := range shape {
+		parts[i] = fmt.Sprint(n)
+	}
+	return dtype + "[" + strings.Join(parts, ",") + "]"
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/npy"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newSetCommand) }
+
+// setResult is what `set --json` prints.
+type setResult struct {
+	Name     string  `json:"name"`
+	Revision uint64  `json:"revision"`
+	DType    string  `json:"dtype"`
+	Shape    []int64 `json:"shape"`
+	Bytes    int64   `json:"bytes"`
+	Live     bool    `json:"live"`
+}
+
+func newSetCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var live, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "set NAME FILE.npy",
+		Short: "Publish the array of a .npy file under a name",
+		Long: `Publish the array of a .npy file (- for standard input) as the next revision of
+a name. Programs get it with baton.get(NAME) and follow it with baton.watch(NAME).
+
+A broker is started if this user has none; such a broker ends, and its names with
+it, when no program has used it for a minute. Under baton serve a name stays until
+baton delete.`,
+		GroupID: groupCarry,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.set(cmd.Context(), &f, args[0], args[1], live, asJSON)
+		},
+	}
+	f.add(cmd, "how long to wait for a broker named by address and for memory")
+	cmd.Flags().Lookup("timeout").DefValue = "30s"
+	f.timeout = 30 * time.Second
+	cmd.Flags().BoolVar(&live, "live", false, "a live name: one array that everybody may write in place")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, asJSON bool) (err error) {
+	if err := protocol.CheckName(name); err != nil {
+		return &usage{cause: err}
+	}
+	source, header, err := a.openArray(path)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	c, err := a.connect(ctx, f, true)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+
+	t, err := load(ctx, c, source, header)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer t.Release()
+	var opts []client.SetOption
+	if live {
+		opts = append(opts, client.Live())
+	}
+	revision, err := c.Set(ctx, name, t, opts...)
+	if err != nil {
+		return err
+	}
+	r := setResult{Name: name, Revision: revision, DType: header.DType, Shape: header.Shape, Bytes: header.NBytes(), Live: live}
+	if asJSON {
+		return a.printJSON(r)
+	}
+	return a.println(fmt.Sprintf("%s: revision %d, %s, %s", name, revision, describe(r.DType, r.Shape), termplot.Bytes(r.Bytes)))
+}
+
+// openArray opens a .npy file and reads its header. A file that ends before its
+// data does is refused before memory is taken for it.
+func (a *app) openArray(path string) (io.ReadCloser, npy.Header, error) {
+	source := io.NopCloser(a.in)
+	size := int64(-1)
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, npy.Header{}, notFoundFile(err)
+		}
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+			size = info.Size()
+		}
+		source = file
+	}
+	h, err := npy.ReadHeader(source)
+	if err == nil && size >= 0 && size-h.DataOffset < h.NBytes() {
+		err = &npy.TruncatedError{Part: "data", Got: size - h.DataOffset, Want: h.NBytes()}
+	}
+	if err != nil {
+		source.Close()
+		return nil, h, fmt.Errorf("%s: %w", path, err)
+	}
+	return source, h, nil
+}
+
+// notFoundFile gives a missing file the exit status of what was not found.
+func notFoundFile(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return protocol.Errorf(protocol.CodeNotFound, "check the path", "%w", err)
+	}
+	return err
+}
+
+// load reads an array into shared memory, as it lies in the file.
+func load(ctx context.Context, c *client.Client, source io.Reader, h npy.Header) (*client.Tensor, error) {
+	dtype, err := dlpack.ParseDType(h.DType)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.Alloc(ctx, dtype, h.Shape)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(err error) (*client.Tensor, error) {
+		t.Release()
+		return nil, err
+	}
+	data, err := t.Bytes()
+	if err != nil {
+		return fail(err)
+	}
+	if err := npy.ReadFull(source, data); err != nil {
+		return fail(err)
+	}
+	if !h.FortranOrder {
+		return t, nil
+	}
+	// The view is lent by t, so a holder of its own lets t go.
+	view, err := t.AsStrided(h.Shape, h.Strides(), 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer t.Release()
+	return view.Retain(), nil
+}

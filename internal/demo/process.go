@@ -1,0 +1,192 @@
+package demo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/address"
+)
+
+// child is a process that Run started: the broker or a role.
+type child struct {
+	name  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	log   *tail
+	ended chan struct{} // closed once it has been waited for
+	err   error         // how it ended, from then on
+}
+
+// event is what a child did: it reported, or it ended.
+type event struct {
+	from   *child
+	report *report // nil: it has ended
+}
+
+// children starts processes that end with this one.
+type children struct {
+	binary string
+	env    []string
+	events chan event
+	all    []*child
+}
+
+// environment is what children see of ours: no setting of Baton but the private
+// broker's address, so that nothing of it reaches the user's broker or NATS.
+func environment(socket string) []string {
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "BATON_") {
+			env = append(env, e)
+		}
+	}
+	return append(env, address.EnvAddress+"=unix:"+socket, address.EnvNamespace+"="+namespace)
+}
+
+// start runs the program with arguments. The caller's goroutine must stay on its
+// thread as long as the child lives, because end is what the kernel sends the
+// child when that thread ends. A child has a process group of its own: Ctrl-C
+// reaches Run alone, which then ends all in good order.
+func (k *children) start(name string, end syscall.Signal, args ...string) (*child, error) {
+	c := &child{name: name, cmd: exec.Command(k.binary, args...), log: &tail{}, ended: make(chan struct{})}
+	c.cmd.Env, c.cmd.Stderr = k.env, c.log
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
+	out, err := c.cmd.StdoutPipe()
+	if err == nil {
+		c.stdin, err = c.cmd.StdinPipe()
+	}
+	if err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	k.all = append(k.all, c)
+	go k.read(c, out)
+	return c, nil
+}
+
+// read passes a child's reports on, then its end.
+func (k *children) read(c *child, out io.Reader) {
+	lines := bufio.NewScanner(out)
+	var wrong error
+	for wrong == nil && lines.Scan() {
+		var r report
+		if wrong = json.Unmarshal(lines.Bytes(), &r); wrong == nil {
+			k.events <- event{c, &r}
+		}
+	}
+	if wrong == nil {
+		wrong = lines.Err()
+	}
+	io.Copy(io.Discard, out) // so that it never waits for a reader
+	c.err = c.cmd.Wait()
+	if c.err == nil && wrong != nil {
+		c.err = fmt.Errorf("malformed report: %w", wrong)
+	}
+	close(c.ended)
+	k.events <- event{from: c}
+}
+
+// killed tells whether an ended child was ended by a signal.
+func (c *child) killed(by syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(c.err, &exit) {
+		return false
+	}
+	w, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && w.Signaled() && w.Signal() == by
+}
+
+// failure describes how a child ended that should not have ended, or not so.
+func (c *child) failure() error {
+	err := c.err
+	if err == nil {
+		err = errors.New("it ended too early")
+	}
+	if said := c.log.String(); said != "" {
+		return fmt.Errorf("%s (process %d): %w\n%s", c.name, c.cmd.Process.Pid, err, said)
+	}
+	return fmt.Errorf("%s (process %d): %w", c.name, c.cmd.Process.Pid, err)
+}
+
+// stop ends a child: politely at first where polite is a signal, then by SIGKILL.
+// It returns when the child has been waited for.
+func (c *child) stop(polite syscall.Signal, patience time.Duration) {
+	if polite != 0 && c.cmd.Process.Signal(polite) == nil {
+		select {
+		case <-c.ended:
+			return
+		case <-time.After(patience):
+		}
+	}
+	c.cmd.Process.Kill()
+	<-c.ended
+}
+
+// stopAll ends the children, the first one, which serves the others, last. Events
+// are thrown away from here on.
+func (k *children) stopAll() {
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-k.events:
+			case <-done:
+				return
+			}
+		}
+	}()
+	for i := len(k.all) - 1; i >= 0; i-- {
+		if i > 0 {
+			k.all[i].stop(0, 0)
+		} else {
+			k.all[i].stop(syscall.SIGTERM, 10*time.Second)
+		}
+	}
+	close(done)
+}
+
+// next returns the next event, or an error when ctx ends.
+func (k *children) next(ctx context.Context) (event, error) {
+	select {
+	case e := <-k.events:
+		return e, nil
+	case <-ctx.Done():
+		return event{}, ctx.Err()
+	}
+}
+
+// tail keeps the last of what a child writes on standard error.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailBytes = 4096
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if n := len(t.text) - tailBytes; n > 0 {
+		t.text = append(t.text[:0], t.text[n:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.text))
+}

@@ -1,0 +1,104 @@
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// builds holds what this test process has built, once each.
+var builds = struct {
+	sync.Mutex
+	dir  string
+	made map[string]string
+}{made: map[string]string{}}
+
+// Root returns the root folder of the project.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", fmt.Errorf("no go.mod above the test's folder")
+		}
+		dir = up
+	}
+}
+
+// Binary returns the path of the program baton, built once for the test run.
+func Binary(t testing.TB) string {
+	t.Helper()
+	return build(t, "baton", "build", "-trimpath", "-o", "OUT", "./cmd/baton")
+}
+
+// CrashBinary returns the path of this package's test program built with crash
+// points, once for the test run. Children started with it die at the point that
+// their environment names.
+func CrashBinary(t testing.TB) string {
+	t.Helper()
+	Need(t, "go")
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkg, err := filepath.Rel(root, wd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return build(t, "crash.test", "test", "-c", "-tags", "crashpoint", "-o", "OUT", "./"+pkg)
+}
+
+// build runs the go command in the project's root; OUT stands for the file made.
+func build(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	builds.Lock()
+	defer builds.Unlock()
+	if path := builds.made[name]; path != "" {
+		return path
+	}
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if builds.dir == "" {
+		if builds.dir, err = os.MkdirTemp("", "baton-build"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(builds.dir, name)
+	for i := range args {
+		if args[i] == "OUT" {
+			args[i] = path
+		}
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	builds.made[name] = path
+	return path
+}
+
+func removeBinaries() {
+	builds.Lock()
+	defer builds.Unlock()
+	if builds.dir != "" {
+		os.RemoveAll(builds.dir)
+	}
+}

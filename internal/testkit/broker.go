@@ -1,0 +1,266 @@
+package testkit
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/address"
+)
+
+// Broker is a broker of the test's own: a process with a runtime directory and a
+// namespace that nobody else has.
+type Broker struct {
+	Dir       string // its runtime directory
+	Socket    string
+	Namespace string
+
+	t       testing.TB
+	config  BrokerConfig
+	process *Process
+
+	mu       sync.Mutex // guards what follows
+	children []*Process
+	clients  int // ever connected in this process
+	raw      *Raw
+}
+
+// BrokerConfig is what a test may set of its broker; the zero value is the
+// defaults.
+type BrokerConfig struct {
+	Memory        uint64        `json:"memory"`
+	SessionMemory uint64        `json:"session_memory"`
+	MemoryDir     string        `json:"memory_dir"`
+	IdleExit      time.Duration `json:"idle_exit"`
+	RecoverWait   time.Duration `json:"recover_wait"`
+	NATS          bool          `json:"nats"` // its embedded server runs
+}
+
+// BrokerOption changes a test's broker.
+type BrokerOption func(*BrokerConfig)
+
+// StartBroker starts a broker and waits until it answers. It ends with the test,
+// which then fails if anything is left behind (see the package comment).
+func StartBroker(t testing.TB, opts ...BrokerOption) *Broker {
+	t.Helper()
+	// Short, because a socket's path has room for 107 bytes.
+	dir, err := os.MkdirTemp("/tmp", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ns [4]byte
+	rand.Read(ns[:])
+	b := &Broker{Dir: dir, Socket: filepath.Join(dir, "broker.sock"), Namespace: "t" + hex.EncodeToString(ns[:]), t: t}
+	for _, f := range opts {
+		f(&b.config)
+	}
+	t.Cleanup(b.cleanUp)
+	b.Restart()
+	return b
+}
+
+// Restart starts the broker anew, after Kill or End.
+func (b *Broker) Restart() {
+	b.t.Helper()
+	if b.process != nil && b.process.Alive() {
+		b.t.Fatal("the broker runs already")
+	}
+	b.process = b.launch()
+	Until(b.t, "the broker answers", func() (bool, string) {
+		if !b.process.Alive() {
+			b.t.Fatalf("the broker ended: %v\n%s", b.process.result(), b.process.Log())
+		}
+		c, err := dialSocket(b.Socket)
+		if err != nil {
+			return false, err.Error()
+		}
+		c.Close()
+		return true, ""
+	})
+}
+
+// launch starts the broker's process without waiting for it.
+func (b *Broker) launch() *Process {
+	b.t.Helper()
+	args := brokerArgs(b.Socket, &b.config)
+	cmd := exec.Command(Binary(b.t), args...)
+	cmd.Env = b.env()
+	cmd.Dir = "/"
+	return startProcess(b.t, "broker", cmd)
+}
+
+// Second starts another broker for the same address and returns the process,
+// which is expected to fail.
+func (b *Broker) Second() *Process {
+	b.t.Helper()
+	p := b.launch()
+	b.track(p)
+	return p
+}
+
+// Process is the broker's process.
+func (b *Broker) Process() *Process { return b.process }
+
+// Kill ends the broker with SIGKILL.
+func (b *Broker) Kill() {
+	b.t.Helper()
+	b.dropRaw()
+	b.process.Kill()
+}
+
+// End ends the broker with SIGTERM and fails the test unless it ends well.
+func (b *Broker) End() {
+	b.t.Helper()
+	b.dropRaw()
+	b.process.signal(syscall.SIGTERM)
+	b.process.Ended()
+}
+
+// env is the environment of everything that is started for the test.
+func (b *Broker) env(more ...string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "BATON_") && !strings.HasPrefix(kv, "XDG_RUNTIME_DIR=") {
+			env = append(env, kv)
+		}
+	}
+	return append(append(env, address.EnvAddress+"=unix:"+b.Socket, address.EnvNamespace+"="+b.Namespace,
+		"XDG_RUNTIME_DIR="+b.Dir), more...)
+}
+
+// Connect opens a session of the test process itself, which ends with the test.
+func (b *Broker) Connect(opts ...client.Option) *client.Client {
+	b.t.Helper()
+	c, err := b.TryConnect(opts...)
+	if err != nil {
+		b.t.Fatalf("connect: %v", err)
+	}
+	return c
+}
+
+// TryConnect is Connect for when it may fail.
+func (b *Broker) TryConnect(opts ...client.Option) (*client.Client, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	all := append([]client.Option{client.WithAddress("unix:" + b.Socket), client.WithNamespace(b.Namespace)}, opts...)
+	c, err := client.Connect(ctx, all...)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	b.clients++
+	b.mu.Unlock()
+	b.t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.t.Errorf("close a client: %v", err)
+		}
+	})
+	return c, nil
+}
+
+// StartOption changes how a child is started.
+type StartOption func(*exec.Cmd)
+
+// Env adds a variable to a child's environment.
+func Env(key, value string) StartOption {
+	return func(c *exec.Cmd) { c.Env = append(c.Env, key+"="+value) }
+}
+
+// Program makes another program than the test's own play the role, such as that
+// of CrashBinary.
+func Program(path string) StartOption {
+	return func(c *exec.Cmd) { c.Path, c.Args = path, []string{path} }
+}
+
+// Start starts a child in a role, with a configuration that Child.Config decodes.
+func (b *Broker) Start(role string, config any, opts ...StartOption) *Process {
+	b.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	data, err := json.Marshal(config)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = b.env(envRole+"="+role, envConfig+"="+string(data))
+	for _, f := range opts {
+		f(cmd)
+	}
+	p := startProcess(b.t, role, cmd)
+	b.track(p)
+	return p
+}
+
+func (b *Broker) track(p *Process) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.children = append(b.children, p)
+}
+
+// living lists the children that have not ended.
+func (b *Broker) living() []*Process {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []*Process
+	for _, p := range b.children {
+		if p.Alive() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// cleanUp ends what the test started and looks for what it left. It runs after
+// the clients of the test process are closed.
+func (b *Broker) cleanUp() {
+	b.dropRaw()
+	for _, p := range b.children {
+		p.cleanUp()
+	}
+	if b.process != nil {
+		if b.process.Alive() {
+			b.process.Cont()
+			b.End()
+			if !b.t.Failed() {
+				b.checkFiles()
+			}
+		}
+		b.process.cleanUp()
+		if b.t.Failed() {
+			b.t.Logf("the broker's log:\n%s", b.process.Log())
+		}
+	}
+	if err := os.RemoveAll(b.Dir); err != nil {
+		b.t.Errorf("remove the runtime directory: %v", err)
+	}
+	if !b.t.Failed() {
+		checkLeaks(b.t, b.Dir, b.clients)
+	}
+}
+
+// staying are the files that a broker may leave in its runtime directory.
+var staying = map[string]bool{"broker.lock": true, "start.lock": true, "broker.log": true}
+
+func (b *Broker) checkFiles() {
+	entries, err := os.ReadDir(b.Dir)
+	if err != nil {
+		b.t.Errorf("look at the runtime directory: %v", err)
+	}
+	for _, e := range entries {
+		if !staying[e.Name()] {
+			b.t.Errorf("the broker left %s in its runtime directory", e.Name())
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package protocol_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// seeds adds the golden vectors of a kind: good ones, and those to be refused.
+func seeds(f *testing.F, kind string, good ...string) {
+	f.Helper()
+	read := func(path string, to any) {
+		text, err := os.ReadFile(filepath.Join(vectorsDir, path))
+		if err == nil {
+			err = json.Unmarshal(text, to)
+		}
+		if err != nil {
+			f.Fatal(err)
+		}
+	}
+	add := func(text string, bytes int) {
+		b, err := hex.DecodeString(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(b, make([]byte, max(0, bytes-len(b)))...))
+	}
+	for _, name := range good {
+		if strings.HasPrefix(name, "structs/") {
+			var file structFile
+			read(name, &file)
+			for _, c := range file.Cases {
+				add(c.Hex, c.Bytes)
+			}
+			continue
+		}
+		var file textFile
+		read(name, &file)
+		for _, c := range file.Cases {
+			for _, text := range append(c.Same, c.Text) {
+				f.Add([]byte(text))
+			}
+		}
+	}
+	var file rejectFile
+	read("reject/"+kind+".json", &file)
+	for _, c := range file.Cases {
+		if c.Text != nil {
+			f.Add([]byte(*c.Text))
+		} else {
+			add(*c.Hex, c.Bytes)
+		}
+	}
+}
+
+// refused fails unless err is a refusal of this code.
+func refused(t *testing.T, err error, code protocol.Code) {
+	t.Helper()
+	e, ok := err.(*protocol.Error)
+	if !ok || e.Code != code || e.Message == "" || e.Remedy == "" {
+		t.Fatalf("refused with %#v, not %s", err, code)
+	}
+}
+
+func FuzzParseBody(f *testing.F) {
+	seeds(f, "body", "structs/body.json")
+	var parser protocol.BodyParser
+	f.Fuzz(func(t *testing.T, src []byte) {
+		body, err := protocol.ParseBody(src)
+		again, errAgain := parser.Parse(src)
+		if err != nil {
+			refused(t, err, protocol.CodeProtocol)
+			refused(t, errAgain, protocol.CodeProtocol)
+			return
+		}
+		if !reflect.DeepEqual(body, again) {
+			t.Fatalf("parsed in two ways: %+v, %+v", body, again)
+		}
+		if err := body.CheckRefs(3); err != nil {
+			refused(t, err, protocol.CodeProtocol)
+		}
+		wire, err := protocol.AppendBody(nil, body)
+		if err != nil || !bytes.Equal(wire, src) {
+			t.Fatalf("written as %x, %v", wire, err)
+		}
+	})
+}
+
+func FuzzParseSpill(f *testing.F) {
+	seeds(f, "spill", "structs/spill.json")
+	f.Fuzz(func(t *testing.T, src []byte) {
+		refs, body, err := protocol.ParseSpill(src)
+		if err != nil {
+			refused(t, err, protocol.CodeProtocol)
+			return
+		}
+		wire, err := protocol.AppendSpill(nil, refs, body)
+		if err != nil || !bytes.HasPrefix(src, wire) {
+			t.Fatalf("written as %x, %v", wire, err)
+		}
+	})
+}
+
+func FuzzParseRefs(f *testing.F) {
+	seeds(f, "refs", "structs/ref.json")
+	f.Fuzz(func(t *testing.T, src []byte) {
+		n := len(src) / protocol.RefSize
+		refs, err := protocol.ParseRefs(nil, src, n)
+		if err != nil {
+			refused(t, err, protocol.CodeProtocol)
+			return
+		}
+		if wire := protocol.AppendRefs(nil, refs); !bytes.Equal(wire, src[:n*protocol.RefSize]) {
+			t.Fatalf("written as %x", wire)
+		}
+	})
+}
+
+func FuzzParseFrameHead(f *testing.F) {
+	seeds(f, "frame", "structs/frame_head.json")
+	f.Fuzz(func(t *testing.T, src []byte) {
+		length, fds, err := protocol.ParseFrameHead(src)
+		if err != nil {
+			refused(t, err, protocol.CodeProtocol)
+			return
+		}
+		head, err := protocol.AppendFrameHead(nil, length, fds)
+		if err != nil || !bytes.HasPrefix(src, head) {
+			t.Fatalf("written as %x, %v", head, err)
+		}
+	})
+}
+
+func FuzzParseHandle(f *testing.F) {
+	seeds(f, "handle", "messages/handle.json")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		h, err := protocol.ParseHandle(text)
+		if err != nil {
+			refused(t, err, protocol.CodeHandle)
+			return
+		}
+		written, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := protocol.ParseHandle(written)
+		if err != nil || !reflect.DeepEqual(h, again) {
+			t.Fatalf("%s came back as %+v, %v", written, again, err)
+		}
+		if !json.Valid(text) {
+			t.Fatalf("%s is no JSON for others", text)
+		}
+	})
+}
+
+func FuzzParseTuple(f *testing.F) {
+	seeds(f, "tuple", "messages/tuple.json")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		x, err := protocol.ParseTuple(text)
+		if err != nil {
+			refused(t, err, protocol.CodeHandle)
+			return
+		}
+		written, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := protocol.ParseTuple(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// json.Marshal takes the spaces out of Meta and Value.
+		if rewritten, err := json.Marshal(again); err != nil || !bytes.Equal(written, rewritten) {
+			t.Fatalf("%s came back as %s, %v", written, rewritten, err)
+		}
+		if !json.Valid(text) {
+			t.Fatalf("%s is no JSON for others", text)
+		}
+	})
+}
+
+func FuzzDecodeTree(f *testing.F) {
+	seeds(f, "tree", "messages/tree.json")
+	f.Fuzz(func(t *testing.T, tree []byte) {
+		v, err := protocol.DecodeTree(tree, func(i int) (any, error) { return leaf{i}, nil })
+		if err != nil {
+			refused(t, err, protocol.CodeProtocol)
+			return
+		}
+		if !json.Valid(tree) {
+			t.Fatalf("%s is no JSON for others", tree)
+		}
+		written, tensors, err := protocol.EncodeTree(v, isLeaf)
+		if err != nil {
+			t.Fatalf("%s cannot be written: %v", tree, err)
+		}
+		again, err := protocol.DecodeValue(written, names(tensors), pick(tensors))
+		if err != nil {
+			t.Fatalf("%s, written as %s: %v", tree, written, err)
+		}
+		rewritten, others, err := protocol.EncodeTree(again, isLeaf)
+		if err != nil || !bytes.Equal(written, rewritten) || !reflect.DeepEqual(tensors, others) {
+			t.Fatalf("%s came back as %s, %v", written, rewritten, err)
+		}
+	})
+}
+
+var nameGrammar = regexp.MustCompile(`^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$`)
+
+func FuzzCheckName(f *testing.F) {
+	seeds(f, "name")
+	f.Add([]byte("weights/actor"))
+	f.Add([]byte(strings.Repeat("n", protocol.MaxName)))
+	f.Fuzz(func(t *testing.T, name []byte) {
+		err := protocol.CheckName(string(name))
+		good := nameGrammar.Match(name) && !bytes.HasSuffix(name, []byte("\n")) && len(name) <= protocol.MaxName
+		if (err == nil) != good {
+			t.Fatalf("%q: %v", name, err)
+		}
+		if err != nil {
+			refused(t, err, protocol.CodeInvalid)
+			return
+		}
+		subject := protocol.TopicSubject("default", string(name))
+		if strings.ContainsAny(subject, "*> \t\r\n") || strings.Contains(subject, "..") {
+			t.Fatalf("%q gives the subject %q", name, subject)
+		}
+	})
+}

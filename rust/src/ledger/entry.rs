@@ -1,0 +1,86 @@
+//! The storage entries of a session file. Their owner writes them; to all others they are claims to
+//! be checked against the broker's chunk record.
+
+use std::sync::atomic::Ordering;
+
+use crate::layout::{GENERATION_MASK, RETIRING, limits, session_file, storage_entry as rec};
+use crate::shm::Region;
+
+/// The entries of one session.
+#[derive(Debug, Clone)]
+pub(crate) struct Entries(Region);
+
+/// A copy of one entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) generation: u64,
+}
+
+impl Entries {
+    /// Views the entries of a session file.
+    pub(crate) fn new(session: &Region) -> Entries {
+        Entries(session.sub(session_file::ENTRIES, u64::from(limits::STORAGES) * rec::SIZE))
+    }
+
+    #[inline]
+    fn at(index: u32) -> u64 {
+        u64::from(index) * rec::SIZE
+    }
+
+    /// Copies an entry; the generation is without RETIRING.
+    #[inline]
+    pub(crate) fn load(&self, index: u32) -> Entry {
+        let at = Self::at(index);
+        let word = self.0.load(at + rec::GENERATION);
+        Entry {
+            offset: self.0.load(at + rec::OFFSET),
+            bytes: self.0.load(at + rec::BYTES),
+            generation: word & GENERATION_MASK,
+        }
+    }
+
+    /// The generation word, with RETIRING: the second look of who opens a bare handle.
+    ///
+    /// SYNC generation: sequentially consistent, after the row was raised; pairs with the owner's
+    /// mark and with `next`.
+    pub(crate) fn word(&self, index: u32) -> u64 {
+        self.0.load_seq_cst(Self::at(index) + rec::GENERATION)
+    }
+
+    /// Sets where a fresh storage lies; the owner's, before anyone can have its generation.
+    pub(crate) fn describe(&self, index: u32, offset: u64, bytes: u64, made_at: u64) {
+        let at = Self::at(index);
+        self.0.store(at + rec::OFFSET, offset);
+        self.0.store(at + rec::BYTES, bytes);
+        self.0.store(at + rec::MADE_AT, made_at);
+    }
+
+    /// Starts a storage's generations; the owner's, at a fresh grant.
+    pub(crate) fn set_generation(&self, index: u32, generation: u64) {
+        self.0.store(Self::at(index) + rec::GENERATION, generation & GENERATION_MASK);
+    }
+
+    /// Says that a free test is under way: an opener of a bare handle that sees it gives up, one
+    /// that does not has counted up before the second collect.
+    ///
+    /// SYNC generation: followed by a full fence; pairs with an opener's row up and look.
+    pub(crate) fn mark(&self, index: u32) {
+        self.0.word(Self::at(index) + rec::GENERATION).fetch_or(RETIRING, Ordering::SeqCst);
+    }
+
+    pub(crate) fn unmark(&self, index: u32) {
+        self.0.word(Self::at(index) + rec::GENERATION).fetch_and(!RETIRING, Ordering::SeqCst);
+    }
+
+    /// Ends a generation: old handles are Expired from here on.
+    ///
+    /// SYNC generation: release.
+    pub(crate) fn next(&self, index: u32) -> u64 {
+        let at = Self::at(index) + rec::GENERATION;
+        let g = ((self.0.load(at) + 1) & GENERATION_MASK).max(1);
+        self.0.store(at, g);
+        g
+    }
+}

@@ -1,0 +1,24 @@
+//! Lifetime and nothing else: the ledger rows in which references are counted, the entries and
+//! generations of storages, the free test, and the pool in which an owner recycles its storages.
+//!
+//! Truth about references is in the rows alone. One session writes a row; one 64-bit word stands for
+//! one storage and holds a sequence and a count. Whoever writes a place that names a storage pays
+//! for it in its own row: up before naming, un-name before down.
+//!
+//! Ownership: a [`Pool`] owns the storages of the chunks granted to its session. Concurrency: rows
+//! are changed by atomics from any thread; a pool has a lock of its own. Hostile peers: a row belongs
+//! to one process, so a liar can only pin or lose its own references. Death: the broker empties the
+//! row of the dead and recycles in the place of a dead owner.
+
+mod chunk;
+mod entry;
+mod freetest;
+mod pool;
+mod ranges;
+mod row;
+
+pub(crate) use chunk::{Chunk, Chunks};
+pub(crate) use entry::Entries;
+pub(crate) use freetest::{FreeTest, Rows};
+pub(crate) use pool::{Grant, Pool, PoolStats, Source, Storage};
+pub(crate) use row::Row;

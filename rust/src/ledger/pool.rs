@@ -1,0 +1,396 @@
+//! Hands out and recycles the storages of one session. It recycles when it allocates: storages whose
+//! own count fell to zero are tested oldest first, and stay mapped and warm for the next tensor of
+//! their size.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, TryLockError};
+
+use super::ranges::Ranges;
+use super::{Entries, FreeTest, Row, Rows};
+use crate::error::{Code, Error, Result};
+use crate::layout::{ALIGNMENT, PAGE, limits};
+use crate::message::Ref;
+use crate::shm::Segment;
+use crate::sys;
+
+/// Slab sizes: the first is small so that a small program stays small, each further one as large as
+/// all before together.
+const MIN_SLAB: u64 = 4 << 20;
+const MAX_SLAB: u64 = 256 << 20;
+/// Bounds the work that one allocation does for recycling.
+const TESTS_PER_ALLOC: usize = 8;
+const MAX_CHUNK_ASK: u32 = 64;
+
+/// Memory that the broker lets a session allocate in: a segment mapped for writing with its pages
+/// reserved, and index chunks over it, as (chunk, serial).
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) chunks: Vec<(u32, u64)>,
+}
+
+/// Where a pool gets memory and gives it back: the session's broker. Calls are made with the pool's
+/// lock held, so no answer may need the pool.
+pub(crate) trait Source: Rows {
+    /// Asks for a segment of at least `bytes` with `chunks` index chunks whose entries it reserves.
+    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant>;
+    /// Asks for more indices over a segment.
+    fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>>;
+    /// Gives an empty segment back; false keeps it here.
+    fn give_back(&self, segment: &Arc<Segment>) -> bool;
+}
+
+/// A range of a segment that was handed out.
+#[derive(Debug, Clone)]
+pub(crate) struct Storage {
+    pub(crate) reference: Ref,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What a pool has and did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Bytes of the segments that the broker granted.
+    pub granted: u64,
+    /// Storages handed out and not yet found free.
+    pub live: u64,
+    /// Storages ready for reuse.
+    pub warm: u64,
+    /// Storages found free so far.
+    pub recycled: u64,
+    /// Free tests made.
+    pub tests: u64,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Record {
+    serial: u64,
+    generation: u64,
+    offset: u64,
+    capacity: u64, // bytes taken from the slab; 0: the index alone is free
+    slab: usize,
+    queued: bool,
+}
+
+#[derive(Debug)]
+struct Slab {
+    segment: Arc<Segment>,
+    free: Ranges,
+    indices: Vec<u32>, // without memory
+    used: u64,         // storages with memory that are not in a bin
+    binned: u64,
+    chunks: u32,
+}
+
+/// The pool of one session.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    dropped: Mutex<Vec<u32>>, // own count fell to zero, not yet seen by the pool
+}
+
+#[derive(Debug)]
+struct State {
+    row: Row,
+    entries: Entries,
+    test: FreeTest,
+    records: Vec<Option<Box<[Record]>>>, // by chunk
+    slabs: Vec<Option<Slab>>,
+    bins: HashMap<u64, Vec<u32>>, // free and warm, by capacity
+    waiting: VecDeque<u32>,
+    stats: PoolStats,
+}
+
+impl Pool {
+    /// The pool of the session with this row and these entries.
+    pub(crate) fn new(row: Row, entries: Entries, test: FreeTest) -> Pool {
+        Pool {
+            state: Mutex::new(State {
+                row,
+                entries,
+                test,
+                records: vec![None; limits::CHUNKS as usize],
+                slabs: Vec::new(),
+                bins: HashMap::new(),
+                waiting: VecDeque::new(),
+                stats: PoolStats::default(),
+            }),
+            dropped: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A storage of `n` > 0 bytes, counted once in the own row. Its bytes are whatever was there.
+    pub(crate) fn alloc(&self, source: &dyn Source, n: u64) -> Result<Storage> {
+        if n == 0 || n > 1 << 52 {
+            return Err(Error::new(Code::OutOfMemory, "ask for less", format!("{n} bytes cannot be allocated")));
+        }
+        let class = class_of(n);
+        let mut p = self.state.lock().unwrap_or_else(|p| p.into_inner());
+        p.drain(&self.dropped);
+        p.recycle(source, TESTS_PER_ALLOC);
+        let index = match p.take_bin(class) {
+            Some(i) => i,
+            None => p.carve(source, class)?,
+        };
+        let r = p.record(index).clone();
+        p.entries.describe(index, r.offset, n, sys::monotonic());
+        if let Some(slab) = &mut p.slabs[r.slab] {
+            slab.used += 1;
+        }
+        if let Err(e) = p.row.take(index) {
+            p.bin(index);
+            return Err(e);
+        }
+        let reference = Ref { serial: r.serial, generation: r.generation, index };
+        Ok(Storage { reference, offset: r.offset, bytes: n })
+    }
+
+    /// Tells the pool that this session's count of an own index fell to zero. Any thread.
+    pub(crate) fn dropped(&self, index: u32) {
+        self.dropped.lock().unwrap_or_else(|p| p.into_inner()).push(index);
+    }
+
+    /// Tests every storage that may be free and gives empty segments back to the broker. It returns
+    /// the bytes given back; 0 as well when another thread is allocating, which recycles itself.
+    pub(crate) fn collect(&self, source: &dyn Source) -> u64 {
+        let mut p = match self.state.try_lock() {
+            Ok(p) => p,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return 0,
+        };
+        p.drain(&self.dropped);
+        let all = p.waiting.len();
+        p.recycle(source, all);
+        p.trim(source)
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        let p = self.state.lock().unwrap_or_else(|p| p.into_inner());
+        let mut s = p.stats;
+        for slab in p.slabs.iter().flatten() {
+            s.live += slab.used;
+            s.warm += slab.binned;
+        }
+        s
+    }
+}
+
+/// Rounds a size up: to 256 bytes below 4 KiB, above to an eighth of the power of two below it, so
+/// that tensors of nearly one size share a bin and at most an eighth is wasted.
+fn class_of(n: u64) -> u64 {
+    let mut step = ALIGNMENT;
+    if n > 4096 {
+        step = step.max((1 << (63 - (n - 1).leading_zeros())) >> 3);
+    }
+    n.next_multiple_of(step)
+}
+
+impl State {
+    fn record(&mut self, index: u32) -> &mut Record {
+        match self.find(index) {
+            // A borrow of self ends here in every other arm only; look up again.
+            true => &mut self.records[(index / limits::CHUNK_INDICES) as usize]
+                .as_mut()
+                .expect("found above")[(index % limits::CHUNK_INDICES) as usize],
+            false => panic!("baton: storage {index} is not of this pool"),
+        }
+    }
+
+    fn find(&self, index: u32) -> bool {
+        self.records.get((index / limits::CHUNK_INDICES) as usize).is_some_and(Option::is_some)
+    }
+
+    fn slab(&mut self, index: u32) -> &mut Slab {
+        let i = self.record(index).slab;
+        self.slabs[i].as_mut().expect("a storage's slab stays as long as it")
+    }
+
+    fn drain(&mut self, dropped: &Mutex<Vec<u32>>) {
+        let mut list = std::mem::take(&mut *dropped.lock().unwrap_or_else(|p| p.into_inner()));
+        for index in list.drain(..) {
+            if self.find(index) {
+                let r = self.record(index);
+                if !r.queued && r.capacity > 0 {
+                    r.queued = true;
+                    self.waiting.push_back(index);
+                }
+            }
+        }
+        // Give the list's memory back for the next drops.
+        let mut now = dropped.lock().unwrap_or_else(|p| p.into_inner());
+        if now.is_empty() {
+            *now = list;
+        }
+    }
+
+    /// Tests at most `limit` storages, each once, oldest first.
+    fn recycle(&mut self, rows: &dyn Rows, limit: usize) -> usize {
+        let mut freed = 0;
+        for _ in 0..limit.min(self.waiting.len()) {
+            let Some(index) = self.waiting.pop_front() else { break };
+            self.record(index).queued = false;
+            if self.row.count(index) != 0 {
+                continue; // taken back from a message: its next drop queues it
+            }
+            self.stats.tests += 1;
+            match self.test.recycle(rows, index) {
+                Some(g) => {
+                    self.record(index).generation = g;
+                    self.bin(index);
+                    self.stats.recycled += 1;
+                    freed += 1;
+                }
+                None => {
+                    self.record(index).queued = true;
+                    self.waiting.push_back(index);
+                }
+            }
+        }
+        freed
+    }
+
+    fn bin(&mut self, index: u32) {
+        let slab = self.slab(index);
+        slab.used -= 1;
+        slab.binned += 1;
+        let capacity = self.record(index).capacity;
+        self.bins.entry(capacity).or_default().push(index);
+    }
+
+    fn take_bin(&mut self, class: u64) -> Option<u32> {
+        let index = self.bins.get_mut(&class)?.pop()?; // the warmest
+        self.slab(index).binned -= 1;
+        Some(index)
+    }
+
+    /// Cuts a storage from a slab, making room if it must.
+    fn carve(&mut self, source: &dyn Source, class: u64) -> Result<u32> {
+        if let Some(i) = self.cut(source, class) {
+            return Ok(i);
+        }
+        // Test all that waits before asking for more memory, then give binned memory of other sizes
+        // back to the slabs.
+        let all = self.waiting.len();
+        if self.recycle(source, all) > 0 {
+            if let Some(i) = self.take_bin(class) {
+                return Ok(i);
+            }
+        }
+        if self.unbin() {
+            if let Some(i) = self.cut(source, class) {
+                return Ok(i);
+            }
+        }
+        self.grow(source, class)?;
+        self.cut(source, class).ok_or_else(|| {
+            Error::new(Code::Internal, "report this", format!("a fresh slab has no room for {class} bytes"))
+        })
+    }
+
+    fn cut(&mut self, source: &dyn Source, class: u64) -> Option<u32> {
+        for i in (0..self.slabs.len()).rev() {
+            let Some(slab) = &self.slabs[i] else { continue };
+            if !slab.free.has(class) || slab.indices.is_empty() && !self.more_indices(source, i) {
+                continue;
+            }
+            let Some(slab) = &mut self.slabs[i] else { continue };
+            let (Some(at), Some(index)) = (slab.free.take(class), slab.indices.pop()) else { continue };
+            let r = self.record(index);
+            (r.offset, r.capacity) = (at, class);
+            return Some(index);
+        }
+        None
+    }
+
+    /// Asks for index chunks when a slab has memory but no index.
+    fn more_indices(&mut self, source: &dyn Source, i: usize) -> bool {
+        let Some(slab) = &self.slabs[i] else { return false };
+        match source.more_chunks(&slab.segment, slab.chunks.clamp(1, MAX_CHUNK_ASK)) {
+            Ok(chunks) => self.add_chunks(i, &chunks),
+            Err(_) => return false,
+        }
+        self.slabs[i].as_ref().is_some_and(|s| !s.indices.is_empty())
+    }
+
+    fn grow(&mut self, source: &dyn Source, class: u64) -> Result<()> {
+        let bytes = self.stats.granted.clamp(MIN_SLAB, MAX_SLAB).max(class);
+        let least = class.max(MIN_SLAB);
+        let mut grant = source.grant(bytes, 1);
+        if grant.is_err() && bytes > least {
+            // A quota may have room for what is needed, if not for a slab of the usual size.
+            grant = source.grant(least, 1);
+        }
+        if grant.is_err() {
+            self.trim(source);
+            grant = source.grant(class.next_multiple_of(PAGE), 1);
+        }
+        let Grant { segment, chunks } = grant?;
+        let mut free = Ranges::default();
+        free.give(0, segment.bytes);
+        self.stats.granted += segment.bytes;
+        let slab = Slab { segment, free, indices: Vec::new(), used: 0, binned: 0, chunks: 0 };
+        let i = self.slabs.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slabs.push(None);
+            self.slabs.len() - 1
+        });
+        self.slabs[i] = Some(slab);
+        self.add_chunks(i, &chunks);
+        Ok(())
+    }
+
+    fn add_chunks(&mut self, slab: usize, chunks: &[(u32, u64)]) {
+        for &(chunk, serial) in chunks {
+            let record = Record { serial, generation: 1, slab, ..Default::default() };
+            self.records[chunk as usize] = Some(vec![record; limits::CHUNK_INDICES as usize].into());
+            let first = chunk * limits::CHUNK_INDICES;
+            let Some(s) = &mut self.slabs[slab] else { continue };
+            s.chunks += 1;
+            for index in (first..first + limits::CHUNK_INDICES).rev() {
+                // The serial tells this grant's generations from an earlier owner's.
+                self.entries.set_generation(index, 1);
+                s.indices.push(index);
+            }
+        }
+    }
+
+    /// Gives warm memory back to its slabs, where runs join.
+    fn unbin(&mut self) -> bool {
+        let bins = std::mem::take(&mut self.bins);
+        let mut any = false;
+        for index in bins.into_values().flatten() {
+            let r = self.record(index);
+            let (at, n) = (r.offset, std::mem::take(&mut r.capacity));
+            let slab = self.slab(index);
+            slab.free.give(at, n);
+            slab.indices.push(index);
+            slab.binned -= 1;
+            any = true;
+        }
+        any
+    }
+
+    fn trim(&mut self, source: &dyn Source) -> u64 {
+        self.unbin();
+        let mut given = 0;
+        for i in 0..self.slabs.len() {
+            let Some(slab) = &self.slabs[i] else { continue };
+            if slab.used > 0 || !source.give_back(&slab.segment) {
+                continue;
+            }
+            given += slab.segment.bytes;
+            for records in &mut self.records {
+                if records.as_ref().is_some_and(|r| r[0].slab == i) {
+                    *records = None;
+                }
+            }
+            self.slabs[i] = None;
+        }
+        self.stats.granted -= given;
+        given
+    }
+}
+
+#[cfg(test)]
+#[path = "pool_test.rs"]
+mod tests;

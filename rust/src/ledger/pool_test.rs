@@ -1,0 +1,160 @@
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::super::Chunks;
+use super::*;
+use crate::layout::{broker_file, chunk_record, row_word, session_file};
+use crate::shm::Region;
+use crate::sys::Mapping;
+
+/// A broker in miniature: one session in slot 1, a second row in slot 2.
+struct World {
+    broker: Region,
+    own: Region,
+    other: Region,
+    next: AtomicU32,
+    returned: AtomicU64,
+    pool: Pool,
+}
+
+fn memfd(bytes: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, bytes).unwrap();
+    fd
+}
+
+fn anonymous(bytes: u64) -> Region {
+    Region::new(Arc::new(Mapping::anonymous(bytes as usize).unwrap()))
+}
+
+impl World {
+    fn new() -> World {
+        let (broker, own, other) =
+            (anonymous(broker_file::BYTES), anonymous(session_file::BYTES), anonymous(session_file::BYTES));
+        let entries = Entries::new(&own);
+        let test = FreeTest::new(Chunks::new(&broker), entries.clone());
+        let pool = Pool::new(Row::new(&own), entries, test);
+        World { broker, own, other, next: AtomicU32::new(0), returned: AtomicU64::new(0), pool }
+    }
+
+    fn attach(&self, chunk: u32, slot: u32) {
+        let at = broker_file::CHUNKS + u64::from(chunk) * chunk_record::SIZE;
+        let word = at + chunk_record::ATTACHED;
+        self.broker.store(word, self.broker.load(word) | 1 << slot);
+        self.broker.add(at + chunk_record::EPOCH, 1);
+    }
+
+    fn alloc(&self, n: u64) -> Storage {
+        self.pool.alloc(self, n).unwrap()
+    }
+
+    fn release(&self, s: &Storage) {
+        if Row::new(&self.own).drop(s.reference.index) {
+            self.pool.dropped(s.reference.index);
+        }
+    }
+}
+
+impl Rows for World {
+    fn row_word(&self, slot: u32, index: u32) -> Option<u64> {
+        let file = if slot == 1 { &self.own } else { &self.other };
+        Some(Row::new(file).load(index))
+    }
+}
+
+impl Source for World {
+    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
+        let segment = Arc::new(Segment::new(0, 1, bytes, memfd(bytes), true)?);
+        Ok(Grant { chunks: self.more_chunks(&segment, chunks)?, segment })
+    }
+
+    fn more_chunks(&self, _: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {
+        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        (first..first + count).for_each(|c| self.attach(c, 1));
+        Ok((first..first + count).map(|c| (c, 100 + u64::from(c))).collect())
+    }
+
+    fn give_back(&self, segment: &Arc<Segment>) -> bool {
+        self.returned.fetch_add(segment.bytes, Ordering::Relaxed);
+        true
+    }
+}
+
+#[test]
+fn storages_that_are_held_never_overlap() {
+    let w = World::new();
+    let mut seen: Vec<(u64, u64)> = Vec::new();
+    let mut indices = HashSet::new();
+    for n in [1, 256, 257, 4096, 5000, 100_000, 1 << 20] {
+        let s = w.alloc(n);
+        assert_eq!(s.offset % ALIGNMENT, 0);
+        assert!(indices.insert(s.reference.index));
+        assert!(seen.iter().all(|(at, len)| s.offset + n <= *at || at + len <= s.offset), "{n} bytes overlap");
+        seen.push((s.offset, n));
+    }
+}
+
+#[test]
+fn a_released_storage_comes_back_warm_with_a_new_generation() {
+    let w = World::new();
+    let a = w.alloc(1000);
+    w.release(&a);
+    let b = w.alloc(900);
+    assert_eq!((a.offset, a.reference.index), (b.offset, b.reference.index));
+    assert_eq!(b.reference.generation, a.reference.generation + 1);
+}
+
+#[test]
+fn a_storage_that_another_row_counts_is_not_recycled() {
+    let w = World::new();
+    let a = w.alloc(1000);
+    w.attach(a.reference.index / limits::CHUNK_INDICES, 2);
+    let other = Row::new(&w.other);
+    other.take(a.reference.index).unwrap();
+    w.release(&a);
+    let b = w.alloc(1000);
+    assert_ne!(a.reference.index, b.reference.index);
+    assert_eq!(Entries::new(&w.own).load(a.reference.index).generation, a.reference.generation);
+    other.drop(a.reference.index);
+    assert_eq!(w.alloc(1000).reference.index, a.reference.index);
+}
+
+#[test]
+fn an_empty_pool_gives_its_memory_back() {
+    let w = World::new();
+    let all: Vec<Storage> = (0..300).map(|_| w.alloc(64 << 10)).collect();
+    assert!(w.pool.stats().granted >= 300 * (64 << 10));
+    assert_eq!(w.pool.collect(&w), 0);
+    let granted = w.pool.stats().granted;
+    all.iter().for_each(|s| w.release(s));
+    assert_eq!(w.pool.collect(&w), granted);
+    assert_eq!(w.returned.load(Ordering::Relaxed), granted);
+    assert_eq!(w.pool.stats().granted, 0);
+    w.alloc(10);
+}
+
+#[test]
+fn more_indices_than_a_chunk_has_are_asked_for() {
+    let w = World::new();
+    let all: Vec<Storage> = (0..1000).map(|_| w.alloc(256)).collect();
+    assert_eq!(all.iter().map(|s| s.reference.index).collect::<HashSet<_>>().len(), 1000);
+    assert_eq!(w.pool.stats().granted, MIN_SLAB);
+}
+
+#[test]
+fn a_count_at_its_limit_is_refused_and_undone() {
+    let w = World::new();
+    let row = Row::new(&w.own);
+    w.own.store(session_file::ROW, row_word::LIMIT);
+    assert_eq!(row.take(0).unwrap_err().code(), Code::TooMany);
+    assert_eq!(row.count(0), row_word::LIMIT);
+}
+
+#[test]
+fn classes_waste_at_most_an_eighth() {
+    for n in (1..200_000).step_by(37) {
+        let c = class_of(n);
+        assert!(c >= n && c % ALIGNMENT == 0 && (n < 4096 || c - n <= n / 8 + 1), "{n} -> {c}");
+    }
+}

@@ -1,0 +1,65 @@
+//! A session's ledger row: what it holds of each storage.
+
+use crate::error::{Code, Error, Result};
+use crate::layout::{limits, row_word, session_file};
+use crate::shm::Region;
+
+/// One session's row.
+#[derive(Debug, Clone)]
+pub(crate) struct Row(Region);
+
+impl Row {
+    /// Views the row of a session file.
+    pub(crate) fn new(session: &Region) -> Row {
+        Row(session.sub(session_file::ROW, u64::from(limits::STORAGES) * session_file::WORD))
+    }
+
+    #[inline]
+    fn at(index: u32) -> u64 {
+        u64::from(index) * session_file::WORD
+    }
+
+    /// A storage's word: sequence and count.
+    ///
+    /// SYNC row: acquire; a count seen as zero was lowered after its place was un-named. Pairs with
+    /// `take` and `drop`.
+    #[inline]
+    pub(crate) fn load(&self, index: u32) -> u64 {
+        self.0.load(Self::at(index))
+    }
+
+    /// How many references this row counts.
+    #[inline]
+    pub(crate) fn count(&self, index: u32) -> u64 {
+        self.load(index) & row_word::COUNT_MASK
+    }
+
+    /// Counts one reference up. It comes before the second look at the place that names the
+    /// storage, and that order is the whole protection.
+    ///
+    /// SYNC row: sequentially consistent, so that either the taker's second look sees the place
+    /// un-named or the owner's second collect sees this count.
+    #[inline]
+    pub(crate) fn take(&self, index: u32) -> Result<()> {
+        let before = self.0.add(Self::at(index), row_word::TAKE);
+        if before & row_word::COUNT_MASK >= row_word::LIMIT {
+            self.0.add(Self::at(index), row_word::DROP);
+            return Err(Error::new(
+                Code::TooMany,
+                "drop some of them",
+                format!("this process holds {} references to storage {index}", row_word::LIMIT),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Counts one reference down and tells whether it was this row's last.
+    ///
+    /// SYNC row: releases all that the holder did with the memory to the owner that reads the word
+    /// in its free test.
+    #[inline]
+    pub(crate) fn drop(&self, index: u32) -> bool {
+        let before = self.0.add(Self::at(index), row_word::DROP);
+        before.wrapping_add(row_word::DROP) & row_word::COUNT_MASK == 0
+    }
+}

@@ -1,0 +1,161 @@
+//! One lane's claims in one group. The claim word is the truth; the hint says where to look first.
+//! Members write both, so a lying one can lose or block this group's messages, and nothing else.
+
+use super::region::Region;
+use crate::error::{Result, disagree};
+use crate::layout::{GROUP_AREAS, NO_START, claim, group_area, group_area_bytes, limits};
+
+/// A lane's area in a group's file.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupLane {
+    r: Region,
+    mask: u64,
+}
+
+impl GroupLane {
+    /// Views lane number `lane` of a group file whose topic has `slots`.
+    pub(crate) fn new(file: &Region, lane: u32, slots: u32) -> Result<GroupLane> {
+        let n = group_area_bytes(slots);
+        let at = GROUP_AREAS + u64::from(lane) * n;
+        if lane >= limits::LANES || !slots.is_power_of_two() || !file.has(at, n) {
+            return Err(disagree(format!(
+                "claims of lane {lane} with {slots} slots do not fit a group file of {} bytes",
+                file.len()
+            )));
+        }
+        Ok(GroupLane { r: file.sub(at, n), mask: u64::from(slots - 1) })
+    }
+
+    fn at(&self, i: u64) -> u64 {
+        group_area::SIZE + 8 * (i & self.mask)
+    }
+
+    /// The claim word of message i.
+    fn claim(&self, i: u64) -> u64 {
+        self.r.load(self.at(i))
+    }
+
+    /// Whether message i is there for this group to take: neither claimed nor done, nor its slot in
+    /// use for a later one.
+    fn open(&self, i: u64) -> bool {
+        let (n, _, state) = claim::split(self.claim(i));
+        n < i || n == i && state == claim::FREE
+    }
+
+    /// The first message at or after the hint, at most `head`, that is open, and the hint word to
+    /// give to `take`.
+    pub(crate) fn next(&self, head: u64) -> Option<(u64, u64)> {
+        let hint = self.r.load(group_area::HINT);
+        let (mut i, _) = claim::split_hint(hint);
+        let start = self.r.load(group_area::START);
+        if start != NO_START {
+            i = i.max(start);
+        }
+        // A hint far behind, or a liar's, costs at most one turn of the ring: older messages have
+        // left their slots.
+        i = i.max(head.saturating_sub(self.mask)).max(1);
+        while i <= head {
+            if self.open(i) {
+                return Some((i, hint));
+            }
+            i += 1;
+        }
+        None
+    }
+
+    /// Claims message i for a member, who holds its references already, and moves the hint. False
+    /// when another was first.
+    ///
+    /// SYNC claim: a successful swap is the hand-over; whoever sees DONE here may reuse the slot, so
+    /// the member's row was raised before.
+    pub(crate) fn take(&self, i: u64, hint: u64, member: u8, acknowledge: bool) -> bool {
+        let old = self.claim(i);
+        let (n, _, state) = claim::split(old);
+        if n > i || n == i && state != claim::FREE {
+            return false;
+        }
+        let state = if acknowledge { claim::CLAIMED } else { claim::DONE };
+        if !self.r.cas(self.at(i), old, claim::pack(i, member, state)) {
+            return false;
+        }
+        // The hint's version keeps this swap from undoing a rewind: failing is fine.
+        let (_, version) = claim::split_hint(hint);
+        self.r.cas(group_area::HINT, hint, claim::pack_hint(i + 1, version));
+        true
+    }
+
+    /// Marks a claimed message done. False when the claim was taken away, which happens to the dead
+    /// only.
+    ///
+    /// SYNC claim: releases what the member did before; pairs with `done`.
+    pub(crate) fn acknowledge(&self, i: u64, member: u8) -> bool {
+        self.r.cas(self.at(i), claim::pack(i, member, claim::CLAIMED), claim::pack(i, member, claim::DONE))
+    }
+
+    /// Whether the group is finished with message i, or was never promised it, so that its slot may
+    /// be reused.
+    ///
+    /// SYNC claim: pairs with `take` and `acknowledge`.
+    pub(crate) fn done(&self, i: u64) -> bool {
+        if i < self.r.load(group_area::START) {
+            return true;
+        }
+        let (n, _, state) = claim::split(self.claim(i));
+        n > i || n == i && state == claim::DONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::layout::group_bytes;
+    use crate::sys::Mapping;
+
+    fn area(slots: u32) -> GroupLane {
+        let file = Region::new(Arc::new(Mapping::anonymous(group_bytes(slots) as usize).unwrap()));
+        GroupLane::new(&file, 3, slots).unwrap()
+    }
+
+    #[test]
+    fn claimed_messages_are_not_open_and_done_ones_free_their_slot() {
+        let g = area(4);
+        let (i, hint) = g.next(2).unwrap();
+        assert_eq!(i, 1);
+        assert!(!g.done(1));
+        assert!(g.take(1, hint, 5, true));
+        assert!(!g.done(1) && !g.take(1, hint, 6, true));
+        assert_eq!(g.next(2).unwrap().0, 2);
+        assert!(!g.acknowledge(1, 6), "another's claim");
+        assert!(g.acknowledge(1, 5) && g.done(1));
+    }
+
+    #[test]
+    fn a_liars_hint_costs_one_turn_of_the_ring() {
+        let g = area(4);
+        assert_eq!(g.next(1 << 40).unwrap().0, (1 << 40) - 3);
+        g.r.store(group_area::HINT, u64::MAX);
+        assert!(g.next(100).is_none());
+    }
+
+    #[test]
+    fn each_message_goes_to_one_of_many_members() {
+        let g = area(1024);
+        let taken = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for member in 1..=4 {
+                let (g, taken) = (&g, &taken);
+                s.spawn(move || {
+                    while let Some((i, hint)) = g.next(1000) {
+                        if g.take(i, hint, member, false) {
+                            taken.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(taken.load(Ordering::Relaxed), 1000);
+    }
+}

@@ -1,0 +1,282 @@
+//! One writer's ring in one topic: slots of fixed stride, message i in slot i mod slots. The
+//! geometry comes from the broker, never from the page.
+
+use super::region::{Region, fence_acquire, fence_release};
+use crate::error::{Result, disagree};
+use crate::layout::{PAGE, lane, lane_bytes, reference, slot};
+use crate::message::Ref;
+
+/// A lane, in the own session file or in another's.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    r: Region,
+    mask: u64,
+    stride: u64,
+}
+
+/// What a slot says of its message: its writer's word. Lengths are checked against the stride.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SlotHead {
+    pub(crate) stamp: u64,
+    pub(crate) flags: u32,
+    pub(crate) nref: u16,
+    pub(crate) tensors: u16,
+    pub(crate) bytes: u64,
+    pub(crate) body: u32,
+}
+
+impl Lane {
+    /// Views a lane at an offset of a session file; refused when it does not fit.
+    pub(crate) fn new(file: &Region, offset: u64, slots: u32, stride: u32) -> Result<Lane> {
+        let n = lane_bytes(slots, stride);
+        if !slots.is_power_of_two()
+            || u64::from(stride) < slot::SIZE
+            || stride & 63 != 0
+            || offset & (PAGE - 1) != 0
+            || !file.has(offset, n)
+        {
+            return Err(disagree(format!(
+                "lane of {slots} slots of {stride} bytes at {offset} does not fit a file of {}",
+                file.len()
+            )));
+        }
+        Ok(Lane { r: file.sub(offset, n), mask: u64::from(slots - 1), stride: u64::from(stride) })
+    }
+
+    /// Writes the head of a new lane whose pages are zero. Only its writer.
+    pub(crate) fn init(&self, topic_id: u64) {
+        self.r.store32(lane::SLOTS, self.mask as u32 + 1);
+        self.r.store32(lane::STRIDE, self.stride as u32);
+        self.r.store(lane::TOPIC_ID, topic_id);
+    }
+
+    pub(crate) fn slots(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Bytes that refs and body of one message may take in a slot.
+    pub(crate) fn room(&self) -> usize {
+        (self.stride - slot::SIZE) as usize
+    }
+
+    pub(crate) fn slot_of(&self, i: u64) -> usize {
+        (i & self.mask) as usize
+    }
+
+    #[inline]
+    fn at(&self, i: u64) -> u64 {
+        lane::SIZE + (i & self.mask) * self.stride
+    }
+
+    /// The number of the last message published, 0 for none.
+    ///
+    /// SYNC lane-head: pairs with `publish`; slots up to head were published before.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.r.load(lane::HEAD)
+    }
+
+    /// Whether slot i holds message i.
+    ///
+    /// SYNC slot-seq: a number read here was stored by `publish` after the slot's body.
+    #[inline]
+    pub(crate) fn has(&self, i: u64) -> bool {
+        self.r.load(self.at(i) + slot::SEQ) == i
+    }
+
+    /// The second look of a taker, after its row was raised.
+    ///
+    /// SYNC slot-seq: sequentially consistent, so that either this sees the slot un-named, or its
+    /// owner's second collect sees the taker's count.
+    #[inline]
+    pub(crate) fn still_has(&self, i: u64) -> bool {
+        fence_acquire();
+        self.r.load_seq_cst(self.at(i) + slot::SEQ) == i
+    }
+
+    /// The time of message i; of use only if `has` says so afterwards.
+    #[inline]
+    pub(crate) fn stamp(&self, i: u64) -> u64 {
+        self.r.load(self.at(i) + slot::STAMP)
+    }
+
+    /// Copies message i into words: refs, then body. `None` when the slot does not hold i or its
+    /// lengths are impossible. The copy is worth something only if `still_has` says so after the
+    /// references were counted.
+    pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>) -> Option<SlotHead> {
+        words.clear();
+        let at = self.at(i);
+        if i == 0 || self.r.load(at + slot::SEQ) != i {
+            return None;
+        }
+        let counts = self.r.load(at + slot::FLAGS);
+        let h = SlotHead {
+            stamp: self.r.load(at + slot::STAMP),
+            flags: counts as u32,
+            nref: (counts >> 32) as u16,
+            tensors: (counts >> 48) as u16,
+            bytes: self.r.load(at + slot::BYTES),
+            body: self.r.load32(at + slot::BODY),
+        };
+        let n = u64::from(h.nref) * reference::SIZE + u64::from(h.body);
+        if n > self.stride - slot::SIZE {
+            return None;
+        }
+        words.resize(n.div_ceil(8) as usize, 0);
+        self.r.read_words(at + slot::SIZE, words);
+        // SYNC slot-body: the copy above is complete before seq is looked at again.
+        fence_acquire();
+        Some(h)
+    }
+
+    /// Fills the slot of message i, which must be un-named; `data` is refs and body in words, at
+    /// most `room` bytes. Only its writer.
+    pub(crate) fn write(&self, i: u64, h: &SlotHead, data: &[u64]) {
+        let at = self.at(i);
+        // SYNC slot-body: seq was stored 0 before anything below is; a reader that copies a mixture
+        // will find seq changed.
+        fence_release();
+        let counts = u64::from(h.flags) | u64::from(h.nref) << 32 | u64::from(h.tensors) << 48;
+        self.r.write_words(at + slot::STAMP, &[h.stamp, counts, h.bytes, u64::from(h.body)]);
+        self.r.write_words(at + slot::SIZE, data);
+    }
+
+    /// Makes message i, the one after head, visible. Only its writer.
+    ///
+    /// SYNC slot-seq: the store releases the body and the row counts of its refs.
+    /// SYNC lane-head: the store releases the slot.
+    pub(crate) fn publish(&self, i: u64) {
+        self.r.store(self.at(i) + slot::SEQ, i);
+        self.r.store(lane::HEAD, i);
+    }
+
+    /// Empties the slot of message i; its refs are counted down afterwards, never before. Only its
+    /// writer.
+    ///
+    /// SYNC slot-seq: pairs with a taker's second look.
+    pub(crate) fn unname(&self, i: u64) {
+        self.r.store(self.at(i) + slot::SEQ, 0);
+    }
+}
+
+const _: () = {
+    // `read` and `write` move stamp, flags with counts, bytes and body as four words.
+    assert!(slot::FLAGS == slot::STAMP + 8 && slot::BYTES == slot::FLAGS + 8 && slot::BODY == slot::BYTES + 8);
+    assert!(slot::NREF == slot::FLAGS + 4 && slot::TENSORS == slot::FLAGS + 6);
+};
+
+impl SlotHead {
+    /// The refs at the front of a copied message.
+    pub(crate) fn refs<'a>(&self, words: &'a [u64]) -> impl Iterator<Item = Ref> + 'a {
+        words.chunks_exact(3).take(usize::from(self.nref)).map(|w| Ref {
+            serial: w[0],
+            generation: w[1],
+            index: w[2] as u32,
+        })
+    }
+
+    /// The body behind the refs of a copied message, copied out.
+    pub(crate) fn body_of(&self, words: &[u64]) -> Vec<u8> {
+        let mut out: Vec<u8> = words[usize::from(self.nref) * 3..].iter().flat_map(|w| w.to_le_bytes()).collect();
+        out.truncate(self.body as usize);
+        out
+    }
+}
+
+/// Adds a body to a message being built, padded to words.
+pub(crate) fn append_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
+    let chunks = bytes.chunks_exact(8);
+    let rest = chunks.remainder();
+    words.extend(chunks.map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default())));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words.push(u64::from_le_bytes(last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sys::Mapping;
+
+    fn lane(slots: u32, stride: u32) -> Lane {
+        let map = Mapping::anonymous(lane_bytes(slots, stride) as usize).unwrap();
+        Lane::new(&Region::new(Arc::new(map)), 0, slots, stride).unwrap()
+    }
+
+    fn send(l: &Lane, i: u64, body: &[u8]) {
+        let mut words = vec![7, i, 3];
+        append_bytes(&mut words, body);
+        l.write(i, &SlotHead { stamp: i, nref: 1, body: body.len() as u32, ..Default::default() }, &words);
+        l.publish(i);
+    }
+
+    #[test]
+    fn a_message_reads_as_it_was_written() {
+        let l = lane(4, 128);
+        l.init(9);
+        send(&l, 1, b"hello tensor");
+        let mut words = Vec::new();
+        let h = l.read(1, &mut words).unwrap();
+        assert_eq!(h.refs(&words).collect::<Vec<_>>(), [Ref { serial: 7, generation: 1, index: 3 }]);
+        assert_eq!(h.body_of(&words), b"hello tensor");
+        assert!(l.still_has(1));
+        l.unname(1);
+        assert!(!l.still_has(1) && l.read(1, &mut words).is_none());
+        assert_eq!(l.head(), 1);
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        let l = lane(4, 128);
+        l.write(1, &SlotHead { nref: 3, ..Default::default() }, &[]);
+        l.publish(1);
+        assert!(l.read(1, &mut Vec::new()).is_none());
+        l.write(2, &SlotHead { body: u32::MAX, ..Default::default() }, &[]);
+        l.publish(2);
+        assert!(l.read(2, &mut Vec::new()).is_none());
+    }
+
+    #[test]
+    fn geometry_that_does_not_fit_is_refused() {
+        let file = Region::new(Arc::new(Mapping::anonymous(8192).unwrap()));
+        for (at, slots, stride) in [(0, 3, 128), (0, 4, 100), (64, 4, 128), (8192, 4, 128), (0, 1 << 31, 1 << 31), (0, 0, 64)] {
+            assert!(Lane::new(&file, at, slots, stride).is_err(), "{at} {slots} {stride}");
+        }
+    }
+
+    #[test]
+    fn a_reader_never_sees_a_mixture() {
+        let l = lane(2, 512);
+        const N: u64 = 20_000;
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for i in 1..=N {
+                    l.unname(i);
+                    send(&l, i, &[i as u8; 400]);
+                }
+            });
+            let mut words = Vec::new();
+            let (mut next, mut whole) = (1, 0u64);
+            while next <= N {
+                let head = l.head();
+                if head < next {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                if let Some(h) = l.read(head, &mut words) {
+                    if l.still_has(head) {
+                        assert_eq!(h.body_of(&words), [head as u8; 400]);
+                        assert_eq!(h.stamp, head);
+                        whole += 1;
+                    }
+                }
+                next = head + 1;
+            }
+            assert!(whole > 0);
+        });
+    }
+}

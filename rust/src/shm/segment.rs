@@ -1,0 +1,107 @@
+//! One mappable piece of memory, mapped at most twice in a process and kept so.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::region::Region;
+use crate::error::{Code, Error, Result, disagree};
+use crate::sys::{self, Mapping};
+
+/// A segment. Its mappings live as long as it does, so whoever points into them holds it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// In the broker's table.
+    pub(crate) index: u32,
+    pub(crate) serial: u64,
+    pub(crate) bytes: u64,
+    files: Mutex<Files>,
+    readable: OnceLock<Region>,
+    writable: OnceLock<Region>,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    ro: Option<Arc<OwnedFd>>,
+    rw: Option<Arc<OwnedFd>>,
+}
+
+impl Segment {
+    /// A segment of `bytes`, as the broker says; its file must have as many.
+    pub(crate) fn new(index: u32, serial: u64, bytes: u64, fd: OwnedFd, write: bool) -> Result<Segment> {
+        let s = Segment {
+            index,
+            serial,
+            bytes,
+            files: Mutex::default(),
+            readable: OnceLock::new(),
+            writable: OnceLock::new(),
+        };
+        s.give(fd, write)?;
+        Ok(s)
+    }
+
+    /// Adds a descriptor, writable or not.
+    pub(crate) fn give(&self, fd: OwnedFd, write: bool) -> Result<()> {
+        let size = sys::size_of(&fd)?;
+        if size < self.bytes {
+            return Err(disagree(format!(
+                "segment {} has {size} bytes where {} were announced",
+                self.serial, self.bytes
+            )));
+        }
+        let mut files = self.files();
+        let place = if write { &mut files.rw } else { &mut files.ro };
+        place.get_or_insert_with(|| Arc::new(fd));
+        Ok(())
+    }
+
+    fn files(&self) -> std::sync::MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Whether the mapping can be had without asking the broker.
+    pub(crate) fn has(&self, write: bool) -> bool {
+        let files = self.files();
+        files.rw.is_some() || !write && files.ro.is_some()
+    }
+
+    /// The mapping for a use, made at the first call. `ReadOnly` when this process was given no
+    /// writable descriptor.
+    pub(crate) fn region(&self, write: bool) -> Result<&Region> {
+        if let Some(r) = self.writable.get() {
+            return Ok(r);
+        }
+        let cell = if write { &self.writable } else { &self.readable };
+        if let Some(r) = cell.get() {
+            return Ok(r);
+        }
+        let files = self.files();
+        let fd = if write { files.rw.clone() } else { files.ro.clone().or_else(|| files.rw.clone()) };
+        let Some(fd) = fd else {
+            return Err(Error::new(
+                Code::ReadOnly,
+                "ask for it writable",
+                format!("segment {} cannot be mapped for this use", self.serial),
+            ));
+        };
+        // The lock is held, so nobody maps it twice.
+        if cell.get().is_none() {
+            let r = Region::new(Arc::new(Mapping::shared(&fd, self.bytes as usize, write)?));
+            let _ = cell.set(r);
+        }
+        cell.get().ok_or_else(|| disagree("unreachable"))
+    }
+
+    /// The strongest descriptor there is, for a new broker.
+    pub(crate) fn fd(&self) -> Option<Arc<OwnedFd>> {
+        let files = self.files();
+        files.rw.clone().or_else(|| files.ro.clone())
+    }
+
+    /// Reserves all pages, so that a full memory is an error now and not SIGBUS later.
+    pub(crate) fn reserve(&self) -> Result<()> {
+        let Some(fd) = self.fd() else { return Err(disagree("a segment without a descriptor")) };
+        let fd: BorrowedFd<'_> = fd.as_fd();
+        sys::reserve(fd, 0, self.bytes)
+    }
+}
