@@ -10,20 +10,19 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// background is the client's one goroutine off the hot path: trims, new peers,
-// reconnecting.
+// background is what a client does off the hot path: one goroutine for trims and
+// new peers, and one that reconnects, since the first may wait for a broker.
 type background struct {
-	jobs  chan func()
-	stop  chan struct{}
-	ended chan struct{}
-	once  sync.Once
+	jobs chan func()
+	stop chan struct{}
+	once sync.Once
 }
 
 func (c *Client) startBackground() {
 	c.background.jobs = make(chan func(), 64)
 	c.background.stop = make(chan struct{})
-	c.background.ended = make(chan struct{})
 	go c.work()
+	go c.keepConnected()
 }
 
 func (c *Client) stopBackground() {
@@ -40,7 +39,17 @@ func (c *Client) post(job func()) {
 }
 
 func (c *Client) work() {
-	defer close(c.background.ended)
+	for {
+		select {
+		case <-c.background.stop:
+			return
+		case job := <-c.background.jobs:
+			job()
+		}
+	}
+}
+
+func (c *Client) keepConnected() {
 	for {
 		c.mu.Lock()
 		ctl := c.ctl
@@ -48,8 +57,6 @@ func (c *Client) work() {
 		select {
 		case <-c.background.stop:
 			return
-		case job := <-c.background.jobs:
-			job()
 		case <-ctl.done:
 			c.mu.Lock()
 			closed := c.closed

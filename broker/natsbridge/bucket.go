@@ -44,6 +44,9 @@ type entry struct {
 // open finds or makes the bucket. made: it is new, so it holds nothing.
 func (n *names) open(ctx context.Context, ns string) (stream jetstream.Stream, made bool, err error) {
 	stream, err = n.js.Stream(ctx, streamName(ns))
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+		return nil, false, fmt.Errorf("the server has no JetStream for this account: %w", err)
+	}
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return stream, false, err
 	}
@@ -209,7 +212,6 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 		f := &todo[i]
 		var opts []jetstream.PublishOpt
 		m := nats.NewMsg(keySubject(s.ns, f.name))
-		m.Header.Set(headerOwner, n.owner)
 		if f.was.deleted {
 			m.Header.Set(headerOperation, "PURGE")
 			m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
@@ -219,6 +221,7 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 				opts = append(opts, jetstream.WithMsgTTL(markerTTL))
 			}
 		} else {
+			m.Header.Set(headerOwner, n.owner)
 			m.Header.Set(headerRevision, strconv.FormatUint(f.was.revision, 10))
 			m.Data = f.was.value
 		}
@@ -249,7 +252,7 @@ func (n *names) settle(s *space, name string, was key, ack *jetstream.PubAck, er
 	var refused *jetstream.APIError
 	switch {
 	case err == nil:
-	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &refused) && refused.ErrorCode == codeTooLarge:
+	case !was.deleted && tooLarge(err):
 		n.log.Warn("a name's value is too large for NATS and is not mirrored", "namespace", s.ns, "name", name, "bytes", len(was.value))
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -260,7 +263,7 @@ func (n *names) settle(s *space, name string, was key, ack *jetstream.PubAck, er
 			n.kick()
 		}
 		return nil
-	case was.deleted && refused != nil && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+	case was.deleted && errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
 		// Another broker has the name now: it is not ours to remove.
 	default:
@@ -290,6 +293,12 @@ func (n *names) settleLocked(s *space, name string, was key, ack *jetstream.PubA
 	if k.deleted {
 		delete(s.keys, name)
 	}
+}
+
+// tooLarge tells whether the server or the bucket's limit refused a value for good.
+func tooLarge(err error) bool {
+	var refused *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && refused.ErrorCode == codeTooLarge
 }
 
 // lostBucket tells whether an error means that the bucket is no longer there.

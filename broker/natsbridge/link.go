@@ -109,7 +109,12 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	}
 	o.ConnectedCB = l.up
 	o.ReconnectedCB = l.up
-	o.DisconnectedErrCB = func(_ *nats.Conn, err error) { l.down(err) } // nil: by our Close
+	o.DisconnectedErrCB = func(_ *nats.Conn, err error) {
+		if ctx.Err() != nil {
+			err = nil // we did it
+		}
+		l.down(err)
+	}
 	o.ReconnectErrCB = func(_ *nats.Conn, err error) { l.note(err) }
 	o.ClosedCB = func(*nats.Conn) { close(closed) }
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {

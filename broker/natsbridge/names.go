@@ -274,6 +274,9 @@ func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 
 // failed records what an attempt came to, and logs news.
 func (n *names) failed(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err // by Close
+	}
 	text := ""
 	if err != nil {
 		text = err.Error()

@@ -300,7 +300,7 @@ func TestNameOverwrittenByAnotherBrokerIsNotRemoved(t *testing.T) {
 func TestOperatorsBucketIsUsedAsItIs(t *testing.T) {
 	o := startOperator(t, nil)
 	nc := o.client()
-	_, err := jetStream(t, nc).CreateKeyValue(deadline(t), jetstream.KeyValueConfig{Bucket: "baton-default", MaxValueSize: 100, History: 5})
+	_, err := jetStream(t, nc).CreateKeyValue(deadline(t), jetstream.KeyValueConfig{Bucket: "baton-default", MaxValueSize: 512, History: 5})
 	require.NoError(t, err)
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
 	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
@@ -317,7 +317,7 @@ func TestServerWithoutJetStreamMirrorsNoNamesAndSaysSo(t *testing.T) {
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
 	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.State == natsbridge.NamesUnavailable })
-	require.Contains(t, s.Names.Error, "jetstream not enabled")
+	require.Contains(t, s.Names.Error, "has no JetStream")
 	require.True(t, b.Publish("a", nil), "tuples do not need it")
 
 	o.stop()

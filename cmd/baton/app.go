@@ -62,7 +62,7 @@ type clientFlags struct {
 func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.address, "address", "", "broker to use, `unix:/path` or /path; default $BATON_ADDRESS, else this user's broker")
-	fl.StringVarP(&f.namespace, "namespace", "n", "", "namespace of names and topics; default $BATON_NAMESPACE, else default")
+	fl.StringVar(&f.namespace, "namespace", "", "namespace of names and topics; default $BATON_NAMESPACE, else default")
 	fl.DurationVar(&f.timeout, "timeout", 0, timeoutHelp)
 }
 

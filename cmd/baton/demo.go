@@ -31,7 +31,6 @@ The command fails when the accuracy is below 95 %, or when memory is left over.`
 		GroupID: groupTry,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			a.interruptible = true
 			if seconds < 0 {
 				return badUsage("--seconds %v is negative", seconds)
 			}

@@ -90,19 +90,25 @@ func (r *role) predict(b *client.Bundle, heldOut *digits.Set) error {
 	if err != nil {
 		return err
 	}
-	var right, wrong []seen
+	var right, again, wrong []seen // again: digits that are among right already
+	shown := map[int]bool{}
 	for i := range heldOut.Len() {
 		digit, sure, err := digits.Predict(m, heldOut.Image(i))
 		if err != nil {
 			return err
 		}
 		s := seen{Picture: i, Predicted: digit, Sure: sure}
-		if digit == int(heldOut.Label(i)) {
-			right = append(right, s)
-		} else if len(wrong) < shownWrong {
+		switch {
+		case digit != int(heldOut.Label(i)):
 			wrong = append(wrong, s)
+		case shown[digit]:
+			again = append(again, s)
+		default:
+			shown[digit] = true
+			right = append(right, s)
 		}
 	}
+	wrong, right = wrong[:min(len(wrong), shownWrong)], append(right, again...)
 	right = right[:min(len(right), shownPictures-len(wrong))]
 	return r.report(report{Seen: append(right, wrong...)})
 }

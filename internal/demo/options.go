@@ -104,8 +104,8 @@ func (p plan) progressEvery() int {
 	return min(max(p.expected()/(p.Workers*100), 1), 20)
 }
 
-// snapshotEvery is how many batches a worker trains between its snapshots: all
-// workers together publish about a hundred.
+// snapshotEvery is how many batches a worker trains between its snapshots. All
+// together publish about a hundred, because each trains its share of the batches.
 func (p plan) snapshotEvery() int {
-	return max(p.expected()/100, 1) * p.Workers
+	return max(p.expected()/100, 1)
 }

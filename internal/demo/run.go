@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/signal"
 	"runtime"
 	"slices"
@@ -41,15 +40,15 @@ type run struct {
 }
 
 // Run trains the network and returns what came of it. It starts all processes and
-// has ended them when it returns, also when ctx ends or SIGINT, SIGTERM or SIGHUP
-// arrives; then the error is the context's. The figures are returned whether they
+// has ended them when it returns, also when ctx ends or the terminal is closed
+// (SIGHUP); then the error is the context's. The figures are returned whether they
 // are good or not: see Result.Check.
 func Run(ctx context.Context, options Options) (*Result, error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
 	// Children die with the thread that started them.
 	runtime.LockOSThread()

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,8 +43,23 @@ type BrokerConfig struct {
 	SessionMemory uint64        `json:"session_memory"`
 	MemoryDir     string        `json:"memory_dir"`
 	IdleExit      time.Duration `json:"idle_exit"`
-	RecoverWait   time.Duration `json:"recover_wait"`
 	NATS          bool          `json:"nats"` // its embedded server runs
+}
+
+// args are the command line of a broker at a socket.
+func (c *BrokerConfig) args(socket string) []string {
+	args := []string{"serve", "--address", "unix:" + socket, "--log-level", "debug"}
+	add := func(use bool, flag string, value any) {
+		if use {
+			args = append(args, fmt.Sprintf("--%s=%v", flag, value))
+		}
+	}
+	add(c.Memory > 0, "memory", c.Memory)
+	add(c.SessionMemory > 0, "session-memory", c.SessionMemory)
+	add(c.MemoryDir != "", "memory-dir", c.MemoryDir)
+	add(c.IdleExit > 0, "idle-exit", c.IdleExit)
+	add(!c.NATS, "no-nats", true)
+	return args
 }
 
 // BrokerOption changes a test's broker.
@@ -92,9 +108,7 @@ func (b *Broker) Restart() {
 // launch starts the broker's process without waiting for it.
 func (b *Broker) launch() *Process {
 	b.t.Helper()
-	args := brokerArgs(b.Socket, &b.config)
-	cmd := exec.Command(Binary(b.t), args...)
-	cmd.Env = b.env()
+	cmd := b.command()
 	cmd.Dir = "/"
 	return startProcess(b.t, "broker", cmd)
 }
@@ -130,12 +144,12 @@ func (b *Broker) End() {
 func (b *Broker) env(more ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "BATON_") && !strings.HasPrefix(kv, "XDG_RUNTIME_DIR=") {
+		if !strings.HasPrefix(kv, "BATON_") && !strings.HasPrefix(kv, "XDG_") {
 			env = append(env, kv)
 		}
 	}
 	return append(append(env, address.EnvAddress+"=unix:"+b.Socket, address.EnvNamespace+"="+b.Namespace,
-		"XDG_RUNTIME_DIR="+b.Dir), more...)
+		"XDG_RUNTIME_DIR="+b.Dir, "XDG_CONFIG_HOME="+b.Dir), more...)
 }
 
 // Connect opens a session of the test process itself, which ends with the test.

@@ -55,6 +55,9 @@ func (s *Settings) checkNATS() error {
 	if s.NoNATS && s.NATS != "" {
 		return s.wrong("no-nats", fmt.Errorf("and %s are given: choose one", s.place("nats")))
 	}
+	if s.NATSPort != 0 && (s.NoNATS || s.NATS != "") {
+		return s.wrong("nats-port", errors.New("it is the embedded server's, which --nats and --no-nats leave out"))
+	}
 	for _, j := range joining {
 		if j.value != "" && s.NATS == "" {
 			return s.wrong(j.key, errors.New("it is for joining a NATS server: give --nats URL too"))

@@ -187,3 +187,29 @@ func (s *Settings) place(key string) string {
 }
 
 func (s *Settings) wrong(key string, err error) error { return &Error{key, s.place(key), err} }
+
+// Reload loads the settings anew: the same flags, and environment and file as
+// they are now. The receiver stays as it is.
+func (s *Settings) Reload(getenv func(string) string) (*Settings, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	next := Define(flags, s.listen)
+	for _, key := range s.own {
+		if s.sources[key] == "flag" {
+			if err := flags.Set(key, s.flags.Lookup(key).Value.String()); err != nil {
+				return nil, &Error{key, "--" + key, err}
+			}
+		}
+	}
+	return next, next.Load(getenv)
+}
+
+// Changed lists the keys whose values differ between two settings.
+func (s *Settings) Changed(next *Settings) []string {
+	var keys []string
+	for _, key := range s.own {
+		if s.flags.Lookup(key).Value.String() != next.flags.Lookup(key).Value.String() {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}

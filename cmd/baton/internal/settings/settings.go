@@ -33,6 +33,7 @@ type Settings struct {
 	NATSCA       string
 	NATSCert     string
 	NATSKey      string
+	NATSPort     uint16 // of the embedded server; 0: any
 	NoNATS       bool
 
 	HTTP  string
@@ -45,6 +46,7 @@ type Settings struct {
 	Socket string
 	Dir    string
 
+	listen  bool
 	flags   *pflag.FlagSet
 	own     []string // names of our flags, in the order of definition
 	sources map[string]string
@@ -61,7 +63,7 @@ const (
 // they fill. With listen false the address and what goes with it are left out:
 // such a broker finds a place of its own.
 func Define(flags *pflag.FlagSet, listen bool) *Settings {
-	s := &Settings{flags: flags, sources: map[string]string{}}
+	s := &Settings{listen: listen, flags: flags, sources: map[string]string{}}
 	mine := pflag.NewFlagSet("", pflag.ContinueOnError)
 	mine.SortFlags = false
 	mine.StringVar(&s.Config, keyConfig, "", "configuration `file` (TOML); default $XDG_CONFIG_HOME/baton/baton.toml if it exists")
@@ -84,6 +86,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.StringVar(&s.NATSCA, "nats-ca", "", "`file` with the authorities that sign the NATS server's certificate")
 	mine.StringVar(&s.NATSCert, "nats-cert", "", "`file` with our certificate for NATS")
 	mine.StringVar(&s.NATSKey, "nats-key", "", "`file` with the key of that certificate")
+	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default the former one if free, else any")
 	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
 	if listen {
 		mine.StringVar(&s.HTTP, "http", "", "serve /healthz, /readyz and /metrics at this socket `path` or loopback host:port; default off")
@@ -145,7 +148,7 @@ func envName(key string) string {
 
 // resolve fills in what follows from other settings.
 func (s *Settings) resolve() error {
-	if s.flags.Lookup(keyAddress) == nil {
+	if !s.listen {
 		return nil
 	}
 	socket, _, err := address.Resolve(s.Address)

@@ -24,6 +24,10 @@ func (v *sizeValue) String() string {
 }
 
 func (v *sizeValue) Set(s string) error {
+	if s == "" { // as String writes what is unset
+		*v.to = 0
+		return nil
+	}
 	n, err := ParseSize(s)
 	if err != nil {
 		return err

@@ -1,0 +1,25 @@
+// Package observe shows a broker to operators over HTTP: /healthz, /readyz,
+// /metrics and, where wanted, /debug/pprof.
+//
+// # Ownership
+//
+// A [Server] owns its listener, the socket file it made and its goroutines until
+// Close.
+//
+// # Concurrency
+//
+// Requests are served side by side; each asks the broker for its status, which
+// takes the broker's mutex for a moment. Nothing is computed between requests.
+//
+// # Hostile peers
+//
+// The endpoint has no password, so it listens only on a Unix socket of mode 0600
+// or on loopback. It changes nothing. No name of a topic, name, session or tensor
+// becomes a label: metrics show numbers, and their number is fixed. Slow clients
+// are cut off.
+//
+// # Death
+//
+// A socket file that a killed broker left behind is replaced by the next one, if
+// nobody answers on it.
+package observe

@@ -1,0 +1,106 @@
+package observe
+
+import (
+	"runtime"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// newRegistry makes the metrics of one broker, with those of Go and the process.
+func newRegistry(o *Options) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "baton_build_info", Help: "Version of the program and of its protocol; always 1.",
+		ConstLabels: prometheus.Labels{"version": o.Version, "go": runtime.Version(),
+			"protocol": strconv.Itoa(protocol.Version), "layout": strconv.Itoa(protocol.Layout)},
+	})
+	build.Set(1)
+	r.MustRegister(build, &collector{o}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("baton_"+name, help, labels, nil)
+}
+
+var (
+	segmentBytes = describe("segment_bytes", "Bytes of shared memory that sessions have been granted, by whether the owner still runs.", "state")
+	memoryLimit  = describe("memory_limit_bytes", "Bytes that all segments together may have.")
+	memoryFree   = describe("memory_free_bytes", "Bytes left on the machine, or below the smallest container limit.")
+	sessions     = describe("sessions", "Sessions by state.", "state")
+	segments     = describe("segments", "Segments.")
+	storages     = describe("storages", "Storages that anybody holds.")
+	chunks       = describe("chunks", "Chunks of 128 storage indices in use.")
+	topics       = describe("topics", "Topics and queues.", "kind")
+	names        = describe("names", "Names that are set.")
+	leases       = describe("leases", "Handles in flight that a lease protects.")
+	adopted      = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
+	recovering   = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
+	uptime       = describe("uptime_seconds", "Seconds since the broker started.")
+
+	natsConnected  = describe("nats_connected", "1 while the broker is connected to NATS.")
+	natsReconnects = describe("nats_reconnects_total", "Connections to NATS after the first.")
+	natsPublished  = describe("nats_published_total", "Tuples handed to NATS.")
+	natsDropped    = describe("nats_dropped_total", "Tuples refused or lost before NATS had them.")
+	natsPending    = describe("nats_names_pending", "Names still to be written to their bucket or removed from it.")
+)
+
+// collector reads the broker's status when it is asked.
+type collector struct{ o *Options }
+
+// Describe sends every metric that Collect may send.
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, sessions, segments, storages, chunks,
+		topics, names, leases, adopted, recovering, uptime,
+		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending} {
+		to <- d
+	}
+}
+
+// Collect sends the values as of now.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	s := c.o.Broker()
+	gauge(segmentBytes, float64(s.Memory.Granted-min(s.Memory.Granted, s.Memory.Orphans)), "granted")
+	gauge(segmentBytes, float64(s.Memory.Orphans), "orphan")
+	gauge(memoryLimit, float64(s.Memory.Limit))
+	gauge(memoryFree, float64(s.Memory.Free))
+	gauge(sessions, float64(s.Counts.Sessions-s.Counts.Disconnected), "live")
+	gauge(sessions, float64(s.Counts.Disconnected), "disconnected")
+	gauge(segments, float64(s.Counts.Segments))
+	gauge(storages, float64(s.Counts.Storages))
+	gauge(chunks, float64(s.Counts.Chunks))
+	gauge(topics, float64(s.Counts.Topics), "topic")
+	gauge(topics, float64(s.Counts.Queues), "queue")
+	gauge(names, float64(s.Counts.Names))
+	gauge(leases, float64(s.Counts.Leases))
+	gauge(adopted, float64(s.Counts.AdoptedLanes))
+	gauge(recovering, number(s.Taking))
+	gauge(uptime, s.Uptime)
+	if c.o.NATS == nil {
+		return
+	}
+	n := c.o.NATS()
+	gauge(natsConnected, number(n.Connected))
+	gauge(natsPending, float64(n.Names.Pending))
+	counter(natsReconnects, n.Reconnects)
+	counter(natsPublished, n.Published)
+	counter(natsDropped, n.Dropped)
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

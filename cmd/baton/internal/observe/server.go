@@ -1,0 +1,157 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/natsbridge"
+)
+
+// Options of a Server.
+type Options struct {
+	Network, Address string // as net.Listen takes them: "unix" or "tcp"
+	PProf            bool
+
+	Version string
+	Broker  func() broker.Status
+	NATS    func() *natsbridge.Status // nil: no NATS
+	Ready   func() error              // why clients should not come yet, or any more
+	Log     *slog.Logger
+}
+
+// healthTime is how long the broker may take to tell its status before it counts
+// as stuck.
+const healthTime = 2 * time.Second
+
+// Server is the HTTP endpoint.
+type Server struct {
+	http     *http.Server
+	listener net.Listener
+	served   chan struct{}
+}
+
+// Start listens and serves. A Unix socket gets mode 0600.
+func Start(o Options) (*Server, error) {
+	listener, err := listen(o.Network, o.Address)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP endpoint: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, Healthy(r.Context(), o.Broker))
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		err := o.Ready()
+		if err == nil {
+			err = Healthy(r.Context(), o.Broker)
+		}
+		answer(w, err)
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	if o.PProf {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	s := &Server{listener: listener, served: make(chan struct{}), http: &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}}
+	go func() {
+		defer close(s.served)
+		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			o.Log.Error("the HTTP endpoint has ended", "error", err)
+		}
+	}()
+	return s, nil
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Close ends the server, letting requests finish until ctx ends, and removes the
+// socket.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		s.http.Close()
+	}
+	<-s.served
+	return err
+}
+
+// Healthy tells whether the broker answers: a nil error when it tells its status
+// in time.
+func Healthy(ctx context.Context, status func() broker.Status) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
+	answered := make(chan struct{})
+	go func() {
+		status()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return errors.New("the broker does not answer")
+	}
+}
+
+func answer(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		io.WriteString(w, err.Error()+"\n")
+		return
+	}
+	io.WriteString(w, "ok\n")
+}
+
+// listen binds the address. A socket file where nobody answers is a dead broker's
+// and is removed.
+func listen(network, addr string) (net.Listener, error) {
+	if network != "unix" {
+		return net.Listen(network, addr)
+	}
+	if c, err := net.DialTimeout("unix", addr, time.Second); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("somebody serves at %s already", addr)
+	}
+	if info, err := os.Lstat(addr); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s exists and is not a socket", addr)
+		}
+		if err := os.Remove(addr); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(addr, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}

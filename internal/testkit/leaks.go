@@ -1,0 +1,89 @@
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// checkLeaks fails the test when this process has kept something of a broker
+// whose clients are all closed: descriptors, goroutines of the client, or more
+// mappings than closed clients may keep.
+func checkLeaks(t testing.TB, dir string, clients int) {
+	t.Helper()
+	if state, ok := until(Patience, func() (bool, string) { s := clientGoroutines(); return s == "", s }); !ok {
+		t.Errorf("goroutines of closed clients still run:\n%s", state)
+	}
+	if fds := sharedFDs(dir); len(fds) > 0 {
+		t.Errorf("%d descriptors of shared memory are still open:\n%s", len(fds), strings.Join(fds, "\n"))
+	}
+	// A closed client's tensors stay mapped, so that a late reader meets stale
+	// bytes and no fault; but no file twice with the same rights.
+	for what, n := range sharedMappings(dir) {
+		if seen := mapped[what]; n-seen > clients {
+			t.Errorf("%d mappings of %s are left by %d clients", n-seen, what, clients)
+		}
+		mapped[what] = n
+	}
+}
+
+// mapped counts the mappings that earlier tests of this process have left.
+var mapped = map[string]int{}
+
+// Shared tells whether a path of /proc is shared memory of a broker's.
+func shared(path, dir string) bool {
+	return strings.Contains(path, "memfd:baton-") || dir != "" && strings.HasPrefix(path, dir+"/")
+}
+
+// sharedFDs lists this process's descriptors of shared memory.
+func sharedFDs(dir string) []string {
+	return fdsOf(os.Getpid(), dir)
+}
+
+func fdsOf(pid int, dir string) []string {
+	at := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, _ := os.ReadDir(at)
+	var out []string
+	for _, e := range entries {
+		if target, err := os.Readlink(at + "/" + e.Name()); err == nil && shared(target, dir) {
+			out = append(out, e.Name()+" → "+target)
+		}
+	}
+	return out
+}
+
+// sharedMappings counts this process's mappings of each file of shared memory,
+// by rights.
+func sharedMappings(dir string) map[string]int {
+	data, _ := os.ReadFile("/proc/self/maps")
+	out := map[string]int{}
+	for _, line := range strings.Split(string(data), "\n") {
+		f := strings.Fields(line)
+		if len(f) >= 6 && shared(f[5], dir) && f[2] == "00000000" {
+			out[f[1]+" inode "+f[4]+" "+f[5]]++
+		}
+	}
+	return out
+}
+
+// Usage counts a process's descriptors and mappings of shared memory: what must
+// not grow when peers, readers and topics come and go.
+func Usage(pid int) (fds, mappings int) {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	return len(fdsOf(pid, "")), strings.Count(string(data), "memfd:baton-")
+}
+
+// clientGoroutines returns the stacks of goroutines that run code of the client.
+func clientGoroutines() string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var out []string
+	for _, g := range strings.Split(string(buf), "\n\n") {
+		if strings.Contains(g, "baton/client.") {
+			out = append(out, g)
+		}
+	}
+	return strings.Join(out, "\n\n")
+}

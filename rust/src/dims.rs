@@ -1,0 +1,89 @@
+//! Shapes and strides without an allocation in the usual case.
+
+use std::fmt;
+use std::ops::Deref;
+
+const INLINE: usize = 6;
+
+/// Extents or strides: up to six stand inline.
+#[derive(Clone)]
+pub struct Dims(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline(u8, [i64; INLINE]),
+    Heap(Box<[i64]>),
+}
+
+impl Dims {
+    /// No dimensions: a scalar's shape.
+    pub const SCALAR: Dims = Dims(Repr::Inline(0, [0; INLINE]));
+}
+
+impl Deref for Dims {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        match &self.0 {
+            Repr::Inline(n, d) => &d[..usize::from(*n)],
+            Repr::Heap(d) => d,
+        }
+    }
+}
+
+impl From<&[i64]> for Dims {
+    fn from(from: &[i64]) -> Dims {
+        if from.len() > INLINE {
+            return Dims(Repr::Heap(from.into()));
+        }
+        let mut d = [0; INLINE];
+        d[..from.len()].copy_from_slice(from);
+        Dims(Repr::Inline(from.len() as u8, d))
+    }
+}
+
+impl FromIterator<i64> for Dims {
+    fn from_iter<I: IntoIterator<Item = i64>>(iter: I) -> Dims {
+        let (mut d, mut n) = ([0; INLINE], 0);
+        let mut iter = iter.into_iter();
+        while let Some(v) = iter.next() {
+            if n == INLINE {
+                let mut all = d.to_vec();
+                all.push(v);
+                all.extend(iter);
+                return Dims(Repr::Heap(all.into()));
+            }
+            d[n] = v;
+            n += 1;
+        }
+        Dims(Repr::Inline(n as u8, d))
+    }
+}
+
+impl fmt::Debug for Dims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl PartialEq for Dims {
+    fn eq(&self, other: &Dims) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Dims {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_dimensions_reads_back() {
+        for n in 0..20i64 {
+            let all: Vec<i64> = (0..n).collect();
+            assert_eq!(*Dims::from(&all[..]), all[..]);
+            assert_eq!(*all.iter().copied().collect::<Dims>(), all[..]);
+        }
+    }
+}

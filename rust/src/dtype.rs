@@ -1,0 +1,260 @@
+//! Types of elements, as DLPack numbers and ml_dtypes names them, and the sizes of views.
+
+use std::fmt;
+
+use crate::dims::Dims;
+use crate::error::{Code, Error, Result};
+use crate::layout::limits;
+
+/// What one element is: DLDataType, kept as integers because others write them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DType {
+    /// DLDataTypeCode.
+    pub code: u8,
+    /// Bits of one lane; of both parts together for a complex number.
+    pub bits: u8,
+    /// 1 except for vector elements.
+    pub lanes: u16,
+}
+
+macro_rules! dtypes {
+    ($($konst:ident $name:literal $code:literal $bits:literal;)*) => {
+        impl DType {
+            $(#[doc = concat!("`", $name, "`.")] pub const $konst: DType = DType { code: $code, bits: $bits, lanes: 1 };)*
+        }
+        /// The whole list of accepted types.
+        const NAMES: &[(DType, &str)] = &[$((DType::$konst, $name),)*];
+    };
+}
+
+dtypes! {
+    BOOL "bool" 6 8;
+    INT1 "int1" 0 1; INT2 "int2" 0 2; INT4 "int4" 0 4;
+    INT8 "int8" 0 8; INT16 "int16" 0 16; INT32 "int32" 0 32; INT64 "int64" 0 64;
+    UINT1 "uint1" 1 1; UINT2 "uint2" 1 2; UINT4 "uint4" 1 4;
+    UINT8 "uint8" 1 8; UINT16 "uint16" 1 16; UINT32 "uint32" 1 32; UINT64 "uint64" 1 64;
+    FLOAT16 "float16" 2 16; FLOAT32 "float32" 2 32; FLOAT64 "float64" 2 64; BFLOAT16 "bfloat16" 4 16;
+    COMPLEX32 "complex32" 5 32; COMPLEX64 "complex64" 5 64; COMPLEX128 "complex128" 5 128;
+    FLOAT8_E3M4 "float8_e3m4" 7 8; FLOAT8_E4M3 "float8_e4m3" 8 8; FLOAT8_E4M3B11FNUZ "float8_e4m3b11fnuz" 9 8;
+    FLOAT8_E4M3FN "float8_e4m3fn" 10 8; FLOAT8_E4M3FNUZ "float8_e4m3fnuz" 11 8; FLOAT8_E5M2 "float8_e5m2" 12 8;
+    FLOAT8_E5M2FNUZ "float8_e5m2fnuz" 13 8; FLOAT8_E8M0FNU "float8_e8m0fnu" 14 8;
+    FLOAT6_E2M3FN "float6_e2m3fn" 15 6; FLOAT6_E3M2FN "float6_e3m2fn" 16 6; FLOAT4_E2M1FN "float4_e2m1fn" 17 4;
+    HANDLE64 "handle64" 3 64;
+}
+
+fn invalid(what: String) -> Error {
+    Error::new(Code::InvalidArgument, "use a shape whose bytes fit in 64 bits and a known dtype", what)
+}
+
+impl DType {
+    fn base_name(self) -> Option<&'static str> {
+        let base = DType { lanes: 1, ..self };
+        NAMES.iter().find(|(d, _)| *d == base && self.lanes > 0).map(|(_, n)| *n)
+    }
+
+    /// Reads a name as ml_dtypes spells it (`float32`, `bfloat16`), followed by `xN` for N ≥ 2
+    /// lanes.
+    pub fn parse(name: &str) -> Result<DType> {
+        let known = |s: &str| NAMES.iter().find(|(_, n)| *n == s).map(|(d, _)| *d);
+        let parsed = known(name).or_else(|| {
+            let (base, digits) = name.rsplit_once('x')?;
+            let lanes: u16 = digits.parse().ok().filter(|n| *n >= 2 && !digits.starts_with(['0', '+']))?;
+            Some(DType { lanes, ..known(base)? })
+        });
+        parsed.ok_or_else(|| invalid(format!("no type is named {name:?}")))
+    }
+
+    /// Bits that one element takes, packed.
+    pub fn item_bits(self) -> u64 {
+        u64::from(self.bits) * u64::from(self.lanes)
+    }
+
+    /// What the address of an element must be a multiple of.
+    fn alignment(self) -> u64 {
+        let bits = if self.code == DType::COMPLEX64.code { self.bits / 2 } else { self.bits };
+        u64::from(bits / 8).max(1)
+    }
+
+    fn check(self) -> Result<()> {
+        match self.base_name() {
+            Some(_) => Ok(()),
+            None => Err(invalid(format!("unknown type {self}"))),
+        }
+    }
+
+    /// Bytes of a compact tensor; 0 when an extent is.
+    pub fn num_bytes(self, shape: &[i64]) -> Result<u64> {
+        self.check()?;
+        let (n, empty) = product(shape)?;
+        let bytes = bytes_of(n, self.item_bits())?;
+        Ok(if empty { 0 } else { bytes })
+    }
+
+    /// Refuses a view that does not lie inside a storage of `storage` bytes when its first element is
+    /// at `offset`. Negative strides are refused.
+    pub(crate) fn check_view(self, shape: &[i64], strides: Option<&[i64]>, offset: u64, storage: u64) -> Result<()> {
+        let mut span = self.num_bytes(shape)?;
+        if let Some(strides) = strides {
+            if strides.len() != shape.len() {
+                return Err(invalid(format!("{} strides for {} dimensions", strides.len(), shape.len())));
+            }
+            let last = last_index(shape, strides)?;
+            if !shape.contains(&0) {
+                span = bytes_of(last + 1, self.item_bits())?;
+            }
+        }
+        if offset > storage || span > storage - offset {
+            return Err(invalid(format!("{span} bytes at {offset} reach past a storage of {storage} bytes")));
+        }
+        if offset % self.alignment() != 0 {
+            return Err(invalid(format!("offset {offset} of {self} is not a multiple of {}", self.alignment())));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.base_name() {
+            Some(name) if self.lanes == 1 => f.write_str(name),
+            Some(name) => write!(f, "{name}x{}", self.lanes),
+            None => write!(f, "dtype(code={},bits={},lanes={})", self.code, self.bits, self.lanes),
+        }
+    }
+}
+
+/// The product of the extents, 0 counted as 1, and whether one is 0.
+fn product(shape: &[i64]) -> Result<(u64, bool)> {
+    if shape.len() > limits::NDIM {
+        return Err(invalid(format!("{} dimensions, at most {} fit", shape.len(), limits::NDIM)));
+    }
+    let mut n = 1i64;
+    for d in shape {
+        if *d < 0 {
+            return Err(invalid(format!("negative extent in {shape:?}")));
+        }
+        n = n.checked_mul((*d).max(1)).ok_or_else(|| invalid(format!("shape {shape:?} overflows")))?;
+    }
+    Ok((n as u64, shape.contains(&0)))
+}
+
+fn bytes_of(n: u64, bits: u64) -> Result<u64> {
+    let bytes = (u128::from(n) * u128::from(bits)).div_ceil(8);
+    u64::try_from(bytes).ok().filter(|b| *b <= i64::MAX as u64).ok_or_else(|| invalid(format!("{n} elements of {bits} bits overflow")))
+}
+
+/// The element index that the highest coordinates reach.
+fn last_index(shape: &[i64], strides: &[i64]) -> Result<u64> {
+    let mut last = 0i64;
+    for (d, s) in shape.iter().zip(strides) {
+        if *s < 0 {
+            return Err(invalid(format!("negative stride in {strides:?}")));
+        }
+        let step = (d - 1).max(0).checked_mul(*s).and_then(|n| last.checked_add(n));
+        last = step.ok_or_else(|| invalid(format!("strides {strides:?} overflow")))?;
+    }
+    Ok(last as u64)
+}
+
+/// Row-major strides of a shape whose product is known to fit.
+pub(crate) fn compact_strides(shape: &[i64]) -> Dims {
+    let mut step = 1;
+    let mut out: Vec<i64> = vec![0; shape.len()];
+    for (s, d) in out.iter_mut().zip(shape).rev() {
+        *s = step;
+        step *= (*d).max(1);
+    }
+    Dims::from(&out[..])
+}
+
+/// Whether strides are those of a compact row-major tensor. Axes of extent 1 may have any stride.
+pub(crate) fn is_contiguous(shape: &[i64], strides: Option<&[i64]>) -> bool {
+    let Some(strides) = strides else { return true };
+    if shape.contains(&0) {
+        return true;
+    }
+    let mut step = 1i64;
+    for (d, s) in shape.iter().zip(strides).rev() {
+        if *d == 1 {
+            continue;
+        }
+        if *s != step {
+            return false;
+        }
+        match step.checked_mul(*d) {
+            Some(n) => step = n,
+            None => return false,
+        }
+    }
+    true
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type of which every bit pattern is a value, so that memory that others wrote can be read
+/// as it.
+///
+/// # Safety
+/// Implemented by this crate alone: size and alignment are those of [`Element::DTYPE`], there is no
+/// padding and no invalid bit pattern.
+pub unsafe trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+    /// Its type in DLPack.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($t:ty = $d:ident,)*) => { $(
+        impl sealed::Sealed for $t {}
+        // SAFETY: a plain number of exactly these bits.
+        unsafe impl Element for $t { const DTYPE: DType = DType::$d; }
+        const _: () = assert!(size_of::<$t>() * 8 == DType::$d.bits as usize && align_of::<$t>() <= 8);
+    )* };
+}
+
+elements! {
+    i8 = INT8, i16 = INT16, i32 = INT32, i64 = INT64, u8 = UINT8, u16 = UINT16, u32 = UINT32, u64 = UINT64,
+    f32 = FLOAT32, f64 = FLOAT64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back() {
+        for (d, name) in NAMES {
+            assert_eq!((DType::parse(name).unwrap(), d.to_string()), (*d, (*name).to_owned()));
+        }
+        assert_eq!(DType::parse("float32x4").unwrap(), DType { lanes: 4, ..DType::FLOAT32 });
+        for bad in ["", "float", "float32x1", "float32x04", "x4", "float32x70000", "Float32"] {
+            assert!(DType::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn views_that_reach_past_their_storage_are_refused() {
+        let f = DType::FLOAT32;
+        assert!(f.check_view(&[2, 3], None, 0, 24).is_ok());
+        assert!(f.check_view(&[2, 3], None, 4, 24).is_err());
+        assert!(f.check_view(&[2, 3], Some(&[3, 1]), 0, 24).is_ok());
+        assert!(f.check_view(&[2, 3], Some(&[4, 1]), 0, 24).is_err());
+        assert!(f.check_view(&[2, 3], Some(&[0, 0]), 20, 24).is_ok());
+        assert!(f.check_view(&[2, 3], Some(&[-3, 1]), 12, 24).is_err());
+        assert!(f.check_view(&[1], None, 2, 24).is_err(), "misaligned");
+        assert!(f.check_view(&[0, 3], None, 24, 24).is_ok());
+        assert!(f.check_view(&[i64::MAX, i64::MAX], None, 0, 24).is_err());
+        assert!(f.check_view(&[i64::MAX, 2], Some(&[i64::MAX, 1]), 0, 24).is_err());
+        assert!(f.check_view(&[2], None, u64::MAX, u64::MAX).is_err());
+        assert_eq!(DType::UINT4.num_bytes(&[3]).unwrap(), 2);
+    }
+
+    #[test]
+    fn contiguity_ignores_axes_of_one() {
+        assert!(is_contiguous(&[2, 1, 3], Some(&[3, 99, 1])));
+        assert!(!is_contiguous(&[2, 3], Some(&[1, 2])));
+        assert_eq!(*compact_strides(&[2, 0, 3]), [3, 3, 1]);
+    }
+}

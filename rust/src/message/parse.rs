@@ -1,0 +1,145 @@
+//! Reading a body that another process wrote, from a private copy.
+
+use super::body::{Body, TensorDesc};
+use super::refs::{bad, u32_at, u64_at};
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, tensor_desc as rec};
+
+impl Body {
+    /// Checks lengths, counts, flags, reserved bytes and padding, so that a body has one form only.
+    /// Types, devices, and views against storages are not checked. `refs` is the number of Refs of
+    /// the message.
+    pub(crate) fn parse(src: &[u8], refs: usize) -> Result<Body> {
+        let size = head::SIZE as usize;
+        if src.len() < size || src.len() > limits::BODY {
+            return Err(bad(format!("a message body of {} bytes", src.len())));
+        }
+        let part = |at| u32_at(src, at) as usize;
+        let (count, table) = (part(head::TENSORS), part(head::TABLE));
+        let (tree, meta) = (part(head::TREE), part(head::META));
+        let sum = [table, tree, meta].iter().try_fold(size, |a, n| a.checked_add(*n));
+        if sum != Some(src.len()) {
+            return Err(bad(format!("a message body of {} bytes has parts of {table}, {tree} and {meta}", src.len())));
+        }
+        if count > limits::TENSORS || count > table / rec::SIZE as usize {
+            return Err(bad(format!("a message body has {count} tensors in a table of {table} bytes")));
+        }
+        let mut rest = &src[size..size + table];
+        let mut tensors = Vec::with_capacity(count);
+        for i in 0..count {
+            let (t, used) = TensorDesc::parse(rest).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
+            if t.storage.is_some_and(|s| usize::from(s) >= refs) {
+                return Err(bad(format!("tensor {i} of a message is in a storage that the message does not name")));
+            }
+            tensors.push(t);
+            rest = &rest[used..];
+        }
+        if !rest.is_empty() {
+            return Err(bad(format!("a message body has {} bytes after its last tensor", rest.len())));
+        }
+        let (tree, meta) = src[size + table..].split_at(tree);
+        Ok(Body { tensors, tree: tree.to_vec(), meta: meta.to_vec() })
+    }
+}
+
+impl TensorDesc {
+    /// Reads one description at the front of a table; the bytes that it takes.
+    fn parse(d: &[u8]) -> std::result::Result<(TensorDesc, usize), &'static str> {
+        let fixed = rec::SIZE as usize;
+        if d.len() < fixed {
+            return Err("does not fit in the table");
+        }
+        let u16_at = |at: u64| u16::from_le_bytes([d[at as usize], d[at as usize + 1]]);
+        let (size, ndim, name) =
+            (usize::from(u16_at(rec::SIZE_AT)), usize::from(u16_at(rec::NDIM)), usize::from(u16_at(rec::NAME)));
+        let flags = u32_at(d, rec::FLAGS); // and the zero after them
+        if ndim > limits::NDIM {
+            return Err("has more than 64 dimensions");
+        }
+        if flags & !u32::from(DESC_STRIDES | DESC_READ_ONLY) != 0 {
+            return Err("has flags that are not of this version");
+        }
+        let strided = flags & u32::from(DESC_STRIDES) != 0;
+        let words = if strided { 2 * ndim } else { ndim };
+        let end = fixed + 8 * words + name;
+        if size != end.next_multiple_of(8) || size > d.len() {
+            return Err("has a size that its dimensions and name do not make");
+        }
+        let dims = |from: usize| -> Dims { (from..from + ndim).map(|i| u64_at(d, (fixed + 8 * i) as u64) as i64).collect() };
+        let shape = dims(0);
+        if shape.iter().any(|n| *n < 0) {
+            return Err("has a negative dimension");
+        }
+        let storage = Some(u16_at(rec::REF)).filter(|r| *r != NO_REF);
+        if storage.is_none() && !shape.contains(&0) {
+            return Err("has elements but no storage");
+        }
+        let Ok(name) = std::str::from_utf8(&d[end - name..end]) else {
+            return Err("has a name that is not UTF-8");
+        };
+        if d[end..size].iter().any(|c| *c != 0) {
+            return Err("has padding that is not zero");
+        }
+        let t = TensorDesc {
+            storage,
+            dtype: DType { code: d[rec::CODE as usize], bits: d[rec::BITS as usize], lanes: u16_at(rec::LANES) },
+            device_type: u32_at(d, rec::DEVICE_TYPE) as i32,
+            device_id: u32_at(d, rec::DEVICE_ID) as i32,
+            offset: u64_at(d, rec::OFFSET),
+            readonly: flags & u32::from(DESC_READ_ONLY) != 0,
+            strides: strided.then(|| dims(ndim)),
+            shape,
+            name: name.to_owned(),
+        };
+        Ok((t, size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Body {
+        let t = |name: &str, shape: &[i64], strides: Option<&[i64]>, storage| TensorDesc {
+            storage,
+            dtype: DType::FLOAT32,
+            device_type: 1,
+            device_id: 0,
+            offset: 256,
+            readonly: strides.is_some(),
+            shape: shape.iter().copied().collect(),
+            strides: strides.map(|s| s.iter().copied().collect()),
+            name: name.to_owned(),
+        };
+        Body {
+            tensors: vec![t("", &[2, 3], None, Some(0)), t("a/b", &[4, 5, 6], Some(&[1, 4, 20]), Some(1)), t("none", &[0], None, None)],
+            tree: b"{\"x\":1}".to_vec(),
+            meta: b"[]".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_body_reads_as_it_was_written() {
+        let b = sample();
+        assert_eq!(Body::parse(&b.encode().unwrap(), 2).unwrap(), b);
+    }
+
+    #[test]
+    fn damaged_bodies_are_refused_or_differ_and_never_panic() {
+        let b = sample();
+        let bytes = b.encode().unwrap();
+        for cut in 0..bytes.len() {
+            assert!(Body::parse(&bytes[..cut], 2).is_err(), "{cut} bytes");
+        }
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut x = bytes.clone();
+                x[at] ^= flip;
+                assert!(Body::parse(&x, 2).map_or(true, |y| y != b), "byte {at} does not matter");
+            }
+        }
+        assert!(Body::parse(&bytes, 1).is_err(), "a storage that is not named");
+    }
+}
