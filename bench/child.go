@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 )
@@ -25,15 +26,22 @@ const (
 
 // job is what one process is to do.
 type job struct {
-	Role    string `json:"role"`
-	Side    int    `json:"side"`
-	Page    int    `json:"page"` // length of a series; 0: no page
-	N       int    `json:"n"`    // rounds, those to warm up included
-	Bytes   int64  `json:"bytes,omitempty"`
-	Address string `json:"address,omitempty"`
-	Path    string `json:"path,omitempty"`  // socket or runtime directory
-	Count   int    `json:"count,omitempty"` // storages, topics, sessions, window
-	Session uint64 `json:"session,omitempty"`
+	Role string `json:"role"`
+	Side int    `json:"side"`
+	Page int    `json:"page"` // length of a series; 0: no page
+	N    int    `json:"n"`    // rounds, those to warm up included
+
+	Bytes int64         `json:"bytes,omitempty"` // of a tensor or a message
+	Count int           `json:"count,omitempty"` // messages under way at most
+	Every time.Duration `json:"every,omitempty"` // pace; 0: as fast as it goes
+
+	Socket    string `json:"socket,omitempty"`    // of the broker
+	Directory string `json:"directory,omitempty"` // the broker's runtime directory
+	Path      string `json:"path,omitempty"`      // prefix of topics, or a socket of one's own
+
+	Storages int `json:"storages,omitempty"` // that live beside those handed over
+	Topics   int `json:"topics,omitempty"`
+	Sessions int `json:"sessions,omitempty"`
 }
 
 // seat is a process at work on its job.

@@ -16,6 +16,11 @@ const maxAdopted = 8 << 20
 // counted; it is lowered.
 func (b *Broker) adopt(l *lane, budget *int) {
 	l.kept = map[uint64][]uint32{}
+	if !l.pages.there() {
+		b.log.Warn("a lane of an ended session was handed over by nobody: what it sent is lost", "lane", l.String())
+		b.dropLane(l)
+		return
+	}
 	head := l.view.Head()
 	slots := l.view.Slots()
 	var words []uint64
@@ -113,6 +118,9 @@ func (b *Broker) hold(r protocol.Ref) error {
 	if c == nil || r.Generation == 0 {
 		return expired(r)
 	}
+	if !c.segment.owner.there() {
+		return awaited("description of storages of " + c.segment.owner.name)
+	}
 	if err := b.own.row.Take(r.Index); err != nil {
 		return err
 	}
@@ -144,6 +152,9 @@ func (b *Broker) readSpill(r protocol.Ref) ([]protocol.Ref, error) {
 		return protocol.Errorf(protocol.CodeHandle, "send the message anew", format, args...)
 	}
 	g := c.segment
+	if g.view == nil || !g.owner.there() {
+		return nil, awaited("segment of " + g.owner.name)
+	}
 	e := g.owner.entries.Load(r.Index)
 	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {
 		return nil, bad("storage %d lies outside its segment", r.Index)
@@ -170,6 +181,9 @@ func (b *Broker) copySpill(r protocol.Ref) ([]byte, error) {
 		return nil, expired(r)
 	}
 	g := c.segment
+	if g.view == nil || !g.owner.there() {
+		return nil, awaited("segment of " + g.owner.name)
+	}
 	e := g.owner.entries.Load(r.Index)
 	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes > protocol.MaxSpill {
 		return nil, protocol.Errorf(protocol.CodeHandle, "send the message anew", "storage %d lies outside its segment", r.Index)

@@ -5,8 +5,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -25,39 +28,41 @@ type Broker struct {
 	listener *net.UnixListener
 	files    maker
 	instance [16]byte
+	fresh    bool   // the instance's directory was made by this broker
 	id       string // instance as text
 	started  time.Time
 
+	accepted chan struct{} // closed when no more connections are accepted
 	quit     chan struct{} // closed when the broker must end by itself
 	quitOnce sync.Once
 	quitErr  error
 
-	mu       sync.Mutex // guards all below and every shared page the broker writes
-	closing  bool
-	broker   mapped
-	file     shm.Region // of broker
-	chunks   handles.Chunks
-	own      *pages // slot 0: the broker's row and the lanes of names
-	conns    map[*conn]struct{}
-	slots    [protocol.MaxSessions]*session
-	nextSlot uint32
-	pages    map[uint64]*pages // by serial: the living, and the remains of the dead
-	idle     *alarm
+	mu        sync.Mutex // guards all below and every shared page the broker writes
+	closing   bool
+	broker    mapped
+	file      shm.Region // of broker
+	chunks    handles.Chunks
+	own       *pages // slot 0: the broker's row and the lanes of names
+	conns     map[*conn]struct{}
+	slots     [protocol.MaxSessions]*session
+	slotTable table
+	pages     map[uint64]*pages // by serial: the living, and the remains of the dead
+	idle      *alarm
 
-	chunkTable  [protocol.MaxChunks]*chunk
-	nextChunk   uint32
-	segments    [protocol.MaxSegments]*segment
-	nextSegment uint32
-	used        uint64 // bytes of all segments
-	unreserved  map[*segment]struct{}
-	collected   time.Time // when idle owners were last asked to collect
+	chunkOf      [protocol.MaxChunks]*chunk
+	chunkTable   table
+	segments     [protocol.MaxSegments]*segment
+	segmentTable table
+	used         uint64 // bytes of all segments
+	unreserved   map[*segment]struct{}
+	collected    time.Time // when idle owners were last asked to collect
 
 	topics     [protocol.MaxTopics]*topic
-	nextTopic  uint32
-	topicCount int
+	topicTable table
 	named      map[topicKey]*topic
 	tokens     map[string]*topic
 	joins      table
+	remains    table
 	nameRoom   nameRoom
 
 	leases     map[uint64]*lease
@@ -70,13 +75,18 @@ type Broker struct {
 	free      handles.FreeTest
 	mirror    *mirror // nil while nobody mirrors
 
-	extra  map[string]func() any // parts of status that others add
-	taking *takeover             // while the broker waits for the clients of a dead one
+	extra map[string]func() any // parts of status that others add
+
+	taking  *takeover          // while the broker waits for the clients of a dead one
+	missing map[fileKey]uint64 // inodes of files that were not handed over yet
+	device  uint64             // of the files' inodes
+	blank   []byte             // stands for missing session files
 }
 
 // New makes a broker: takes the runtime directory's lock, makes the shared
-// files, or takes over those of a broker that died, and listens. Errors:
-// ErrConflict when another broker runs (naming its process), ErrInvalid for a
+// files, or takes over those of a broker that died (which takes until its clients
+// are back, at most Config.RecoverWait), and listens. Clients are served from
+// then on; the caller calls Serve. Errors: ErrConflict when another broker runs (naming its process), ErrInvalid for a
 // socket path that is too long, ErrPermissionDenied for a directory that others
 // can write, else what the system said.
 func New(cfg Config) (*Broker, error) {
@@ -86,15 +96,22 @@ func New(cfg Config) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
-		quit:  make(chan struct{}),
+		quit: make(chan struct{}), accepted: make(chan struct{}),
 		conns: map[*conn]struct{}{}, pages: map[uint64]*pages{},
-		nextSlot: 1, unreserved: map[*segment]struct{}{},
-		named: map[topicKey]*topic{}, tokens: map[string]*topic{},
+		unreserved: map[*segment]struct{}{},
+		named:      map[topicKey]*topic{}, tokens: map[string]*topic{},
 		leases: map[uint64]*lease{}, orphans: map[*segment]struct{}{}, adopted: map[*topic]int{},
-		extra:      map[string]func() any{},
-		joins:      newTable(maxJoins),
-		leaseTable: newTable(protocol.MaxLeases),
+		extra:        map[string]func() any{},
+		slotTable:    newTable(protocol.MaxSessions, 16),
+		chunkTable:   newTable(protocol.MaxChunks, 4),
+		segmentTable: newTable(protocol.MaxSegments, 16),
+		topicTable:   newTable(protocol.MaxTopics, 16),
+		joins:        newTable(maxJoins, 16),
+		leaseTable:   newTable(protocol.MaxLeases, 16),
+		remains:      newTable(maxRemains, 16),
+		nameRoom:     nameRoom{newTable(nameLanes, 16)},
 	}
+	b.slotTable.claim(protocol.BrokerSlot)
 	if err := b.occupy(); err != nil {
 		return nil, err
 	}
@@ -107,7 +124,7 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// setUp makes or takes over the shared files, then listens.
+// setUp makes or takes over the shared files and listens.
 func (b *Broker) setUp() error {
 	before, err := b.findPredecessor()
 	if err != nil {
@@ -124,14 +141,19 @@ func (b *Broker) setUp() error {
 	if err := b.listen(); err != nil {
 		return err
 	}
+	go func() {
+		defer close(b.accepted)
+		b.accept()
+	}()
+	if err := b.await(); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.taking == nil {
-		if err := b.writeState(); err != nil {
-			return err
-		}
-		b.checkIdle()
+	if err := b.writeState(); err != nil {
+		return err
 	}
+	b.checkIdle()
 	return nil
 }
 
@@ -142,17 +164,34 @@ func (b *Broker) begin() error {
 	if err := b.openFiles(); err != nil {
 		return err
 	}
-	fd, err := b.files.create(protocol.RestoreBroker, 0, protocol.BrokerBytes)
-	if err != nil {
-		return noMemory(err, "broker file")
-	}
-	m, err := b.headFile(fd, protocol.RoleBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
+	m, err := b.newFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
 	b.useBrokerFile(m)
-	b.putText(brokerBoot, 40, sys.BootID())
+	b.device = m.device
+	// Another broker must not take the files over while this one lives.
+	if err := m.fd.Lock(false); err != nil {
+		return fmt.Errorf("lock the broker file: %w", err)
+	}
+	b.putText(brokerBoot, brokerBootBytes, sys.BootID())
+	b.putText(brokerDir, brokerDirBytes, b.cfg.Dir)
+	b.file.Store64(brokerPIDNS, sys.PIDNamespace(processID))
 	return b.makeOwnPages()
+}
+
+// openFiles makes the place of a new instance's files.
+func (b *Broker) openFiles() error {
+	if b.cfg.MemoryDir == "" {
+		b.files = memfds{}
+		return nil
+	}
+	d := directory{filepath.Join(b.cfg.MemoryDir, instancePrefix+b.id)}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return fmt.Errorf("make memory directory: %w", err)
+	}
+	b.files, b.fresh = d, true
+	return nil
 }
 
 func (b *Broker) useBrokerFile(m mapped) {
@@ -173,15 +212,10 @@ func (b *Broker) ID() string { return b.id }
 // Socket is the path that the broker listens at.
 func (b *Broker) Socket() string { return b.cfg.Socket }
 
-// Serve accepts clients until ctx ends, the broker has been idle for
+// Serve runs until ctx ends, the broker has been idle for
 // Config.IdleExit, or it cannot go on; only then it returns an error. It tells
 // clients, removes the socket and frees everything. Call it once.
 func (b *Broker) Serve(ctx context.Context) error {
-	accepted := make(chan struct{})
-	go func() {
-		defer close(accepted)
-		b.accept()
-	}()
 	select {
 	case <-ctx.Done():
 	case <-b.quit:
@@ -194,7 +228,7 @@ func (b *Broker) Serve(ctx context.Context) error {
 	}
 	b.mu.Unlock()
 	b.listener.Close()
-	<-accepted
+	<-b.accepted
 	for _, c := range conns {
 		c.event(func(p *pending) { p.closing = true })
 		c.finish()
@@ -225,9 +259,6 @@ func (b *Broker) tearDown(clean bool) {
 		b.listener.Close()
 		b.removeSocket()
 	}
-	if clean && b.file.Valid() {
-		b.endAll()
-	}
 	for _, s := range b.slots {
 		if s != nil && s.stopWaiting != nil {
 			s.stopWaiting()
@@ -243,14 +274,17 @@ func (b *Broker) tearDown(clean bool) {
 		}
 	}
 	for _, g := range b.segments {
-		if g != nil {
+		if g != nil && g.view != nil {
 			g.view.Close()
 		}
 	}
 	for _, p := range b.pages {
 		p.close()
 	}
-	keep := b.keepsNames()
+	if b.blank != nil {
+		sys.Unmap(b.blank)
+	}
+	keep := b.keepsNames() || !clean && !b.fresh
 	b.broker.close()
 	b.file = shm.Region{}
 	if b.files != nil {

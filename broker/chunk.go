@@ -56,18 +56,19 @@ func (b *Broker) addChunks(g *segment, n int) ([]protocol.ChunkGrant, error) {
 
 // addChunk makes a chunk that its owner and the broker are attached to.
 func (b *Broker) addChunk(g *segment) (*chunk, error) {
-	index, ok := b.findChunk()
+	index, ok := b.chunkTable.take()
 	if !ok {
 		return nil, protocol.Errorf(protocol.CodeTooMany, "release tensors, or put small ones together into one storage",
 			"all %d storages of this broker are given out", protocol.MaxStorages)
 	}
 	for _, p := range []*pages{g.owner, b.own} {
 		if err := p.reserveRow(index); err != nil {
+			b.chunkTable.give(index)
 			return nil, err
 		}
 	}
 	c := &chunk{index: index, serial: b.serial(), segment: g}
-	b.chunkTable[index] = c
+	b.chunkOf[index] = c
 	g.chunks = append(g.chunks, c)
 	g.owner.chunks[c] = struct{}{}
 	if g.holder != nil {
@@ -80,17 +81,6 @@ func (b *Broker) addChunk(g *segment) (*chunk, error) {
 		Segment: g.index, SegmentSerial: g.serial, Offset: 0, Bytes: g.bytes,
 	})
 	return c, nil
-}
-
-func (b *Broker) findChunk() (uint32, bool) {
-	for range protocol.MaxChunks {
-		i := b.nextChunk
-		b.nextChunk = (b.nextChunk + 1) % protocol.MaxChunks
-		if b.chunkTable[i] == nil {
-			return i, true
-		}
-	}
-	return 0, false
 }
 
 // reserveRow makes sure that a reader of the row meets no hole.
@@ -112,7 +102,8 @@ func (b *Broker) freeChunk(c *chunk) {
 		b.chunks.Detach(c.index, slot)
 		return true
 	})
-	b.chunkTable[c.index] = nil
+	b.chunkOf[c.index] = nil
+	b.chunkTable.give(c.index)
 	delete(c.segment.owner.chunks, c)
 }
 
@@ -121,7 +112,7 @@ func (b *Broker) findChunkOf(index uint32, serial uint64) *chunk {
 	if index >= protocol.MaxStorages || serial == 0 {
 		return nil
 	}
-	if c := b.chunkTable[index/protocol.ChunkIndices]; c != nil && c.serial == serial {
+	if c := b.chunkOf[index/protocol.ChunkIndices]; c != nil && c.serial == serial {
 		return c
 	}
 	return nil
@@ -139,11 +130,11 @@ func (s *session) setAttached(chunk uint32, on bool) {
 // row is reserved first; the bit and the epoch are set before the reply, after
 // which the session may count.
 func (b *Broker) opAttach(s *session, r *protocol.Attach) (any, []*sys.FD, error) {
-	if r.Chunk >= protocol.MaxChunks || b.chunkTable[r.Chunk] == nil || b.chunkTable[r.Chunk].serial != r.Serial {
+	if r.Chunk >= protocol.MaxChunks || b.chunkOf[r.Chunk] == nil || b.chunkOf[r.Chunk].serial != r.Serial {
 		return nil, nil, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
 			"chunk %d with serial %d is gone", r.Chunk, r.Serial)
 	}
-	c := b.chunkTable[r.Chunk]
+	c := b.chunkOf[r.Chunk]
 	if !b.chunks.IsAttached(c.index, s.slot) {
 		if err := s.reserveRow(c.index); err != nil {
 			return nil, nil, err

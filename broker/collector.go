@@ -68,6 +68,9 @@ func (b *Broker) collectOrphans() (progress bool) {
 // good.
 func (b *Broker) collectChunk(c *chunk) (tested int, found, all bool) {
 	p := c.segment.owner
+	if !p.there() || c.segment.view == nil {
+		return 1, false, false
+	}
 	test := b.free
 	test.Entries = p.entries
 	all = true
@@ -115,7 +118,9 @@ func (b *Broker) moved(t *topic) bool {
 	}
 	sum := uint64(1)
 	for _, l := range t.lanes {
-		sum += l.view.Head()
+		if l.pages.there() {
+			sum += l.view.Head()
+		}
 	}
 	was := t.seen
 	t.seen = sum
@@ -162,7 +167,7 @@ func (l *lane) doneByAll(i uint64) bool {
 		if g == nil {
 			continue
 		}
-		if a, ok := g.area(l.number); ok && !a.Done(i) {
+		if a, ok := g.area(l.number); !ok || !a.Done(i) {
 			return false
 		}
 	}
@@ -185,6 +190,9 @@ func (t *topic) oldestKept() uint64 {
 
 // appendStamps adds the stamps of a lane's newest n messages.
 func (l *lane) appendStamps(stamps []uint64, n uint64) []uint64 {
+	if !l.pages.there() {
+		return stamps
+	}
 	head := l.view.Head()
 	for i := head; i > 0 && head-i < min(n, l.view.Slots()); i-- {
 		if stamp := l.view.Stamp(i); l.view.Has(i) {

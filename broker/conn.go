@@ -44,7 +44,8 @@ type conn struct {
 	pending pending
 	greeted bool // hello is answered: events may be sent
 
-	session *session // set by hello; the broker's mutex guards it
+	session   *session   // set by hello; the broker's mutex guards it
+	returning *returning // between a former broker's client's hello and its restored
 }
 
 // outgoing is one frame and the descriptors to close once it is sent.
@@ -57,6 +58,7 @@ type outgoing struct {
 // bounded whatever happens while a client does not read.
 type pending struct {
 	trims            []protocol.SegmentRef
+	lanes            []uint64
 	collect, closing bool
 }
 
@@ -69,7 +71,7 @@ func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 func (c *conn) event(change func(*pending)) {
 	c.mu.Lock()
 	change(&c.pending)
-	over := len(c.pending.trims) > maxTrims
+	over := len(c.pending.trims)+len(c.pending.lanes) > maxTrims
 	c.mu.Unlock()
 	if over {
 		c.b.log.Warn("disconnecting a client that does not read its events", "pid", c.cred.PID)
@@ -199,6 +201,11 @@ func (c *conn) sendEvents() bool {
 			return false
 		}
 	}
+	for lanes := range slices.Chunk(p.lanes, 1024) {
+		if c.w.Write(protocol.TrimEvent{Event: protocol.EventTrim, Lanes: lanes}) != nil {
+			return false
+		}
+	}
 	if p.collect && c.w.Write(protocol.Envelope{Event: protocol.EventCollect}) != nil {
 		return false
 	}
@@ -235,6 +242,9 @@ func (c *conn) readLoop() {
 	}
 	c.b.mu.Lock()
 	delete(c.b.conns, c)
+	if c.returning != nil {
+		c.returning.pidfd.Close()
+	}
 	c.b.disconnected(c)
 	c.b.mu.Unlock()
 	c.finish()
@@ -264,17 +274,19 @@ type head struct {
 // request carries out one request and tells whether to go on. It closes the
 // descriptors that came with it unless the op keeps them.
 func (c *conn) request(data []byte, fds []*sys.FD) bool {
-	defer wire.CloseAll(fds)
 	var h head
-	if err := json.Unmarshal(data, &h); err != nil {
+	err := json.Unmarshal(data, &h)
+	if err == nil && (h.Op == protocol.OpRestore || h.Op == protocol.OpRestored) {
+		return c.restore(h, data, fds)
+	}
+	defer wire.CloseAll(fds)
+	if err != nil {
 		c.reply(0, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send one JSON object in each frame", "malformed request: %w", err))
 		return false
 	}
 	switch {
 	case h.Op == protocol.OpHello:
 		return c.hello(h.ID, data, fds)
-	case h.Op == protocol.OpRestore, h.Op == protocol.OpRestored:
-		return c.restore(h, data, fds)
 	case c.session == nil:
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello first", "the request %q came before hello", h.Op))
 		return false

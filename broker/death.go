@@ -43,7 +43,9 @@ func (b *Broker) bury(s *session) {
 	// nobody looks at it.
 	s.eachAttached(func(chunk uint32) {
 		for i := range uint32(protocol.ChunkIndices) {
-			s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
+			if s.there() {
+				s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
+			}
 		}
 		b.chunks.Detach(chunk, s.slot) // MODEL attach:bit-clear
 	})
@@ -63,6 +65,7 @@ func (b *Broker) bury(s *session) {
 	}
 	clear(s.topics)
 	b.leaveSlot(s)
+	b.settle()
 	b.careSoon()
 	b.checkIdle()
 }
@@ -85,8 +88,12 @@ func (b *Broker) orphan(s *session) {
 
 // leaveSlot frees the slot; the pages stay while anything of them is needed.
 func (b *Broker) leaveSlot(s *session) {
+	if len(s.pages.chunks) > 0 || len(s.pages.lanes) > 0 {
+		b.keepRemains(s.pages)
+	}
 	b.file.Store64(sessionAt(s.slot)+protocol.SessionSerial, 0)
 	b.slots[s.slot] = nil
+	b.slotTable.give(s.slot)
 	s.pages.dead = true
 	b.dropRemains(s.pages)
 	if err := b.writeState(); err != nil && !b.closing {

@@ -393,4 +393,3 @@ func TestSlotsAreReusedWithNewSerials(t *testing.T) {
 	}
 	require.Zero(t, b.Status().Counts.Sessions)
 }
-

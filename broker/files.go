@@ -24,6 +24,9 @@ type maker interface {
 	leave(keep bool)
 }
 
+// instancePrefix begins the name of an instance's folder in a memory directory.
+const instancePrefix = "baton-"
+
 type memfds struct{}
 
 func (memfds) create(role string, serial, bytes uint64) (*sys.FD, error) {
@@ -67,16 +70,26 @@ type mapped struct {
 	fd     *sys.FD
 	memory []byte
 	region shm.Region
+	inode  uint64
+	device uint64
 }
 
 // mapFile takes ownership of fd and maps all of the file.
 func mapFile(fd *sys.FD, bytes uint64) (mapped, error) {
+	size, id, err := fd.Stat()
+	if err == nil && uint64(size) < bytes {
+		err = fmt.Errorf("shared file of %d bytes where %d belong", size, bytes)
+	}
+	if err != nil {
+		fd.Close()
+		return mapped{}, err
+	}
 	b, err := sys.Map(fd, int(bytes), true)
 	if err != nil {
 		fd.Close()
 		return mapped{}, err
 	}
-	return mapped{fd, b, shm.NewRegion(b)}, nil
+	return mapped{fd, b, shm.NewRegion(b), id.Ino, id.Dev}, nil
 }
 
 func (m *mapped) close() {

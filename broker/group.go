@@ -22,6 +22,9 @@ type group struct {
 
 // reset makes a lane's area ready: nothing claimed, promised from start.
 func (g *group) reset(t *topic, lane uint32, start uint64) error {
+	if !g.file.region.Valid() {
+		return awaited("claims of a group of " + t.String())
+	}
 	area := protocol.GroupAreaBytes(t.slots)
 	if err := g.file.fd.Reserve(int64(protocol.GroupAreas+uint64(lane)*area), int64(area)); err != nil {
 		return noMemory(err, "a group's claims")
@@ -35,8 +38,11 @@ func (g *group) reset(t *topic, lane uint32, start uint64) error {
 	return nil
 }
 
-// area views a lane's claims.
+// area views a lane's claims; false while the file is not there.
 func (g *group) area(lane uint32) (shm.GroupLane, bool) {
+	if !g.file.region.Valid() {
+		return shm.GroupLane{}, false
+	}
 	a, err := shm.NewGroupLane(g.file.region, lane, g.topic.slots)
 	return a, err == nil
 }
@@ -77,7 +83,7 @@ func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 	// look at the version.
 	shm.Fence()
 	for n, l := range t.lanes {
-		if a, ok := g.area(n); ok {
+		if a, ok := g.area(n); ok && l.pages.there() {
 			// A writer may say anything of its own lane's head.
 			a.SetStart(min(l.view.Head(), 1<<52-2) + 1)
 		}
@@ -94,6 +100,7 @@ func (b *Broker) putGroup(g *group) {
 	}
 	b.file.Store32(at+protocol.GroupMembers, uint32(len(g.members)))
 	b.file.Store32(at+protocol.GroupFlags, flags)
+	b.file.Store64(at+groupInode, g.file.inode)
 	b.putText(at+protocol.GroupName, protocol.GroupNameBytes, g.name)
 	b.file.Store64(at+protocol.GroupID, g.id)
 	b.countGroups(g.topic)
@@ -124,6 +131,9 @@ const maxMembers = 255
 
 // enter makes a reader a member.
 func (b *Broker) enter(g *group, r *reader, s *session) error {
+	if !g.file.region.Valid() {
+		return awaited("claims of a group of " + g.topic.String())
+	}
 	if len(g.members) >= maxMembers {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, maxMembers)
 	}
@@ -203,6 +213,9 @@ func (b *Broker) opTopicGroupFile(s *session, r *protocol.TopicGroupFile) (any, 
 	}
 	if r.Group >= protocol.MaxGroups || t.groups[r.Group] == nil {
 		return nil, nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's peers again", "%s has no group %d", t, r.Group)
+	}
+	if !t.groups[r.Group].file.region.Valid() {
+		return nil, nil, awaited("claims of a group of " + t.String())
 	}
 	fds, err := collect(t.groups[r.Group].file.fd.Dup)
 	return done{}, fds, err

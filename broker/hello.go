@@ -48,6 +48,8 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello once", "this connection said hello before")
 	case b.taking != nil:
 		return b.helloTaking(c, &h, pidfd)
+	case len(b.missing) > 0 && h.Resume != nil && h.Resume.Instance == b.id:
+		return b.askToRestore(c, &h, pidfd), nil, nil
 	}
 	return b.admit(c, &h, pidfd)
 }
@@ -55,8 +57,7 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
 func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil {
-		pidfd.Close()
-		b.resume(c, s)
+		b.resume(c, s, pidfd)
 		reply := b.helloReply(s)
 		reply.Resumed = true
 		return reply, nil, nil
@@ -147,8 +148,15 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	return nil
 }
 
-// resume gives a session a new connection and the events that it missed.
-func (b *Broker) resume(c *conn, s *session) {
+// resume gives a session a new connection and the events that it missed. It
+// takes ownership of pidfd.
+func (b *Broker) resume(c *conn, s *session, pidfd *sys.FD) {
+	if s.stopWaiting == nil {
+		b.watch(s, pidfd)
+	} else {
+		pidfd.Close()
+	}
+	s.absent = false
 	if old := s.conn; old != nil {
 		old.finish()
 	}

@@ -6,12 +6,21 @@ import "github.com/baton-ipc/baton/protocol"
 // clients do not (docs/protocol.md, Broker file).
 const (
 	// In the head page.
-	brokerSerial = 0x80 // u64: last serial given out
-	brokerBoot   = 0x88 // char[40]: boot id of the machine
+	brokerSerial = 0x80  // u64: last serial given out
+	brokerBoot   = 0x88  // char[40]: boot id of the machine
+	topicsUsed   = 0xb0  // u32: records from here on were never used
+	joinsUsed    = 0xb4  // u32
+	leasesUsed   = 0xb8  // u32
+	remainsUsed  = 0xbc  // u32
+	brokerPIDNS  = 0xc0  // u64: inode of the broker's pid namespace
+	brokerDir    = 0x100 // char[1024]: runtime directory
+
+	brokerBootBytes = 40
+	brokerDirBytes  = 1024
 
 	// Joins: who has which topic open and reads it as which member.
 	brokerJoins  = 0x800000
-	maxJoins     = 262144
+	maxJoins     = 245760
 	joinSession  = 0  // u64 serial of the session; 0: free
 	joinTopicID  = 8  // u64
 	joinReader   = 16 // u64; 0: an opener
@@ -22,6 +31,23 @@ const (
 	joinSize     = 32
 	joinAlone    = 1
 	joinWordTail = joinTopic // topic, group, member and flags as one word
+
+	// Remains: sessions that are over and whose files are still needed.
+	brokerRemains  = 0xf80000
+	maxRemains     = 4096
+	remainsSerial  = 0  // u64; 0: free
+	remainsSession = 8  // u64 inode of the session file
+	remainsBell    = 16 // u64 inode of the bell file
+	remainsSlot    = 24 // u32
+	remainsPID     = 28 // u32
+	remainsName    = 32 // char[64]
+	remainsSize    = 128
+
+	// Inodes, by which a successor knows that it was handed the right file.
+	sessionInode = 192 // u64 in a SessionRecord: of the session file
+	bellInode    = 200 // u64 in a SessionRecord: of the bell file
+	segmentInode = 56  // u64 in a SegmentRecord
+	groupInode   = 56  // u64 in a GroupRecord
 
 	// In a TopicRecord.
 	topicEphemeral   = 592 // u64 serial of the session whose end deletes the name
@@ -52,6 +78,8 @@ func groupAt(topic, group uint32) uint64 {
 func laneAt(topic, lane uint32) uint64 {
 	return topicAt(topic) + protocol.TopicLanes + uint64(lane)*protocol.LaneRecordSize
 }
+
+func remainsAt(i uint32) uint64 { return brokerRemains + uint64(i)*remainsSize }
 
 func joinAt(i uint32) uint64 { return brokerJoins + uint64(i)*joinSize }
 
@@ -86,3 +114,11 @@ func (b *Broker) text(at, bytes uint64) string {
 
 // zero empties a record but for its first word, which the caller sets first.
 func (b *Broker) zero(at, bytes uint64) { clear(b.file.Bytes(at, bytes)) }
+
+// markUsed notes how far a table has been used, so that a successor does not
+// touch the pages behind.
+func (b *Broker) markUsed(at uint64, n uint32) {
+	if n >= b.file.Load32(at) {
+		b.file.Store32(at, n+1)
+	}
+}

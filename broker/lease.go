@@ -40,7 +40,7 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 		}
 		d = time.Duration(min(*r.Seconds, maxLease.Seconds()) * float64(time.Second))
 	}
-	if b.leaseTable.len()+len(r.Refs) > protocol.MaxLeases {
+	if !b.leaseTable.room(len(r.Refs)) {
 		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "release leases, or give them less time", "all %d leases are taken", protocol.MaxLeases)
 	}
 	l := &lease{id: b.leaseID(), session: s, maker: s.name, once: r.Once}
@@ -54,6 +54,7 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 	}
 	for range l.refs {
 		n, _ := b.leaseTable.take()
+		b.markUsed(leasesUsed, n)
 		l.records = append(l.records, n)
 	}
 	b.leases[l.id] = l

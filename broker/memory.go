@@ -15,10 +15,11 @@ type segment struct {
 	index  uint32
 	serial uint64
 	bytes  uint64
+	inode  uint64
 	kind   uint32
 	owner  *pages
-	holder *session // whose quota pays; nil: the owner is gone
-	view   *shm.Segment
+	holder *session     // whose quota pays; nil: the owner is gone
+	view   *shm.Segment // nil: not handed over to this broker yet
 	chunks []*chunk
 	given  map[*session]struct{} // who has its descriptor besides the owner
 	made   time.Time
@@ -35,12 +36,13 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 	if err := b.checkRoom(s, bytes); err != nil {
 		return nil, nil, err
 	}
-	index, ok := b.freeSegment()
+	index, ok := b.segmentTable.take()
 	if !ok {
 		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "allocate larger slabs, or release tensors", "all %d segments are taken", protocol.MaxSegments)
 	}
 	g, err := b.makeSegment(s, index, bytes)
 	if err != nil {
+		b.segmentTable.give(index)
 		return nil, nil, err
 	}
 	granted, err := b.addChunks(g, r.Chunks)
@@ -56,29 +58,23 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 	return protocol.GrantReply{Segment: index, SegmentSerial: g.serial, Bytes: bytes, Chunks: granted}, fds, nil
 }
 
-func (b *Broker) freeSegment() (uint32, bool) {
-	for range protocol.MaxSegments {
-		i := b.nextSegment
-		b.nextSegment = (b.nextSegment + 1) % protocol.MaxSegments
-		if b.segments[i] == nil {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
 func (b *Broker) makeSegment(s *session, index uint32, bytes uint64) (*segment, error) {
 	serial := b.serial()
 	fd, err := b.files.create(protocol.RestoreSegment, serial, bytes)
 	if err != nil {
 		return nil, noMemory(err, "a segment")
 	}
+	_, id, err := fd.Stat()
+	if err != nil {
+		fd.Close()
+		return nil, err
+	}
 	view, err := shm.NewSegment(index, serial, bytes, fd, true)
 	if err != nil {
 		b.files.remove(protocol.RestoreSegment, serial)
 		return nil, err
 	}
-	g := &segment{index: index, serial: serial, bytes: bytes, kind: b.files.kind(), owner: s.pages,
+	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: b.files.kind(), owner: s.pages,
 		holder: s, view: view, given: map[*session]struct{}{}, made: time.Now()}
 	b.segments[index] = g
 	b.putSegment(g)
@@ -100,6 +96,7 @@ func (b *Broker) putSegment(g *segment) {
 	b.file.Store32(at+protocol.SegmentState, protocol.SegmentGranted)
 	b.file.Store32(at+protocol.SegmentDeviceType, deviceCPU)
 	b.file.Store64(at+protocol.SegmentMadeAt, uint64(g.made.UnixNano()))
+	b.file.Store64(at+segmentInode, g.inode)
 	b.file.Store64(at+protocol.SegmentSerial, g.serial)
 }
 
@@ -130,6 +127,9 @@ func (b *Broker) opSegment(s *session, r *protocol.Segment) (any, []*sys.FD, err
 	g, err := b.findSegment(r.Segment, r.Serial)
 	if err != nil {
 		return nil, nil, err
+	}
+	if g.view == nil {
+		return nil, nil, awaited("segment of " + g.owner.name)
 	}
 	open := g.view.FD().ReopenReadOnly
 	if r.Write {
@@ -197,6 +197,12 @@ func (b *Broker) heldIn(g *segment) (index uint32, holder string, held bool) {
 	return 0, "", false
 }
 
+// awaited is the answer about a file that this broker was not handed yet.
+func awaited(what string) error {
+	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back",
+		"the %s has not been handed to this broker yet", what)
+}
+
 func (b *Broker) slotName(slot uint32) string {
 	if slot == protocol.BrokerSlot {
 		return "the broker (a name, a lease or a message of an ended session)"
@@ -215,6 +221,7 @@ func (b *Broker) freeSegmentNow(g *segment) {
 	}
 	b.file.Store64(segmentAt(g.index)+protocol.SegmentSerial, 0)
 	b.segments[g.index] = nil
+	b.segmentTable.give(g.index)
 	b.used -= g.bytes
 	delete(b.unreserved, g)
 	delete(b.orphans, g)
@@ -228,10 +235,12 @@ func (b *Broker) freeSegmentNow(g *segment) {
 			s.event(func(p *pending) { p.trims = append(p.trims, ref) })
 		}
 	}
-	if err := g.view.FD().Punch(0, int64(g.bytes)); err != nil {
-		b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
+	if g.view != nil {
+		if err := g.view.FD().Punch(0, int64(g.bytes)); err != nil {
+			b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
+		}
+		g.view.Close()
 	}
-	g.view.Close()
 	b.files.remove(protocol.RestoreSegment, g.serial)
 	b.dropRemains(g.owner)
 }

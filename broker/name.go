@@ -35,9 +35,6 @@ const (
 type nameRoom struct{ table }
 
 func (r *nameRoom) take() (offset uint64, ok bool) {
-	if r.size == 0 {
-		r.table = newTable(nameLanes)
-	}
 	n, ok := r.table.take()
 	return protocol.SessionLanes + uint64(n)*nameLane, ok
 }
@@ -149,7 +146,7 @@ func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uin
 func (b *Broker) ringWaiters(t *topic) {
 	shm.Fence()
 	for s, m := range t.members {
-		if len(m.readers) > 0 {
+		if len(m.readers) > 0 && s.ringer != nil {
 			s.ringer.Ring()
 		}
 	}

@@ -21,14 +21,20 @@ type pages struct {
 	row           handles.Row
 	entries       handles.Entries
 	ringer        *shm.Bell
+	remains       uint32              // its record's number + 1 when it is over
 	chunks        map[*chunk]struct{} // granted to this session
 	lanes         map[*lane]struct{}  // in this file, of live and adopted alike
 }
 
-func (p *pages) view() {
-	p.row = handles.NewRow(p.session.region)
-	p.entries = handles.NewEntries(p.session.region)
-	p.ringer = shm.NewBell(p.session.region, p.bell.region)
+// there tells whether this broker has the session file. After a takeover that of
+// a session which is not back yet may be missing.
+func (p *pages) there() bool { return p.session.region.Valid() }
+
+// wake makes the session look again.
+func (p *pages) wake() {
+	if p.ringer != nil {
+		p.ringer.Wake()
+	}
 }
 
 func (p *pages) close() {
@@ -50,7 +56,7 @@ func (b *Broker) makePages(slot uint32, serial uint64) (*pages, error) {
 		b.files.remove(protocol.RestoreSession, serial)
 		return nil, err
 	}
-	p.view()
+	b.view(p)
 	b.pages[serial] = p
 	return p, nil
 }
@@ -63,21 +69,51 @@ func (b *Broker) makeOwnPages() error {
 	}
 	p.name, p.pid = "broker", processID
 	b.own = p
-	at := sessionAt(protocol.BrokerSlot)
+	b.putOwn()
+	return nil
+}
+
+// putOwn writes the broker's own session record.
+func (b *Broker) putOwn() {
+	p, at := b.own, sessionAt(protocol.BrokerSlot)
 	b.file.Store32(at+protocol.SessionPID, uint32(p.pid))
 	b.file.Store64(at+protocol.SessionStartTime, sys.StartTime(p.pid))
 	b.file.Store32(at+protocol.SessionLanguage, protocol.LanguageGo)
+	b.file.Store64(at+sessionInode, p.session.inode)
+	b.file.Store64(at+bellInode, p.bell.inode)
 	b.file.Store64(at+protocol.SessionConnected, uint64(b.started.UnixNano()))
 	b.putText(at+protocol.SessionName, protocol.SessionNameBytes, p.name)
 	b.file.Store32(at+protocol.SessionState, protocol.SessionLive)
 	b.file.Store64(at+protocol.SessionSerial, p.serial)
-	return nil
+}
+
+// keepRemains notes what a successor must know of the pages of a dead session.
+// In the rare case of a full table it will know nothing of these.
+func (b *Broker) keepRemains(p *pages) {
+	n, ok := b.remains.take()
+	if !ok {
+		b.log.Warn("too many ended sessions whose messages or memory are still held: a broker after this one would lose them", "session", p.serial)
+		return
+	}
+	b.markUsed(remainsUsed, n)
+	p.remains = n + 1
+	at := remainsAt(n)
+	b.file.Store64(at+remainsSession, p.session.inode)
+	b.file.Store64(at+remainsBell, p.bell.inode)
+	b.file.Store32(at+remainsSlot, p.slot)
+	b.file.Store32(at+remainsPID, uint32(p.pid))
+	b.putText(at+remainsName, 64, p.name)
+	b.file.Store64(at+remainsSerial, p.serial)
 }
 
 // dropRemains frees the pages of a dead session of which nothing is left.
 func (b *Broker) dropRemains(p *pages) {
 	if !p.dead || len(p.chunks) > 0 || len(p.lanes) > 0 {
 		return
+	}
+	if p.remains != 0 {
+		b.file.Store64(remainsAt(p.remains-1)+remainsSerial, 0)
+		b.remains.give(p.remains - 1)
 	}
 	delete(b.pages, p.serial)
 	p.close()
@@ -90,11 +126,11 @@ func (b *Broker) rowOf(slot uint32) (handles.Row, bool) {
 	if slot == protocol.BrokerSlot {
 		return b.own.row, true
 	}
-	if s := b.slots[slot]; s != nil {
+	if s := b.slots[slot]; s != nil && s.there() {
 		return s.row, true
 	}
-	// No session: its bit was cleared before it left the slot, so this can be
-	// seen in the file of a predecessor only, and then nothing is free.
+	// A session that is not back after a takeover: whatever it is attached to
+	// counts as held.
 	return handles.Row{}, false
 }
 
@@ -113,6 +149,9 @@ func (b *Broker) opPeer(s *session, r *protocol.Peer) (any, []*sys.FD, error) {
 	p, err := b.findPages(r.Slot, r.Serial)
 	if err != nil {
 		return nil, nil, err
+	}
+	if !p.there() || p.ringer == nil {
+		return nil, nil, awaited("pages of " + p.name)
 	}
 	fds, err := collect(p.session.fd.ReopenReadOnly, p.bell.fd.Dup)
 	return done{}, fds, err

@@ -113,9 +113,9 @@ func (b *Broker) largestHolders(n int) []HolderUse {
 		}
 	}
 	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: processID}
-	for c := range b.chunkTable {
-		if b.chunkTable[c] != nil {
-			u.Held += b.heldInChunk(b.own, b.chunkTable[c])
+	for c := range b.chunkOf {
+		if b.chunkOf[c] != nil {
+			u.Held += b.heldInChunk(b.own, b.chunkOf[c])
 		}
 	}
 	for g := range b.orphans {
@@ -133,7 +133,7 @@ func (b *Broker) largestHolders(n int) []HolderUse {
 // heldBytes sums the storages that a session's row counts.
 func (b *Broker) heldBytes(s *session) (n uint64) {
 	s.eachAttached(func(chunk uint32) {
-		if c := b.chunkTable[chunk]; c != nil {
+		if c := b.chunkOf[chunk]; c != nil {
 			n += b.heldInChunk(s.pages, c)
 		}
 	})
@@ -141,6 +141,9 @@ func (b *Broker) heldBytes(s *session) (n uint64) {
 }
 
 func (b *Broker) heldInChunk(p *pages, c *chunk) (n uint64) {
+	if !p.there() || !c.segment.owner.there() {
+		return 0
+	}
 	for i := range uint32(protocol.ChunkIndices) {
 		index := c.index*protocol.ChunkIndices + i
 		if p.row.Count(index) != 0 {

@@ -1,28 +1,340 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// takeover is the time in which a new broker waits for a dead one's clients.
-type takeover struct{}
+// A broker that finds what a dead one left takes its instance over: with
+// --memory-dir from the files, else from the clients, who hand over the
+// descriptors of all that they have mapped. The broker file says everything
+// else, so that slots, serials, topics and names stay as they are.
+//
+//	New: findPredecessor → startTakeover (gather) → complete: rebuild, settle
+//
+// Nothing is changed before complete; every step of it may be done again by the
+// next broker, should this one die as well.
 
-func (b *Broker) findPredecessor() (*state, error) { return nil, nil }
-
-func (b *Broker) startTakeover(*state) error { return nil }
-
-func (b *Broker) helloTaking(*conn, *protocol.Hello, *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
-	return nil, nil, errEnding
+// predecessor is a dead broker's instance that can be taken over.
+type predecessor struct {
+	instance string
+	state    *state     // with memfds
+	dir      *directory // with files
+	file     *sys.FD    // of the broker, with files: locked
 }
 
-func (c *conn) restore(h head, _ []byte, _ []*sys.FD) bool {
-	c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "say hello first", "no broker is being replaced"))
-	return false
+// fileKey names a shared file as restore does.
+type fileKey struct {
+	role   string
+	serial uint64
 }
 
-func (b *Broker) openFiles() error { b.files = memfds{}; return nil }
+// takeover gathers a dead broker's files from its clients.
+type takeover struct {
+	state *state
+	over  chan struct{} // closed when the broker serves
+	err   error
+	files map[fileKey]*sys.FD
+	back  map[uint64]bool // sessions that handed over all they have
+	until time.Time
+}
 
-func (b *Broker) endAll() {}
+const takeoverTick = 50 * time.Millisecond
 
-func (b *Broker) keepsNames() bool { return false }
+// findPredecessor looks for an instance to take over; nil when there is none.
+func (b *Broker) findPredecessor() (*predecessor, error) {
+	if b.cfg.MemoryDir != "" {
+		return b.findInstance()
+	}
+	st := b.readState()
+	if st == nil {
+		return nil, nil
+	}
+	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.survivors()) == 0 {
+		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
+		return nil, nil
+	}
+	return &predecessor{instance: st.Instance, state: st}, nil
+}
+
+// findInstance looks in the memory directory for an instance that belonged to
+// this runtime directory and that no broker has.
+func (b *Broker) findInstance() (*predecessor, error) {
+	names, err := os.ReadDir(b.cfg.MemoryDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("look at memory directory: %w", err)
+	}
+	for _, e := range names {
+		instance, ok := strings.CutPrefix(e.Name(), instancePrefix)
+		if !ok || len(instance) != 32 {
+			continue
+		}
+		dir := directory{filepath.Join(b.cfg.MemoryDir, e.Name())}
+		fd, err := dir.open(protocol.RestoreBroker, 0)
+		if err != nil {
+			continue
+		}
+		if owner, err := readOwner(fd); err != nil || owner != b.cfg.Dir || fd.Lock(false) != nil {
+			fd.Close()
+			continue
+		}
+		return &predecessor{instance: instance, dir: &dir, file: fd}, nil
+	}
+	return nil, nil
+}
+
+// readOwner reads which runtime directory a broker file belongs to.
+func readOwner(fd *sys.FD) (string, error) {
+	if size, _, err := fd.Stat(); err != nil || size < protocol.PageBytes {
+		return "", fmt.Errorf("not a broker file: %w", err)
+	}
+	m, err := sys.Map(fd, protocol.PageBytes, false)
+	if err != nil {
+		return "", err
+	}
+	defer sys.Unmap(m)
+	owner, _, _ := strings.Cut(string(m[brokerDir:brokerDir+brokerDirBytes]), "\x00")
+	return owner, nil
+}
+
+// survivors are the sessions whose processes live, as far as can be told.
+func (st *state) survivors() (alive []stateSession) {
+	sameView := st.PIDNS == sys.PIDNamespace(processID)
+	for _, s := range st.Sessions {
+		if s.StartTime == 0 || !sameView || sys.StartTime(s.PID) == s.StartTime {
+			alive = append(alive, s)
+		}
+	}
+	return alive
+}
+
+// startTakeover takes over at once where files have names, else it begins to
+// wait for clients; await tells the end.
+func (b *Broker) startTakeover(p *predecessor) error {
+	if err := b.setInstance(p.instance); err != nil {
+		return err
+	}
+	if p.dir == nil {
+		b.files = memfds{}
+		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[fileKey]*sys.FD{},
+			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
+		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.survivors()))
+		return nil
+	}
+	b.files = *p.dir
+	m, err := mapFile(p.file, protocol.BrokerBytes)
+	if err != nil {
+		return err
+	}
+	if err := b.checkHead(m, protocol.RoleBroker, 0); err != nil {
+		m.close()
+		return err
+	}
+	b.useBrokerFile(m)
+	b.missing = b.wanted()
+	sameBoot := b.text(brokerBoot, brokerBootBytes) == sys.BootID()
+	return b.rebuild(sameBoot, func(k fileKey) *sys.FD {
+		fd, err := p.dir.open(k.role, k.serial)
+		if err != nil {
+			b.log.Warn("a file of the former broker is gone", "role", k.role, "serial", k.serial, "error", err)
+			return nil
+		}
+		return fd
+	})
+}
+
+// await blocks until the takeover is over. It is called while connections are
+// accepted, without the mutex.
+func (b *Broker) await() error {
+	b.mu.Lock()
+	t := b.taking
+	if t == nil {
+		b.mu.Unlock()
+		return nil
+	}
+	b.tryComplete()
+	b.mu.Unlock()
+	ticker := time.NewTicker(takeoverTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-t.over:
+			return t.err
+		case <-ticker.C:
+			b.mu.Lock()
+			b.tryComplete()
+			b.mu.Unlock()
+		}
+	}
+}
+
+// tryComplete ends the gathering when every survivor is back, or when its time
+// is over: then with what there is. Without the broker file or the broker's own
+// row nothing can be taken over, and a new instance begins.
+func (b *Broker) tryComplete() {
+	t := b.taking
+	if t == nil {
+		return
+	}
+	waiting := false
+	for _, s := range t.state.survivors() {
+		waiting = waiting || !t.back[s.Serial]
+	}
+	if waiting && time.Now().Before(t.until) {
+		return
+	}
+	t.err = b.completeTakeover(t)
+	b.taking = nil
+	for _, fd := range t.files {
+		fd.Close()
+	}
+	close(t.over)
+}
+
+func (b *Broker) completeTakeover(t *takeover) error {
+	own := fileKey{protocol.RestoreSession, 0}
+	if b.file.Valid() {
+		own.serial = b.file.Load64(sessionAt(protocol.BrokerSlot) + protocol.SessionSerial)
+	}
+	if t.files[own] == nil {
+		b.log.Warn("no client of the former broker handed over its memory: starting anew")
+		b.broker.close()
+		return b.begin()
+	}
+	err := b.rebuild(true, func(k fileKey) *sys.FD {
+		fd := t.files[k]
+		delete(t.files, k)
+		return fd
+	})
+	if err != nil {
+		// The next start must not meet the same again.
+		b.removeState()
+	}
+	return err
+}
+
+// setInstance makes this broker the one of a given instance.
+func (b *Broker) setInstance(text string) error {
+	n, err := parseInstance(text)
+	if err != nil {
+		return err
+	}
+	b.instance, b.id = n, text
+	return nil
+}
+
+// checkHead refuses a file that is not what it should be.
+func (b *Broker) checkHead(m mapped, role uint32, serial uint64) error {
+	r := m.region
+	if r.Load64(protocol.HeadMagic) != protocol.Magic || r.Load32(protocol.HeadLayout) != protocol.Layout ||
+		r.Load32(protocol.HeadRole) != role || r.Load64(protocol.HeadSerial) != serial ||
+		string(r.Bytes(protocol.HeadInstance, 16)) != string(b.instance[:]) {
+		return protocol.Errorf(protocol.CodeProtocol, "report this: a file of the former broker is damaged",
+			"a file with role %d and serial %d is not of this instance or layout", role, serial)
+	}
+	return nil
+}
+
+// offer takes a descriptor that a client hands over, if its file is wanted and
+// the inode is the one that the former broker noted; else it is closed.
+func (b *Broker) offer(k fileKey, fd *sys.FD) error {
+	_, id, err := fd.Stat()
+	if err != nil {
+		fd.Close()
+		return nil
+	}
+	if k.role == protocol.RestoreBroker {
+		return b.offerBroker(fd, id)
+	}
+	if !b.file.Valid() {
+		fd.Close()
+		return protocol.Errorf(protocol.CodeProtocol, "hand over the broker file first", "a %s file came before the broker's", k.role)
+	}
+	inode, wanted := b.missing[k]
+	if !wanted || inode != id.Ino || id.Dev != b.device {
+		fd.Close()
+		return nil
+	}
+	own, err := fd.ReopenWritable()
+	fd.Close()
+	if err != nil {
+		return fmt.Errorf("reopen a %s file: %w", k.role, err)
+	}
+	if b.taking == nil {
+		b.install(k, own)
+		return nil
+	}
+	if b.taking.files[k] != nil {
+		own.Close()
+		return nil
+	}
+	b.taking.files[k] = own
+	return nil
+}
+
+func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
+	defer fd.Close()
+	if b.file.Valid() || b.taking == nil {
+		return nil
+	}
+	if st := b.taking.state; id.Ino != st.BrokerInode || id.Dev != st.Device {
+		return protocol.Errorf(protocol.CodeProtocol, "hand over what the former broker gave", "this is not the broker file of instance %s", b.id)
+	}
+	own, err := fd.ReopenWritable()
+	if err != nil {
+		return fmt.Errorf("reopen the broker file: %w", err)
+	}
+	m, err := mapFile(own, protocol.BrokerBytes)
+	if err != nil {
+		return err
+	}
+	if err := b.checkHead(m, protocol.RoleBroker, 0); err != nil {
+		m.close()
+		return err
+	}
+	b.device = id.Dev
+	b.useBrokerFile(m)
+	b.missing = b.wanted()
+	return nil
+}
+
+// wanted lists every file that the broker file speaks of, with its inode.
+func (b *Broker) wanted() map[fileKey]uint64 {
+	w := map[fileKey]uint64{}
+	add := func(role string, serial, inode uint64) {
+		if serial != 0 {
+			w[fileKey{role, serial}] = inode
+		}
+	}
+	r := b.file
+	for slot := range uint32(protocol.MaxSessions) {
+		at := sessionAt(slot)
+		serial := r.Load64(at + protocol.SessionSerial)
+		add(protocol.RestoreSession, serial, r.Load64(at+sessionInode))
+		add(protocol.RestoreBell, serial, r.Load64(at+bellInode))
+	}
+	for i := range min(r.Load32(remainsUsed), maxRemains) {
+		at := remainsAt(i)
+		serial := r.Load64(at + remainsSerial)
+		add(protocol.RestoreSession, serial, r.Load64(at+remainsSession))
+		add(protocol.RestoreBell, serial, r.Load64(at+remainsBell))
+	}
+	for i := range uint32(protocol.MaxSegments) {
+		at := segmentAt(i)
+		add(protocol.RestoreSegment, r.Load64(at+protocol.SegmentSerial), r.Load64(at+segmentInode))
+	}
+	for i := range min(r.Load32(topicsUsed), protocol.MaxTopics) {
+		for g := uint32(0); g < protocol.MaxGroups && r.Load64(topicAt(i)+protocol.TopicID) != 0; g++ {
+			at := groupAt(i, g)
+			add(protocol.RestoreGroup, r.Load64(at+protocol.GroupID), r.Load64(at+groupInode))
+		}
+	}
+	return w
+}

@@ -146,12 +146,12 @@ func (b *Broker) topicRow(s *session, i int, match func(string) bool) (any, int)
 	cost := 1
 	for _, l := range t.lanes {
 		kept := 0
-		for k := range l.view.Slots() {
+		for k := uint64(0); l.pages.there() && k < l.view.Slots(); k++ {
 			if l.view.Seq(k) != 0 {
 				kept++
 			}
 		}
-		cost += int(l.view.Slots() / 16)
+		cost += int(t.slots / 16)
 		r.Kept += kept
 		if l.state == protocol.LaneAdopted {
 			r.Adopted += kept
@@ -205,7 +205,7 @@ func (b *Broker) segmentRow(_ *session, i int, match func(string) bool) (any, in
 
 // storageRow's cost of 0 says that the whole chunk has nothing to show.
 func (b *Broker) storageRow(_ *session, i int, match func(string) bool) (any, int) {
-	c := b.chunkTable[i/protocol.ChunkIndices]
+	c := b.chunkOf[i/protocol.ChunkIndices]
 	if c == nil || !match(c.segment.owner.name) || i%protocol.ChunkIndices == 0 && b.heldStorages(c) == 0 {
 		return nil, 0
 	}
@@ -229,6 +229,10 @@ func (b *Broker) storageRow(_ *session, i int, match func(string) bool) (any, in
 		return nil, cost
 	}
 	owner := c.segment.owner
+	if !owner.there() {
+		return StorageRow{Index: index, Serial: c.serial, Segment: c.segment.index, Creator: owner.name,
+			CreatorPID: owner.pid, Orphan: c.segment.holder == nil, Holders: holders}, cost
+	}
 	e := owner.entries.Load(index)
 	now := sys.Monotonic()
 	return StorageRow{Index: index, Serial: c.serial, Generation: e.Generation, Segment: c.segment.index,

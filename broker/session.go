@@ -19,6 +19,7 @@ type session struct {
 	*pages
 	state       uint32 // as in the SessionRecord
 	ended       bool
+	absent      bool  // of a former broker, and not back yet
 	conn        *conn // nil while disconnected
 	secretHash  [16]byte
 	uid         uint32
@@ -66,10 +67,15 @@ func printable(s string, bytes int) string {
 	return s
 }
 
+func newSession(p *pages) *session {
+	return &session{pages: p, segments: map[*segment]struct{}{}, topics: map[*topic]*member{},
+		leases: map[*lease]struct{}{}, names: map[*topic]struct{}{}}
+}
+
 // openSession makes a session for a process whose end pidfd tells. It takes
 // ownership of pidfd.
 func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHash [16]byte) (*session, error) {
-	slot, ok := b.freeSlot()
+	slot, ok := b.slotTable.take()
 	if !ok {
 		pidfd.Close()
 		return nil, protocol.Errorf(protocol.CodeTooMany, "end some of them: baton ls sessions lists them",
@@ -77,6 +83,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	}
 	p, err := b.makePages(slot, b.serial())
 	if err != nil {
+		b.slotTable.give(slot)
 		pidfd.Close()
 		return nil, err
 	}
@@ -89,13 +96,10 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	if p.name == "" {
 		p.name = fmt.Sprintf("process %d", pid)
 	}
-	s := &session{
-		pages: p, state: protocol.SessionLive, conn: c, secretHash: secretHash, uid: c.cred.UID,
-		namespace: h.Namespace, language: languages[h.Client.Language],
-		version: printable(h.Client.Version, 64), connectedAt: time.Now(),
-		segments: map[*segment]struct{}{}, topics: map[*topic]*member{},
-		leases: map[*lease]struct{}{}, names: map[*topic]struct{}{},
-	}
+	s := newSession(p)
+	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
+	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
+	s.version, s.connectedAt = printable(h.Client.Version, 64), time.Now()
 	if c.cred.PID != 0 {
 		s.start, s.pidNS = sys.StartTime(pid), sys.PIDNamespace(pid)
 	}
@@ -108,21 +112,6 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.checkIdle()
 	b.log.Info("session opened", "slot", slot, "serial", s.serial, "name", s.name, "pid", pid, "namespace", s.namespace)
 	return s, nil
-}
-
-// freeSlot returns the slot that comes round next, so that one is reused late.
-func (b *Broker) freeSlot() (uint32, bool) {
-	for range protocol.MaxSessions - 1 {
-		slot := b.nextSlot
-		b.nextSlot++
-		if b.nextSlot == protocol.MaxSessions {
-			b.nextSlot = 1
-		}
-		if b.slots[slot] == nil {
-			return slot, true
-		}
-	}
-	return 0, false
 }
 
 // putSession writes the session's record, the serial last.
@@ -138,6 +127,8 @@ func (b *Broker) putSession(s *session) {
 	copy(b.file.Bytes(at+protocol.SessionSecretHash, 16), s.secretHash[:])
 	b.file.Store64(at+protocol.SessionConnected, uint64(s.connectedAt.UnixNano()))
 	b.file.Store64(at+protocol.SessionPIDNS, s.pidNS)
+	b.file.Store64(at+sessionInode, s.session.inode)
+	b.file.Store64(at+bellInode, s.bell.inode)
 	b.putText(at+protocol.SessionName, protocol.SessionNameBytes, s.name)
 	b.putText(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes, s.namespace)
 	b.file.Store64(at+protocol.SessionSerial, s.serial)
@@ -190,7 +181,7 @@ func (s *session) event(change func(*pending)) {
 		s.conn.event(change)
 		return
 	}
-	if len(s.missed.trims) < maxTrims {
+	if len(s.missed.trims)+len(s.missed.lanes) < maxTrims {
 		change(&s.missed)
 	}
 }

@@ -14,12 +14,18 @@ import (
 // state is what a broker leaves in its runtime directory for a successor: which
 // instance it was, and which processes have its memory.
 type state struct {
-	Instance string         `json:"instance"`
-	BootID   string         `json:"boot_id"`
-	PID      int            `json:"pid"`
-	Version  string         `json:"version,omitempty"`
-	Socket   string         `json:"socket"`
-	Sessions []stateSession `json:"sessions"`
+	Instance string `json:"instance"`
+	BootID   string `json:"boot_id"`
+	PID      int    `json:"pid"`
+	Version  string `json:"version,omitempty"`
+	PIDNS    uint64 `json:"pid_namespace"`
+	Socket   string `json:"socket"`
+	// MemoryDir is where the shared files are; "": they are memfds.
+	MemoryDir string `json:"memory_dir,omitempty"`
+	// Device and BrokerInode tell the broker file from any other.
+	Device      uint64         `json:"device"`
+	BrokerInode uint64         `json:"broker_inode"`
+	Sessions    []stateSession `json:"sessions"`
 }
 
 type stateSession struct {
@@ -34,7 +40,8 @@ func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, stateName)
 // writeState replaces the state file whole.
 func (b *Broker) writeState() error {
 	st := state{Instance: b.id, BootID: sys.BootID(), PID: processID, Version: b.cfg.Version,
-		Socket: b.cfg.Socket, Sessions: []stateSession{}}
+		PIDNS: sys.PIDNamespace(processID), Socket: b.cfg.Socket, MemoryDir: b.cfg.MemoryDir,
+		Device: b.broker.device, BrokerInode: b.broker.inode, Sessions: []stateSession{}}
 	for _, s := range b.slots {
 		if s != nil {
 			st.Sessions = append(st.Sessions, stateSession{s.slot, s.serial, s.pid, s.start})

@@ -112,7 +112,7 @@ func (b *Broker) counts() (n Counts) {
 			n.Names++
 		}
 	}
-	for _, c := range b.chunkTable {
+	for _, c := range b.chunkOf {
 		if c != nil {
 			n.Chunks++
 			n.Storages += b.heldStorages(c)

@@ -1,43 +1,57 @@
 package broker
 
-// table gives out the numbers of a table's records, the longest free first, so
-// that a number is not reused while somebody may still look at what it was.
+import "slices"
+
+// table gives out the numbers of a table's records. A number given back rests
+// while the next few are given back, so that it is not reused while somebody may
+// still look at what it was; apart from that low numbers are preferred, so that
+// the pages of high ones are never touched.
 type table struct {
-	free []uint32 // a queue: given back ones, oldest at next
-	next uint32   // of those never given out
-	size uint32
-	used map[uint32]struct{}
+	size  uint32
+	spare int      // how many rest
+	next  uint32   // all from here on were never given out
+	free  []uint32 // given back, oldest first
+	taken int
 }
 
-func newTable(size uint32) table { return table{size: size, used: map[uint32]struct{}{}} }
+func newTable(size uint32, spare int) table { return table{size: size, spare: spare} }
 
 // take returns a free number; false when there is none.
 func (t *table) take() (uint32, bool) {
-	for t.next < t.size {
-		n := t.next
-		t.next++
-		if _, taken := t.used[n]; !taken {
-			t.used[n] = struct{}{}
-			return n, true
+	if len(t.free) > t.spare || t.next >= t.size {
+		if len(t.free) == 0 {
+			return 0, false
 		}
+		n := t.free[0]
+		t.free = t.free[1:]
+		t.taken++
+		return n, true
 	}
-	if len(t.free) == 0 {
-		return 0, false
-	}
-	n := t.free[0]
-	t.free = t.free[1:]
-	t.used[n] = struct{}{}
-	return n, true
+	t.next++
+	t.taken++
+	return t.next - 1, true
 }
 
-// claim takes a given number, as a successor does for what it finds.
-func (t *table) claim(n uint32) { t.used[n] = struct{}{} }
+// claim takes a certain free number, as a successor does for what it finds.
+func (t *table) claim(n uint32) {
+	t.taken++
+	if n < t.next {
+		if i := slices.Index(t.free, n); i >= 0 {
+			t.free = slices.Delete(t.free, i, i+1)
+		}
+		return
+	}
+	for ; t.next < n; t.next++ {
+		t.free = append(t.free, t.next)
+	}
+	t.next = n + 1
+}
 
+// give returns a number that was taken.
 func (t *table) give(n uint32) {
-	if _, taken := t.used[n]; taken {
-		delete(t.used, n)
-		t.free = append(t.free, n)
-	}
+	t.taken--
+	t.free = append(t.free, n)
 }
 
-func (t *table) len() int { return len(t.used) }
+// room tells whether n numbers can be taken.
+func (t *table) room(n int) bool { return t.taken+n <= int(t.size) }

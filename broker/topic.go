@@ -87,13 +87,15 @@ func (t *topic) String() string {
 
 // makeTopic makes a topic of which everything but its place is known.
 func (b *Broker) makeTopic(t *topic) error {
-	index, ok := b.freeTopic()
+	index, ok := b.topicTable.take()
 	if !ok {
 		return protocol.Errorf(protocol.CodeTooMany, "close or delete some: baton ls topics lists them",
 			"all %d topics, queues and names of this broker are taken", protocol.MaxTopics)
 	}
+	b.markUsed(topicsUsed, index)
 	t.index, t.id, t.made = index, b.serial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
+	b.zero(topicAt(index)+protocol.TopicID, protocol.TopicRecordSize-protocol.TopicID)
 	t.lanes, t.members = map[uint32]*lane{}, map[*session]*member{}
 	if t.kind != protocol.TopicKindName && t.key.name == "" {
 		var token [16]byte
@@ -102,6 +104,7 @@ func (b *Broker) makeTopic(t *topic) error {
 	}
 	if t.kind == protocol.TopicKindQueue {
 		if _, err := b.makeGroup(t, "queue", false); err != nil {
+			b.topicTable.give(index)
 			return err
 		}
 	}
@@ -113,23 +116,11 @@ func (b *Broker) makeTopic(t *topic) error {
 // enlist makes a topic findable.
 func (b *Broker) enlist(t *topic) {
 	b.topics[t.index] = t
-	b.topicCount++
 	if t.token != "" {
 		b.tokens[t.token] = t
 	} else {
 		b.named[t.key] = t
 	}
-}
-
-func (b *Broker) freeTopic() (uint32, bool) {
-	for range protocol.MaxTopics {
-		i := b.nextTopic
-		b.nextTopic = (b.nextTopic + 1) % protocol.MaxTopics
-		if b.topics[i] == nil {
-			return i, true
-		}
-	}
-	return 0, false
 }
 
 // putTopic writes the head of a new topic's record, the id last. Groups are
@@ -184,7 +175,7 @@ func (b *Broker) changed(t *topic) {
 func (b *Broker) ringAll(t *topic) {
 	shm.Fence()
 	for s := range t.members {
-		s.ringer.Wake() // MODEL wake:death-ring
+		s.wake() // MODEL wake:death-ring
 	}
 }
 
@@ -207,7 +198,7 @@ func (b *Broker) removeTopic(t *topic) {
 	b.zero(at+protocol.TopicID+8, protocol.TopicRecordSize-protocol.TopicID-8)
 	b.changed(t)
 	b.topics[t.index] = nil
-	b.topicCount--
+	b.topicTable.give(t.index)
 	if t.token != "" {
 		delete(b.tokens, t.token)
 	} else {

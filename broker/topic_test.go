@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -267,19 +266,21 @@ func TestClosedTopicRefusesWriters(t *testing.T) {
 	require.NotEqual(t, info.ID, q.open(queueOf("work")).ID, "closed, empty and left by all: the name is free again")
 }
 
-func TestTopicLingersThenGoes(t *testing.T) {
+func TestTopicLingersWithoutAnybody(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
+	info := p.open(topicOf("t"))
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
+	require.Equal(t, info.ID, q.open(topicOf("t")).ID)
+}
+
+func TestTopicGoesAfterItsLinger(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "a")
 	open := topicOf("t")
-	open.Linger = ptr(0.05)
+	open.Linger = ptr(0.01)
 	info := p.open(open)
-	leave := protocol.TopicLeave{TopicRef: ref(info), Role: "open"}
-	p.must(protocol.OpTopicLeave, leave, nil)
-	require.Equal(t, info.ID, q.open(topicOf("t")).ID, "still there while it lingers")
-	time.Sleep(60 * time.Millisecond) // longer than the linger: proves that opening stopped it
-	require.Equal(t, info.ID, p.open(topicOf("t")).ID)
-	p.must(protocol.OpTopicLeave, leave, nil)
-	q.must(protocol.OpTopicLeave, leave, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
 	eventually(t, "the topic goes", func() bool { return b.Status().Counts.Topics == 0 })
 	p.refused(protocol.CodeNotFound, protocol.OpTopicOpen, protocol.TopicOpenRequest{Name: "t", Kind: "topic"})
 }

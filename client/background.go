@@ -81,6 +81,11 @@ func (c *Client) reconnect() bool {
 		cancel()
 		if ctl != nil {
 			c.mu.Lock()
+			if c.closed {
+				c.mu.Unlock()
+				ctl.close()
+				return false
+			}
 			c.ctl = ctl
 			close(c.lost)
 			c.lost = make(chan struct{})

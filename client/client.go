@@ -127,6 +127,14 @@ func isLost(err error) bool {
 	return ok && e.Code == protocol.CodeBrokerLost
 }
 
+// live returns ErrClosed once the client was closed.
+func (c *Client) live() error {
+	if c.hub.ended.Load() {
+		return errClosed("client")
+	}
+	return nil
+}
+
 func errClosed(what string) error {
 	return protocol.Errorf(protocol.CodeClosed, "open a new one", "%s is closed", what)
 }
@@ -166,7 +174,11 @@ func (c *Client) Close() error {
 	_, err := ctl.call(ctx, protocol.OpBye, nil, nil)
 	ctl.close()
 	c.stopBackground()
-	c.hub.wakeAll()
+	c.mu.Lock()
+	close(c.lost) // calls that wait for a broker give up
+	c.lost = make(chan struct{})
+	c.mu.Unlock()
+	c.hub.end()
 	c.closeFiles()
 	if isLost(err) {
 		err = nil // then death of the process, or its descriptor, says the same
@@ -179,7 +191,14 @@ func (c *Client) onEvent(event string, data []byte) {
 	case protocol.EventTrim:
 		var t protocol.TrimEvent
 		if json.Unmarshal(data, &t) == nil {
-			c.post(func() { c.trim(t.Segments) })
+			c.mu.Lock()
+			for _, at := range t.Lanes {
+				c.pages.lanes.give(at)
+			}
+			c.mu.Unlock()
+			if len(t.Segments) > 0 {
+				c.post(func() { c.trim(t.Segments) })
+			}
 		}
 	case protocol.EventCollect:
 		c.post(func() { c.Collect() })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -20,6 +21,7 @@ type hub struct {
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
 	leading bool
+	ended   atomic.Bool // the client was closed
 }
 
 // waiter is one goroutine. look is cheap, makes no call and takes no lock that
@@ -36,12 +38,21 @@ func newHub(p shm.Parking, bell shm.Region) *hub {
 // wakeAll makes everybody look again.
 func (h *hub) wakeAll() { shm.WakeBell(h.bell) }
 
+// end makes every wait, present and future, return at once.
+func (h *hub) end() {
+	h.ended.Store(true)
+	h.wakeAll()
+}
+
 // maxSpin is what a wake costs: spinning longer cannot pay.
 const maxSpin = 50 * time.Microsecond
 
-// wait returns when look says so, or with the context's error. It spins for at
+// wait returns when look says so or the client was closed, or with the context's
+// error. It spins for at
 // most spin, then sleeps; a sleeper looks again at least once a second.
 func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) error {
+	until := look
+	look = func() bool { return until() || h.ended.Load() }
 	if spinUntil(spin, look) {
 		return nil
 	}

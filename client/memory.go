@@ -193,10 +193,11 @@ type laneSpace struct {
 	fd   *sys.FD
 	next uint64
 	free map[uint64][]uint64 // by length
+	used map[uint64]uint64   // length by offset
 }
 
 func newLaneSpace(fd *sys.FD) laneSpace {
-	return laneSpace{fd: fd, next: protocol.SessionLanes, free: map[uint64][]uint64{}}
+	return laneSpace{fd: fd, next: protocol.SessionLanes, free: map[uint64][]uint64{}, used: map[uint64]uint64{}}
 }
 
 // take reserves a range of whole pages that read zero. Callers hold Client.mu.
@@ -214,12 +215,17 @@ func (l *laneSpace) take(bytes uint64) (uint64, error) {
 		l.free[bytes] = append(l.free[bytes], at)
 		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
 	}
+	l.used[at] = bytes
 	return at, nil
 }
 
-// give takes a range back: its pages are released and read zero again.
-func (l *laneSpace) give(at, bytes uint64) {
-	if l.fd.Punch(int64(at), int64(bytes)) == nil {
+// give takes a range back: its pages are released and read zero again. The
+// oldest range is used first, so that a late reader of a lane that has gone
+// finds it empty rather than somebody else's.
+func (l *laneSpace) give(at uint64) {
+	bytes, ok := l.used[at]
+	if ok && l.fd.Punch(int64(at), int64(bytes)) == nil {
+		delete(l.used, at)
 		l.free[bytes] = append(l.free[bytes], at)
 	}
 }

@@ -217,6 +217,33 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 		return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 	}
 	defer func() { <-q.turn }()
+	for {
+		m, err := q.take(ctx)
+		if m != nil || err != nil {
+			return m, q.t.late(ctx, err, protocol.CodeEmpty)
+		}
+		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
+			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		}
+	}
+}
+
+// TryGet takes an item if one is there, else it returns nil. It does not wait
+// for items; ctx bounds what must be asked of the broker, at the first call for
+// one. Other goroutines that are in Get come first.
+func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
+	select {
+	case q.turn <- struct{}{}:
+	default:
+		return nil, nil
+	}
+	defer func() { <-q.turn }()
+	return q.take(ctx)
+}
+
+// take joins the queue's takers at the first call and takes an item if there is
+// one. Callers have the turn.
+func (q *Queue) take(ctx context.Context) (*Message, error) {
 	if q.reader == nil {
 		group := "queue"
 		r, err := newReader(ctx, q.t, StartAll, &group)
@@ -225,15 +252,7 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 		}
 		q.reader = r
 	}
-	for {
-		m, err := q.reader.poll(ctx)
-		if m != nil || err != nil {
-			return m, err
-		}
-		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
-			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
-		}
-	}
+	return q.reader.poll(ctx)
 }
 
 // Len returns how many items wait to be taken.

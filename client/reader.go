@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -76,20 +77,13 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 				continue
 			}
 			r.groupID = g.ID
-			before := t.view.Load()
-			if before == nil {
-				before = &peersView{}
-			}
-			gv, err := t.mapGroup(g, fds)
-			if err != nil {
+			if err := t.keepGroup(g, fds); err != nil {
 				return nil, err
 			}
-			// The file just received serves the view that is built next.
-			with := *before
-			with.groups = append(append([]groupView(nil), before.groups...), gv)
-			t.view.Store(&with)
+			fds = nil
 		}
 	}
+	wire.CloseAll(fds)
 	v, err := t.adopt(ctx, &ok.Peers)
 	if err != nil {
 		return nil, err
@@ -240,6 +234,9 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 	for {
 		if r.closed {
 			return nil, errClosed("reader of " + r.t.title())
+		}
+		if err := r.t.c.live(); err != nil {
+			return nil, err
 		}
 		ended := r.finished() // before the look: what was sent earlier is seen
 		if version := r.t.version(); r.view.version != version {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -158,7 +159,21 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 		v.groups = append(v.groups, gv)
 	}
 	t.view.Store(v)
+	before.closeGone(v)
 	return v, nil
+}
+
+// closeGone closes the descriptors of groups that a newer view has no more. They
+// stay mapped: somebody may be looking at them.
+func (v *peersView) closeGone(now *peersView) {
+	if v == nil {
+		return
+	}
+	for _, g := range v.groups {
+		if !slices.ContainsFunc(now.groups, func(n groupView) bool { return n.fd == g.fd }) {
+			g.fd.Close()
+		}
+	}
 }
 
 func (t *topic) group(ctx context.Context, before *peersView, g protocol.GroupInfo) (groupView, error) {
@@ -187,6 +202,29 @@ func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error)
 		return groupView{}, err
 	}
 	return groupView{GroupInfo: g, file: r, fd: fds[0]}, nil
+}
+
+// keepGroup maps a group's file that came with joining it, for the view that is
+// built next; one that is mapped already stays. Callers hold t.peersMu.
+func (t *topic) keepGroup(g protocol.GroupInfo, fds []*sys.FD) error {
+	before := t.view.Load()
+	if before == nil {
+		before = &peersView{}
+	}
+	for _, known := range before.groups {
+		if known.ID == g.ID {
+			wire.CloseAll(fds)
+			return nil
+		}
+	}
+	gv, err := t.mapGroup(g, fds)
+	if err != nil {
+		return err
+	}
+	with := *before
+	with.groups = append(append([]groupView(nil), before.groups...), gv)
+	t.view.Store(&with)
+	return nil
 }
 
 // groupFiles lists the group files mapped here, for a new broker.
@@ -226,7 +264,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 		}
 	}
 	c.mu.Lock()
-	c.pages.lanes.give(at, bytes)
+	c.pages.lanes.give(at)
 	c.mu.Unlock()
 	return err
 }
@@ -240,22 +278,12 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 		return errClosed("topic " + t.title())
 	}
 	if err := t.startWriting(ctx); err != nil {
-		return err
+		return t.late(ctx, err, protocol.CodeFull)
 	}
 	c, o := t.c, &t.out
-	*o = outgoing{flags: flags, counted: o.counted[:0]}
-	if err := c.compose(o, v, opts); err != nil {
-		return err
-	}
-	view, err := t.current(ctx)
+	view, err := t.compose(ctx, v, flags, opts)
 	if err != nil {
 		return err
-	}
-	if !t.info.Overwrite {
-		t.withdrawLocked(view)
-		if view, err = t.room(ctx, view); err != nil {
-			return err
-		}
 	}
 	words, head, err := c.place(o, t.lane.Room())
 	if err != nil {
@@ -345,30 +373,62 @@ func (t *topic) done(v *peersView, i uint64) bool {
 	return true
 }
 
-// room waits until the next message may take its slot: the one of depth before
-// it is done with by every group. Callers hold t.mu.
-func (t *topic) room(ctx context.Context, v *peersView) (*peersView, error) {
-	depth := uint64(t.info.Depth)
+// compose describes a message in t.out once there is room for it: the one of
+// depth before it must be done with by every group. Callers hold t.mu, which is
+// free for others while this waits.
+func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOption) (*peersView, error) {
+	o, depth := &t.out, uint64(t.info.Depth)
 	for {
-		if t.head+1 <= depth || t.done(v, t.head+1-depth) { // MODEL group:wait-done
-			return v, nil
-		}
 		if t.isClosed() {
 			return nil, errClosed("topic " + t.title())
 		}
-		// Not the view's version: while the broker is away that may lag behind.
-		version, epoch := t.version(), t.c.epoch.Load()
-		err := t.c.hub.wait(ctx, t.spin.budget(), func() bool {
-			return t.done(v, t.head+1-depth) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
-		})
-		if err != nil {
-			return nil, t.timeout(ctx, protocol.CodeFull, "no room for another message")
+		*o = outgoing{flags: flags, counted: o.counted[:0]}
+		if err := t.c.compose(o, v, opts); err != nil {
+			return nil, err
 		}
-		t.spin.arrived(sys.Monotonic())
-		if v, err = t.current(ctx); err != nil {
+		view, err := t.current(ctx)
+		if err != nil {
+			return nil, t.late(ctx, err, protocol.CodeFull)
+		}
+		if t.info.Overwrite {
+			return view, nil
+		}
+		t.withdrawLocked(view)
+		if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
+			return view, nil
+		}
+		if err := t.awaitRoom(ctx, view, t.head+1-depth); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// awaitRoom waits, without t.mu, until message i may be done with.
+func (t *topic) awaitRoom(ctx context.Context, v *peersView, i uint64) error {
+	// Not the view's version: while the broker is away that may lag behind.
+	version, epoch, spin := t.version(), t.c.epoch.Load(), t.spin.budget()
+	t.mu.Unlock()
+	err := t.c.hub.wait(ctx, spin, func() bool {
+		return t.done(v, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
+	})
+	t.mu.Lock()
+	t.spin.arrived(sys.Monotonic())
+	if err != nil {
+		return t.timeout(ctx, protocol.CodeFull, "no room for another message")
+	}
+	return t.c.live()
+}
+
+// late gives a request that the broker did not answer before the deadline of ctx
+// the code of the wait that it was part of.
+func (t *topic) late(ctx context.Context, err error, code protocol.Code) error {
+	if protocolCode(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
+		return err
+	}
+	if code == protocol.CodeFull && t.info.Overwrite {
+		return err
+	}
+	return protocol.Errorf(code, "wait longer", "%s: %w", t.title(), err)
 }
 
 // timeout describes a wait that ended without what it waited for.
@@ -447,6 +507,7 @@ func (t *topic) close(ctx context.Context) error {
 	if first == nil {
 		first = err
 	}
+	t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
 	return first
 }
 

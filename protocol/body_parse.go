@@ -6,45 +6,24 @@ import (
 	"unicode/utf8"
 )
 
-// parsedOne holds a body of one tensor of few dimensions, the common message,
-// so that looking at it costs one allocation.
-type parsedOne struct {
+// BodyParser reads one body after the other into the same memory, for a loop
+// that is done with one before it looks at the next, or as part of what a
+// message is kept in. It has room for a body of one tensor of few dimensions,
+// the common message, which then costs no allocation. The zero value is ready.
+// Not for concurrent use, and not to be copied once used.
+type BodyParser struct {
 	body   Body
+	dims   []int64
 	tensor [1]Tensor
-	dims   [oneDims]int64
+	few    [8]int64
 }
-
-const oneDims = 8
 
 // ParseBody reads the wire form. src must be the body alone, and a private copy:
 // not memory that its sender can still write. Tree and Meta alias it. Lengths,
 // counts, flags, reserved bytes and padding are checked, so that a body has one
 // form only; types, devices, and views against storages are not (see Tensor),
 // nor the number of Refs (see CheckRefs). Errors have CodeProtocol.
-func ParseBody(src []byte) (*Body, error) {
-	h, err := checkBody(src)
-	if err != nil {
-		return nil, err
-	}
-	if h.count == 1 && h.dims <= oneDims {
-		one := new(parsedOne)
-		one.body.Tensors = one.tensor[:]
-		h.fill(&one.body, one.dims[:], src)
-		return &one.body, nil
-	}
-	b := &Body{Tensors: make([]Tensor, h.count)}
-	h.fill(b, make([]int64, h.dims), src)
-	return b, nil
-}
-
-// BodyParser reads one body after the other into the same memory, for a loop
-// that is done with one before it looks at the next. The zero value is ready.
-// Not for concurrent use.
-type BodyParser struct {
-	body    Body
-	tensors []Tensor
-	dims    []int64
-}
+func ParseBody(src []byte) (*Body, error) { return new(BodyParser).Parse(src) }
 
 // Parse is ParseBody; what it returns holds until the next call.
 func (p *BodyParser) Parse(src []byte) (*Body, error) {
@@ -52,9 +31,11 @@ func (p *BodyParser) Parse(src []byte) (*Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.tensors = slices.Grow(p.tensors[:0], h.count)[:h.count]
+	if p.dims == nil {
+		p.body.Tensors, p.dims = p.tensor[:], p.few[:]
+	}
 	p.dims = slices.Grow(p.dims[:0], h.dims)[:h.dims]
-	p.body = Body{Tensors: p.tensors}
+	p.body = Body{Tensors: slices.Grow(p.body.Tensors[:0], h.count)[:h.count]}
 	h.fill(&p.body, p.dims, src)
 	return &p.body, nil
 }

@@ -160,8 +160,13 @@ func TestParseBodyRefusesLengthsThatOverflow(t *testing.T) {
 		_, err = protocol.ParseBody(wire)
 		assert.ErrorIs(t, err, protocol.ErrProtocol, "at %d", at)
 	}
-	_, err := protocol.ParseBody(make([]byte, protocol.MaxBody+1))
+	long := make([]byte, protocol.MaxBody+1)
+	binary.LittleEndian.PutUint32(long[protocol.BodyTree:], protocol.MaxBody+1-protocol.BodySize)
+	_, err := protocol.ParseBody(long)
 	assert.ErrorIs(t, err, protocol.ErrProtocol)
+	binary.LittleEndian.PutUint32(long[protocol.BodyTree:], protocol.MaxBody-protocol.BodySize)
+	_, err = protocol.ParseBody(long[:protocol.MaxBody])
+	assert.NoError(t, err)
 }
 
 func TestCheckRefsRefusesStorageThatTheMessageDoesNotName(t *testing.T) {
@@ -229,6 +234,12 @@ func TestSpillRefusesTooMuch(t *testing.T) {
 	assert.ErrorIs(t, err, protocol.ErrInvalid)
 	_, err = protocol.AppendSpill(nil, nil, make([]byte, protocol.MaxBody+1))
 	assert.ErrorIs(t, err, protocol.ErrInvalid)
+
+	long := make([]byte, protocol.SpillSize+protocol.MaxBody+1)
+	binary.LittleEndian.PutUint64(long, protocol.SpillMagic)
+	binary.LittleEndian.PutUint32(long[protocol.SpillBody:], protocol.MaxBody+1)
+	_, _, err = protocol.ParseSpill(long)
+	assert.ErrorIs(t, err, protocol.ErrProtocol)
 
 	wire, err := protocol.AppendSpill(nil, nil, []byte("x"))
 	require.NoError(t, err)

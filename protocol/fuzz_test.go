@@ -15,6 +15,8 @@ import (
 )
 
 // seeds adds the golden vectors of a kind: good ones, and those to be refused.
+// The long ones are left to TestVectors: making variants of them shorter would
+// take the fuzzer's time.
 func seeds(f *testing.F, kind string, good ...string) {
 	f.Helper()
 	read := func(path string, to any) {
@@ -31,7 +33,7 @@ func seeds(f *testing.F, kind string, good ...string) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(append(b, make([]byte, max(0, bytes-len(b)))...))
+		addShort(f, append(b, make([]byte, max(0, bytes-len(b)))...))
 	}
 	for _, name := range good {
 		if strings.HasPrefix(name, "structs/") {
@@ -46,7 +48,7 @@ func seeds(f *testing.F, kind string, good ...string) {
 		read(name, &file)
 		for _, c := range file.Cases {
 			for _, text := range append(c.Same, c.Text) {
-				f.Add([]byte(text))
+				addShort(f, []byte(text))
 			}
 		}
 	}
@@ -54,10 +56,16 @@ func seeds(f *testing.F, kind string, good ...string) {
 	read("reject/"+kind+".json", &file)
 	for _, c := range file.Cases {
 		if c.Text != nil {
-			f.Add([]byte(*c.Text))
+			addShort(f, []byte(*c.Text))
 		} else {
 			add(*c.Hex, c.Bytes)
 		}
+	}
+}
+
+func addShort(f *testing.F, b []byte) {
+	if len(b) <= 2048 {
+		f.Add(b)
 	}
 }
 

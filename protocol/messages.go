@@ -366,10 +366,12 @@ type LeaseRef struct {
 	Lease uint64 `json:"lease"`
 }
 
-// TrimEvent lists segments that are gone.
+// TrimEvent lists segments that are gone, and the offsets of lanes in the own
+// session file that nobody reads any more.
 type TrimEvent struct {
 	Event    string       `json:"event"`
-	Segments []SegmentRef `json:"segments"`
+	Segments []SegmentRef `json:"segments,omitempty"`
+	Lanes    []uint64     `json:"lanes,omitempty"`
 }
 
 // SegmentRef names a segment.

@@ -79,7 +79,7 @@ func (d *treeDecoder) number() (any, error) {
 		return d.r.integer()
 	}
 	f, err := strconv.ParseFloat(literal, 64)
-	if err != nil || math.IsInf(f, 0) {
+	if err != nil { // out of range
 		return nil, d.r.fail("%s is no float of 64 bits", shortened(literal))
 	}
 	return f, nil

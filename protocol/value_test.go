@@ -185,17 +185,19 @@ func TestValueDecodesToWhatWasEncoded(t *testing.T) {
 }
 
 func TestEncodeTreeGivesEqualBytesForEqualMaps(t *testing.T) {
-	m := map[string]any{"n": 1}
+	flat, mixed := map[string]any{}, map[string]any{"$": 1}
 	for i := range 50 {
-		m[fmt.Sprint("key", i)] = leaf{i}
+		flat[fmt.Sprint("key", i)], mixed[fmt.Sprint("key", i)] = leaf{i}, leaf{i}
 	}
-	tree, tensors, err := protocol.EncodeTree(m, isLeaf)
-	require.NoError(t, err)
-	for range 20 {
-		again, others, err := protocol.EncodeTree(m, isLeaf)
+	for _, m := range []any{flat, mixed, []any{flat}, protocol.Dataclass{Type: "m:C", Value: flat}} {
+		tree, tensors, err := protocol.EncodeTree(m, isLeaf)
 		require.NoError(t, err)
-		require.Equal(t, tree, again)
-		require.Equal(t, tensors, others)
+		for range 20 {
+			again, others, err := protocol.EncodeTree(m, isLeaf)
+			require.NoError(t, err)
+			require.Equal(t, tree, again)
+			require.Equal(t, tensors, others)
+		}
 	}
 }
 
@@ -266,6 +268,8 @@ func TestEncodeTreeRefusesTooManyTensors(t *testing.T) {
 	}
 	_, _, err := protocol.EncodeTree(v, isLeaf)
 	assert.ErrorIs(t, err, protocol.ErrInvalid)
+	_, _, err = protocol.EncodeTree(map[string]any{strings.Repeat("x", 60000): v[1:2000]}, isLeaf)
+	assert.ErrorContains(t, err, "makes the description longer", "each name has the long key")
 	_, tensors, err := protocol.EncodeTree(v[1:], isLeaf)
 	require.NoError(t, err)
 	assert.Len(t, tensors, protocol.MaxTensors)

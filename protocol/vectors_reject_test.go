@@ -121,14 +121,17 @@ func rejectBodies(t *testing.T, f *rejectFile) {
 		c.change(damaged)
 		f.hex(c.name, damaged)
 	}
-	long := exampleTensors()["most"]
-	long.Shape, long.Strides = append([]int64{}, long.Shape...), append([]int64{}, long.Strides...)
-	wire = appendBody(t, &protocol.Body{Tensors: []protocol.Tensor{long}})
-	// 65 dimensions whose sizes all agree with one another.
-	grown := append(append([]byte(nil), wire...), make([]byte, 16)...)
+	// A name past the table, and a size to match.
+	past := appendBody(t, &protocol.Body{Tensors: []protocol.Tensor{{Shape: []int64{1}}}})
+	put16(desc+protocol.DescName, 64)(past)
+	put16(desc+protocol.DescSize, protocol.DescShape+8+64)(past)
+	f.hex("name past the table, size to match", past)
+	// 65 dimensions where all sizes agree with one another.
+	shape := make([]int64, protocol.MaxNdim)
+	grown := append(appendBody(t, &protocol.Body{Tensors: []protocol.Tensor{{Shape: shape}}}), make([]byte, 8)...)
 	put32(protocol.BodyTable, uint32(len(grown)-protocol.BodySize))(grown)
 	put16(desc+protocol.DescSize, uint16(len(grown)-protocol.BodySize))(grown)
-	put16(desc+protocol.DescNdim, 65)(grown)
+	put16(desc+protocol.DescNdim, protocol.MaxNdim+1)(grown)
 	f.hex("65 dimensions, sizes to match", grown)
 }
 
@@ -362,6 +365,7 @@ func rejectTrees(t *testing.T, f *rejectFile) {
 		f.text(c[0], c[1])
 	}
 	f.hex("text that is not UTF-8", []byte("\"\xff\""))
+	f.hex("control character after an escape", []byte("\"\\n\x01\""))
 	f.hex("escaped text that is not UTF-8", []byte("\"\\n\xff\""))
 	for _, names := range [][]string{{"", ""}, {"a", ""}, {"a", "a"}, {"a/b", "a~1b"}, {"a~"}, {"a~2"}} {
 		f.text(fmt.Sprintf("no tree, tensors named %q", names), "")

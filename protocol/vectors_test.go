@@ -78,11 +78,11 @@ func writeVectors(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// vectorNames lists the files that there are.
+// vectorNames lists the vectors that there are.
 func vectorNames(t *testing.T) []string {
 	var out []string
 	err := fs.WalkDir(os.DirFS("."), vectorsDir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		if err == nil && !d.IsDir() && filepath.Ext(path) == ".json" {
 			out = append(out, strings.TrimPrefix(path, vectorsDir+"/"))
 		}
 		return err

@@ -131,8 +131,9 @@ func (n *names) read(ctx context.Context, ns string, stream jetstream.Stream) (m
 	}
 }
 
-// compare looks at the bucket and marks what must be written or removed.
-func (n *names) compare(ctx context.Context, s *space) error {
+// compare looks at the bucket, for all who had asked by then, and marks what must be
+// written or removed.
+func (n *names) compare(ctx context.Context, s *space, asked uint64) error {
 	stream, made, err := n.open(ctx, s.ns)
 	if err != nil {
 		return err
@@ -146,6 +147,7 @@ func (n *names) compare(ctx context.Context, s *space) error {
 	info := stream.CachedInfo()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	s.looked = asked
 	s.markers = info.Config.AllowMsgTTL
 	if !s.created.Equal(info.Created) {
 		s.created = info.Created

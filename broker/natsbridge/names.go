@@ -56,7 +56,8 @@ type space struct {
 	ns      string
 	keys    map[string]*key
 	dirty   map[string]struct{} // keys whose bucket entry differs or may differ
-	synced  bool                // the bucket was looked at since it may have changed
+	asked   uint64              // grows when the bucket may have changed under us
+	looked  uint64              // asked as of the last look at the bucket
 	created time.Time           // of the bucket that the sequences belong to
 	markers bool                // its purge markers may have a time to live
 }
@@ -112,7 +113,7 @@ func (n *names) set(ns, name string, revision uint64, value []byte) error {
 	}
 	s := n.spaces[ns]
 	if s == nil {
-		s = &space{ns: ns, keys: map[string]*key{}, dirty: map[string]struct{}{}}
+		s = &space{ns: ns, keys: map[string]*key{}, dirty: map[string]struct{}{}, asked: 1}
 		n.spaces[ns] = s
 	}
 	k := s.keys[name]
@@ -170,7 +171,7 @@ func (n *names) look(stream string) {
 	defer n.mu.Unlock()
 	for _, s := range n.spaces {
 		if stream == "" || stream == streamName(s.ns) {
-			s.synced = false
+			s.asked++
 		}
 	}
 	n.kick()
@@ -245,28 +246,34 @@ func (n *names) busy() []*space {
 	defer n.mu.Unlock()
 	var out []*space
 	for _, s := range n.spaces {
-		if len(s.keys) > 0 && (len(s.dirty) > 0 || !s.synced) {
+		if s.behind() {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
+// behind tells whether the bucket differs or may differ from what is wanted. One
+// that holds nothing of ours need not be looked at.
+func (s *space) behind() bool {
+	return len(s.keys) > 0 && (len(s.dirty) > 0 || s.looked != s.asked)
+}
+
 // visit brings one bucket nearer to what is wanted.
 func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 	n.mu.Lock()
-	synced := s.synced
-	s.synced = true // a call of look from now on is not lost
+	asked := s.asked
+	look := s.looked != asked
 	n.mu.Unlock()
-	if !synced {
-		err = n.compare(ctx, s)
+	if look {
+		if err := n.compare(ctx, s, asked); err != nil {
+			return false, err
+		}
 	}
-	if err == nil {
-		more, err = n.write(ctx, s)
-	}
-	if err != nil && (!synced || lostBucket(err)) {
+	more, err = n.write(ctx, s)
+	if err != nil && lostBucket(err) {
 		n.mu.Lock()
-		s.synced = false
+		s.asked++
 		n.mu.Unlock()
 	}
 	return more, err

@@ -79,7 +79,7 @@ func (n *names) status(connected bool) NamesStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := NamesStatus{State: NamesUnused, Buckets: len(n.spaces), Rejected: n.rejected, Error: n.err}
-	synced := true
+	behind := false
 	for _, s := range n.spaces {
 		for _, k := range s.keys {
 			if !k.deleted {
@@ -87,13 +87,13 @@ func (n *names) status(connected bool) NamesStatus {
 			}
 		}
 		out.Pending += len(s.dirty)
-		synced = synced && (s.synced || len(s.keys) == 0)
+		behind = behind || s.behind()
 	}
 	switch {
 	case out.Buckets == 0:
 	case connected && n.err != "":
 		out.State = NamesUnavailable
-	case !connected || out.Pending > 0 || !synced:
+	case !connected || behind:
 		out.State = NamesBehind
 	default:
 		out.State = NamesMirrored

@@ -57,9 +57,11 @@ type clientFlags struct {
 	address   string
 	namespace string
 	timeout   time.Duration
+	name      string // of the session, as listings show it
 }
 
 func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
+	f.name = "baton " + cmd.Name()
 	fl := cmd.Flags()
 	fl.StringVar(&f.address, "address", "", "broker to use, `unix:/path` or /path; default $BATON_ADDRESS, else this user's broker")
 	fl.StringVar(&f.namespace, "namespace", "", "namespace of names and topics; default $BATON_NAMESPACE, else default")
@@ -76,7 +78,7 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	if f.timeout < 0 {
 		return nil, badUsage("--timeout %s is negative", f.timeout)
 	}
-	opts := []client.Option{client.WithName("baton"), client.WithStart(start)}
+	opts := []client.Option{client.WithName(f.name), client.WithStart(start)}
 	if f.namespace != "" {
 		if err := protocol.CheckNamespace(f.namespace); err != nil {
 			return nil, &usage{cause: err}

@@ -76,9 +76,9 @@ first use, or you run it yourself: baton serve. The other commands look at what
 is there and carry tensors in and out.
 
 ` + exitHelp,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		Version:           version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version,
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)

@@ -51,6 +51,6 @@
 //
 // # Death
 //
-// When Run's process is killed the kernel kills the roles and ends the broker,
-// which removes its files; an empty directory may stay behind.
+// When Run's process is killed the kernel kills the roles and ends the broker. A
+// directory with a few small files stays behind, which the next run removes.
 package demo

@@ -15,6 +15,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -27,7 +28,8 @@ const (
 
 // private is a broker of our own: its directory, its process and our session.
 type private struct {
-	dir string
+	dir  string
+	lock *sys.FD
 	*children
 	broker *child
 	c      *client.Client
@@ -40,13 +42,19 @@ type private struct {
 func openPrivate(ctx context.Context, o Options) (*private, error) {
 	p := &private{}
 	var err error
-	if p.dir, err = os.MkdirTemp("", "baton-demo-"); err != nil { // 0700
-		return p, fmt.Errorf("make a runtime directory: %w", err)
+	if p.dir, p.lock, err = makeDir(os.TempDir()); err != nil {
+		return p, err
 	}
+	// A file, not a pipe: the broker ends in good order even when we are killed.
+	log, err := os.Create(filepath.Join(p.dir, logFile))
+	if err != nil {
+		return p, fmt.Errorf("make the broker's log: %w", err)
+	}
+	defer log.Close()
 	socket := filepath.Join(p.dir, "broker.sock")
 	p.children = &children{binary: o.Binary, env: environment(socket), events: make(chan event)}
 	// No configuration file: the user's may join a NATS of his own.
-	p.broker, err = p.start("broker", syscall.SIGTERM, "serve", "--config", os.DevNull, "--address", socket,
+	p.broker, err = p.start("broker", log, syscall.SIGTERM, "serve", "--config", os.DevNull, "--address", socket,
 		"--runtime-dir", p.dir, "--memory", o.BrokerMemory, "--log-level", "warn")
 	if err != nil {
 		return p, err
@@ -67,12 +75,17 @@ func openPrivate(ctx context.Context, o Options) (*private, error) {
 	if err != nil {
 		select {
 		case <-p.broker.ended:
-			return p, p.broker.failure()
+			return p, p.brokerFailure()
 		default:
 			return p, err
 		}
 	}
 	return p, nil
+}
+
+// brokerFailure tells what the broker that has ended said last.
+func (p *private) brokerFailure() error {
+	return fmt.Errorf("%w\n%s", p.broker.failure(), logTail(p.dir))
 }
 
 // subscribe counts tuples as any NATS client can.
@@ -153,5 +166,6 @@ func (p *private) close() {
 	}
 	if p.dir != "" {
 		os.RemoveAll(p.dir)
+		p.lock.Close()
 	}
 }

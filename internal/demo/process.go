@@ -57,9 +57,14 @@ func environment(socket string) []string {
 // thread as long as the child lives, because end is what the kernel sends the
 // child when that thread ends. A child has a process group of its own: Ctrl-C
 // reaches Run alone, which then ends all in good order.
-func (k *children) start(name string, end syscall.Signal, args ...string) (*child, error) {
+//
+// What it writes on standard error goes to log; nil: its end is kept for failure.
+func (k *children) start(name string, log *os.File, end syscall.Signal, args ...string) (*child, error) {
 	c := &child{name: name, cmd: exec.Command(k.binary, args...), log: &tail{}, ended: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stderr = k.env, c.log
+	if log != nil {
+		c.cmd.Stderr = log
+	}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 	out, err := c.cmd.StdoutPipe()
 	if err == nil {

@@ -157,7 +157,7 @@ func (r *run) role(name string, number int) (*child, error) {
 		title += " " + strconv.Itoa(number)
 	}
 	r.running++
-	return r.start(title, syscall.SIGKILL, RoleCommand, name, string(plan))
+	return r.start(title, nil, syscall.SIGKILL, RoleCommand, name, string(plan))
 }
 
 // follow reads the progress that workers send, until ctx ends.
@@ -236,7 +236,7 @@ func (r *run) handle(e event) error {
 // ended takes note of a child's end. Only one worker may end other than well.
 func (r *run) ended(c *child) error {
 	if c == r.broker {
-		return c.failure()
+		return r.brokerFailure()
 	}
 	_, finished := r.totals[c]
 	if c == r.workers[maker] && r.killing && !finished {

@@ -30,6 +30,11 @@ impl Region {
         off <= self.size && n <= self.size - off
     }
 
+    /// Touches all pages of the mapping for writing; see [`Mapping::populate`].
+    pub(crate) fn populate(&self) -> crate::error::Result<()> {
+        self.map.populate()
+    }
+
     /// Views `n` bytes at `off`, which the caller has checked.
     pub(crate) fn sub(&self, off: u64, n: u64) -> Region {
         self.check(off, n, 8);

@@ -113,8 +113,8 @@ func checkURLs(list string) error {
 	return nil
 }
 
-// hideUserInfo takes credentials out of NATS addresses.
-func hideUserInfo(list string) string {
+// HideSecrets takes credentials out of NATS addresses.
+func HideSecrets(list string) string {
 	parts := strings.Split(list, ",")
 	for i, p := range parts {
 		if at := strings.LastIndexByte(p, '@'); at >= 0 {

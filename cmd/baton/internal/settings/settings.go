@@ -134,7 +134,7 @@ func (s *Settings) Lines() []Line {
 		case name == "nats-password" && value != "":
 			value = "(hidden)"
 		case name == "nats":
-			value = hideUserInfo(value)
+			value = HideSecrets(value)
 		}
 		out = append(out, Line{name, value, s.Source(name)})
 	}

@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/baton-ipc/baton/client"
+)
+
+// served is a broker of this package's own, in a runtime directory of its own.
+type served struct {
+	dir    string // XDG_RUNTIME_DIR of the broker
+	cmd    *exec.Cmd
+	errOut bytes.Buffer
+	ended  chan struct{}
+}
+
+// serve starts `baton serve` on any of our CPUs and waits until it answers.
+func serve(ctx context.Context, binary string) (*served, error) {
+	dir, err := os.MkdirTemp("", "baton-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a runtime directory: %w", err)
+	}
+	b := &served{dir: dir, cmd: exec.Command(binary, "serve"), ended: make(chan struct{})}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "BATON_") && !strings.HasPrefix(v, "XDG_RUNTIME_DIR=") {
+			b.cmd.Env = append(b.cmd.Env, v)
+		}
+	}
+	b.cmd.Env = append(b.cmd.Env, "XDG_RUNTIME_DIR="+dir)
+	b.cmd.Stdout, b.cmd.Stderr = &b.errOut, &b.errOut
+	if err := b.cmd.Start(); err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("start %s serve: %w", binary, err)
+	}
+	go func() {
+		b.cmd.Wait()
+		close(b.ended)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	answers := make(chan error, 1)
+	go func() {
+		c, err := b.connect(ctx)
+		if err == nil {
+			err = c.Close()
+		}
+		answers <- err
+	}()
+	select {
+	case err = <-answers:
+	case <-b.ended:
+		cancel()
+		<-answers
+		err = fmt.Errorf("it ended at once: %s", strings.TrimSpace(b.errOut.String()))
+	}
+	if err != nil {
+		b.stop()
+		return nil, fmt.Errorf("%s serve: %w", binary, err)
+	}
+	return b, nil
+}
+
+// runtimeDir is where the broker keeps its socket and how to reach its NATS.
+func (b *served) runtimeDir() string { return filepath.Join(b.dir, "baton") }
+
+func (b *served) socket() string { return filepath.Join(b.runtimeDir(), "broker.sock") }
+
+func (b *served) pid() int { return b.cmd.Process.Pid }
+
+func (b *served) connect(ctx context.Context) (*client.Client, error) {
+	return connect(ctx, b.socket(), "bench")
+}
+
+// stop ends the broker and removes what it left.
+func (b *served) stop() {
+	b.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-b.ended:
+	case <-time.After(10 * time.Second):
+		b.cmd.Process.Kill()
+		<-b.ended
+	}
+	os.RemoveAll(b.dir)
+}
+
+func connect(ctx context.Context, socket, name string) (*client.Client, error) {
+	return client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName(name))
+}

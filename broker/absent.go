@@ -1,0 +1,209 @@
+package broker
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// After a takeover some sessions may still be absent: stopped processes, say.
+// They keep all they have. Files that only they can hand over are missing until
+// they are back; what depends on them waits, and counts as held.
+
+// absentees counts the sessions that are not back yet.
+func (b *Broker) absentees() (n int) {
+	for _, s := range b.slots {
+		if s != nil && s.absent {
+			n++
+		}
+	}
+	return n
+}
+
+// install uses a file that was missing. It takes ownership of fd.
+func (b *Broker) install(k fileKey, fd *sys.FD) {
+	switch k.role {
+	case protocol.RestoreSession, protocol.RestoreBell:
+		if p := b.pages[k.serial]; p != nil {
+			b.installPages(p, k, fd)
+			return
+		}
+	case protocol.RestoreSegment:
+		for _, g := range b.segments {
+			if g != nil && g.serial == k.serial && g.view == nil {
+				if view, err := shm.NewSegment(g.index, g.serial, g.bytes, fd, true); err == nil {
+					g.view = view
+					delete(b.missing, k)
+				}
+				return
+			}
+		}
+	case protocol.RestoreGroup:
+		for _, t := range b.topics {
+			for i := 0; t != nil && i < len(t.groups); i++ {
+				if g := t.groups[i]; g != nil && g.id == k.serial && !g.file.region.Valid() {
+					b.installGroup(g, k, fd)
+					return
+				}
+			}
+		}
+	}
+	fd.Close()
+}
+
+func (b *Broker) installPages(p *pages, k fileKey, fd *sys.FD) {
+	role, bytes, to := uint32(protocol.RoleSession), uint64(protocol.SessionBytes), &p.session
+	if k.role == protocol.RestoreBell {
+		role, bytes, to = protocol.RoleBell, protocol.BellBytes, &p.bell
+	}
+	if to.region.Valid() {
+		fd.Close()
+		return
+	}
+	m, err := b.adoptFile(k, fd, role, bytes)
+	if err != nil {
+		b.log.Error("a file of the former broker cannot be used", "role", k.role, "serial", k.serial, "error", err)
+		return
+	}
+	*to = m
+	b.view(p)
+	for l := range p.lanes {
+		if b.viewLane(l) == nil {
+			b.promise(l)
+		}
+	}
+	b.careSoon()
+}
+
+// promise begins a group's promise in a lane whose head could not be read when
+// the group was made.
+func (b *Broker) promise(l *lane) {
+	for _, g := range l.topic.groups {
+		if g == nil {
+			continue
+		}
+		if a, ok := g.area(l.number); ok && a.Start() == protocol.NoStart {
+			a.SetStart(min(l.view.Head(), 1<<52-2) + 1)
+		}
+	}
+	b.changed(l.topic)
+}
+
+func (b *Broker) installGroup(g *group, k fileKey, fd *sys.FD) {
+	m, err := b.adoptFile(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
+	if err != nil {
+		b.log.Error("a file of the former broker cannot be used", "role", k.role, "serial", k.serial, "error", err)
+		return
+	}
+	g.file = m
+	for n := range g.topic.lanes {
+		if a, ok := g.area(n); ok {
+			a.Rewind(1) // MODEL group:restart-hint
+		}
+	}
+	b.changed(g.topic)
+}
+
+// settle gives up what is still missing when nobody is left who could hand it
+// over: then nobody has it mapped, so nobody can hold anything of it.
+func (b *Broker) settle() {
+	if b.missing == nil || b.absentees() > 0 {
+		return
+	}
+	b.missing = nil
+	for _, t := range b.topics {
+		for i := 0; t != nil && i < len(t.groups); i++ {
+			if g := t.groups[i]; g != nil && !g.file.region.Valid() {
+				b.remakeGroup(g)
+			}
+		}
+	}
+	gone := map[*segment]bool{}
+	for _, g := range b.segments {
+		if g != nil && (g.view == nil || !g.owner.there()) {
+			gone[g] = true
+		}
+	}
+	b.letGo(gone)
+	for g := range gone {
+		b.log.Warn("a segment was handed over by nobody: its tensors are gone", "segment", g.index, "owner", g.owner.name)
+		b.freeSegmentNow(g)
+	}
+	for _, p := range slices.Collect(maps.Values(b.pages)) {
+		if p != b.own && p.there() && !p.bell.region.Valid() {
+			if m, err := b.newFile(protocol.RoleBell, protocol.RestoreBell, p.serial, p.slot, protocol.BellBytes); err == nil {
+				p.bell = m
+				b.view(p)
+			}
+		}
+		b.dropRemains(p)
+	}
+}
+
+// remakeGroup makes the claims of a group anew. None of its members is left, or
+// it would have handed them over; what is still in the lanes is open again.
+func (b *Broker) remakeGroup(g *group) {
+	m, err := b.newFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(g.topic.slots))
+	if err != nil {
+		b.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
+		return
+	}
+	g.file = m
+	for n := range g.topic.lanes {
+		if err := g.reset(g.topic, n, 1); err != nil {
+			b.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
+		}
+	}
+	b.putGroup(g)
+	b.changed(g.topic)
+}
+
+// letGo un-names everything of the broker's that lies in segments that are gone.
+func (b *Broker) letGo(gone map[*segment]bool) {
+	if len(gone) == 0 {
+		return
+	}
+	lost := func(index uint32) bool {
+		c := b.chunkOf[index/protocol.ChunkIndices]
+		return c != nil && gone[c.segment]
+	}
+	for _, t := range b.topics {
+		if t == nil {
+			continue
+		}
+		if t.name != nil && t.name.set && slices.ContainsFunc(t.name.indices, lost) {
+			b.unset(t)
+			continue
+		}
+		for _, l := range slices.Collect(maps.Values(t.lanes)) {
+			for i, indices := range l.kept {
+				if slices.ContainsFunc(indices, lost) {
+					b.retire(l, i)
+				}
+			}
+			if l.state == protocol.LaneAdopted && len(l.kept) == 0 {
+				b.dropLane(l)
+				b.changed(t)
+			}
+		}
+	}
+	for _, l := range b.leases {
+		if slices.ContainsFunc(l.refs, func(r protocol.Ref) bool { return lost(r.Index) }) {
+			b.endLease(l)
+		}
+	}
+}
+
+// keepsNames tells whether the shared files are of use after a clean end: names
+// stand in files, or clients still work with theirs.
+func (b *Broker) keepsNames() bool {
+	for _, t := range b.topics {
+		if t != nil && t.name != nil && t.name.set {
+			return true
+		}
+	}
+	return b.liveSessions() > 0
+}

@@ -1,0 +1,115 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() {
+	// lender leases a storage for its life, once, and for an hour, and stays.
+	parts["lender"] = func(c *played) {
+		p := connect(c, c.socket, "lender")
+		s := p.alloc(4096)
+		var ids []uint64
+		for _, r := range []protocol.LeaseRequest{{}, {Once: true}, {Seconds: ptr(3600.0)}} {
+			r.Refs = []protocol.StorageRef{s.ref()}
+			var reply protocol.LeaseReply
+			p.must(protocol.OpLease, r, &reply)
+			ids = append(ids, reply.Lease)
+		}
+		p.row.Drop(s.Index)
+		c.tell(struct {
+			Ref    protocol.StorageRef
+			Leases []uint64
+		}{s.ref(), ids})
+		c.hear()
+	}
+}
+
+func TestLeaseHoldsUntilItExpires(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "a")
+	s := p.alloc(4096)
+	s2 := p.second(s, 1, 0, 4096)
+	var r protocol.LeaseReply
+	p.must(protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref(), s2.ref(), s.ref()}, Seconds: ptr(0.02)}, &r)
+	require.NotZero(t, r.Lease)
+	require.Less(t, r.Lease, uint64(1)<<53)
+	require.InDelta(t, 0.02, r.ExpiresIn, 0.001)
+	eventually(t, "it expires", func() bool { return b.Status().Counts.Leases == 0 })
+	require.Zero(t, p.count(s.ref()))
+	require.Zero(t, p.count(s2.ref()))
+	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: r.Lease})
+}
+
+func TestLeaseClaimedOnceIsOver(t *testing.T) {
+	b := serve(t, nil)
+	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
+	s := p.alloc(4096)
+	var r protocol.LeaseReply
+	p.must(protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}, Once: true}, &r)
+	require.Zero(t, r.ExpiresIn)
+	require.EqualValues(t, 1, p.count(s.ref()))
+	q.must(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: r.Lease}, nil)
+	require.Zero(t, p.count(s.ref()))
+	q.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: r.Lease})
+
+	p.must(protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}, Seconds: ptr(60.0)}, &r)
+	q.must(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: r.Lease}, nil)
+	require.EqualValues(t, 1, p.count(s.ref()), "a timed lease may be claimed again")
+	q.refused(protocol.CodePermission, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: r.Lease})
+	p.must(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: r.Lease}, nil)
+	require.Zero(t, p.count(s.ref()))
+	require.Zero(t, b.Status().Counts.Leases)
+}
+
+func TestTimedLeaseOutlivesItsSessionAndOthersEndWithIt(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "observer")
+	c := start(t, b.socket, "lender")
+	var lent struct {
+		Ref    protocol.StorageRef
+		Leases []uint64
+	}
+	c.hear(&lent)
+	require.EqualValues(t, 3, p.count(lent.Ref))
+	c.kill()
+	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	require.EqualValues(t, 2, p.count(lent.Ref))
+	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lent.Leases[0]})
+	rows := list[struct {
+		Lease     uint64
+		Once      bool
+		ExpiresIn *float64 `json:"expires_in"`
+	}](p, "leases", "")
+	require.Len(t, rows, 2)
+	for _, r := range rows {
+		require.NotNil(t, r.ExpiresIn, "a pickled handle has 30 s to arrive")
+		if r.Once {
+			require.LessOrEqual(t, *r.ExpiresIn, 30.0)
+			require.Equal(t, lent.Leases[1], r.Lease)
+		}
+	}
+	p.must(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lent.Leases[1]}, nil)
+	require.EqualValues(t, 1, p.count(lent.Ref))
+}
+
+func TestBadLeasesAreRefused(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "a")
+	s := p.alloc(4096)
+	p.refused(protocol.CodeInvalid, protocol.OpLease, protocol.LeaseRequest{})
+	p.refused(protocol.CodeInvalid, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}, Seconds: ptr(0.0)})
+	p.refused(protocol.CodeInvalid, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}, Seconds: ptr(-3.0)})
+	old := s.ref()
+	old.Generation++
+	p.refused(protocol.CodeExpired, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref(), old}})
+	require.Zero(t, p.count(s.ref()))
+	many := make([]protocol.StorageRef, protocol.MaxLeases+1)
+	p.refused(protocol.CodeTooMany, protocol.OpLease, protocol.LeaseRequest{Refs: many[:protocol.MaxLeases+1]})
+	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: 77})
+	require.Zero(t, b.Status().Counts.Leases)
+}

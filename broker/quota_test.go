@@ -1,0 +1,69 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func TestQuotaOfTheWholeNamesTheLargestHolders(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 10 << 20 })
+	var peers []*peer
+	for i, name := range []string{"small", "largest", "large", "middle"} {
+		p := connect(t, b.socket, name)
+		p.alloc([]uint64{4096, 4 << 20, 3 << 20, 2 << 20}[i])
+		peers = append(peers, p)
+	}
+	e := peers[0].refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 2 << 20, Chunks: 1})
+	require.EqualValues(t, 10<<20, e.Detail["limit"])
+	require.EqualValues(t, 9<<20+4096, e.Detail["used"])
+	largest := e.Detail["largest"].([]any)
+	require.Len(t, largest, 3)
+	for i, name := range []string{"largest", "large", "middle"} {
+		require.Equal(t, name, largest[i].(map[string]any)["session"])
+		require.Contains(t, e.Message, name)
+	}
+	require.NotContains(t, e.Message, "small")
+	ev, _ := peers[1].read()
+	require.Equal(t, protocol.EventCollect, ev.Event, "idle owners are asked to recycle")
+	peers[0].refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 52, Chunks: 1})
+	peers[0].refused(protocol.CodeInvalid, protocol.OpGrant, protocol.Grant{Bytes: 1<<64 - 1, Chunks: 1})
+	peers[0].refused(protocol.CodeInvalid, protocol.OpGrant, protocol.Grant{Bytes: 0, Chunks: 1})
+	peers[0].refused(protocol.CodeInvalid, protocol.OpGrant, protocol.Grant{Bytes: 1, Chunks: -1})
+	peers[0].alloc(1 << 19)
+}
+
+func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.SessionMemory = 1 << 20 })
+	p, q := connect(t, b.socket, "p"), connect(t, b.socket, "q")
+	require.EqualValues(t, 1<<20, p.hello.Limits.SessionBytes)
+	s := p.alloc(1 << 20)
+	p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1, Chunks: 1})
+	q.alloc(1 << 20)
+	p.row.Drop(s.Index)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	p.alloc(1 << 20)
+}
+
+func TestFullMachineIsAnErrorBeforeItIsACrash(t *testing.T) {
+	free := uint64(200 << 20)
+	b := serve(t, func(c *broker.Config) {
+		c.ReadMemory = func() (sys.Memory, error) { return sys.Memory{Total: 1 << 30, Available: free}, nil }
+	})
+	p := connect(t, b.socket, "p")
+	var g protocol.GrantReply
+	fds, err := p.call(protocol.OpGrant, protocol.Grant{Bytes: 100 << 20, Chunks: 1}, &g)
+	require.NoError(t, err)
+	e := p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1})
+	require.Contains(t, e.Message, "p (process", "what was granted counts before its pages are reserved")
+	fds[0].Close()
+	p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+	fds, err = p.call(protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1}, &g)
+	require.NoError(t, err)
+	fds[0].Close()
+	p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 200 << 20, Chunks: 1})
+}

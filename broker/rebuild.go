@@ -1,0 +1,298 @@
+package broker
+
+import (
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// rebuild makes the broker's view from the broker file, with what fetch can get
+// of the files that b.missing lists. Then it corrects its own row, buries the
+// dead, and lets everybody look again. sameBoot tells whether any process that
+// the file speaks of can still live.
+func (b *Broker) rebuild(sameBoot bool, fetch func(fileKey) *sys.FD) error {
+	if err := b.rebuildOwn(fetch); err != nil {
+		return err
+	}
+	b.rebuildSessions(fetch)
+	b.rebuildRemains(fetch)
+	b.rebuildSegments(fetch)
+	b.rebuildChunks()
+	b.rebuildTopics(fetch)
+	b.rebuildJoins()
+	b.rebuildLeases(sameBoot)
+	b.recount()
+	for _, t := range b.topics {
+		if t == nil {
+			continue
+		}
+		for _, g := range t.groups {
+			for n := range t.lanes {
+				if g == nil {
+					continue
+				}
+				if a, ok := g.area(n); ok {
+					a.Rewind(1) // MODEL group:restart-hint
+				}
+			}
+		}
+	}
+	b.buryDead(sameBoot)
+	for _, t := range b.topics {
+		if t != nil {
+			b.changed(t)
+			b.leftAlone(t)
+		}
+	}
+	b.putText(brokerBoot, brokerBootBytes, sys.BootID())
+	b.settle()
+	b.careSoon()
+	return nil
+}
+
+// fetchFile maps a file of the former broker, if it can be had and is right.
+func (b *Broker) fetchFile(fetch func(fileKey) *sys.FD, k fileKey, role uint32, bytes uint64) mapped {
+	fd := fetch(k)
+	if fd == nil {
+		return mapped{}
+	}
+	m, err := b.adoptFile(k, fd, role, bytes)
+	if err != nil {
+		b.log.Error("a file of the former broker cannot be used", "role", k.role, "serial", k.serial, "error", err)
+		return mapped{}
+	}
+	return m
+}
+
+func (b *Broker) adoptFile(k fileKey, fd *sys.FD, role uint32, bytes uint64) (mapped, error) {
+	m, err := mapFile(fd, bytes)
+	if err != nil {
+		return m, err
+	}
+	err = b.checkHead(m, role, k.serial)
+	if err == nil && m.inode != b.missing[k] {
+		err = fmt.Errorf("inode %d where %d belongs", m.inode, b.missing[k])
+	}
+	if err != nil {
+		m.close()
+		return mapped{}, err
+	}
+	delete(b.missing, k)
+	return m, nil
+}
+
+// newPages makes the pages of a session of the former broker, with such files as
+// there are. Those that are missing read as zeros meanwhile.
+func (b *Broker) newPages(fetch func(fileKey) *sys.FD, slot uint32, serial uint64, name string, pid uint32) *pages {
+	p := &pages{slot: slot, serial: serial, name: printable(name, protocol.SessionNameBytes), pid: int(pid),
+		chunks: map[*chunk]struct{}{}, lanes: map[*lane]struct{}{}}
+	p.session = b.fetchFile(fetch, fileKey{protocol.RestoreSession, serial}, protocol.RoleSession, protocol.SessionBytes)
+	p.bell = b.fetchFile(fetch, fileKey{protocol.RestoreBell, serial}, protocol.RoleBell, protocol.BellBytes)
+	b.view(p)
+	b.pages[serial] = p
+	return p
+}
+
+// view makes the views of a session's files.
+func (b *Broker) view(p *pages) {
+	file := p.session.region
+	if !p.there() {
+		file = b.blankPages()
+	}
+	p.row, p.entries = handles.NewRow(file), handles.NewEntries(file)
+	if p.there() && p.bell.region.Valid() {
+		p.ringer = shm.NewBell(p.session.region, p.bell.region)
+	}
+}
+
+// blankPages stand for a session file that is missing: nothing is ever written
+// there, and untouched zeros take no memory.
+func (b *Broker) blankPages() shm.Region {
+	if b.blank == nil {
+		m, err := sys.MapAnonymous(protocol.SessionBytes)
+		if err != nil {
+			m = make([]byte, protocol.SessionBytes)
+		}
+		b.blank = m
+	}
+	return shm.NewRegion(b.blank)
+}
+
+func (b *Broker) rebuildOwn(fetch func(fileKey) *sys.FD) error {
+	at := sessionAt(protocol.BrokerSlot)
+	serial := b.file.Load64(at + protocol.SessionSerial)
+	p := b.newPages(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
+	if !p.there() {
+		return protocol.Errorf(protocol.CodeProtocol, "start the broker once more: it begins anew",
+			"the row of the former broker of instance %s cannot be had", b.id)
+	}
+	if !p.bell.region.Valid() {
+		bell, err := b.newFile(protocol.RoleBell, protocol.RestoreBell, serial, p.slot, protocol.BellBytes)
+		if err != nil {
+			return err
+		}
+		p.bell = bell
+		b.view(p)
+	}
+	b.own = p
+	b.putOwn()
+	return nil
+}
+
+func (b *Broker) rebuildSessions(fetch func(fileKey) *sys.FD) {
+	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
+		at := sessionAt(slot)
+		serial := b.file.Load64(at + protocol.SessionSerial)
+		if serial == 0 || b.pages[serial] != nil {
+			continue
+		}
+		p := b.newPages(fetch, slot, serial, b.text(at+protocol.SessionName, protocol.SessionNameBytes), b.file.Load32(at+protocol.SessionPID))
+		s := newSession(p)
+		s.absent = true
+		s.state = b.file.Load32(at + protocol.SessionState)
+		s.uid = b.file.Load32(at + protocol.SessionUID)
+		s.start = b.file.Load64(at + protocol.SessionStartTime)
+		s.pidNS = b.file.Load64(at + protocol.SessionPIDNS)
+		s.language = b.file.Load32(at + protocol.SessionLanguage)
+		s.namespace = b.text(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes)
+		s.connectedAt = time.Unix(0, int64(b.file.Load64(at+protocol.SessionConnected)))
+		copy(s.secretHash[:], b.file.Bytes(at+protocol.SessionSecretHash, 16))
+		b.slots[slot] = s
+		b.slotTable.claim(slot)
+	}
+}
+
+func (b *Broker) rebuildRemains(fetch func(fileKey) *sys.FD) {
+	for i := range min(b.file.Load32(remainsUsed), maxRemains) {
+		at := remainsAt(i)
+		serial := b.file.Load64(at + remainsSerial)
+		if serial == 0 {
+			continue
+		}
+		// A session that is still in its slot was not wholly buried: it will be.
+		if b.pages[serial] != nil {
+			b.file.Store64(at+remainsSerial, 0)
+			continue
+		}
+		p := b.newPages(fetch, b.file.Load32(at+remainsSlot), serial, b.text(at+remainsName, 64), b.file.Load32(at+remainsPID))
+		p.dead, p.remains = true, i+1
+		b.remains.claim(i)
+	}
+}
+
+func (b *Broker) rebuildSegments(fetch func(fileKey) *sys.FD) {
+	for i := range uint32(protocol.MaxSegments) {
+		at := segmentAt(i)
+		serial := b.file.Load64(at + protocol.SegmentSerial)
+		if serial == 0 {
+			continue
+		}
+		g := &segment{index: i, serial: serial, bytes: b.file.Load64(at + protocol.SegmentBytes),
+			inode: b.file.Load64(at + segmentInode), kind: b.file.Load32(at + protocol.SegmentKind),
+			given: map[*session]struct{}{}, made: time.Unix(0, int64(b.file.Load64(at+protocol.SegmentMadeAt)))}
+		g.owner = b.pages[b.file.Load64(at+protocol.SegmentOwnerSerial)]
+		if g.owner == nil {
+			// Its owner is over and left no record: settle frees it.
+			g.owner = &pages{serial: b.file.Load64(at + protocol.SegmentOwnerSerial), name: "an ended session", dead: true,
+				chunks: map[*chunk]struct{}{}, lanes: map[*lane]struct{}{}}
+			b.view(g.owner)
+			b.pages[g.owner.serial] = g.owner
+		}
+		k := fileKey{protocol.RestoreSegment, serial}
+		if fd := fetch(k); fd != nil {
+			if view, err := shm.NewSegment(i, serial, g.bytes, fd, true); err == nil {
+				g.view = view
+				delete(b.missing, k)
+			}
+		}
+		b.segments[i] = g
+		b.segmentTable.claim(i)
+		b.used += g.bytes
+		b.unreserved[g] = struct{}{}
+		if s := b.slots[g.owner.slot]; s != nil && s.pages == g.owner {
+			g.holder = s
+			s.granted += g.bytes
+			s.segments[g] = struct{}{}
+		} else {
+			b.orphans[g] = struct{}{}
+			b.file.Store32(at+protocol.SegmentState, protocol.SegmentOrphan)
+		}
+	}
+}
+
+func (b *Broker) rebuildChunks() {
+	for i := range uint32(protocol.MaxChunks) {
+		v := b.chunks.Load(i)
+		if v.Serial == 0 {
+			// Its freeing may have been half done.
+			b.chunks.EachAttached(i, func(slot uint32) bool {
+				b.chunks.Detach(i, slot)
+				return true
+			})
+			continue
+		}
+		b.chunkTable.claim(i)
+		c := &chunk{index: i, serial: v.Serial}
+		if v.Segment < protocol.MaxSegments {
+			c.segment = b.segments[v.Segment]
+		}
+		if c.segment == nil || c.segment.serial != v.SegmentSerial {
+			// Its segment's freeing was half done: nobody held anything of it.
+			b.setChunkSerial(i, 0)
+			b.chunkTable.give(i)
+			continue
+		}
+		b.chunkOf[i] = c
+		c.segment.chunks = append(c.segment.chunks, c)
+		c.segment.owner.chunks[c] = struct{}{}
+		b.chunks.EachAttached(i, func(slot uint32) bool {
+			if s := b.slots[slot]; s != nil {
+				s.setAttached(i, true)
+			} else if slot != protocol.BrokerSlot {
+				b.chunks.Detach(i, slot)
+			}
+			return true
+		})
+	}
+}
+
+// buryDead ends the sessions whose processes have ended, and watches the others.
+// Of a process that cannot be seen (another pid namespace) only its own return
+// tells; until then it keeps what it holds.
+func (b *Broker) buryDead(sameBoot bool) {
+	sameView := b.file.Load64(brokerPIDNS) == sys.PIDNamespace(processID)
+	b.file.Store64(brokerPIDNS, sys.PIDNamespace(processID))
+	for _, s := range b.slots {
+		if s == nil {
+			continue
+		}
+		dead := s.state == protocol.SessionDead || !sameBoot
+		if !dead && sameView && s.start != 0 {
+			pidfd, err := sys.OpenPidfd(s.pid)
+			if dead = err != nil || sys.StartTime(s.pid) != s.start; !dead {
+				b.watch(s, pidfd)
+			} else if err == nil {
+				pidfd.Close()
+			}
+		}
+		if dead {
+			b.log.Info("process ended while no broker ran", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+			b.bury(s)
+			continue
+		}
+		b.setState(s, protocol.SessionDisconnected)
+	}
+}
+
+func parseInstance(text string) (n [16]byte, err error) {
+	if d, err := hex.DecodeString(text); err == nil && len(d) == len(n) {
+		copy(n[:], d)
+		return n, nil
+	}
+	return n, protocol.Errorf(protocol.CodeProtocol, "remove the state file of the former broker", "its instance %q is damaged", text)
+}

@@ -1,0 +1,159 @@
+package broker
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// recount makes the broker's row say what its places name: names, leases, and
+// the messages of adopted lanes. It is raised first and lowered last, and rows
+// of the dead are dropped only afterwards, so that no count is too low in
+// between, however often a broker dies here.
+func (b *Broker) recount() {
+	target := map[uint32]uint64{}
+	for _, t := range b.topics {
+		if t == nil {
+			continue
+		}
+		if t.name != nil {
+			b.readRevision(t)
+			for _, index := range t.name.indices {
+				target[index]++
+			}
+			continue
+		}
+		for _, l := range slices.Collect(maps.Values(t.lanes)) {
+			if l.state == protocol.LaneAdopted {
+				b.readAdopted(l, target)
+			}
+		}
+	}
+	for _, l := range b.leases {
+		for _, r := range l.refs {
+			target[r.Index]++
+		}
+	}
+	for index, n := range target { // MODEL lanes:rebuild-raise
+		for b.own.row.Count(index) < n && b.own.row.Take(index) == nil {
+		}
+	}
+	for _, c := range b.chunkOf { // MODEL lanes:rebuild-lower
+		for i := uint32(0); c != nil && i < protocol.ChunkIndices; i++ {
+			index := c.index*protocol.ChunkIndices + i
+			for b.own.row.Count(index) > target[index] {
+				b.own.row.Drop(index)
+			}
+		}
+	}
+}
+
+// readAdopted finds what an adopted lane keeps. Slots that cannot be read any
+// more are emptied.
+func (b *Broker) readAdopted(l *lane, target map[uint32]uint64) {
+	if !l.pages.there() {
+		b.log.Warn("the messages of an ended session were handed over by nobody", "lane", l.String())
+		b.dropLane(l)
+		return
+	}
+	head, slots := l.view.Head(), l.view.Slots()
+	var words []uint64
+	for k := range slots {
+		i := l.view.Seq(k)
+		if i == 0 {
+			continue
+		}
+		h, data, ok := l.view.Read(i, words)
+		words = data
+		indices, known := []uint32(nil), false
+		if ok && i&(slots-1) == k && i <= head && i+slots > head {
+			indices, known = b.namedBy(h, data)
+		}
+		if !known {
+			b.reject(l, k, "cannot be read any more")
+			continue
+		}
+		l.kept[i] = indices
+		for _, index := range indices {
+			target[index]++
+		}
+	}
+	if len(l.kept) == 0 {
+		b.dropLane(l)
+	}
+}
+
+// namedBy lists the storages of a message that the former broker had counted.
+func (b *Broker) namedBy(h shm.SlotHead, data []uint64) ([]uint32, bool) {
+	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
+	if err != nil {
+		return nil, false
+	}
+	if h.Flags&protocol.SlotSpilled != 0 {
+		if len(refs) != 1 {
+			return nil, false
+		}
+		nested, err := b.readSpill(refs[0])
+		if err != nil {
+			return nil, false
+		}
+		refs = append(refs, nested...)
+	}
+	indices := make([]uint32, len(refs))
+	for i, r := range refs {
+		if b.findChunkOf(r.Index, r.Serial) == nil {
+			return nil, false
+		}
+		indices[i] = r.Index
+	}
+	return indices, true
+}
+
+// readRevision finds a name's present revision: the newest in its lane. An older
+// one beside it is a publish that was not finished.
+func (b *Broker) readRevision(t *topic) {
+	n := t.name
+	view := n.lane.view
+	head := view.Head()
+	i := head
+	if view.Has(head + 1) {
+		i = head + 1
+		view.Publish(i)
+	}
+	for k := range view.Slots() {
+		if seq := view.Seq(k); seq != 0 && seq != i {
+			view.Unname(k)
+		}
+	}
+	h, data, ok := view.Read(i, nil)
+	if !ok {
+		return
+	}
+	indices, ok := b.namedBy(h, data)
+	if !ok || b.file.Load32(topicAt(t.index)+protocol.TopicFlags)&protocol.TopicDeleted != 0 {
+		if !ok {
+			b.log.Warn("what a name held was handed over by nobody", "name", t.key.name, "namespace", t.key.namespace)
+		}
+		view.Unname(i)
+		b.setDeleted(t, true)
+		return
+	}
+	n.set, n.revision, n.indices = true, i, indices
+	n.live, n.bytes, n.tensors = h.Flags&protocol.SlotLive != 0, h.Bytes, h.Tensors
+	n.at = time.Now().Add(-time.Duration(sys.Monotonic() - min(sys.Monotonic(), h.Stamp)))
+	if serial := b.file.Load64(topicAt(t.index) + topicEphemeral); serial != 0 {
+		if p := b.pages[serial]; p != nil && b.slots[p.slot] != nil && b.slots[p.slot].pages == p {
+			n.ephemeral = b.slots[p.slot]
+			n.ephemeral.names[t] = struct{}{}
+			return
+		}
+		// Its setter is over: the deletion was half done.
+		view.Unname(i)
+		b.setDeleted(t, true)
+		n.set, n.indices = false, nil
+	}
+}

@@ -1,0 +1,136 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// returning is a client of a former broker between its hello and `restored`.
+type returning struct {
+	hello    protocol.Hello
+	pidfd    *sys.FD
+	segments []uint64 // serials of those that it handed over
+}
+
+// helloTaking answers a hello while the broker waits for its predecessor's
+// clients: one of those is asked for what it has, others wait. The mutex is held
+// and released while they do. It takes ownership of pidfd.
+func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
+	if h.Resume != nil && h.Resume.Instance == b.id {
+		return b.askToRestore(c, h, pidfd), nil, nil
+	}
+	if err := b.waitTaking(c); err != nil {
+		pidfd.Close()
+		return nil, nil, err
+	}
+	return b.admit(c, h, pidfd)
+}
+
+// askToRestore tells a client to hand over its files. It takes ownership of pidfd.
+func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
+	c.returning = &returning{hello: *h, pidfd: pidfd}
+	return &protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{},
+		Instance: b.id, Version: b.cfg.Version, Restore: true,
+		Limits: protocol.Limits{SessionBytes: b.cfg.SessionMemory, MemoryBytes: b.cfg.Memory}}
+}
+
+// waitTaking releases the mutex until the takeover is over.
+func (b *Broker) waitTaking(c *conn) error {
+	t := b.taking
+	if t == nil {
+		return nil
+	}
+	b.mu.Unlock()
+	select {
+	case <-t.over:
+	case <-c.stop:
+	}
+	b.mu.Lock()
+	if b.closing || b.taking != nil || t.err != nil {
+		return errEnding
+	}
+	return nil
+}
+
+// restore carries out `restore` and `restored` and tells whether to go on.
+func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
+	if c.returning == nil {
+		wire.CloseAll(fds)
+		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send this only when hello's reply asks for it", "this broker asked for no files"))
+		return c.session != nil
+	}
+	if h.Op == protocol.OpRestored {
+		wire.CloseAll(fds)
+		reply, out, err := c.b.restored(c)
+		c.reply(h.ID, reply, out, err)
+		if err == nil {
+			c.greet()
+		}
+		return err == nil
+	}
+	err := c.b.restoreFiles(c, data, fds)
+	c.reply(h.ID, done{}, nil, err)
+	return err == nil
+}
+
+func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
+	var r protocol.Restore
+	if err := decode(data, &r); err != nil {
+		wire.CloseAll(fds)
+		return err
+	}
+	if len(r.Items) != len(fds) {
+		wire.CloseAll(fds)
+		return protocol.Errorf(protocol.CodeInvalid, "send one descriptor for each item", "%d items with %d descriptors", len(r.Items), len(fds))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing {
+		wire.CloseAll(fds)
+		return errEnding
+	}
+	for i, item := range r.Items {
+		if item.Role == protocol.RestoreSegment {
+			c.returning.segments = append(c.returning.segments, item.Serial)
+		}
+		if err := b.offer(fileKey{item.Role, item.Serial}, fds[i]); err != nil {
+			wire.CloseAll(fds[i+1:])
+			return err
+		}
+	}
+	return nil
+}
+
+// restored gives a client that handed over its files its session back, as soon
+// as the broker serves again.
+func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := c.returning
+	c.returning = nil
+	if b.taking != nil {
+		b.taking.back[r.hello.Resume.Serial] = true
+		b.tryComplete()
+		if err := b.waitTaking(c); err != nil {
+			r.pidfd.Close()
+			return nil, nil, err
+		}
+	}
+	if b.closing {
+		r.pidfd.Close()
+		return nil, nil, errEnding
+	}
+	reply, fds, err := b.admit(c, &r.hello, r.pidfd)
+	if err == nil && reply.Resumed {
+		for _, g := range b.segments {
+			if g != nil && g.holder != c.session && slices.Contains(r.segments, g.serial) {
+				g.given[c.session] = struct{}{}
+			}
+		}
+		b.settle()
+	}
+	return reply, fds, err
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// daemon is a broker with its link to NATS: what `serve` and `run` hold.
+type daemon struct {
+	broker   *broker.Broker
+	bridge   *natsbridge.Bridge // nil: without NATS
+	dir      string
+	drain    time.Duration
+	log      *slog.Logger
+	draining atomic.Bool
+}
+
+// natsStatus is the part "nats" of a broker's status.
+type natsStatus struct {
+	Mode string `json:"mode"` // embedded, joined, off
+	// Dir is where nats.json is: it tells a client how to connect.
+	Dir   string `json:"dir,omitempty"`
+	Error string `json:"error,omitempty"` // why there is none
+	*natsbridge.Status
+}
+
+// natsOff is the mode of a broker without NATS.
+const natsOff = "off"
+
+// newLog makes the log that the settings ask for. Its level may be changed.
+func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(s.LogLevel)
+	options := &slog.HandlerOptions{Level: level}
+	if s.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, options)), level
+	}
+	return slog.New(slog.NewTextHandler(w, options)), level
+}
+
+// startDaemon makes a broker that listens at socket, with dir as its runtime
+// directory, and starts NATS. ctx bounds the start only.
+func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger) (*daemon, error) {
+	b, err := broker.New(broker.Config{
+		Dir: dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
+		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
+		IdleExit: s.IdleExit, Version: version, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{broker: b, dir: dir, drain: s.DrainTimeout, log: log}
+	status := natsStatus{Mode: natsOff}
+	if !s.NoNATS {
+		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log)
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, natsbridge.ErrServer)) {
+			stopped, cancel := context.WithCancel(context.Background())
+			cancel()
+			return nil, errors.Join(err, b.Serve(stopped))
+		}
+		if err != nil {
+			// Hand-overs need no NATS: better without it than not at all.
+			log.Error("NATS does not run: tuples and names stay on this machine", "error", err)
+			status.Error = plain(err)
+		}
+	}
+	b.AddStatus("nats", func() any {
+		if d.bridge == nil {
+			return status
+		}
+		now := d.bridge.Status()
+		return natsStatus{Mode: now.Mode, Dir: dir, Status: &now}
+	})
+	return d, nil
+}
+
+func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort),
+		Names: natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
+	if s.NATS != "" {
+		cfg.Join = joinConfig(s)
+	}
+	return natsbridge.Start(ctx, cfg)
+}
+
+func joinConfig(s *settings.Settings) *natsbridge.JoinConfig {
+	return &natsbridge.JoinConfig{URLs: strings.Split(s.NATS, ","), Creds: s.NATSCreds, Seed: s.NATSNkey,
+		User: s.NATSUser, Password: s.NATSPassword, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey}
+}
+
+// serve runs the broker until ctx ends, it has been idle for long enough, or it
+// cannot go on. The orderly end takes at most the drain timeout. Call it once.
+func (d *daemon) serve(ctx context.Context) error {
+	mirrorCtx, stopMirror := context.WithCancel(context.Background())
+	mirrored := make(chan struct{})
+	go func() {
+		defer close(mirrored)
+		if d.bridge != nil {
+			d.broker.Mirror(mirrorCtx, d.bridge)
+		}
+	}()
+	served := make(chan error, 1)
+	go func() { served <- d.broker.Serve(ctx) }()
+
+	var err error
+	select {
+	case err = <-served:
+		served <- nil
+	case <-ctx.Done():
+	}
+	d.draining.Store(true)
+	bounded, cancel := context.WithTimeout(context.Background(), d.drain)
+	defer cancel()
+	select {
+	case e := <-served:
+		err = errors.Join(err, e)
+	case <-bounded.Done():
+		err = d.late("clients")
+	}
+	stopMirror()
+	select {
+	case <-mirrored:
+	case <-bounded.Done():
+		return errors.Join(err, d.late("tuples"))
+	}
+	if d.bridge != nil {
+		if e := d.bridge.Close(bounded); e != nil {
+			// What a broker ends with is no reason to call its end a failure.
+			d.log.Warn("NATS did not end in order", "error", e)
+		}
+	}
+	return err
+}
+
+func (d *daemon) late(what string) error {
+	return protocol.Errorf(protocol.CodeTimeout, "give it longer with --drain-timeout",
+		"the broker has not finished with its %s within %s", what, d.drain)
+}
+
+// ready tells why clients should not come now.
+func (d *daemon) ready() error {
+	if d.draining.Load() {
+		return errors.New("the broker is ending")
+	}
+	if d.broker.Status().Taking {
+		return errors.New("the broker is taking over from its predecessor")
+	}
+	return nil
+}
+
+func (d *daemon) natsStatus() *natsbridge.Status {
+	s := d.bridge.Status()
+	return &s
+}
+
+// plain is an error's text without its remedy.
+func plain(err error) string {
+	var p *protocol.Error
+	if errors.As(err, &p) {
+		return strings.ReplaceAll(err.Error(), p.Error(), p.Message)
+	}
+	return fmt.Sprint(err)
+}

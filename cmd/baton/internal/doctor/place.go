@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Place is where a broker runs, or would.
+type Place struct {
+	Socket string
+	Dir    string // runtime directory
+	// Ask connects to the broker and tells its version and what runs of NATS.
+	// ErrNoBroker: none answers.
+	Ask func(context.Context) (Answer, error)
+	// Version of this program.
+	Version string
+	// Join is the NATS that the settings name; nil: none.
+	Join *natsbridge.Info
+	// JoinOptions go with it: what an Info does not carry.
+	JoinOptions []nats.Option
+	// SettingsErr is why the settings cannot be used.
+	SettingsErr error
+}
+
+// Answer is what a broker says of itself.
+type Answer struct {
+	PID     int
+	Version string
+	NATSDir string // where it tells how to reach its NATS; "": it has none
+}
+
+// Checks lists what to look at in the broker's place.
+func (p Place) Checks() []Check {
+	return []Check{
+		{"settings", func(context.Context) Finding { return p.settings() }},
+		{"runtime directory", func(context.Context) Finding { return p.directory() }},
+		{"broker", p.broker},
+		{"NATS", p.nats},
+	}
+}
+
+func (p Place) settings() Finding {
+	if p.SettingsErr != nil {
+		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
+	}
+	return ok("environment and file can be used")
+}
+
+func (p Place) directory() Finding {
+	const remedy = "remove it or make it yours alone (chmod 700), or set XDG_RUNTIME_DIR or BATON_ADDRESS"
+	info, err := os.Lstat(p.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		parent := filepath.Dir(p.Dir)
+		if above, err := os.Stat(parent); err != nil || !above.IsDir() {
+			return fail("make it, or set XDG_RUNTIME_DIR to a directory of yours", "%s cannot be made: there is no directory %s", p.Dir, parent)
+		}
+		return ok("%s is not there yet and will be made", p.Dir)
+	}
+	if err != nil {
+		return fail(remedy, "%v", err)
+	}
+	// Only one that is there is checked, because the check would make it.
+	if err := sys.CheckPrivateDir(p.Dir); err != nil {
+		return fail(remedy, "%v", err)
+	}
+	return ok("%s, mode %04o, belongs to this user alone", p.Dir, info.Mode().Perm())
+}
+
+func (p Place) broker(ctx context.Context) Finding {
+	a, err := p.Ask(ctx)
+	switch {
+	case errors.Is(err, protocol.ErrNoBroker):
+		if _, statErr := os.Lstat(p.Socket); statErr == nil {
+			return ok("none runs; %s is left of one that was killed, and the next replaces it", p.Socket)
+		}
+		return ok("none runs at %s; the first program starts one, or baton serve", p.Socket)
+	case errors.Is(err, protocol.ErrVersion):
+		return fail("restart the broker with this version", "%v", message(err))
+	case err != nil:
+		return fail("see its log; restart it", "%v", message(err))
+	case a.Version != p.Version:
+		return warn("restart it when nobody works with it", "process %d serves at %s, version %s; this program is %s", a.PID, p.Socket, a.Version, p.Version)
+	}
+	return ok("process %d serves at %s, version %s", a.PID, p.Socket, a.Version)
+}
+
+// natsTime is how long a NATS server may take to answer.
+const natsTime = 3 * time.Second
+
+func (p Place) nats(ctx context.Context) Finding {
+	if a, err := p.Ask(ctx); err == nil {
+		if a.NATSDir == "" {
+			return warn("restart the broker without --no-nats, or see its log", "the broker runs without NATS")
+		}
+		info, err := natsbridge.ReadInfo(a.NATSDir)
+		if err != nil {
+			return warn("see the broker's log", "%v", message(err))
+		}
+		return reach("the broker's", info, nil)
+	}
+	if p.Join != nil {
+		return reach("the one in the settings", *p.Join, p.JoinOptions)
+	}
+	return ok("a broker brings its own, on loopback")
+}
+
+// reach connects to a server and asks for a round trip. Without secrets of its
+// own it takes a demand for them for an answer.
+func reach(whose string, info natsbridge.Info, secrets []nats.Option) Finding {
+	opts := append([]nats.Option{nats.Timeout(natsTime), nats.MaxReconnects(0), nats.Name("baton doctor")}, secrets...)
+	nc, err := info.Connect(opts...)
+	if errors.Is(err, nats.ErrAuthorization) && info.User != "" && len(secrets) == 0 {
+		return ok("%s answers at %s; its user's password is the broker's secret", whose, info.URL)
+	}
+	if err == nil {
+		err = nc.FlushTimeout(natsTime)
+		defer nc.Close()
+	}
+	if err != nil {
+		// The address may hold a password.
+		return warn(natsRemedy(err), "%s does not let us in: %s", whose, strings.ReplaceAll(message(err), info.URL, settings.HideSecrets(info.URL)))
+	}
+	return ok("%s answers at %s", whose, nc.ConnectedUrlRedacted())
+}
+
+func natsRemedy(err error) string {
+	var n net.Error
+	switch {
+	case errors.Is(err, nats.ErrAuthorization):
+		return "check the credentials (--nats-creds, --nats-nkey, --nats-user)"
+	case errors.Is(err, nats.ErrNoServers), errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &n):
+		return "start the NATS server or correct its address; hand-overs on this machine go on without"
+	}
+	return "check address, TLS files and credentials; hand-overs on this machine go on without"
+}
+
+// message is an error's text without the remedy, which the finding has.
+func message(err error) string {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return fmt.Sprint(err)
+}

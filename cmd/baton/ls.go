@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newLsCommand) }
+
+func newLsCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls [" + strings.Join(kinds(), "|") + "] [PATTERN]",
+		Short: "List names, topics, sessions, segments, storages or leases",
+		Long: `List what the broker has; without a kind, names, topics and sessions.
+
+PATTERN picks rows by name (of segments, storages and leases: by their maker's);
+* stands for any characters. Names and topics are those of the namespace, all else
+is the whole broker's; this command's own session is left out.
+
+storages tells who holds what: size, age, maker, each holder, and with BATON_TRACE=1
+in its maker's environment the line of code. A storage is shown while anybody
+holds it.
+
+--json prints an array of the broker's rows; without a kind, an object of them.`,
+		Example: `  baton ls names 'weights/*'
+  baton ls storages --json`,
+		GroupID: groupLook,
+		Args:    cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.ls(cmd.Context(), &f, args, asJSON)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return kinds(), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) ls(ctx context.Context, f *clientFlags, args []string, asJSON bool) (err error) {
+	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListSessions}
+	pattern := ""
+	if len(args) > 0 {
+		l, known := findListing(args[0])
+		if !known {
+			return badUsage("%q is no kind: use one of %s", args[0], strings.Join(kinds(), ", "))
+		}
+		wanted = []string{l.what}
+	}
+	if len(args) > 1 {
+		pattern = args[1]
+	}
+	c, err := a.connect(ctx, f, false)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+	all := map[string][]json.RawMessage{}
+	for _, what := range wanted {
+		if all[what], err = fetch(ctx, c, what, pattern); err != nil {
+			return err
+		}
+	}
+	switch {
+	case asJSON && len(wanted) == 1:
+		return a.printJSON(all[wanted[0]])
+	case asJSON:
+		return a.printJSON(all)
+	}
+	for i, what := range wanted {
+		l, _ := findListing(what)
+		text, err := a.table(l, all[what])
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			text = "\n" + text
+		}
+		if err := a.println(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

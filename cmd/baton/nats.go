@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newNATSCommand) }
+
+// natsAnswer is what `nats --json` prints.
+type natsAnswer struct {
+	Mode      string `json:"mode"`
+	URL       string `json:"url"`
+	Connected bool   `json:"connected"` // the broker is
+	Seed      string `json:"seed,omitempty"`
+	Creds     string `json:"creds,omitempty"`
+	User      string `json:"user,omitempty"`
+	CA        string `json:"ca,omitempty"`
+	Cert      string `json:"cert,omitempty"`
+	Key       string `json:"key,omitempty"`
+	Info      string `json:"info"`    // file that tells programs the same
+	Subject   string `json:"subject"` // of all tuples of the namespace
+	Bucket    string `json:"bucket"`  // of its names
+}
+
+func newNATSCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "nats",
+		Short: "Tell how to connect a NATS client to the broker's NATS",
+		Long: `Tell how to connect a NATS client to the NATS that the broker uses: address, keys,
+subjects, and commands to try. Every message of a topic is seen there as JSON while
+somebody subscribes, and can be claimed at a broker of its machine.`,
+		GroupID: groupLook,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.nats(cmd.Context(), &f, asJSON)
+		},
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error) {
+	c, err := a.connect(ctx, f, false)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+	s, err := askStatus(ctx, c)
+	if err != nil {
+		return err
+	}
+	n := s.Extra.NATS
+	if n == nil || n.Dir == "" {
+		why := "the broker runs without NATS"
+		if n != nil && n.Error != "" {
+			why += ": " + n.Error
+		}
+		return protocol.Errorf(protocol.CodeNotFound, "start it without --no-nats, or see its log", "%s", why)
+	}
+	info, err := natsbridge.ReadInfo(n.Dir)
+	if err != nil {
+		return err
+	}
+	answer := natsAnswer{Mode: info.Mode, URL: info.URL, Connected: n.Status != nil && n.Connected,
+		Seed: info.Seed, Creds: info.Creds, User: info.User, CA: info.CA, Cert: info.Cert, Key: info.Key,
+		Info:    filepath.Join(n.Dir, "nats.json"),
+		Subject: protocol.TopicSubject(c.Namespace(), ">"), Bucket: "baton-" + c.Namespace()}
+	if asJSON {
+		return a.printJSON(answer)
+	}
+	return a.println(a.natsText(&answer))
+}
+
+// natsText is the answer for people.
+func (a *app) natsText(n *natsAnswer) string {
+	state := "connected"
+	if !n.Connected {
+		state = "not connected now: see baton status"
+	}
+	rows := [][2]string{{"NATS", n.Mode + ", " + state}, {"address", n.URL}}
+	for _, p := range [][2]string{{"nkey seed", n.Seed}, {"credentials", n.Creds}, {"user", n.User},
+		{"authorities", n.CA}, {"certificate", n.Cert}, {"key", n.Key}} {
+		if p[1] != "" {
+			rows = append(rows, p)
+		}
+	}
+	rows = append(rows, [2]string{"tuples", n.Subject}, [2]string{"names", "key-value bucket " + n.Bucket}, [2]string{"for programs", n.Info})
+
+	command := []string{"nats --server " + quote(n.URL)}
+	for _, p := range [][2]string{{"nkey", n.Seed}, {"creds", n.Creds}, {"user", n.User},
+		{"tlsca", n.CA}, {"tlscert", n.Cert}, {"tlskey", n.Key}} {
+		if p[1] != "" {
+			command = append(command, "--"+p[0]+" "+quote(p[1]))
+		}
+	}
+	base := strings.Join(command, " ")
+	return a.pairs(rows) + a.lines(fmt.Sprintf(`
+
+With the nats command line tool:
+  %s sub %s
+  %s kv ls %s`, base, quote(n.Subject), base, n.Bucket)) + a.natsGo(n)
+}
+
+// natsGo shows the way in Go, where one option is enough.
+func (a *app) natsGo(n *natsAnswer) string {
+	option := ""
+	switch {
+	case n.Seed != "":
+		option = fmt.Sprintf("nats.NkeyOptionFromSeed(%q)", n.Seed)
+	case n.Creds != "":
+		return a.lines(fmt.Sprintf("\n\nIn Go:\n  nc, err := nats.Connect(%q, nats.UserCredentials(%q))\n", n.URL, n.Creds))
+	default:
+		return ""
+	}
+	return a.lines(fmt.Sprintf("\n\nIn Go:\n  opt, err := %s\n  nc, err := nats.Connect(%q, opt)", option, n.URL))
+}
+
+// quote makes a word safe for a shell.
+func quote(s string) string {
+	safe := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:,@+", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

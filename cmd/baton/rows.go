@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// listing is one kind of rows: how a table shows them.
+type listing struct {
+	what   string
+	header []string
+	right  []bool
+	// cells decodes a row and gives its cells.
+	cells func(raw json.RawMessage) ([]string, error)
+}
+
+// listings in the order that help and overviews have them.
+var listings = []listing{
+	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers"},
+		[]bool{false, true, false, true, true, true, false, true}, cellsOf(nameCells)},
+	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
+		[]bool{false, false, false, true, false, true, true, true, false}, cellsOf(topicCells)},
+	{protocol.ListSessions, []string{"session", "name", "pid", "language", "namespace", "state", "granted", "held", "connected"},
+		[]bool{true, false, true, false, false, false, true, true, true}, cellsOf(sessionCells)},
+	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
+		[]bool{true, true, false, false, false, true, true, true}, cellsOf(segmentCells)},
+	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
+		[]bool{true, true, true, false, false, false}, cellsOf(storageCells)},
+	{protocol.ListLeases, []string{"lease", "made by", "storages", "ends"},
+		[]bool{true, false, false, false}, cellsOf(leaseCells)},
+}
+
+// findListing finds a kind by its name, singular or plural.
+func findListing(word string) (listing, bool) {
+	for _, l := range listings {
+		if word == l.what || word == strings.TrimSuffix(l.what, "s") {
+			return l, true
+		}
+	}
+	return listing{}, false
+}
+
+func kinds() []string {
+	var out []string
+	for _, l := range listings {
+		out = append(out, l.what)
+	}
+	return out
+}
+
+// cellsOf ties a row's type to its cells.
+func cellsOf[Row any](cells func(*Row) []string) func(json.RawMessage) ([]string, error) {
+	return func(raw json.RawMessage) ([]string, error) {
+		var r Row
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a row of the listing cannot be read: %w", err)
+		}
+		return cells(&r), nil
+	}
+}
+
+// fetch gets all rows of a listing, page by page. Sessions come without this
+// command's own.
+func fetch(ctx context.Context, c *client.Client, what, pattern string) ([]json.RawMessage, error) {
+	rows := []json.RawMessage{}
+	ask := protocol.List{What: what, Pattern: pattern}
+	for {
+		var page protocol.ListReply
+		if err := c.Broker(ctx, protocol.OpList, ask, &page); err != nil {
+			return nil, err
+		}
+		for _, r := range page.Rows {
+			if what != protocol.ListSessions || !isSession(r, c.Session()) {
+				rows = append(rows, r)
+			}
+		}
+		if page.Cursor == "" || page.Cursor == ask.Cursor {
+			return rows, nil
+		}
+		ask.Cursor = page.Cursor
+	}
+}
+
+func isSession(raw json.RawMessage, serial uint64) bool {
+	var r broker.SessionRow
+	return json.Unmarshal(raw, &r) == nil && r.Serial == serial
+}
+
+// table draws rows.
+func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
+	var cells [][]string
+	for _, raw := range rows {
+		row, err := l.cells(raw)
+		if err != nil {
+			return "", err
+		}
+		cells = append(cells, row)
+	}
+	return a.columns(l.header, l.right, cells), nil
+}
+
+// completeRows completes names or topics from what the broker lists.
+func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+		defer cancel()
+		c, err := a.connect(ctx, f, false)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer c.Close()
+		rows, err := fetch(ctx, c, what, "")
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var out []string
+		for _, raw := range rows {
+			var r struct{ Name string }
+			if json.Unmarshal(raw, &r) == nil && r.Name != "" && strings.HasPrefix(r.Name, begun) {
+				out = append(out, r.Name)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func number[N int | uint16 | uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
+
+func size(n uint64) string { return termplot.Bytes(int64(min(n, 1<<62))) }
+
+// seconds writes an age.
+func seconds(s float64) string {
+	return termplot.Duration(time.Duration(min(max(s, 0), 1e9) * float64(time.Second)))
+}
+
+func nameCells(r *broker.NameRow) []string {
+	kind := "published"
+	if r.Live {
+		kind = "live"
+	}
+	if r.Ephemeral {
+		kind += ", ephemeral"
+	}
+	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), seconds(r.Age), r.Setter, number(r.Readers)}
+}
+
+func topicCells(r *broker.TopicRow) []string {
+	name := r.Name
+	if name == "" {
+		name = "(private)"
+	}
+	mode := "overwrites"
+	switch {
+	case r.Redeliver:
+		mode = "redelivers"
+	case r.Kind == protocol.KindQueue:
+		mode = "one taker"
+	case !r.Overwrite:
+		mode = "lossless"
+	}
+	kept := number(r.Kept)
+	if r.Adopted > 0 {
+		kept += fmt.Sprintf(" (%d of ended senders)", r.Adopted)
+	}
+	return []string{name, r.Kind, r.State, number(r.Depth), mode, number(r.Writers), number(r.Readers), kept, r.Creator}
+}
+
+func sessionCells(r *broker.SessionRow) []string {
+	language := r.Language
+	if r.Version != "" {
+		language += " " + r.Version
+	}
+	return []string{number(r.Serial), r.Name, number(r.PID), language, r.Namespace, r.State, size(r.Granted), size(r.Held),
+		seconds(time.Since(r.ConnectedAt).Seconds())}
+}
+
+func segmentCells(r *broker.SegmentRow) []string {
+	return []string{number(r.Segment), size(r.Bytes), r.Kind, r.State, r.Owner, number(r.PID), number(r.Storages), seconds(r.Age)}
+}
+
+func storageCells(r *broker.StorageRow) []string {
+	made := r.Creator
+	if r.CreatorPID > 0 {
+		made += fmt.Sprintf(" (pid %d)", r.CreatorPID)
+	}
+	if r.Orphan {
+		made += ", ended"
+	}
+	holders := make([]string, len(r.Holders))
+	for i, h := range r.Holders {
+		holders[i] = holderText(&h)
+	}
+	return []string{number(r.Index), size(r.Bytes), seconds(r.Age), made, strings.Join(holders, ", "), r.Trace}
+}
+
+// holderText says who holds a storage: the broker does for names, leases and
+// messages of ended senders.
+func holderText(h *broker.HolderRow) string {
+	who := h.Session
+	if h.Slot == protocol.BrokerSlot {
+		who = "broker"
+	} else if h.PID > 0 {
+		who += fmt.Sprintf(" (pid %d)", h.PID)
+	}
+	if h.Count != 1 {
+		who += fmt.Sprintf(" ×%d", h.Count)
+	}
+	return who
+}
+
+func leaseCells(r *broker.LeaseRow) []string {
+	storages := make([]string, len(r.Storages))
+	for i, s := range r.Storages {
+		storages[i] = number(s)
+	}
+	ends := "with its session"
+	if r.ExpiresIn != nil {
+		ends = "in " + seconds(*r.ExpiresIn)
+	}
+	if r.Once {
+		ends += ", or once claimed"
+	}
+	return []string{number(r.Lease), r.Maker, few(storages), ends}
+}

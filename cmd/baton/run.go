@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/sys"
+)
+
+func init() { register(newRunCommand) }
+
+// Exit statuses of `run` where there is no command's, as env(1) has them.
+const (
+	exitNotRunnable = 126
+	exitNoCommand   = 127
+)
+
+func newRunCommand(a *app) *cobra.Command {
+	var s *settings.Settings
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
+		Short: "Run a command with a broker of its own",
+		Long: `Run a command with a broker for its life alone, at a private address that it finds
+in BATON_ADDRESS. When the command has ended the broker and all of its memory are
+gone, also what processes that the command has left behind still use.
+
+Signals go to the command. The exit status is the command's, 128+N if signal N has
+killed it, 126 or 127 if it could not be run or found; the broker's own failures
+have those of baton --help.`,
+		Example: `  baton run -- python train.py
+  baton run --memory 4GiB --no-nats -- pytest`,
+		GroupID: groupBroker,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.ownSignals = true
+			if err := s.Load(os.Getenv); err != nil {
+				return err
+			}
+			return a.runCommand(s, args)
+		},
+	}
+	s = settings.Define(cmd.Flags(), false)
+	cmd.Flags().SortFlags = false
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+func (a *app) runCommand(s *settings.Settings, args []string) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return a.notRunnable(err, args[0])
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+
+	log, _ := newLog(a.err, s)
+	d, err := startPrivate(s, func(socket, dir string) (*daemon, error) {
+		return startDaemon(context.Background(), s, socket, dir, log)
+	})
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(d.dir)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- d.serve(ctx) }()
+
+	cmd := exec.Command(path, args[1:]...)
+	cmd.Args[0] = args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
+	cmd.Env = append(without(os.Environ(), address.EnvAddress), address.EnvAddress+"=unix:"+d.broker.Socket())
+	status := a.wait(cmd, signals)
+	stop()
+	if err := <-served; err != nil {
+		if status == nil {
+			return err
+		}
+		a.report(err) // and the command's status is passed on
+	}
+	return status
+}
+
+// wait runs the command, passing signals on, and returns its status; nil is 0.
+func (a *app) wait(cmd *exec.Cmd, signals <-chan os.Signal) error {
+	if err := cmd.Start(); err != nil {
+		return a.notRunnable(err, cmd.Path)
+	}
+	ended := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				// A terminal has sent these to the command already.
+				if (s == syscall.SIGINT || s == syscall.SIGQUIT) && isTerminal(a.in) {
+					continue
+				}
+				cmd.Process.Signal(s)
+			case <-ended:
+				return
+			}
+		}
+	}()
+	err := cmd.Wait()
+	close(ended)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return fmt.Errorf("run %s: %w", cmd.Path, err)
+	}
+	if w, ok := exit.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return exitStatus(exitSignal + int(w.Signal()))
+	}
+	return exitStatus(exit.ExitCode())
+}
+
+// notRunnable tells why there is no command and gives env's status.
+func (a *app) notRunnable(err error, name string) error {
+	status := exitNotRunnable
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		status = exitNoCommand
+	}
+	fmt.Fprintf(a.err, "baton: cannot run %s: %v\n", a.text(name), err)
+	return exitStatus(status)
+}
+
+// without removes a variable from an environment.
+func without(environ []string, name string) []string {
+	var out []string
+	for _, e := range environ {
+		if !strings.HasPrefix(e, name+"=") {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Names in the runtime directory of the user.
+const (
+	runPrefix  = "run-"
+	runLock    = "run.lock"
+	brokerLock = "broker.lock" // held by the broker in each runtime directory
+)
+
+// startPrivate starts a broker in a directory made for it. What killed runs have
+// left is removed first: their brokers hold no lock any more. A lock of this
+// user keeps two runs from taking each other's new directory for such a rest.
+func startPrivate(s *settings.Settings, start func(socket, dir string) (*daemon, error)) (*daemon, error) {
+	parent := address.RuntimeDir()
+	if err := sys.CheckPrivateDir(parent); err != nil {
+		return nil, err
+	}
+	lock, err := sys.OpenLock(filepath.Join(parent, runLock))
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := lock.Lock(true); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", parent, err)
+	}
+	sweep(parent)
+	dir, err := os.MkdirTemp(parent, runPrefix)
+	if err != nil {
+		return nil, err
+	}
+	d, err := start(filepath.Join(dir, "broker.sock"), dir)
+	if err != nil {
+		os.RemoveAll(dir)
+	}
+	return d, err
+}
+
+// sweep removes the directories of runs that have ended without doing so.
+func sweep(parent string) {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), runPrefix) {
+			continue
+		}
+		dir := filepath.Join(parent, e.Name())
+		lock, err := sys.OpenLock(filepath.Join(dir, brokerLock))
+		if err != nil {
+			continue
+		}
+		if lock.Lock(false) == nil {
+			os.RemoveAll(dir)
+		}
+		lock.Close()
+	}
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/termplot"
+)
+
+func init() { register(newServeCommand) }
+
+func newServeCommand(a *app) *cobra.Command {
+	var s *settings.Settings
+	var check, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a broker until it is told to end",
+		Long: `Run a broker in the foreground: it owns memory, lifetimes and names, and brings
+NATS along. Without it, the first program starts one that ends a minute after its
+last user.
+
+Each setting may be a flag, an environment variable (BATON_MEMORY for --memory) or
+a key of the configuration file (memory = "8GiB"), in this order.
+
+TERM and INT end it in order, a second one at once. HUP reads the settings again
+and changes the log level. Under systemd use Type=notify or Type=notify-reload.`,
+		GroupID: groupBroker,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a.ownSignals = true
+			if asJSON && !check {
+				return badUsage("--json is for --check-config")
+			}
+			if err := s.Load(os.Getenv); err != nil {
+				return err
+			}
+			if check {
+				return a.printSettings(s, asJSON)
+			}
+			return a.serve(cmd.Context(), s)
+		},
+	}
+	s = settings.Define(cmd.Flags(), true)
+	cmd.Flags().SortFlags = false
+	cmd.Flags().BoolVar(&check, "check-config", false, "print the settings in force and end; status 2 if they are wrong")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print them as JSON")
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, s *settings.Settings) error {
+	began := time.Now()
+	log, level := newLog(a.err, s)
+	defer exitAtSecondSignal(ctx, log)()
+	d, err := startDaemon(ctx, s, s.Socket, s.Dir, log)
+	if err != nil && ctx.Err() != nil {
+		log.Info("ended before it served", "error", plain(err))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.HTTP != "" {
+		o := observe.Options{PProf: s.PProf, Version: version, Broker: d.broker.Status, Ready: d.ready, Log: log}
+		o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP) // checked by Load
+		if d.bridge != nil {
+			o.NATS = d.natsStatus
+		}
+		endpoint, err := observe.Start(o)
+		if err != nil {
+			cancel()
+			return errors.Join(err, d.serve(ctx))
+		}
+		log.Info("HTTP endpoint", "address", endpoint.Addr())
+		defer func() {
+			bounded, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			endpoint.Close(bounded)
+		}()
+	}
+	status := d.broker.Status()
+	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
+		"memory", termplot.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
+
+	ended := make(chan struct{})
+	attended := make(chan struct{})
+	go func() {
+		defer close(attended)
+		d.attend(ctx, s, level, ended)
+	}()
+	notify(log, sd.SdNotifyReady)
+	err = d.serve(ctx)
+	close(ended)
+	<-attended
+	log.Info("ended", "after", time.Since(began).Round(time.Millisecond), "error", errorText(err))
+	return err
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return "none"
+	}
+	return plain(err)
+}
+
+// attend does what a service manager expects while the broker serves: reload at
+// HUP, keep-alives for the watchdog, and word of the coming end.
+func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.LevelVar, ended <-chan struct{}) {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	var watchdog <-chan time.Time
+	if every, err := sd.SdWatchdogEnabled(false); err != nil {
+		d.log.Warn("the watchdog's interval cannot be read", "error", err)
+	} else if every > 0 {
+		tick := time.NewTicker(every / 2)
+		defer tick.Stop()
+		watchdog = tick.C
+	}
+	done := ctx.Done()
+	for {
+		select {
+		case <-hup:
+			notify(d.log, sd.SdNotifyReloading+fmt.Sprintf("\nMONOTONIC_USEC=%d", sys.Monotonic()/1000))
+			s = d.reload(s, level)
+			notify(d.log, sd.SdNotifyReady)
+		case <-watchdog:
+			if err := observe.Healthy(ctx, d.broker.Status); err != nil && ctx.Err() == nil {
+				d.log.Error("no keep-alive for the watchdog", "error", err)
+				continue
+			}
+			notify(d.log, sd.SdNotifyWatchdog)
+		case <-done:
+			d.log.Info("ending: a signal asks for it")
+			notify(d.log, sd.SdNotifyStopping)
+			done = nil
+		case <-ended:
+			return
+		}
+	}
+}
+
+// reload reads the settings again and applies what can be applied.
+func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Settings {
+	next, err := s.Reload(os.Getenv)
+	if err != nil {
+		d.log.Error("reload: the settings are wrong and stay as they were", "error", err)
+		return s
+	}
+	var waiting []string
+	for _, key := range s.Changed(next) {
+		if key != "log-level" {
+			waiting = append(waiting, key)
+		}
+	}
+	if len(waiting) > 0 {
+		d.log.Warn("reload: these settings wait for a restart", "settings", strings.Join(waiting, ", "))
+	}
+	level.Set(next.LogLevel)
+	d.log.Info("reloaded", "log_level", strings.ToLower(next.LogLevel.String()))
+	return next
+}
+
+func notify(log *slog.Logger, state string) {
+	if _, err := sd.SdNotify(false, state); err != nil {
+		log.Warn("the service manager cannot be told", "error", err)
+	}
+}
+
+// exitAtSecondSignal ends the process without waiting for anything when TERM or
+// INT comes again. The returned function gives the signals back.
+func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
+	again := make(chan os.Signal, 2)
+	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	ending := ctx.Err() != nil // the first came before
+	go func() {
+		for {
+			select {
+			case s := <-again:
+				if !ending {
+					ending = true // and ctx ends
+					continue
+				}
+				log.Warn("ending at once: a second signal", "signal", s.String())
+				number, _ := s.(syscall.Signal)
+				os.Exit(exitSignal + int(number))
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(again)
+		close(done)
+	}
+}
+
+// printSettings shows what serve would use.
+func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
+	lines := s.Lines()
+	if asJSON {
+		return a.printJSON(lines)
+	}
+	var rows [][]string
+	for _, l := range lines {
+		rows = append(rows, []string{l.Key, l.Value, l.Source})
+	}
+	return a.println(a.columns([]string{"setting", "value", "from"}, nil, rows))
+}

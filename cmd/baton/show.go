@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newShowCommand) }
+
+// shown is one thing that `show` has found: its row and what more is known.
+type shown struct {
+	Kind string          `json:"kind"`
+	Row  json.RawMessage `json:"row"`
+	*details
+}
+
+// details are of the kinds that have them.
+type details struct {
+	Tensors  []tensorRow       `json:"tensors,omitempty"`   // name
+	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
+	Waiting  *int              `json:"waiting,omitempty"`   // queue: items that nobody has taken
+	LastLeft string            `json:"last_left,omitempty"` // topic
+	Segments []json.RawMessage `json:"segments,omitempty"`  // session
+	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
+}
+
+// laneRow is one sender's lane of a topic.
+type laneRow struct {
+	Sender string `json:"sender"`
+	State  string `json:"state"` // live, adopted, closed
+}
+
+var laneStates = map[uint32]string{protocol.LaneLive: "live", protocol.LaneAdopted: "ended, kept by the broker", protocol.LaneClosed: "closed"}
+
+func newShowCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show [" + strings.Join(singular(), "|") + "] WHAT",
+		Short: "Show one name, topic, session, segment, storage or lease",
+		Long: `Show all that is known of one thing. WHAT is a name or topic as it is called, a
+session by name, serial or pid, and a segment, storage or lease by its number.
+Without a kind everything of that name or number is shown.
+
+Status 3 if there is nothing. --json prints an array.`,
+		Example: `  baton show weights/actor
+  baton show storage 128`,
+		GroupID: groupLook,
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.show(cmd.Context(), &f, args, asJSON)
+		},
+		ValidArgsFunction: a.completeRows(&f, protocol.ListNames),
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func singular() []string {
+	var out []string
+	for _, l := range listings {
+		out = append(out, strings.TrimSuffix(l.what, "s"))
+	}
+	return out
+}
+
+func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bool) (err error) {
+	wanted := listings
+	what := args[len(args)-1]
+	if len(args) == 2 {
+		l, known := findListing(args[0])
+		if !known {
+			return badUsage("%q is no kind: use one of %s", args[0], strings.Join(singular(), ", "))
+		}
+		wanted = []listing{l}
+	}
+	c, err := a.connect(ctx, f, false)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+	found := []shown{}
+	for _, l := range wanted {
+		rows, err := fetch(ctx, c, l.what, patternFor(l.what, what))
+		if err != nil {
+			return err
+		}
+		for _, raw := range rows {
+			if !isCalled(l.what, raw, what) {
+				continue
+			}
+			d, err := detail(ctx, c, l.what, raw)
+			if err != nil {
+				return err
+			}
+			found = append(found, shown{strings.TrimSuffix(l.what, "s"), raw, d})
+		}
+	}
+	if len(found) == 0 {
+		return protocol.Errorf(protocol.CodeNotFound, "baton ls lists what there is; --namespace chooses another namespace",
+			"nothing is called %q", what)
+	}
+	if asJSON {
+		return a.printJSON(found)
+	}
+	for i, s := range found {
+		if i > 0 {
+			if err := a.println(""); err != nil {
+				return err
+			}
+		}
+		if err := a.printShown(&s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patternFor lets the broker choose where it can: names and topics are found by
+// their name, which has no wildcard.
+func patternFor(kind, what string) string {
+	if kind == protocol.ListNames || kind == protocol.ListTopics {
+		return strings.ReplaceAll(what, "*", "?")
+	}
+	return ""
+}
+
+// isCalled tells whether a row goes by a name or number.
+func isCalled(kind string, raw json.RawMessage, what string) bool {
+	var r struct {
+		Name           string
+		PID            int
+		Serial, Lease  uint64
+		Index, Segment uint32
+	}
+	if json.Unmarshal(raw, &r) != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(what, 10, 64)
+	isNumber := err == nil
+	switch kind {
+	case protocol.ListNames, protocol.ListTopics:
+		return r.Name == what
+	case protocol.ListSessions:
+		return r.Name == what || isNumber && (r.Serial == n || uint64(r.PID) == n)
+	case protocol.ListSegments:
+		return isNumber && uint64(r.Segment) == n
+	case protocol.ListStorages:
+		return isNumber && uint64(r.Index) == n
+	default:
+		return isNumber && r.Lease == n
+	}
+}
+
+// detail finds out what a row does not say. What has gone meanwhile is left out.
+func detail(ctx context.Context, c *client.Client, kind string, raw json.RawMessage) (*details, error) {
+	switch kind {
+	case protocol.ListNames:
+		return nameDetail(ctx, c, raw)
+	case protocol.ListTopics:
+		return topicDetail(ctx, c, raw)
+	case protocol.ListSessions:
+		return sessionDetail(ctx, c, raw)
+	case protocol.ListSegments:
+		var r broker.SegmentRow
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, err
+		}
+		d := &details{}
+		var err error
+		d.Storages, err = fetchStorages(ctx, c, func(s *broker.StorageRow) bool { return s.Segment == r.Segment })
+		return d, err
+	}
+	return nil, nil
+}
+
+func nameDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
+	var r broker.NameRow
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, err
+	}
+	b, err := c.Get(ctx, r.Name)
+	if statusOf(err) == exitNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer b.Release()
+	return &details{Tensors: tensorRows(b)}, nil
+}
+
+func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
+	var r broker.TopicRow
+	if err := json.Unmarshal(raw, &r); err != nil || r.Name == "" {
+		return nil, err
+	}
+	d := &details{}
+	if r.Kind == protocol.KindQueue {
+		q, err := c.Queue(ctx, r.Name, client.MustExist())
+		if statusOf(err) == exitNotFound {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer q.Close()
+		n, err := q.Len(ctx)
+		if err != nil {
+			return nil, err
+		}
+		d.Waiting = &n
+	} else {
+		t, err := c.Topic(ctx, r.Name, client.MustExist())
+		if statusOf(err) == exitNotFound {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer t.Close()
+	}
+	var p protocol.Peers
+	if err := c.Broker(ctx, protocol.OpTopicPeers, protocol.TopicRef{Topic: r.Topic, ID: r.ID}, &p); err != nil {
+		return nil, err
+	}
+	d.LastLeft = p.LastLeft
+	for _, l := range p.Lanes {
+		d.Lanes = append(d.Lanes, laneRow{l.Sender, laneStates[l.State]})
+	}
+	return d, nil
+}
+
+func sessionDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
+	var r broker.SessionRow
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, err
+	}
+	d := &details{}
+	segments, err := fetch(ctx, c, protocol.ListSegments, "")
+	if err != nil {
+		return nil, err
+	}
+	own := map[uint32]bool{}
+	for _, raw := range segments {
+		var s broker.SegmentRow
+		// A session's name and pid together are its own, while it lives.
+		if json.Unmarshal(raw, &s) == nil && s.Owner == r.Name && s.PID == r.PID && s.State == "granted" {
+			d.Segments = append(d.Segments, raw)
+			own[s.Segment] = true
+		}
+	}
+	d.Storages, err = fetchStorages(ctx, c, func(s *broker.StorageRow) bool {
+		for _, h := range s.Holders {
+			if h.Slot == r.Slot {
+				return true
+			}
+		}
+		return own[s.Segment]
+	})
+	return d, err
+}
+
+func fetchStorages(ctx context.Context, c *client.Client, wanted func(*broker.StorageRow) bool) ([]json.RawMessage, error) {
+	rows, err := fetch(ctx, c, protocol.ListStorages, "")
+	if err != nil {
+		return nil, err
+	}
+	var out []json.RawMessage
+	for _, raw := range rows {
+		var s broker.StorageRow
+		if json.Unmarshal(raw, &s) == nil && wanted(&s) {
+			out = append(out, raw)
+		}
+	}
+	return out, nil
+}
+
+// printShown prints the row as names and values, as the listing calls them, then
+// the details.
+func (a *app) printShown(s *shown) error {
+	l, _ := findListing(s.Kind)
+	cells, err := l.cells(s.Row)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{{s.Kind, ""}}
+	for i, name := range l.header {
+		if name == s.Kind || s.Kind == "name" && i == 0 {
+			rows[0][1] = cells[i]
+			continue
+		}
+		rows = append(rows, [2]string{name, cells[i]})
+	}
+	if d := s.details; d != nil {
+		if d.Waiting != nil {
+			rows = append(rows, [2]string{"waiting", number(*d.Waiting)})
+		}
+		if d.LastLeft != "" {
+			rows = append(rows, [2]string{"last left", d.LastLeft})
+		}
+	}
+	if err := a.println(a.pairs(rows)); err != nil || s.details == nil {
+		return err
+	}
+	return a.printDetails(s.details)
+}
+
+func (a *app) printDetails(d *details) error {
+	if len(d.Tensors) > 0 {
+		var rows [][]string
+		for _, t := range d.Tensors {
+			name := t.Name
+			if name == "" {
+				name = "(unnamed)"
+			}
+			rows = append(rows, []string{name, describe(t.DType, t.Shape), size(uint64(max(t.Bytes, 0)))})
+		}
+		if err := a.println("\n" + a.columns([]string{"tensor", "type", "bytes"}, []bool{false, false, true}, rows)); err != nil {
+			return err
+		}
+	}
+	if len(d.Lanes) > 0 {
+		var rows [][]string
+		for _, l := range d.Lanes {
+			rows = append(rows, []string{l.Sender, l.State})
+		}
+		if err := a.println("\n" + a.columns([]string{"sender", "state"}, nil, rows)); err != nil {
+			return err
+		}
+	}
+	for _, part := range []struct {
+		what string
+		rows []json.RawMessage
+	}{{protocol.ListSegments, d.Segments}, {protocol.ListStorages, d.Storages}} {
+		if len(part.rows) == 0 {
+			continue
+		}
+		l, _ := findListing(part.what)
+		text, err := a.table(l, part.rows)
+		if err != nil {
+			return err
+		}
+		if err := a.println(fmt.Sprintf("\n%s", text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newStatusCommand) }
+
+// statusReply is a broker's status as clients read it.
+type statusReply struct {
+	broker.Status
+	Extra struct {
+		NATS *natsStatus `json:"nats,omitempty"`
+	} `json:"extra"`
+}
+
+func newStatusCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Tell how the broker is",
+		Long: `Tell how the broker is: memory, NATS, and how much there is of what, without the
+session of this command. Status 4 if none runs; this starts none.`,
+		GroupID: groupLook,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.status(cmd.Context(), &f, asJSON)
+		},
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// askStatus asks the broker and leaves the asking session out.
+func askStatus(ctx context.Context, c *client.Client) (*statusReply, error) {
+	var raw json.RawMessage
+	if err := c.Broker(ctx, protocol.OpStatus, nil, &raw); err != nil {
+		return nil, err
+	}
+	var s statusReply
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the status cannot be read: %w", err)
+	}
+	s.Counts.Sessions = max(s.Counts.Sessions-1, 0)
+	return &s, nil
+}
+
+func (a *app) status(ctx context.Context, f *clientFlags, asJSON bool) (err error) {
+	c, err := a.connect(ctx, f, false)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+	s, err := askStatus(ctx, c)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return a.printJSON(s)
+	}
+	return a.println(a.pairs(s.pairs()))
+}
+
+func (s *statusReply) pairs() [][2]string {
+	rows := [][2]string{
+		{"broker", fmt.Sprintf("pid %d, version %s", s.PID, s.Version)},
+		{"socket", s.Socket},
+		{"instance", s.Instance},
+		{"up", termplot.Duration(time.Duration(s.Uptime * float64(time.Second)))},
+	}
+	if s.Taking {
+		rows = append(rows, [2]string{"state", "taking over from its predecessor"})
+	}
+	m := s.Memory
+	granted := size(m.Granted) + " of " + size(m.Limit)
+	if m.Orphans > 0 {
+		granted += ", " + size(m.Orphans) + " of ended owners"
+	}
+	rows = append(rows, [2]string{"memory granted", granted}, [2]string{"memory left to take", size(m.Free)})
+	if m.SessionLimit > 0 {
+		rows = append(rows, [2]string{"limit of a session", size(m.SessionLimit)})
+	}
+	if m.Dir != "" {
+		rows = append(rows, [2]string{"memory in", m.Dir})
+	}
+	n := s.Counts
+	sessions := number(n.Sessions)
+	if n.Disconnected > 0 {
+		sessions += fmt.Sprintf(" (%d disconnected)", n.Disconnected)
+	}
+	rows = append(rows,
+		[2]string{"sessions", sessions},
+		[2]string{"names", number(n.Names)},
+		[2]string{"topics", number(n.Topics)},
+		[2]string{"queues", number(n.Queues)},
+		[2]string{"storages held", number(n.Storages)},
+		[2]string{"segments", number(n.Segments)},
+		[2]string{"leases", number(n.Leases)})
+	if n.AdoptedLanes > 0 {
+		rows = append(rows, [2]string{"lanes of ended senders", number(n.AdoptedLanes)})
+	}
+	if s.Extra.NATS != nil {
+		rows = append(rows, s.Extra.NATS.pairs()...)
+	}
+	return rows
+}
+
+func (n *natsStatus) pairs() [][2]string {
+	if n.Status == nil {
+		if n.Error != "" {
+			return [][2]string{{"NATS", "does not run: " + n.Error}}
+		}
+		return [][2]string{{"NATS", natsOff}}
+	}
+	state := n.Mode + ", not connected"
+	if n.Connected {
+		state = n.Mode + ", connected"
+	}
+	rows := [][2]string{{"NATS", state + " " + n.URL}}
+	if !n.Connected && n.LastError != "" {
+		rows = append(rows, [2]string{"NATS says", n.LastError})
+	}
+	tuples := termplot.Count(int64(min(n.Published, 1<<62))) + " published"
+	if n.Dropped > 0 {
+		tuples += ", " + termplot.Count(int64(min(n.Dropped, 1<<62))) + " dropped"
+	}
+	rows = append(rows, [2]string{"tuples on NATS", tuples})
+	if n.Names.State != natsbridge.NamesUnused {
+		names := string(n.Names.State)
+		if n.Names.Error != "" {
+			names = strings.Join([]string{names, n.Names.Error}, ": ")
+		}
+		rows = append(rows, [2]string{"names on NATS", names})
+	}
+	return rows
+}

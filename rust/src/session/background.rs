@@ -1,0 +1,252 @@
+//! A session's one background thread: it reads the control socket, gives replies to their callers,
+//! and does what is off the hot path: trims, recycling on request, new peers, reconnecting.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use super::inner::Inner;
+use super::start::dial;
+use super::topic::Left;
+use super::{Options, hello};
+use crate::error::{Code, Error, Result, disagree};
+use crate::sys::{Waker, wait_readable};
+use crate::wire::ops::{HelloReply, Ignored, Nothing, Resume, Restore, RestoreItem, TrimEvent};
+use crate::wire::{Control, Event, Frames, Incoming, Reply};
+
+/// What the thread is asked to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Forget segments.
+    Trim(Vec<u64>),
+    /// Recycle and give back.
+    Collect,
+    /// Map a session's pages.
+    Peer(u32, u64),
+    /// Leave a topic as a writer, then count its messages down.
+    Leave(Left),
+}
+
+/// The thread as others see it.
+#[derive(Debug)]
+pub(crate) struct Background {
+    jobs: Mutex<VecDeque<Job>>,
+    waker: Waker,
+    thread: OnceLock<ThreadId>,
+    stopped: AtomicBool,
+    pump: Mutex<Frames>, // locked by the thread alone
+}
+
+impl Background {
+    pub(crate) fn new(frames: Frames) -> Result<Background> {
+        let waker = Waker::new()
+            .map_err(|e| Error::new(Code::TooMany, "raise the limit of open files", format!("make an event descriptor: {e}")))?;
+        Ok(Background {
+            jobs: Mutex::default(),
+            waker,
+            thread: OnceLock::new(),
+            stopped: AtomicBool::new(false),
+            pump: Mutex::new(frames),
+        })
+    }
+
+    /// Starts the thread. It ends with the session, which it does not keep alive.
+    pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>, control: Arc<Control>) -> Result<()> {
+        let (b, weak) = (self.clone(), Arc::downgrade(inner));
+        let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || b.run(&weak, control));
+        let thread = thread.map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
+        let _ = self.thread.set(thread.thread().id());
+        Ok(())
+    }
+
+    /// Whether the caller is the background thread.
+    pub(crate) fn is_current(&self) -> bool {
+        self.thread.get() == Some(&std::thread::current().id())
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(crate) fn post(&self, job: Job) {
+        self.jobs().push_back(job);
+        self.waker.wake();
+    }
+
+    fn jobs(&self) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
+        self.jobs.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Asks for a session's pages once; the free test asks again while it needs them.
+    pub(crate) fn want_peer(&self, slot: u32, serial: u64) {
+        let mut jobs = self.jobs();
+        if !jobs.iter().any(|j| matches!(j, Job::Peer(_, s) if *s == serial)) {
+            jobs.push_back(Job::Peer(slot, serial));
+            drop(jobs);
+            self.waker.wake();
+        }
+    }
+
+    fn run(&self, inner: &Weak<Inner>, mut control: Arc<Control>) {
+        // The spawning thread sets it as well; whoever is first.
+        let _ = self.thread.set(std::thread::current().id());
+        // What came together with the answer to hello.
+        if let Err(e) = self.deliver(&control) {
+            control.fail(&e);
+        }
+        while !self.stopped.load(Ordering::Acquire) {
+            match wait_readable(control.socket(), &self.waker) {
+                Ok(true) => {
+                    if let Err(e) = self.step(&control) {
+                        control.fail(&e);
+                        match self.reconnect(inner) {
+                            Some(next) => control = next,
+                            None => return,
+                        }
+                    }
+                }
+                Ok(false) => {}
+                Err(_) => return,
+            }
+            self.work(inner);
+        }
+        // `bye` was sent; the broker closes its end when it has read it.
+        control.fail(&Error::new(Code::Closed, "", "the session was closed"));
+    }
+
+    /// Reads what has come and delivers it.
+    fn step(&self, control: &Control) -> Result<()> {
+        if !self.frames().receive(control.socket())? {
+            return Err(Error::new(Code::BrokerLost, "", "the broker closed it"));
+        }
+        self.deliver(control)
+    }
+
+    fn frames(&self) -> std::sync::MutexGuard<'_, Frames> {
+        self.pump.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn deliver(&self, control: &Control) -> Result<()> {
+        let mut frames = self.frames();
+        while let Some((json, fds)) = frames.next()? {
+            if let Incoming::Event(e) = control.deliver(json, fds)? {
+                self.note(&e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads until a reply that the thread itself waits for has come.
+    pub(crate) fn pump_for(&self, control: &Control, from: &Receiver<Reply>) -> Reply {
+        loop {
+            match from.try_recv() {
+                Ok(reply) => return reply,
+                Err(TryRecvError::Empty) => self.step(control).inspect_err(|e| control.fail(e))?,
+                Err(TryRecvError::Disconnected) => return Err(disagree("a reply was lost")),
+            }
+        }
+    }
+
+    fn note(&self, e: &Event) {
+        match e.name.as_str() {
+            "trim" => {
+                if let Ok(t) = serde_json::from_slice::<TrimEvent>(&e.json) {
+                    self.jobs().push_back(Job::Trim(t.segments.iter().map(|s| s.serial).collect()));
+                }
+            }
+            "collect" => self.jobs().push_back(Job::Collect),
+            _ => {} // "closing", and what later versions say
+        }
+    }
+
+    fn work(&self, inner: &Weak<Inner>) {
+        loop {
+            let Some(job) = self.jobs().pop_front() else { return };
+            let Some(inner) = inner.upgrade() else { return };
+            match job {
+                Job::Trim(gone) => inner.trim(&gone),
+                Job::Collect => drop(inner.collect()),
+                Job::Peer(slot, serial) => drop(inner.peer(slot, serial)),
+                Job::Leave(left) => left.finish(&inner),
+            }
+        }
+    }
+
+    /// Tries until a broker takes this session back: the same one, to which it was only
+    /// disconnected, or a new one, which is given all that is mapped here. `None` when the session
+    /// was closed or refused for good.
+    fn reconnect(&self, inner: &Weak<Inner>) -> Option<Arc<Control>> {
+        loop {
+            if self.stopped.load(Ordering::Acquire) {
+                return None;
+            }
+            let strong = inner.upgrade()?;
+            *self.frames() = Frames::default();
+            match self.resume(&strong) {
+                Ok(control) => {
+                    strong.relink(control.clone());
+                    return Some(control);
+                }
+                Err(e) if matches!(e.code(), Code::Version | Code::PermissionDenied | Code::Expired) => return None,
+                Err(_) => {}
+            }
+            drop(strong);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn resume(&self, inner: &Inner) -> Result<Arc<Control>> {
+        let until = Instant::now() + Duration::from_secs(5);
+        // Another client may start the next broker; this one waits for it like everybody.
+        let options = Options { ..inner.options.clone() };
+        let control = Arc::new(Control::new(dial(&options, until)?));
+        let p = &inner.pages;
+        let resume = Resume { instance: p.instance.clone(), serial: p.serial, secret: p.secret.clone() };
+        let (ok, fds): (HelloReply, _) = inner.ask(&control, "hello", &hello(&options, Some(resume)), &[], until)?;
+        drop(fds);
+        if ok.restore {
+            self.restore(inner, &control, until)?;
+        } else if !ok.resumed {
+            let what = "another broker runs now, and this session's memory is not its";
+            return Err(Error::new(Code::Expired, "open a new session", what));
+        }
+        Ok(control)
+    }
+
+    /// Hands a new broker the descriptors of everything mapped here.
+    fn restore(&self, inner: &Inner, control: &Control, until: Instant) -> Result<()> {
+        let p = &inner.pages;
+        let item = |role, serial| RestoreItem { role, serial };
+        let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> = vec![
+            (item("broker", 0), p.broker_fd.as_fd()),
+            (item("session", p.serial), p.session_fd.as_fd()),
+            (item("bell", p.serial), p.bell_fd.as_fd()),
+        ];
+        let peers = p.all_peers();
+        for q in &peers {
+            if let Some((file, bell)) = &q.fds {
+                items.push((item("session", q.serial), file.as_fd()));
+                items.push((item("bell", q.serial), bell.as_fd()));
+            }
+        }
+        let segments: Vec<(u64, Arc<OwnedFd>)> =
+            inner.all_segments().iter().filter_map(|s| s.fd().map(|fd| (s.serial, fd))).collect();
+        items.extend(segments.iter().map(|(serial, fd)| (item("segment", *serial), fd.as_fd())));
+        let groups = inner.group_files();
+        items.extend(groups.iter().map(|g| (item("group", g.id), g.fd.as_fd())));
+        for batch in items.chunks(32) {
+            let (items, fds): (Vec<_>, Vec<_>) = batch.iter().cloned().unzip();
+            inner.ask::<_, Ignored>(control, "restore", &Restore { items: &items }, &fds, until)?;
+        }
+        let (ok, _): (HelloReply, _) = inner.ask(control, "restored", &Nothing {}, &[], until)?;
+        if !ok.resumed {
+            return Err(Error::new(Code::BrokerLost, "open a new session", "the new broker did not take this session over"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,269 @@
+//! What all parts of one session share.
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Options;
+use super::background::Background;
+use super::holding::Attachment;
+use super::memory::LaneSpace;
+use super::pages::Pages;
+use super::topic::TopicState;
+use crate::error::{Code, Error, Result, closed};
+use crate::layout::limits;
+use crate::ledger::{FreeTest, Pool};
+use crate::shm::{LOOK_AGAIN, Parking, Segment, pause};
+use crate::sys;
+use crate::wire::ops::Nothing;
+use crate::wire::{Control, decode};
+
+/// How long a request waits for its answer, a broker's absence included.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// What a wake costs: spinning longer cannot pay.
+const MOST_SPIN: u64 = 50_000;
+
+/// One session. Tensors, topics and readers keep it; the last to go ends it.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    pub(crate) pages: Pages,
+    pub(crate) pool: Pool,
+    pub(crate) parking: Parking,
+    pub(crate) attached: Box<[ArcSwapOption<Attachment>]>,
+    pub(crate) attaching: Mutex<()>,
+    pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
+    pub(crate) topics: Mutex<HashMap<u64, Weak<TopicState>>>,
+    pub(crate) lanes: Mutex<LaneSpace>,
+    pub(crate) background: Arc<Background>,
+    pub(crate) handovers: AtomicU64,
+    link: Mutex<Arc<Control>>,
+    relinked: Condvar,
+    closed: AtomicBool,
+    spins: bool,
+}
+
+impl Inner {
+    pub(crate) fn new(options: Options, pages: Pages, control: Arc<Control>, background: Arc<Background>) -> Inner {
+        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
+        Inner {
+            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test),
+            parking: Parking::new(pages.session.clone(), pages.bell.clone()),
+            attached: (0..limits::CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
+            attaching: Mutex::new(()),
+            segments: Mutex::default(),
+            topics: Mutex::default(),
+            lanes: Mutex::new(LaneSpace::new()),
+            background,
+            handovers: AtomicU64::new(0),
+            link: Mutex::new(control),
+            relinked: Condvar::new(),
+            closed: AtomicBool::new(false),
+            spins: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            options,
+            pages,
+        }
+    }
+
+    fn link(&self) -> Arc<Control> {
+        self.link.lock().unwrap_or_else(|p| p.into_inner()).clone()
+    }
+
+    /// Puts a new connection in the place of a lost one.
+    pub(crate) fn relink(&self, control: Arc<Control>) {
+        *self.link.lock().unwrap_or_else(|p| p.into_inner()) = control;
+        self.relinked.notify_all();
+        self.parking.wake();
+    }
+
+    /// Whether the connection is down right now.
+    pub(crate) fn broker_away(&self) -> bool {
+        self.link().is_lost()
+    }
+
+    /// Makes a request of the broker and decodes the answer.
+    pub(crate) fn call<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<R> {
+        self.call_fds(op, body).map(|(r, _)| r)
+    }
+
+    /// As `call`, with the descriptors of the answer. While the broker is away it waits for the next
+    /// one, at most [`PATIENCE`] in all.
+    pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<(R, Vec<OwnedFd>)> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if self.is_closed() {
+                return Err(closed("the session"));
+            }
+            let link = self.link();
+            match self.ask(&link, op, body, &[], until) {
+                Err(e) if e.code() == Code::BrokerLost && !self.background.is_current() => self.await_link(&link, until, e)?,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks over one connection. The background thread, which reads the answers of all others, reads
+    /// its own meanwhile.
+    pub(crate) fn ask<B: Serialize, R: DeserializeOwned>(
+        &self,
+        link: &Control,
+        op: &str,
+        body: &B,
+        fds: &[BorrowedFd<'_>],
+        until: Instant,
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        let (id, from) = link.request(op, body, fds)?;
+        let reply = if self.background.is_current() {
+            self.background.pump_for(link, &from)
+        } else {
+            match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(reply) => reply,
+                Err(RecvTimeoutError::Timeout) => {
+                    link.forget(id);
+                    let what = format!("time ran out waiting for the broker to answer {op}");
+                    Err(Error::new(Code::Timeout, "wait longer", what))
+                }
+                Err(RecvTimeoutError::Disconnected) => Err(Error::new(Code::BrokerLost, "try again", "the connection ended")),
+            }
+        };
+        let (json, fds) = reply?;
+        Ok((decode(op, &json)?, fds))
+    }
+
+    fn await_link(&self, lost: &Arc<Control>, until: Instant, why: Error) -> Result<()> {
+        let mut now = self.link.lock().unwrap_or_else(|p| p.into_inner());
+        while Arc::ptr_eq(&now, lost) && !self.is_closed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(why);
+            }
+            now = self.relinked.wait_timeout(now, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+        Ok(())
+    }
+
+    /// Sends a request whose answer nobody needs; when the broker is away it is not sent.
+    pub(crate) fn tell<B: Serialize>(&self, op: &str, body: &B) {
+        let _ = self.link().tell(op, body);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the session. What was sent is still received; references held here are dropped by the
+    /// broker.
+    pub(crate) fn close(&self, wait: bool) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let link = self.link();
+        if wait && !self.background.is_current() {
+            if let Ok((_, from)) = link.request("bye", &Nothing {}, &[]) {
+                let _ = from.recv_timeout(Duration::from_secs(2));
+            }
+        } else {
+            let _ = link.tell("bye", &Nothing {});
+        }
+        self.background.stop();
+        self.relinked.notify_all();
+        self.parking.wake();
+    }
+
+    /// Looks for storages that nobody holds any more and gives empty memory back to the broker.
+    pub(crate) fn collect(&self) -> u64 {
+        self.settle();
+        self.pool.collect(self)
+    }
+
+    /// Withdraws queue messages that are done, which frees storages.
+    pub(crate) fn settle(&self) {
+        let topics: Vec<_> = {
+            let all = self.topics.lock().unwrap_or_else(|p| p.into_inner());
+            all.values().filter_map(Weak::upgrade).collect()
+        };
+        topics.iter().for_each(|t| t.withdraw_done());
+    }
+
+    /// Returns true when `look` says so, false at the deadline. It spins for at most `spin` ns, then
+    /// sleeps; a sleeper looks again at least once a second.
+    pub(crate) fn wait(&self, spin: u64, until: Option<Instant>, mut look: impl FnMut() -> bool) -> bool {
+        if look() || self.spins && spin_until(spin, &mut look) {
+            return true;
+        }
+        loop {
+            let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            let e = self.parking.begin();
+            let found = look();
+            if !found {
+                self.parking.sleep(e, left);
+            }
+            self.parking.end();
+            if found || look() {
+                return true;
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close(false);
+    }
+}
+
+fn spin_until(budget: u64, look: &mut impl FnMut() -> bool) -> bool {
+    if budget == 0 {
+        return false;
+    }
+    let until = sys::monotonic() + budget;
+    while sys::monotonic() < until {
+        for _ in 0..16 {
+            if look() {
+                return true;
+            }
+            pause();
+        }
+    }
+    false
+}
+
+/// Learns how long to spin from the time between arrivals.
+#[derive(Debug, Default)]
+pub(crate) struct Spinner {
+    gap: u64, // ns, moving average
+    last: u64,
+}
+
+impl Spinner {
+    /// Notes an arrival that was waited for or found.
+    pub(crate) fn arrived(&mut self, now: u64) {
+        if self.last != 0 {
+            let d = now.saturating_sub(self.last);
+            if self.gap == 0 {
+                self.gap = d;
+            }
+            self.gap = self.gap - self.gap / 8 + d / 8;
+        }
+        self.last = now;
+    }
+
+    /// Twice the average gap, at most what a wake costs, and nothing when arrivals are rarer.
+    pub(crate) fn budget(&self) -> u64 {
+        match self.gap {
+            0 => MOST_SPIN,
+            g if g > MOST_SPIN => 0,
+            g => (2 * g).min(MOST_SPIN),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Segments: what the broker grants, what peers own, and what it takes back; and the space of the
+//! own session file for lanes.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::holding::Attachment;
+use super::inner::Inner;
+use super::pages::Peer;
+use crate::error::{Code, Error, Result, disagree};
+use crate::layout::{limits, session_file, storage_entry};
+use crate::ledger::{Grant, Rows, Source};
+use crate::shm::Segment;
+use crate::sys;
+use crate::wire::ops::{
+    ChunkGrant, ChunksReply, ChunksRequest, GrantReply, GrantRequest, Ignored, PeerRequest, ReturnRequest, SegmentReply,
+    SegmentRequest,
+};
+
+/// What an allocation leaves free on the machine or in the container: a memfd itself never says that
+/// memory is full.
+const MARGIN: u64 = 64 << 20;
+
+fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
+    let n = fds.len();
+    match <[OwnedFd; 1]>::try_from(fds) {
+        Ok([fd]) => Ok(fd),
+        Err(_) => Err(disagree(format!("{op} came with {n} descriptors, not 1"))),
+    }
+}
+
+impl Inner {
+    /// A session's pages, asking the broker for them the first time.
+    pub(crate) fn peer(&self, slot: u32, serial: u64) -> Result<Arc<Peer>> {
+        if let Some(p) = self.pages.known(slot, serial) {
+            return Ok(p);
+        }
+        if slot >= limits::SESSIONS {
+            return Err(disagree(format!("no session slot {slot}")));
+        }
+        let (_, fds) = self.call_fds::<_, Ignored>("peer", &PeerRequest { slot, serial })?;
+        let n = fds.len();
+        let Ok([file, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err(disagree(format!("peer came with {n} descriptors, not 2")));
+        };
+        Ok(self.pages.add(Peer::new(slot, serial, file, bell)?))
+    }
+
+    /// A segment that can be mapped for a use, asking the broker for a descriptor if need be.
+    pub(crate) fn segment(&self, index: u32, serial: u64, write: bool) -> Result<Arc<Segment>> {
+        if let Some(s) = self.segments().get(&serial).filter(|s| s.has(write)) {
+            return Ok(s.clone());
+        }
+        let request = SegmentRequest { segment: index, serial, write };
+        let (ok, fds) = self.call_fds::<_, SegmentReply>("segment", &request)?;
+        let fd = one("segment", fds)?;
+        let mut all = self.segments();
+        if let Some(s) = all.get(&serial) {
+            s.give(fd, write)?;
+            return Ok(s.clone());
+        }
+        let s = Arc::new(Segment::new(index, serial, ok.bytes, fd, write)?);
+        all.insert(serial, s.clone());
+        Ok(s)
+    }
+
+    fn segments(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Segment>>> {
+        self.segments.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Every segment known here.
+    pub(crate) fn all_segments(&self) -> Vec<Arc<Segment>> {
+        self.segments().values().cloned().collect()
+    }
+
+    /// Makes sure that a segment can be written here.
+    pub(crate) fn writable(&self, s: &Segment) -> Result<()> {
+        if s.has(true) {
+            return Ok(());
+        }
+        self.segment(s.index, s.serial, true).map(|_| ())
+    }
+
+    /// Forgets segments that the broker has taken back. Their mappings go with their last user.
+    pub(crate) fn trim(&self, gone: &[u64]) {
+        for place in &self.attached {
+            if place.load().as_ref().is_some_and(|a| gone.contains(&a.chunk.segment_serial)) {
+                place.store(None);
+            }
+        }
+        self.segments().retain(|serial, _| !gone.contains(serial));
+    }
+
+    /// Reserves the entries of new chunks and attaches this session to them; the broker has set its
+    /// bit already.
+    fn prepare(&self, segment: &Arc<Segment>, chunks: &[ChunkGrant]) -> Result<Vec<(u32, u64)>> {
+        let own = self.pages.known(self.pages.slot, self.pages.serial).ok_or_else(|| disagree("own pages are gone"))?;
+        for k in chunks {
+            let listed = self.pages.chunks.load(k.chunk.min(limits::CHUNKS - 1));
+            if k.chunk >= limits::CHUNKS || listed.serial != k.serial || listed.segment_serial != segment.serial {
+                return Err(disagree(format!("chunk {} was granted and is not listed", k.chunk)));
+            }
+            let n = u64::from(limits::CHUNK_INDICES) * storage_entry::SIZE;
+            sys::reserve(&self.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
+            let a = Attachment::new(listed, &own, segment.clone(), true)?;
+            self.attached[k.chunk as usize].store(Some(Arc::new(a)));
+        }
+        Ok(chunks.iter().map(|k| (k.chunk, k.serial)).collect())
+    }
+
+    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>) -> Result<Grant> {
+        let segment = Arc::new(Segment::new(ok.segment, ok.segment_serial, ok.bytes, one("grant", fds)?, true)?);
+        segment.reserve()?;
+        segment.region(true)?.populate()?;
+        let chunks = self.prepare(&segment, &ok.chunks)?;
+        self.segments().insert(segment.serial, segment.clone());
+        Ok(Grant { segment, chunks })
+    }
+}
+
+impl Rows for Inner {
+    /// What is not mapped is asked for in the background, and counts as held until it is here.
+    fn row_word(&self, slot: u32, index: u32) -> Option<u64> {
+        if let Some(p) = self.pages.in_slot(slot) {
+            return p.as_ref().map(|p| p.row.load(index));
+        }
+        match self.pages.session_serial(slot) {
+            0 => {}
+            serial => self.background.want_peer(slot, serial),
+        }
+        None
+    }
+}
+
+impl Source for Inner {
+    /// Asks the broker for a segment and reserves its pages here, so that this process's container
+    /// pays and a full memory is an error now, not a SIGBUS later.
+    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
+        if let Some(free) = sys::free_memory().filter(|free| *free < bytes.saturating_add(MARGIN)) {
+            let what = format!("{bytes} bytes were asked for and {free} are free on this machine or in this container");
+            let e = Error::new(Code::OutOfMemory, "free memory, or raise the container's limit", what);
+            return Err(e.with("asked", bytes).with("free", free));
+        }
+        let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &GrantRequest { bytes, chunks })?;
+        self.adopt_grant(&ok, fds).inspect_err(|_| {
+            let _ = self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment });
+        })
+    }
+
+    fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {
+        let ok: ChunksReply = self.call("chunks", &ChunksRequest { segment: segment.index, count })?;
+        self.prepare(segment, &ok.chunks)
+    }
+
+    fn give_back(&self, segment: &Arc<Segment>) -> bool {
+        let given = self.call::<_, Ignored>("return", &ReturnRequest { segment: segment.index }).is_ok();
+        if given {
+            self.trim(&[segment.serial]);
+        }
+        given
+    }
+}
+
+/// Hands out ranges of the own session file for lanes.
+#[derive(Debug)]
+pub(crate) struct LaneSpace {
+    next: u64,
+    free: HashMap<u64, Vec<u64>>, // by length
+}
+
+impl LaneSpace {
+    pub(crate) fn new() -> LaneSpace {
+        LaneSpace { next: session_file::LANES, free: HashMap::new() }
+    }
+
+    /// Reserves a range of whole pages that read zero.
+    pub(crate) fn take(&mut self, fd: &OwnedFd, bytes: u64) -> Result<u64> {
+        let at = match self.free.get_mut(&bytes).and_then(Vec::pop) {
+            Some(at) => at,
+            None if bytes > session_file::BYTES - self.next => {
+                let what = "this session's space for lanes is full";
+                return Err(Error::new(Code::TooMany, "close topics or use a smaller depth", what));
+            }
+            None => {
+                self.next += bytes;
+                self.next - bytes
+            }
+        };
+        sys::reserve(fd, at, bytes).inspect_err(|_| self.free.entry(bytes).or_default().push(at))?;
+        Ok(at)
+    }
+
+    /// Takes a range back: its pages are released and read zero again.
+    pub(crate) fn give(&mut self, fd: &OwnedFd, at: u64, bytes: u64) {
+        if sys::punch(fd, at, bytes).is_ok() {
+            self.free.entry(bytes).or_default().push(at);
+        }
+    }
+}

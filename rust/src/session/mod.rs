@@ -1,0 +1,251 @@
+//! Sessions: one process's connection to its broker.
+
+mod background;
+mod bundle;
+mod holding;
+mod inner;
+mod memory;
+mod message;
+mod name;
+mod open;
+mod pages;
+mod payload;
+mod queue;
+mod reader;
+mod send;
+mod start;
+mod tensor;
+mod topic;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+pub use bundle::Bundle;
+pub use message::Message;
+pub use name::Watch;
+pub use open::Lease;
+pub use payload::Payload;
+pub use queue::{Queue, QueueOptions};
+pub use reader::{Reader, Start};
+pub use tensor::{Tensor, TensorMut};
+pub use topic::{Topic, TopicOptions};
+
+pub(crate) use holding::Holding;
+
+use crate::error::{Code, Error, Result};
+use crate::layout::{LAYOUT, PROTOCOL};
+use crate::ledger::PoolStats;
+use crate::wire::ops::{ClientInfo, Hello, HelloReply, Resume};
+use crate::wire::{Control, Frames, Incoming, decode};
+use background::Background;
+use inner::Inner;
+use pages::Pages;
+
+/// How a session is opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) address: Option<String>,
+    pub(crate) namespace: String,
+    pub(crate) start: bool,
+    pub(crate) name: String,
+    pub(crate) binary: Option<PathBuf>,
+    pub(crate) timeout: Duration,
+}
+
+/// Settings of a session; see [`Session::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "call connect"]
+pub struct Builder(Options);
+
+impl Builder {
+    /// The broker's socket: `unix:/path` or `/path`. Default: `$BATON_ADDRESS`, else the user's
+    /// broker. A broker that was named is awaited and never started.
+    pub fn address(mut self, address: impl Into<String>) -> Builder {
+        self.0.address = Some(address.into());
+        self
+    }
+
+    /// Where names live: one token. Default: `$BATON_NAMESPACE`, else `default`.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Builder {
+        self.0.namespace = namespace.into();
+        self
+    }
+
+    /// Whether the user's broker is started when none runs. Default: true.
+    pub fn start(mut self, start: bool) -> Builder {
+        self.0.start = start;
+        self
+    }
+
+    /// The name shown in listings, 1 to 48 bytes. Default: the program's.
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.0.name = name.into();
+        self
+    }
+
+    /// The `baton` binary that starts the broker. Default: `$BATON_BINARY`, else `baton` on PATH or
+    /// beside this program.
+    pub fn binary(mut self, path: impl Into<PathBuf>) -> Builder {
+        self.0.binary = Some(path.into());
+        self
+    }
+
+    /// How long to wait for a broker. Default: 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Builder {
+        self.0.timeout = timeout;
+        self
+    }
+
+    /// Opens the session. Errors: `NoBroker`, `Version`, `PermissionDenied`, `TooMany`,
+    /// `InvalidArgument`.
+    pub fn connect(self) -> Result<Session> {
+        let o = self.0;
+        check_token("namespace", &o.namespace, 32)?;
+        if o.name.is_empty() || o.name.len() > 48 {
+            let what = format!("client name {:?} is unusable", o.name);
+            return Err(Error::new(Code::InvalidArgument, "use 1 to 48 bytes", what));
+        }
+        let control = Control::new(start::dial(&o, Instant::now() + o.timeout)?);
+        let mut frames = Frames::default();
+        let (ok, fds) = open(&control, &mut frames, &o)?;
+        let pages = Pages::open(ok, fds)?;
+        let (control, background) = (Arc::new(control), Arc::new(Background::new(frames)?));
+        let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone()));
+        background.start(&inner, control)?;
+        Ok(Session { inner })
+    }
+}
+
+/// Says hello on a connection that nobody else reads yet.
+fn open(control: &Control, frames: &mut Frames, o: &Options) -> Result<(HelloReply, Vec<std::os::fd::OwnedFd>)> {
+    let (_, from) = control.request("hello", &hello(o, None), &[])?;
+    loop {
+        while let Some((json, fds)) = frames.next()? {
+            if let Incoming::Answered = control.deliver(json, fds)? {
+                if let Ok(reply) = from.try_recv() {
+                    let (json, fds) = reply?;
+                    return Ok((decode("hello", &json)?, fds));
+                }
+            }
+        }
+        if !frames.receive(control.socket())? {
+            return Err(Error::new(Code::NoBroker, "try again", "the broker ended while it was greeted"));
+        }
+    }
+}
+
+fn hello(o: &Options, resume: Option<Resume>) -> Hello<'_> {
+    Hello {
+        protocol: PROTOCOL,
+        layout: LAYOUT,
+        features: [],
+        client: ClientInfo { name: &o.name, language: "rust", version: env!("CARGO_PKG_VERSION") },
+        namespace: &o.namespace,
+        pid: std::process::id(),
+        resume,
+    }
+}
+
+/// Accepts one token of `[A-Za-z0-9_-]`.
+pub(crate) fn check_token(what: &str, text: &str, most: usize) -> Result<()> {
+    let fits = !text.is_empty() && text.len() <= most;
+    if fits && text.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-') {
+        return Ok(());
+    }
+    let remedy = format!("use 1 to {most} of A-Z a-z 0-9 _ -");
+    Err(Error::new(Code::InvalidArgument, remedy, format!("{what} {text:?} is not one token")))
+}
+
+/// Accepts tokens joined by `/`, at most 200 bytes.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if name.len() > 200 {
+        let what = format!("name of {} bytes is longer than 200", name.len());
+        return Err(Error::new(Code::InvalidArgument, "use a shorter one", what));
+    }
+    name.split('/').try_for_each(|t| check_token("part of a name", t, 200))
+}
+
+/// A connection to the user's broker, with this process's own pages. Clones are the same session; it
+/// ends when the last clone, tensor, topic and reader of it is gone, or with [`Session::close`].
+///
+/// Any thread may use it.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What this process has and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The memory that this session allocates in.
+    pub pool: PoolStats,
+    /// Messages sent and names set.
+    pub handovers: u64,
+}
+
+impl Session {
+    /// Opens a session with the user's broker, which is started if none runs.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), baton::Error> {
+    /// let session = baton::Session::connect()?;
+    /// let mut x = session.alloc::<f32>(&[1024, 1024])?;
+    /// x.fill(1.0);
+    /// session.topic("batches")?.send(x.freeze())?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect() -> Result<Session> {
+        Session::builder().connect()
+    }
+
+    /// Settings for a session that is not the usual one.
+    pub fn builder() -> Builder {
+        let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+        let mut name = program.file_name().map_or("rust".into(), |n| n.to_string_lossy().into_owned());
+        name.truncate(name.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|n| *n <= 48).last().unwrap_or(0));
+        let namespace = std::env::var("BATON_NAMESPACE").ok().filter(|n| !n.is_empty());
+        Builder(Options {
+            address: None,
+            namespace: namespace.unwrap_or_else(|| "default".to_owned()),
+            start: true,
+            name,
+            binary: None,
+            timeout: Duration::from_secs(30),
+        })
+    }
+
+    /// Where this session's names live.
+    pub fn namespace(&self) -> &str {
+        &self.inner.options.namespace
+    }
+
+    /// Identifies the broker's memory; handles of another are refused.
+    pub fn instance(&self) -> &str {
+        &self.inner.pages.instance
+    }
+
+    /// The serial by which listings name this session.
+    pub fn serial(&self) -> u64 {
+        self.inner.pages.serial
+    }
+
+    /// Looks for storages that nobody holds any more and gives empty memory back to the broker, which
+    /// otherwise stays here, warm, for the next tensors. The bytes given back.
+    pub fn collect(&self) -> u64 {
+        self.inner.collect()
+    }
+
+    /// What this process has and did.
+    pub fn stats(&self) -> Stats {
+        Stats { pool: self.inner.pool.stats(), handovers: self.inner.handovers.load(Ordering::Relaxed) }
+    }
+
+    /// Ends the session for all its clones. What was sent is still received; what is held here is
+    /// dropped by the broker: tensors that are still there stay mapped and mean nothing any more.
+    pub fn close(self) {
+        self.inner.close(true);
+    }
+}

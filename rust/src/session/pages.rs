@@ -1,0 +1,168 @@
+//! The shared files that a session maps: the broker's, its own, and its peers'.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, Weak};
+
+use arc_swap::ArcSwapOption;
+
+use crate::error::{Code, Error, Result, disagree};
+use crate::layout::{
+    BELL_BYTES, BROKER_SLOT, LAYOUT, MAGIC, broker_file, file_head, limits, role, session_file, session_record,
+};
+use crate::ledger::{Chunks, Entries, Row};
+use crate::shm::Region;
+use crate::sys::{self, Mapping};
+use crate::wire::ops::HelloReply;
+
+/// Another session's pages. They stay mapped as long as a lane, a bell or an attachment uses them.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) slot: u32,
+    pub(crate) serial: u64,
+    pub(crate) file: Region,
+    pub(crate) bell: Region,
+    pub(crate) row: Row,
+    pub(crate) entries: Entries,
+    /// Session file and bell, for a new broker; not of the own session.
+    pub(crate) fds: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// What a session maps.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pub(crate) instance: String,
+    pub(crate) slot: u32,
+    pub(crate) serial: u64,
+    pub(crate) secret: String,
+    pub(crate) broker_fd: OwnedFd,
+    pub(crate) session_fd: OwnedFd,
+    pub(crate) bell_fd: OwnedFd,
+    pub(crate) broker: Region,
+    pub(crate) session: Region,
+    pub(crate) bell: Region,
+    pub(crate) row: Row,
+    pub(crate) entries: Entries,
+    pub(crate) chunks: Chunks,
+    by_slot: Box<[ArcSwapOption<Peer>]>,
+    known: Mutex<HashMap<u64, Weak<Peer>>>, // by serial
+}
+
+/// Maps a shared file after checking that it has the size of the layout: a mapping longer than its
+/// file ends in SIGBUS.
+pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> Result<Region> {
+    let size = sys::size_of(fd)?;
+    if size < bytes {
+        return Err(disagree(format!("shared file of role {expected} has {size} bytes, not {bytes}")));
+    }
+    let map = Mapping::shared(fd, bytes as usize, write)?;
+    if write {
+        map.dont_fork()?;
+    }
+    let r = Region::new(Arc::new(map));
+    let (magic, layout, role) = (r.load(file_head::MAGIC), r.load32(file_head::LAYOUT), r.load32(file_head::ROLE));
+    if magic != MAGIC || layout != LAYOUT || role != expected {
+        return Err(Error::new(
+            Code::Version,
+            "use broker and client of one version",
+            format!("shared file has magic {magic:#x}, layout {layout}, role {role}; expected layout {LAYOUT}, role {expected}"),
+        ));
+    }
+    Ok(r)
+}
+
+impl Peer {
+    pub(crate) fn new(slot: u32, serial: u64, file_fd: OwnedFd, bell_fd: OwnedFd) -> Result<Peer> {
+        let file = map_file(&file_fd, session_file::BYTES, false, role::SESSION)?;
+        let bell = map_file(&bell_fd, BELL_BYTES, true, role::BELL)?;
+        let (row, entries) = (Row::new(&file), Entries::new(&file));
+        Ok(Peer { slot, serial, file, bell, row, entries, fds: Some((file_fd, bell_fd)) })
+    }
+}
+
+impl Pages {
+    /// Maps what came with the hello.
+    pub(crate) fn open(h: HelloReply, fds: Vec<OwnedFd>) -> Result<Pages> {
+        let n = fds.len();
+        let Ok([broker_fd, session_fd, bell_fd, their_fd, their_bell]) = <[OwnedFd; 5]>::try_from(fds) else {
+            return Err(disagree(format!("hello came with {n} descriptors, not 5")));
+        };
+        if h.slot == BROKER_SLOT || h.slot >= limits::SESSIONS {
+            return Err(disagree(format!("hello gave the slot {}", h.slot)));
+        }
+        let broker = map_file(&broker_fd, broker_file::BYTES, false, role::BROKER)?;
+        let session = map_file(&session_fd, session_file::BYTES, true, role::SESSION)?;
+        let bell = map_file(&bell_fd, BELL_BYTES, true, role::BELL)?;
+        let (row, entries) = (Row::new(&session), Entries::new(&session));
+        let pages = Pages {
+            chunks: Chunks::new(&broker),
+            by_slot: (0..limits::SESSIONS).map(|_| ArcSwapOption::empty()).collect(),
+            known: Mutex::default(),
+            instance: h.instance,
+            slot: h.slot,
+            serial: h.serial,
+            secret: h.secret,
+            broker_fd,
+            session_fd,
+            bell_fd,
+            broker,
+            session,
+            bell,
+            row,
+            entries,
+        };
+        let own = Peer {
+            slot: h.slot,
+            serial: h.serial,
+            file: pages.session.clone(),
+            bell: pages.bell.clone(),
+            row: pages.row.clone(),
+            entries: pages.entries.clone(),
+            fds: None,
+        };
+        pages.add(own);
+        let serial = pages.session_serial(BROKER_SLOT);
+        pages.add(Peer::new(BROKER_SLOT, serial, their_fd, their_bell)?);
+        Ok(pages)
+    }
+
+    /// The serial of the session now in a slot.
+    pub(crate) fn session_serial(&self, slot: u32) -> u64 {
+        self.broker.load(broker_file::SESSIONS + u64::from(slot) * session_record::SIZE + session_record::SERIAL)
+    }
+
+    /// The session now in a slot, if its pages are mapped here.
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<arc_swap::Guard<Option<Arc<Peer>>>> {
+        let p = self.by_slot.get(slot as usize)?.load();
+        let serial = p.as_ref()?.serial;
+        (serial == self.session_serial(slot)).then_some(p)
+    }
+
+    /// A session's pages if they are mapped here.
+    pub(crate) fn known(&self, slot: u32, serial: u64) -> Option<Arc<Peer>> {
+        if let Some(p) = self.by_slot.get(slot as usize)?.load().as_ref() {
+            if p.serial == serial {
+                return Some(p.clone());
+            }
+        }
+        self.known.lock().unwrap_or_else(|p| p.into_inner()).get(&serial)?.upgrade()
+    }
+
+    /// Keeps a session's pages: as long as they are used, and in its slot if it is the one there.
+    pub(crate) fn add(&self, p: Peer) -> Arc<Peer> {
+        let p = Arc::new(p);
+        let mut known = self.known.lock().unwrap_or_else(|p| p.into_inner());
+        known.retain(|_, w| w.strong_count() > 0);
+        known.insert(p.serial, Arc::downgrade(&p));
+        if self.session_serial(p.slot) == p.serial {
+            self.by_slot[p.slot as usize].store(Some(p.clone()));
+        }
+        p
+    }
+
+    /// Every session whose pages are mapped here, the own one left out.
+    pub(crate) fn all_peers(&self) -> Vec<Arc<Peer>> {
+        let known = self.known.lock().unwrap_or_else(|p| p.into_inner());
+        known.values().filter_map(Weak::upgrade).filter(|p| p.fds.is_some()).collect()
+    }
+}

@@ -1,0 +1,178 @@
+//! Sending: a message into the own lane, and what leaves it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+use std::time::Instant;
+
+use super::inner::{Inner, Spinner};
+use super::payload::{Outgoing, Payload};
+use super::topic::{TopicState, View};
+use crate::error::{Code, Result, closed};
+use crate::layout::lane_bytes;
+use crate::shm::{GroupLane, Lane, fence};
+use crate::sys;
+use crate::wire::ops::{TopicWrite, TopicWriteReply};
+
+/// The writing side of a topic in this process; its threads take turns.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    own: Option<OwnLane>,
+    spin: Spinner,
+}
+
+#[derive(Debug)]
+struct OwnLane {
+    lane: Lane,
+    number: u32,
+    head: u64,
+    /// The oldest message that is not withdrawn.
+    tail: u64,
+    /// By slot: what its message counts, as (index, own).
+    kept: Vec<Vec<(u32, bool)>>,
+}
+
+impl Writer {
+    /// Gives up writing: what the messages count, if there was a lane.
+    pub(crate) fn leave(&mut self) -> Option<Vec<(u32, bool)>> {
+        self.own.take().map(|own| own.kept.into_iter().flatten().collect())
+    }
+}
+
+impl OwnLane {
+    /// Un-names message i, if that has not happened yet, then counts down what it named.
+    fn withdraw(&mut self, inner: &Inner, i: u64) {
+        if i < self.tail {
+            return;
+        }
+        self.tail = i + 1;
+        self.lane.unname(i);
+        let slot = self.lane.slot_of(i);
+        for (index, own) in self.kept[slot].drain(..) {
+            inner.let_go(index, own);
+        }
+    }
+
+    /// Whether every group is finished with message i.
+    fn done(&self, view: &View, slots: u32, i: u64) -> bool {
+        view.groups
+            .iter()
+            .filter_map(|g| GroupLane::new(&g.file, self.number, slots).ok())
+            .all(|g| g.done(i))
+    }
+}
+
+impl TopicState {
+    /// Publishes a value in the own lane: row up, slot, seq, head; then the message that leaves is
+    /// un-named and counted down; then readers are rung.
+    pub(crate) fn send(&self, value: &Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+        let inner = &self.inner;
+        let mut guard = self.writer.lock().unwrap_or_else(|p| p.into_inner());
+        let writer = &mut *guard;
+        if self.is_closed() {
+            return Err(closed(self));
+        }
+        if writer.own.is_none() {
+            writer.own = Some(self.start_writing()?);
+        }
+        let Some(own) = &mut writer.own else { return Err(closed(self)) };
+        let mut view = self.current()?;
+        if !self.info.overwrite {
+            self.withdraw_done_of(own, &view);
+            view = self.room(own, &mut writer.spin, view, until)?;
+        }
+        let mut out = Outgoing::compose(inner, value, flags)?;
+        let words = out.place(inner, own.lane.room())?;
+        let counted = out.counted();
+        for (k, (index, _)) in counted.iter().enumerate() {
+            if let Err(e) = inner.pages.row.take(*index) {
+                counted[..k].iter().for_each(|(index, o)| inner.let_go(*index, *o));
+                return Err(e);
+            }
+        }
+        let i = own.head + 1;
+        out.head.stamp = sys::monotonic();
+        own.lane.write(i, &out.head, &words);
+        own.lane.publish(i);
+        own.head = i;
+        let slot = own.lane.slot_of(i);
+        own.kept[slot].clear();
+        own.kept[slot].extend_from_slice(counted);
+        if let Some(leaves) = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0) {
+            own.withdraw(inner, leaves);
+        }
+        inner.handovers.fetch_add(1, Ordering::Relaxed);
+        // SYNC parked: published before this fence; a reader sets parked, fences, and looks again.
+        // The fence serves the look at the version as well.
+        fence();
+        if view.version != self.version() {
+            view = self.current().unwrap_or(view);
+        }
+        view.bells.iter().for_each(|b| b.ring());
+        Ok(())
+    }
+
+    /// Joins as a writer, with a lane of its own.
+    fn start_writing(&self) -> Result<OwnLane> {
+        let (inner, info) = (&self.inner, &self.info);
+        let bytes = lane_bytes(info.slots, info.stride);
+        let space = || inner.lanes.lock().unwrap_or_else(|p| p.into_inner());
+        let offset = space().take(&inner.pages.session_fd, bytes)?;
+        let joined = Lane::new(&inner.pages.session, offset, info.slots, info.stride).and_then(|lane| {
+            lane.init(info.id);
+            let request = TopicWrite { topic: self.reference(), offset };
+            let ok: TopicWriteReply = inner.call("topic.write", &request)?;
+            Ok((lane, ok))
+        });
+        let (lane, ok) = joined.inspect_err(|_| space().give(&inner.pages.session_fd, offset, bytes))?;
+        self.adopt_locked(&ok.peers, None)?;
+        let kept = vec![Vec::new(); info.slots as usize];
+        Ok(OwnLane { lane, number: ok.lane, head: 0, tail: 1, kept })
+    }
+
+    /// Gives back messages that a queue is finished with; a sender at work does it itself.
+    pub(crate) fn withdraw_done(&self) {
+        let mut guard = match self.writer.try_lock() {
+            Ok(g) => g,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let (Some(own), Some(view)) = (&mut guard.own, self.view()) {
+            self.withdraw_done_of(own, &view);
+        }
+    }
+
+    /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
+    /// to anybody then; a topic keeps its last ones for late readers.
+    fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
+        if self.info.kind != "queue" {
+            return;
+        }
+        while own.tail <= own.head && own.done(view, self.info.slots, own.tail) {
+            own.withdraw(&self.inner, own.tail);
+        }
+    }
+
+    /// Waits until the next message may take its slot: the one of depth before it is done with by
+    /// every group.
+    fn room(&self, own: &OwnLane, spin: &mut Spinner, mut view: Arc<View>, until: Option<Instant>) -> Result<Arc<View>> {
+        let slots = self.info.slots;
+        loop {
+            let blocker = (own.head + 1).saturating_sub(u64::from(self.info.depth));
+            if blocker == 0 || own.done(&view, slots, blocker) {
+                return Ok(view);
+            }
+            if self.is_closed() || self.inner.is_closed() {
+                return Err(closed(self));
+            }
+            let version = view.version;
+            let found = self.inner.wait(spin.budget(), until, || {
+                own.done(&view, slots, blocker) || self.version() != version || self.is_closed() || self.inner.is_closed()
+            });
+            if !found {
+                return Err(self.timed_out(Code::Full, "no room for another message"));
+            }
+            spin.arrived(sys::monotonic());
+            view = self.current()?;
+        }
+    }
+}

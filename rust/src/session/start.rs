@@ -1,0 +1,200 @@
+//! Finding the broker, and starting the user's when none runs (docs/protocol.md, section 1).
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Options;
+use crate::error::{Code, Error, Result};
+use crate::sys::{self, Lock};
+
+/// sun_path less its final zero.
+const MOST_PATH: usize = 107;
+const TICK: Duration = Duration::from_millis(10);
+
+/// Where this user's broker keeps its socket and small files.
+fn runtime_dir(env: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+    match env("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if dir.is_absolute() => dir.join("baton"),
+        _ => PathBuf::from(format!("/tmp/baton-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// The socket of an address, and whether somebody named it: then a broker is awaited there and never
+/// started.
+fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<(PathBuf, bool)> {
+    let named = address
+        .map(str::to_owned)
+        .or_else(|| env("BATON_ADDRESS").map(|s| s.to_string_lossy().into_owned()))
+        .filter(|s| !s.is_empty());
+    let socket = match &named {
+        None => runtime_dir(env).join("broker.sock"),
+        Some(text) => {
+            let path = text.strip_prefix("unix:").unwrap_or(text);
+            let path = if path.starts_with("//") { &path[2..] } else { path };
+            if !path.starts_with('/') {
+                let what = format!("address {text:?} is not an absolute path");
+                return Err(Error::new(Code::InvalidArgument, "use unix:/path or /path", what));
+            }
+            PathBuf::from(path)
+        }
+    };
+    let n = socket.as_os_str().len();
+    if n > MOST_PATH {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            "use a shorter directory, or set BATON_ADDRESS",
+            format!("socket path of {n} bytes is longer than {MOST_PATH}: {}", socket.display()),
+        ));
+    }
+    Ok((socket, named.is_some()))
+}
+
+fn environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Connects to the broker's socket, starting the user's broker when there is none and that is
+/// allowed, and waiting for one otherwise.
+pub(crate) fn dial(o: &Options, until: Instant) -> Result<OwnedFd> {
+    let (socket, given) = resolve(o.address.as_deref(), &environment)?;
+    if let Some(fd) = dial_once(&socket)? {
+        return Ok(fd);
+    }
+    if !given && o.start {
+        start(o, &socket, until)?;
+    }
+    loop {
+        if let Some(fd) = dial_once(&socket)? {
+            return Ok(fd);
+        }
+        if !given && !o.start || Instant::now() >= until {
+            return Err(no_broker(&socket, "nobody listens"));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(
+        Code::NoBroker,
+        "start one with `baton serve`, or set BATON_ADDRESS",
+        format!("no broker answers at {}: {why}", socket.display()),
+    )
+}
+
+/// `None`: nobody listens (yet).
+fn dial_once(socket: &Path) -> Result<Option<OwnedFd>> {
+    match sys::connect(socket) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        // A listener whose queue is full for the moment.
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Error::new(
+            Code::PermissionDenied,
+            "ask its owner for --allow-uid",
+            format!("the broker's socket {} may not be used: {e}", socket.display()),
+        )),
+        Err(e) => Err(no_broker(socket, e)),
+    }
+}
+
+/// Runs `baton serve` for this user. A lock makes one of many processes that come at once do it, and
+/// a second look finds what another has started.
+fn start(o: &Options, socket: &Path, until: Instant) -> Result<()> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    sys::check_private_dir(dir)?;
+    let lock = Lock::open(&dir.join("start.lock"))?;
+    while !lock.try_lock() {
+        if Instant::now() >= until {
+            return Err(no_broker(socket, "somebody else is starting one"));
+        }
+        std::thread::sleep(TICK);
+    }
+    if dial_once(socket)?.is_some() {
+        return Ok(());
+    }
+    let binary = find_binary(o, &environment)?;
+    let log = dir.join("broker.log");
+    let broken = |what: &str, e: io::Error| {
+        Error::new(Code::NoBroker, "check the binary and the runtime directory", format!("{what}: {e}"))
+    };
+    let out = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let out = out.map_err(|e| broken("open the broker's log", e))?;
+    let again = out.try_clone().map_err(|e| broken("open the broker's log", e))?;
+    let mut command = Command::new(&binary);
+    command.arg("serve").arg("--address").arg(socket).args(["--idle-exit", "60s"]).current_dir("/");
+    command.stdin(Stdio::null()).stdout(out).stderr(again);
+    sys::detach(&mut command);
+    let mut child = command.spawn().map_err(|e| broken(&format!("start {} serve", binary.display()), e))?;
+    // Keep the lock until it answers, so that nobody starts another.
+    loop {
+        if dial_once(socket)?.is_some() {
+            // It outlives us, or is reaped when it ends before us.
+            std::thread::spawn(move || child.wait());
+            return Ok(());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            if dial_once(socket)?.is_some() {
+                return Ok(());
+            }
+            let remedy = format!("read {}", log.display());
+            return Err(Error::new(Code::NoBroker, remedy, format!("the broker ended at once: {status}")));
+        }
+        if Instant::now() >= until {
+            return Err(no_broker(socket, "it was started and does not answer"));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+fn find_binary(o: &Options, env: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
+    if let Some(b) = o.binary.clone().or_else(|| env("BATON_BINARY").filter(|b| !b.is_empty()).map(PathBuf::from)) {
+        return Ok(b);
+    }
+    let path = env("PATH").unwrap_or_default();
+    let beside = std::env::current_exe().ok().and_then(|p| p.parent().map(Path::to_path_buf));
+    std::env::split_paths(&path)
+        .chain(beside)
+        .map(|dir| dir.join("baton"))
+        .find(|b| b.is_file())
+        .ok_or_else(|| {
+            let what = "no broker runs and the program baton was not found";
+            Error::new(Code::NoBroker, "put baton on PATH or set BATON_BINARY", what)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        move |name| set.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
+    }
+
+    #[test]
+    fn addresses_resolve_as_in_every_language() {
+        let uid = rustix::process::geteuid().as_raw();
+        let own = format!("/tmp/baton-{uid}/broker.sock");
+        for (address, env, want) in [
+            (None, vec![], Some((own.as_str(), false))),
+            (None, vec![("XDG_RUNTIME_DIR", "/run/u")], Some(("/run/u/baton/broker.sock", false))),
+            (None, vec![("XDG_RUNTIME_DIR", "relative")], Some((own.as_str(), false))),
+            (None, vec![("BATON_ADDRESS", "unix:/a/b")], Some(("/a/b", true))),
+            (None, vec![("BATON_ADDRESS", "")], Some((own.as_str(), false))),
+            (Some("/x"), vec![("BATON_ADDRESS", "/a")], Some(("/x", true))),
+            (Some("unix:///x"), vec![], Some(("/x", true))),
+            (Some("tcp:host"), vec![], None),
+        ] {
+            let got = resolve(address, &with(&env)).ok();
+            assert_eq!(got, want.map(|(p, given)| (PathBuf::from(p), given)), "{address:?} {env:?}");
+        }
+        let long = format!("/{}", "x".repeat(MOST_PATH));
+        assert_eq!(resolve(Some(&long), &with(&[])).unwrap_err().code(), Code::InvalidArgument);
+    }
+}

@@ -1,0 +1,382 @@
+//! What a session has of one topic, queue or name: who takes part, and the lane that it writes.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use serde::Serialize;
+
+use super::inner::Inner;
+use super::pages::map_file;
+use super::payload::Payload;
+use super::reader::{Reader, Start};
+use super::send::Writer;
+use super::{Session, check_name};
+use crate::error::{Code, Error, Result, disagree};
+use crate::layout::{broker_file, group_bytes, limits, role, slot, state, topic_record};
+use crate::shm::{Bell, Lane, Region};
+use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicLeave, TopicOpen, TopicRef};
+
+/// One open topic of this process; shared by all that use it.
+#[derive(Debug)]
+pub(crate) struct TopicState {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) info: TopicInfo,
+    at: u64, // of the record in the broker file
+    view: ArcSwapOption<View>,
+    refreshing: Mutex<()>,
+    pub(super) writer: Mutex<Writer>,
+}
+
+/// Who takes part in a topic as of a version. It is never changed.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub(crate) version: u64,
+    pub(crate) lanes: Vec<Arc<LaneView>>,
+    /// Of those who read; rung by the writer.
+    pub(crate) bells: Vec<Bell>,
+    pub(crate) groups: Vec<Arc<GroupView>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LaneView {
+    pub(crate) info: LaneInfo,
+    pub(crate) lane: Lane,
+    pub(crate) sender: Arc<str>,
+    /// Of the writer.
+    pub(crate) bell: Bell,
+}
+
+#[derive(Debug)]
+pub(crate) struct GroupView {
+    pub(crate) id: u64,
+    pub(crate) file: Region,
+    pub(crate) fd: OwnedFd,
+}
+
+/// A topic that this process has done with.
+#[derive(Debug)]
+pub(crate) struct Left {
+    topic: TopicRef,
+    /// What its messages count, as (index, own), once it wrote.
+    kept: Option<Vec<(u32, bool)>>,
+}
+
+impl Left {
+    /// Hands the lane to the broker, which keeps what was sent for those who have not seen it; only
+    /// when it has counted for the messages are they counted down here.
+    pub(crate) fn finish(self, inner: &Inner) {
+        if let Some(kept) = self.kept {
+            let leave = TopicLeave { topic: self.topic, role: "write", reader: None };
+            if inner.call::<_, Ignored>("topic.leave", &leave).is_err() {
+                return; // then the end of the session hands it over
+            }
+            kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+        }
+        inner.tell("topic.leave", &TopicLeave { topic: self.topic, role: "open", reader: None });
+    }
+}
+
+impl Drop for TopicState {
+    fn drop(&mut self) {
+        let kept = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave();
+        self.inner.topics.lock().unwrap_or_else(|p| p.into_inner()).retain(|_, t| t.strong_count() > 0);
+        self.inner.background.post(super::background::Job::Leave(Left { topic: self.reference(), kept }));
+    }
+}
+
+impl Inner {
+    /// Opens or makes a topic or name at the broker, once for this process.
+    pub(crate) fn open_topic<B: Serialize>(self: &Arc<Inner>, op: &str, request: &B) -> Result<Arc<TopicState>> {
+        let info: TopicInfo = self.call(op, request)?;
+        let fits = info.topic < limits::TOPICS
+            && (1..=2 * limits::DEPTH).contains(&info.slots)
+            && u64::from(info.stride) >= slot::SIZE
+            && (1..info.slots).contains(&info.depth);
+        if !fits {
+            return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
+        }
+        let mut all = self.topics.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(t) = all.get(&info.id).and_then(Weak::upgrade) {
+            return Ok(t);
+        }
+        let t = Arc::new(TopicState {
+            inner: self.clone(),
+            at: broker_file::TOPICS + u64::from(info.topic) * topic_record::SIZE,
+            view: ArcSwapOption::empty(),
+            refreshing: Mutex::new(()),
+            writer: Mutex::default(),
+            info,
+        });
+        all.insert(t.info.id, Arc::downgrade(&t));
+        Ok(t)
+    }
+
+    /// The group files mapped here.
+    pub(crate) fn group_files(&self) -> Vec<Arc<GroupView>> {
+        let all = self.topics.lock().unwrap_or_else(|p| p.into_inner());
+        let views = all.values().filter_map(Weak::upgrade).filter_map(|t| t.view.load_full());
+        views.flat_map(|v| v.groups.clone()).collect()
+    }
+}
+
+impl TopicState {
+    pub(crate) fn reference(&self) -> TopicRef {
+        TopicRef { topic: self.info.topic, id: self.info.id }
+    }
+
+    /// The broker's count of changes of who takes part.
+    ///
+    /// SYNC topic-version: read after a publish and its fence; the broker changes it and fences
+    /// before it lets a new reader look. One of the two sees the other.
+    pub(crate) fn version(&self) -> u64 {
+        self.inner.pages.broker.load(self.at + topic_record::VERSION)
+    }
+
+    /// Whether the topic may no longer be sent to, from the broker's page.
+    pub(crate) fn is_closed(&self) -> bool {
+        let b = &self.inner.pages.broker;
+        b.load(self.at + topic_record::ID) != self.info.id || b.load32(self.at + topic_record::STATE) != state::TOPIC_OPEN
+    }
+
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.view.load_full()
+    }
+
+    /// Who takes part, asking the broker if that has changed. While the broker is away the last
+    /// answer serves.
+    pub(crate) fn current(&self) -> Result<Arc<View>> {
+        let fresh = |v: &Option<Arc<View>>| v.as_ref().is_some_and(|v| v.version == self.version());
+        let mut v = self.view();
+        if !fresh(&v) {
+            let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
+            v = self.view();
+            if !fresh(&v) && (v.is_none() || !self.inner.broker_away()) {
+                match self.inner.call::<_, Peers>("topic.peers", &self.reference()) {
+                    Ok(p) => return self.adopt(&p),
+                    Err(e) if v.is_none() || e.code() != Code::BrokerLost => return Err(e),
+                    Err(_) => {}
+                }
+            }
+        }
+        v.ok_or_else(|| disagree("a topic without peers"))
+    }
+
+    /// Adopts an answer that came with another request.
+    pub(crate) fn adopt_locked(&self, p: &Peers, group: Option<Arc<GroupView>>) -> Result<Arc<View>> {
+        let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(g) = group {
+            // The file just received serves the view that is built next.
+            let before = self.view();
+            let mut groups = before.map_or(Vec::new(), |v| v.groups.clone());
+            groups.push(g);
+            self.view.store(Some(Arc::new(View { groups, ..View::default() })));
+        }
+        self.adopt(p)
+    }
+
+    /// Builds a view of an answer; files mapped before are kept.
+    fn adopt(&self, p: &Peers) -> Result<Arc<View>> {
+        let inner = &self.inner;
+        let before = self.view();
+        let mut v = View { version: p.version, ..View::default() };
+        let gone = |e: &Error| e.code() == Code::NotFound; // meanwhile; the version will say so
+        for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
+            let peer = match inner.peer(l.slot, l.serial) {
+                Err(e) if gone(&e) => continue,
+                peer => peer?,
+            };
+            v.lanes.push(Arc::new(LaneView {
+                lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
+                bell: Bell::new(peer.file.clone(), peer.bell.clone()),
+                sender: l.sender.as_str().into(),
+                info: l.clone(),
+            }));
+        }
+        for w in &p.waiters {
+            if let Ok(peer) = inner.peer(w.slot, w.serial) {
+                v.bells.push(Bell::new(peer.file.clone(), peer.bell.clone()));
+            }
+        }
+        for g in &p.groups {
+            let known = before.as_ref().and_then(|b| b.groups.iter().find(|k| k.id == g.id));
+            match known.cloned().map_or_else(|| self.group_file(g), Ok) {
+                Err(e) if gone(&e) => {}
+                group => v.groups.push(group?),
+            }
+        }
+        let v = Arc::new(v);
+        self.view.store(Some(v.clone()));
+        Ok(v)
+    }
+
+    fn group_file(&self, g: &GroupInfo) -> Result<Arc<GroupView>> {
+        let request = TopicGroupFile { topic: self.reference(), group: g.group };
+        let (_, fds) = self.inner.call_fds::<_, Ignored>("topic.groupfile", &request)?;
+        self.map_group(g, fds)
+    }
+
+    pub(crate) fn map_group(&self, g: &GroupInfo, fds: Vec<OwnedFd>) -> Result<Arc<GroupView>> {
+        let n = fds.len();
+        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err(disagree(format!("group came with {n} descriptors, not 1")));
+        };
+        let file = map_file(&fd, group_bytes(self.info.slots), true, role::GROUP)?;
+        Ok(Arc::new(GroupView { id: g.id, file, fd }))
+    }
+
+    /// Closes the topic for everybody.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.inner.call::<_, Ignored>("topic.close", &self.reference()).map(|_| ())
+    }
+
+    /// Describes a wait that ended without what it waited for.
+    pub(crate) fn timed_out(&self, code: Code, what: &str) -> Error {
+        let e = |more: String| Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"));
+        if self.inner.broker_away() {
+            return e("; the broker is away".to_owned());
+        }
+        let Ok(p) = self.inner.call::<_, Peers>("topic.peers", &self.reference()) else { return e(String::new()) };
+        let writers = p.lanes.iter().filter(|l| l.state == 1).count();
+        let mut more = format!(": {writers} writing and {} reading sessions attached", p.members);
+        if !p.last_left.is_empty() {
+            more += &format!(", {} left last", p.last_left);
+        }
+        e(more).with("writers", writers).with("readers", p.members).with("last_left", p.last_left)
+    }
+}
+
+impl fmt::Display for TopicState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.info.name.as_str() {
+            "" => write!(f, "a private {}", self.info.kind),
+            name => write!(f, "{} {name}", self.info.kind),
+        }
+    }
+}
+
+/// Options of a topic. One left out takes what exists, else the default; one that differs from the
+/// existing topic's is the error `Conflict`.
+#[derive(Debug, Clone, Default)]
+pub struct TopicOptions {
+    depth: Option<u32>,
+    overwrite: Option<bool>,
+    description: Option<u32>,
+    linger: Option<Duration>,
+    must_exist: bool,
+}
+
+impl TopicOptions {
+    /// How many messages of each sender are kept (default 8).
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = Some(depth);
+        self
+    }
+
+    /// False makes a topic lossless: a send waits for the slowest reader.
+    pub fn overwrite(mut self, yes: bool) -> Self {
+        self.overwrite = Some(yes);
+        self
+    }
+
+    /// Bytes of a slot for what describes a message (default 1024); a longer description costs a
+    /// storage.
+    pub fn description(mut self, bytes: u32) -> Self {
+        self.description = Some(bytes);
+        self
+    }
+
+    /// How long the topic stays when nobody has it open (default 60 s).
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = Some(time);
+        self
+    }
+
+    /// Opens only what is there: `NotFound` otherwise.
+    pub fn must_exist(mut self) -> Self {
+        self.must_exist = true;
+        self
+    }
+}
+
+impl Session {
+    /// Opens or makes a topic with the defaults. An empty name makes a private one. Errors:
+    /// `InvalidArgument`, `Conflict`, `TooMany`.
+    pub fn topic(&self, name: &str) -> Result<Topic> {
+        self.topic_with(name, &TopicOptions::default())
+    }
+
+    /// Opens or makes a topic.
+    pub fn topic_with(&self, name: &str, o: &TopicOptions) -> Result<Topic> {
+        if !name.is_empty() {
+            check_name(name)?;
+        }
+        let request = TopicOpen {
+            name: Some(name).filter(|n| !n.is_empty()),
+            kind: "topic",
+            depth: o.depth,
+            overwrite: o.overwrite,
+            description: o.description,
+            linger: o.linger.map(|d| d.as_secs_f64()),
+            create: !o.must_exist,
+            ..TopicOpen::default()
+        };
+        Ok(Topic { state: self.inner.open_topic("topic.open", &request)? })
+    }
+
+    /// Opens another process's private topic by its token.
+    pub fn private_topic(&self, token: &str) -> Result<Topic> {
+        let request = TopicOpen { token: Some(token), kind: "topic", ..TopicOpen::default() };
+        Ok(Topic { state: self.inner.open_topic("topic.open", &request)? })
+    }
+}
+
+/// A channel of messages with many senders and many readers. Any thread may use it; it is left with
+/// the last clone and reader.
+#[derive(Debug, Clone)]
+pub struct Topic {
+    pub(crate) state: Arc<TopicState>,
+}
+
+impl Topic {
+    /// Its name, empty for a private one.
+    pub fn name(&self) -> &str {
+        &self.state.info.name
+    }
+
+    /// What opens a private topic in another process.
+    pub fn token(&self) -> &str {
+        &self.state.info.token
+    }
+
+    /// Hands a value to every reader. No tensor is copied. In a lossless topic it waits until the
+    /// slowest reader has made room. Errors: `Closed`, `InvalidArgument`, `OutOfMemory`,
+    /// `QuotaExceeded`.
+    pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
+        self.state.send(&value.into(), 0, None)
+    }
+
+    /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
+    pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
+        self.state.send(&value.into(), 0, Some(Instant::now() + timeout))
+    }
+
+    /// Joins as a reader: of every message, or, in a lossless topic, each message once.
+    pub fn reader(&self, start: Start) -> Result<Reader> {
+        Reader::new(self.state.clone(), start, None)
+    }
+
+    /// Joins a lossless topic as one of the readers that share its messages under a name.
+    pub fn group_reader(&self, group: &str) -> Result<Reader> {
+        super::check_token("group", group, 32)?;
+        Reader::new(self.state.clone(), Start::New, Some(group))
+    }
+
+    /// Closes the topic for everybody: sends fail with `Closed`, and readers get it once they have
+    /// received all that is there.
+    pub fn end(&self) -> Result<()> {
+        self.state.end()
+    }
+}

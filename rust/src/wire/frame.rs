@@ -1,0 +1,130 @@
+//! Frames: a head of 8 bytes, then JSON. Descriptors are queued as they come, and each frame is given
+//! its count.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::error::{Code, Error, Result};
+use crate::layout::{frame_head as head, limits};
+use crate::sys;
+
+/// The receiving half of a connection. Descriptors that nobody took are closed with it.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    buf: Vec<u8>,
+    from: usize,
+    fds: Vec<OwnedFd>,
+}
+
+/// What ends a connection: its end, or what is not a frame.
+fn broken(what: impl Into<String>) -> Error {
+    Error::new(Code::Protocol, "use a broker of this version", what)
+}
+
+impl Frames {
+    /// The next whole frame that has been received, as its JSON and descriptors.
+    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+        let src = &self.buf[self.from..];
+        if src.len() < head::SIZE as usize {
+            return Ok(None);
+        }
+        let n = u32::from_le_bytes([src[0], src[1], src[2], src[3]]) as usize;
+        let fds = usize::from(u16::from_le_bytes([src[4], src[5]]));
+        let zero = u16::from_le_bytes([src[6], src[7]]);
+        if !(2..=limits::FRAME).contains(&n) || fds > limits::FRAME_FDS || zero != 0 {
+            return Err(broken(format!("a control frame announces {n} bytes and {fds} descriptors")));
+        }
+        let end = head::SIZE as usize + n;
+        if src.len() < end {
+            return Ok(None);
+        }
+        if fds > self.fds.len() {
+            return Err(broken(format!("a control frame announces {fds} descriptors, {} came", self.fds.len())));
+        }
+        let json = src[head::SIZE as usize..end].to_vec();
+        self.from += end;
+        if self.from == self.buf.len() {
+            self.buf.clear();
+            self.from = 0;
+        }
+        Ok(Some((json, self.fds.drain(..fds).collect())))
+    }
+
+    /// Receives some bytes; false at the connection's end.
+    pub(crate) fn receive(&mut self, socket: &OwnedFd) -> Result<bool> {
+        if self.from > 0 {
+            self.buf.drain(..self.from);
+            self.from = 0;
+        }
+        let at = self.buf.len();
+        self.buf.resize(at + (16 << 10), 0);
+        let got = sys::receive(socket, &mut self.buf[at..], &mut self.fds);
+        self.buf.truncate(at + *got.as_ref().unwrap_or(&0));
+        if self.fds.len() > 4 * limits::FRAME_FDS {
+            return Err(broken(format!("{} descriptors came that no frame announces", self.fds.len())));
+        }
+        match got {
+            Ok(0) if !self.buf.is_empty() => Err(broken("the connection ended inside a frame")),
+            Ok(n) => Ok(n > 0),
+            Err(e) => Err(Error::new(Code::BrokerLost, "", format!("receive from the broker: {e}"))),
+        }
+    }
+}
+
+/// Sends one frame.
+pub(super) fn send(socket: &OwnedFd, json: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    if json.len() > limits::FRAME || fds.len() > limits::FRAME_FDS {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            "split the request",
+            format!("a message of {} bytes and {} descriptors is too large", json.len(), fds.len()),
+        ));
+    }
+    let mut frame = Vec::with_capacity(head::SIZE as usize + json.len());
+    frame.extend((json.len() as u32).to_le_bytes());
+    frame.extend((fds.len() as u16).to_le_bytes());
+    frame.extend([0, 0]);
+    frame.extend(json);
+    sys::send(socket, &frame, fds).map_err(|e| {
+        Error::new(Code::BrokerLost, "it reconnects by itself; try again", format!("send to the broker: {e}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
+        (a.into(), b.into())
+    }
+
+    #[test]
+    fn frames_and_their_descriptors_arrive_in_order() {
+        let (a, b) = pair();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        send(&a, b"{\"n\":1}", &[]).unwrap();
+        send(&a, b"{\"n\":2}", &[file.as_fd(), file.as_fd()]).unwrap();
+        send(&a, b"{\"n\":3}", &[file.as_fd()]).unwrap();
+        drop(a);
+        let (mut frames, mut got) = (Frames::default(), Vec::new());
+        while frames.receive(&b).unwrap() {
+            while let Some((json, fds)) = frames.next().unwrap() {
+                got.push((String::from_utf8(json).unwrap(), fds.len()));
+            }
+        }
+        let want = [("{\"n\":1}", 0), ("{\"n\":2}", 2), ("{\"n\":3}", 1)];
+        assert_eq!(got, want.map(|(s, n)| (s.to_owned(), n)));
+    }
+
+    #[test]
+    fn what_is_not_a_frame_is_refused() {
+        for head in [[1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [2, 0, 0, 0, 65, 0, 0, 0], [2, 0, 0, 0, 0, 0, 1, 0]] {
+            let mut f = Frames { buf: head.to_vec(), ..Default::default() };
+            assert!(f.next().is_err(), "{head:?}");
+        }
+        let mut f = Frames { buf: b"\x02\0\0\0\x01\0\0\0{}".to_vec(), ..Default::default() };
+        assert!(f.next().is_err(), "a descriptor that did not come");
+    }
+}

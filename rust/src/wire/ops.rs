@@ -1,0 +1,317 @@
+//! Requests and replies as they stand in the frames. Unknown fields are ignored.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+#[derive(Serialize)]
+pub(crate) struct Nothing {}
+
+#[derive(Deserialize)]
+pub(crate) struct Ignored {}
+
+#[derive(Serialize)]
+pub(crate) struct ClientInfo<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) language: &'a str,
+    pub(crate) version: &'a str,
+}
+
+#[derive(Serialize, Clone)]
+pub(crate) struct Resume {
+    pub(crate) instance: String,
+    pub(crate) serial: u64,
+    pub(crate) secret: String,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Hello<'a> {
+    pub(crate) protocol: u32,
+    pub(crate) layout: u32,
+    pub(crate) features: [&'a str; 0],
+    pub(crate) client: ClientInfo<'a>,
+    pub(crate) namespace: &'a str,
+    pub(crate) pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resume: Option<Resume>,
+}
+
+#[derive(Deserialize, Debug)]
+pub(crate) struct HelloReply {
+    pub(crate) instance: String,
+    pub(crate) slot: u32,
+    pub(crate) serial: u64,
+    #[serde(default)]
+    pub(crate) secret: String,
+    #[serde(default)]
+    pub(crate) resumed: bool,
+    #[serde(default)]
+    pub(crate) restore: bool,
+}
+
+#[derive(Serialize, Clone)]
+pub(crate) struct RestoreItem {
+    pub(crate) role: &'static str,
+    pub(crate) serial: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Restore<'a> {
+    pub(crate) items: &'a [RestoreItem],
+}
+
+#[derive(Serialize)]
+pub(crate) struct GrantRequest {
+    pub(crate) bytes: u64,
+    pub(crate) chunks: u32,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct ChunkGrant {
+    pub(crate) chunk: u32,
+    pub(crate) serial: u64,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct GrantReply {
+    pub(crate) segment: u32,
+    pub(crate) segment_serial: u64,
+    pub(crate) bytes: u64,
+    pub(crate) chunks: Vec<ChunkGrant>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChunksRequest {
+    pub(crate) segment: u32,
+    pub(crate) count: u32,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct ChunksReply {
+    pub(crate) chunks: Vec<ChunkGrant>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ReturnRequest {
+    pub(crate) segment: u32,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AttachRequest {
+    pub(crate) chunk: u32,
+    pub(crate) serial: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct PeerRequest {
+    pub(crate) slot: u32,
+    pub(crate) serial: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct SegmentRequest {
+    pub(crate) segment: u32,
+    pub(crate) serial: u64,
+    pub(crate) write: bool,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct SegmentReply {
+    pub(crate) bytes: u64,
+}
+
+#[derive(Serialize, Default)]
+pub(crate) struct TopicOpen<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<&'a str>,
+    pub(crate) kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) depth: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) overwrite: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) redeliver: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) description: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) linger: Option<f64>,
+    pub(crate) create: bool,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct TopicInfo {
+    pub(crate) topic: u32,
+    pub(crate) id: u64,
+    #[serde(default)]
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) token: String,
+    pub(crate) kind: String,
+    pub(crate) depth: u32,
+    pub(crate) slots: u32,
+    pub(crate) stride: u32,
+    pub(crate) overwrite: bool,
+    #[serde(default)]
+    pub(crate) redeliver: bool,
+}
+
+#[derive(Serialize, Clone, Copy)]
+pub(crate) struct TopicRef {
+    pub(crate) topic: u32,
+    pub(crate) id: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TopicWrite {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) offset: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TopicRead<'a> {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TopicGroupFile {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) group: u32,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TopicLeave {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) role: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reader: Option<u64>,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct LaneInfo {
+    pub(crate) lane: u32,
+    pub(crate) slot: u32,
+    pub(crate) serial: u64,
+    pub(crate) offset: u64,
+    pub(crate) state: u32,
+    #[serde(default)]
+    pub(crate) sender: String,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct WaiterInfo {
+    pub(crate) slot: u32,
+    pub(crate) serial: u64,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct GroupInfo {
+    pub(crate) group: u32,
+    pub(crate) id: u64,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct Peers {
+    pub(crate) version: u64,
+    #[serde(default)]
+    pub(crate) lanes: Vec<LaneInfo>,
+    #[serde(default)]
+    pub(crate) waiters: Vec<WaiterInfo>,
+    #[serde(default)]
+    pub(crate) groups: Vec<GroupInfo>,
+    #[serde(default)]
+    pub(crate) members: u64,
+    #[serde(default)]
+    pub(crate) last_left: String,
+}
+
+#[derive(Deserialize, Debug)]
+pub(crate) struct TopicWriteReply {
+    pub(crate) lane: u32,
+    #[serde(flatten)]
+    pub(crate) peers: Peers,
+}
+
+#[derive(Deserialize, Debug)]
+pub(crate) struct TopicReadReply {
+    pub(crate) reader: u64,
+    #[serde(default)]
+    pub(crate) member: u8,
+    #[serde(default)]
+    pub(crate) group: Option<u32>,
+    #[serde(flatten)]
+    pub(crate) peers: Peers,
+}
+
+#[derive(Serialize)]
+pub(crate) struct StorageRef {
+    pub(crate) index: u32,
+    pub(crate) serial: u64,
+    pub(crate) generation: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct NameSet<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) live: bool,
+    pub(crate) ephemeral: bool,
+    pub(crate) refs: Vec<StorageRef>,
+    pub(crate) spilled: bool,
+    pub(crate) bytes: u64,
+    pub(crate) tensors: u16,
+    pub(crate) body: String,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct NameSetReply {
+    pub(crate) revision: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct NameRef<'a> {
+    pub(crate) name: &'a str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct LeaseRequest {
+    pub(crate) refs: Vec<StorageRef>,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) once: bool,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct LeaseReply {
+    pub(crate) lease: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct LeaseRef {
+    pub(crate) lease: u64,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct SegmentRef {
+    pub(crate) serial: u64,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct TrimEvent {
+    pub(crate) segments: Vec<SegmentRef>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct WireError {
+    pub(crate) code: String,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) remedy: String,
+    #[serde(default)]
+    pub(crate) detail: Option<Map<String, Value>>,
+}
