@@ -34,7 +34,7 @@ func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, er
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, self), ended: make(chan struct{})}
+	p := &process{cmd: exec.CommandContext(ctx, self, RoleCommand), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), envJob+"="+string(raw))
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errOut
 	if memory != nil {
@@ -42,10 +42,9 @@ func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, er
 		if err != nil {
 			return nil, err
 		}
-		defer dup.Close()
-		f := os.NewFile(uintptr(dup.Int()), "page")
+		f := os.NewFile(uintptr(dup.Int()), "page") // owns the descriptor from here on
+		defer f.Close()
 		p.cmd.ExtraFiles = []*os.File{f}
-		defer runtime.KeepAlive(f)
 	}
 	if err := startOn(p.cmd, cpus); err != nil {
 		return nil, fmt.Errorf("start %s: %w", j.Role, err)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 func init() { roles["waiting"] = waiting }
@@ -29,7 +31,7 @@ func waiting(ctx context.Context, s *seat) error {
 		return err
 	}
 	s.store(lineCount, c.Session())
-	s.wakeParent()
+	sys.FutexWake(s.word32(lineCount))
 	r.Receive(ctx) // until the parent ends this process
 	return nil
 }

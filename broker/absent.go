@@ -100,9 +100,17 @@ func (b *Broker) installGroup(g *group, k fileKey, fd *sys.FD) {
 	}
 	g.file = m
 	for n := range g.topic.lanes {
-		if a, ok := g.area(n); ok {
-			a.Rewind(1) // MODEL group:restart-hint
+		a, ok := g.area(n)
+		if !ok {
+			continue
 		}
+		// Members may have ended while their claims could not be freed.
+		for member := range uint8(maxMembers) {
+			if g.topic.redeliver && g.members[member+1] == nil {
+				a.Release(member + 1)
+			}
+		}
+		a.Rewind(1) // MODEL group:restart-hint
 	}
 	b.changed(g.topic)
 }

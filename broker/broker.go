@@ -80,6 +80,7 @@ type Broker struct {
 	taking  *takeover          // while the broker waits for the clients of a dead one
 	missing map[fileKey]uint64 // inodes of files that were not handed over yet
 	device  uint64             // of the files' inodes
+	foreign bool               // process numbers in the files are of another namespace
 	blank   []byte             // stands for missing session files
 }
 
@@ -116,9 +117,7 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	if err := b.setUp(); err != nil {
-		b.mu.Lock()
-		b.tearDown(false)
-		b.mu.Unlock()
+		b.end(false)
 		return nil, err
 	}
 	return b, nil
@@ -220,6 +219,12 @@ func (b *Broker) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-b.quit:
 	}
+	b.end(true)
+	return b.quitErr
+}
+
+// end closes every connection, then frees everything.
+func (b *Broker) end(clean bool) {
 	b.mu.Lock()
 	b.closing = true
 	conns := make([]*conn, 0, len(b.conns))
@@ -227,8 +232,10 @@ func (b *Broker) Serve(ctx context.Context) error {
 		conns = append(conns, c)
 	}
 	b.mu.Unlock()
-	b.listener.Close()
-	<-b.accepted
+	if b.listener != nil {
+		b.listener.Close()
+		<-b.accepted
+	}
 	for _, c := range conns {
 		c.event(func(p *pending) { p.closing = true })
 		c.finish()
@@ -238,8 +245,7 @@ func (b *Broker) Serve(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tearDown(true)
-	return b.quitErr
+	b.tearDown(clean)
 }
 
 // stop makes Serve return err.
@@ -253,10 +259,8 @@ func (b *Broker) stop(err error) {
 // tearDown frees everything. With clean, the state file goes as well and names
 // are kept where files can keep them. The mutex is held.
 func (b *Broker) tearDown(clean bool) {
-	b.closing = true
 	b.mirror = nil // it looks, under the lock, before it touches a page
 	if b.listener != nil {
-		b.listener.Close()
 		b.removeSocket()
 	}
 	for _, s := range b.slots {

@@ -27,7 +27,7 @@ func init() {
 		p := connect(c, c.socket, "sender")
 		open := queueOf("work")
 		if c.hear() == "topic\n" {
-			open = topicOf("work")
+			open = topicOf("batches")
 			open.Depth = ptr(uint32(4))
 		}
 		info := p.open(open)
@@ -211,7 +211,7 @@ func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
 	c.tell("topic")
 	var s sent
 	c.hear(&s)
-	info := p.open(topicOf("work"))
+	info := p.open(topicOf("batches"))
 	w := p.writer(info)
 	c.kill()
 	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })

@@ -59,6 +59,24 @@ func (d directory) free() (uint64, bool) {
 	return n, err == nil
 }
 
+// sweep removes what no record speaks of: files of a broker that died between
+// making or freeing one and noting it.
+func (d directory) sweep(wanted map[fileKey]uint64) {
+	names, err := os.ReadDir(d.path)
+	if err != nil {
+		return
+	}
+	keep := map[string]bool{filepath.Base(d.file(protocol.RestoreBroker, 0)): true}
+	for k := range wanted {
+		keep[filepath.Base(d.file(k.role, k.serial))] = true
+	}
+	for _, e := range names {
+		if !keep[e.Name()] {
+			os.Remove(filepath.Join(d.path, e.Name()))
+		}
+	}
+}
+
 func (d directory) leave(keep bool) {
 	if !keep {
 		os.RemoveAll(d.path)

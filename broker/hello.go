@@ -141,7 +141,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	for _, s := range b.slots {
 		if s != nil && s.serial == r.Serial && s.uid == c.cred.UID &&
 			subtle.ConstantTimeCompare(hash[:], s.secretHash[:]) == 1 &&
-			(c.cred.PID == 0 || c.cred.PID == s.pid) {
+			(c.cred.PID == 0 || c.cred.PID == s.pid || s.absent && b.foreign) {
 			return s
 		}
 	}
@@ -156,7 +156,13 @@ func (b *Broker) resume(c *conn, s *session, pidfd *sys.FD) {
 	} else {
 		pidfd.Close()
 	}
-	s.absent = false
+	if s.absent {
+		s.absent = false
+		if c.cred.PID != 0 {
+			s.pid, s.start, s.pidNS = c.cred.PID, sys.StartTime(c.cred.PID), sys.PIDNamespace(c.cred.PID)
+			b.putSession(s)
+		}
+	}
 	if old := s.conn; old != nil {
 		old.finish()
 	}

@@ -265,14 +265,14 @@ func (b *Broker) rebuildChunks() {
 // Of a process that cannot be seen (another pid namespace) only its own return
 // tells; until then it keeps what it holds.
 func (b *Broker) buryDead(sameBoot bool) {
-	sameView := b.file.Load64(brokerPIDNS) == sys.PIDNamespace(processID)
+	b.foreign = b.file.Load64(brokerPIDNS) != sys.PIDNamespace(processID)
 	b.file.Store64(brokerPIDNS, sys.PIDNamespace(processID))
 	for _, s := range b.slots {
 		if s == nil {
 			continue
 		}
 		dead := s.state == protocol.SessionDead || !sameBoot
-		if !dead && sameView && s.start != 0 {
+		if !dead && !b.foreign && s.start != 0 {
 			pidfd, err := sys.OpenPidfd(s.pid)
 			if dead = err != nil || sys.StartTime(s.pid) != s.start; !dead {
 				b.watch(s, pidfd)

@@ -85,6 +85,9 @@ func (b *Broker) rebuildLanes(t *topic) {
 			b.file.Store64(at+protocol.LaneRecordSerial, 0)
 			continue
 		}
+		if l.state == protocol.LaneLive && l.pages.dead {
+			b.setLaneState(l, protocol.LaneAdopted)
+		}
 		t.lanes[n] = l
 		l.pages.lanes[l] = struct{}{}
 		t.nextLane = (n + 1) % protocol.MaxLanes

@@ -10,6 +10,7 @@ import (
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 )
 
 // A broker that finds what a dead one left takes its instance over: with
@@ -140,7 +141,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	b.useBrokerFile(m)
 	b.missing = b.wanted()
 	sameBoot := b.text(brokerBoot, brokerBootBytes) == sys.BootID()
-	return b.rebuild(sameBoot, func(k fileKey) *sys.FD {
+	err = b.rebuild(sameBoot, func(k fileKey) *sys.FD {
 		fd, err := p.dir.open(k.role, k.serial)
 		if err != nil {
 			b.log.Warn("a file of the former broker is gone", "role", k.role, "serial", k.serial, "error", err)
@@ -148,6 +149,10 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		}
 		return fd
 	})
+	if err == nil {
+		p.dir.sweep(b.wanted())
+	}
+	return err
 }
 
 // await blocks until the takeover is over. It is called while connections are
@@ -206,6 +211,7 @@ func (b *Broker) completeTakeover(t *takeover) error {
 	if t.files[own] == nil {
 		b.log.Warn("no client of the former broker handed over its memory: starting anew")
 		b.broker.close()
+		b.file, b.missing = shm.Region{}, nil
 		return b.begin()
 	}
 	err := b.rebuild(true, func(k fileKey) *sys.FD {

@@ -25,6 +25,7 @@ type Message struct {
 	held     *holding
 	flags    uint32
 	bodySrc  []byte
+	parser   protocol.BodyParser
 	bundle   *Bundle // built at first use
 	meta     []byte
 	failed   error
@@ -90,7 +91,7 @@ func (m *Message) RawMeta() json.RawMessage {
 
 // decode reads the body: a private copy of what the sender wrote.
 func (m *Message) decode() error {
-	body, err := protocol.ParseBody(m.bodySrc)
+	body, err := m.parser.Parse(m.bodySrc)
 	if err != nil {
 		return err
 	}

@@ -125,6 +125,7 @@ func newPeer(slot uint32, serial uint64, file, bell *sys.FD) (*peer, error) {
 		return nil, err
 	}
 	if q.bell, err = mapFile(bell, protocol.BellBytes, true, protocol.RoleBell); err != nil {
+		sys.Unmap(q.file.Bytes(0, q.file.Len()))
 		return nil, err
 	}
 	q.row, q.entries = handles.NewRow(q.file), handles.NewEntries(q.file)
@@ -180,15 +181,34 @@ func (p *pages) known(slot uint32, serial uint64) *peer {
 	return p.old[serial]
 }
 
-// add keeps a session's pages: in its slot if it is the one there now.
-func (p *pages) add(q *peer) {
+// add keeps a session's pages: in its slot if it is the one there now. It returns
+// those that are kept, which are others when two goroutines asked at once.
+func (p *pages) add(q *peer) *peer {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
-	if p.sessionSerial(q.slot) != q.serial {
+	before := p.peers[q.slot].Load()
+	kept := p.old[q.serial]
+	if before != nil && before.serial == q.serial {
+		kept = before
+	}
+	switch {
+	case kept != nil:
+		q.close()
+		return kept
+	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
-		return
+	default:
+		p.peers[q.slot].Store(q)
+		if before != nil {
+			p.old[before.serial] = before
+		}
 	}
-	if before := p.peers[q.slot].Swap(q); before != nil && before.serial != q.serial {
-		p.old[before.serial] = before
-	}
+	return q
+}
+
+// close unmaps and closes pages that nobody has seen.
+func (q *peer) close() {
+	q.closeFiles()
+	sys.Unmap(q.file.Bytes(0, q.file.Len()))
+	sys.Unmap(q.bell.Bytes(0, q.bell.Len()))
 }

@@ -30,8 +30,7 @@ func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, e
 		wire.CloseAll(fds)
 		return nil, err
 	}
-	c.pages.add(q)
-	return q, nil
+	return c.pages.add(q), nil
 }
 
 // rowOf finds the row of the session now in a slot, for the free test. It makes

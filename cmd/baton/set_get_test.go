@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -108,15 +109,15 @@ func TestSetCountsRevisionsAndTellsWhatItDid(t *testing.T) {
 func TestSetStartsTheUsersBrokerAndGetUsesIt(t *testing.T) {
 	p := newPlace(t)
 	p.setenv("BATON_NO_NATS", "true")
-	p.setenv("BATON_IDLE_EXIT", "1h") // client.start gives the flag; the test ends the broker
 	file := p.array("a.npy", "uint8", []int64{1}, []byte{7})
 	p.must("set", "x", file)
 	var s struct{ PID int }
 	p.json(&s, "status")
 	require.NotZero(t, s.PID)
-	broker, err := os.FindProcess(s.PID)
-	require.NoError(t, err)
-	t.Cleanup(func() { broker.Kill() })
+	t.Cleanup(func() {
+		syscall.Kill(s.PID, syscall.SIGTERM)
+		p.until("the broker has ended", func() bool { return syscall.Kill(s.PID, 0) == syscall.ESRCH })
+	})
 	p.must("get", "x", "-o", "o.npy")
 	want, _ := os.ReadFile(file)
 	got, _ := os.ReadFile(p.file("o.npy"))
@@ -189,10 +190,10 @@ func TestGetPicksOneTensorOfABundle(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
 	bundle(p, p.client(), "model")
-	p.baton("get", "model", "-o", "o.npy").fails(t, 2, "model is a bundle of 2 tensors", "choose one with --tensor: layer~1b, w")
+	p.baton("get", "model", "-o", "o.npy").fails(t, 2, "model is a bundle of 2 tensors", "choose one with --tensor: layer/b, w")
 	p.baton("get", "model", "-o", "o.npy", "--tensor", "v").fails(t, 3, "model has no tensor v", "choose one of")
 	assert.NoFileExists(t, p.file("o.npy"))
-	assert.Equal(t, "model: revision 1, int64[3], 24 B, written to o.npy\n", p.must("get", "model", "-o", "o.npy", "--tensor", "layer~1b"))
+	assert.Equal(t, "model: revision 1, int64[3], 24 B, written to o.npy\n", p.must("get", "model", "-o", "o.npy", "--tensor", "layer/b"))
 	f, err := os.ReadFile(p.file("o.npy"))
 	require.NoError(t, err)
 	var want bytes.Buffer

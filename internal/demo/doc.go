@@ -16,7 +16,8 @@
 //
 // Run itself takes no part in the training: it reads the progress, counts tuples
 // as an ordinary NATS client, kills worker 1 with SIGKILL half-way, and at the end
-// asks the broker what is left. Worker 1 is the one that allocated the shared
+// asks the broker what is left. It alone draws on the terminal; the evaluator
+// reports to it. Worker 1 is the one that allocated the shared
 // parameters, so that its death shows whether memory outlives its maker.
 //
 // # Figures

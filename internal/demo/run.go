@@ -203,7 +203,7 @@ func (r *run) advance() error {
 		return nil
 	}
 	share := r.plan(0).share(n, r.began)
-	r.bar.Set(int64(share * barSteps))
+	r.bar.Set(int64(share * float64(r.barLength())))
 	if share < 0.5 || r.killing {
 		return nil
 	}
@@ -262,15 +262,29 @@ func (r *run) ended(c *child) error {
 	return nil
 }
 
-// barSteps is the length of the progress bar, in no unit of meaning.
-const barSteps = 1000
+// barLength is the length of the progress bar: batches, or of a run that ends by
+// the clock, thousandths.
+func (r *run) barLength() int64 {
+	if r.Limit == 0 {
+		return int64(r.Batches)
+	}
+	return 1000
+}
 
+// newBar says who takes part and starts the progress bar.
 func (r *run) newBar() *termplot.Progress {
 	w := r.Progress
 	if w == nil {
 		w = nowhere{}
 	}
-	return termplot.NewProgress(w, r.Style, barSteps, "training")
+	pids := "workers"
+	for _, c := range r.workers[1:] {
+		pids += " " + strconv.Itoa(c.cmd.Process.Pid)
+	}
+	bar := termplot.NewProgress(w, r.Style, r.barLength(), "training")
+	bar.Println(fmt.Sprintf("processes: broker %d, loader %d, evaluator %d, %s",
+		r.broker.cmd.Process.Pid, r.loader.cmd.Process.Pid, r.evaluator.cmd.Process.Pid, pids))
+	return bar
 }
 
 // nowhere takes what nobody wants to see.

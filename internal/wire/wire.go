@@ -92,14 +92,14 @@ func (c *Conn) need(n int) error {
 					"%d descriptors came that no frame announces", len(c.fds))
 			}
 		}
-		if err != nil {
-			return err
-		}
-		if got == 0 && oobn == 0 {
+		if errors.Is(err, io.EOF) || err == nil && got == 0 && oobn == 0 {
 			if c.w > 0 {
 				return io.ErrUnexpectedEOF
 			}
 			return io.EOF
+		}
+		if err != nil {
+			return err
 		}
 		c.w += got
 	}

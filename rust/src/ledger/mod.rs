@@ -20,5 +20,6 @@ mod row;
 pub(crate) use chunk::{Chunk, Chunks};
 pub(crate) use entry::Entries;
 pub(crate) use freetest::{FreeTest, Rows};
-pub(crate) use pool::{Grant, Pool, PoolStats, Source, Storage};
+pub use pool::PoolStats;
+pub(crate) use pool::{Grant, Pool, Source};
 pub(crate) use row::Row;

@@ -32,7 +32,6 @@ pub use reader::{Reader, Start};
 pub use tensor::{Tensor, TensorMut};
 pub use topic::{Topic, TopicOptions};
 
-pub(crate) use holding::Holding;
 
 use crate::error::{Code, Error, Result};
 use crate::layout::{LAYOUT, PROTOCOL};

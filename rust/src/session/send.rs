@@ -82,6 +82,7 @@ impl TopicState {
         }
         let mut out = Outgoing::compose(inner, value, flags)?;
         let words = out.place(inner, own.lane.room())?;
+        out.head.stamp = sys::monotonic();
         let counted = out.counted();
         for (k, (index, _)) in counted.iter().enumerate() {
             if let Err(e) = inner.pages.row.take(*index) {
@@ -90,7 +91,6 @@ impl TopicState {
             }
         }
         let i = own.head + 1;
-        out.head.stamp = sys::monotonic();
         own.lane.write(i, &out.head, &words);
         own.lane.publish(i);
         own.head = i;

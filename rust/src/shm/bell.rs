@@ -95,7 +95,7 @@ impl Bell {
 /// Rings a bell file unconditionally.
 ///
 /// SYNC bell: the increment makes a futex wait with the former value return.
-pub(crate) fn wake_bell(bell: &Region) {
+fn wake_bell(bell: &Region) {
     let word = bell.word32(BELL_WORD);
     word.fetch_add(1, Ordering::SeqCst);
     sys::futex_wake(word);

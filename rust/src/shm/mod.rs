@@ -14,8 +14,8 @@ mod lane;
 mod region;
 mod segment;
 
-pub(crate) use bell::{Bell, LOOK_AGAIN, Parking, wake_bell};
+pub(crate) use bell::{Bell, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
 pub(crate) use lane::{Lane, SlotHead, append_bytes};
 pub(crate) use segment::Segment;
-pub(crate) use region::{Region, fence, fence_acquire, fence_release, pause};
+pub(crate) use region::{Region, fence, pause};

@@ -156,7 +156,7 @@ pub(crate) struct TopicInfo {
     pub(crate) redeliver: bool,
 }
 
-#[derive(Serialize, Clone, Copy)]
+#[derive(Serialize, Debug, Clone, Copy)]
 pub(crate) struct TopicRef {
     pub(crate) topic: u32,
     pub(crate) id: u64,

@@ -1,0 +1,363 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+)
+
+var sizes = []struct {
+	name  string
+	bytes int64
+}{{"4 KiB", 4 << 10}, {"1 MiB", 1 << 20}, {"16 MiB", 16 << 20}}
+
+const (
+	spinName  = "floor: bare spin on one word"
+	futexName = "floor: bare futex"
+	bareName  = "floor: bare publish of as many bytes"
+)
+
+// oneWay compares the hand-over with a number handed over by a spin, and with
+// the bytes copied through a socket.
+func (b *bencher) oneWay(ctx context.Context, group string) error {
+	n := b.opts.rounds(20000)
+	floor := b.figure(group, spinName, UnitTime)
+	ms := []measurement{{spinName, func(ctx context.Context) error {
+		o, err := b.pair(ctx, job{Role: "spin", N: n})
+		if err == nil {
+			floor.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
+		}
+		return err
+	}}}
+	for _, size := range sizes {
+		held := b.figure(group, size.name+", publish → reference held", UnitTime).against(spinName, atMost("ratio", 2))
+		ms = append(ms, measurement{size.name, func(ctx context.Context) error {
+			o, err := b.pair(ctx, job{Role: "oneway", N: n, Bytes: size.bytes})
+			if err == nil {
+				held.add(quantilesOf(o.gaps(seriesArrive, seriesPublish, warm(n))))
+				b.figure(group, size.name+", Send called → Receive returned", UnitTime).against(spinName, nil).
+					add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
+			}
+			return err
+		}})
+	}
+	for _, size := range sizes {
+		// As many rounds as keep the bytes copied within reason.
+		n := min(n, b.opts.rounds(int(max(64, 4<<30/size.bytes/4))))
+		ms = append(ms, measurement{"copy " + size.name, func(ctx context.Context) error {
+			b.serial++
+			o, err := b.pair(ctx, job{Role: "copy", N: n, Bytes: size.bytes, Path: filepath.Join(b.broker.dir, fmt.Sprintf("copy-%d", b.serial))})
+			if err == nil {
+				b.figure(group, size.name+", copied through a Unix socket instead", UnitTime).against(spinName, nil).
+					add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
+			}
+			return err
+		}})
+	}
+	if err := b.inTurn(ctx, group, ms); err != nil {
+		return err
+	}
+	small, large := b.Find(group, sizes[0].name+", publish → reference held"), b.Find(group, sizes[2].name+", publish → reference held")
+	same := b.figure(group, "16 MiB against 4 KiB", UnitRatio)
+	same.Bar = atMost("p50", 1.1)
+	for i := range small.Passes {
+		same.one(large.Passes[i].P50 / small.Passes[i].P50)
+	}
+	return nil
+}
+
+// cycle is the whole of it.
+func (b *bencher) cycle(ctx context.Context, group string) error {
+	n := b.opts.rounds(20000)
+	floor := b.figure(group, spinName, UnitTime)
+	ms := []measurement{{spinName, func(ctx context.Context) error {
+		o, err := b.pair(ctx, job{Role: "spin", N: n})
+		if err == nil {
+			floor.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
+		}
+		return err
+	}}}
+	for _, size := range sizes {
+		f := b.figure(group, size.name, UnitTime).against(spinName, nil)
+		ms = append(ms, measurement{size.name, func(ctx context.Context) error {
+			o, err := b.pair(ctx, job{Role: "cycle", N: n, Bytes: size.bytes})
+			if err == nil {
+				f.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
+			}
+			return err
+		}})
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+// wake compares with two processes that wake each other by a futex alone.
+func (b *bencher) wake(ctx context.Context, group string) error {
+	n := b.opts.rounds(2000)
+	var ms []measurement
+	for _, k := range []struct{ role, name string }{{"futex", futexName}, {"wake", "tensor of 4 KiB"}} {
+		way, trip := b.figure(group, k.name+", one way", UnitTime), b.figure(group, k.name+", round trip", UnitTime)
+		if k.role == "wake" {
+			way.against(futexName+", one way", atMost("ratio", 1.3))
+			trip.against(futexName+", round trip", atMost("ratio", 1.3))
+		}
+		ms = append(ms, measurement{k.name, func(ctx context.Context) error {
+			o, err := b.pair(ctx, job{Role: k.role, N: n, Bytes: 4096})
+			if err == nil {
+				way.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
+				trip.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
+			}
+			return err
+		}})
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+// take and alloc are of one process alone.
+func (b *bencher) take(ctx context.Context, group string) error {
+	var ms []measurement
+	for _, k := range []struct {
+		role, name string
+		bar        *Bar
+	}{
+		{"row", "count up and down in the own row", atMost("p50", 50)},
+		{"slot", "take from a slot, look again, drop", atMost("p50", 50)},
+		{"open", "client: Open a handle, Release", nil},
+		{"message", "client: TryReceive, Release", nil},
+	} {
+		ms = append(ms, b.local(group, k.name, k.bar, job{Role: k.role, N: b.opts.rounds(500000)}))
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+func (b *bencher) alloc(ctx context.Context, group string) error {
+	var ms []measurement
+	for _, size := range sizes {
+		ms = append(ms, b.local(group, "client: Alloc, Release, "+size.name, atMost("p50", 1000),
+			job{Role: "alloc", N: b.opts.rounds(200000), Bytes: size.bytes}))
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
+	f := b.figure(group, name, UnitTime)
+	f.Bar = bar
+	return measurement{name, func(ctx context.Context) error {
+		values, err := b.alone(ctx, j)
+		if err == nil {
+			f.add(quantilesOf(values["ns"]))
+		}
+		return err
+	}}
+}
+
+// tuples compares with bare publishes of as many bytes, through the same server
+// to the same kind of subscriber.
+func (b *bencher) tuples(ctx context.Context, group string) error {
+	bytes := 512 // of a tuple; measured at the first pass
+	const window = 512
+	kinds := []struct {
+		what  string
+		n     int
+		count int
+		every time.Duration
+	}{
+		{"rate", b.opts.rounds(100000), window, 0},
+		{"latency, idle", b.opts.rounds(1000), window, 5 * time.Millisecond},
+		{"latency, busy", b.opts.rounds(5000), window, 200 * time.Microsecond},
+	}
+	var ms []measurement
+	for _, k := range kinds {
+		unit := UnitTime
+		if k.every == 0 {
+			unit = UnitRate
+		}
+		bare := b.figure(group, bareName+", "+k.what, unit)
+		tuples := b.figure(group, "tuples, "+k.what, unit).against(bare.Name, nil)
+		switch k.what {
+		case "rate":
+			tuples.Bar = atLeast("ratio", 1/1.2)
+		case "latency, busy":
+			tuples.Bar = atMost("p99", 1e6)
+		}
+		measure := func(role string, f *Figure) measurement {
+			return measurement{f.Name, func(ctx context.Context) error {
+				j := job{Role: role, N: k.n, Count: k.count, Every: k.every, Bytes: 4096}
+				if role == "bare" {
+					j.Bytes = int64(bytes)
+				}
+				o, err := b.pair(ctx, j)
+				if err != nil {
+					return err
+				}
+				if role == "tuples" {
+					bytes = int(o.values[right]["bytes"][0] + 0.5)
+					if len(f.Passes) == 0 && k.every == 0 {
+						b.figure(group, "size of a tuple", UnitBytes).one(float64(bytes))
+					}
+				}
+				if unit == UnitTime {
+					f.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(k.n))))
+					return nil
+				}
+				took := o.series(seriesArrive)[k.n-1] - o.series(seriesDepart)[0]
+				f.one(float64(k.n) / float64(took) * 1e9)
+				return nil
+			}}
+		}
+		ms = append(ms, measure("tuples", tuples), measure("bare", bare))
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+// flat looks whether a hand-over costs the same, whatever else there is.
+func (b *bencher) flat(ctx context.Context, group string) error {
+	n := b.opts.rounds(10000)
+	const plain = "floor: nothing else"
+	f := b.figure(group, plain, UnitTime)
+	ms := []measurement{{plain, func(ctx context.Context) error {
+		return b.beside(ctx, f, job{Role: "cycle", N: n, Bytes: 4096})
+	}}}
+	add := func(name string, j job) {
+		f := b.figure(group, name, UnitTime).against(plain, atMost("ratio", flatBar))
+		j.Role, j.N, j.Bytes = "cycle", n, 4096
+		ms = append(ms, measurement{name, func(ctx context.Context) error { return b.beside(ctx, f, j) }})
+	}
+	for _, k := range []int{1024, 65536} {
+		add(fmt.Sprintf("%d live storages", k), job{Storages: k})
+	}
+	for _, k := range []int{100, 1000} {
+		add(fmt.Sprintf("%d topics open", k), job{Topics: k})
+	}
+	for _, k := range []int{64, 256} {
+		add(fmt.Sprintf("%d sessions that share nothing", k), job{Sessions: k})
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+// flatBar is what counts as flat: more than passes differ among themselves.
+const flatBar = 1.1
+
+// beside measures a round trip while a crowd of sessions is there, if the job
+// asks for one.
+func (b *bencher) beside(ctx context.Context, f *Figure, j job) error {
+	if j.Sessions > 0 {
+		done, err := b.crowd(ctx, j.Sessions)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	o, err := b.pair(ctx, j)
+	if err == nil {
+		f.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(j.N))))
+	}
+	return err
+}
+
+// crowd starts a process with many sessions and waits until all are there.
+func (b *bencher) crowd(ctx context.Context, sessions int) (done func(), err error) {
+	memory, pg, err := newPage(1)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p, err := start(ctx, b.addressed(job{Role: "crowd", Page: 1, N: 1, Sessions: sessions}), nil, memory)
+	memory.Close()
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	s := &seat{page: pg}
+	for s.load(lineCount) == 0 {
+		select {
+		case <-p.ended:
+			cancel()
+			_, err := p.wait()
+			return nil, fmt.Errorf("the crowd ended early: %w", err)
+		default:
+			sys.FutexWait(s.word32(lineCount), 0, time.Second/10)
+		}
+	}
+	return func() {
+		s.store(lineStop, 1)
+		sys.FutexWake(s.word32(lineStop))
+		<-p.ended
+		cancel()
+	}, nil
+}
+
+// recycling is a curve, and has no bar: the free test reads a word of each
+// session that is attached.
+func (b *bencher) recycling(ctx context.Context, group string) error {
+	var ms []measurement
+	for k := 1; k <= 64; k *= 2 {
+		f := b.figure(group, fmt.Sprintf("%d attached", k), UnitTime)
+		ms = append(ms, measurement{f.Name, func(ctx context.Context) error {
+			o, err := b.pair(ctx, job{Role: "recycling", N: b.opts.rounds(50000), Bytes: 4096, Sessions: k})
+			if err == nil {
+				f.add(quantilesOf(o.values[left]["ns"]))
+			}
+			return err
+		}})
+	}
+	return b.inTurn(ctx, group, ms)
+}
+
+// rest looks at a broker and at a client that have nothing to do.
+func (b *bencher) rest(ctx context.Context, group string) error {
+	window := 10 * time.Second
+	if b.opts.Quick {
+		window = time.Second
+	}
+	fmt.Fprintf(b.opts.Log, "%s: broker\n", group)
+	u, err := watch(ctx, b.broker.pid(), window)
+	if err != nil {
+		return err
+	}
+	f := b.figure(group, "broker, resident memory", UnitBytes)
+	f.Bar = atMost("p50", 40e6)
+	f.one(float64(u.resident))
+	f = b.figure(group, "broker, CPU", UnitShare)
+	f.Bar = atMost("p50", 0.002)
+	f.one(float64(u.cpu) / float64(window))
+
+	fmt.Fprintf(b.opts.Log, "%s: waiting client\n", group)
+	memory, pg, err := newPage(1)
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p, err := start(ctx, b.addressed(job{Role: "waiting", Page: 1, N: 1}), nil, memory)
+	if err != nil {
+		return err
+	}
+	s := &seat{page: pg}
+	for s.load(lineCount) == 0 {
+		select {
+		case <-p.ended:
+			_, err := p.wait()
+			return fmt.Errorf("the waiting client ended early: %w", err)
+		default:
+			sys.FutexWait(s.word32(lineCount), 0, time.Second/10)
+		}
+	}
+	o, err := observe(ctx, b.broker.socket(), s.load(lineCount))
+	if err != nil {
+		return err
+	}
+	o.awaitParked(0)
+	o.close()
+	if u, err = watch(ctx, p.cmd.Process.Pid, window); err != nil {
+		return err
+	}
+	b.figure(group, "waiting client, CPU", UnitShare).one(float64(u.cpu) / float64(window))
+	b.figure(group, "waiting client, goes to sleep", UnitRate).one(float64(u.switches) / window.Seconds())
+	cancel()
+	<-p.ended
+	return nil
+}

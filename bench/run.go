@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// bencher measures one group after the other.
+type bencher struct {
+	opts Options
+	*Report
+	cpus   [2]int
+	broker *served
+	serial int // of topics: each pair has its own
+}
+
+// group is a set of measurements that are taken in turn, so that what disturbs
+// one disturbs all.
+type group struct {
+	name  string
+	title string
+	run   func(*bencher, context.Context, string) error
+}
+
+var groups = []group{
+	{"one-way", "One way: from one process to another, both busy", (*bencher).oneWay},
+	{"cycle", "Round trip: allocate, fill, send, take, read, answer with a tensor, drop", (*bencher).cycle},
+	{"wake", "Waking a receiver that sleeps", (*bencher).wake},
+	{"take", "Taking and dropping a reference, one process", (*bencher).take},
+	{"alloc", "Allocating from a warm pool, with recycling", (*bencher).alloc},
+	{"tuples", "Tuples on the embedded NATS server, to a nats.go subscriber", (*bencher).tuples},
+	{"flat", "Round trip of 4 KiB, beside what does not take part", (*bencher).flat},
+	{"recycling", "Allocating and recycling, by sessions attached to the same memory", (*bencher).recycling},
+	{"rest", "At rest", (*bencher).rest},
+}
+
+// Run measures what the options ask for, with a broker of its own.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := twoCPUs()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	b := &bencher{opts: o, cpus: cpus, Report: &Report{Date: began.UTC().Truncate(time.Second),
+		Version: o.Version, Quick: o.Quick, Passes: o.Passes, Machine: thisMachine(cpus)}}
+	for _, g := range groups {
+		if !o.wants(g.name) {
+			continue
+		}
+		// A broker for each group: what one leaves behind must not burden the next.
+		if b.broker, err = serve(ctx, o.Binary); err != nil {
+			return nil, err
+		}
+		err = g.run(b, ctx, g.name)
+		b.broker.stop()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", g.name, err)
+		}
+	}
+	b.settle()
+	b.Machine.LoadAfter = loadAverage()
+	b.Seconds = time.Since(began).Seconds()
+	return b.Report, nil
+}
+
+// measurement is one case of a group. It notes one pass.
+type measurement struct {
+	name string
+	run  func(context.Context) error
+}
+
+// passes takes all measurements of a group in turn, every other time backwards.
+func (b *bencher) inTurn(ctx context.Context, group string, ms []measurement) error {
+	for pass := range b.opts.Passes {
+		for _, m := range ms {
+			fmt.Fprintf(b.opts.Log, "%s %d/%d: %s\n", group, pass+1, b.opts.Passes, m.name)
+			if err := m.run(ctx); err != nil {
+				return fmt.Errorf("%s: %w", m.name, err)
+			}
+		}
+		slices.Reverse(ms)
+	}
+	return nil
+}
+
+// pair runs a job on both CPUs, with topics of its own.
+func (b *bencher) pair(ctx context.Context, j job) (*outcome, error) {
+	return runPair(ctx, b.cpus, b.addressed(j))
+}
+
+// alone runs a job in one process on the first CPU.
+func (b *bencher) alone(ctx context.Context, j job) (map[string][]float64, error) {
+	p, err := start(ctx, b.addressed(j), b.cpus[:1], nil)
+	if err != nil {
+		return nil, err
+	}
+	return p.wait()
+}
+
+func (b *bencher) addressed(j job) job {
+	b.serial++
+	j.Socket, j.Directory = b.broker.socket(), b.broker.runtimeDir()
+	if j.Path == "" {
+		j.Path = fmt.Sprintf("bench/%d", b.serial)
+	}
+	return j
+}
+
+// warm is the share of rounds that do not count.
+func warm(n int) int { return n / 10 }

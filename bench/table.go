@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/termplot"
+)
+
+// Render draws the report as tables, one for each group.
+func (r *Report) Render(s termplot.Style) string {
+	var out []string
+	for _, g := range groups {
+		t := termplot.Table{Title: g.title,
+			Header: []string{"", "p50", "of passes", "p99", "p99.9", "× floor", "bar", ""},
+			Right:  []bool{false, true, true, true, true, true, true}}
+		for _, f := range r.Figures {
+			if f.Group == g.name {
+				t.Rows = append(t.Rows, f.row())
+			}
+		}
+		if len(t.Rows) > 0 {
+			out = append(out, t.Render(s))
+		}
+	}
+	return strings.Join(append(out, r.footer(s)), "\n\n")
+}
+
+func (f *Figure) row() []string {
+	cells := []string{f.Name, f.format(f.P50), "", "", "", "", "", ""}
+	if least, most := f.spread(); len(f.Passes) > 1 {
+		cells[2] = f.format(least) + "–" + f.format(most)
+	}
+	if f.N > len(f.Passes) {
+		cells[3], cells[4] = f.format(f.P99), f.format(f.P999)
+	}
+	if f.Ratio > 0 {
+		cells[5] = strconv.FormatFloat(f.Ratio, 'f', 2, 64)
+	}
+	if f.Bar != nil {
+		cells[6], cells[7] = f.limit(), "missed"
+		if f.Met != nil && *f.Met {
+			cells[7] = "met"
+		}
+	}
+	return cells
+}
+
+// limit says what the bar asks for.
+func (f *Figure) limit() string {
+	format, of := f.format, f.Bar.Of+" "
+	if f.Bar.Of == "ratio" {
+		format, of = func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "×" }, ""
+	}
+	if f.Bar.Of == "p50" {
+		of = ""
+	}
+	if f.Bar.Min > 0 {
+		return of + "≥ " + format(f.Bar.Min)
+	}
+	return of + "≤ " + format(f.Bar.Max)
+}
+
+func (f *Figure) format(v float64) string {
+	switch f.Unit {
+	case UnitTime:
+		if v < 100 {
+			return strconv.FormatFloat(v, 'f', 1, 64) + " ns"
+		}
+		return termplot.Duration(time.Duration(v))
+	case UnitRate:
+		if v < 100 {
+			return strconv.FormatFloat(v, 'f', 1, 64) + "/s"
+		}
+		return termplot.Rate(int64(v), time.Second)
+	case UnitBytes:
+		return termplot.Bytes(int64(v))
+	case UnitShare:
+		return strconv.FormatFloat(100*v, 'f', 3, 64) + " %"
+	default:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+}
+
+func (r *Report) footer(s termplot.Style) string {
+	m := r.Machine
+	missed, bars := 0, 0
+	for _, f := range r.Figures {
+		if f.Met != nil {
+			bars++
+			if !*f.Met {
+				missed++
+			}
+		}
+	}
+	quick := ""
+	if r.Quick {
+		quick = " Quick: do not believe the figures."
+	}
+	return s.Text(fmt.Sprintf("%s, %d CPUs, processes pinned to CPU %d and %d, Linux %s, %s.",
+		m.CPU, m.CPUs, m.Pinned[0], m.Pinned[1], m.Kernel, m.Go)) + "\n" +
+		s.Text(fmt.Sprintf("%s, %s, load average %.2f before and %.2f after, medians of %d passes. %d of %d bars met.%s",
+			r.Date.Format("2006-01-02 15:04 MST"), termplot.Duration(time.Duration(r.Seconds*1e9)),
+			m.LoadBefore, m.LoadAfter, r.Passes, bars-missed, bars, quick))
+}

@@ -1,0 +1,357 @@
+package broker_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+const memoryVariable = "BATON_TEST_MEMORY"
+
+func init() {
+	// broker serves until it is killed.
+	parts["broker"] = func(c *played) {
+		b, err := broker.New(broker.Config{Dir: filepath.Dir(c.socket), Memory: 1 << 30, Version: "first", MemoryDir: os.Getenv(memoryVariable)})
+		require.NoError(c, err)
+		go b.Serve(context.Background())
+		c.tell(b.ID())
+		c.hear()
+	}
+	// stopped maps what another session sent, tells so, and stays.
+	parts["stopped"] = func(c *played) {
+		p := connect(c, c.socket, "stopped")
+		s := p.alloc(4096)
+		c.tell(s.ref())
+		c.hear()
+	}
+}
+
+// handedOver are the descriptors that a peer has mapped besides those of hello.
+type handedOver struct {
+	role   string
+	serial uint64
+	fd     *sys.FD
+}
+
+// returns reconnects a peer to a new broker as far as `restored`, whose reply
+// comes when the broker serves.
+func (p *peer) returns(socket string, more ...handedOver) *peer {
+	p.t.Helper()
+	h := helloOf("returning")
+	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+	again := &peer{t: p.t, w: dial(p.t, socket), broker: p.broker, file: p.file, bell: p.bell, brokerFile: p.brokerFile,
+		fds: p.fds, chunks: p.chunks, row: p.row, entries: p.entries, nextLane: p.nextLane}
+	fds, err := again.call(protocol.OpHello, h, &again.hello)
+	require.NoError(p.t, err)
+	require.Empty(p.t, fds)
+	require.True(p.t, again.hello.Restore)
+	own := p.broker.Load64(protocol.BrokerSessions + protocol.SessionSerial)
+	items := append([]handedOver{
+		{"broker", 0, p.fds[0]}, {"session", p.hello.Serial, p.fds[1]}, {"bell", p.hello.Serial, p.fds[2]},
+		{"session", own, p.fds[3]}, {"bell", own, p.fds[4]}}, more...)
+	var r protocol.Restore
+	var out []*sys.FD
+	for _, i := range items {
+		r.Items = append(r.Items, protocol.RestoreItem{Role: i.role, Serial: i.serial})
+		out = append(out, i.fd)
+	}
+	_, err = again.call(protocol.OpRestore, r, nil, out...)
+	require.NoError(p.t, err)
+	again.send(protocol.OpRestored, struct{}{})
+	return again
+}
+
+// resumed reads the reply to restored.
+func (p *peer) resumed() {
+	p.t.Helper()
+	e, fds := p.read()
+	require.Nil(p.t, e.Error)
+	require.Empty(p.t, fds)
+	require.Contains(p.t, string(e.OK), `"resumed":true`)
+}
+
+// first starts a broker in a child process.
+func first(t *testing.T, memory string) (c *child, socket, instance string) {
+	socket = filepath.Join(t.TempDir(), "run", "broker.sock")
+	c = start(t, socket, "broker", func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, memoryVariable+"="+memory) })
+	c.hear(&instance)
+	return c, socket, instance
+}
+
+// next begins to serve in the place of a dead broker; the result comes when the
+// takeover is over.
+func next(t *testing.T, socket string, change func(*broker.Config)) func() *broker.Broker {
+	t.Helper()
+	cfg := broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "second"}
+	if change != nil {
+		change(&cfg)
+	}
+	type result struct {
+		b   *broker.Broker
+		err error
+	}
+	made := make(chan result, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		b, err := broker.New(cfg)
+		made <- result{b, err}
+		if err == nil {
+			err = b.Serve(ctx)
+		}
+		ended <- err
+	}()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	eventually(t, "the socket is there", func() bool {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	return func() *broker.Broker {
+		select {
+		case r := <-made:
+			require.NoError(t, r.err)
+			return r.b
+		case <-time.After(patience):
+			t.Fatal("the takeover does not end")
+			return nil
+		}
+	}
+}
+
+func TestNewBrokerTakesOverFromClients(t *testing.T) {
+	old, socket, instance := first(t, "")
+	p, q := connect(t, socket, "owner"), connect(t, socket, "reader")
+	// A name, a lease, a private topic, a queue with a member and a message, a
+	// sender that has died, a topic option.
+	var g protocol.GrantReply
+	seg, err := p.call(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1}, &g)
+	require.NoError(t, err)
+	s := storage{grant: g, region: p.mapRegion(seg[0], 1<<20, true), bytes: 4096}
+	s.Serial, s.Generation, s.Index = g.Chunks[0].Serial, 1, g.Chunks[0].Chunk*protocol.ChunkIndices
+	p.entries.SetGeneration(s.Index, 1)
+	p.entries.Describe(s.Index, 0, 4096, sys.Monotonic())
+	require.NoError(t, p.row.Take(s.Index))
+	p.must(protocol.OpNameSet, nameSet("kept", s), nil)
+	passing := nameSet("passing", s)
+	passing.Ephemeral = true
+	p.must(protocol.OpNameSet, passing, nil)
+	var lease protocol.LeaseReply
+	p.must(protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}, Seconds: ptr(3600.0)}, &lease)
+	private := p.open(protocol.TopicOpenRequest{Kind: "topic", Create: true, Depth: ptr(uint32(3))})
+	open := queueOf("work")
+	open.Redeliver = ptr(true)
+	info := p.open(open)
+	w := p.writer(info)
+	w.post("one", 0, []protocol.Ref{s.Ref})
+	q.open(queueOf("work"))
+	var r protocol.TopicReadReply
+	group, err := q.call(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("queue")}, &r)
+	require.NoError(t, err)
+	area, err := shm.NewGroupLane(q.mapRegion(group[0], int(protocol.GroupBytes(info.Slots)), true), w.num, info.Slots)
+	require.NoError(t, err)
+	i, hint, ok := area.Next(1)
+	require.True(t, ok)
+	require.True(t, area.Take(i, hint, r.Member, true))
+	c := start(t, socket, "sender")
+	c.tell("topic")
+	var dead sent
+	c.hear(&dead)
+	deadLane := dead.Info
+	q.open(protocol.TopicOpenRequest{Name: deadLane.Name, Kind: deadLane.Kind})
+	lane := q.laneOf(deadLane, q.peers(deadLane).Lanes[0])
+	c.kill()
+	eventually(t, "the sender is buried", func() bool {
+		return len(q.peers(deadLane).Lanes) == 1 && q.peers(deadLane).Lanes[0].State == protocol.LaneAdopted
+	})
+	deadRef := protocol.Ref{Serial: dead.Storages[0].Serial, Index: dead.Storages[0].Index}
+	a := q.attach(deadRef)
+	deadPages, err := q.call(protocol.OpPeer, protocol.Peer{Slot: a.Owner, Serial: a.OwnerSerial}, nil)
+	require.NoError(t, err)
+	deadSegment, err := q.call(protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial}, nil)
+	require.NoError(t, err)
+	version := q.peers(info).Version
+
+	old.kill()
+	made := next(t, socket, nil)
+	p2 := p.returns(socket, handedOver{"segment", g.SegmentSerial, seg[0]}, handedOver{"group", r.Groups[0].ID, group[0]})
+	q2 := q.returns(socket, handedOver{"group", r.Groups[0].ID, group[0]},
+		handedOver{"session", a.OwnerSerial, deadPages[0]}, handedOver{"bell", a.OwnerSerial, deadPages[1]},
+		handedOver{"segment", a.SegmentSerial, deadSegment[0]})
+	for _, fds := range [][]*sys.FD{seg, group, deadPages, deadSegment} {
+		wire.CloseAll(fds)
+	}
+	p2.resumed()
+	q2.resumed()
+	b := made()
+	require.Equal(t, instance, b.ID())
+	st := b.Status()
+	require.Equal(t, "second", st.Version)
+	require.Equal(t, 2, st.Counts.Sessions)
+	require.Zero(t, st.Counts.Disconnected)
+	require.Equal(t, 2, st.Counts.Names)
+	require.Equal(t, 1, st.Counts.Leases)
+	require.Equal(t, 1, st.Counts.AdoptedLanes)
+	require.EqualValues(t, 2<<20, st.Memory.Granted)
+	require.EqualValues(t, 3, p2.count(s.ref()), "two names and a lease")
+	require.EqualValues(t, 2, q2.count(dead.Storages[0]))
+
+	peers := p2.peers(info)
+	require.Greater(t, peers.Version, version)
+	require.Equal(t, r.Groups, peers.Groups)
+	require.Equal(t, []protocol.Waiter{{Slot: q.hello.Slot, Serial: q.hello.Serial}}, peers.Waiters)
+	require.Equal(t, private.ID, p2.open(protocol.TopicOpenRequest{Kind: "topic", Token: private.Token, Depth: ptr(uint32(3))}).ID)
+	require.True(t, lane.Has(3))
+
+	// Life goes on: the member's death gives its claim back, the ephemeral name
+	// ends with its setter, and memory is freed in the end.
+	require.False(t, area.Open(1))
+	q2.must(protocol.OpBye, struct{}{}, nil)
+	require.True(t, area.Open(1))
+	p2.must(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: lease.Lease}, nil)
+	p2.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
+	fresh := p2.alloc(4096)
+	require.Greater(t, fresh.Serial, s.Serial)
+	p2.must(protocol.OpBye, struct{}{}, nil)
+	require.Zero(t, b.Status().Counts.Names)
+}
+
+func TestNewBrokerStartsAnewWhenNobodySurvived(t *testing.T) {
+	old, socket, instance := first(t, "")
+	c := start(t, socket, "stopped")
+	var r protocol.StorageRef
+	c.hear(&r)
+	c.kill()
+	old.kill()
+	b := next(t, socket, nil)()
+	require.NotEqual(t, instance, b.ID())
+	require.Zero(t, b.Status().Counts.Sessions)
+	connect(t, socket, "fresh")
+}
+
+func TestClientOfAForgottenInstanceGetsAFreshSession(t *testing.T) {
+	old, socket, instance := first(t, "")
+	p := connect(t, socket, "a")
+	old.kill()
+	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(socket), "state.json")))
+	b := next(t, socket, nil)()
+	h := helloOf("a")
+	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+	again := connectAs(t, socket, h)
+	require.False(t, again.hello.Resumed)
+	require.False(t, again.hello.Restore)
+	require.NotEqual(t, instance, b.ID())
+	require.NotEmpty(t, again.fds)
+}
+
+func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "a")
+	c := start(t, socket, "stopped")
+	var r protocol.StorageRef
+	c.hear(&r)
+	old.kill()
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 300 * time.Millisecond })
+	p2 := p.returns(socket)
+	p2.resumed()
+	b := made()
+	require.Equal(t, 2, b.Status().Counts.Sessions)
+	require.Equal(t, 1, b.Status().Counts.Disconnected)
+	require.EqualValues(t, 4096, b.Status().Memory.Granted)
+	a := p2.attach(protocol.Ref{Serial: r.Serial, Index: r.Index})
+	p2.refused(protocol.CodeBusy, protocol.OpPeer, protocol.Peer{Slot: a.Owner, Serial: a.OwnerSerial})
+	p2.refused(protocol.CodeBusy, protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial})
+	p2.refused(protocol.CodeBusy, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{r}})
+	list[struct{}](p2, "storages", "")
+	list[struct{}](p2, "segments", "")
+	c.kill()
+	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.Sessions == 1 })
+	p2.alloc(4096)
+}
+
+func TestWrongFilesAreNotTakenOver(t *testing.T) {
+	old, socket, instance := first(t, "")
+	p := connect(t, socket, "a")
+	old.kill()
+	made := next(t, socket, nil)
+	h := helloOf("liar")
+	h.Resume = &protocol.Resume{Instance: instance, Serial: p.hello.Serial, Secret: "00"}
+	liar := &peer{t: t, w: dial(t, socket)}
+	_, err := liar.call(protocol.OpHello, h, &liar.hello)
+	require.NoError(t, err)
+	fake, err := sys.CreateMemfd("fake", protocol.BrokerBytes)
+	require.NoError(t, err)
+	defer fake.Close()
+	_, err = liar.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: "session", Serial: p.hello.Serial}}}, nil, fake)
+	require.ErrorIs(t, err, protocol.ErrProtocol)
+	liar = &peer{t: t, w: dial(t, socket)}
+	_, err = liar.call(protocol.OpHello, h, &liar.hello)
+	require.NoError(t, err)
+	_, err = liar.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: "broker"}}}, nil, fake)
+	require.ErrorIs(t, err, protocol.ErrProtocol)
+	p2 := p.returns(socket)
+	p2.resumed()
+	require.Equal(t, instance, made().ID())
+}
+
+func TestNamesInFilesOutliveTheBroker(t *testing.T) {
+	for _, end := range []string{"killed", "ended"} {
+		t.Run(end, func(t *testing.T) {
+			memory := filepath.Join(t.TempDir(), "memory")
+			var old *child
+			var socket, instance string
+			var clean *served
+			if end == "killed" {
+				old, socket, instance = first(t, memory)
+			} else {
+				clean = serve(t, func(c *broker.Config) { c.MemoryDir = memory })
+				socket, instance = clean.socket, clean.ID()
+			}
+			c := start(t, socket, "setter")
+			var r protocol.StorageRef
+			c.hear(&r)
+			_, err := broker.New(broker.Config{Dir: filepath.Join(t.TempDir(), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
+			require.ErrorIs(t, err, protocol.ErrConflict)
+			c.kill()
+			if end == "killed" {
+				old.kill()
+			} else {
+				require.NoError(t, clean.stop())
+			}
+			b := serve(t, func(c *broker.Config) { c.Dir, c.MemoryDir = filepath.Dir(socket), memory })
+			require.Equal(t, instance, b.ID())
+			require.Equal(t, 1, b.Status().Counts.Names)
+			require.Zero(t, b.Status().Counts.Sessions)
+			p := connect(t, b.socket, "getter")
+			_, lane := p.nameLane("kept")
+			require.True(t, lane.Has(1))
+			require.EqualValues(t, 1, p.count(r))
+			a := p.attach(protocol.Ref{Serial: r.Serial, Index: r.Index})
+			fds, err := p.call(protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial}, nil)
+			require.NoError(t, err)
+			require.Equal(t, "bytes", string(p.mapRegion(fds[0], 4096, false).Bytes(0, 5)))
+			fds[0].Close()
+			p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
+			eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+			p.must(protocol.OpBye, struct{}{}, nil)
+			require.NoError(t, b.stop())
+			left, err := os.ReadDir(memory)
+			require.NoError(t, err)
+			require.Empty(t, left, "without names and clients nothing stays")
+		})
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/bench"
+)
+
+func init() {
+	register(newBenchCommand)
+	register(newBenchRoleCommand)
+}
+
+func newBenchCommand(a *app) *cobra.Command {
+	o := bench.Options{Version: version}
+	var asJSON, quiet bool
+	var file string
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how fast tensors are handed over on this machine",
+		Long: `Measure hand-over, waking, allocation, tuples on NATS and what a broker costs at
+rest, between processes that are pinned to two CPUs, beside the least that the
+machine can do: a bare spin on one word and a bare futex.
+
+It starts brokers of its own: yours is left alone. For figures that mean something
+nothing else should run; the load average stands beside them.`,
+		GroupID: groupTry,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Passes < 0 {
+				return badUsage("--passes %d is negative", o.Passes)
+			}
+			if !quiet && !asJSON {
+				o.Log = a.err
+			}
+			r, err := bench.Run(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if err := r.WriteFile(file); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return a.printJSON(r)
+			}
+			return a.println(r.Render(a.style))
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.Quick, "quick", false, "a few rounds of everything, to see that it works")
+	f.StringSliceVar(&o.Only, "only", nil, "measure these `groups`: "+bench.GroupNames())
+	f.IntVar(&o.Passes, "passes", 0, "measure everything so many `times`; default 5")
+	f.StringVarP(&file, "output", "o", "", "write the figures of every pass as JSON to a `file`, too")
+	f.BoolVar(&asJSON, "json", false, "print the figures as JSON and nothing else")
+	f.BoolVarP(&quiet, "quiet", "q", false, "do not tell what is being measured")
+	f.StringVar(&o.Binary, "binary", "", "the `program` that serves; default this one")
+	return cmd
+}
+
+// newBenchRoleCommand is what `baton bench` starts its processes by.
+func newBenchRoleCommand(*app) *cobra.Command {
+	return &cobra.Command{
+		Use:    bench.RoleCommand,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			bench.Child()
+			return badUsage("%s is for baton bench alone", os.Args[1])
+		},
+	}
+}

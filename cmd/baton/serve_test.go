@@ -1,0 +1,309 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+)
+
+func TestServeEndsInOrderAtTermAndInt(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(s.String(), func(t *testing.T) {
+			p := newPlace(t)
+			broker := p.serveNATS()
+			c := p.client()
+			require.NotZero(t, c.Session())
+			broker.signal(s)
+			broker.notice("STOPPING=1")
+			r := broker.wait()
+			assert.Zero(t, r.code, r.err)
+			assert.NoFileExists(t, p.socket())
+			assert.NoFileExists(t, filepath.Join(p.dir, "baton", "nats.json"))
+			assert.Contains(t, r.err, "msg=ended")
+		})
+	}
+}
+
+func TestServeLeavesOnlyItsLockBehind(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	p.must("set", "x", p.array("a.npy", "uint8", []int64{1}, []byte{9}))
+	broker.signal(syscall.SIGTERM)
+	require.Zero(t, broker.wait().code)
+	entries, err := os.ReadDir(filepath.Join(p.dir, "baton"))
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	assert.Equal(t, "broker.lock", entries[0].Name())
+}
+
+// deaf connects and asks without ever reading an answer, until no more fits into
+// the socket: such a client keeps a broker from ending at once.
+func deaf(t *testing.T, socket string) {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	body := []byte(`{"id":1,"op":"hello","protocol":1,"layout":1,"client":{"name":"deaf","language":"c","version":"1"},"pid":` + fmt.Sprint(os.Getpid()) + `}`)
+	frame := append([]byte{byte(len(body)), byte(len(body) >> 8), 0, 0, 0, 0, 0, 0}, body...)
+	_, err = c.Write(frame)
+	require.NoError(t, err)
+}
+
+func TestServeEndsAtOnceAtASecondSignal(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serveNATS("--drain-timeout", "1h")
+	deaf(t, p.socket())
+	// Both signals are there when the process goes on, so that the second comes
+	// while the first is dealt with.
+	broker.signal(syscall.SIGSTOP)
+	broker.signal(syscall.SIGTERM)
+	broker.signal(syscall.SIGINT)
+	broker.signal(syscall.SIGCONT)
+	r := broker.wait()
+	assert.Contains(t, []int{128 + int(syscall.SIGTERM), 128 + int(syscall.SIGINT)}, r.code, r.err)
+	assert.Contains(t, r.err, "ending at once: a second signal")
+
+	next := p.serve() // what was left there is in nobody's way
+	next.signal(syscall.SIGTERM)
+	assert.Zero(t, next.wait().code)
+}
+
+func TestServeReloadsItsLogLevelAtHup(t *testing.T) {
+	p := newPlace(t)
+	file := p.write("c.toml", "log-level = \"warn\"\n")
+	broker := p.serve("--config", file)
+
+	p.write("c.toml", "log-level = \"debug\"\nmemory = \"1GiB\"\n")
+	broker.signal(syscall.SIGHUP)
+	assert.Regexp(t, regexp.MustCompile(`RELOADING=1\nMONOTONIC_USEC=\d+`), broker.notice("RELOADING=1"))
+	broker.notice("READY=1")
+	assert.Contains(t, broker.err.String(), "msg=reloaded log_level=debug")
+	assert.Contains(t, broker.err.String(), "these settings wait for a restart\" settings=memory")
+
+	p.write("c.toml", "log-level = \"loud\"\n")
+	broker.signal(syscall.SIGHUP)
+	broker.notice("READY=1")
+	assert.Contains(t, broker.err.String(), "the settings are wrong and stay as they were")
+	p.must("status") // it still serves
+	assert.Contains(t, broker.err.String(), "session opened", "and logs what it did not before")
+}
+
+func TestServeKeepsTheWatchdogQuiet(t *testing.T) {
+	p := newPlace(t)
+	p.setenv("WATCHDOG_USEC", "20000")
+	broker := p.serve()
+	broker.notice("WATCHDOG=1")
+	broker.notice("WATCHDOG=1")
+}
+
+func TestServeEndsWhenIdle(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve("--idle-exit", "1ms", "--log-format", "json")
+	r := broker.wait()
+	assert.Zero(t, r.code, r.err)
+	for _, line := range lines(r.err) {
+		assert.True(t, json.Valid([]byte(line)), line)
+	}
+}
+
+func TestServeRefusesASecondBroker(t *testing.T) {
+	p := newPlace(t)
+	first := p.serve()
+	second := p.launch("--no-nats")
+	second.wait().fails(t, 1, fmt.Sprintf("process %d", first.cmd.Process.Pid), "")
+	p.must("status")
+}
+
+func TestServeRefusesADirectoryThatOthersCanWrite(t *testing.T) {
+	p := newPlace(t)
+	require.NoError(t, os.Mkdir(p.file("baton"), 0o700))
+	require.NoError(t, os.Chmod(p.file("baton"), 0o777))
+	p.launch("--no-nats").wait().fails(t, 1, p.file("baton"), "chmod 700")
+}
+
+func TestServeListensWhereItIsTold(t *testing.T) {
+	p := newPlace(t)
+	address := p.file("other.sock")
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	broker := p.serve("--address", "unix:"+address, "--runtime-dir", p.file("state"), "--socket-mode", "0666")
+	info, err := os.Stat(address)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o666), info.Mode().Perm())
+	assert.FileExists(t, p.file("state/broker.lock"))
+	p.must("status", "--address", address)
+	p.setenv("BATON_ADDRESS", "unix:"+address)
+	p.must("status")
+	broker.signal(syscall.SIGTERM)
+	assert.Zero(t, broker.wait().code)
+	assert.NoFileExists(t, address)
+}
+
+func TestServeLimitsMemory(t *testing.T) {
+	p := newPlace(t)
+	p.serve("--memory", "64M", "--session-memory", "16MiB")
+	var s struct {
+		Memory struct {
+			Limit        uint64
+			SessionLimit uint64 `json:"session_limit"`
+		}
+	}
+	p.json(&s, "status")
+	assert.Equal(t, uint64(64<<20), s.Memory.Limit)
+	assert.Equal(t, uint64(16<<20), s.Memory.SessionLimit)
+}
+
+func TestServeCheckConfigTellsValuesAndTheirSources(t *testing.T) {
+	p := newPlace(t)
+	require.NoError(t, os.Mkdir(p.file("baton"), 0o700))
+	p.write("baton/baton.toml", "memory = \"2GiB\"\nlog-level = \"debug\"\nidle-exit = \"5m\"\n")
+	p.setenv("BATON_LOG_LEVEL", "error")
+	p.setenv("BATON_NATS_PASSWORD", "s3cret")
+	var settings []struct{ Key, Value, Source string }
+	p.json(&settings, "serve", "--check-config", "--memory", "1G", "--nats", "nats://me:hush@127.0.0.1:4222", "--nats-user", "me")
+	got := map[string][2]string{}
+	for _, s := range settings {
+		got[s.Key] = [2]string{s.Value, s.Source}
+	}
+	assert.Equal(t, [2]string{"1GiB", "flag"}, got["memory"])
+	assert.Equal(t, [2]string{"error", "environment"}, got["log-level"])
+	assert.Equal(t, [2]string{"5m0s", "file"}, got["idle-exit"])
+	assert.Equal(t, [2]string{"text", "default"}, got["log-format"])
+	assert.Equal(t, [2]string{"(hidden)", "environment"}, got["nats-password"])
+	assert.Equal(t, [2]string{"nats://127.0.0.1:4222", "flag"}, got["nats"])
+	assert.Equal(t, p.socket(), got["address"][0])
+
+	text := p.must("serve", "--check-config", "--nats", "nats://me:hush@127.0.0.1:4222", "--nats-user", "me")
+	assert.NotContains(t, text, "hush")
+	assert.NotContains(t, text, "s3cret")
+	assert.Equal(t, []string{"memory", "2GiB", "file"}, fields(regexp.MustCompile(`(?m)^memory .*$`).FindString(text)))
+	gone(t, p.socket())
+}
+
+func TestServeRefusesWrongSettings(t *testing.T) {
+	p := newPlace(t)
+	for _, c := range []struct {
+		args    []string
+		message string
+	}{
+		{[]string{"--memory", "lots"}, `size "lots" is none`},
+		{[]string{"--memory", "99999999999TiB"}, "beyond 64 bits"},
+		{[]string{"--memory", "1G", "--session-memory", "2G"}, "--session-memory: one session may have more (2GiB)"},
+		{[]string{"--memory-dir", "relative"}, "--memory-dir: \"relative\" is not an absolute path"},
+		{[]string{"--idle-exit", "-1s"}, "--idle-exit"},
+		{[]string{"--drain-timeout", "0"}, "--drain-timeout"},
+		{[]string{"--allow-uid", "root"}, `user id "root" is none`},
+		{[]string{"--socket-mode", "999"}, `mode "999" is none`},
+		{[]string{"--socket-mode", "0066"}, `mode "0066" is none`},
+		{[]string{"--http", ":9464"}, "not a loopback address"},
+		{[]string{"--http", "0.0.0.0:9464"}, "not a loopback address"},
+		{[]string{"--http", "relative.sock"}, "neither a socket path nor host:port"},
+		{[]string{"--pprof"}, "give --http too"},
+		{[]string{"--log-format", "xml"}, `"xml" is none of text, json`},
+		{[]string{"--log-level", "loud"}, `level "loud" is none of`},
+		{[]string{"--no-nats", "--nats", "nats://x"}, "--no-nats"},
+		{[]string{"--nats", "http://x"}, "--nats: address 1 is none"},
+		{[]string{"--nats-user", "me"}, "--nats-user: it is for joining"},
+		{[]string{"--nats", "nats://x", "--nats-creds", "nowhere.creds"}, "--nats-creds"},
+		{[]string{"--nats", "nats://x", "--nats-password", "p"}, "give --nats-user too"},
+		{[]string{"--nats-port", "4222", "--no-nats"}, "--nats-port"},
+		{[]string{"--address", "/" + strings.Repeat("x", 107)}, "socket path of 108 bytes is longer than 107"},
+		{[]string{"--config", "nowhere.toml"}, "--config"},
+		{[]string{"--json"}, "--json is for --check-config"},
+		{[]string{"extra"}, `unknown command "extra"`},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			p.baton(append([]string{"serve"}, c.args...)...).fails(t, 2, c.message, "")
+		})
+	}
+}
+
+// get asks the HTTP endpoint over its Unix socket.
+func get(t *testing.T, socket, path string) (int, string) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}}
+	defer c.CloseIdleConnections()
+	r, err := c.Get("http://baton" + path)
+	require.NoError(t, err)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return r.StatusCode, string(body)
+}
+
+func TestServeShowsHealthAndMetrics(t *testing.T) {
+	p := newPlace(t)
+	endpoint := p.file("http.sock")
+	broker := p.serveNATS("--http", endpoint)
+	info, err := os.Stat(endpoint)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	for _, path := range []string{"/healthz", "/readyz"} {
+		code, body := get(t, endpoint, path)
+		assert.Equal(t, 200, code)
+		assert.Equal(t, "ok\n", body)
+	}
+	c := p.client(client.WithName("secret-name"))
+	_, err = c.Topic(p.ctx(), "secret/topic")
+	require.NoError(t, err)
+	bundle(p, c, "secret/model")
+	code, body := get(t, endpoint, "/metrics")
+	assert.Equal(t, 200, code)
+	assert.Regexp(t, `baton_build_info\{[^}]*protocol="1"[^}]*version="1.2.3-test"\} 1`, body)
+	assert.Contains(t, body, "baton_sessions{state=\"live\"} 1\n")
+	assert.Contains(t, body, "baton_topics{kind=\"topic\"} 1\n")
+	assert.Contains(t, body, "baton_names 1\n")
+	assert.Contains(t, body, "baton_leases 0\n")
+	assert.Regexp(t, `baton_segment_bytes\{state="granted"\} [1-9]`, body)
+	assert.Contains(t, body, "baton_nats_connected 1\n")
+	assert.Contains(t, body, "go_goroutines")
+	assert.NotContains(t, body, "secret", "names are no labels")
+	code, _ = get(t, endpoint, "/debug/pprof/")
+	assert.Equal(t, 404, code)
+
+	broker.signal(syscall.SIGTERM)
+	assert.Zero(t, broker.wait().code)
+	assert.NoFileExists(t, endpoint)
+}
+
+func TestServeShowsProfilesWhereAsked(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve("--http", "127.0.0.1:0", "--pprof")
+	address := regexp.MustCompile(`address=(127\.0\.0\.1:\d+)`).FindStringSubmatch(broker.err.String())
+	require.NotNil(t, address, broker.err.String())
+	r, err := http.Get("http://" + address[1] + "/debug/pprof/goroutine?debug=1")
+	require.NoError(t, err)
+	defer r.Body.Close()
+	assert.Equal(t, 200, r.StatusCode)
+}
+
+func TestServeGoesOnWhereNATSCannotBeReached(t *testing.T) {
+	p := newPlace(t)
+	// A port where nobody listens: one that was just given up.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	url := "nats://" + l.Addr().String()
+	l.Close()
+	p.serveNATS("--nats", url)
+	file := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+	p.must("set", "x", file)
+	p.must("get", "x", "-o", "o.npy")
+	assert.Contains(t, p.must("status"), "joined, not connected "+url)
+	assert.Contains(t, p.must("nats"), "not connected now")
+}

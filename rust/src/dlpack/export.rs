@@ -1,0 +1,115 @@
+//! Handing a tensor to another library of this process.
+
+use std::ffi::c_void;
+
+use super::{CPU, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, flag};
+use crate::dims::Dims;
+use crate::error::{Code, Error, Result};
+use crate::session::Tensor;
+
+/// What an export keeps until its deleter is called.
+struct Context<M> {
+    managed: M,
+    // The arrays that shape and strides point to; a Box moves, its content does not.
+    shape: Box<[i64]>,
+    strides: Box<[i64]>,
+    _tensor: Tensor,
+}
+
+impl Tensor {
+    /// Exports the tensor. Whoever takes it calls its deleter once, on any thread; with that a
+    /// reference of its own is dropped. It is independent of this value. A read-only tensor has the
+    /// flag; consumers that ignore it fault when they write.
+    pub fn to_dlpack(&self) -> Result<*mut DLManagedTensorVersioned> {
+        let flags = if self.is_read_only() { flag::READ_ONLY } else { 0 };
+        let m = DLManagedTensorVersioned {
+            version: VERSION,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete::<DLManagedTensorVersioned>),
+            flags,
+            dl_tensor: view(self)?,
+        };
+        Ok(export(self, m))
+    }
+
+    /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no
+    /// read-only flag: a read-only tensor is refused (`ReadOnly`).
+    pub fn to_dlpack_legacy(&self) -> Result<*mut DLManagedTensor> {
+        if self.is_read_only() {
+            let what = "the legacy structure cannot say that a tensor is read-only";
+            return Err(Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what));
+        }
+        let m = DLManagedTensor {
+            dl_tensor: view(self)?,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete::<DLManagedTensor>),
+        };
+        Ok(export(self, m))
+    }
+}
+
+/// The view, with the addresses of shape and strides to be filled in.
+fn view(t: &Tensor) -> Result<DLTensor> {
+    // Torch and others ignore READ_ONLY and would only fault: they get what this process may have.
+    let data = if t.is_empty() { std::ptr::null_mut() } else { t.address(!t.is_read_only())?.cast() };
+    Ok(DLTensor {
+        data,
+        device: DLDevice { device_type: CPU, device_id: 0 },
+        ndim: t.shape().len() as i32,
+        dtype: t.dtype(),
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    })
+}
+
+/// A structure of which `delete` can be called.
+trait Managed {
+    fn fill(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64);
+    fn context(&self) -> *mut c_void;
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn fill(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64) {
+        (self.manager_ctx, self.dl_tensor.shape, self.dl_tensor.strides) = (context, shape, strides);
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+}
+
+impl Managed for DLManagedTensor {
+    fn fill(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64) {
+        (self.manager_ctx, self.dl_tensor.shape, self.dl_tensor.strides) = (context, shape, strides);
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+}
+
+fn export<M: Managed>(t: &Tensor, managed: M) -> *mut M {
+    let boxed = |d: Dims| -> Box<[i64]> { d.to_vec().into() };
+    let context = Context {
+        managed,
+        shape: boxed(Dims::from(t.shape())),
+        strides: boxed(t.full_strides()),
+        _tensor: t.clone(),
+    };
+    let context = Box::into_raw(Box::new(context));
+    // SAFETY: the box was just made and nobody else has it.
+    let c = unsafe { &mut *context };
+    let (shape, strides) = (c.shape.as_mut_ptr(), c.strides.as_mut_ptr());
+    c.managed.fill(context.cast(), shape, strides);
+    &raw mut c.managed
+}
+
+/// The deleter: any thread, once. It calls no interpreter and takes no lock of others.
+unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
+    if managed.is_null() {
+        return;
+    }
+    // SAFETY: the caller gives back what `export` made, once; its context is the box around it.
+    drop(unsafe { Box::from_raw((*managed).context().cast::<Context<M>>()) });
+}

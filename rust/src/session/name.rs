@@ -1,0 +1,100 @@
+//! Names: published revisions that nobody writes any more, and live ones that all write.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::bundle::Bundle;
+use super::message::Message;
+use super::payload::{Outgoing, Payload};
+use super::reader::{Reader, Start};
+use super::{Session, check_name};
+use crate::error::{Code, Error, Result};
+use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
+use crate::message::Ref;
+use crate::wire::ops::{Ignored, NameRef, NameSet, NameSetReply, StorageRef};
+
+pub(crate) fn storage_ref(r: Ref) -> StorageRef {
+    StorageRef { index: r.index, serial: r.serial, generation: r.generation }
+}
+
+/// Follows a name: the current revision at once, then always the newest.
+#[derive(Debug)]
+pub struct Watch {
+    reader: Reader,
+}
+
+impl Session {
+    /// Publishes a revision of a name: a whole that nobody writes any more. Its number. Errors:
+    /// `InvalidArgument`, `Expired`, `OutOfMemory`.
+    pub fn set(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
+        self.set_name(name, &value.into(), false, false)
+    }
+
+    /// Sets a live name: one bundle that everybody may write in place.
+    pub fn set_live(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
+        self.set_name(name, &value.into(), true, false)
+    }
+
+    /// As [`set`](Session::set); the name is deleted at the end of this session.
+    pub fn set_ephemeral(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
+        self.set_name(name, &value.into(), false, true)
+    }
+
+    fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
+        check_name(name)?;
+        let mut out = Outgoing::compose(&self.inner, value, 0)?;
+        out.place(&self.inner, DEFAULT_DESCRIPTION as usize)?;
+        let spilled = out.head.flags & slot_flag::SPILLED != 0;
+        // A spilled message names its spill storage first, then what stands in it.
+        let refs = out.spill_ref().into_iter().chain(out.refs.iter().copied()).map(storage_ref).collect();
+        let body = if spilled { String::new() } else { STANDARD.encode(&out.body) };
+        let (bytes, tensors) = (out.head.bytes, out.head.tensors);
+        let request = NameSet { name, live, ephemeral, refs, spilled, bytes, tensors, body };
+        let ok: NameSetReply = self.inner.call("name.set", &request)?;
+        self.inner.handovers.fetch_add(1, Ordering::Relaxed);
+        Ok(ok.revision)
+    }
+
+    /// The newest revision of a name. `NotFound` when there is none within the timeout; with zero it
+    /// does not wait, without one for ever.
+    pub fn get(&self, name: &str, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
+        let timeout = timeout.into();
+        self.watch(name)?.next(timeout).map_err(|e| {
+            if !e.is_timeout() {
+                return e;
+            }
+            Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"))
+        })
+    }
+
+    /// Follows a name.
+    pub fn watch(&self, name: &str) -> Result<Watch> {
+        check_name(name)?;
+        let topic = self.inner.open_topic("name.open", &NameRef { name })?;
+        Ok(Watch { reader: Reader::new(topic, Start::Last, None)? })
+    }
+
+    /// Removes a name. Bundles that were got stay with their holders. `NotFound` when it is not set.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        self.inner.call::<_, Ignored>("name.delete", &NameRef { name }).map(|_| ())
+    }
+}
+
+impl Watch {
+    /// The newest revision not seen yet, waiting for one: for ever without a timeout, not at all with
+    /// zero. Errors: `Timeout`, `Closed` when the name was deleted.
+    pub fn next(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        bundle_of(&self.reader.receive(until, Code::Timeout, "no revision")?)
+    }
+}
+
+fn bundle_of(m: &Message) -> Result<Bundle> {
+    let mut b = m.bundle()?;
+    b.revision = m.sequence;
+    Ok(b)
+}

@@ -1,0 +1,136 @@
+//! Handles: made from tensors, opened by any process of the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Session;
+use super::holding::{Held, Holding};
+use super::name::storage_ref;
+use super::tensor::Tensor;
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::{Code, Error, Result, expired};
+use crate::handle::Handle;
+use crate::message::Ref;
+use crate::shm::fence;
+use crate::wire::ops::{Ignored, LeaseReply, LeaseRef, LeaseRequest};
+
+/// How long a handle protects its tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    /// For a time; 30 s is usual.
+    For(Duration),
+    /// Until this session ends.
+    Session,
+    /// Until somebody has opened it, or 30 s after this session ended.
+    Once,
+}
+
+impl Default for Lease {
+    fn default() -> Lease {
+        Lease::For(Duration::from_secs(30))
+    }
+}
+
+impl Tensor {
+    /// A handle that can be carried by any means (it is plain JSON) and opened by any process of this
+    /// broker. The broker holds the tensor for the lease's time, whatever becomes of this process.
+    pub fn handle(&self, lease: Lease) -> Result<Handle> {
+        let inner = &self.held.inner;
+        let mut h = Handle {
+            host: inner.pages.instance.clone(),
+            segment: 0,
+            serial: 0,
+            index: 0,
+            generation: 0,
+            offset: 0,
+            bytes: 0,
+            dtype: self.dtype().to_string(),
+            shape: self.shape().to_vec(),
+            strides: self.strides().map(<[i64]>::to_vec),
+            byte_offset: 0,
+            device: "cpu".to_owned(),
+            readonly: self.is_read_only(),
+            lease: None,
+        };
+        if let Some(s) = self.storage() {
+            let r = s.reference;
+            h.segment = s.at.chunk.segment_serial;
+            (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);
+            (h.offset, h.bytes, h.byte_offset) = (s.offset, s.bytes, self.offset);
+            let (seconds, once) = match lease {
+                Lease::For(d) => (Some(d.as_secs_f64()), false),
+                Lease::Session => (None, false),
+                Lease::Once => (None, true),
+            };
+            let request = LeaseRequest { refs: vec![storage_ref(r)], seconds, once };
+            h.lease = Some(inner.call::<_, LeaseReply>("lease", &request)?.lease);
+        }
+        Ok(h)
+    }
+}
+
+impl Session {
+    /// Ends a handle's lease before its time.
+    pub fn release_handle(&self, h: &Handle) -> Result<()> {
+        match h.lease {
+            Some(lease) => self.inner.call::<_, Ignored>("lease.release", &LeaseRef { lease }).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// The tensor of a handle, writable where the handle is. With a lease it claims it; a handle out
+    /// of a tuple is opened while its topic keeps the message. No round trip is made where the memory
+    /// is mapped already. Errors: `Expired`, `InvalidHandle`.
+    pub fn open(&self, h: &Handle) -> Result<Tensor> {
+        h.check()?;
+        let inner = &self.inner;
+        if h.host != inner.pages.instance {
+            let what = format!("the handle is of broker {}, this is {}", h.host, inner.pages.instance);
+            return Err(Error::new(Code::InvalidHandle, "open it with a client of the broker that made it", what));
+        }
+        if h.device != "cpu" {
+            let what = format!("the handle is for device {}", h.device);
+            return Err(Error::new(Code::Unsupported, "use a client with CUDA", what));
+        }
+        let bad = |e: Error| Error::new(Code::InvalidHandle, "use the handle as it was made", e.message());
+        let dtype = DType::parse(&h.dtype).map_err(bad)?;
+        let mut holding = Holding { inner: inner.clone(), storages: Vec::new(), acknowledge: None };
+        let storage = match h.is_empty() {
+            true => None,
+            false => {
+                holding.storages.push(self.hold_handle(h)?);
+                Some(0)
+            }
+        };
+        let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
+        let t = Tensor::checked(Arc::new(holding), storage, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)?;
+        if let Some(lease) = h.lease {
+            inner.tell("lease.claim", &LeaseRef { lease });
+        }
+        Ok(t)
+    }
+
+    /// Takes the reference: row up first, then the generation.
+    fn hold_handle(&self, h: &Handle) -> Result<Held> {
+        let inner = &self.inner;
+        let r = Ref { serial: h.serial, generation: h.generation, index: h.index };
+        let a = inner.hold(r)?;
+        // SYNC generation: the row was raised first; either the owner's second collect sees that, or
+        // RETIRING or a later generation is seen here.
+        fence();
+        let located = if a.entries.word(r.index) == r.generation {
+            a.locate(r).and_then(|s| {
+                if (s.offset, s.bytes, a.chunk.segment_serial) == (h.offset, h.bytes, h.segment) {
+                    return Ok(s);
+                }
+                let what = "it names another range than its storage has";
+                Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what))
+            })
+        } else {
+            Err(expired("its lease is over, or its topic has overwritten it"))
+        };
+        let held = located.and_then(|s| if h.readonly { Ok(s) } else { inner.writable(&a.segment).map(|()| s) });
+        held.inspect_err(|_| inner.let_go(r.index, a.own))
+    }
+}

@@ -1,0 +1,132 @@
+//! Queues: each item to one taker.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::message::Message;
+use super::payload::Payload;
+use super::reader::{Reader, Start};
+use super::topic::TopicState;
+use super::{Session, check_name};
+use crate::error::{Code, Result};
+use crate::layout::slot_flag;
+use crate::wire::ops::TopicOpen;
+
+/// Options of a queue. One left out takes what exists, else the default; one that differs from the
+/// existing queue's is the error `Conflict`.
+#[derive(Debug, Clone, Default)]
+pub struct QueueOptions {
+    depth: Option<u32>,
+    redeliver: Option<bool>,
+    description: Option<u32>,
+    linger: Option<Duration>,
+    must_exist: bool,
+}
+
+impl QueueOptions {
+    /// How many items of each sender wait at most (default 64).
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = Some(depth);
+        self
+    }
+
+    /// Gives an item whose taker dies before dropping it to another.
+    pub fn redeliver(mut self, yes: bool) -> Self {
+        self.redeliver = Some(yes);
+        self
+    }
+
+    /// Bytes of a slot for what describes an item (default 1024).
+    pub fn description(mut self, bytes: u32) -> Self {
+        self.description = Some(bytes);
+        self
+    }
+
+    /// How long the queue stays when nobody has it open (default 60 s).
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = Some(time);
+        self
+    }
+
+    /// Opens only what is there: `NotFound` otherwise.
+    pub fn must_exist(mut self) -> Self {
+        self.must_exist = true;
+        self
+    }
+}
+
+impl Session {
+    /// Opens or makes a queue with the defaults. An empty name makes a private one.
+    pub fn queue(&self, name: &str) -> Result<Queue> {
+        self.queue_with(name, &QueueOptions::default())
+    }
+
+    /// Opens or makes a queue.
+    pub fn queue_with(&self, name: &str, o: &QueueOptions) -> Result<Queue> {
+        if !name.is_empty() {
+            check_name(name)?;
+        }
+        let request = TopicOpen {
+            name: Some(name).filter(|n| !n.is_empty()),
+            kind: "queue",
+            depth: o.depth,
+            redeliver: o.redeliver,
+            description: o.description,
+            linger: o.linger.map(|d| d.as_secs_f64()),
+            create: !o.must_exist,
+            ..TopicOpen::default()
+        };
+        Ok(Queue { state: self.inner.open_topic("topic.open", &request)?, reader: Arc::default() })
+    }
+
+    /// Opens another process's private queue by its token.
+    pub fn private_queue(&self, token: &str) -> Result<Queue> {
+        let request = TopicOpen { token: Some(token), kind: "queue", ..TopicOpen::default() };
+        Ok(Queue { state: self.inner.open_topic("topic.open", &request)?, reader: Arc::default() })
+    }
+}
+
+/// Gives each item to one taker. Threads that share a `Queue` take turns in `get`; open it once for
+/// each thread that is to take side by side.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    state: Arc<TopicState>,
+    reader: Arc<Mutex<Option<Reader>>>,
+}
+
+impl Queue {
+    /// Its name, empty for a private one.
+    pub fn name(&self) -> &str {
+        &self.state.info.name
+    }
+
+    /// What opens a private queue in another process.
+    pub fn token(&self) -> &str {
+        &self.state.info.token
+    }
+
+    /// Adds an item, which its taker may write, waiting while the queue is full: for ever without a
+    /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
+    pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        self.state.send(&value.into(), slot_flag::WRITABLE, until)
+    }
+
+    /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
+    /// `Empty`; `Closed` when the queue was closed and is empty.
+    pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        let mut reader = self.reader.lock().unwrap_or_else(|p| p.into_inner());
+        let reader = match &mut *reader {
+            Some(r) => r,
+            none => none.insert(Reader::new(self.state.clone(), Start::All, Some("queue"))?),
+        };
+        reader.receive(until, Code::Empty, "no item")
+    }
+
+    /// Closes the queue for everybody: puts fail with `Closed`, and takers get it once the queue is
+    /// empty.
+    pub fn end(&self) -> Result<()> {
+        self.state.end()
+    }
+}

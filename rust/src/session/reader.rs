@@ -1,0 +1,362 @@
+//! Receiving: cursors over the lanes of a topic, claims in a group.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::holding::Holding;
+use super::inner::Spinner;
+use super::message::{Message, Taken};
+use super::topic::{LaneView, TopicState, View};
+use crate::error::{Code, Result, closed, disagree};
+use crate::shm::{GroupLane, fence};
+use crate::sys;
+use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
+
+/// Which of the messages kept a new reader begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Start {
+    /// What is sent from now on.
+    #[default]
+    New,
+    /// The newest message kept, then what follows.
+    Last,
+    /// Everything that is kept.
+    All,
+}
+
+/// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
+/// when it looks; in a lossless one every message from its making on, alone or sharing the work with
+/// its group. One thread at a time uses it, any thread may.
+#[derive(Debug)]
+pub struct Reader {
+    topic: Arc<TopicState>,
+    number: u64,
+    member: u8,
+    group: Option<u64>, // its id
+    cursors: Vec<Cursor>,
+    view: Arc<View>,
+    spin: Spinner,
+    words: Vec<u64>,
+}
+
+/// A reader's place in one lane.
+#[derive(Debug)]
+struct Cursor {
+    lane: Arc<LaneView>,
+    next: u64,
+    lost: u64,
+    group: Option<GroupLane>,
+}
+
+/// The acknowledgement of an item, given when its last tensor is dropped.
+#[derive(Debug)]
+pub(crate) struct Acknowledge {
+    group: GroupLane,
+    number: u64,
+    member: u8,
+    lane: Arc<LaneView>,
+}
+
+impl Acknowledge {
+    pub(crate) fn done(self) {
+        self.group.acknowledge(self.number, self.member);
+        self.lane.ring();
+    }
+}
+
+impl LaneView {
+    /// Wakes the writer, who may wait for room.
+    fn ring(&self) {
+        fence(); // SYNC parked: the claim is visible before the writer's parked word is read
+        self.bell.ring();
+    }
+
+    fn same(&self, other: &LaneView) -> bool {
+        let key = |l: &LaneView| (l.info.serial, l.info.offset, l.info.lane);
+        key(self) == key(other)
+    }
+}
+
+impl Cursor {
+    /// The first message that the lane still has, or the next to come.
+    fn oldest(&self) -> u64 {
+        let head = self.lane.lane.head();
+        let first = (head + 2).saturating_sub(self.lane.lane.slots()).max(1);
+        (first..=head).find(|i| self.lane.lane.has(*i)).unwrap_or(head + 1)
+    }
+
+    /// Whether the lane has something for the reader.
+    fn pending(&self) -> bool {
+        let lane = &self.lane.lane;
+        match &self.group {
+            Some(g) => g.next(lane.head()).is_some(),
+            None => lane.has(self.next) || lane.head() >= self.next,
+        }
+    }
+
+    /// The lane's next message for this reader, and the hint in a group. One that fell behind skips
+    /// to a little after the oldest kept, so that it is not overtaken again at once.
+    fn next(&mut self, depth: u64) -> Option<(u64, u64)> {
+        let lane = &self.lane.lane;
+        if let Some(g) = &self.group {
+            return g.next(lane.head());
+        }
+        loop {
+            if lane.has(self.next) {
+                return Some((self.next, 0));
+            }
+            let head = lane.head();
+            if head < self.next {
+                return None;
+            }
+            if lane.has(self.next) {
+                continue;
+            }
+            let mut to = self.next + 1;
+            if head > depth {
+                to = to.max(head - depth + 1 + depth / 8);
+            }
+            to = to.min(head + 1);
+            self.lost += to - self.next;
+            self.next = to;
+        }
+    }
+}
+
+impl Reader {
+    /// Joins a topic; without a group as an independent reader, which in a lossless topic is a group
+    /// of its own.
+    pub(crate) fn new(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
+        let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
+        let request = TopicRead { topic: topic.reference(), group };
+        let (ok, fds) = topic.inner.call_fds::<_, TopicReadReply>("topic.read", &request)?;
+        let mut id = None;
+        let mut received = None;
+        if group.is_some() {
+            let listed = ok.peers.groups.iter().find(|g| Some(g.group) == ok.group);
+            let Some(listed) = listed else {
+                return Err(disagree(format!("joined a group of {topic} that is not listed")));
+            };
+            received = Some(topic.map_group(listed, fds)?);
+            id = Some(listed.id);
+        }
+        let view = topic.adopt_locked(&ok.peers, received)?;
+        let mut r = Reader {
+            topic,
+            number: ok.reader,
+            member: ok.member,
+            group: id,
+            cursors: Vec::new(),
+            view: Arc::default(),
+            spin: Spinner::default(),
+            words: Vec::new(),
+        };
+        r.follow(view, true)?;
+        if r.group.is_none() {
+            r.rewind(start);
+        }
+        Ok(r)
+    }
+
+    /// Takes over a new view: cursors of lanes that are still there stay, new lanes begin at their
+    /// first message, those of the first view at the next to come.
+    fn follow(&mut self, view: Arc<View>, first: bool) -> Result<()> {
+        let mut before = std::mem::take(&mut self.cursors);
+        for lane in &view.lanes {
+            let mut k = match before.iter().position(|k| k.lane.same(lane)) {
+                Some(at) => before.swap_remove(at),
+                None => Cursor {
+                    next: if first { lane.lane.head() + 1 } else { 1 },
+                    lane: lane.clone(),
+                    lost: 0,
+                    group: None,
+                },
+            };
+            k.lane = lane.clone();
+            if let Some(id) = self.group {
+                let g = view.groups.iter().find(|g| g.id == id);
+                let g = g.ok_or_else(|| disagree(format!("the group of a reader left {}", self.topic)))?;
+                k.group = Some(GroupLane::new(&g.file, lane.info.lane, self.topic.info.slots)?);
+            }
+            self.cursors.push(k);
+        }
+        self.view = view;
+        Ok(())
+    }
+
+    /// Moves the cursors of a new reader back to where it wants to start.
+    fn rewind(&mut self, start: Start) {
+        match start {
+            Start::New => {}
+            Start::All => self.cursors.iter_mut().for_each(|k| k.next = k.oldest()),
+            Start::Last => {
+                let newest = self.cursors.iter_mut().filter_map(|k| {
+                    let lane = &k.lane.lane;
+                    let head = lane.head();
+                    let stamp = lane.stamp(head);
+                    (head > 0 && lane.has(head)).then_some((stamp, k))
+                });
+                if let Some((_, k)) = newest.max_by_key(|(stamp, _)| *stamp) {
+                    k.next = k.lane.lane.head();
+                }
+            }
+        }
+    }
+
+    /// The next message, waiting for it: for ever without a timeout, not at all with zero. Errors:
+    /// `Timeout`; `Closed` when the topic was closed and everything was received.
+    pub fn recv(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        self.receive(until, Code::Timeout, "no message")
+    }
+
+    /// The next message if one is there.
+    pub fn try_recv(&mut self) -> Result<Option<Message>> {
+        self.poll()
+    }
+
+    pub(crate) fn receive(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        loop {
+            if let Some(m) = self.poll()? {
+                return Ok(m);
+            }
+            let (topic, cursors, view) = (&self.topic, &self.cursors, &self.view);
+            let inner = &topic.inner;
+            let found = inner.wait(self.spin.budget(), until, || {
+                cursors.iter().any(Cursor::pending) || view.version != topic.version() || topic.is_closed() || inner.is_closed()
+            });
+            if !found {
+                return Err(topic.timed_out(code, what));
+            }
+        }
+    }
+
+    /// Takes the message with the smallest stamp among the lanes.
+    fn poll(&mut self) -> Result<Option<Message>> {
+        loop {
+            if self.topic.inner.is_closed() {
+                return Err(closed("the session"));
+            }
+            let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
+            if self.view.version != self.topic.version() {
+                let view = match self.topic.current() {
+                    Err(e) if ended && e.code() == Code::NotFound => return Err(closed(&self.topic)),
+                    view => view?,
+                };
+                if !Arc::ptr_eq(&view, &self.view) {
+                    self.follow(view, false)?;
+                }
+            }
+            let Some((at, i, hint)) = self.choose() else {
+                return if ended { Err(closed(&self.topic)) } else { Ok(None) };
+            };
+            if let Some(m) = self.take_from(at, i, hint)? {
+                return Ok(Some(m));
+            }
+        }
+    }
+
+    /// Finds the next message. When there are several lanes it looks at all of them once more after
+    /// finding one, so that a message which another one caused is never taken before it.
+    fn choose(&mut self) -> Option<(usize, u64, u64)> {
+        let depth = u64::from(self.topic.info.depth);
+        if let [one] = &mut self.cursors[..] {
+            return one.next(depth).map(|(i, hint)| (0, i, hint));
+        }
+        let mut best = None;
+        for _ in 0..2 {
+            let each = self.cursors.iter_mut().enumerate().filter_map(|(at, k)| {
+                let (i, hint) = k.next(depth)?;
+                Some((k.lane.lane.stamp(i), at, i, hint))
+            });
+            let (_, at, i, hint) = each.min_by_key(|(stamp, ..)| *stamp)?;
+            best = Some((at, i, hint));
+        }
+        best
+    }
+
+    /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
+    /// look again.
+    fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
+        let inner = &self.topic.inner;
+        let k = &mut self.cursors[at];
+        let taking = match inner.take(&k.lane.lane, i, &mut self.words) {
+            Taken::Message(m) => m,
+            Taken::Malformed(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout | Code::Closed) => return Err(e),
+            other => {
+                k.skip(i, hint, self.member, matches!(other, Taken::Malformed(_)));
+                return Ok(None);
+            }
+        };
+        // Drops what is held when another member was first.
+        let mut held = Holding { inner: inner.clone(), storages: taking.storages, acknowledge: None };
+        match &k.group {
+            Some(group) => {
+                let acknowledge = self.topic.info.redeliver;
+                if !group.take(i, hint, self.member, acknowledge) {
+                    return Ok(None);
+                }
+                if acknowledge {
+                    let (group, lane) = (group.clone(), k.lane.clone());
+                    held.acknowledge = Some(Acknowledge { group, number: i, member: self.member, lane });
+                } else {
+                    k.lane.ring();
+                }
+            }
+            None => k.next = i + 1,
+        }
+        self.spin.arrived(sys::monotonic());
+        Ok(Some(Message {
+            sender: k.lane.sender.clone(),
+            sequence: i,
+            stamp: taking.stamp,
+            lost: std::mem::take(&mut k.lost),
+            flags: taking.flags,
+            body: taking.body,
+            held: Arc::new(held),
+        }))
+    }
+
+    /// This reader's messages that went by unseen and that no later message has reported.
+    pub fn lost(&self) -> u64 {
+        self.cursors.iter().map(|k| k.lost).sum()
+    }
+}
+
+impl Cursor {
+    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed. In a group a
+    /// malformed one is claimed, so that it blocks nobody.
+    fn skip(&mut self, i: u64, hint: u64, member: u8, there: bool) {
+        match &self.group {
+            None => {
+                self.lost += 1;
+                self.next = i + 1;
+            }
+            Some(g) => {
+                if there && g.take(i, hint, member, false) {
+                    self.lost += 1;
+                    self.lane.ring();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let leave = TopicLeave { topic: self.topic.reference(), role: "read", reader: Some(self.number) };
+        self.topic.inner.tell("topic.leave", &leave);
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Message>;
+
+    /// Waits for the next message; `None` when the topic was closed and everything was received.
+    fn next(&mut self) -> Option<Result<Message>> {
+        match self.recv(None) {
+            Err(e) if e.code() == Code::Closed => None,
+            r => Some(r),
+        }
+    }
+}

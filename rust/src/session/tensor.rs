@@ -1,0 +1,312 @@
+//! Tensors: memory that is being filled, and memory that is shared.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::Session;
+use super::holding::{Attachment, Held, Holding};
+use super::inner::Inner;
+use crate::dims::Dims;
+use crate::dtype::{DType, Element, compact_strides, is_contiguous};
+use crate::error::{Code, Error, Result, disagree};
+use crate::layout::limits;
+use crate::message::TensorDesc;
+
+impl Inner {
+    /// Allocates a storage of `bytes` > 0, counted once.
+    pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Holding> {
+        let mut got = self.pool.alloc(&**self, bytes);
+        if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
+            self.settle(); // withdraw what queues still name, then try once more
+            got = self.pool.alloc(&**self, bytes);
+        }
+        let s = got?;
+        let at = self.attached[(s.reference.index / limits::CHUNK_INDICES) as usize].load_full();
+        let at: Arc<Attachment> = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
+        let held = Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes };
+        Ok(Holding { inner: self.clone(), storages: vec![held], acknowledge: None })
+    }
+}
+
+impl Session {
+    /// A tensor to fill, C-contiguous, aligned to 256 bytes. Its content is whatever was there
+    /// before. Errors: `InvalidArgument` (the shape), `OutOfMemory`, `QuotaExceeded`, `BrokerLost`.
+    pub fn alloc<T: Element>(&self, shape: &[i64]) -> Result<TensorMut<T>> {
+        TensorMut::new(self.alloc_dtype(T::DTYPE, shape)?)
+    }
+
+    /// As [`alloc`](Session::alloc), all zero.
+    pub fn zeros<T: Element>(&self, shape: &[i64]) -> Result<TensorMut<T>> {
+        let mut t = self.alloc::<T>(shape)?;
+        t.fill(T::default());
+        Ok(t)
+    }
+
+    /// A tensor to fill with the values of a slice.
+    pub fn from_slice<T: Element>(&self, shape: &[i64], values: &[T]) -> Result<TensorMut<T>> {
+        let mut t = self.alloc::<T>(shape)?;
+        if t.len() != values.len() {
+            let what = format!("{} values for shape {shape:?}", values.len());
+            return Err(Error::new(Code::InvalidArgument, "give as many values as the shape has", what));
+        }
+        t.copy_from_slice(values);
+        Ok(t)
+    }
+
+    /// Bytes to fill of a type that Rust has no type for (`bfloat16`, `float8_e4m3fn`…); the frozen
+    /// tensor has the type.
+    pub fn alloc_raw(&self, dtype: DType, shape: &[i64]) -> Result<TensorMut<u8>> {
+        TensorMut::new(self.alloc_dtype(dtype, shape)?)
+    }
+
+    fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
+        let n = dtype.num_bytes(shape)?;
+        let (held, storage) = match n {
+            0 => (Holding { inner: self.inner.clone(), storages: Vec::new(), acknowledge: None }, None),
+            n => (self.inner.fill(n)?, Some(0)),
+        };
+        Ok(Tensor {
+            held: Arc::new(held),
+            storage,
+            offset: 0,
+            dtype,
+            shape: shape.into(),
+            strides: None,
+            readonly: false,
+        })
+    }
+}
+
+/// A tensor that this process alone has, to be filled as a slice. [`freeze`](TensorMut::freeze) makes
+/// it one that can be handed over.
+#[derive(Debug)]
+pub struct TensorMut<T: Element> {
+    tensor: Tensor,
+    data: NonNull<T>,
+    len: usize,
+    marker: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory as a Vec<T> does, and T is Send.
+unsafe impl<T: Element> Send for TensorMut<T> {}
+// SAFETY: shared access only reads, and T is Sync.
+unsafe impl<T: Element> Sync for TensorMut<T> {}
+
+impl<T: Element> TensorMut<T> {
+    /// Takes a freshly allocated tensor, which no place names and nobody else holds.
+    fn new(tensor: Tensor) -> Result<TensorMut<T>> {
+        let data = match tensor.storage() {
+            Some(h) => NonNull::new(h.address(true)?.cast::<T>()).ok_or_else(|| disagree("memory at address 0"))?,
+            None => NonNull::dangling(),
+        };
+        let len = tensor.num_bytes() as usize / size_of::<T>();
+        Ok(TensorMut { tensor, data, len, marker: PhantomData })
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        &self.tensor.shape
+    }
+
+    /// Ends the writing: a tensor that can be sent, cloned and read.
+    pub fn freeze(self) -> Tensor {
+        self.tensor
+    }
+}
+
+impl<T: Element> Deref for TensorMut<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements lie in a storage that the holding counts, so it stays mapped and is
+        // not recycled. Storages are aligned to 256 bytes, every bit pattern is a T. No place has
+        // named the storage yet, so the protocol gives it to no other process, and this value is the
+        // only one of this process.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for TensorMut<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in deref; the borrow of self is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+    }
+}
+
+/// A view of shared memory: type, shape, strides in elements. It counts a reference, which clones
+/// share and the last drop gives back.
+///
+/// Other processes may hold the same memory. Published names and topic messages are written by
+/// nobody, as far as their senders keep to the protocol; queue items, live names and handles may be
+/// written at any time. Rust's slices promise that memory does not change, which nobody can promise
+/// here: that is why [`as_slice`](Tensor::as_slice) is `unsafe`, and
+/// [`to_vec`](Tensor::to_vec), which copies with atomic loads, is not.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    pub(crate) held: Arc<Holding>,
+    storage: Option<u16>, // in held; None: no elements
+    pub(crate) offset: u64,
+    dtype: DType,
+    pub(crate) shape: Dims,
+    pub(crate) strides: Option<Dims>,
+    readonly: bool,
+}
+
+impl Tensor {
+    /// A tensor of a holding from its description, all of which is another process's word.
+    pub(crate) fn described(held: &Arc<Holding>, d: &TensorDesc, write: bool) -> Result<Tensor> {
+        if d.device_type != 1 {
+            let what = format!("tensor {:?} is on device type {}", d.name, d.device_type);
+            return Err(Error::new(Code::Unsupported, "use a client with CUDA", what));
+        }
+        let (shape, strides) = (d.shape.clone(), d.strides.clone());
+        Tensor::checked(held.clone(), d.storage, d.offset, d.dtype, shape, strides, !write)
+    }
+
+    /// A tensor whose view is checked against its storage.
+    pub(crate) fn checked(
+        held: Arc<Holding>,
+        storage: Option<u16>,
+        offset: u64,
+        dtype: DType,
+        shape: Dims,
+        strides: Option<Dims>,
+        readonly: bool,
+    ) -> Result<Tensor> {
+        let t = Tensor { held, storage, offset, dtype, shape, strides, readonly };
+        let bytes = match storage {
+            Some(_) => t.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?.bytes,
+            None => 0,
+        };
+        t.dtype.check_view(&t.shape, t.strides.as_deref(), t.offset, bytes)?;
+        Ok(t)
+    }
+
+    pub(crate) fn storage(&self) -> Option<&Held> {
+        self.held.storages.get(usize::from(self.storage?))
+    }
+
+    /// What one element is.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// The strides in elements; `None`: C-contiguous.
+    pub fn strides(&self) -> Option<&[i64]> {
+        self.strides.as_deref()
+    }
+
+    pub(crate) fn full_strides(&self) -> Dims {
+        self.strides.clone().unwrap_or_else(|| compact_strides(&self.shape))
+    }
+
+    /// Whether the tensor must not be written.
+    pub fn is_read_only(&self) -> bool {
+        self.readonly
+    }
+
+    /// The same tensor, handed on read-only.
+    pub fn as_read_only(&self) -> Tensor {
+        Tensor { readonly: true, ..self.clone() }
+    }
+
+    /// Whether the elements lie without gaps in C order.
+    pub fn is_contiguous(&self) -> bool {
+        is_contiguous(&self.shape, self.strides.as_deref())
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize // checked when it was made
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that the elements take C-contiguous.
+    pub fn num_bytes(&self) -> u64 {
+        self.dtype.num_bytes(&self.shape).unwrap_or(0)
+    }
+
+    /// The view of another shape and strides (in elements, `None` for C-contiguous), `offset`
+    /// elements from this one's first. `InvalidArgument` when it reaches past the storage.
+    pub fn as_strided(&self, shape: &[i64], strides: Option<&[i64]>, offset: u64) -> Result<Tensor> {
+        let bits = u128::from(self.dtype.item_bits()) * u128::from(offset);
+        let at = u64::try_from(bits / 8).ok().filter(|_| bits % 8 == 0).and_then(|b| self.offset.checked_add(b));
+        let Some(at) = at else {
+            let what = format!("view at element {offset} of {}{:?}", self.dtype, self.shape);
+            return Err(Error::new(Code::InvalidArgument, "use an offset inside the storage", what));
+        };
+        let strides = strides.map(Dims::from);
+        Tensor::checked(self.held.clone(), self.storage, at, self.dtype, shape.into(), strides, self.readonly)
+    }
+
+    /// The address of the first element, mapped for a use; dangling without elements. `ReadOnly` when
+    /// this tensor must not be written.
+    pub(crate) fn address(&self, write: bool) -> Result<*mut u8> {
+        if write && self.readonly {
+            return Err(Error::new(Code::ReadOnly, "copy it", format!("a read-only {}{:?}", self.dtype, self.shape)));
+        }
+        let Some(h) = self.storage() else { return Ok(NonNull::<u64>::dangling().as_ptr().cast()) };
+        // SAFETY: the offset was checked to lie inside the storage, or just behind it.
+        Ok(unsafe { h.address(write)?.add(self.offset as usize) })
+    }
+
+    fn typed<T: Element>(&self) -> Result<()> {
+        if T::DTYPE != self.dtype {
+            let what = format!("a tensor of {} is read as {}", self.dtype, T::DTYPE);
+            return Err(Error::new(Code::InvalidArgument, "use the tensor's type", what));
+        }
+        if !self.is_contiguous() {
+            let what = format!("elements of {:?} with strides {:?} are not contiguous", self.shape, self.strides);
+            return Err(Error::new(Code::InvalidArgument, "use its strides", what));
+        }
+        Ok(())
+    }
+
+    /// Copies the elements out. Safe whatever others write meanwhile: then values may be torn.
+    /// `InvalidArgument` when the type differs or the elements are not contiguous.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.typed::<T>()?;
+        let mut out = vec![T::default(); self.len()];
+        if let Some(h) = self.storage() {
+            // SAFETY: T is plain, so its elements may be written as bytes.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), size_of_val(&out[..])) };
+            h.at.segment.region(false)?.read_bytes(h.offset + self.offset, bytes);
+        }
+        Ok(out)
+    }
+
+    /// The elements in place.
+    ///
+    /// # Safety
+    /// Nobody, in this or another process, writes the memory as long as the slice lives. Senders
+    /// that keep to the protocol do not write topic messages and published names.
+    pub unsafe fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.typed::<T>()?;
+        let at = self.address(false)?.cast::<T>();
+        // SAFETY: the elements lie inside the storage, which the holding keeps mapped and counted;
+        // the view's offset is a multiple of T's size; the caller answers for aliasing.
+        Ok(unsafe { std::slice::from_raw_parts(at, self.len()) })
+    }
+
+    /// The elements in place, to be written. `ReadOnly` when they must not be.
+    ///
+    /// # Safety
+    /// Nobody, in this or another process, reads or writes the memory as long as the slice lives.
+    pub unsafe fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.typed::<T>()?;
+        let at = self.address(true)?.cast::<T>();
+        // SAFETY: as in as_slice; the mapping is writable.
+        Ok(unsafe { std::slice::from_raw_parts_mut(at, self.len()) })
+    }
+}
