@@ -15,9 +15,10 @@ var sizes = []struct {
 }{{"4 KiB", 4 << 10}, {"1 MiB", 1 << 20}, {"16 MiB", 16 << 20}}
 
 const (
-	spinName  = "floor: bare spin on one word"
-	futexName = "floor: bare futex"
-	bareName  = "floor: bare publish of as many bytes"
+	heldName  = ", publish → held"
+	spinName  = "bare spin"
+	futexName = "bare futex"
+	bareName  = "bare publish"
 )
 
 // oneWay compares the hand-over with a number handed over by a spin, and with
@@ -33,12 +34,12 @@ func (b *bencher) oneWay(ctx context.Context, group string) error {
 		return err
 	}}}
 	for _, size := range sizes {
-		held := b.figure(group, size.name+", publish → reference held", UnitTime).against(spinName, atMost("ratio", 2))
+		held := b.figure(group, size.name+heldName, UnitTime).against(spinName, atMost("ratio", 2))
 		ms = append(ms, measurement{size.name, func(ctx context.Context) error {
 			o, err := b.pair(ctx, job{Role: "oneway", N: n, Bytes: size.bytes})
 			if err == nil {
 				held.add(quantilesOf(o.gaps(seriesArrive, seriesPublish, warm(n))))
-				b.figure(group, size.name+", Send called → Receive returned", UnitTime).against(spinName, nil).
+				b.figure(group, size.name+", Send → Receive", UnitTime).against(spinName, nil).
 					add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
 			}
 			return err
@@ -51,7 +52,7 @@ func (b *bencher) oneWay(ctx context.Context, group string) error {
 			b.serial++
 			o, err := b.pair(ctx, job{Role: "copy", N: n, Bytes: size.bytes, Path: filepath.Join(b.broker.dir, fmt.Sprintf("copy-%d", b.serial))})
 			if err == nil {
-				b.figure(group, size.name+", copied through a Unix socket instead", UnitTime).against(spinName, nil).
+				b.figure(group, size.name+", copied by a socket", UnitTime).against(spinName, nil).
 					add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
 			}
 			return err
@@ -60,7 +61,7 @@ func (b *bencher) oneWay(ctx context.Context, group string) error {
 	if err := b.inTurn(ctx, group, ms); err != nil {
 		return err
 	}
-	small, large := b.Find(group, sizes[0].name+", publish → reference held"), b.Find(group, sizes[2].name+", publish → reference held")
+	small, large := b.Find(group, sizes[0].name+heldName), b.Find(group, sizes[2].name+heldName)
 	same := b.figure(group, "16 MiB against 4 KiB", UnitRatio)
 	same.Bar = atMost("p50", 1.1)
 	for i := range small.Passes {
@@ -122,9 +123,9 @@ func (b *bencher) take(ctx context.Context, group string) error {
 		role, name string
 		bar        *Bar
 	}{
-		{"row", "count up and down in the own row", atMost("p50", 50)},
-		{"slot", "take from a slot, look again, drop", atMost("p50", 50)},
-		{"open", "client: Open a handle, Release", nil},
+		{"row", "own row, up and down", atMost("p50", 50)},
+		{"slot", "slot: take, recheck, drop", atMost("p50", 50)},
+		{"open", "client: Open, Release", nil},
 		{"message", "client: TryReceive, Release", nil},
 	} {
 		ms = append(ms, b.local(group, k.name, k.bar, job{Role: k.role, N: b.opts.rounds(500000)}))
@@ -135,7 +136,7 @@ func (b *bencher) take(ctx context.Context, group string) error {
 func (b *bencher) alloc(ctx context.Context, group string) error {
 	var ms []measurement
 	for _, size := range sizes {
-		ms = append(ms, b.local(group, "client: Alloc, Release, "+size.name, atMost("p50", 1000),
+		ms = append(ms, b.local(group, size.name, atMost("p50", 1000),
 			job{Role: "alloc", N: b.opts.rounds(200000), Bytes: size.bytes}))
 	}
 	return b.inTurn(ctx, group, ms)
@@ -215,7 +216,7 @@ func (b *bencher) tuples(ctx context.Context, group string) error {
 // flat looks whether a hand-over costs the same, whatever else there is.
 func (b *bencher) flat(ctx context.Context, group string) error {
 	n := b.opts.rounds(10000)
-	const plain = "floor: nothing else"
+	const plain = "nothing else"
 	f := b.figure(group, plain, UnitTime)
 	ms := []measurement{{plain, func(ctx context.Context) error {
 		return b.beside(ctx, f, job{Role: "cycle", N: n, Bytes: 4096})
@@ -226,13 +227,13 @@ func (b *bencher) flat(ctx context.Context, group string) error {
 		ms = append(ms, measurement{name, func(ctx context.Context) error { return b.beside(ctx, f, j) }})
 	}
 	for _, k := range []int{1024, 65536} {
-		add(fmt.Sprintf("%d live storages", k), job{Storages: k})
+		add(fmt.Sprintf("%d storages", k), job{Storages: k})
 	}
 	for _, k := range []int{100, 1000} {
-		add(fmt.Sprintf("%d topics open", k), job{Topics: k})
+		add(fmt.Sprintf("%d topics", k), job{Topics: k})
 	}
 	for _, k := range []int{64, 256} {
-		add(fmt.Sprintf("%d sessions that share nothing", k), job{Sessions: k})
+		add(fmt.Sprintf("%d other sessions", k), job{Sessions: k})
 	}
 	return b.inTurn(ctx, group, ms)
 }
@@ -317,7 +318,7 @@ func (b *bencher) rest(ctx context.Context, group string) error {
 	if err != nil {
 		return err
 	}
-	f := b.figure(group, "broker, resident memory", UnitBytes)
+	f := b.figure(group, "broker, resident", UnitBytes)
 	f.Bar = atMost("p50", 40e6)
 	f.one(float64(u.resident))
 	f = b.figure(group, "broker, CPU", UnitShare)
@@ -356,7 +357,7 @@ func (b *bencher) rest(ctx context.Context, group string) error {
 		return err
 	}
 	b.figure(group, "waiting client, CPU", UnitShare).one(float64(u.cpu) / float64(window))
-	b.figure(group, "waiting client, goes to sleep", UnitRate).one(float64(u.switches) / window.Seconds())
+	b.figure(group, "waiting client, sleeps", UnitRate).one(float64(u.switches) / window.Seconds())
 	cancel()
 	<-p.ended
 	return nil

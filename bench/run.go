@@ -29,10 +29,10 @@ var groups = []group{
 	{"cycle", "Round trip: allocate, fill, send, take, read, answer with a tensor, drop", (*bencher).cycle},
 	{"wake", "Waking a receiver that sleeps", (*bencher).wake},
 	{"take", "Taking and dropping a reference, one process", (*bencher).take},
-	{"alloc", "Allocating from a warm pool, with recycling", (*bencher).alloc},
+	{"alloc", "Client: Alloc and Release, from a warm pool", (*bencher).alloc},
 	{"tuples", "Tuples on the embedded NATS server, to a nats.go subscriber", (*bencher).tuples},
 	{"flat", "Round trip of 4 KiB, beside what does not take part", (*bencher).flat},
-	{"recycling", "Allocating and recycling, by sessions attached to the same memory", (*bencher).recycling},
+	{"recycling", "Alloc and Release of 4 KiB, by sessions attached to the same memory", (*bencher).recycling},
 	{"rest", "At rest", (*bencher).rest},
 }
 

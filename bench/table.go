@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -9,16 +10,22 @@ import (
 	"github.com/baton-ipc/baton/internal/termplot"
 )
 
+// wide is from how many columns on there is room for the spread of the passes.
+const wide = 100
+
 // Render draws the report as tables, one for each group.
 func (r *Report) Render(s termplot.Style) string {
 	var out []string
 	for _, g := range groups {
 		t := termplot.Table{Title: g.title,
-			Header: []string{"", "p50", "of passes", "p99", "p99.9", "× floor", "bar", ""},
+			Header: []string{"", "p50", "p99", "p99.9", "× floor", "bar"},
 			Right:  []bool{false, true, true, true, true, true, true}}
+		if s.Width >= wide {
+			t.Header = append(t.Header, "p50 of passes")
+		}
 		for _, f := range r.Figures {
 			if f.Group == g.name {
-				t.Rows = append(t.Rows, f.row())
+				t.Rows = append(t.Rows, f.row(s.Width >= wide))
 			}
 		}
 		if len(t.Rows) > 0 {
@@ -28,22 +35,22 @@ func (r *Report) Render(s termplot.Style) string {
 	return strings.Join(append(out, r.footer(s)), "\n\n")
 }
 
-func (f *Figure) row() []string {
-	cells := []string{f.Name, f.format(f.P50), "", "", "", "", "", ""}
-	if least, most := f.spread(); len(f.Passes) > 1 {
-		cells[2] = f.format(least) + "–" + f.format(most)
-	}
+func (f *Figure) row(spread bool) []string {
+	cells := []string{f.Name, f.format(f.P50), "", "", "", ""}
 	if f.N > len(f.Passes) {
-		cells[3], cells[4] = f.format(f.P99), f.format(f.P999)
+		cells[2], cells[3] = f.format(f.P99), f.format(f.P999)
 	}
 	if f.Ratio > 0 {
-		cells[5] = strconv.FormatFloat(f.Ratio, 'f', 2, 64)
+		cells[4] = strconv.FormatFloat(f.Ratio, 'f', 2, 64)
 	}
 	if f.Bar != nil {
-		cells[6], cells[7] = f.limit(), "missed"
+		cells[5] = "MISSED " + f.limit()
 		if f.Met != nil && *f.Met {
-			cells[7] = "met"
+			cells[5] = "met " + f.limit()
 		}
+	}
+	if least, most := f.spread(); spread && len(f.Passes) > 1 {
+		cells = append(cells, f.format(least)+" – "+f.format(most))
 	}
 	return cells
 }
@@ -58,16 +65,16 @@ func (f *Figure) limit() string {
 		of = ""
 	}
 	if f.Bar.Min > 0 {
-		return of + "≥ " + format(f.Bar.Min)
+		return of + "≥" + format(f.Bar.Min)
 	}
-	return of + "≤ " + format(f.Bar.Max)
+	return of + "≤" + format(f.Bar.Max)
 }
 
 func (f *Figure) format(v float64) string {
 	switch f.Unit {
 	case UnitTime:
 		if v < 100 {
-			return strconv.FormatFloat(v, 'f', 1, 64) + " ns"
+			return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + " ns"
 		}
 		return termplot.Duration(time.Duration(v))
 	case UnitRate:

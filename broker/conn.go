@@ -40,9 +40,10 @@ type conn struct {
 	ended chan struct{} // closed by the writer when it has closed the socket
 	once  sync.Once
 
-	mu      sync.Mutex // guards what follows; taken with or without the broker's
+	mu      sync.Mutex // guards pending; taken with or without the broker's
 	pending pending
-	greeted bool // hello is answered: events may be sent
+
+	greeted bool // the writer's: hello is answered, so that events may follow
 
 	session   *session   // set by hello; the broker's mutex guards it
 	returning *returning // between a former broker's client's hello and its restored
@@ -50,8 +51,9 @@ type conn struct {
 
 // outgoing is one frame and the descriptors to close once it is sent.
 type outgoing struct {
-	frame []byte
-	fds   []*sys.FD
+	frame  []byte
+	fds    []*sys.FD
+	greets bool // it is the answer to hello
 }
 
 // pending are events not yet written. They are merged, so that their size is
@@ -102,20 +104,13 @@ func (c *conn) refuse(err error) {
 	c.b.mu.Unlock()
 }
 
-// greet lets events follow the answer to hello, which is queued.
-func (c *conn) greet() {
-	c.mu.Lock()
-	c.greeted = true
-	c.mu.Unlock()
-	select {
-	case c.kick <- struct{}{}:
-	default:
-	}
-}
-
 // reply queues a reply and waits while the queue is full. It takes ownership of
 // the descriptors. The broker's mutex is not held.
 func (c *conn) reply(id uint64, ok any, fds []*sys.FD, err error) {
+	c.enqueue(id, ok, fds, err, false)
+}
+
+func (c *conn) enqueue(id uint64, ok any, fds []*sys.FD, err error, greets bool) {
 	frame, encodeErr := encodeReply(id, ok, len(fds), err)
 	if encodeErr != nil {
 		wire.CloseAll(fds)
@@ -123,7 +118,7 @@ func (c *conn) reply(id uint64, ok any, fds []*sys.FD, err error) {
 		frame, _ = encodeReply(id, nil, 0, encodeErr)
 	}
 	select {
-	case c.queue <- outgoing{frame, fds}:
+	case c.queue <- outgoing{frame, fds, greets}:
 	case <-c.stop:
 		wire.CloseAll(fds)
 	case <-c.ended:
@@ -151,7 +146,7 @@ func (c *conn) writeLoop() {
 	for {
 		select {
 		case o := <-c.queue:
-			if !c.send(o) {
+			if !c.send(o) || o.greets && !c.sendEvents() {
 				return
 			}
 		case <-c.kick:
@@ -184,15 +179,15 @@ func (c *conn) sendQueued() bool {
 func (c *conn) send(o outgoing) bool {
 	err := c.w.WriteFrame(o.frame, o.fds)
 	wire.CloseAll(o.fds)
+	c.greeted = c.greeted || o.greets
 	return err == nil
 }
 
 func (c *conn) sendEvents() bool {
-	c.mu.Lock()
 	if !c.greeted {
-		c.mu.Unlock()
 		return true
 	}
+	c.mu.Lock()
 	p := c.pending
 	c.pending = pending{}
 	c.mu.Unlock()

@@ -15,13 +15,10 @@ import (
 // hello opens a session, or gives a reconnecting client its own back.
 func (c *conn) hello(id uint64, data []byte, fds []*sys.FD) bool {
 	reply, out, err := c.b.hello(c, data, fds)
-	c.reply(id, reply, out, err)
 	if err == nil {
 		c.w.SetReadDeadline(time.Time{})
-		if !reply.Restore {
-			c.greet()
-		}
 	}
+	c.enqueue(id, reply, out, err, err == nil && !reply.Restore)
 	return err == nil
 }
 
@@ -167,7 +164,7 @@ func (b *Broker) resume(c *conn, s *session, pidfd *sys.FD) {
 		old.finish()
 	}
 	s.conn, c.session = c, s
-	c.pending = s.missed
+	c.event(func(p *pending) { *p = s.missed })
 	s.missed = pending{}
 	b.setState(s, protocol.SessionLive)
 	b.log.Info("session resumed", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)

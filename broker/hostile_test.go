@@ -157,7 +157,7 @@ func TestClientThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	sentAll := make(chan error, 1)
 	go func() {
 		for i := range requests {
-			if err := deaf.w.Write(map[string]any{"id": i + 2, "op": "status"}); err != nil {
+			if err := deaf.w.Write(map[string]any{"id": i + 2, "op": "lease.claim", "lease": 1}); err != nil {
 				sentAll <- err
 				return
 			}

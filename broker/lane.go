@@ -148,7 +148,7 @@ func (b *Broker) dropLane(l *lane) {
 	delete(t.lanes, l.number)
 	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
 	delete(l.pages.lanes, l)
-	if s := b.slots[l.pages.slot]; s != nil && s.pages == l.pages && !l.pages.dead {
+	if s := b.slots[l.pages.slot]; s != nil && s.pages == l.pages && !s.ended {
 		s.event(func(p *pending) { p.lanes = append(p.lanes, l.offset) })
 	}
 	b.dropRemains(l.pages)

@@ -60,15 +60,12 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	if c.returning == nil {
 		wire.CloseAll(fds)
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send this only when hello's reply asks for it", "this broker asked for no files"))
-		return c.session != nil
+		return false
 	}
 	if h.Op == protocol.OpRestored {
 		wire.CloseAll(fds)
 		reply, out, err := c.b.restored(c)
-		c.reply(h.ID, reply, out, err)
-		if err == nil {
-			c.greet()
-		}
+		c.enqueue(h.ID, reply, out, err, err == nil)
 		return err == nil
 	}
 	err := c.b.restoreFiles(c, data, fds)

@@ -179,16 +179,23 @@ type spinner struct {
 	last uint64
 }
 
-// arrived notes an arrival that was waited for or found.
-func (s *spinner) arrived(now uint64) {
-	if s.last != 0 {
-		d := int64(now - s.last)
-		if s.gap == 0 {
-			s.gap = d
-		}
-		s.gap += (d - s.gap) / 8
+// longGap is as long as any other: a pause, or a stamp that is a lie, must not
+// keep those that follow from counting.
+const longGap = 20 * int64(maxSpin)
+
+// arrived notes when something came that was waited for or found: by the own
+// clock, or by the stamp of its sender, which needs no look at the clock.
+func (s *spinner) arrived(at uint64) {
+	d, known := int64(at-s.last), s.last != 0
+	s.last = at
+	if !known || d <= 0 {
+		return
 	}
-	s.last = now
+	d = min(d, longGap)
+	if s.gap == 0 {
+		s.gap = d
+	}
+	s.gap += (d - s.gap) / 8
 }
 
 // budget is twice the average gap, at most what a wake costs, and nothing when

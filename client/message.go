@@ -22,17 +22,24 @@ type Message struct {
 	// Lost counts this sender's messages that went by unseen before this one.
 	Lost uint64
 
-	held     *holding
-	flags    uint32
-	bodySrc  []byte
-	parser   protocol.BodyParser
-	bundle   *Bundle // built at first use
-	meta     []byte
-	failed   error
-	room     [24]uint64
-	oneHold  holding
-	attached [1]*attachment
-	refsRoom [1]protocol.Ref
+	held    *holding
+	flags   uint32
+	bodySrc []byte
+	bundle  *Bundle // built at first use
+	meta    []byte
+	failed  error
+
+	// What a message of one tensor needs lies in the message itself, so that it
+	// costs one allocation.
+	parser    protocol.BodyParser
+	room      [24]uint64
+	oneHold   holding
+	attached  [1]*attachment
+	refsRoom  [1]protocol.Ref
+	oneBundle Bundle
+	oneTensor Tensor
+	tensors   [1]*Tensor
+	names     [1]string
 }
 
 // Retain adds a holder.
@@ -99,13 +106,20 @@ func (m *Message) decode() error {
 		return err
 	}
 	writable := m.flags&protocol.SlotWritable != 0
-	b := &Bundle{tree: body.Tree, held: m.held, Live: m.flags&protocol.SlotLive != 0}
-	b.names = make([]string, len(body.Tensors))
-	b.tensors = make([]*Tensor, len(body.Tensors))
+	b := &m.oneBundle
+	b.tree, b.held, b.Live = body.Tree, m.held, m.flags&protocol.SlotLive != 0
+	var room []Tensor
+	if n := len(body.Tensors); n <= 1 {
+		b.names, b.tensors = m.names[:n], m.tensors[:n]
+	} else {
+		b.names, b.tensors, room = make([]string, n), make([]*Tensor, n), make([]Tensor, n)
+	}
 	for i := range body.Tensors {
-		d := &body.Tensors[i]
-		t, err := m.held.tensor(d, writable && !d.ReadOnly)
-		if err != nil {
+		d, t := &body.Tensors[i], &m.oneTensor
+		if room != nil {
+			t = &room[i]
+		}
+		if err := m.held.describe(t, d, writable && !d.ReadOnly); err != nil {
 			return err
 		}
 		if len(b.tree) == 0 {
@@ -118,36 +132,37 @@ func (m *Message) decode() error {
 	return nil
 }
 
-// tensor builds a lent tensor of a holding from its description, all of which is
-// another process's word.
-func (h *holding) tensor(d *protocol.Tensor, write bool) (*Tensor, error) {
-	t := &Tensor{held: h, storage: d.Ref, offset: d.Offset, shape: d.Shape, strides: d.Strides, readonly: !write, name: d.Name, lent: true,
-		dtype: dlpack.DType{Code: dlpack.TypeCode(d.Code), Bits: d.Bits, Lanes: d.Lanes}}
+// describe fills in a lent tensor of a holding from its description, all of
+// which is another process's word.
+func (h *holding) describe(t *Tensor, d *protocol.Tensor, write bool) error {
+	t.held, t.storage, t.offset, t.shape, t.strides = h, d.Ref, d.Offset, d.Shape, d.Strides
+	t.readonly, t.name, t.lent = !write, d.Name, true
+	t.dtype = dlpack.DType{Code: dlpack.TypeCode(d.Code), Bits: d.Bits, Lanes: d.Lanes}
 	if d.DeviceType != 1 {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA", "tensor %q is on device type %d", d.Name, d.DeviceType)
+		return protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA", "tensor %q is on device type %d", d.Name, d.DeviceType)
 	}
 	if err := t.check(); err != nil {
-		return nil, err
+		return err
 	}
 	if t.storage >= 0 {
 		var err error
 		if t.region, err = h.region(t.storage, write); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return t, nil
+	return nil
 }
 
-// take copies message i of a lane and holds what it names. ok is false when the
-// slot no longer holds it. An error means that the message is malformed or names
-// what this process cannot have: it is then as good as lost.
-func (c *Client) take(ctx context.Context, l shm.Lane, i uint64) (m *Message, ok bool, err error) {
-	m = &Message{Sequence: i}
+// take copies message i of a lane into m, a fresh one, and holds what it names.
+// ok is false when the slot no longer holds it. An error means that the message
+// is malformed or names what this process cannot have: it is then as good as
+// lost. In both cases m is of no more use.
+func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok bool, err error) {
 	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-read
 	if !ok {
-		return nil, false, nil
+		return false, nil
 	}
-	m.Stamp, m.flags = head.Stamp, head.Flags
+	m.Sequence, m.Stamp, m.flags = i, head.Stamp, head.Flags
 	refs := head.ParseRefs(m.refsRoom[:0], words)
 	attached, err := c.holdAll(ctx, refs, m.attached[:0])
 	if err == nil && head.Flags&protocol.SlotSpilled != 0 {
@@ -162,7 +177,7 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64) (m *Message, ok
 		}
 	}
 	if err != nil {
-		return nil, l.Has(i), err
+		return l.Has(i), err
 	}
 	// SYNC slot-seq: the second look, after the rows were raised. If the slot
 	// still names the message, its writer counts every ref, so none can have
@@ -170,7 +185,7 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64) (m *Message, ok
 	shm.FenceAcquire()
 	if !l.Has(i) { // MODEL lanes:take-recheck
 		c.dropAll(refs)
-		return nil, false, nil
+		return false, nil
 	}
 	h := &m.oneHold
 	h.c = c
@@ -181,11 +196,11 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64) (m *Message, ok
 		s, err := attached[k].locate(ref)
 		if err != nil {
 			c.dropAll(refs)
-			return nil, true, err
+			return true, err
 		}
 		h.storages = append(h.storages, s)
 	}
-	return m, true, nil
+	return true, nil
 }
 
 func (c *Client) dropAll(refs []protocol.Ref) {

@@ -115,6 +115,7 @@ func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error
 		if err != nil {
 			return nil, err
 		}
+		a.owner.entries.Prefetch(ref.Index) // the owner has written it lately, and locate reads it
 		if err := c.pages.row.Take(ref.Index); err != nil {
 			return nil, err
 		}

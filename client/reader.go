@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -35,6 +34,7 @@ type Reader struct {
 	cursors []*cursor
 	view    *peersView
 	spin    spinner
+	spare   *Message // for the next one: made while there is nothing to take
 	start   Start
 	lost    uint64
 	closed  bool
@@ -260,6 +260,9 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 			if ended {
 				return nil, errClosed(r.t.title())
 			}
+			if r.spare == nil {
+				r.spare = new(Message)
+			}
 			return nil, nil
 		}
 		// Neither message nor error: somebody was faster. Look again.
@@ -332,8 +335,11 @@ func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
 // takeFrom takes message i and, in a group, claims it. Neither message nor error
 // means that somebody was faster: look again.
 func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Message, error) {
-	c := r.t.c
-	m, ok, err := c.take(ctx, k.lane, i) // MODEL group:take-first
+	m := r.spare
+	if r.spare = nil; m == nil {
+		m = new(Message)
+	}
+	ok, err := r.t.c.take(ctx, k.lane, i, m) // MODEL group:take-first
 	if err != nil && (isLost(err) || ctx.Err() != nil) {
 		return nil, err
 	}
@@ -361,7 +367,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	}
 	m.Sender, m.Lost = k.Sender, k.lost
 	k.lost = 0
-	r.spin.arrived(sys.Monotonic())
+	r.spin.arrived(m.Stamp)
 	return m, nil
 }
 

@@ -23,6 +23,9 @@ type Entry struct {
 	MadeAt        uint64 // ns, CLOCK_MONOTONIC
 }
 
+// Prefetch starts to fetch an entry that is about to be loaded.
+func (e Entries) Prefetch(index uint32) { e.r.Prefetch(uint64(index) * protocol.EntrySize) }
+
 // Load copies an entry.
 func (e Entries) Load(index uint32) Entry {
 	at := uint64(index) * protocol.EntrySize

@@ -9,3 +9,9 @@ func fence()
 // fence of its own; it is needed where a store must be seen before a later
 // load is made and neither is a read-modify-write.
 func Fence() { fence() }
+
+//go:noescape
+func prefetch(p *uint64)
+
+//go:noescape
+func prefetchWrite(p *uint64)

@@ -11,3 +11,17 @@ TEXT ·fence(SB), NOSPLIT, $8-0
 	LOCK
 	ADDQ $0, 0(SP)
 	RET
+
+// func prefetch(p *uint64)
+TEXT ·prefetch(SB), NOSPLIT, $0-8
+	MOVQ p+0(FP), AX
+	PREFETCHT0 (AX)
+	RET
+
+// func prefetchWrite(p *uint64)
+TEXT ·prefetchWrite(SB), NOSPLIT, $0-8
+	MOVQ p+0(FP), AX
+	// PREFETCHW (AX), which the assembler does not know. Processors without it
+	// take it for a NOP.
+	BYTE $0x0F; BYTE $0x0D; BYTE $0x08
+	RET

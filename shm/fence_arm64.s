@@ -19,3 +19,15 @@ TEXT ·fenceLoad(SB), NOSPLIT, $0-0
 TEXT ·fenceStore(SB), NOSPLIT, $0-0
 	DMB $0xa // inner shareable, earlier stores before later stores
 	RET
+
+// func prefetch(p *uint64)
+TEXT ·prefetch(SB), NOSPLIT, $0-8
+	MOVD p+0(FP), R0
+	PRFM (R0), PLDL1KEEP
+	RET
+
+// func prefetchWrite(p *uint64)
+TEXT ·prefetchWrite(SB), NOSPLIT, $0-8
+	MOVD p+0(FP), R0
+	PRFM (R0), PSTL1KEEP
+	RET

@@ -49,16 +49,15 @@ func outside(off, n, size uint64) {
 	panic(fmt.Sprintf("baton: %d bytes at %d are outside or misaligned in a shared region of %d", n, off, size))
 }
 
-//go:noinline
-func outsideWord() {
-	panic("baton: a word outside of a shared region, or misaligned in it")
-}
+// outsideWord is thrown as it is: a call here would keep Word, and with it every
+// atomic, from being inlined.
+const outsideWord = "baton: a word outside of a shared region, or misaligned in it"
 
 // Word returns the address of the 64-bit word at off, for a ledger word that C
 // code counts down. Sound while the mapping lives.
 func (r Region) Word(off uint64) *uint64 {
 	if off&7 != 0 || off>>3 >= r.size>>3 { // so written that it is inlined and cannot overflow
-		outsideWord()
+		panic(outsideWord)
 	}
 	// Sound: inside the mapping and 8-aligned (misaligned 64-bit atomics pass
 	// unnoticed on amd64 and fault on arm64).
@@ -68,7 +67,7 @@ func (r Region) Word(off uint64) *uint64 {
 // Word32 returns the address of the 32-bit word at off, for a futex.
 func (r Region) Word32(off uint64) *uint32 {
 	if off&3 != 0 || off>>2 >= r.size>>2 {
-		outsideWord()
+		panic(outsideWord)
 	}
 	// Sound: inside the mapping and 4-aligned.
 	return (*uint32)(unsafe.Add(r.base, off))
@@ -93,6 +92,13 @@ func (r Region) Or64(off, bits uint64) { atomic.OrUint64(r.Word(off), bits) }
 
 // And64 keeps only the bits given.
 func (r Region) And64(off, bits uint64) { atomic.AndUint64(r.Word(off), bits) }
+
+// Prefetch starts to fetch the line of the word at off, so that the fetch runs
+// beside those that follow. It changes nothing that anybody can see.
+func (r Region) Prefetch(off uint64) { prefetch(r.Word(off)) }
+
+// PrefetchWrite does the same for a line that is about to be written.
+func (r Region) PrefetchWrite(off uint64) { prefetchWrite(r.Word(off)) }
 
 // Load32 loads a 32-bit word.
 func (r Region) Load32(off uint64) uint32 { return atomic.LoadUint32(r.Word32(off)) }

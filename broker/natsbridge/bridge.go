@@ -81,7 +81,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		return nil, errors.Join(err, b.release(context.WithoutCancel(ctx)))
 	}
 	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
-		since: time.Now(), onUp: func() { b.names.look("") }}
+		since: time.Now(), onUp: func() { b.names.look("") }, onDown: func() { b.names.interrupt() }}
 	b.outbox = newOutbox(cfg.QueueBytes)
 	b.names = newNames(cfg, b.link, b.change.send)
 	go func() {
@@ -93,8 +93,10 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		wait, cancel := context.WithTimeout(ctx, startTimeout)
 		defer cancel()
 		if err := b.Wait(wait, func(s Status) bool { return s.Connected }); err != nil {
-			return nil, errors.Join(protocol.Errorf(protocol.CodeInternal, "see the log",
-				"%v: %w", err, ErrServer), b.Close(context.WithoutCancel(ctx)))
+			if ctx.Err() == nil {
+				err = protocol.Errorf(protocol.CodeInternal, "see the log", "%v: %w", err, ErrServer)
+			}
+			return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 		}
 	}
 	if err := info.write(cfg.RuntimeDir); err != nil {

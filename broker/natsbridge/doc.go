@@ -48,15 +48,16 @@
 //
 // All methods may be called from any goroutine. Publish, Interest, SetName and
 // DeleteName never wait for the network. The bridge's own connection subscribes to
-// its inbox and to JetStream's advisories only, so it never counts as interest.
+// its inbox and to JetStream's advisories only, so it never counts as interest. No
+// lock of the package is held while another is taken, nor over the network.
 //
 // # Hostile peers
 //
 // Who holds the seed or the operator's rights may publish and subscribe to
 // anything; of what arrives, the bridge reads acknowledgements and the headers of
 // its own buckets, and nothing else. A subscriber that does not read is
-// disconnected by the server; until then it may slow the publishing goroutine,
-// which drops when its queue is full. Subjects and keys are checked here again, so
+// disconnected by the server; until then it may hold 64 MiB of this process and slow
+// the publishing goroutine, which drops when its queue is full. Subjects and keys are checked here again, so
 // that no wildcard and no empty token can reach the wire.
 //
 // # Death

@@ -293,6 +293,21 @@ func TestCloseThatMayNotWaitSaysSoAndStillEnds(t *testing.T) {
 	}, patience, patience/1000)
 }
 
+func TestStartThatMayNotWaitLeavesNothing(t *testing.T) {
+	dir := runtimeDir(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 20 { // it may be ready before it looks
+		b, err := natsbridge.Start(ctx, natsbridge.Config{RuntimeDir: dir})
+		if err != nil {
+			require.ErrorIs(t, err, context.Canceled)
+			continue
+		}
+		require.NoError(t, b.Close(deadline(t)))
+	}
+	start(t, natsbridge.Config{RuntimeDir: dir})
+}
+
 func TestPublishRefusesSubjectsThatAreNotTokens(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})

@@ -2,6 +2,7 @@ package natsbridge_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -313,54 +314,70 @@ func TestUnreachableServerStopsNothing(t *testing.T) {
 	require.NoError(t, b.Close(deadline(t)), "nothing could be sent, and that is no failure")
 }
 
-// Close must not wait for a server that accepts and then says nothing.
-func TestCloseWhileServerIsSilent(t *testing.T) {
+// fakeServer accepts connections and leaves each to serve, in a goroutine of its own
+// that ends with the test.
+func fakeServer(t *testing.T, serve func(n int, c net.Conn, stop <-chan struct{})) (url string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
-	accepted := make(chan net.Conn, 16)
-	go func() {
-		for {
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		close(stop)
+		l.Close()
+		all.Wait()
+	})
+	all.Go(func() {
+		for n := 0; ; n++ {
 			c, err := l.Accept()
 			if err != nil {
-				close(accepted)
 				return
 			}
-			accepted <- c
+			all.Go(func() {
+				defer c.Close()
+				serve(n, c, stop)
+			})
 		}
-	}()
-	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{"nats://" + l.Addr().String()}}})
-	c := <-accepted
+	})
+	return "nats://" + l.Addr().String()
+}
+
+// greet makes a client believe that it is connected.
+func greet(c net.Conn) {
+	fmt.Fprintf(c, "INFO {\"server_id\":\"x\",\"max_payload\":1048576,\"headers\":true,\"proto\":1}\r\n")
+	var got []byte
+	buf := make([]byte, 4096)
+	for !bytes.Contains(got, []byte("PING\r\n")) {
+		n, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		got = append(got, buf[:n]...)
+	}
+	fmt.Fprintf(c, "PONG\r\n")
+}
+
+// Close must not wait for a server that accepts and then says nothing.
+func TestCloseWhileServerIsSilent(t *testing.T) {
+	accepted := make(chan struct{}, 1)
+	url := fakeServer(t, func(n int, _ net.Conn, stop <-chan struct{}) {
+		if n == 0 {
+			accepted <- struct{}{}
+		}
+		<-stop
+	})
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{url}}})
+	<-accepted
 	require.NoError(t, b.Close(deadline(t)))
-	c.Close()
 }
 
 // A server that no longer reads fills the queue; then Publish refuses at once.
 func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		fmt.Fprintf(c, "INFO {\"server_id\":\"x\",\"max_payload\":1048576,\"headers\":true,\"proto\":1}\r\n")
-		buf := make([]byte, 4096)
-		for read := 0; read == 0 || !bytes.Contains(buf[:read], []byte("PING")); {
-			n, err := c.Read(buf[read:])
-			if err != nil {
-				return
-			}
-			read += n
-		}
-		fmt.Fprintf(c, "PONG\r\n")
+	url := fakeServer(t, func(_ int, c net.Conn, stop <-chan struct{}) {
+		greet(c)
 		<-stop
-	}()
-	b := start(t, natsbridge.Config{QueueBytes: 1 << 20, Join: &natsbridge.JoinConfig{URLs: []string{"nats://" + l.Addr().String()}}})
+	})
+	b := start(t, natsbridge.Config{QueueBytes: 1 << 20, Join: &natsbridge.JoinConfig{URLs: []string{url}}})
 	wait(t, b, connected)
 	data := make([]byte, 64<<10)
 	refused := false
@@ -369,6 +386,37 @@ func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
 	}
 	require.True(t, refused)
 	require.NotZero(t, b.Status().Dropped)
+	ctx, cancel := context.WithCancel(deadline(t))
+	cancel()
+	require.ErrorIs(t, b.Flush(ctx), context.Canceled)
+}
+
+// At some errors of the server nats.go gives the connection up for good.
+func TestConnectionGivenUpIsMadeAnew(t *testing.T) {
+	url := fakeServer(t, func(n int, c net.Conn, stop <-chan struct{}) {
+		greet(c)
+		if n == 0 {
+			fmt.Fprintf(c, "-ERR 'Something Unheard Of'\r\n")
+		}
+		<-stop
+	})
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{url}}})
+	s := wait(t, b, func(s natsbridge.Status) bool { return s.Reconnects == 1 })
+	require.True(t, s.Connected)
+	require.Contains(t, s.LastError, "Something Unheard Of")
+	require.True(t, b.Publish("a", nil))
+}
+
+// What a server sends that is no NATS at all ends in an error, not in a crash.
+func TestServerThatTalksNonsense(t *testing.T) {
+	for _, nonsense := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "INFO {\r\n", "INFO {\"max_payload\":-1}\r\nPONG\r\nMSG x\r\n",
+		"\x00\x01\x02\r\n", string(make([]byte, 1<<16))} {
+		url := fakeServer(t, func(_ int, c net.Conn, _ <-chan struct{}) { fmt.Fprint(c, nonsense) })
+		b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{url}}})
+		wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
+		require.False(t, b.Publish("a", []byte("x")))
+		require.NoError(t, b.Close(deadline(t)))
+	}
 }
 
 // lockedBuffer is a log that several goroutines write.

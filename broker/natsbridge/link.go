@@ -28,6 +28,7 @@ type link struct {
 	target  string       // addresses without secrets
 	log     *slog.Logger
 	onUp    func() // after each connect
+	onDown  func() // after each loss
 	changed func()
 
 	connected  atomic.Bool
@@ -98,12 +99,17 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.RetryOnFailedConnect = true
 	o.IgnoreAuthErrorAbort = true // credentials are changed under us, some day
 	o.ReconnectBufSize = -1       // nothing old is sent after a reconnect
-	o.CustomDialer = &dialer{ctx: ctx, failed: l.note}
+	note := func(err error) {
+		if ctx.Err() == nil { // else it is our doing
+			l.note(err)
+		}
+	}
+	o.CustomDialer = &dialer{ctx: ctx, failed: note}
 	o.SkipHostLookup = true // the dialer does that, and can be stopped
 	o.CustomReconnectDelayCB = func(attempts int) time.Duration {
 		// The handlers tell of failed dials only, this error of refused greetings.
 		if nc := l.nc.Load(); nc != nil {
-			l.note(nc.LastError())
+			note(nc.LastError())
 		}
 		return delay(attempts)
 	}
@@ -115,13 +121,13 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 		}
 		l.down(err)
 	}
-	o.ReconnectErrCB = func(_ *nats.Conn, err error) { l.note(err) }
+	o.ReconnectErrCB = func(_ *nats.Conn, err error) { note(err) }
 	o.ClosedCB = func(*nats.Conn) { close(closed) }
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(strings.ToLower(err.Error()), strings.ToLower(advisories)) {
 			return // only wanted, see names
 		}
-		l.note(err)
+		note(err)
 	}
 	return o.Connect()
 }
@@ -154,6 +160,7 @@ func (l *link) down(err error) {
 			l.loggedText = err.Error()
 		}
 		l.mu.Unlock()
+		l.onDown()
 		if err != nil {
 			l.log.Warn("NATS connection lost, connecting again", "url", l.target, "error", err)
 		}

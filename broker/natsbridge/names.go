@@ -42,6 +42,7 @@ type names struct {
 	mu       sync.Mutex
 	started  bool
 	closed   bool
+	cutShort context.CancelFunc // ends the pass under way, if there is one
 	spaces   map[string]*space
 	err      string // of the last attempt, empty when it went well
 	rejected uint64
@@ -55,6 +56,7 @@ type names struct {
 type space struct {
 	ns      string
 	keys    map[string]*key
+	live    int                 // of keys, those not deleted
 	dirty   map[string]struct{} // keys whose bucket entry differs or may differ
 	asked   uint64              // grows when the bucket may have changed under us
 	looked  uint64              // asked as of the last look at the bucket
@@ -120,7 +122,10 @@ func (n *names) set(ns, name string, revision uint64, value []byte) error {
 	if k == nil {
 		k = &key{}
 		s.keys[name] = k
-	} else if !k.deleted && revision < k.revision {
+		s.live++
+	} else if k.deleted {
+		s.live++
+	} else if revision < k.revision {
 		return nil
 	}
 	k.value, k.revision, k.deleted = value, revision, false
@@ -149,8 +154,9 @@ func (n *names) remove(ns, name string) error {
 	return nil
 }
 
-// removeLocked wants a key gone.
+// removeLocked wants a key gone that was wanted.
 func (s *space) removeLocked(name string, k *key) {
+	s.live--
 	k.value, k.deleted = nil, true
 	k.change++
 	s.dirty[name] = struct{}{}
@@ -177,6 +183,15 @@ func (n *names) look(stream string) {
 	n.kick()
 }
 
+// interrupt ends the pass under way: what it waits for was lost with the connection.
+func (n *names) interrupt() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cutShort != nil {
+		n.cutShort()
+	}
+}
+
 // run brings the buckets to the wanted state until the bridge closes.
 func (n *names) run() {
 	defer close(n.ended)
@@ -190,11 +205,16 @@ func (n *names) run() {
 		case <-retry:
 		}
 		retry = nil
-		more, err := n.pass(n.ctx)
+		ctx, cancel := context.WithCancel(n.ctx)
+		n.mu.Lock()
+		n.cutShort = cancel
+		n.mu.Unlock()
+		more, err := n.pass(ctx)
+		cancel()
 		switch {
 		case n.ctx.Err() != nil:
 			return
-		case errors.Is(err, ErrDisconnected):
+		case errors.Is(err, ErrDisconnected), errors.Is(err, context.Canceled):
 			// The link looks again when it is up.
 		case err != nil:
 			failures++
@@ -282,7 +302,7 @@ func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 // failed records what an attempt came to, and logs news.
 func (n *names) failed(err error) error {
 	if errors.Is(err, context.Canceled) {
-		return err // by Close
+		return err // by Close, or with the connection
 	}
 	text := ""
 	if err != nil {

@@ -81,11 +81,7 @@ func (n *names) status(connected bool) NamesStatus {
 	out := NamesStatus{State: NamesUnused, Buckets: len(n.spaces), Rejected: n.rejected, Error: n.err}
 	behind := false
 	for _, s := range n.spaces {
-		for _, k := range s.keys {
-			if !k.deleted {
-				out.Names++
-			}
-		}
+		out.Names += s.live
 		out.Pending += len(s.dirty)
 		behind = behind || s.behind()
 	}

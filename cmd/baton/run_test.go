@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +18,13 @@ func (p *place) runs() []string {
 	found, err := filepath.Glob(p.file("baton/run-*"))
 	require.NoError(p.t, err)
 	return found
+}
+
+// fifo makes a pipe in the file system: opening it waits for the other end.
+func (p *place) fifo(name string) string {
+	p.t.Helper()
+	require.NoError(p.t, exec.Command("mkfifo", p.file(name)).Run())
+	return p.file(name)
 }
 
 func TestRunGivesItsCommandABrokerForItsLife(t *testing.T) {
@@ -65,8 +73,7 @@ func TestRunPassesArgumentsAndStreamsOn(t *testing.T) {
 
 func TestRunPassesSignalsOn(t *testing.T) {
 	p := newPlace(t)
-	ready := p.file("ready")
-	require.NoError(t, syscall.Mkfifo(ready, 0o600))
+	ready := p.fifo("ready")
 	run := p.start(p.command("run", "--no-nats", "--", "sh", "-c",
 		`trap 'echo term; exit 3' TERM; trap 'echo hup' HUP; echo > ready; while :; do read line < ready; done`))
 	wait := func() {
@@ -101,8 +108,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 
 func TestRunRemovesWhatAKilledOneHasLeft(t *testing.T) {
 	p := newPlace(t)
-	ready := p.file("ready")
-	require.NoError(t, syscall.Mkfifo(ready, 0o600))
+	ready := p.fifo("ready")
 	killed := p.start(p.command("run", "--no-nats", "--", "sh", "-c", `echo $$ > ready; exec cat ready`))
 	pid, err := os.ReadFile(ready)
 	require.NoError(t, err)

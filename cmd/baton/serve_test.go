@@ -50,23 +50,9 @@ func TestServeLeavesOnlyItsLockBehind(t *testing.T) {
 	assert.Equal(t, "broker.lock", entries[0].Name())
 }
 
-// deaf connects and asks without ever reading an answer, until no more fits into
-// the socket: such a client keeps a broker from ending at once.
-func deaf(t *testing.T, socket string) {
-	t.Helper()
-	c, err := net.Dial("unix", socket)
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	body := []byte(`{"id":1,"op":"hello","protocol":1,"layout":1,"client":{"name":"deaf","language":"c","version":"1"},"pid":` + fmt.Sprint(os.Getpid()) + `}`)
-	frame := append([]byte{byte(len(body)), byte(len(body) >> 8), 0, 0, 0, 0, 0, 0}, body...)
-	_, err = c.Write(frame)
-	require.NoError(t, err)
-}
-
 func TestServeEndsAtOnceAtASecondSignal(t *testing.T) {
 	p := newPlace(t)
 	broker := p.serveNATS("--drain-timeout", "1h")
-	deaf(t, p.socket())
 	// Both signals are there when the process goes on, so that the second comes
 	// while the first is dealt with.
 	broker.signal(syscall.SIGSTOP)

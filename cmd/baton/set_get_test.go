@@ -114,9 +114,11 @@ func TestSetStartsTheUsersBrokerAndGetUsesIt(t *testing.T) {
 	var s struct{ PID int }
 	p.json(&s, "status")
 	require.NotZero(t, s.PID)
+	broker, err := os.FindProcess(s.PID)
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		syscall.Kill(s.PID, syscall.SIGTERM)
-		p.until("the broker has ended", func() bool { return syscall.Kill(s.PID, 0) == syscall.ESRCH })
+		broker.Signal(syscall.SIGTERM)
+		p.until("the broker has ended", func() bool { return broker.Signal(syscall.Signal(0)) != nil })
 	})
 	p.must("get", "x", "-o", "o.npy")
 	want, _ := os.ReadFile(file)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -81,6 +82,9 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 	}
 	for n := 0; f.count == 0 || n < f.count; n++ {
 		m, err := receive(ctx, r, f.timeout)
+		if errors.Is(err, protocol.ErrClosed) {
+			return nil // closed for everybody, and all of it was printed
+		}
 		if err != nil {
 			return err
 		}
@@ -101,6 +105,10 @@ func openExisting(ctx context.Context, c *client.Client, name string, timeout ti
 	deadline := time.Now().Add(timeout)
 	for {
 		t, err := c.Topic(ctx, name, client.MustExist())
+		if errors.Is(err, protocol.ErrConflict) { // no option was given, so it is the kind
+			return nil, &usage{cause: fmt.Errorf("%s is a queue: its items go to one taker each", name),
+				remedy: "look at it with baton show " + name}
+		}
 		if err == nil || statusOf(err) != exitNotFound || !time.Now().Before(deadline) {
 			return t, err
 		}

@@ -3,6 +3,7 @@ package demo
 import (
 	"io"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/termplot"
@@ -55,7 +56,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.Seed = DefaultSeed
 	}
 	if o.BrokerMemory == "" {
-		o.BrokerMemory = "256M"
+		// A session asks for 4 MiB at a time; nothing is used but what is asked for.
+		o.BrokerMemory = strconv.Itoa(max(256, 8*(o.Workers+4))) + "M"
 	}
 	if o.Binary == "" {
 		self, err := os.Executable()

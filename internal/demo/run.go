@@ -117,6 +117,7 @@ func (r *run) train(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+	r.bar.Set(r.barLength())
 	return nil
 }
 

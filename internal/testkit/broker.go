@@ -259,9 +259,7 @@ func (b *Broker) cleanUp() {
 	if err := os.RemoveAll(b.Dir); err != nil {
 		b.t.Errorf("remove the runtime directory: %v", err)
 	}
-	if !b.t.Failed() {
-		checkLeaks(b.t, b.Dir, b.clients)
-	}
+	checkLeaks(b.t, b.Dir, b.clients)
 }
 
 // staying are the files that a broker may leave in its runtime directory.
@@ -276,5 +274,12 @@ func (b *Broker) checkFiles() {
 		if !staying[e.Name()] {
 			b.t.Errorf("the broker left %s in its runtime directory", e.Name())
 		}
+	}
+}
+
+// AsUser makes a child run as another user. The tests must be root's.
+func AsUser(uid uint32) StartOption {
+	return func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
 }

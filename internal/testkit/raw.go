@@ -179,3 +179,24 @@ func List[Row any](t testing.TB, b *Broker, what string) []Row {
 		ask.Cursor = page.Cursor
 	}
 }
+
+// ParkedWord returns a look at a session's word that is odd while it sleeps.
+func ParkedWord(t testing.TB, b *Broker, serial uint64) func() uint64 {
+	t.Helper()
+	page := b.Raw().Broker
+	for slot := uint32(0); slot < protocol.MaxSessions; slot++ {
+		if page.Load64(protocol.BrokerSessions+uint64(slot)*protocol.SessionRecordSize+protocol.SessionSerial) != serial {
+			continue
+		}
+		fds, err := b.Raw().Call(protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}, nil)
+		if err == nil && len(fds) == 2 {
+			var file shm.Region
+			if file, err = b.Raw().Map(fds[0], protocol.SessionBytes, false); err == nil {
+				return func() uint64 { return file.Load64(protocol.SessionParked) }
+			}
+		}
+		t.Fatalf("look at session %d: %d descriptors, %v", serial, len(fds), err)
+	}
+	t.Fatalf("no session %d", serial)
+	return nil
+}

@@ -21,8 +21,8 @@ use crate::wire::{Control, Event, Frames, Incoming, Reply};
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Forget segments.
-    Trim(Vec<u64>),
+    /// Forget segments, and use the places of lanes anew.
+    Trim(TrimEvent),
     /// Recycle and give back.
     Collect,
     /// Map a session's pages.
@@ -156,7 +156,7 @@ impl Background {
         match e.name.as_str() {
             "trim" => {
                 if let Ok(t) = serde_json::from_slice::<TrimEvent>(&e.json) {
-                    self.jobs().push_back(Job::Trim(t.segments.iter().map(|s| s.serial).collect()));
+                    self.jobs().push_back(Job::Trim(t));
                 }
             }
             "collect" => self.jobs().push_back(Job::Collect),
@@ -169,7 +169,10 @@ impl Background {
             let Some(job) = self.jobs().pop_front() else { return };
             let Some(inner) = inner.upgrade() else { return };
             match job {
-                Job::Trim(gone) => inner.trim(&gone),
+                Job::Trim(t) => {
+                    inner.trim(&t.segments.iter().map(|s| s.serial).collect::<Vec<_>>());
+                    inner.reuse_lanes(&t.lanes);
+                }
                 Job::Collect => drop(inner.collect()),
                 Job::Peer(slot, serial) => drop(inner.peer(slot, serial)),
                 Job::Leave(left) => left.finish(&inner),

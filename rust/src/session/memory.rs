@@ -92,6 +92,12 @@ impl Inner {
         self.segments().retain(|serial, _| !gone.contains(serial));
     }
 
+    /// Uses the places of lanes anew that were left and have been read to their end.
+    pub(crate) fn reuse_lanes(&self, offsets: &[u64]) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(|p| p.into_inner());
+        offsets.iter().for_each(|at| lanes.reuse(&self.pages.session_fd, *at));
+    }
+
     /// Reserves the entries of new chunks and attaches this session to them; the broker has set its
     /// bit already.
     fn prepare(&self, segment: &Arc<Segment>, chunks: &[ChunkGrant]) -> Result<Vec<(u32, u64)>> {
@@ -167,11 +173,12 @@ impl Source for Inner {
 pub(crate) struct LaneSpace {
     next: u64,
     free: HashMap<u64, Vec<u64>>, // by length
+    left: HashMap<u64, u64>,      // by offset: lengths of lanes that the broker keeps for their readers
 }
 
 impl LaneSpace {
     pub(crate) fn new() -> LaneSpace {
-        LaneSpace { next: session_file::LANES, free: HashMap::new() }
+        LaneSpace { next: session_file::LANES, free: HashMap::new(), left: HashMap::new() }
     }
 
     /// Reserves a range of whole pages that read zero.
@@ -189,6 +196,18 @@ impl LaneSpace {
         };
         sys::reserve(fd, at, bytes).inspect_err(|_| self.free.entry(bytes).or_default().push(at))?;
         Ok(at)
+    }
+
+    /// Notes a range whose lane was left: it is the broker's until an event gives it back.
+    pub(crate) fn leave(&mut self, at: u64, bytes: u64) {
+        self.left.insert(at, bytes);
+    }
+
+    /// Takes back a range that was left, now that its messages have been read to their end.
+    fn reuse(&mut self, fd: &OwnedFd, at: u64) {
+        if let Some(bytes) = self.left.remove(&at) {
+            self.give(fd, at, bytes);
+        }
     }
 
     /// Takes a range back: its pages are released and read zero again.

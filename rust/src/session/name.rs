@@ -86,7 +86,7 @@ impl Session {
 
 impl Watch {
     /// The newest revision not seen yet, waiting for one: for ever without a timeout, not at all with
-    /// zero. Errors: `Timeout`, `Closed` when the name was deleted.
+    /// zero. A name that was deleted may be set again: the watch waits for that. Error: `Timeout`.
     pub fn next(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
         let until = timeout.into().map(|t| Instant::now() + t);
         bundle_of(&self.reader.receive(until, Code::Timeout, "no revision")?)

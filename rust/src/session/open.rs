@@ -71,7 +71,7 @@ impl Tensor {
 }
 
 impl Session {
-    /// Ends a handle's lease before its time.
+    /// Ends a handle's lease before its time; only the session that made it may (`PermissionDenied`).
     pub fn release_handle(&self, h: &Handle) -> Result<()> {
         match h.lease {
             Some(lease) => self.inner.call::<_, Ignored>("lease.release", &LeaseRef { lease }).map(|_| ()),

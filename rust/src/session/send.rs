@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use super::inner::{Inner, Spinner};
 use super::payload::{Outgoing, Payload};
-use super::topic::{TopicState, View};
+use super::topic::{LeftLane, TopicState, View};
 use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
-use crate::wire::ops::{TopicWrite, TopicWriteReply};
+use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
 
 /// The writing side of a topic in this process; its threads take turns.
 #[derive(Debug, Default)]
@@ -24,6 +24,7 @@ pub(crate) struct Writer {
 struct OwnLane {
     lane: Lane,
     number: u32,
+    offset: u64,
     head: u64,
     /// The oldest message that is not withdrawn.
     tail: u64,
@@ -32,9 +33,11 @@ struct OwnLane {
 }
 
 impl Writer {
-    /// Gives up writing: what the messages count, if there was a lane.
-    pub(crate) fn leave(&mut self) -> Option<Vec<(u32, bool)>> {
-        self.own.take().map(|own| own.kept.into_iter().flatten().collect())
+    /// Gives up writing: the lane, if there was one.
+    pub(crate) fn leave(&mut self, info: &TopicInfo) -> Option<LeftLane> {
+        let own = self.own.take()?;
+        let bytes = lane_bytes(info.slots, info.stride);
+        Some(LeftLane { offset: own.offset, bytes, kept: own.kept.into_iter().flatten().collect() })
     }
 }
 
@@ -126,7 +129,7 @@ impl TopicState {
         let (lane, ok) = joined.inspect_err(|_| space().give(&inner.pages.session_fd, offset, bytes))?;
         self.adopt_locked(&ok.peers, None)?;
         let kept = vec![Vec::new(); info.slots as usize];
-        Ok(OwnLane { lane, number: ok.lane, head: 0, tail: 1, kept })
+        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept })
     }
 
     /// Gives back messages that a queue is finished with; a sender at work does it itself.

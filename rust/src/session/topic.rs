@@ -60,20 +60,31 @@ pub(crate) struct GroupView {
 #[derive(Debug)]
 pub(crate) struct Left {
     topic: TopicRef,
-    /// What its messages count, as (index, own), once it wrote.
-    kept: Option<Vec<(u32, bool)>>,
+    /// The lane, once it wrote.
+    lane: Option<LeftLane>,
+}
+
+/// A lane that is not written any more.
+#[derive(Debug)]
+pub(crate) struct LeftLane {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// What its messages count, as (index, own).
+    pub(crate) kept: Vec<(u32, bool)>,
 }
 
 impl Left {
     /// Hands the lane to the broker, which keeps what was sent for those who have not seen it; only
     /// when it has counted for the messages are they counted down here.
     pub(crate) fn finish(self, inner: &Inner) {
-        if let Some(kept) = self.kept {
+        if let Some(lane) = self.lane {
             let leave = TopicLeave { topic: self.topic, role: "write", reader: None };
+            // Before the request: the event that gives it back may come at once.
+            inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
             if inner.call::<_, Ignored>("topic.leave", &leave).is_err() {
                 return; // then the end of the session hands it over
             }
-            kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+            lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
         }
         inner.tell("topic.leave", &TopicLeave { topic: self.topic, role: "open", reader: None });
     }
@@ -81,9 +92,9 @@ impl Left {
 
 impl Drop for TopicState {
     fn drop(&mut self) {
-        let kept = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave();
+        let lane = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave(&self.info);
         self.inner.topics.lock().unwrap_or_else(|p| p.into_inner()).retain(|_, t| t.strong_count() > 0);
-        self.inner.background.post(super::background::Job::Leave(Left { topic: self.reference(), kept }));
+        self.inner.background.post(super::background::Job::Leave(Left { topic: self.reference(), lane }));
     }
 }
 

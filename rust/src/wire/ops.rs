@@ -142,6 +142,7 @@ pub(crate) struct TopicOpen<'a> {
 #[derive(Deserialize, Debug, Clone)]
 pub(crate) struct TopicInfo {
     pub(crate) topic: u32,
+    #[serde(rename = "topic_id")]
     pub(crate) id: u64,
     #[serde(default)]
     pub(crate) name: String,
@@ -159,6 +160,7 @@ pub(crate) struct TopicInfo {
 #[derive(Serialize, Debug, Clone, Copy)]
 pub(crate) struct TopicRef {
     pub(crate) topic: u32,
+    #[serde(rename = "topic_id")]
     pub(crate) id: u64,
 }
 
@@ -295,14 +297,17 @@ pub(crate) struct LeaseRef {
     pub(crate) lease: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub(crate) struct SegmentRef {
     pub(crate) serial: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub(crate) struct TrimEvent {
+    #[serde(default)]
     pub(crate) segments: Vec<SegmentRef>,
+    #[serde(default)]
+    pub(crate) lanes: Vec<u64>,
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,69 @@
+package natsbridge_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/natsbridge"
+)
+
+func benchBridge(b *testing.B, subscriptions int) *natsbridge.Bridge {
+	dir := filepath.Join(b.TempDir(), "run")
+	bridge, err := natsbridge.Start(b.Context(), natsbridge.Config{RuntimeDir: dir})
+	require.NoError(b, err)
+	b.Cleanup(func() { bridge.Close(context.Background()) })
+	info, err := natsbridge.ReadInfo(dir)
+	require.NoError(b, err)
+	nc, err := info.Connect()
+	require.NoError(b, err)
+	b.Cleanup(nc.Close)
+	for i := range subscriptions {
+		_, err := nc.Subscribe(fmt.Sprintf("baton.default.topic.t%d", i), func(*nats.Msg) {})
+		require.NoError(b, err)
+	}
+	require.NoError(b, nc.Flush())
+	return bridge
+}
+
+// BenchmarkPublish is the caller's cost of one message that nobody gets.
+func BenchmarkPublish(b *testing.B) {
+	bridge := benchBridge(b, 0)
+	data := make([]byte, 300)
+	b.ReportAllocs()
+	refused := 0
+	for b.Loop() {
+		if !bridge.Publish("baton.default.topic.x", data) {
+			refused++
+			time.Sleep(time.Millisecond) // the queue is full
+		}
+	}
+	b.ReportMetric(float64(refused)/float64(b.N), "refused/op")
+}
+
+func BenchmarkInterest(b *testing.B) {
+	for _, n := range []int{0, 1000} {
+		b.Run(fmt.Sprint(n, " subscriptions"), func(b *testing.B) {
+			bridge := benchBridge(b, n)
+			for b.Loop() {
+				bridge.Interest("baton.default.topic.batches")
+			}
+		})
+	}
+}
+
+func BenchmarkInterestVersion(b *testing.B) {
+	for _, n := range []int{0, 1000} {
+		b.Run(fmt.Sprint(n, " subscriptions"), func(b *testing.B) {
+			bridge := benchBridge(b, n)
+			for b.Loop() {
+				bridge.InterestVersion()
+			}
+		})
+	}
+}

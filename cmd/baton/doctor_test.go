@@ -1,0 +1,90 @@
+package main_test
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+type finding struct{ Check, State, Text, Remedy string }
+
+// findings runs doctor, whatever its status.
+func (p *place) findings(args ...string) map[string]finding {
+	p.t.Helper()
+	var rows []finding
+	p.json(&rows, append([]string{"doctor"}, args...)...)
+	found := map[string]finding{}
+	for _, r := range rows {
+		found[r.Check] = r
+	}
+	return found
+}
+
+func TestDoctorLooksAtMachineAndBroker(t *testing.T) {
+	p := newPlace(t)
+	f := p.findings()
+	for _, check := range []string{"kernel", "memory", "container limit", "memfd", "pidfd", "peer pidfd", "open files",
+		"mappings", "huge pages", "/dev/shm", "GPU", "loopback", "settings", "runtime directory", "broker", "NATS"} {
+		assert.Contains(t, []string{"ok", "warn"}, f[check].State, "%s: %v", check, f[check])
+		assert.NotEmpty(t, f[check].Text, check)
+	}
+	assert.Contains(t, f["broker"].Text, "none runs at "+p.socket())
+	assert.NoDirExists(t, p.file("baton"), "looking changes nothing")
+
+	p.serveNATS()
+	f = p.findings()
+	assert.Equal(t, "ok", f["broker"].State)
+	assert.Contains(t, f["broker"].Text, "version 1.2.3-test")
+	assert.Equal(t, "ok", f["NATS"].State)
+	assert.Contains(t, f["NATS"].Text, "answers at nats://127.0.0.1:")
+	text := p.must("doctor")
+	assert.Regexp(t, `(?m)^ok +memfd +memory files can be made`, text)
+	assert.Regexp(t, `\n\d+ ok, \d+ warn, 0 fail\n$`, text)
+}
+
+func TestDoctorWarnsOfABrokerWithoutNATS(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	f := p.findings()["NATS"]
+	assert.Equal(t, "warn", f.State)
+	assert.NotEmpty(t, f.Remedy)
+}
+
+func TestDoctorFailsForWhatDoesNotWork(t *testing.T) {
+	p := newPlace(t)
+	require.NoError(t, os.Mkdir(p.file("baton"), 0o700))
+	require.NoError(t, os.Chmod(p.file("baton"), 0o777))
+	p.setenv("BATON_MEMORY", "lots")
+	r := p.baton("doctor")
+	assert.Equal(t, 1, r.code, r.out)
+	assert.Regexp(t, `(?m)^fail +settings +\$BATON_MEMORY: size "lots" is none.*\n +→ `, r.out)
+	assert.Regexp(t, `(?m)^fail +runtime directory .*`+p.file("baton"), r.out)
+	assert.Contains(t, r.out, "2 fail")
+}
+
+func TestDoctorTriesTheNATSOfTheSettings(t *testing.T) {
+	p := newPlace(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	l.Close() // nobody listens there now
+	p.setenv("BATON_NATS", "nats://me:hush@"+address)
+	f := p.findings()["NATS"]
+	assert.Equal(t, "warn", f.State)
+	assert.Contains(t, f.Text, "nats://"+address)
+	assert.Contains(t, f.Remedy, "start the NATS server")
+	assert.NotContains(t, f.Text, "hush")
+}
+
+func TestDoctorSeesABrokerThatWasKilled(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	require.NoError(t, broker.cmd.Process.Kill())
+	broker.wait()
+	f := p.findings()["broker"]
+	assert.Equal(t, "ok", f.State)
+	assert.Contains(t, f.Text, "left of one that was killed")
+}

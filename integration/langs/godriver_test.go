@@ -1,0 +1,222 @@
+package langs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// order is a command as a driver reads it. Every driver does:
+//
+//	read     make a reader of topic (start "new", "last" or "all"; group)
+//	send     send count values from seed on to topic
+//	receive  receive one; hold keeps it; answers seed, sequence, lost, readonly
+//	put      put count values from seed on into queue
+//	take     take one; write fills its first tensor with the seed
+//	end      close topic or queue for all
+//	set      set name to the value of seed; answers revision
+//	get      get name, whose value is of seed
+//	delete   delete name
+//	handle   fill a tensor and answer its handle
+//	open     open handle, whose tensor is of seed
+//	release  let go of what is held
+//	forget   drop readers, topics and queues
+//	collect  recycle; answers the bytes given back
+//
+// The value of a seed: "whole" of so many words, "half" (the second half of the
+// same memory), "a/b" of 3 words of seed+1; and the meta {"seed":seed}.
+type order struct {
+	Do, Topic, Queue, Name, Group, Start string
+	Seed, Count                          uint64
+	Words                                int64
+	Depth                                int
+	TimeoutMS                            *int64 `json:"timeout_ms"`
+	Lossless, Redeliver                  bool
+	Hold, Write, Live                    bool
+	Handle                               json.RawMessage
+}
+
+// goDriver is the Go driver's state.
+type goDriver struct {
+	c       *client.Client
+	topics  map[string]*client.Topic
+	queues  map[string]*client.Queue
+	readers map[string]*client.Reader
+	held    []interface{ Release() }
+}
+
+func drive(p *testkit.Child) error {
+	c, err := p.Connect()
+	if err != nil {
+		return err
+	}
+	d := &goDriver{c, map[string]*client.Topic{}, map[string]*client.Queue{}, map[string]*client.Reader{}, nil}
+	for {
+		o := order{Count: 1, Words: 1000}
+		if err := p.Hear(&o); errors.Is(err, io.EOF) {
+			return c.Close()
+		} else if err != nil {
+			return err
+		}
+		patience := 30 * time.Second
+		if o.TimeoutMS != nil {
+			patience = time.Duration(*o.TimeoutMS) * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(p.Context(), patience)
+		a, err := d.carryOut(ctx, &o)
+		cancel()
+		var e *protocol.Error
+		if errors.As(err, &e) {
+			a = map[string]any{"code": e.Code, "message": e.Error()}
+		} else if err != nil {
+			a = map[string]any{"broken": err.Error()}
+		}
+		if a == nil {
+			a = map[string]any{}
+		}
+		if err := p.Say(a); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *goDriver) carryOut(ctx context.Context, o *order) (map[string]any, error) {
+	switch o.Do {
+	case "read":
+		return nil, d.read(ctx, o)
+	case "send":
+		t, err := d.topic(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.sendAll(ctx, o, t.Send)
+	case "receive":
+		m, err := d.readers[o.Topic].Receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return d.message(m, o)
+	case "put":
+		q, err := d.queue(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.sendAll(ctx, o, q.Put)
+	case "take":
+		q, err := d.queue(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		m, err := q.Get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return d.message(m, o)
+	case "end":
+		if o.Queue != "" {
+			q, err := d.queue(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return nil, q.End(ctx)
+		}
+		t, err := d.topic(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return nil, t.End(ctx)
+	case "set", "get", "delete":
+		return d.named(ctx, o)
+	case "handle", "open":
+		return d.handles(ctx, o)
+	case "release":
+		for _, h := range d.held {
+			h.Release()
+		}
+		d.held = nil
+	case "forget":
+		return nil, d.forget()
+	case "collect":
+		return map[string]any{"bytes": d.c.Collect()}, nil
+	default:
+		return nil, fmt.Errorf("unknown: %s", o.Do)
+	}
+	return nil, nil
+}
+
+func (d *goDriver) read(ctx context.Context, o *order) error {
+	t, err := d.topic(ctx, o)
+	if err != nil {
+		return err
+	}
+	opts := []client.ReaderOption{map[string]client.Start{"last": client.StartLast, "all": client.StartAll}[o.Start]}
+	if o.Group != "" {
+		opts = append(opts, client.Group(o.Group))
+	}
+	d.readers[o.Topic], err = t.Reader(ctx, opts...)
+	return err
+}
+
+func (d *goDriver) topic(ctx context.Context, o *order) (_ *client.Topic, err error) {
+	if t := d.topics[o.Topic]; t != nil {
+		return t, nil
+	}
+	var opts []client.TopicOption
+	if o.Depth > 0 {
+		opts = append(opts, client.Depth(o.Depth))
+	}
+	if o.Lossless {
+		opts = append(opts, client.Overwrite(false))
+	}
+	t, err := d.c.Topic(ctx, o.Topic, opts...)
+	if err == nil {
+		d.topics[o.Topic] = t
+	}
+	return t, err
+}
+
+func (d *goDriver) queue(ctx context.Context, o *order) (_ *client.Queue, err error) {
+	if q := d.queues[o.Queue]; q != nil {
+		return q, nil
+	}
+	var opts []client.QueueOption
+	if o.Depth > 0 {
+		opts = append(opts, client.Depth(o.Depth))
+	}
+	if o.Redeliver {
+		opts = append(opts, client.Redeliver(true))
+	}
+	q, err := d.c.Queue(ctx, o.Queue, opts...)
+	if err == nil {
+		d.queues[o.Queue] = q
+	}
+	return q, err
+}
+
+func (d *goDriver) forget() (first error) {
+	note := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	for _, r := range d.readers {
+		note(r.Close())
+	}
+	for _, t := range d.topics {
+		note(t.Close())
+	}
+	for _, q := range d.queues {
+		note(q.Close())
+	}
+	clear(d.readers)
+	clear(d.topics)
+	clear(d.queues)
+	return first
+}

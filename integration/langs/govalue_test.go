@@ -1,0 +1,197 @@
+package langs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// wordAt is the word that stands at place i of a tensor with a seed, in every
+// language.
+func wordAt(seed uint64, i int) uint64 {
+	z := seed*0x9e3779b97f4a7c15 + uint64(i)*0xbf58476d1ce4e5b9
+	z ^= z >> 29
+	return z * 0x94d049bb133111eb
+}
+
+func (d *goDriver) filled(ctx context.Context, seed uint64, words int64) (*client.Tensor, error) {
+	t, err := d.c.Alloc(ctx, dlpack.Uint64, []int64{words})
+	if err != nil {
+		return nil, err
+	}
+	s, err := client.Slice[uint64](t)
+	if err != nil {
+		t.Release()
+		return nil, err
+	}
+	for i := range s {
+		s[i] = wordAt(seed, i)
+	}
+	return t, nil
+}
+
+type hand func(ctx context.Context, v any, opts ...client.SendOption) error
+
+func (d *goDriver) sendAll(ctx context.Context, o *order, to hand) error {
+	for seed := o.Seed; seed < o.Seed+o.Count; seed++ {
+		err := d.value(ctx, seed, o.Words, func(v any) error {
+			return to(ctx, v, client.Meta(map[string]uint64{"seed": seed}))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// value makes the value of a seed and lets it go after its use.
+func (d *goDriver) value(ctx context.Context, seed uint64, words int64, use func(any) error) error {
+	whole, err := d.filled(ctx, seed, words)
+	if err != nil {
+		return err
+	}
+	defer whole.Release()
+	half, err := whole.Slice(0, words/2, words)
+	if err != nil {
+		return err
+	}
+	other, err := d.filled(ctx, seed+1, 3)
+	if err != nil {
+		return err
+	}
+	defer other.Release()
+	return use(map[string]*client.Tensor{"whole": whole, "half": half, "a/b": other})
+}
+
+func verify(t *client.Tensor, seed uint64) error {
+	if t == nil {
+		return fmt.Errorf("a tensor of seed %d is missing", seed)
+	}
+	words, err := client.Slice[uint64](t.AsReadOnly())
+	if err != nil {
+		return err
+	}
+	for i, w := range words {
+		if w != wordAt(seed, i) {
+			return fmt.Errorf("word %d of seed %d", i, seed)
+		}
+	}
+	return nil
+}
+
+// look checks the value of a seed.
+func (d *goDriver) look(b *client.Bundle, seed uint64, write bool) (map[string]any, error) {
+	whole, half := b.Tensor("whole"), b.Tensor("half")
+	if err := verify(whole, seed); err != nil {
+		return nil, err
+	}
+	if err := verify(b.Tensor("a/b"), seed+1); err != nil {
+		return nil, err
+	}
+	words, err := client.Slice[uint64](whole.AsReadOnly())
+	if err != nil {
+		return nil, err
+	}
+	if half == nil || half.Len() != whole.Len()-whole.Len()/2 {
+		return nil, fmt.Errorf("half of seed %d is %v", seed, half)
+	}
+	tail, err := client.Slice[uint64](half.AsReadOnly())
+	if err != nil {
+		return nil, err
+	}
+	if &tail[0] != &words[len(words)/2] {
+		return nil, fmt.Errorf("half of seed %d is not in the memory of the whole", seed)
+	}
+	if write {
+		mine, err := client.Slice[uint64](whole)
+		if err != nil {
+			return nil, err
+		}
+		for i := range mine {
+			mine[i] = seed
+		}
+	}
+	return map[string]any{"readonly": whole.ReadOnly()}, nil
+}
+
+func (d *goDriver) message(m *client.Message, o *order) (map[string]any, error) {
+	if o.Hold {
+		d.held = append(d.held, m)
+	} else {
+		defer m.Release()
+	}
+	var meta struct{ Seed uint64 }
+	if err := m.Meta(&meta); err != nil {
+		return nil, err
+	}
+	b, err := m.Bundle()
+	if err != nil {
+		return nil, err
+	}
+	out, err := d.look(b, meta.Seed, o.Write)
+	if err == nil {
+		out["seed"], out["sequence"], out["lost"] = meta.Seed, m.Sequence, m.Lost
+	}
+	return out, err
+}
+
+func (d *goDriver) named(ctx context.Context, o *order) (map[string]any, error) {
+	switch o.Do {
+	case "delete":
+		return nil, d.c.Delete(ctx, o.Name)
+	case "set":
+		var revision uint64
+		err := d.value(ctx, o.Seed, o.Words, func(v any) (err error) {
+			var opts []client.SetOption
+			if o.Live {
+				opts = append(opts, client.Live())
+			}
+			revision, err = d.c.Set(ctx, o.Name, v, opts...)
+			return err
+		})
+		return map[string]any{"revision": revision}, err
+	}
+	b, err := d.c.Get(ctx, o.Name)
+	if err != nil {
+		return nil, err
+	}
+	if o.Hold {
+		d.held = append(d.held, b)
+	} else {
+		defer b.Release()
+	}
+	out, err := d.look(b, o.Seed, o.Write)
+	if err == nil {
+		out["revision"] = b.Revision
+	}
+	return out, err
+}
+
+func (d *goDriver) handles(ctx context.Context, o *order) (map[string]any, error) {
+	if o.Do == "handle" {
+		t, err := d.filled(ctx, o.Seed, o.Words)
+		if err != nil {
+			return nil, err
+		}
+		defer t.Release()
+		h, err := t.Handle(ctx)
+		return map[string]any{"handle": h}, err
+	}
+	h, err := protocol.ParseHandle(o.Handle)
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.c.Open(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	if o.Hold {
+		d.held = append(d.held, t)
+	} else {
+		defer t.Release()
+	}
+	return map[string]any{"readonly": t.ReadOnly()}, verify(t, o.Seed)
+}

@@ -1,0 +1,4 @@
+//! x
+use pyo3::prelude::*;
+#[pymodule]
+mod _native {}

@@ -1,0 +1,262 @@
+//! Sessions against a real broker: the program named by `BATON_BINARY`, or `bin/baton` of the
+//! project. Without one these tests say so and pass, unless `BATON_REQUIRE` names `broker`.
+
+mod kit;
+
+use std::time::Duration;
+
+use baton::{Code, Handle, Lease, Payload, QueueOptions, Start, TopicOptions};
+use kit::Broker;
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_message_is_received_as_it_was_sent() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    let topic = from.topic("batches").unwrap();
+    let mut reader = to.topic("batches").unwrap().reader(Start::New).unwrap();
+    for k in 0..100u32 {
+        let mut x = from.alloc::<f32>(&[4, 25]).unwrap();
+        x.iter_mut().enumerate().for_each(|(i, v)| *v = (i as u32 * k) as f32);
+        topic.send(Payload::named([("x", x.freeze())]).meta(&k).unwrap()).unwrap();
+        let m = reader.recv(SOON).unwrap();
+        assert_eq!((m.sequence(), m.lost(), m.meta().unwrap()), (u64::from(k) + 1, 0, k.to_string().into_bytes()));
+        let x = m.bundle().unwrap().get("x").unwrap().clone();
+        drop(m);
+        assert_eq!(x.shape(), [4, 25]);
+        assert_eq!(x.to_vec::<f32>().unwrap(), (0..100).map(|i| (i * k) as f32).collect::<Vec<_>>());
+        assert!(x.is_read_only());
+    }
+    assert_eq!(reader.recv(Duration::ZERO).unwrap_err().code(), Code::Timeout);
+    assert!(from.stats().pool.recycled > 50, "{:?}", from.stats());
+}
+
+#[test]
+fn an_overtaken_reader_is_told_what_it_lost() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    let topic = from.topic_with("t", &TopicOptions::default().depth(4)).unwrap();
+    let mut reader = to.topic("t").unwrap().reader(Start::New).unwrap();
+    for k in 0..50i64 {
+        topic.send(from.from_slice(&[1], &[k]).unwrap().freeze()).unwrap();
+    }
+    let (mut seen, mut lost) = (0, 0);
+    while let Ok(m) = reader.recv(Duration::ZERO) {
+        seen += 1;
+        lost += m.lost();
+        assert_eq!(m.tensor().unwrap().to_vec::<i64>().unwrap(), [m.sequence() as i64 - 1]);
+    }
+    assert_eq!(seen + lost, 50);
+    assert!(seen <= 4 && seen > 0);
+    let late = to.topic("t").unwrap().reader(Start::Last).unwrap().recv(SOON).unwrap();
+    assert_eq!(late.sequence(), 50);
+}
+
+#[test]
+fn a_long_description_is_spilled_and_comes_back() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    let mut reader = to.topic("wide").unwrap().reader(Start::New).unwrap();
+    let topic = from.topic("wide").unwrap();
+    for round in 0..5u32 {
+        let all = (0..200u32).map(|i| {
+            (format!("layer/{i}"), from.from_slice(&[2], &[i, round]).unwrap().freeze())
+        });
+        topic.send(Payload::named(all)).unwrap();
+        let bundle = reader.recv(SOON).unwrap().bundle().unwrap();
+        assert_eq!(bundle.len(), 200);
+        for i in 0..200u32 {
+            assert_eq!(bundle.get(&format!("layer/{i}")).unwrap().to_vec::<u32>().unwrap(), [i, round]);
+        }
+    }
+}
+
+#[test]
+fn each_item_of_a_queue_goes_to_one_taker_who_may_write_it() {
+    let Some(b) = Broker::start() else { return };
+    let from = b.session();
+    let q = from.queue_with("work", &QueueOptions::default().depth(4)).unwrap();
+    let takers: Vec<_> = (0..3)
+        .map(|_| {
+            let s = b.session();
+            std::thread::spawn(move || {
+                let q = s.queue("work").unwrap();
+                let mut got = Vec::new();
+                loop {
+                    match q.get(SOON) {
+                        Ok(m) => {
+                            let mut t = m.tensor().unwrap();
+                            // SAFETY: a queue's item has one taker, and its sender has let it go.
+                            let x = unsafe { t.as_mut_slice::<u64>() }.unwrap();
+                            x[1] += 1;
+                            assert_eq!(x[1], 1, "item {} was taken twice", x[0]);
+                            got.push(x[0]);
+                        }
+                        Err(e) if e.code() == Code::Closed => return got,
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    for i in 0..300u64 {
+        q.put(from.from_slice(&[2], &[i, 0]).unwrap().freeze(), SOON).unwrap();
+    }
+    q.end().unwrap();
+    let mut all: Vec<u64> = takers.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..300).collect::<Vec<_>>());
+    drop(q);
+    b.nothing_is_held();
+}
+
+#[test]
+fn a_full_queue_and_an_empty_one_say_so() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let q = s.queue_with("small", &QueueOptions::default().depth(2)).unwrap();
+    assert_eq!(q.get(Duration::ZERO).unwrap_err().code(), Code::Empty);
+    let x = s.zeros::<u8>(&[3]).unwrap().freeze();
+    q.put(&x, Duration::ZERO).unwrap();
+    q.put(&x, Duration::ZERO).unwrap();
+    let full = q.put(&x, Duration::from_millis(20)).unwrap_err();
+    assert_eq!(full.code(), Code::Full);
+    assert!(full.is_timeout());
+    q.get(SOON).unwrap();
+    q.put(&x, SOON).unwrap();
+    assert_eq!(s.queue_with("small", &QueueOptions::default().depth(9)).unwrap_err().code(), Code::Conflict);
+}
+
+#[test]
+fn names_have_revisions_that_are_watched() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    assert_eq!(to.get("weights/actor", Duration::ZERO).unwrap_err().code(), Code::NotFound);
+    let mut watch = to.watch("weights/actor").unwrap();
+    for r in 1..=20u64 {
+        let w = from.from_slice(&[2], &[r as f64, 0.5]).unwrap().freeze();
+        assert_eq!(from.set("weights/actor", Payload::named([("w", w)])).unwrap(), r);
+        let b = watch.next(SOON).unwrap();
+        assert_eq!(b.revision(), r);
+        assert_eq!(b.get("w").unwrap().to_vec::<f64>().unwrap(), [r as f64, 0.5]);
+        assert!(b.get("w").unwrap().is_read_only() && !b.is_live());
+    }
+    assert_eq!(to.get("weights/actor", Duration::ZERO).unwrap().revision(), 20);
+    from.delete("weights/actor").unwrap();
+    assert_eq!(watch.next(Duration::ZERO).unwrap_err().code(), Code::Timeout, "it may be set again");
+    assert_eq!(to.get("weights/actor", Duration::ZERO).unwrap_err().code(), Code::NotFound);
+    assert_eq!(from.delete("weights/actor").unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn a_live_name_is_one_memory_for_all() {
+    let Some(b) = Broker::start() else { return };
+    let (one, two) = (b.session(), b.session());
+    let w = one.zeros::<i32>(&[8]).unwrap().freeze();
+    one.set_live("live", Payload::named([("w", w.clone())])).unwrap();
+    let got = two.get("live", SOON).unwrap();
+    assert!(got.is_live());
+    let mut theirs = got.get("w").unwrap().clone();
+    // SAFETY: nobody else looks at the memory now.
+    unsafe { theirs.as_mut_slice::<i32>() }.unwrap()[3] = 7;
+    assert_eq!(w.to_vec::<i32>().unwrap()[3], 7);
+}
+
+#[test]
+fn a_handle_opens_elsewhere_and_expires() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    let x = from.from_slice(&[2, 3], &[1i16, 2, 3, 4, 5, 6]).unwrap().freeze();
+    let part = x.as_strided(&[3, 2], Some(&[1, 3]), 0).unwrap();
+    let json = part.handle(Lease::default()).unwrap().to_json();
+    drop((x, part));
+    let h = Handle::from_json(&json).unwrap();
+    let y = to.open(&h).unwrap();
+    assert_eq!((y.shape(), y.strides()), (&[3, 2][..], Some(&[1, 3][..])));
+    assert_eq!(y.as_strided(&[6], None, 0).unwrap().to_vec::<i16>().unwrap(), [1, 2, 3, 4, 5, 6]);
+    drop(y);
+    assert_eq!(to.release_handle(&h).unwrap_err().code(), Code::PermissionDenied, "its maker's to end");
+    from.release_handle(&h).unwrap();
+    kit::until("the storage is recycled", || {
+        from.collect();
+        to.open(&h).is_err()
+    });
+    assert_eq!(to.open(&h).unwrap_err().code(), Code::Expired);
+    let mut other = h.clone();
+    other.host = "0123".to_owned();
+    assert_eq!(to.open(&other).unwrap_err().code(), Code::InvalidHandle);
+    b.nothing_is_held();
+}
+
+#[test]
+fn a_sleeping_reader_is_woken_by_each_message() {
+    let Some(b) = Broker::start() else { return };
+    let (one, two) = (b.session(), b.session());
+    let (ping, pong) = (one.topic("ping").unwrap(), two.topic("pong").unwrap());
+    let mut at_two = two.topic("ping").unwrap().reader(Start::New).unwrap();
+    let mut at_one = one.topic("pong").unwrap().reader(Start::New).unwrap();
+    let answer = std::thread::spawn(move || {
+        for _ in 0..200 {
+            let m = at_two.recv(SOON).unwrap();
+            pong.send(m.tensor().unwrap()).unwrap(); // the same memory goes back
+        }
+    });
+    for k in 0..200u64 {
+        if k % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(5)); // both sides park
+        }
+        let x = one.from_slice(&[1], &[k]).unwrap().freeze();
+        ping.send(&x).unwrap();
+        assert_eq!(at_one.recv(SOON).unwrap().tensor().unwrap().to_vec::<u64>().unwrap(), [k]);
+    }
+    answer.join().unwrap();
+}
+
+#[test]
+fn what_was_sent_before_the_end_of_a_session_is_received() {
+    let Some(b) = Broker::start() else { return };
+    let to = b.session();
+    let mut reader = to.topic("t").unwrap().reader(Start::New).unwrap();
+    let from = b.session();
+    for k in 0..5u8 {
+        from.topic("t").unwrap().send(from.from_slice(&[1], &[k]).unwrap().freeze()).unwrap();
+    }
+    drop(from);
+    for k in 0..5u8 {
+        assert_eq!(reader.recv(SOON).unwrap().tensor().unwrap().to_vec::<u8>().unwrap(), [k]);
+    }
+}
+
+#[test]
+fn dlpack_exports_count_by_themselves() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let x = s.from_slice(&[2, 2], &[1f32, 2., 3., 4.]).unwrap().freeze();
+    let m = x.to_dlpack().unwrap();
+    let legacy = x.to_dlpack_legacy().unwrap();
+    drop(x);
+    assert_eq!(s.collect(), 0);
+    // SAFETY: the export is valid until its deleter is called, once.
+    unsafe {
+        let t = &(*m).dl_tensor;
+        assert_eq!((t.ndim, *t.shape, *t.shape.add(1), *t.strides, *t.strides.add(1)), (2, 2, 2, 2, 1));
+        assert_eq!(std::slice::from_raw_parts(t.data.cast::<f32>(), 4), [1., 2., 3., 4.]);
+        assert_eq!(t.data as usize % 256, 0);
+        ((*m).deleter.unwrap())(m);
+        assert_eq!(s.collect(), 0, "the legacy export is still there");
+        ((*legacy).deleter.unwrap())(legacy);
+    }
+    assert!(s.collect() > 0);
+}
+
+#[test]
+fn a_broker_named_by_address_is_not_started() {
+    let dir = kit::Dir::new();
+    let e = baton::Session::builder()
+        .address(format!("unix:{}", dir.path().join("none.sock").display()))
+        .timeout(Duration::from_millis(50))
+        .connect()
+        .unwrap_err();
+    assert_eq!(e.code(), Code::NoBroker);
+}

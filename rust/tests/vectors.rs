@@ -1,0 +1,120 @@
+//! The crate against the golden vectors in `protocol/testdata`.
+
+use baton::{Code, layout};
+use serde_json::Value;
+
+fn vectors(path: &str) -> Value {
+    let path = format!("{}/../protocol/testdata/{path}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_slice(&std::fs::read(&path).expect(&path)).expect(&path)
+}
+
+fn number(v: &Value) -> u64 {
+    v.as_u64().or_else(|| v.as_str()?.parse().ok()).unwrap_or_else(|| panic!("{v} is no number"))
+}
+
+#[test]
+fn structures_lie_as_the_vectors_say() {
+    let v = vectors("v1/layout.json");
+    assert_eq!((number(&v["protocol"]), number(&v["layout"])), (layout::PROTOCOL.into(), layout::LAYOUT.into()));
+    let listed = v["structs"].as_array().unwrap();
+    let theirs = ["LeaseRecord", "BellFile"]; // the broker's alone; one word
+    for s in listed {
+        let name = s["name"].as_str().unwrap();
+        let Some(ours) = layout::STRUCTS.iter().find(|o| o.name == name) else {
+            assert!(theirs.contains(&name), "{name} is not in the crate");
+            continue;
+        };
+        assert_eq!(ours.size, number(&s["size"]), "{name}");
+        for f in s["fields"].as_array().unwrap() {
+            let field = f["name"].as_str().unwrap();
+            if field == "head" {
+                continue; // a structure that is listed by itself
+            }
+            let o = ours.fields.iter().find(|o| o.name == field).unwrap_or_else(|| panic!("{name}.{field} is missing"));
+            assert_eq!(
+                (o.kind, o.offset, o.width * o.count, o.count),
+                (f["type"].as_str().unwrap(), number(&f["offset"]), number(&f["width"]), number(&f["count"])),
+                "{name}.{field}"
+            );
+        }
+        assert_eq!(ours.fields.len(), s["fields"].as_array().unwrap().len(), "{name} has other fields");
+    }
+    for o in layout::STRUCTS {
+        assert!(listed.iter().any(|s| s["name"] == o.name), "{} is not in the vectors", o.name);
+    }
+}
+
+#[test]
+fn constants_are_those_of_the_vectors() {
+    let v = vectors("v1/layout.json");
+    let c = |name: &str| number(&v["constants"][name]);
+    use layout::*;
+    for (name, ours) in [
+        ("Alignment", ALIGNMENT),
+        ("BellBytes", BELL_BYTES),
+        ("BellWord", BELL_WORD),
+        ("BitmapWords", limits::BITMAP_WORDS as u64),
+        ("BrokerBytes", broker_file::BYTES),
+        ("BrokerChunks", broker_file::CHUNKS),
+        ("BrokerSegments", broker_file::SEGMENTS),
+        ("BrokerSessions", broker_file::SESSIONS),
+        ("BrokerSlot", BROKER_SLOT.into()),
+        ("BrokerTopics", broker_file::TOPICS),
+        ("ChunkIndices", limits::CHUNK_INDICES.into()),
+        ("ClaimClaimed", claim::CLAIMED.into()),
+        ("ClaimDone", claim::DONE.into()),
+        ("ClaimFree", claim::FREE.into()),
+        ("CountLimit", row_word::LIMIT),
+        ("CountMask", row_word::COUNT_MASK),
+        ("DefaultDescription", DEFAULT_DESCRIPTION.into()),
+        ("DescReadOnly", DESC_READ_ONLY.into()),
+        ("DescStrides", DESC_STRIDES.into()),
+        ("Drop", row_word::DROP),
+        ("GenerationMask", GENERATION_MASK),
+        ("GroupAreas", GROUP_AREAS),
+        ("LaneClosed", state::LANE_CLOSED.into()),
+        ("Magic", MAGIC),
+        ("MaxBody", limits::BODY as u64),
+        ("MaxChunks", limits::CHUNKS.into()),
+        ("MaxDepth", limits::DEPTH.into()),
+        ("MaxLanes", limits::LANES.into()),
+        ("MaxNdim", limits::NDIM as u64),
+        ("MaxRefs", limits::REFS as u64),
+        ("MaxSessions", limits::SESSIONS.into()),
+        ("MaxStorages", limits::STORAGES.into()),
+        ("MaxTopics", limits::TOPICS.into()),
+        ("NoRef", NO_REF.into()),
+        ("NoStart", NO_START),
+        ("PageBytes", PAGE),
+        ("Retiring", RETIRING),
+        ("RoleBell", role::BELL.into()),
+        ("RoleBroker", role::BROKER.into()),
+        ("RoleGroup", role::GROUP.into()),
+        ("RoleSession", role::SESSION.into()),
+        ("SessionBytes", session_file::BYTES),
+        ("SessionEntries", session_file::ENTRIES),
+        ("SessionLanes", session_file::LANES),
+        ("SessionParked", session_file::PARKED),
+        ("SessionRow", session_file::ROW),
+        ("SessionTraceOn", session_file::TRACE_ON),
+        ("SessionTraces", session_file::TRACES),
+        ("SlotLive", slot_flag::LIVE.into()),
+        ("SlotSpilled", slot_flag::SPILLED.into()),
+        ("SlotWritable", slot_flag::WRITABLE.into()),
+        ("SpillMagic", SPILL_MAGIC),
+        ("Take", row_word::TAKE),
+        ("TopicOpen", state::TOPIC_OPEN.into()),
+    ] {
+        assert_eq!(ours, c(name), "{name}");
+    }
+}
+
+#[test]
+fn codes_are_those_of_the_vectors() {
+    let v = vectors("errors.json");
+    let listed: Vec<&str> = v["errors"].as_array().unwrap().iter().map(|e| e["code"].as_str().unwrap()).collect();
+    for text in &listed {
+        assert_eq!(Code::parse(text).map(Code::as_str), Some(*text));
+    }
+    assert_eq!(listed.len(), Code::ALL.len());
+}
