@@ -75,9 +75,12 @@ func FuzzRequest(f *testing.F) {
 			break
 		}
 		watcher.must(protocol.OpStatus, struct{}{}, nil)
+		// The session would stay as long as this process: it may have been cut off.
 		p.w.Close()
-		wire.CloseAll(p.fds)
-		p.fds = nil
+		h := helloOf("fuzz")
+		h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+		again := connectAs(t, b.socket, h)
+		again.must(protocol.OpBye, struct{}{}, nil)
 	})
 }
 

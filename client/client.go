@@ -210,7 +210,9 @@ func (c *Client) onEvent(event string, data []byte) {
 // It returns the bytes given back.
 func (c *Client) Collect() uint64 {
 	c.settle()
-	return c.pool.Collect()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return c.pool.Collect(ctx)
 }
 
 // settle does what frees storages: it withdraws queue messages that are done,

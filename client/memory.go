@@ -64,8 +64,7 @@ const memoryMargin = 64 << 20
 
 // Grant asks the broker for a segment and reserves its pages here, so that this
 // process's container pays and a full memory is an error now, not a SIGBUS later.
-func (s source) Grant(bytes uint64, chunks int) (handles.Grant, error) {
-	ctx := context.Background()
+func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
 	if m, err := sys.ReadMemory(); err == nil && m.Free() < bytes+memoryMargin {
 		return handles.Grant{}, protocol.Errorf(protocol.CodeOutOfMemory, "free memory, or raise the container's limit",
 			"%d bytes were asked for and %d are free on this machine or in this container", bytes, m.Free()).
@@ -136,17 +135,17 @@ func (s source) prepare(seg *shm.Segment, chunks []protocol.ChunkGrant) error {
 }
 
 // MoreChunks asks for more storage indices over a segment.
-func (s source) MoreChunks(seg *shm.Segment, count int) ([]protocol.ChunkGrant, error) {
+func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]protocol.ChunkGrant, error) {
 	var ok protocol.ChunksReply
-	if _, err := s.c.call(context.Background(), protocol.OpChunks, protocol.Chunks{Segment: seg.Index, Count: count}, &ok); err != nil {
+	if _, err := s.c.call(ctx, protocol.OpChunks, protocol.Chunks{Segment: seg.Index, Count: count}, &ok); err != nil {
 		return nil, err
 	}
 	return ok.Chunks, s.prepare(seg, ok.Chunks)
 }
 
 // Return gives an empty segment back and forgets it.
-func (s source) Return(seg *shm.Segment) bool {
-	if _, err := s.c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil); err != nil {
+func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
+	if _, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil); err != nil {
 		return false
 	}
 	s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}})

@@ -52,7 +52,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	if err := c.compose(&o, v, nil); err != nil {
 		return 0, err
 	}
-	words, head, err := c.place(&o, protocol.DefaultDescription)
+	words, head, err := c.place(ctx, &o, protocol.DefaultDescription)
 	if err != nil {
 		return 0, err
 	}

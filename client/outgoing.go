@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -116,7 +117,7 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 
 // place lays the message out for a slot with room bytes, in a spill storage of
 // its own when it is too long. It fills counted with what the slot will name.
-func (c *Client) place(o *outgoing, room int) ([]uint64, shm.SlotHead, error) {
+func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, shm.SlotHead, error) {
 	head := shm.SlotHead{Flags: o.flags, Tensors: uint16(o.tensors), Bytes: o.bytes, Body: uint32(len(o.body)), Nref: uint16(len(o.refs))}
 	o.counted = o.counted[:0]
 	words := o.words[:0]
@@ -132,7 +133,7 @@ func (c *Client) place(o *outgoing, room int) ([]uint64, shm.SlotHead, error) {
 		return nil, head, err
 	}
 	o.spill = newHolding(c)
-	if err := c.fill(o.spill, uint64(n)); err != nil {
+	if err := c.fill(ctx, o.spill, uint64(n)); err != nil {
 		o.spill = nil
 		return nil, head, err
 	}

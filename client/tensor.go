@@ -47,7 +47,7 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64) (
 	if n == 0 {
 		return t, nil
 	}
-	if err := c.fill(t.held, uint64(n)); err != nil {
+	if err := c.fill(ctx, t.held, uint64(n)); err != nil {
 		return nil, err
 	}
 	t.storage = 0
@@ -69,12 +69,12 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64) (
 }
 
 // fill allocates the storage of an empty holding.
-func (c *Client) fill(h *holding, n uint64) error {
+func (c *Client) fill(ctx context.Context, h *holding, n uint64) error {
 	c.reap()
-	s, err := c.pool.Alloc(n)
+	s, err := c.pool.Alloc(ctx, n)
 	if protocolCode(err) == protocol.CodeOutOfMemory || protocolCode(err) == protocol.CodeQuota {
 		c.settle() // withdraw what queues still name, then try once more
-		s, err = c.pool.Alloc(n)
+		s, err = c.pool.Alloc(ctx, n)
 	}
 	if err != nil {
 		return err

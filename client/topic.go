@@ -285,7 +285,7 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	if err != nil {
 		return err
 	}
-	words, head, err := c.place(o, t.lane.Room())
+	words, head, err := c.place(ctx, o, t.lane.Room())
 	if err != nil {
 		return err
 	}

@@ -1,23 +1,18 @@
 package dlpack_test
 
 import (
-	"syscall"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
 )
-
-// mapAnonymous is what a program gives to NewPool.
-func mapAnonymous(n int) ([]byte, error) {
-	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-}
 
 func newPool(t testing.TB) *dlpack.Pool {
 	t.Helper()
-	p, err := dlpack.NewPool(mapAnonymous)
+	p, err := dlpack.NewPool(sys.MapAnonymous)
 	require.NoError(t, err)
 	return p
 }
@@ -30,9 +25,9 @@ type arena struct {
 
 func newArena(t testing.TB) *arena {
 	t.Helper()
-	mem, err := mapAnonymous(1 << 20)
+	mem, err := sys.MapAnonymous(1 << 20)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = syscall.Munmap(mem) })
+	t.Cleanup(func() { _ = sys.Unmap(mem) })
 	return &arena{mem: mem}
 }
 

@@ -5,11 +5,12 @@ import (
 	"unsafe"
 
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 func ExamplePool_Export() {
-	pool, _ := dlpack.NewPool(mapAnonymous)
-	mem, _ := mapAnonymous(4096) // shared memory in a real program
+	pool, _ := dlpack.NewPool(sys.MapAnonymous)
+	mem, _ := sys.MapAnonymous(4096) // shared memory in a real program
 
 	m, err := pool.Export(&dlpack.Spec{
 		Data: unsafe.Pointer(&mem[0]), Device: dlpack.CPUDevice,

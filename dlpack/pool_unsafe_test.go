@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 const drop = 1<<20 - 1
@@ -307,7 +308,7 @@ func TestPoolReportsItsAllocator(t *testing.T) {
 	_, err = dlpack.NewPool(func(int) ([]byte, error) { return make([]byte, 100), nil })
 	assert.ErrorIs(t, err, dlpack.ErrAllocator)
 	_, err = dlpack.NewPool(func(n int) ([]byte, error) {
-		b, err := mapAnonymous(2 * n)
+		b, err := sys.MapAnonymous(2 * n)
 		return b[8:], err
 	})
 	assert.ErrorIs(t, err, dlpack.ErrAllocator)
@@ -317,7 +318,7 @@ func TestPoolReportsItsAllocator(t *testing.T) {
 		if calls++; calls > 1 {
 			return nil, full
 		}
-		return mapAnonymous(n)
+		return sys.MapAnonymous(n)
 	})
 	require.NoError(t, err)
 	a := newArena(t)

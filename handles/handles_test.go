@@ -1,6 +1,7 @@
 package handles
 
 import (
+	"context"
 	"math/rand"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,7 @@ type fakeSource struct {
 	refuseReturns bool
 }
 
-func (f *fakeSource) Grant(bytes uint64, chunks int) (Grant, error) {
+func (f *fakeSource) Grant(ctx context.Context, bytes uint64, chunks int) (Grant, error) {
 	if f.given+bytes > f.limit {
 		return Grant{}, protocol.Errorf(protocol.CodeQuota, "", "limit of %d bytes reached", f.limit)
 	}
@@ -61,11 +62,11 @@ func (f *fakeSource) Grant(bytes uint64, chunks int) (Grant, error) {
 	r, err := seg.Writable()
 	require.NoError(f.w.t, err)
 	f.given += bytes
-	g, err := f.MoreChunks(seg, chunks)
+	g, err := f.MoreChunks(ctx, seg, chunks)
 	return Grant{Segment: seg, Region: r, Chunks: g}, err
 }
 
-func (f *fakeSource) MoreChunks(seg *shm.Segment, n int) (got []protocol.ChunkGrant, err error) {
+func (f *fakeSource) MoreChunks(_ context.Context, seg *shm.Segment, n int) (got []protocol.ChunkGrant, err error) {
 	for ; n > 0; n-- {
 		f.serial++
 		f.w.chunks.Store(f.chunk, Chunk{Serial: f.serial, Owner: 1, Segment: seg.Index, SegmentSerial: seg.Serial, Bytes: seg.Bytes})
@@ -78,7 +79,7 @@ func (f *fakeSource) MoreChunks(seg *shm.Segment, n int) (got []protocol.ChunkGr
 	return got, nil
 }
 
-func (f *fakeSource) Return(seg *shm.Segment) bool {
+func (f *fakeSource) Return(_ context.Context, seg *shm.Segment) bool {
 	if f.refuseReturns {
 		return false
 	}
@@ -95,11 +96,11 @@ func (w *world) drop(s *Storage) {
 
 func TestPoolRecyclesAStorageWithANewGeneration(t *testing.T) {
 	w := newWorld(t, 3, 1<<30)
-	a, err := w.pool.Alloc(1000)
+	a, err := w.pool.Alloc(context.Background(), 1000)
 	require.NoError(t, err)
 	ref := a.Ref()
 	w.drop(a)
-	b, err := w.pool.Alloc(1000)
+	b, err := w.pool.Alloc(context.Background(), 1000)
 	require.NoError(t, err)
 	require.Equal(t, ref.Index, b.Index, "the warm storage is used again")
 	require.Equal(t, ref.Generation+1, b.Generation)
@@ -108,19 +109,19 @@ func TestPoolRecyclesAStorageWithANewGeneration(t *testing.T) {
 
 func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 	w := newWorld(t, 3, 1<<30)
-	a, err := w.pool.Alloc(1000)
+	a, err := w.pool.Alloc(context.Background(), 1000)
 	require.NoError(t, err)
 	require.NoError(t, w.rows[2].Take(a.Index))
 	w.drop(a)
 	for i := 0; i < 100; i++ {
-		b, err := w.pool.Alloc(1000)
+		b, err := w.pool.Alloc(context.Background(), 1000)
 		require.NoError(t, err)
 		require.NotEqual(t, a.Index, b.Index)
 		w.drop(b)
 	}
 	require.Equal(t, uint64(1), w.own.Word(a.Index), "its generation stays, without a mark")
 	w.rows[2].Drop(a.Index)
-	w.pool.Collect()
+	w.pool.Collect(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 }
 
@@ -128,7 +129,7 @@ func TestPoolGivesEmptySegmentsBackAndReusesMemoryOfOtherSizes(t *testing.T) {
 	w := newWorld(t, 2, 8<<20)
 	var held []*Storage
 	for i := 0; i < 6; i++ {
-		s, err := w.pool.Alloc(1 << 20)
+		s, err := w.pool.Alloc(context.Background(), 1<<20)
 		require.NoError(t, err)
 		held = append(held, s)
 	}
@@ -136,15 +137,15 @@ func TestPoolGivesEmptySegmentsBackAndReusesMemoryOfOtherSizes(t *testing.T) {
 		w.drop(s)
 	}
 	// Two segments of 4 MiB: 3 MiB fits only where runs have joined again.
-	a, err := w.pool.Alloc(3 << 20)
+	a, err := w.pool.Alloc(context.Background(), 3<<20)
 	require.NoError(t, err)
-	b, err := w.pool.Alloc(3 << 20)
+	b, err := w.pool.Alloc(context.Background(), 3<<20)
 	require.NoError(t, err)
-	_, err = w.pool.Alloc(3 << 20)
+	_, err = w.pool.Alloc(context.Background(), 3<<20)
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
 	w.drop(a)
 	w.drop(b)
-	require.EqualValues(t, 8<<20, w.pool.Collect())
+	require.EqualValues(t, 8<<20, w.pool.Collect(context.Background()))
 	require.Equal(t, 2, w.source.returned)
 	require.Zero(t, w.pool.Stats().Granted)
 }
@@ -164,7 +165,7 @@ func TestPoolStoragesNeverOverlap(t *testing.T) {
 			continue
 		}
 		n := uint64(1 + r.Intn(1<<uint(4+r.Intn(16))))
-		s, err := w.pool.Alloc(n)
+		s, err := w.pool.Alloc(context.Background(), n)
 		require.NoError(t, err)
 		require.Zero(t, s.Offset%protocol.Alignment)
 		require.LessOrEqual(t, s.Offset+n, s.Segment.Bytes)
@@ -178,7 +179,7 @@ func TestPoolStoragesNeverOverlap(t *testing.T) {
 	for s := range live {
 		w.drop(s)
 	}
-	w.pool.Collect()
+	w.pool.Collect(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	require.Zero(t, w.pool.Stats().Granted)
 }
@@ -217,7 +218,7 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 		}()
 	}
 	for i := uint64(1); i <= rounds; i++ {
-		s, err := w.pool.Alloc(64)
+		s, err := w.pool.Alloc(context.Background(), 64)
 		require.NoError(t, err)
 		require.NoError(t, w.rows[1].Take(s.Index)) // the slot's count
 		slot.Store64(8, uint64(s.Index))
@@ -229,7 +230,7 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	w.pool.Collect()
+	w.pool.Collect(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	t.Logf("%d references were taken", taken.Load())
 }
@@ -266,7 +267,7 @@ func BenchmarkAllocRecycle(b *testing.B) {
 			w := newWorld(b, attached, 1<<30)
 			b.ResetTimer()
 			for i := 0; i < b.N; i++ {
-				s, err := w.pool.Alloc(4096)
+				s, err := w.pool.Alloc(context.Background(), 4096)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -1,6 +1,7 @@
 package handles
 
 import (
+	"context"
 	"math/bits"
 	"sync"
 
@@ -15,18 +16,6 @@ type Grant struct {
 	Segment *shm.Segment
 	Region  shm.Region // of the whole segment, writable
 	Chunks  []protocol.ChunkGrant
-}
-
-// Source is where a Pool gets memory and gives it back: the session's broker.
-// Calls are made with the pool's lock held.
-type Source interface {
-	// Grant asks for a segment of at least bytes, with chunks index chunks whose
-	// entries it has reserved.
-	Grant(bytes uint64, chunks int) (Grant, error)
-	// MoreChunks asks for more indices over a segment.
-	MoreChunks(segment *shm.Segment, count int) ([]protocol.ChunkGrant, error)
-	// Return gives an empty segment back; false keeps it here.
-	Return(segment *shm.Segment) bool
 }
 
 // Storage is a range of a segment that its owner may hand out. The pool keeps
@@ -74,7 +63,9 @@ const (
 // allocates: storages whose own count fell to zero are tested oldest first, and
 // stay mapped and warm for the next tensor of their size.
 type Pool struct {
-	mu      sync.Mutex
+	asking chan struct{} // has a token while somebody talks with the source
+
+	mu      sync.Mutex // guards what follows
 	source  Source
 	row     Row
 	entries Entries
@@ -84,6 +75,7 @@ type Pool struct {
 	bins    map[uint64][]*Storage // free and warm, by capacity
 	waiting fifo                  // own count fell to zero
 	granted uint64
+	grown   uint64 // how often the source gave something
 	stats   PoolStats
 
 	dropMu  sync.Mutex
@@ -102,7 +94,7 @@ type PoolStats struct {
 // NewPool makes the pool of a session. row and entries are the session's own;
 // test has the broker's chunks and finds rows.
 func NewPool(source Source, row Row, test FreeTest) *Pool {
-	return &Pool{source: source, row: row, entries: test.Entries, test: test,
+	return &Pool{asking: make(chan struct{}, 1), source: source, row: row, entries: test.Entries, test: test,
 		byIndex: map[uint32]*Storage{}, bins: map[uint64][]*Storage{}}
 }
 
@@ -118,8 +110,8 @@ func classOf(n uint64) uint64 {
 }
 
 // Alloc returns a storage of n > 0 bytes, counted once in the own row. Its bytes
-// are whatever was there before.
-func (p *Pool) Alloc(n uint64) (*Storage, error) {
+// are whatever was there before. ctx bounds what must be asked of the source.
+func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
 	if n == 0 || n > 1<<52 {
 		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "ask for less", "%d bytes cannot be allocated", n)
 	}
@@ -131,7 +123,7 @@ func (p *Pool) Alloc(n uint64) (*Storage, error) {
 	s := p.takeBinLocked(class)
 	if s == nil {
 		var err error
-		if s, err = p.carveLocked(class); err != nil {
+		if s, err = p.carveLocked(ctx, class); err != nil {
 			return nil, err
 		}
 	}
@@ -206,35 +198,33 @@ func (p *Pool) takeBinLocked(class uint64) *Storage {
 }
 
 // carveLocked cuts a storage from a slab, making room if it must.
-func (p *Pool) carveLocked(class uint64) (*Storage, error) {
-	if s := p.cutLocked(class); s != nil {
-		return s, nil
-	}
-	// Test all that waits before asking for more memory, then give binned memory
-	// of other sizes back to the slabs.
-	if p.recycleLocked(p.waiting.len()) > 0 {
-		if s := p.takeBinLocked(class); s != nil {
-			return s, nil
-		}
-	}
-	if p.unbinLocked() {
+func (p *Pool) carveLocked(ctx context.Context, class uint64) (*Storage, error) {
+	for {
 		if s := p.cutLocked(class); s != nil {
 			return s, nil
 		}
+		// Test all that waits before asking for more memory, then give binned memory
+		// of other sizes back to the slabs.
+		if p.recycleLocked(p.waiting.len()) > 0 {
+			if s := p.takeBinLocked(class); s != nil {
+				return s, nil
+			}
+		}
+		if p.unbinLocked() {
+			if s := p.cutLocked(class); s != nil {
+				return s, nil
+			}
+		}
+		if err := p.growLocked(ctx, class); err != nil {
+			return nil, err
+		}
 	}
-	if err := p.growLocked(class); err != nil {
-		return nil, err
-	}
-	if s := p.cutLocked(class); s != nil {
-		return s, nil
-	}
-	return nil, protocol.Errorf(protocol.CodeInternal, "report this", "a fresh slab has no room for %d bytes", class)
 }
 
 func (p *Pool) cutLocked(class uint64) *Storage {
 	for i := len(p.slabs) - 1; i >= 0; i-- {
 		sl := p.slabs[i]
-		if len(sl.indices) == 0 && !p.moreIndicesLocked(sl, class) {
+		if len(sl.indices) == 0 {
 			continue
 		}
 		at, ok := sl.free.take(class)
@@ -249,46 +239,18 @@ func (p *Pool) cutLocked(class uint64) *Storage {
 	return nil
 }
 
-// moreIndicesLocked asks for index chunks when a slab has memory but no index.
-func (p *Pool) moreIndicesLocked(sl *slab, class uint64) bool {
-	room := false
+// room tells whether a slab has class bytes in one run.
+func (sl *slab) room(class uint64) bool {
 	for _, r := range sl.free.runs {
-		room = room || r.len >= class
-	}
-	if !room {
-		return false
-	}
-	chunks, err := p.source.MoreChunks(sl.segment, min(maxChunkAsk, max(1, sl.chunks)))
-	if err != nil {
-		return false
-	}
-	p.addChunksLocked(sl, chunks)
-	return len(sl.indices) > 0
-}
-
-func (p *Pool) growLocked(class uint64) error {
-	bytes := max(min(max(p.granted, minSlab), maxSlab), class)
-	g, err := p.source.Grant(bytes, 1)
-	if err != nil && bytes > max(class, minSlab) {
-		// A quota may have room for what is needed, if not for a slab of the
-		// usual size.
-		g, err = p.source.Grant(max(class, minSlab), 1)
-	}
-	if err != nil {
-		p.trimLocked()
-		if g, err = p.source.Grant((class+protocol.PageBytes-1)&^(protocol.PageBytes-1), 1); err != nil {
-			return err
+		if r.len >= class {
+			return true
 		}
 	}
-	sl := &slab{segment: g.Segment, region: g.Region}
-	sl.free.give(0, g.Segment.Bytes)
-	p.granted += g.Segment.Bytes
-	p.slabs = append(p.slabs, sl)
-	p.addChunksLocked(sl, g.Chunks)
-	return nil
+	return false
 }
 
 func (p *Pool) addChunksLocked(sl *slab, chunks []protocol.ChunkGrant) {
+	p.grown++
 	for _, c := range chunks {
 		sl.chunks++
 		for i := protocol.ChunkIndices - 1; i >= 0; i-- {
@@ -317,37 +279,6 @@ func (p *Pool) unbinLocked() bool {
 		delete(p.bins, class)
 	}
 	return any
-}
-
-// Collect tests every storage that may be free and gives empty segments back to
-// the broker. It returns the bytes given back.
-func (p *Pool) Collect() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.drainLocked()
-	p.recycleLocked(p.waiting.len())
-	return p.trimLocked()
-}
-
-func (p *Pool) trimLocked() (given uint64) {
-	p.unbinLocked()
-	kept := p.slabs[:0]
-	for _, sl := range p.slabs {
-		if sl.used > 0 || !p.source.Return(sl.segment) {
-			kept = append(kept, sl)
-			continue
-		}
-		for _, s := range sl.indices {
-			delete(p.byIndex, s.Index)
-		}
-		given += sl.segment.Bytes
-	}
-	for i := len(kept); i < len(p.slabs); i++ {
-		p.slabs[i] = nil
-	}
-	p.slabs = kept
-	p.granted -= given
-	return given
 }
 
 // Find returns the record of an own storage, nil for others'.

@@ -389,6 +389,7 @@ func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(deadline(t))
 	cancel()
 	require.ErrorIs(t, b.Flush(ctx), context.Canceled)
+	require.ErrorIs(t, b.Close(ctx), context.Canceled, "what is queued cannot be sent")
 }
 
 // At some errors of the server nats.go gives the connection up for good.
@@ -405,6 +406,9 @@ func TestConnectionGivenUpIsMadeAnew(t *testing.T) {
 	require.True(t, s.Connected)
 	require.Contains(t, s.LastError, "Something Unheard Of")
 	require.True(t, b.Publish("a", nil))
+	ctx, cancel := context.WithCancel(deadline(t))
+	cancel()
+	require.ErrorIs(t, b.Close(ctx), context.Canceled, "this server confirms nothing")
 }
 
 // What a server sends that is no NATS at all ends in an error, not in a crash.

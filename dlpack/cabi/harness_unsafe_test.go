@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"unsafe"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/baton-ipc/baton/dlpack"
 	_ "github.com/baton-ipc/baton/dlpack/cabi"
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // harness is testdata/harness.c, compiled and loaded into this process.
@@ -97,21 +97,17 @@ func needHarness(t testing.TB) *harness {
 
 func newPool(t testing.TB) *dlpack.Pool {
 	t.Helper()
-	p, err := dlpack.NewPool(mapAnonymous)
+	p, err := dlpack.NewPool(sys.MapAnonymous)
 	require.NoError(t, err)
 	return p
-}
-
-func mapAnonymous(n int) ([]byte, error) {
-	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 }
 
 // floats gives memory outside the Go heap holding 0, 1, 2, …
 func floats(t testing.TB, n int) (data unsafe.Pointer, sum int64) {
 	t.Helper()
-	mem, err := mapAnonymous(4 * n)
+	mem, err := sys.MapAnonymous(4 * n)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = syscall.Munmap(mem) })
+	t.Cleanup(func() { _ = sys.Unmap(mem) })
 	f := unsafe.Slice((*float32)(unsafe.Pointer(&mem[0])), n)
 	for i := range f {
 		f[i] = float32(i)
@@ -123,9 +119,9 @@ func floats(t testing.TB, n int) (data unsafe.Pointer, sum int64) {
 // words gives n ledger words outside the Go heap.
 func words(t testing.TB, n int) []uint64 {
 	t.Helper()
-	mem, err := mapAnonymous(8 * n)
+	mem, err := sys.MapAnonymous(8 * n)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = syscall.Munmap(mem) })
+	t.Cleanup(func() { _ = sys.Unmap(mem) })
 	return unsafe.Slice((*uint64)(unsafe.Pointer(&mem[0])), n)
 }
 

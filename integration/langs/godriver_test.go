@@ -31,7 +31,7 @@ import (
 //	collect  recycle; answers the bytes given back
 //
 // The value of a seed: "whole" of so many words, "half" (the second half of the
-// same memory), "a/b" of 3 words of seed+1; and the meta {"seed":seed}.
+// same memory), the key "a/b" (path "a~1b") of 3 words of seed+1; and the meta {"seed":seed}.
 type order struct {
 	Do, Topic, Queue, Name, Group, Start string
 	Seed, Count                          uint64

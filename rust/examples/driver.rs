@@ -93,7 +93,7 @@ impl Driver {
         let get = |name: &str| {
             b.get(name).ok_or_else(|| b.first().map_or_else(|| "none".to_owned(), |_| name.to_owned()))
         };
-        let (Ok(whole), Ok(half), Ok(other)) = (get("whole"), get("half"), get("a/b")) else {
+        let (Ok(whole), Ok(half), Ok(other)) = (get("whole"), get("half"), get("a~1b")) else {
             return Ok(broken(format!("names {:?}", b.iter().map(|(n, _)| n).collect::<Vec<_>>())));
         };
         for (t, s) in [(whole, seed), (other, seed + 1)] {

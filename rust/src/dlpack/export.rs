@@ -6,6 +6,7 @@ use super::{CPU, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, 
 use crate::dims::Dims;
 use crate::error::{Code, Error, Result};
 use crate::session::Tensor;
+use crate::sys::Mapping;
 
 /// What an export keeps until its deleter is called.
 struct Context<M> {
@@ -13,6 +14,7 @@ struct Context<M> {
     // The arrays that shape and strides point to; a Box moves, its content does not.
     shape: Box<[i64]>,
     strides: Box<[i64]>,
+    _private: Option<Mapping>,
     _tensor: Tensor,
 }
 
@@ -29,7 +31,34 @@ impl Tensor {
             flags,
             dl_tensor: view(self)?,
         };
-        Ok(export(self, m))
+        Ok(export(self, m, None))
+    }
+
+    /// As [`to_dlpack`](Tensor::to_dlpack); a read-only tensor is exported copy-on-write: consumers
+    /// that ignore the flag may write, and what they write stays in this export.
+    pub fn to_dlpack_private(&self) -> Result<*mut DLManagedTensorVersioned> {
+        if !self.is_read_only() {
+            return self.to_dlpack();
+        }
+        let (private, dl_tensor) = private(self)?;
+        let m = DLManagedTensorVersioned {
+            version: VERSION,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete::<DLManagedTensorVersioned>),
+            flags: flag::READ_ONLY,
+            dl_tensor,
+        };
+        Ok(export(self, m, private))
+    }
+
+    /// As [`to_dlpack_private`](Tensor::to_dlpack_private), as the structure before 1.0.
+    pub fn to_dlpack_legacy_private(&self) -> Result<*mut DLManagedTensor> {
+        if !self.is_read_only() {
+            return self.to_dlpack_legacy();
+        }
+        let (private, dl_tensor) = private(self)?;
+        let deleter = Some(delete::<DLManagedTensor>);
+        Ok(export(self, DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter }, private))
     }
 
     /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no
@@ -44,7 +73,7 @@ impl Tensor {
             manager_ctx: std::ptr::null_mut(),
             deleter: Some(delete::<DLManagedTensor>),
         };
-        Ok(export(self, m))
+        Ok(export(self, m, None))
     }
 }
 
@@ -52,7 +81,21 @@ impl Tensor {
 fn view(t: &Tensor) -> Result<DLTensor> {
     // Torch and others ignore READ_ONLY and would only fault: they get what this process may have.
     let data = if t.is_empty() { std::ptr::null_mut() } else { t.address(!t.is_read_only())?.cast() };
-    Ok(DLTensor {
+    Ok(described(t, data))
+}
+
+/// A copy-on-write mapping of the tensor's elements, and the view of it. It maps the whole storage:
+/// a view's elements are wherever its strides lead.
+fn private(t: &Tensor) -> Result<(Option<Mapping>, DLTensor)> {
+    let Some(h) = t.storage().filter(|_| !t.is_empty()) else { return Ok((None, described(t, std::ptr::null_mut()))) };
+    let (map, first) = h.at.segment.private(h.offset, h.bytes)?;
+    // SAFETY: the view was checked to lie inside the storage, whose bytes all are mapped.
+    let data = unsafe { first.add(t.offset as usize) };
+    Ok((Some(map), described(t, data.cast())))
+}
+
+fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
+    DLTensor {
         data,
         device: DLDevice { device_type: CPU, device_id: 0 },
         ndim: t.shape().len() as i32,
@@ -60,7 +103,7 @@ fn view(t: &Tensor) -> Result<DLTensor> {
         shape: std::ptr::null_mut(),
         strides: std::ptr::null_mut(),
         byte_offset: 0,
-    })
+    }
 }
 
 /// A structure of which `delete` can be called.
@@ -89,12 +132,13 @@ impl Managed for DLManagedTensor {
     }
 }
 
-fn export<M: Managed>(t: &Tensor, managed: M) -> *mut M {
+fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Mapping>) -> *mut M {
     let boxed = |d: Dims| -> Box<[i64]> { d.to_vec().into() };
     let context = Context {
         managed,
         shape: boxed(Dims::from(t.shape())),
         strides: boxed(t.full_strides()),
+        _private: private,
         _tensor: t.clone(),
     };
     let context = Box::into_raw(Box::new(context));

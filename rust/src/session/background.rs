@@ -206,7 +206,7 @@ impl Background {
     fn resume(&self, inner: &Inner) -> Result<Arc<Control>> {
         let until = Instant::now() + Duration::from_secs(5);
         // Another client may start the next broker; this one waits for it like everybody.
-        let options = Options { ..inner.options.clone() };
+        let options = Options { interrupted: None, ..inner.options.clone() };
         let control = Arc::new(Control::new(dial(&options, until)?));
         let p = &inner.pages;
         let resume = Resume { instance: p.instance.clone(), serial: p.serial, secret: p.secret.clone() };

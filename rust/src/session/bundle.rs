@@ -12,9 +12,12 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// The tensor of a name.
+    /// The tensor of a path; in a flat dict of tensors also of a key, whose path has `/` as `~1` and
+    /// `~` as `~0`.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.tensors.iter().find(|(n, _)| n == name).map(|(_, t)| t)
+        let flat = self.tree.is_empty();
+        let is = |path: &str| path == name || flat && path.replace("~1", "/").replace("~0", "~") == name;
+        self.tensors.iter().find(|(path, _)| is(path)).map(|(_, t)| t)
     }
 
     /// The first tensor.

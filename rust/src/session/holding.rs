@@ -44,6 +44,9 @@ pub(crate) struct Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
+        if self.inner.is_foreign() {
+            return; // the parent's row counts it
+        }
         for s in &self.storages {
             self.inner.let_go(s.reference.index, s.at.own);
         }

@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 
 use super::Options;
 use super::background::Background;
+use super::binding::interrupted;
+use super::fork::forks;
 use super::holding::Attachment;
 use super::memory::LaneSpace;
 use super::pages::Pages;
@@ -27,6 +29,8 @@ use crate::wire::{Control, decode};
 
 /// How long a request waits for its answer, a broker's absence included.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a thread that waits for an answer looks for signals.
+const NOTICE: Duration = Duration::from_millis(100);
 /// What a wake costs: spinning longer cannot pay.
 const MOST_SPIN: u64 = 50_000;
 
@@ -47,6 +51,7 @@ pub(crate) struct Inner {
     link: Mutex<Arc<Control>>,
     relinked: Condvar,
     closed: AtomicBool,
+    forks: u32, // that lay behind when it was opened
     spins: bool,
 }
 
@@ -66,6 +71,7 @@ impl Inner {
             link: Mutex::new(control),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
+            forks: forks(),
             spins: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
             options,
             pages,
@@ -123,14 +129,24 @@ impl Inner {
         let reply = if self.background.is_current() {
             self.background.pump_for(link, &from)
         } else {
-            match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(reply) => reply,
-                Err(RecvTimeoutError::Timeout) => {
-                    link.forget(id);
-                    let what = format!("time ran out waiting for the broker to answer {op}");
-                    Err(Error::new(Code::Timeout, "wait longer", what))
+            loop {
+                let left = until.saturating_duration_since(Instant::now());
+                match from.recv_timeout(left.min(NOTICE)) {
+                    Ok(reply) => break reply,
+                    Err(RecvTimeoutError::Timeout) if self.interrupted() => {
+                        link.forget(id);
+                        break Err(interrupted());
+                    }
+                    Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        link.forget(id);
+                        let what = format!("time ran out waiting for the broker to answer {op}");
+                        break Err(Error::new(Code::Timeout, "wait longer", what));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        break Err(Error::new(Code::BrokerLost, "try again", "the connection ended"));
+                    }
                 }
-                Err(RecvTimeoutError::Disconnected) => Err(Error::new(Code::BrokerLost, "try again", "the connection ended")),
             }
         };
         let (json, fds) = reply?;
@@ -155,13 +171,19 @@ impl Inner {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::Acquire) || self.is_foreign()
+    }
+
+    /// Whether it is the session of the parent, which forked: nothing of it may be touched.
+    #[inline]
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.forks != forks()
     }
 
     /// Ends the session. What was sent is still received; references held here are dropped by the
     /// broker.
     pub(crate) fn close(&self, wait: bool) {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if self.is_foreign() || self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
         let link = self.link();
@@ -192,16 +214,17 @@ impl Inner {
         topics.iter().for_each(|t| t.withdraw_done());
     }
 
-    /// Returns true when `look` says so, false at the deadline. It spins for at most `spin` ns, then
+    /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends
+    /// the wait. It spins for at most `spin` ns, then
     /// sleeps; a sleeper looks again at least once a second.
-    pub(crate) fn wait(&self, spin: u64, until: Option<Instant>, mut look: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait(&self, spin: u64, until: Option<Instant>, mut look: impl FnMut() -> bool) -> Result<bool> {
         if look() || self.spins && spin_until(spin, &mut look) {
-            return true;
+            return Ok(true);
         }
         loop {
             let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
             if left.is_zero() {
-                return false;
+                return Ok(false);
             }
             let e = self.parking.begin();
             let found = look();
@@ -210,7 +233,10 @@ impl Inner {
             }
             self.parking.end();
             if found || look() {
-                return true;
+                return Ok(true);
+            }
+            if self.interrupted() {
+                return Err(interrupted());
             }
         }
     }

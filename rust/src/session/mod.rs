@@ -1,7 +1,9 @@
 //! Sessions: one process's connection to its broker.
 
 mod background;
+mod binding;
 mod bundle;
+mod fork;
 mod holding;
 mod inner;
 mod memory;
@@ -51,6 +53,8 @@ pub(crate) struct Options {
     pub(crate) name: String,
     pub(crate) binary: Option<PathBuf>,
     pub(crate) timeout: Duration,
+    pub(crate) language: &'static str,
+    pub(crate) interrupted: Option<fn() -> bool>,
 }
 
 /// Settings of a session; see [`Session::builder`].
@@ -113,6 +117,7 @@ impl Builder {
         let (control, background) = (Arc::new(control), Arc::new(Background::new(frames)?));
         let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone()));
         background.start(&inner, control)?;
+        fork::opened(&inner);
         Ok(Session { inner })
     }
 }
@@ -140,7 +145,7 @@ fn hello(o: &Options, resume: Option<Resume>) -> Hello<'_> {
         protocol: PROTOCOL,
         layout: LAYOUT,
         features: [],
-        client: ClientInfo { name: &o.name, language: "rust", version: env!("CARGO_PKG_VERSION") },
+        client: ClientInfo { name: &o.name, language: o.language, version: env!("CARGO_PKG_VERSION") },
         namespace: &o.namespace,
         pid: std::process::id(),
         resume,
@@ -213,6 +218,8 @@ impl Session {
             name,
             binary: None,
             timeout: Duration::from_secs(30),
+            language: "rust",
+            interrupted: None,
         })
     }
 

@@ -31,9 +31,11 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Tensors under their names: receivers in Python see a dict.
-    pub fn named<N: Into<String>>(tensors: impl IntoIterator<Item = (N, Tensor)>) -> Payload {
-        let tensors: Vec<_> = tensors.into_iter().map(|(n, t)| (n.into(), t)).collect();
+    /// Tensors under the keys of a flat dict. A key with a `/` or `~` stands escaped in the path by
+    /// which receivers find it, as paths join the keys of nested values by `/`.
+    pub fn named<K: AsRef<str>>(tensors: impl IntoIterator<Item = (K, Tensor)>) -> Payload {
+        let path = |key: &str| key.replace('~', "~0").replace('/', "~1");
+        let tensors: Vec<_> = tensors.into_iter().map(|(k, t)| (path(k.as_ref()), t)).collect();
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
         Payload { tensors, tree, meta: Vec::new() }
@@ -62,9 +64,8 @@ impl From<&Tensor> for Payload {
 
 impl From<&Bundle> for Payload {
     fn from(b: &Bundle) -> Payload {
-        let mut p = Payload::named(b.iter().map(|(n, t)| (n.to_owned(), t.clone())));
-        p.tree = b.tree().to_vec();
-        p
+        let tree = if b.is_empty() && b.tree.is_empty() { b"{}".to_vec() } else { b.tree.clone() };
+        Payload { tensors: b.tensors.clone(), tree, meta: Vec::new() }
     }
 }
 

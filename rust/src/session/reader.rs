@@ -224,7 +224,7 @@ impl Reader {
             let inner = &topic.inner;
             let found = inner.wait(self.spin.budget(), until, || {
                 cursors.iter().any(Cursor::pending) || view.version != topic.version() || topic.is_closed() || inner.is_closed()
-            });
+            })?;
             if !found {
                 return Err(topic.timed_out(code, what));
             }
@@ -345,6 +345,10 @@ impl Cursor {
 impl Drop for Reader {
     fn drop(&mut self) {
         let leave = TopicLeave { topic: self.topic.reference(), role: "read", reader: Some(self.number) };
+        if self.topic.inner.is_foreign() {
+            std::mem::forget((std::mem::take(&mut self.cursors), self.view.clone())); // see `fork`
+            return;
+        }
         self.topic.inner.tell("topic.leave", &leave);
     }
 }

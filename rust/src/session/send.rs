@@ -69,6 +69,9 @@ impl TopicState {
     /// un-named and counted down; then readers are rung.
     pub(crate) fn send(&self, value: &Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
+        if inner.is_closed() {
+            return Err(closed("the session"));
+        }
         let mut guard = self.writer.lock().unwrap_or_else(|p| p.into_inner());
         let writer = &mut *guard;
         if self.is_closed() {
@@ -170,7 +173,7 @@ impl TopicState {
             let version = view.version;
             let found = self.inner.wait(spin.budget(), until, || {
                 own.done(&view, slots, blocker) || self.version() != version || self.is_closed() || self.inner.is_closed()
-            });
+            })?;
             if !found {
                 return Err(self.timed_out(Code::Full, "no room for another message"));
             }

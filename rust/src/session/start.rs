@@ -76,6 +76,7 @@ pub(crate) fn dial(o: &Options, until: Instant) -> Result<OwnedFd> {
         if !given && !o.start || Instant::now() >= until {
             return Err(no_broker(&socket, "nobody listens"));
         }
+        give_way(o)?;
         std::thread::sleep(TICK);
     }
 }
@@ -86,6 +87,11 @@ fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
         "start one with `baton serve`, or set BATON_ADDRESS",
         format!("no broker answers at {}: {why}", socket.display()),
     )
+}
+
+/// Ends a wait at a signal, where the program wants that.
+fn give_way(o: &Options) -> Result<()> {
+    if o.interrupted.is_some_and(|look| look()) { Err(super::binding::interrupted()) } else { Ok(()) }
 }
 
 /// `None`: nobody listens (yet).
@@ -114,6 +120,7 @@ fn start(o: &Options, socket: &Path, until: Instant) -> Result<()> {
         if Instant::now() >= until {
             return Err(no_broker(socket, "somebody else is starting one"));
         }
+        give_way(o)?;
         std::thread::sleep(TICK);
     }
     if dial_once(socket)?.is_some() {
@@ -149,6 +156,7 @@ fn start(o: &Options, socket: &Path, until: Instant) -> Result<()> {
         if Instant::now() >= until {
             return Err(no_broker(socket, "it was started and does not answer"));
         }
+        give_way(o)?;
         std::thread::sleep(TICK);
     }
 }

@@ -10,13 +10,16 @@ use super::holding::{Attachment, Held, Holding};
 use super::inner::Inner;
 use crate::dims::Dims;
 use crate::dtype::{DType, Element, compact_strides, is_contiguous};
-use crate::error::{Code, Error, Result, disagree};
+use crate::error::{Code, Error, Result, closed, disagree};
 use crate::layout::limits;
 use crate::message::TensorDesc;
 
 impl Inner {
     /// Allocates a storage of `bytes` > 0, counted once.
     pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Holding> {
+        if self.is_closed() {
+            return Err(closed("the session"));
+        }
         let mut got = self.pool.alloc(&**self, bytes);
         if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
             self.settle(); // withdraw what queues still name, then try once more
@@ -246,8 +249,13 @@ impl Tensor {
             let what = format!("view at element {offset} of {}{:?}", self.dtype, self.shape);
             return Err(Error::new(Code::InvalidArgument, "use an offset inside the storage", what));
         };
+        self.viewed(self.dtype, shape, strides, at)
+    }
+
+    /// Another view of the same storage, checked; `at` is its offset in the storage.
+    pub(crate) fn viewed(&self, dtype: DType, shape: &[i64], strides: Option<&[i64]>, at: u64) -> Result<Tensor> {
         let strides = strides.map(Dims::from);
-        Tensor::checked(self.held.clone(), self.storage, at, self.dtype, shape.into(), strides, self.readonly)
+        Tensor::checked(self.held.clone(), self.storage, at, dtype, shape.into(), strides, self.readonly)
     }
 
     /// The address of the first element, mapped for a use; dangling without elements. `ReadOnly` when

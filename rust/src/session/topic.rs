@@ -92,6 +92,10 @@ impl Left {
 
 impl Drop for TopicState {
     fn drop(&mut self) {
+        if self.inner.is_foreign() {
+            std::mem::forget(self.view.swap(None)); // mappings that a child has not, see `fork`
+            return;
+        }
         let lane = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave(&self.info);
         self.inner.topics.lock().unwrap_or_else(|p| p.into_inner()).retain(|_, t| t.strong_count() > 0);
         self.inner.background.post(super::background::Job::Leave(Left { topic: self.reference(), lane }));

@@ -92,6 +92,19 @@ impl Segment {
         cell.get().ok_or_else(|| disagree("unreachable"))
     }
 
+    /// A copy-on-write mapping of its own of `bytes` at `at`, and the address of the first.
+    pub(crate) fn private(&self, at: u64, bytes: u64) -> Result<(Mapping, *mut u8)> {
+        if at > self.bytes || bytes > self.bytes - at {
+            return Err(disagree(format!("bytes {at} to {} of segment {}", at.saturating_add(bytes), self.serial)));
+        }
+        let Some(fd) = self.fd() else { return Err(disagree("a segment without a descriptor")) };
+        let within = at % rustix::param::page_size() as u64;
+        let map = Mapping::private(&fd, at - within, (bytes + within) as usize)?;
+        // SAFETY: `within` is less than the mapping's length.
+        let first = unsafe { map.base().as_ptr().add(within as usize) };
+        Ok((map, first))
+    }
+
     /// The strongest descriptor there is, for a new broker.
     pub(crate) fn fd(&self) -> Option<Arc<OwnedFd>> {
         let files = self.files();

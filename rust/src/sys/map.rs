@@ -35,6 +35,15 @@ impl Mapping {
         Mapping::made(at, len, writable)
     }
 
+    /// Maps `len` bytes at `at`, a multiple of the page size, copy-on-write: what is written stays in
+    /// this process, in this mapping.
+    pub(crate) fn private(fd: impl AsFd, at: u64, len: usize) -> Result<Mapping> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a range that nobody uses.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE, fd, at) };
+        Mapping::made(base, len, true)
+    }
+
     /// Zeroed memory of this process alone.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn anonymous(len: usize) -> Result<Mapping> {

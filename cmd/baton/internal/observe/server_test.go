@@ -1,0 +1,141 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
+)
+
+func options(t *testing.T) observe.Options {
+	t.Helper()
+	return observe.Options{Network: "tcp", Address: "127.0.0.1:0", Version: "1.2.3", Log: slog.New(slog.DiscardHandler),
+		Broker: func() broker.Status { return broker.Status{} }, Ready: func() error { return nil }}
+}
+
+func start(t *testing.T, o observe.Options) *observe.Server {
+	t.Helper()
+	s, err := observe.Start(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close(context.Background()) })
+	return s
+}
+
+func get(t *testing.T, s *observe.Server, path string) (int, string) {
+	t.Helper()
+	r, err := http.Get("http://" + s.Addr() + path)
+	require.NoError(t, err)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return r.StatusCode, string(body)
+}
+
+func TestReadyTellsWhyNot(t *testing.T) {
+	o := options(t)
+	o.Ready = func() error { return errors.New("the broker is ending") }
+	s := start(t, o)
+	code, body := get(t, s, "/readyz")
+	assert.Equal(t, 503, code)
+	assert.Equal(t, "the broker is ending\n", body)
+	code, _ = get(t, s, "/healthz")
+	assert.Equal(t, 200, code, "an ending broker is alive")
+}
+
+func TestHealthyGivesUpOnABrokerThatHangs(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := observe.Healthy(ctx, func() broker.Status { <-hang; return broker.Status{} })
+	assert.ErrorContains(t, err, "does not answer")
+}
+
+func TestMetricsShowTheStatus(t *testing.T) {
+	o := options(t)
+	o.Broker = func() broker.Status {
+		return broker.Status{Taking: true, Memory: broker.MemoryStatus{Limit: 1000, Granted: 300, Orphans: 100, Free: 50},
+			Counts: broker.Counts{Sessions: 5, Disconnected: 2, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
+	}
+	o.NATS = func() *natsbridge.Status {
+		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Names: natsbridge.NamesStatus{Pending: 6}}
+	}
+	_, body := get(t, start(t, o), "/metrics")
+	for _, line := range []string{
+		`baton_segment_bytes{state="granted"} 200`, `baton_segment_bytes{state="orphan"} 100`,
+		`baton_memory_limit_bytes 1000`, `baton_memory_free_bytes 50`,
+		`baton_sessions{state="live"} 3`, `baton_sessions{state="disconnected"} 2`,
+		`baton_leases 7`, `baton_storages 9`, `baton_topics{kind="queue"} 3`, `baton_adopted_lanes 4`, `baton_recovering 1`,
+		`baton_nats_connected 1`, `baton_nats_reconnects_total 1`, `baton_nats_published_total 12`,
+		`baton_nats_dropped_total 2`, `baton_nats_names_pending 6`,
+	} {
+		assert.Contains(t, body, line+"\n")
+	}
+}
+
+func TestMetricsWithoutNATSHaveNone(t *testing.T) {
+	_, body := get(t, start(t, options(t)), "/metrics")
+	assert.Contains(t, body, "baton_build_info")
+	assert.NotContains(t, body, "baton_nats")
+}
+
+func TestNothingCanBeChanged(t *testing.T) {
+	s := start(t, options(t))
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		r, err := http.Post("http://"+s.Addr()+path, "text/plain", nil)
+		require.NoError(t, err)
+		r.Body.Close()
+		assert.Equal(t, 405, r.StatusCode, path)
+	}
+}
+
+// socketDir is short: a socket's path has 107 bytes.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "o")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestSocketOfADeadBrokerIsReplaced(t *testing.T) {
+	o := options(t)
+	o.Network, o.Address = "unix", filepath.Join(socketDir(t), "h.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Address, Net: "unix"})
+	require.NoError(t, err)
+	l.SetUnlinkOnClose(false)
+	require.NoError(t, l.Close())
+	require.FileExists(t, o.Address)
+	start(t, o)
+	info, err := os.Stat(o.Address)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+func TestSocketThatAnswersAndOtherFilesAreLeftAlone(t *testing.T) {
+	o := options(t)
+	o.Network, o.Address = "unix", filepath.Join(socketDir(t), "h.sock")
+	start(t, o)
+	_, err := observe.Start(o)
+	assert.ErrorContains(t, err, "somebody serves")
+
+	o.Address = filepath.Join(socketDir(t), "file")
+	require.NoError(t, os.WriteFile(o.Address, []byte("precious"), 0o600))
+	_, err = observe.Start(o)
+	assert.ErrorContains(t, err, "not a socket")
+	data, err := os.ReadFile(o.Address)
+	require.NoError(t, err)
+	assert.Equal(t, "precious", string(data))
+}

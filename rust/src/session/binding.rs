@@ -1,0 +1,121 @@
+//! What bindings for other languages need besides the rest: addresses, types anew, value trees,
+//! listings, and waits that answer the interpreter's signals.
+
+use serde::{Deserialize, Serialize};
+
+use super::inner::Inner;
+use super::payload::Payload;
+use super::tensor::Tensor;
+use super::{Builder, Session};
+use crate::dtype::DType;
+use crate::error::{Code, Error, Result};
+
+impl Builder {
+    /// The language shown in listings. Default: `rust`.
+    pub fn language(mut self, language: &'static str) -> Builder {
+        self.0.language = language;
+        self
+    }
+
+    /// What a thread calls when a signal, or nothing, has ended its sleep in a wait: true gives the
+    /// wait up, with the error `Timeout`. It is called without any lock of this crate that others
+    /// need to be interrupted themselves.
+    pub fn interrupted(mut self, look: fn() -> bool) -> Builder {
+        self.0.interrupted = Some(look);
+        self
+    }
+}
+
+/// The error of a wait that the program's own hook has ended.
+pub(crate) fn interrupted() -> Error {
+    Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
+}
+
+impl Payload {
+    /// Tensors under the names that they have in the protocol (paths with their escapes), and the
+    /// JSON of the tree that numbers them; empty: one unnamed tensor is the value, or a flat dict.
+    pub fn with_tree(tensors: Vec<(String, Tensor)>, tree: Vec<u8>) -> Payload {
+        let mut p = Payload::default();
+        (p.tensors, p.tree) = (tensors, tree);
+        p
+    }
+}
+
+impl Tensor {
+    /// The address of the first element, to be read; dangling without elements. It is valid as long
+    /// as this tensor or a clone lives. Others may write there.
+    pub fn as_ptr(&self) -> Result<*const u8> {
+        self.address(false).map(<*mut u8>::cast_const)
+    }
+
+    /// The address of the first element, to be written. `ReadOnly` when it must not be.
+    pub fn as_mut_ptr(&self) -> Result<*mut u8> {
+        self.address(true)
+    }
+
+    /// The view of another type, shape and strides (in elements of that type, `None` for
+    /// C-contiguous), `offset` bytes from this one's first element. `InvalidArgument` when it reaches
+    /// past the storage or is not aligned.
+    pub fn view_as(&self, dtype: DType, shape: &[i64], strides: Option<&[i64]>, offset: u64) -> Result<Tensor> {
+        let Some(at) = self.offset.checked_add(offset) else {
+            let what = format!("view at byte {offset} of {}{:?}", self.dtype(), self.shape());
+            return Err(Error::new(Code::InvalidArgument, "use an offset inside the storage", what));
+        };
+        self.viewed(dtype, shape, strides, at)
+    }
+}
+
+#[derive(Serialize)]
+struct ListRequest<'a> {
+    what: &'a str,
+    pattern: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    cursor: String,
+}
+
+#[derive(Deserialize)]
+struct ListReply {
+    rows: Vec<NameRow>,
+    #[serde(default)]
+    cursor: String,
+}
+
+#[derive(Deserialize)]
+struct NameRow {
+    name: String,
+}
+
+impl Session {
+    /// The names that are set, of this session's namespace. In a pattern `*` stands for any run of
+    /// characters; an empty one matches all.
+    pub fn names(&self, pattern: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let request = ListRequest { what: "names", pattern, cursor };
+            let page: ListReply = self.inner.call("list", &request)?;
+            names.extend(page.rows.into_iter().map(|r| r.name));
+            if page.cursor.is_empty() {
+                return Ok(names);
+            }
+            cursor = page.cursor;
+        }
+    }
+
+    /// Ends the session as [`close`](Session::close) does, for a program that keeps the value.
+    pub fn end(&self) {
+        self.inner.close(true);
+    }
+
+    /// Whether it was ended, or belongs to the parent of a fork.
+    pub fn is_ended(&self) -> bool {
+        self.inner.is_closed()
+    }
+}
+
+impl Inner {
+    /// Whether the program's hook wants waits of this thread to end.
+    pub(crate) fn interrupted(&self) -> bool {
+        self.options.interrupted.is_some_and(|look| look())
+    }
+}
