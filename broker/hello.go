@@ -45,7 +45,8 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello once", "this connection said hello before")
 	case b.taking != nil:
 		return b.helloTaking(c, &h, pidfd)
-	case len(b.missing) > 0 && h.Resume != nil && h.Resume.Instance == b.id:
+	}
+	if s := b.resumable(c, &h); s != nil && s.absent {
 		return b.askToRestore(c, &h, pidfd), nil, nil
 	}
 	return b.admit(c, &h, pidfd)

@@ -32,7 +32,7 @@ func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD,
 	m.readers[rd.number] = rd
 	b.setWaiter(t, s.slot, true)
 	b.changed(t)
-	reply := protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: b.peers(t, m)}
+	reply := protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: b.peers(t)}
 	if g == nil {
 		return reply, nil, nil
 	}
@@ -58,14 +58,14 @@ func (b *Broker) setWaiter(t *topic, slot uint32, on bool) {
 
 // opTopicPeers tells who takes part in a topic.
 func (b *Broker) opTopicPeers(s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
-	t, m, err := b.findTopic(s, *r)
+	t, _, err := b.findTopic(s, *r)
 	if err != nil {
 		return nil, nil, err
 	}
-	return b.peers(t, m), nil, nil
+	return b.peers(t), nil, nil
 }
 
-func (b *Broker) peers(t *topic, _ *member) protocol.Peers {
+func (b *Broker) peers(t *topic) protocol.Peers {
 	p := protocol.Peers{Version: b.version(t), Closed: t.closed, LastLeft: t.lastLeft}
 	for n := range uint32(protocol.MaxLanes) {
 		if l := t.lanes[n]; l != nil {

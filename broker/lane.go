@@ -34,16 +34,20 @@ func (t *topic) liveLane(p *pages) *lane {
 
 // opTopicWrite makes the session a writer, with a lane ready in its own file.
 func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.FD, error) {
-	t, m, err := b.findTopic(s, r.TopicRef)
+	t, _, err := b.findTopic(s, r.TopicRef)
 	if err != nil {
 		return nil, nil, err
 	}
+	have := t.liveLane(s.pages)
 	switch {
 	case t.kind == protocol.TopicKindName:
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
 	case t.closed:
 		return nil, nil, closedError(t)
-	case t.liveLane(s.pages) != nil:
+	case have != nil && have.offset == r.Offset:
+		// Asked again, because the answer was lost.
+		return protocol.TopicWriteReply{Lane: have.number, Peers: b.peers(t)}, nil, nil
+	case have != nil:
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
 	}
 	if err := s.checkLane(t, r.Offset); err != nil {
@@ -73,7 +77,7 @@ func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.F
 	}
 	b.addLane(l)
 	b.changed(t)
-	return protocol.TopicWriteReply{Lane: number, Peers: b.peers(t, m)}, nil, nil
+	return protocol.TopicWriteReply{Lane: number, Peers: b.peers(t)}, nil, nil
 }
 
 func closedError(t *topic) error {

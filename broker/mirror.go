@@ -45,6 +45,7 @@ type mirror struct {
 
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
+	chosenAt         time.Time
 	again            bool   // more is there than one batch
 	words            []uint64
 }
@@ -62,7 +63,7 @@ type place struct{ next, lost uint64 }
 func (b *Broker) Mirror(ctx context.Context, to Publisher) {
 	b.mu.Lock()
 	m := &mirror{b: b, to: to, parking: shm.NewParking(b.own.session.region, b.own.bell.region),
-		topics: map[*topic]*mirrored{}, names: map[*topic]struct{}{}, chosen: sys.Monotonic()}
+		topics: map[*topic]*mirrored{}, names: map[*topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
 	for _, t := range b.named {
 		if t.name != nil && t.name.set {
 			m.names[t] = struct{}{}
@@ -95,25 +96,30 @@ func (m *mirror) step(ctx context.Context) bool {
 		return true
 	}
 	// Nothing was there: sleep until a sender rings, or interest may have changed.
-	e, ok := m.park()
+	e, topics, ok := m.park()
 	if !ok {
 		return false
 	}
 	if !m.pending() && ctx.Err() == nil {
-		m.parking.Sleep(e, interestPace)
+		// Without a topic there is nothing to subscribe to: the first lane rings.
+		pace := shm.LookAgain
+		if topics {
+			pace = interestPace
+		}
+		m.parking.Sleep(e, pace)
 	}
 	return m.unpark()
 }
 
 // park, pending and unpark touch pages that a broker being torn down unmaps, so
 // they look first, under the lock, whether it is.
-func (m *mirror) park() (uint32, bool) {
+func (m *mirror) park() (bell uint32, topics, ok bool) {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
 	if m.b.mirror != m {
-		return 0, false
+		return 0, false, false
 	}
-	return m.parking.Begin(), true
+	return m.parking.Begin(), len(m.b.named) > 0, true
 }
 
 func (m *mirror) unpark() bool {
@@ -189,8 +195,8 @@ func (m *mirror) look() (found bool) {
 // subscription and the look that notices it. Callers hold mu.
 func (m *mirror) choose() {
 	m.interest, m.serial = m.to.InterestVersion(), m.b.lastSerial()
-	since := m.chosen
-	m.chosen = sys.Monotonic()
+	since, at := m.chosen, m.chosenAt
+	m.chosen, m.chosenAt = sys.Monotonic(), time.Now()
 	wanted := map[*topic]*mirrored{}
 	for key, t := range m.b.named {
 		if key.isName || t.name != nil {
@@ -204,7 +210,11 @@ func (m *mirror) choose() {
 		if w == nil {
 			w = &mirrored{subject: subject, lanes: map[*lane]*place{}}
 			for _, l := range t.lanes {
-				w.lanes[l] = &place{next: firstSince(l, since)}
+				first := uint64(1) // of a topic made since then all counts, if only as lost
+				if !t.made.After(at) {
+					first = firstSince(l, since)
+				}
+				w.lanes[l] = &place{next: first}
 			}
 			m.b.setMirrored(t, true)
 		}

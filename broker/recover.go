@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -309,6 +310,25 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.useBrokerFile(m)
 	b.missing = b.wanted()
 	return nil
+}
+
+// wantedOrKnown tells whether a file is one of this instance's.
+func (b *Broker) wantedOrKnown(k fileKey) bool {
+	if !b.file.Valid() {
+		return false
+	}
+	if _, wanted := b.missing[k]; wanted {
+		return true
+	}
+	switch k.role {
+	case protocol.RestoreSegment:
+		return slices.ContainsFunc(b.segments[:], func(g *segment) bool { return g != nil && g.serial == k.serial })
+	case protocol.RestoreGroup:
+		return slices.ContainsFunc(b.topics[:], func(t *topic) bool {
+			return t != nil && slices.ContainsFunc(t.groups[:], func(g *group) bool { return g != nil && g.id == k.serial })
+		})
+	}
+	return false
 }
 
 // wanted lists every file that the broker file speaks of, with its inode.

@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"slices"
-
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -12,7 +10,7 @@ import (
 type returning struct {
 	hello    protocol.Hello
 	pidfd    *sys.FD
-	segments []uint64 // serials of those that it handed over
+	listed   map[fileKey]bool // what it handed over
 }
 
 // helloTaking answers a hello while the broker waits for its predecessor's
@@ -31,7 +29,7 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
 func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
-	c.returning = &returning{hello: *h, pidfd: pidfd}
+	c.returning = &returning{hello: *h, pidfd: pidfd, listed: map[fileKey]bool{}}
 	return &protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{},
 		Instance: b.id, Version: b.cfg.Version, Restore: true,
 		Limits: protocol.Limits{SessionBytes: b.cfg.SessionMemory, MemoryBytes: b.cfg.Memory}}
@@ -90,10 +88,11 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 		return errEnding
 	}
 	for i, item := range r.Items {
-		if item.Role == protocol.RestoreSegment {
-			c.returning.segments = append(c.returning.segments, item.Serial)
+		k := fileKey{item.Role, item.Serial}
+		if b.wantedOrKnown(k) {
+			c.returning.listed[k] = true
 		}
-		if err := b.offer(fileKey{item.Role, item.Serial}, fds[i]); err != nil {
+		if err := b.offer(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
 		}
@@ -122,12 +121,40 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	}
 	reply, fds, err := b.admit(c, &r.hello, r.pidfd)
 	if err == nil && reply.Resumed {
-		for _, g := range b.segments {
-			if g != nil && g.holder != c.session && slices.Contains(r.segments, g.serial) {
-				g.given[c.session] = struct{}{}
-			}
-		}
+		b.reconcile(c.session, r.listed)
 		b.settle()
 	}
 	return reply, fds, err
+}
+
+// reconcile compares what a session has mapped with what it has been given. What
+// it does not know of was in an answer that its broker's death kept from it: a
+// group that waits for it in vain, a segment that it will never use.
+func (b *Broker) reconcile(s *session, listed map[fileKey]bool) {
+	for _, g := range b.segments {
+		switch {
+		case g == nil:
+		case g.holder != s:
+			if listed[fileKey{protocol.RestoreSegment, g.serial}] {
+				g.given[s] = struct{}{}
+			}
+		case !listed[fileKey{protocol.RestoreSegment, g.serial}]:
+			if _, _, held := b.heldIn(g); !held {
+				b.freeSegmentNow(g)
+			}
+		}
+	}
+	for t, m := range s.topics {
+		left := false
+		for _, rd := range m.readers {
+			if rd.group != nil && !listed[fileKey{protocol.RestoreGroup, rd.group.id}] {
+				b.leaveReader(t, s, m, rd)
+				left = true
+			}
+		}
+		if left {
+			b.changed(t)
+			b.leaveIfDone(t, s, m)
+		}
+	}
 }

@@ -110,7 +110,7 @@ func (c *Client) resume(ctx context.Context, opts *options) (_ *control, final b
 	if err != nil {
 		return nil, false
 	}
-	ctl := newControl(wire.New(conn), c.onEvent)
+	ctl := newControl(wire.New(conn), c.onEvent, c.onLate)
 	go ctl.run()
 	var ok protocol.HelloReply
 	p := c.pages

@@ -17,13 +17,23 @@ import (
 type control struct {
 	conn    *wire.Conn
 	onEvent func(event string, data []byte)
+	// onLate is told of a request that was carried out after its caller gave up.
+	onLate func(op string, body any, ok []byte)
 
 	writeMu sync.Mutex
 	mu      sync.Mutex // guards what follows
 	next    uint64
-	pending map[uint64]chan reply
+	pending map[uint64]asked
+	refused error // said by the broker before it closes the connection
 	err     error // why it ended
 	done    chan struct{}
+}
+
+// asked is a request that was not answered yet.
+type asked struct {
+	op   string
+	body any
+	to   chan reply // nil: its caller gave up
 }
 
 type reply struct {
@@ -32,8 +42,8 @@ type reply struct {
 	err error
 }
 
-func newControl(conn *wire.Conn, onEvent func(string, []byte)) *control {
-	return &control{conn: conn, onEvent: onEvent, pending: map[uint64]chan reply{}, done: make(chan struct{})}
+func newControl(conn *wire.Conn, onEvent func(string, []byte), onLate func(string, any, []byte)) *control {
+	return &control{conn: conn, onEvent: onEvent, onLate: onLate, pending: map[uint64]asked{}, done: make(chan struct{})}
 }
 
 // run reads until the connection ends, then fails all that wait.
@@ -50,33 +60,48 @@ func (k *control) run() {
 			k.fail(err)
 			return
 		}
+		if e.ID == 0 && e.Error != nil { // the broker refuses the connection, and closes it
+			wire.CloseAll(fds)
+			k.mu.Lock()
+			k.refused = e.Error
+			k.mu.Unlock()
+			continue
+		}
 		if e.Event != "" {
 			wire.CloseAll(fds)
 			k.onEvent(e.Event, append([]byte(nil), data...))
 			continue
 		}
 		k.mu.Lock()
-		to := k.pending[e.ID]
+		a := k.pending[e.ID]
 		delete(k.pending, e.ID)
 		k.mu.Unlock()
-		if to == nil { // its caller gave up
+		if a.to == nil {
 			wire.CloseAll(fds)
+			if a.op != "" && e.Error == nil {
+				k.onLate(a.op, a.body, append([]byte(nil), e.OK...))
+			}
 			continue
 		}
 		r := reply{ok: append(json.RawMessage(nil), e.OK...), fds: append([]*sys.FD(nil), fds...)}
 		if e.Error != nil {
 			r.err = e.Error
 		}
-		to <- r
+		a.to <- r
 	}
 }
 
 func (k *control) fail(err error) {
 	k.conn.Close()
 	k.mu.Lock()
-	k.err = protocol.Errorf(protocol.CodeBrokerLost, "it reconnects by itself; try again", "the connection to the broker ended: %w", err)
-	for id, to := range k.pending {
-		to <- reply{err: k.err}
+	k.err = k.refused
+	if k.err == nil {
+		k.err = protocol.Errorf(protocol.CodeBrokerLost, "it reconnects by itself; try again", "the connection to the broker ended: %w", err)
+	}
+	for id, a := range k.pending {
+		if a.to != nil {
+			a.to <- reply{err: k.err}
+		}
 		delete(k.pending, id)
 	}
 	k.mu.Unlock()
@@ -96,7 +121,7 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 	}
 	k.next++
 	id := k.next
-	k.pending[id] = to
+	k.pending[id] = asked{op, body, to}
 	k.mu.Unlock()
 
 	frame, err := encodeRequest(id, op, body, len(send))
@@ -105,7 +130,13 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 		err = k.conn.WriteFrame(frame, send)
 		k.writeMu.Unlock()
 		if err != nil {
-			err = protocol.Errorf(protocol.CodeBrokerLost, "it reconnects by itself; try again", "send to the broker: %w", err)
+			// The broker has closed the connection: the reader learns why.
+			select {
+			case <-k.done:
+				err = k.err
+			case <-ctx.Done():
+				err = protocol.Errorf(protocol.CodeBrokerLost, "it reconnects by itself; try again", "send to the broker: %w", err)
+			}
 		}
 	}
 	if err != nil {
@@ -121,7 +152,9 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 	}
 	k.mu.Lock()
 	_, waiting := k.pending[id]
-	delete(k.pending, id)
+	if waiting {
+		k.pending[id] = asked{op, body, nil}
+	}
 	k.mu.Unlock()
 	if !waiting { // the reply came meanwhile and may carry descriptors
 		return finish(op, <-to, ok)

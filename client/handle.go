@@ -125,7 +125,8 @@ func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor)
 		c.drop(ref.Index)
 		return errExpired("its lease is over, or its topic has overwritten it")
 	}
-	s, err := a.locate(ref)
+	s := storage{ref: ref, at: a}
+	err = s.locate()
 	if err == nil && (s.offset != h.Offset || s.bytes != h.Bytes || a.SegmentSerial != h.Segment) {
 		err = protocol.Errorf(protocol.CodeHandle, "use the handle as it was made",
 			"it names %d bytes at %d of segment %d, its storage is %d bytes at %d of segment %d", h.Bytes, h.Offset, h.Segment, s.bytes, s.offset, a.SegmentSerial)

@@ -145,11 +145,31 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 
 // Return gives an empty segment back and forgets it.
 func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
-	if _, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil); err != nil {
+	_, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
+	if err != nil && uncertain(err) {
+		// It may be gone: nothing is to be allocated in it.
+		go s.returnLater(seg)
+		return true
+	}
+	if err != nil {
 		return false
 	}
 	s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}})
 	return true
+}
+
+// returnLater gives a segment back when it is not known whether the broker has it.
+func (s source) returnLater(seg *shm.Segment) {
+	for {
+		_, err := s.c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
+		switch code := protocolCode(err); {
+		case err == nil || code == protocol.CodeNotFound:
+			s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}})
+			return
+		case code != protocol.CodeTimeout && code != protocol.CodeBrokerLost:
+			return // held, or the client is closed: it stays until the session ends
+		}
+	}
 }
 
 // trim forgets segments that the broker has taken back. A mapping goes only when

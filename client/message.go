@@ -34,12 +34,19 @@ type Message struct {
 	parser    protocol.BodyParser
 	room      [24]uint64
 	oneHold   holding
-	attached  [1]*attachment
-	refsRoom  [1]protocol.Ref
 	oneBundle Bundle
 	oneTensor Tensor
 	tensors   [1]*Tensor
 	names     [1]string
+}
+
+// newMessage makes a message to take into.
+func newMessage(c *Client) *Message {
+	m := new(Message)
+	m.held = &m.oneHold
+	m.held.c = c
+	m.held.users.Store(1)
+	return m
 }
 
 // Retain adds a holder.
@@ -158,22 +165,29 @@ func (h *holding) describe(t *Tensor, d *protocol.Tensor, write bool) error {
 // is malformed or names what this process cannot have: it is then as good as
 // lost. In both cases m is of no more use.
 func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok bool, err error) {
-	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-look
+	c.fetchAhead(l.FirstIndex(i))
+	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-read
 	if !ok {
 		return false, nil
 	}
 	m.Sequence, m.Stamp, m.flags = i, head.Stamp, head.Flags
-	refs := head.ParseRefs(m.refsRoom[:0], words)
-	attached, err := c.holdAll(ctx, refs, m.attached[:0])
-	if err == nil && head.Flags&protocol.SlotSpilled != 0 {
-		refs, attached, m.bodySrc, err = c.unspill(ctx, refs, attached)
-	} else if err == nil {
-		m.bodySrc = head.BodyOf(words)
+	h := m.held
+	if h.storages = h.one[:]; head.Nref != 1 {
+		h.storages = make([]storage, head.Nref)
 	}
-	if err == nil {
-		err = c.mayWrite(ctx, m.flags, attached)
-		if err != nil {
-			c.dropAll(refs)
+	for k := range h.storages {
+		h.storages[k].ref = head.Ref(words, k)
+	}
+	if err = c.holdAll(ctx, h.storages); err == nil {
+		if head.Flags&protocol.SlotSpilled != 0 {
+			h.storages, m.bodySrc, err = c.unspill(ctx, h.storages)
+		} else {
+			m.bodySrc = head.BodyOf(words)
+		}
+	}
+	if err == nil && head.Flags&protocol.SlotWritable != 0 {
+		if err = c.mayWrite(ctx, h.storages); err != nil {
+			c.dropAll(h.storages)
 		}
 	}
 	if err != nil {
@@ -184,38 +198,41 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok
 	// been recycled before this row counted it.
 	shm.FenceAcquire()
 	if !l.Has(i) { // MODEL lanes:take-recheck
-		c.dropAll(refs)
+		c.dropAll(h.storages)
 		return false, nil
 	}
-	h := &m.oneHold
-	h.c = c
-	h.storages = h.one[:0]
-	h.users.Store(1)
-	m.held = h
-	for k, ref := range refs {
-		s, err := attached[k].locate(ref)
-		if err != nil {
-			c.dropAll(refs)
+	for k := range h.storages {
+		if err := h.storages[k].locate(); err != nil {
+			c.dropAll(h.storages)
 			return true, err
 		}
-		h.storages = append(h.storages, s)
 	}
 	return true, nil
 }
 
-func (c *Client) dropAll(refs []protocol.Ref) {
-	for _, r := range refs {
-		c.drop(r.Index)
+// fetchAhead starts to fetch the lines that a take of a storage needs: its own
+// row's word, which the owner's free test has read, and the storage's entry,
+// which the owner has written. Both then travel beside the message's body.
+func (c *Client) fetchAhead(index uint32) {
+	if index >= protocol.MaxStorages {
+		return
+	}
+	c.pages.row.Prefetch(index)
+	if a := c.attached[index/protocol.ChunkIndices].Load(); a != nil {
+		a.owner.entries.Prefetch(index)
+	}
+}
+
+func (c *Client) dropAll(held []storage) {
+	for k := range held {
+		c.drop(held[k].ref.Index)
 	}
 }
 
 // mayWrite makes sure that the segments of a writable message can be written here.
-func (c *Client) mayWrite(ctx context.Context, flags uint32, attached []*attachment) error {
-	if flags&protocol.SlotWritable == 0 {
-		return nil
-	}
-	for _, a := range attached {
-		if err := c.writable(ctx, a.segment); err != nil {
+func (c *Client) mayWrite(ctx context.Context, held []storage) error {
+	for k := range held {
+		if err := c.writable(ctx, held[k].at.segment); err != nil {
 			return err
 		}
 	}
@@ -223,26 +240,27 @@ func (c *Client) mayWrite(ctx context.Context, flags uint32, attached []*attachm
 }
 
 // unspill reads the refs and the body from a held spill storage and holds the
-// refs too. On an error nothing is held any more.
-func (c *Client) unspill(ctx context.Context, refs []protocol.Ref, attached []*attachment) ([]protocol.Ref, []*attachment, []byte, error) {
-	nested, body, err := c.readSpill(refs, attached)
+// refs in its stead. On an error nothing is held any more.
+func (c *Client) unspill(ctx context.Context, spill []storage) ([]storage, []byte, error) {
+	refs, body, err := c.readSpill(spill)
+	var held []storage
 	if err == nil {
-		var more []*attachment
-		if more, err = c.holdAll(ctx, nested, nil); err == nil {
-			c.drop(refs[0].Index) // its content has been copied
-			return nested, more, body, nil
+		held = make([]storage, len(refs))
+		for k := range refs {
+			held[k].ref = refs[k]
 		}
+		err = c.holdAll(ctx, held)
 	}
-	c.dropAll(refs)
-	return nil, nil, nil, err
+	c.dropAll(spill) // its content has been copied
+	return held, body, err
 }
 
-func (c *Client) readSpill(refs []protocol.Ref, attached []*attachment) ([]protocol.Ref, []byte, error) {
-	if len(refs) != 1 {
-		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a spilled message names %d storages, not 1", len(refs))
+func (c *Client) readSpill(spill []storage) ([]protocol.Ref, []byte, error) {
+	if len(spill) != 1 {
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a spilled message names %d storages, not 1", len(spill))
 	}
-	s, err := attached[0].locate(refs[0])
-	if err != nil {
+	s := &spill[0]
+	if err := s.locate(); err != nil {
 		return nil, nil, err
 	}
 	region, err := s.region(false)

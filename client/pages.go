@@ -182,19 +182,20 @@ func (p *pages) known(slot uint32, serial uint64) *peer {
 }
 
 // add keeps a session's pages: in its slot if it is the one there now. It returns
-// those that are kept, which are others when two goroutines asked at once.
-func (p *pages) add(q *peer) *peer {
+// those that are kept, which are others when two goroutines asked at once, and how
+// many have left their slot.
+func (p *pages) add(q *peer) (kept *peer, old int) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	before := p.peers[q.slot].Load()
-	kept := p.old[q.serial]
+	kept = p.old[q.serial]
 	if before != nil && before.serial == q.serial {
 		kept = before
 	}
 	switch {
 	case kept != nil:
 		q.close()
-		return kept
+		return kept, len(p.old)
 	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
 	default:
@@ -203,7 +204,7 @@ func (p *pages) add(q *peer) *peer {
 			p.old[before.serial] = before
 		}
 	}
-	return q
+	return q, len(p.old)
 }
 
 // close unmaps and closes pages that nobody has seen.

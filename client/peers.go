@@ -30,7 +30,44 @@ func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, e
 		wire.CloseAll(fds)
 		return nil, err
 	}
-	return c.pages.add(q), nil
+	kept, old := c.pages.add(q)
+	if old >= manyOld {
+		c.post(c.forgetPeers)
+	}
+	return kept, nil
+}
+
+// manyOld is how many sessions that have left their slot may be kept before it
+// is looked whether they are of use.
+const manyOld = 32
+
+// forgetPeers closes the files of sessions that are over and of which nothing is
+// used here: no lane in a topic, no chunk of storages. What is mapped of them
+// stays, since somebody may be looking at it.
+func (c *Client) forgetPeers() {
+	used := map[uint64]bool{}
+	for i := range c.attached {
+		if a := c.attached[i].Load(); a != nil {
+			used[a.owner.serial] = true
+		}
+	}
+	c.mu.Lock()
+	for _, t := range c.topics {
+		if v := t.view.Load(); v != nil {
+			for i := range v.lanes {
+				used[v.lanes[i].Serial] = true
+			}
+		}
+	}
+	c.mu.Unlock()
+	c.pages.peerMu.Lock()
+	defer c.pages.peerMu.Unlock()
+	for serial, q := range c.pages.old {
+		if !used[serial] {
+			delete(c.pages.old, serial)
+			q.closeFiles()
+		}
+	}
 }
 
 // rowOf finds the row of the session now in a slot, for the free test. It makes
@@ -115,7 +152,6 @@ func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error
 		if err != nil {
 			return nil, err
 		}
-		a.owner.entries.Prefetch(ref.Index) // the owner has written it lately, and locate reads it
 		if err := c.pages.row.Take(ref.Index); err != nil {
 			return nil, err
 		}
@@ -128,43 +164,42 @@ func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error
 	}
 }
 
-// holdAll counts all refs up, or none.
-func (c *Client) holdAll(ctx context.Context, refs []protocol.Ref, to []*attachment) ([]*attachment, error) {
-	for i, ref := range refs {
-		a, err := c.hold(ctx, ref)
+// holdAll counts all refs up and notes where they are, or none.
+func (c *Client) holdAll(ctx context.Context, refs []storage) error {
+	for k := range refs {
+		a, err := c.hold(ctx, refs[k].ref)
 		if err != nil {
-			for _, r := range refs[:i] {
-				c.drop(r.Index)
-			}
-			return to[:0], err
+			c.dropAll(refs[:k])
+			return err
 		}
-		to = append(to, a)
+		refs[k].at = a
 	}
-	return to, nil
+	return nil
 }
 
 // storage is where a held storage lies, checked against the broker's record.
 type storage struct {
-	ref     protocol.Ref
-	at      *attachment
-	offset  uint64
-	bytes   uint64
-	writing bool // this process may write it
+	ref    protocol.Ref
+	at     *attachment
+	offset uint64
+	bytes  uint64
 }
 
-// locate reads a held ref's entry and checks it: the generation is the ref's,
+// locate reads a held storage's entry and checks it: the generation is the ref's,
 // the range lies in the chunk's.
-func (a *attachment) locate(ref protocol.Ref) (storage, error) {
-	e := a.owner.entries.Load(ref.Index)
-	if e.Generation != ref.Generation {
-		return storage{}, errExpired("it has been recycled")
+func (s *storage) locate() error {
+	a := s.at
+	offset, bytes, generation := a.owner.entries.Place(s.ref.Index)
+	if generation != s.ref.Generation {
+		return errExpired("it has been recycled")
 	}
 	end := a.Offset + a.Bytes
-	if e.Offset&(protocol.Alignment-1) != 0 || e.Offset < a.Offset || e.Offset > end || e.Bytes > end-e.Offset {
-		return storage{}, protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it",
-			"storage %d claims %d bytes at %d, outside its segment's range", ref.Index, e.Bytes, e.Offset)
+	if offset&(protocol.Alignment-1) != 0 || offset < a.Offset || offset > end || bytes > end-offset {
+		return protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it",
+			"storage %d claims %d bytes at %d, outside its segment's range", s.ref.Index, bytes, offset)
 	}
-	return storage{ref: ref, at: a, offset: e.Offset, bytes: e.Bytes}, nil
+	s.offset, s.bytes = offset, bytes
+	return nil
 }
 
 func (s *storage) region(write bool) (shm.Region, error) {

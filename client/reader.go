@@ -261,7 +261,7 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 				return nil, errClosed(r.t.title())
 			}
 			if r.spare == nil {
-				r.spare = new(Message)
+				r.spare = newMessage(r.t.c)
 			}
 			return nil, nil
 		}
@@ -337,7 +337,7 @@ func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
 func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Message, error) {
 	m := r.spare
 	if r.spare = nil; m == nil {
-		m = new(Message)
+		m = newMessage(r.t.c)
 	}
 	ok, err := r.t.c.take(ctx, k.lane, i, m) // MODEL group:take-first
 	if err != nil && (isLost(err) || ctx.Err() != nil) {

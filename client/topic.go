@@ -130,7 +130,7 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 		}
 		q, err := t.c.peer(ctx, l.Slot, l.Serial)
 		if err != nil {
-			if protocolCode(err) == protocol.CodeNotFound {
+			if code := protocolCode(err); code == protocol.CodeNotFound || code == protocol.CodeExpired {
 				continue // gone meanwhile; the version will say so
 			}
 			return nil, err
@@ -243,11 +243,15 @@ func (t *topic) startWriting(ctx context.Context) error {
 	}
 	c := t.c
 	bytes := protocol.LaneBytes(t.info.Slots, t.info.Stride)
-	c.mu.Lock()
-	at, err := c.pages.lanes.take(bytes)
-	c.mu.Unlock()
-	if err != nil {
-		return err
+	at := t.laneAt // of a request whose answer did not come, which is made again
+	if at == 0 {
+		var err error
+		c.mu.Lock()
+		at, err = c.pages.lanes.take(bytes)
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
 	lane, err := shm.NewLane(c.pages.session, at, t.info.Slots, t.info.Stride)
 	if err == nil {
@@ -263,6 +267,11 @@ func (t *topic) startWriting(ctx context.Context) error {
 			return err
 		}
 	}
+	if uncertain(err) {
+		t.laneAt = at
+		return err
+	}
+	t.laneAt = 0
 	c.mu.Lock()
 	c.pages.lanes.give(at)
 	c.mu.Unlock()
@@ -494,7 +503,7 @@ func (t *topic) close(ctx context.Context) error {
 		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
 		if first == nil {
 			// The broker counts for its messages now.
-			t.writing = false
+			t.writing, t.laneAt = false, 0
 			for _, kept := range t.kept {
 				for _, index := range kept {
 					c.drop(index)

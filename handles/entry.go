@@ -39,6 +39,13 @@ func (e Entries) Load(index uint32) Entry {
 	}
 }
 
+// Place copies where a storage lies, and its generation without RETIRING.
+func (e Entries) Place(index uint32) (offset, bytes, generation uint64) {
+	at := uint64(index) * protocol.EntrySize
+	generation = e.r.Load64(at+protocol.EntryGeneration) & protocol.GenerationMask
+	return e.r.Load64(at + protocol.EntryOffset), e.r.Load64(at + protocol.EntryBytes), generation
+}
+
 // Word returns the generation word: generation and RETIRING.
 //
 // SYNC generation: acquire; pairs with the owner's mark and with Next.

@@ -28,6 +28,9 @@ func (r Row) Load(index uint32) uint64 { return r.r.Load64(uint64(index) * proto
 // Count returns how many references this row counts.
 func (r Row) Count(index uint32) uint64 { return r.Load(index) & protocol.CountMask }
 
+// Prefetch starts to fetch a word that is about to be changed.
+func (r Row) Prefetch(index uint32) { r.r.PrefetchWrite(uint64(index) * protocol.RowWordSize) }
+
 // Take counts one reference up. It comes before the second look at the place
 // that names the storage, and that order is the whole protection. A session
 // that holds nearly 2^20 references to one storage is refused.

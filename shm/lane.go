@@ -80,6 +80,12 @@ func (l Lane) Has(i uint64) bool { return l.Seq(i) == i }
 // Stamp returns the time of message i; of use only if Has says so afterwards.
 func (l Lane) Stamp(i uint64) uint64 { return l.r.Load64(l.slot(i) + protocol.SlotStamp) }
 
+// FirstIndex returns what stands where message i names its first storage. It is
+// of use only to fetch ahead what belongs to it: nothing here was checked.
+func (l Lane) FirstIndex(i uint64) uint32 {
+	return l.r.Load32(l.slot(i) + protocol.SlotSize + protocol.RefIndex)
+}
+
 // Read copies message i into words: refs, then body. It returns false when the
 // slot does not hold i or its lengths are impossible. The copy is worth
 // something only if Has(i) is still true after the references were counted.
@@ -150,6 +156,12 @@ func (h SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
 		dst = append(dst, protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(w[2])})
 	}
 	return dst
+}
+
+// Ref decodes ref k, one of Nref, of a copied message.
+func (h SlotHead) Ref(words []uint64, k int) protocol.Ref {
+	w := words[k*3 : k*3+3]
+	return protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(w[2])}
 }
 
 // BodyOf returns the body behind the refs of a copied message.

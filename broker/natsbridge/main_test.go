@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // goroutines gives the stacks that are in the package, after a while.
 func goroutines() string {
 	var left string
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); runtime.Gosched() {
 		buf := make([]byte, 4<<20)
 		buf = buf[:runtime.Stack(buf, true)]
 		left = ""

@@ -241,7 +241,8 @@ func TestNamesAreComparedAfterReconnectAndNotWrittenTwice(t *testing.T) {
 	require.Equal(t, uint64(5), stream.CachedInfo().State.LastSeq, "three names, one deletion, one change")
 }
 
-// lives runs a bridge of an owner to its end, as if it had been killed if keep.
+// life runs a bridge of an owner to its end; with keep its names stay behind, as if it
+// had been killed.
 func life(t *testing.T, o *operator, owner string, keep bool, names map[string]string) {
 	t.Helper()
 	b := start(t, natsbridge.Config{Owner: owner, Names: natsbridge.NamesConfig{Keep: keep},
@@ -279,14 +280,13 @@ func TestNameOverwrittenByAnotherBrokerIsNotRemoved(t *testing.T) {
 	require.NoError(t, b.SetName("default", "a", 1, []byte("ours")))
 	wait(t, b, mirrored)
 	life(t, o, "host-2", true, map[string]string{"a": "theirs"})
-	nc := o.client()
 
 	// Not written again at a reconnect either, only when it is set again.
 	o.stop()
 	wait(t, b, disconnected)
 	o.start()
 	wait(t, b, mirrored)
-	nc = o.client()
+	nc := o.client()
 	require.Equal(t, map[string]string{"a": "theirs"}, bucket(t, nc, "default"))
 
 	require.NoError(t, b.DeleteName("default", "a"))

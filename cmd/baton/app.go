@@ -92,32 +92,39 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	if given || !start {
 		opts = append(opts, client.WithAddress(socket)) // named: awaited, never started
 	}
-	if f.timeout == 0 && (given || !start) {
-		if err := answers(ctx, socket); err != nil {
+	if given || !start {
+		if err := await(ctx, socket, f.timeout); err != nil {
 			return nil, err
 		}
-	}
-	if f.timeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, f.timeout)
-		defer cancel()
-		ctx = bounded
 	}
 	return client.Connect(ctx, opts...)
 }
 
-// answers tells at once whether somebody listens at a socket. Other failures are
-// left to who connects in earnest.
-func answers(ctx context.Context, socket string) error {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", socket)
-	if err == nil {
-		return c.Close()
+// await waits until somebody listens at a socket, for as long as told. What else
+// may be wrong is left to who connects in earnest.
+func await(ctx context.Context, socket string, timeout time.Duration) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(timeout)
+	for {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unix", socket)
+		if err == nil {
+			return c.Close()
+		}
+		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil
+		}
+		if !time.Now().Before(deadline) {
+			return protocol.Errorf(protocol.CodeNoBroker, "start one with `baton serve`, name another with --address, or wait for it with --timeout",
+				"no broker answers at %s", socket)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
-		return protocol.Errorf(protocol.CodeNoBroker, "start one with `baton serve`, name another with --address, or wait for it with --timeout",
-			"no broker answers at %s", socket)
-	}
-	return nil
 }
 
 // closeClient ends a session after a command, without hiding its error.

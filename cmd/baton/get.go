@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,21 +77,13 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 	case f.file == "-" && f.json:
 		return badUsage("--json and -o - both want standard output")
 	}
-	if f.timeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, f.timeout)
-		defer cancel()
-		ctx = bounded
-	}
 	c, err := a.connect(ctx, &f.clientFlags, f.timeout > 0)
 	if err != nil {
 		return err
 	}
 	defer closeClient(c, &err)
-	b, err := c.Get(ctx, name)
+	b, err := awaitName(ctx, c, name, f.timeout)
 	if err != nil {
-		if f.timeout > 0 && ctx.Err() != nil && context.Cause(ctx) == context.DeadlineExceeded {
-			return protocol.Errorf(protocol.CodeTimeout, "wait longer", "name %s was not set within %s: %w", name, f.timeout, context.DeadlineExceeded)
-		}
 		return err
 	}
 	defer b.Release()
@@ -114,6 +107,20 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 	}
 	return a.println(fmt.Sprintf("%s: revision %d, %s, %s, written to %s", name, b.Revision,
 		describe(r.DType, r.Shape), termplot.Bytes(r.Bytes), f.file))
+}
+
+// awaitName gets a name, waiting for it to be set for as long as told.
+func awaitName(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Bundle, error) {
+	if timeout == 0 {
+		return c.Get(ctx, name)
+	}
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	b, err := c.Get(bounded, name)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return nil, protocol.Errorf(protocol.CodeTimeout, "wait longer", "name %s was not set within %s", name, timeout)
+	}
+	return b, err
 }
 
 // pick finds the tensor to write.

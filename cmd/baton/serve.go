@@ -64,6 +64,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	began := time.Now()
 	log, level := newLog(a.err, s)
 	defer exitAtSecondSignal(ctx, log)()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	d, err := startDaemon(ctx, s, s.Socket, s.Dir, log)
 	if err != nil && ctx.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
@@ -100,7 +103,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	attended := make(chan struct{})
 	go func() {
 		defer close(attended)
-		d.attend(ctx, s, level, ended)
+		d.attend(ctx, s, level, hup, ended)
 	}()
 	notify(log, sd.SdNotifyReady)
 	err = d.serve(ctx)
@@ -119,10 +122,7 @@ func errorText(err error) string {
 
 // attend does what a service manager expects while the broker serves: reload at
 // HUP, keep-alives for the watchdog, and word of the coming end.
-func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.LevelVar, ended <-chan struct{}) {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.LevelVar, hup <-chan os.Signal, ended <-chan struct{}) {
 	var watchdog <-chan time.Time
 	if every, err := sd.SdWatchdogEnabled(false); err != nil {
 		d.log.Warn("the watchdog's interval cannot be read", "error", err)

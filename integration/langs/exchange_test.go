@@ -58,7 +58,7 @@ func TestQueueItemsAreWrittenByTheirTaker(t *testing.T) {
 	pairs(t, func(t *testing.T, b *testkit.Broker, from, to *driver) {
 		from.ask(command{"do": "put", "queue": "q", "depth": 3, "seed": 1, "count": 100})
 		for seed := uint64(1); seed <= 100; seed++ {
-			a := to.do(command{"do": "take", "queue": "q", "write": true})
+			a := to.do(command{"do": "take", "queue": "q", "depth": 3, "write": true})
 			require.Equal(t, []any{seed, false}, []any{a.Seed, a.ReadOnly})
 		}
 		var a answer
@@ -144,27 +144,48 @@ func TestKilledSenderIsStillReceivedAndThenLeavesNothing(t *testing.T) {
 	pairs(t, func(t *testing.T, b *testkit.Broker, dies, to *driver) {
 		to.do(command{"do": "read", "topic": "t"})
 		dies.do(command{"do": "send", "topic": "t", "seed": 1, "count": 8})
-		dies.do(command{"do": "handle", "seed": 4})
 		dies.Kill()
 		testkit.Gone(t, b, dies.PID())
 		for seed := uint64(1); seed <= 8; seed++ {
 			require.Equal(t, seed, to.do(command{"do": "receive", "topic": "t", "hold": true}).Seed)
 		}
-		to.do(command{"do": "release"})
-		testkit.Audit(t, b)
-		to.Done()
+		leave(t, b, to)
 	})
 }
 
-// leave ends drivers and looks that nothing is held by anybody.
+// leave makes drivers let go of everything, and looks that nothing is held by
+// anybody and nothing is left of the dead.
 func leave(t *testing.T, b *testkit.Broker, drivers ...*driver) {
 	t.Helper()
 	for _, d := range drivers {
 		d.do(command{"do": "release"})
 		d.do(command{"do": "forget"})
 	}
-	testkit.Audit(t, b)
+	testkit.AuditEmpty(t, b)
 	for _, d := range drivers {
 		d.Done()
 	}
+}
+
+func TestHandOverGoesOnThroughTheDeathOfTheBroker(t *testing.T) {
+	pairs(t, func(t *testing.T, b *testkit.Broker, from, to *driver) {
+		to.do(command{"do": "read", "topic": "t"})
+		from.do(command{"do": "set", "name": "n", "seed": 9})
+		from.do(command{"do": "send", "topic": "t", "seed": 1})
+		require.Equal(t, uint64(1), to.do(command{"do": "receive", "topic": "t", "hold": true}).Seed)
+		b.Kill()
+		from.do(command{"do": "send", "topic": "t", "seed": 2, "count": 3})
+		for seed := uint64(2); seed <= 4; seed++ {
+			require.Equal(t, seed, to.do(command{"do": "receive", "topic": "t"}).Seed)
+		}
+		b.Restart()
+		to.do(command{"do": "get", "name": "n", "seed": 9})
+		to.do(command{"do": "read", "topic": "u"})
+		from.do(command{"do": "send", "topic": "u", "seed": 5, "words": 1 << 20})
+		require.Equal(t, uint64(5), to.do(command{"do": "receive", "topic": "u"}).Seed)
+		from.do(command{"do": "send", "topic": "t", "seed": 6})
+		require.Equal(t, uint64(6), to.do(command{"do": "receive", "topic": "t"}).Seed)
+		from.do(command{"do": "delete", "name": "n"})
+		leave(t, b, from, to)
+	})
 }

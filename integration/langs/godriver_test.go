@@ -32,6 +32,7 @@ import (
 //
 // The value of a seed: "whole" of so many words, "half" (the second half of the
 // same memory), the key "a/b" (path "a~1b") of 3 words of seed+1; and the meta {"seed":seed}.
+// Topics and queues are made to end with their last user.
 type order struct {
 	Do, Topic, Queue, Name, Group, Start string
 	Seed, Count                          uint64
@@ -168,7 +169,7 @@ func (d *goDriver) topic(ctx context.Context, o *order) (_ *client.Topic, err er
 	if t := d.topics[o.Topic]; t != nil {
 		return t, nil
 	}
-	var opts []client.TopicOption
+	opts := []client.TopicOption{client.Linger(0)}
 	if o.Depth > 0 {
 		opts = append(opts, client.Depth(o.Depth))
 	}
@@ -186,7 +187,7 @@ func (d *goDriver) queue(ctx context.Context, o *order) (_ *client.Queue, err er
 	if q := d.queues[o.Queue]; q != nil {
 		return q, nil
 	}
-	var opts []client.QueueOption
+	opts := []client.QueueOption{client.Linger(0)}
 	if o.Depth > 0 {
 		opts = append(opts, client.Depth(o.Depth))
 	}

@@ -88,7 +88,7 @@ func (d *goDriver) look(b *client.Bundle, seed uint64, write bool) (map[string]a
 	if err := verify(whole, seed); err != nil {
 		return nil, err
 	}
-	if err := verify(b.Tensor("a~1b"), seed+1); err != nil {
+	if err := verify(b.Tensor("a/b"), seed+1); err != nil {
 		return nil, err
 	}
 	words, err := client.Slice[uint64](whole.AsReadOnly())

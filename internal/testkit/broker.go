@@ -253,7 +253,8 @@ func (b *Broker) cleanUp() {
 		}
 		b.process.cleanUp()
 		if b.t.Failed() {
-			b.t.Logf("the broker's log:\n%s", b.process.Log())
+			log := b.process.Log()
+			b.t.Logf("the end of the broker's log:\n%s", log[max(0, len(log)-4096):])
 		}
 	}
 	if err := os.RemoveAll(b.Dir); err != nil {
@@ -278,8 +279,11 @@ func (b *Broker) checkFiles() {
 }
 
 // AsUser makes a child run as another user. The tests must be root's.
-func AsUser(uid uint32) StartOption {
+func AsUser(t testing.TB, uid uint32) StartOption {
+	t.Helper()
+	program := public(t)
 	return func(c *exec.Cmd) {
+		c.Path, c.Args = program, []string{program}
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
 }

@@ -1,4 +1,52 @@
-//! x
+//! The native half of the Python package `baton`: the Rust client behind Python objects.
+//!
+//! Ownership: each Python object owns its Rust value; arrays, buffers and capsules made from a tensor
+//! hold the memory on their own. Concurrency: all objects may be used from any thread; no lock is
+//! awaited while the interpreter is held. Hostile peers: what comes from another process is checked
+//! by the client, and the value tree here. Death: as in the client; see there.
+
+mod buffer;
+mod copy;
+mod dlpack;
+mod dtype;
+mod errors;
+mod handle;
+mod index;
+mod message;
+mod name;
+mod queue;
+mod session;
+mod source;
+mod tensor;
+mod topic;
+mod value;
+mod wait;
+
 use pyo3::prelude::*;
-#[pymodule]
-mod _native {}
+
+/// To be called in the child of a fork: sessions that were open are the parent's.
+#[pyfunction]
+fn forked() {
+    baton::Session::forked();
+}
+
+/// The native classes; `baton` gives them their public names.
+#[pymodule(name = "_native", gil_used = true)]
+mod native {
+    #[pymodule_export]
+    use super::forked;
+    #[pymodule_export]
+    use super::handle::Handle;
+    #[pymodule_export]
+    use super::message::Message;
+    #[pymodule_export]
+    use super::name::{Bundle, Watch};
+    #[pymodule_export]
+    use super::queue::Queue;
+    #[pymodule_export]
+    use super::session::Session;
+    #[pymodule_export]
+    use super::tensor::Tensor;
+    #[pymodule_export]
+    use super::topic::{Reader, Topic};
+}

@@ -53,7 +53,7 @@ impl Driver {
     fn topic(&mut self, c: &Value) -> Result<baton::Topic, Error> {
         let name = text(c, "topic");
         if !self.topics.contains_key(name) {
-            let mut o = TopicOptions::default();
+            let mut o = TopicOptions::default().linger(Duration::ZERO);
             if c["lossless"] == true {
                 o = o.overwrite(false);
             }
@@ -68,7 +68,7 @@ impl Driver {
     fn queue(&mut self, c: &Value) -> Result<Queue, Error> {
         let name = text(c, "queue");
         if !self.queues.contains_key(name) {
-            let mut o = baton::QueueOptions::default();
+            let mut o = baton::QueueOptions::default().linger(Duration::ZERO);
             if let Some(depth) = c["depth"].as_u64() {
                 o = o.depth(depth as u32);
             }
@@ -90,10 +90,9 @@ impl Driver {
     }
 
     fn look(&mut self, b: &Bundle, seed: u64, c: &Value) -> Outcome {
-        let get = |name: &str| {
-            b.get(name).ok_or_else(|| b.first().map_or_else(|| "none".to_owned(), |_| name.to_owned()))
-        };
-        let (Ok(whole), Ok(half), Ok(other)) = (get("whole"), get("half"), get("a~1b")) else {
+        let get =
+            |name: &str| b.get(name).ok_or_else(|| b.first().map_or_else(|| "none".to_owned(), |_| name.to_owned()));
+        let (Ok(whole), Ok(half), Ok(other)) = (get("whole"), get("half"), get("a/b")) else {
             return Ok(broken(format!("names {:?}", b.iter().map(|(n, _)| n).collect::<Vec<_>>())));
         };
         for (t, s) in [(whole, seed), (other, seed + 1)] {

@@ -107,7 +107,7 @@ impl DType {
         if offset > storage || span > storage - offset {
             return Err(invalid(format!("{span} bytes at {offset} reach past a storage of {storage} bytes")));
         }
-        if offset % self.alignment() != 0 {
+        if !offset.is_multiple_of(self.alignment()) {
             return Err(invalid(format!("offset {offset} of {self} is not a multiple of {}", self.alignment())));
         }
         Ok(())
@@ -141,7 +141,10 @@ fn product(shape: &[i64]) -> Result<(u64, bool)> {
 
 fn bytes_of(n: u64, bits: u64) -> Result<u64> {
     let bytes = (u128::from(n) * u128::from(bits)).div_ceil(8);
-    u64::try_from(bytes).ok().filter(|b| *b <= i64::MAX as u64).ok_or_else(|| invalid(format!("{n} elements of {bits} bits overflow")))
+    u64::try_from(bytes)
+        .ok()
+        .filter(|b| *b <= i64::MAX as u64)
+        .ok_or_else(|| invalid(format!("{n} elements of {bits} bits overflow")))
 }
 
 /// The element index that the highest coordinates reach.

@@ -97,12 +97,7 @@ struct Parts {
 
 impl Error {
     pub(crate) fn new(code: Code, remedy: impl Into<String>, message: impl Into<String>) -> Error {
-        Error(Box::new(Parts {
-            code,
-            message: message.into(),
-            remedy: remedy.into(),
-            detail: Map::new(),
-        }))
+        Error(Box::new(Parts { code, message: message.into(), remedy: remedy.into(), detail: Map::new() }))
     }
 
     pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Error {

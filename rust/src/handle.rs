@@ -154,10 +154,16 @@ impl Handle {
         if self.host.len() > 64 || !token(&self.host) {
             return Err(bad("is of a host that is no instance"));
         }
-        if self.dtype.is_empty() || self.dtype.len() > 32 || !self.dtype.bytes().all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_')) {
+        if self.dtype.is_empty()
+            || self.dtype.len() > 32
+            || !self.dtype.bytes().all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        {
             return Err(bad("has a dtype that is no name of a type"));
         }
-        let cuda = self.device.strip_prefix("cuda:").and_then(|n| n.parse::<u32>().ok().filter(|k| k.to_string() == n && *k < 1 << 31));
+        let cuda = self
+            .device
+            .strip_prefix("cuda:")
+            .and_then(|n| n.parse::<u32>().ok().filter(|k| k.to_string() == n && *k < 1 << 31));
         if self.device != "cpu" && cuda.is_none() {
             return Err(bad("is on a device that is neither \"cpu\" nor \"cuda:N\""));
         }

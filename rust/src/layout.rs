@@ -3,7 +3,7 @@
 //! `protocol/testdata/v1/layout.json`.
 //!
 //! Shared memory is never viewed as a Rust structure: other processes write it, so every word is
-//! loaded by an atomic of [`crate::shm`] at one of these offsets.
+//! loaded by an atomic of `shm` at one of these offsets.
 
 /// One field of a shared structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ const fn check(s: &Struct) {
     while i < s.fields.len() {
         let f = &s.fields[i];
         assert!(f.offset >= end, "fields overlap");
-        assert!(f.width > 8 || f.offset % f.width == 0, "field is not aligned");
+        assert!(f.width > 8 || f.offset.is_multiple_of(f.width), "field is not aligned");
         end = f.offset + f.width * f.count;
         i += 1;
     }

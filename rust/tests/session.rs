@@ -60,9 +60,7 @@ fn a_long_description_is_spilled_and_comes_back() {
     let mut reader = to.topic("wide").unwrap().reader(Start::New).unwrap();
     let topic = from.topic("wide").unwrap();
     for round in 0..5u32 {
-        let all = (0..200u32).map(|i| {
-            (format!("layer/{i}"), from.from_slice(&[2], &[i, round]).unwrap().freeze())
-        });
+        let all = (0..200u32).map(|i| (format!("layer/{i}"), from.from_slice(&[2], &[i, round]).unwrap().freeze()));
         topic.send(Payload::named(all)).unwrap();
         let bundle = reader.recv(SOON).unwrap().bundle().unwrap();
         assert_eq!(bundle.len(), 200);

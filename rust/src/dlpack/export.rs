@@ -57,8 +57,9 @@ impl Tensor {
             return self.to_dlpack_legacy();
         }
         let (private, dl_tensor) = private(self)?;
-        let deleter = Some(delete::<DLManagedTensor>);
-        Ok(export(self, DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter }, private))
+        let m =
+            DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete::<DLManagedTensor>) };
+        Ok(export(self, m, private))
     }
 
     /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no

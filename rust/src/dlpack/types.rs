@@ -108,9 +108,8 @@ pub struct DLPackExchangeAPI {
     /// Version and older tables.
     pub header: DLPackExchangeAPIHeader,
     /// Allocates a tensor like a prototype.
-    pub managed_tensor_allocator: Option<
-        unsafe extern "C" fn(*mut DLTensor, *mut *mut DLManagedTensorVersioned, *mut c_void, SetError) -> c_int,
-    >,
+    pub managed_tensor_allocator:
+        Option<unsafe extern "C" fn(*mut DLTensor, *mut *mut DLManagedTensorVersioned, *mut c_void, SetError) -> c_int>,
     /// Makes a managed tensor of a Python object.
     pub managed_tensor_from_py_object_no_sync:
         Option<unsafe extern "C" fn(*mut c_void, *mut *mut DLManagedTensorVersioned) -> c_int>,

@@ -190,9 +190,8 @@ impl State {
     fn record(&mut self, index: u32) -> &mut Record {
         match self.find(index) {
             // A borrow of self ends here in every other arm only; look up again.
-            true => &mut self.records[(index / limits::CHUNK_INDICES) as usize]
-                .as_mut()
-                .expect("found above")[(index % limits::CHUNK_INDICES) as usize],
+            true => &mut self.records[(index / limits::CHUNK_INDICES) as usize].as_mut().expect("found above")
+                [(index % limits::CHUNK_INDICES) as usize],
             false => panic!("baton: storage {index} is not of this pool"),
         }
     }
@@ -272,15 +271,15 @@ impl State {
         // Test all that waits before asking for more memory, then give binned memory of other sizes
         // back to the slabs.
         let all = self.waiting.len();
-        if self.recycle(source, all) > 0 {
-            if let Some(i) = self.take_bin(class) {
-                return Ok(i);
-            }
+        if self.recycle(source, all) > 0
+            && let Some(i) = self.take_bin(class)
+        {
+            return Ok(i);
         }
-        if self.unbin() {
-            if let Some(i) = self.cut(source, class) {
-                return Ok(i);
-            }
+        if self.unbin()
+            && let Some(i) = self.cut(source, class)
+        {
+            return Ok(i);
         }
         self.grow(source, class)?;
         self.cut(source, class).ok_or_else(|| {

@@ -155,6 +155,6 @@ fn a_count_at_its_limit_is_refused_and_undone() {
 fn classes_waste_at_most_an_eighth() {
     for n in (1..200_000).step_by(37) {
         let c = class_of(n);
-        assert!(c >= n && c % ALIGNMENT == 0 && (n < 4096 || c - n <= n / 8 + 1), "{n} -> {c}");
+        assert!(c >= n && c.is_multiple_of(ALIGNMENT) && (n < 4096 || c - n <= n / 8 + 1), "{n} -> {c}");
     }
 }

@@ -6,5 +6,8 @@ mod body;
 mod parse;
 mod refs;
 
+#[cfg(test)]
+mod vectors;
+
 pub(crate) use body::{Body, TensorDesc};
 pub(crate) use refs::{Ref, parse_spill, spill};

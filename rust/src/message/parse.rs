@@ -67,7 +67,8 @@ impl TensorDesc {
         if size != end.next_multiple_of(8) || size > d.len() {
             return Err("has a size that its dimensions and name do not make");
         }
-        let dims = |from: usize| -> Dims { (from..from + ndim).map(|i| u64_at(d, (fixed + 8 * i) as u64) as i64).collect() };
+        let dims =
+            |from: usize| -> Dims { (from..from + ndim).map(|i| u64_at(d, (fixed + 8 * i) as u64) as i64).collect() };
         let shape = dims(0);
         if shape.iter().any(|n| *n < 0) {
             return Err("has a negative dimension");
@@ -114,7 +115,11 @@ mod tests {
             name: name.to_owned(),
         };
         Body {
-            tensors: vec![t("", &[2, 3], None, Some(0)), t("a/b", &[4, 5, 6], Some(&[1, 4, 20]), Some(1)), t("none", &[0], None, None)],
+            tensors: vec![
+                t("", &[2, 3], None, Some(0)),
+                t("a/b", &[4, 5, 6], Some(&[1, 4, 20]), Some(1)),
+                t("none", &[0], None, None),
+            ],
             tree: b"{\"x\":1}".to_vec(),
             meta: b"[]".to_vec(),
         }

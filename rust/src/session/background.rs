@@ -15,7 +15,7 @@ use super::topic::Left;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{Waker, wait_readable};
-use crate::wire::ops::{HelloReply, Ignored, Nothing, Resume, Restore, RestoreItem, TrimEvent};
+use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TrimEvent};
 use crate::wire::{Control, Event, Frames, Incoming, Reply};
 
 /// What the thread is asked to do.
@@ -43,8 +43,9 @@ pub(crate) struct Background {
 
 impl Background {
     pub(crate) fn new(frames: Frames) -> Result<Background> {
-        let waker = Waker::new()
-            .map_err(|e| Error::new(Code::TooMany, "raise the limit of open files", format!("make an event descriptor: {e}")))?;
+        let waker = Waker::new().map_err(|e| {
+            Error::new(Code::TooMany, "raise the limit of open files", format!("make an event descriptor: {e}"))
+        })?;
         Ok(Background {
             jobs: Mutex::default(),
             waker,
@@ -58,7 +59,8 @@ impl Background {
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>, control: Arc<Control>) -> Result<()> {
         let (b, weak) = (self.clone(), Arc::downgrade(inner));
         let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || b.run(&weak, control));
-        let thread = thread.map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
+        let thread = thread
+            .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
         let _ = self.thread.set(thread.thread().id());
         Ok(())
     }
@@ -248,7 +250,11 @@ impl Background {
         }
         let (ok, _): (HelloReply, _) = inner.ask(control, "restored", &Nothing {}, &[], until)?;
         if !ok.resumed {
-            return Err(Error::new(Code::BrokerLost, "open a new session", "the new broker did not take this session over"));
+            return Err(Error::new(
+                Code::BrokerLost,
+                "open a new session",
+                "the new broker did not take this session over",
+            ));
         }
         Ok(())
     }

@@ -2,7 +2,18 @@
 
 use super::tensor::Tensor;
 
-/// Named tensors in their order; a path in a nested value has its parts joined by `/`.
+/// The path of a key in a flat dict, as it stands on the wire.
+pub(crate) fn path_of(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// The key that a path of one part stands for.
+pub(crate) fn key_of(path: &str) -> String {
+    path.replace("~1", "/").replace("~0", "~")
+}
+
+/// Named tensors in their order. The names of a flat dict are its keys; those of a nested value are
+/// paths, keys and positions joined by `/` (with `~` in a key as `~0`, `/` as `~1`).
 #[derive(Debug, Clone, Default)]
 pub struct Bundle {
     pub(crate) tensors: Vec<(String, Tensor)>,
@@ -12,12 +23,9 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// The tensor of a path; in a flat dict of tensors also of a key, whose path has `/` as `~1` and
-    /// `~` as `~0`.
+    /// The tensor of a name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        let flat = self.tree.is_empty();
-        let is = |path: &str| path == name || flat && path.replace("~1", "/").replace("~0", "~") == name;
-        self.tensors.iter().find(|(path, _)| is(path)).map(|(_, t)| t)
+        self.tensors.iter().find(|(n, _)| n == name).map(|(_, t)| t)
     }
 
     /// The first tensor.

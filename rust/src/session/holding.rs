@@ -84,11 +84,15 @@ impl Attachment {
             return Err(expired("it has been recycled"));
         }
         let end = self.chunk.offset + self.chunk.bytes;
-        if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset {
+        if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset
+        {
             return Err(Error::new(
                 Code::InvalidHandle,
                 "its owner is at fault: restart it",
-                format!("storage {} claims {} bytes at {}, outside its segment's range", reference.index, e.bytes, e.offset),
+                format!(
+                    "storage {} claims {} bytes at {}, outside its segment's range",
+                    reference.index, e.bytes, e.offset
+                ),
             ));
         }
         Ok(Held { reference, at: self.clone(), offset: e.offset, bytes: e.bytes })
@@ -141,10 +145,10 @@ impl Inner {
             let what = format!("no storage index {}", reference.index);
             return Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what));
         };
-        if let Some(a) = place.load().as_ref() {
-            if a.chunk.serial == reference.serial {
-                return Ok(a.clone());
-            }
+        if let Some(a) = place.load().as_ref()
+            && a.chunk.serial == reference.serial
+        {
+            return Ok(a.clone());
         }
         self.attach_slow(chunk, reference.serial)
     }

@@ -109,7 +109,9 @@ impl Inner {
             }
             let link = self.link();
             match self.ask(&link, op, body, &[], until) {
-                Err(e) if e.code() == Code::BrokerLost && !self.background.is_current() => self.await_link(&link, until, e)?,
+                Err(e) if e.code() == Code::BrokerLost && !self.background.is_current() => {
+                    self.await_link(&link, until, e)?
+                }
                 answer => return answer,
             }
         }

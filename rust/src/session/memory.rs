@@ -14,8 +14,8 @@ use crate::ledger::{Grant, Rows, Source};
 use crate::shm::Segment;
 use crate::sys;
 use crate::wire::ops::{
-    ChunkGrant, ChunksReply, ChunksRequest, GrantReply, GrantRequest, Ignored, PeerRequest, ReturnRequest, SegmentReply,
-    SegmentRequest,
+    ChunkGrant, ChunksReply, ChunksRequest, GrantReply, GrantRequest, Ignored, PeerRequest, ReturnRequest,
+    SegmentReply, SegmentRequest,
 };
 
 /// What an allocation leaves free on the machine or in the container: a memfd itself never says that

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::bundle::Bundle;
+use super::bundle::{Bundle, key_of};
 use super::holding::{Attachment, Held, Holding};
 use super::inner::Inner;
 use super::tensor::Tensor;
@@ -50,10 +50,16 @@ impl Message {
     pub fn bundle(&self) -> Result<Bundle> {
         let body = Body::parse(&self.body, self.held.storages.len())?;
         let writable = self.flags & slot_flag::WRITABLE != 0;
+        let flat = body.tree.is_empty();
         let tensors = body
             .tensors
             .iter()
-            .map(|d| Ok((d.name.clone(), Tensor::described(&self.held, d, writable && !d.readonly)?)))
+            .map(|d| {
+                Ok((
+                    if flat { key_of(&d.name) } else { d.name.clone() },
+                    Tensor::described(&self.held, d, writable && !d.readonly)?,
+                ))
+            })
             .collect::<Result<_>>()?;
         Ok(Bundle { tensors, tree: body.tree, revision: 0, live: self.flags & slot_flag::LIVE != 0 })
     }
@@ -61,9 +67,9 @@ impl Message {
     /// The first tensor. `NotFound` when there is none.
     pub fn tensor(&self) -> Result<Tensor> {
         let first = self.bundle()?.tensors.into_iter().next();
-        first.map(|(_, t)| t).ok_or_else(|| {
-            Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor")
-        })
+        first
+            .map(|(_, t)| t)
+            .ok_or_else(|| Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"))
     }
 
     /// The JSON of the meta; empty when there is none.
@@ -97,7 +103,8 @@ impl Inner {
         let mut refs: Vec<Ref> = head.refs(words).collect();
         let mut held = Vec::with_capacity(refs.len());
         let mut body = Vec::new();
-        let mut got = refs.iter().try_for_each(|r| r.check().map(|_| ())).and_then(|()| self.hold_all(&refs, &mut held));
+        let mut got =
+            refs.iter().try_for_each(|r| r.check().map(|_| ())).and_then(|()| self.hold_all(&refs, &mut held));
         if got.is_ok() {
             if head.flags & slot_flag::SPILLED != 0 {
                 got = self.unspill(&mut refs, &mut held).map(|b| body = b);

@@ -34,7 +34,6 @@ pub use reader::{Reader, Start};
 pub use tensor::{Tensor, TensorMut};
 pub use topic::{Topic, TopicOptions};
 
-
 use crate::error::{Code, Error, Result};
 use crate::layout::{LAYOUT, PROTOCOL};
 use crate::ledger::PoolStats;
@@ -127,11 +126,11 @@ fn open(control: &Control, frames: &mut Frames, o: &Options) -> Result<(HelloRep
     let (_, from) = control.request("hello", &hello(o, None), &[])?;
     loop {
         while let Some((json, fds)) = frames.next()? {
-            if let Incoming::Answered = control.deliver(json, fds)? {
-                if let Ok(reply) = from.try_recv() {
-                    let (json, fds) = reply?;
-                    return Ok((decode("hello", &json)?, fds));
-                }
+            if let Incoming::Answered = control.deliver(json, fds)?
+                && let Ok(reply) = from.try_recv()
+            {
+                let (json, fds) = reply?;
+                return Ok((decode("hello", &json)?, fds));
             }
         }
         if !frames.receive(control.socket())? {

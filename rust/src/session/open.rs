@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result, expired};
 use crate::handle::Handle;
 use crate::message::Ref;
 use crate::shm::fence;
-use crate::wire::ops::{Ignored, LeaseReply, LeaseRef, LeaseRequest};
+use crate::wire::ops::{Ignored, LeaseRef, LeaseReply, LeaseRequest};
 
 /// How long a handle protects its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,8 @@ impl Session {
             }
         };
         let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
-        let t = Tensor::checked(Arc::new(holding), storage, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)?;
+        let t = Tensor::checked(Arc::new(holding), storage, h.byte_offset, dtype, shape, strides, h.readonly)
+            .map_err(bad)?;
         if let Some(lease) = h.lease {
             inner.tell("lease.claim", &LeaseRef { lease });
         }

@@ -65,7 +65,9 @@ pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> 
         return Err(Error::new(
             Code::Version,
             "use broker and client of one version",
-            format!("shared file has magic {magic:#x}, layout {layout}, role {role}; expected layout {LAYOUT}, role {expected}"),
+            format!(
+                "shared file has magic {magic:#x}, layout {layout}, role {role}; expected layout {LAYOUT}, role {expected}"
+            ),
         ));
     }
     Ok(r)
@@ -140,10 +142,10 @@ impl Pages {
 
     /// A session's pages if they are mapped here.
     pub(crate) fn known(&self, slot: u32, serial: u64) -> Option<Arc<Peer>> {
-        if let Some(p) = self.by_slot.get(slot as usize)?.load().as_ref() {
-            if p.serial == serial {
-                return Some(p.clone());
-            }
+        if let Some(p) = self.by_slot.get(slot as usize)?.load().as_ref()
+            && p.serial == serial
+        {
+            return Some(p.clone());
         }
         self.known.lock().unwrap_or_else(|p| p.into_inner()).get(&serial)?.upgrade()
     }

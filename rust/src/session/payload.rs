@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::bundle::Bundle;
+use super::bundle::{Bundle, path_of};
 use super::holding::Holding;
 use super::inner::Inner;
 use super::tensor::Tensor;
@@ -31,11 +31,9 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Tensors under the keys of a flat dict. A key with a `/` or `~` stands escaped in the path by
-    /// which receivers find it, as paths join the keys of nested values by `/`.
+    /// Tensors under the keys of a flat dict, which is what receivers in Python see.
     pub fn named<K: AsRef<str>>(tensors: impl IntoIterator<Item = (K, Tensor)>) -> Payload {
-        let path = |key: &str| key.replace('~', "~0").replace('/', "~1");
-        let tensors: Vec<_> = tensors.into_iter().map(|(k, t)| (path(k.as_ref()), t)).collect();
+        let tensors: Vec<_> = tensors.into_iter().map(|(k, t)| (path_of(k.as_ref()), t)).collect();
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
         Payload { tensors, tree, meta: Vec::new() }
@@ -65,7 +63,9 @@ impl From<&Tensor> for Payload {
 impl From<&Bundle> for Payload {
     fn from(b: &Bundle) -> Payload {
         let tree = if b.is_empty() && b.tree.is_empty() { b"{}".to_vec() } else { b.tree.clone() };
-        Payload { tensors: b.tensors.clone(), tree, meta: Vec::new() }
+        let flat = b.tree.is_empty();
+        let name = |n: &String| if flat { path_of(n) } else { n.clone() };
+        Payload { tensors: b.tensors.iter().map(|(n, t)| (name(n), t.clone())).collect(), tree, meta: Vec::new() }
     }
 }
 
@@ -100,7 +100,11 @@ impl Outgoing {
                     refs.len() - 1
                 });
                 storage = Some(u16::try_from(at).map_err(|_| {
-                    Error::new(Code::InvalidArgument, "pack tensors into one storage", "a message of more than 65,535 storages")
+                    Error::new(
+                        Code::InvalidArgument,
+                        "pack tensors into one storage",
+                        "a message of more than 65,535 storages",
+                    )
                 })?);
                 bytes += t.num_bytes();
             }
@@ -117,14 +121,8 @@ impl Outgoing {
             });
         }
         let body = desc.encode()?;
-        let head = SlotHead {
-            flags,
-            nref: 0,
-            tensors: desc.tensors.len() as u16,
-            bytes,
-            body: body.len() as u32,
-            stamp: 0,
-        };
+        let head =
+            SlotHead { flags, nref: 0, tensors: desc.tensors.len() as u16, bytes, body: body.len() as u32, stamp: 0 };
         Ok(Outgoing { head, refs, body, counted, spilled: None })
     }
 

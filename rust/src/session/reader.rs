@@ -223,7 +223,10 @@ impl Reader {
             let (topic, cursors, view) = (&self.topic, &self.cursors, &self.view);
             let inner = &topic.inner;
             let found = inner.wait(self.spin.budget(), until, || {
-                cursors.iter().any(Cursor::pending) || view.version != topic.version() || topic.is_closed() || inner.is_closed()
+                cursors.iter().any(Cursor::pending)
+                    || view.version != topic.version()
+                    || topic.is_closed()
+                    || inner.is_closed()
             })?;
             if !found {
                 return Err(topic.timed_out(code, what));
@@ -282,7 +285,9 @@ impl Reader {
         let k = &mut self.cursors[at];
         let taking = match inner.take(&k.lane.lane, i, &mut self.words) {
             Taken::Message(m) => m,
-            Taken::Malformed(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout | Code::Closed) => return Err(e),
+            Taken::Malformed(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout | Code::Closed) => {
+                return Err(e);
+            }
             other => {
                 k.skip(i, hint, self.member, matches!(other, Taken::Malformed(_)));
                 return Ok(None);

@@ -57,10 +57,7 @@ impl OwnLane {
 
     /// Whether every group is finished with message i.
     fn done(&self, view: &View, slots: u32, i: u64) -> bool {
-        view.groups
-            .iter()
-            .filter_map(|g| GroupLane::new(&g.file, self.number, slots).ok())
-            .all(|g| g.done(i))
+        view.groups.iter().filter_map(|g| GroupLane::new(&g.file, self.number, slots).ok()).all(|g| g.done(i))
     }
 }
 
@@ -160,7 +157,13 @@ impl TopicState {
 
     /// Waits until the next message may take its slot: the one of depth before it is done with by
     /// every group.
-    fn room(&self, own: &OwnLane, spin: &mut Spinner, mut view: Arc<View>, until: Option<Instant>) -> Result<Arc<View>> {
+    fn room(
+        &self,
+        own: &OwnLane,
+        spin: &mut Spinner,
+        mut view: Arc<View>,
+        until: Option<Instant>,
+    ) -> Result<Arc<View>> {
         let slots = self.info.slots;
         loop {
             let blocker = (own.head + 1).saturating_sub(u64::from(self.info.depth));
@@ -172,7 +175,10 @@ impl TopicState {
             }
             let version = view.version;
             let found = self.inner.wait(spin.budget(), until, || {
-                own.done(&view, slots, blocker) || self.version() != version || self.is_closed() || self.inner.is_closed()
+                own.done(&view, slots, blocker)
+                    || self.version() != version
+                    || self.is_closed()
+                    || self.inner.is_closed()
             })?;
             if !found {
                 return Err(self.timed_out(Code::Full, "no room for another message"));

@@ -36,7 +36,7 @@ fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Res
         None => runtime_dir(env).join("broker.sock"),
         Some(text) => {
             let path = text.strip_prefix("unix:").unwrap_or(text);
-            let path = if path.starts_with("//") { &path[2..] } else { path };
+            let path = path.strip_prefix("//").unwrap_or(path);
             if !path.starts_with('/') {
                 let what = format!("address {text:?} is not an absolute path");
                 return Err(Error::new(Code::InvalidArgument, "use unix:/path or /path", what));
@@ -167,14 +167,10 @@ fn find_binary(o: &Options, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Pa
     }
     let path = env("PATH").unwrap_or_default();
     let beside = std::env::current_exe().ok().and_then(|p| p.parent().map(Path::to_path_buf));
-    std::env::split_paths(&path)
-        .chain(beside)
-        .map(|dir| dir.join("baton"))
-        .find(|b| b.is_file())
-        .ok_or_else(|| {
-            let what = "no broker runs and the program baton was not found";
-            Error::new(Code::NoBroker, "put baton on PATH or set BATON_BINARY", what)
-        })
+    std::env::split_paths(&path).chain(beside).map(|dir| dir.join("baton")).find(|b| b.is_file()).ok_or_else(|| {
+        let what = "no broker runs and the program baton was not found";
+        Error::new(Code::NoBroker, "put baton on PATH or set BATON_BINARY", what)
+    })
 }
 
 #[cfg(test)]

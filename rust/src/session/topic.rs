@@ -17,7 +17,9 @@ use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, group_bytes, limits, role, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Region};
-use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicLeave, TopicOpen, TopicRef};
+use crate::wire::ops::{
+    GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicLeave, TopicOpen, TopicRef,
+};
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -153,7 +155,8 @@ impl TopicState {
     /// Whether the topic may no longer be sent to, from the broker's page.
     pub(crate) fn is_closed(&self) -> bool {
         let b = &self.inner.pages.broker;
-        b.load(self.at + topic_record::ID) != self.info.id || b.load32(self.at + topic_record::STATE) != state::TOPIC_OPEN
+        b.load(self.at + topic_record::ID) != self.info.id
+            || b.load32(self.at + topic_record::STATE) != state::TOPIC_OPEN
     }
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {
@@ -249,7 +252,9 @@ impl TopicState {
 
     /// Describes a wait that ended without what it waited for.
     pub(crate) fn timed_out(&self, code: Code, what: &str) -> Error {
-        let e = |more: String| Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"));
+        let e = |more: String| {
+            Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"))
+        };
         if self.inner.broker_away() {
             return e("; the broker is away".to_owned());
         }

@@ -171,7 +171,7 @@ impl SlotHead {
         words.chunks_exact(3).take(usize::from(self.nref)).map(|w| Ref {
             serial: w[0],
             generation: w[1],
-            index: w[2] as u32,
+            index: u32::try_from(w[2]).unwrap_or(u32::MAX), // and the zero after it; refused by `check`
         })
     }
 
@@ -243,7 +243,9 @@ mod tests {
     #[test]
     fn geometry_that_does_not_fit_is_refused() {
         let file = Region::new(Arc::new(Mapping::anonymous(8192).unwrap()));
-        for (at, slots, stride) in [(0, 3, 128), (0, 4, 100), (64, 4, 128), (8192, 4, 128), (0, 1 << 31, 1 << 31), (0, 0, 64)] {
+        for (at, slots, stride) in
+            [(0, 3, 128), (0, 4, 100), (64, 4, 128), (8192, 4, 128), (0, 1 << 31, 1 << 31), (0, 0, 64)]
+        {
             assert!(Lane::new(&file, at, slots, stride).is_err(), "{at} {slots} {stride}");
         }
     }
@@ -267,12 +269,12 @@ mod tests {
                     std::hint::spin_loop();
                     continue;
                 }
-                if let Some(h) = l.read(head, &mut words) {
-                    if l.still_has(head) {
-                        assert_eq!(h.body_of(&words), [head as u8; 400]);
-                        assert_eq!(h.stamp, head);
-                        whole += 1;
-                    }
+                if let Some(h) = l.read(head, &mut words)
+                    && l.still_has(head)
+                {
+                    assert_eq!(h.body_of(&words), [head as u8; 400]);
+                    assert_eq!(h.stamp, head);
+                    whole += 1;
                 }
                 next = head + 1;
             }

@@ -17,5 +17,5 @@ mod segment;
 pub(crate) use bell::{Bell, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
 pub(crate) use lane::{Lane, SlotHead, append_bytes};
-pub(crate) use segment::Segment;
 pub(crate) use region::{Region, fence, pause};
+pub(crate) use segment::Segment;

@@ -78,7 +78,9 @@ impl Mapping {
         // SAFETY: the range is this mapping's and its content stays.
         match unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) } {
             Ok(()) | Err(Errno::INVAL) => Ok(()),
-            Err(e) => Err(os(Code::OutOfMemory, "free memory", format_args!("touch {} bytes of shared memory", self.len), e)),
+            Err(e) => {
+                Err(os(Code::OutOfMemory, "free memory", format_args!("touch {} bytes of shared memory", self.len), e))
+            }
         }
     }
 

@@ -75,7 +75,12 @@ impl Control {
 
     /// Sends a request, whose fields beside id and op are those of `body`. The reply comes by the
     /// receiver; dropping it gives the answer up.
-    pub(crate) fn request<B: Serialize>(&self, op: &str, body: &B, fds: &[BorrowedFd<'_>]) -> Result<(u64, Receiver<Reply>)> {
+    pub(crate) fn request<B: Serialize>(
+        &self,
+        op: &str,
+        body: &B,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(u64, Receiver<Reply>)> {
         let (to, from) = sync_channel(1);
         let id = {
             let mut s = self.state();
@@ -113,7 +118,11 @@ impl Control {
     /// Takes a received frame: a reply goes to its caller, an event back to ours.
     pub(crate) fn deliver(&self, json: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Incoming> {
         let e: Envelope = serde_json::from_slice(&json).map_err(|e| {
-            Error::new(Code::Protocol, "use a broker of this version", format!("a frame of the broker is no message: {e}"))
+            Error::new(
+                Code::Protocol,
+                "use a broker of this version",
+                format!("a frame of the broker is no message: {e}"),
+            )
         })?;
         if let Some(name) = e.event {
             return Ok(Incoming::Event(Event { name, json }));

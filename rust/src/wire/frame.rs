@@ -120,7 +120,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_frame_is_refused() {
-        for head in [[1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [2, 0, 0, 0, 65, 0, 0, 0], [2, 0, 0, 0, 0, 0, 1, 0]] {
+        for head in
+            [[1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [2, 0, 0, 0, 65, 0, 0, 0], [2, 0, 0, 0, 0, 0, 1, 0]]
+        {
             let mut f = Frames { buf: head.to_vec(), ..Default::default() };
             assert!(f.next().is_err(), "{head:?}");
         }

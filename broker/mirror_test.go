@@ -1,0 +1,178 @@
+package broker_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
+)
+
+// recorder is a Publisher that keeps what it is given.
+type recorder struct {
+	mu         sync.Mutex
+	version    uint64
+	subscribed string
+	tuples     []protocol.Tuple
+	names      map[string]uint64
+	changed    *sync.Cond
+	bad        error
+}
+
+func newRecorder(subscribed string) *recorder {
+	r := &recorder{subscribed: subscribed, names: map[string]uint64{}}
+	r.changed = sync.NewCond(&r.mu)
+	return r
+}
+
+func (r *recorder) Publish(subject string, data []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, err := protocol.ParseTuple(append([]byte(nil), data...))
+	if err != nil || subject != r.subscribed {
+		r.bad = protocol.Errorf(protocol.CodeInternal, "", "tuple on %s: %v", subject, err)
+	}
+	r.tuples = append(r.tuples, t)
+	r.changed.Broadcast()
+	return true
+}
+
+func (r *recorder) Interest(subject string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return subject == r.subscribed
+}
+
+func (r *recorder) InterestVersion() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.version
+}
+
+func (r *recorder) SetName(ns, name string, revision uint64, value []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, err := protocol.ParseTuple(append([]byte(nil), value...)); err != nil {
+		r.bad = err
+	}
+	r.names[ns+"/"+name] = revision
+	r.changed.Broadcast()
+	return nil
+}
+
+func (r *recorder) DeleteName(ns, name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.names, ns+"/"+name)
+	r.changed.Broadcast()
+	return nil
+}
+
+// until waits for a state of the recorder.
+func (r *recorder) until(f func() bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !f() {
+		r.changed.Wait()
+	}
+}
+
+func newMirrored(t *testing.T, to *recorder) *client.Client {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "m")
+	require.NoError(t, err)
+	b, err := broker.New(broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 28})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served, mirrored := make(chan error, 1), make(chan struct{})
+	go func() { served <- b.Serve(ctx) }()
+	go func() { defer close(mirrored); b.Mirror(ctx, to) }()
+	c, err := client.Connect(ctx, client.WithAddress(b.Socket()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		c.Close()
+		cancel()
+		<-mirrored
+		require.NoError(t, <-served)
+		require.NoError(t, to.bad)
+		os.RemoveAll(dir)
+	})
+	return c
+}
+
+func TestMirrorPublishesEachMessageThatIsKept(t *testing.T) {
+	to := newRecorder("baton.default.topic.a.b")
+	c := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	seen, err := c.Topic(ctx, "a/b", client.Depth(64))
+	require.NoError(t, err)
+	unseen, err := c.Topic(ctx, "other")
+	require.NoError(t, err)
+	const messages = 50
+	for i := 0; i < messages; i++ {
+		x, err := c.Alloc(ctx, dlpack.Int16, []int64{int64(i), 2})
+		require.NoError(t, err)
+		require.NoError(t, seen.Send(ctx, map[string]*client.Tensor{"x": x}, client.Meta(i)))
+		require.NoError(t, unseen.Send(ctx, x))
+		x.Release()
+	}
+	to.until(func() bool { return len(to.tuples) == messages })
+	for i, tuple := range to.tuples {
+		require.Equal(t, "a/b", tuple.Topic)
+		require.EqualValues(t, i+1, tuple.Sequence)
+		require.Zero(t, tuple.Lost)
+		h := tuple.Tensors[0].Handle
+		require.Equal(t, "int16", h.DType)
+		require.Equal(t, []int64{int64(i), 2}, h.Shape)
+		y, err := c.Open(ctx, h)
+		require.NoError(t, err, "the topic keeps it")
+		y.Release()
+	}
+	require.NoError(t, seen.End(ctx))
+}
+
+func TestMirrorCountsWhatWasOverwrittenBeforeItLooked(t *testing.T) {
+	to := newRecorder("baton.default.topic.fast")
+	c := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	topic, err := c.Topic(ctx, "fast", client.Depth(2))
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	const messages = 2000
+	for i := 0; i < messages; i++ {
+		require.NoError(t, topic.Send(ctx, x))
+	}
+	x.Release()
+	to.until(func() bool { return len(to.tuples) > 0 && to.tuples[len(to.tuples)-1].Sequence == messages })
+	sum := uint64(0)
+	for _, tuple := range to.tuples {
+		sum += tuple.Lost + 1
+	}
+	require.EqualValues(t, messages, sum, "seen and lost together are all that was sent")
+}
+
+func TestMirrorFollowsNames(t *testing.T) {
+	to := newRecorder("")
+	c := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	for i := 0; i < 3; i++ {
+		_, err = c.Set(ctx, "weights/actor", x)
+		require.NoError(t, err)
+	}
+	to.until(func() bool { return to.names["default/weights/actor"] == 3 })
+	require.NoError(t, c.Delete(ctx, "weights/actor"))
+	to.until(func() bool { return len(to.names) == 0 })
+}

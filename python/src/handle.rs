@@ -1,0 +1,71 @@
+//! Handles: what travels instead of a tensor.
+
+use std::time::Duration;
+
+use baton::Lease;
+use pyo3::prelude::*;
+
+use crate::errors::OrRaise;
+use crate::wait::timeout;
+
+/// Where a tensor is and what it looks like: plain JSON, to be carried by any means and opened by any
+/// process of the same broker.
+#[pyclass(frozen, module = "baton", eq)]
+#[derive(PartialEq)]
+pub(crate) struct Handle(pub(crate) baton::Handle);
+
+/// The lease of so many seconds; None: until the session ends.
+pub(crate) fn lease(py: Python<'_>, seconds: Option<f64>) -> PyResult<Lease> {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    Ok(match seconds {
+        None => Lease::Session,
+        seconds => Lease::For(timeout(py, seconds)?.unwrap_or(YEAR)),
+    })
+}
+
+#[pymethods]
+impl Handle {
+    /// The JSON.
+    fn to_json(&self) -> String {
+        self.0.to_json()
+    }
+
+    /// Reads a handle that came from anywhere. Raises InvalidHandle.
+    #[staticmethod]
+    pub(crate) fn from_json(py: Python<'_>, json: &str) -> PyResult<Handle> {
+        Ok(Handle(baton::Handle::from_json(json).or_raise(py)?))
+    }
+
+    /// The broker's instance that has the memory.
+    #[getter]
+    fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    /// The extents.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, &self.0.shape)
+    }
+
+    /// What an element is.
+    #[getter]
+    fn dtype(&self) -> &str {
+        &self.0.dtype
+    }
+
+    /// Whether the tensor opens read-only.
+    #[getter]
+    fn readonly(&self) -> bool {
+        self.0.readonly
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        Ok((slf.get_type().getattr("from_json")?, (slf.get().to_json(),)))
+    }
+
+    fn __repr__(&self) -> String {
+        let h = &self.0;
+        format!("baton.Handle({}{:?} of {}, lease={:?})", h.dtype, h.shape, h.host, h.lease)
+    }
+}

@@ -1,0 +1,42 @@
+//! Waiting with the interpreter let go, and Ctrl-C.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::errors::{invalid, to_py};
+
+thread_local! {
+    /// What a signal handler raised while this thread waited in the client.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// The client's hook: runs Python's signal handlers; true ends the wait. Only the main thread runs
+/// handlers, to which the kernel gives signals first, so its sleeps end at each.
+pub(crate) fn interrupted() -> bool {
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let stop = raised.is_some();
+    if stop {
+        RAISED.with(|r| *r.borrow_mut() = raised);
+    }
+    stop
+}
+
+/// Runs what may wait, with the interpreter let go. A wait that a signal handler ended by raising
+/// raises that.
+pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {
+    py.detach(f).map_err(|e| RAISED.with(|r| r.borrow_mut().take()).unwrap_or_else(|| to_py(py, &e)))
+}
+
+/// Seconds of Python: None waits for ever, 0 polls.
+pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    match seconds {
+        None => Ok(None),
+        Some(s) if s.is_nan() || s < 0.0 => {
+            Err(invalid(py, "use None to wait for ever, 0 to poll, or seconds", format!("timeout {s} is no time")))
+        }
+        Some(s) if s > 1e9 => Ok(None),
+        Some(s) => Ok(Some(Duration::from_secs_f64(s))),
+    }
+}
