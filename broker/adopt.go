@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -47,12 +48,14 @@ func (b *Broker) adopt(l *lane, budget *int) {
 			continue
 		}
 		l.kept[i] = indices
+		crashpoint.At("broker-adopt-counting")
 	}
 	// The last message may be published and head not yet moved: readers look as
 	// far as head.
 	if _, late := l.kept[head+1]; late {
 		l.view.Publish(head + 1)
 	}
+	crashpoint.At("broker-adopt-counted")
 	b.setLaneState(l, protocol.LaneAdopted)
 	b.adopted[l.topic]++
 	if len(l.kept) == 0 {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -76,6 +77,7 @@ func (b *Broker) addChunk(g *segment) (*chunk, error) {
 	}
 	b.chunks.Attach(index, g.owner.slot)
 	b.chunks.Attach(index, protocol.BrokerSlot)
+	crashpoint.At("broker-chunk-attached")
 	b.chunks.Store(index, handles.Chunk{
 		Serial: c.serial, Owner: g.owner.slot, OwnerSerial: g.owner.serial,
 		Segment: g.index, SegmentSerial: g.serial, Offset: 0, Bytes: g.bytes,
@@ -140,6 +142,7 @@ func (b *Broker) opAttach(s *session, r *protocol.Attach) (any, []*sys.FD, error
 			return nil, nil, err
 		}
 		b.chunks.Attach(c.index, s.slot)
+		crashpoint.At("broker-attach-set")
 		s.setAttached(c.index, true)
 	}
 	owner := c.segment.owner

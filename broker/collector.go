@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -55,6 +56,7 @@ func (b *Broker) collectOrphans() (progress bool) {
 			free = free && all
 		}
 		if free {
+			crashpoint.At("broker-free-found")
 			b.log.Debug("freed a segment of an ended session", "segment", g.index, "bytes", g.bytes, "session", g.owner.serial)
 			b.freeSegmentNow(g)
 			progress = true

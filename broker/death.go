@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -13,6 +14,7 @@ func (b *Broker) bury(s *session) {
 	}
 	s.ended = true
 	b.setState(s, protocol.SessionDead)
+	crashpoint.At("broker-bury-marked")
 	if s.stopWaiting != nil {
 		s.stopWaiting()
 	}
@@ -23,6 +25,7 @@ func (b *Broker) bury(s *session) {
 		if l.state == protocol.LaneLive {
 			touched[l.topic] = struct{}{}
 			b.adopt(l, &budget)
+			crashpoint.At("broker-adopted")
 		}
 	}
 	if budget <= 0 {
@@ -38,6 +41,7 @@ func (b *Broker) bury(s *session) {
 			b.dropJoin(j)
 		}
 		m.opens = nil
+		crashpoint.At("broker-bury-left")
 	}
 	// 3. The row: nothing that it counted is held any more. 4. The bits, so that
 	// nobody looks at it.
@@ -47,15 +51,19 @@ func (b *Broker) bury(s *session) {
 				s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
 			}
 		}
+		crashpoint.At("broker-bury-cleared")
 		b.chunks.Detach(chunk, s.slot) // MODEL attach:bit-clear
 	})
 	clear(s.attached[:])
+	crashpoint.At("broker-bury-detached")
 	// 5. What the session owned.
 	b.orphan(s)
+	crashpoint.At("broker-bury-orphaned")
 	b.endLeasesOf(s)
 	for t := range s.names {
 		b.unset(t)
 	}
+	crashpoint.At("broker-bury-unset")
 	// 6. Everybody on its topics looks again.
 	for t := range touched {
 		t.lastLeft = s.name
@@ -91,9 +99,11 @@ func (b *Broker) leaveSlot(s *session) {
 	if len(s.pages.chunks) > 0 || len(s.pages.lanes) > 0 {
 		b.keepRemains(s.pages)
 	}
+	crashpoint.At("broker-bury-remains")
 	b.file.Store64(sessionAt(s.slot)+protocol.SessionSerial, 0)
 	b.slots[s.slot] = nil
 	b.slotTable.give(s.slot)
+	crashpoint.At("broker-bury-gone")
 	s.pages.dead = true
 	b.dropRemains(s.pages)
 	if err := b.writeState(); err != nil && !b.closing {

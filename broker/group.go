@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -79,6 +80,7 @@ func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 	t.groups[number] = g
 	b.putGroup(g)
 	b.file.Add64(topicAt(t.index)+protocol.TopicVersion, 1)
+	crashpoint.At("broker-group-listed")
 	// SYNC topic-version: pairs with a sender's fence between its publish and its
 	// look at the version.
 	shm.Fence()

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -76,6 +77,7 @@ func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.F
 		}
 	}
 	b.addLane(l)
+	crashpoint.At("broker-lane-listed")
 	b.changed(t)
 	return protocol.TopicWriteReply{Lane: number, Peers: b.peers(t)}, nil, nil
 }
@@ -149,6 +151,7 @@ func (b *Broker) dropLane(l *lane) {
 	}
 	b.setLaneState(l, protocol.LaneClosed)
 	b.file.Store64(laneAt(t.index, l.number)+protocol.LaneRecordSerial, 0)
+	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.number)
 	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
 	delete(l.pages.lanes, l)
@@ -163,6 +166,7 @@ func (b *Broker) dropLane(l *lane) {
 // SYNC slot-seq: un-named before counted down, as by any writer.
 func (b *Broker) retire(l *lane, i uint64) {
 	l.view.Unname(i) // MODEL lanes:adopt-retire
+	crashpoint.At("broker-retired")
 	for _, index := range l.kept[i] {
 		b.own.row.Drop(index)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -52,6 +53,7 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 		}
 		l.refs = append(l.refs, ref)
 	}
+	crashpoint.At("broker-lease-held")
 	for range l.refs {
 		n, _ := b.leaseTable.take()
 		b.markUsed(leasesUsed, n)
@@ -115,6 +117,7 @@ func (b *Broker) endLease(l *lease) {
 		b.file.Store64(leaseAt(n)+protocol.LeaseID, 0)
 		b.leaseTable.give(n)
 	}
+	crashpoint.At("broker-lease-ended")
 	b.dropRefs(l.refs)
 	delete(b.leases, l.id)
 	delete(l.session.leases, l)

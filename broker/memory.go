@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -45,6 +46,7 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 		b.segmentTable.give(index)
 		return nil, nil, err
 	}
+	crashpoint.At("broker-grant-made")
 	granted, err := b.addChunks(g, r.Chunks)
 	if err != nil {
 		b.freeSegmentNow(g)
@@ -219,7 +221,9 @@ func (b *Broker) freeSegmentNow(g *segment) {
 	for _, c := range g.chunks {
 		b.freeChunk(c)
 	}
+	crashpoint.At("broker-free-chunks")
 	b.file.Store64(segmentAt(g.index)+protocol.SegmentSerial, 0)
+	crashpoint.At("broker-free-record")
 	b.segments[g.index] = nil
 	b.segmentTable.give(g.index)
 	b.used -= g.bytes

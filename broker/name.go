@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -130,10 +131,13 @@ func (b *Broker) opNameSet(s *session, r *protocol.NameSet) (any, []*sys.FD, err
 func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uint32) {
 	n := t.name
 	i := n.lane.view.Head() + 1
+	crashpoint.At("broker-name-held")
 	n.lane.view.Write(i, h, words)
 	n.lane.view.Publish(i)
 	if n.set {
+		crashpoint.At("broker-name-published")
 		n.lane.view.Unname(n.revision)
+		crashpoint.At("broker-name-unnamed")
 		b.dropAll(n.indices)
 	}
 	n.set, n.revision, n.indices = true, i, indices

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -27,6 +28,7 @@ func (b *Broker) rebuild(sameBoot bool, fetch func(fileKey) *sys.FD) error {
 	b.rebuildJoins()
 	b.rebuildLeases(sameBoot)
 	b.recount()
+	crashpoint.At("broker-rebuild-lowered")
 	for _, t := range b.topics {
 		if t == nil {
 			continue
@@ -42,7 +44,9 @@ func (b *Broker) rebuild(sameBoot bool, fetch func(fileKey) *sys.FD) error {
 			}
 		}
 	}
+	crashpoint.At("broker-rebuild-hints")
 	b.buryDead(sameBoot)
+	crashpoint.At("broker-rebuild-buried")
 	for _, t := range b.topics {
 		if t != nil {
 			b.changed(t)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -15,6 +16,7 @@ import (
 // of the dead are dropped only afterwards, so that no count is too low in
 // between, however often a broker dies here.
 func (b *Broker) recount() {
+	crashpoint.At("broker-rebuild-read")
 	target := map[uint32]uint64{}
 	for _, t := range b.topics {
 		if t == nil {
@@ -42,6 +44,7 @@ func (b *Broker) recount() {
 		for b.own.row.Count(index) < n && b.own.row.Take(index) == nil {
 		}
 	}
+	crashpoint.At("broker-rebuild-raised")
 	for _, c := range b.chunkOf { // MODEL lanes:rebuild-lower
 		for i := uint32(0); c != nil && i < protocol.ChunkIndices; i++ {
 			index := c.index*protocol.ChunkIndices + i

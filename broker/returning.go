@@ -8,9 +8,9 @@ import (
 
 // returning is a client of a former broker between its hello and `restored`.
 type returning struct {
-	hello    protocol.Hello
-	pidfd    *sys.FD
-	listed   map[fileKey]bool // what it handed over
+	hello  protocol.Hello
+	pidfd  *sys.FD
+	listed map[fileKey]bool // what it handed over
 }
 
 // helloTaking answers a hello while the broker waits for its predecessor's

@@ -10,6 +10,7 @@ import (
 
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -179,6 +180,7 @@ func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_, err := ctl.call(ctx, protocol.OpBye, nil, nil)
+	crashpoint.At("bye-said")
 	ctl.close()
 	c.stopBackground()
 	c.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -49,6 +50,7 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	if _, err := t.held.c.call(ctx, protocol.OpLease, &req, &ok); err != nil {
 		return protocol.Handle{}, err
 	}
+	crashpoint.At("lease-made")
 	h.Lease = &ok.Lease
 	return h, nil
 }
@@ -104,6 +106,7 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 		t.held.release()
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
 	}
+	crashpoint.At("open-held")
 	if h.Lease != nil {
 		lease := *h.Lease
 		c.post(func() { c.call(context.Background(), protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lease}, nil) })
@@ -118,6 +121,7 @@ func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor)
 	if err != nil {
 		return err
 	}
+	crashpoint.At("open-counted")
 	// SYNC generation: the row was raised first; either the owner's second
 	// collect sees that, or RETIRING or a later generation is seen here.
 	shm.Fence()                                            // MODEL tso:fence-taker

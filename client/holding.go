@@ -3,6 +3,7 @@ package client
 import (
 	"sync/atomic"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -36,8 +37,10 @@ func (h *holding) release() {
 	if n < 0 {
 		panic("baton: released once too often")
 	}
+	crashpoint.At("drop-before")
 	for i := range h.storages {
 		h.c.drop(h.storages[i].ref.Index)
+		crashpoint.At("drop-between")
 	}
 	if h.done != nil {
 		h.done()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -139,7 +140,9 @@ func (h *hub) lead(ctx context.Context, own *waiter) {
 			h.parking.End()
 			return
 		}
+		crashpoint.At("park-sleep")
 		h.parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
+		crashpoint.At("park-woken")
 		h.parking.End()
 	}
 }

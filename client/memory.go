@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -79,6 +80,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 		wire.CloseAll(fds)
 		return handles.Grant{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "grant came with %d descriptors, not 1", len(fds))
 	}
+	crashpoint.At("grant-received")
 	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
 		fds[0].Close()
 		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
@@ -88,6 +90,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 		}
 		return handles.Grant{}, protocol.Errorf(code, "free memory, or raise the container's limit", "%w", err)
 	}
+	crashpoint.At("grant-reserved")
 	seg, err := shm.NewSegment(ok.Segment, ok.SegmentSerial, ok.Bytes, fds[0], true)
 	if err != nil {
 		return handles.Grant{}, err
@@ -104,6 +107,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
 		return handles.Grant{}, err
 	}
+	crashpoint.At("grant-prepared")
 	return handles.Grant{Segment: seg, Region: region, Chunks: ok.Chunks}, nil
 }
 
@@ -140,12 +144,15 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 	if _, err := s.c.call(ctx, protocol.OpChunks, protocol.Chunks{Segment: seg.Index, Count: count}, &ok); err != nil {
 		return nil, err
 	}
+	crashpoint.At("chunks-received")
 	return ok.Chunks, s.prepare(seg, ok.Chunks)
 }
 
 // Return gives an empty segment back and forgets it.
 func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
+	crashpoint.At("return-before")
 	_, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
+	crashpoint.At("return-done")
 	if err != nil && uncertain(err) {
 		// It may be gone: nothing is to be allocated in it.
 		go s.returnLater(seg)

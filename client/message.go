@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -170,6 +171,7 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok
 	if !ok {
 		return false, nil
 	}
+	crashpoint.At("take-read")
 	m.Sequence, m.Stamp, m.flags = i, head.Stamp, head.Flags
 	h := m.held
 	if h.storages = h.one[:]; head.Nref != 1 {
@@ -193,6 +195,7 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok
 	if err != nil {
 		return l.Has(i), err
 	}
+	crashpoint.At("take-counted")
 	// SYNC slot-seq: the second look, after the rows were raised. If the slot
 	// still names the message, its writer counts every ref, so none can have
 	// been recycled before this row counted it.
@@ -207,6 +210,7 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok
 			return true, err
 		}
 	}
+	crashpoint.At("take-held")
 	return true, nil
 }
 
@@ -252,6 +256,7 @@ func (c *Client) unspill(ctx context.Context, spill []storage) ([]storage, []byt
 		err = c.holdAll(ctx, held)
 	}
 	c.dropAll(spill) // its content has been copied
+	crashpoint.At("take-unspilled")
 	return held, body, err
 }
 

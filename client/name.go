@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -70,10 +71,12 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	for _, r := range o.refs {
 		req.Refs = append(req.Refs, storageRef(r))
 	}
+	crashpoint.At("name-asked")
 	var ok protocol.NameSetReply
 	if _, err := c.call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
 		return 0, err
 	}
+	crashpoint.At("name-set")
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
 	return ok.Revision, nil

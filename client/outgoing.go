@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -145,6 +146,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 		o.finish()
 		return nil, head, err
 	}
+	crashpoint.At("spill-written")
 	ref := o.spill.storages[0].ref
 	o.counted = append(o.counted, ref.Index)
 	for _, r := range o.refs {

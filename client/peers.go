@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -45,6 +46,9 @@ const manyOld = 32
 // used here: no lane in a topic, no chunk of storages. What is mapped of them
 // stays, since somebody may be looking at it.
 func (c *Client) forgetPeers() {
+	if c.brokerAway() {
+		return // the next one may want them
+	}
 	used := map[uint64]bool{}
 	for i := range c.attached {
 		if a := c.attached[i].Load(); a != nil {
@@ -120,6 +124,7 @@ func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 	if _, err := c.call(ctx, protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: serial}, &ok); err != nil {
 		return nil, err
 	}
+	crashpoint.At("attach-asked")
 	record := c.pages.chunks.Load(chunk)
 	if record.Serial != serial {
 		return nil, errExpired("its memory has been given back")
@@ -135,6 +140,7 @@ func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 	if record.Bytes > segment.Bytes || record.Offset > segment.Bytes-record.Bytes {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "report this", "chunk %d reaches past its segment", chunk)
 	}
+	crashpoint.At("attach-mapped")
 	a := &attachment{Chunk: record, owner: owner, segment: segment}
 	c.attached[chunk].Store(a)
 	return a, nil
@@ -173,6 +179,7 @@ func (c *Client) holdAll(ctx context.Context, refs []storage) error {
 			return err
 		}
 		refs[k].at = a
+		crashpoint.At("take-counting")
 	}
 	return nil
 }

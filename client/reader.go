@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -68,6 +69,7 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 	if err != nil {
 		return nil, err
 	}
+	crashpoint.At("reader-joined")
 	r := &Reader{t: t, number: ok.Reader, member: ok.Member, grouped: group != nil, start: start}
 	t.peersMu.Lock()
 	defer t.peersMu.Unlock()
@@ -349,6 +351,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	}
 	if r.grouped {
 		acknowledge := r.t.info.Redeliver
+		crashpoint.At("claim-before")
 		if !k.group.Take(i, hint, r.member, acknowledge) {
 			m.Release()
 			return nil, nil
@@ -356,7 +359,9 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 		if acknowledge {
 			group, member, t, lane := k.group, r.member, r.t, k.laneView
 			m.held.done = func() {
+				crashpoint.At("ack-before")
 				group.Acknowledge(i, member) // MODEL group:ack-cas
+				crashpoint.At("ack-done")
 				t.ringWriter(&lane)
 			}
 		} else {
@@ -414,5 +419,6 @@ func (r *Reader) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_, err := r.t.c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
+	crashpoint.At("leave-read")
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -256,9 +257,11 @@ func (t *topic) startWriting(ctx context.Context) error {
 	lane, err := shm.NewLane(c.pages.session, at, t.info.Slots, t.info.Stride)
 	if err == nil {
 		lane.Init(t.info.ID)
+		crashpoint.At("lane-reserved")
 		var ok protocol.TopicWriteReply
 		if _, err = c.call(ctx, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: t.ref(), Offset: at}, &ok); err == nil {
 			t.lane, t.laneNo, t.laneAt = lane, ok.Lane, at
+			crashpoint.At("lane-joined")
 			t.writing, t.head, t.tail = true, 0, 1
 			t.kept = make([][]uint32, t.info.Slots)
 			t.peersMu.Lock()
@@ -306,11 +309,15 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 			}
 			return err
 		}
+		crashpoint.At("send-counting")
 	}
+	crashpoint.At("send-counted")
 	i := t.head + 1
 	head.Stamp = sys.Monotonic()
 	t.lane.Write(i, head, words)
+	crashpoint.At("send-written")
 	t.lane.Publish(i) // MODEL lanes:send-publish
+	crashpoint.At("send-published")
 	t.head = i
 	slot := i & (t.lane.Slots() - 1)
 	t.kept[slot] = append(t.kept[slot][:0], o.counted...)
@@ -327,6 +334,7 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 			view = now
 		}
 	}
+	crashpoint.At("send-ring")
 	for _, b := range view.bells {
 		b.Ring()
 	}
@@ -342,8 +350,10 @@ func (t *topic) withdraw(i uint64) {
 	t.tail = i + 1
 	slot := i & (t.lane.Slots() - 1)
 	t.lane.Unname(i) // MODEL lanes:send-unname
+	crashpoint.At("send-unnamed")
 	for _, index := range t.kept[slot] {
 		t.c.drop(index) // MODEL lanes:send-drop
+		crashpoint.At("send-dropping")
 	}
 	t.kept[slot] = t.kept[slot][:0]
 }
@@ -417,6 +427,7 @@ func (t *topic) awaitRoom(ctx context.Context, v *peersView, i uint64) error {
 	// Not the view's version: while the broker is away that may lag behind.
 	version, epoch, spin := t.version(), t.c.epoch.Load(), t.spin.budget()
 	t.mu.Unlock()
+	crashpoint.At("room-waiting")
 	err := t.c.hub.wait(ctx, spin, func() bool {
 		return t.done(v, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
 	})
@@ -503,6 +514,7 @@ func (t *topic) close(ctx context.Context) error {
 		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
 		if first == nil {
 			// The broker counts for its messages now.
+			crashpoint.At("leave-write")
 			t.writing, t.laneAt = false, 0
 			for _, kept := range t.kept {
 				for _, index := range kept {

@@ -3,6 +3,7 @@ package handles
 import (
 	"math/bits"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -45,7 +46,9 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 			t.words = append(t.words, v)
 		}
 	}
+	crashpoint.At("recycle-collected")
 	t.Entries.mark(index) // MODEL lanes:retiring
+	crashpoint.At("recycle-retiring")
 	// SYNC generation: the mark and this process's own un-namings and drops are
 	// visible before the second collect reads anything.
 	shm.Fence() // MODEL tso:fence-owner
@@ -53,7 +56,10 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 		t.Entries.unmark(index)
 		return 0, false
 	}
-	return t.Entries.next(index), true // MODEL lanes:next-generation
+	crashpoint.At("recycle-checked")
+	generation = t.Entries.next(index) // MODEL lanes:next-generation
+	crashpoint.At("recycle-next")
+	return generation, true
 }
 
 func (t *FreeTest) unchanged(index, chunk uint32, epoch uint64, attached []uint64) bool {

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"sync"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -129,11 +130,13 @@ func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
 	}
 	s.Bytes = n
 	p.entries.Describe(s.Index, s.Offset, n, sys.Monotonic())
+	crashpoint.At("alloc-described")
 	s.slab.used++
 	if err := p.row.Take(s.Index); err != nil {
 		p.binLocked(s)
 		return nil, err
 	}
+	crashpoint.At("alloc-counted")
 	return s, nil
 }
 
@@ -234,6 +237,7 @@ func (p *Pool) cutLocked(class uint64) *Storage {
 		s := sl.indices[len(sl.indices)-1]
 		sl.indices = sl.indices[:len(sl.indices)-1]
 		s.Offset, s.capacity = at, class
+		crashpoint.At("alloc-cut")
 		return s
 	}
 	return nil

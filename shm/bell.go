@@ -3,6 +3,7 @@ package shm
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -30,6 +31,7 @@ func NewParking(session, bell Region) Parking { return Parking{session, bell} }
 func (p Parking) Begin() uint32 {
 	e := p.bell.Load32(protocol.BellWord) // MODEL wake:read-bell
 	p.session.Store64(protocol.SessionParked, p.session.Load64(protocol.SessionParked)|1)
+	crashpoint.At("park-begin")
 	Fence() // MODEL wake:fence-waiter
 	return e
 }
@@ -81,5 +83,6 @@ func (b *Bell) Wake() { WakeBell(b.bell) }
 // WakeBell rings a bell file unconditionally.
 func WakeBell(bell Region) {
 	bell.Add32(protocol.BellWord, 1)
+	crashpoint.At("bell-added")
 	sys.FutexWake(bell.Word32(protocol.BellWord))
 }

@@ -1,6 +1,9 @@
 package shm
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+)
 
 // GroupLane is one lane's area in a group's file: the hint, the number that the
 // group is promised from, and a claim word for each slot. The claim word is the
@@ -93,9 +96,11 @@ func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
 	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(i, member, state)) { // MODEL group:claim-cas
 		return false
 	}
+	crashpoint.At("claim-swapped")
 	// The hint's version keeps this swap from undoing a rewind: failing is fine.
 	_, version := protocol.SplitHint(hint)
 	g.r.CAS64(protocol.GroupHint, hint, protocol.HintWord(i+1, version)) // MODEL group:hint-cas
+	crashpoint.At("claim-hinted")
 	return true
 }
 

@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -140,6 +141,7 @@ func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
 // SYNC lane-head: the store releases the slot.
 func (l Lane) Publish(i uint64) {
 	l.r.Store64(l.slot(i)+protocol.SlotSeq, i)
+	crashpoint.At("publish-seq")
 	l.r.Store64(protocol.LaneHead, i)
 }
 

@@ -233,6 +233,13 @@ func (p *place) serveNATS(args ...string) *server {
 	return s
 }
 
+// logs waits until the server's log has a text: what it writes takes a moment to
+// arrive here.
+func (s *server) logs(text string) {
+	s.p.t.Helper()
+	s.p.until("the log has "+text, func() bool { return strings.Contains(s.err.String(), text) })
+}
+
 // notice waits for the server to tell something, and returns what it told.
 func (s *server) notice(what string) string {
 	s.p.t.Helper()

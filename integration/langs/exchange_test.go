@@ -89,14 +89,14 @@ func TestItemsOfADeadTakerGoToAnother(t *testing.T) {
 
 func TestNamesHaveTheirRevisions(t *testing.T) {
 	pairs(t, func(t *testing.T, b *testkit.Broker, from, to *driver) {
-		assert.Equal(t, "NotFound", to.try(command{"do": "get", "name": "w/a", "timeout_ms": 1}).Code)
+		assert.Equal(t, "NotFound", to.try(command{"do": "get", "name": "w/a", "timeout_ms": 1000}).Code)
 		for seed := uint64(1); seed <= 20; seed++ {
 			assert.Equal(t, seed, from.do(command{"do": "set", "name": "w/a", "seed": seed}).Revision)
 			a := to.do(command{"do": "get", "name": "w/a", "seed": seed, "hold": seed == 7})
 			require.Equal(t, []any{seed, true}, []any{a.Revision, a.ReadOnly})
 		}
 		to.do(command{"do": "delete", "name": "w/a"})
-		assert.Equal(t, "NotFound", from.try(command{"do": "get", "name": "w/a", "timeout_ms": 1}).Code)
+		assert.Equal(t, "NotFound", from.try(command{"do": "get", "name": "w/a", "timeout_ms": 1000}).Code)
 		leave(t, b, from, to)
 	})
 }

@@ -21,6 +21,7 @@ type Holdings struct {
 	Topics   []broker.TopicRow
 	Names    []broker.NameRow
 	Leases   []broker.LeaseRow
+	Segments []broker.SegmentRow
 }
 
 // Look reads the listings of the broker.
@@ -32,6 +33,7 @@ func Look(t testing.TB, b *Broker) *Holdings {
 		Topics:   List[broker.TopicRow](t, b, protocol.ListTopics),
 		Names:    List[broker.NameRow](t, b, protocol.ListNames),
 		Leases:   List[broker.LeaseRow](t, b, protocol.ListLeases),
+		Segments: List[broker.SegmentRow](t, b, protocol.ListSegments),
 	}
 }
 
@@ -75,6 +77,9 @@ func (h *Holdings) String() string {
 	for _, l := range h.Leases {
 		fmt.Fprintf(&w, "lease of %s on %v\n", l.Maker, l.Storages)
 	}
+	for _, g := range h.Segments {
+		fmt.Fprintf(&w, "segment %d, %s of %s (%d), %d bytes, %d storages held\n", g.Segment, g.State, g.Owner, g.PID, g.Bytes, g.Storages)
+	}
 	for i, s := range h.Storages {
 		if i == 32 {
 			fmt.Fprintf(&w, "… and %d storages more\n", len(h.Storages)-i)
@@ -87,6 +92,11 @@ func (h *Holdings) String() string {
 		w.WriteByte('\n')
 	}
 	return w.String()
+}
+
+// orphans tells whether a segment of an ended session is left.
+func (h *Holdings) orphans() bool {
+	return slices.ContainsFunc(h.Segments, func(g broker.SegmentRow) bool { return g.State == "orphan" })
 }
 
 // Audit waits until nothing of a dead process is left: no session, no count in
@@ -144,8 +154,9 @@ func strayBits(b *Broker, slots map[uint32]bool) (wrong []string) {
 	return wrong
 }
 
-// AuditEmpty is Audit, and waits until nobody holds any storage at all. The
-// clients given are asked to collect what others have let go.
+// AuditEmpty is Audit, and waits until nobody holds any storage at all and no
+// memory of an ended session is left. The clients given are asked to collect
+// what others have let go.
 func AuditEmpty(t testing.TB, b *Broker, clients ...*client.Client) {
 	t.Helper()
 	Audit(t, b)
@@ -154,7 +165,7 @@ func AuditEmpty(t testing.TB, b *Broker, clients ...*client.Client) {
 			c.Collect()
 		}
 		h := Look(t, b)
-		return len(h.Storages) == 0, h.String()
+		return len(h.Storages) == 0 && !h.orphans(), h.String()
 	})
 }
 

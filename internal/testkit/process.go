@@ -232,6 +232,19 @@ func (p *Process) Ended() {
 	}
 }
 
+// Wait waits for the process to end in whatever way; Result and WasKilled tell how.
+func (p *Process) Wait() {
+	p.t.Helper()
+	p.await()
+	p.settle()
+}
+
+// Result tells how an ended process ended: nil is well.
+func (p *Process) Result() error { return p.result() }
+
+// WasKilled tells whether an ended process ended by SIGKILL.
+func (p *Process) WasKilled() bool { return p.bySignal(syscall.SIGKILL) }
+
 // Fails waits for the process to end by itself with a failure, and returns what
 // it wrote to its standard error.
 func (p *Process) Fails() string {

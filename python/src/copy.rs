@@ -80,6 +80,8 @@ pub(crate) struct Address(pub(crate) *mut u8);
 
 // SAFETY: an address is a number; uses of it are unsafe on their own.
 unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
 
 impl Address {
     /// The address; a method, so that closures take the whole.

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use baton::DType;
+use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyType};
@@ -112,7 +113,7 @@ pub(crate) fn pack(value: &Bound<'_, PyAny>, d: DType) -> PyResult<Vec<u8>> {
         return Ok(bfloat16(value.extract::<f64>()? as f32).to_ne_bytes().to_vec());
     }
     match format(d) {
-        Some(f) => packed(f.to_str()?, value.clone()),
+        Some(f) => packed(&f.to_string_lossy(), value.clone()),
         None => Err(PyTypeError::new_err(format!("no Python number is a {d}: fill the bits by x.view(\"uint8\")"))),
     }
 }
@@ -127,10 +128,10 @@ pub(crate) fn unpack<'py>(py: Python<'py>, bytes: &[u8], d: DType) -> PyResult<B
     }
     let complex = matches!(d, DType::COMPLEX64 | DType::COMPLEX128);
     let f = match d {
-        DType::COMPLEX64 => "ff",
-        DType::COMPLEX128 => "dd",
+        DType::COMPLEX64 => "ff".into(),
+        DType::COMPLEX128 => "dd".into(),
         d => match format(d) {
-            Some(f) => f.to_str()?,
+            Some(f) => f.to_string_lossy(),
             None => return Err(PyTypeError::new_err(format!("no Python number is a {d}: look at the bits by x.view(\"uint8\")"))),
         },
     };

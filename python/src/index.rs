@@ -3,7 +3,8 @@
 use baton::Tensor;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyEllipsis, PySlice, PySliceIndices, PyTuple};
+use pyo3::types::slice::PySliceIndices;
+use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 
 use crate::errors::{OrRaise, invalid};
 
@@ -24,7 +25,7 @@ pub(crate) fn get(t: &Tensor, key: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         return Err(PyIndexError::new_err("an index may have one ellipsis"));
     }
     let (mut to, mut by, mut offset, mut at) = (Vec::new(), Vec::new(), 0i64, 0);
-    let mut keep = |to: &mut Vec<i64>, by: &mut Vec<i64>, at: &mut usize, n: usize| {
+    let keep = |to: &mut Vec<i64>, by: &mut Vec<i64>, at: &mut usize, n: usize| {
         to.extend(&shape[*at..*at + n]);
         by.extend(&strides[*at..*at + n]);
         *at += n;

@@ -87,11 +87,11 @@ impl Source {
             return Err(PyBufferError::new_err(format!("{} is narrower than a byte: pack it into uint8 first", t.dtype)));
         }
         // SAFETY: `ndim` numbers, alive as long as the capsule.
-        let shape = unsafe { numbers(t.shape.cast(), t.ndim) };
+        let shape = unsafe { numbers(t.shape, t.ndim) };
         let strides = match t.strides.is_null() {
             true => crate::copy::compact(&shape, item as usize),
             // SAFETY: as above.
-            false => unsafe { numbers(t.strides.cast(), t.ndim) }.iter().map(|s| s.wrapping_mul(item as i64)).collect(),
+            false => unsafe { numbers(t.strides, t.ndim) }.iter().map(|s| s.wrapping_mul(item as i64)).collect(),
         };
         let data = t.data.cast::<u8>().wrapping_add(t.byte_offset as usize);
         if data.is_null() && !shape.contains(&0) {

@@ -7,7 +7,7 @@ use baton::{Code, DType};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString, PyTuple};
+use pyo3::types::{PyInt, PyTuple};
 
 use crate::copy::{Layout, copy};
 use crate::dlpack::{Request, export};
@@ -251,7 +251,7 @@ impl Tensor {
 
     /// A NumPy array of the same memory; read-only where the tensor is. Types that NumPy has not need
     /// ml_dtypes.
-    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("baton._views")?.call_method1("numpy", (slf,))
     }
 
@@ -348,8 +348,9 @@ impl Tensor {
         let held = self.0.lock().unwrap_or_else(|p| p.into_inner()).clone();
         let Some(t) = held else { return Ok("baton.Tensor(released)".to_owned()) };
         let shape = dims(py, t.shape())?.repr()?;
+        let shape = shape.to_str()?;
         let readonly = if t.is_read_only() { ", readonly" } else { "" };
-        Ok(format!("baton.Tensor({}, shape={}, device=cpu{readonly})", t.dtype(), PyString::to_str(&shape)?))
+        Ok(format!("baton.Tensor({}, shape={}, device=cpu{readonly})", t.dtype(), shape))
     }
 }
 

@@ -258,3 +258,23 @@ fn a_broker_named_by_address_is_not_started() {
         .unwrap_err();
     assert_eq!(e.code(), Code::NoBroker);
 }
+
+#[test]
+fn a_topic_left_and_opened_again_at_once_stays_open() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let mut reader = b.session().topic("t").unwrap().reader(Start::New).unwrap();
+    let x = s.zeros::<u8>(&[4]).unwrap().freeze();
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let (s, x) = (s.clone(), x.clone());
+            std::thread::spawn(move || (0..100).for_each(|_| s.topic("t").unwrap().send(&x).unwrap()))
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    let mut seen = 0;
+    while let Ok(m) = reader.recv(Duration::ZERO) {
+        seen += 1 + m.lost();
+    }
+    assert!(seen > 0 && seen <= 200, "{seen}");
+}

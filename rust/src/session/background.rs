@@ -10,8 +10,8 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::inner::Inner;
+use super::leave::Left;
 use super::start::dial;
-use super::topic::Left;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{Waker, wait_readable};
@@ -27,7 +27,7 @@ pub(crate) enum Job {
     Collect,
     /// Map a session's pages.
     Peer(u32, u64),
-    /// Leave a topic as a writer, then count its messages down.
+    /// Count down what a lane names that was left, once the broker counts for it.
     Leave(Left),
 }
 

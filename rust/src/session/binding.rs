@@ -48,6 +48,11 @@ impl Tensor {
         self.address(false).map(<*mut u8>::cast_const)
     }
 
+    /// The session that it was allocated or received in.
+    pub fn session(&self) -> Session {
+        Session { inner: self.held.inner.clone() }
+    }
+
     /// The address of the first element, to be written. `ReadOnly` when it must not be.
     pub fn as_mut_ptr(&self) -> Result<*mut u8> {
         self.address(true)

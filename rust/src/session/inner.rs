@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -16,9 +16,9 @@ use super::background::Background;
 use super::binding::interrupted;
 use super::fork::forks;
 use super::holding::Attachment;
+use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
-use super::topic::TopicState;
 use crate::error::{Code, Error, Result, closed};
 use crate::layout::limits;
 use crate::ledger::{FreeTest, Pool};
@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) attached: Box<[ArcSwapOption<Attachment>]>,
     pub(crate) attaching: Mutex<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
-    pub(crate) topics: Mutex<HashMap<u64, Weak<TopicState>>>,
+    pub(crate) topics: Topics,
     pub(crate) lanes: Mutex<LaneSpace>,
     pub(crate) background: Arc<Background>,
     pub(crate) handovers: AtomicU64,
@@ -64,7 +64,7 @@ impl Inner {
             attached: (0..limits::CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
             attaching: Mutex::new(()),
             segments: Mutex::default(),
-            topics: Mutex::default(),
+            topics: Topics::default(),
             lanes: Mutex::new(LaneSpace::new()),
             background,
             handovers: AtomicU64::new(0),
@@ -78,7 +78,7 @@ impl Inner {
         }
     }
 
-    fn link(&self) -> Arc<Control> {
+    pub(crate) fn link(&self) -> Arc<Control> {
         self.link.lock().unwrap_or_else(|p| p.into_inner()).clone()
     }
 
@@ -209,10 +209,7 @@ impl Inner {
 
     /// Withdraws queue messages that are done, which frees storages.
     pub(crate) fn settle(&self) {
-        let topics: Vec<_> = {
-            let all = self.topics.lock().unwrap_or_else(|p| p.into_inner());
-            all.values().filter_map(Weak::upgrade).collect()
-        };
+        let topics = self.topics.all();
         topics.iter().for_each(|t| t.withdraw_done());
     }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::message::Message;
+use super::options::QueueOptions;
 use super::payload::Payload;
 use super::reader::{Reader, Start};
 use super::topic::TopicState;
@@ -11,49 +12,6 @@ use super::{Session, check_name};
 use crate::error::{Code, Result};
 use crate::layout::slot_flag;
 use crate::wire::ops::TopicOpen;
-
-/// Options of a queue. One left out takes what exists, else the default; one that differs from the
-/// existing queue's is the error `Conflict`.
-#[derive(Debug, Clone, Default)]
-pub struct QueueOptions {
-    depth: Option<u32>,
-    redeliver: Option<bool>,
-    description: Option<u32>,
-    linger: Option<Duration>,
-    must_exist: bool,
-}
-
-impl QueueOptions {
-    /// How many items of each sender wait at most (default 64).
-    pub fn depth(mut self, depth: u32) -> Self {
-        self.depth = Some(depth);
-        self
-    }
-
-    /// Gives an item whose taker dies before dropping it to another.
-    pub fn redeliver(mut self, yes: bool) -> Self {
-        self.redeliver = Some(yes);
-        self
-    }
-
-    /// Bytes of a slot for what describes an item (default 1024).
-    pub fn description(mut self, bytes: u32) -> Self {
-        self.description = Some(bytes);
-        self
-    }
-
-    /// How long the queue stays when nobody has it open (default 60 s).
-    pub fn linger(mut self, time: Duration) -> Self {
-        self.linger = Some(time);
-        self
-    }
-
-    /// Opens only what is there: `NotFound` otherwise.
-    pub fn must_exist(mut self) -> Self {
-        self.must_exist = true;
-        self
-    }
-}
 
 impl Session {
     /// Opens or makes a queue with the defaults. An empty name makes a private one.

@@ -130,27 +130,27 @@ impl Reader {
         let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
         let request = TopicRead { topic: topic.reference(), group };
         let (ok, fds) = topic.inner.call_fds::<_, TopicReadReply>("topic.read", &request)?;
-        let mut id = None;
-        let mut received = None;
-        if group.is_some() {
-            let listed = ok.peers.groups.iter().find(|g| Some(g.group) == ok.group);
-            let Some(listed) = listed else {
-                return Err(disagree(format!("joined a group of {topic} that is not listed")));
-            };
-            received = Some(topic.map_group(listed, fds)?);
-            id = Some(listed.id);
-        }
-        let view = topic.adopt_locked(&ok.peers, received)?;
+        // From here on its drop leaves the topic, whatever fails.
         let mut r = Reader {
             topic,
             number: ok.reader,
             member: ok.member,
-            group: id,
+            group: None,
             cursors: Vec::new(),
             view: Arc::default(),
             spin: Spinner::default(),
             words: Vec::new(),
         };
+        let mut received = None;
+        if group.is_some() {
+            let listed = ok.peers.groups.iter().find(|g| Some(g.group) == ok.group);
+            let Some(listed) = listed else {
+                return Err(disagree(format!("joined a group of {} that is not listed", r.topic)));
+            };
+            received = Some(r.topic.map_group(listed, fds)?);
+            r.group = Some(listed.id);
+        }
+        let view = r.topic.adopt_locked(&ok.peers, received)?;
         r.follow(view, true)?;
         if r.group.is_none() {
             r.rewind(start);

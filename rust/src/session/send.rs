@@ -5,8 +5,9 @@ use std::sync::{Arc, TryLockError};
 use std::time::Instant;
 
 use super::inner::{Inner, Spinner};
+use super::leave::LeftLane;
 use super::payload::{Outgoing, Payload};
-use super::topic::{LeftLane, TopicState, View};
+use super::topic::{TopicState, View};
 use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
 use super::inner::Inner;
+use super::leave::Opened;
+use super::options::TopicOptions;
 use super::pages::map_file;
 use super::payload::Payload;
 use super::reader::{Reader, Start};
@@ -17,9 +19,7 @@ use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, group_bytes, limits, role, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Region};
-use crate::wire::ops::{
-    GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicLeave, TopicOpen, TopicRef,
-};
+use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -58,40 +58,6 @@ pub(crate) struct GroupView {
     pub(crate) fd: OwnedFd,
 }
 
-/// A topic that this process has done with.
-#[derive(Debug)]
-pub(crate) struct Left {
-    topic: TopicRef,
-    /// The lane, once it wrote.
-    lane: Option<LeftLane>,
-}
-
-/// A lane that is not written any more.
-#[derive(Debug)]
-pub(crate) struct LeftLane {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    /// What its messages count, as (index, own).
-    pub(crate) kept: Vec<(u32, bool)>,
-}
-
-impl Left {
-    /// Hands the lane to the broker, which keeps what was sent for those who have not seen it; only
-    /// when it has counted for the messages are they counted down here.
-    pub(crate) fn finish(self, inner: &Inner) {
-        if let Some(lane) = self.lane {
-            let leave = TopicLeave { topic: self.topic, role: "write", reader: None };
-            // Before the request: the event that gives it back may come at once.
-            inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
-            if inner.call::<_, Ignored>("topic.leave", &leave).is_err() {
-                return; // then the end of the session hands it over
-            }
-            lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
-        }
-        inner.tell("topic.leave", &TopicLeave { topic: self.topic, role: "open", reader: None });
-    }
-}
-
 impl Drop for TopicState {
     fn drop(&mut self) {
         if self.inner.is_foreign() {
@@ -99,42 +65,42 @@ impl Drop for TopicState {
             return;
         }
         let lane = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave(&self.info);
-        self.inner.topics.lock().unwrap_or_else(|p| p.into_inner()).retain(|_, t| t.strong_count() > 0);
-        self.inner.background.post(super::background::Job::Leave(Left { topic: self.reference(), lane }));
+        self.inner.leave_topic(self.reference(), lane);
     }
 }
 
 impl Inner {
     /// Opens or makes a topic or name at the broker, once for this process.
     pub(crate) fn open_topic<B: Serialize>(self: &Arc<Inner>, op: &str, request: &B) -> Result<Arc<TopicState>> {
-        let info: TopicInfo = self.call(op, request)?;
-        let fits = info.topic < limits::TOPICS
-            && (1..=2 * limits::DEPTH).contains(&info.slots)
-            && u64::from(info.stride) >= slot::SIZE
-            && (1..info.slots).contains(&info.depth);
-        if !fits {
-            return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
+        loop {
+            let mark = self.topics.mark();
+            let info: TopicInfo = self.call(op, request)?;
+            let fits = info.topic < limits::TOPICS
+                && (1..=2 * limits::DEPTH).contains(&info.slots)
+                && u64::from(info.stride) >= slot::SIZE
+                && (1..info.slots).contains(&info.depth);
+            if !fits {
+                return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
+            }
+            let opened = self.topics.settle(mark, info.id, || {
+                Arc::new(TopicState {
+                    inner: self.clone(),
+                    at: broker_file::TOPICS + u64::from(info.topic) * topic_record::SIZE,
+                    view: ArcSwapOption::empty(),
+                    refreshing: Mutex::new(()),
+                    writer: Mutex::default(),
+                    info,
+                })
+            });
+            if let Opened::Topic(t) = opened {
+                return Ok(t);
+            }
         }
-        let mut all = self.topics.lock().unwrap_or_else(|p| p.into_inner());
-        if let Some(t) = all.get(&info.id).and_then(Weak::upgrade) {
-            return Ok(t);
-        }
-        let t = Arc::new(TopicState {
-            inner: self.clone(),
-            at: broker_file::TOPICS + u64::from(info.topic) * topic_record::SIZE,
-            view: ArcSwapOption::empty(),
-            refreshing: Mutex::new(()),
-            writer: Mutex::default(),
-            info,
-        });
-        all.insert(t.info.id, Arc::downgrade(&t));
-        Ok(t)
     }
 
     /// The group files mapped here.
     pub(crate) fn group_files(&self) -> Vec<Arc<GroupView>> {
-        let all = self.topics.lock().unwrap_or_else(|p| p.into_inner());
-        let views = all.values().filter_map(Weak::upgrade).filter_map(|t| t.view.load_full());
+        let views = self.topics.all().into_iter().filter_map(|t| t.view.load_full());
         views.flat_map(|v| v.groups.clone()).collect()
     }
 }
@@ -274,50 +240,6 @@ impl fmt::Display for TopicState {
             "" => write!(f, "a private {}", self.info.kind),
             name => write!(f, "{} {name}", self.info.kind),
         }
-    }
-}
-
-/// Options of a topic. One left out takes what exists, else the default; one that differs from the
-/// existing topic's is the error `Conflict`.
-#[derive(Debug, Clone, Default)]
-pub struct TopicOptions {
-    depth: Option<u32>,
-    overwrite: Option<bool>,
-    description: Option<u32>,
-    linger: Option<Duration>,
-    must_exist: bool,
-}
-
-impl TopicOptions {
-    /// How many messages of each sender are kept (default 8).
-    pub fn depth(mut self, depth: u32) -> Self {
-        self.depth = Some(depth);
-        self
-    }
-
-    /// False makes a topic lossless: a send waits for the slowest reader.
-    pub fn overwrite(mut self, yes: bool) -> Self {
-        self.overwrite = Some(yes);
-        self
-    }
-
-    /// Bytes of a slot for what describes a message (default 1024); a longer description costs a
-    /// storage.
-    pub fn description(mut self, bytes: u32) -> Self {
-        self.description = Some(bytes);
-        self
-    }
-
-    /// How long the topic stays when nobody has it open (default 60 s).
-    pub fn linger(mut self, time: Duration) -> Self {
-        self.linger = Some(time);
-        self
-    }
-
-    /// Opens only what is there: `NotFound` otherwise.
-    pub fn must_exist(mut self) -> Self {
-        self.must_exist = true;
-        self
     }
 }
 

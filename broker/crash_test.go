@@ -1,0 +1,272 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const crashItems = 6
+
+// again repeats what a broker's death interrupted.
+func again(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		if !errors.Is(err, protocol.ErrBrokerLost) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func filled(ctx context.Context, c *client.Client, v uint64) (x *client.Tensor, err error) {
+	err = again(ctx, func() error {
+		x, err = c.Alloc(ctx, dlpack.Uint64, []int64{512})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := client.Slice[uint64](x)
+	if err != nil {
+		return nil, err
+	}
+	s[0] = v
+	return x, nil
+}
+
+func init() {
+	// giver sends items, sets a name that ends with it, and waits to be killed.
+	parts["giver"] = func(c *played) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var cl *client.Client
+		var q *client.Queue
+		require.NoError(c, again(ctx, func() (err error) {
+			cl, err = client.Connect(ctx, client.WithAddress(c.socket), client.WithStart(false), client.WithName("giver"))
+			return err
+		}))
+		require.NoError(c, again(ctx, func() (err error) { q, err = cl.Queue(ctx, "work"); return err }))
+		for i := range uint64(crashItems) {
+			x, err := filled(ctx, cl, i)
+			require.NoError(c, err)
+			require.NoError(c, again(ctx, func() error { return q.Put(ctx, x) }))
+			if i == 0 {
+				require.NoError(c, again(ctx, func() error { _, err := cl.Set(ctx, "passing", x, client.Ephemeral()); return err }))
+			}
+			x.Release()
+		}
+		c.tell("sent")
+		c.hear()
+	}
+}
+
+// takes plays the surviving client through everything that a broker does.
+func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) {
+	var c *client.Client
+	var q *client.Queue
+	var topic *client.Topic
+	var r *client.Reader
+	step := func(f func() error) { t.Helper(); require.NoError(t, again(ctx, f)) }
+	step(func() (err error) {
+		c, err = client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("taker"))
+		return err
+	})
+	step(func() (err error) { q, err = c.Queue(ctx, "work", client.Redeliver(true)); return err })
+	step(func() (err error) { topic, err = c.Topic(ctx, "ranks", client.Overwrite(false)); return err })
+	step(func() (err error) { r, err = topic.Reader(ctx); return err })
+	x, err := filled(ctx, c, 77)
+	require.NoError(t, err)
+	step(func() error { return topic.Send(ctx, x) })
+	m, err := r.Receive(ctx)
+	require.NoError(t, err)
+	m.Release()
+	for range 2 {
+		step(func() error { _, err := c.Set(ctx, "kept", x); return err })
+	}
+	step(func() error {
+		h, err := x.Handle(ctx, client.LeaseOnce())
+		if err != nil {
+			return err
+		}
+		o, err := c.Open(ctx, h)
+		if err == nil {
+			o.Release()
+		}
+		if errors.Is(err, protocol.ErrExpired) { // claimed, and the answer lost
+			return nil
+		}
+		return err
+	})
+	x.Release()
+
+	giver := start(t, socket, "giver")
+	var said string
+	giver.hear(&said)
+	for i := range uint64(crashItems) {
+		var m *client.Message
+		step(func() (err error) { m, err = q.Get(ctx); return err })
+		b, err := m.Tensor().Bytes()
+		require.NoError(t, err)
+		require.Equal(t, i, binary.NativeEndian.Uint64(b))
+		m.Release()
+		if i == 0 {
+			giver.kill()
+			afterFirst()
+		}
+	}
+	step(func() error {
+		ws, err := c.Get(ctx, "kept")
+		if err == nil {
+			ws.Release()
+		}
+		return err
+	})
+	step(func() error {
+		if err := c.Delete(ctx, "kept"); err != nil && !errors.Is(err, protocol.ErrNotFound) {
+			return err
+		}
+		return nil
+	})
+	// Until the broker has seen to what the giver left, its death may be due.
+	eventually(t, "what the giver left is gone", func() bool {
+		var st broker.Status
+		err := c.Broker(ctx, protocol.OpStatus, nil, &st)
+		return err == nil && st.Counts.Names == 0 && st.Counts.AdoptedLanes == 0 && st.Memory.Orphans == 0 && st.Counts.Sessions == 1
+	})
+	require.NoError(t, r.Close())
+	require.NoError(t, topic.Close())
+	require.NoError(t, q.Close())
+	require.NoError(t, c.Close())
+}
+
+// successor serves as soon as the broker before it has died.
+func successor(t *testing.T, ctx context.Context, socket string, died <-chan struct{}) <-chan *broker.Broker {
+	made := make(chan *broker.Broker, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		select {
+		case <-died:
+		case <-ctx.Done():
+			ended <- nil
+			return
+		}
+		b, err := broker.New(broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "successor"})
+		if err != nil {
+			ended <- err
+			return
+		}
+		made <- b
+		ended <- b.Serve(ctx)
+	}()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	return made
+}
+
+func armed(program, point string) func(*exec.Cmd) {
+	return func(cmd *exec.Cmd) {
+		cmd.Path = program
+		cmd.Env = append(cmd.Env, crashpoint.Env+"="+point)
+	}
+}
+
+func exited(c *child) <-chan struct{} {
+	died := make(chan struct{})
+	go func() {
+		c.cmd.Wait()
+		close(died)
+	}()
+	c.ended = true
+	c.t.Cleanup(func() { c.cmd.Process.Kill(); <-died })
+	return died
+}
+
+// TestBrokerKilledAtEveryStepIsReplaced kills a broker between any two steps. The
+// next one goes on: everything sent is received once, and in the end nothing is
+// held by anybody.
+func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "crash.test")
+	out, err := exec.Command("go", "test", "-c", "-tags", "crashpoint", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, point := range crashpoint.BrokerPoints {
+		t.Run(point.Name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			socket := filepath.Join(t.TempDir(), "run", "broker.sock")
+			var made <-chan *broker.Broker
+			var died <-chan struct{}
+			var id string
+			if strings.HasPrefix(point.Name, "broker-rebuild-") {
+				// The first is killed anywhere; its successor at the point.
+				old := start(t, socket, "broker")
+				old.hear(&id)
+				takes(t, ctx, socket, func() {
+					old.kill()
+					second := start(t, socket, "broker", armed(program, point.Name))
+					died = exited(second)
+					made = successor(t, ctx, socket, died)
+				})
+			} else {
+				old := start(t, socket, "broker", armed(program, point.Name))
+				old.hear(&id)
+				died = exited(old)
+				made = successor(t, ctx, socket, died)
+				takes(t, ctx, socket, func() {})
+			}
+			select {
+			case <-died:
+			case <-time.After(patience):
+				t.Fatalf("no broker came to %s: %s", point.Name, point.What)
+			}
+			b := <-made
+			require.Equal(t, id, b.ID(), "the instance was taken over")
+			eventually(t, "nothing is left", func() bool {
+				st := b.Status()
+				return st.Memory.Granted == 0 && st.Counts.Storages == 0 && st.Counts.Sessions == 0 &&
+					st.Counts.Leases == 0 && st.Counts.AdoptedLanes == 0 && st.Counts.Names == 0
+			})
+		})
+	}
+}
+
+func TestEveryBrokerPointStandsInTheCodeOnce(t *testing.T) {
+	at := regexp.MustCompile(`crashpoint\.At\("([^"]*)"\)`)
+	places := map[string]int{}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		data, err := os.ReadFile(f)
+		require.NoError(t, err)
+		for _, m := range at.FindAllStringSubmatch(string(data), -1) {
+			places[m[1]]++
+		}
+	}
+	for _, p := range crashpoint.BrokerPoints {
+		require.Equal(t, 1, places[p.Name], "%s must stand at one place", p.Name)
+		delete(places, p.Name)
+	}
+	require.Empty(t, fmt.Sprint(places)[3:], "not in the list")
+}

@@ -1,0 +1,40 @@
+package crashpoint
+
+// BrokerPoints lists the steps of a broker between which its successor may have
+// to go on. A test kills a broker at each and lets the next one take over.
+var BrokerPoints = []Point{
+	{"broker-bury-marked", "a session is marked dead, nothing else is done"},
+	{"broker-adopt-counting", "a message of the dead is counted up, its lane still the dead's"},
+	{"broker-adopt-counted", "all messages of a lane are counted up, the lane is still the dead's"},
+	{"broker-adopted", "a lane is adopted, the row of the dead still counts for it"},
+	{"broker-bury-left", "the dead has left a topic, its row stands"},
+	{"broker-bury-cleared", "a part of its row is empty, its bit is still set"},
+	{"broker-bury-detached", "row and bits are cleared, its segments are still its own"},
+	{"broker-bury-orphaned", "its segments are orphans, names and leases stand"},
+	{"broker-bury-unset", "its ephemeral names are gone, its topics were not rung"},
+	{"broker-bury-remains", "its remains are noted, its slot is still taken"},
+	{"broker-bury-gone", "its slot is free"},
+
+	{"broker-retired", "an adopted message is un-named and still counted"},
+	{"broker-lane-dropped", "an empty lane has left its topic, nobody was told"},
+	{"broker-free-found", "every storage of an orphan was found free, nothing else is done"},
+	{"broker-free-chunks", "its chunks are free, its segment is not"},
+	{"broker-free-record", "its record is gone, its pages are not"},
+
+	{"broker-grant-made", "a segment has a record and no chunk"},
+	{"broker-chunk-attached", "a chunk's bits are set, it has no serial"},
+	{"broker-attach-set", "a session is attached, and was not told"},
+	{"broker-group-listed", "a group is listed, its promise begins nowhere"},
+	{"broker-lane-listed", "a lane is listed, the version is the old one"},
+	{"broker-name-held", "a revision is counted, nothing names it"},
+	{"broker-name-published", "two revisions of a name stand in its lane"},
+	{"broker-name-unnamed", "the older is un-named and still counted"},
+	{"broker-lease-held", "a lease's storages are counted, it has no record"},
+	{"broker-lease-ended", "its records are gone, it is still counted"},
+
+	{"broker-rebuild-read", "a successor has read everything and changed nothing"},
+	{"broker-rebuild-raised", "its row is raised, surplus is still counted"},
+	{"broker-rebuild-lowered", "its row is right, hints are not rewound"},
+	{"broker-rebuild-hints", "hints are rewound, the dead not buried"},
+	{"broker-rebuild-buried", "the dead are buried, nobody was rung"},
+}

@@ -1,0 +1,75 @@
+//! Queues: each item to one taker.
+
+use baton::Code;
+use pyo3::prelude::*;
+
+use crate::errors::error;
+use crate::message::value_of;
+use crate::value::encode;
+use crate::wait::{timeout as seconds, wait};
+
+/// Gives each item to one taker; put waits while it is full.
+#[pyclass(frozen, module = "baton")]
+pub(crate) struct Queue {
+    pub(crate) queue: baton::Queue,
+    pub(crate) session: baton::Session,
+}
+
+impl Queue {
+    /// The next item; `None` when the queue was closed and is empty.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        let t = seconds(py, timeout)?;
+        let got = wait(py, || match self.queue.get(t) {
+            Err(e) if e.code() == Code::Closed => Ok(None),
+            m => m.map(Some),
+        })?;
+        got.map(|m| value_of(py, &m)).transpose()
+    }
+}
+
+#[pymethods]
+impl Queue {
+    /// Its name; "" of a private one.
+    #[getter]
+    fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Adds an item, whose tensors its taker may write. Raises Full, Closed, TypeError, OutOfMemory.
+    #[pyo3(signature = (value, timeout=None))]
+    fn put(&self, py: Python<'_>, value: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let t = seconds(py, timeout)?;
+        let p = encode(&self.session, value)?;
+        wait(py, || self.queue.put(p, t))
+    }
+
+    /// Takes an item. timeout: None waits for ever, 0 polls. Raises Empty; Closed when the queue was
+    /// closed and is empty.
+    #[pyo3(signature = (timeout=None))]
+    fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        self.next(py, timeout)?.ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
+    }
+
+    /// Closes the queue for everybody: puts raise Closed, takers get what is there.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, || self.queue.end())
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.next(py, None)
+    }
+
+    /// Pickles what opens the queue in another process.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, String))> {
+        let open = py.import("baton._default")?.getattr("reopen_queue")?;
+        Ok((open, (self.queue.name().to_owned(), self.queue.token().to_owned())))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("baton.Queue({:?})", self.queue.name())
+    }
+}

@@ -1,0 +1,140 @@
+//! Topics and their readers.
+
+use std::sync::{Arc, Mutex};
+
+use baton::{Code, Start};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::errors::{error, invalid};
+use crate::message::Message;
+use crate::value::{encode, meta};
+use crate::wait::{timeout as seconds, wait};
+
+/// A channel of messages with many senders and many readers.
+#[pyclass(frozen, module = "baton")]
+pub(crate) struct Topic {
+    pub(crate) topic: baton::Topic,
+    pub(crate) session: baton::Session,
+}
+
+#[pymethods]
+impl Topic {
+    /// Its name; "" of a private one.
+    #[getter]
+    fn name(&self) -> &str {
+        self.topic.name()
+    }
+
+    /// Hands a value to every reader; no tensor of Baton's is copied. A lossless topic waits for its
+    /// slowest reader. Raises Full, Closed, TypeError, OutOfMemory.
+    #[pyo3(signature = (value, meta=None, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let until = seconds(py, timeout)?;
+        let mut p = encode(&self.session, value)?;
+        if let Some(m) = meta {
+            p = p.meta(&self::meta(m)?).map_err(|e| crate::errors::to_py(py, &e))?;
+        }
+        wait(py, || match until {
+            None => self.topic.send(p),
+            Some(t) => self.topic.send_timeout(p, t),
+        })
+    }
+
+    /// Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what
+    /// follows) or "all" (what is kept). group: of a lossless topic, shares the messages with the
+    /// readers of that name.
+    #[pyo3(signature = (start="new", group=None))]
+    fn reader(&self, py: Python<'_>, start: &str, group: Option<&str>) -> PyResult<Reader> {
+        let start = match start {
+            "new" => Start::New,
+            "last" => Start::Last,
+            "all" => Start::All,
+            other => return Err(invalid(py, "use \"new\", \"last\" or \"all\"", format!("start {other:?} is unknown"))),
+        };
+        let r = wait(py, || match group {
+            None => self.topic.reader(start),
+            Some(g) => self.topic.group_reader(g),
+        })?;
+        Ok(Reader { reader: Arc::new(Mutex::new(Some(r))) })
+    }
+
+    /// Closes the topic for everybody: sends raise Closed, readers receive what is there.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, || self.topic.end())
+    }
+
+    /// Pickles what opens the topic in another process.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, String))> {
+        let open = py.import("baton._default")?.getattr("reopen_topic")?;
+        Ok((open, (self.topic.name().to_owned(), self.topic.token().to_owned())))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("baton.Topic({:?})", self.topic.name())
+    }
+}
+
+/// Receives a topic's messages. Threads that share it take turns.
+#[pyclass(frozen, module = "baton")]
+pub(crate) struct Reader {
+    reader: Arc<Mutex<Option<baton::Reader>>>,
+}
+
+impl Reader {
+    /// The next message; `None` when the topic was closed and everything was received.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
+        let t = seconds(py, timeout)?;
+        let reader = self.reader.clone();
+        let got = wait(py, move || {
+            let mut r = reader.lock().unwrap_or_else(|p| p.into_inner());
+            match &mut *r {
+                None => Ok(Err("the reader was closed")),
+                Some(r) => match r.recv(t) {
+                    Err(e) if e.code() == Code::Closed => Ok(Ok(None)),
+                    m => m.map(|m| Ok(Some(m))),
+                },
+            }
+        })?;
+        let m = got.map_err(|what| error(py, Code::Closed, "open a new one", what))?;
+        Ok(m.map(Message::from))
+    }
+}
+
+#[pymethods]
+impl Reader {
+    /// The next message. timeout: None waits for ever, 0 polls. Raises Timeout; Closed when the topic
+    /// was closed and everything was received.
+    #[pyo3(signature = (timeout=None))]
+    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
+        self.next(py, timeout)?.ok_or_else(|| error(py, Code::Closed, "open a new one", "the topic is closed"))
+    }
+
+    /// Leaves the topic. Waits for a thread that is receiving.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.reader.lock().unwrap_or_else(|p| p.into_inner()).take());
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Message>> {
+        self.next(py, None)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+}

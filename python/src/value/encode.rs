@@ -1,0 +1,366 @@
+//! Python's values as trees. Arrays of others are gathered and copied into one storage.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use baton::{DType, Payload, Session};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+
+use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
+use crate::errors::OrRaise;
+use crate::name::Bundle;
+use crate::source::Source;
+use crate::tensor::Tensor;
+
+/// Where tensors begin in a storage that they share.
+const ALIGN: u64 = 256;
+
+enum Leaf {
+    Own(baton::Tensor),
+    Foreign(Source),
+}
+
+struct Encoder {
+    tree: Vec<u8>,
+    path: String,
+    parts: usize, // of the path
+    depth: usize,
+    leaves: Vec<(String, Leaf)>,
+    plain: bool, // JSON without tags, for meta
+}
+
+/// The payload of a value. Raises TypeError for what no value may contain.
+pub(crate) fn encode(session: &Session, value: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    let py = value.py();
+    let mut e = Encoder::new(false);
+    let flat = e.flat(value)?;
+    if !flat {
+        e.value(value)?;
+        // Alone, a tensor needs no tree.
+        if let [(name, _)] = &e.leaves[..] {
+            if name.is_empty() && e.tree == br#"{"$":"tensor","i":0}"# {
+                e.tree.clear();
+            }
+        }
+    }
+    let tree = std::mem::take(&mut e.tree);
+    Ok(Payload::with_tree(e.settle(py, session)?, tree))
+}
+
+/// The JSON of meta.
+pub(crate) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
+    let mut e = Encoder::new(true);
+    e.value(value)?;
+    let text = String::from_utf8(e.tree)?;
+    serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
+}
+
+impl Encoder {
+    fn new(plain: bool) -> Encoder {
+        Encoder { tree: Vec::new(), path: String::new(), parts: 0, depth: 0, leaves: Vec::new(), plain }
+    }
+
+    /// Takes a dict of nothing but tensors and arrays, which needs no tree.
+    fn flat(&mut self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(d) = value.cast_exact::<PyDict>() else { return Ok(false) };
+        for (key, v) in d.iter() {
+            let named = key.cast::<PyString>().is_ok_and(|k| k.to_str().is_ok_and(|k| !k.is_empty()));
+            let leaf = if named { self.leaf(&v)? } else { None };
+            let (Some(leaf), Ok(key)) = (leaf, key.cast::<PyString>()) else {
+                self.leaves.clear();
+                return Ok(false);
+            };
+            self.leaves.push((escaped(key.to_str()?), leaf));
+        }
+        Ok(!self.leaves.is_empty())
+    }
+
+    /// The tensor or array that an object is.
+    fn leaf(&self, v: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+        if let Ok(t) = v.cast::<Tensor>() {
+            return Ok(Some(Leaf::Own(t.get().tensor(v.py())?)));
+        }
+        let scalar = v.is_none()
+            || v.is_instance_of::<PyInt>()
+            || v.is_instance_of::<PyFloat>()
+            || v.is_instance_of::<PyString>()
+            || v.is_instance_of::<PyBytes>()
+            || v.is_instance_of::<PyDict>()
+            || v.is_instance_of::<PyList>()
+            || v.is_instance_of::<PyTuple>();
+        if scalar || self.plain {
+            return Ok(None);
+        }
+        Ok(Source::of(v)?.map(Leaf::Foreign))
+    }
+
+    fn value(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.scalar(v)? {
+            return Ok(());
+        }
+        if let Ok(d) = v.cast::<PyDict>() {
+            return self.dict(d);
+        }
+        if let Ok(l) = v.cast::<PyList>() {
+            return self.nested(1, |e| e.items(l.iter()));
+        }
+        if let Ok(t) = v.cast::<PyTuple>() {
+            if self.plain {
+                return self.nested(1, |e| e.items(t.iter()));
+            }
+            return self.nested(2, |e| {
+                e.tree.extend(br#"{"$":"tuple","v":"#);
+                e.items(t.iter())?;
+                e.tree.push(b'}');
+                Ok(())
+            });
+        }
+        if let Ok(b) = v.cast::<Bundle>() {
+            let value = b.get().value(v.py())?;
+            return self.value(value.bind(v.py()));
+        }
+        if let Some(leaf) = self.leaf(v)? {
+            return self.nested(1, |e| {
+                e.tree.extend(format!(r#"{{"$":"tensor","i":{}}}"#, e.leaves.len()).bytes());
+                e.leaves.push((e.path.clone(), leaf));
+                Ok(())
+            });
+        }
+        let class = v.get_type();
+        if !self.plain && class.hasattr("__dataclass_fields__")? && !v.is_instance_of::<PyType>() {
+            return self.dataclass(v, &class);
+        }
+        let what = if self.plain { "meta holds what JSON has" } else { "a value holds tensors, arrays, dicts, lists, tuples, \
+            dataclasses, None, bool, int, float, str and bytes" };
+        Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
+    }
+
+    fn place(&self) -> String {
+        if self.path.is_empty() { "the value".to_owned() } else { format!("{:?} of the value", self.path) }
+    }
+
+    fn scalar(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if v.is_none() {
+            self.tree.extend(b"null");
+        } else if let Ok(b) = v.cast::<PyBool>() {
+            self.tree.extend(if b.is_true() { &b"true"[..] } else { b"false" });
+        } else if v.is_instance_of::<PyInt>() {
+            self.int(v)?;
+        } else if let Ok(f) = v.cast::<PyFloat>() {
+            self.float(f.value())?;
+        } else if let Ok(s) = v.cast::<PyString>() {
+            self.text(s.to_str()?)?;
+        } else if let (Ok(b), false) = (v.cast::<PyBytes>(), self.plain) {
+            self.tree.extend(br#"{"$":"bytes","v":""#);
+            self.tree.extend(STANDARD.encode(b.as_bytes()).bytes());
+            self.tree.extend(br#""}"#);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn int(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
+        match v.extract::<i64>() {
+            Ok(n) if self.plain || (-MOST_SAFE..=MOST_SAFE).contains(&n) => self.tree.extend(n.to_string().bytes()),
+            _ => {
+                // Of the number itself: a subclass may print otherwise.
+                let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?;
+                let text = text.cast::<PyString>()?.to_str()?.to_owned();
+                if text.trim_start_matches('-').len() > MOST_DIGITS {
+                    return Err(PyValueError::new_err(format!("{} is an integer of more than {MOST_DIGITS} digits", self.place())));
+                }
+                match self.plain {
+                    true => self.tree.extend(text.bytes()),
+                    false => self.tree.extend(format!(r#"{{"$":"int","v":"{text}"}}"#).bytes()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn float(&mut self, f: f64) -> PyResult<()> {
+        if f.is_finite() {
+            self.tree.extend(format!("{f:?}").bytes()); // with a point or an exponent, and exact
+            return Ok(());
+        }
+        if self.plain {
+            return Err(PyValueError::new_err("meta holds what JSON has: no nan and no infinity"));
+        }
+        let name = if f.is_nan() { "nan" } else if f > 0.0 { "inf" } else { "-inf" };
+        self.tree.extend(format!(r#"{{"$":"float","v":"{name}"}}"#).bytes());
+        Ok(())
+    }
+
+    fn text(&mut self, s: &str) -> PyResult<()> {
+        serde_json::to_writer(&mut self.tree, s).map_err(|e| PyValueError::new_err(e.to_string()))
+    }
+
+    fn nested(&mut self, levels: usize, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
+        self.depth += levels;
+        if self.depth > MOST_DEPTH {
+            let what = "is nested deeper than 100 levels of JSON: make it flatter; a value must not contain itself";
+            return Err(PyValueError::new_err(format!("{} {what}", self.place())));
+        }
+        let done = f(self);
+        self.depth -= levels;
+        done
+    }
+
+    fn part(&mut self, part: &str, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
+        let n = self.path.len();
+        // Every tensor's first part stands without a slash, the empty key as well.
+        if self.parts > 0 {
+            self.path.push('/');
+        }
+        self.path.push_str(&escaped(part));
+        self.parts += 1;
+        let done = f(self);
+        self.parts -= 1;
+        self.path.truncate(n);
+        done
+    }
+
+    fn items<'py>(&mut self, items: impl Iterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
+        self.tree.push(b'[');
+        for (i, v) in items.enumerate() {
+            if i > 0 {
+                self.tree.push(b',');
+            }
+            self.part(&i.to_string(), |e| e.value(&v))?;
+        }
+        self.tree.push(b']');
+        Ok(())
+    }
+
+    fn dict(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
+        let simple = d.iter().all(|(k, _)| k.cast::<PyString>().is_ok_and(|k| self.plain || k.to_str().is_ok_and(|k| k != "$")));
+        if !simple {
+            return match self.plain {
+                true => Err(PyTypeError::new_err("meta holds what JSON has: keys of dicts are strings")),
+                false => self.pairs(d),
+            };
+        }
+        self.nested(1, |e| {
+            e.tree.push(b'{');
+            for (i, (k, v)) in d.iter().enumerate() {
+                if i > 0 {
+                    e.tree.push(b',');
+                }
+                e.member(k.cast::<PyString>()?.to_str()?, &v)?;
+            }
+            e.tree.push(b'}');
+            Ok(())
+        })
+    }
+
+    fn member(&mut self, key: &str, v: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.text(key)?;
+        self.tree.push(b':');
+        self.part(key, |e| e.value(v))
+    }
+
+    /// A dict that no JSON object can be.
+    fn pairs(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.nested(3, |e| {
+            e.tree.extend(br#"{"$":"dict","v":["#);
+            for (i, (k, v)) in d.iter().enumerate() {
+                e.tree.extend(if i > 0 { &b",["[..] } else { b"[" });
+                let from = e.tree.len();
+                e.key(&k)?;
+                let part = match k.cast::<PyString>() {
+                    Ok(k) => k.to_str()?.to_owned(),
+                    Err(_) => String::from_utf8(e.tree[from..].to_vec())?,
+                };
+                e.tree.push(b',');
+                e.part(&part, |e| e.value(&v))?;
+                e.tree.push(b']');
+            }
+            e.tree.extend(b"]}");
+            Ok(())
+        })
+    }
+
+    fn key(&mut self, k: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.scalar(k)? {
+            return Ok(());
+        }
+        let Ok(t) = k.cast::<PyTuple>() else {
+            let what = format!("{} has a key of {}: keys are scalars or tuples of them", self.place(), k.get_type().name()?);
+            return Err(PyTypeError::new_err(what));
+        };
+        self.nested(2, |e| {
+            e.tree.extend(br#"{"$":"tuple","v":["#);
+            for (i, k) in t.iter().enumerate() {
+                if i > 0 {
+                    e.tree.push(b',');
+                }
+                e.key(&k)?;
+            }
+            e.tree.extend(b"]}");
+            Ok(())
+        })
+    }
+
+    fn dataclass(&mut self, v: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> PyResult<()> {
+        let name = format!("{}:{}", class.module()?.to_str()?, class.qualname()?.to_str()?);
+        let fields = v.py().import("dataclasses")?.call_method1("fields", (v,))?;
+        self.nested(2, |e| {
+            e.tree.extend(br#"{"$":"dataclass","type":"#);
+            e.text(&name)?;
+            e.tree.extend(br#","v":{"#);
+            for (i, f) in fields.try_iter()?.enumerate() {
+                let key = f?.getattr("name")?;
+                let key = key.cast::<PyString>()?;
+                if i > 0 {
+                    e.tree.push(b',');
+                }
+                e.member(key.to_str()?, &v.getattr(key)?)?;
+            }
+            e.tree.extend(b"}}");
+            Ok(())
+        })
+    }
+
+    /// Copies the arrays of others into one storage and gives all tensors.
+    fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<(String, baton::Tensor)>> {
+        let mut offsets = Vec::with_capacity(self.leaves.len());
+        let mut total = 0u64;
+        for (_, leaf) in &self.leaves {
+            offsets.push(total);
+            if let Leaf::Foreign(s) = leaf {
+                let n = s.num_bytes(py)?.checked_next_multiple_of(ALIGN).and_then(|n| total.checked_add(n));
+                total = n.ok_or_else(|| PyValueError::new_err("the arrays of the value have more bytes than 64 bits count"))?;
+            }
+        }
+        let packed = match i64::try_from(total) {
+            Ok(0) => None,
+            Ok(n) => Some(crate::session::alloc(py, session, DType::UINT8, &[n])?),
+            Err(_) => return Err(PyValueError::new_err("the arrays of the value have more bytes than 63 bits count")),
+        };
+        let mut out = Vec::with_capacity(self.leaves.len());
+        for ((name, leaf), at) in self.leaves.into_iter().zip(offsets) {
+            let t = match leaf {
+                Leaf::Own(t) => t,
+                Leaf::Foreign(s) => {
+                    let t = match &packed {
+                        Some(p) if s.num_bytes(py)? > 0 => p.view_as(s.dtype, &s.shape, None, at).or_raise(py)?,
+                        _ => crate::session::alloc(py, session, s.dtype, &s.shape)?,
+                    };
+                    s.copy_to(py, &t)?;
+                    t
+                }
+            };
+            out.push((name, t));
+        }
+        Ok(out)
+    }
+}
+
+fn escaped(part: &str) -> String {
+    match part.contains(['~', '/']) {
+        true => part.replace('~', "~0").replace('/', "~1"),
+        false => part.to_owned(),
+    }
+}

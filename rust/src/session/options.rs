@@ -1,0 +1,90 @@
+//! Options of topics and queues.
+
+use std::time::Duration;
+
+/// Options of a topic. One left out takes what exists, else the default; one that differs from the
+/// existing topic's is the error `Conflict`.
+#[derive(Debug, Clone, Default)]
+pub struct TopicOptions {
+    pub(super) depth: Option<u32>,
+    pub(super) overwrite: Option<bool>,
+    pub(super) description: Option<u32>,
+    pub(super) linger: Option<Duration>,
+    pub(super) must_exist: bool,
+}
+
+impl TopicOptions {
+    /// How many messages of each sender are kept (default 8).
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = Some(depth);
+        self
+    }
+
+    /// False makes a topic lossless: a send waits for the slowest reader.
+    pub fn overwrite(mut self, yes: bool) -> Self {
+        self.overwrite = Some(yes);
+        self
+    }
+
+    /// Bytes of a slot for what describes a message (default 1024); a longer description costs a
+    /// storage.
+    pub fn description(mut self, bytes: u32) -> Self {
+        self.description = Some(bytes);
+        self
+    }
+
+    /// How long the topic stays when nobody has it open (default 60 s).
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = Some(time);
+        self
+    }
+
+    /// Opens only what is there: `NotFound` otherwise.
+    pub fn must_exist(mut self) -> Self {
+        self.must_exist = true;
+        self
+    }
+}
+
+/// Options of a queue. One left out takes what exists, else the default; one that differs from the
+/// existing queue's is the error `Conflict`.
+#[derive(Debug, Clone, Default)]
+pub struct QueueOptions {
+    pub(super) depth: Option<u32>,
+    pub(super) redeliver: Option<bool>,
+    pub(super) description: Option<u32>,
+    pub(super) linger: Option<Duration>,
+    pub(super) must_exist: bool,
+}
+
+impl QueueOptions {
+    /// How many items of each sender wait at most (default 64).
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = Some(depth);
+        self
+    }
+
+    /// Gives an item whose taker dies before dropping it to another.
+    pub fn redeliver(mut self, yes: bool) -> Self {
+        self.redeliver = Some(yes);
+        self
+    }
+
+    /// Bytes of a slot for what describes an item (default 1024).
+    pub fn description(mut self, bytes: u32) -> Self {
+        self.description = Some(bytes);
+        self
+    }
+
+    /// How long the queue stays when nobody has it open (default 60 s).
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = Some(time);
+        self
+    }
+
+    /// Opens only what is there: `NotFound` otherwise.
+    pub fn must_exist(mut self) -> Self {
+        self.must_exist = true;
+        self
+    }
+}
