@@ -2,6 +2,7 @@
 # T=regexp narrows a run to tests of that name, PKG=./shm/... to packages.
 
 GO       ?= go
+PYTHON   ?= python3
 VERSION  := $(shell cat VERSION)
 PKG      ?= ./...
 CRASH    ?= 1000
@@ -16,10 +17,10 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race crash lint fmt vectors fuzz bench demo model docs clean
+.PHONY: help build test race crash lint fmt vectors fuzz bench demo model docs python-test clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the one static binary, bin/baton
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/baton ./cmd/baton
@@ -60,5 +61,11 @@ model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake atta
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc
 
+python-test: build ## build the Python package into build/venv and test it; not yet a part of make test (T=)
+	test -x build/venv/bin/python || $(PYTHON) -m venv build/venv
+	build/venv/bin/pip install -q -r python/tests/requirements.txt
+	build/venv/bin/pip install -q --no-build-isolation --no-deps --force-reinstall ./python
+	BATON_BINARY=$(CURDIR)/bin/baton build/venv/bin/python -m pytest -q -p no:cacheprovider python/tests $(if $(T),-k '$(T)')
+
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin build

@@ -92,7 +92,7 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 		return err
 	})
 	step(func() (err error) { q, err = c.Queue(ctx, "work", client.Redeliver(true)); return err })
-	step(func() (err error) { topic, err = c.Topic(ctx, "ranks", client.Overwrite(false)); return err })
+	step(func() (err error) { topic, err = c.Topic(ctx, "ranks", client.Overwrite(false), client.Linger(time.Millisecond)); return err })
 	step(func() (err error) { r, err = topic.Reader(ctx); return err })
 	x, err := filled(ctx, c, 77)
 	require.NoError(t, err)

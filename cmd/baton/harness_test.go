@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil { // one test runs it as another user
+			panic(err)
+		}
 		binary = filepath.Join(dir, "baton")
 		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=1.2.3-test", "-o", binary, ".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -67,6 +70,9 @@ func newPlace(t *testing.T) *place {
 	}
 	return p
 }
+
+// in is the place for a subtest.
+func (p *place) in(t *testing.T) *place { return &place{t: t, dir: p.dir, env: p.env} }
 
 func (p *place) socket() string           { return filepath.Join(p.dir, "baton", "broker.sock") }
 func (p *place) file(name string) string  { return filepath.Join(p.dir, name) }

@@ -63,7 +63,7 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 		{[]string{"version", "--xml"}, "unknown flag: --xml"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			p.baton(c.args...).fails(t, 2, c.message, "")
+			p.in(t).baton(c.args...).fails(t, 2, c.message, "")
 		})
 	}
 }

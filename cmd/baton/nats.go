@@ -105,25 +105,24 @@ func (a *app) natsText(n *natsAnswer) string {
 		}
 	}
 	base := strings.Join(command, " ")
-	return a.pairs(rows) + a.lines(fmt.Sprintf(`
-
-With the nats command line tool:
-  %s sub %s
-  %s kv ls %s`, base, quote(n.Subject), base, n.Bucket)) + a.natsGo(n)
-}
-
-// natsGo shows the way in Go, where one option is enough.
-func (a *app) natsGo(n *natsAnswer) string {
-	option := ""
+	parts := []string{a.pairs(rows), "With the nats command line tool:",
+		"  " + base + " sub " + quote(n.Subject),
+		"  " + base + " kv ls " + n.Bucket}
 	switch {
 	case n.Seed != "":
-		option = fmt.Sprintf("nats.NkeyOptionFromSeed(%q)", n.Seed)
+		parts = append(parts, "In Go:",
+			fmt.Sprintf("  opt, err := nats.NkeyOptionFromSeed(%q)", n.Seed),
+			fmt.Sprintf("  nc, err := nats.Connect(%q, opt)", n.URL))
 	case n.Creds != "":
-		return a.lines(fmt.Sprintf("\n\nIn Go:\n  nc, err := nats.Connect(%q, nats.UserCredentials(%q))\n", n.URL, n.Creds))
-	default:
-		return ""
+		parts = append(parts, "In Go:", fmt.Sprintf("  nc, err := nats.Connect(%q, nats.UserCredentials(%q))", n.URL, n.Creds))
 	}
-	return a.lines(fmt.Sprintf("\n\nIn Go:\n  opt, err := %s\n  nc, err := nats.Connect(%q, opt)", option, n.URL))
+	for i, part := range parts[1:] {
+		parts[i+1] = a.text(part)
+		if !strings.HasPrefix(part, " ") { // a heading
+			parts[i+1] = "\n" + parts[i+1]
+		}
+	}
+	return strings.Join(parts, "\n")
 }
 
 // quote makes a word safe for a shell.

@@ -121,7 +121,7 @@ func errorText(err error) string {
 }
 
 // attend does what a service manager expects while the broker serves: reload at
-// HUP, keep-alives for the watchdog, and word of the coming end.
+// HUP, signs of life for the watchdog, and word of the coming end.
 func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.LevelVar, hup <-chan os.Signal, ended <-chan struct{}) {
 	var watchdog <-chan time.Time
 	if every, err := sd.SdWatchdogEnabled(false); err != nil {
@@ -140,7 +140,7 @@ func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.L
 			notify(d.log, sd.SdNotifyReady)
 		case <-watchdog:
 			if err := observe.Healthy(ctx, d.broker.Status); err != nil && ctx.Err() == nil {
-				d.log.Error("no keep-alive for the watchdog", "error", err)
+				d.log.Error("no sign of life for the watchdog", "error", err)
 				continue
 			}
 			notify(d.log, sd.SdNotifyWatchdog)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/testkit"
 )
 
 func TestServeEndsInOrderAtTermAndInt(t *testing.T) {
@@ -212,7 +213,7 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 		{[]string{"extra"}, `unknown command "extra"`},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			p.baton(append([]string{"serve"}, c.args...)...).fails(t, 2, c.message, "")
+			p.in(t).baton(append([]string{"serve"}, c.args...)...).fails(t, 2, c.message, "")
 		})
 	}
 }
@@ -293,4 +294,40 @@ func TestServeGoesOnWhereNATSCannotBeReached(t *testing.T) {
 	p.must("get", "x", "-o", "o.npy")
 	assert.Contains(t, p.must("status"), "joined, not connected "+url)
 	assert.Contains(t, p.must("nats"), "not connected now")
+}
+
+func TestServeRefusesATakenNATSPort(t *testing.T) {
+	p := newPlace(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	port := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+	r := p.launch("--nats-port", port).wait()
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, "baton: NATS cannot listen on port "+port)
+	assert.NoFileExists(t, p.socket(), "what was begun is undone")
+}
+
+func TestServeLetsOtherUsersInWhereTold(t *testing.T) {
+	testkit.Need(t, "root")
+	const nobody = 65534
+	for _, allowed := range []bool{true, false} {
+		t.Run(fmt.Sprint(allowed), func(t *testing.T) {
+			p := newPlace(t)
+			require.NoError(t, os.Chmod(p.dir, 0o755))
+			args := []string{"--address", p.file("b.sock"), "--socket-mode", "0666"}
+			if allowed {
+				args = append(args, "--allow-uid", fmt.Sprint(nobody))
+			}
+			p.serve(args...)
+			cmd := p.command("status", "--address", p.file("b.sock"))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			r := p.start(cmd).wait()
+			if allowed {
+				assert.Zero(t, r.code, r.err)
+				return
+			}
+			r.fails(t, 1, "user 65534 may not use this broker", "--allow-uid")
+		})
+	}
 }

@@ -34,6 +34,7 @@ func TestSetAndGetKeepEveryByteOfNumPysFiles(t *testing.T) {
 	require.NoError(t, err)
 	for _, file := range append(files, digits) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
+			p := p.in(t)
 			source, err := filepath.Abs(file)
 			require.NoError(t, err)
 			p.must("set", "x", source)
@@ -146,7 +147,7 @@ func TestSetRefusesFilesThatAreNoArrays(t *testing.T) {
 		{"a directory", p.dir, 1, "directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p.baton("set", "x", c.file).fails(t, c.code, c.message, "")
+			p.in(t).baton("set", "x", c.file).fails(t, c.code, c.message, "")
 		})
 	}
 	p.baton("get", "x", "-o", "o.npy").fails(t, 3, "name x is not set", "set it first")

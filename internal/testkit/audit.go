@@ -27,14 +27,32 @@ type Holdings struct {
 // Look reads the listings of the broker.
 func Look(t testing.TB, b *Broker) *Holdings {
 	t.Helper()
-	return &Holdings{
-		Sessions: List[broker.SessionRow](t, b, protocol.ListSessions),
-		Storages: List[broker.StorageRow](t, b, protocol.ListStorages),
-		Topics:   List[broker.TopicRow](t, b, protocol.ListTopics),
-		Names:    List[broker.NameRow](t, b, protocol.ListNames),
-		Leases:   List[broker.LeaseRow](t, b, protocol.ListLeases),
-		Segments: List[broker.SegmentRow](t, b, protocol.ListSegments),
+	h, err := look(b.Raw())
+	if err != nil {
+		t.Fatal(err)
 	}
+	return h
+}
+
+func look(r *Raw) (h *Holdings, err error) {
+	h = &Holdings{}
+	if h.Sessions, err = list[broker.SessionRow](r, protocol.ListSessions); err != nil {
+		return nil, err
+	}
+	if h.Storages, err = list[broker.StorageRow](r, protocol.ListStorages); err != nil {
+		return nil, err
+	}
+	if h.Topics, err = list[broker.TopicRow](r, protocol.ListTopics); err != nil {
+		return nil, err
+	}
+	if h.Names, err = list[broker.NameRow](r, protocol.ListNames); err != nil {
+		return nil, err
+	}
+	if h.Leases, err = list[broker.LeaseRow](r, protocol.ListLeases); err != nil {
+		return nil, err
+	}
+	h.Segments, err = list[broker.SegmentRow](r, protocol.ListSegments)
+	return h, err
 }
 
 // Counts sums the counts of the broker's row, and those of all sessions' rows.

@@ -239,6 +239,7 @@ func (b *Broker) living() []*Process {
 // cleanUp ends what the test started and looks for what it left. It runs after
 // the clients of the test process are closed.
 func (b *Broker) cleanUp() {
+	b.explain()
 	b.dropRaw()
 	for _, p := range b.children {
 		p.cleanUp()
@@ -261,6 +262,27 @@ func (b *Broker) cleanUp() {
 		b.t.Errorf("remove the runtime directory: %v", err)
 	}
 	checkLeaks(b.t, b.Dir, b.clients)
+}
+
+// explain tells, when the test has failed, what is held by whom.
+func (b *Broker) explain() {
+	if !b.t.Failed() || b.process == nil || !b.process.Alive() {
+		return
+	}
+	if b.raw == nil {
+		r, err := DialRaw(b.Socket, b.Namespace)
+		if err != nil {
+			b.t.Logf("ask the broker: %v", err)
+			return
+		}
+		b.raw = r
+	}
+	b.raw.Conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if h, err := look(b.raw); err != nil {
+		b.t.Logf("ask the broker: %v", err)
+	} else {
+		b.t.Logf("when the test failed:\n%s", h)
+	}
 }
 
 // staying are the files that a broker may leave in its runtime directory.

@@ -38,7 +38,7 @@ type tail struct {
 	buf []byte
 }
 
-const tailBytes = 32 << 10
+const tailBytes = 256 << 10
 
 func (w *tail) Write(p []byte) (int, error) {
 	w.mu.Lock()
@@ -130,7 +130,7 @@ func (p *Process) Next(v any) {
 			}
 			p.t.Fatalf("%s ended (%v) where it should have said something\n%s", p.Name, p.result(), p.Log())
 		case <-late.C:
-			p.t.Fatalf("%s says nothing\n%s", p.Name, p.Log())
+			p.t.Fatalf("%s says nothing\n%s", p.Name, p.stacks())
 		}
 	}
 }
@@ -279,8 +279,20 @@ func (p *Process) await() {
 	select {
 	case <-p.ended:
 	case <-time.After(Patience):
-		p.t.Fatalf("%s does not end\n%s", p.Name, p.Log())
+		p.t.Fatalf("%s does not end\n%s", p.Name, p.stacks())
 	}
+}
+
+// stacks ends a process that hangs with SIGQUIT, which makes it tell what its
+// goroutines do, and returns that.
+func (p *Process) stacks() string {
+	p.cmd.Process.Signal(syscall.SIGCONT)
+	p.cmd.Process.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+	}
+	return p.Log()
 }
 
 func (p *Process) result() error {
@@ -317,6 +329,8 @@ func (p *Process) cleanUp() {
 	if p.Alive() {
 		if !p.t.Failed() {
 			p.t.Errorf("%s (process %d) still runs after the test\n%s", p.Name, p.PID(), p.Log())
+		} else {
+			p.t.Logf("%s, when the test failed:\n%s", p.Name, p.stacks())
 		}
 		p.cmd.Process.Signal(syscall.SIGKILL)
 		p.cmd.Process.Signal(syscall.SIGCONT)

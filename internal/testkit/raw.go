@@ -83,7 +83,7 @@ func (r *Raw) Call(op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) 
 	if err := r.Conn.Write(fields, send...); err != nil {
 		return nil, err
 	}
-	r.Conn.SetReadDeadline(time.Now().Add(Patience))
+	r.Conn.SetDeadline(time.Now().Add(Patience))
 	for {
 		data, fds, err := r.Conn.Read()
 		if err != nil {
@@ -159,22 +159,29 @@ func (b *Broker) dropRaw() {
 // List returns all rows of a listing.
 func List[Row any](t testing.TB, b *Broker, what string) []Row {
 	t.Helper()
-	var rows []Row
+	rows, err := list[Row](b.Raw(), what)
+	if err != nil {
+		t.Fatalf("list %s: %v", what, err)
+	}
+	return rows
+}
+
+func list[Row any](r *Raw, what string) (rows []Row, err error) {
 	ask := protocol.List{What: what}
 	for {
 		var page protocol.ListReply
-		if _, err := b.Raw().Call(protocol.OpList, ask, &page); err != nil {
-			t.Fatalf("list %s: %v", what, err)
+		if _, err := r.Call(protocol.OpList, ask, &page); err != nil {
+			return nil, err
 		}
 		for _, data := range page.Rows {
 			var row Row
 			if err := json.Unmarshal(data, &row); err != nil {
-				t.Fatalf("row of %s: %v: %s", what, err, data)
+				return nil, fmt.Errorf("row of %s: %w: %s", what, err, data)
 			}
 			rows = append(rows, row)
 		}
 		if page.Cursor == "" {
-			return rows
+			return rows, nil
 		}
 		ask.Cursor = page.Cursor
 	}

@@ -2,13 +2,22 @@ package testkit
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 )
 
 // Patience is how long the kit waits for anything before it calls it a failure:
 // long enough for a busy machine, so that it says "never" and not "late".
-const Patience = 90 * time.Second
+// BATON_PATIENCE, a duration, changes it.
+var Patience = patience()
+
+func patience() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("BATON_PATIENCE")); err == nil && d > 0 {
+		return d
+	}
+	return 90 * time.Second
+}
 
 // Context returns a context for a test's calls, so that none waits for ever.
 func Context(t testing.TB) context.Context {

@@ -51,23 +51,6 @@ pub(crate) fn json_to_py<'py>(py: Python<'py>, v: &Value) -> PyResult<Bound<'py,
     })
 }
 
-/// The key that a tensor's name stands for in a flat dict.
-fn key_of(py: Python<'_>, name: &str) -> PyResult<String> {
-    let mut out = String::with_capacity(name.len());
-    let mut rest = name.chars();
-    while let Some(c) = rest.next() {
-        out.push(match c {
-            '~' => match rest.next() {
-                Some('0') => '~',
-                Some('1') => '/',
-                _ => return Err(malformed(py, "a name has a ~ that is no ~0 or ~1")),
-            },
-            c => c,
-        });
-    }
-    Ok(out)
-}
-
 struct Decoder<'a, 'py> {
     py: Python<'py>,
     tensors: Vec<&'a baton::Tensor>,
@@ -82,9 +65,8 @@ impl<'py> Decoder<'_, 'py> {
             }
         }
         let d = PyDict::new(py);
-        for (name, t) in b.iter() {
-            let key = key_of(py, name)?;
-            if name.is_empty() || d.contains(&key)? {
+        for (key, t) in b.iter() {
+            if key.is_empty() || d.contains(key)? {
                 return Err(malformed(py, "tensors without a tree have no name, or one name twice"));
             }
             d.set_item(key, Bound::new(py, Tensor::from(t.clone()))?)?;

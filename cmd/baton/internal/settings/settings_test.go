@@ -81,7 +81,7 @@ func TestMistakesAreToldWithTheirPlace(t *testing.T) {
 		{name: "file value", file: "memory = \"lots\"", place: "memory in ", text: "is none"},
 		{name: "file type", file: "[memory]\nsize = 1", place: "memory in ", text: "top level"},
 		{name: "file date", file: "memory = 2020-01-01T00:00:00Z", place: "memory in ", text: "a date is no setting"},
-		{name: "unknown key", file: "memroy = 1", place: "memroy in ", text: "no such setting"},
+		{name: "unknown key", file: "ram = 1", place: "ram in ", text: "no such setting"},
 		{name: "config in config", file: "config = \"x\"", place: "config in ", text: "no such setting"},
 		{name: "syntax", file: "memory = \n", place: "baton.toml:1:", text: "toml"},
 		{name: "truth value", file: "no-nats = \"perhaps\"", place: "no-nats in ", text: "perhaps"},
