@@ -29,6 +29,8 @@ type Client struct {
 	dl    *dlpack.Pool
 	trace bool
 
+	openMu sync.Mutex // opens and closes of topics take turns
+
 	mu       sync.Mutex // guards what follows
 	ctl      *control
 	lost     chan struct{} // closed when ctl is replaced; a new one each time

@@ -167,7 +167,7 @@ func (h *holding) describe(t *Tensor, d *protocol.Tensor, write bool) error {
 // lost. In both cases m is of no more use.
 func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok bool, err error) {
 	c.fetchAhead(l.FirstIndex(i))
-	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-read
+	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-look
 	if !ok {
 		return false, nil
 	}

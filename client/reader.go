@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -71,6 +72,16 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 	}
 	crashpoint.At("reader-joined")
 	r := &Reader{t: t, number: ok.Reader, member: ok.Member, grouped: group != nil, start: start}
+	if err := r.begin(ctx, &ok, fds); err != nil {
+		r.Close() // the broker counts this reader already
+		return nil, err
+	}
+	return r, nil
+}
+
+// begin maps what a new reader needs and finds its place in each lane.
+func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) error {
+	t := r.t
 	t.peersMu.Lock()
 	defer t.peersMu.Unlock()
 	if r.grouped && ok.Group != nil {
@@ -80,7 +91,7 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 			}
 			r.groupID = g.ID
 			if err := t.keepGroup(g, fds); err != nil {
-				return nil, err
+				return err
 			}
 			fds = nil
 		}
@@ -88,12 +99,12 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 	wire.CloseAll(fds)
 	v, err := t.adopt(ctx, &ok.Peers)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if r.grouped && r.groupID == 0 {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that is not listed", t.title())
+		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that is not listed", t.title())
 	}
-	return r, r.follow(v, true)
+	return r.follow(v, true)
 }
 
 // follow takes over a new view: cursors of lanes that are still there stay, new

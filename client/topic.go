@@ -2,16 +2,11 @@ package client
 
 import (
 	"context"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -39,30 +34,10 @@ type topic struct {
 	out     outgoing
 }
 
-// peersView is who takes part in a topic as of a version. It is never changed.
-type peersView struct {
-	version uint64
-	closed  bool
-	lanes   []laneView
-	bells   []*shm.Bell // of those who read; rung by the writer, under topic.mu
-	groups  []groupView
-	peers   protocol.Peers
-}
-
-type laneView struct {
-	protocol.LaneInfo
-	lane shm.Lane
-	bell *shm.Bell // of the writer, nil when it is the broker's by adoption
-}
-
-type groupView struct {
-	protocol.GroupInfo
-	file shm.Region
-	fd   *sys.FD
-}
-
 // openTopic opens or makes a topic or name at the broker, once for this process.
 func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic, error) {
+	c.openMu.Lock() // an open and the last close of one topic must not cross
+	defer c.openMu.Unlock()
 	var info protocol.TopicInfo
 	if _, err := c.call(ctx, op, request, &info); err != nil {
 		return nil, err
@@ -93,148 +68,6 @@ func (t *topic) version() uint64 { return t.c.pages.broker.Load64(t.at + protoco
 func (t *topic) isClosed() bool {
 	b := t.c.pages.broker
 	return b.Load64(t.at+protocol.TopicID) != t.info.ID || b.Load32(t.at+protocol.TopicState) != protocol.TopicOpen
-}
-
-// current returns who takes part, asking the broker if that has changed. While
-// the broker is away the last answer serves.
-func (t *topic) current(ctx context.Context) (*peersView, error) {
-	v := t.view.Load()
-	if v != nil && v.version == t.version() {
-		return v, nil
-	}
-	t.peersMu.Lock()
-	defer t.peersMu.Unlock()
-	if v = t.view.Load(); v != nil && v.version == t.version() {
-		return v, nil
-	}
-	c := t.c
-	if v != nil && c.brokerAway() {
-		return v, nil
-	}
-	var p protocol.Peers
-	if _, err := c.call(ctx, protocol.OpTopicPeers, t.ref(), &p); err != nil {
-		if v != nil && isLost(err) {
-			return v, nil
-		}
-		return nil, err
-	}
-	return t.adopt(ctx, &p)
-}
-
-// adopt builds a view of an answer; files mapped before are kept.
-func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error) {
-	before := t.view.Load()
-	v := &peersView{version: p.Version, closed: p.Closed, peers: *p}
-	for _, l := range p.Lanes {
-		if l.State == protocol.LaneClosed {
-			continue
-		}
-		q, err := t.c.peer(ctx, l.Slot, l.Serial)
-		if err != nil {
-			if code := protocolCode(err); code == protocol.CodeNotFound || code == protocol.CodeExpired {
-				continue // gone meanwhile; the version will say so
-			}
-			return nil, err
-		}
-		lane, err := shm.NewLane(q.file, l.Offset, t.info.Slots, t.info.Stride)
-		if err != nil {
-			return nil, err
-		}
-		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, bell: shm.NewBell(q.file, q.bell)})
-	}
-	for _, w := range p.Waiters {
-		q, err := t.c.peer(ctx, w.Slot, w.Serial)
-		if err != nil {
-			continue // it has gone
-		}
-		v.bells = append(v.bells, shm.NewBell(q.file, q.bell))
-	}
-	for _, g := range p.Groups {
-		gv, err := t.group(ctx, before, g)
-		if err != nil {
-			if protocolCode(err) == protocol.CodeNotFound {
-				continue
-			}
-			return nil, err
-		}
-		v.groups = append(v.groups, gv)
-	}
-	t.view.Store(v)
-	before.closeGone(v)
-	return v, nil
-}
-
-// closeGone closes the descriptors of groups that a newer view has no more. They
-// stay mapped: somebody may be looking at them.
-func (v *peersView) closeGone(now *peersView) {
-	if v == nil {
-		return
-	}
-	for _, g := range v.groups {
-		if !slices.ContainsFunc(now.groups, func(n groupView) bool { return n.fd == g.fd }) {
-			g.fd.Close()
-		}
-	}
-}
-
-func (t *topic) group(ctx context.Context, before *peersView, g protocol.GroupInfo) (groupView, error) {
-	if before != nil {
-		for _, known := range before.groups {
-			if known.ID == g.ID {
-				return known, nil
-			}
-		}
-	}
-	fds, err := t.c.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: g.Group}, nil)
-	if err != nil {
-		return groupView{}, err
-	}
-	return t.mapGroup(g, fds)
-}
-
-func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error) {
-	if len(fds) != 1 {
-		wire.CloseAll(fds)
-		return groupView{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
-	}
-	r, err := mapFile(fds[0], protocol.GroupBytes(t.info.Slots), true, protocol.RoleGroup)
-	if err != nil {
-		wire.CloseAll(fds)
-		return groupView{}, err
-	}
-	return groupView{GroupInfo: g, file: r, fd: fds[0]}, nil
-}
-
-// keepGroup maps a group's file that came with joining it, for the view that is
-// built next; one that is mapped already stays. Callers hold t.peersMu.
-func (t *topic) keepGroup(g protocol.GroupInfo, fds []*sys.FD) error {
-	before := t.view.Load()
-	if before == nil {
-		before = &peersView{}
-	}
-	for _, known := range before.groups {
-		if known.ID == g.ID {
-			wire.CloseAll(fds)
-			return nil
-		}
-	}
-	gv, err := t.mapGroup(g, fds)
-	if err != nil {
-		return err
-	}
-	with := *before
-	with.groups = append(append([]groupView(nil), before.groups...), gv)
-	t.view.Store(&with)
-	return nil
-}
-
-// groupFiles lists the group files mapped here, for a new broker.
-func (t *topic) groupFiles(f func(id uint64, fd *sys.FD)) {
-	if v := t.view.Load(); v != nil {
-		for _, g := range v.groups {
-			f(g.ID, g.fd)
-		}
-	}
 }
 
 // startWriting joins as a writer, with a lane of its own. Callers hold t.mu.
@@ -439,64 +272,14 @@ func (t *topic) awaitRoom(ctx context.Context, v *peersView, i uint64) error {
 	return t.c.live()
 }
 
-// late gives a request that the broker did not answer before the deadline of ctx
-// the code of the wait that it was part of.
-func (t *topic) late(ctx context.Context, err error, code protocol.Code) error {
-	if protocolCode(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
-		return err
-	}
-	if code == protocol.CodeFull && t.info.Overwrite {
-		return err
-	}
-	return protocol.Errorf(code, "wait longer", "%s: %w", t.title(), err)
-}
-
-// timeout describes a wait that ended without what it waited for.
-func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) error {
-	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
-		return contextError(ctx, "waiting on "+t.title())
-	}
-	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.title())
-	short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
-	var p protocol.Peers
-	if t.c.brokerAway() {
-		e.Message += "; the broker is away"
-	} else if _, err := t.c.call(short, protocol.OpTopicPeers, t.ref(), &p); err == nil {
-		live := 0
-		for _, l := range p.Lanes {
-			if l.State == protocol.LaneLive {
-				live++
-			}
-		}
-		e.With("writers", live).With("readers", p.Members).With("last_left", p.LastLeft)
-		e.Message += ": " + plural(live, "writer") + " and " + plural(p.Members, "reader") + " attached"
-		if p.LastLeft != "" {
-			e.Message += ", " + p.LastLeft + " left last"
-		}
-	}
-	return e
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return strconv.Itoa(n) + " " + word + "s"
-}
-
-// title names the topic for people.
-func (t *topic) title() string {
-	if t.info.Name == "" {
-		return "a private " + t.info.Kind
-	}
-	return strings.Join([]string{t.info.Kind, t.info.Name}, " ")
-}
-
 // close ends one use by this process; with the last one its lane is handed to
 // the broker, which keeps what was sent for those who have not seen it.
 func (t *topic) close(ctx context.Context) error {
 	c := t.c
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.openMu.Lock()
+	defer c.openMu.Unlock()
 	c.mu.Lock()
 	t.users--
 	last := t.users == 0
@@ -504,13 +287,8 @@ func (t *topic) close(ctx context.Context) error {
 		delete(c.topics, t.info.ID)
 	}
 	c.mu.Unlock()
-	if !last {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	var first error
-	if t.writing {
+	if last && t.writing {
 		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
 		if first == nil {
 			// The broker counts for its messages now.
@@ -528,7 +306,9 @@ func (t *topic) close(ctx context.Context) error {
 	if first == nil {
 		first = err
 	}
-	t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+	if last {
+		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+	}
 	return first
 }
 

@@ -42,7 +42,9 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
     let d = t.dtype();
     let Some(format) = dtype::format(d) else { return Err(dtype::no_format(d)) };
     if asked(ffi::PyBUF_WRITABLE) && t.is_read_only() {
-        return Err(PyBufferError::new_err("the tensor is read-only: copy it, or have its sender give it away for writing"));
+        return Err(PyBufferError::new_err(
+            "the tensor is read-only: copy it, or have its sender give it away for writing",
+        ));
     }
     let strides = crate::tensor::strides_of(&t);
     let c_contiguous = t.is_contiguous();

@@ -153,7 +153,8 @@ impl Imported {
             // SAFETY: the version stands first in every major version.
             let version = unsafe { (*new).version };
             if version.major != 1 {
-                let what = format!("the array came as DLPack {}.{}; this package reads 1.x", version.major, version.minor);
+                let what =
+                    format!("the array came as DLPack {}.{}; this package reads 1.x", version.major, version.minor);
                 return Err(PyBufferError::new_err(what));
             }
             // SAFETY: a structure of version 1.

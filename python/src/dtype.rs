@@ -132,7 +132,11 @@ pub(crate) fn unpack<'py>(py: Python<'py>, bytes: &[u8], d: DType) -> PyResult<B
         DType::COMPLEX128 => "dd".into(),
         d => match format(d) {
             Some(f) => f.to_string_lossy(),
-            None => return Err(PyTypeError::new_err(format!("no Python number is a {d}: look at the bits by x.view(\"uint8\")"))),
+            None => {
+                return Err(PyTypeError::new_err(format!(
+                    "no Python number is a {d}: look at the bits by x.view(\"uint8\")"
+                )));
+            }
         },
     };
     let parts = py.import("struct")?.call_method1("unpack", (f, PyBytes::new(py, bytes)))?;

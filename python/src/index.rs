@@ -70,7 +70,9 @@ pub(crate) fn get(t: &Tensor, key: &Bound<'_, PyAny>) -> PyResult<Tensor> {
 fn position(k: &Bound<'_, PyAny>) -> PyResult<i64> {
     let wrong = || {
         let kind = k.get_type().name().map(|n| n.to_string()).unwrap_or_default();
-        PyTypeError::new_err(format!("an index is an integer, a slice, ... or None, not {kind}: use np.asarray(x)[…] for others"))
+        PyTypeError::new_err(format!(
+            "an index is an integer, a slice, ... or None, not {kind}: use np.asarray(x)[…] for others"
+        ))
     };
     if k.is_instance_of::<PyBool>() || !k.hasattr("__index__")? {
         return Err(wrong());

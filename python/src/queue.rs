@@ -47,7 +47,8 @@ impl Queue {
     /// closed and is empty.
     #[pyo3(signature = (timeout=None))]
     fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.next(py, timeout)?.ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
+        self.next(py, timeout)?
+            .ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
     }
 
     /// Closes the queue for everybody: puts raise Closed, takers get what is there.

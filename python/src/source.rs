@@ -84,7 +84,10 @@ impl Source {
         let t = m.tensor();
         let item = t.dtype.item_bits() / 8;
         if t.dtype.item_bits() % 8 != 0 {
-            return Err(PyBufferError::new_err(format!("{} is narrower than a byte: pack it into uint8 first", t.dtype)));
+            return Err(PyBufferError::new_err(format!(
+                "{} is narrower than a byte: pack it into uint8 first",
+                t.dtype
+            )));
         }
         // SAFETY: `ndim` numbers, alive as long as the capsule.
         let shape = unsafe { numbers(t.shape, t.ndim) };

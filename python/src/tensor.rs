@@ -66,7 +66,9 @@ impl Tensor {
         let held = self.0.lock().unwrap_or_else(|p| p.into_inner());
         match &*held {
             Some(t) => Ok(t.clone()),
-            None => Err(error(py, Code::Closed, "arrays made from it before keep the memory", "the tensor was released")),
+            None => {
+                Err(error(py, Code::Closed, "arrays made from it before keep the memory", "the tensor was released"))
+            }
         }
     }
 }
@@ -198,15 +200,15 @@ impl Tensor {
             return Ok(t.view_as(d, t.shape(), t.strides(), 0).or_raise(py)?.into());
         }
         let mut shape = t.shape().to_vec();
-        let last = shape.last_mut().map(|n| (*n as u64).saturating_mul(old) / new * u64::from(*n as u64 * old % new == 0));
-        let (Some(n), true) = (last, t.is_contiguous()) else {
+        let bits = shape.last().map(|n| u128::from(n.unsigned_abs()) * u128::from(old));
+        let (Some(bits), true) = (bits, t.is_contiguous()) else {
             return Err(invalid(py, "view a contiguous tensor", format!("{} as {d}", t.dtype())));
         };
-        if n == 0 && !t.is_empty() {
+        let (Ok(n), 0) = (i64::try_from(bits / u128::from(new)), bits % u128::from(new)) else {
             return Err(invalid(py, "use a dtype whose size divides the last dimension", format!("{} as {d}", t.dtype())));
-        }
+        };
         if let Some(last) = shape.last_mut() {
-            *last = n as i64;
+            *last = n;
         }
         Ok(t.view_as(d, &shape, None, 0).or_raise(py)?.into())
     }
@@ -239,7 +241,11 @@ impl Tensor {
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let t = self.tensor(py)?;
         if t.len() != 1 || t.dtype().item_bits() % 8 != 0 {
-            return Err(PyValueError::new_err(format!("item() is for one element, this is {}{:?}", t.dtype(), t.shape())));
+            return Err(PyValueError::new_err(format!(
+                "item() is for one element, this is {}{:?}",
+                t.dtype(),
+                t.shape()
+            )));
         }
         let n = t.num_bytes() as usize;
         let mut bytes = vec![0u8; n];

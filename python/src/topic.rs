@@ -56,7 +56,9 @@ impl Topic {
             "new" => Start::New,
             "last" => Start::Last,
             "all" => Start::All,
-            other => return Err(invalid(py, "use \"new\", \"last\" or \"all\"", format!("start {other:?} is unknown"))),
+            other => {
+                return Err(invalid(py, "use \"new\", \"last\" or \"all\"", format!("start {other:?} is unknown")));
+            }
         };
         let r = wait(py, || match group {
             None => self.topic.reader(start),

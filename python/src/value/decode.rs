@@ -118,7 +118,9 @@ impl<'py> Decoder<'_, 'py> {
         match (tag, v, text) {
             ("tensor", ..) => {
                 let i = m.get("i").and_then(Value::as_u64).and_then(|i| usize::try_from(i).ok());
-                let t = i.and_then(|i| self.tensors.get(i)).ok_or_else(|| self.wrong("a tensor without a number of the table"))?;
+                let t = i
+                    .and_then(|i| self.tensors.get(i))
+                    .ok_or_else(|| self.wrong("a tensor without a number of the table"))?;
                 Ok(Bound::new(py, Tensor::from((*t).clone()))?.into_any())
             }
             ("tuple", Some(Value::Array(all)), _) => Ok(PyTuple::new(py, self.all(all, depth + 1)?)?.into_any()),
@@ -166,7 +168,12 @@ impl<'py> Decoder<'_, 'py> {
 
     /// A dataclass of a module that this program has imported itself; of another one its fields as a
     /// dict: another process's word imports nothing here.
-    fn dataclass(&self, name: Option<&Value>, fields: &Map<String, Value>, depth: usize) -> PyResult<Bound<'py, PyAny>> {
+    fn dataclass(
+        &self,
+        name: Option<&Value>,
+        fields: &Map<String, Value>,
+        depth: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let name = name.and_then(Value::as_str).and_then(|n| n.split_once(':'));
         let Some((module, qualname)) = name else { return Err(self.wrong("a dataclass without a type")) };

@@ -131,8 +131,12 @@ impl Encoder {
         if !self.plain && class.hasattr("__dataclass_fields__")? && !v.is_instance_of::<PyType>() {
             return self.dataclass(v, &class);
         }
-        let what = if self.plain { "meta holds what JSON has" } else { "a value holds tensors, arrays, dicts, lists, tuples, \
-            dataclasses, None, bool, int, float, str and bytes" };
+        let what = if self.plain {
+            "meta holds what JSON has"
+        } else {
+            "a value holds tensors, arrays, dicts, lists, tuples, \
+            dataclasses, None, bool, int, float, str and bytes"
+        };
         Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
     }
 
@@ -169,7 +173,10 @@ impl Encoder {
                 let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?;
                 let text = text.cast::<PyString>()?.to_str()?.to_owned();
                 if text.trim_start_matches('-').len() > MOST_DIGITS {
-                    return Err(PyValueError::new_err(format!("{} is an integer of more than {MOST_DIGITS} digits", self.place())));
+                    return Err(PyValueError::new_err(format!(
+                        "{} is an integer of more than {MOST_DIGITS} digits",
+                        self.place()
+                    )));
                 }
                 match self.plain {
                     true => self.tree.extend(text.bytes()),
@@ -188,7 +195,13 @@ impl Encoder {
         if self.plain {
             return Err(PyValueError::new_err("meta holds what JSON has: no nan and no infinity"));
         }
-        let name = if f.is_nan() { "nan" } else if f > 0.0 { "inf" } else { "-inf" };
+        let name = if f.is_nan() {
+            "nan"
+        } else if f > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        };
         self.tree.extend(format!(r#"{{"$":"float","v":"{name}"}}"#).bytes());
         Ok(())
     }
@@ -235,7 +248,8 @@ impl Encoder {
     }
 
     fn dict(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
-        let simple = d.iter().all(|(k, _)| k.cast::<PyString>().is_ok_and(|k| self.plain || k.to_str().is_ok_and(|k| k != "$")));
+        let simple =
+            d.iter().all(|(k, _)| k.cast::<PyString>().is_ok_and(|k| self.plain || k.to_str().is_ok_and(|k| k != "$")));
         if !simple {
             return match self.plain {
                 true => Err(PyTypeError::new_err("meta holds what JSON has: keys of dicts are strings")),
@@ -287,7 +301,8 @@ impl Encoder {
             return Ok(());
         }
         let Ok(t) = k.cast::<PyTuple>() else {
-            let what = format!("{} has a key of {}: keys are scalars or tuples of them", self.place(), k.get_type().name()?);
+            let what =
+                format!("{} has a key of {}: keys are scalars or tuples of them", self.place(), k.get_type().name()?);
             return Err(PyTypeError::new_err(what));
         };
         self.nested(2, |e| {
@@ -331,7 +346,9 @@ impl Encoder {
             offsets.push(total);
             if let Leaf::Foreign(s) = leaf {
                 let n = s.num_bytes(py)?.checked_next_multiple_of(ALIGN).and_then(|n| total.checked_add(n));
-                total = n.ok_or_else(|| PyValueError::new_err("the arrays of the value have more bytes than 64 bits count"))?;
+                total = n.ok_or_else(|| {
+                    PyValueError::new_err("the arrays of the value have more bytes than 64 bits count")
+                })?;
             }
         }
         let packed = match i64::try_from(total) {

@@ -1,0 +1,65 @@
+package client
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// late gives a request that the broker did not answer before the deadline of ctx
+// the code of the wait that it was part of.
+func (t *topic) late(ctx context.Context, err error, code protocol.Code) error {
+	if protocolCode(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
+		return err
+	}
+	if code == protocol.CodeFull && t.info.Overwrite {
+		return err
+	}
+	return protocol.Errorf(code, "wait longer", "%s: %w", t.title(), err)
+}
+
+// timeout describes a wait that ended without what it waited for.
+func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) error {
+	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
+		return contextError(ctx, "waiting on "+t.title())
+	}
+	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.title())
+	short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	var p protocol.Peers
+	if t.c.brokerAway() {
+		e.Message += "; the broker is away"
+	} else if _, err := t.c.call(short, protocol.OpTopicPeers, t.ref(), &p); err == nil {
+		live := 0
+		for _, l := range p.Lanes {
+			if l.State == protocol.LaneLive {
+				live++
+			}
+		}
+		e.With("writers", live).With("readers", p.Members).With("last_left", p.LastLeft)
+		e.Message += ": " + plural(live, "writer") + " and " + plural(p.Members, "reader") + " attached"
+		if p.LastLeft != "" {
+			e.Message += ", " + p.LastLeft + " left last"
+		}
+	}
+	return e
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return strconv.Itoa(n) + " " + word + "s"
+}
+
+// title names the topic for people.
+func (t *topic) title() string {
+	if t.info.Name == "" {
+		return "a private " + t.info.Kind
+	}
+	return strings.Join([]string{t.info.Kind, t.info.Name}, " ")
+}
+

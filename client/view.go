@@ -1,0 +1,176 @@
+package client
+
+import (
+	"context"
+	"slices"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// peersView is who takes part in a topic as of a version. It is never changed.
+type peersView struct {
+	version uint64
+	closed  bool
+	lanes   []laneView
+	bells   []*shm.Bell // of those who read; rung by the writer, under topic.mu
+	groups  []groupView
+	peers   protocol.Peers
+}
+
+type laneView struct {
+	protocol.LaneInfo
+	lane shm.Lane
+	bell *shm.Bell // of the writer, nil when it is the broker's by adoption
+}
+
+type groupView struct {
+	protocol.GroupInfo
+	file shm.Region
+	fd   *sys.FD
+}
+
+// current returns who takes part, asking the broker if that has changed. While
+// the broker is away the last answer serves.
+func (t *topic) current(ctx context.Context) (*peersView, error) {
+	v := t.view.Load()
+	if v != nil && v.version == t.version() {
+		return v, nil
+	}
+	t.peersMu.Lock()
+	defer t.peersMu.Unlock()
+	if v = t.view.Load(); v != nil && v.version == t.version() {
+		return v, nil
+	}
+	c := t.c
+	if v != nil && c.brokerAway() {
+		return v, nil
+	}
+	var p protocol.Peers
+	if _, err := c.call(ctx, protocol.OpTopicPeers, t.ref(), &p); err != nil {
+		if v != nil && isLost(err) {
+			return v, nil
+		}
+		return nil, err
+	}
+	return t.adopt(ctx, &p)
+}
+
+// adopt builds a view of an answer; files mapped before are kept.
+func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error) {
+	before := t.view.Load()
+	v := &peersView{version: p.Version, closed: p.Closed, peers: *p}
+	for _, l := range p.Lanes {
+		if l.State == protocol.LaneClosed {
+			continue
+		}
+		q, err := t.c.peer(ctx, l.Slot, l.Serial)
+		if err != nil {
+			if code := protocolCode(err); code == protocol.CodeNotFound || code == protocol.CodeExpired {
+				continue // gone meanwhile; the version will say so
+			}
+			return nil, err
+		}
+		lane, err := shm.NewLane(q.file, l.Offset, t.info.Slots, t.info.Stride)
+		if err != nil {
+			return nil, err
+		}
+		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, bell: shm.NewBell(q.file, q.bell)})
+	}
+	for _, w := range p.Waiters {
+		q, err := t.c.peer(ctx, w.Slot, w.Serial)
+		if err != nil {
+			continue // it has gone
+		}
+		v.bells = append(v.bells, shm.NewBell(q.file, q.bell))
+	}
+	for _, g := range p.Groups {
+		gv, err := t.group(ctx, before, g)
+		if err != nil {
+			if protocolCode(err) == protocol.CodeNotFound {
+				continue
+			}
+			return nil, err
+		}
+		v.groups = append(v.groups, gv)
+	}
+	t.view.Store(v)
+	before.closeGone(v)
+	return v, nil
+}
+
+// closeGone closes the descriptors of groups that a newer view has no more. They
+// stay mapped: somebody may be looking at them.
+func (v *peersView) closeGone(now *peersView) {
+	if v == nil {
+		return
+	}
+	for _, g := range v.groups {
+		if !slices.ContainsFunc(now.groups, func(n groupView) bool { return n.fd == g.fd }) {
+			g.fd.Close()
+		}
+	}
+}
+
+func (t *topic) group(ctx context.Context, before *peersView, g protocol.GroupInfo) (groupView, error) {
+	if before != nil {
+		for _, known := range before.groups {
+			if known.ID == g.ID {
+				return known, nil
+			}
+		}
+	}
+	fds, err := t.c.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: g.Group}, nil)
+	if err != nil {
+		return groupView{}, err
+	}
+	return t.mapGroup(g, fds)
+}
+
+func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error) {
+	if len(fds) != 1 {
+		wire.CloseAll(fds)
+		return groupView{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
+	}
+	r, err := mapFile(fds[0], protocol.GroupBytes(t.info.Slots), true, protocol.RoleGroup)
+	if err != nil {
+		wire.CloseAll(fds)
+		return groupView{}, err
+	}
+	return groupView{GroupInfo: g, file: r, fd: fds[0]}, nil
+}
+
+// keepGroup maps a group's file that came with joining it, for the view that is
+// built next; one that is mapped already stays. Callers hold t.peersMu.
+func (t *topic) keepGroup(g protocol.GroupInfo, fds []*sys.FD) error {
+	before := t.view.Load()
+	if before == nil {
+		before = &peersView{}
+	}
+	for _, known := range before.groups {
+		if known.ID == g.ID {
+			wire.CloseAll(fds)
+			return nil
+		}
+	}
+	gv, err := t.mapGroup(g, fds)
+	if err != nil {
+		return err
+	}
+	with := *before
+	with.groups = append(append([]groupView(nil), before.groups...), gv)
+	t.view.Store(&with)
+	return nil
+}
+
+// groupFiles lists the group files mapped here, for a new broker.
+func (t *topic) groupFiles(f func(id uint64, fd *sys.FD)) {
+	if v := t.view.Load(); v != nil {
+		for _, g := range v.groups {
+			f(g.ID, g.fd)
+		}
+	}
+}
+

@@ -1,0 +1,115 @@
+"""A broker of this run's own, and helpers to start other processes.
+
+Nothing here sleeps to wait: `eventually` looks until what is awaited is there, and fails late.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
+PATIENCE = 60.0
+
+
+def eventually(look: Callable[[], Any], what: str) -> Any:
+    """What `look` gives once that is true."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if found := look():
+            return found
+        time.sleep(0.01)
+    pytest.fail(f"waited {PATIENCE} s for {what}")
+
+
+def command(*args: str) -> str:
+    """Runs the command line and gives its output."""
+    done = subprocess.run([BATON, *args], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, f"baton {' '.join(args)}: {done.stderr}"
+    return done.stdout
+
+
+def listing(what: str) -> list[dict[str, Any]]:
+    """The rows of `baton ls`."""
+    rows: list[dict[str, Any]] = json.loads(command("ls", what, "--json"))
+    return rows
+
+
+class Child:
+    """A Python process that runs a script and talks by lines."""
+
+    def __init__(self, script: str, *args: str) -> None:
+        head = "import sys, baton, numpy as np\ndef say(*a): print(*a, flush=True)\n"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", head + script, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def hear(self) -> str:
+        """The next line that it says."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the child ended: {self.process.wait(PATIENCE)}"
+        return line.rstrip("\n")
+
+    def tell(self, line: str = "") -> None:
+        """Gives it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Waits until it has ended well."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(PATIENCE) == 0
+
+    def kill(self) -> None:
+        """Kills it with SIGKILL, if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The broker of the run; BATON_ADDRESS leads all of its processes there."""
+    assert Path(BATON).is_file(), f"{BATON} is not there: run `make build`, or set BATON_BINARY"
+    socket = tmp_path_factory.mktemp("b") / "broker.sock"
+    socket.parent.chmod(0o700)
+    process = subprocess.Popen([BATON, "serve", "--address", str(socket), "--no-nats", "--log-level", "error"])
+    os.environ["BATON_ADDRESS"] = str(socket)
+    eventually(socket.exists, "the broker's socket")
+    yield str(socket)
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test has."""
+    return f"test/{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """Starts children, which are killed at the test's end."""
+    all: list[Child] = []
+
+    def start(script: str, *args: str) -> Child:
+        all.append(Child(script, *args))
+        return all[-1]
+
+    yield start
+    for c in all:
+        c.kill()

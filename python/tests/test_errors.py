@@ -1,0 +1,79 @@
+"""One failure, one name: the classes are those of the table that all languages share."""
+
+import builtins
+import json
+import pickle
+import queue
+from pathlib import Path
+
+import baton
+import pytest
+from baton import _errors
+
+TABLE = json.loads((Path(__file__).parents[2] / "protocol" / "testdata" / "errors.json").read_text())["errors"]
+
+
+def find(name: str) -> type:
+    if name == "queue.Empty":
+        return queue.Empty
+    if name == "queue.Full":
+        return queue.Full
+    return getattr(baton, name, None) or getattr(builtins, name)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[r["code"] for r in TABLE])
+def test_every_code_has_its_class(row):
+    c = _errors.BY_CODE[row["code"]]
+    assert c is getattr(baton, row["python"]) and c.code == row["code"]
+    assert list(c.__bases__) == [find(b) for b in row["python_bases"]]
+    assert issubclass(c, baton.Error) and c.__doc__
+
+
+def test_there_is_no_other_code():
+    assert len(TABLE) > 0 and set(_errors.BY_CODE) == {r["code"] for r in TABLE}
+
+
+def test_errors_say_what_and_what_to_do(name):
+    with pytest.raises(baton.NotFound) as e:
+        baton.get(name)
+    assert str(e.value) == f"name {name} is not set (set it first, or wait longer)"
+    assert e.value.code == "NotFound" and e.value.remedy and isinstance(e.value, KeyError)
+    assert str(pickle.loads(pickle.dumps(e.value))) == str(e.value)
+
+
+def test_no_broker_is_a_connection_error(tmp_path):
+    with pytest.raises(baton.NoBroker) as e:
+        baton.connect(address=str(tmp_path / "no.sock"), timeout=0.05)
+    assert isinstance(e.value, ConnectionError)
+
+
+def test_timeouts_tell_who_is_there(name):
+    t = baton.topic(name)
+    r = t.reader()
+    with pytest.raises(baton.Timeout) as e:
+        r.receive(0)
+    assert isinstance(e.value, TimeoutError) and e.value.detail["readers"] == 1
+    with pytest.raises(baton.Empty) as e:
+        baton.queue(name + "q").get(timeout=0.01)
+    assert isinstance(e.value, queue.Empty) and isinstance(e.value, baton.Timeout)
+    for bad in (-1, float("nan")):
+        with pytest.raises(ValueError):
+            r.receive(bad)
+
+
+def test_options_that_differ_conflict(name):
+    baton.topic(name, depth=4)
+    t = baton.topic(name)
+    with pytest.raises(baton.Conflict, match="4"):
+        baton.topic(name, depth=5)
+    with pytest.raises(baton.NotFound):
+        baton.topic(name + "x", create=False)
+    del t
+
+
+def test_handles_of_nothing_are_invalid():
+    for bad in ("", "{}", "null", '{"v":1}'):
+        with pytest.raises(baton.InvalidHandle):
+            baton.open(bad)
+    with pytest.raises(TypeError):
+        baton.open(3)

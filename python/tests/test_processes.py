@@ -1,0 +1,263 @@
+"""Between processes: Python to Python, and what death and fork leave behind."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+
+import baton
+import numpy as np
+import pytest
+from conftest import PATIENCE, eventually, listing
+from worker import double
+
+
+def test_topic_goes_to_another_process_and_back(name, child):
+    c = child(
+        """
+there, back = baton.topic(sys.argv[1]), baton.topic(sys.argv[1] + "/back")
+r = there.reader()
+say("ready")
+for m in r:
+    assert m["x"].readonly and m["x"].numpy().sum() == m.meta["sum"]
+    back.send({"y": m["x"], "double": m["x"].numpy() * 2})
+""",
+        name,
+    )
+    there, back = baton.topic(name), baton.topic(name + "/back")
+    r = back.reader()
+    assert c.hear() == "ready"
+    x = baton.share(np.arange(1000.0))
+    there.send({"x": x}, meta={"sum": float(np.asarray(x).sum())})
+    m = r.receive(PATIENCE)
+    assert (m.sequence, m.lost) == (1, 0) and m.sender
+    assert (np.asarray(m["double"]) == np.arange(1000.0) * 2).all()
+    np.asarray(x)[0] = 7  # it came back by reference
+    assert np.asarray(m["y"])[0] == 7
+    there.close()
+    c.end()
+
+
+def test_queue_gives_each_item_to_one_taker(name, child):
+    script = """
+q = baton.queue(sys.argv[1])
+got = [int(x.numpy()[0]) for x in q]
+say(*got)
+"""
+    takers = [child(script, name) for _ in range(3)]
+    q = baton.queue(name, depth=4)
+    for i in range(60):
+        q.put(np.full(10, i), timeout=PATIENCE)
+    q.close()
+    got = [int(w) for c in takers for w in c.hear().split()]
+    assert sorted(got) == list(range(60))
+    with pytest.raises(baton.Closed):
+        q.put(1)
+    with pytest.raises(baton.Closed):
+        q.get()
+
+
+def test_taker_may_write_what_it_took(name, child):
+    c = child("x = baton.queue(sys.argv[1]).get(60); x.numpy()[:] = 5; say('written'); sys.stdin.readline()", name)
+    x = baton.zeros((10,))
+    baton.queue(name).put(x)
+    assert c.hear() == "written"
+    assert (np.asarray(x) == 5).all()
+
+
+def test_full_queue_lets_put_time_out(name):
+    q = baton.queue(name, depth=2)
+    q.put(1)
+    q.put(2)
+    with pytest.raises(baton.Full):
+        q.put(3, timeout=0)
+
+
+def test_name_is_seen_and_watched(name, child):
+    c = child(
+        """
+w = baton.watch(sys.argv[1])
+for _ in range(2):
+    b = w.receive(60)
+    say(b.revision, b.value["step"], b["w"].numpy()[0], b["w"].readonly)
+""",
+        name,
+    )
+    w = baton.zeros((4,))
+    assert baton.set(name, {"w": w, "step": 1}) == 1
+    assert c.hear() == "1 1 0.0 True"
+    assert baton.set(name, {"w": np.ones(4, "float32"), "step": 2}) == 2
+    assert c.hear() == "2 2 1.0 True"
+    c.end()
+    b = baton.get(name)
+    assert (b.revision, b.live, list(b), len(b), "w" in b) == (2, False, ["w"], 1, True)
+    assert b.numpy()["w"].tolist() == [1, 1, 1, 1] and b.get("z") is None
+    assert baton.names(name) == [name] and name in baton.names("test/*")
+    baton.delete(name)
+    assert baton.names(name) == []
+    assert b["w"].numpy().tolist() == [1, 1, 1, 1]  # what was got stays
+    with pytest.raises(baton.NotFound):
+        baton.delete(name)
+
+
+def test_live_name_is_written_in_place(name, child):
+    baton.set(name, {"w": np.zeros(4)}, live=True)
+    c = child("b = baton.get(sys.argv[1]); assert b.live; b['w'].numpy()[2] = 9; say('ok')", name)
+    assert c.hear() == "ok"
+    assert baton.get(name)["w"].numpy().tolist() == [0, 0, 9, 0]
+    baton.delete(name)
+
+
+def test_handle_is_opened_elsewhere(child):
+    x = baton.share(np.arange(6).reshape(2, 3))
+    c = child("x = baton.open(sys.argv[1]); y = baton.open(sys.argv[1], readonly=True); x.numpy()[0] = 5; say(y.readonly, x.shape)", x[1].handle().to_json())
+    assert c.hear() == "True (3,)"
+    assert np.asarray(x).tolist() == [[0, 1, 2], [5, 4, 5]]
+    h = x.handle(lease=5)
+    assert baton.Handle.from_json(h.to_json()) == h and pickle.loads(pickle.dumps(h)) == h
+
+
+def test_pickles_are_handles(name, child):
+    c = child("import pickle; x = pickle.loads(bytes.fromhex(sys.argv[1])); x.numpy()[0] = 4; say(x.shape)", pickle.dumps(x := baton.zeros((1 << 16,))).hex())
+    assert c.hear() == "(65536,)"
+    assert np.asarray(x)[0] == 4
+    q = baton.queue()
+    c = child("import pickle; pickle.loads(bytes.fromhex(sys.argv[1])).put('hello')", pickle.dumps(q).hex())
+    assert q.get(PATIENCE) == "hello"
+    c.end()
+
+
+def test_what_was_sent_before_the_end_is_received(name, child):
+    r = baton.queue(name)
+    c = child("baton.queue(sys.argv[1]).put({'x': np.arange(5)})", name)
+    c.end()
+    assert np.asarray(r.get(PATIENCE)["x"]).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_killed_child_leaves_nothing(name, child):
+    s = baton.connect()
+    q = s.queue(name)
+    x = s.full((1 << 20,), 1, "uint8")
+    q.put(x)
+    c = child(
+        """
+q = baton.queue(sys.argv[1])
+held = [q.get(60), q.get(60)["x"], baton.zeros((1 << 20,), "uint8")]
+arrays = [h.numpy() for h in held]
+say("holds")
+sys.stdin.readline()
+""",
+        name,
+    )
+    q.put({"x": x[10:]})
+
+    def of_child():
+        return [r for r in listing("storages") if r["creator_pid"] == c.pid or any(h.get("pid") == c.pid for h in r["holders"])]
+
+    assert c.hear() == "holds"
+    assert of_child()
+    os.kill(c.pid, signal.SIGKILL)
+    eventually(lambda: not of_child(), "the broker to drop what the dead held")
+    assert (np.asarray(x) == 1).all()
+    serial = {r["serial"] for r in listing("sessions") if r["pid"] == c.pid}
+    assert not serial
+    x.release()
+    eventually(lambda: s.collect() >= 0 and s.stats()["live"] == 0, "the memory to be free again")
+    s.close()
+
+
+def test_forked_child_gets_a_session_of_its_own(name):
+    x, q = baton.full((1000,), 3), baton.queue(name)
+    q.put({"x": x})
+    r = baton.topic(name + "/t").reader()
+    array = np.asarray(x)
+
+    def work():
+        nonlocal x, q, r
+        assert (array == 3).all()  # inherited memory is there
+        with pytest.raises(baton.Closed):
+            q.get(0)
+        with pytest.raises(baton.Closed):
+            q.put(1)
+        del x, q, r  # the parent's references
+        mine = baton.queue(name)
+        got = mine.get(PATIENCE)
+        got["x"].numpy()[0] = 8
+        mine.put("done")
+
+    p = multiprocessing.get_context("fork").Process(target=work)
+    p.start()
+    p.join(PATIENCE)
+    assert p.exitcode == 0
+    assert q.get(PATIENCE) == "done"
+    assert array[0] == 8 and (array[1:] == 3).all()
+    assert np.asarray(x)[1] == 3
+    r.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_start_methods_hand_tensors_over(method):
+    context = multiprocessing.get_context(method)
+    x, q = baton.full((4,), 3), baton.queue()
+    p = context.Process(target=double, args=(x, q))
+    p.start()
+    got = q.get(PATIENCE)
+    p.join(PATIENCE)
+    assert p.exitcode == 0
+    assert np.asarray(x).tolist() == [6, 6, 6, 6] == np.asarray(got).tolist()
+
+
+WAITS = {
+    "receive": "baton.topic(n).reader().receive()",
+    "receive with a timeout": "baton.topic(n).reader().receive(600)",
+    "queue.get": "baton.queue(n).get()",
+    "queue.put": "q = baton.queue(n, depth=1); q.put(1); q.put(2)",
+    "watch": "baton.watch(n).receive()",
+    "iteration": "next(baton.topic(n).reader())",
+    "connect": "baton.connect(address='/tmp/' + n.replace('/', '-'), timeout=600)",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_a_wait(name, child, wait):
+    c = child(f"n = sys.argv[1]\ntry:\n    baton.names(); say('waits')\n    {WAITS[wait]}\nexcept KeyboardInterrupt:\n    say('interrupted')", name)
+    assert c.hear() == "waits"
+
+    eventually(lambda: "S" in open(f"/proc/{c.pid}/stat").read().rsplit(")", 1)[1].split()[0], "the child to sleep")
+    os.kill(c.pid, signal.SIGINT)
+    assert c.hear() == "interrupted"
+    c.end()
+
+
+def test_handlers_that_do_not_raise_let_the_wait_go_on(name, child):
+    c = child(
+        """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: say("handled"))
+r = baton.topic(sys.argv[1]).reader()
+say("waits")
+say(r.receive(60).value)
+""",
+        name,
+    )
+    assert c.hear() == "waits"
+    os.kill(c.pid, signal.SIGUSR1)
+    assert c.hear() == "handled"
+    baton.topic(name).send("there")
+    assert c.hear() == "there"
+    c.end()
+
+
+def test_waiting_lets_other_threads_run(name):
+    r = baton.topic(name).reader()
+    got = []
+    t = threading.Thread(target=lambda: got.append(r.receive(PATIENCE).value))
+    t.start()
+    ticks, until = 0, time.monotonic() + 0.05
+    while time.monotonic() < until:
+        ticks += 1
+    baton.topic(name).send("x")
+    t.join(PATIENCE)
+    assert got == ["x"] and ticks > 0

@@ -1,0 +1,166 @@
+"""Tensors and their views: numbers, memory, errors."""
+
+import array
+
+import baton
+import numpy as np
+import pytest
+
+
+def address(a: np.ndarray) -> int:
+    return a.__array_interface__["data"][0]
+
+
+def test_array_and_tensor_have_one_memory():
+    x = baton.zeros((4, 6), "float32")
+    a = np.asarray(x)
+    a[:] = np.arange(24).reshape(4, 6)
+    assert address(x.numpy()) == address(a) == address(np.from_dlpack(x))
+    assert address(a) % 256 == 0
+    assert x[1, 2].item() == 8
+    assert memoryview(x).tolist()[3] == [18, 19, 20, 21, 22, 23]
+
+
+def test_attributes_are_those_of_the_array():
+    x = baton.empty((2, 3), "int16")
+    assert (x.shape, x.strides, x.dtype, x.device, x.nbytes, x.ndim, x.size) == ((2, 3), (3, 1), "int16", "cpu", 12, 2, 6)
+    assert not x.readonly and len(x) == 2
+    assert repr(x) == "baton.Tensor(int16, shape=(2, 3), device=cpu)"
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split(),
+)
+def test_every_numpy_dtype_goes_there_and_back(dtype):
+    a = np.array([[0, 1, 2], [3, 4, 100]]).astype(dtype)
+    x = baton.share(a)
+    assert x.dtype == dtype
+    b = np.asarray(x)
+    assert b.dtype == a.dtype and (b == a).all()
+    assert np.dtype(b.dtype).num == np.dtype(dtype).num
+    assert baton.empty((1,), np.dtype(dtype)).dtype == dtype
+    assert baton.empty((1,), getattr(np, dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "key",
+    [0, -1, slice(1, 3), slice(None, None, 2), (slice(None), 1), (..., 2), (None, 1), (1, None, slice(0, 2)), (), (slice(3, 3),), (1, 2, 3)],
+    ids=str,
+)
+def test_views_select_as_numpy(key):
+    a = np.arange(4 * 5 * 6, dtype="int32").reshape(4, 5, 6)
+    x = baton.share(a)
+    v = x[key]
+    assert v.shape == a[key].shape
+    assert (np.asarray(v) == a[key]).all()
+    if v.size:
+        assert address(np.asarray(v)) - address(np.asarray(x)) == address(np.asarray(a[key])) - address(a) if isinstance(a[key], np.ndarray) else True
+
+
+def test_views_are_of_the_same_storage():
+    x = baton.zeros((4, 6))
+    np.asarray(x[3:5])[:] = 1
+    assert np.asarray(x).sum() == 6
+    a = np.asarray(x)
+    assert (np.asarray(x.T) == a.T).all() and (np.asarray(x.transpose(0, -1)) == a.T).all()
+    assert x.reshape(2, -1).shape == (2, 12) and x.reshape((24,)).shape == (24,)
+    assert (np.asarray(x.view("int32")) == a.view("int32")).all() and x.view("uint8").shape == (4, 24)
+    assert (np.asarray(x.as_strided((2, 2), (6, 3))) == a[:2, ::3][:, :2]).all()
+    assert x.as_readonly().readonly and not np.asarray(x.as_readonly()).flags.writeable
+
+
+def test_views_outside_raise():
+    x = baton.zeros((4, 6))
+    for bad in (4, -5, (0, 0, 0), (..., ...)):
+        with pytest.raises(IndexError):
+            x[bad]
+    for bad in (True, "a", 1.5, [0, 1]):
+        with pytest.raises(TypeError):
+            x[bad]
+    for call in (
+        lambda: x[::-1],
+        lambda: x.as_strided((5, 6), (6, 1)),
+        lambda: x.as_strided((2,), (-1,)),
+        lambda: x.reshape(5, 5),
+        lambda: x.T.reshape(24),
+        lambda: x.view("float64").view("complex128")[:, :1].view("float32"),
+        lambda: baton.empty((-1,)),
+        lambda: baton.empty((2,), "float33"),
+        lambda: baton.empty((1 << 40, 1 << 40)),
+    ):
+        with pytest.raises(baton.InvalidArgument):
+            call()
+
+
+def test_full_fills_every_element():
+    assert (np.asarray(baton.full((3, 5), 7)) == np.full((3, 5), 7)).all()
+    assert baton.full(3, True).dtype == "bool" and baton.full(3, 1.5).dtype == "float64"
+    assert (np.asarray(baton.full((1000,), 1 + 2j, "complex64")) == np.complex64(1 + 2j)).all()
+    b = baton.full((5,), 1.0, "bfloat16")
+    assert b[3].item() == 1.0 and (np.asarray(b.view("uint16")) == 0x3F80).all()
+
+
+def test_share_copies_any_layout_once():
+    a = np.arange(4 * 5 * 6, dtype="int16").reshape(4, 5, 6)
+    for layout in (a, a[::-1], a.T, a[:, ::2], np.asfortranarray(a), a[:0], a[0, 0, 0:1], np.broadcast_to(a[0], (3, 5, 6))):
+        x = baton.share(layout)
+        assert (np.asarray(x) == layout).all() and x.shape == layout.shape
+    a[:] = 0
+    assert np.asarray(baton.share(memoryview(b"abc"))).tolist() == [97, 98, 99]
+    assert np.asarray(baton.share(array.array("d", [1, 2]))).tolist() == [1, 2]
+    assert np.asarray(baton.share(np.float32(3))).shape == ()
+
+
+def test_share_references_what_is_shared_already():
+    x = baton.zeros((3,))
+    y = baton.share(x)
+    assert address(y.numpy()) == address(x.numpy())
+    assert address(baton.share(x, copy=True).numpy()) != address(x.numpy())
+    with pytest.raises(baton.InvalidArgument):
+        baton.share(np.zeros(3), copy=False)
+
+
+def test_share_refuses_what_is_no_array():
+    for bad in (1, "text", None, [1, 2], object()):
+        with pytest.raises(TypeError):
+            baton.share(bad)
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        baton.share(np.array(["a"], dtype=object))
+
+
+def test_copy_from_writes_in_place():
+    x = baton.zeros((4, 6), "int32")
+    x.T.copy_from(np.arange(24, dtype="int32").reshape(6, 4))
+    assert (np.asarray(x) == np.arange(24).reshape(6, 4).T).all()
+    for bad in (np.zeros((4, 6)), np.zeros((6, 4), "int32")):
+        with pytest.raises(baton.InvalidArgument):
+            x.copy_from(bad)
+    with pytest.raises(baton.ReadOnly):
+        x.as_readonly().copy_from(np.zeros((4, 6), "int32"))
+
+
+def test_arrays_outlive_a_released_tensor():
+    x = baton.full((1000,), 3)
+    a, d = np.asarray(x), np.from_dlpack(x)
+    with x:
+        pass
+    with pytest.raises(baton.Closed):
+        x.shape
+    for _ in range(20):  # what was given back would be handed out again
+        np.asarray(baton.empty((1000,), "int64"))[:] = 9
+    assert (a == 3).all() and (d == 3).all()
+    assert repr(x) == "baton.Tensor(released)"
+
+
+def test_dtypes_without_a_letter_name_the_way_out():
+    x = baton.zeros((2,), "float8_e4m3fn")
+    with pytest.raises(BufferError, match="view"):
+        memoryview(x)
+    try:
+        import ml_dtypes
+    except ImportError:
+        with pytest.raises(TypeError, match="ml_dtypes"):
+            np.asarray(x)
+    else:
+        assert np.asarray(x).dtype == ml_dtypes.float8_e4m3fn

@@ -1,0 +1,122 @@
+"""Values keep their structure."""
+
+import dataclasses
+import math
+
+import baton
+import numpy as np
+import pytest
+
+
+@dataclasses.dataclass
+class Sample:
+    image: object
+    label: int
+
+
+def share(v):
+    """The value with tensors in the place of arrays."""
+    return {k: share(x) for k, x in v.items()} if isinstance(v, dict) else baton.share(v)
+
+
+def plain(v):
+    """The value with tensors as lists."""
+    if isinstance(v, baton.Tensor):
+        return ("tensor", v.dtype, np.asarray(v).tolist())
+    if isinstance(v, dict):
+        return {k: plain(x) for k, x in v.items()}
+    if isinstance(v, (list, tuple)):
+        return type(v)(plain(x) for x in v)
+    return v
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, False, 0, -7, 2**53 - 1, 2**53, -(2**70), 1.0, -0.0, 1e300, 1e-7, 0.1, math.inf, -math.inf, "", "é\n\"\\", b"", b"\0x",
+        [], (), {}, [1, [2, (3,)]], {"a": {"b": (1, 2.0)}}, {1: "a", None: "b", (1, "x"): [2], b"k": 3, 2.5: 4}, {"$": 1}, {"$": "tensor", "i": 0},
+        {"": 1},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_scalars_and_containers_come_out_as_they_went_in(name, value):
+    q = baton.queue(name)
+    q.put(value)
+    got = q.get(10)
+    assert got == value and type(got) is type(value)
+    if isinstance(value, dict):
+        assert list(got) == list(value)
+
+
+def test_nan_comes_out(name):
+    q = baton.queue(name)
+    q.put([math.nan])
+    assert math.isnan(q.get(10)[0])
+
+
+def test_tensors_and_arrays_stand_where_they_stood(name):
+    q = baton.queue(name)
+    x = baton.full((2,), 5)
+    value = {"x": x, "l": [np.arange(3), (x[1:], np.float32(2.5))], 7: {"a/b~c": np.zeros((0, 2))}, "n": 1}
+    q.put(value)
+    got = q.get(10)
+    five, seven = ("tensor", "int64", [5, 5]), {"a/b~c": ("tensor", "float64", [])}
+    assert plain(got) == {
+        "x": five, "l": [("tensor", "int64", [0, 1, 2]), (("tensor", "int64", [5]), ("tensor", "float32", 2.5))], 7: seven, "n": 1,
+    }  # fmt: skip
+    assert not got["x"].readonly
+
+
+def test_a_flat_dict_and_one_tensor_need_no_tree(name):
+    q = baton.queue(name)
+    for value in ({"a/b": np.ones(2), "~": np.zeros(1), "$": np.ones(1)}, np.arange(3)):
+        q.put(value)
+        got = q.get(10)
+        assert plain(got) == plain(share(value))
+
+
+def test_arrays_of_one_value_share_a_storage(name):
+    s = baton.connect()
+    q = s.queue(name, depth=4, description=61440)
+    before = s.stats()["live"]
+    q.put({str(i): np.full(100, i % 256, "uint8") for i in range(300)})
+    assert s.stats()["live"] - before == 1
+    got = q.get(10)
+    assert all((np.asarray(got[str(i)]) == i % 256).all() for i in range(300))
+    del got
+    s.close()
+
+
+def test_dataclasses_of_imported_modules_come_out(name):
+    q = baton.queue(name)
+    q.put([Sample(np.arange(2), 3)])
+    got = q.get(10)[0]
+    assert isinstance(got, Sample) and got.label == 3 and np.asarray(got.image).tolist() == [0, 1]
+
+
+def test_other_types_are_refused_and_named(name):
+    t = baton.topic(name)
+    deep = []
+    for _ in range(200):
+        deep = [deep]
+    for bad in (object(), {"a": [1, {2}]}, {(1, object()): 1}, 1j, print):
+        with pytest.raises(TypeError):
+            t.send(bad)
+    with pytest.raises(TypeError, match="a/1"):
+        t.send({"a": [1, object()]})
+    with pytest.raises(ValueError, match="nested"):
+        t.send(deep)
+    for bad in ({"a": np.zeros(1)}, {1: 2}, b"x", {1, 2}):
+        with pytest.raises(TypeError):
+            t.send(None, meta=bad)
+    with pytest.raises(ValueError):
+        t.send(None, meta=math.nan)
+
+
+def test_meta_goes_along(name):
+    t = baton.topic(name)
+    r = t.reader()
+    t.send(1, meta={"epoch": 3, "big": 2**60, "l": [None, 1.5, "x"]})
+    t.send(2)
+    assert r.receive(10).meta == {"epoch": 3, "big": 2**60, "l": [None, 1.5, "x"]}
+    assert r.receive(10).meta is None
