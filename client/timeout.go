@@ -62,4 +62,3 @@ func (t *topic) title() string {
 	}
 	return strings.Join([]string{t.info.Kind, t.info.Name}, " ")
 }
-

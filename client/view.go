@@ -173,4 +173,3 @@ func (t *topic) groupFiles(f func(id uint64, fd *sys.FD)) {
 		}
 	}
 }
-

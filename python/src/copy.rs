@@ -33,11 +33,12 @@ pub(crate) unsafe fn copy(to: Layout<'_>, from: Layout<'_>, shape: &[i64], item:
         }
     }
     let mut run = item;
-    if let Some((n, t, f)) = dims.last().copied() {
-        if t == item as i64 && f == item as i64 {
-            run = item * n as usize;
-            dims.pop();
-        }
+    if let Some((n, t, f)) = dims.last().copied()
+        && t == item as i64
+        && f == item as i64
+    {
+        run = item * n as usize;
+        dims.pop();
     }
     // SAFETY: as the caller says; the merged dimensions reach the same elements.
     unsafe { walk(to.data, from.data, &dims, run) }

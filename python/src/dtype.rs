@@ -120,11 +120,11 @@ pub(crate) fn pack(value: &Bound<'_, PyAny>, d: DType) -> PyResult<Vec<u8>> {
 
 /// The element of some bytes.
 pub(crate) fn unpack<'py>(py: Python<'py>, bytes: &[u8], d: DType) -> PyResult<Bound<'py, PyAny>> {
-    if d == DType::BFLOAT16 {
-        if let [a, b] = bytes {
-            let high = u32::from(u16::from_ne_bytes([*a, *b])) << 16;
-            return Ok(PyFloat::new(py, f64::from(f32::from_bits(high))).into_any());
-        }
+    if d == DType::BFLOAT16
+        && let [a, b] = bytes
+    {
+        let high = u32::from(u16::from_ne_bytes([*a, *b])) << 16;
+        return Ok(PyFloat::new(py, f64::from(f32::from_bits(high))).into_any());
     }
     let complex = matches!(d, DType::COMPLEX64 | DType::COMPLEX128);
     let f = match d {

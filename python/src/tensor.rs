@@ -42,12 +42,12 @@ pub(crate) fn strides_of(t: &baton::Tensor) -> Vec<i64> {
 /// The session that a tensor's copies are made in: its own.
 pub(crate) fn copied(py: Python<'_>, t: &baton::Tensor) -> PyResult<baton::Tensor> {
     let bits = t.dtype().item_bits();
-    if bits % 8 != 0 && !t.is_contiguous() {
+    if !bits.is_multiple_of(8) && !t.is_contiguous() {
         return Err(invalid(py, "copy the whole tensor", format!("a strided {} cannot be copied", t.dtype())));
     }
     let made = crate::session::alloc(py, &t.session(), t.dtype(), t.shape())?;
     let (to, from) = (made.as_mut_ptr().or_raise(py)?, t.as_ptr().or_raise(py)?.cast_mut());
-    if bits % 8 != 0 {
+    if !bits.is_multiple_of(8) {
         // SAFETY: both are compact tensors of the same bytes, the new one nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(from, to, t.num_bytes() as usize) };
         return Ok(made);
@@ -205,7 +205,11 @@ impl Tensor {
             return Err(invalid(py, "view a contiguous tensor", format!("{} as {d}", t.dtype())));
         };
         let (Ok(n), 0) = (i64::try_from(bits / u128::from(new)), bits % u128::from(new)) else {
-            return Err(invalid(py, "use a dtype whose size divides the last dimension", format!("{} as {d}", t.dtype())));
+            return Err(invalid(
+                py,
+                "use a dtype whose size divides the last dimension",
+                format!("{} as {d}", t.dtype()),
+            ));
         };
         if let Some(last) = shape.last_mut() {
             *last = n;

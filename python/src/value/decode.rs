@@ -59,10 +59,10 @@ struct Decoder<'a, 'py> {
 impl<'py> Decoder<'_, 'py> {
     fn flat(&self, b: &Bundle) -> PyResult<Py<PyAny>> {
         let py = self.py;
-        if let (1, Some((name, t))) = (b.len(), b.iter().next()) {
-            if name.is_empty() {
-                return Ok(Bound::new(py, Tensor::from(t.clone()))?.into_any().unbind());
-            }
+        if let (1, Some((name, t))) = (b.len(), b.iter().next())
+            && name.is_empty()
+        {
+            return Ok(Bound::new(py, Tensor::from(t.clone()))?.into_any().unbind());
         }
         let d = PyDict::new(py);
         for (key, t) in b.iter() {

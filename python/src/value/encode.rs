@@ -38,10 +38,11 @@ pub(crate) fn encode(session: &Session, value: &Bound<'_, PyAny>) -> PyResult<Pa
     if !flat {
         e.value(value)?;
         // Alone, a tensor needs no tree.
-        if let [(name, _)] = &e.leaves[..] {
-            if name.is_empty() && e.tree == br#"{"$":"tensor","i":0}"# {
-                e.tree.clear();
-            }
+        if let [(name, _)] = &e.leaves[..]
+            && name.is_empty()
+            && e.tree == br#"{"$":"tensor","i":0}"#
+        {
+            e.tree.clear();
         }
     }
     let tree = std::mem::take(&mut e.tree);
