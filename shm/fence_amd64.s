@@ -25,3 +25,10 @@ TEXT ·prefetchWrite(SB), NOSPLIT, $0-8
 	// take it for a NOP.
 	BYTE $0x0F; BYTE $0x0D; BYTE $0x08
 	RET
+
+// func storeRelease(p *uint64, v uint64)
+TEXT ·storeRelease(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ v+8(FP), BX
+	MOVQ BX, (AX)
+	RET

@@ -31,3 +31,10 @@ TEXT ·prefetchWrite(SB), NOSPLIT, $0-8
 	MOVD p+0(FP), R0
 	PRFM (R0), PSTL1KEEP
 	RET
+
+// func storeRelease(p *uint64, v uint64)
+TEXT ·storeRelease(SB), NOSPLIT, $0-16
+	MOVD p+0(FP), R0
+	MOVD v+8(FP), R1
+	STLR R1, (R0)
+	RET

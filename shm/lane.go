@@ -140,16 +140,16 @@ func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
 // SYNC slot-seq: the store releases the body and the row counts of its refs.
 // SYNC lane-head: the store releases the slot.
 func (l Lane) Publish(i uint64) {
-	l.r.Store64(l.slot(i)+protocol.SlotSeq, i)
+	l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, i)
 	crashpoint.At("publish-seq")
-	l.r.Store64(protocol.LaneHead, i)
+	l.r.StoreRelease64(protocol.LaneHead, i)
 }
 
 // Unname empties the slot of message i; its refs are counted down afterwards,
 // never before. Only its writer, or the broker in the lane of the dead.
 //
 // SYNC slot-seq: pairs with a taker's second look.
-func (l Lane) Unname(i uint64) { l.r.Store64(l.slot(i)+protocol.SlotSeq, 0) }
+func (l Lane) Unname(i uint64) { l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, 0) }
 
 // ParseRefs decodes the refs at the front of a copied message.
 func (h SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {

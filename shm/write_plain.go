@@ -8,3 +8,7 @@ func (r Region) writeWords(off uint64, src []uint64) {
 	dst := WordsOf(r.Bytes(off, uint64(len(src))*8))
 	copy(dst, src)
 }
+
+// StoreRelease64 stores after everything before it. Unlike Store64 it is no fence
+// and does not wait until others see it.
+func (r Region) StoreRelease64(off, v uint64) { storeRelease(r.Word(off), v) }

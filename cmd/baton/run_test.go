@@ -1,8 +1,7 @@
 package main_test
 
 import (
-	"os"
-	"os/exec"
+	"io"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -18,13 +17,6 @@ func (p *place) runs() []string {
 	found, err := filepath.Glob(p.file("baton/run-*"))
 	require.NoError(p.t, err)
 	return found
-}
-
-// fifo makes a pipe in the file system: opening it waits for the other end.
-func (p *place) fifo(name string) string {
-	p.t.Helper()
-	require.NoError(p.t, exec.Command("mkfifo", p.file(name)).Run())
-	return p.file(name)
 }
 
 func TestRunGivesItsCommandABrokerForItsLife(t *testing.T) {
@@ -73,60 +65,40 @@ func TestRunPassesArgumentsAndStreamsOn(t *testing.T) {
 
 func TestRunPassesSignalsOn(t *testing.T) {
 	p := newPlace(t)
-	ready := p.fifo("ready")
-	run := p.start(p.command("run", "--no-nats", "--", "sh", "-c",
-		`trap 'echo term; exit 3' TERM; trap 'echo hup' HUP; echo > ready; while :; do read line < ready; done`))
-	wait := func() {
-		f, err := os.OpenFile(ready, os.O_RDONLY, 0) // returns when the command has opened it
-		require.NoError(t, err)
-		f.Close()
-	}
-	wait()
+	run, next := p.follow(p.command("run", "--no-nats", "--", "sh", "-c",
+		`trap 'echo term; kill $!; exit 3' TERM; trap 'echo hup' HUP
+		tail -f /dev/null >/dev/null 2>&1 & echo ready; wait; wait`))
+	require.Equal(t, "ready", next())
+	run.signal(syscall.SIGHUP)
+	assert.Equal(t, "hup", next())
 	run.signal(syscall.SIGTERM)
-	// The shell looks at its traps when the read of the pipe is over.
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-run.ended:
-				return
-			default:
-				if f, err := os.OpenFile(ready, os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
-					f.WriteString("\n")
-					f.Close()
-				}
-			}
-		}
-	}()
-	r := run.wait()
-	<-done
-	assert.Equal(t, 3, r.code, r.err)
-	assert.Equal(t, "term\n", r.out)
+	assert.Equal(t, "term", next())
+	assert.Equal(t, 3, run.wait().code)
 	assert.Empty(t, p.runs())
 }
 
 func TestRunRemovesWhatAKilledOneHasLeft(t *testing.T) {
 	p := newPlace(t)
-	ready := p.fifo("ready")
-	killed := p.start(p.command("run", "--no-nats", "--", "sh", "-c", `echo $$ > ready; exec cat ready`))
-	pid, err := os.ReadFile(ready)
-	require.NoError(t, err)
-	require.NotEmpty(t, pid)
-	living := p.start(p.command("run", "--no-nats", "--", "sh", "-c", `echo up > ready; exec cat ready`))
-	_, err = os.ReadFile(ready)
-	require.NoError(t, err)
+	// run starts a command that lasts until its standard input ends.
+	run := func() (*running, io.Closer) {
+		cmd := p.command("run", "--no-nats", "--", "sh", "-c", "echo up; exec cat")
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		r, next := p.follow(cmd)
+		require.Equal(t, "up", next())
+		return r, in
+	}
+	killed, killedIn := run()
+	living, livingIn := run()
 	require.Len(t, p.runs(), 2)
 	killed.signal(syscall.SIGKILL)
-	killed.wait()
+	killedIn.Close()
+	assert.Equal(t, -int(syscall.SIGKILL), killed.wait().code)
 	require.Len(t, p.runs(), 2, "a killed one cannot clean up")
 
 	p.must("run", "--no-nats", "--", "true")
 	assert.Len(t, p.runs(), 1, "only that of the living one is left")
-	// Both commands end when the pipe does.
-	f, err := os.OpenFile(ready, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	f.Close()
+	livingIn.Close()
 	assert.Zero(t, living.wait().code)
 	assert.Empty(t, p.runs())
 }

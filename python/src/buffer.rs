@@ -49,8 +49,7 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
     let strides = crate::tensor::strides_of(&t);
     let c_contiguous = t.is_contiguous();
     let f_contiguous = || f_contiguous(t.shape(), &strides);
-    if !asked(ffi::PyBUF_STRIDES) && !c_contiguous
-        || asked(ffi::PyBUF_C_CONTIGUOUS) && !c_contiguous
+    if (!asked(ffi::PyBUF_STRIDES) || asked(ffi::PyBUF_C_CONTIGUOUS)) && !c_contiguous
         || asked(ffi::PyBUF_F_CONTIGUOUS) && !f_contiguous()
         || asked(ffi::PyBUF_ANY_CONTIGUOUS) && !c_contiguous && !f_contiguous()
     {
