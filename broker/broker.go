@@ -125,16 +125,7 @@ func New(cfg Config) (*Broker, error) {
 
 // setUp makes or takes over the shared files and listens.
 func (b *Broker) setUp() error {
-	before, err := b.findPredecessor()
-	if err != nil {
-		return err
-	}
-	if before == nil {
-		err = b.begin()
-	} else {
-		err = b.startTakeover(before)
-	}
-	if err != nil {
+	if err := b.findFiles(); err != nil {
 		return err
 	}
 	if err := b.listen(); err != nil {
@@ -154,6 +145,21 @@ func (b *Broker) setUp() error {
 	}
 	b.checkIdle()
 	return nil
+}
+
+// findFiles begins a new instance or the takeover of a former one. It has the
+// mutex: what is taken over may have alarms that are due.
+func (b *Broker) findFiles() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before, err := b.findPredecessor()
+	if err != nil {
+		return err
+	}
+	if before == nil {
+		return b.begin()
+	}
+	return b.startTakeover(before)
 }
 
 // begin makes the files of a new instance.

@@ -29,7 +29,8 @@ type Config struct {
 	// its own.
 	SessionMemory uint64
 	// MemoryDir makes all shared memory files in this directory instead of
-	// memfds, so that names outlive the broker. "": memfds.
+	// memfds, so that names outlive the broker. "": memfds. Files cannot be sealed:
+	// a client that shrinks one that it may write makes all who read it crash.
 	MemoryDir string
 
 	// IdleExit ends the broker after so long without session and lease; 0: never.
