@@ -46,7 +46,7 @@ type mirror struct {
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
 	chosenAt         time.Time
-	again            bool   // more is there than one batch
+	again            bool // more is there than one batch
 	words            []uint64
 }
 

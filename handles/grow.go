@@ -161,7 +161,7 @@ func (p *Pool) trimLocked(ctx context.Context) (given uint64) {
 			continue
 		}
 		for _, s := range sl.indices {
-			delete(p.byIndex, s.Index)
+			p.own[s.Index/protocol.ChunkIndices].Store(nil)
 		}
 		given += sl.segment.Bytes
 		p.granted -= sl.segment.Bytes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -31,8 +32,18 @@ type Storage struct {
 	Region     shm.Region
 
 	slab     *slab
+	bin      *bin   // of its capacity
 	capacity uint64 // bytes taken from the slab; 0: the index alone is free
 	queued   bool   // waits in candidates
+}
+
+// chunkStorages are the records of one chunk's indices.
+type chunkStorages [protocol.ChunkIndices]Storage
+
+// bin keeps warm storages of one capacity.
+type bin struct {
+	capacity uint64
+	free     []*Storage
 }
 
 // Ref names the storage in a message.
@@ -71,16 +82,20 @@ type Pool struct {
 	row     Row
 	entries Entries
 	test    FreeTest
-	byIndex map[uint32]*Storage
 	slabs   []*slab
-	bins    map[uint64][]*Storage // free and warm, by capacity
-	waiting fifo                  // own count fell to zero
+	bins    map[uint64]*bin // by capacity
+	last    *bin            // that was used: programs ask for one size again and again
+	waiting fifo            // own count fell to zero
 	granted uint64
 	grown   uint64 // how often the source gave something
 	stats   PoolStats
 
 	dropMu  sync.Mutex
-	dropped []uint32 // own count fell to zero, not yet seen by the pool
+	dropped []*Storage // own count fell to zero, not yet seen by the pool
+
+	// The chunks that this pool has; written with mu held. A look tells whether an
+	// index is this session's.
+	own [protocol.MaxChunks]atomic.Pointer[chunkStorages]
 }
 
 // PoolStats counts what a pool did.
@@ -96,7 +111,7 @@ type PoolStats struct {
 // test has the broker's chunks and finds rows.
 func NewPool(source Source, row Row, test FreeTest) *Pool {
 	return &Pool{asking: make(chan struct{}, 1), source: source, row: row, entries: test.Entries, test: test,
-		byIndex: map[uint32]*Storage{}, bins: map[uint64][]*Storage{}}
+		bins: map[uint64]*bin{}}
 }
 
 // classOf rounds a size up: to 256 bytes below 4 KiB, above to an eighth of the
@@ -143,19 +158,24 @@ func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
 // Dropped tells the pool that this session's count of an index fell to zero.
 // It may be called for indices of others, which it ignores. Any goroutine.
 func (p *Pool) Dropped(index uint32) {
+	s := p.Find(index)
+	if s == nil {
+		return
+	}
 	p.dropMu.Lock()
-	p.dropped = append(p.dropped, index)
+	p.dropped = append(p.dropped, s)
 	p.dropMu.Unlock()
 }
 
 func (p *Pool) drainLocked() {
 	p.dropMu.Lock()
-	for _, index := range p.dropped {
-		if s := p.byIndex[index]; s != nil && !s.queued && s.capacity > 0 {
+	for _, s := range p.dropped {
+		if !s.queued && s.capacity > 0 {
 			s.queued = true
 			p.waiting.push(s)
 		}
 	}
+	clear(p.dropped)
 	p.dropped = p.dropped[:0]
 	p.dropMu.Unlock()
 }
@@ -185,17 +205,32 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 func (p *Pool) binLocked(s *Storage) {
 	s.slab.used--
 	s.slab.binned++
-	p.bins[s.capacity] = append(p.bins[s.capacity], s)
+	s.bin.free = append(s.bin.free, s)
+}
+
+// binOfLocked returns the bin of a capacity.
+func (p *Pool) binOfLocked(capacity uint64) *bin {
+	if p.last != nil && p.last.capacity == capacity {
+		return p.last
+	}
+	b := p.bins[capacity]
+	if b == nil {
+		b = &bin{capacity: capacity}
+		p.bins[capacity] = b
+	}
+	p.last = b
+	return b
 }
 
 func (p *Pool) takeBinLocked(class uint64) *Storage {
-	bin := p.bins[class]
-	if len(bin) == 0 {
+	b := p.binOfLocked(class)
+	n := len(b.free)
+	if n == 0 {
 		return nil
 	}
-	s := bin[len(bin)-1] // the warmest
-	bin[len(bin)-1] = nil
-	p.bins[class] = bin[:len(bin)-1]
+	s := b.free[n-1] // the warmest
+	b.free[n-1] = nil
+	b.free = b.free[:n-1]
 	s.slab.binned--
 	return s
 }
@@ -236,7 +271,7 @@ func (p *Pool) cutLocked(class uint64) *Storage {
 		}
 		s := sl.indices[len(sl.indices)-1]
 		sl.indices = sl.indices[:len(sl.indices)-1]
-		s.Offset, s.capacity = at, class
+		s.Offset, s.capacity, s.bin = at, class, p.binOfLocked(class)
 		crashpoint.At("alloc-cut")
 		return s
 	}
@@ -257,39 +292,46 @@ func (p *Pool) addChunksLocked(sl *slab, chunks []protocol.ChunkGrant) {
 	p.grown++
 	for _, c := range chunks {
 		sl.chunks++
+		records := new(chunkStorages)
 		for i := protocol.ChunkIndices - 1; i >= 0; i-- {
 			index := c.Chunk*protocol.ChunkIndices + uint32(i)
 			// The serial tells this grant's generations from an earlier owner's.
 			p.entries.SetGeneration(index, 1)
-			s := &Storage{Index: index, Serial: c.Serial, Generation: 1,
+			records[i] = Storage{Index: index, Serial: c.Serial, Generation: 1,
 				Segment: sl.segment, Region: sl.region, slab: sl}
-			p.byIndex[index] = s
-			sl.indices = append(sl.indices, s)
+			sl.indices = append(sl.indices, &records[i])
 		}
+		p.own[c.Chunk].Store(records)
 	}
 }
 
-// unbinLocked gives warm memory back to its slabs, where runs join.
+// unbinLocked gives warm memory back to its slabs, where runs join. The bins stay,
+// empty: storages in use come back to them, and there are few capacities.
 func (p *Pool) unbinLocked() bool {
 	any := false
-	for class, bin := range p.bins {
-		for _, s := range bin {
+	for _, b := range p.bins {
+		for _, s := range b.free {
 			s.slab.free.give(s.Offset, s.capacity)
 			s.slab.indices = append(s.slab.indices, s)
 			s.slab.binned--
-			s.capacity = 0
+			s.capacity, s.bin = 0, nil
 			any = true
 		}
-		delete(p.bins, class)
+		b.free = nil
 	}
 	return any
 }
 
 // Find returns the record of an own storage, nil for others'.
 func (p *Pool) Find(index uint32) *Storage {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.byIndex[index]
+	if index >= protocol.MaxStorages {
+		return nil
+	}
+	records := p.own[index/protocol.ChunkIndices].Load()
+	if records == nil {
+		return nil
+	}
+	return &records[index%protocol.ChunkIndices]
 }
 
 // Stats returns what the pool has and did.
@@ -307,10 +349,12 @@ func (p *Pool) Stats() PoolStats {
 
 // fifo is a queue of storages that keeps its memory.
 type fifo struct {
-	ring []*Storage
+	ring []*Storage // as long as a power of two
 	head int
 	n    int
 }
+
+func (q *fifo) at(i int) int { return (q.head + i) & (len(q.ring) - 1) }
 
 func (q *fifo) len() int { return q.n }
 
@@ -318,18 +362,18 @@ func (q *fifo) push(s *Storage) {
 	if q.n == len(q.ring) {
 		grown := make([]*Storage, max(64, 2*len(q.ring)))
 		for i := 0; i < q.n; i++ {
-			grown[i] = q.ring[(q.head+i)%len(q.ring)]
+			grown[i] = q.ring[q.at(i)]
 		}
 		q.ring, q.head = grown, 0
 	}
-	q.ring[(q.head+q.n)%len(q.ring)] = s
+	q.ring[q.at(q.n)] = s
 	q.n++
 }
 
 func (q *fifo) pop() *Storage {
 	s := q.ring[q.head]
 	q.ring[q.head] = nil
-	q.head = (q.head + 1) % len(q.ring)
+	q.head = q.at(1)
 	q.n--
 	return s
 }

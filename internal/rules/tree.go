@@ -94,7 +94,7 @@ func Load(fsys fs.FS) (*Tree, error) {
 			return fmt.Errorf("walk %s: %w", name, err)
 		}
 		if entry.IsDir() {
-			if slices.Contains(skipDirs, entry.Name()) || name == "bin" {
+			if slices.Contains(skipDirs, entry.Name()) || name == "bin" || name == "build" {
 				return fs.SkipDir
 			}
 			return nil
