@@ -86,6 +86,9 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 		c.ctl.close()
 		return nil, err
 	}
+	if c.trace {
+		c.pages.session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
+	}
 	c.hub = newHub(c.pages.parking, c.pages.bell)
 	c.pool = handles.NewPool(source{c}, c.pages.row, handles.FreeTest{
 		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf})

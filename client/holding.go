@@ -13,7 +13,7 @@ import (
 // are counted here.
 type holding struct {
 	c        *Client
-	users    atomic.Int32
+	others   atomic.Int32 // users beside the first
 	storages []storage
 	one      [1]storage // room for the common case
 	done     func()     // acknowledges a queue item; may be nil
@@ -22,19 +22,18 @@ type holding struct {
 func newHolding(c *Client) *holding {
 	h := &holding{c: c}
 	h.storages = h.one[:0]
-	h.users.Store(1)
 	return h
 }
 
-func (h *holding) retain() { h.users.Add(1) }
+func (h *holding) retain() { h.others.Add(1) }
 
 // release ends one use, and with the last one counts every storage down.
 func (h *holding) release() {
-	n := h.users.Add(-1)
-	if n > 0 {
+	n := h.others.Add(-1)
+	if n >= 0 {
 		return
 	}
-	if n < 0 {
+	if n < -1 {
 		panic("baton: released once too often")
 	}
 	crashpoint.At("drop-before")

@@ -46,7 +46,6 @@ func newMessage(c *Client) *Message {
 	m := new(Message)
 	m.held = &m.oneHold
 	m.held.c = c
-	m.held.users.Store(1)
 	return m
 }
 
@@ -130,7 +129,7 @@ func (m *Message) decode() error {
 		if err := m.held.describe(t, d, writable && !d.ReadOnly); err != nil {
 			return err
 		}
-		if len(b.tree) == 0 {
+		if len(b.tree) == 0 && d.Name != "" {
 			t.name = protocol.TensorKey(d.Name)
 		}
 		b.names[i], b.tensors[i] = t.name, t

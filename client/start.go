@@ -106,7 +106,7 @@ func start(ctx context.Context, o *options, socket string) error {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, "serve", "--address", socket, "--idle-exit", "60s")
+	cmd := exec.Command(binary, "serve", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log // os/exec passes no other descriptors on
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

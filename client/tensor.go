@@ -31,6 +31,13 @@ type Tensor struct {
 	over     atomic.Bool
 }
 
+// allocation is a new tensor with what it holds, made at once.
+type allocation struct {
+	tensor Tensor
+	held   holding
+	dims   [4]int64 // room for the shape
+}
+
 // Alloc returns a tensor of the shape, C-contiguous, aligned to 256 bytes, whose
 // bytes are undefined. A shape with an extent 0 takes no memory. Errors:
 // ErrInvalid (shape, dtype, size beyond 64 bits), ErrOutOfMemory,
@@ -40,10 +47,10 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64) (
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shape whose bytes fit in 64 bits and a known dtype", "allocate %s%v: %w", dtype, shape, err)
 	}
-	if elements, _ := dlpack.NumElements(shape); elements == 0 {
-		n = 0
-	}
-	t := &Tensor{held: newHolding(c), storage: -1, dtype: dtype, shape: append([]int64(nil), shape...)}
+	a := &allocation{}
+	a.held.c, a.held.storages = c, a.held.one[:0]
+	t := &a.tensor
+	t.held, t.storage, t.dtype, t.shape = &a.held, -1, dtype, append(a.dims[:0:len(a.dims)], shape...)
 	if n == 0 {
 		return t, nil
 	}

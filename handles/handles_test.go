@@ -283,3 +283,18 @@ func itoa(n int) string {
 	}
 	return itoa(n/10) + itoa(n%10)
 }
+
+// A process that only receives never allocates, and so never looks at what it
+// has dropped.
+func TestPoolKeepsNoNoteOfDropsOfOthersStorages(t *testing.T) {
+	w := newWorld(t, 2, 1<<30)
+	a, err := w.pool.Alloc(context.Background(), 1000)
+	require.NoError(t, err)
+	for range 1000 {
+		w.pool.Dropped(a.Index + protocol.ChunkIndices)
+		w.pool.Dropped(protocol.MaxStorages)
+	}
+	require.Empty(t, w.pool.dropped)
+	w.pool.Dropped(a.Index)
+	require.Len(t, w.pool.dropped, 1)
+}
