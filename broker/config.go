@@ -43,6 +43,9 @@ type Config struct {
 	Version string
 	// Log receives what operators should know; nil: nothing is logged.
 	Log *slog.Logger
+	// Observe, if not nil, is told of each request that was carried out: its op,
+	// how long that took, and whether it failed. Called by many goroutines.
+	Observe func(op string, took time.Duration, failed bool)
 	// ReadMemory tells the machine's memory; nil: sys.ReadMemory.
 	ReadMemory func() (sys.Memory, error)
 }

@@ -291,7 +291,11 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeUnsupported, "update the broker, or leave this out", "unknown op %q", h.Op))
 		return true
 	}
+	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)
+	if observe := c.b.cfg.Observe; observe != nil {
+		observe(h.Op, time.Since(began), err != nil)
+	}
 	c.reply(h.ID, ok, out, err)
 	return h.Op != protocol.OpBye
 }

@@ -27,6 +27,7 @@ type outgoing struct {
 	flags   uint32
 	spill   *holding // of the spill storage, when there is one
 	counted []uint32 // indices to count up for this message
+	options sendOptions
 
 	desc    protocol.Body
 	oneRef  [1]protocol.Ref
@@ -35,12 +36,20 @@ type outgoing struct {
 	words   [40]uint64
 }
 
+// reset empties it and keeps its room, which is never cleared: that would cost
+// more than all that a small message needs.
+func (o *outgoing) reset(flags uint32) {
+	o.refs, o.body, o.desc = nil, nil, protocol.Body{}
+	o.tensors, o.bytes, o.flags = 0, 0, flags
+	o.spill, o.options = nil, sendOptions{}
+	o.counted = o.counted[:0]
+}
+
 // compose turns what was given to a send into a message. Tensors of another
 // client are refused: their memory is another broker's.
 func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
-	var so sendOptions
 	for _, f := range opts {
-		f(&so)
+		f(&o.options)
 	}
 	o.refs, o.desc.Tensors = o.oneRef[:0], o.oneDesc[:0]
 	switch v := v.(type) {
@@ -74,8 +83,8 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 			}
 		}
 	}
-	if so.meta != nil {
-		meta, err := json.Marshal(so.meta)
+	if o.options.meta != nil {
+		meta, err := json.Marshal(o.options.meta)
 		if err != nil {
 			return protocol.Errorf(protocol.CodeInvalid, "use values that JSON can hold", "encode meta: %w", err)
 		}

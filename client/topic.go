@@ -234,7 +234,7 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 		if t.isClosed() {
 			return nil, errClosed("topic " + t.title())
 		}
-		*o = outgoing{flags: flags, counted: o.counted[:0]}
+		o.reset(flags)
 		if err := t.c.compose(o, v, opts); err != nil {
 			return nil, err
 		}

@@ -12,12 +12,14 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // daemon is a broker with its link to NATS: what `serve` and `run` hold.
 type daemon struct {
+	requests *observe.Requests
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
 	dir      string
@@ -52,15 +54,17 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 // startDaemon makes a broker that listens at socket, with dir as its runtime
 // directory, and starts NATS. ctx bounds the start only.
 func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger) (*daemon, error) {
+	requests := observe.NewRequests()
 	b, err := broker.New(broker.Config{
-		Dir: dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
+		Observe: requests.Observe,
+		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		IdleExit: s.IdleExit, Version: version, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{broker: b, dir: dir, drain: s.DrainTimeout, log: log}
+	d := &daemon{broker: b, requests: requests, dir: dir, drain: s.DrainTimeout, log: log}
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {
 		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log)

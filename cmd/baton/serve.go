@@ -78,7 +78,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if s.HTTP != "" {
-		o := observe.Options{PProf: s.PProf, Version: version, Broker: d.broker.Status, Ready: d.ready, Log: log}
+		o := observe.Options{PProf: s.PProf, Version: version, Requests: d.requests, Broker: d.broker.Status, Ready: d.ready, Log: log}
 		o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP) // checked by Load
 		if d.bridge != nil {
 			o.NATS = d.natsStatus

@@ -259,6 +259,7 @@ func TestServeShowsHealthAndMetrics(t *testing.T) {
 	assert.Contains(t, body, "baton_leases 0\n")
 	assert.Regexp(t, `baton_segment_bytes\{state="granted"\} [1-9]`, body)
 	assert.Contains(t, body, "baton_nats_connected 1\n")
+	assert.Contains(t, body, "baton_request_duration_seconds_count{op=\"topic.open\",outcome=\"ok\"} 1\n")
 	assert.Contains(t, body, "go_goroutines")
 	assert.NotContains(t, body, "secret", "names are no labels")
 	code, _ = get(t, endpoint, "/debug/pprof/")

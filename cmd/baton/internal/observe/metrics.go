@@ -3,12 +3,35 @@ package observe
 import (
 	"runtime"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/baton-ipc/baton/protocol"
 )
+
+// Requests counts what clients ask of the broker, and how long that takes. Its
+// labels are the ops of the protocol and nothing that a client makes up.
+type Requests struct{ took *prometheus.HistogramVec }
+
+// NewRequests makes one; Observe goes into the broker's configuration, the value
+// itself into Options.
+func NewRequests() *Requests {
+	return &Requests{prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "baton_request_duration_seconds", Help: "Time to carry out a control request, by op and outcome.",
+		Buckets: prometheus.ExponentialBuckets(1e-6, 4, 11),
+	}, []string{"op", "outcome"})}
+}
+
+// Observe notes one request. Any goroutine.
+func (r *Requests) Observe(op string, took time.Duration, failed bool) {
+	outcome := "ok"
+	if failed {
+		outcome = "error"
+	}
+	r.took.WithLabelValues(op, outcome).Observe(took.Seconds())
+}
 
 // newRegistry makes the metrics of one broker, with those of Go and the process.
 func newRegistry(o *Options) *prometheus.Registry {
@@ -21,6 +44,9 @@ func newRegistry(o *Options) *prometheus.Registry {
 	build.Set(1)
 	r.MustRegister(build, &collector{o}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if o.Requests != nil {
+		r.MustRegister(o.Requests.took)
+	}
 	return r
 }
 

@@ -24,11 +24,12 @@ type Options struct {
 	Network, Address string // as net.Listen takes them: "unix" or "tcp"
 	PProf            bool
 
-	Version string
-	Broker  func() broker.Status
-	NATS    func() *natsbridge.Status // nil: no NATS
-	Ready   func() error              // why clients should not come yet, or any more
-	Log     *slog.Logger
+	Version  string
+	Requests *Requests // nil: none are counted
+	Broker   func() broker.Status
+	NATS     func() *natsbridge.Status // nil: no NATS
+	Ready    func() error              // why clients should not come yet, or any more
+	Log      *slog.Logger
 }
 
 // healthTime is how long the broker may take to tell its status before it counts
