@@ -88,3 +88,9 @@ func clientGoroutines() string {
 	}
 	return strings.Join(out, "\n\n")
 }
+
+// FDs counts a process's descriptors.
+func FDs(pid int) int {
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return len(entries)
+}
