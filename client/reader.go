@@ -38,7 +38,6 @@ type Reader struct {
 	spin    spinner
 	spare   *Message // for the next one: made while there is nothing to take
 	start   Start
-	lost    uint64
 	closed  bool
 }
 

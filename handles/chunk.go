@@ -71,6 +71,11 @@ func (c Chunks) Attached(chunk uint32, w int) uint64 {
 	return c.r.Load64(uint64(chunk)*protocol.ChunkRecordSize + protocol.ChunkAttached + uint64(w)*8)
 }
 
+// AllAttached copies the attached bits of a chunk.
+func (c Chunks) AllAttached(chunk uint32, to *[protocol.BitmapWords]uint64) {
+	c.r.ReadWords(to[:], uint64(chunk)*protocol.ChunkRecordSize+protocol.ChunkAttached)
+}
+
 // IsAttached tells whether the owner's free test looks at a session's row.
 func (c Chunks) IsAttached(chunk, slot uint32) bool {
 	return c.Attached(chunk, int(slot/64))>>(slot%64)&1 != 0

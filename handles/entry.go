@@ -54,12 +54,12 @@ func (e Entries) Word(index uint32) uint64 {
 }
 
 // Describe sets where a fresh storage lies; the owner's, before anyone can have
-// its generation.
+// its generation, which only a publish after this gives away.
 func (e Entries) Describe(index uint32, offset, bytes, madeAt uint64) {
 	at := uint64(index) * protocol.EntrySize
-	e.r.Store64(at+protocol.EntryOffset, offset)
-	e.r.Store64(at+protocol.EntryBytes, bytes)
-	e.r.Store64(at+protocol.EntryMadeAt, madeAt)
+	e.r.StoreRelease64(at+protocol.EntryOffset, offset)
+	e.r.StoreRelease64(at+protocol.EntryBytes, bytes)
+	e.r.StoreRelease64(at+protocol.EntryMadeAt, madeAt)
 }
 
 // mark says that a free test is under way: an opener of a bare handle that sees
@@ -83,7 +83,7 @@ func (e Entries) next(index uint32) uint64 {
 	if g == 0 {
 		g = 1
 	}
-	e.r.Store64(at, g)
+	e.r.StoreRelease64(at, g)
 	return g
 }
 

@@ -17,7 +17,8 @@ type FreeTest struct {
 	// file is not mapped yet), the storage counts as held for now.
 	Row func(slot uint32) (Row, bool)
 
-	words []uint64
+	rows  []Row    // attached, as the first collect found them
+	words []uint64 // what they said
 }
 
 // Recycle runs the test on a storage and, if nobody holds it, ends its
@@ -31,10 +32,10 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	chunk := index / protocol.ChunkIndices
 	epoch := t.Chunks.Epoch(chunk) // MODEL attach:epoch-read
 	var attached [protocol.BitmapWords]uint64
-	t.words = t.words[:0]
-	for w := range attached { // MODEL lanes:collect-first
-		attached[w] = t.Chunks.Attached(chunk, w)
-		for b := attached[w]; b != 0; b &= b - 1 {
+	t.Chunks.AllAttached(chunk, &attached)
+	t.rows, t.words = t.rows[:0], t.words[:0]
+	for w, bitsOf := range attached { // MODEL lanes:collect-first
+		for b := bitsOf; b != 0; b &= b - 1 {
 			row, ok := t.Row(uint32(w*64 + bits.TrailingZeros64(b)))
 			if !ok {
 				return 0, false
@@ -43,7 +44,7 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 			if v&protocol.CountMask != 0 {
 				return 0, false
 			}
-			t.words = append(t.words, v)
+			t.rows, t.words = append(t.rows, row), append(t.words, v)
 		}
 	}
 	crashpoint.At("recycle-collected")
@@ -52,7 +53,7 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	// SYNC generation: the mark and this process's own un-namings and drops are
 	// visible before the second collect reads anything.
 	shm.Fence() // MODEL tso:fence-owner
-	if !t.unchanged(index, chunk, epoch, attached[:]) {
+	if !t.unchanged(index, chunk, epoch, &attached) {
 		t.Entries.unmark(index)
 		return 0, false
 	}
@@ -62,21 +63,15 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	return generation, true
 }
 
-func (t *FreeTest) unchanged(index, chunk uint32, epoch uint64, attached []uint64) bool {
-	k := 0
-	for w, bitsOf := range attached { // MODEL lanes:collect-second
-		for b := bitsOf; b != 0; b &= b - 1 {
-			row, ok := t.Row(uint32(w*64 + bits.TrailingZeros64(b)))
-			if !ok || row.Load(index) != t.words[k] {
-				return false
-			}
-			k++
-		}
-	}
-	for w, bitsOf := range attached {
-		if t.Chunks.Attached(chunk, w) != bitsOf {
+// unchanged is the second collect. It reads the rows that the first one read: had
+// a slot got another session meanwhile, the epoch would tell.
+func (t *FreeTest) unchanged(index, chunk uint32, epoch uint64, attached *[protocol.BitmapWords]uint64) bool {
+	for k, row := range t.rows { // MODEL lanes:collect-second
+		if row.Load(index) != t.words[k] {
 			return false
 		}
 	}
-	return t.Chunks.Epoch(chunk) == epoch // MODEL attach:epoch-compare
+	var now [protocol.BitmapWords]uint64
+	t.Chunks.AllAttached(chunk, &now)
+	return now == *attached && t.Chunks.Epoch(chunk) == epoch // MODEL attach:epoch-compare
 }

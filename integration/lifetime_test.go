@@ -34,7 +34,7 @@ func TestWhatWasSentBeforeItsSenderEndedIsReceived(t *testing.T) {
 				}
 				testkit.Gone(t, b, s.PID())
 				testkit.AuditKept(t, b)
-				receive := func() (*client.Message, error) { return nil, nil }
+				var receive func() (*client.Message, error)
 				if k.Queue != "" {
 					q, err := k.openQueue(ctx, c)
 					require.NoError(t, err)

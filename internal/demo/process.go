@@ -2,7 +2,6 @@ package demo
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,16 +159,6 @@ func (k *children) stopAll() {
 		}
 	}
 	close(done)
-}
-
-// next returns the next event, or an error when ctx ends.
-func (k *children) next(ctx context.Context) (event, error) {
-	select {
-	case e := <-k.events:
-		return e, nil
-	case <-ctx.Done():
-		return event{}, ctx.Err()
-	}
 }
 
 // tail keeps the last of what a child writes on standard error.

@@ -223,19 +223,6 @@ func (b *Broker) track(p *Process) {
 	b.children = append(b.children, p)
 }
 
-// living lists the children that have not ended.
-func (b *Broker) living() []*Process {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var out []*Process
-	for _, p := range b.children {
-		if p.Alive() {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
 // cleanUp ends what the test started and looks for what it left. It runs after
 // the clients of the test process are closed.
 func (b *Broker) cleanUp() {

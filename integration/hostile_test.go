@@ -1,0 +1,325 @@
+package integration
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// A hostile process that writes noise into every page that it may write, in the
+// way named, while honest ones share its topics: they must not fail, must go on,
+// and every tensor of an honest sender must be right. When it has died nothing
+// of it may be left.
+func TestNoiseInEveryPageOfAHostileProcess(t *testing.T) {
+	for _, attack := range []string{"slots", "lane", "row", "entries", "parked", "bells", "group", "segment", "head", "everything"} {
+		t.Run(attack, func(t *testing.T) { underAttack(t, attack) })
+	}
+}
+
+const hostileName = "hostile"
+
+var (
+	commons = channel{Topic: "commons", Depth: 8}    // the hostile one sends and reads
+	council = channel{Topic: "council", Depth: 4}    // lossless; it is in the group "mixed"
+	safe    = channel{Topic: "safe", Lossless: true} // it has no part in it
+)
+
+func underAttack(t *testing.T, attack string) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect(client.WithName("keeper"))
+	lossless := council
+	lossless.Lossless = true
+	var open []*client.Topic
+	for _, k := range []channel{commons, lossless, safe} {
+		topic, err := k.openTopic(ctx, c)
+		require.NoError(t, err)
+		open = append(open, topic)
+	}
+	var honest []*testkit.Process
+	for i := range 2 {
+		p := b.Start("citizen", fmt.Sprint("honest-", i))
+		p.Next(new(progress))
+		honest = append(honest, p)
+	}
+	seed := rand.Int63()
+	t.Logf("random seed %d", seed)
+	h := b.Start(hostileName, hostileConfig{Attack: attack, Seed: seed})
+	var n int
+	h.Next(&n) // it is at work
+	moves := func() {
+		for _, p := range honest {
+			for range 3 {
+				p.Next(new(progress))
+			}
+		}
+	}
+	for range 5 {
+		for range 4 {
+			h.Next(&n)
+		}
+		moves()
+	}
+	h.Kill()
+	testkit.Gone(t, b, h.PID())
+	testkit.Audit(t, b)
+	moves()
+	for _, p := range honest {
+		p.Tell(order("stop"))
+		p.Ended()
+	}
+	for _, topic := range open {
+		require.NoError(t, topic.End(ctx))
+		require.NoError(t, topic.Close())
+	}
+	testkit.AuditEmpty(t, b, c)
+}
+
+type hostileConfig struct {
+	Attack string
+	Seed   int64
+}
+
+func init() {
+	roles["citizen"] = citizen
+	roles[hostileName] = hostile
+}
+
+// citizen sends to all three topics and reads them: of honest senders it expects
+// every word, of the hostile one nothing, but it looks at all that comes.
+func citizen(p *testkit.Child) error {
+	var from string
+	if err := p.Config(&from); err != nil {
+		return err
+	}
+	c, err := p.Connect(client.WithName("honest"))
+	if err != nil {
+		return err
+	}
+	lossless := council
+	lossless.Lossless = true
+	all, err := commons.openTopic(p.Context(), c)
+	if err != nil {
+		return err
+	}
+	mixed, err := lossless.openTopic(p.Context(), c)
+	if err != nil {
+		return err
+	}
+	sure, err := safe.openTopic(p.Context(), c)
+	if err != nil {
+		return err
+	}
+	allReader, err := all.Reader(p.Context())
+	if err != nil {
+		return err
+	}
+	mixedReader, err := mixed.Reader(p.Context(), client.Group("mixed"))
+	if err != nil {
+		return err
+	}
+	sureReader, err := sure.Reader(p.Context())
+	if err != nil {
+		return err
+	}
+	said := tick{p: p, every: 64}
+	if err := p.Say(progress{}); err != nil {
+		return err
+	}
+	return shift(p, c, func(ctx context.Context) error {
+		read := func(r *client.Reader, count bool) func(context.Context) error {
+			return func(ctx context.Context) error {
+				for {
+					m, err := r.Receive(ctx)
+					if err != nil {
+						return err
+					}
+					err = inspect(m)
+					own := m.Sender == "honest"
+					m.Release()
+					if err != nil {
+						return err
+					}
+					if count && own {
+						if err := said.step(); err != nil {
+							return err
+						}
+					}
+				}
+			}
+		}
+		send := func(to *client.Topic, patient bool) func(context.Context) error {
+			id := 0
+			return func(ctx context.Context) error {
+				for {
+					err := sendNoted(ctx, c, topicSender{to}, sizeOf(id), newNote(from, id))
+					if err != nil {
+						return err
+					}
+					id++
+				}
+			}
+		}
+		return together(ctx, read(allReader, true), read(mixedReader, false), read(sureReader, true),
+			send(all, false), send(mixed, true), send(sure, false))
+	})
+}
+
+// inspect verifies what an honest sender sent, and looks at every part of what
+// the hostile one did.
+func inspect(m *client.Message) error {
+	if m.Sender == "honest" {
+		_, err := verifyMessage(m)
+		return err
+	}
+	var e *protocol.Error
+	typed := func(err error) error {
+		if err != nil && !errors.As(err, &e) {
+			return fmt.Errorf("an error of another process's making is not typed: %w", err)
+		}
+		return nil
+	}
+	var meta any
+	if err := typed(m.Meta(&meta)); err != nil {
+		return err
+	}
+	if _, err := m.Value(); err != nil {
+		return typed(err)
+	}
+	b, err := m.Bundle()
+	if err != nil {
+		return typed(err)
+	}
+	sum := byte(0)
+	for _, x := range b.Tensors() {
+		bytes, err := x.Bytes()
+		if err := typed(err); err != nil {
+			return err
+		}
+		for _, v := range bytes {
+			sum += v
+		}
+		p, err := x.ToDLPack()
+		if err := typed(err); err != nil {
+			return err
+		}
+		if p != nil {
+			dlpack.Release(p)
+		}
+	}
+	return nil
+}
+
+// TestNoiseOnTheSocket sends the broker what no client would, while honest ones
+// work: each connection is refused or answered, and nobody else notices.
+func TestNoiseOnTheSocket(t *testing.T) {
+	b := testkit.StartBroker(t)
+	k := newPong(t, b)
+	k.rounds(10)
+	fds := testkit.FDs(b.Process().PID())
+	random := rand.New(rand.NewSource(1))
+	for i := range 200 {
+		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.Socket, Net: "unix"})
+		require.NoError(t, err)
+		u.Write(noiseFrame(random, i))
+		if i%3 == 0 {
+			u.CloseWrite()
+		}
+		if i%5 == 0 {
+			u.SetReadDeadline(deadlineSoon())
+			u.Read(make([]byte, 256))
+		}
+		u.Close()
+		if i%20 == 0 {
+			k.rounds(5)
+		}
+	}
+	// One that asks and never reads: it is not read from any more, and nobody
+	// else waits for it.
+	u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.Socket, Net: "unix"})
+	require.NoError(t, err)
+	flood := []byte{}
+	for i := range 1000 {
+		flood = append(flood, frame(fmt.Sprintf(`{"id":%d,"op":"status"}`, i+2))...)
+	}
+	u.Write(frame(fmt.Sprintf(`{"id":1,"op":"hello","protocol":%d,"layout":%d,"pid":%d}`, protocol.Version, protocol.Layout, os.Getpid())))
+	written := 0
+	for range 100 {
+		u.SetWriteDeadline(deadlineSoon())
+		n, err := u.Write(flood)
+		if written += n; err != nil {
+			break
+		}
+	}
+	require.Positive(t, written)
+	k.rounds(100)
+	topic, err := k.c.Topic(k.ctx, "new")
+	require.NoError(t, err, "others are answered")
+	require.NoError(t, topic.Close())
+	u.Close()
+	testkit.Until(t, "the broker has closed what they left", func() (bool, string) {
+		now := testkit.FDs(b.Process().PID())
+		return now <= fds+12, fmt.Sprintf("%d descriptors, %d before", now, fds)
+	})
+	k.rounds(10)
+	k.p.Done()
+}
+
+// deadlineSoon is for a write or read that may block for ever.
+func deadlineSoon() time.Time { return time.Now().Add(20 * time.Millisecond) }
+
+func frame(text string) []byte {
+	f := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
+	return append(append(f, 0, 0, 0, 0), text...)
+}
+
+// noiseFrame makes the i-th thing that no client would send.
+func noiseFrame(random *rand.Rand, i int) []byte {
+	noise := make([]byte, random.Intn(4096))
+	random.Read(noise)
+	hello := fmt.Sprintf(`{"id":1,"op":"hello","protocol":%d,"layout":%d,"pid":1}`, protocol.Version, protocol.Layout)
+	switch i % 12 {
+	case 0:
+		return noise
+	case 1: // a gigabyte to come
+		return []byte{0, 0, 0, 0x40, 0, 0, 0, 0}
+	case 2: // half a frame
+		return frame(hello)[:20]
+	case 3: // descriptors that do not come
+		f := frame(hello)
+		f[4] = 5
+		return f
+	case 4: // a reserved field
+		f := frame(hello)
+		f[6] = 1
+		return f
+	case 5:
+		return frame(`{"id":1,"op":"grant","bytes":1,"chunks":1}`) // before hello
+	case 6:
+		return append(frame(hello), frame(string(noise))...)
+	case 7:
+		return append(frame(hello), frame(`{"id":2,"op":"topic.open","name":"*","kind":"topic","create":true}`)...)
+	case 8:
+		return append(frame(hello), frame(`{"id":2,"op":"attach","chunk":4294967295,"serial":18446744073709551615}`)...)
+	case 9:
+		return append(frame(hello), frame(`{"id":2,"op":"restore","items":[{"role":"broker","serial":0}]}`)...)
+	case 10:
+		return frame(strings.Repeat("[", 100_000))
+	default:
+		return append(frame(hello), frame(fmt.Sprintf(`{"id":-1,"op":%q}`, noise))...)
+	}
+}
