@@ -104,7 +104,12 @@ func (b *Bundle) Value() (any, error) {
 	for i := range b.names {
 		paths[i] = b.path(i)
 	}
-	return protocol.DecodeValue(b.tree, paths, func(i int) (any, error) { return b.tensors[i], nil })
+	return protocol.DecodeValue(b.tree, paths, func(i int) (any, error) {
+		if i >= len(b.tensors) {
+			return nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "the value has a tensor %d, and %d came", i, len(b.tensors))
+		}
+		return b.tensors[i], nil
+	})
 }
 
 // path is a tensor's name on the wire. The names of a flat bundle are keys,

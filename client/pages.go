@@ -50,30 +50,41 @@ type peer struct {
 
 // mapFile maps a shared file after checking that it has the size of the layout:
 // a mapping longer than its file ends in SIGBUS.
-func mapFile(fd *sys.FD, bytes uint64, write bool, role uint32) (shm.Region, error) {
+func mapFile(fd *sys.FD, bytes uint64, write bool) (shm.Region, error) {
 	size, _, err := fd.Stat()
 	if err != nil {
 		return shm.Region{}, err
 	}
 	if uint64(size) < bytes {
 		return shm.Region{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
-			"shared file of role %d has %d bytes, not %d", role, size, bytes)
+			"a shared file has %d bytes, not %d", size, bytes)
 	}
 	b, err := sys.Map(fd, int(bytes), write)
 	if err != nil {
 		return shm.Region{}, err
-	}
-	r := shm.NewRegion(b)
-	if m, l, got := r.Load64(protocol.HeadMagic), r.Load32(protocol.HeadLayout), r.Load32(protocol.HeadRole); m != protocol.Magic || l != protocol.Layout || got != role {
-		sys.Unmap(b)
-		return shm.Region{}, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
-			"shared file has magic %#x, layout %d, role %d; expected layout %d, role %d", m, l, got, protocol.Layout, role)
 	}
 	if write {
 		if err := sys.DontFork(b); err != nil {
 			sys.Unmap(b)
 			return shm.Region{}, err
 		}
+	}
+	return shm.NewRegion(b), nil
+}
+
+// mapOwn maps a file that came with hello and checks that its head is that of
+// the role. Heads of other sessions' files are not looked at: they are written by
+// those sessions, bells and claims even by all, so they prove nothing, and a liar
+// must not make his neighbours' files look broken.
+func mapOwn(fd *sys.FD, bytes uint64, write bool, role uint32) (shm.Region, error) {
+	r, err := mapFile(fd, bytes, write)
+	if err != nil {
+		return r, err
+	}
+	if m, l, got := r.Load64(protocol.HeadMagic), r.Load32(protocol.HeadLayout), r.Load32(protocol.HeadRole); m != protocol.Magic || l != protocol.Layout || got != role {
+		sys.Unmap(r.Bytes(0, r.Len()))
+		return shm.Region{}, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
+			"shared file has magic %#x, layout %d, role %d; expected layout %d, role %d", m, l, got, protocol.Layout, role)
 	}
 	return r, nil
 }
@@ -93,13 +104,13 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
 	}
 	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{},
 		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2]}
-	if p.broker, err = mapFile(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker); err != nil {
+	if p.broker, err = mapOwn(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker); err != nil {
 		return nil, err
 	}
-	if p.session, err = mapFile(fds[1], protocol.SessionBytes, true, protocol.RoleSession); err != nil {
+	if p.session, err = mapOwn(fds[1], protocol.SessionBytes, true, protocol.RoleSession); err != nil {
 		return nil, err
 	}
-	if p.bell, err = mapFile(fds[2], protocol.BellBytes, true, protocol.RoleBell); err != nil {
+	if p.bell, err = mapOwn(fds[2], protocol.BellBytes, true, protocol.RoleBell); err != nil {
 		return nil, err
 	}
 	p.row = handles.NewRow(p.session)
@@ -121,10 +132,10 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
 func newPeer(slot uint32, serial uint64, file, bell *sys.FD) (*peer, error) {
 	q := &peer{slot: slot, serial: serial, fileFD: file, bellFD: bell}
 	var err error
-	if q.file, err = mapFile(file, protocol.SessionBytes, false, protocol.RoleSession); err != nil {
+	if q.file, err = mapFile(file, protocol.SessionBytes, false); err != nil {
 		return nil, err
 	}
-	if q.bell, err = mapFile(bell, protocol.BellBytes, true, protocol.RoleBell); err != nil {
+	if q.bell, err = mapFile(bell, protocol.BellBytes, true); err != nil {
 		sys.Unmap(q.file.Bytes(0, q.file.Len()))
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error)
 		wire.CloseAll(fds)
 		return groupView{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
 	}
-	r, err := mapFile(fds[0], protocol.GroupBytes(t.info.Slots), true, protocol.RoleGroup)
+	r, err := mapFile(fds[0], protocol.GroupBytes(t.info.Slots), true)
 	if err != nil {
 		wire.CloseAll(fds)
 		return groupView{}, err

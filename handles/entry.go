@@ -26,6 +26,9 @@ type Entry struct {
 // Prefetch starts to fetch an entry that is about to be loaded.
 func (e Entries) Prefetch(index uint32) { e.r.Prefetch(uint64(index) * protocol.EntrySize) }
 
+// PrefetchWrite starts to fetch an entry that its owner is about to change.
+func (e Entries) PrefetchWrite(index uint32) { e.r.PrefetchWrite(uint64(index) * protocol.EntrySize) }
+
 // Load copies an entry.
 func (e Entries) Load(index uint32) Entry {
 	at := uint64(index) * protocol.EntrySize

@@ -30,6 +30,7 @@ type FreeTest struct {
 // it, no place named it, and whoever looks later sees the mark.
 func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	chunk := index / protocol.ChunkIndices
+	t.Entries.PrefetchWrite(index) // its reader has the line, as well as those of the rows
 	epoch := t.Chunks.Epoch(chunk) // MODEL attach:epoch-read
 	var attached [protocol.BitmapWords]uint64
 	t.Chunks.AllAttached(chunk, &attached)

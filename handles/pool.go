@@ -35,6 +35,10 @@ type Storage struct {
 	bin      *bin   // of its capacity
 	capacity uint64 // bytes taken from the slab; 0: the index alone is free
 	queued   bool   // waits in candidates
+	// out: handed out and not found free since. A late taker that counts up and
+	// down again may bring news of a drop when the storage is free already: then
+	// it must not come into its bin, and from there to two owners, twice.
+	out bool
 }
 
 // chunkStorages are the records of one chunk's indices.
@@ -147,6 +151,7 @@ func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
 	p.entries.Describe(s.Index, s.Offset, n, sys.Monotonic())
 	crashpoint.At("alloc-described")
 	s.slab.used++
+	s.out = true
 	if err := p.row.Take(s.Index); err != nil {
 		p.binLocked(s)
 		return nil, err
@@ -170,7 +175,7 @@ func (p *Pool) Dropped(index uint32) {
 func (p *Pool) drainLocked() {
 	p.dropMu.Lock()
 	for _, s := range p.dropped {
-		if !s.queued && s.capacity > 0 {
+		if s.out && !s.queued {
 			s.queued = true
 			p.waiting.push(s)
 		}
@@ -203,6 +208,7 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 }
 
 func (p *Pool) binLocked(s *Storage) {
+	s.out = false
 	s.slab.used--
 	s.slab.binned++
 	s.bin.free = append(s.bin.free, s)

@@ -100,6 +100,11 @@ func (k *campaign) heard(m *member, p progress) {
 // moves waits until a member has said something n times more.
 func (k *campaign) moves(m *member, n int) {
 	k.t.Helper()
+	select {
+	case err := <-k.ended:
+		k.t.Fatalf("the harvest ended: %v", err)
+	default:
+	}
 	for k.listen(m); n > 0; n-- {
 		var p progress
 		m.Next(&p)
