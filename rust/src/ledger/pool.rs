@@ -71,6 +71,9 @@ struct Record {
     capacity: u64, // bytes taken from the slab; 0: the index alone is free
     slab: usize,
     queued: bool,
+    /// Handed out and not found free since. A late taker that counts up and down again may bring
+    /// news of a drop when the storage is free already: it must not come into its bin twice.
+    out: bool,
 }
 
 #[derive(Debug)]
@@ -138,6 +141,7 @@ impl Pool {
         if let Some(slab) = &mut p.slabs[r.slab] {
             slab.used += 1;
         }
+        p.record(index).out = true;
         if let Err(e) = p.row.take(index) {
             p.bin(index);
             return Err(e);
@@ -210,7 +214,7 @@ impl State {
         for index in list.drain(..) {
             if self.find(index) {
                 let r = self.record(index);
-                if !r.queued && r.capacity > 0 {
+                if r.out && !r.queued {
                     r.queued = true;
                     self.waiting.push_back(index);
                 }
@@ -253,6 +257,7 @@ impl State {
         let slab = self.slab(index);
         slab.used -= 1;
         slab.binned += 1;
+        self.record(index).out = false;
         let capacity = self.record(index).capacity;
         self.bins.entry(capacity).or_default().push(index);
     }

@@ -158,3 +158,16 @@ fn classes_waste_at_most_an_eighth() {
         assert!(c >= n && c.is_multiple_of(ALIGNMENT) && (n < 4096 || c - n <= n / 8 + 1), "{n} -> {c}");
     }
 }
+
+#[test]
+fn a_storage_whose_drop_is_heard_twice_is_given_to_one() {
+    let w = World::new();
+    let a = w.alloc(1000);
+    w.release(&a);
+    w.alloc(5000); // finds the first one free
+    w.pool.dropped(a.reference.index);
+    w.alloc(5000);
+    let (b, c) = (w.alloc(1000), w.alloc(1000));
+    assert_ne!(b.reference.index, c.reference.index);
+    assert_ne!(b.offset, c.offset);
+}
