@@ -33,34 +33,35 @@ func TestNoiseInEveryPageOfAHostileProcess(t *testing.T) {
 const hostileName = "hostile"
 
 var (
-	commons = channel{Topic: "commons", Depth: 8}    // the hostile one sends and reads
-	council = channel{Topic: "council", Depth: 4}    // lossless; it is in the group "mixed"
-	safe    = channel{Topic: "safe", Lossless: true} // it has no part in it
+	commons = channel{Topic: "commons", Depth: 8, Linger: time.Millisecond}                 // the hostile one sends and reads
+	council = channel{Topic: "council", Depth: 4, Lossless: true, Linger: time.Millisecond} // it is in the group "mixed"
+	safe    = channel{Topic: "safe", Depth: 8, Lossless: true, Linger: time.Millisecond}    // it has no part in it
 )
 
 func underAttack(t *testing.T, attack string) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	c := b.Connect(client.WithName("keeper"))
-	lossless := council
-	lossless.Lossless = true
 	var open []*client.Topic
-	for _, k := range []channel{commons, lossless, safe} {
+	for _, k := range []channel{commons, council, safe} {
 		topic, err := k.openTopic(ctx, c)
 		require.NoError(t, err)
 		open = append(open, topic)
 	}
 	var honest []*testkit.Process
-	for i := range 2 {
-		p := b.Start("citizen", fmt.Sprint("honest-", i))
+	join := func() {
+		p := b.Start("citizen", fmt.Sprint("honest-", len(honest)))
 		p.Next(new(progress))
 		honest = append(honest, p)
 	}
+	join()
+	join()
 	seed := rand.Int63()
 	t.Logf("random seed %d", seed)
 	h := b.Start(hostileName, hostileConfig{Attack: attack, Seed: seed})
 	var n int
 	h.Next(&n) // it is at work
+	join()     // one that meets the hostile one's pages as they are now
 	moves := func() {
 		for _, p := range honest {
 			for range 3 {
@@ -68,7 +69,7 @@ func underAttack(t *testing.T, attack string) {
 			}
 		}
 	}
-	for range 5 {
+	for range 10 {
 		for range 4 {
 			h.Next(&n)
 		}
@@ -110,13 +111,11 @@ func citizen(p *testkit.Child) error {
 	if err != nil {
 		return err
 	}
-	lossless := council
-	lossless.Lossless = true
 	all, err := commons.openTopic(p.Context(), c)
 	if err != nil {
 		return err
 	}
-	mixed, err := lossless.openTopic(p.Context(), c)
+	mixed, err := council.openTopic(p.Context(), c)
 	if err != nil {
 		return err
 	}
@@ -162,20 +161,18 @@ func citizen(p *testkit.Child) error {
 				}
 			}
 		}
-		send := func(to *client.Topic, patient bool) func(context.Context) error {
-			id := 0
+		send := func(to *client.Topic) func(context.Context) error {
 			return func(ctx context.Context) error {
-				for {
-					err := sendNoted(ctx, c, topicSender{to}, sizeOf(id), newNote(from, id))
-					if err != nil {
+				for id := 0; ctx.Err() == nil; id++ {
+					if err := sendNoted(ctx, c, topicSender{to}, sizeOf(id), newNote(from, id)); err != nil {
 						return err
 					}
-					id++
 				}
+				return ctx.Err()
 			}
 		}
 		return together(ctx, read(allReader, true), read(mixedReader, false), read(sureReader, true),
-			send(all, false), send(mixed, true), send(sure, false))
+			send(all), send(mixed), send(sure))
 	})
 }
 
