@@ -17,9 +17,10 @@ func init() {
 // ends is what a process of a pair has open: the topic it sends to and the
 // reader of the other's.
 type ends struct {
-	c    *client.Client
-	to   *client.Topic
-	from *client.Reader
+	c     *client.Client
+	to    *client.Topic
+	from  *client.Reader
+	shape [1]int64
 }
 
 // open joins two topics, one for each direction. Both sides have met when it
@@ -59,7 +60,8 @@ func (e *ends) take(ctx context.Context) (*client.Message, error) {
 
 // fill makes a tensor whose first and last byte are v.
 func (e *ends) fill(ctx context.Context, bytes int64, v byte) (*client.Tensor, error) {
-	t, err := e.c.Alloc(ctx, dlpack.Uint8, []int64{bytes})
+	e.shape[0] = bytes
+	t, err := e.c.Alloc(ctx, dlpack.Uint8, e.shape[:])
 	if err != nil {
 		return nil, err
 	}

@@ -60,23 +60,25 @@ func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// A cancelled context must wake the futex.
-	defer context.AfterFunc(ctx, h.wakeAll)()
+	if ctx.Done() != nil {
+		// A cancelled context must wake the futex.
+		defer context.AfterFunc(ctx, h.wakeAll)()
+	}
 	w := &waiter{look: look, ready: make(chan struct{}, 1)}
 	h.mu.Lock()
 	for {
-		h.waiters[w] = struct{}{}
 		if !h.leading {
 			h.leading = true
+			delete(h.waiters, w)
 			h.mu.Unlock()
 			h.lead(ctx, w)
 			h.mu.Lock()
 			h.leading = false
-			delete(h.waiters, w)
 			h.passOn()
 			h.mu.Unlock()
 			return ctx.Err()
 		}
+		h.waiters[w] = struct{}{}
 		h.mu.Unlock()
 		// The leader may have looked before this waiter was listed.
 		found := look()
@@ -115,19 +117,15 @@ func (h *hub) passOn() {
 }
 
 // lead sleeps in the futex until its own look says so or ctx ends, and wakes the
-// others whose look does.
+// others whose look does. When its own comes true it leaves them to the next
+// leader, who looks for all before he sleeps: what woke it is to be had first.
 func (h *hub) lead(ctx context.Context, own *waiter) {
 	for {
 		e := h.parking.Begin() // MODEL wake:park
-		mine := false
+		found := own.look()
 		h.mu.Lock()
 		for w := range h.waiters { // MODEL wake:second-look
-			if !w.look() {
-				continue
-			}
-			if w == own {
-				mine = true
-			} else {
+			if w.look() {
 				delete(h.waiters, w) // it lists itself again if it has to
 				select {
 				case w.ready <- struct{}{}:
@@ -136,14 +134,16 @@ func (h *hub) lead(ctx context.Context, own *waiter) {
 			}
 		}
 		h.mu.Unlock()
-		if mine || ctx.Err() != nil {
-			h.parking.End()
+		if !found && ctx.Err() == nil {
+			crashpoint.At("park-sleep")
+			h.parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
+			crashpoint.At("park-woken")
+			found = own.look()
+		}
+		h.parking.End()
+		if found || ctx.Err() != nil {
 			return
 		}
-		crashpoint.At("park-sleep")
-		h.parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
-		crashpoint.At("park-woken")
-		h.parking.End()
 	}
 }
 

@@ -154,11 +154,6 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	t.head = i
 	slot := i & (t.lane.Slots() - 1)
 	t.kept[slot] = append(t.kept[slot][:0], o.counted...)
-	if i > uint64(t.info.Depth) {
-		t.withdraw(i - uint64(t.info.Depth))
-	}
-	c.handovers.Add(1)
-	c.bytesSent.Add(o.bytes)
 	// SYNC parked: published before this fence; a reader sets parked, fences, and
 	// looks again. The fence serves the look at the version as well.
 	shm.Fence() // MODEL wake:fence-ringer
@@ -171,6 +166,12 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	for _, b := range view.bells {
 		b.Ring()
 	}
+	// What leaves holds nobody up; those who sleep were rung first.
+	if i > uint64(t.info.Depth) {
+		t.withdraw(i - uint64(t.info.Depth))
+	}
+	c.handovers.Add(1)
+	c.bytesSent.Add(o.bytes)
 	return nil
 }
 

@@ -228,52 +228,81 @@ func TestNoiseOnTheSocket(t *testing.T) {
 	k := newPong(t, b)
 	k.rounds(10)
 	fds := testkit.FDs(b.Process().PID())
-	random := rand.New(rand.NewSource(1))
-	for i := range 200 {
-		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.Socket, Net: "unix"})
-		require.NoError(t, err)
-		u.Write(noiseFrame(random, i))
-		if i%3 == 0 {
-			u.CloseWrite()
-		}
-		if i%5 == 0 {
-			u.SetReadDeadline(deadlineSoon())
-			u.Read(make([]byte, 256))
-		}
-		u.Close()
-		if i%20 == 0 {
-			k.rounds(5)
-		}
-	}
-	// One that asks and never reads: it is not read from any more, and nobody
-	// else waits for it.
-	u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.Socket, Net: "unix"})
-	require.NoError(t, err)
-	flood := []byte{}
-	for i := range 1000 {
-		flood = append(flood, frame(fmt.Sprintf(`{"id":%d,"op":"status"}`, i+2))...)
-	}
-	u.Write(frame(fmt.Sprintf(`{"id":1,"op":"hello","protocol":%d,"layout":%d,"pid":%d}`, protocol.Version, protocol.Layout, os.Getpid())))
-	written := 0
-	for range 100 {
-		u.SetWriteDeadline(deadlineSoon())
-		n, err := u.Write(flood)
-		if written += n; err != nil {
+	p := b.Start("noisemaker", b.Socket)
+	for {
+		var done bool
+		k.rounds(5)
+		if p.Poll(&done) && done {
 			break
 		}
+		require.True(t, p.Alive(), p.Log())
 	}
-	require.Positive(t, written)
+	// Its last connection asks and asks and never reads a reply.
 	k.rounds(100)
 	topic, err := k.c.Topic(k.ctx, "new")
 	require.NoError(t, err, "others are answered")
 	require.NoError(t, topic.Close())
-	u.Close()
-	testkit.Until(t, "the broker has closed what they left", func() (bool, string) {
+	p.Kill()
+	testkit.Gone(t, b, p.PID())
+	testkit.Until(t, "the broker has closed what was left", func() (bool, string) {
 		now := testkit.FDs(b.Process().PID())
 		return now <= fds+12, fmt.Sprintf("%d descriptors, %d before", now, fds)
 	})
 	k.rounds(10)
 	k.p.Done()
+	testkit.AuditKept(t, b)
+}
+
+func init() {
+	roles["noisemaker"] = func(p *testkit.Child) error {
+		var socket string
+		if err := p.Config(&socket); err != nil {
+			return err
+		}
+		dial := func() (*net.UnixConn, error) {
+			return net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+		}
+		random := rand.New(rand.NewSource(1))
+		for i := range 240 {
+			u, err := dial()
+			if err != nil {
+				return err
+			}
+			u.Write(noiseFrame(random, i))
+			if i%3 == 0 {
+				u.CloseWrite()
+			}
+			if i%5 == 0 {
+				u.SetReadDeadline(deadlineSoon())
+				u.Read(make([]byte, 256))
+			}
+			u.Close()
+		}
+		u, err := dial()
+		if err != nil {
+			return err
+		}
+		if _, err := u.Write(frame(helloText())); err != nil {
+			return err
+		}
+		// A hundred thousand requests, or as many as are taken from one who reads
+		// no replies.
+		for i := range 100_000 {
+			u.SetWriteDeadline(deadlineSoon())
+			if _, err := u.Write(frame(fmt.Sprintf(`{"id":%d,"op":"status"}`, i+2))); err != nil {
+				break
+			}
+		}
+		if err := p.Say(true); err != nil {
+			return err
+		}
+		<-p.Context().Done()
+		return nil
+	}
+}
+
+func helloText() string {
+	return fmt.Sprintf(`{"id":1,"op":"hello","protocol":%d,"layout":%d,"pid":%d}`, protocol.Version, protocol.Layout, os.Getpid())
 }
 
 // deadlineSoon is for a write or read that may block for ever.
@@ -288,7 +317,7 @@ func frame(text string) []byte {
 func noiseFrame(random *rand.Rand, i int) []byte {
 	noise := make([]byte, random.Intn(4096))
 	random.Read(noise)
-	hello := fmt.Sprintf(`{"id":1,"op":"hello","protocol":%d,"layout":%d,"pid":1}`, protocol.Version, protocol.Layout)
+	hello := helloText()
 	switch i % 12 {
 	case 0:
 		return noise

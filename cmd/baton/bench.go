@@ -2,6 +2,8 @@ package main
 
 import (
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +33,12 @@ nothing else should run; the load average stands beside them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Passes < 0 {
 				return badUsage("--passes %d is negative", o.Passes)
+			}
+			known := strings.Split(bench.GroupNames(), ", ")
+			for _, group := range o.Only {
+				if !slices.Contains(known, group) {
+					return badUsage("nothing to measure is called %q: there are %s", group, bench.GroupNames())
+				}
 			}
 			if !quiet && !asJSON {
 				o.Log = a.err
