@@ -158,7 +158,7 @@ func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
 // to the same kind of subscriber.
 func (b *bencher) tuples(ctx context.Context, group string) error {
 	bytes := 512 // of a tuple; measured at the first pass
-	const window = 512
+	const window = 8192 // more than the mirror finds in the millisecond that it paces itself by
 	kinds := []struct {
 		what  string
 		n     int
@@ -185,7 +185,7 @@ func (b *bencher) tuples(ctx context.Context, group string) error {
 		}
 		measure := func(role string, f *Figure) measurement {
 			return measurement{f.Name, func(ctx context.Context) error {
-				j := job{Role: role, N: k.n, Count: k.count, Every: k.every, Bytes: 4096}
+				j := job{Role: role, N: k.n, Count: k.count, Every: k.every, Bytes: 256}
 				if role == "bare" {
 					j.Bytes = int64(bytes)
 				}

@@ -239,6 +239,9 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 		if err := t.c.compose(o, v, opts); err != nil {
 			return nil, err
 		}
+		// Read before the view: what changes behind it must end the wait. While the
+		// broker is away the view may be older than this version.
+		version, epoch := t.version(), t.c.epoch.Load()
 		view, err := t.current(ctx)
 		if err != nil {
 			return nil, t.late(ctx, err, protocol.CodeFull)
@@ -250,21 +253,22 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 		if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
 			return view, nil
 		}
-		if err := t.awaitRoom(ctx, view, t.head+1-depth); err != nil {
+		i := t.head + 1 - depth
+		err = t.awaitRoom(ctx, func() bool {
+			return t.done(view, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
 }
 
-// awaitRoom waits, without t.mu, until message i may be done with.
-func (t *topic) awaitRoom(ctx context.Context, v *peersView, i uint64) error {
-	// Not the view's version: while the broker is away that may lag behind.
-	version, epoch, spin := t.version(), t.c.epoch.Load(), t.spin.budget()
+// awaitRoom waits, without t.mu, until look says that there may be room.
+func (t *topic) awaitRoom(ctx context.Context, look func() bool) error {
+	spin := t.spin.budget()
 	t.mu.Unlock()
 	crashpoint.At("room-waiting")
-	err := t.c.hub.wait(ctx, spin, func() bool {
-		return t.done(v, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
-	})
+	err := t.c.hub.wait(ctx, spin, look)
 	t.mu.Lock()
 	t.spin.arrived(sys.Monotonic())
 	if err != nil {

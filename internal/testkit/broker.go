@@ -39,11 +39,11 @@ type Broker struct {
 // BrokerConfig is what a test may set of its broker; the zero value is the
 // defaults.
 type BrokerConfig struct {
-	Memory        uint64        `json:"memory"`
-	SessionMemory uint64        `json:"session_memory"`
-	MemoryDir     string        `json:"memory_dir"`
-	IdleExit      time.Duration `json:"idle_exit"`
-	NATS          bool          `json:"nats"` // its embedded server runs
+	Memory        uint64
+	SessionMemory uint64
+	MemoryDir     string
+	IdleExit      time.Duration
+	NATS          bool // its embedded server runs
 }
 
 // args are the command line of a broker at a socket.
@@ -108,7 +108,8 @@ func (b *Broker) Restart() {
 // launch starts the broker's process without waiting for it.
 func (b *Broker) launch() *Process {
 	b.t.Helper()
-	cmd := b.command()
+	cmd := exec.Command(Binary(b.t), b.config.args(b.Socket)...)
+	cmd.Env = b.env()
 	cmd.Dir = "/"
 	return startProcess(b.t, "broker", cmd)
 }

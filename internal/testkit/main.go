@@ -27,9 +27,6 @@ func Main(m *testing.M, roles map[string]Role) {
 		os.Exit(code)
 	}
 	role := roles[name]
-	if name == roleBroker {
-		role = serve
-	}
 	if role == nil {
 		fmt.Fprintf(os.Stderr, "no role %q\n", name)
 		os.Exit(2)
