@@ -157,7 +157,7 @@ func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
 // tuples compares with bare publishes of as many bytes, through the same server
 // to the same kind of subscriber.
 func (b *bencher) tuples(ctx context.Context, group string) error {
-	bytes := 512 // of a tuple; measured at the first pass
+	bytes := 512        // of a tuple; measured at the first pass
 	const window = 8192 // more than the mirror finds in the millisecond that it paces itself by
 	kinds := []struct {
 		what  string
