@@ -119,13 +119,17 @@ func (o *observer) view(fd *sys.FD, bytes int) (shm.Region, error) {
 	return shm.NewRegion(b), nil
 }
 
+// parked returns the session's parked word: odd while it sleeps, greater by two
+// with each sleep.
+func (o *observer) parked() uint64 { return o.file.Load64(protocol.SessionParked) }
+
 // awaitParked spins until the session has gone to sleep, later than the last
 // time that it was seen asleep, and returns which sleep this is.
 //
 // SYNC parked: a look only; nothing is left out because of it.
 func (o *observer) awaitParked(last uint64) uint64 {
 	for {
-		if p := o.file.Load64(protocol.SessionParked); p&1 == 1 && p != last {
+		if p := o.parked(); p&1 == 1 && p != last {
 			return p
 		}
 		shm.Pause()

@@ -11,6 +11,7 @@ import (
 // each on a line of its own, and series of time stamps that one process writes
 // and the parent reads when both have ended.
 type page struct {
+	b []byte
 	r shm.Region
 	n int // length of a series
 }
@@ -61,10 +62,14 @@ func openPage(fd *sys.FD, n int) (*page, error) {
 		return nil, err
 	}
 	if err := sys.Populate(b); err != nil {
+		sys.Unmap(b)
 		return nil, err
 	}
-	return &page{shm.NewRegion(b), n}, nil
+	return &page{b, shm.NewRegion(b), n}, nil
 }
+
+// close unmaps it. Nobody may look at it any more.
+func (p *page) close() { sys.Unmap(p.b) }
 
 func (p *page) load(line int) uint64     { return p.r.Load64(uint64(line) * lineBytes) }
 func (p *page) store(line int, v uint64) { p.r.Store64(uint64(line)*lineBytes, v) }
@@ -72,16 +77,6 @@ func (p *page) word32(line int) *uint32  { return p.r.Word32(uint64(line) * line
 
 func (p *page) series(k int) []uint64 {
 	return shm.WordsOf(p.r.Bytes(uint64(pageHead+k*p.n*8), uint64(p.n)*8))
-}
-
-// gaps subtracts one series from another, leaving out the first numbers.
-func (p *page) gaps(to, from, skip int) []int64 {
-	a, b := p.series(to)[skip:], p.series(from)[skip:]
-	d := make([]int64, len(a))
-	for i := range a {
-		d[i] = int64(a[i] - b[i])
-	}
-	return d
 }
 
 // meet waits until the other side has come here as often as this one. The parent

@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/baton-ipc/baton/internal/sys"
 )
@@ -21,6 +24,7 @@ type process struct {
 	errOut bytes.Buffer
 	ended  chan struct{}
 	err    error
+	end    func() // kills it, where somebody may want that
 }
 
 // start runs a job in a process of its own, on some CPUs alone. It is killed
@@ -37,6 +41,7 @@ func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, er
 	p := &process{cmd: exec.CommandContext(ctx, self, RoleCommand), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), envJob+"="+string(raw))
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errOut
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if memory != nil {
 		dup, err := memory.Dup()
 		if err != nil {
@@ -91,8 +96,17 @@ func (p *process) wait() (map[string][]float64, error) {
 
 // outcome is what a pair did.
 type outcome struct {
-	*page
+	series [seriesCount][]uint64
 	values [2]map[string][]float64
+}
+
+// gaps subtracts one series from another, leaving out the first numbers.
+func (o *outcome) gaps(to, from, skip int) []int64 {
+	d := make([]int64, len(o.series[to])-skip)
+	for i := range d {
+		d[i] = int64(o.series[to][skip+i] - o.series[from][skip+i])
+	}
+	return d
 }
 
 // runPair runs one job in two processes, on one CPU each, and waits for both.
@@ -104,30 +118,36 @@ func runPair(ctx context.Context, cpus [2]int, j job) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer pg.close()
 	defer memory.Close()
 	j.Page = j.N
 	var sides [2]*process
 	for side := range sides {
 		j.Side = side
 		if sides[side], err = start(ctx, j, cpus[side:side+1], memory); err != nil {
-			return nil, err
+			break
 		}
 	}
-	o := &outcome{page: pg}
-	errs := make([]error, 2)
-	done := make(chan struct{})
+	o := &outcome{}
+	errs := [3]error{err}
+	var group sync.WaitGroup
 	for side, p := range sides {
-		go func() {
-			if o.values[side], errs[side] = p.wait(); errs[side] != nil {
+		if p == nil {
+			cancel()
+			continue
+		}
+		group.Go(func() {
+			if o.values[side], errs[1+side] = p.wait(); errs[1+side] != nil {
 				cancel()
 			}
-			done <- struct{}{}
-		}()
+		})
 	}
-	<-done
-	<-done
-	if err := errors.Join(errs...); err != nil {
+	group.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
+	}
+	for k := range o.series {
+		o.series[k] = slices.Clone(pg.series(k))
 	}
 	return o, nil
 }

@@ -203,7 +203,7 @@ func (b *bencher) tuples(ctx context.Context, group string) error {
 					f.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(k.n))))
 					return nil
 				}
-				took := o.series(seriesArrive)[k.n-1] - o.series(seriesDepart)[0]
+				took := o.series[seriesArrive][k.n-1] - o.series[seriesDepart][0]
 				f.one(float64(k.n) / float64(took) * 1e9)
 				return nil
 			}}
@@ -245,11 +245,11 @@ const flatBar = 1.1
 // asks for one.
 func (b *bencher) beside(ctx context.Context, f *Figure, j job) error {
 	if j.Sessions > 0 {
-		done, err := b.crowd(ctx, j.Sessions)
+		p, _, err := b.alongside(ctx, job{Role: "crowd", Sessions: j.Sessions})
 		if err != nil {
 			return err
 		}
-		defer done()
+		defer p.end()
 	}
 	o, err := b.pair(ctx, j)
 	if err == nil {
@@ -258,36 +258,41 @@ func (b *bencher) beside(ctx context.Context, f *Figure, j job) error {
 	return err
 }
 
-// crowd starts a process with many sessions and waits until all are there.
-func (b *bencher) crowd(ctx context.Context, sessions int) (done func(), err error) {
+// alongside starts a process on any CPU and waits until it says that it is ready,
+// by a number that is not zero in lineCount.
+func (b *bencher) alongside(ctx context.Context, j job) (*process, *seat, error) {
 	memory, pg, err := newPage(1)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	defer memory.Close()
+	j.Page, j.N = 1, 1
 	ctx, cancel := context.WithCancel(ctx)
-	p, err := start(ctx, b.addressed(job{Role: "crowd", Page: 1, N: 1, Sessions: sessions}), nil, memory)
-	memory.Close()
+	p, err := start(ctx, b.addressed(j), nil, memory)
 	if err != nil {
 		cancel()
-		return nil, err
+		pg.close()
+		return nil, nil, err
 	}
 	s := &seat{page: pg}
+	p.end = func() {
+		s.store(lineStop, 1)
+		sys.FutexWake(s.word32(lineStop))
+		cancel()
+		<-p.ended
+		pg.close()
+	}
 	for s.load(lineCount) == 0 {
 		select {
 		case <-p.ended:
-			cancel()
 			_, err := p.wait()
-			return nil, fmt.Errorf("the crowd ended early: %w", err)
+			p.end()
+			return nil, nil, fmt.Errorf("%s ended early: %w", j.Role, err)
 		default:
 			sys.FutexWait(s.word32(lineCount), 0, time.Second/10)
 		}
 	}
-	return func() {
-		s.store(lineStop, 1)
-		sys.FutexWake(s.word32(lineStop))
-		<-p.ended
-		cancel()
-	}, nil
+	return p, s, nil
 }
 
 // recycling is a curve, and has no bar: the free test reads a word of each
@@ -326,39 +331,26 @@ func (b *bencher) rest(ctx context.Context, group string) error {
 	f.one(float64(u.cpu) / float64(window))
 
 	fmt.Fprintf(b.opts.Log, "%s: waiting client\n", group)
-	memory, pg, err := newPage(1)
+	p, s, err := b.alongside(ctx, job{Role: "waiting"})
 	if err != nil {
 		return err
 	}
-	defer memory.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	p, err := start(ctx, b.addressed(job{Role: "waiting", Page: 1, N: 1}), nil, memory)
-	if err != nil {
-		return err
-	}
-	s := &seat{page: pg}
-	for s.load(lineCount) == 0 {
-		select {
-		case <-p.ended:
-			_, err := p.wait()
-			return fmt.Errorf("the waiting client ended early: %w", err)
-		default:
-			sys.FutexWait(s.word32(lineCount), 0, time.Second/10)
-		}
-	}
+	defer p.end()
 	o, err := observe(ctx, b.broker.socket(), s.load(lineCount))
 	if err != nil {
 		return err
 	}
-	o.awaitParked(0)
-	o.close()
+	defer o.close()
+	before := o.awaitParked(0)
 	if u, err = watch(ctx, p.cmd.Process.Pid, window); err != nil {
 		return err
 	}
+	// The parked word grows by two with each sleep.
+	took := window + settle(window)
+	f = b.figure(group, "waiting client, looks", UnitRate)
+	f.Bar = atMost("p50", 1.1)
+	f.one(float64(o.parked()-before) / 2 / took.Seconds())
 	b.figure(group, "waiting client, CPU", UnitShare).one(float64(u.cpu) / float64(window))
-	b.figure(group, "waiting client, sleeps", UnitRate).one(float64(u.switches) / window.Seconds())
-	cancel()
-	<-p.ended
+	b.figure(group, "its threads fall asleep", UnitRate).one(float64(u.switches) / window.Seconds())
 	return nil
 }

@@ -115,8 +115,16 @@ func ticksOf(pid int) (time.Duration, error) {
 	return time.Duration(sum) * 10 * time.Millisecond, nil
 }
 
-// watch tells what a process takes in a time.
+// settle is how long to let a process come to rest before a window.
+func settle(window time.Duration) time.Duration { return window / 5 }
+
+// watch lets a process come to rest, then tells what it takes in a time.
 func watch(ctx context.Context, pid int, d time.Duration) (usage, error) {
+	select {
+	case <-time.After(settle(d)):
+	case <-ctx.Done():
+		return usage{}, ctx.Err()
+	}
 	before, err := usageOf(pid)
 	if err != nil {
 		return before, err

@@ -36,6 +36,7 @@ func serve(ctx context.Context, binary string) (*served, error) {
 	}
 	b.cmd.Env = append(b.cmd.Env, "XDG_RUNTIME_DIR="+dir)
 	b.cmd.Stdout, b.cmd.Stderr = &b.errOut, &b.errOut
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := b.cmd.Start(); err != nil {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("start %s serve: %w", binary, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
@@ -88,9 +89,13 @@ func sendTuples(ctx context.Context, s *seat, _ string) error {
 	if err != nil {
 		return err
 	}
-	e := &ends{c: c, to: topic}
+	t, err := c.Alloc(ctx, dlpack.Uint8, []int64{s.Bytes})
+	if err != nil {
+		return err
+	}
+	defer t.Release()
 	s.meet()
-	err = s.paced(func(i int) error { return e.pass(ctx, s.Bytes, byte(i)) }, nil)
+	err = s.paced(func(int) error { return topic.Send(ctx, t) }, nil)
 	s.meet()
 	return err
 }

@@ -202,18 +202,18 @@ func TestClosedQueueIsDrainedBeforeItSaysSo(t *testing.T) {
 func TestWaitersOfAQueueAreWokenByPeersInOtherProcesses(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
-	const count = 200
+	const count = 400 // as many looks of a second each would take too long for anybody
 	k := channel{Queue: "narrow", Depth: 1}
 	s := ready(b, sendConfig{channel: k, From: "s", Count: count, Words: 16, Stay: true})
 	p := take(b, takeConfig{channel: k})
 	idle := take(b, takeConfig{channel: channel{Queue: "other"}})
 	s.Tell("go")
+	s.Next(new(int))
 	for id := range count {
 		var item taken
 		p.Next(&item)
 		require.Equal(t, taken{"s", id}, item)
 	}
-	s.Next(new(int))
 	s.Done()
 	c := b.Connect()
 	for _, name := range []string{"narrow", "other"} {

@@ -1,0 +1,94 @@
+package bench_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/bench"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	bench.Child()
+	testkit.Main(m, nil)
+}
+
+// A quick run says nothing about speed; it says that everything is measured.
+func TestRunMeasuresEverything(t *testing.T) {
+	r, err := bench.Run(context.Background(), bench.Options{Quick: true, Binary: testkit.Binary(t), Version: "test", Log: t.Output()})
+	require.NoError(t, err)
+	require.NotEmpty(t, r.Figures)
+	seen := map[string]bool{}
+	for _, f := range r.Figures {
+		seen[f.Group] = true
+		name := f.Group + ": " + f.Name
+		assert.NotEmpty(t, f.Passes, name)
+		assert.False(t, math.IsNaN(f.P50) || math.IsInf(f.P50, 0) || f.P50 < 0, "%s: %v", name, f.P50)
+		// Only a share of a CPU, or sleeps, may be too little to be seen.
+		if f.Unit != bench.UnitShare && f.Group != "rest" {
+			assert.Positive(t, f.P50, name)
+		}
+		if f.N > len(f.Passes) {
+			assert.LessOrEqual(t, f.P50, f.P99, name)
+			assert.LessOrEqual(t, f.P99, f.P999, name)
+		}
+		if f.Floor != "" {
+			assert.NotNil(t, r.Find(f.Group, f.Floor), name)
+			assert.Positive(t, f.Ratio, name)
+		}
+		assert.Equal(t, f.Bar != nil, f.Met != nil, name)
+	}
+	for _, group := range strings.Split(bench.GroupNames(), ", ") {
+		assert.True(t, seen[group], "nothing of %s", group)
+	}
+
+	out := r.Render(termplot.Style{Width: 80})
+	for _, f := range r.Figures {
+		if f.Bar != nil && *f.Met {
+			assert.Contains(t, out, "met ")
+		}
+	}
+	assert.Contains(t, out, "do not believe")
+
+	file := filepath.Join(t.TempDir(), "results", "quick.json")
+	require.NoError(t, r.WriteFile(file))
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var back bench.Report
+	require.NoError(t, json.Unmarshal(data, &back))
+	assert.Equal(t, len(r.Figures), len(back.Figures))
+	assert.Equal(t, r.Figures[0].P50, back.Figures[0].P50)
+}
+
+func TestRunMeasuresOnlyWhatIsWanted(t *testing.T) {
+	r, err := bench.Run(context.Background(), bench.Options{Quick: true, Passes: 2, Only: []string{"take"}, Binary: testkit.Binary(t)})
+	require.NoError(t, err)
+	for _, f := range r.Figures {
+		assert.Equal(t, "take", f.Group)
+		assert.Len(t, f.Passes, 2)
+	}
+	_, err = bench.Run(context.Background(), bench.Options{Only: []string{"nonsense"}, Binary: testkit.Binary(t)})
+	require.ErrorContains(t, err, "nonsense")
+	require.ErrorContains(t, err, "one-way")
+}
+
+func TestRunNamesTheBrokerThatDoesNotStart(t *testing.T) {
+	_, err := bench.Run(context.Background(), bench.Options{Only: []string{"take"}, Binary: "/bin/false"})
+	require.ErrorContains(t, err, "/bin/false serve")
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := bench.Run(ctx, bench.Options{Only: []string{"take"}, Binary: testkit.Binary(t)})
+	require.Error(t, err)
+}
