@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -19,6 +19,7 @@ use super::holding::Attachment;
 use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
+use super::poll::PollFd;
 use crate::error::{Code, Error, Result, closed};
 use crate::layout::limits;
 use crate::ledger::{FreeTest, Pool};
@@ -40,7 +41,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) pages: Pages,
     pub(crate) pool: Pool,
-    pub(crate) parking: Parking,
+    pub(crate) parking: Arc<Parking>,
+    pub(crate) poll: OnceLock<Arc<PollFd>>,
     pub(crate) attached: Box<[ArcSwapOption<Attachment>]>,
     pub(crate) attaching: Mutex<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
@@ -60,7 +62,8 @@ impl Inner {
         let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
         Inner {
             pool: Pool::new(pages.row.clone(), pages.entries.clone(), test),
-            parking: Parking::new(pages.session.clone(), pages.bell.clone()),
+            parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
+            poll: OnceLock::new(),
             attached: (0..limits::CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
             attaching: Mutex::new(()),
             segments: Mutex::default(),
@@ -198,7 +201,15 @@ impl Inner {
         }
         self.background.stop();
         self.relinked.notify_all();
+        self.end_poll();
         self.parking.wake();
+    }
+
+    /// Lets a program that polls see that the session has ended.
+    pub(crate) fn end_poll(&self) {
+        if let Some(p) = self.poll.get() {
+            p.end();
+        }
     }
 
     /// Looks for storages that nobody holds any more and gives empty memory back to the broker.

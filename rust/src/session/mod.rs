@@ -14,6 +14,7 @@ mod open;
 mod options;
 mod pages;
 mod payload;
+mod poll;
 mod queue;
 mod reader;
 mod send;

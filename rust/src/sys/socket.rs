@@ -67,7 +67,7 @@ pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>
     Ok(got)
 }
 
-/// Wakes a thread that waits in [`wait_readable`].
+/// Wakes a thread that waits in [`wait_readable`], or polls its descriptor.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -80,7 +80,12 @@ impl Waker {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    fn clear(&self) {
+    /// What becomes readable.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }

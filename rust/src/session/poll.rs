@@ -1,0 +1,227 @@
+//! A descriptor for poll loops.
+//!
+//! Ringers wake a futex, which no poll sees. So a thread, started when a descriptor is first asked
+//! for, sleeps on the session's bell in the program's stead and makes the descriptor readable when it
+//! is rung. [`Session::clear_poll_fd`] begins a wait as every other one begins: it announces the
+//! sleep, and what the program looks at afterwards is the second look. Whatever is published later
+//! rings. Between a ring and the next clearing nothing is announced and nobody rings: a program that
+//! is busy costs its senders nothing.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use super::Session;
+use crate::error::{Code, Error, Result, closed};
+use crate::shm::{LOOK_AGAIN, Parking};
+use crate::sys::Waker;
+
+/// What the thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing: the descriptor is readable and was not cleared since.
+    Rung,
+    /// Sleeps until the bell differs from this value.
+    Armed(u32),
+    /// The session has ended: readable for ever.
+    Ended,
+}
+
+/// The bridge from the bell to the descriptor.
+#[derive(Debug)]
+pub(crate) struct PollFd {
+    event: Waker,
+    parking: Arc<Parking>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl PollFd {
+    /// Makes the descriptor, readable, and starts its thread, which ends with [`end`](PollFd::end).
+    fn start(parking: Arc<Parking>) -> io::Result<Arc<PollFd>> {
+        let (state, changed) = (Mutex::new(State::Rung), Condvar::new());
+        let p = Arc::new(PollFd { event: Waker::new()?, parking, state, changed });
+        p.event.wake();
+        let thread = p.clone();
+        std::thread::Builder::new().name("baton-poll".to_owned()).spawn(move || thread.run())?;
+        Ok(p)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn run(&self) {
+        let mut state = self.state();
+        loop {
+            match *state {
+                State::Rung => state = self.changed.wait(state).unwrap_or_else(|p| p.into_inner()),
+                State::Ended => return,
+                State::Armed(bell) => {
+                    drop(state);
+                    // When the time is over nobody may have rung. The program looks once, as every
+                    // wait does: a ringer stopped before it rang costs a delay and never a hang.
+                    self.parking.sleep(bell, LOOK_AGAIN);
+                    self.parking.end();
+                    state = self.state();
+                    if *state != State::Ended {
+                        *state = State::Rung;
+                        self.event.wake();
+                    }
+                }
+            }
+        }
+    }
+
+    fn clear(&self) {
+        let mut state = self.state();
+        if *state == State::Rung {
+            self.event.clear();
+            *state = State::Armed(self.parking.begin());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Makes the descriptor readable for good and ends the thread, which may have to be rung for it.
+    pub(crate) fn end(&self) {
+        *self.state() = State::Ended;
+        self.event.wake();
+        self.changed.notify_one();
+    }
+}
+
+impl Session {
+    /// A descriptor for poll, epoll and the like: readable when something may have changed for this
+    /// session, be it a message, room in a queue, a name, or its end. It is readable at first, stays
+    /// so until [`clear_poll_fd`](Session::clear_poll_fd) is called, and becomes readable about once
+    /// a second although nothing has changed, for the look that every wait of a session takes. Only
+    /// poll it: reading, writing and closing are the session's. Errors: `TooMany`, `Closed`.
+    ///
+    /// The first call starts a thread. Until then a session that is not asked has neither.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # use std::{os::fd::AsFd, time::Duration};
+    /// # fn wait_until_readable(_: impl AsFd) {}
+    /// let session = baton::Session::connect()?;
+    /// let mut reader = session.topic("batches")?.reader(baton::Start::New)?;
+    /// loop {
+    ///     wait_until_readable(session.poll_fd()?);
+    ///     session.clear_poll_fd(); // first clear, then take all there is
+    ///     while let Some(message) = reader.try_recv()? {
+    ///         println!("{}", message.sequence());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
+        let inner = &self.inner;
+        if inner.is_closed() && (inner.is_foreign() || inner.poll.get().is_none()) {
+            return Err(closed("the session"));
+        }
+        if inner.poll.get().is_none() {
+            let made = PollFd::start(inner.parking.clone()).map_err(|e| {
+                let what = format!("make a descriptor to poll: {e}");
+                Error::new(Code::TooMany, "raise the limits of open files and threads", what)
+            })?;
+            if let Err(second) = inner.poll.set(made) {
+                second.end(); // another thread was faster
+            }
+            if inner.is_closed() {
+                inner.end_poll(); // meanwhile, by one who saw no descriptor to end
+            }
+        }
+        inner.poll.get().map(|p| p.event.fd()).ok_or_else(|| closed("the session"))
+    }
+
+    /// Makes the descriptor of [`poll_fd`](Session::poll_fd) not readable until something may have
+    /// changed after this call. Call it before looking: what came before is there to be taken, what
+    /// comes later makes the descriptor readable again. When the session has ended, or no descriptor
+    /// was asked for, it does nothing.
+    pub fn clear_poll_fd(&self) {
+        if let Some(p) = self.inner.poll.get().filter(|_| !self.inner.is_foreign()) {
+            p.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd as Polled, PollFlags, poll};
+
+    use super::*;
+    use crate::layout::BELL_WORD;
+    use crate::shm::{Bell, Region, fence};
+    use crate::sys::Mapping;
+
+    fn page() -> Region {
+        Region::new(Arc::new(Mapping::anonymous(4096).unwrap()))
+    }
+
+    fn readable(p: &PollFd, wait: bool) -> bool {
+        let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [Polled::from_borrowed_fd(p.event.fd(), PollFlags::IN)];
+        poll(&mut fds, if wait { None } else { Some(&zero) }).unwrap() == 1
+    }
+
+    #[test]
+    fn no_wake_is_lost_and_none_is_left_to_the_second_look() {
+        let (session, bell) = (page(), page());
+        let ringer = Bell::new(session.clone(), bell.clone());
+        let p = PollFd::start(Arc::new(Parking::new(session.clone(), bell.clone()))).unwrap();
+        assert!(readable(&p, false), "at first: what came before is to be looked at");
+        let polls = std::thread::spawn({
+            let (p, session, bell) = (p.clone(), session.clone(), bell.clone());
+            move || {
+                for i in 1..=5000u64 {
+                    loop {
+                        p.clear();
+                        let state = *p.state();
+                        if session.load(8) == i {
+                            break;
+                        }
+                        assert!(readable(&p, true));
+                        if let (true, State::Armed(bell_then)) = (session.load(8) == i, state) {
+                            assert_ne!(bell.load32(BELL_WORD), bell_then, "round {i}: seen without a ring");
+                        }
+                    }
+                    session.store(16, i);
+                }
+            }
+        });
+        for i in 1..=5000u64 {
+            session.store(8, i);
+            fence();
+            ringer.ring();
+            while session.load(16) < i && !polls.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        polls.join().unwrap();
+        p.end();
+        assert!(readable(&p, false));
+        p.clear();
+        assert!(readable(&p, false), "an ended session stays readable");
+    }
+
+    #[test]
+    fn nobody_rings_for_one_who_has_not_cleared() {
+        let (session, bell) = (page(), page());
+        let ringer = Bell::new(session.clone(), bell.clone());
+        let parking = Arc::new(Parking::new(session, bell.clone()));
+        let p = PollFd::start(parking.clone()).unwrap();
+        ringer.ring();
+        assert_eq!(bell.load32(BELL_WORD), 0);
+        p.clear();
+        ringer.ring();
+        assert_eq!(bell.load32(BELL_WORD), 1);
+        assert!(readable(&p, true) && readable(&p, false), "until it is cleared");
+        ringer.ring();
+        assert_eq!(bell.load32(BELL_WORD), 1);
+        p.clear();
+        assert!(!readable(&p, false));
+        p.end();
+        parking.wake();
+        assert!(readable(&p, false));
+    }
+}
