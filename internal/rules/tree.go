@@ -99,7 +99,7 @@ func Load(fsys fs.FS) (*Tree, error) {
 			}
 			return nil
 		}
-		if !entry.Type().IsRegular() {
+		if !entry.Type().IsRegular() || name == ".git" { // a file in a second working tree
 			return nil
 		}
 		data, err := fs.ReadFile(fsys, name)
