@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use super::owned::Managed;
 use super::{CPU, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, flag};
 use crate::dims::Dims;
 use crate::error::{Code, Error, Result};
@@ -107,32 +108,6 @@ fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
     }
 }
 
-/// A structure of which `delete` can be called.
-trait Managed {
-    fn fill(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64);
-    fn context(&self) -> *mut c_void;
-}
-
-impl Managed for DLManagedTensorVersioned {
-    fn fill(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64) {
-        (self.manager_ctx, self.dl_tensor.shape, self.dl_tensor.strides) = (context, shape, strides);
-    }
-
-    fn context(&self) -> *mut c_void {
-        self.manager_ctx
-    }
-}
-
-impl Managed for DLManagedTensor {
-    fn fill(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64) {
-        (self.manager_ctx, self.dl_tensor.shape, self.dl_tensor.strides) = (context, shape, strides);
-    }
-
-    fn context(&self) -> *mut c_void {
-        self.manager_ctx
-    }
-}
-
 fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Mapping>) -> *mut M {
     let boxed = |d: Dims| -> Box<[i64]> { d.to_vec().into() };
     let context = Context {
@@ -145,7 +120,8 @@ fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Mapping>) -> *mut 
     let context = Box::into_raw(Box::new(context));
     // SAFETY: the box was just made and nobody else has it.
     let c = unsafe { &mut *context };
-    let (shape, strides) = (c.shape.as_mut_ptr(), c.strides.as_mut_ptr());
+    let first = |d: &mut [i64]| if d.is_empty() { std::ptr::null_mut() } else { d.as_mut_ptr() };
+    let (shape, strides) = (first(&mut c.shape), first(&mut c.strides));
     c.managed.fill(context.cast(), shape, strides);
     &raw mut c.managed
 }

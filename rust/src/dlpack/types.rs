@@ -21,14 +21,94 @@ pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 3 };
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DLDevice {
-    /// DLDeviceType: 1 is the CPU.
+    /// DLDeviceType, see [`device`].
     pub device_type: i32,
     /// Which one.
     pub device_id: i32,
 }
 
-/// kDLCPU.
-pub const CPU: i32 = 1;
+/// DLDeviceType: kinds of devices. What another library writes may be none of them.
+pub mod device {
+    /// kDLCPU.
+    pub const CPU: i32 = 1;
+    /// kDLCUDA.
+    pub const CUDA: i32 = 2;
+    /// kDLCUDAHost: pinned by CUDA.
+    pub const CUDA_HOST: i32 = 3;
+    /// kDLOpenCL.
+    pub const OPENCL: i32 = 4;
+    /// kDLVulkan.
+    pub const VULKAN: i32 = 7;
+    /// kDLMetal.
+    pub const METAL: i32 = 8;
+    /// kDLVPI.
+    pub const VPI: i32 = 9;
+    /// kDLROCM.
+    pub const ROCM: i32 = 10;
+    /// kDLROCMHost: pinned by ROCm.
+    pub const ROCM_HOST: i32 = 11;
+    /// kDLExtDev.
+    pub const EXT_DEV: i32 = 12;
+    /// kDLCUDAManaged: CPU and GPU reach it.
+    pub const CUDA_MANAGED: i32 = 13;
+    /// kDLOneAPI.
+    pub const ONE_API: i32 = 14;
+    /// kDLWebGPU.
+    pub const WEB_GPU: i32 = 15;
+    /// kDLHexagon.
+    pub const HEXAGON: i32 = 16;
+    /// kDLMAIA.
+    pub const MAIA: i32 = 17;
+    /// kDLTrn.
+    pub const TRN: i32 = 18;
+
+    /// Whether the processor reads and writes the memory of a device as its own.
+    pub fn is_host(device_type: i32) -> bool {
+        matches!(device_type, CPU | CUDA_HOST | ROCM_HOST | CUDA_MANAGED)
+    }
+}
+
+pub use device::CPU;
+
+/// DLDataTypeCode: kinds of numbers, the `code` of a [`DLDataType`].
+pub mod code {
+    /// kDLInt.
+    pub const INT: u8 = 0;
+    /// kDLUInt.
+    pub const UINT: u8 = 1;
+    /// kDLFloat.
+    pub const FLOAT: u8 = 2;
+    /// kDLOpaqueHandle.
+    pub const OPAQUE_HANDLE: u8 = 3;
+    /// kDLBfloat.
+    pub const BFLOAT: u8 = 4;
+    /// kDLComplex: `bits` are those of both parts.
+    pub const COMPLEX: u8 = 5;
+    /// kDLBool.
+    pub const BOOL: u8 = 6;
+    /// kDLFloat8_e3m4.
+    pub const FLOAT8_E3M4: u8 = 7;
+    /// kDLFloat8_e4m3.
+    pub const FLOAT8_E4M3: u8 = 8;
+    /// kDLFloat8_e4m3b11fnuz.
+    pub const FLOAT8_E4M3B11FNUZ: u8 = 9;
+    /// kDLFloat8_e4m3fn.
+    pub const FLOAT8_E4M3FN: u8 = 10;
+    /// kDLFloat8_e4m3fnuz.
+    pub const FLOAT8_E4M3FNUZ: u8 = 11;
+    /// kDLFloat8_e5m2.
+    pub const FLOAT8_E5M2: u8 = 12;
+    /// kDLFloat8_e5m2fnuz.
+    pub const FLOAT8_E5M2FNUZ: u8 = 13;
+    /// kDLFloat8_e8m0fnu.
+    pub const FLOAT8_E8M0FNU: u8 = 14;
+    /// kDLFloat6_e2m3fn.
+    pub const FLOAT6_E2M3FN: u8 = 15;
+    /// kDLFloat6_e3m2fn.
+    pub const FLOAT6_E3M2FN: u8 = 16;
+    /// kDLFloat4_e2m1fn.
+    pub const FLOAT4_E2M1FN: u8 = 17;
+}
 
 /// DLTensor: a view of memory that somebody else owns.
 #[repr(C)]
@@ -101,7 +181,7 @@ pub struct DLPackExchangeAPIHeader {
 /// Reports an error of an allocator: context, kind, message.
 pub type SetError = Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>;
 
-/// DLPackExchangeAPI: functions that return 0 or -1 and never synchronise.
+/// DLPackExchangeAPI: functions that return 0 or -1 and never synchronise. A table is static.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLPackExchangeAPI {
@@ -121,6 +201,9 @@ pub struct DLPackExchangeAPI {
     /// The stream that work is queued on.
     pub current_work_stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int>,
 }
+
+// SAFETY: a table and the tables it points to are static and never change.
+unsafe impl Sync for DLPackExchangeAPI {}
 
 macro_rules! layout {
     ($($t:ty: $size:literal/$align:literal { $($f:ident @ $at:literal),* })*) => { $(

@@ -139,6 +139,34 @@ impl Inner {
         }
     }
 
+    /// The storage in which `n` bytes at an address of this process lie, when the process holds it:
+    /// held once more, where the bytes begin in it, and whether the address may be written. Whoever
+    /// gives the address keeps its memory meanwhile.
+    pub(crate) fn holder_of(self: &Arc<Inner>, address: *const u8, n: u64) -> Option<(Holding, u64, bool)> {
+        let (segment, at, writable) = self.segment_of(address, n)?;
+        for chunk in segment.chunks() {
+            let a = self.attached[chunk as usize].load_full();
+            let Some(a) = a.filter(|a| a.chunk.segment_serial == segment.serial) else { continue };
+            let first = chunk * limits::CHUNK_INDICES;
+            // What this row counts cannot be recycled, so its entry stays as it is.
+            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.pages.row.count(*i) > 0) {
+                let e = a.entries.load(index);
+                if at < e.offset || at - e.offset > e.bytes || n > e.bytes - (at - e.offset) {
+                    continue;
+                }
+                self.pages.row.take(index).ok()?;
+                let reference = Ref { serial: a.chunk.serial, generation: e.generation, index };
+                let Ok(held) = a.locate(reference) else {
+                    self.let_go(index, a.own);
+                    continue;
+                };
+                let holding = Holding { inner: self.clone(), storages: vec![held], acknowledge: None };
+                return Some((holding, at - e.offset, writable));
+            }
+        }
+        None
+    }
+
     fn attach(&self, reference: Ref) -> Result<Arc<Attachment>> {
         let chunk = reference.index / limits::CHUNK_INDICES;
         let Some(place) = self.attached.get(chunk as usize) else {
@@ -170,6 +198,7 @@ impl Inner {
         }
         let owner = self.peer(record.owner, record.owner_serial)?;
         let segment = self.segment(record.segment, record.segment_serial, false)?;
+        segment.note_chunk(chunk);
         let a = Arc::new(Attachment::new(record, &owner, segment, record.owner_serial == self.pages.serial)?);
         place.store(Some(a.clone()));
         Ok(a)

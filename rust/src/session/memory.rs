@@ -74,6 +74,13 @@ impl Inner {
         self.segments().values().cloned().collect()
     }
 
+    /// The segment in whose shared mappings `n` bytes at an address lie, the first one's offset, and
+    /// whether that mapping is writable.
+    pub(crate) fn segment_of(&self, address: *const u8, n: u64) -> Option<(Arc<Segment>, u64, bool)> {
+        let all = self.segments();
+        all.values().find_map(|s| s.offset_of(address, n).map(|(at, writable)| (s.clone(), at, writable)))
+    }
+
     /// Makes sure that a segment can be written here.
     pub(crate) fn writable(&self, s: &Segment) -> Result<()> {
         if s.has(true) {
@@ -109,6 +116,7 @@ impl Inner {
             }
             let n = u64::from(limits::CHUNK_INDICES) * storage_entry::SIZE;
             sys::reserve(&self.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
+            segment.note_chunk(k.chunk);
             let a = Attachment::new(listed, &own, segment.clone(), true)?;
             self.attached[k.chunk as usize].store(Some(Arc::new(a)));
         }

@@ -64,7 +64,7 @@ impl Session {
         TensorMut::new(self.alloc_dtype(dtype, shape)?)
     }
 
-    fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
+    pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let n = dtype.num_bytes(shape)?;
         let (held, storage) = match n {
             0 => (Holding { inner: self.inner.clone(), storages: Vec::new(), acknowledge: None }, None),

@@ -17,6 +17,7 @@ pub(crate) struct Segment {
     files: Mutex<Files>,
     readable: OnceLock<Region>,
     writable: OnceLock<Region>,
+    chunks: Mutex<Vec<u32>>, // over it, as far as this session is attached to them
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +36,7 @@ impl Segment {
             files: Mutex::default(),
             readable: OnceLock::new(),
             writable: OnceLock::new(),
+            chunks: Mutex::default(),
         };
         s.give(fd, write)?;
         Ok(s)
@@ -90,6 +92,29 @@ impl Segment {
             let _ = cell.set(r);
         }
         cell.get().ok_or_else(|| disagree("unreachable"))
+    }
+
+    /// Where in the segment `n` bytes at an address of this process begin, and whether they lie in the
+    /// writable mapping; `None` when they lie in no shared mapping of it.
+    pub(crate) fn offset_of(&self, address: *const u8, n: u64) -> Option<(u64, bool)> {
+        [(&self.writable, true), (&self.readable, false)].into_iter().find_map(|(cell, writable)| {
+            let r = cell.get()?;
+            let at = (address as u64).checked_sub(r.address(0, 0) as u64)?;
+            r.has(at, n).then_some((at, writable))
+        })
+    }
+
+    /// Notes that this session is attached to a chunk over it.
+    pub(crate) fn note_chunk(&self, chunk: u32) {
+        let mut all = self.chunks.lock().unwrap_or_else(|p| p.into_inner());
+        if !all.contains(&chunk) {
+            all.push(chunk);
+        }
+    }
+
+    /// The chunks over it that this session is, or was, attached to.
+    pub(crate) fn chunks(&self) -> Vec<u32> {
+        self.chunks.lock().unwrap_or_else(|p| p.into_inner()).clone()
     }
 
     /// A copy-on-write mapping of its own of `bytes` at `at`, and the address of the first.

@@ -1,0 +1,136 @@
+//! The exchange table by which libraries of one process give each other tensors without Python calls.
+
+use std::ffi::{CString, c_int, c_void};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use super::view::View;
+use super::{DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, SetError, VERSION};
+use crate::error::{Code, Error, Result};
+use crate::session::Session;
+
+/// Makes a managed tensor of a Python object; a Python exception is set on failure.
+pub type FromPyObject = unsafe extern "C" fn(*mut c_void, *mut *mut DLManagedTensorVersioned) -> c_int;
+/// Makes a Python object of a managed tensor, which it steals.
+pub type ToPyObject = unsafe extern "C" fn(*mut DLManagedTensorVersioned, *mut *mut c_void) -> c_int;
+/// Borrows the view of a Python object until control returns.
+pub type BorrowPyObject = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
+
+/// Where the allocator allocates.
+static SESSION: ArcSwapOption<Session> = ArcSwapOption::const_empty();
+
+/// A table of this library for a static: the allocator and the stream are its own, the functions that
+/// meet Python objects are those of the Python package.
+///
+/// The allocator needs no interpreter and makes tensors in shared memory, in the session of
+/// [`allocate_in`], else in one with the user's broker that it opens at its first call. There are no
+/// streams of work: `current_work_stream` gives NULL.
+pub const fn exchange_api(
+    from_py: FromPyObject,
+    to_py: ToPyObject,
+    borrow: Option<BorrowPyObject>,
+) -> DLPackExchangeAPI {
+    DLPackExchangeAPI {
+        header: DLPackExchangeAPIHeader { version: VERSION, prev_api: std::ptr::null_mut() },
+        managed_tensor_allocator: Some(allocate),
+        managed_tensor_from_py_object_no_sync: Some(from_py),
+        managed_tensor_to_py_object_no_sync: Some(to_py),
+        dltensor_from_py_object_no_sync: borrow,
+        current_work_stream: Some(no_stream),
+    }
+}
+
+/// Sets the session in which the exchange table's allocator makes tensors. It is used until it is
+/// closed.
+pub fn allocate_in(session: &Session) {
+    SESSION.store(Some(Arc::new(session.clone())));
+}
+
+fn session() -> Result<Arc<Session>> {
+    if let Some(s) = SESSION.load_full().filter(|s| !s.is_ended()) {
+        return Ok(s);
+    }
+    let s = Arc::new(Session::connect()?);
+    SESSION.store(Some(s.clone()));
+    Ok(s)
+}
+
+/// `managed_tensor_allocator`: a writable tensor with the type, shape and device of a prototype, of
+/// which nothing else is used.
+///
+/// # Safety
+/// As the DLPack header says: a live prototype, a place for the result, and a function that may be
+/// called with its context once.
+unsafe extern "C" fn allocate(
+    prototype: *mut DLTensor,
+    out: *mut *mut DLManagedTensorVersioned,
+    context: *mut c_void,
+    set_error: SetError,
+) -> c_int {
+    // A panic must not leave a C function.
+    let made = std::panic::catch_unwind(|| {
+        // SAFETY: as the caller says.
+        unsafe { make(prototype) }
+    });
+    let panicked = || Error::new(Code::Internal, "report this", "the allocator failed");
+    match made.unwrap_or_else(|_| Err(panicked())) {
+        Ok(m) if !out.is_null() => {
+            // SAFETY: a place of the caller's.
+            unsafe { *out = m };
+            0
+        }
+        Ok(m) => {
+            // SAFETY: just made, and nobody has it.
+            unsafe { <DLManagedTensorVersioned as super::owned::Managed>::delete(m) };
+            -1
+        }
+        Err(e) => {
+            if let Some(report) = set_error {
+                let text = CString::new(e.to_string().replace('\0', " ")).unwrap_or_default();
+                // SAFETY: both strings live until the call returns.
+                unsafe { report(context, kind(e.code()).as_ptr(), text.as_ptr()) };
+            }
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// The prototype is null or live.
+unsafe fn make(prototype: *mut DLTensor) -> Result<*mut DLManagedTensorVersioned> {
+    // SAFETY: as the caller says.
+    let Some(p) = (unsafe { prototype.as_ref() }) else {
+        return Err(Error::new(Code::InvalidArgument, "give a prototype", "DLPack: the prototype is NULL"));
+    };
+    // An address is not looked at, so that any will do.
+    let bare = DLTensor { data: std::ptr::dangling_mut(), strides: std::ptr::null_mut(), byte_offset: 0, ..*p };
+    // SAFETY: as the caller says, its shape has `ndim` numbers.
+    let v = unsafe { View::of(&bare, 0)? };
+    session()?.alloc_dtype(v.dtype, &v.shape)?.to_dlpack()
+}
+
+/// The Python exception that a code becomes.
+fn kind(c: Code) -> &'static std::ffi::CStr {
+    match c {
+        Code::OutOfMemory | Code::QuotaExceeded => c"MemoryError",
+        Code::InvalidArgument => c"ValueError",
+        Code::Unsupported => c"BufferError",
+        Code::NoBroker | Code::BrokerLost => c"ConnectionError",
+        Code::Timeout => c"TimeoutError",
+        _ => c"RuntimeError",
+    }
+}
+
+/// `current_work_stream`: nothing is queued on any stream.
+///
+/// # Safety
+/// `out` is null or a place of the caller's.
+unsafe extern "C" fn no_stream(_device_type: i32, _device_id: i32, out: *mut *mut c_void) -> c_int {
+    if out.is_null() {
+        return -1;
+    }
+    // SAFETY: as the caller says.
+    unsafe { *out = std::ptr::null_mut() };
+    0
+}

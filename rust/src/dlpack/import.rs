@@ -1,0 +1,115 @@
+//! Taking tensors of other libraries of this process.
+
+use super::owned::Owned;
+use super::view::View;
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION};
+use crate::error::{Code, Error, Result};
+use crate::session::{Session, Tensor};
+
+impl Session {
+    /// Takes a tensor of another library over: its elements are copied once into shared memory, unless
+    /// they lie there already; then the tensor is one more reference to that memory. When it returns
+    /// the deleter has been called, once, with an error too.
+    ///
+    /// Of another major version than 1 only the deleter is used (`Unsupported`). Errors: `Unsupported`
+    /// for memory that the processor cannot read; `InvalidArgument` for what cannot be: a null
+    /// structure, negative extents, elements without memory, sizes that overflow, an unknown type;
+    /// `OutOfMemory` and the others of [`alloc`](Session::alloc).
+    ///
+    /// # Safety
+    /// `m` is null, or a live structure that is the caller's to give away and keeps DLPack's rules:
+    /// its addresses are right, and the elements are not written meanwhile.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.from_slice(&[3], &[1i32, 2, 3])?.freeze();
+    /// let theirs = x.to_dlpack()?; // as another library would give it
+    /// let y = unsafe { session.from_dlpack(theirs)? }; // lies in shared memory already: no copy
+    /// assert_eq!(y.to_vec::<i32>()?, [1, 2, 3]);
+    /// assert_eq!(y.as_ptr()?, x.as_ptr()?);
+    /// # Ok(()) }
+    /// ```
+    pub unsafe fn from_dlpack(&self, m: *mut DLManagedTensorVersioned) -> Result<Tensor> {
+        // SAFETY: as the caller says.
+        let m = unsafe { Owned::take(m)? };
+        // SAFETY: the version stands first in every major version.
+        let version = unsafe { (&raw const (*m.get()).version).read() };
+        if version.major != VERSION.major {
+            let what = format!("DLPack {}.{} was given, {}.x is read", version.major, version.minor, VERSION.major);
+            return Err(Error::new(Code::Unsupported, "ask the producer for max_version (1, 3)", what));
+        }
+        // SAFETY: a live structure of version 1.
+        let (t, flags) = unsafe { ((&raw const (*m.get()).dl_tensor).read(), (&raw const (*m.get()).flags).read()) };
+        // SAFETY: the structure lives, and with it what it points to.
+        unsafe { self.share(&t, flags) }
+    }
+
+    /// As [`from_dlpack`](Session::from_dlpack), for the structure before DLPack 1.0.
+    ///
+    /// # Safety
+    /// As for [`from_dlpack`](Session::from_dlpack).
+    pub unsafe fn from_dlpack_legacy(&self, m: *mut DLManagedTensor) -> Result<Tensor> {
+        // SAFETY: as the caller says.
+        let m = unsafe { Owned::take(m)? };
+        // SAFETY: a live structure.
+        let t = unsafe { (&raw const (*m.get()).dl_tensor).read() };
+        // SAFETY: the structure lives, and with it what it points to.
+        unsafe { self.share(&t, 0) }
+    }
+
+    /// A tensor with the elements of a view that is lent: they are copied once into shared memory,
+    /// unless they lie in this session's already. `flags` are those of the structure around it, 0 for
+    /// none. Errors as for [`from_dlpack`](Session::from_dlpack).
+    ///
+    /// # Safety
+    /// The view is live and its addresses are right: shape and strides have `ndim` numbers, strides
+    /// may be null; the elements may be read and nobody writes them meanwhile.
+    pub unsafe fn share(&self, view: &DLTensor, flags: u64) -> Result<Tensor> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::of(view, flags)? };
+        if v.is_plain()
+            && let Some(t) = self.find(&v)
+        {
+            return Ok(t);
+        }
+        let t = self.alloc_dtype(v.dtype, &v.shape)?;
+        // SAFETY: as the caller says; the tensor was just made, compact and of that shape and type.
+        unsafe { v.copy_to(t.address(true)?, None) };
+        Ok(t)
+    }
+
+    /// The tensor of a view that lies in memory of this session which this process holds.
+    fn find(&self, v: &View) -> Option<Tensor> {
+        let (holding, offset, writable) = self.inner.holder_of(v.first, v.span)?;
+        let (shape, strides) = (v.shape.clone(), Some(v.strides.clone()));
+        let strides = strides.filter(|s| !crate::dtype::is_contiguous(&v.shape, Some(s)));
+        Tensor::checked(holding.into(), Some(0), offset, v.dtype, shape, strides, v.readonly || !writable).ok()
+    }
+}
+
+impl Tensor {
+    /// Copies the elements of a view of the same shape and type into this tensor, whose strides are
+    /// followed. Errors: `ReadOnly`; `InvalidArgument` when shapes or types differ, or a sub-byte type
+    /// would have to go to a place that is not compact; those of [`Session::share`].
+    ///
+    /// # Safety
+    /// As for [`Session::share`]; and nobody, in this or another process, reads or writes this
+    /// tensor's memory meanwhile.
+    pub unsafe fn copy_from(&self, view: &DLTensor, flags: u64) -> Result<()> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::of(view, flags)? };
+        if v.dtype != self.dtype() || *v.shape != *self.shape() {
+            let what = format!("{}{:?} is copied to {}{:?}", v.dtype, v.shape, self.dtype(), self.shape());
+            return Err(Error::new(Code::InvalidArgument, "give the same type and shape", what));
+        }
+        if !v.dtype.item_bits().is_multiple_of(8) && !self.is_contiguous() {
+            let what = format!("a {} with strides {:?} is written", v.dtype, self.strides());
+            return Err(Error::new(Code::InvalidArgument, "copy to a contiguous tensor", what));
+        }
+        let to = self.address(true)?;
+        // SAFETY: as the caller says; this tensor was checked against its storage.
+        unsafe { v.copy_to(to, self.strides()) };
+        Ok(())
+    }
+}
