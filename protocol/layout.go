@@ -275,7 +275,7 @@ const (
 	SlotTensors = 22
 	SlotBytes   = 24
 	SlotBody    = 32
-	SlotSize    = 64 // of the head; refs and body follow
+	SlotSize    = 40 // of the head; refs and body follow: one ref shares its line
 
 	SlotWritable = 1
 	SlotSpilled  = 2

@@ -122,7 +122,7 @@ layout! {
     lane Lane 128 {
         TOPIC_ID topic_id: u64 @ 0; SLOTS slots: u32 @ 8; STRIDE stride: u32 @ 12; HEAD head: u64 @ 64;
     }
-    slot Slot 64 {
+    slot Slot 40 {
         SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u32 @ 16; NREF nref: u16 @ 20;
         TENSORS tensors: u16 @ 22; BYTES bytes: u64 @ 24; BODY body: u32 @ 32;
     }

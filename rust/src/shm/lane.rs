@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn impossible_lengths_are_refused() {
         let l = lane(4, 128);
-        l.write(1, &SlotHead { nref: 3, ..Default::default() }, &[]);
+        l.write(1, &SlotHead { nref: 4, ..Default::default() }, &[]);
         l.publish(1);
         assert!(l.read(1, &mut Vec::new()).is_none());
         l.write(2, &SlotHead { body: u32::MAX, ..Default::default() }, &[]);
