@@ -25,8 +25,7 @@ var layers = []layer{
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint"}},
 	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
-	{dir: "client", never: []string{"broker", "cudaipc"}},
-	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},
+	{dir: "client", never: []string{"broker"}},
 }
 
 // importEdge is one import of a package of ours: the folder imported and where.

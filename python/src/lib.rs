@@ -6,12 +6,16 @@
 //! by the client, and the value tree here. Death: as in the client; see there.
 
 mod buffer;
-mod copy;
+mod bundle;
+mod capsule;
 mod dlpack;
 mod dtype;
 mod errors;
+mod exchange;
 mod handle;
+mod import;
 mod index;
+mod memory;
 mod message;
 mod name;
 mod queue;
@@ -20,9 +24,12 @@ mod source;
 mod tensor;
 mod topic;
 mod value;
+mod view;
 mod wait;
 
 use pyo3::prelude::*;
+
+use crate::errors::OrRaise;
 
 /// To be called in the child of a fork: sessions that were open are the parent's.
 #[pyfunction]
@@ -30,17 +37,29 @@ fn forked() {
     baton::Session::forked();
 }
 
+/// Sets the session in which libraries allocate by the exchange table.
+#[pyfunction]
+fn allocate_in(session: &session::Session) {
+    baton::dlpack::allocate_in(&session.session);
+}
+
+/// The socket of the broker that a session without an address would use.
+#[pyfunction]
+fn default_address(py: Python<'_>) -> PyResult<String> {
+    baton::Session::default_address().or_raise(py)
+}
+
 /// The native classes; `baton` gives them their public names.
 #[pymodule(name = "_native", gil_used = true)]
 mod native {
     #[pymodule_export]
-    use super::forked;
+    use super::bundle::Bundle;
     #[pymodule_export]
     use super::handle::Handle;
     #[pymodule_export]
     use super::message::Message;
     #[pymodule_export]
-    use super::name::{Bundle, Watch};
+    use super::name::Watch;
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]
@@ -49,4 +68,6 @@ mod native {
     use super::tensor::Tensor;
     #[pymodule_export]
     use super::topic::{Reader, Topic};
+    #[pymodule_export]
+    use super::{allocate_in, default_address, forked};
 }

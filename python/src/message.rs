@@ -1,22 +1,44 @@
 //! What a reader received.
 
+use std::sync::{Arc, Mutex};
+
+use baton::Code;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyString;
+use pyo3::types::{PyString, PyTuple};
 
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, error};
 use crate::value::{decode, json_to_py};
 
 /// A message: its value, and who sent it. Its tensors hold the memory on their own.
 #[pyclass(frozen, module = "baton")]
 pub(crate) struct Message {
+    held: Mutex<Option<Arc<Held>>>,
+    about: About,
+}
+
+/// What a message holds until it is released.
+struct Held {
     message: baton::Message,
     value: PyOnceLock<Py<PyAny>>,
 }
 
+struct About {
+    sender: String,
+    sequence: u64,
+    lost: u64,
+    stamp: u64,
+}
+
 impl From<baton::Message> for Message {
     fn from(message: baton::Message) -> Message {
-        Message { message, value: PyOnceLock::new() }
+        let about = About {
+            sender: message.sender().to_owned(),
+            sequence: message.sequence(),
+            lost: message.lost(),
+            stamp: message.stamp(),
+        };
+        Message { held: Mutex::new(Some(Arc::new(Held { message, value: PyOnceLock::new() }))), about }
     }
 }
 
@@ -25,24 +47,32 @@ pub(crate) fn value_of(py: Python<'_>, m: &baton::Message) -> PyResult<Py<PyAny>
     decode(py, &m.bundle().or_raise(py)?)
 }
 
+impl Message {
+    fn held(&self, py: Python<'_>) -> PyResult<Arc<Held>> {
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        held.ok_or_else(|| error(py, Code::Closed, "take its value before", "the message was released"))
+    }
+}
+
 #[pymethods]
 impl Message {
     /// What was sent, with the same structure.
     #[getter]
     fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.value.get_or_try_init(py, || value_of(py, &self.message))?.clone_ref(py))
+        let held = self.held(py)?;
+        Ok(held.value.get_or_try_init(py, || value_of(py, &held.message))?.clone_ref(py))
     }
 
     /// What was sent along as meta; None when nothing was.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let json = self.message.meta().or_raise(py)?;
+        let json = self.held(py)?.message.meta().or_raise(py)?;
         if json.is_empty() {
             return Ok(py.None());
         }
         let v = serde_json::from_slice(&json).map_err(|e| {
             let remedy = "the sender wrote what is not JSON: update it";
-            crate::errors::error(py, baton::Code::Protocol, remedy, format!("the meta of a message is malformed: {e}"))
+            error(py, Code::Protocol, remedy, format!("the meta of a message is malformed: {e}"))
         })?;
         Ok(json_to_py(py, &v)?.unbind())
     }
@@ -50,25 +80,40 @@ impl Message {
     /// The session that sent it.
     #[getter]
     fn sender<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
-        PyString::new(py, self.message.sender())
+        PyString::new(py, &self.about.sender)
     }
 
     /// Its number among its sender's messages, from 1.
     #[getter]
     fn sequence(&self) -> u64 {
-        self.message.sequence()
+        self.about.sequence
     }
 
     /// This sender's messages that went by unseen before it.
     #[getter]
     fn lost(&self) -> u64 {
-        self.message.lost()
+        self.about.lost
     }
 
     /// When it was sent: seconds of time.monotonic().
     #[getter]
     fn time(&self) -> f64 {
-        self.message.stamp() as f64 / 1e9
+        self.about.stamp as f64 / 1e9
+    }
+
+    /// Lets go of the memory, as far as no tensor taken from the message holds it on.
+    fn release(&self) {
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).take();
+        drop(held);
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.release();
     }
 
     fn __getitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -76,7 +121,7 @@ impl Message {
     }
 
     fn __repr__(&self) -> String {
-        let m = &self.message;
-        format!("baton.Message(sequence={}, sender={:?}, lost={})", m.sequence(), m.sender(), m.lost())
+        let a = &self.about;
+        format!("baton.Message(sequence={}, sender={:?}, lost={})", a.sequence, a.sender, a.lost)
     }
 }

@@ -2,9 +2,11 @@
 
 use baton::Code;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::errors::error;
 use crate::message::value_of;
+use crate::session::{Place, place, reopen};
 use crate::value::encode;
 use crate::wait::{timeout as seconds, wait};
 
@@ -51,6 +53,11 @@ impl Queue {
             .ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
     }
 
+    /// How many items wait to be taken.
+    fn qsize(&self, py: Python<'_>) -> PyResult<usize> {
+        wait(py, || self.queue.waiting())
+    }
+
     /// Closes the queue for everybody: puts raise Closed, takers get what is there.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.queue.end())
@@ -65,9 +72,18 @@ impl Queue {
     }
 
     /// Pickles what opens the queue in another process.
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, String))> {
-        let open = py.import("baton._default")?.getattr("reopen_queue")?;
-        Ok((open, (self.queue.name().to_owned(), self.queue.token().to_owned())))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, String, Place))> {
+        let (name, token) = (self.queue.name().to_owned(), self.queue.token().to_owned());
+        Ok((reopen(py, "reopen_queue")?, (name, token, place(&self.session))))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {

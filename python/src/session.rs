@@ -1,31 +1,91 @@
 //! Sessions.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton::{DType, QueueOptions, TopicOptions};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::bundle::Bundle;
+use crate::dtype;
 use crate::errors::{OrRaise, invalid};
 use crate::handle::Handle;
-use crate::name::{Bundle, Watch};
+use crate::memory::{AT_ONCE, alloc, copied_from, fill, natural};
+use crate::name::Watch;
 use crate::queue::Queue;
-use crate::tensor::{Tensor, fill, natural, shape_of};
+use crate::source::{Source, is_array};
+use crate::tensor::{Tensor, shape_of};
 use crate::topic::Topic;
-use crate::value::encode;
+use crate::value::{Take, encode, encode_as};
 use crate::wait::{interrupted, timeout as seconds, wait};
-use crate::{dtype, source};
 
 /// A connection to the user's broker.
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Session {
-    session: baton::Session,
+    pub(crate) session: baton::Session,
 }
 
-/// Memory for a compact tensor, without the interpreter where the broker may have to grant it.
-pub(crate) fn alloc(py: Python<'_>, s: &baton::Session, d: DType, shape: &[i64]) -> PyResult<baton::Tensor> {
-    wait(py, || s.alloc_raw(d, shape).map(baton::TensorMut::freeze))
+/// Where a session is: the broker's socket and the namespace.
+pub(crate) type Place = (String, String);
+
+/// Where an object's session is, for its pickle.
+pub(crate) fn place(s: &baton::Session) -> Place {
+    (s.address().to_owned(), s.namespace().to_owned())
+}
+
+/// The function of Python by which a pickle is read.
+pub(crate) fn reopen<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("baton._default")?.getattr(name)
+}
+
+/// The process's default session.
+pub(crate) fn default(py: Python<'_>) -> PyResult<baton::Session> {
+    let s = py.import("baton._default")?.getattr("session")?.call0()?;
+    Ok(s.cast::<Session>()?.get().session.clone())
+}
+
+impl Session {
+    /// A Tensor of an array or a Bundle of a nested structure.
+    fn taken<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>, take: Take) -> PyResult<Bound<'py, PyAny>> {
+        if !is_array(a)? {
+            let bundle = baton::Bundle::from(encode_as(&self.session, a, take)?);
+            if bundle.is_empty() {
+                let kind = a.get_type().name()?.to_string();
+                let what = format!("a {kind} is no array and has none in it: give what has __dlpack__ or a buffer");
+                return Err(PyTypeError::new_err(what));
+            }
+            return Ok(Bound::new(py, Bundle::from(bundle))?.into_any());
+        }
+        let in_place = matches!(take, Take::Reference | Take::Shared);
+        let (own, source) = match a.cast::<Tensor>() {
+            Ok(t) => {
+                let t = t.get().tensor(py)?;
+                let s = Source::of_tensor(py, &t)?;
+                (Some(t).filter(|t| in_place && t.is_shared()), s)
+            }
+            Err(_) => {
+                let s = Source::of(a)?.ok_or_else(|| PyTypeError::new_err("the value is no array"))?;
+                (if in_place { s.in_place(py, &self.session)? } else { None }, s)
+            }
+        };
+        let t = match own {
+            Some(t) => t,
+            None if take == Take::Shared => {
+                return Err(invalid(py, "leave copy=False out", "the array does not lie in shared memory"));
+            }
+            None => {
+                let s = source;
+                match take {
+                    Take::Room => alloc(py, &self.session, s.dtype(), s.shape(), AT_ONCE)?,
+                    _ => copied_from(py, &self.session, &s)?,
+                }
+            }
+        };
+        Ok(Bound::new(py, Tensor::from(t))?.into_any())
+    }
 }
 
 fn linger(py: Python<'_>, s: Option<f64>) -> PyResult<Option<Duration>> {
@@ -67,6 +127,18 @@ impl Session {
         Ok(Session { session: wait(py, || b.connect())? })
     }
 
+    /// The broker's socket.
+    #[getter]
+    fn address(&self) -> &str {
+        self.session.address()
+    }
+
+    /// The number by which listings name this session.
+    #[getter]
+    fn serial(&self) -> u64 {
+        self.session.serial()
+    }
+
     /// Where its names live.
     #[getter]
     fn namespace(&self) -> &str {
@@ -79,50 +151,107 @@ impl Session {
         self.session.is_ended()
     }
 
-    /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before.
-    #[pyo3(signature = (shape, dtype=None))]
-    fn empty(&self, py: Python<'_>, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+    /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how
+    /// many seconds to wait for memory where it is full, None for ever. Raises OutOfMemory, QuotaExceeded,
+    /// InvalidArgument.
+    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0)))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
-        Ok(alloc(py, &self.session, d, &shape_of(shape)?)?.into())
+        Ok(alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?.into())
     }
 
-    /// A tensor of zeros.
-    #[pyo3(signature = (shape, dtype=None))]
-    fn zeros(&self, py: Python<'_>, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+    /// A tensor of zeros. Errors and timeout as of `empty`.
+    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0)))]
+    fn zeros(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
-        let t = alloc(py, &self.session, d, &shape_of(shape)?)?;
+        let t = alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?;
         fill(py, &t, &[0])?;
         Ok(t.into())
     }
 
     /// A tensor of one value; without a dtype that of the value: bool, int64, float64, complex128.
-    #[pyo3(signature = (shape, value, dtype=None))]
+    /// Errors and timeout as of `empty`.
+    #[pyo3(signature = (shape, value, dtype=None, *, timeout=Some(0.0)))]
     fn full(
         &self,
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
     ) -> PyResult<Tensor> {
-        let d = dtype.map_or_else(|| Ok(natural(value)), dtype::parse)?;
+        let d = dtype.map_or_else(|| natural(value), dtype::parse)?;
         let element = dtype::pack(value, d)?;
-        let t = alloc(py, &self.session, d, &shape_of(shape)?)?;
+        let t = alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?;
         fill(py, &t, &element)?;
         Ok(t.into())
     }
 
-    /// Copies an array (anything with __dlpack__ or a buffer) once into shared memory. A tensor of
-    /// Baton's is given back as it is; copy=True copies it, copy=False refuses what must be copied.
+    /// Copies an array (anything with __dlpack__ or a buffer) once into shared memory: a Tensor. Of a
+    /// nested structure all arrays, into one storage: a Bundle. What lies there already is referenced;
+    /// copy=True copies it too, copy=False refuses what must be copied. Raises TypeError for what is no
+    /// array, OutOfMemory.
     #[pyo3(signature = (a, copy=None))]
-    fn share(&self, py: Python<'_>, a: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<Tensor> {
-        if let Ok(t) = a.cast::<Tensor>() {
-            let t = t.get().tensor(py)?;
-            return Ok(if copy == Some(true) { crate::tensor::copied(py, &t)? } else { t }.into());
+    fn share<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>, copy: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
+        let take = match copy {
+            None => Take::Reference,
+            Some(false) => Take::Shared,
+            Some(true) => Take::Copy,
+        };
+        self.taken(py, a, take)
+    }
+
+    /// Room for tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
+    /// storage), with whatever was there before. Errors as of `empty`.
+    fn empty_like<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.taken(py, a, Take::Room)
+    }
+
+    /// A bundle of tensors as they are; arrays in the value are copied into shared memory.
+    fn bundle(&self, value: &Bound<'_, PyAny>) -> PyResult<Bundle> {
+        Ok(baton::Bundle::from(encode_as(&self.session, value, Take::AsIs)?).into())
+    }
+
+    /// The tensor of a .npy, the bundle of a .npz or .safetensors: the file mapped, read-only.
+    fn load<'py>(slf: &Bound<'py, Self>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("baton._load")?.call_method1("load", (slf, path))
+    }
+
+    /// The bytes of a file as a read-only tensor of uint8: mapped and not read. Sending it copies it.
+    /// A file that is cut short meanwhile ends its readers by SIGBUS: replace files by renaming.
+    fn map_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<Tensor> {
+        Ok(self.session.map_file(path).or_raise(py)?.into())
+    }
+
+    /// The bundle of tensors and a tree: what unpickling needs.
+    fn open_bundle(
+        &self,
+        py: Python<'_>,
+        handles: Vec<String>,
+        names: Vec<String>,
+        tree: Vec<u8>,
+        revision: u64,
+        live: bool,
+    ) -> PyResult<Bundle> {
+        let handles = handles.iter().map(|h| baton::Handle::from_json(h)).collect::<baton::Result<Vec<_>>>();
+        let handles = handles.or_raise(py)?;
+        let tensors = wait(py, || self.session.open_all(&handles))?;
+        if tensors.len() != names.len() {
+            return Err(invalid(py, "pickle it anew", "a pickled bundle of other tensors than names"));
         }
-        if copy == Some(false) {
-            return Err(invalid(py, "leave copy out", "the array does not lie in shared memory"));
-        }
-        Ok(source::share(&self.session, a)?.into())
+        Ok(baton::Bundle::of_parts(names.into_iter().zip(tensors).collect(), tree, revision, live).into())
     }
 
     /// Opens or makes a topic. Each reader sees every message; the last `depth` of each sender are
@@ -254,6 +383,11 @@ impl Session {
     /// Gives empty memory back to the broker; the bytes given back.
     fn collect(&self, py: Python<'_>) -> u64 {
         py.detach(|| self.session.collect())
+    }
+
+    /// Pickles what opens a session with the same broker and namespace in another process.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Place)> {
+        Ok((reopen(py, "session_at")?, place(&self.session)))
     }
 
     /// Ends the session. What was sent is still received; tensors of it mean nothing any more.

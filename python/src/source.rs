@@ -1,32 +1,39 @@
-//! Arrays of others: anything with the buffer protocol or `__dlpack__`, to be copied into shared
-//! memory.
+//! Arrays of others: anything with the buffer protocol, an exchange table or `__dlpack__`, to be
+//! copied into shared memory, or referenced where it lies there.
 
 use std::ffi::CStr;
 use std::pin::Pin;
 
-use baton::{Code, DType};
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use baton::dlpack::{DLDevice, DLTensor, device, flag};
+use baton::{Code, DType, Session};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::copy::{Address, Layout, copy};
-use crate::dlpack::Imported;
 use crate::dtype;
-use crate::errors::{error, to_py};
+use crate::errors::{OrRaise, error, invalid};
+use crate::import::Imported;
+use crate::wait::wait;
+
+/// Dimensions that an array may have.
+const MOST_DIMENSIONS: i32 = 64;
+/// Copies shorter than this keep the interpreter.
+const SHORT: u64 = 65_536;
 
 /// A view of somebody's memory, held until it is dropped.
 pub(crate) struct Source {
-    data: *mut u8,
-    pub(crate) dtype: DType,
-    pub(crate) shape: Vec<i64>,
-    strides: Vec<i64>, // in bytes
+    view: DLTensor, // its shape and strides are those below
+    flags: u64,
+    shape: Box<[i64]>,
+    _strides: Option<Box<[i64]>>, // in elements
     _keep: Keep,
 }
 
 #[expect(dead_code, reason = "held for their drop")]
 enum Keep {
     Buffer(Buffer),
-    Capsule(Imported),
+    Import(Imported),
+    Tensor(baton::Tensor),
 }
 
 /// A Py_buffer, which must not move while it is lent.
@@ -40,17 +47,44 @@ impl Drop for Buffer {
     }
 }
 
+/// A view that a call without the interpreter looks at.
+struct Lent<'a>(&'a DLTensor, u64);
+
+// SAFETY: addresses are numbers; what they lead to is kept by the source, which outlives the call.
+unsafe impl Send for Lent<'_> {}
+// SAFETY: as above; nobody writes the view meanwhile.
+unsafe impl Sync for Lent<'_> {}
+
+impl Lent<'_> {
+    // A method, so that closures take the whole.
+    fn get(&self) -> (&DLTensor, u64) {
+        (self.0, self.1)
+    }
+}
+
+/// Whether an object is a tensor or an array.
+pub(crate) fn is_array(ob: &Bound<'_, PyAny>) -> PyResult<bool> {
+    // SAFETY: a live object.
+    let buffer = unsafe { ffi::PyObject_CheckBuffer(ob.as_ptr()) } != 0;
+    Ok(buffer || ob.hasattr("__dlpack__")?)
+}
+
 impl Source {
     /// The view of an object; `None` when it is no array.
     pub(crate) fn of(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
         // SAFETY: a live object.
         if unsafe { ffi::PyObject_CheckBuffer(ob.as_ptr()) } != 0 {
-            match Source::of_buffer(ob) {
-                Ok(Some(s)) => return Ok(Some(s)),
-                Ok(None) => {}
-                // NumPy has no letters for ml_dtypes and others: by the other door, if there is one.
-                Err(e) if ob.hasattr("__dlpack__")? => drop(e),
-                Err(e) => return Err(e),
+            let found = match Source::of_buffer(ob) {
+                Ok(Some(s)) => Some(s),
+                // NumPy has no letters for ml_dtypes.
+                Ok(None) => Source::of_bits(ob)?,
+                Err(e) => match Source::of_bits(ob)? {
+                    None if !ob.hasattr("__dlpack__")? => return Err(e),
+                    found => found,
+                },
+            };
+            if found.is_some() {
+                return Ok(found);
             }
         }
         if ob.hasattr("__dlpack__")? {
@@ -59,108 +93,152 @@ impl Source {
         Ok(None)
     }
 
+    /// The view of a tensor, to be copied.
+    pub(crate) fn of_tensor(py: Python<'_>, t: &baton::Tensor) -> PyResult<Source> {
+        let data = t.as_ptr().or_raise(py)?.cast_mut();
+        let strides = t.strides().map(Box::from);
+        let flags = if t.is_read_only() { flag::READ_ONLY } else { 0 };
+        Ok(Source::new(data, t.dtype(), t.shape().into(), strides, flags, Keep::Tensor(t.clone())))
+    }
+
+    fn new(
+        data: *mut u8,
+        dtype: DType,
+        mut shape: Box<[i64]>,
+        mut strides: Option<Box<[i64]>>,
+        flags: u64,
+        keep: Keep,
+    ) -> Source {
+        let view = DLTensor {
+            data: data.cast(),
+            device: DLDevice { device_type: device::CPU, device_id: 0 },
+            ndim: shape.len() as i32,
+            dtype,
+            shape: shape.as_mut_ptr(),
+            strides: strides.as_mut().map_or(std::ptr::null_mut(), |s| s.as_mut_ptr()),
+            byte_offset: 0,
+        };
+        Source { view, flags, shape, _strides: strides, _keep: keep }
+    }
+
     fn of_buffer(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        let py = ob.py();
         let mut b = Box::pin(ffi::Py_buffer::new());
         // SAFETY: a live object and a buffer to fill.
         if unsafe { ffi::PyObject_GetBuffer(ob.as_ptr(), &mut *b, ffi::PyBUF_STRIDES | ffi::PyBUF_FORMAT) } != 0 {
-            return Err(PyErr::fetch(ob.py()));
+            return Err(PyErr::fetch(py));
         }
         let b = Buffer(b);
         let v = &*b.0;
-        let item = v.itemsize as usize;
         let format = match v.format.is_null() {
             true => c"B",
             // SAFETY: a string of the exporter, alive as long as the view.
             false => unsafe { CStr::from_ptr(v.format) },
         };
-        let Some(dtype) = dtype::from_format(format, item) else { return Ok(None) };
+        let Some(dtype) = dtype::from_format(format, v.itemsize as usize) else { return Ok(None) };
         // SAFETY: `ndim` numbers each, alive as long as the view; strides were asked for.
-        let (shape, strides) = unsafe { (numbers(v.shape, v.ndim), numbers(v.strides, v.ndim)) };
-        Ok(Some(Source { data: v.buf.cast(), dtype, shape, strides, _keep: Keep::Buffer(b) }))
+        let (shape, mut strides) = unsafe { (numbers(v.shape, v.ndim), numbers(v.strides, v.ndim)) };
+        let item = v.itemsize as i64;
+        for s in &mut strides {
+            if *s % item != 0 {
+                let what = format!("elements of {item} bytes lie {s} bytes apart");
+                return Err(invalid(py, "give np.ascontiguousarray(a)", what));
+            }
+            *s /= item;
+        }
+        let (data, flags) = (v.buf.cast(), if v.readonly != 0 { flag::READ_ONLY } else { 0 });
+        Ok(Some(Source::new(data, dtype, shape, Some(strides), flags, Keep::Buffer(b))))
+    }
+
+    /// The view of a NumPy array of a type that ml_dtypes has and the buffer protocol has not.
+    fn of_bits(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        let Some(class) = ob.getattr_opt("dtype")? else { return Ok(None) };
+        let Ok(dtype) = dtype::parse(&class) else { return Ok(None) };
+        let bits = match class.getattr("itemsize")?.extract()? {
+            1 => "uint8",
+            2 => "uint16",
+            _ => return Ok(None),
+        };
+        let Some(mut s) = Source::of_buffer(&ob.call_method1("view", (bits,))?)? else { return Ok(None) };
+        s.view.dtype = dtype;
+        if dtype.bits < 8 {
+            s.flags |= flag::SUBBYTE_TYPE_PADDED;
+        }
+        Ok(Some(s))
     }
 
     fn of_dlpack(ob: &Bound<'_, PyAny>) -> PyResult<Source> {
+        let py = ob.py();
         let m = Imported::of(ob)?;
-        let t = m.tensor();
-        let item = t.dtype.item_bits() / 8;
-        if t.dtype.item_bits() % 8 != 0 {
-            return Err(PyBufferError::new_err(format!(
-                "{} is narrower than a byte: pack it into uint8 first",
-                t.dtype
-            )));
+        let (t, flags) = (*m.tensor(), m.flags());
+        host_only(py, t.device.device_type)?;
+        if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
+            return Err(PyBufferError::new_err("the array came with an impossible shape"));
         }
-        // SAFETY: `ndim` numbers, alive as long as the capsule.
-        let shape = unsafe { numbers(t.shape, t.ndim) };
-        let strides = match t.strides.is_null() {
-            true => crate::copy::compact(&shape, item as usize),
-            // SAFETY: as above.
-            false => unsafe { numbers(t.strides, t.ndim) }.iter().map(|s| s.wrapping_mul(item as i64)).collect(),
-        };
-        let data = t.data.cast::<u8>().wrapping_add(t.byte_offset as usize);
-        if data.is_null() && !shape.contains(&0) {
-            return Err(PyBufferError::new_err("the array has elements and no memory"));
-        }
-        Ok(Source { data, dtype: t.dtype, shape, strides, _keep: Keep::Capsule(m) })
+        // SAFETY: `ndim` numbers, alive as long as the import; strides may be null.
+        let (shape, strides) =
+            unsafe { (numbers(t.shape, t.ndim), (!t.strides.is_null()).then(|| numbers(t.strides, t.ndim))) };
+        let mut s = Source::new(t.data.cast(), t.dtype, shape, strides, flags, Keep::Import(m));
+        s.view.byte_offset = t.byte_offset;
+        Ok(s)
+    }
+
+    /// What an element is.
+    pub(crate) fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    /// The extents.
+    pub(crate) fn shape(&self) -> &[i64] {
+        &self.shape
     }
 
     /// Bytes that a compact copy takes.
     pub(crate) fn num_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.dtype.num_bytes(&self.shape).map_err(|e| to_py(py, &e))
+        self.dtype().num_bytes(&self.shape).or_raise(py)
     }
 
-    /// Copies the elements to a tensor of the same shape and size of elements, without the
-    /// interpreter where that is worth it.
+    /// The tensor that the view is of, where it lies in shared memory of the session.
+    pub(crate) fn in_place(&self, py: Python<'_>, session: &Session) -> PyResult<Option<baton::Tensor>> {
+        // SAFETY: the owner lends the view, whose numbers were copied.
+        unsafe { session.share_in_place(&self.view, self.flags) }.or_raise(py)
+    }
+
+    /// Copies the elements to a tensor of the same shape and type, without the interpreter where that
+    /// is worth it.
     pub(crate) fn copy_to(&self, py: Python<'_>, t: &baton::Tensor) -> PyResult<()> {
-        let data = Address(t.as_mut_ptr().map_err(|e| to_py(py, &e))?);
-        let item = (self.dtype.item_bits() / 8) as usize;
-        let strides: Vec<i64> = crate::tensor::strides_of(t).iter().map(|s| s.wrapping_mul(item as i64)).collect();
-        let (from, shape, own) = (Address(self.data), &self.shape[..], &self.strides[..]);
+        let lent = Lent(&self.view, self.flags);
         let run = || {
-            let to = Layout { data: data.get(), strides: &strides };
-            // SAFETY: the source's owner says that its view may be read while it is lent, the tensor's
-            // view was checked against its storage.
-            unsafe { copy(to, Layout { data: from.get(), strides: own }, shape, item) }
+            let (view, flags) = lent.get();
+            // SAFETY: the owner says that its view may be read while it is lent; the tensor is new, or
+            // its user asked for it to be written.
+            unsafe { t.copy_from(view, flags) }
         };
         match self.num_bytes(py)? {
-            0..65_536 => run(),
-            _ => py.detach(run),
+            0..SHORT => run().or_raise(py),
+            _ => wait(py, run),
         }
-        Ok(())
     }
 }
 
 /// # Safety
 /// `p` points to `n` numbers, or is null, which gives none.
-unsafe fn numbers<T: Copy>(p: *const T, n: i32) -> Vec<i64>
+unsafe fn numbers<T: Copy>(p: *const T, n: i32) -> Box<[i64]>
 where
     i64: TryFrom<T>,
 {
     if p.is_null() {
-        return Vec::new();
+        return Box::default();
     }
-    // SAFETY: as the caller says.
-    let all = unsafe { std::slice::from_raw_parts(p, n.max(0) as usize) };
-    all.iter().map(|v| i64::try_from(*v).unwrap_or(0)).collect()
-}
-
-/// Copies an array into shared memory; a tensor is given back as it is.
-pub(crate) fn share(session: &baton::Session, ob: &Bound<'_, PyAny>) -> PyResult<baton::Tensor> {
-    let py = ob.py();
-    let Some(s) = Source::of(ob)? else {
-        let what = format!("a {} is no array: give what has __dlpack__ or a buffer", ob.get_type().name()?);
-        return Err(PyTypeError::new_err(what));
-    };
-    let t = crate::session::alloc(py, session, s.dtype, &s.shape)?;
-    s.copy_to(py, &t)?;
-    Ok(t)
+    // SAFETY: as the caller says; the address of a foreign array may be unaligned.
+    (0..n.max(0) as usize).map(|i| i64::try_from(unsafe { p.add(i).read_unaligned() }).unwrap_or(-1)).collect()
 }
 
 /// Refuses what lies where this process's processor does not look.
-pub(crate) fn host_only(py: Python<'_>, device: i32) -> PyResult<()> {
-    const CUDA_HOST: i32 = 3;
-    if device == baton::dlpack::CPU || device == CUDA_HOST {
+pub(crate) fn host_only(py: Python<'_>, device_type: i32) -> PyResult<()> {
+    if device::is_host(device_type) {
         return Ok(());
     }
-    let what = format!("the array lies on DLPack device type {device}");
+    let what = format!("the array lies on DLPack device type {device_type}");
     Err(error(py, Code::Unsupported, "copy it to the host first, as by .cpu()", what))
 }

@@ -3,19 +3,22 @@
 use std::ffi::c_int;
 use std::sync::Mutex;
 
-use baton::{Code, DType};
+use baton::Code;
+use baton::dlpack::{DLManagedTensorVersioned, DLTensor, VERSION};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 
-use crate::copy::{Layout, copy};
+use crate::capsule::delete;
 use crate::dlpack::{Request, export};
 use crate::errors::{OrRaise, error, invalid};
 use crate::handle::{Handle, lease};
+use crate::memory::copied;
+use crate::session::{Place, place, reopen};
 use crate::source::Source;
 use crate::wait::wait;
-use crate::{buffer, dtype, index};
+use crate::{buffer, dtype, exchange, index, view};
 
 /// A view of shared memory: shape, strides in elements, dtype. Slices and reshapes are views of the
 /// same storage. np.asarray(x), memoryview(x) and torch.from_dlpack(x) look at the memory itself.
@@ -23,53 +26,74 @@ use crate::{buffer, dtype, index};
 /// Published names and topic messages arrive read-only; queue items, live names and opened handles may
 /// be written where the handle may. What was sent is not written any more by its sender.
 #[pyclass(frozen, module = "baton", weakref)]
-pub(crate) struct Tensor(Mutex<Option<baton::Tensor>>);
+pub(crate) struct Tensor {
+    held: Mutex<Option<baton::Tensor>>,
+    lent: Mutex<Option<Export>>,
+}
+
+/// An export that others look at while they hold the object.
+struct Export(*mut DLManagedTensorVersioned);
+
+// SAFETY: an export may be read and deleted by any thread; the mutex around it keeps them apart.
+unsafe impl Send for Export {}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        // SAFETY: made by to_dlpack_private and given to nobody.
+        unsafe { delete(self.0) }
+    }
+}
 
 impl From<baton::Tensor> for Tensor {
     fn from(t: baton::Tensor) -> Tensor {
-        Tensor(Mutex::new(Some(t)))
+        Tensor { held: Mutex::new(Some(t)), lent: Mutex::default() }
     }
 }
 
 /// The strides in elements, written out.
 pub(crate) fn strides_of(t: &baton::Tensor) -> Vec<i64> {
-    match t.strides() {
-        Some(s) => s.to_vec(),
-        None => crate::copy::compact(t.shape(), 1),
+    if let Some(s) = t.strides() {
+        return s.to_vec();
     }
-}
-
-/// The session that a tensor's copies are made in: its own.
-pub(crate) fn copied(py: Python<'_>, t: &baton::Tensor) -> PyResult<baton::Tensor> {
-    let bits = t.dtype().item_bits();
-    if !bits.is_multiple_of(8) && !t.is_contiguous() {
-        return Err(invalid(py, "copy the whole tensor", format!("a strided {} cannot be copied", t.dtype())));
+    let mut step = 1i64;
+    let mut out = vec![0; t.shape().len()];
+    for (s, n) in out.iter_mut().zip(t.shape()).rev() {
+        *s = step;
+        step = step.wrapping_mul((*n).max(1));
     }
-    let made = crate::session::alloc(py, &t.session(), t.dtype(), t.shape())?;
-    let (to, from) = (made.as_mut_ptr().or_raise(py)?, t.as_ptr().or_raise(py)?.cast_mut());
-    if !bits.is_multiple_of(8) {
-        // SAFETY: both are compact tensors of the same bytes, the new one nobody else's.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, t.num_bytes() as usize) };
-        return Ok(made);
-    }
-    let item = bits / 8;
-    let bytes = |t: &baton::Tensor| -> Vec<i64> { strides_of(t).iter().map(|s| s.wrapping_mul(item as i64)).collect() };
-    let (by, own) = (bytes(&made), bytes(t));
-    // SAFETY: both views were checked against their storages, which are held.
-    unsafe { copy(Layout { data: to, strides: &by }, Layout { data: from, strides: &own }, t.shape(), item as usize) };
-    Ok(made)
+    out
 }
 
 impl Tensor {
     /// The client's tensor. Raises Closed after release.
     pub(crate) fn tensor(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
-        let held = self.0.lock().unwrap_or_else(|p| p.into_inner());
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner());
         match &*held {
             Some(t) => Ok(t.clone()),
             None => {
                 Err(error(py, Code::Closed, "arrays made from it before keep the memory", "the tensor was released"))
             }
         }
+    }
+}
+
+impl Tensor {
+    /// The view for those who borrow the object: valid as long as it is neither released nor gone.
+    pub(crate) fn lent(&self, py: Python<'_>) -> PyResult<DLTensor> {
+        let t = self.tensor(py)?;
+        let mut lent = self.lent.lock().unwrap_or_else(|p| p.into_inner());
+        let export = match &mut *lent {
+            Some(e) => e,
+            none => none.insert(Export(t.to_dlpack_private().or_raise(py)?)),
+        };
+        // SAFETY: a live export.
+        Ok(unsafe { (*export.0).dl_tensor })
+    }
+
+    /// As `tensor`; what lies in a file is copied into shared memory.
+    fn shared(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
+        let t = self.tensor(py)?;
+        if t.is_shared() { Ok(t) } else { copied(py, &t) }
     }
 }
 
@@ -149,72 +173,23 @@ impl Tensor {
     /// The view with its dimensions reversed.
     #[getter(T)]
     fn transposed(&self, py: Python<'_>) -> PyResult<Tensor> {
-        let t = self.tensor(py)?;
-        let (mut shape, mut strides) = (t.shape().to_vec(), strides_of(&t));
-        shape.reverse();
-        strides.reverse();
-        Ok(t.as_strided(&shape, Some(&strides), 0).or_raise(py)?.into())
+        Ok(view::reversed(&self.tensor(py)?).or_raise(py)?.into())
     }
 
     /// The view with two dimensions exchanged.
     fn transpose(&self, py: Python<'_>, a: isize, b: isize) -> PyResult<Tensor> {
-        let t = self.tensor(py)?;
-        let (mut shape, mut strides) = (t.shape().to_vec(), strides_of(&t));
-        let n = shape.len() as isize;
-        let at = |i: isize| match if i < 0 { i + n } else { i } {
-            i if (0..n).contains(&i) => Ok(i as usize),
-            _ => Err(invalid(py, "count dimensions from 0, or from -1 backwards", format!("dimension {i} of {n}"))),
-        };
-        let (a, b) = (at(a)?, at(b)?);
-        shape.swap(a, b);
-        strides.swap(a, b);
-        Ok(t.as_strided(&shape, Some(&strides), 0).or_raise(py)?.into())
+        Ok(view::exchanged(py, &self.tensor(py)?, a, b)?.into())
     }
 
     /// The view of another shape; one extent may be -1. The elements must be contiguous.
     #[pyo3(signature = (*shape))]
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> PyResult<Tensor> {
-        let t = self.tensor(py)?;
-        let mut to = arguments(shape)?;
-        if !t.is_contiguous() {
-            return Err(invalid(py, "copy it by baton.share(x.numpy())", "the elements are not contiguous"));
-        }
-        let n = t.len() as i64;
-        if let Some(open) = to.iter().position(|d| *d == -1) {
-            let rest = to.iter().enumerate().filter(|(i, _)| *i != open).try_fold(1i64, |n, (_, d)| n.checked_mul(*d));
-            to[open] = rest.filter(|r| *r > 0).map_or(-1, |r| n / r);
-        }
-        let product = to.iter().try_fold(1i64, |n, d| n.checked_mul(*d).filter(|_| *d >= 0));
-        if product != Some(n) {
-            return Err(invalid(py, "keep the number of elements", format!("{n} elements as {to:?}")));
-        }
-        Ok(t.as_strided(&to, None, 0).or_raise(py)?.into())
+        Ok(view::reshaped(py, &self.tensor(py)?, arguments(shape)?)?.into())
     }
 
     /// The same bits as another dtype; the last dimension shrinks or grows with its size.
     fn view(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        let t = self.tensor(py)?;
-        let d = dtype::parse(dtype)?;
-        let (old, new) = (t.dtype().item_bits(), d.item_bits());
-        if old == new {
-            return Ok(t.view_as(d, t.shape(), t.strides(), 0).or_raise(py)?.into());
-        }
-        let mut shape = t.shape().to_vec();
-        let bits = shape.last().map(|n| u128::from(n.unsigned_abs()) * u128::from(old));
-        let (Some(bits), true) = (bits, t.is_contiguous()) else {
-            return Err(invalid(py, "view a contiguous tensor", format!("{} as {d}", t.dtype())));
-        };
-        let (Ok(n), 0) = (i64::try_from(bits / u128::from(new)), bits % u128::from(new)) else {
-            return Err(invalid(
-                py,
-                "use a dtype whose size divides the last dimension",
-                format!("{} as {d}", t.dtype()),
-            ));
-        };
-        if let Some(last) = shape.last_mut() {
-            *last = n;
-        }
-        Ok(t.view_as(d, &shape, None, 0).or_raise(py)?.into())
+        Ok(view::retyped(py, &self.tensor(py)?, dtype::parse(dtype)?)?.into())
     }
 
     /// The view of any shape and strides (in elements) inside the storage.
@@ -234,8 +209,8 @@ impl Tensor {
         let Some(s) = Source::of(a)? else {
             return Err(PyTypeError::new_err("copy_from takes what has __dlpack__ or a buffer"));
         };
-        if s.dtype != t.dtype() || s.shape != t.shape() {
-            let what = format!("{}{:?} into {}{:?}", s.dtype, s.shape, t.dtype(), t.shape());
+        if s.dtype() != t.dtype() || s.shape() != t.shape() {
+            let what = format!("{}{:?} into {}{:?}", s.dtype(), s.shape(), t.dtype(), t.shape());
             return Err(invalid(py, "give the same dtype and shape", what));
         }
         s.copy_to(py, &t)
@@ -265,6 +240,21 @@ impl Tensor {
         slf.py().import("baton._views")?.call_method1("numpy", (slf,))
     }
 
+    /// A torch tensor of the same memory. What is written to that of a read-only tensor stays there.
+    pub(crate) fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        match exchange::torch(py, &slf.get().tensor(py)?) {
+            Ok(Some(t)) => Ok(t),
+            // By its Python function, or the error that names a way out.
+            Ok(None) | Err(_) => py.import("baton._views")?.call_method1("torch", (slf,)),
+        }
+    }
+
+    /// A JAX array of the same memory. JAX holds arrays to be constant: do not write the tensor then.
+    pub(crate) fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("baton._views")?.call_method1("jax", (slf,))
+    }
+
     /// For NumPy, where the buffer protocol has no letter for the dtype.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
@@ -279,28 +269,47 @@ impl Tensor {
     /// this session ends.
     #[pyo3(signature = (lease=Some(30.0)))]
     fn handle(&self, py: Python<'_>, lease: Option<f64>) -> PyResult<Handle> {
-        let t = self.tensor(py)?;
+        let t = self.shared(py)?;
         let lease = self::lease(py, lease)?;
         Ok(Handle(wait(py, || t.handle(lease))?))
     }
 
     /// Ends this object. Arrays made from it keep the memory.
     fn release(&self) {
-        let held = self.0.lock().unwrap_or_else(|p| p.into_inner()).take();
-        drop(held);
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).take();
+        let lent = self.lent.lock().unwrap_or_else(|p| p.into_inner()).take();
+        drop((held, lent));
     }
 
     /// Pickles a handle, never the bytes. The tensor is kept until it is unpickled once, or until 30 s
     /// after this session ended.
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
-        let t = self.tensor(py)?;
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, Place))> {
+        let t = self.shared(py)?;
         let h = wait(py, || t.handle(baton::Lease::Once))?;
-        Ok((py.import("baton")?.getattr("open")?, (h.to_json(),)))
+        Ok((reopen(py, "reopen_tensor")?, (h.to_json(), place(&t.session()))))
+    }
+
+    /// DLPack: the exchange table, as version 1.3 names it.
+    #[classattr]
+    fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Py<PyAny>> {
+        exchange::table_capsule(py)
+    }
+
+    /// DLPack: the exchange table, as version 1.2 named it.
+    #[classattr]
+    fn __c_dlpack_exchange_api__() -> usize {
+        exchange::table_address()
+    }
+
+    /// DLPack: the newest version that is written.
+    fn __dlpack_info__(&self) -> (u32, u32) {
+        (VERSION.major, VERSION.minor)
     }
 
     /// DLPack: a capsule of the memory. Without max_version of 1.0 or later it is the old one, which
     /// cannot say read-only: a read-only tensor is copy-on-write there, and flagged in the new one.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    /// `version` is what a draft called max_version.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None, version=None))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
@@ -308,7 +317,9 @@ impl Tensor {
         max_version: Option<(u32, u32)>,
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
+        version: Option<(u32, u32)>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let max_version = max_version.or(version);
         if stream.is_some() {
             return Err(pyo3::exceptions::PyBufferError::new_err("a tensor on the CPU has no stream: leave it out"));
         }
@@ -355,49 +366,11 @@ impl Tensor {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let held = self.0.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).clone();
         let Some(t) = held else { return Ok("baton.Tensor(released)".to_owned()) };
         let shape = dims(py, t.shape())?.repr()?;
         let shape = shape.to_str()?;
         let readonly = if t.is_read_only() { ", readonly" } else { "" };
         Ok(format!("baton.Tensor({}, shape={}, device=cpu{readonly})", t.dtype(), shape))
-    }
-}
-
-/// Fills a new tensor with copies of one element.
-pub(crate) fn fill(py: Python<'_>, t: &baton::Tensor, element: &[u8]) -> PyResult<()> {
-    let n = t.num_bytes() as usize;
-    if n == 0 {
-        return Ok(());
-    }
-    let to = crate::copy::Address(t.as_mut_ptr().or_raise(py)?);
-    py.detach(|| {
-        let mut done = element.len().min(n);
-        // SAFETY: the tensor is compact, new, and has `n` bytes, of which `done` are filled.
-        unsafe {
-            std::ptr::copy_nonoverlapping(element.as_ptr(), to.get(), done);
-            while done < n {
-                let more = done.min(n - done);
-                std::ptr::copy_nonoverlapping(to.get(), to.get().add(done), more);
-                done += more;
-            }
-        }
-    });
-    Ok(())
-}
-
-/// The dtype that a Python number has when none is given.
-pub(crate) fn natural(value: &Bound<'_, PyAny>) -> DType {
-    use pyo3::types::{PyBool, PyComplex, PyFloat};
-    if value.is_instance_of::<PyBool>() {
-        DType::BOOL
-    } else if value.is_instance_of::<PyInt>() {
-        DType::INT64
-    } else if value.is_instance_of::<PyComplex>() {
-        DType::COMPLEX128
-    } else if value.is_instance_of::<PyFloat>() {
-        DType::FLOAT64
-    } else {
-        DType::FLOAT32
     }
 }

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use baton::{Code, Start};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::{error, invalid};
 use crate::message::Message;
+use crate::session::{Place, place, reopen};
 use crate::value::{encode, meta};
 use crate::wait::{timeout as seconds, wait};
 
@@ -73,9 +75,18 @@ impl Topic {
     }
 
     /// Pickles what opens the topic in another process.
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, String))> {
-        let open = py.import("baton._default")?.getattr("reopen_topic")?;
-        Ok((open, (self.topic.name().to_owned(), self.topic.token().to_owned())))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, String, Place))> {
+        let (name, token) = (self.topic.name().to_owned(), self.topic.token().to_owned());
+        Ok((reopen(py, "reopen_topic")?, (name, token, place(&self.session))))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {
@@ -129,6 +140,10 @@ impl Reader {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Message>> {
         self.next(py, None)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a reader belongs to its process: pickle the topic and open a reader of it there"))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -112,7 +112,10 @@ def test_live_name_is_written_in_place(name, child):
 
 def test_handle_is_opened_elsewhere(child):
     x = baton.share(np.arange(6).reshape(2, 3))
-    c = child("x = baton.open(sys.argv[1]); y = baton.open(sys.argv[1], readonly=True); x.numpy()[0] = 5; say(y.readonly, x.shape)", x[1].handle().to_json())
+    c = child(
+        "x = baton.open(sys.argv[1]); y = baton.open(sys.argv[1], readonly=True); x.numpy()[0] = 5; say(y.readonly, x.shape)",
+        x[1].handle().to_json(),
+    )
     assert c.hear() == "True (3,)"
     assert np.asarray(x).tolist() == [[0, 1, 2], [5, 4, 5]]
     h = x.handle(lease=5)
@@ -120,7 +123,10 @@ def test_handle_is_opened_elsewhere(child):
 
 
 def test_pickles_are_handles(name, child):
-    c = child("import pickle; x = pickle.loads(bytes.fromhex(sys.argv[1])); x.numpy()[0] = 4; say(x.shape)", pickle.dumps(x := baton.zeros((1 << 16,))).hex())
+    c = child(
+        "import pickle; x = pickle.loads(bytes.fromhex(sys.argv[1])); x.numpy()[0] = 4; say(x.shape)",
+        pickle.dumps(x := baton.zeros((1 << 16,))).hex(),
+    )
     assert c.hear() == "(65536,)"
     assert np.asarray(x)[0] == 4
     q = baton.queue()
@@ -154,7 +160,11 @@ sys.stdin.readline()
     q.put({"x": x[10:]})
 
     def of_child():
-        return [r for r in listing("storages") if r["creator_pid"] == c.pid or any(h.get("pid") == c.pid for h in r["holders"])]
+        return [
+            r
+            for r in listing("storages")
+            if r["creator_pid"] == c.pid or any(h.get("pid") == c.pid for h in r["holders"])
+        ]
 
     assert c.hear() == "holds"
     assert of_child()
@@ -222,7 +232,10 @@ WAITS = {
 
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_a_wait(name, child, wait):
-    c = child(f"n = sys.argv[1]\ntry:\n    baton.names(); say('waits')\n    {WAITS[wait]}\nexcept KeyboardInterrupt:\n    say('interrupted')", name)
+    c = child(
+        f"n = sys.argv[1]\ntry:\n    baton.names(); say('waits')\n    {WAITS[wait]}\nexcept KeyboardInterrupt:\n    say('interrupted')",
+        name,
+    )
     assert c.hear() == "waits"
 
     eventually(lambda: "S" in open(f"/proc/{c.pid}/stat").read().rsplit(")", 1)[1].split()[0], "the child to sleep")

@@ -23,7 +23,15 @@ def test_array_and_tensor_have_one_memory():
 
 def test_attributes_are_those_of_the_array():
     x = baton.empty((2, 3), "int16")
-    assert (x.shape, x.strides, x.dtype, x.device, x.nbytes, x.ndim, x.size) == ((2, 3), (3, 1), "int16", "cpu", 12, 2, 6)
+    assert (x.shape, x.strides, x.dtype, x.device, x.nbytes, x.ndim, x.size) == (
+        (2, 3),
+        (3, 1),
+        "int16",
+        "cpu",
+        12,
+        2,
+        6,
+    )
     assert not x.readonly and len(x) == 2
     assert repr(x) == "baton.Tensor(int16, shape=(2, 3), device=cpu)"
 
@@ -45,7 +53,19 @@ def test_every_numpy_dtype_goes_there_and_back(dtype):
 
 @pytest.mark.parametrize(
     "key",
-    [0, -1, slice(1, 3), slice(None, None, 2), (slice(None), 1), (..., 2), (None, 1), (1, None, slice(0, 2)), (), (slice(3, 3),), (1, 2, 3)],
+    [
+        0,
+        -1,
+        slice(1, 3),
+        slice(None, None, 2),
+        (slice(None), 1),
+        (..., 2),
+        (None, 1),
+        (1, None, slice(0, 2)),
+        (),
+        (slice(3, 3),),
+        (1, 2, 3),
+    ],
     ids=str,
 )
 def test_views_select_as_numpy(key):
@@ -55,7 +75,11 @@ def test_views_select_as_numpy(key):
     assert v.shape == a[key].shape
     assert (np.asarray(v) == a[key]).all()
     if v.size:
-        assert address(np.asarray(v)) - address(np.asarray(x)) == address(np.asarray(a[key])) - address(a) if isinstance(a[key], np.ndarray) else True
+        assert (
+            address(np.asarray(v)) - address(np.asarray(x)) == address(np.asarray(a[key])) - address(a)
+            if isinstance(a[key], np.ndarray)
+            else True
+        )
 
 
 def test_views_are_of_the_same_storage():
@@ -103,7 +127,16 @@ def test_full_fills_every_element():
 
 def test_share_copies_any_layout_once():
     a = np.arange(4 * 5 * 6, dtype="int16").reshape(4, 5, 6)
-    for layout in (a, a[::-1], a.T, a[:, ::2], np.asfortranarray(a), a[:0], a[0, 0, 0:1], np.broadcast_to(a[0], (3, 5, 6))):
+    for layout in (
+        a,
+        a[::-1],
+        a.T,
+        a[:, ::2],
+        np.asfortranarray(a),
+        a[:0],
+        a[0, 0, 0:1],
+        np.broadcast_to(a[0], (3, 5, 6)),
+    ):
         x = baton.share(layout)
         assert (np.asarray(x) == layout).all() and x.shape == layout.shape
     a[:] = 0

@@ -14,6 +14,7 @@ and raises an error. Death: what a process held is given back when it dies in an
 still received.
 """
 
+import os
 from typing import Any
 
 from baton import _default
@@ -47,8 +48,8 @@ __all__ = [
     "BrokerLost", "Bundle", "Busy", "Closed", "Conflict", "Empty", "Error", "Expired", "Full", "Handle",
     "InternalError", "InvalidArgument", "InvalidHandle", "Message", "NoBroker", "NotFound", "OutOfMemory",
     "PermissionDenied", "ProtocolError", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "Session", "Tensor",
-    "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty", "full",
-    "get", "names", "open", "queue", "set", "share", "stats", "topic", "watch", "zeros",
+    "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty",
+    "empty_like", "full", "get", "load", "names", "open", "queue", "set", "share", "stats", "topic", "watch", "zeros",
 ]  # fmt: skip
 
 
@@ -64,31 +65,72 @@ def connect(
     return Session(address=address, namespace=namespace, start=start, timeout=timeout)
 
 
-def empty(shape: Any, dtype: Any = "float32") -> Tensor:
+def empty(shape: Any, dtype: Any = "float32", *, timeout: float | None = 0.0) -> Tensor:
     """A tensor to fill: shared memory aligned to 256 bytes, with whatever was there before.
 
-    Raises OutOfMemory, QuotaExceeded, InvalidArgument.
+    timeout: how many seconds to wait for memory where it is full; None: for ever. Raises OutOfMemory,
+    QuotaExceeded, InvalidArgument.
+
+    >>> x = baton.empty((2, 3), "int16")
+    >>> x.shape, x.dtype, x.nbytes
+    ((2, 3), 'int16', 12)
     """
-    return _default.session().empty(shape, dtype)
+    return _default.session().empty(shape, dtype, timeout=timeout)
 
 
-def zeros(shape: Any, dtype: Any = "float32") -> Tensor:
-    """A tensor of zeros. Errors as of `empty`."""
-    return _default.session().zeros(shape, dtype)
+def zeros(shape: Any, dtype: Any = "float32", *, timeout: float | None = 0.0) -> Tensor:
+    """A tensor of zeros. Errors and timeout as of `empty`.
+
+    >>> baton.zeros(3).numpy().tolist()
+    [0.0, 0.0, 0.0]
+    """
+    return _default.session().zeros(shape, dtype, timeout=timeout)
 
 
-def full(shape: Any, value: Any, dtype: Any = None) -> Tensor:
-    """A tensor of one value; without a dtype that of the value. Errors as of `empty`."""
-    return _default.session().full(shape, value, dtype)
+def full(shape: Any, value: Any, dtype: Any = None, *, timeout: float | None = 0.0) -> Tensor:
+    """A tensor of one value; without a dtype that of the value. Errors and timeout as of `empty`.
+
+    >>> baton.full((2,), 7).numpy().tolist(), baton.full((2,), 7).dtype
+    ([7, 7], 'int64')
+    """
+    return _default.session().full(shape, value, dtype, timeout=timeout)
 
 
-def share(a: Any, copy: bool | None = None) -> Tensor:
-    """Copies an array (anything with `__dlpack__` or a buffer) once into shared memory.
+def empty_like(a: Any) -> Any:
+    """Room for a tensor like an array, or for a Bundle like a nested structure, in one storage.
 
-    A tensor of Baton's is given back as it is. copy=True always copies, copy=False refuses what would
-    have to be. Raises TypeError for what is no array, OutOfMemory.
+    Errors as of `empty`.
+
+    >>> b = baton.empty_like({"w": np.zeros((2, 3)), "b": np.zeros(3)})
+    >>> {path: t.shape for path, t in b.items()}
+    {'w': (2, 3), 'b': (3,)}
+    """
+    return _default.session().empty_like(a)
+
+
+def share(a: Any, copy: bool | None = None) -> Any:
+    """Copies an array (anything with `__dlpack__` or a buffer) once into shared memory: a Tensor.
+
+    Of a nested structure (dict, list, tuple, dataclass) all arrays are copied into one storage: a Bundle.
+    What lies in shared memory already is referenced; copy=True copies it too, copy=False refuses what
+    must be copied. Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
+
+    >>> baton.share(np.arange(3)).numpy().tolist()
+    [0, 1, 2]
+    >>> baton.share({"x": np.arange(3), "y": [np.ones(2)]}).keys()
+    ['x', 'y/0']
     """
     return _default.session().share(a, copy)
+
+
+def load(path: "str | os.PathLike[str]") -> Any:
+    """The tensor of a .npy, or the Bundle of a .npz or .safetensors: the file mapped, read-only.
+
+    Nothing is read until it is looked at, and processes that load one file share its pages. Sending
+    copies once. Replace such a file by renaming a new one over it; one that is cut short ends its
+    readers. Raises FileNotFoundError and other OSErrors, InvalidArgument for what is no such file.
+    """
+    return _default.session().load(path)
 
 
 def topic(name: str | None = None, **options: Any) -> Topic:

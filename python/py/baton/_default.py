@@ -1,8 +1,9 @@
-"""This process's default session, and what fork does to it.
+"""This process's sessions: the default one, those that pickles lead to, and what fork does to them.
 
-Ownership: one session for the process, opened by the first call that needs it; the process's end ends
-it. Concurrency: any thread may call. Fork: the child gets a session of its own at its first call;
-objects that it inherited can be dropped, and raise Closed where they would need the parent's session.
+Ownership: one default session for the process, opened by the first call that needs it; the process's
+end ends it. Concurrency: any thread may call. Fork: the child gets a session of its own at its first
+call; objects that it inherited can be dropped, and raise Closed where they would need the parent's
+session.
 """
 
 import os
@@ -10,8 +11,12 @@ import threading
 
 from baton import _native
 
+# A broker's socket and a namespace.
+Place = tuple[str, str]
+
 _lock = threading.Lock()
 _session: _native.Session | None = None
+_others: dict[Place, _native.Session] = {}
 
 
 def session() -> _native.Session:
@@ -23,17 +28,44 @@ def session() -> _native.Session:
     with _lock:
         if _session is None or _session.closed:
             _session = _native.Session()
+            _native.allocate_in(_session)
         return _session
 
 
-def reopen_topic(name: str, token: str) -> _native.Topic:
-    """Opens a pickled topic in the default session."""
-    return session().topic(name) if name else session().private_topic(token)
+def session_at(address: str, namespace: str) -> _native.Session:
+    """The session with a broker and namespace that a pickle names; the default one where that is it."""
+    default = os.environ.get("BATON_NAMESPACE") or "default"
+    if (address, namespace) in (("", ""), (_native.default_address(), default)):
+        return session()
+    with _lock:
+        s = _others.get((address, namespace))
+        if s is None or s.closed:
+            s = _others[address, namespace] = _native.Session(address, namespace)
+        return s
 
 
-def reopen_queue(name: str, token: str) -> _native.Queue:
-    """Opens a pickled queue in the default session."""
-    return session().queue(name) if name else session().private_queue(token)
+def reopen_tensor(handle: str, place: Place) -> _native.Tensor:
+    """Opens a pickled tensor."""
+    return session_at(*place).open(handle)
+
+
+def reopen_bundle(
+    handles: list[str], names: list[str], tree: bytes, revision: int, live: bool, place: Place
+) -> _native.Bundle:
+    """Opens a pickled bundle."""
+    return session_at(*place).open_bundle(handles, names, tree, revision, live)
+
+
+def reopen_topic(name: str, token: str, place: Place) -> _native.Topic:
+    """Opens a pickled topic."""
+    s = session_at(*place)
+    return s.topic(name) if name else s.private_topic(token)
+
+
+def reopen_queue(name: str, token: str, place: Place) -> _native.Queue:
+    """Opens a pickled queue."""
+    s = session_at(*place)
+    return s.queue(name) if name else s.private_queue(token)
 
 
 def _in_child() -> None:
@@ -41,6 +73,7 @@ def _in_child() -> None:
     _native.forked()
     _lock = threading.Lock()
     _session = None
+    _others.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)

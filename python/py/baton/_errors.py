@@ -5,6 +5,7 @@ same in every language; `remedy` and `detail` (figures by name) are there for pr
 """
 
 import queue
+from typing import ClassVar
 
 
 class Error(Exception):
@@ -12,7 +13,7 @@ class Error(Exception):
 
     code: str = ""
     remedy: str = ""
-    detail: dict[str, object] = {}
+    detail: ClassVar[dict[str, object]] = {}
 
     def __str__(self) -> str:  # KeyError would quote the text
         return str(self.args[0]) if self.args else type(self).__name__

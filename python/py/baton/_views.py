@@ -1,9 +1,11 @@
-"""Views of tensors in NumPy. NumPy is imported when one is asked for, never by `import baton`."""
+"""Views of tensors in frameworks. One is imported when a view is asked for, never by `import baton`."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import jax as _jax
     import numpy as np
+    import torch as _torch
 
     from baton._native import Tensor
 
@@ -23,13 +25,13 @@ def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
         import ml_dtypes
 
         dtype = np.dtype(getattr(ml_dtypes, x.dtype))
-    except (ImportError, AttributeError):
+        bits = {1: "uint8", 2: "uint16"}[dtype.itemsize]
+        return np.asarray(x.view(bits)).view(dtype)
+    except (ImportError, AttributeError, ValueError):
         raise TypeError(
-            f"NumPy has no {x.dtype}: install ml_dtypes, use torch.from_dlpack(x), "
+            f"NumPy has no {x.dtype}: install ml_dtypes, use x.torch() or x.jax() where they know it, "
             'or look at the bits by x.view("uint8")'
         ) from None
-    bits = {1: "uint8", 2: "uint16"}[dtype.itemsize]
-    return np.asarray(x.view(bits)).view(dtype)
 
 
 def array(x: "Tensor", dtype: Any = None, copy: bool | None = None) -> "np.ndarray[Any, Any]":
@@ -37,3 +39,26 @@ def array(x: "Tensor", dtype: Any = None, copy: bool | None = None) -> "np.ndarr
     import numpy as np
 
     return np.array(numpy(x), dtype=dtype, copy=copy)
+
+
+def torch(x: "Tensor") -> "_torch.Tensor":
+    """The torch tensor of a tensor's memory."""
+    import torch
+
+    try:
+        return torch.from_dlpack(x)
+    except (BufferError, RuntimeError, ValueError) as e:
+        raise TypeError(f'torch has no {x.dtype}: look at the bits by x.view("uint8").torch()') from e
+
+
+def jax(x: "Tensor") -> "_jax.Array":
+    """The JAX array of a tensor's memory."""
+    import jax.dlpack
+
+    try:
+        return jax.dlpack.from_dlpack(x)
+    except (TypeError, RuntimeError) as e:
+        raise TypeError(
+            f"JAX takes no {x.dtype} with strides {x.strides}: copy it by baton.share(x, copy=True) if it is "
+            'strided, or look at the bits by x.view("uint8").jax()'
+        ) from e

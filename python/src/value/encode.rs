@@ -8,13 +8,29 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
-use crate::errors::OrRaise;
-use crate::name::Bundle;
+use crate::bundle::Bundle;
+use crate::errors::{OrRaise, invalid};
+use crate::memory::{AT_ONCE, alloc};
 use crate::source::Source;
 use crate::tensor::Tensor;
 
 /// Where tensors begin in a storage that they share.
 const ALIGN: u64 = 256;
+
+/// What becomes of the tensors of a value.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Take {
+    /// Those in shared memory are referenced, the others copied.
+    Reference,
+    /// Those in shared memory are referenced, others refused.
+    Shared,
+    /// Tensors stay as they are, wherever they lie; arrays are copied.
+    AsIs,
+    /// All are copied into one storage.
+    Copy,
+    /// All get room in one storage, to be filled.
+    Room,
+}
 
 enum Leaf {
     Own(baton::Tensor),
@@ -28,12 +44,24 @@ struct Encoder {
     depth: usize,
     leaves: Vec<(String, Leaf)>,
     plain: bool, // JSON without tags, for meta
+    take: Take,
 }
 
-/// The payload of a value. Raises TypeError for what no value may contain.
+/// The payload of a value to be sent. Raises TypeError for what no value may contain.
 pub(crate) fn encode(session: &Session, value: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    encode_as(session, value, Take::Reference)
+}
+
+/// The payload of a value whose tensors are taken in a certain way.
+pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take) -> PyResult<Payload> {
     let py = value.py();
-    let mut e = Encoder::new(false);
+    if take == Take::Reference
+        && let Ok(b) = value.cast::<Bundle>()
+        && let Some(b) = b.get().shared(py)?
+    {
+        return Ok(Payload::from(&b));
+    }
+    let mut e = Encoder::new(false, take);
     let flat = e.flat(value)?;
     if !flat {
         e.value(value)?;
@@ -51,15 +79,15 @@ pub(crate) fn encode(session: &Session, value: &Bound<'_, PyAny>) -> PyResult<Pa
 
 /// The JSON of meta.
 pub(crate) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
-    let mut e = Encoder::new(true);
+    let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree)?;
     serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
 impl Encoder {
-    fn new(plain: bool) -> Encoder {
-        Encoder { tree: Vec::new(), path: String::new(), parts: 0, depth: 0, leaves: Vec::new(), plain }
+    fn new(plain: bool, take: Take) -> Encoder {
+        Encoder { tree: Vec::new(), path: String::new(), parts: 0, depth: 0, leaves: Vec::new(), plain, take }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -80,7 +108,13 @@ impl Encoder {
     /// The tensor or array that an object is.
     fn leaf(&self, v: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
         if let Ok(t) = v.cast::<Tensor>() {
-            return Ok(Some(Leaf::Own(t.get().tensor(v.py())?)));
+            let t = t.get().tensor(v.py())?;
+            let referenced = match self.take {
+                Take::AsIs => true,
+                Take::Reference | Take::Shared => t.is_shared(),
+                Take::Copy | Take::Room => false,
+            };
+            return Ok(Some(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) }));
         }
         let scalar = v.is_none()
             || v.is_instance_of::<PyInt>()
@@ -340,12 +374,24 @@ impl Encoder {
     }
 
     /// Copies the arrays of others into one storage and gives all tensors.
-    fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<(String, baton::Tensor)>> {
+    fn settle(mut self, py: Python<'_>, session: &Session) -> PyResult<Vec<(String, baton::Tensor)>> {
+        let referenced = matches!(self.take, Take::Reference | Take::Shared | Take::AsIs);
+        for (_, leaf) in self.leaves.iter_mut().filter(|_| referenced) {
+            if let Leaf::Foreign(s) = leaf
+                && let Some(t) = s.in_place(py, session)?
+            {
+                *leaf = Leaf::Own(t);
+            }
+        }
         let mut offsets = Vec::with_capacity(self.leaves.len());
         let mut total = 0u64;
         for (_, leaf) in &self.leaves {
             offsets.push(total);
             if let Leaf::Foreign(s) = leaf {
+                if self.take == Take::Shared {
+                    let what = "an array of the value does not lie in shared memory";
+                    return Err(invalid(py, "leave copy=False out", what));
+                }
                 let n = s.num_bytes(py)?.checked_next_multiple_of(ALIGN).and_then(|n| total.checked_add(n));
                 total = n.ok_or_else(|| {
                     PyValueError::new_err("the arrays of the value have more bytes than 64 bits count")
@@ -354,7 +400,7 @@ impl Encoder {
         }
         let packed = match i64::try_from(total) {
             Ok(0) => None,
-            Ok(n) => Some(crate::session::alloc(py, session, DType::UINT8, &[n])?),
+            Ok(n) => Some(alloc(py, session, DType::UINT8, &[n], AT_ONCE)?),
             Err(_) => return Err(PyValueError::new_err("the arrays of the value have more bytes than 63 bits count")),
         };
         let mut out = Vec::with_capacity(self.leaves.len());
@@ -363,10 +409,12 @@ impl Encoder {
                 Leaf::Own(t) => t,
                 Leaf::Foreign(s) => {
                     let t = match &packed {
-                        Some(p) if s.num_bytes(py)? > 0 => p.view_as(s.dtype, &s.shape, None, at).or_raise(py)?,
-                        _ => crate::session::alloc(py, session, s.dtype, &s.shape)?,
+                        Some(p) if s.num_bytes(py)? > 0 => p.view_as(s.dtype(), s.shape(), None, at).or_raise(py)?,
+                        _ => alloc(py, session, s.dtype(), s.shape(), AT_ONCE)?,
                     };
-                    s.copy_to(py, &t)?;
+                    if self.take != Take::Room {
+                        s.copy_to(py, &t)?;
+                    }
                     t
                 }
             };

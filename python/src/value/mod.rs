@@ -5,7 +5,7 @@ mod decode;
 mod encode;
 
 pub(crate) use decode::{decode, json_to_py};
-pub(crate) use encode::{encode, meta};
+pub(crate) use encode::{Take, encode, encode_as, meta};
 
 /// Levels of JSON that a tree may have, tags included.
 const MOST_DEPTH: usize = 100;

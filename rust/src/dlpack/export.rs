@@ -89,11 +89,10 @@ fn view(t: &Tensor) -> Result<DLTensor> {
 /// A copy-on-write mapping of the tensor's elements, and the view of it. It maps the whole storage:
 /// a view's elements are wherever its strides lead.
 fn private(t: &Tensor) -> Result<(Option<Mapping>, DLTensor)> {
-    let Some(h) = t.storage().filter(|_| !t.is_empty()) else { return Ok((None, described(t, std::ptr::null_mut()))) };
-    let (map, first) = h.at.segment.private(h.offset, h.bytes)?;
-    // SAFETY: the view was checked to lie inside the storage, whose bytes all are mapped.
-    let data = unsafe { first.add(t.offset as usize) };
-    Ok((Some(map), described(t, data.cast())))
+    Ok(match t.private()? {
+        Some((map, data)) => (Some(map), described(t, data.cast())),
+        None => (None, described(t, std::ptr::null_mut())),
+    })
 }
 
 fn described(t: &Tensor, data: *mut c_void) -> DLTensor {

@@ -4,7 +4,7 @@ use super::owned::Owned;
 use super::view::View;
 use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION};
 use crate::error::{Code, Error, Result};
-use crate::session::{Session, Tensor};
+use crate::session::{Place, Session, Tensor};
 
 impl Session {
     /// Takes a tensor of another library over: its elements are copied once into shared memory, unless
@@ -68,9 +68,7 @@ impl Session {
     pub unsafe fn share(&self, view: &DLTensor, flags: u64) -> Result<Tensor> {
         // SAFETY: as the caller says.
         let v = unsafe { View::of(view, flags)? };
-        if v.is_plain()
-            && let Some(t) = self.find(&v)
-        {
+        if let Some(t) = self.find(&v) {
             return Ok(t);
         }
         let t = self.alloc_dtype(v.dtype, &v.shape)?;
@@ -79,12 +77,26 @@ impl Session {
         Ok(t)
     }
 
+    /// The tensor of a view that is lent, where it lies in memory of this session already; `None` for
+    /// what [`share`](Session::share) would copy.
+    ///
+    /// # Safety
+    /// As for [`share`](Session::share).
+    pub unsafe fn share_in_place(&self, view: &DLTensor, flags: u64) -> Result<Option<Tensor>> {
+        // SAFETY: as the caller says.
+        Ok(self.find(&unsafe { View::of(view, flags)? }))
+    }
+
     /// The tensor of a view that lies in memory of this session which this process holds.
     fn find(&self, v: &View) -> Option<Tensor> {
+        if !v.is_plain() {
+            return None;
+        }
         let (holding, offset, writable) = self.inner.holder_of(v.first, v.span)?;
         let (shape, strides) = (v.shape.clone(), Some(v.strides.clone()));
         let strides = strides.filter(|s| !crate::dtype::is_contiguous(&v.shape, Some(s)));
-        Tensor::checked(holding.into(), Some(0), offset, v.dtype, shape, strides, v.readonly || !writable).ok()
+        Tensor::checked(holding.into(), Place::Storage(0), offset, v.dtype, shape, strides, v.readonly || !writable)
+            .ok()
     }
 }
 

@@ -3,6 +3,7 @@
 mod background;
 mod binding;
 mod bundle;
+mod file;
 mod fork;
 mod holding;
 mod inner;
@@ -35,6 +36,7 @@ pub use options::{QueueOptions, TopicOptions};
 pub use payload::Payload;
 pub use queue::Queue;
 pub use reader::{Reader, Start};
+pub(crate) use tensor::Place;
 pub use tensor::{Tensor, TensorMut};
 pub use topic::Topic;
 
@@ -56,6 +58,7 @@ pub(crate) struct Options {
     pub(crate) name: String,
     pub(crate) binary: Option<PathBuf>,
     pub(crate) timeout: Duration,
+    pub(crate) socket: String, // what the address led to when the session was opened
     pub(crate) language: &'static str,
     pub(crate) interrupted: Option<fn() -> bool>,
 }
@@ -107,7 +110,8 @@ impl Builder {
     /// Opens the session. Errors: `NoBroker`, `Version`, `PermissionDenied`, `TooMany`,
     /// `InvalidArgument`.
     pub fn connect(self) -> Result<Session> {
-        let o = self.0;
+        let mut o = self.0;
+        o.socket = start::address_of(o.address.as_deref())?;
         check_token("namespace", &o.namespace, 32)?;
         if o.name.is_empty() || o.name.len() > 48 {
             let what = format!("client name {:?} is unusable", o.name);
@@ -208,6 +212,12 @@ impl Session {
         Session::builder().connect()
     }
 
+    /// The socket of the broker that [`connect`](Session::connect) would use: `$BATON_ADDRESS`, else
+    /// the user's.
+    pub fn default_address() -> Result<String> {
+        start::address_of(None)
+    }
+
     /// Settings for a session that is not the usual one.
     pub fn builder() -> Builder {
         let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
@@ -221,6 +231,7 @@ impl Session {
             name,
             binary: None,
             timeout: Duration::from_secs(30),
+            socket: String::new(),
             language: "rust",
             interrupted: None,
         })
@@ -229,6 +240,11 @@ impl Session {
     /// Where this session's names live.
     pub fn namespace(&self) -> &str {
         &self.inner.options.namespace
+    }
+
+    /// The broker's socket.
+    pub fn address(&self) -> &str {
+        &self.inner.options.socket
     }
 
     /// Identifies the broker's memory; handles of another are refused.

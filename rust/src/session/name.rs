@@ -93,6 +93,13 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// The newest revision not seen yet, if there is one.
+    pub fn try_next(&mut self) -> Result<Option<Bundle>> {
+        self.reader.try_recv()?.map(|m| bundle_of(&m)).transpose()
+    }
+}
+
 fn bundle_of(m: &Message) -> Result<Bundle> {
     let mut b = m.bundle()?;
     b.revision = m.sequence;

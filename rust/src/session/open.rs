@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Session;
+use super::bundle::Bundle;
 use super::holding::{Held, Holding};
+use super::inner::Inner;
 use super::name::storage_ref;
-use super::tensor::Tensor;
+use super::tensor::{Place, Tensor};
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result, expired};
 use crate::handle::Handle;
 use crate::message::Ref;
 use crate::shm::fence;
-use crate::wire::ops::{Ignored, LeaseRef, LeaseReply, LeaseRequest};
+use crate::wire::ops::{Ignored, LeaseRef, LeaseReply, LeaseRequest, StorageRef};
 
 /// How long a handle protects its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +34,33 @@ impl Default for Lease {
     }
 }
 
+impl Lease {
+    fn of(self, refs: Vec<StorageRef>) -> LeaseRequest {
+        let (seconds, once) = match self {
+            Lease::For(d) => (Some(d.as_secs_f64()), false),
+            Lease::Session => (None, false),
+            Lease::Once => (None, true),
+        };
+        LeaseRequest { refs, seconds, once }
+    }
+}
+
 impl Tensor {
     /// A handle that can be carried by any means (it is plain JSON) and opened by any process of this
     /// broker. The broker holds the tensor for the lease's time, whatever becomes of this process.
     pub fn handle(&self, lease: Lease) -> Result<Handle> {
-        let inner = &self.held.inner;
+        let mut h = self.describe()?;
+        if let Some(s) = self.storage() {
+            h.lease = Some(self.held.inner.lease(vec![storage_ref(s.reference)], lease)?);
+        }
+        Ok(h)
+    }
+
+    /// The handle without a lease.
+    fn describe(&self) -> Result<Handle> {
+        self.check_shared()?;
         let mut h = Handle {
-            host: inner.pages.instance.clone(),
+            host: self.held.inner.pages.instance.clone(),
             segment: 0,
             serial: 0,
             index: 0,
@@ -58,15 +80,32 @@ impl Tensor {
             h.segment = s.at.chunk.segment_serial;
             (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);
             (h.offset, h.bytes, h.byte_offset) = (s.offset, s.bytes, self.offset);
-            let (seconds, once) = match lease {
-                Lease::For(d) => (Some(d.as_secs_f64()), false),
-                Lease::Session => (None, false),
-                Lease::Once => (None, true),
-            };
-            let request = LeaseRequest { refs: vec![storage_ref(r)], seconds, once };
-            h.lease = Some(inner.call::<_, LeaseReply>("lease", &request)?.lease);
         }
         Ok(h)
+    }
+}
+
+impl Inner {
+    fn lease(&self, refs: Vec<StorageRef>, lease: Lease) -> Result<u64> {
+        Ok(self.call::<_, LeaseReply>("lease", &lease.of(refs))?.lease)
+    }
+}
+
+impl Bundle {
+    /// Handles of all tensors, in their order, under one lease: they are opened together, by
+    /// [`Session::open_all`], which claims it once.
+    pub fn handles(&self, lease: Lease) -> Result<Vec<Handle>> {
+        let mut all = self.tensors.iter().map(|(_, t)| t.describe()).collect::<Result<Vec<_>>>()?;
+        let held = |t: &Tensor| t.storage().map(|s| s.reference);
+        let mut refs: Vec<Ref> = self.tensors.iter().filter_map(|(_, t)| held(t)).collect();
+        refs.sort_by_key(|r| (r.index, r.serial, r.generation));
+        refs.dedup();
+        let Some((_, first)) = self.tensors.iter().find(|(_, t)| held(t).is_some()) else { return Ok(all) };
+        let lease = first.held.inner.lease(refs.into_iter().map(storage_ref).collect(), lease)?;
+        for (h, (_, t)) in all.iter_mut().zip(&self.tensors) {
+            h.lease = held(t).map(|_| lease);
+        }
+        Ok(all)
     }
 }
 
@@ -83,6 +122,28 @@ impl Session {
     /// of a tuple is opened while its topic keeps the message. No round trip is made where the memory
     /// is mapped already. Errors: `Expired`, `InvalidHandle`.
     pub fn open(&self, h: &Handle) -> Result<Tensor> {
+        let t = self.open_unclaimed(h)?;
+        self.claim(h.lease);
+        Ok(t)
+    }
+
+    /// The tensors of handles that were made together, or none. Errors as of [`open`](Session::open).
+    pub fn open_all(&self, handles: &[Handle]) -> Result<Vec<Tensor>> {
+        let all = handles.iter().map(|h| self.open_unclaimed(h)).collect::<Result<Vec<_>>>()?;
+        let mut leases: Vec<u64> = handles.iter().filter_map(|h| h.lease).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        leases.into_iter().for_each(|lease| self.claim(Some(lease)));
+        Ok(all)
+    }
+
+    fn claim(&self, lease: Option<u64>) {
+        if let Some(lease) = lease {
+            self.inner.tell("lease.claim", &LeaseRef { lease });
+        }
+    }
+
+    fn open_unclaimed(&self, h: &Handle) -> Result<Tensor> {
         h.check()?;
         let inner = &self.inner;
         if h.host != inner.pages.instance {
@@ -96,20 +157,15 @@ impl Session {
         let bad = |e: Error| Error::new(Code::InvalidHandle, "use the handle as it was made", e.message());
         let dtype = DType::parse(&h.dtype).map_err(bad)?;
         let mut holding = Holding { inner: inner.clone(), storages: Vec::new(), acknowledge: None };
-        let storage = match h.is_empty() {
-            true => None,
+        let place = match h.is_empty() {
+            true => Place::Nowhere,
             false => {
                 holding.storages.push(self.hold_handle(h)?);
-                Some(0)
+                Place::Storage(0)
             }
         };
         let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
-        let t = Tensor::checked(Arc::new(holding), storage, h.byte_offset, dtype, shape, strides, h.readonly)
-            .map_err(bad)?;
-        if let Some(lease) = h.lease {
-            inner.tell("lease.claim", &LeaseRef { lease });
-        }
-        Ok(t)
+        Tensor::checked(Arc::new(holding), place, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)
     }
 
     /// Takes the reference: row up first, then the generation.

@@ -92,6 +92,7 @@ impl Outgoing {
                 let what = format!("tensor {name:?} belongs to another session");
                 return Err(Error::new(Code::InvalidArgument, "send tensors of the same session", what));
             }
+            t.check_shared()?;
             let mut storage = None;
             if let Some(h) = t.storage() {
                 let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {

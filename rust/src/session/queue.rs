@@ -1,6 +1,6 @@
 //! Queues: each item to one taker.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::message::Message;
@@ -75,11 +75,34 @@ impl Queue {
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = timeout.into().map(|t| Instant::now() + t);
         let mut reader = self.reader.lock().unwrap_or_else(|p| p.into_inner());
-        let reader = match &mut *reader {
+        self.joined(&mut reader)?.receive(until, Code::Empty, "no item")
+    }
+
+    /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first.
+    pub fn try_get(&self) -> Result<Option<Message>> {
+        match self.reader.try_lock() {
+            Ok(mut reader) => self.joined(&mut reader)?.try_recv(),
+            Err(TryLockError::Poisoned(p)) => self.joined(&mut p.into_inner())?.try_recv(),
+            Err(TryLockError::WouldBlock) => Ok(None),
+        }
+    }
+
+    /// Adds an item if there is room; false when there is none. Errors as of [`put`](Queue::put).
+    pub fn try_put(&self, value: impl Into<Payload>) -> Result<bool> {
+        self.state.try_send(&value.into(), slot_flag::WRITABLE)
+    }
+
+    /// How many items wait to be taken.
+    pub fn waiting(&self) -> Result<usize> {
+        self.state.waiting()
+    }
+
+    /// Joins the takers at the first call.
+    fn joined<'a>(&self, reader: &'a mut Option<Reader>) -> Result<&'a mut Reader> {
+        Ok(match reader {
             Some(r) => r,
             none => none.insert(Reader::new(self.state.clone(), Start::All, Some("queue"))?),
-        };
-        reader.receive(until, Code::Empty, "no item")
+        })
     }
 
     /// Closes the queue for everybody: puts fail with `Closed`, and takers get it once the queue is

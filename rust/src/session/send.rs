@@ -115,6 +115,42 @@ impl TopicState {
         Ok(())
     }
 
+    /// Publishes a value if there is room for it.
+    pub(crate) fn try_send(&self, value: &Payload, flags: u32) -> Result<bool> {
+        if !self.has_room()? {
+            return Ok(false);
+        }
+        match self.send(value, flags, Some(Instant::now())) {
+            Err(e) if e.code() == Code::Full => Ok(false), // another thread was faster
+            sent => sent.map(|()| true),
+        }
+    }
+
+    /// Whether the next message may take its slot. A thread that is sending has none to spare.
+    fn has_room(&self) -> Result<bool> {
+        let mut writer = match self.writer.try_lock() {
+            Ok(w) => w,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        let Some(own) = &mut writer.own else { return Ok(true) };
+        let view = self.current()?;
+        let blocker = (own.head + 1).saturating_sub(u64::from(self.info.depth));
+        Ok(self.info.overwrite || self.is_closed() || blocker == 0 || own.done(&view, self.info.slots, blocker))
+    }
+
+    /// How many messages of a queue are not taken yet.
+    pub(crate) fn waiting(&self) -> Result<usize> {
+        let view = self.current()?;
+        let mut n = 0;
+        for l in &view.lanes {
+            for g in &view.groups {
+                n += GroupLane::new(&g.file, l.info.lane, self.info.slots)?.waiting(l.lane.head());
+            }
+        }
+        Ok(n)
+    }
+
     /// Joins as a writer, with a lane of its own.
     fn start_writing(&self) -> Result<OwnLane> {
         let (inner, info) = (&self.inner, &self.info);

@@ -55,6 +55,11 @@ fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Res
     Ok((socket, named.is_some()))
 }
 
+/// The socket of an address, or of the default one.
+pub(crate) fn address_of(address: Option<&str>) -> Result<String> {
+    Ok(resolve(address, &environment)?.0.to_string_lossy().into_owned())
+}
+
 fn environment(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }

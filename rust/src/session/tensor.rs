@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::Session;
+use super::file::MappedFile;
 use super::holding::{Attachment, Held, Holding};
 use super::inner::Inner;
 use crate::dims::Dims;
@@ -13,6 +14,7 @@ use crate::dtype::{DType, Element, compact_strides, is_contiguous};
 use crate::error::{Code, Error, Result, closed, disagree};
 use crate::layout::limits;
 use crate::message::TensorDesc;
+use crate::sys::Mapping;
 
 impl Inner {
     /// Allocates a storage of `bytes` > 0, counted once.
@@ -66,13 +68,13 @@ impl Session {
 
     pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let n = dtype.num_bytes(shape)?;
-        let (held, storage) = match n {
-            0 => (Holding { inner: self.inner.clone(), storages: Vec::new(), acknowledge: None }, None),
-            n => (self.inner.fill(n)?, Some(0)),
+        let (held, place) = match n {
+            0 => (Holding { inner: self.inner.clone(), storages: Vec::new(), acknowledge: None }, Place::Nowhere),
+            n => (self.inner.fill(n)?, Place::Storage(0)),
         };
         Ok(Tensor {
             held: Arc::new(held),
-            storage,
+            place,
             offset: 0,
             dtype,
             shape: shape.into(),
@@ -113,12 +115,6 @@ impl<T: Element> TensorMut<T> {
         &self.tensor.shape
     }
 
-    /// What it will be when it is frozen.
-    #[cfg(feature = "ndarray")]
-    pub(crate) fn tensor(&self) -> &Tensor {
-        &self.tensor
-    }
-
     /// Ends the writing: a tensor that can be sent, cloned and read.
     pub fn freeze(self) -> Tensor {
         self.tensor
@@ -144,6 +140,17 @@ impl<T: Element> DerefMut for TensorMut<T> {
     }
 }
 
+/// Where the bytes of a tensor are.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// It has no elements.
+    Nowhere,
+    /// A storage of its holding.
+    Storage(u16),
+    /// A file, for this process alone.
+    File(Arc<MappedFile>),
+}
+
 /// A view of shared memory: type, shape, strides in elements. It counts a reference, which clones
 /// share and the last drop gives back.
 ///
@@ -155,7 +162,7 @@ impl<T: Element> DerefMut for TensorMut<T> {
 #[derive(Debug, Clone)]
 pub struct Tensor {
     pub(crate) held: Arc<Holding>,
-    storage: Option<u16>, // in held; None: no elements
+    place: Place,
     pub(crate) offset: u64,
     dtype: DType,
     pub(crate) shape: Dims,
@@ -171,30 +178,69 @@ impl Tensor {
             return Err(Error::new(Code::Unsupported, "use a client with CUDA", what));
         }
         let (shape, strides) = (d.shape.clone(), d.strides.clone());
-        Tensor::checked(held.clone(), d.storage, d.offset, d.dtype, shape, strides, !write)
+        let place = d.storage.map_or(Place::Nowhere, Place::Storage);
+        Tensor::checked(held.clone(), place, d.offset, d.dtype, shape, strides, !write)
     }
 
     /// A tensor whose view is checked against its storage.
     pub(crate) fn checked(
         held: Arc<Holding>,
-        storage: Option<u16>,
+        place: Place,
         offset: u64,
         dtype: DType,
         shape: Dims,
         strides: Option<Dims>,
         readonly: bool,
     ) -> Result<Tensor> {
-        let t = Tensor { held, storage, offset, dtype, shape, strides, readonly };
-        let bytes = match storage {
-            Some(_) => t.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?.bytes,
-            None => 0,
+        let t = Tensor { held, place, offset, dtype, shape, strides, readonly };
+        let bytes = match &t.place {
+            Place::Storage(_) => t.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?.bytes,
+            Place::File(f) => f.len(),
+            Place::Nowhere => 0,
         };
         t.dtype.check_view(&t.shape, t.strides.as_deref(), t.offset, bytes)?;
         Ok(t)
     }
 
     pub(crate) fn storage(&self) -> Option<&Held> {
-        self.held.storages.get(usize::from(self.storage?))
+        match self.place {
+            Place::Storage(at) => self.held.storages.get(usize::from(at)),
+            _ => None,
+        }
+    }
+
+    /// Whether it lies in shared memory, so that it can be handed over; else in a mapped file.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self.place, Place::File(_))
+    }
+
+    /// Refuses what is not in shared memory.
+    pub(crate) fn check_shared(&self) -> Result<()> {
+        if self.is_shared() {
+            return Ok(());
+        }
+        let what = format!("a {}{:?} of a mapped file is to be handed over", self.dtype, self.shape);
+        Err(Error::new(Code::InvalidArgument, "copy it into a tensor of shared memory first", what))
+    }
+
+    /// A copy-on-write mapping of all that the view may reach, and the address of its first element
+    /// in there; `None` without elements.
+    pub(crate) fn private(&self) -> Result<Option<(Mapping, *mut u8)>> {
+        let (map, first) = match &self.place {
+            _ if self.is_empty() => return Ok(None),
+            Place::Nowhere => return Ok(None),
+            Place::File(f) => {
+                let map = f.private()?;
+                let first = map.base().as_ptr();
+                (map, first)
+            }
+            Place::Storage(_) => {
+                let h = self.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?;
+                h.at.segment.private(h.offset, h.bytes)?
+            }
+        };
+        // SAFETY: the view was checked to lie inside its place, whose bytes all are mapped.
+        Ok(Some((map, unsafe { first.add(self.offset as usize) })))
     }
 
     /// What one element is.
@@ -261,7 +307,7 @@ impl Tensor {
     /// Another view of the same storage, checked; `at` is its offset in the storage.
     pub(crate) fn viewed(&self, dtype: DType, shape: &[i64], strides: Option<&[i64]>, at: u64) -> Result<Tensor> {
         let strides = strides.map(Dims::from);
-        Tensor::checked(self.held.clone(), self.storage, at, dtype, shape.into(), strides, self.readonly)
+        Tensor::checked(self.held.clone(), self.place.clone(), at, dtype, shape.into(), strides, self.readonly)
     }
 
     /// The address of the first element, mapped for a use; dangling without elements. `ReadOnly` when
@@ -270,56 +316,42 @@ impl Tensor {
         if write && self.readonly {
             return Err(Error::new(Code::ReadOnly, "copy it", format!("a read-only {}{:?}", self.dtype, self.shape)));
         }
-        let Some(h) = self.storage() else { return Ok(NonNull::<u64>::dangling().as_ptr().cast()) };
-        // SAFETY: the offset was checked to lie inside the storage, or just behind it.
-        Ok(unsafe { h.address(write)?.add(self.offset as usize) })
+        let first = match &self.place {
+            Place::Storage(_) => self.storage().map(|h| h.address(write)).transpose()?,
+            Place::File(f) => Some(f.address()),
+            Place::Nowhere => None,
+        };
+        let Some(first) = first else { return Ok(NonNull::<u64>::dangling().as_ptr().cast()) };
+        // SAFETY: the offset was checked to lie inside the place, or just behind it.
+        Ok(unsafe { first.add(self.offset as usize) })
     }
 
-    pub(crate) fn typed<T: Element>(&self) -> Result<()> {
+    fn typed<T: Element>(&self) -> Result<()> {
         if T::DTYPE != self.dtype {
             let what = format!("a tensor of {} is read as {}", self.dtype, T::DTYPE);
             return Err(Error::new(Code::InvalidArgument, "use the tensor's type", what));
         }
-        Ok(())
-    }
-
-    fn contiguous(&self) -> Result<()> {
         if !self.is_contiguous() {
             let what = format!("elements of {:?} with strides {:?} are not contiguous", self.shape, self.strides);
-            return Err(Error::new(Code::InvalidArgument, "copy them with to_vec", what));
+            return Err(Error::new(Code::InvalidArgument, "use its strides", what));
         }
         Ok(())
     }
 
-    /// Copies the elements out, in row-major order. Safe whatever others write meanwhile: then values
-    /// may be torn. `InvalidArgument` when the type differs.
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), baton::Error> {
-    /// # let session = baton::Session::connect()?;
-    /// let x = session.from_slice(&[2, 3], &[0u8, 1, 2, 3, 4, 5])?.freeze();
-    /// let column = x.as_strided(&[2], Some(&[3]), 1)?;
-    /// assert_eq!(column.to_vec::<u8>()?, [1, 4]);
-    /// # Ok(()) }
-    /// ```
+    /// Copies the elements out. Safe whatever others write meanwhile: then values may be torn.
+    /// `InvalidArgument` when the type differs or the elements are not contiguous.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.typed::<T>()?;
         let mut out = vec![T::default(); self.len()];
-        let Some(h) = self.storage() else { return Ok(out) };
-        let (region, first) = (h.at.segment.region(false)?, h.offset + self.offset);
-        if self.is_contiguous() {
-            region.read_bytes(first, bytes_of(&mut out));
-            return Ok(out);
-        }
-        let strides = self.full_strides();
-        let mut index = vec![0i64; self.shape.len()];
-        for element in &mut out {
-            let at: i64 = index.iter().zip(strides.iter()).map(|(i, s)| i * s).sum(); // checked when it was made
-            region.read_bytes(first + at as u64 * size_of::<T>() as u64, bytes_of(std::slice::from_mut(element)));
-            if let Some(d) = (0..index.len()).rev().find(|d| index[*d] + 1 < self.shape[*d]) {
-                index[d] += 1;
-                index[d + 1..].fill(0);
-            }
+        // SAFETY: T is plain, so its elements may be written as bytes.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), size_of_val(&out[..])) };
+        match (&self.place, self.storage()) {
+            (_, Some(h)) => h.at.segment.region(false)?.read_bytes(h.offset + self.offset, bytes),
+            // SAFETY: the view was checked to lie inside the mapping.
+            (Place::File(f), _) => unsafe {
+                std::ptr::copy_nonoverlapping(f.address().add(self.offset as usize), bytes.as_mut_ptr(), bytes.len());
+            },
+            _ => {}
         }
         Ok(out)
     }
@@ -331,7 +363,6 @@ impl Tensor {
     /// that keep to the protocol do not write topic messages and published names.
     pub unsafe fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.typed::<T>()?;
-        self.contiguous()?;
         let at = self.address(false)?.cast::<T>();
         // SAFETY: the elements lie inside the storage, which the holding keeps mapped and counted;
         // the view's offset is a multiple of T's size; the caller answers for aliasing.
@@ -344,15 +375,8 @@ impl Tensor {
     /// Nobody, in this or another process, reads or writes the memory as long as the slice lives.
     pub unsafe fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.typed::<T>()?;
-        self.contiguous()?;
         let at = self.address(true)?.cast::<T>();
         // SAFETY: as in as_slice; the mapping is writable.
         Ok(unsafe { std::slice::from_raw_parts_mut(at, self.len()) })
     }
-}
-
-/// Plain numbers as bytes.
-fn bytes_of<T: Element>(all: &mut [T]) -> &mut [u8] {
-    // SAFETY: an Element has no padding, and every bit pattern is one.
-    unsafe { std::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), size_of_val(all)) }
 }

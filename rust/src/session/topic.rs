@@ -305,6 +305,11 @@ impl Topic {
         self.state.send(&value.into(), 0, Some(Instant::now() + timeout))
     }
 
+    /// As [`send`](Topic::send), without waiting: false when there is no room.
+    pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
+        self.state.try_send(&value.into(), 0)
+    }
+
     /// Joins as a reader: of every message, or, in a lossless topic, each message once.
     pub fn reader(&self, start: Start) -> Result<Reader> {
         Reader::new(self.state.clone(), start, None)

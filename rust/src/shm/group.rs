@@ -63,6 +63,14 @@ impl GroupLane {
         None
     }
 
+    /// How many messages up to `head` are open.
+    pub(crate) fn waiting(&self, head: u64) -> usize {
+        let start = self.r.load(group_area::START);
+        let first = if start == NO_START { 1 } else { start };
+        let first = first.max(head.saturating_sub(self.mask)).max(1);
+        (first..=head).filter(|i| self.open(*i)).count()
+    }
+
     /// Claims message i for a member, who holds its references already, and moves the hint. False
     /// when another was first.
     ///

@@ -35,12 +35,21 @@ impl Mapping {
         Mapping::made(at, len, writable)
     }
 
+    /// Maps the first `len` bytes of a file of somebody's for reading.
+    pub(crate) fn readable(fd: impl AsFd, len: usize) -> Result<Mapping> {
+        // SAFETY: the kernel chooses a range that nobody uses.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE, fd, 0) };
+        Mapping::made(at, len, false)
+    }
+
     /// Maps `len` bytes at `at`, a multiple of the page size, copy-on-write: what is written stays in
     /// this process, in this mapping.
     pub(crate) fn private(fd: impl AsFd, at: u64, len: usize) -> Result<Mapping> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // Most pages are never written: the kernel need not set memory aside for all of them.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses a range that nobody uses.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE, fd, at) };
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, at) };
         Mapping::made(base, len, true)
     }
 

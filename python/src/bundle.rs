@@ -1,0 +1,197 @@
+//! Bundles: several tensors under their paths.
+
+use std::sync::{Arc, Mutex};
+
+use baton::{Code, Lease};
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::errors::error;
+use crate::session::{Place, place, reopen};
+use crate::tensor::Tensor;
+use crate::value::{Take, decode, encode_as};
+use crate::wait::wait;
+
+/// Tensors under their paths, in their order: a mapping. `value` is the same with its structure.
+#[pyclass(frozen, mapping, module = "baton")]
+pub(crate) struct Bundle {
+    held: Mutex<Option<Arc<Held>>>,
+    revision: u64,
+    live: bool,
+}
+
+/// What a bundle holds until it is released.
+struct Held {
+    bundle: baton::Bundle,
+    value: PyOnceLock<Py<PyAny>>,
+}
+
+impl From<baton::Bundle> for Bundle {
+    fn from(bundle: baton::Bundle) -> Bundle {
+        let (revision, live) = (bundle.revision(), bundle.is_live());
+        Bundle { held: Mutex::new(Some(Arc::new(Held { bundle, value: PyOnceLock::new() }))), revision, live }
+    }
+}
+
+/// What a pickle has of a bundle: handles, paths, tree, revision, whether it is live, and where.
+type Parts<'py> = (Vec<String>, Vec<String>, Bound<'py, PyBytes>, u64, bool, Place);
+
+impl Bundle {
+    fn held(&self, py: Python<'_>) -> PyResult<Arc<Held>> {
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        held.ok_or_else(|| error(py, Code::Closed, "take its tensors before", "the bundle was released"))
+    }
+
+    /// The client's bundle, all of whose tensors can be handed over as they are.
+    pub(crate) fn shared(&self, py: Python<'_>) -> PyResult<Option<baton::Bundle>> {
+        let b = self.held(py)?.bundle.clone();
+        Ok(Some(b).filter(|b| b.iter().all(|(_, t)| t.is_shared())))
+    }
+
+    /// Each path with what is made of its tensor.
+    fn mapped<'py>(
+        &self,
+        py: Python<'py>,
+        each: impl Fn(&Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let d = PyDict::new(py);
+        for (n, t) in self.held(py)?.bundle.iter() {
+            d.set_item(n, each(&Bound::new(py, Tensor::from(t.clone()))?)?)?;
+        }
+        Ok(d)
+    }
+}
+
+#[pymethods]
+impl Bundle {
+    /// The tensors with the structure that was set or shared.
+    #[getter]
+    pub(crate) fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let held = self.held(py)?;
+        Ok(held.value.get_or_try_init(py, || decode(py, &held.bundle))?.clone_ref(py))
+    }
+
+    /// The number of the name's revision; 0 of a bundle that is none.
+    #[getter]
+    fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Whether everybody may write it in place, so that reads may tear.
+    #[getter]
+    fn live(&self) -> bool {
+        self.live
+    }
+
+    /// The paths.
+    fn keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.held(py)?.bundle.iter().map(|(n, _)| n.to_owned()).collect())
+    }
+
+    /// The tensors.
+    fn values(&self, py: Python<'_>) -> PyResult<Vec<Tensor>> {
+        Ok(self.held(py)?.bundle.iter().map(|(_, t)| t.clone().into()).collect())
+    }
+
+    /// Paths and tensors.
+    fn items(&self, py: Python<'_>) -> PyResult<Vec<(String, Tensor)>> {
+        Ok(self.held(py)?.bundle.iter().map(|(n, t)| (n.to_owned(), t.clone().into())).collect())
+    }
+
+    /// The tensor of a path, else the default.
+    #[pyo3(signature = (path, default=None))]
+    fn get(&self, py: Python<'_>, path: &str, default: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        match self.held(py)?.bundle.get(path) {
+            Some(t) => Ok(Bound::new(py, Tensor::from(t.clone()))?.into_any().unbind()),
+            None => Ok(default.unwrap_or_else(|| py.None())),
+        }
+    }
+
+    /// NumPy arrays of the same memory, by path.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.mapped(py, Tensor::numpy)
+    }
+
+    /// torch tensors of the same memory, by path: fit for `load_state_dict`.
+    fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.mapped(py, Tensor::torch)
+    }
+
+    /// JAX arrays of the same memory, by path.
+    fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.mapped(py, Tensor::jax)
+    }
+
+    /// Lets go of the memory, as far as no tensor or array taken from the bundle holds it on.
+    fn release(&self) {
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).take();
+        drop(held);
+    }
+
+    /// Pickles handles, never the bytes. They are kept until they are unpickled once, or until 30 s
+    /// after this session ended.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Parts<'py>)> {
+        let py = slf.py();
+        let this = slf.get();
+        let bundle = match this.shared(py)? {
+            Some(b) => b,
+            None => {
+                let Some((_, t)) = this.held(py)?.bundle.iter().next().map(|(n, t)| (n.to_owned(), t.clone())) else {
+                    return Err(error(py, Code::Internal, "report this", "an empty bundle that is not shared"));
+                };
+                baton::Bundle::from(encode_as(&t.session(), slf.as_any(), Take::Reference)?)
+            }
+        };
+        let handles = wait(py, || bundle.handles(Lease::Once))?.iter().map(baton::Handle::to_json).collect();
+        let names = bundle.iter().map(|(n, _)| n.to_owned()).collect();
+        let at = match bundle.first() {
+            Some(t) => place(&t.session()),
+            None => Place::default(),
+        };
+        let tree = PyBytes::new(py, bundle.tree());
+        Ok((reopen(py, "reopen_bundle")?, (handles, names, tree, this.revision, this.live, at)))
+    }
+
+    fn __getitem__(&self, py: Python<'_>, path: &str) -> PyResult<Tensor> {
+        match self.held(py)?.bundle.get(path) {
+            Some(t) => Ok(t.clone().into()),
+            None => Err(PyKeyError::new_err(path.to_owned())),
+        }
+    }
+
+    fn __contains__(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let held = self.held(py)?;
+        Ok(path.extract::<&str>().is_ok_and(|p| held.bundle.get(p).is_some()))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.held(py)?.bundle.len())
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(PyTuple::new(py, self.keys(py)?)?.try_iter()?.into_any())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.release();
+    }
+
+    fn __repr__(&self) -> String {
+        let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        match held {
+            None => "baton.Bundle(released)".to_owned(),
+            Some(h) => {
+                let revision = if self.revision > 0 { format!(", revision={}", self.revision) } else { String::new() };
+                let live = if self.live { ", live" } else { "" };
+                format!("baton.Bundle({} tensors{revision}{live})", h.bundle.len())
+            }
+        }
+    }
+}

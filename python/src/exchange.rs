@@ -1,0 +1,136 @@
+//! The exchange tables: ours, by which libraries take and make tensors without calling Python, and
+//! those of others.
+
+use std::ffi::{CStr, c_int, c_void};
+
+use baton::dlpack::{DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, exchange_api};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyInt;
+
+use crate::capsule::{content, delete};
+use crate::errors::OrRaise;
+use crate::tensor::Tensor;
+
+const NAME: &CStr = c"dlpack_exchange_api";
+
+/// The table of `baton.Tensor`. Its allocator needs no interpreter.
+static TABLE: DLPackExchangeAPI = exchange_api(from_py, to_py, Some(borrow));
+
+/// The capsule of the table, as DLPack 1.3 names it.
+pub(crate) fn table_capsule(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let table = (&raw const TABLE).cast_mut().cast::<c_void>();
+    // SAFETY: table and name are static, and there is nothing to destroy.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(table, NAME.as_ptr(), None)) };
+    Ok(made?.unbind())
+}
+
+/// The address of the table, as DLPack 1.2 had it.
+pub(crate) fn table_address() -> usize {
+    &raw const TABLE as usize
+}
+
+/// The table that a type publishes, under either name.
+pub(crate) fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+    let mut at: *const DLPackExchangeAPI = std::ptr::null();
+    if let Some(c) = class.getattr_opt("__dlpack_c_exchange_api__")? {
+        // SAFETY: a live object; the pointer is read only from a capsule of that name.
+        at = unsafe { content(c.as_ptr(), NAME) };
+    } else if let Some(n) = class.getattr_opt("__c_dlpack_exchange_api__")?.filter(|n| n.is_instance_of::<PyInt>()) {
+        at = std::ptr::with_exposed_provenance(n.extract::<usize>()?);
+    }
+    // SAFETY: the standard says that a published table is static for the process.
+    Ok(unsafe { at.as_ref() }.filter(|t| t.header.version.major == 1))
+}
+
+/// The torch tensor of a tensor, by torch's table. `None` where torch has no table.
+pub(crate) fn torch<'py>(py: Python<'py>, t: &baton::Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static TORCH: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
+    let table = *TORCH.get_or_try_init(py, || table_of(&py.import("torch")?.getattr("Tensor")?))?;
+    let Some(take) = table.and_then(|t| t.managed_tensor_to_py_object_no_sync) else { return Ok(None) };
+    let m = t.to_dlpack_private().or_raise(py)?;
+    let mut out: *mut c_void = std::ptr::null_mut();
+    // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
+    if unsafe { take(m, &mut out) } != 0 || out.is_null() {
+        return Err(PyErr::take(py).unwrap_or_else(|| PyBufferError::new_err("the library took no tensor")));
+    }
+    // SAFETY: a new reference.
+    Ok(Some(unsafe { Bound::from_owned_ptr(py, out.cast()) }))
+}
+
+/// Runs what may raise in a function of the table: the error is set as the exception, and -1 returned.
+///
+/// # Safety
+/// The interpreter is held, as the standard says of functions that meet Python objects.
+unsafe fn raising(f: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
+    // SAFETY: as the caller says.
+    let py = unsafe { Python::assume_attached() };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(py))) {
+        Ok(Ok(())) => 0,
+        Ok(Err(e)) => {
+            e.restore(py);
+            -1
+        }
+        Err(_) => {
+            PyBufferError::new_err("the exchange table failed: report this").restore(py);
+            -1
+        }
+    }
+}
+
+/// The tensor of an object.
+///
+/// # Safety
+/// A live object.
+unsafe fn tensor_of(py: Python<'_>, ob: *mut c_void) -> PyResult<baton::Tensor> {
+    // SAFETY: as the caller says.
+    let ob = unsafe { Bound::from_borrowed_ptr(py, ob.cast()) };
+    ob.cast::<Tensor>()?.get().tensor(py)
+}
+
+/// # Safety
+/// As the DLPack header says: a live object, a place for the result, the interpreter held.
+unsafe extern "C" fn from_py(ob: *mut c_void, out: *mut *mut DLManagedTensorVersioned) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
+        raising(|py| {
+            *out = tensor_of(py, ob)?.to_dlpack_private().or_raise(py)?;
+            Ok(())
+        })
+    }
+}
+
+/// # Safety
+/// As the DLPack header says: a tensor to be taken over, a place for the result, the interpreter held.
+unsafe extern "C" fn to_py(m: *mut DLManagedTensorVersioned, out: *mut *mut c_void) -> c_int {
+    // SAFETY: as the caller says; the session calls the deleter when it has taken the elements over.
+    unsafe {
+        raising(|py| {
+            let session = match crate::session::default(py) {
+                Ok(s) => s,
+                Err(e) => {
+                    delete(m);
+                    return Err(e);
+                }
+            };
+            let t = session.from_dlpack(m).or_raise(py)?;
+            *out = Bound::new(py, Tensor::from(t))?.into_ptr().cast();
+            Ok(())
+        })
+    }
+}
+
+/// # Safety
+/// As the DLPack header says: a live object, a place for the view, the interpreter held.
+unsafe extern "C" fn borrow(ob: *mut c_void, out: *mut DLTensor) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
+        raising(|py| {
+            let object = Bound::from_borrowed_ptr(py, ob.cast());
+            *out = object.cast::<Tensor>()?.get().lent(py)?;
+            Ok(())
+        })
+    }
+}

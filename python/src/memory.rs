@@ -1,0 +1,100 @@
+//! Memory for tensors: made new, filled, copied, mapped from files.
+
+use std::time::Duration;
+
+use baton::{DType, Session};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyInt};
+
+use crate::dtype;
+use crate::errors::OrRaise;
+use crate::source::Source;
+use crate::wait::wait;
+
+/// How long an allocation waits where memory is full; `None`: for ever.
+pub(crate) type Patience = Option<Duration>;
+
+/// No longer than it takes to say that memory is full.
+pub(crate) const AT_ONCE: Patience = Some(Duration::ZERO);
+
+/// Memory for a compact tensor, without the interpreter where the broker may have to grant it.
+pub(crate) fn alloc(
+    py: Python<'_>,
+    s: &Session,
+    d: DType,
+    shape: &[i64],
+    patience: Patience,
+) -> PyResult<baton::Tensor> {
+    wait(py, || s.alloc_raw_within(d, shape, patience).map(baton::TensorMut::freeze))
+}
+
+/// A compact copy in shared memory, in the tensor's own session.
+pub(crate) fn copied(py: Python<'_>, t: &baton::Tensor) -> PyResult<baton::Tensor> {
+    copied_from(py, &t.session(), &Source::of_tensor(py, t)?)
+}
+
+/// A compact copy of an array in shared memory.
+pub(crate) fn copied_from(py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
+    let t = alloc(py, session, s.dtype(), s.shape(), AT_ONCE)?;
+    s.copy_to(py, &t)?;
+    Ok(t)
+}
+
+/// An address that may go to another thread: whoever makes it answers for what it points to.
+#[derive(Clone, Copy)]
+struct Address(*mut u8);
+
+// SAFETY: an address is a number; uses of it are unsafe on their own.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+impl Address {
+    // A method, so that closures take the whole.
+    fn get(self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// Fills a new tensor with copies of one element.
+pub(crate) fn fill(py: Python<'_>, t: &baton::Tensor, element: &[u8]) -> PyResult<()> {
+    let n = t.num_bytes() as usize;
+    if n == 0 {
+        return Ok(());
+    }
+    let to = Address(t.as_mut_ptr().or_raise(py)?);
+    if let [byte] = element {
+        // SAFETY: the tensor is new and has `n` bytes.
+        py.detach(|| unsafe { to.get().write_bytes(*byte, n) });
+        return Ok(());
+    }
+    py.detach(|| {
+        let mut done = element.len().min(n);
+        // SAFETY: the tensor is compact, new, and has `n` bytes, of which `done` are filled.
+        unsafe {
+            std::ptr::copy_nonoverlapping(element.as_ptr(), to.get(), done);
+            while done < n {
+                let more = done.min(n - done);
+                std::ptr::copy_nonoverlapping(to.get(), to.get().add(done), more);
+                done += more;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The type that a number has on its own.
+pub(crate) fn natural(value: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if let Some(d) = value.getattr_opt("dtype")? {
+        return dtype::parse(&d);
+    }
+    Ok(if value.is_instance_of::<PyBool>() {
+        DType::BOOL
+    } else if value.is_instance_of::<PyInt>() {
+        DType::INT64
+    } else if value.is_instance_of::<PyComplex>() {
+        DType::COMPLEX128
+    } else {
+        DType::FLOAT64
+    })
+}

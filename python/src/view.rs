@@ -1,0 +1,67 @@
+//! Views of a tensor: the same storage, seen otherwise.
+
+use baton::{DType, Tensor};
+use pyo3::prelude::*;
+
+use crate::errors::{OrRaise, invalid};
+use crate::tensor::strides_of;
+
+/// The view with its dimensions reversed.
+pub(crate) fn reversed(t: &Tensor) -> baton::Result<Tensor> {
+    let (mut shape, mut strides) = (t.shape().to_vec(), strides_of(t));
+    shape.reverse();
+    strides.reverse();
+    t.as_strided(&shape, Some(&strides), 0)
+}
+
+/// The view with two dimensions exchanged, counted from 0, or from -1 backwards.
+pub(crate) fn exchanged(py: Python<'_>, t: &Tensor, a: isize, b: isize) -> PyResult<Tensor> {
+    let (mut shape, mut strides) = (t.shape().to_vec(), strides_of(t));
+    let n = shape.len() as isize;
+    let at = |i: isize| match if i < 0 { i + n } else { i } {
+        i if (0..n).contains(&i) => Ok(i as usize),
+        _ => Err(invalid(py, "count dimensions from 0, or from -1 backwards", format!("dimension {i} of {n}"))),
+    };
+    let (a, b) = (at(a)?, at(b)?);
+    shape.swap(a, b);
+    strides.swap(a, b);
+    t.as_strided(&shape, Some(&strides), 0).or_raise(py)
+}
+
+/// The view of another shape, of which one extent may be -1.
+pub(crate) fn reshaped(py: Python<'_>, t: &Tensor, mut to: Vec<i64>) -> PyResult<Tensor> {
+    if !t.is_contiguous() {
+        return Err(invalid(py, "copy it by baton.share(x, copy=True)", "the elements are not contiguous"));
+    }
+    let n = t.len() as i64;
+    if let Some(open) = to.iter().position(|d| *d == -1) {
+        let rest = to.iter().enumerate().filter(|(i, _)| *i != open).try_fold(1i64, |n, (_, d)| n.checked_mul(*d));
+        to[open] = rest.filter(|r| *r > 0).map_or(-1, |r| n / r);
+    }
+    let product = to.iter().try_fold(1i64, |n, d| n.checked_mul(*d).filter(|_| *d >= 0));
+    if product != Some(n) {
+        return Err(invalid(py, "keep the number of elements", format!("{n} elements as {to:?}")));
+    }
+    t.as_strided(&to, None, 0).or_raise(py)
+}
+
+/// The same bits as another type; the last dimension shrinks or grows with its size.
+pub(crate) fn retyped(py: Python<'_>, t: &Tensor, d: DType) -> PyResult<Tensor> {
+    let (old, new) = (t.dtype().item_bits(), d.item_bits());
+    if old == new {
+        return t.view_as(d, t.shape(), t.strides(), 0).or_raise(py);
+    }
+    let mut shape = t.shape().to_vec();
+    let bits = shape.last().map(|n| u128::from(n.unsigned_abs()) * u128::from(old));
+    let what = || format!("{} as {d}", t.dtype());
+    let (Some(bits), true) = (bits, t.is_contiguous()) else {
+        return Err(invalid(py, "view a contiguous tensor of one dimension or more", what()));
+    };
+    let (Ok(n), 0) = (i64::try_from(bits / u128::from(new)), bits % u128::from(new)) else {
+        return Err(invalid(py, "use a dtype whose size divides the last dimension", what()));
+    };
+    if let Some(last) = shape.last_mut() {
+        *last = n;
+    }
+    t.view_as(d, &shape, None, 0).or_raise(py)
+}

@@ -1,0 +1,134 @@
+"""Nested structures in one storage, and the ways out of a bundle."""
+
+import dataclasses
+import pickle
+
+import baton
+import numpy as np
+import pytest
+from conftest import eventually
+
+
+@dataclasses.dataclass
+class Layer:
+    w: object
+    b: object
+
+
+NESTED = {"l": [np.arange(6.0).reshape(2, 3), (np.int8(3), np.zeros((0, 2)))], "n": 7, "d": Layer(np.ones(3), None)}
+
+
+@pytest.fixture
+def session():
+    with baton.connect() as s:
+        yield s
+
+
+def test_share_of_a_nested_structure_is_one_storage(session):
+    before = session.stats()["live"]
+    b = session.share(NESTED)
+    assert session.stats()["live"] == before + 1
+    assert isinstance(b, baton.Bundle) and list(b) == ["l/0", "l/1/0", "l/1/1", "d/w"]
+    assert b["l/0"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]] and b["l/1/0"].item() == 3
+    v = b.value
+    assert v["n"] == 7 and isinstance(v["l"][1], tuple) and isinstance(v["d"], Layer) and v["d"].b is None
+    assert (b.revision, b.live) == (0, False) and not b["l/0"].readonly
+
+
+def test_what_is_shared_is_referenced_unless_a_copy_is_wanted(session):
+    x = session.zeros(4)
+    for a, same in ((session.share({"x": x}), True), (session.share({"x": x}, copy=True), False)):
+        a["x"].numpy()[0] += 1
+        assert bool(x.numpy()[0] == 1) is same
+        x.numpy()[0] = 0
+    session.share({"x": x}, copy=False)
+    for bad in ({"x": x, "y": np.zeros(2)}, np.zeros(2)):
+        with pytest.raises(baton.InvalidArgument):
+            session.share(bad, copy=False)
+    for bad in ({"a": 1}, [], 5, None, "text"):
+        with pytest.raises(TypeError):
+            session.share(bad)
+
+
+def test_empty_like_has_the_same_shapes_and_its_own_memory(session):
+    before = session.stats()["live"]
+    b = session.empty_like(NESTED)
+    assert session.stats()["live"] == before + 1
+    assert {p: (t.shape, t.dtype) for p, t in b.items()} == {
+        p: (t.shape, t.dtype) for p, t in session.share(NESTED).items()
+    }
+    x = session.zeros((2, 3), "int16")
+    y = session.empty_like(x)
+    y.numpy()[:] = 5
+    assert (y.shape, y.dtype, x.numpy().sum()) == ((2, 3), "int16", 0)
+    assert session.empty_like(b["l/0"].T).strides == (2, 1)
+
+
+def test_a_bundle_is_sent_and_set_whole(name):
+    b = baton.share(NESTED)
+    q = baton.queue(name)
+    q.put(b)
+    got = q.get(10)
+    assert isinstance(got["d"], Layer) and got["l"][0].shape == (2, 3)
+    q.put({"inside": b})
+    assert q.get(10)["inside"]["n"] == 7
+    baton.set(name, b, live=True)
+    baton.get(name)["l/0"].numpy()[0, 0] = 9
+    assert b["l/0"].numpy()[0, 0] == 9
+    baton.delete(name)
+
+
+def test_a_bundle_is_a_mapping():
+    b = baton.share({"a": np.zeros(2), "b": np.ones(3)})
+    assert (b.keys(), len(b), "a" in b, 3 in b, b.get("z", 1)) == (["a", "b"], 2, True, False, 1)
+    assert [t.shape for t in b.values()] == [(2,), (3,)] and dict(b.items())["b"].shape == (3,)
+    assert b.numpy()["b"].tolist() == [1, 1, 1] and repr(b) == "baton.Bundle(2 tensors)"
+    with pytest.raises(KeyError):
+        b["z"]
+    a = b.numpy()["b"]
+    with b:
+        pass
+    with pytest.raises(baton.Closed):
+        b["a"]
+    assert a.tolist() == [1, 1, 1] and repr(b) == "baton.Bundle(released)"
+
+
+def test_bundles_are_pickled_by_one_lease(name, child, tmp_path):
+    baton.set(name, {"w": np.arange(4.0), "l": [np.ones(2), 5]})
+    np.save(tmp_path / "a.npy", np.arange(3))
+    whole, mapped = baton.get(name), baton.connect().bundle({"f": baton.load(tmp_path / "a.npy")})
+    c = child(
+        "import pickle\nfor h in sys.argv[1:]:\n    b = pickle.loads(bytes.fromhex(h)); say(b.revision, b.value, *(t.numpy().tolist() for t in b.values()))",
+        pickle.dumps(whole).hex(),
+        pickle.dumps(mapped).hex(),
+    )
+    baton.delete(name)
+    first = c.hear()
+    assert first.startswith("1 ") and first.endswith("[0.0, 1.0, 2.0, 3.0] [1.0, 1.0]") and "5]" in first
+    assert c.hear().endswith("[0, 1, 2]")
+    c.end()
+
+
+def test_memory_of_a_bundle_is_free_after_its_pickle_was_read(session):
+    b = session.share({"w": np.zeros(1000), "b": np.zeros(10)})
+    data = pickle.dumps(b)
+    b.release()
+    session.collect()
+    assert session.stats()["live"] == 1
+    again = pickle.loads(data)
+    assert again["w"].shape == (1000,)
+    again.release()
+    eventually(lambda: session.collect() >= 0 and session.stats()["live"] == 0, "the lease to be claimed")
+    with pytest.raises(baton.Expired):
+        pickle.loads(data)
+
+
+def test_messages_let_go_when_released(name, session):
+    t = session.topic(name)
+    r = t.reader()
+    t.send(np.zeros(10))
+    with r.receive(10) as m:
+        assert m.value.shape == (10,)
+    with pytest.raises(baton.Closed):
+        m.value
+    assert m.sequence == 1

@@ -1,0 +1,177 @@
+"""Sessions: the default one, explicit ones, namespaces, what pickles lead to."""
+
+import pickle
+import subprocess
+import sys
+import threading
+
+import baton
+import numpy as np
+import pytest
+from conftest import BATON, PATIENCE, eventually, listing
+
+
+def test_sessions_see_the_names_of_their_namespace(name):
+    with baton.connect(namespace="other") as s:
+        s.set(name, np.zeros(1))
+        assert s.names(name) == [name] and baton.names(name) == [] and s.namespace == "other"
+        q = s.queue(name)
+        q.put(1)
+        with pytest.raises(baton.Empty):
+            baton.queue(name).get(0)
+        s.delete(name)
+
+
+def test_a_closed_session_says_so():
+    with baton.connect() as s:
+        x = s.zeros(3)
+    assert s.closed
+    for call in (lambda: s.zeros(3), lambda: s.topic(), lambda: s.names(), lambda: x.handle()):
+        with pytest.raises(baton.Closed):
+            call()
+
+
+def test_pickles_lead_to_the_same_broker_and_namespace(name, child):
+    s = baton.connect(namespace="apart")
+    s.set(name, np.arange(3))
+    q, t = s.queue(name), s.topic(name + "/t", depth=2)
+    things = [s, s.queue(), q, t, s.full(2, 7), s.get(name)]
+    c = child(
+        """
+import pickle
+assert "baton" in sys.modules
+s, private, q, t, x, b = pickle.loads(bytes.fromhex(sys.argv[1]))
+assert s.namespace == "apart" and s.names(sys.argv[2]) == [sys.argv[2]]
+assert pickle.loads(pickle.dumps(s)) is s
+private.put("private"); q.put("named"); t.send("topic"); say(x.numpy().sum(), b["" if "" in b else b.keys()[0]].numpy().sum())
+""",
+        pickle.dumps(things).hex(),
+        name,
+    )
+    assert c.hear() == "14 3"
+    assert (things[1].get(PATIENCE), q.get(PATIENCE)) == ("private", "named")
+    c.end()
+    s.delete(name)
+    assert t.reader(start="all").receive(PATIENCE).value == "topic"
+    assert isinstance(pickle.loads(pickle.dumps(s)), baton.Session)
+    s.close()
+
+
+def test_pickles_lead_to_brokers_that_are_not_the_default(tmp_path, child):
+    tmp_path.chmod(0o700)
+    other = str(tmp_path / "b.sock")
+    p = subprocess.Popen([BATON, "serve", "--address", other, "--no-nats", "--log-level", "error"])
+    try:
+        s = baton.connect(address=other)
+        q = s.queue()
+        c = child(
+            "import pickle; q, x = pickle.loads(bytes.fromhex(sys.argv[1])); q.put(x)",
+            pickle.dumps((q, s.full(3, 5))).hex(),
+        )
+        assert q.get(PATIENCE).numpy().tolist() == [5, 5, 5]
+        c.end()
+        with pytest.raises(baton.InvalidHandle, match="broker"):
+            baton.open(s.zeros(1).handle())
+        with pytest.raises(baton.InvalidArgument, match="session"):
+            baton.queue().put(s.zeros(1))
+        s.close()
+    finally:
+        p.terminate()
+        assert p.wait(PATIENCE) == 0
+
+
+def test_a_process_that_has_not_imported_baton_unpickles(name):
+    x, q = baton.full((3,), 4), baton.queue()
+    script = "import pickle, sys; q, x = pickle.loads(bytes.fromhex(sys.argv[1])); x.numpy()[0] = 9; q.put(x)"
+    done = subprocess.run([sys.executable, "-c", script, pickle.dumps((q, x)).hex()], timeout=PATIENCE)
+    assert done.returncode == 0
+    assert q.get(PATIENCE).numpy().tolist() == [9, 4, 4] == x.numpy().tolist()
+
+
+def test_readers_are_not_pickled(name):
+    for thing in (baton.topic(name).reader(), baton.watch(name)):
+        with pytest.raises(TypeError, match="process"):
+            pickle.dumps(thing)
+
+
+def test_ephemeral_names_go_with_their_setter(name):
+    s = baton.connect()
+    s.set(name, np.zeros(1), ephemeral=True)
+    assert baton.names(name) == [name]
+    s.close()
+    eventually(lambda: baton.names(name) == [], "the name to be deleted")
+
+
+def test_linger_is_how_long_a_topic_stays(name):
+    with baton.connect() as s:
+        s.topic(name, linger=0).send(1)
+        s.topic(name + "/stays").send(1)
+
+    def topics():
+        return {r["name"] for r in listing("topics")}
+
+    eventually(lambda: name not in topics(), "the topic to end")
+    assert name + "/stays" in topics()
+    assert baton.topic(name + "/stays").reader(start="all").receive(PATIENCE).value == 1
+
+
+def test_with_closes_queues_and_topics_for_everybody(name):
+    with baton.queue(name) as q:
+        q.put(1)
+        q.put(2)
+        assert q.qsize() == 2
+    assert list(baton.queue(name)) == [1, 2]
+    with baton.topic(name + "/t") as t, t.reader() as r:
+        t.send(1)
+        assert r.receive(PATIENCE).value == 1
+    with pytest.raises(baton.Closed):
+        t.send(2)
+
+
+def test_qsize_counts_what_waits(name):
+    q = baton.queue(name, depth=4)
+    assert q.qsize() == 0
+    for i in range(3):
+        q.put(i)
+    assert (q.qsize(), q.get(), q.qsize()) == (3, 0, 2)
+    with baton.connect() as other:
+        other.queue(name).put(9)
+        assert q.qsize() == 3
+    assert [q.get(0) for _ in range(3)] == [1, 2, 9] and q.qsize() == 0
+
+
+def test_full_memory_is_awaited(tmp_path):
+    tmp_path.chmod(0o700)
+    address = str(tmp_path / "b.sock")
+    p = subprocess.Popen(
+        [BATON, "serve", "--address", address, "--no-nats", "--log-level", "error", "--memory", "64MiB"]
+    )
+    try:
+        s, other = baton.connect(address=address), baton.connect(address=address)
+        x = other.empty((48 << 20,), "uint8")
+        with pytest.raises(baton.QuotaExceeded, match="largest: "):
+            s.empty((48 << 20,), "uint8")
+        with pytest.raises(baton.QuotaExceeded):
+            s.empty((48 << 20,), "uint8", timeout=0.05)
+
+        def give_back():
+            x.release()
+            eventually(lambda: other.collect() or other.stats()["granted"] == 0, "the memory to be given back")
+
+        t = threading.Thread(target=give_back)
+        t.start()
+        assert s.empty((48 << 20,), "uint8", timeout=PATIENCE).nbytes == 48 << 20
+        t.join()
+        other.close()
+        s.close()
+    finally:
+        p.terminate()
+        assert p.wait(PATIENCE) == 0
+
+
+def test_stats_tell_what_is_held():
+    with baton.connect() as s:
+        assert s.stats()["live"] == 0
+        x = s.zeros(1000)
+        stats = s.stats()
+        assert stats["live"] == 1 and stats["granted"] >= x.nbytes and stats["handovers"] == 0

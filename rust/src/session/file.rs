@@ -1,0 +1,68 @@
+//! Tensors over files: mapped, so that processes share them through the page cache. Nobody else hears
+//! of them: what is sent is a copy.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Session;
+use super::holding::Holding;
+use super::tensor::{Place, Tensor};
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::{Code, Error, Result, os};
+use crate::sys::{self, Mapping};
+
+/// A whole file, mapped for reading.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    fd: OwnedFd,
+    map: Mapping,
+}
+
+impl MappedFile {
+    /// The bytes of the file when it was mapped.
+    pub(crate) fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The address of the first byte.
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.map.base().as_ptr()
+    }
+
+    /// A mapping of its own that may be written, and what is written stays in it.
+    pub(crate) fn private(&self) -> Result<Mapping> {
+        Mapping::private(&self.fd, 0, self.map.len())
+    }
+}
+
+impl Session {
+    /// The bytes of a file as a read-only tensor of uint8, mapped and not read. A file that is cut
+    /// short while it is mapped ends a reader with SIGBUS: replace files by renaming. The tensor
+    /// cannot be sent; copy it into one that can. Errors: `NotFound`, `PermissionDenied`.
+    pub fn map_file(&self, path: impl AsRef<Path>) -> Result<Tensor> {
+        let path = path.as_ref();
+        let failed = |e: std::io::Error| {
+            let code = match e.kind() {
+                std::io::ErrorKind::NotFound => Code::NotFound,
+                std::io::ErrorKind::PermissionDenied => Code::PermissionDenied,
+                _ => Code::InvalidArgument,
+            };
+            Error::new(code, "give a file that can be read", format!("open {}: {e}", path.display()))
+        };
+        let file = File::open(path).map_err(failed)?;
+        let fd = OwnedFd::from(file);
+        let bytes = sys::size_of(&fd)?;
+        let place = match usize::try_from(bytes) {
+            Ok(0) => Place::Nowhere,
+            Ok(n) => Place::File(Arc::new(MappedFile { map: Mapping::readable(&fd, n)?, fd })),
+            Err(e) => {
+                return Err(os(Code::InvalidArgument, "use a smaller file", format_args!("map {bytes} bytes"), e));
+            }
+        };
+        let held = Arc::new(Holding { inner: self.inner.clone(), storages: Vec::new(), acknowledge: None });
+        Tensor::checked(held, place, 0, DType::UINT8, Dims::from(&[bytes as i64][..]), None, true)
+    }
+}

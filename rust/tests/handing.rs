@@ -1,0 +1,77 @@
+//! Files, handles of several tensors, and calls that do not wait.
+
+mod kit;
+
+use std::time::Duration;
+
+use baton::{Bundle, Code, DType, Lease, Payload, QueueOptions, Session};
+use kit::{Broker, Dir};
+
+fn two(s: &Session) -> Bundle {
+    let x = s.from_slice(&[4], &[1f32, 2., 3., 4.]).unwrap().freeze();
+    let y = x.as_strided(&[2], None, 2).unwrap();
+    let empty = s.zeros::<u8>(&[0]).unwrap().freeze();
+    Payload::named([("x", x), ("y", y), ("none", empty)]).into()
+}
+
+#[test]
+fn handles_of_a_bundle_are_under_one_lease_and_open_together() {
+    let Some(b) = Broker::start() else { return };
+    let (s, other) = (b.session(), b.session());
+    let bundle = two(&s);
+    let handles = bundle.handles(Lease::Once).unwrap();
+    assert_eq!(handles[0].lease, handles[1].lease);
+    assert!(handles[0].lease.is_some() && handles[2].lease.is_none());
+    drop(bundle);
+    let tensors = other.open_all(&handles).unwrap();
+    assert_eq!(tensors[0].to_vec::<f32>().unwrap(), [1., 2., 3., 4.]);
+    assert_eq!(tensors[1].to_vec::<f32>().unwrap(), [3., 4.]);
+    assert!(tensors[2].is_empty());
+}
+
+#[test]
+fn a_file_is_seen_and_not_handed_over() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let dir = Dir::new();
+    let path = dir.path().join("numbers");
+    std::fs::write(&path, [1u8, 0, 2, 0, 3, 0]).unwrap();
+    let t = s.map_file(&path).unwrap();
+    assert!(t.is_read_only() && !t.is_shared());
+    let v = t.view_as(DType::UINT16, &[2], None, 2).unwrap();
+    assert_eq!(v.to_vec::<u16>().unwrap(), [2, 3]);
+    assert_eq!(t.view_as(DType::UINT16, &[2], None, 4).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(v.as_mut_ptr().unwrap_err().code(), Code::ReadOnly);
+    assert_eq!(v.handle(Lease::default()).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(s.topic("t").unwrap().send(&v).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(s.map_file(dir.path().join("none")).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn queues_say_how_much_waits_and_whether_there_is_room() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let q = s.queue_with("q", &QueueOptions::default().depth(2)).unwrap();
+    let x = s.zeros::<u8>(&[1]).unwrap().freeze();
+    assert!(q.try_get().unwrap().is_none());
+    assert!(q.try_put(&x).unwrap() && q.try_put(&x).unwrap());
+    assert_eq!(q.waiting().unwrap(), 2);
+    assert!(!q.try_put(&x).unwrap());
+    assert!(q.try_get().unwrap().is_some());
+    assert_eq!(q.waiting().unwrap(), 1);
+    assert!(q.try_put(&x).unwrap());
+    q.end().unwrap();
+    assert_eq!(q.try_put(&x).unwrap_err().code(), Code::Closed);
+}
+
+#[test]
+fn names_are_polled() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let mut w = s.watch("w").unwrap();
+    assert!(w.try_next().unwrap().is_none());
+    s.set("w", &two(&s)).unwrap();
+    assert_eq!(w.try_next().unwrap().unwrap().revision(), 1);
+    assert!(w.try_next().unwrap().is_none());
+    assert_eq!(s.alloc_raw_within(DType::UINT8, &[-1], Duration::ZERO).unwrap_err().code(), Code::InvalidArgument);
+}
