@@ -41,6 +41,7 @@ type Broker struct {
 	closing   bool
 	broker    mapped
 	file      shm.Region // of broker
+	reserved  [protocol.BrokerBytes / reserveStep]bool
 	chunks    handles.Chunks
 	own       *pages // slot 0: the broker's row and the lanes of names
 	conns     map[*conn]struct{}
@@ -174,6 +175,9 @@ func (b *Broker) begin() error {
 		return err
 	}
 	b.useBrokerFile(m)
+	if err := b.reserveTables(); err != nil {
+		return err
+	}
 	b.device = m.device
 	// Another broker must not take the files over while this one lives.
 	if err := m.fd.Lock(false); err != nil {
@@ -201,6 +205,7 @@ func (b *Broker) openFiles() error {
 
 func (b *Broker) useBrokerFile(m mapped) {
 	b.broker, b.file = m, m.region
+	clear(b.reserved[:])
 	b.chunks = handles.NewChunks(m.region)
 	b.free = handles.FreeTest{Chunks: b.chunks, Row: b.rowOf}
 }
@@ -324,6 +329,9 @@ func asError(err error) *protocol.Error {
 	var e *protocol.Error
 	if errors.As(err, &e) {
 		return e
+	}
+	if sys.IsNoDescriptors(err) {
+		return protocol.Errorf(protocol.CodeTooMany, "raise the broker's limit of open files (ulimit -n)", "%w", err)
 	}
 	return protocol.Errorf(protocol.CodeInternal, "see the broker's log", "%w", err)
 }

@@ -158,5 +158,5 @@ func noMemory(err error, what string) error {
 		return protocol.Errorf(protocol.CodeOutOfMemory, "free memory on this machine, or raise the broker's container limit",
 			"no memory for %s: %w", what, err)
 	}
-	return protocol.Errorf(protocol.CodeInternal, "see the broker's log", "cannot make %s: %w", what, err)
+	return asError(fmt.Errorf("cannot make %s: %w", what, err))
 }

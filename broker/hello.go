@@ -103,8 +103,9 @@ func (b *Broker) checkHello(h *protocol.Hello) error {
 // the kernel's word, or, before Linux 6.5, the client's, checked against the
 // credentials of the socket.
 func (c *conn) pidfd(h *protocol.Hello, fds []*sys.FD) (*sys.FD, error) {
-	if fd, err := sys.PeerPidfd(c.w.UnixConn); err == nil {
-		return fd, nil
+	fd, err := sys.PeerPidfd(c.w.UnixConn)
+	if err == nil || sys.IsNoDescriptors(err) {
+		return fd, err
 	}
 	if len(fds) == 0 {
 		return nil, protocol.Errorf(protocol.CodeUnsupported, "send a pidfd of the own process with hello",

@@ -54,10 +54,9 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 		l.refs = append(l.refs, ref)
 	}
 	crashpoint.At("broker-lease-held")
-	for range l.refs {
-		n, _ := b.leaseTable.take()
-		b.markUsed(leasesUsed, n)
-		l.records = append(l.records, n)
+	if err := b.takeLeaseRecords(l); err != nil {
+		b.dropRefs(l.refs)
+		return nil, nil, err
 	}
 	b.leases[l.id] = l
 	s.leases[l] = struct{}{}
@@ -70,6 +69,23 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 	}
 	b.checkIdle()
 	return reply, nil, nil
+}
+
+// takeLeaseRecords gives a lease a record for each storage, or none. There is
+// room for them.
+func (b *Broker) takeLeaseRecords(l *lease) error {
+	for range l.refs {
+		n, _ := b.leaseTable.take()
+		l.records = append(l.records, n)
+		if err := b.reserve(leaseAt(n), protocol.LeaseRecordSize); err != nil {
+			for _, n := range l.records {
+				b.leaseTable.give(n)
+			}
+			return err
+		}
+		b.markUsed(leasesUsed, n)
+	}
+	return nil
 }
 
 // leaseID returns a number below 2^53 that cannot be guessed.

@@ -185,6 +185,10 @@ func (b *Broker) putJoin(s *session, t *topic, r *reader) (uint32, error) {
 	if !ok {
 		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics that are not used", "all %d places for openers and readers are taken", maxJoins)
 	}
+	if err := b.reserve(joinAt(i), joinSize); err != nil {
+		b.joins.give(i)
+		return 0, err
+	}
 	b.markUsed(joinsUsed, i)
 	at := joinAt(i)
 	tail := uint64(t.index)

@@ -26,6 +26,9 @@ func (b *Broker) checkRoom(s *session, bytes uint64) error {
 	if err == nil {
 		err = b.checkMachine(bytes)
 	}
+	if err == nil {
+		err = b.checkPlace(bytes)
+	}
 	if err != nil {
 		b.askToCollect()
 	}
@@ -56,13 +59,26 @@ func (b *Broker) checkMachine(bytes uint64) error {
 	margin := min(max(m.Bound()/32, minMargin), maxMargin)
 	free := m.Free()
 	promised := b.promised()
-	if place, ok := b.files.free(); ok {
-		free = min(free, place)
-	}
 	if need := bytes + promised + margin; need > free {
 		return b.noRoom(protocol.CodeOutOfMemory, "release tensors, end what else uses memory, or raise the container's limit",
 			free, promised, "%d bytes more would leave this machine less than the %d it keeps free (%d are free, %d of them promised)",
 			bytes, margin, free, promised)
+	}
+	return nil
+}
+
+// checkPlace refuses what the directory of the files has no room for. A file
+// system says by itself that it is full, so it needs no margin for tensors, only
+// for the records of names and messages.
+func (b *Broker) checkPlace(bytes uint64) error {
+	free, ok := b.files.free()
+	if !ok {
+		return nil
+	}
+	const margin = 1 << 20
+	if promised := b.promised(); bytes+promised+margin > free {
+		return b.noRoom(protocol.CodeOutOfMemory, "release tensors, make room there, or name a larger --memory-dir",
+			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised)", bytes, b.cfg.MemoryDir, free, promised)
 	}
 	return nil
 }

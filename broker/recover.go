@@ -140,6 +140,9 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	b.useBrokerFile(m)
+	if err := b.reserveTables(); err != nil {
+		return err
+	}
 	b.missing = b.wanted()
 	sameBoot := b.text(brokerBoot, brokerBootBytes) == sys.BootID()
 	err = b.rebuild(sameBoot, func(k fileKey) *sys.FD {

@@ -92,6 +92,10 @@ func (b *Broker) makeTopic(t *topic) error {
 		return protocol.Errorf(protocol.CodeTooMany, "close or delete some: baton ls topics lists them",
 			"all %d topics, queues and names of this broker are taken", protocol.MaxTopics)
 	}
+	if err := b.reserve(topicAt(index), protocol.TopicRecordSize); err != nil {
+		b.topicTable.give(index)
+		return err
+	}
 	b.markUsed(topicsUsed, index)
 	t.index, t.id, t.made = index, b.serial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)

@@ -71,19 +71,23 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	go c.ctl.run()
 	var hello protocol.HelloReply
 	fds, err := c.ctl.call(ctx, protocol.OpHello, c.hello(nil), &hello)
+	if err == wire.ErrNoDescriptors {
+		c.ctl.leave()
+		return nil, err
+	}
 	if err != nil {
 		c.ctl.close()
 		return nil, err
 	}
 	if hello.Protocol != protocol.Version || hello.Layout != protocol.Layout {
 		wire.CloseAll(fds)
-		c.ctl.close()
+		c.ctl.leave()
 		return nil, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
 			"the broker (%s) speaks protocol %d with layout %d, this client protocol %d with layout %d",
 			hello.Version, hello.Protocol, hello.Layout, protocol.Version, protocol.Layout)
 	}
 	if c.pages, err = openPages(&hello, fds); err != nil {
-		c.ctl.close()
+		c.ctl.leave()
 		return nil, err
 	}
 	if c.trace {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -17,7 +18,8 @@ import (
 type control struct {
 	conn    *wire.Conn
 	onEvent func(event string, data []byte)
-	// onLate is told of a request that was carried out after its caller gave up.
+	// onLate is told of a request that was carried out for nothing: its caller had
+	// given up, or could not be given the descriptors.
 	onLate func(op string, body any, ok []byte)
 
 	writeMu sync.Mutex
@@ -50,7 +52,8 @@ func newControl(conn *wire.Conn, onEvent func(string, []byte), onLate func(strin
 func (k *control) run() {
 	for {
 		data, fds, err := k.conn.Read()
-		if err != nil {
+		noFDs := err == wire.ErrNoDescriptors
+		if err != nil && !noFDs {
 			k.fail(err)
 			return
 		}
@@ -76,8 +79,11 @@ func (k *control) run() {
 		a := k.pending[e.ID]
 		delete(k.pending, e.ID)
 		k.mu.Unlock()
-		if a.to == nil {
+		if a.to == nil || noFDs {
 			wire.CloseAll(fds)
+			if a.to != nil {
+				a.to <- reply{err: wire.ErrNoDescriptors}
+			}
 			if a.op != "" && e.Error == nil {
 				k.onLate(a.op, a.body, append([]byte(nil), e.OK...))
 			}
@@ -109,6 +115,15 @@ func (k *control) fail(err error) {
 }
 
 func (k *control) close() { k.conn.Close() }
+
+// leave ends a session that came to nothing, which would stay until this process
+// ends.
+func (k *control) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	k.call(ctx, protocol.OpBye, nil, nil)
+	k.close()
+}
 
 // call sends one request, whose fields beside id and op are those of body, and
 // decodes the reply into ok. The caller owns the descriptors.

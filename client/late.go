@@ -7,8 +7,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// onLate undoes a request that the broker carried out after its caller had given
-// up: nobody knows of what it made. It runs on the goroutine that reads replies.
+// onLate undoes a request that the broker carried out for nothing, after its
+// caller had given up: nobody knows of what it made. It runs on the goroutine that reads replies.
 func (c *Client) onLate(op string, body any, ok []byte) {
 	undo := func(op string, body any) {
 		go c.call(context.Background(), op, body, nil)

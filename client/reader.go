@@ -352,8 +352,8 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 		m = newMessage(r.t.c)
 	}
 	ok, err := r.t.c.take(ctx, k.lane, i, m) // MODEL group:take-first
-	if err != nil && (isLost(err) || ctx.Err() != nil) {
-		return nil, err
+	if err != nil && !refuted(err) {
+		return nil, err // it stays, for another attempt or another member
 	}
 	if err != nil || !ok {
 		r.skip(k, i, hint)
@@ -384,6 +384,18 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	k.lost = 0
 	r.spin.arrived(m.Stamp)
 	return m, nil
+}
+
+// refuted tells of an error that says that nobody can have the message. Any other
+// is about this process or its broker: no descriptors or memory left, no answer,
+// an owner that is not back after the death of a broker.
+func refuted(err error) bool {
+	switch protocolCode(err) {
+	case protocol.CodeProtocol, protocol.CodeHandle, protocol.CodeExpired, protocol.CodeNotFound,
+		protocol.CodeInvalid, protocol.CodeUnsupported, protocol.CodeReadOnly, protocol.CodePermission:
+		return true
+	}
+	return false
 }
 
 // skip passes over a message that cannot be had: overwritten, withdrawn, or

@@ -63,6 +63,9 @@ func dialOnce(ctx context.Context, socket string) (*net.UnixConn, error) {
 		if errors.Is(err, os.ErrPermission) {
 			return nil, protocol.Errorf(protocol.CodePermission, "ask its owner for --allow-uid", "the broker's socket %s may not be used: %w", socket, err)
 		}
+		if sys.IsNoDescriptors(err) {
+			return nil, protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some", "connect to the broker: %w", err)
+		}
 		return nil, noBroker(socket, err)
 	}
 	return c.(*net.UnixConn), nil

@@ -25,7 +25,8 @@ var layers = []layer{
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint"}},
 	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
-	{dir: "client", never: []string{"broker"}},
+	{dir: "client", never: []string{"broker", "cudaipc"}},
+	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},
 }
 
 // importEdge is one import of a package of ours: the folder imported and where.

@@ -159,6 +159,12 @@ func (f *FD) Punch(offset, bytes int64) error {
 	return nil
 }
 
+// IsNoDescriptors tells that this process, or the machine, may have no more files
+// open.
+func IsNoDescriptors(err error) bool {
+	return isErrno(err, unix.EMFILE) || isErrno(err, unix.ENFILE)
+}
+
 // IsNoSpace tells that a reservation failed for lack of memory.
 func IsNoSpace(err error) bool {
 	return isErrno(err, unix.ENOSPC) || isErrno(err, unix.ENOMEM) || isErrno(err, unix.EDQUOT)

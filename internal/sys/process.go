@@ -199,6 +199,10 @@ func PassFDs(fds []int) []byte {
 // FDSpace is the ancillary space for n descriptors.
 func FDSpace(n int) int { return unix.CmsgSpace(4 * n) }
 
+// FDsLost tells from the flags of a received message that descriptors came with
+// it and this process may have no more open: those that did not fit are gone.
+func FDsLost(flags int) bool { return flags&unix.MSG_CTRUNC != 0 }
+
 // ReceiveFDs takes the descriptors out of ancillary data. Go's net package
 // receives them CLOEXEC.
 func ReceiveFDs(oob []byte) ([]*FD, error) {

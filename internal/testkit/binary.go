@@ -65,31 +65,45 @@ func CrashBinary(t testing.TB) string {
 // build runs the go command in the project's root; OUT stands for the file made.
 func build(t testing.TB, name string, args ...string) string {
 	t.Helper()
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Once(t, name, func(path string) error {
+		for i := range args {
+			if args[i] == "OUT" {
+				args[i] = path
+			}
+		}
+		cmd := exec.Command("go", args...)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+		return nil
+	})
+}
+
+// Once makes a file of a name, once for the test run, and returns its path. Main
+// removes it at the end.
+func Once(t testing.TB, name string, make func(path string) error) string {
+	t.Helper()
 	builds.Lock()
 	defer builds.Unlock()
 	if path := builds.made[name]; path != "" {
 		return path
 	}
-	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if builds.dir == "" {
-		if builds.dir, err = os.MkdirTemp("", "baton-build"); err != nil {
+		dir, err := os.MkdirTemp("", "baton-build")
+		if err != nil {
 			t.Fatal(err)
 		}
+		builds.dir = dir
 	}
 	path := filepath.Join(builds.dir, name)
-	for i := range args {
-		if args[i] == "OUT" {
-			args[i] = path
-		}
-	}
-	cmd := exec.Command("go", args...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	if err := make(path); err != nil {
+		t.Fatal(err)
 	}
 	builds.made[name] = path
 	return path

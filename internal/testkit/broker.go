@@ -44,6 +44,7 @@ type BrokerConfig struct {
 	MemoryDir     string
 	IdleExit      time.Duration
 	NATS          bool // its embedded server runs
+	OpenFiles     int  // its limit of open files
 }
 
 // args are the command line of a broker at a socket.
@@ -111,6 +112,9 @@ func (b *Broker) launch() *Process {
 	cmd := exec.Command(Binary(b.t), b.config.args(b.Socket)...)
 	cmd.Env = b.env()
 	cmd.Dir = "/"
+	if b.config.OpenFiles > 0 {
+		OpenFiles(b.config.OpenFiles)(cmd)
+	}
 	return startProcess(b.t, "broker", cmd)
 }
 
@@ -195,6 +199,15 @@ func Env(key, value string) StartOption {
 // of CrashBinary.
 func Program(path string) StartOption {
 	return func(c *exec.Cmd) { c.Path, c.Args = path, []string{path} }
+}
+
+// OpenFiles limits how many files a process may have open. The shell that does it
+// becomes the process.
+func OpenFiles(n int) StartOption {
+	return func(c *exec.Cmd) {
+		c.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, n), c.Path}, c.Args[1:]...)
+		c.Path = "/bin/sh"
+	}
 }
 
 // Start starts a child in a role, with a configuration that Child.Config decodes.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -17,8 +18,15 @@ type Conn struct {
 	buf  []byte // received, not yet consumed: buf[r:w]
 	r, w int
 	oob  []byte
-	fds  []*sys.FD // received with bytes, not yet given to a frame
+	// Received with bytes, not yet given to a frame. Where some were lost, nil
+	// stands behind those that came with them.
+	fds []*sys.FD
 }
+
+// ErrNoDescriptors: a frame's descriptors came while this process could have no
+// more files open. Read returns it with the frame's JSON; the connection goes on.
+var ErrNoDescriptors = protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some",
+	"descriptors were sent and could not be received: too many open files")
 
 // New frames a connection.
 func New(c *net.UnixConn) *Conn {
@@ -26,10 +34,11 @@ func New(c *net.UnixConn) *Conn {
 }
 
 // Read returns the next frame's JSON, valid until the next call, and its
-// descriptors, which the caller closes.
+// descriptors, which the caller closes. Any error but ErrNoDescriptors ends the
+// connection's use.
 func (c *Conn) Read() ([]byte, []*sys.FD, error) {
 	data, fds, err := c.read()
-	if err != nil { // the connection is of no more use: nobody will take these
+	if err != nil && err != ErrNoDescriptors { // the connection is of no more use: nobody will take these
 		CloseAll(c.fds)
 		c.fds = nil
 	}
@@ -55,13 +64,24 @@ func (c *Conn) read() ([]byte, []*sys.FD, error) {
 	}
 	data := c.buf[c.r : c.r+int(n)]
 	c.r += int(n)
-	if fds > len(c.fds) {
-		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send descriptors with the frame's first byte",
-			"frame announces %d descriptors, %d came", fds, len(c.fds))
+	got, err := c.take(fds)
+	return data, got, err
+}
+
+// take gives a frame its n descriptors, which came with its first byte.
+func (c *Conn) take(n int) ([]*sys.FD, error) {
+	if i := slices.Index(c.fds[:min(n, len(c.fds))], nil); i >= 0 {
+		CloseAll(c.fds[:i])
+		c.fds = c.fds[i+1:]
+		return nil, ErrNoDescriptors
 	}
-	got := c.fds[:fds:fds]
-	c.fds = c.fds[fds:]
-	return data, got, nil
+	if n > len(c.fds) {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "send descriptors with the frame's first byte",
+			"frame announces %d descriptors, %d came", n, len(c.fds))
+	}
+	got := c.fds[:n:n]
+	c.fds = c.fds[n:]
+	return got, nil
 }
 
 // need makes n bytes available at c.r.
@@ -80,13 +100,18 @@ func (c *Conn) need(n int) error {
 		c.buf = grown
 	}
 	for c.w < n {
-		got, oobn, _, _, err := c.ReadMsgUnix(c.buf[c.w:], c.oob)
+		got, oobn, flags, _, err := c.ReadMsgUnix(c.buf[c.w:], c.oob)
 		if oobn > 0 {
 			fds, perr := sys.ReceiveFDs(c.oob[:oobn])
 			if perr != nil {
 				return perr
 			}
 			c.fds = append(c.fds, fds...)
+		}
+		if sys.FDsLost(flags) {
+			c.fds = append(c.fds, nil)
+		}
+		if oobn > 0 {
 			if len(c.fds) > 4*protocol.MaxFrameFDs {
 				return protocol.Errorf(protocol.CodeProtocol, "announce descriptors in the frame's head",
 					"%d descriptors came that no frame announces", len(c.fds))

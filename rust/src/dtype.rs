@@ -148,7 +148,7 @@ fn bytes_of(n: u64, bits: u64) -> Result<u64> {
 }
 
 /// The element index that the highest coordinates reach.
-fn last_index(shape: &[i64], strides: &[i64]) -> Result<u64> {
+pub(crate) fn last_index(shape: &[i64], strides: &[i64]) -> Result<u64> {
     let mut last = 0i64;
     for (d, s) in shape.iter().zip(strides) {
         if *s < 0 {

@@ -50,6 +50,8 @@ mod handle;
 pub mod layout;
 mod ledger;
 mod message;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod session;
 mod shm;
 mod sys;

@@ -285,9 +285,8 @@ impl Reader {
         let k = &mut self.cursors[at];
         let taking = match inner.take(&k.lane.lane, i, &mut self.words) {
             Taken::Message(m) => m,
-            Taken::Malformed(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout | Code::Closed) => {
-                return Err(e);
-            }
+            // It stays, for another attempt or another member.
+            Taken::Malformed(e) if !refuted(e.code()) => return Err(e),
             other => {
                 k.skip(i, hint, self.member, matches!(other, Taken::Malformed(_)));
                 return Ok(None);
@@ -326,6 +325,17 @@ impl Reader {
     pub fn lost(&self) -> u64 {
         self.cursors.iter().map(|k| k.lost).sum()
     }
+}
+
+/// Tells of an error that says that nobody can have the message. Any other is about this process or
+/// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
+/// a broker.
+fn refuted(code: Code) -> bool {
+    use Code::*;
+    matches!(
+        code,
+        Protocol | InvalidHandle | Expired | NotFound | InvalidArgument | Unsupported | ReadOnly | PermissionDenied
+    )
 }
 
 impl Cursor {

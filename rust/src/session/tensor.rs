@@ -115,6 +115,12 @@ impl<T: Element> TensorMut<T> {
         &self.tensor.shape
     }
 
+    /// What it will be when it is frozen.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
     /// Ends the writing: a tensor that can be sent, cloned and read.
     pub fn freeze(self) -> Tensor {
         self.tensor
@@ -326,34 +332,65 @@ impl Tensor {
         Ok(unsafe { first.add(self.offset as usize) })
     }
 
-    fn typed<T: Element>(&self) -> Result<()> {
+    pub(crate) fn typed<T: Element>(&self) -> Result<()> {
         if T::DTYPE != self.dtype {
             let what = format!("a tensor of {} is read as {}", self.dtype, T::DTYPE);
             return Err(Error::new(Code::InvalidArgument, "use the tensor's type", what));
         }
+        Ok(())
+    }
+
+    fn contiguous(&self) -> Result<()> {
         if !self.is_contiguous() {
             let what = format!("elements of {:?} with strides {:?} are not contiguous", self.shape, self.strides);
-            return Err(Error::new(Code::InvalidArgument, "use its strides", what));
+            return Err(Error::new(Code::InvalidArgument, "copy them with to_vec", what));
         }
         Ok(())
     }
 
-    /// Copies the elements out. Safe whatever others write meanwhile: then values may be torn.
-    /// `InvalidArgument` when the type differs or the elements are not contiguous.
+    /// Copies the elements out, in row-major order. Safe whatever others write meanwhile: then values
+    /// may be torn. `InvalidArgument` when the type differs.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.from_slice(&[2, 3], &[0u8, 1, 2, 3, 4, 5])?.freeze();
+    /// let column = x.as_strided(&[2], Some(&[3]), 1)?;
+    /// assert_eq!(column.to_vec::<u8>()?, [1, 4]);
+    /// # Ok(()) }
+    /// ```
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.typed::<T>()?;
         let mut out = vec![T::default(); self.len()];
-        // SAFETY: T is plain, so its elements may be written as bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), size_of_val(&out[..])) };
+        if self.is_contiguous() {
+            self.read(0, bytes_of(&mut out))?;
+            return Ok(out);
+        }
+        let strides = self.full_strides();
+        let mut index = vec![0i64; self.shape.len()];
+        for element in &mut out {
+            let at: i64 = index.iter().zip(strides.iter()).map(|(i, s)| i * s).sum(); // checked when it was made
+            self.read(at as u64 * size_of::<T>() as u64, bytes_of(std::slice::from_mut(element)))?;
+            if let Some(d) = (0..index.len()).rev().find(|d| index[*d] + 1 < self.shape[*d]) {
+                index[d] += 1;
+                index[d + 1..].fill(0);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Copies bytes out, `at` bytes behind the first element's first; they are the view's.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         match (&self.place, self.storage()) {
-            (_, Some(h)) => h.at.segment.region(false)?.read_bytes(h.offset + self.offset, bytes),
+            (_, Some(h)) => h.at.segment.region(false)?.read_bytes(h.offset + self.offset + at, into),
             // SAFETY: the view was checked to lie inside the mapping.
             (Place::File(f), _) => unsafe {
-                std::ptr::copy_nonoverlapping(f.address().add(self.offset as usize), bytes.as_mut_ptr(), bytes.len());
+                let from = f.address().add((self.offset + at) as usize);
+                std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
             },
             _ => {}
         }
-        Ok(out)
+        Ok(())
     }
 
     /// The elements in place.
@@ -363,6 +400,7 @@ impl Tensor {
     /// that keep to the protocol do not write topic messages and published names.
     pub unsafe fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.typed::<T>()?;
+        self.contiguous()?;
         let at = self.address(false)?.cast::<T>();
         // SAFETY: the elements lie inside the storage, which the holding keeps mapped and counted;
         // the view's offset is a multiple of T's size; the caller answers for aliasing.
@@ -375,8 +413,15 @@ impl Tensor {
     /// Nobody, in this or another process, reads or writes the memory as long as the slice lives.
     pub unsafe fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.typed::<T>()?;
+        self.contiguous()?;
         let at = self.address(true)?.cast::<T>();
         // SAFETY: as in as_slice; the mapping is writable.
         Ok(unsafe { std::slice::from_raw_parts_mut(at, self.len()) })
     }
+}
+
+/// Plain numbers as bytes.
+fn bytes_of<T: Element>(all: &mut [T]) -> &mut [u8] {
+    // SAFETY: an Element has no padding, and every bit pattern is one.
+    unsafe { std::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), size_of_val(all)) }
 }

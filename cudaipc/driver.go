@@ -1,0 +1,159 @@
+package cudaipc
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Driver is the loaded driver with the GPUs that this process may see.
+type Driver struct {
+	api     *api
+	devices []*Device
+	version int
+}
+
+// Option configures Open.
+type Option func(*options)
+
+type options struct{ library string }
+
+// WithLibrary names the driver's library; by default the loader finds it.
+func WithLibrary(path string) Option { return func(o *options) { o.library = path } }
+
+// Open loads the driver and lists the GPUs. No context is made on any of them
+// before it is used. Errors: ErrUnsupported without a driver; what cuInit says
+// otherwise, such as ErrNoDevice.
+func Open(opts ...Option) (*Driver, error) {
+	o := options{library: LibraryName}
+	for _, f := range opts {
+		f(&o)
+	}
+	a, err := load(o.library)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.init.call(0); err != nil {
+		return nil, err
+	}
+	d := &Driver{api: a}
+	version, err := a.getInt(&a.driverVersion)
+	if err != nil {
+		return nil, err
+	}
+	d.version = int(version)
+	n, err := a.getInt(&a.deviceCount)
+	if err != nil {
+		return nil, err
+	}
+	for i := range n {
+		device, err := d.find(i)
+		if err != nil {
+			return nil, err
+		}
+		d.devices = append(d.devices, device)
+	}
+	return d, nil
+}
+
+func (d *Driver) find(index int32) (*Device, error) {
+	number, err := d.api.getInt(&d.api.deviceGet, uintptr(index))
+	if err != nil {
+		return nil, err
+	}
+	uuid, err := d.api.getUUID(number)
+	if err != nil {
+		return nil, err
+	}
+	name, err := d.api.getName(number)
+	if err != nil {
+		return nil, err
+	}
+	return &Device{api: d.api, Index: int(index), UUID: uuid, Name: name, number: number}, nil
+}
+
+// Version is the newest CUDA version that the driver supports: 12040 is 12.4.
+func (d *Driver) Version() int { return d.version }
+
+// Devices lists the GPUs as CUDA_VISIBLE_DEVICES shows them.
+func (d *Driver) Devices() []*Device { return d.devices }
+
+// Device finds the GPU that a user names: "cuda" (the first), "cuda:1" (as this
+// process counts them), "cuda:GPU-…" (by UUID).
+func (d *Driver) Device(name string) (*Device, error) {
+	rest, ok := strings.CutPrefix(name, "cuda")
+	which, numbered := strings.CutPrefix(rest, ":")
+	switch {
+	case !ok || rest != "" && !numbered:
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use cuda, cuda:0 or cuda:GPU-…", "%q names no GPU", name)
+	case strings.HasPrefix(which, uuidPrefix):
+		return d.ByUUID(which)
+	case rest == "":
+		which = "0"
+	}
+	if i, err := strconv.ParseUint(which, 10, 31); err == nil && int(i) < len(d.devices) {
+		return d.devices[i], nil
+	}
+	return nil, protocol.Errorf(protocol.CodeNotFound, "check CUDA_VISIBLE_DEVICES", "there is no %s: this process sees %d GPUs", name, len(d.devices))
+}
+
+// ByUUID finds a GPU by what names it in all processes.
+func (d *Driver) ByUUID(uuid string) (*Device, error) {
+	for _, device := range d.devices {
+		if device.UUID.String() == uuid {
+			return device, nil
+		}
+	}
+	return nil, protocol.Errorf(protocol.CodeNotFound, "make it visible with CUDA_VISIBLE_DEVICES", "this process does not see the GPU %s", uuid)
+}
+
+// UUID names a GPU in all processes of a machine.
+type UUID [16]byte
+
+const uuidPrefix = "GPU-"
+
+// String gives the form of nvidia-smi: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
+func (u UUID) String() string {
+	h := hex.EncodeToString(u[:])
+	return fmt.Sprintf("%s%s-%s-%s-%s-%s", uuidPrefix, h[:8], h[8:12], h[12:16], h[16:20], h[20:])
+}
+
+// Device is one GPU. Its context is made at the first call that needs one.
+type Device struct {
+	Index int // as this process counts
+	UUID  UUID
+	Name  string
+
+	api    *api
+	number int32 // CUdevice
+
+	once       sync.Once
+	context    uintptr
+	contextErr error
+}
+
+// Attributes of a device that decide what can be done (CU_DEVICE_ATTRIBUTE_…).
+const (
+	attributeVMM              = 102
+	attributePosixFD          = 103
+	attributeReadOnlyRegister = 113
+	attribute64BitMemOps      = 122
+)
+
+func (d *Device) has(attribute uintptr) bool {
+	n, err := d.api.getInt(&d.api.deviceAttribute, attribute, uintptr(d.number))
+	return err == nil && n != 0
+}
+
+// Slabs tells whether the device can share memory by descriptors.
+func (d *Device) Slabs() bool { return d.has(attributeVMM) && d.has(attributePosixFD) }
+
+// Values tells whether its streams can write and wait for 64-bit values.
+func (d *Device) Values() bool { return d.has(attribute64BitMemOps) }
+
+// ReadOnlyRegister tells whether it can reach host memory that may not be written.
+func (d *Device) ReadOnlyRegister() bool { return d.has(attributeReadOnlyRegister) }

@@ -1,0 +1,206 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { roles["starved"] = starved }
+
+// starved opens files until it may have no more, and tries what needs one.
+func starved(p *testkit.Child) error {
+	ctx := p.Context()
+	c, err := p.Connect()
+	if err != nil {
+		return err
+	}
+	q, err := c.Queue(ctx, "own")
+	if err != nil {
+		return err
+	}
+	turn := func(id int) error { // what is mapped already goes on
+		if err := sendNoted(ctx, c, queueSender{q}, 16, newNote("starved", id)); err != nil {
+			return err
+		}
+		m, err := q.Get(ctx)
+		if err != nil {
+			return err
+		}
+		defer m.Release()
+		_, err = verifyMessage(m)
+		return err
+	}
+	if err := turn(0); err != nil {
+		return err
+	}
+	work, err := c.Queue(ctx, "work")
+	if err != nil {
+		return err
+	}
+	if m, err := work.TryGet(ctx); m != nil || err != nil {
+		return fmt.Errorf("nothing was put yet: %v, %w", m, err)
+	}
+	if err := p.Say("ready"); err != nil {
+		return err
+	}
+	if err := p.Hear(new(string)); err != nil {
+		return err
+	}
+	var files []*os.File
+	for {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			break
+		}
+		files = append(files, f)
+	}
+	refused := func(what string, err error) error {
+		if !errors.Is(err, protocol.ErrTooMany) {
+			return fmt.Errorf("%s without a free descriptor: %w", what, err)
+		}
+		return nil
+	}
+	large := []int64{32 << 20}
+	for id := range 3 {
+		_, err := c.Alloc(ctx, dlpack.Uint8, large)
+		if err := refused("a grant", err); err != nil {
+			return err
+		}
+		_, err = c.Get(ctx, "weights/other")
+		if err := refused("another's name", err); err != nil {
+			return err
+		}
+		_, err = work.Get(ctx)
+		if err := refused("another's item", err); err != nil {
+			return err
+		}
+		if err := turn(1 + id); err != nil {
+			return err
+		}
+	}
+	_, err = p.Connect()
+	if err := refused("a connection", err); err != nil {
+		return err
+	}
+	// Room for the socket, and not for all that comes through it.
+	for range 3 {
+		files[len(files)-1].Close()
+		files = files[:len(files)-1]
+	}
+	_, err = p.Connect()
+	if err := refused("a session", err); err != nil {
+		return err
+	}
+	if err := p.Say("refused"); err != nil {
+		return err
+	}
+	if err := p.Hear(new(string)); err != nil {
+		return err
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	x, err := c.Alloc(ctx, dlpack.Uint8, large)
+	if err != nil {
+		return err
+	}
+	x.Release()
+	w, err := c.Get(ctx, "weights/other")
+	if err != nil {
+		return err
+	}
+	err = verifyBundle(w, 3)
+	w.Release()
+	if err != nil {
+		return err
+	}
+	m, err := work.Get(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = verifyMessage(m)
+	m.Release()
+	if err != nil {
+		return err
+	}
+	for _, q := range []*client.Queue{q, work} {
+		if err := q.Close(); err != nil {
+			return err
+		}
+	}
+	return c.Close()
+}
+
+// A client that may open no more files is told so, loses neither its session nor
+// what it has, and leaves nothing of what it could not be given.
+func TestClientWithoutDescriptorsIsToldSo(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	_, err := publish(ctx, c, "weights/other", 3)
+	require.NoError(t, err)
+	work, err := c.Queue(ctx, "work")
+	require.NoError(t, err)
+	p := b.Start("starved", nil, testkit.OpenFiles(64))
+	p.Next(new(string))
+	require.NoError(t, sendNoted(ctx, c, queueSender{work}, 16, newNote("other", 0)))
+	p.Tell("put")
+	p.Next(new(string))
+	testkit.Until(t, "nothing of the refused is left", func() (bool, string) {
+		h := testkit.Look(t, b)
+		sessions, segments := 0, 0
+		for _, s := range h.Sessions {
+			if s.PID == p.PID() {
+				sessions++
+			}
+		}
+		for _, s := range h.Segments {
+			if s.PID == p.PID() {
+				segments++
+			}
+		}
+		return sessions == 1 && segments == 1, fmt.Sprintf("%d sessions, %d segments", sessions, segments)
+	})
+	p.Tell("go on")
+	p.Ended()
+	require.NoError(t, work.Close())
+	require.NoError(t, c.Delete(ctx, "weights/other"))
+	testkit.AuditEmpty(t, b, c)
+}
+
+// A broker that may open no more files refuses sessions, keeps those it has, and
+// takes new ones when one has gone.
+func TestBrokerWithoutDescriptorsRefusesSessions(t *testing.T) {
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 48 })
+	first := newPong(t, b)
+	first.rounds(10)
+	var more []*client.Client
+	for {
+		c, err := b.TryConnect()
+		if err != nil {
+			require.ErrorIs(t, err, protocol.ErrTooMany)
+			break
+		}
+		more = append(more, c)
+	}
+	require.NotEmpty(t, more)
+	first.rounds(10)
+	for _, c := range more[:min(2, len(more))] {
+		require.NoError(t, c.Close())
+	}
+	testkit.Until(t, "a new session is taken", func() (bool, string) {
+		_, err := b.TryConnect()
+		return err == nil, fmt.Sprint(err)
+	})
+	first.rounds(10)
+	first.p.Done()
+}

@@ -1,0 +1,126 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// smallFileSystem mounts a tmpfs of its own for the test.
+func smallFileSystem(t *testing.T, size string) string {
+	testkit.Need(t, "root")
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o700))
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
+		testkit.Skip(t, "mount", "a file system cannot be mounted here: "+strings.TrimSpace(string(out)))
+	}
+	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", dir).Run()) })
+	return dir
+}
+
+// stuff fills a file system to the last byte and returns what undoes it.
+func stuff(t *testing.T, dir string) (empty func()) {
+	f, err := os.Create(filepath.Join(dir, "stuffing"))
+	require.NoError(t, err)
+	block := make([]byte, 64<<10)
+	for len(block) > 0 {
+		if _, err = f.Write(block); err != nil {
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			block = block[:len(block)/2]
+		}
+	}
+	require.NoError(t, f.Close())
+	return func() { require.NoError(t, os.Remove(f.Name())) }
+}
+
+// A memory directory that is full costs nobody what he has: what needs more of it
+// is refused, and a broker that is killed meanwhile has a successor.
+func TestFullMemoryDirectory(t *testing.T) {
+	dir := smallFileSystem(t, "32m")
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = filepath.Join(dir, "memory") })
+	ctx := testkit.Context(t)
+	c := b.Connect(client.WithName("first"))
+	_, err := c.Alloc(ctx, dlpack.Uint8, []int64{64 << 20})
+	require.ErrorIs(t, err, protocol.ErrOutOfMemory)
+	require.Contains(t, err.Error(), dir, "it says what is full")
+	_, err = publish(ctx, c, "weights/kept", 7)
+	require.NoError(t, err)
+	news, err := c.Topic(ctx, "news")
+	require.NoError(t, err)
+	reader, err := news.Reader(ctx)
+	require.NoError(t, err)
+	require.NoError(t, sendNoted(ctx, c, topicSender{news}, 16, newNote("first", 0)))
+	kept, err := c.Get(ctx, "weights/kept")
+	require.NoError(t, err)
+	defer kept.Release()
+
+	empty := stuff(t, dir)
+	refused := func(what string, try func(i int) error) {
+		t.Helper()
+		for i := range 10000 {
+			if err := try(i); err != nil {
+				require.ErrorIs(t, err, protocol.ErrOutOfMemory, "%s %d", what, i)
+				return
+			}
+		}
+		t.Errorf("%s: never refused", what)
+	}
+	look := func() {
+		t.Helper()
+		w, err := c.Get(ctx, "weights/kept")
+		require.NoError(t, err)
+		require.NoError(t, verifyBundle(w, 7))
+		w.Release()
+		require.NoError(t, verifyBundle(kept, 7))
+	}
+	fill := func() {
+		t.Helper()
+		refused("sessions", func(i int) error { _, err := b.TryConnect(); return err })
+		refused("topics", func(i int) error { _, err := c.Topic(ctx, fmt.Sprint("more", i)); return err })
+		refused("leases", func(i int) error { _, err := kept.Tensors()[0].Handle(ctx, client.LeaseSession()); return err })
+		refused("tensors", func(i int) error { _, err := c.Alloc(ctx, dlpack.Uint8, []int64{100000}); return err })
+		look()
+	}
+	fill()
+	for id := range 5 {
+		b.Kill()
+		b.Restart()
+		look()
+		require.NoError(t, sendNoted(ctx, c, topicSender{news}, 16, newNote("first", 1+id)))
+	}
+	fill()
+	for id := range 6 {
+		m, err := reader.Receive(ctx)
+		require.NoError(t, err)
+		k, err := verifyMessage(m)
+		require.NoError(t, err)
+		require.Equal(t, id, k.ID)
+		m.Release()
+	}
+
+	empty()
+	testkit.Until(t, "there is room again", func() (bool, string) {
+		x, err := c.Alloc(context.Background(), dlpack.Uint8, []int64{1 << 20})
+		if errors.Is(err, protocol.ErrOutOfMemory) {
+			return false, err.Error()
+		}
+		require.NoError(t, err)
+		x.Release()
+		return true, ""
+	})
+	_, err = b.TryConnect()
+	require.NoError(t, err)
+}
