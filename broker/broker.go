@@ -56,7 +56,8 @@ type Broker struct {
 	segmentTable table
 	used         uint64 // bytes of all segments
 	unreserved   map[*segment]struct{}
-	collected    time.Time // when idle owners were last asked to collect
+	collected    time.Time             // when idle owners were last asked to collect
+	refused      map[*session]struct{} // a grant, since memory last came free
 
 	topics     [protocol.MaxTopics]*topic
 	topicTable table
@@ -100,8 +101,8 @@ func New(cfg Config) (*Broker, error) {
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}),
 		conns: map[*conn]struct{}{}, pages: map[uint64]*pages{},
-		unreserved: map[*segment]struct{}{},
-		named:      map[topicKey]*topic{}, tokens: map[string]*topic{},
+		unreserved: map[*segment]struct{}{}, refused: map[*session]struct{}{},
+		named: map[topicKey]*topic{}, tokens: map[string]*topic{},
 		leases: map[uint64]*lease{}, orphans: map[*segment]struct{}{}, adopted: map[*topic]int{},
 		extra:        map[string]func() any{},
 		slotTable:    newTable(protocol.MaxSessions, 16),

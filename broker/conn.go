@@ -59,9 +59,9 @@ type outgoing struct {
 // pending are events not yet written. They are merged, so that their size is
 // bounded whatever happens while a client does not read.
 type pending struct {
-	trims            []protocol.SegmentRef
-	lanes            []uint64
-	collect, closing bool
+	trims                  []protocol.SegmentRef
+	lanes                  []uint64
+	collect, closing, room bool
 }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
@@ -207,6 +207,9 @@ func (c *conn) sendEvents() bool {
 	if p.closing && c.w.Write(protocol.Envelope{Event: protocol.EventClosing}) != nil {
 		return false
 	}
+	if p.room && c.w.Write(protocol.Envelope{Event: protocol.EventRoom}) != nil {
+		return false
+	}
 	return true
 }
 
@@ -224,6 +227,7 @@ func (c *conn) discard() {
 
 // readLoop carries out requests until the connection ends.
 func (c *conn) readLoop() {
+	defer c.w.Discard()
 	c.w.SetReadDeadline(time.Now().Add(helloTime))
 	for {
 		data, fds, err := c.w.Read()

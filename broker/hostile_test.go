@@ -75,6 +75,25 @@ func TestMalformedFramesEndTheConnectionAlone(t *testing.T) {
 	good.must(protocol.OpStatus, struct{}{}, nil)
 }
 
+func TestDescriptorsThatNoFrameAnnouncesAreClosed(t *testing.T) {
+	b := serve(t, nil)
+	before := openFiles(t)
+	for _, body := range []string{`{"id":1,"op":"status"}`, "nope", ""} {
+		w := dial(t, b.socket)
+		var surplus []*sys.FD
+		for range 5 {
+			fd, err := sys.CreateMemfd("baton-surplus", 1)
+			require.NoError(t, err)
+			surplus = append(surplus, fd)
+		}
+		require.NoError(t, w.WriteFrame(frame(uint32(len(body)), 0, 0, body), surplus))
+		wire.CloseAll(surplus)
+		endsWith(t, w)
+		w.Close()
+	}
+	eventually(t, "all descriptors are closed", func() bool { return openFiles(t) <= before })
+}
+
 func TestHalfAFrameAndRandomBytesHarmNobody(t *testing.T) {
 	b := serve(t, nil)
 	good := connect(t, b.socket, "good")

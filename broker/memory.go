@@ -247,4 +247,5 @@ func (b *Broker) freeSegmentNow(g *segment) {
 	}
 	b.files.remove(protocol.RestoreSegment, g.serial)
 	b.dropRemains(g.owner)
+	b.tellOfRoom()
 }

@@ -31,8 +31,19 @@ func (b *Broker) checkRoom(s *session, bytes uint64) error {
 	}
 	if err != nil {
 		b.askToCollect()
+		b.refused[s] = struct{}{}
 	}
 	return err
+}
+
+// tellOfRoom tells those whose grants were refused that memory has come free.
+func (b *Broker) tellOfRoom() {
+	for s := range b.refused {
+		if !s.ended {
+			s.event(func(p *pending) { p.room = true })
+		}
+	}
+	clear(b.refused)
 }
 
 func (b *Broker) checkQuota(s *session, bytes uint64) error {

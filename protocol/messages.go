@@ -44,6 +44,7 @@ const (
 	EventTrim    = "trim"
 	EventCollect = "collect"
 	EventClosing = "closing"
+	EventRoom    = "room"
 )
 
 // Envelope is what every frame's JSON has in common. A request has ID and Op,

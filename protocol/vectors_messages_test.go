@@ -65,6 +65,7 @@ var eventTypes = map[string]any{
 	protocol.EventTrim:    protocol.TrimEvent{},
 	protocol.EventCollect: empty{},
 	protocol.EventClosing: empty{},
+	protocol.EventRoom:    empty{},
 }
 
 type exchange struct {
@@ -231,7 +232,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 	}
 	files["messages/event.trim.json"] = messageFile{Event: protocol.EventTrim, Cases: []messageCase{{Name: "two segments",
 		Event: flatObject(t, empty{}, "event", protocol.EventTrim, "segments", []protocol.SegmentRef{{Segment: 7, Serial: 9}, {Segment: 8, Serial: 10}})}}}
-	for _, event := range []string{protocol.EventCollect, protocol.EventClosing} {
+	for _, event := range []string{protocol.EventCollect, protocol.EventClosing, protocol.EventRoom} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

@@ -38,11 +38,17 @@ func New(c *net.UnixConn) *Conn {
 // connection's use.
 func (c *Conn) Read() ([]byte, []*sys.FD, error) {
 	data, fds, err := c.read()
-	if err != nil && err != ErrNoDescriptors { // the connection is of no more use: nobody will take these
-		CloseAll(c.fds)
-		c.fds = nil
+	if err != nil && err != ErrNoDescriptors { // the connection is of no more use
+		c.Discard()
 	}
 	return data, fds, err
+}
+
+// Discard closes the descriptors that no frame has announced. It is for whoever
+// reads, at the end.
+func (c *Conn) Discard() {
+	CloseAll(c.fds)
+	c.fds = nil
 }
 
 func (c *Conn) read() ([]byte, []*sys.FD, error) {
