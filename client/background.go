@@ -45,6 +45,10 @@ func (c *Client) work() {
 			return
 		case job := <-c.background.jobs:
 			job()
+			c.tellClaims(func(op string, body any) error {
+				_, err := c.call(context.Background(), op, body, nil)
+				return err
+			})
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (c *Client) AllocBundle(ctx context.Context, specs ...Spec) (*Bundle, error
 		}
 	}
 	if total > 0 {
-		if err := c.fill(ctx, b.held, total); err != nil {
+		if err := c.fill(ctx, b.held, total, c.opts.alloc); err != nil {
 			return nil, err
 		}
 	}

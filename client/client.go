@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +31,8 @@ type Client struct {
 	dl    *dlpack.Pool
 	trace bool
 
-	openMu sync.Mutex // opens and closes of topics take turns
+	openMu   sync.Mutex   // opens and closes of topics take turns
+	claiming sync.RWMutex // held for reading from the look whether the client is closed to a claim or its acknowledgement
 
 	mu       sync.Mutex // guards what follows
 	ctl      *control
@@ -37,10 +40,13 @@ type Client struct {
 	closed   bool
 	topics   map[uint64]*topic
 	segments map[uint64]*segmentEntry // by serial
+	claims   []uint64                 // leases that were opened here, of which the broker is not told yet
 
 	attached [protocol.MaxChunks]atomic.Pointer[attachment]
 	attachMu sync.Mutex // one goroutine attaches at a time
 
+	room      room
+	set       atomic.Bool   // up: all of the above that does not change is there
 	epoch     atomic.Uint64 // counts reconnections
 	handovers atomic.Uint64
 	bytesSent atomic.Uint64
@@ -86,17 +92,18 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 			"the broker (%s) speaks protocol %d with layout %d, this client protocol %d with layout %d",
 			hello.Version, hello.Protocol, hello.Layout, protocol.Version, protocol.Layout)
 	}
-	if c.pages, err = openPages(&hello, fds); err != nil {
+	if c.pages, err = openPages(&hello, fds, c.dl); err != nil {
 		c.ctl.leave()
 		return nil, err
 	}
 	if c.trace {
 		c.pages.session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
-	c.hub = newHub(c.pages.parking, c.pages.bell)
+	c.hub = newHub(c.pages)
 	c.pool = handles.NewPool(source{c}, c.pages.row, handles.FreeTest{
 		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf})
 	c.startBackground()
+	c.set.Store(true)
 	return c, nil
 }
 
@@ -174,9 +181,11 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 }
 
 // Close ends the session. What was sent is still received; references held here
-// are dropped by the broker. Slices and DLPack tensors of this client stay
+// are dropped by the broker. Slices and DLPack tensors that were not released stay
 // mapped until the process ends, so that a late reader meets stale bytes and no
-// fault, but mean nothing any more.
+// fault, but mean nothing any more. All else is unmapped: memory that nothing here
+// holds at once, the session's own pages when the Client and what came from it are
+// garbage.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -185,18 +194,23 @@ func (c *Client) Close() error {
 	}
 	ctl := c.ctl
 	c.closed = true
+	close(c.lost) // calls that wait for a broker give up
+	c.lost = make(chan struct{})
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
+	if named, ok := c.quiesce(ctx); ok {
+		c.unmapFree(named) // while the row still says what is held
+	}
+	c.tellClaims(func(op string, body any) error {
+		_, err := ctl.call(ctx, op, body, nil)
+		return err
+	})
 	_, err := ctl.call(ctx, protocol.OpBye, nil, nil)
 	crashpoint.At("bye-said")
 	ctl.close()
 	c.stopBackground()
-	c.mu.Lock()
-	close(c.lost) // calls that wait for a broker give up
-	c.lost = make(chan struct{})
-	c.mu.Unlock()
-	c.hub.end()
+	c.hub.wakeAll()
 	c.closeFiles()
 	if isLost(err) {
 		err = nil // then death of the process, or its descriptor, says the same
@@ -204,7 +218,45 @@ func (c *Client) Close() error {
 	return err
 }
 
+// quiesce ends what writes to lanes and groups: once the session is over for the
+// broker, a message would be seen by nobody and a claim undone by nobody. It
+// returns how often the lanes name each storage; false when a send that waits for
+// an answer of the broker did not end before ctx.
+func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool) {
+	c.claiming.Lock()
+	c.hub.end()
+	c.claiming.Unlock()
+	c.pool.End()
+	c.mu.Lock()
+	topics := slices.Collect(maps.Values(c.topics))
+	c.mu.Unlock()
+	lanes := make(chan map[uint32]uint64, 1)
+	go func() {
+		n := map[uint32]uint64{}
+		for _, t := range topics {
+			t.mu.Lock()
+			t.writing = false // its lane is the broker's to read
+			for _, kept := range t.kept {
+				for _, index := range kept {
+					n[index]++
+				}
+			}
+			t.mu.Unlock()
+		}
+		lanes <- n
+	}()
+	select {
+	case named = <-lanes:
+		return named, true
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
 func (c *Client) onEvent(event string, data []byte) {
+	if !c.set.Load() {
+		return // nothing is here yet that it could be about
+	}
 	switch event {
 	case protocol.EventTrim:
 		var t protocol.TrimEvent
@@ -215,9 +267,11 @@ func (c *Client) onEvent(event string, data []byte) {
 			}
 			c.mu.Unlock()
 			if len(t.Segments) > 0 {
-				c.post(func() { c.trim(t.Segments) })
+				c.post(func() { c.trim(t.Segments, nil) })
 			}
 		}
+	case protocol.EventRoom:
+		c.room.told(c.hub)
 	case protocol.EventCollect:
 		c.post(func() { c.Collect() })
 	}
@@ -260,6 +314,7 @@ func (c *Client) reap() {
 func (c *Client) drop(index uint32) {
 	if c.pages.row.Drop(index) {
 		c.pool.Dropped(index)
+		c.room.released(c.hub)
 	}
 }
 

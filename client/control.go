@@ -50,6 +50,7 @@ func newControl(conn *wire.Conn, onEvent func(string, []byte), onLate func(strin
 
 // run reads until the connection ends, then fails all that wait.
 func (k *control) run() {
+	defer k.conn.Discard()
 	for {
 		data, fds, err := k.conn.Read()
 		noFDs := err == wire.ErrNoDescriptors

@@ -108,10 +108,40 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	}
 	crashpoint.At("open-held")
 	if h.Lease != nil {
-		lease := *h.Lease
-		c.post(func() { c.call(context.Background(), protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lease}, nil) })
+		c.claimLater(*h.Lease)
 	}
 	return t, nil
+}
+
+// claimLater lets the broker know of a lease that was opened here: no Open waits
+// for that, and none is forgotten.
+func (c *Client) claimLater(lease uint64) {
+	c.mu.Lock()
+	c.claims = append(c.claims, lease)
+	c.mu.Unlock()
+	c.post(func() {}) // claims are told after every job
+}
+
+// tellClaims tells of every lease that is waiting; ask makes a request.
+func (c *Client) tellClaims(ask func(op string, body any) error) {
+	for {
+		c.mu.Lock()
+		if len(c.claims) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		lease := c.claims[0]
+		c.mu.Unlock()
+		err := ask(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lease})
+		if uncertain(err) || protocolCode(err) == protocol.CodeClosed {
+			return
+		}
+		c.mu.Lock()
+		if len(c.claims) > 0 && c.claims[0] == lease {
+			c.claims = c.claims[1:]
+		}
+		c.mu.Unlock()
+	}
 }
 
 // openStorage takes the reference: row up first, then the generation.

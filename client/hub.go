@@ -16,8 +16,7 @@ import (
 // them, the leader, sleeps in the futex itself (passing on by a channel would
 // cost another wake) and looks for the others when it is woken.
 type hub struct {
-	parking shm.Parking
-	bell    shm.Region
+	pages *pages
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
@@ -32,12 +31,15 @@ type waiter struct {
 	ready chan struct{} // look said so, or leadership is free
 }
 
-func newHub(p shm.Parking, bell shm.Region) *hub {
-	return &hub{parking: p, bell: bell, waiters: map[*waiter]struct{}{}}
+func newHub(p *pages) *hub {
+	return &hub{pages: p, waiters: map[*waiter]struct{}{}}
 }
 
 // wakeAll makes everybody look again.
-func (h *hub) wakeAll() { shm.WakeBell(h.bell) }
+func (h *hub) wakeAll() {
+	shm.WakeBell(h.pages.bell.Region)
+	runtime.KeepAlive(h)
+}
 
 // end makes every wait, present and future, return at once.
 func (h *hub) end() {
@@ -121,7 +123,7 @@ func (h *hub) passOn() {
 // leader, who looks for all before he sleeps: what woke it is to be had first.
 func (h *hub) lead(ctx context.Context, own *waiter) {
 	for {
-		e := h.parking.Begin() // MODEL wake:park
+		e := h.pages.parking.Begin() // MODEL wake:park
 		found := own.look()
 		h.mu.Lock()
 		for w := range h.waiters { // MODEL wake:second-look
@@ -136,11 +138,11 @@ func (h *hub) lead(ctx context.Context, own *waiter) {
 		h.mu.Unlock()
 		if !found && ctx.Err() == nil {
 			crashpoint.At("park-sleep")
-			h.parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
+			h.pages.parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
 			crashpoint.At("park-woken")
 			found = own.look()
 		}
-		h.parking.End()
+		h.pages.parking.End()
 		if found || ctx.Err() != nil {
 			return
 		}

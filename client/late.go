@@ -43,5 +43,5 @@ func (c *Client) onLate(op string, body any, ok []byte) {
 // the request out.
 func uncertain(err error) bool {
 	e, ok := err.(*protocol.Error)
-	return !ok || e.Code == protocol.CodeTimeout || e.Code == protocol.CodeBrokerLost
+	return err != nil && (!ok || e.Code == protocol.CodeTimeout || e.Code == protocol.CodeBrokerLost)
 }

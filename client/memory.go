@@ -161,7 +161,7 @@ func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 	if err != nil {
 		return false
 	}
-	s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}})
+	s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
 	return true
 }
 
@@ -171,7 +171,7 @@ func (s source) returnLater(seg *shm.Segment) {
 		_, err := s.c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
 		switch code := protocolCode(err); {
 		case err == nil || code == protocol.CodeNotFound:
-			s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}})
+			s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
 			return
 		case code != protocol.CodeTimeout && code != protocol.CodeBrokerLost:
 			return // held, or the client is closed: it stays until the session ends
@@ -180,9 +180,9 @@ func (s source) returnLater(seg *shm.Segment) {
 }
 
 // trim forgets segments that the broker has taken back. A mapping goes only when
-// this row counts nothing in it: an honest process has nothing left there, and a
-// lying one must not make us fault.
-func (c *Client) trim(gone []protocol.SegmentRef) {
+// this row counts nothing in it but what lanes name (at the end of the session): an
+// honest process has nothing left there, and a lying one must not make us fault.
+func (c *Client) trim(gone []protocol.SegmentRef, named map[uint32]uint64) {
 	for _, g := range gone {
 		c.mu.Lock()
 		e := c.segments[g.Serial]
@@ -199,7 +199,7 @@ func (c *Client) trim(gone []protocol.SegmentRef) {
 			// SYNC attachment: removed first, counts read second; pairs with hold.
 			c.attached[chunk].CompareAndSwap(a, nil)
 			for i := uint32(0); i < protocol.ChunkIndices; i++ {
-				if c.pages.row.Count(uint32(chunk)*protocol.ChunkIndices+i) != 0 {
+				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) != named[index] {
 					clear = false
 				}
 			}
@@ -212,6 +212,18 @@ func (c *Client) trim(gone []protocol.SegmentRef) {
 		c.mu.Unlock()
 		e.Close()
 	}
+}
+
+// unmapFree unmaps, at the end of the session, what this process does not hold
+// itself. named are the counts of its lanes.
+func (c *Client) unmapFree(named map[uint32]uint64) {
+	c.mu.Lock()
+	all := make([]protocol.SegmentRef, 0, len(c.segments))
+	for serial := range c.segments {
+		all = append(all, protocol.SegmentRef{Serial: serial})
+	}
+	c.mu.Unlock()
+	c.trim(all, named)
 }
 
 // laneSpace hands out ranges of the own session file for lanes.

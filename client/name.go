@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -14,7 +15,7 @@ func (t *topic) waiting(v *peersView) int {
 	n := 0
 	for _, l := range v.lanes {
 		for _, g := range v.groups {
-			gl, err := shm.NewGroupLane(g.file, l.Lane, t.info.Slots)
+			gl, err := shm.NewGroupLane(g.file.Region, l.Lane, t.info.Slots)
 			if err != nil {
 				continue
 			}
@@ -30,6 +31,7 @@ func (t *topic) waiting(v *peersView) int {
 			}
 		}
 	}
+	runtime.KeepAlive(v)
 	return n
 }
 
@@ -86,22 +88,39 @@ func storageRef(r protocol.Ref) protocol.StorageRef {
 	return protocol.StorageRef{Index: r.Index, Serial: r.Serial, Generation: r.Generation}
 }
 
-// Get returns the newest revision of a name. If there is none it waits until ctx
-// ends when ctx has a deadline, else it returns ErrNotFound at once. The caller
-// releases the bundle.
-func (c *Client) Get(ctx context.Context, name string) (*Bundle, error) {
+// GetOption configures Get.
+type GetOption func(*getOptions)
+
+type getOptions struct{ wait time.Duration }
+
+// WaitForName is how long Get waits for a name that is not set (default 0: not at
+// all).
+func WaitForName(d time.Duration) GetOption {
+	return func(o *getOptions) { o.wait = d }
+}
+
+// Get returns the newest revision of a name, ErrNotFound if there is none and none
+// comes in the time that WaitForName gives. The caller releases the bundle.
+func (c *Client) Get(ctx context.Context, name string, opts ...GetOption) (*Bundle, error) {
+	var o getOptions
+	for _, f := range opts {
+		f(&o)
+	}
 	w, err := c.Watch(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer w.Close()
 	m, err := w.r.poll(ctx)
-	if m == nil && err == nil {
-		if _, waits := ctx.Deadline(); waits {
-			m, err = w.r.Receive(ctx)
+	if m == nil && err == nil && o.wait > 0 {
+		until, cancel := context.WithTimeout(ctx, o.wait)
+		m, err = w.r.Receive(until)
+		cancel()
+		if protocolCode(err) == protocol.CodeTimeout {
+			err = nil
 		}
 	}
-	if err != nil && protocolCode(err) != protocol.CodeTimeout {
+	if err != nil {
 		return nil, err
 	}
 	if m == nil {

@@ -3,6 +3,7 @@ package client
 import (
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/protocol"
@@ -17,6 +18,7 @@ type options struct {
 	start     bool
 	name      string
 	binary    string
+	alloc     allocOptions
 }
 
 // WithAddress names the broker's socket: unix:/path or /path. Default:
@@ -52,6 +54,13 @@ func WithName(name string) Option {
 // $BATON_BINARY, else this program if it is baton, else baton on PATH.
 func WithBinary(path string) Option {
 	return func(o *options) error { o.binary = path; return nil }
+}
+
+// WithMemoryWait sets how long allocations wait for memory when there is none
+// (default 0: not at all), those of bundles and long descriptions too.
+// WaitForMemory overrides it.
+func WithMemoryWait(d time.Duration) Option {
+	return func(o *options) error { o.alloc.wait = d; return nil }
 }
 
 func newOptions(opts []Option) (options, error) {

@@ -143,7 +143,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 		return nil, head, err
 	}
 	o.spill = newHolding(c)
-	if err := c.fill(ctx, o.spill, uint64(n)); err != nil {
+	if err := c.fill(ctx, o.spill, uint64(n), c.opts.alloc); err != nil {
 		o.spill = nil
 		return nil, head, err
 	}

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -12,7 +13,8 @@ import (
 )
 
 // pages are the shared files that a session maps: the broker's, its own, and
-// its peers'. All stay mapped as long as anything refers to them.
+// its peers'. All stay mapped as long as anything refers to them, the own ones
+// also while C code may still count down in the row.
 type pages struct {
 	instance string
 	slot     uint32
@@ -21,9 +23,9 @@ type pages struct {
 
 	brokerFD, sessionFD, bellFD *sys.FD
 
-	broker  shm.Region // the broker file, read only
-	session shm.Region // own, writable
-	bell    shm.Region // own, writable
+	broker  *mapping // the broker file, read only
+	session *mapping // own, writable
+	bell    *mapping // own, writable
 
 	row     handles.Row
 	entries handles.Entries
@@ -40,57 +42,16 @@ type pages struct {
 type peer struct {
 	slot    uint32
 	serial  uint64
-	file    shm.Region // session file, read only
-	bell    shm.Region // writable
+	file    *mapping // session file, read only
+	bell    *mapping // writable
 	row     handles.Row
 	entries handles.Entries
 	fileFD  *sys.FD
 	bellFD  *sys.FD
 }
 
-// mapFile maps a shared file after checking that it has the size of the layout:
-// a mapping longer than its file ends in SIGBUS.
-func mapFile(fd *sys.FD, bytes uint64, write bool) (shm.Region, error) {
-	size, _, err := fd.Stat()
-	if err != nil {
-		return shm.Region{}, err
-	}
-	if uint64(size) < bytes {
-		return shm.Region{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
-			"a shared file has %d bytes, not %d", size, bytes)
-	}
-	b, err := sys.Map(fd, int(bytes), write)
-	if err != nil {
-		return shm.Region{}, err
-	}
-	if write {
-		if err := sys.DontFork(b); err != nil {
-			sys.Unmap(b)
-			return shm.Region{}, err
-		}
-	}
-	return shm.NewRegion(b), nil
-}
-
-// mapOwn maps a file that came with hello and checks that its head is that of
-// the role. Heads of other sessions' files are not looked at: they are written by
-// those sessions, bells and claims even by all, so they prove nothing, and a liar
-// must not make his neighbours' files look broken.
-func mapOwn(fd *sys.FD, bytes uint64, write bool, role uint32) (shm.Region, error) {
-	r, err := mapFile(fd, bytes, write)
-	if err != nil {
-		return r, err
-	}
-	if m, l, got := r.Load64(protocol.HeadMagic), r.Load32(protocol.HeadLayout), r.Load32(protocol.HeadRole); m != protocol.Magic || l != protocol.Layout || got != role {
-		sys.Unmap(r.Bytes(0, r.Len()))
-		return shm.Region{}, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
-			"shared file has magic %#x, layout %d, role %d; expected layout %d, role %d", m, l, got, protocol.Layout, role)
-	}
-	return r, nil
-}
-
 // openPages maps what came with the hello. It takes ownership of the descriptors.
-func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
+func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *dlpack.Pool) (p *pages, err error) {
 	defer func() {
 		if err != nil {
 			wire.CloseAll(fds)
@@ -104,19 +65,19 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
 	}
 	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{},
 		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2]}
-	if p.broker, err = mapOwn(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker); err != nil {
+	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
 	}
-	if p.session, err = mapOwn(fds[1], protocol.SessionBytes, true, protocol.RoleSession); err != nil {
+	if p.session, err = newOwnMapping(fds[1], protocol.SessionBytes, true, protocol.RoleSession, dl); err != nil {
 		return nil, err
 	}
-	if p.bell, err = mapOwn(fds[2], protocol.BellBytes, true, protocol.RoleBell); err != nil {
+	if p.bell, err = newOwnMapping(fds[2], protocol.BellBytes, true, protocol.RoleBell, nil); err != nil {
 		return nil, err
 	}
-	p.row = handles.NewRow(p.session)
-	p.entries = handles.NewEntries(p.session)
-	p.chunks = handles.NewChunks(p.broker)
-	p.parking = shm.NewParking(p.session, p.bell)
+	p.row = handles.NewRow(p.session.Region)
+	p.entries = handles.NewEntries(p.session.Region)
+	p.chunks = handles.NewChunks(p.broker.Region)
+	p.parking = shm.NewParking(p.session.Region, p.bell.Region)
 	p.lanes = newLaneSpace(p.sessionFD)
 	own := &peer{slot: p.slot, serial: p.serial, file: p.session, bell: p.bell, row: p.row, entries: p.entries}
 	p.peers[p.slot].Store(own)
@@ -132,14 +93,13 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
 func newPeer(slot uint32, serial uint64, file, bell *sys.FD) (*peer, error) {
 	q := &peer{slot: slot, serial: serial, fileFD: file, bellFD: bell}
 	var err error
-	if q.file, err = mapFile(file, protocol.SessionBytes, false); err != nil {
+	if q.file, err = newMapping(file, protocol.SessionBytes, false, nil); err != nil {
 		return nil, err
 	}
-	if q.bell, err = mapFile(bell, protocol.BellBytes, true); err != nil {
-		sys.Unmap(q.file.Bytes(0, q.file.Len()))
+	if q.bell, err = newMapping(bell, protocol.BellBytes, true, nil); err != nil {
 		return nil, err
 	}
-	q.row, q.entries = handles.NewRow(q.file), handles.NewEntries(q.file)
+	q.row, q.entries = handles.NewRow(q.file.Region), handles.NewEntries(q.file.Region)
 	return q, nil
 }
 
@@ -205,7 +165,7 @@ func (p *pages) add(q *peer) (kept *peer, old int) {
 	}
 	switch {
 	case kept != nil:
-		q.close()
+		q.closeFiles()
 		return kept, len(p.old)
 	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
@@ -218,9 +178,20 @@ func (p *pages) add(q *peer) (kept *peer, old int) {
 	return q, len(p.old)
 }
 
-// close unmaps and closes pages that nobody has seen.
-func (q *peer) close() {
-	q.closeFiles()
-	sys.Unmap(q.file.Bytes(0, q.file.Len()))
-	sys.Unmap(q.bell.Bytes(0, q.bell.Len()))
+// forget lets go of sessions that have left their slot, but for those in use.
+func (p *pages) forget(used map[uint64]bool) {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	for slot := range p.peers {
+		if q := p.peers[slot].Load(); q != nil && q.serial != p.serial && p.sessionSerial(uint32(slot)) != q.serial {
+			p.peers[slot].Store(nil)
+			p.old[q.serial] = q
+		}
+	}
+	for serial, q := range p.old {
+		if !used[serial] {
+			delete(p.old, serial)
+			q.closeFiles()
+		}
+	}
 }

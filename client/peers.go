@@ -40,11 +40,11 @@ func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, e
 
 // manyOld is how many sessions that have left their slot may be kept before it
 // is looked whether they are of use.
-const manyOld = 32
+const manyOld = 8
 
-// forgetPeers closes the files of sessions that are over and of which nothing is
-// used here: no lane in a topic, no chunk of storages. What is mapped of them
-// stays, since somebody may be looking at it.
+// forgetPeers forgets sessions that are over and of which nothing is used here: no
+// lane in a topic, no chunk of storages. Their files are closed now, and unmapped
+// when nobody looks at them any more.
 func (c *Client) forgetPeers() {
 	if c.brokerAway() {
 		return // the next one may want them
@@ -64,14 +64,8 @@ func (c *Client) forgetPeers() {
 		}
 	}
 	c.mu.Unlock()
-	c.pages.peerMu.Lock()
-	defer c.pages.peerMu.Unlock()
-	for serial, q := range c.pages.old {
-		if !used[serial] {
-			delete(c.pages.old, serial)
-			q.closeFiles()
-		}
-	}
+	// A free test looks at rows that it got before; it keeps nothing of them.
+	c.pool.Between(func() { c.pages.forget(used) })
 }
 
 // rowOf finds the row of the session now in a slot, for the free test. It makes

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -128,7 +129,7 @@ func (r *Reader) follow(v *peersView, first bool) error {
 			for _, g := range v.groups {
 				if g.ID == r.groupID {
 					var err error
-					if k.group, err = shm.NewGroupLane(g.file, l.Lane, r.t.info.Slots); err != nil {
+					if k.group, err = shm.NewGroupLane(g.file.Region, l.Lane, r.t.info.Slots); err != nil {
 						return err
 					}
 				}
@@ -362,17 +363,22 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	if r.grouped {
 		acknowledge := r.t.info.Redeliver
 		crashpoint.At("claim-before")
-		if !k.group.Take(i, hint, r.member, acknowledge) {
+		if ok, err := r.claim(k, i, hint, acknowledge); !ok {
 			m.Release()
-			return nil, nil
+			return nil, err
 		}
 		if acknowledge {
-			group, member, t, lane := k.group, r.member, r.t, k.laneView
+			group, member, t, lane, view := k.group, r.member, r.t, k.laneView, r.view
 			m.held.done = func() {
 				crashpoint.At("ack-before")
-				group.Acknowledge(i, member) // MODEL group:ack-cas
+				t.c.claiming.RLock()
+				if t.c.live() == nil { // else it was freed, and may be another's
+					group.Acknowledge(i, member) // MODEL group:ack-cas
+				}
+				t.c.claiming.RUnlock()
 				crashpoint.At("ack-done")
 				t.ringWriter(&lane)
+				runtime.KeepAlive(view) // it has the group's file
 			}
 		} else {
 			r.t.ringWriter(&k.laneView)
@@ -384,6 +390,18 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	k.lost = 0
 	r.spin.arrived(m.Stamp)
 	return m, nil
+}
+
+// claim makes message i this member's, unless somebody was faster or the client is
+// closed: nobody would undo a claim of a session that is over.
+func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error) {
+	c := r.t.c
+	c.claiming.RLock()
+	defer c.claiming.RUnlock()
+	if err := c.live(); err != nil {
+		return false, err
+	}
+	return k.group.Take(i, hint, r.member, acknowledge), nil
 }
 
 // refuted tells of an error that says that nobody can have the message. Any other
@@ -408,7 +426,7 @@ func (r *Reader) skip(k *cursor, i, hint uint64) {
 		k.next = i + 1
 		return
 	}
-	if k.group.Take(i, hint, r.member, false) {
+	if ok, _ := r.claim(k, i, hint, false); ok {
 		k.lost++
 		r.t.ringWriter(&k.laneView)
 	}

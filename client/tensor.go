@@ -42,7 +42,11 @@ type allocation struct {
 // bytes are undefined. A shape with an extent 0 takes no memory. Errors:
 // ErrInvalid (shape, dtype, size beyond 64 bits), ErrOutOfMemory,
 // ErrQuotaExceeded, ErrBrokerLost.
-func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64) (*Tensor, error) {
+func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, opts ...AllocOption) (*Tensor, error) {
+	o := c.opts.alloc
+	for _, f := range opts {
+		f(&o)
+	}
 	n, err := dtype.NumBytes(shape)
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shape whose bytes fit in 64 bits and a known dtype", "allocate %s%v: %w", dtype, shape, err)
@@ -54,7 +58,7 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64) (
 	if n == 0 {
 		return t, nil
 	}
-	if err := c.fill(ctx, t.held, uint64(n)); err != nil {
+	if err := c.fill(ctx, t.held, uint64(n), o); err != nil {
 		return nil, err
 	}
 	t.storage = 0
@@ -67,8 +71,8 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64) (
 }
 
 // Zeros is Alloc with all bytes zero.
-func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64) (*Tensor, error) {
-	t, err := c.Alloc(ctx, dtype, shape)
+func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, opts ...AllocOption) (*Tensor, error) {
+	t, err := c.Alloc(ctx, dtype, shape, opts...)
 	if err == nil && t.storage >= 0 {
 		clear(t.region.Bytes(0, t.region.Len()))
 	}
@@ -76,12 +80,11 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64) (
 }
 
 // fill allocates the storage of an empty holding.
-func (c *Client) fill(ctx context.Context, h *holding, n uint64) error {
+func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions) error {
 	c.reap()
 	s, err := c.pool.Alloc(ctx, n)
-	if protocolCode(err) == protocol.CodeOutOfMemory || protocolCode(err) == protocol.CodeQuota {
-		c.settle() // withdraw what queues still name, then try once more
-		s, err = c.pool.Alloc(ctx, n)
+	if full(err) {
+		s, err = c.allocWhenFull(ctx, n, o.wait)
 	}
 	if err != nil {
 		return err
@@ -90,6 +93,10 @@ func (c *Client) fill(ctx context.Context, h *holding, n uint64) error {
 		c.writeTrace(s.Index)
 	}
 	a := c.attached[s.Index/protocol.ChunkIndices].Load()
+	if a == nil { // Close has let go of everything meanwhile
+		c.drop(s.Index)
+		return errClosed("client")
+	}
 	h.storages = append(h.storages, storage{ref: s.Ref(), at: a, offset: s.Offset, bytes: s.Bytes})
 	return nil
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -87,7 +88,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 			return err
 		}
 	}
-	lane, err := shm.NewLane(c.pages.session, at, t.info.Slots, t.info.Stride)
+	lane, err := shm.NewLane(c.pages.session.Region, at, t.info.Slots, t.info.Stride)
 	if err == nil {
 		lane.Init(t.info.ID)
 		crashpoint.At("lane-reserved")
@@ -119,6 +120,9 @@ func (t *topic) startWriting(ctx context.Context) error {
 func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if err := t.c.live(); err != nil {
+		return err
+	}
 	if t.isClosed() {
 		return errClosed("topic " + t.title())
 	}
@@ -163,9 +167,10 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 		}
 	}
 	crashpoint.At("send-ring")
-	for _, b := range view.bells {
-		b.Ring()
+	for i := range view.readers {
+		view.readers[i].bell.Ring()
 	}
+	runtime.KeepAlive(view)
 	// What leaves holds nobody up; those who sleep were rung first.
 	if i > uint64(t.info.Depth) {
 		t.withdraw(i - uint64(t.info.Depth))
@@ -218,11 +223,12 @@ func (t *topic) withdrawLocked(v *peersView) {
 // done tells whether every group is finished with message i of the own lane.
 func (t *topic) done(v *peersView, i uint64) bool {
 	for k := range v.groups {
-		g, err := shm.NewGroupLane(v.groups[k].file, t.laneNo, t.info.Slots)
+		g, err := shm.NewGroupLane(v.groups[k].file.Region, t.laneNo, t.info.Slots)
 		if err == nil && !g.Done(i) {
 			return false
 		}
 	}
+	runtime.KeepAlive(v)
 	return true
 }
 

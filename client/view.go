@@ -15,7 +15,7 @@ type peersView struct {
 	version uint64
 	closed  bool
 	lanes   []laneView
-	bells   []*shm.Bell // of those who read; rung by the writer, under topic.mu
+	readers []listener // rung by the writer, under topic.mu
 	groups  []groupView
 	peers   protocol.Peers
 }
@@ -24,11 +24,18 @@ type laneView struct {
 	protocol.LaneInfo
 	lane shm.Lane
 	bell *shm.Bell // of the writer, nil when it is the broker's by adoption
+	peer *peer     // whose mappings they look through
+}
+
+// listener is a session that reads the topic.
+type listener struct {
+	bell *shm.Bell
+	peer *peer // whose mappings it rings through
 }
 
 type groupView struct {
 	protocol.GroupInfo
-	file shm.Region
+	file *mapping
 	fd   *sys.FD
 }
 
@@ -73,18 +80,18 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 			}
 			return nil, err
 		}
-		lane, err := shm.NewLane(q.file, l.Offset, t.info.Slots, t.info.Stride)
+		lane, err := shm.NewLane(q.file.Region, l.Offset, t.info.Slots, t.info.Stride)
 		if err != nil {
 			return nil, err
 		}
-		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, bell: shm.NewBell(q.file, q.bell)})
+		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, bell: shm.NewBell(q.file.Region, q.bell.Region), peer: q})
 	}
 	for _, w := range p.Waiters {
 		q, err := t.c.peer(ctx, w.Slot, w.Serial)
 		if err != nil {
 			continue // it has gone
 		}
-		v.bells = append(v.bells, shm.NewBell(q.file, q.bell))
+		v.readers = append(v.readers, listener{shm.NewBell(q.file.Region, q.bell.Region), q})
 	}
 	for _, g := range p.Groups {
 		gv, err := t.group(ctx, before, g)
@@ -102,7 +109,7 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 }
 
 // closeGone closes the descriptors of groups that a newer view has no more. They
-// stay mapped: somebody may be looking at them.
+// stay mapped while somebody has a view with them.
 func (v *peersView) closeGone(now *peersView) {
 	if v == nil {
 		return
@@ -134,7 +141,7 @@ func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error)
 		wire.CloseAll(fds)
 		return groupView{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
 	}
-	r, err := mapFile(fds[0], protocol.GroupBytes(t.info.Slots), true)
+	r, err := newMapping(fds[0], protocol.GroupBytes(t.info.Slots), true, nil)
 	if err != nil {
 		wire.CloseAll(fds)
 		return groupView{}, err

@@ -128,9 +128,12 @@ func full(err error) bool {
 func (p *Pool) Collect(ctx context.Context) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.over {
+		return 0
+	}
 	p.drainLocked()
 	p.recycleLocked(p.waiting.len())
-	if p.beginAsking(ctx) != nil {
+	if p.beginAsking(ctx) != nil || p.over {
 		return 0
 	}
 	defer p.endAsking()

@@ -93,6 +93,7 @@ type Pool struct {
 	granted uint64
 	grown   uint64 // how often the source gave something
 	stats   PoolStats
+	over    bool
 
 	dropMu  sync.Mutex
 	dropped []*Storage // own count fell to zero, not yet seen by the pool
@@ -132,18 +133,30 @@ func classOf(n uint64) uint64 {
 // Alloc returns a storage of n > 0 bytes, counted once in the own row. Its bytes
 // are whatever was there before. ctx bounds what must be asked of the source.
 func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
+	return p.alloc(ctx, n, true)
+}
+
+// AllocHere is Alloc from what the pool has: nil when that does not suffice.
+func (p *Pool) AllocHere(n uint64) (*Storage, error) {
+	return p.alloc(context.Background(), n, false)
+}
+
+func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) {
 	if n == 0 || n > 1<<52 {
 		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "ask for less", "%d bytes cannot be allocated", n)
 	}
 	class := classOf(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.over {
+		return nil, protocol.Errorf(protocol.CodeClosed, "open a new one", "client is closed")
+	}
 	p.drainLocked()
 	p.recycleLocked(testsPerAlloc)
 	s := p.takeBinLocked(class)
 	if s == nil {
 		var err error
-		if s, err = p.carveLocked(ctx, class); err != nil {
+		if s, err = p.carveLocked(ctx, class, ask); s == nil || err != nil {
 			return nil, err
 		}
 	}
@@ -241,8 +254,9 @@ func (p *Pool) takeBinLocked(class uint64) *Storage {
 	return s
 }
 
-// carveLocked cuts a storage from a slab, making room if it must.
-func (p *Pool) carveLocked(ctx context.Context, class uint64) (*Storage, error) {
+// carveLocked cuts a storage from a slab, making room if it must, and with ask
+// getting more from the source.
+func (p *Pool) carveLocked(ctx context.Context, class uint64, ask bool) (*Storage, error) {
 	for {
 		if s := p.cutLocked(class); s != nil {
 			return s, nil
@@ -258,6 +272,9 @@ func (p *Pool) carveLocked(ctx context.Context, class uint64) (*Storage, error) 
 			if s := p.cutLocked(class); s != nil {
 				return s, nil
 			}
+		}
+		if !ask {
+			return nil, nil
 		}
 		if err := p.growLocked(ctx, class); err != nil {
 			return nil, err
@@ -326,6 +343,22 @@ func (p *Pool) unbinLocked() bool {
 		b.free = nil
 	}
 	return any
+}
+
+// Between runs f while no free test runs, which has rows in hand.
+func (p *Pool) Between(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// End is called before the session ends: then its storages are not its own any
+// more. Every later Alloc fails, and nothing is recycled.
+func (p *Pool) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over, p.slabs, p.last = true, nil, nil
+	clear(p.bins)
 }
 
 // Find returns the record of an own storage, nil for others'.

@@ -362,3 +362,31 @@ func TestHandleOfATensorWithoutElementsNeedsNoMemory(t *testing.T) {
 	y.Release()
 	testkit.AuditEmpty(t, b, c, d)
 }
+
+// The broker hears of every handle that was opened, however many are at once and
+// however soon their opener closes.
+func TestEveryOpenedHandleIsClaimed(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	x, err := filled(ctx, c, 64, 1)
+	require.NoError(t, err)
+	for _, n := range []int{1, 300} {
+		var handles []protocol.Handle
+		for range n {
+			h, err := x.Handle(ctx, client.LeaseOnce())
+			require.NoError(t, err)
+			handles = append(handles, h)
+		}
+		d := b.Connect()
+		for _, h := range handles {
+			y, err := d.Open(ctx, h)
+			require.NoError(t, err)
+			y.Release()
+		}
+		require.NoError(t, d.Close())
+		require.Empty(t, testkit.Look(t, b).Leases)
+	}
+	x.Release()
+	testkit.AuditEmpty(t, b, c)
+}

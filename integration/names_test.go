@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -339,22 +340,24 @@ func TestEphemeralNameEndsWithItsSetter(t *testing.T) {
 	testkit.AuditEmpty(t, b, c)
 }
 
-func TestGetOfANameWaitsUntilItsDeadlineOnly(t *testing.T) {
+func TestGetOfANameWaitsAsLongAsItIsToldTo(t *testing.T) {
 	b := testkit.StartBroker(t)
 	c := b.Connect()
-	_, err := c.Get(context.Background(), "nothing")
-	require.ErrorIs(t, err, protocol.ErrNotFound)
+	for _, wait := range []time.Duration{0, 1, time.Millisecond} {
+		_, err := c.Get(testkit.Context(t), "nothing", client.WaitForName(wait))
+		require.ErrorIs(t, err, protocol.ErrNotFound)
+	}
 	got := make(chan error)
 	ctx := testkit.Context(t)
 	go func() {
-		w, err := c.Get(ctx, "later")
+		w, err := c.Get(ctx, "later", client.WaitForName(testkit.Patience))
 		if err == nil {
 			w.Release()
 		}
 		got <- err
 	}()
 	d := b.Connect()
-	_, err = publish(ctx, d, "later", 1)
+	_, err := publish(ctx, d, "later", 1)
 	require.NoError(t, err)
 	require.NoError(t, <-got)
 	require.NoError(t, d.Delete(ctx, "later"))

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -111,13 +112,8 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 
 // awaitName gets a name, waiting for it to be set for as long as told.
 func awaitName(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Bundle, error) {
-	if timeout == 0 {
-		return c.Get(ctx, name)
-	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	b, err := c.Get(bounded, name)
-	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+	b, err := c.Get(ctx, name, client.WaitForName(timeout))
+	if timeout > 0 && errors.Is(err, protocol.ErrNotFound) {
 		return nil, protocol.Errorf(protocol.CodeTimeout, "wait longer", "name %s was not set within %s", name, timeout)
 	}
 	return b, err

@@ -65,7 +65,7 @@ func (w *worker) weights(ctx context.Context) (*client.Bundle, error) {
 	if w.Number == maker {
 		b, err = w.c.AllocBundle(ctx, modelSpecs()...)
 	} else {
-		b, err = w.c.Get(ctx, nameWeights)
+		b, err = w.c.Get(ctx, nameWeights, client.WaitForName(patience))
 	}
 	if err != nil {
 		return nil, err

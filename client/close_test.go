@@ -1,0 +1,143 @@
+package client_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
+)
+
+func TestClosedClientRefusesEverything(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	c := connect(t, address)
+	topic, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	reader, err := topic.Reader(ctx)
+	require.NoError(t, err)
+	queue, err := c.Queue(ctx, "q")
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Int64, []int64{8})
+	require.NoError(t, err)
+	require.NoError(t, topic.Send(ctx, x))
+	require.NoError(t, queue.Put(ctx, x))
+	m, err := queue.Get(ctx)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	_, alloc := c.Alloc(ctx, dlpack.Int64, []int64{8})
+	_, receive := reader.Receive(ctx)
+	_, get := queue.Get(ctx)
+	_, set := c.Set(ctx, "n", x)
+	_, name := c.Get(ctx, "n")
+	_, handle := x.Handle(ctx)
+	_, open := c.Topic(ctx, "other")
+	for what, err := range map[string]error{"Alloc": alloc, "Send": topic.Send(ctx, x), "Put": queue.Put(ctx, x),
+		"Receive": receive, "Queue.Get": get, "Set": set, "Get": name, "Handle": handle, "Topic": open} {
+		require.ErrorIs(t, err, protocol.ErrClosed, what)
+	}
+	v, err := client.Slice[int64](x) // not released: still there, though it means nothing
+	require.NoError(t, err)
+	v[0] = 1
+	m.Release()
+	x.Release()
+	require.NoError(t, c.Close())
+}
+
+// midst closes clients in the midst of puts, and of takes with redelivery: what a
+// Put has said it sent is taken by somebody.
+type midst struct {
+	*testing.T
+	mu         sync.Mutex
+	put, taken map[int64]bool
+	next       int64
+}
+
+func (t *midst) puts(c *client.Client, q *client.Queue) error {
+	for {
+		x, err := c.Alloc(limited(t), dlpack.Int64, []int64{1})
+		if err != nil {
+			return err
+		}
+		v, err := client.Slice[int64](x)
+		require.NoError(t, err)
+		v[0] = t.next
+		if err := q.Put(limited(t), x); err != nil {
+			return err
+		}
+		t.mu.Lock()
+		t.put[t.next] = true
+		t.mu.Unlock()
+		t.next++
+		x.Release()
+	}
+}
+
+func (t *midst) takes(q *client.Queue, took chan<- struct{}) error {
+	for {
+		m, err := q.Get(limited(t))
+		if err != nil {
+			return err
+		}
+		v, err := client.Slice[int64](m.Tensor())
+		require.NoError(t, err)
+		t.mu.Lock()
+		t.taken[v[0]] = true
+		t.mu.Unlock()
+		m.Release()
+		select {
+		case took <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (t *midst) run(takersClose bool) {
+	address, ctx := newBroker(t), limited(t)
+	keeper := connect(t, address)
+	all, err := keeper.Queue(ctx, "work", client.Redeliver(takersClose), client.Depth(4))
+	require.NoError(t, err)
+	took := make(chan struct{}, 64)
+	drained := make(chan error, 1)
+	if !takersClose {
+		go func() { drained <- t.takes(all, took) }()
+	}
+	for range 60 {
+		c := connect(t, address)
+		q, err := c.Queue(ctx, "work")
+		require.NoError(t, err)
+		ended := make(chan error, 2)
+		go func() { ended <- t.puts(c, q) }()
+		if takersClose {
+			go func() { ended <- t.takes(q, took) }()
+		} else {
+			ended <- protocol.ErrClosed
+		}
+		for range 5 {
+			<-took
+		}
+		require.NoError(t, c.Close())
+		for range 2 {
+			require.ErrorIs(t, <-ended, protocol.ErrClosed)
+		}
+		t.next++ // what was refused counts for nothing
+	}
+	require.NoError(t, all.End(ctx))
+	if takersClose {
+		go func() { drained <- t.takes(all, took) }()
+	}
+	require.ErrorIs(t, <-drained, protocol.ErrClosed)
+	require.NotEmpty(t, t.put)
+	for id := range t.put {
+		require.True(t, t.taken[id], "item %d", id)
+	}
+}
+
+func TestCloseInTheMidstOfPutsLosesNothing(t *testing.T) {
+	(&midst{T: t, put: map[int64]bool{}, taken: map[int64]bool{}}).run(false)
+}
+
+func TestCloseInTheMidstOfTakesLosesNothing(t *testing.T) {
+	(&midst{T: t, put: map[int64]bool{}, taken: map[int64]bool{}}).run(true)
+}

@@ -1,0 +1,78 @@
+package client
+
+import (
+	"runtime"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// mapping is a shared file that is mapped here until nothing refers to the
+// mapping any more. Views of its region (lanes, rows, bells) do not: whoever looks
+// through one has its mapping reachable, or keeps it to the end of the look with
+// runtime.KeepAlive.
+type mapping struct{ shm.Region }
+
+// lifted is memory to unmap. dl, where given, has exports whose C code counts
+// down in it.
+type lifted struct {
+	memory []byte
+	dl     *dlpack.Pool
+}
+
+// newMapping maps a shared file after checking that it has the size of the
+// layout: a mapping longer than its file ends in SIGBUS. With dl it stays mapped
+// while tensors exported from there are out.
+func newMapping(fd *sys.FD, bytes uint64, write bool, dl *dlpack.Pool) (*mapping, error) {
+	size, _, err := fd.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if uint64(size) < bytes {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
+			"a shared file has %d bytes, not %d", size, bytes)
+	}
+	b, err := sys.Map(fd, int(bytes), write)
+	if err == nil && write {
+		if err = sys.DontFork(b); err != nil {
+			sys.Unmap(b)
+		}
+	}
+	if sys.IsNoSpace(err) {
+		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "raise the limit of addresses (ulimit -v) or of mappings (vm.max_map_count)", "%w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := &mapping{shm.NewRegion(b)}
+	runtime.AddCleanup(m, unmap, lifted{b, dl})
+	return m, nil
+}
+
+func unmap(l lifted) {
+	if l.dl != nil {
+		l.dl.Reap(nil)
+		if l.dl.Stats().Live > 0 {
+			return // for good: nobody will tell of the last
+		}
+	}
+	sys.Unmap(l.memory)
+}
+
+// newOwnMapping maps a file that came with hello and checks that its head is that
+// of the role. Heads of other sessions' files are not looked at: they are written
+// by those sessions, bells and claims even by all, so they prove nothing, and a
+// liar must not make his neighbours' files look broken.
+func newOwnMapping(fd *sys.FD, bytes uint64, write bool, role uint32, dl *dlpack.Pool) (*mapping, error) {
+	r, err := newMapping(fd, bytes, write, dl)
+	if err != nil {
+		return nil, err
+	}
+	if m, l, got := r.Load64(protocol.HeadMagic), r.Load32(protocol.HeadLayout), r.Load32(protocol.HeadRole); m != protocol.Magic || l != protocol.Layout || got != role {
+		return nil, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
+			"shared file has magic %#x, layout %d, role %d; expected layout %d, role %d", m, l, got, protocol.Layout, role)
+	}
+	return r, nil
+}

@@ -1,0 +1,92 @@
+package client
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// AllocOption configures an allocation.
+type AllocOption func(*allocOptions)
+
+type allocOptions struct{ wait time.Duration }
+
+// WaitForMemory is how long to wait for memory when there is none (default 0: not
+// at all): for tensors to be released, here or by others, or for others to end.
+func WaitForMemory(d time.Duration) AllocOption {
+	return func(o *allocOptions) { o.wait = d }
+}
+
+// room tells allocations that wait for memory that there may be some.
+type room struct {
+	waiting  atomic.Int32  // allocations
+	releases atomic.Uint64 // of this process's last references, while somebody waits
+	events   atomic.Uint64 // of the broker's
+}
+
+func (r *room) released(h *hub) {
+	if r.waiting.Load() > 0 {
+		r.releases.Add(1)
+		h.wakeAll()
+	}
+}
+
+func (r *room) told(h *hub) {
+	r.events.Add(1)
+	h.wakeAll()
+}
+
+// full tells whether memory that comes free would help.
+func full(err error) bool {
+	code := protocolCode(err)
+	return code == protocol.CodeOutOfMemory || code == protocol.CodeQuota
+}
+
+// allocWhenFull allocates where the first attempt found no memory: after
+// withdrawing what queues are done with, and then again whenever there may be
+// some. A release here or a reader's ring may have made room in what this session
+// has; the broker tells of room elsewhere. Nobody tells when the last holder
+// elsewhere lets go, so a waiter also looks once a second. It returns the last
+// refusal when wait is over.
+func (c *Client) allocWhenFull(ctx context.Context, n uint64, wait time.Duration) (*handles.Storage, error) {
+	c.room.waiting.Add(1)
+	defer c.room.waiting.Add(-1)
+	until, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var refusal error
+	events, began := c.room.events.Load()-1, uint64(0)
+	for {
+		releases, bell := c.room.releases.Load(), c.pages.bell.Load32(protocol.BellWord)
+		c.settle()
+		s, err := c.pool.AllocHere(n)
+		if e := c.room.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
+			events, began = e, sys.Monotonic()
+			s, err = c.pool.Alloc(ctx, n)
+			refusal = err
+			if full(err) {
+				err = nil
+			}
+		}
+		if s != nil || err != nil {
+			return s, err
+		}
+		if wait <= 0 || until.Err() != nil {
+			return nil, refusal
+		}
+		c.hub.wait(until, 0, func() bool {
+			return c.room.events.Load() != events || c.room.releases.Load() != releases ||
+				c.pages.bell.Load32(protocol.BellWord) != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
+		})
+		if err := c.live(); err != nil {
+			return nil, err
+		}
+		if ctx.Err() == context.Canceled {
+			return nil, contextError(ctx, "waiting for memory")
+		}
+	}
+}
