@@ -86,7 +86,7 @@ func TestCommandsThatOnlyLookStartNoBroker(t *testing.T) {
 
 func TestVersionIsTheBuilds(t *testing.T) {
 	p := newPlace(t)
-	assert.Regexp(t, `^baton 1\.2\.3-test \(linux/\w+, go1\.`, p.must("version"))
+	assert.Regexp(t, `^baton 1\.2\.3-test \(linux/\w+, go1\.\S+; protocol 1, layout 1\)\n$`, p.must("version"))
 	assert.Equal(t, "baton 1.2.3-test\n", p.must("--version"))
 	var v struct {
 		Version          string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -50,7 +51,7 @@ func newVersionCommand(a *app) *cobra.Command {
 			if asJSON {
 				return a.printJSON(b)
 			}
-			return a.println("baton " + b.Version + " (" + b.Platform + ", " + b.Go + ")")
+			return a.println(fmt.Sprintf("baton %s (%s, %s; protocol %d, layout %d)", b.Version, b.Platform, b.Go, b.Protocol, b.Layout))
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

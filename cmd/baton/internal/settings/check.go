@@ -12,15 +12,24 @@ import (
 
 func dirOf(path string) string { return filepath.Dir(path) }
 
+// relative refuses a path that would mean another place elsewhere: a file of
+// settings is read wherever the broker is started.
+func relative(path string) error {
+	if abs, err := filepath.Abs(path); err == nil {
+		return fmt.Errorf("%q is not an absolute path; from here it would be %s", path, abs)
+	}
+	return fmt.Errorf("%q is not an absolute path", path)
+}
+
 // check tells whether the settings fit together and the files that they name
 // can be read.
 func (s *Settings) check() error {
 	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
-		return s.wrong(keyRuntimeDir, fmt.Errorf("%q is not an absolute path", s.Dir))
+		return s.wrong(keyRuntimeDir, relative(s.Dir))
 	}
 	if s.MemoryDir != "" {
 		if !filepath.IsAbs(s.MemoryDir) {
-			return s.wrong("memory-dir", fmt.Errorf("%q is not an absolute path", s.MemoryDir))
+			return s.wrong("memory-dir", relative(s.MemoryDir))
 		}
 		if info, err := os.Stat(s.MemoryDir); err == nil && !info.IsDir() {
 			return s.wrong("memory-dir", fmt.Errorf("%s is not a directory", s.MemoryDir))
