@@ -34,7 +34,7 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 			"grant of %d bytes with %d chunks", r.Bytes, r.Chunks)
 	}
 	bytes := (r.Bytes + protocol.PageBytes - 1) &^ (protocol.PageBytes - 1)
-	if err := b.checkRoom(s, bytes); err != nil {
+	if err := b.checkRoom(s, bytes, r.Free); err != nil {
 		return nil, nil, err
 	}
 	index, ok := b.segmentTable.take()

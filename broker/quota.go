@@ -20,11 +20,16 @@ const (
 	collectPause = 100 * time.Millisecond
 )
 
-// checkRoom refuses a grant beyond the quotas or the machine's memory.
-func (b *Broker) checkRoom(s *session, bytes uint64) error {
+// checkRoom refuses a grant beyond the quotas, the machine's memory, or what the
+// client said is free where it runs.
+func (b *Broker) checkRoom(s *session, bytes uint64, clientFree *uint64) error {
 	err := b.checkQuota(s, bytes)
 	if err == nil {
 		err = b.checkMachine(bytes)
+	}
+	if err == nil && clientFree != nil && bytes+minMargin > *clientFree {
+		err = b.noRoom(protocol.CodeOutOfMemory, "release tensors, or raise the limit of the client's container", *clientFree, 0,
+			"%d bytes more would leave the client's container less than the %d that are kept free (%d are free)", bytes, uint64(minMargin), *clientFree)
 	}
 	if err == nil {
 		err = b.checkPlace(bytes)

@@ -67,3 +67,16 @@ func TestFullMachineIsAnErrorBeforeItIsACrash(t *testing.T) {
 	fds[0].Close()
 	p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 200 << 20, Chunks: 1})
 }
+
+func TestFullContainerOfAClientIsAnErrorThatNamesTheHolders(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "p")
+	var g protocol.GrantReply
+	free := uint64(100 << 20)
+	fds, err := p.call(protocol.OpGrant, protocol.Grant{Bytes: 20 << 20, Chunks: 1, Free: &free}, &g)
+	require.NoError(t, err)
+	fds[0].Close()
+	e := p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1, Free: &free})
+	require.Contains(t, e.Message, "the client's container")
+	require.Contains(t, e.Message, "p (process")
+}

@@ -59,20 +59,16 @@ func (c *Client) writable(ctx context.Context, e *segmentEntry) error {
 // source is the pool's way to the broker.
 type source struct{ c *Client }
 
-// memoryMargin is what an allocation leaves free on the machine or in the
-// container: a memfd itself never says that memory is full.
-const memoryMargin = 64 << 20
-
 // Grant asks the broker for a segment and reserves its pages here, so that this
 // process's container pays and a full memory is an error now, not a SIGBUS later.
 func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
-	if m, err := sys.ReadMemory(); err == nil && m.Free() < bytes+memoryMargin {
-		return handles.Grant{}, protocol.Errorf(protocol.CodeOutOfMemory, "free memory, or raise the container's limit",
-			"%d bytes were asked for and %d are free on this machine or in this container", bytes, m.Free()).
-			With("asked", bytes).With("free", m.Free())
+	request := protocol.Grant{Bytes: bytes, Chunks: chunks}
+	if m, err := sys.ReadMemory(); err == nil {
+		free := m.Free()
+		request.Free = &free
 	}
 	var ok protocol.GrantReply
-	fds, err := s.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks}, &ok)
+	fds, err := s.c.call(ctx, protocol.OpGrant, request, &ok)
 	if err != nil {
 		return handles.Grant{}, err
 	}

@@ -127,10 +127,13 @@ const (
 	RestoreGroup   = "group"
 )
 
-// Grant asks for a segment to allocate in and index chunks for it.
+// Grant asks for a segment to allocate in and index chunks for it. Free is how
+// many bytes the client's own machine or container has left, where it can tell:
+// its container pays for the pages, and may be smaller than the broker's.
 type Grant struct {
-	Bytes  uint64 `json:"bytes"`
-	Chunks int    `json:"chunks"`
+	Bytes  uint64  `json:"bytes"`
+	Chunks int     `json:"chunks"`
+	Free   *uint64 `json:"free,omitempty"`
 }
 
 // ChunkGrant is one chunk of 128 storage indices.

@@ -125,6 +125,9 @@ func exchanges() map[string][]exchange {
 		protocol.OpGrant: {
 			{"one chunk", protocol.Grant{Bytes: 64 << 20, Chunks: 1}, nil, protocol.GrantReply{Segment: 7, SegmentSerial: 9, Bytes: 64 << 20,
 				Chunks: []protocol.ChunkGrant{{Chunk: 2, Serial: 41}}}, []string{"segment"}},
+			{"little left", protocol.Grant{Bytes: 64 << 20, Chunks: 1, Free: pointer(uint64(100 << 20))}, nil, refused(protocol.CodeOutOfMemory,
+				"67108864 bytes more would leave the client's container less than the 67108864 that are kept free (104857600 are free)",
+				"release tensors, or raise the limit of the client's container"), nil},
 			{"quota reached", protocol.Grant{Bytes: 1 << 40, Chunks: 1}, nil, refused(protocol.CodeQuota,
 				"a segment of 1099511627776 bytes is above the quota of 8589934592", "release tensors, or raise --memory"), nil},
 		},

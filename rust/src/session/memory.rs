@@ -18,10 +18,6 @@ use crate::wire::ops::{
     SegmentReply, SegmentRequest,
 };
 
-/// What an allocation leaves free on the machine or in the container: a memfd itself never says that
-/// memory is full.
-const MARGIN: u64 = 64 << 20;
-
 fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
     let n = fds.len();
     match <[OwnedFd; 1]>::try_from(fds) {
@@ -151,12 +147,8 @@ impl Source for Inner {
     /// Asks the broker for a segment and reserves its pages here, so that this process's container
     /// pays and a full memory is an error now, not a SIGBUS later.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        if let Some(free) = sys::free_memory().filter(|free| *free < bytes.saturating_add(MARGIN)) {
-            let what = format!("{bytes} bytes were asked for and {free} are free on this machine or in this container");
-            let e = Error::new(Code::OutOfMemory, "free memory, or raise the container's limit", what);
-            return Err(e.with("asked", bytes).with("free", free));
-        }
-        let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &GrantRequest { bytes, chunks })?;
+        let request = GrantRequest { bytes, chunks, free: sys::free_memory() };
+        let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         self.adopt_grant(&ok, fds).inspect_err(|_| {
             let _ = self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment });
         })

@@ -63,6 +63,9 @@ pub(crate) struct Restore<'a> {
 pub(crate) struct GrantRequest {
     pub(crate) bytes: u64,
     pub(crate) chunks: u32,
+    /// What the own machine or container has left, where that can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) free: Option<u64>,
 }
 
 #[derive(Deserialize)]
