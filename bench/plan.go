@@ -158,7 +158,9 @@ func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
 // to the same kind of subscriber.
 func (b *bencher) tuples(ctx context.Context, group string) error {
 	bytes := 512        // of a tuple; measured at the first pass
-	const window = 8192 // more than the mirror finds in the millisecond that it paces itself by
+	// More than the broker finds at a time, and little enough for the lane of one
+	// and the buffers of the other to stay in the processors' caches.
+	const window = 2048
 	kinds := []struct {
 		what  string
 		n     int

@@ -12,8 +12,11 @@ import (
 // Publisher is where tuples and names go: NATS, through natsbridge.Bridge. Its
 // methods return at once and may be called from any goroutine.
 type Publisher interface {
-	// Publish queues a message; false when it was dropped.
-	Publish(subject string, data []byte) bool
+	// Publish queues copies of messages up to the first that is refused, and
+	// returns how many that is.
+	Publish(subject string, messages ...[]byte) int
+	// Queued tells how many bytes are queued.
+	Queued() int
 	// Interest tells whether anybody would get a message on the subject.
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
@@ -23,22 +26,30 @@ type Publisher interface {
 }
 
 const (
-	// mirrorPace is how often the mirror wakes at most while there is traffic, so
-	// that a sender pays for at most one wake in that time.
-	mirrorPace = time.Millisecond
+	// mirrorPace is how often the mirror looks while there is traffic, by its own
+	// clock: half of the delay that it may add to a message.
+	mirrorPace = 500 * time.Microsecond
+	// wakePace is how often senders wake it at most: it sleeps until one does only
+	// when it was not woken for so long.
+	wakePace = time.Millisecond
 	// interestPace is how often it asks whether somebody has subscribed.
 	interestPace = 250 * time.Millisecond
-	// mirrorBatch bounds the messages that are read under the broker's lock.
-	mirrorBatch = 64
+	// mirrorBatch bounds the messages that are copied under the broker's lock.
+	mirrorBatch = 128
+	// mirrorAhead is how many bytes the mirror lets queue before it leaves messages
+	// beyond one batch in their lanes until it looks again.
+	mirrorAhead = 256 << 10
 )
 
 // mirror publishes the tuple of each message that a topic still keeps when it
 // looks. It is one more reader of a topic while somebody subscribes to it, and
-// holds no sender up. It belongs to one goroutine; what it shares with the
-// broker is guarded by the broker's lock.
+// holds no sender up. Under the broker's lock it only copies; what it copied is
+// described and published without. It belongs to one goroutine; what it shares
+// with the broker is guarded by the broker's lock.
 type mirror struct {
 	b       *Broker
 	to      Publisher
+	bell    shm.Region
 	parking shm.Parking
 	topics  map[*topic]*mirrored
 	names   map[*topic]struct{} // changed since the last look
@@ -46,23 +57,17 @@ type mirror struct {
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
 	chosenAt         time.Time
-	again            bool // more is there than one batch
-	words            []uint64
-}
 
-// mirrored is a topic that somebody subscribes to.
-type mirrored struct {
-	subject string
-	lanes   map[*lane]*place
+	parked time.Time // when senders were last asked to wake it
+	copied copied
+	writer tupleWriter
 }
-
-// place is where the mirror is in one lane.
-type place struct{ next, lost uint64 }
 
 // Mirror publishes tuples and names until ctx ends. Once for each broker.
 func (b *Broker) Mirror(ctx context.Context, to Publisher) {
 	b.mu.Lock()
-	m := &mirror{b: b, to: to, parking: shm.NewParking(b.own.session.region, b.own.bell.region),
+	bell := b.own.bell.region
+	m := &mirror{b: b, to: to, bell: bell, parking: shm.NewParking(b.own.session.region, bell),
 		topics: map[*topic]*mirrored{}, names: map[*topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
 	for _, t := range b.named {
 		if t.name != nil && t.name.set {
@@ -70,7 +75,6 @@ func (b *Broker) Mirror(ctx context.Context, to Publisher) {
 		}
 	}
 	b.mirror = m
-	bell := b.own.bell.region
 	b.mu.Unlock()
 	defer context.AfterFunc(ctx, func() {
 		b.mu.Lock()
@@ -90,12 +94,11 @@ func (b *Broker) Mirror(ctx context.Context, to Publisher) {
 // broker is being torn down.
 func (m *mirror) step(ctx context.Context) bool {
 	began := time.Now()
-	found := m.look()
-	if found {
-		pause(ctx, mirrorPace-time.Since(began))
-		return true
+	if m.look() || began.Sub(m.parked) < wakePace {
+		return m.pause(mirrorPace - time.Since(began))
 	}
 	// Nothing was there: sleep until a sender rings, or interest may have changed.
+	m.parked = began
 	e, topics, ok := m.park()
 	if !ok {
 		return false
@@ -111,8 +114,8 @@ func (m *mirror) step(ctx context.Context) bool {
 	return m.unpark()
 }
 
-// park, pending and unpark touch pages that a broker being torn down unmaps, so
-// they look first, under the lock, whether it is.
+// park, pending, unpark and pause touch pages that a broker being torn down
+// unmaps, so they look first, under the lock, whether it is.
 func (m *mirror) park() (bell uint32, topics, ok bool) {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
@@ -149,21 +152,18 @@ func (m *mirror) pending() bool {
 	return false
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
+// pause waits for a time too short for the runtime's timers, which an idle
+// process rounds up to a millisecond. No sender rings meanwhile.
+func (m *mirror) pause(d time.Duration) bool {
+	m.b.mu.Lock()
+	if m.b.mirror != m {
+		m.b.mu.Unlock()
+		return false
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// stale tells whether topics or subscriptions have come or gone. Callers hold mu.
-func (m *mirror) stale() bool {
-	return m.serial != m.b.lastSerial() || m.interest != m.to.InterestVersion()
+	e := m.bell.Load32(protocol.BellWord)
+	m.b.mu.Unlock()
+	m.parking.Sleep(e, d)
+	return true
 }
 
 // look publishes what is there, in batches, and tells whether there was anything.
@@ -177,128 +177,16 @@ func (m *mirror) look() (found bool) {
 		if m.stale() {
 			m.choose()
 		}
-		m.again = false
-		n := m.publishNames()
-		for t, w := range m.topics {
-			n += m.publishTopic(t, w)
-		}
+		m.copied.reset()
+		m.copyNames()
+		more := m.copyTopics()
 		m.b.mu.Unlock()
-		found = found || n > 0
-		if !m.again {
+		found = found || !m.copied.empty()
+		m.publish()
+		if !more || m.to.Queued() > mirrorAhead {
 			return found
 		}
 	}
-}
-
-// choose finds the topics that somebody subscribes to. From one that is new it
-// takes what was sent since the last choice, so that nothing falls between a
-// subscription and the look that notices it. Callers hold mu.
-func (m *mirror) choose() {
-	m.interest, m.serial = m.to.InterestVersion(), m.b.lastSerial()
-	since, at := m.chosen, m.chosenAt
-	m.chosen, m.chosenAt = sys.Monotonic(), time.Now()
-	wanted := map[*topic]*mirrored{}
-	for key, t := range m.b.named {
-		if key.isName || t.name != nil {
-			continue
-		}
-		subject := protocol.TopicSubject(key.namespace, key.name)
-		if !m.to.Interest(subject) {
-			continue
-		}
-		w := m.topics[t]
-		if w == nil {
-			w = &mirrored{subject: subject, lanes: map[*lane]*place{}}
-			for _, l := range t.lanes {
-				first := uint64(1) // of a topic made since then all counts, if only as lost
-				if !t.made.After(at) {
-					first = firstSince(l, since)
-				}
-				w.lanes[l] = &place{next: first}
-			}
-			m.b.setMirrored(t, true)
-		}
-		wanted[t] = w
-	}
-	for t := range m.topics {
-		if wanted[t] == nil && m.b.topics[t.index] == t {
-			m.b.setMirrored(t, false)
-		}
-	}
-	m.topics = wanted
-}
-
-// firstSince finds the first message kept that was sent after a time.
-func firstSince(l *lane, since uint64) uint64 {
-	head := l.view.Head()
-	first := head + 1
-	for first > 1 && head-(first-1) < l.view.Slots() && l.view.Has(first-1) && l.view.Stamp(first-1) >= since {
-		first--
-	}
-	return first
-}
-
-// setMirrored lists the broker among those whom senders ring. Callers hold mu.
-func (b *Broker) setMirrored(t *topic, on bool) {
-	if t.mirrored != on {
-		t.mirrored = on
-		b.setWaiter(t, protocol.BrokerSlot, on)
-		b.changed(t)
-	}
-}
-
-// publishTopic publishes what a topic has beyond the mirror's places.
-func (m *mirror) publishTopic(t *topic, w *mirrored) (n int) {
-	for l := range w.lanes {
-		if t.lanes[l.number] != l {
-			delete(w.lanes, l)
-		}
-	}
-	for _, l := range t.lanes {
-		p := w.lanes[l]
-		if p == nil {
-			p = &place{next: 1}
-			w.lanes[l] = p
-		}
-		head := l.view.Head()
-		// What is more than a turn of the ring behind has left its slot.
-		if slots := l.view.Slots(); head >= slots && p.next <= head-slots {
-			p.lost += head - slots + 1 - p.next
-			p.next = head - slots + 1
-		}
-		for ; p.next <= head; p.next++ {
-			if n >= mirrorBatch {
-				m.again = true
-				return n
-			}
-			n++
-			data, ok := m.tuple(t, l, p.next, p.lost)
-			if !ok {
-				p.lost++
-				continue
-			}
-			m.to.Publish(w.subject, data)
-			p.lost = 0
-		}
-	}
-	return n
-}
-
-// publishNames sends the names that have changed to their bucket.
-func (m *mirror) publishNames() int {
-	n := len(m.names)
-	for t := range m.names {
-		delete(m.names, t)
-		ns, text := t.key.namespace, t.key.name
-		if m.b.topics[t.index] != t || !t.name.set {
-			m.to.DeleteName(ns, text)
-			continue
-		}
-		if data, ok := m.tuple(t, t.name.lane, t.name.revision, 0); ok {
-			m.to.SetName(ns, text, t.name.revision, data)
-		}
-	}
-	return n
 }
 
 // noteName tells the mirror that a name was set or deleted. Callers hold mu.

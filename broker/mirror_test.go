@@ -20,6 +20,7 @@ type recorder struct {
 	mu         sync.Mutex
 	version    uint64
 	subscribed string
+	refuse     int // so many messages
 	tuples     []protocol.Tuple
 	names      map[string]uint64
 	changed    *sync.Cond
@@ -32,17 +33,25 @@ func newRecorder(subscribed string) *recorder {
 	return r
 }
 
-func (r *recorder) Publish(subject string, data []byte) bool {
+func (r *recorder) Publish(subject string, messages ...[]byte) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t, err := protocol.ParseTuple(append([]byte(nil), data...))
-	if err != nil || subject != r.subscribed {
-		r.bad = protocol.Errorf(protocol.CodeInternal, "", "tuple on %s: %v", subject, err)
+	defer r.changed.Broadcast()
+	for i, data := range messages {
+		if r.refuse > 0 {
+			r.refuse--
+			return i
+		}
+		t, err := protocol.ParseTuple(data)
+		if err != nil || subject != r.subscribed {
+			r.bad = protocol.Errorf(protocol.CodeInternal, "", "tuple on %s: %v", subject, err)
+		}
+		r.tuples = append(r.tuples, t)
 	}
-	r.tuples = append(r.tuples, t)
-	r.changed.Broadcast()
-	return true
+	return len(messages)
 }
+
+func (r *recorder) Queued() int { return 0 }
 
 func (r *recorder) Interest(subject string) bool {
 	r.mu.Lock()

@@ -1,92 +1,85 @@
 package broker
 
-import (
-	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
-)
+import "github.com/baton-ipc/baton/protocol"
 
-// tuple describes message i of a lane as JSON. It takes no reference: what it
-// reads beside the slot (storage entries, a spill) belongs to storages that the
-// slot names, and if the slot still names the message afterwards, none of them
-// has changed. Callers hold mu.
-func (m *mirror) tuple(t *topic, l *lane, i, lost uint64) ([]byte, bool) {
-	h, words, ok := l.view.Read(i, m.words[:0])
-	m.words = words
-	if !ok {
-		return nil, false
-	}
-	refs, err := protocol.ParseRefs(nil, shm.BytesOf(words), int(h.Nref))
-	if err != nil {
-		return nil, false
-	}
-	src := h.BodyOf(words)
-	if h.Flags&protocol.SlotSpilled != 0 {
-		if len(refs) != 1 {
-			return nil, false
-		}
-		if refs, src, err = m.b.spilled(refs[0]); err != nil {
-			return nil, false
-		}
-	}
-	body, err := protocol.ParseBody(src)
-	if err != nil || body.CheckRefs(len(refs)) != nil {
-		return nil, false
-	}
-	out := protocol.Tuple{Topic: t.key.name, Sender: l.pages.name, Sequence: i, Host: m.b.id, Stamp: h.Stamp / 1000, Lost: lost}
-	if len(body.Meta) > 0 {
-		out.Meta = body.Meta
-	}
-	if len(body.Tree) > 0 {
-		out.Value = body.Tree
-	}
-	for k := range body.Tensors {
-		handle, ok := m.b.handleOf(&body.Tensors[k], refs, h.Flags)
-		if !ok {
-			return nil, false
-		}
-		out.Tensors = append(out.Tensors, protocol.TupleTensor{Name: body.Tensors[k].Name, Handle: handle})
-	}
-	data, err := out.MarshalJSON()
-	// SYNC slot-seq: the second look, after everything else was read.
-	shm.FenceAcquire()
-	return data, err == nil && l.view.Has(i)
+// keptOutput is how much memory for written tuples is kept.
+const keptOutput = 1 << 20
+
+// tupleWriter describes copied messages as JSON, in memory that it uses again.
+type tupleWriter struct {
+	out      []byte
+	messages [][]byte // parts of out on one subject, for Publish
+	lost     []uint64 // what each of them says
+	places   []*place
 }
 
-// handleOf makes the handle of one tensor of a message.
-func (b *Broker) handleOf(d *protocol.Tensor, refs []protocol.Ref, flags uint32) (protocol.Handle, bool) {
-	dtype, ok := protocol.DTypeName(d.Code, d.Bits, d.Lanes)
-	if !ok || d.DeviceType != 1 {
-		return protocol.Handle{}, false
+// publish writes and publishes what was copied. The broker's lock is not held.
+func (m *mirror) publish() {
+	c, w := &m.copied, &m.writer
+	for i := range c.names {
+		m.publishName(&c.names[i])
 	}
-	h := protocol.Handle{Host: b.id, DType: dtype, Shape: d.Shape, Strides: d.Strides, Device: "cpu",
-		ReadOnly: d.ReadOnly || flags&protocol.SlotWritable == 0}
-	if d.Ref < 0 {
-		return h, true
+	for i := range c.messages {
+		x := &c.messages[i]
+		if i > 0 && x.subject != c.messages[i-1].subject {
+			w.send(m.to, c.messages[i-1].subject)
+		}
+		x.place.lost += x.skipped
+		if !w.add(x) {
+			x.place.lost++
+		}
 	}
-	r := refs[d.Ref]
-	c := b.findChunkOf(r.Index, r.Serial)
-	if c == nil {
-		return h, false
+	if n := len(c.messages); n > 0 {
+		w.send(m.to, c.messages[n-1].subject)
 	}
-	e := c.segment.owner.entries.Load(r.Index)
-	if e.Generation != r.Generation {
-		return h, false
-	}
-	h.Segment, h.Serial, h.Index, h.Generation = c.segment.serial, r.Serial, r.Index, r.Generation
-	h.Offset, h.Bytes, h.ByteOffset = e.Offset, e.Bytes, d.Offset
-	return h, true
+	w.reset()
 }
 
-// spilled reads the refs and the body of a spilled message. The spill storage is
-// held meanwhile, in the way of one who opens a handle.
-func (b *Broker) spilled(r protocol.Ref) ([]protocol.Ref, []byte, error) {
-	if err := b.hold(r); err != nil {
-		return nil, nil, err
+// add writes a tuple.
+func (w *tupleWriter) add(x *copiedMessage) bool {
+	p := x.place
+	if p.encoder == nil {
+		return false
 	}
-	defer b.own.row.Drop(r.Index)
-	private, err := b.copySpill(r)
+	x.tuple.Lost = p.lost
+	from := len(w.out)
+	var err error
+	if w.out, err = p.encoder.Append(w.out, &x.tuple); err != nil {
+		return false
+	}
+	w.messages = append(w.messages, w.out[from:len(w.out):len(w.out)])
+	w.lost, w.places = append(w.lost, p.lost), append(w.places, p)
+	p.lost = 0
+	return true
+}
+
+// send publishes what was written. What is refused is lost to subscribers.
+func (w *tupleWriter) send(to Publisher, subject string) {
+	for i := 0; i < len(w.messages); i++ {
+		if i += to.Publish(subject, w.messages[i:]...); i < len(w.messages) {
+			w.places[i].lost += w.lost[i] + 1
+		}
+	}
+	w.messages, w.lost, w.places = w.messages[:0], w.lost[:0], w.places[:0]
+}
+
+func (w *tupleWriter) reset() {
+	if w.out = w.out[:0]; cap(w.out) > keptOutput {
+		w.out = nil
+	}
+}
+
+// publishName sends a name that has changed to its bucket.
+func (m *mirror) publishName(n *copiedName) {
+	if n.deleted {
+		m.to.DeleteName(n.namespace, n.name)
+		return
+	}
+	e, err := protocol.NewTupleEncoder(n.name, m.b.own.name, m.b.id)
 	if err != nil {
-		return nil, nil, err
+		return
 	}
-	return protocol.ParseSpill(private)
+	if value, err := e.Append(nil, &n.message.tuple); err == nil {
+		m.to.SetName(n.namespace, n.name, n.message.tuple.Sequence, value)
+	}
 }

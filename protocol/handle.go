@@ -60,20 +60,14 @@ func (h *Handle) Check() error {
 		return errHandle("has dtype %q, which is no name of a type", shortened(h.DType))
 	case !isDevice(h.Device):
 		return errHandle("is on device %q: only \"cpu\" and \"cuda:N\" exist", shortened(h.Device))
-	case h.Index >= MaxStorages:
-		return errHandle("has index %d, not below %d", h.Index, MaxStorages)
-	case h.Generation > GenerationMask:
-		return errHandle("has generation %d, above 2^52-1", h.Generation)
-	case h.Segment > MaxSafeInt || h.Serial > MaxSafeInt:
-		return errHandle("has segment %d and serial %d, above 2^53-1", h.Segment, h.Serial)
-	case h.Offset > MaxSafeInt || h.Bytes > MaxSafeInt-h.Offset:
-		return errHandle("has offset %d and %d bytes, which end above 2^53-1", h.Offset, h.Bytes)
-	case h.ByteOffset > h.Bytes:
-		return errHandle("has byte_offset %d in a storage of %d bytes", h.ByteOffset, h.Bytes)
 	case h.Lease != nil && (*h.Lease == 0 || *h.Lease > MaxSafeInt):
 		return errHandle("has lease %d, outside 1 to 2^53-1", *h.Lease)
 	}
 	if err := h.checkDims(); err != nil {
+		return err
+	}
+	at := h.storage()
+	if err := at.check(h.ByteOffset); err != nil {
 		return err
 	}
 	return h.checkStorage()
@@ -115,6 +109,48 @@ func (h *Handle) checkStorage() error {
 	return nil
 }
 
+// Storage is the part of a handle that says where the bytes are.
+type Storage struct {
+	Segment    uint64
+	Serial     uint64
+	Index      uint32
+	Generation uint64
+	Offset     uint64
+	Bytes      uint64
+}
+
+func (h *Handle) storage() Storage {
+	return Storage{h.Segment, h.Serial, h.Index, h.Generation, h.Offset, h.Bytes}
+}
+
+// check refuses (CodeHandle) numbers of no storage, and of none in which a view
+// begins at an offset.
+func (s *Storage) check(byteOffset uint64) error {
+	switch {
+	case s.Index >= MaxStorages:
+		return errHandle("has index %d, not below %d", s.Index, MaxStorages)
+	case s.Generation > GenerationMask:
+		return errHandle("has generation %d, above 2^52-1", s.Generation)
+	case s.Segment > MaxSafeInt || s.Serial > MaxSafeInt:
+		return errHandle("has segment %d and serial %d, above 2^53-1", s.Segment, s.Serial)
+	case s.Offset > MaxSafeInt || s.Bytes > MaxSafeInt-s.Offset:
+		return errHandle("has offset %d and %d bytes, which end above 2^53-1", s.Offset, s.Bytes)
+	case byteOffset > s.Bytes:
+		return errHandle("has byte_offset %d in a storage of %d bytes", byteOffset, s.Bytes)
+	}
+	return nil
+}
+
+// append goes on behind appendHandleBegin.
+func (s Storage) append(dst []byte) []byte {
+	dst = strconv.AppendUint(dst, s.Segment, 10)
+	dst = appendNumber(dst, `,"serial":`, s.Serial)
+	dst = appendNumber(dst, `,"index":`, uint64(s.Index))
+	dst = appendNumber(dst, `,"generation":`, s.Generation)
+	dst = appendNumber(dst, `,"offset":`, s.Offset)
+	return appendNumber(dst, `,"bytes":`, s.Bytes)
+}
+
 func isDType(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
@@ -143,14 +179,16 @@ func (h Handle) MarshalJSON() ([]byte, error) {
 
 // append writes a checked handle.
 func (h *Handle) append(dst []byte) []byte {
-	dst = append(dst, `{"v":1,"host":`...)
-	dst = appendText(dst, h.Host)
-	dst = appendNumber(dst, `,"segment":`, h.Segment)
-	dst = appendNumber(dst, `,"serial":`, h.Serial)
-	dst = appendNumber(dst, `,"index":`, uint64(h.Index))
-	dst = appendNumber(dst, `,"generation":`, h.Generation)
-	dst = appendNumber(dst, `,"offset":`, h.Offset)
-	dst = appendNumber(dst, `,"bytes":`, h.Bytes)
+	return h.appendView(h.storage().append(appendHandleBegin(dst, h.Host)))
+}
+
+// appendHandleBegin writes what all handles of a host begin with.
+func appendHandleBegin(dst []byte, host string) []byte {
+	return append(appendText(append(dst, `{"v":1,"host":`...), host), `,"segment":`...)
+}
+
+// appendView writes what follows the storage.
+func (h *Handle) appendView(dst []byte) []byte {
 	dst = append(dst, `,"dtype":`...)
 	dst = appendText(dst, h.DType)
 	dst = appendDims(append(dst, `,"shape":`...), h.Shape)

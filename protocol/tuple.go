@@ -45,23 +45,38 @@ func errTuple(format string, args ...any) *Error {
 // Check refuses (CodeHandle) what no tuple has, its handles included. Meta and
 // Value are checked as JSON only: see DecodeTree.
 func (t *Tuple) Check() error {
-	if err := CheckName(t.Topic); err != nil {
+	if err := checkOrigin(t.Topic, t.Sender, t.Host); err != nil {
+		return err
+	}
+	return t.checkMessage(t.Host)
+}
+
+// checkOrigin checks what all tuples of a sender in a topic have in common.
+func checkOrigin(topic, sender, host string) error {
+	if err := CheckName(topic); err != nil {
 		return errTuple("is of a topic that cannot be: %s", plain(err))
 	}
 	switch {
-	case len(t.Sender) > MaxSender || !utf8.ValidString(t.Sender):
-		return errTuple("has a sender of %d bytes that is not UTF-8 of at most %d", len(t.Sender), MaxSender)
+	case len(sender) > MaxSender || !utf8.ValidString(sender):
+		return errTuple("has a sender of %d bytes that is not UTF-8 of at most %d", len(sender), MaxSender)
+	case len(host) > MaxHost || !isToken(host):
+		return errTuple("is of host %q, which is no instance", shortened(host))
+	}
+	return nil
+}
+
+// checkMessage checks the rest of a tuple of a host.
+func (t *Tuple) checkMessage(host string) error {
+	switch {
 	case t.Sequence == 0 || t.Sequence > MaxSafeInt:
 		return errTuple("has sequence %d, outside 1 to 2^53-1", t.Sequence)
-	case len(t.Host) > MaxHost || !isToken(t.Host):
-		return errTuple("is of host %q, which is no instance", shortened(t.Host))
 	case t.Stamp > MaxSafeInt || t.Lost > MaxSafeInt:
 		return errTuple("has stamp %d and lost %d, above 2^53-1", t.Stamp, t.Lost)
 	case len(t.Tensors) > MaxTensors:
 		return errTuple("has %d tensors, more than %d", len(t.Tensors), MaxTensors)
 	}
 	for i := range t.Tensors {
-		if err := t.checkTensor(i); err != nil {
+		if err := t.Tensors[i].check(i, host); err != nil {
 			return err
 		}
 	}
@@ -74,15 +89,14 @@ func (t *Tuple) Check() error {
 	return nil
 }
 
-func (t *Tuple) checkTensor(i int) error {
-	x := &t.Tensors[i]
+func (x *TupleTensor) check(i int, host string) error {
 	if !utf8.ValidString(x.Name) {
 		return errTuple("has tensor %d with a name that is not UTF-8", i)
 	}
 	if err := x.Handle.Check(); err != nil {
 		return errTuple("has tensor %d whose handle is wrong: %s", i, plain(err))
 	}
-	if x.Handle.Host != t.Host || x.Handle.Lease != nil {
+	if x.Handle.Host != host || x.Handle.Lease != nil {
 		return errTuple("has tensor %d of another host or with a lease", i)
 	}
 	return nil
@@ -92,47 +106,6 @@ func isJSON(data []byte) bool {
 	r := &jsonReader{data: data}
 	_, err := r.raw()
 	return err == nil && r.end() == nil
-}
-
-// MarshalJSON writes the tuple; what Check refuses is refused. A nil Value is
-// written out, so that whoever reads it needs no rule for absent trees.
-func (t Tuple) MarshalJSON() ([]byte, error) {
-	if err := t.Check(); err != nil {
-		return nil, err
-	}
-	value := []byte(t.Value)
-	if value == nil {
-		names := make([]string, len(t.Tensors))
-		for i := range t.Tensors {
-			names[i] = t.Tensors[i].Name
-		}
-		var err error
-		if value, err = TreeOf(names); err != nil {
-			return nil, err
-		}
-	}
-	dst := make([]byte, 0, 256+len(t.Meta)+len(value)+384*len(t.Tensors))
-	dst = appendText(append(dst, `{"v":1,"topic":`...), t.Topic)
-	dst = appendText(append(dst, `,"sender":`...), t.Sender)
-	dst = appendNumber(dst, `,"sequence":`, t.Sequence)
-	dst = appendText(append(dst, `,"host":`...), t.Host)
-	dst = appendNumber(dst, `,"stamp":`, t.Stamp)
-	dst = appendNumber(dst, `,"lost":`, t.Lost)
-	if dst = append(dst, `,"meta":`...); t.Meta == nil {
-		dst = append(dst, "null"...)
-	} else {
-		dst = append(dst, t.Meta...)
-	}
-	dst = append(append(dst, `,"value":`...), value...)
-	dst = append(dst, `,"tensors":[`...)
-	for i := range t.Tensors {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendText(append(dst, `{"name":`...), t.Tensors[i].Name)
-		dst = append(t.Tensors[i].Handle.append(append(dst, `,"handle":`...)), '}')
-	}
-	return append(dst, ']', '}'), nil
 }
 
 // UnmarshalJSON is ParseTuple.

@@ -38,7 +38,7 @@ func BenchmarkPublish(b *testing.B) {
 	b.ReportAllocs()
 	refused := 0
 	for b.Loop() {
-		if !bridge.Publish("baton.default.topic.x", data) {
+		if bridge.Publish("baton.default.topic.x", data) == 0 {
 			refused++
 			time.Sleep(time.Millisecond) // the queue is full
 		}

@@ -107,7 +107,7 @@ func TestJoinWithUserAndTLS(t *testing.T) {
 	s := wait(t, b, connected)
 	require.Equal(t, natsbridge.ModeJoined, s.Mode)
 	sub := subscribe(t, o.client(nats.UserInfo("joe", "hunter2"), nats.RootCAs(a.file("ca.pem"))), "baton.>")
-	require.True(t, b.Publish("baton.default.topic.a", []byte("hello")))
+	require.Equal(t, 1, b.Publish("baton.default.topic.a", []byte("hello")))
 	require.Equal(t, "hello", string(next(t, sub).Data))
 
 	// The same way is open to others who know the password, which is told nowhere.
@@ -183,7 +183,7 @@ func TestJoinRefusesServerOfAnotherAuthority(t *testing.T) {
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
 	require.Contains(t, s.LastError, "certificate")
 	require.False(t, s.Connected)
-	require.False(t, b.Publish("a", nil))
+	require.Zero(t, b.Publish("a", nil))
 }
 
 func TestJoinWithNkeySeed(t *testing.T) {
@@ -235,7 +235,7 @@ func TestJoinWithCredentialsFile(t *testing.T) {
 	b := start(t, natsbridge.Config{RuntimeDir: dir, Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, Creds: file}})
 	wait(t, b, connected)
 	sub := subscribe(t, client(t, dir), "a")
-	require.True(t, b.Publish("a", nil))
+	require.Equal(t, 1, b.Publish("a", nil))
 	next(t, sub)
 }
 
@@ -246,7 +246,7 @@ func TestJoinWithWrongPasswordTellsAndGoesOnTrying(t *testing.T) {
 	require.False(t, s.Connected)
 	require.Contains(t, s.LastError, "Authorization")
 	require.NotNil(t, s.LastErrorAt)
-	require.False(t, b.Publish("a", nil))
+	require.Zero(t, b.Publish("a", nil))
 	require.Equal(t, uint64(1), b.Status().Dropped)
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
 	require.NoError(t, b.SetName("default", "a", 1, nil), "local work goes on")
@@ -257,7 +257,7 @@ func TestJoinWithWrongPasswordTellsAndGoesOnTrying(t *testing.T) {
 	o.start()
 	wait(t, b, connected)
 	wait(t, b, mirrored)
-	require.True(t, b.Publish("a", nil))
+	require.Equal(t, 1, b.Publish("a", nil))
 }
 
 // The error of the first attempt must not hide that of later ones.
@@ -279,7 +279,7 @@ func TestJoinSurvivesServerRestartAndSendsNothingOld(t *testing.T) {
 	o.stop()
 	s := wait(t, b, disconnected)
 	require.True(t, s.Since.After(before.Since))
-	require.False(t, b.Publish("a", []byte("stale")))
+	require.Zero(t, b.Publish("a", []byte("stale")))
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
 
 	o.opts.DontListen = true
@@ -291,7 +291,7 @@ func TestJoinSurvivesServerRestartAndSendsNothingOld(t *testing.T) {
 	go o.AcceptLoop(make(chan struct{}))
 	s = wait(t, b, connected)
 	require.Equal(t, uint64(1), s.Reconnects)
-	require.True(t, b.Publish("a", []byte("fresh")))
+	require.Equal(t, 1, b.Publish("a", []byte("fresh")))
 	require.Equal(t, "fresh", string(next(t, sub).Data))
 	require.Equal(t, uint64(1), b.Status().Dropped)
 }
@@ -303,7 +303,7 @@ func TestUnreachableServerStopsNothing(t *testing.T) {
 	l.Close()
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir, Join: &natsbridge.JoinConfig{URLs: []string{url}}})
-	require.False(t, b.Publish("a", nil))
+	require.Zero(t, b.Publish("a", nil))
 	require.NoError(t, b.SetName("default", "weights", 1, []byte("{}")))
 	require.NoError(t, b.DeleteName("default", "weights"))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
@@ -382,7 +382,7 @@ func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
 	data := make([]byte, 64<<10)
 	refused := false
 	for i := 0; i < 1<<14 && !refused; i++ { // 1 GiB: more than any socket buffers
-		refused = !b.Publish("a", data)
+		refused = b.Publish("a", data) == 0
 	}
 	require.True(t, refused)
 	require.NotZero(t, b.Status().Dropped)
@@ -405,7 +405,7 @@ func TestConnectionGivenUpIsMadeAnew(t *testing.T) {
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Reconnects == 1 })
 	require.True(t, s.Connected)
 	require.Contains(t, s.LastError, "Something Unheard Of")
-	require.True(t, b.Publish("a", nil))
+	require.Equal(t, 1, b.Publish("a", nil))
 	ctx, cancel := context.WithCancel(deadline(t))
 	cancel()
 	require.ErrorIs(t, b.Close(ctx), context.Canceled, "this server confirms nothing")
@@ -418,7 +418,7 @@ func TestServerThatTalksNonsense(t *testing.T) {
 		url := fakeServer(t, func(_ int, c net.Conn, _ <-chan struct{}) { fmt.Fprint(c, nonsense) })
 		b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{url}}})
 		wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
-		require.False(t, b.Publish("a", []byte("x")))
+		require.Zero(t, b.Publish("a", []byte("x")))
 		require.NoError(t, b.Close(deadline(t)))
 	}
 }

@@ -9,24 +9,30 @@ import (
 )
 
 const (
-	outboxMessages = 1 << 16 // queued at most, so that empty messages are bounded too
-	outboxKeep     = 1 << 20 // bytes of buffer kept while nothing is queued
+	outboxMessages = 1 << 16  // queued at most, so that empty messages are bounded too
+	batchBytes     = 64 << 10 // of a batch, unless one message has more
+	batchMessages  = 512      // of a batch
+	spareBatches   = 16       // kept while nothing is queued
 )
 
 // outbox takes messages without waiting and hands them in batches to one goroutine,
-// which may wait for the network. Two buffers take turns: one fills, one is sent.
+// which may wait for the network. Batches are used again: while the goroutine keeps
+// up there are two or three, which stay in the processor's cache.
 type outbox struct {
 	limit int
 	wake  chan struct{} // cap 1: sent when idle becomes false
 	ended chan struct{}
 
-	mu      sync.Mutex
-	filling batch
-	idle    bool
-	closed  bool
-	queued  uint64 // messages taken so far
-	handled uint64 // messages handed to send so far
-	waiting []outboxWaiter
+	mu       sync.Mutex
+	batches  []*batch // the last one is being filled
+	spare    []*batch
+	messages int // queued
+	bytes    int
+	idle     bool
+	closed   bool
+	queued   uint64 // messages taken so far
+	handled  uint64 // messages handed to send so far
+	waiting  []outboxWaiter
 }
 
 // batch is a run of messages, their bytes one after another.
@@ -50,20 +56,43 @@ func newOutbox(limit int) *outbox {
 	return &outbox{limit: limit, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// put queues a copy. It returns false when the queue is full or closed.
-func (o *outbox) put(subject string, data []byte) bool {
+// put queues copies until the queue is full or closed, and returns how many.
+func (o *outbox) put(subject string, messages [][]byte) (n int) {
 	o.mu.Lock()
-	f := &o.filling
-	if o.closed || len(f.items) >= outboxMessages || len(data) > o.limit-len(f.bytes) {
-		o.mu.Unlock()
-		return false
+	defer o.mu.Unlock()
+	for _, data := range messages {
+		if o.closed || o.messages >= outboxMessages || len(data) > o.limit-o.bytes {
+			break
+		}
+		b := o.roomLocked(len(data))
+		b.bytes = append(b.bytes, data...)
+		b.items = append(b.items, outboxItem{subject, len(b.bytes)})
+		o.messages++
+		o.bytes += len(data)
+		n++
 	}
-	f.bytes = append(f.bytes, data...)
-	f.items = append(f.items, outboxItem{subject, len(f.bytes)})
-	o.queued++
-	o.wakeLocked()
-	o.mu.Unlock()
-	return true
+	if n > 0 {
+		o.queued += uint64(n)
+		o.wakeLocked()
+	}
+	return n
+}
+
+// roomLocked gives the batch that the next message belongs to.
+func (o *outbox) roomLocked(bytes int) *batch {
+	if k := len(o.batches); k > 0 {
+		if b := o.batches[k-1]; len(b.items) < batchMessages && bytes <= cap(b.bytes)-len(b.bytes) {
+			return b
+		}
+	}
+	var b *batch
+	if k := len(o.spare); k > 0 {
+		b, o.spare = o.spare[k-1], o.spare[:k-1]
+	} else {
+		b = &batch{items: make([]outboxItem, 0, batchMessages), bytes: make([]byte, 0, max(batchBytes, bytes))}
+	}
+	o.batches = append(o.batches, b)
+	return b
 }
 
 // wakeLocked wakes the goroutine. It never blocks: idle is set by the goroutine
@@ -78,45 +107,45 @@ func (o *outbox) wakeLocked() {
 // run sends what is queued until the outbox is closed and empty.
 func (o *outbox) run(send func(subject string, data []byte)) {
 	defer close(o.ended)
-	var out batch
 	for {
-		o.mu.Lock()
-		o.handled += uint64(len(out.items))
-		o.releaseLocked()
-		if len(o.filling.items) == 0 {
-			if o.closed {
-				o.mu.Unlock()
-				return
-			}
-			if cap(o.filling.bytes) > outboxKeep {
-				o.filling = batch{}
-			}
-			o.idle = true
-			o.mu.Unlock()
-			if cap(out.bytes) > outboxKeep {
-				out = batch{}
-			}
-			out.reset()
-			<-o.wake
-			continue
+		b := o.take()
+		if b == nil {
+			return
 		}
-		out.reset()
-		o.filling, out = out, o.filling
-		o.mu.Unlock()
 		start := 0
-		for _, m := range out.items {
-			send(m.subject, out.bytes[start:m.end:m.end])
+		for _, m := range b.items {
+			send(m.subject, b.bytes[start:m.end:m.end])
 			start = m.end
 		}
+		o.done(b)
 	}
 }
 
-func (b *batch) reset() {
-	clear(b.items) // lets go of the subjects
-	b.items, b.bytes = b.items[:0], b.bytes[:0]
+// take waits for a batch; nil when the outbox is closed and empty.
+func (o *outbox) take() *batch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.batches) == 0 {
+		if o.closed {
+			return nil
+		}
+		o.idle = true
+		o.mu.Unlock()
+		<-o.wake
+		o.mu.Lock()
+	}
+	b := o.batches[0]
+	o.batches = slices.Delete(o.batches, 0, 1)
+	return b
 }
 
-func (o *outbox) releaseLocked() {
+// done counts a batch as handled and keeps it for later.
+func (o *outbox) done(b *batch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.messages -= len(b.items)
+	o.bytes -= len(b.bytes)
+	o.handled += uint64(len(b.items))
 	o.waiting = slices.DeleteFunc(o.waiting, func(w outboxWaiter) bool {
 		if o.handled < w.target {
 			return false
@@ -124,6 +153,11 @@ func (o *outbox) releaseLocked() {
 		close(w.done)
 		return true
 	})
+	if cap(b.bytes) <= batchBytes && len(o.spare) < spareBatches {
+		clear(b.items) // lets go of the subjects
+		b.items, b.bytes = b.items[:0], b.bytes[:0]
+		o.spare = append(o.spare, b)
+	}
 }
 
 // wait returns when all that was queued before has been handed to send.
@@ -155,18 +189,32 @@ func (o *outbox) close() {
 	o.mu.Unlock()
 }
 
-// Publish queues a message and returns at once. It returns false, and counts the
-// message as dropped, when there is no connection, the queue is full, the message is
-// larger than the server takes, the subject is not of tokens [A-Za-z0-9_-] joined by
-// '.', or the bridge is closed. true promises no delivery: NATS may lose it. The
-// data is copied.
-func (b *Bridge) Publish(subject string, data []byte) bool {
-	if b.link.connected.Load() && int64(len(data)) <= b.link.maxPayload.Load() &&
-		validSubject(subject) && b.outbox.put(subject, data) {
-		return true
+// Publish queues copies of messages up to the first that is refused, and returns
+// at once how many that is. That one is counted as dropped, those behind it were
+// not looked at. A message is refused because there is no connection, the queue is
+// full, it is larger than the server takes, the subject is not of tokens
+// [A-Za-z0-9_-] joined by '.', or the bridge is closed. Being taken promises no
+// delivery: NATS may lose it.
+func (b *Bridge) Publish(subject string, messages ...[]byte) (taken int) {
+	if b.link.connected.Load() && validSubject(subject) {
+		fit := 0
+		for limit := b.link.maxPayload.Load(); fit < len(messages) && int64(len(messages[fit])) <= limit; fit++ {
+		}
+		taken = b.outbox.put(subject, messages[:fit])
 	}
-	b.dropped.Add(1)
-	return false
+	if taken < len(messages) {
+		b.dropped.Add(1)
+	}
+	return taken
+}
+
+// Queued tells how many bytes have been published and not yet handed to the
+// connection. Who has much more to publish waits while this is more than a batch or
+// two, so that memory is not filled faster than it can be sent.
+func (b *Bridge) Queued() int {
+	b.outbox.mu.Lock()
+	defer b.outbox.mu.Unlock()
+	return b.outbox.bytes
 }
 
 // send hands one message to the connection, in the outbox's goroutine.

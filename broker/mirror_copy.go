@@ -1,0 +1,149 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+const (
+	copiedWords    = 8 << 10 // of slots, room for a batch of small messages
+	copiedStorages = 1 << 10 // kept room for
+)
+
+// copied is a batch of messages as they stood in their slots. It is filled under
+// the broker's lock and read without it.
+type copied struct {
+	messages []copiedMessage
+	names    []copiedName
+	words    []uint64
+	refs     []protocol.Ref
+	storages []protocol.Storage
+}
+
+// copiedMessage is one message. What it aliases is private.
+type copiedMessage struct {
+	tuple   protocol.TupleMessage
+	subject string
+	place   *place
+	skipped uint64 // messages of its lane before it that could not be copied
+}
+
+// copiedName is a name that was set or deleted.
+type copiedName struct {
+	namespace, name string
+	deleted         bool
+	message         copiedMessage
+}
+
+func (c *copied) empty() bool { return len(c.messages) == 0 && len(c.names) == 0 }
+
+func (c *copied) full() bool {
+	return len(c.messages) >= mirrorBatch || len(c.words) > copiedWords/2
+}
+
+// reset forgets the last batch and what it needed more memory for than most.
+func (c *copied) reset() {
+	clear(c.messages)
+	clear(c.names)
+	c.messages, c.names = c.messages[:0], c.names[:0]
+	if cap(c.words) != copiedWords {
+		c.words = make([]uint64, 0, copiedWords)
+	}
+	if cap(c.storages) > copiedStorages {
+		c.storages, c.refs = nil, nil
+	}
+	c.words, c.storages = c.words[:0], c.storages[:0]
+}
+
+// add copies message i of a lane that is published on a subject. It returns false
+// when the slot does not hold it any more or nobody could read it. Callers hold
+// the broker's mu.
+func (c *copied) add(b *Broker, l *lane, i uint64, subject string, p *place) bool {
+	m, ok := c.message(b, l, i)
+	if ok {
+		m.subject, m.place, m.skipped = subject, p, p.skipped
+		p.skipped = 0
+		c.messages = append(c.messages, m)
+	}
+	return ok
+}
+
+// message copies a message. It takes no reference: what it reads beside the slot
+// (storage entries, a spill) belongs to storages that the slot names, and if the
+// slot still names the message afterwards, none of them has changed.
+func (c *copied) message(b *Broker, l *lane, i uint64) (m copiedMessage, ok bool) {
+	h, words, ok := l.view.Read(i, c.words[len(c.words):])
+	if !ok {
+		return m, false
+	}
+	if len(words) <= cap(c.words)-len(c.words) { // else it lies in memory of its own
+		c.words = c.words[:len(c.words)+len(words)]
+	}
+	m.tuple = protocol.TupleMessage{Sequence: i, Stamp: h.Stamp / 1000, Body: h.BodyOf(words), Writable: h.Flags&protocol.SlotWritable != 0}
+	var err error
+	if c.refs, err = protocol.ParseRefs(c.refs[:0], shm.BytesOf(words), int(h.Nref)); err != nil {
+		return m, false
+	}
+	refs := c.refs
+	if h.Flags&protocol.SlotSpilled != 0 {
+		if len(refs) != 1 {
+			return m, false
+		}
+		if refs, m.tuple.Body, err = b.spilled(refs[0]); err != nil {
+			return m, false
+		}
+	}
+	from := len(c.storages)
+	for _, r := range refs {
+		s, ok := b.stored(r)
+		if !ok {
+			c.storages = c.storages[:from]
+			return m, false
+		}
+		c.storages = append(c.storages, s)
+	}
+	m.tuple.Storages = c.storages[from:len(c.storages):len(c.storages)]
+	// SYNC slot-seq: the second look, after everything else was read.
+	shm.FenceAcquire()
+	return m, l.view.Has(i)
+}
+
+// stored finds where a storage lies, if it is still the one that a ref names.
+func (b *Broker) stored(r protocol.Ref) (protocol.Storage, bool) {
+	c := b.findChunkOf(r.Index, r.Serial)
+	if c == nil || !c.segment.owner.there() {
+		return protocol.Storage{}, false
+	}
+	offset, bytes, generation := c.segment.owner.entries.Place(r.Index)
+	return protocol.Storage{Segment: c.segment.serial, Serial: r.Serial, Index: r.Index,
+		Generation: generation, Offset: offset, Bytes: bytes}, generation == r.Generation
+}
+
+// spilled reads the refs and the body of a spilled message. The spill storage is
+// held meanwhile, in the way of one who opens a handle.
+func (b *Broker) spilled(r protocol.Ref) ([]protocol.Ref, []byte, error) {
+	if err := b.hold(r); err != nil {
+		return nil, nil, err
+	}
+	defer b.own.row.Drop(r.Index)
+	private, err := b.copySpill(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	return protocol.ParseSpill(private)
+}
+
+// copyNames copies what names have become. Callers hold mu.
+func (m *mirror) copyNames() {
+	for t := range m.names {
+		delete(m.names, t)
+		n := copiedName{namespace: t.key.namespace, name: t.key.name, deleted: m.b.topics[t.index] != t || !t.name.set}
+		ok := n.deleted
+		if !n.deleted {
+			n.message, ok = m.copied.message(m.b, t.name.lane, t.name.revision)
+		}
+		if ok {
+			m.copied.names = append(m.copied.names, n)
+		}
+	}
+}

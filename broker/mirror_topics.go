@@ -1,0 +1,134 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// mirrored is a topic that somebody subscribes to.
+type mirrored struct {
+	subject string
+	lanes   map[*lane]*place
+}
+
+// place is where the mirror is in one lane.
+type place struct {
+	next    uint64
+	skipped uint64                 // not copied since the last one that was
+	lost    uint64                 // not published since the last one that was
+	encoder *protocol.TupleEncoder // nil: its tuples cannot be written
+}
+
+// newPlace is where a reader begins that has seen nothing before next.
+func (b *Broker) newPlace(l *lane, next uint64) *place {
+	e, err := protocol.NewTupleEncoder(l.topic.key.name, l.pages.name, b.id)
+	if err != nil {
+		b.log.Error("the tuples of a sender cannot be written", "topic", l.topic, "sender", l.pages.name, "error", err)
+	}
+	return &place{next: next, encoder: e}
+}
+
+// stale tells whether topics or subscriptions have come or gone. Callers hold mu.
+func (m *mirror) stale() bool {
+	return m.serial != m.b.lastSerial() || m.interest != m.to.InterestVersion()
+}
+
+// choose finds the topics that somebody subscribes to. From one that is new it
+// takes what was sent since the last choice, so that nothing falls between a
+// subscription and the look that notices it. Callers hold mu.
+func (m *mirror) choose() {
+	m.interest, m.serial = m.to.InterestVersion(), m.b.lastSerial()
+	since, at := m.chosen, m.chosenAt
+	m.chosen, m.chosenAt = sys.Monotonic(), time.Now()
+	wanted := map[*topic]*mirrored{}
+	for key, t := range m.b.named {
+		if key.isName || t.name != nil {
+			continue
+		}
+		subject := protocol.TopicSubject(key.namespace, key.name)
+		if !m.to.Interest(subject) {
+			continue
+		}
+		w := m.topics[t]
+		if w == nil {
+			w = &mirrored{subject: subject, lanes: map[*lane]*place{}}
+			for _, l := range t.lanes {
+				first := uint64(1) // of a topic made since then all counts, if only as lost
+				if !t.made.After(at) {
+					first = firstSince(l, since)
+				}
+				w.lanes[l] = m.b.newPlace(l, first)
+			}
+			m.b.setMirrored(t, true)
+		}
+		wanted[t] = w
+	}
+	for t := range m.topics {
+		if wanted[t] == nil && m.b.topics[t.index] == t {
+			m.b.setMirrored(t, false)
+		}
+	}
+	m.topics = wanted
+}
+
+// firstSince finds the first message kept that was sent after a time.
+func firstSince(l *lane, since uint64) uint64 {
+	head := l.view.Head()
+	first := head + 1
+	for first > 1 && head-(first-1) < l.view.Slots() && l.view.Has(first-1) && l.view.Stamp(first-1) >= since {
+		first--
+	}
+	return first
+}
+
+// setMirrored lists the broker among those whom senders ring. Callers hold mu.
+func (b *Broker) setMirrored(t *topic, on bool) {
+	if t.mirrored != on {
+		t.mirrored = on
+		b.setWaiter(t, protocol.BrokerSlot, on)
+		b.changed(t)
+	}
+}
+
+// copyTopics copies what topics have beyond the mirror's places, until there is
+// enough for one batch; then it returns true, for there may be more.
+func (m *mirror) copyTopics() (more bool) {
+	for t, w := range m.topics { // in another order each time, so that none is left behind
+		if m.copyTopic(t, w) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *mirror) copyTopic(t *topic, w *mirrored) (more bool) {
+	for l := range w.lanes {
+		if t.lanes[l.number] != l {
+			delete(w.lanes, l)
+		}
+	}
+	for _, l := range t.lanes {
+		p := w.lanes[l]
+		if p == nil {
+			p = m.b.newPlace(l, 1)
+			w.lanes[l] = p
+		}
+		head := l.view.Head()
+		// What is more than a turn of the ring behind has left its slot.
+		if slots := l.view.Slots(); head >= slots && p.next <= head-slots {
+			p.skipped += head - slots + 1 - p.next
+			p.next = head - slots + 1
+		}
+		for ; p.next <= head; p.next++ {
+			if m.copied.full() {
+				return true
+			}
+			if !m.copied.add(m.b, l, p.next, w.subject, p) {
+				p.skipped++
+			}
+		}
+	}
+	return false
+}
