@@ -77,6 +77,7 @@ type Broker struct {
 	free      handles.FreeTest
 	mirror    *mirror // nil while nobody mirrors
 
+	state stateFile
 	extra map[string]func() any // parts of status that others add
 
 	taking  *takeover          // while the broker waits for the clients of a dead one
@@ -89,10 +90,12 @@ type Broker struct {
 // New makes a broker: takes the runtime directory's lock, makes the shared
 // files, or takes over those of a broker that died (which takes until its clients
 // are back, at most Config.RecoverWait), and listens. Clients are served from
-// then on; the caller calls Serve. Errors: ErrConflict when another broker runs (naming its process), ErrInvalid for a
-// socket path that is too long, ErrPermissionDenied for a directory that others
+// then on; the caller calls Serve. ctx bounds the start only: when it ends during a
+// takeover, New returns its error and leaves the takeover to the next broker. Other
+// errors: ErrConflict when another broker runs (naming its process), ErrInvalid for
+// a socket path that is too long, ErrPermissionDenied for a directory that others
 // can write, else what the system said.
-func New(cfg Config) (*Broker, error) {
+func New(ctx context.Context, cfg Config) (*Broker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -118,7 +121,7 @@ func New(cfg Config) (*Broker, error) {
 	if err := b.occupy(); err != nil {
 		return nil, err
 	}
-	if err := b.setUp(); err != nil {
+	if err := b.setUp(ctx); err != nil {
 		b.end(false)
 		return nil, err
 	}
@@ -126,7 +129,7 @@ func New(cfg Config) (*Broker, error) {
 }
 
 // setUp makes or takes over the shared files and listens.
-func (b *Broker) setUp() error {
+func (b *Broker) setUp(ctx context.Context) error {
 	if err := b.findFiles(); err != nil {
 		return err
 	}
@@ -137,7 +140,7 @@ func (b *Broker) setUp() error {
 		defer close(b.accepted)
 		b.accept()
 	}()
-	if err := b.await(); err != nil {
+	if err := b.await(ctx); err != nil {
 		return err
 	}
 	b.mu.Lock()

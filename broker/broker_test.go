@@ -82,12 +82,12 @@ func TestClientNameIsMadePrintable(t *testing.T) {
 func TestSecondBrokerConflictsNamingTheFirst(t *testing.T) {
 	b := serve(t, nil)
 	dir := filepath.Dir(b.socket)
-	_, err := broker.New(broker.Config{Dir: dir, Memory: 1 << 20})
+	_, err := broker.New(context.Background(), broker.Config{Dir: dir, Memory: 1 << 20})
 	require.ErrorIs(t, err, protocol.ErrConflict)
 	require.Contains(t, err.Error(), "process")
 	require.Equal(t, os.Getpid(), err.(*protocol.Error).Detail["pid"])
 	// The same socket from another directory.
-	_, err = broker.New(broker.Config{Dir: filepath.Join(t.TempDir(), "other"), Socket: b.socket, Memory: 1 << 20})
+	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), "other"), Socket: b.socket, Memory: 1 << 20})
 	require.ErrorIs(t, err, protocol.ErrConflict)
 	connect(t, b.socket, "a")
 }
@@ -96,21 +96,21 @@ func TestBadRuntimeDirectoriesAreRefused(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.Mkdir(open, 0o700))
 	require.NoError(t, os.Chmod(open, 0o777))
-	_, err := broker.New(broker.Config{Dir: open})
+	_, err := broker.New(context.Background(), broker.Config{Dir: open})
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(t.TempDir(), link))
-	_, err = broker.New(broker.Config{Dir: link})
+	_, err = broker.New(context.Background(), broker.Config{Dir: link})
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
-	_, err = broker.New(broker.Config{})
+	_, err = broker.New(context.Background(), broker.Config{})
 	require.ErrorIs(t, err, protocol.ErrInvalid)
-	_, err = broker.New(broker.Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("x", 120))})
+	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("x", 120))})
 	require.ErrorIs(t, err, protocol.ErrInvalid)
 	require.Contains(t, err.Error(), "107")
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "broker.sock"), nil, 0o600))
-	_, err = broker.New(broker.Config{Dir: dir})
+	_, err = broker.New(context.Background(), broker.Config{Dir: dir})
 	require.ErrorIs(t, err, protocol.ErrConflict, "a file that is no socket is not removed")
 }
 
@@ -134,7 +134,7 @@ func TestRuntimeDirectoryIsPrivateAndCleanAfterwards(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 1, "the lock file alone stays")
 	// And the directory can be used again.
-	again, err := broker.New(broker.Config{Dir: dir, Memory: 1 << 20})
+	again, err := broker.New(context.Background(), broker.Config{Dir: dir, Memory: 1 << 20})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -154,7 +154,7 @@ func TestSocketOfADeadBrokerIsReplaced(t *testing.T) {
 
 func TestIdleBrokerEnds(t *testing.T) {
 	cfg := broker.Config{Dir: filepath.Join(t.TempDir(), "run"), Memory: 1 << 20, IdleExit: 20 * time.Millisecond}
-	b, err := broker.New(cfg)
+	b, err := broker.New(context.Background(), cfg)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- b.Serve(context.Background()) }()
@@ -168,7 +168,7 @@ func TestIdleBrokerEnds(t *testing.T) {
 
 func TestBrokerWithALeaseIsNotIdle(t *testing.T) {
 	cfg := broker.Config{Dir: filepath.Join(t.TempDir(), "run"), Memory: 1 << 20, IdleExit: time.Second}
-	b, err := broker.New(cfg)
+	b, err := broker.New(context.Background(), cfg)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- b.Serve(context.Background()) }()

@@ -37,7 +37,7 @@ func serve(t testing.TB, change func(*broker.Config)) *served {
 	if change != nil {
 		change(&cfg)
 	}
-	b, err := broker.New(cfg)
+	b, err := broker.New(context.Background(), cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)

@@ -173,7 +173,7 @@ func successor(t *testing.T, ctx context.Context, socket, memory string, died <-
 			ended <- nil
 			return
 		}
-		b, err := broker.New(broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "successor", MemoryDir: memory})
+		b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "successor", MemoryDir: memory})
 		if err != nil {
 			ended <- err
 			return
@@ -214,6 +214,9 @@ func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 		times := []string{""}
 		if point.Name == "broker-group-listed" {
 			times = append(times, ":2") // a queue's group, and one that a reader asks for
+		}
+		if point.Name == "broker-state-noted" {
+			times = []string{":2", ":3"} // the giver comes, with whom nobody could go on alone, and goes
 		}
 		for _, n := range times {
 			for _, kind := range []string{"memfds", "files"} {

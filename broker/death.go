@@ -106,7 +106,7 @@ func (b *Broker) leaveSlot(s *session) {
 	crashpoint.At("broker-bury-gone")
 	s.pages.dead = true
 	b.dropRemains(s.pages)
-	if err := b.writeState(); err != nil && !b.closing {
-		b.log.Error("cannot write the state file", "error", err)
+	if !b.closing {
+		b.noteState(stateChange{Ended: s.serial})
 	}
 }

@@ -97,7 +97,7 @@ func newMirrored(t *testing.T, to *recorder) *client.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "m")
 	require.NoError(t, err)
-	b, err := broker.New(broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 28})
+	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 28})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served, mirrored := make(chan error, 1), make(chan struct{})

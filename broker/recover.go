@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -159,9 +160,9 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	return err
 }
 
-// await blocks until the takeover is over. It is called while connections are
-// accepted, without the mutex.
-func (b *Broker) await() error {
+// await blocks until the takeover is over or ctx ends. It is called while
+// connections are accepted, without the mutex.
+func (b *Broker) await(ctx context.Context) error {
 	b.mu.Lock()
 	t := b.taking
 	if t == nil {
@@ -176,12 +177,34 @@ func (b *Broker) await() error {
 		select {
 		case <-t.over:
 			return t.err
+		case <-ctx.Done():
+			return b.giveUp(t, fmt.Errorf("wait for the clients of a broker that died: %w", context.Cause(ctx)))
 		case <-ticker.C:
 			b.mu.Lock()
 			b.tryComplete()
 			b.mu.Unlock()
 		}
 	}
+}
+
+// giveUp leaves everything as the dead broker did, unless the takeover has ended.
+func (b *Broker) giveUp(t *takeover, why error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.taking == t {
+		t.err = why
+		b.endTakeover(t)
+	}
+	return t.err
+}
+
+// endTakeover lets those who wait for it go on, or, if it failed, know that.
+func (b *Broker) endTakeover(t *takeover) {
+	b.taking, b.closing = nil, t.err != nil
+	for _, fd := range t.files {
+		fd.Close()
+	}
+	close(t.over)
 }
 
 // tryComplete ends the gathering when every survivor is back, or when its time
@@ -200,11 +223,7 @@ func (b *Broker) tryComplete() {
 		return
 	}
 	t.err = b.completeTakeover(t)
-	b.taking = nil
-	for _, fd := range t.files {
-		fd.Close()
-	}
-	close(t.over)
+	b.endTakeover(t)
 }
 
 func (b *Broker) completeTakeover(t *takeover) error {

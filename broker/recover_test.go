@@ -23,7 +23,7 @@ const memoryVariable = "BATON_TEST_MEMORY"
 func init() {
 	// broker serves until it is killed.
 	parts["broker"] = func(c *played) {
-		b, err := broker.New(broker.Config{Dir: filepath.Dir(c.socket), Memory: 1 << 30, Version: "first", MemoryDir: os.Getenv(memoryVariable)})
+		b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Dir(c.socket), Memory: 1 << 30, Version: "first", MemoryDir: os.Getenv(memoryVariable)})
 		require.NoError(c, err)
 		go b.Serve(context.Background())
 		c.tell(b.ID())
@@ -90,6 +90,18 @@ func first(t *testing.T, memory string) (c *child, socket, instance string) {
 	return c, socket, instance
 }
 
+// listens waits until somebody answers at a socket.
+func listens(t *testing.T, socket string) {
+	t.Helper()
+	eventually(t, "the socket is there", func() bool {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
 // next begins to serve in the place of a dead broker; the result comes when the
 // takeover is over.
 func next(t *testing.T, socket string, change func(*broker.Config)) func() *broker.Broker {
@@ -106,7 +118,7 @@ func next(t *testing.T, socket string, change func(*broker.Config)) func() *brok
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		b, err := broker.New(cfg)
+		b, err := broker.New(context.Background(), cfg)
 		made <- result{b, err}
 		if err == nil {
 			err = b.Serve(ctx)
@@ -114,13 +126,7 @@ func next(t *testing.T, socket string, change func(*broker.Config)) func() *brok
 		ended <- err
 	}()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	eventually(t, "the socket is there", func() bool {
-		c, err := net.Dial("unix", socket)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
+	listens(t, socket)
 	return func() *broker.Broker {
 		select {
 		case r := <-made:
@@ -324,7 +330,7 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 			c := start(t, socket, "setter")
 			var r protocol.StorageRef
 			c.hear(&r)
-			_, err := broker.New(broker.Config{Dir: filepath.Join(t.TempDir(), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
+			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
 			require.ErrorIs(t, err, protocol.ErrConflict)
 			c.kill()
 			if end == "killed" {
@@ -375,4 +381,56 @@ func TestWhatAnAnswerThatWasLostGaveIsTakenBack(t *testing.T) {
 		require.Zero(t, b.Status().Memory.Granted)
 		require.Zero(t, b.Status().Counts.Chunks)
 	}
+}
+
+func TestSuccessorKnowsWhoCameAndWentSinceTheStateWasWritten(t *testing.T) {
+	old, socket, instance := first(t, "")
+	stays := connect(t, socket, "stays")
+	for range 300 {
+		p := connect(t, socket, "passes")
+		p.must(protocol.OpBye, struct{}{}, nil)
+	}
+	last := connect(t, socket, "last")
+	state := filepath.Join(filepath.Dir(socket), "state.json")
+	info, err := os.Stat(state)
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(16<<10), "it does not grow with those who have gone")
+	old.kill()
+	// A broker that was stopped by a full disk leaves a part of a line.
+	f, err := os.OpenFile(state, os.O_WRONLY|os.O_APPEND, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString(`{"opened":{"slot":3,`)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = patience })
+	stays.returns(socket)
+	last.returns(socket)
+	b := made() // which waits for these two and nobody else
+	require.Equal(t, instance, b.ID())
+	require.Equal(t, 2, b.Status().Counts.Sessions)
+}
+
+func TestTakeoverIsGivenUpWithItsContext(t *testing.T) {
+	old, socket, instance := first(t, "")
+	p := connect(t, socket, "a")
+	old.kill()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := broker.New(ctx, broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, RecoverWait: time.Hour})
+		ended <- err
+	}()
+	listens(t, socket)
+	c := &peer{t: t, w: dial(t, socket)}
+	h := helloOf("returning")
+	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+	_, err := c.call(protocol.OpHello, h, &c.hello)
+	require.NoError(t, err)
+	require.True(t, c.hello.Restore)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	// The next one finds everything as it was.
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = patience })
+	p.returns(socket)
+	require.Equal(t, instance, made().ID())
 }

@@ -106,9 +106,8 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.slots[slot] = s
 	b.putSession(s)
 	b.watch(s, pidfd)
-	if err := b.writeState(); err != nil {
-		b.log.Error("cannot write the state file: a new broker will not find this one's clients", "error", err)
-	}
+	line := s.lineOf()
+	b.noteState(stateChange{Opened: &line})
 	b.checkIdle()
 	b.log.Info("session opened", "slot", slot, "serial", s.serial, "name", s.name, "pid", pid, "namespace", s.namespace)
 	return s, nil

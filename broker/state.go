@@ -1,18 +1,24 @@
 package broker
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // state is what a broker leaves in its runtime directory for a successor: which
-// instance it was, and which processes have its memory.
+// instance it was, and which processes have its memory. In the file it is a line of
+// JSON, with a line for each change of the sessions after it. The file is replaced
+// whole when there are many more changes than sessions, so that a change costs the
+// same however many there are.
 type state struct {
 	Instance string `json:"instance"`
 	BootID   string `json:"boot_id"`
@@ -35,7 +41,61 @@ type stateSession struct {
 	StartTime uint64 `json:"start_time"`
 }
 
+// lineOf is what the state file says of a session.
+func (s *session) lineOf() stateSession {
+	return stateSession{s.slot, s.serial, s.pid, s.start}
+}
+
+// stateChange is a line of the state file: a session that came, or one that went.
+type stateChange struct {
+	Opened *stateSession `json:"opened,omitempty"`
+	Ended  uint64        `json:"ended,omitempty"` // serial
+}
+
+// stateFile is the state file, open to be appended to.
+type stateFile struct {
+	file    *os.File // nil: write all of it
+	changes int
+}
+
+// maxStateChanges is how many may follow the first line beyond twice the sessions.
+const maxStateChanges = 64
+
 func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, stateName) }
+
+// noteState adds a change to the state file. One write puts a short line there
+// whole: whoever kills the broker leaves the file with it or without.
+func (b *Broker) noteState(c stateChange) {
+	err := b.appendState(c)
+	if err != nil {
+		b.log.Error("cannot write the state file: a new broker will not find this one's clients", "error", err)
+	}
+	crashpoint.At("broker-state-noted")
+}
+
+func (b *Broker) appendState(c stateChange) error {
+	f := &b.state
+	if f.file == nil || f.changes >= maxStateChanges+2*b.slotTable.taken {
+		return b.writeState()
+	}
+	data, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	f.changes++
+	if _, err := f.file.Write(append(data, '\n')); err != nil {
+		f.close() // perhaps a part of the line stands there: next time all of it
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
+}
+
+func (f *stateFile) close() {
+	if f.file != nil {
+		f.file.Close()
+		f.file = nil
+	}
+}
 
 // writeState replaces the state file whole.
 func (b *Broker) writeState() error {
@@ -44,24 +104,34 @@ func (b *Broker) writeState() error {
 		Device: b.broker.device, BrokerInode: b.broker.inode, Sessions: []stateSession{}}
 	for _, s := range b.slots {
 		if s != nil {
-			st.Sessions = append(st.Sessions, stateSession{s.slot, s.serial, s.pid, s.start})
+			st.Sessions = append(st.Sessions, s.lineOf())
 		}
 	}
 	data, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
+	b.state.close()
 	temp := b.statePath() + ".new"
-	if err := os.WriteFile(temp, append(data, '\n'), 0o600); err != nil {
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err == nil {
+		_, err = f.Write(append(data, '\n'))
+	}
+	if err == nil {
+		err = os.Rename(temp, b.statePath())
+	}
+	if err != nil {
+		f.Close()
 		return fmt.Errorf("write state: %w", err)
 	}
-	if err := os.Rename(temp, b.statePath()); err != nil {
-		return fmt.Errorf("write state: %w", err)
-	}
+	b.state = stateFile{file: f}
 	return nil
 }
 
-func (b *Broker) removeState() { os.Remove(b.statePath()) }
+func (b *Broker) removeState() {
+	b.state.close()
+	os.Remove(b.statePath())
+}
 
 // readState returns what a predecessor left; nil when there is nothing, or
 // nothing that can be read.
@@ -73,10 +143,35 @@ func (b *Broker) readState() *state {
 		}
 		return nil
 	}
-	var st state
-	if err := json.Unmarshal(data, &st); err != nil {
+	st, err := parseState(data)
+	if err != nil {
 		b.log.Warn("the state file of a former broker is damaged", "error", err)
 		return nil
 	}
-	return &st
+	return st
+}
+
+// parseState reads a state file. Of a last line without an end nobody had been
+// told: it is left out.
+func parseState(data []byte) (*state, error) {
+	first, changes, _ := bytes.Cut(data, []byte("\n"))
+	var st state
+	if err := json.Unmarshal(first, &st); err != nil {
+		return nil, fmt.Errorf("its first line: %w", err)
+	}
+	for line := range bytes.Lines(changes) {
+		if line[len(line)-1] != '\n' {
+			break
+		}
+		var c stateChange
+		if err := json.Unmarshal(line, &c); err != nil {
+			return nil, fmt.Errorf("a change of its sessions: %w", err)
+		}
+		if c.Opened != nil {
+			st.Sessions = append(st.Sessions, *c.Opened)
+		} else {
+			st.Sessions = slices.DeleteFunc(st.Sessions, func(s stateSession) bool { return s.Serial == c.Ended })
+		}
+	}
+	return &st, nil
 }

@@ -101,7 +101,7 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	}
 	c.hub = newHub(c.pages)
 	c.pool = handles.NewPool(source{c}, c.pages.row, handles.FreeTest{
-		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf})
+		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, hello.Limits)
 	c.startBackground()
 	c.set.Store(true)
 	return c, nil

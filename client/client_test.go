@@ -18,7 +18,7 @@ func newBroker(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "b")
 	require.NoError(t, err)
-	b, err := broker.New(broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 30})
+	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 30})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -104,5 +104,25 @@ func BenchmarkSendReceive(b *testing.B) {
 			b.Fatal(err)
 		}
 		m.Release()
+	}
+}
+
+func TestSmallQuotaServesManySessions(t *testing.T) {
+	ctx := t.Context()
+	dir, err := os.MkdirTemp("/tmp", "q")
+	require.NoError(t, err)
+	b, err := broker.New(ctx, broker.Config{Dir: filepath.Join(dir, "r"), Memory: 8 << 20})
+	require.NoError(t, err)
+	serving, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Serve(serving) }()
+	t.Cleanup(func() { stop(); require.NoError(t, <-ended); os.RemoveAll(dir) })
+	for range 32 {
+		c, err := client.Connect(ctx, client.WithAddress(b.Socket()))
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		x, err := c.Alloc(ctx, dlpack.Float32, []int64{1000})
+		require.NoError(t, err)
+		t.Cleanup(x.Release)
 	}
 }

@@ -93,9 +93,9 @@ func (p *Pool) moreIndicesLocked(ctx context.Context, sl *slab) (ok bool) {
 // moreMemoryLocked asks for a slab: of the usual size, then, since a quota may
 // have room for what is needed if not for that, smaller. The caller has the turn.
 func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64) error {
-	usual := max(min(max(p.granted, minSlab), maxSlab), class)
+	usual := max(min(max(p.granted, p.first), maxSlab), class)
 	g, err := p.askLocked(ctx, usual)
-	if small := max(class, minSlab); full(err) && small < usual {
+	if small := max(class, p.first); full(err) && small < usual {
 		g, err = p.askLocked(ctx, small)
 	}
 	if full(err) {

@@ -35,7 +35,7 @@ func newWorld(t testing.TB, sessions int, limit uint64) *world {
 	w.own = Entries{memory(protocol.MaxStorages * protocol.EntrySize)}
 	w.source = &fakeSource{w: w, limit: limit}
 	w.pool = NewPool(w.source, w.rows[1], FreeTest{Chunks: w.chunks, Entries: w.own,
-		Row: func(slot uint32) (Row, bool) { return w.rows[slot], true }})
+		Row: func(slot uint32) (Row, bool) { return w.rows[slot], true }}, protocol.Limits{})
 	return w
 }
 
@@ -297,4 +297,19 @@ func TestPoolKeepsNoNoteOfDropsOfOthersStorages(t *testing.T) {
 	require.Empty(t, w.pool.dropped)
 	w.pool.Dropped(a.Index)
 	require.Len(t, w.pool.dropped, 1)
+}
+
+func TestFirstSlabLeavesRoomForOthersInASmallQuota(t *testing.T) {
+	for _, c := range []struct {
+		limits protocol.Limits
+		bytes  uint64
+	}{
+		{protocol.Limits{}, 4 << 20},
+		{protocol.Limits{MemoryBytes: 1 << 40}, 4 << 20},
+		{protocol.Limits{MemoryBytes: 8 << 20}, 128 << 10},
+		{protocol.Limits{SessionBytes: 1 << 20, MemoryBytes: 8 << 20}, 64 << 10},
+		{protocol.Limits{SessionBytes: 100 << 20, MemoryBytes: 1}, 64 << 10},
+	} {
+		require.Equal(t, c.bytes, firstSlabOf(c.limits), "%+v", c.limits)
+	}
 }

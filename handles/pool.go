@@ -65,11 +65,13 @@ type slab struct {
 	chunks  int
 }
 
-// Slab sizes: the first is small so that a small program stays small, each
-// further one as large as all before together.
+// Slab sizes: the first is small so that a small program stays small, and a small
+// quota serves many; each further one is as large as all before together.
 const (
-	minSlab = 4 << 20
-	maxSlab = 256 << 20
+	minSlab      = 64 << 10
+	firstSlab    = 4 << 20
+	maxSlab      = 256 << 20
+	slabsInQuota = 64
 	// testsPerAlloc bounds the work that one allocation does for recycling.
 	testsPerAlloc = 8
 	maxChunkAsk   = 64
@@ -83,6 +85,7 @@ type Pool struct {
 
 	mu      sync.Mutex // guards what follows
 	source  Source
+	first   uint64 // bytes of the first slab
 	row     Row
 	entries Entries
 	test    FreeTest
@@ -113,10 +116,22 @@ type PoolStats struct {
 }
 
 // NewPool makes the pool of a session. row and entries are the session's own;
-// test has the broker's chunks and finds rows.
-func NewPool(source Source, row Row, test FreeTest) *Pool {
+// test has the broker's chunks and finds rows; limits are the session's quotas.
+func NewPool(source Source, row Row, test FreeTest, limits protocol.Limits) *Pool {
 	return &Pool{asking: make(chan struct{}, 1), source: source, row: row, entries: test.Entries, test: test,
-		bins: map[uint64]*bin{}}
+		first: firstSlabOf(limits), bins: map[uint64]*bin{}}
+}
+
+// firstSlabOf leaves room for others in a quota that is small; a limit of 0 is
+// none.
+func firstSlabOf(limits protocol.Limits) uint64 {
+	slab := uint64(firstSlab)
+	for _, quota := range []uint64{limits.SessionBytes, limits.MemoryBytes} {
+		if quota != 0 {
+			slab = min(slab, quota/slabsInQuota&^(protocol.PageBytes-1))
+		}
+	}
+	return max(slab, minSlab)
 }
 
 // classOf rounds a size up: to 256 bytes below 4 KiB, above to an eighth of the

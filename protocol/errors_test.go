@@ -129,7 +129,7 @@ func TestErrorsHaveOneNameInEachLanguage(t *testing.T) {
 	classes := []string{"Error", "ConnectionError", "MemoryError", "ValueError", "KeyError", "TimeoutError", "BufferError",
 		"PermissionError", "NotImplementedError", "queue.Empty", "queue.Full"}
 	for i, e := range listedErrors(t) {
-		assert.Equal(t, "Error::"+e.Code, e.Rust)
+		assert.Equal(t, "Code::"+e.Code, e.Rust)
 		assert.Equal(t, "BATON_"+strings.ToUpper(camel.ReplaceAllString(e.Code, "${1}_$2")), e.C)
 		assert.Equal(t, i+1, e.CValue, "0 is BATON_OK; numbers stay")
 		assert.Equal(t, e.Code, strings.TrimSuffix(e.Python, "Error"), "the code, with Error after what is no error's name by itself")

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -154,16 +155,16 @@ func (l Lane) Unname(i uint64) { l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, 
 // ParseRefs decodes the refs at the front of a copied message.
 func (h SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
 	for k := 0; k < int(h.Nref) && (k+1)*3 <= len(words); k++ {
-		w := words[k*3:]
-		dst = append(dst, protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(w[2])})
+		dst = append(dst, h.Ref(words, k))
 	}
 	return dst
 }
 
-// Ref decodes ref k, one of Nref, of a copied message.
+// Ref decodes ref k, one of Nref, of a copied message. An index too large for its
+// field becomes one that no storage has.
 func (h SlotHead) Ref(words []uint64, k int) protocol.Ref {
 	w := words[k*3 : k*3+3]
-	return protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(w[2])}
+	return protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(min(w[2], math.MaxUint32))}
 }
 
 // BodyOf returns the body behind the refs of a copied message.

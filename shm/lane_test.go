@@ -125,3 +125,10 @@ func TestRegionRefusesOffsetsOutside(t *testing.T) {
 	}
 	require.Equal(t, uint64(0), r.Load64(56))
 }
+
+func TestLaneRefOfAnIndexTooLargeNamesNoStorage(t *testing.T) {
+	h := SlotHead{Nref: 2}
+	words := []uint64{1, 2, 3 | 1<<32, 4, 5, 6}
+	require.Equal(t, uint32(1<<32-1), h.Ref(words, 0).Index)
+	require.Equal(t, []protocol.Ref{{Serial: 1, Generation: 2, Index: 1<<32 - 1}, {Serial: 4, Generation: 5, Index: 6}}, h.ParseRefs(nil, words))
+}

@@ -55,7 +55,7 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 // directory, and starts NATS. ctx bounds the start only.
 func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger) (*daemon, error) {
 	requests := observe.NewRequests()
-	b, err := broker.New(broker.Config{
+	b, err := broker.New(ctx, broker.Config{
 		Observe: requests.Observe,
 		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,

@@ -117,4 +117,8 @@ fn codes_are_those_of_the_vectors() {
         assert_eq!(Code::parse(text).map(Code::as_str), Some(*text));
     }
     assert_eq!(listed.len(), Code::ALL.len());
+    for e in v["errors"].as_array().unwrap() {
+        let code = Code::parse(e["code"].as_str().unwrap()).unwrap();
+        assert_eq!(e["rust"], format!("Code::{code:?}"));
+    }
 }

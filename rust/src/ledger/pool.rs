@@ -13,9 +13,11 @@ use crate::message::Ref;
 use crate::shm::Segment;
 use crate::sys;
 
-/// Slab sizes: the first is small so that a small program stays small, each further one as large as
-/// all before together.
-const MIN_SLAB: u64 = 4 << 20;
+/// Slab sizes: the first is small so that a small program stays small, and a small quota serves many;
+/// each further one is as large as all before together.
+const MIN_SLAB: u64 = 64 << 10;
+const FIRST_SLAB: u64 = 4 << 20;
+const SLABS_IN_QUOTA: u64 = 64;
 const MAX_SLAB: u64 = 256 << 20;
 /// Bounds the work that one allocation does for recycling.
 const TESTS_PER_ALLOC: usize = 8;
@@ -103,11 +105,18 @@ struct State {
     bins: HashMap<u64, Vec<u32>>, // free and warm, by capacity
     waiting: VecDeque<u32>,
     stats: PoolStats,
+    first: u64, // bytes of the first slab
+}
+
+/// How large the first slab is under these quotas, of which 0 is none: a small one has room for others.
+fn first_slab(quotas: [u64; 2]) -> u64 {
+    let share = quotas.into_iter().filter(|q| *q > 0).map(|q| q / SLABS_IN_QUOTA / PAGE * PAGE).min();
+    share.unwrap_or(FIRST_SLAB).clamp(MIN_SLAB, FIRST_SLAB)
 }
 
 impl Pool {
-    /// The pool of the session with this row and these entries.
-    pub(crate) fn new(row: Row, entries: Entries, test: FreeTest) -> Pool {
+    /// The pool of the session with this row and these entries, under these quotas.
+    pub(crate) fn new(row: Row, entries: Entries, test: FreeTest, quotas: [u64; 2]) -> Pool {
         Pool {
             state: Mutex::new(State {
                 row,
@@ -118,6 +127,7 @@ impl Pool {
                 bins: HashMap::new(),
                 waiting: VecDeque::new(),
                 stats: PoolStats::default(),
+                first: first_slab(quotas),
             }),
             dropped: Mutex::new(Vec::new()),
         }
@@ -318,8 +328,8 @@ impl State {
     }
 
     fn grow(&mut self, source: &dyn Source, class: u64) -> Result<()> {
-        let bytes = self.stats.granted.clamp(MIN_SLAB, MAX_SLAB).max(class);
-        let least = class.max(MIN_SLAB);
+        let bytes = self.stats.granted.clamp(self.first, MAX_SLAB).max(class);
+        let least = class.max(self.first);
         let mut grant = source.grant(bytes, 1);
         if grant.is_err() && bytes > least {
             // A quota may have room for what is needed, if not for a slab of the usual size.

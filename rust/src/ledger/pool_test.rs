@@ -34,7 +34,7 @@ impl World {
             (anonymous(broker_file::BYTES), anonymous(session_file::BYTES), anonymous(session_file::BYTES));
         let entries = Entries::new(&own);
         let test = FreeTest::new(Chunks::new(&broker), entries.clone());
-        let pool = Pool::new(Row::new(&own), entries, test);
+        let pool = Pool::new(Row::new(&own), entries, test, [0, 0]);
         World { broker, own, other, next: AtomicU32::new(0), returned: AtomicU64::new(0), pool }
     }
 
@@ -139,7 +139,20 @@ fn more_indices_than_a_chunk_has_are_asked_for() {
     let w = World::new();
     let all: Vec<Storage> = (0..1000).map(|_| w.alloc(256)).collect();
     assert_eq!(all.iter().map(|s| s.reference.index).collect::<HashSet<_>>().len(), 1000);
-    assert_eq!(w.pool.stats().granted, MIN_SLAB);
+    assert_eq!(w.pool.stats().granted, FIRST_SLAB);
+}
+
+#[test]
+fn a_small_quota_has_room_for_many_sessions() {
+    for (quotas, bytes) in [
+        ([0, 0], 4 << 20),
+        ([0, 1 << 40], 4 << 20),
+        ([0, 8 << 20], 128 << 10),
+        ([1 << 20, 8 << 20], 64 << 10),
+        ([100 << 20, 1], 64 << 10),
+    ] {
+        assert_eq!(first_slab(quotas), bytes, "{quotas:?}");
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Inner {
     pub(crate) fn new(options: Options, pages: Pages, control: Arc<Control>, background: Arc<Background>) -> Inner {
         let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
         Inner {
-            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test),
+            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
             parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
             poll: OnceLock::new(),
             attached: (0..limits::CHUNKS).map(|_| ArcSwapOption::empty()).collect(),

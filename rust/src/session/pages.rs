@@ -35,6 +35,7 @@ pub(crate) struct Pages {
     pub(crate) slot: u32,
     pub(crate) serial: u64,
     pub(crate) secret: String,
+    pub(crate) quotas: [u64; 2], // of the session, of all
     pub(crate) broker_fd: OwnedFd,
     pub(crate) session_fd: OwnedFd,
     pub(crate) bell_fd: OwnedFd,
@@ -104,6 +105,7 @@ impl Pages {
             slot: h.slot,
             serial: h.serial,
             secret: h.secret,
+            quotas: [h.limits.session_bytes, h.limits.memory_bytes],
             broker_fd,
             session_fd,
             bell_fd,

@@ -46,6 +46,16 @@ pub(crate) struct HelloReply {
     pub(crate) resumed: bool,
     #[serde(default)]
     pub(crate) restore: bool,
+    #[serde(default)]
+    pub(crate) limits: Limits,
+}
+
+/// The quotas that a session is under, in bytes; 0 is none.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub(crate) struct Limits {
+    pub(crate) session_bytes: u64,
+    pub(crate) memory_bytes: u64,
 }
 
 #[derive(Serialize, Clone)]
