@@ -158,9 +158,7 @@ func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
 // to the same kind of subscriber.
 func (b *bencher) tuples(ctx context.Context, group string) error {
 	bytes := 512        // of a tuple; measured at the first pass
-	// More than the broker finds at a time, and little enough for the lane of one
-	// and the buffers of the other to stay in the processors' caches.
-	const window = 2048
+	const window = 8192 // more than the mirror finds in the half millisecond that it paces itself by
 	kinds := []struct {
 		what  string
 		n     int

@@ -274,7 +274,10 @@ func (b *Broker) stop(err error) {
 // tearDown frees everything. With clean, the state file goes as well and names
 // are kept where files can keep them. The mutex is held.
 func (b *Broker) tearDown(clean bool) {
-	b.mirror = nil // it looks, under the lock, before it touches a page
+	if b.mirror != nil {
+		shm.WakeBell(b.own.bell.region)
+		b.mirror = nil // it looks, under the lock, before it touches a page
+	}
 	if b.listener != nil {
 		b.removeSocket()
 	}

@@ -14,7 +14,7 @@ var BrokerPoints = []Point{
 	{"broker-bury-unset", "its ephemeral names are gone, its topics were not rung"},
 	{"broker-bury-remains", "its remains are noted, its slot is still taken"},
 	{"broker-bury-gone", "its slot is free"},
-	{"broker-state-noted", "the state file says that a session came, which was not told"},
+	{"broker-state-noted", "the state file says that a session came or went, nobody was told"},
 
 	{"broker-retired", "an adopted message is un-named and still counted"},
 	{"broker-lane-dropped", "an empty lane has left its topic, nobody was told"},

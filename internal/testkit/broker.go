@@ -43,8 +43,9 @@ type BrokerConfig struct {
 	SessionMemory uint64
 	MemoryDir     string
 	IdleExit      time.Duration
-	NATS          bool // its embedded server runs
-	OpenFiles     int  // its limit of open files
+	NATS          bool     // its embedded server runs
+	JoinNATS      []string // or the flags with which it joins another's
+	OpenFiles     int      // its limit of open files
 }
 
 // args are the command line of a broker at a socket.
@@ -59,8 +60,8 @@ func (c *BrokerConfig) args(socket string) []string {
 	add(c.SessionMemory > 0, "session-memory", c.SessionMemory)
 	add(c.MemoryDir != "", "memory-dir", c.MemoryDir)
 	add(c.IdleExit > 0, "idle-exit", c.IdleExit)
-	add(!c.NATS, "no-nats", true)
-	return args
+	add(!c.NATS && c.JoinNATS == nil, "no-nats", true)
+	return append(args, c.JoinNATS...)
 }
 
 // BrokerOption changes a test's broker.
@@ -287,7 +288,8 @@ func (b *Broker) explain() {
 }
 
 // staying are the files that a broker may leave in its runtime directory.
-var staying = map[string]bool{"broker.lock": true, "start.lock": true, "broker.log": true}
+var staying = map[string]bool{"broker.lock": true, "start.lock": true, "broker.log": true,
+	"nats": true, "nats.lock": true, "nats.seed": true}
 
 func (b *Broker) checkFiles() {
 	entries, err := os.ReadDir(b.Dir)
