@@ -34,6 +34,9 @@ const (
 	wakePace = time.Millisecond
 	// interestPace is how often it asks whether somebody has subscribed.
 	interestPace = 250 * time.Millisecond
+	// restPace is how long it sleeps without a topic. There is nothing to subscribe
+	// to then; the first lane and the first name ring, from this very process.
+	restPace = time.Minute
 	// mirrorBatch bounds the messages that are copied under the broker's lock.
 	mirrorBatch = 128
 	// mirrorAhead is how many bytes the mirror lets queue before it leaves messages
@@ -104,12 +107,11 @@ func (m *mirror) step(ctx context.Context) bool {
 		return false
 	}
 	if !m.pending() && ctx.Err() == nil {
-		// Without a topic there is nothing to subscribe to: the first lane rings.
-		pace := shm.LookAgain
+		pace := restPace
 		if topics {
 			pace = interestPace
 		}
-		m.parking.Sleep(e, pace)
+		sys.FutexWait(m.bell.Word32(protocol.BellWord), e, pace)
 	}
 	return m.unpark()
 }
@@ -162,7 +164,9 @@ func (m *mirror) pause(d time.Duration) bool {
 	}
 	e := m.bell.Load32(protocol.BellWord)
 	m.b.mu.Unlock()
-	m.parking.Sleep(e, d)
+	if d > 0 {
+		sys.FutexWait(m.bell.Word32(protocol.BellWord), e, d)
+	}
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type recorder struct {
 	version    uint64
 	subscribed string
 	refuse     int // so many messages
+	queued     int
 	tuples     []protocol.Tuple
 	names      map[string]uint64
 	changed    *sync.Cond
@@ -51,7 +53,7 @@ func (r *recorder) Publish(subject string, messages ...[]byte) int {
 	return len(messages)
 }
 
-func (r *recorder) Queued() int { return 0 }
+func (r *recorder) Queued() int { return r.queued }
 
 func (r *recorder) Interest(subject string) bool {
 	r.mu.Lock()
@@ -168,6 +170,53 @@ func TestMirrorCountsWhatWasOverwrittenBeforeItLooked(t *testing.T) {
 		sum += tuple.Lost + 1
 	}
 	require.EqualValues(t, messages, sum, "seen and lost together are all that was sent")
+}
+
+func TestMirrorCountsWhatNATSRefused(t *testing.T) {
+	to := newRecorder("baton.default.topic.refused")
+	to.refuse = 7
+	c := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	topic, err := c.Topic(ctx, "refused", client.Depth(64))
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	for range 20 {
+		require.NoError(t, topic.Send(ctx, x))
+	}
+	to.until(func() bool { return len(to.tuples) == 13 })
+	require.NoError(t, topic.Send(ctx, x)) // those that were written already cannot tell any more
+	x.Release()
+	to.until(func() bool { return len(to.tuples) == 14 })
+	lost := uint64(0)
+	for _, tuple := range to.tuples {
+		lost += tuple.Lost
+	}
+	require.EqualValues(t, 21, to.tuples[13].Sequence)
+	require.EqualValues(t, 7, lost)
+}
+
+func TestMirrorLeavesMessagesInTheirLaneWhileMuchIsQueued(t *testing.T) {
+	to := newRecorder("baton.default.topic.many")
+	to.queued = 1 << 30 // always: what a batch holds is published each time it looks
+	c := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	const messages = 2000
+	topic, err := c.Topic(ctx, "many", client.Depth(messages))
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	for i := range messages {
+		require.NoError(t, topic.Send(ctx, map[string]*client.Tensor{"x": x}, client.Meta(i)))
+	}
+	x.Release()
+	to.until(func() bool { return len(to.tuples) == messages })
+	for i, tuple := range to.tuples {
+		require.EqualValues(t, i+1, tuple.Sequence)
+		require.Equal(t, strconv.Itoa(i), string(tuple.Meta))
+	}
 }
 
 func TestMirrorFollowsNames(t *testing.T) {
