@@ -22,6 +22,9 @@ func (b *Broker) careSoon() {
 	if len(b.orphans) == 0 && len(b.adopted) == 0 {
 		return
 	}
+	if b.caretaker != nil && b.careDelay == careSoonest {
+		return // it looks soon, and not later because ever more sessions end
+	}
 	b.careDelay = careSoonest
 	b.caretaker.cancel()
 	b.caretaker = b.after(b.careDelay, b.care)

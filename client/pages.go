@@ -153,9 +153,8 @@ func (p *pages) known(slot uint32, serial uint64) *peer {
 }
 
 // add keeps a session's pages: in its slot if it is the one there now. It returns
-// those that are kept, which are others when two goroutines asked at once, and how
-// many have left their slot.
-func (p *pages) add(q *peer) (kept *peer, old int) {
+// those that are kept, which are others when two goroutines asked at once.
+func (p *pages) add(q *peer) (kept *peer) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	before := p.peers[q.slot].Load()
@@ -166,7 +165,7 @@ func (p *pages) add(q *peer) (kept *peer, old int) {
 	switch {
 	case kept != nil:
 		q.closeFiles()
-		return kept, len(p.old)
+		return kept
 	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
 	default:
@@ -175,7 +174,14 @@ func (p *pages) add(q *peer) (kept *peer, old int) {
 			p.old[before.serial] = before
 		}
 	}
-	return q, len(p.old)
+	return q
+}
+
+// countOld returns how many sessions are kept that have left their slot.
+func (p *pages) countOld() int {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	return len(p.old)
 }
 
 // forget lets go of sessions that have left their slot, but for those in use.

@@ -31,16 +31,20 @@ func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, e
 		wire.CloseAll(fds)
 		return nil, err
 	}
-	kept, old := c.pages.add(q)
-	if old >= manyOld {
-		c.post(c.forgetPeers)
-	}
-	return kept, nil
+	defer c.tidyPeers()
+	return c.pages.add(q), nil
 }
 
 // manyOld is how many sessions that have left their slot may be kept before it
 // is looked whether they are of use.
 const manyOld = 8
+
+// tidyPeers has forgetPeers run when it may be worth while.
+func (c *Client) tidyPeers() {
+	if c.pages.countOld() >= manyOld {
+		c.post(c.forgetPeers)
+	}
+}
 
 // forgetPeers forgets sessions that are over and of which nothing is used here: no
 // lane in a topic, no chunk of storages. Their files are closed now, and unmapped

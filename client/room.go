@@ -75,6 +75,9 @@ func (c *Client) allocWhenFull(ctx context.Context, n uint64, wait time.Duration
 		if s != nil || err != nil {
 			return s, err
 		}
+		if ctx.Err() == context.Canceled {
+			return nil, contextError(ctx, "waiting for memory")
+		}
 		if wait <= 0 || until.Err() != nil {
 			return nil, refusal
 		}
@@ -84,9 +87,6 @@ func (c *Client) allocWhenFull(ctx context.Context, n uint64, wait time.Duration
 		})
 		if err := c.live(); err != nil {
 			return nil, err
-		}
-		if ctx.Err() == context.Canceled {
-			return nil, contextError(ctx, "waiting for memory")
 		}
 	}
 }

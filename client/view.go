@@ -105,6 +105,7 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 	}
 	t.view.Store(v)
 	before.closeGone(v)
+	t.c.tidyPeers()
 	return v, nil
 }
 
