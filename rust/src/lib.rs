@@ -1,8 +1,9 @@
 //! *Pass the handle, not the tensor.* Hands tensors to other processes of this machine, in any
 //! language, without copying them.
 //!
-//! ```no_run
+//! ```
 //! # fn main() -> Result<(), baton::Error> {
+//! # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 //! use std::time::Duration;
 //!
 //! let session = baton::Session::connect()?; // starts the user's broker if none runs
@@ -25,12 +26,31 @@
 //!
 //! # Concurrency
 //! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`). A session
-//! has one background thread, for its control socket.
+//! has one background thread, for its control socket; with a poll descriptor or async readers one more,
+//! which sleeps for them.
+//!
+//! # Features
+//! `ndarray`: tensors as arrays of that crate. `tokio`: readers for async tasks. None is on by default.
 //!
 //! # Aliasing across processes
-//! Rust knows nothing of other processes. A [`TensorMut`] is memory that no place names yet, so the
-//! protocol gives it to nobody else: it is a safe `&mut [T]`. A [`Tensor`] may be held by others,
-//! some of whom may write it: looking at it in place is `unsafe`, copying it out is not.
+//! Rust's references promise what the compiler relies on: behind a `&[T]` nothing changes, and a
+//! `&mut [T]` is the only way to its memory. Shared memory cannot keep that promise by itself, for no
+//! compiler sees the other process. So the crate divides memory by who may know of it:
+//!
+//! - A [`TensorMut`] is memory that no slot, name or handle names yet. The protocol gives it to
+//!   nobody else, so it is a safe `&mut [T]`, as a `Vec` is.
+//! - A [`Tensor`] may be held by others. [`Tensor::to_vec`] copies out of it with atomic loads: safe
+//!   whatever others do, though values may be torn while somebody writes.
+//! - [`Tensor::as_slice`] lends the memory itself and is `unsafe`: who calls it answers for nobody
+//!   writing. For topic messages and published names all clients that keep to the protocol do not;
+//!   a message of an untrusted process is a reason to copy.
+//! - [`Tensor::as_mut_slice`] is `unsafe` as well: queue items belong to their taker when their sender
+//!   kept no clone, while a live name is written by everybody (Hogwild). There use raw pointers
+//!   ([`Tensor::as_mut_ptr`]) with atomic or volatile accesses, not references.
+//!
+//! Types are plain numbers ([`Element`]): every bit pattern is a value, so garbage from another process
+//! is a wrong number and never undefined behaviour. A read-only tensor may be mapped without write
+//! permission: writing through its address ends the process with SIGSEGV.
 //!
 //! # Hostile peers
 //! Whatever another process wrote is copied, checked, and refused with a typed [`Error`]. A process
@@ -55,6 +75,7 @@ mod ndarray;
 mod session;
 mod shm;
 mod sys;
+mod value;
 mod wire;
 
 pub use dims::Dims;
@@ -66,3 +87,4 @@ pub use session::{
     Builder, Bundle, Lease, Message, Payload, Queue, QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut,
     Topic, TopicOptions, Watch,
 };
+pub use value::Value;

@@ -20,8 +20,9 @@ impl Session {
     /// `m` is null, or a live structure that is the caller's to give away and keeps DLPack's rules:
     /// its addresses are right, and the elements are not written meanwhile.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
     /// let x = session.from_slice(&[3], &[1i32, 2, 3])?.freeze();
     /// let theirs = x.to_dlpack()?; // as another library would give it

@@ -14,6 +14,17 @@ pub(crate) fn key_of(path: &str) -> String {
 
 /// Named tensors in their order. The names of a flat dict are its keys; those of a nested value are
 /// paths, keys and positions joined by `/` (with `~` in a key as `~0`, `/` as `~1`).
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let x = session.zeros::<f32>(&[3])?.freeze();
+/// session.set("state", baton::Payload::named([("w", &x), ("b", &x)].map(|(k, t)| (k, t.clone()))))?;
+/// let bundle = session.get("state", None)?;
+/// assert_eq!(bundle.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["w", "b"]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Bundle {
     pub(crate) tensors: Vec<(String, Tensor)>,

@@ -20,6 +20,8 @@ use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
 use super::poll::PollFd;
+#[cfg(feature = "tokio")]
+use super::tasks::Tasks;
 use crate::error::{Code, Error, Result, closed};
 use crate::layout::limits;
 use crate::ledger::{FreeTest, Pool};
@@ -43,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) parking: Arc<Parking>,
     pub(crate) poll: OnceLock<Arc<PollFd>>,
+    #[cfg(feature = "tokio")]
+    pub(crate) tasks: OnceLock<Arc<Tasks>>,
     pub(crate) attached: Box<[ArcSwapOption<Attachment>]>,
     pub(crate) attaching: Mutex<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
@@ -64,6 +68,8 @@ impl Inner {
             pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
             parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
             poll: OnceLock::new(),
+            #[cfg(feature = "tokio")]
+            tasks: OnceLock::new(),
             attached: (0..limits::CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
             attaching: Mutex::new(()),
             segments: Mutex::default(),
@@ -205,10 +211,14 @@ impl Inner {
         self.parking.wake();
     }
 
-    /// Lets a program that polls see that the session has ended.
+    /// Lets a program that polls, and tasks, see that the session has ended.
     pub(crate) fn end_poll(&self) {
         if let Some(p) = self.poll.get() {
             p.end();
+        }
+        #[cfg(feature = "tokio")]
+        if let Some(t) = self.tasks.get() {
+            t.end();
         }
     }
 

@@ -19,9 +19,13 @@ mod poll;
 mod queue;
 mod reader;
 mod send;
+mod sleeper;
 mod start;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod tensor;
 mod topic;
+mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +33,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 pub use bundle::Bundle;
+pub(crate) use bundle::path_of;
 pub use message::Message;
 pub use name::Watch;
 pub use open::Lease;
@@ -182,6 +187,15 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 /// ends when the last clone, tensor, topic and reader of it is gone, or with [`Session::close`].
 ///
 /// Any thread may use it.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let stats = session.stats();
+/// assert_eq!((stats.handovers, session.namespace()), (0, "default"));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
@@ -200,8 +214,9 @@ pub struct Stats {
 impl Session {
     /// Opens a session with the user's broker, which is started if none runs.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// let session = baton::Session::connect()?;
     /// let mut x = session.alloc::<f32>(&[1024, 1024])?;
     /// x.fill(1.0);

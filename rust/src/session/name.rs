@@ -21,19 +21,55 @@ pub(crate) fn storage_ref(r: Ref) -> StorageRef {
 }
 
 /// Follows a name: the current revision at once, then always the newest.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let mut watch = session.watch("weights/actor")?;
+/// session.set("weights/actor", session.zeros::<f32>(&[4])?.freeze())?;
+/// assert_eq!(watch.next(None)?.revision(), 1);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Watch {
-    reader: Reader,
+    pub(super) reader: Reader,
 }
 
 impl Session {
     /// Publishes a revision of a name: a whole that nobody writes any more. Its number. Errors:
     /// `InvalidArgument`, `Expired`, `OutOfMemory`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let weights = baton::Payload::named([("w", session.zeros::<f32>(&[4])?.freeze())]);
+    /// assert_eq!(session.set("weights/actor", weights)?, 1);
+    /// let bundle = session.get("weights/actor", None)?;
+    /// assert!(bundle.get("w").is_some_and(|w| w.is_read_only()));
+    /// assert_eq!(session.names("weights/*")?, ["weights/actor"]);
+    /// session.delete("weights/actor")?;
+    /// # Ok(()) }
+    /// ```
     pub fn set(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
         self.set_name(name, &value.into(), false, false)
     }
 
     /// Sets a live name: one bundle that everybody may write in place.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// session.set_live("weights/live", session.zeros::<f32>(&[2])?.freeze())?;
+    /// let mut w = session.get("weights/live", None)?.first().unwrap().clone();
+    /// // In this example nobody else reads or writes it meanwhile.
+    /// let all = unsafe { w.as_mut_slice::<f32>()? };
+    /// all[0] = 1.0;
+    /// assert_eq!(session.get("weights/live", None)?.first().unwrap().to_vec::<f32>()?, [1.0, 0.0]);
+    /// # Ok(()) }
+    /// ```
     pub fn set_live(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
         self.set_name(name, &value.into(), true, false)
     }
@@ -100,7 +136,7 @@ impl Watch {
     }
 }
 
-fn bundle_of(m: &Message) -> Result<Bundle> {
+pub(super) fn bundle_of(m: &Message) -> Result<Bundle> {
     let mut b = m.bundle()?;
     b.revision = m.sequence;
     Ok(b)

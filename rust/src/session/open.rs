@@ -48,6 +48,18 @@ impl Lease {
 impl Tensor {
     /// A handle that can be carried by any means (it is plain JSON) and opened by any process of this
     /// broker. The broker holds the tensor for the lease's time, whatever becomes of this process.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.from_slice(&[2], &[3.0f64, 4.0])?.freeze();
+    /// let json = x.handle(baton::Lease::default())?.to_json();
+    /// drop(x); // the lease holds it
+    /// let y = session.open(&baton::Handle::from_json(&json)?)?;
+    /// assert_eq!(y.to_vec::<f64>()?, [3.0, 4.0]);
+    /// # Ok(()) }
+    /// ```
     pub fn handle(&self, lease: Lease) -> Result<Handle> {
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {

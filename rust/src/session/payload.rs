@@ -15,8 +15,9 @@ use crate::shm::{SlotHead, append_bytes};
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
 /// let image = session.alloc::<u8>(&[28, 28])?.freeze();
 /// let value = baton::Payload::named([("image", image)]).meta(&3)?;

@@ -7,86 +7,23 @@
 //! rings. Between a ring and the next clearing nothing is announced and nobody rings: a program that
 //! is busy costs its senders nothing.
 
-use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::Session;
+use super::sleeper::{Alarm, Sleeper};
 use crate::error::{Code, Error, Result, closed};
-use crate::shm::{LOOK_AGAIN, Parking};
 use crate::sys::Waker;
 
-/// What the thread does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing: the descriptor is readable and was not cleared since.
-    Rung,
-    /// Sleeps until the bell differs from this value.
-    Armed(u32),
-    /// The session has ended: readable for ever.
-    Ended,
-}
+/// The thread behind the descriptor.
+pub(crate) type PollFd = Sleeper<Waker>;
 
-/// The bridge from the bell to the descriptor.
-#[derive(Debug)]
-pub(crate) struct PollFd {
-    event: Waker,
-    parking: Arc<Parking>,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl PollFd {
-    /// Makes the descriptor, readable, and starts its thread, which ends with [`end`](PollFd::end).
-    fn start(parking: Arc<Parking>) -> io::Result<Arc<PollFd>> {
-        let (state, changed) = (Mutex::new(State::Rung), Condvar::new());
-        let p = Arc::new(PollFd { event: Waker::new()?, parking, state, changed });
-        p.event.wake();
-        let thread = p.clone();
-        std::thread::Builder::new().name("baton-poll".to_owned()).spawn(move || thread.run())?;
-        Ok(p)
+impl Alarm for Waker {
+    fn raise(&self) {
+        self.wake();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|p| p.into_inner())
-    }
-
-    fn run(&self) {
-        let mut state = self.state();
-        loop {
-            match *state {
-                State::Rung => state = self.changed.wait(state).unwrap_or_else(|p| p.into_inner()),
-                State::Ended => return,
-                State::Armed(bell) => {
-                    drop(state);
-                    // When the time is over nobody may have rung. The program looks once, as every
-                    // wait does: a ringer stopped before it rang costs a delay and never a hang.
-                    self.parking.sleep(bell, LOOK_AGAIN);
-                    self.parking.end();
-                    state = self.state();
-                    if *state != State::Ended {
-                        *state = State::Rung;
-                        self.event.wake();
-                    }
-                }
-            }
-        }
-    }
-
-    fn clear(&self) {
-        let mut state = self.state();
-        if *state == State::Rung {
-            self.event.clear();
-            *state = State::Armed(self.parking.begin());
-            self.changed.notify_one();
-        }
-    }
-
-    /// Makes the descriptor readable for good and ends the thread, which may have to be rung for it.
-    pub(crate) fn end(&self) {
-        *self.state() = State::Ended;
-        self.event.wake();
-        self.changed.notify_one();
+    fn lower(&self) {
+        self.clear();
     }
 }
 
@@ -120,7 +57,7 @@ impl Session {
             return Err(closed("the session"));
         }
         if inner.poll.get().is_none() {
-            let made = PollFd::start(inner.parking.clone()).map_err(|e| {
+            let made = Waker::new().and_then(|w| Sleeper::start(w, inner.parking.clone())).map_err(|e| {
                 let what = format!("make a descriptor to poll: {e}");
                 Error::new(Code::TooMany, "raise the limits of open files and threads", what)
             })?;
@@ -131,7 +68,7 @@ impl Session {
                 inner.end_poll(); // meanwhile, by one who saw no descriptor to end
             }
         }
-        inner.poll.get().map(|p| p.event.fd()).ok_or_else(|| closed("the session"))
+        inner.poll.get().map(|p| p.alarm.fd()).ok_or_else(|| closed("the session"))
     }
 
     /// Makes the descriptor of [`poll_fd`](Session::poll_fd) not readable until something may have
@@ -140,18 +77,21 @@ impl Session {
     /// was asked for, it does nothing.
     pub fn clear_poll_fd(&self) {
         if let Some(p) = self.inner.poll.get().filter(|_| !self.inner.is_foreign()) {
-            p.clear();
+            p.arm();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use rustix::event::{PollFd as Polled, PollFlags, poll};
 
+    use super::super::sleeper::State;
     use super::*;
     use crate::layout::BELL_WORD;
-    use crate::shm::{Bell, Region, fence};
+    use crate::shm::{Bell, Parking, Region, fence};
     use crate::sys::Mapping;
 
     fn page() -> Region {
@@ -160,7 +100,7 @@ mod tests {
 
     fn readable(p: &PollFd, wait: bool) -> bool {
         let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [Polled::from_borrowed_fd(p.event.fd(), PollFlags::IN)];
+        let mut fds = [Polled::from_borrowed_fd(p.alarm.fd(), PollFlags::IN)];
         poll(&mut fds, if wait { None } else { Some(&zero) }).unwrap() == 1
     }
 
@@ -168,14 +108,14 @@ mod tests {
     fn no_wake_is_lost_and_none_is_left_to_the_second_look() {
         let (session, bell) = (page(), page());
         let ringer = Bell::new(session.clone(), bell.clone());
-        let p = PollFd::start(Arc::new(Parking::new(session.clone(), bell.clone()))).unwrap();
+        let p = Sleeper::start(Waker::new().unwrap(), Arc::new(Parking::new(session.clone(), bell.clone()))).unwrap();
         assert!(readable(&p, false), "at first: what came before is to be looked at");
         let polls = std::thread::spawn({
             let (p, session, bell) = (p.clone(), session.clone(), bell.clone());
             move || {
                 for i in 1..=5000u64 {
                     loop {
-                        p.clear();
+                        p.arm();
                         let state = *p.state();
                         if session.load(8) == i {
                             break;
@@ -200,7 +140,7 @@ mod tests {
         polls.join().unwrap();
         p.end();
         assert!(readable(&p, false));
-        p.clear();
+        p.arm();
         assert!(readable(&p, false), "an ended session stays readable");
     }
 
@@ -209,16 +149,16 @@ mod tests {
         let (session, bell) = (page(), page());
         let ringer = Bell::new(session.clone(), bell.clone());
         let parking = Arc::new(Parking::new(session, bell.clone()));
-        let p = PollFd::start(parking.clone()).unwrap();
+        let p = Sleeper::start(Waker::new().unwrap(), parking.clone()).unwrap();
         ringer.ring();
         assert_eq!(bell.load32(BELL_WORD), 0);
-        p.clear();
+        p.arm();
         ringer.ring();
         assert_eq!(bell.load32(BELL_WORD), 1);
         assert!(readable(&p, true) && readable(&p, false), "until it is cleared");
         ringer.ring();
         assert_eq!(bell.load32(BELL_WORD), 1);
-        p.clear();
+        p.arm();
         assert!(!readable(&p, false));
         p.end();
         parking.wake();

@@ -34,25 +34,58 @@ impl Session {
             create: !o.must_exist,
             ..TopicOpen::default()
         };
-        Ok(Queue { state: self.inner.open_topic("topic.open", &request)?, reader: Arc::default() })
+        Ok(Queue::new(self.inner.open_topic("topic.open", &request)?))
     }
 
     /// Opens another process's private queue by its token.
     pub fn private_queue(&self, token: &str) -> Result<Queue> {
         let request = TopicOpen { token: Some(token), kind: "queue", ..TopicOpen::default() };
-        Ok(Queue { state: self.inner.open_topic("topic.open", &request)?, reader: Arc::default() })
+        Ok(Queue::new(self.inner.open_topic("topic.open", &request)?))
     }
 }
 
 /// Gives each item to one taker. Threads that share a `Queue` take turns in `get`; open it once for
 /// each thread that is to take side by side.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use std::time::Duration;
+///
+/// let queue = session.queue("work")?;
+/// queue.put(session.from_slice(&[2], &[1, 2])?.freeze(), Duration::from_secs(1))?;
+/// let item = queue.get(Duration::from_secs(1))?;
+/// assert_eq!(item.tensor()?.to_vec::<i32>()?, [1, 2]);
+/// assert_eq!(queue.get(Duration::ZERO).unwrap_err().code(), baton::Code::Empty);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Queue {
     state: Arc<TopicState>,
     reader: Arc<Mutex<Option<Reader>>>,
+    #[cfg(feature = "tokio")]
+    pub(super) task_reader: Arc<tokio::sync::Mutex<Option<Reader>>>,
 }
 
+/// Why a take ended without an item.
+pub(super) const NO_ITEM: &str = "no item";
+
 impl Queue {
+    fn new(state: Arc<TopicState>) -> Queue {
+        Queue {
+            state,
+            reader: Arc::default(),
+            #[cfg(feature = "tokio")]
+            task_reader: Arc::default(),
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn timed_out(&self) -> crate::error::Error {
+        self.state.timed_out(Code::Empty, NO_ITEM)
+    }
+
     /// Its name, empty for a private one.
     pub fn name(&self) -> &str {
         &self.state.info.name
@@ -75,7 +108,7 @@ impl Queue {
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = timeout.into().map(|t| Instant::now() + t);
         let mut reader = self.reader.lock().unwrap_or_else(|p| p.into_inner());
-        self.joined(&mut reader)?.receive(until, Code::Empty, "no item")
+        self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
     }
 
     /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first.
@@ -98,7 +131,7 @@ impl Queue {
     }
 
     /// Joins the takers at the first call.
-    fn joined<'a>(&self, reader: &'a mut Option<Reader>) -> Result<&'a mut Reader> {
+    pub(super) fn joined<'a>(&self, reader: &'a mut Option<Reader>) -> Result<&'a mut Reader> {
         Ok(match reader {
             Some(r) => r,
             none => none.insert(Reader::new(self.state.clone(), Start::All, Some("queue"))?),

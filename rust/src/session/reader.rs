@@ -234,8 +234,18 @@ impl Reader {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    pub(super) fn inner(&self) -> &super::inner::Inner {
+        &self.topic.inner
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn timed_out(&self, code: Code, what: &str) -> crate::error::Error {
+        self.topic.timed_out(code, what)
+    }
+
     /// Takes the message with the smallest stamp among the lanes.
-    fn poll(&mut self) -> Result<Option<Message>> {
+    pub(super) fn poll(&mut self) -> Result<Option<Message>> {
         loop {
             if self.topic.inner.is_closed() {
                 return Err(closed("the session"));

@@ -86,6 +86,18 @@ impl Session {
 
 /// A tensor that this process alone has, to be filled as a slice. [`freeze`](TensorMut::freeze) makes
 /// it one that can be handed over.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let mut x = session.alloc::<u16>(&[2, 2])?;
+/// x.copy_from_slice(&[1, 2, 3, 4]);
+/// x[3] = 9;
+/// let x = x.freeze();
+/// assert_eq!((x.shape(), x.dtype(), x.num_bytes()), (&[2, 2][..], baton::DType::UINT16, 8));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct TensorMut<T: Element> {
     tensor: Tensor,
@@ -351,8 +363,9 @@ impl Tensor {
     /// Copies the elements out, in row-major order. Safe whatever others write meanwhile: then values
     /// may be torn. `InvalidArgument` when the type differs.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
     /// let x = session.from_slice(&[2, 3], &[0u8, 1, 2, 3, 4, 5])?.freeze();
     /// let column = x.as_strided(&[2], Some(&[3]), 1)?;

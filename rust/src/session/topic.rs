@@ -277,6 +277,17 @@ impl Session {
 
 /// A channel of messages with many senders and many readers. Any thread may use it; it is left with
 /// the last clone and reader.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let topic = session.topic_with("batches", &baton::TopicOptions::default().depth(4))?;
+/// topic.send(session.zeros::<f32>(&[8])?.freeze())?;
+/// let mut late = topic.reader(baton::Start::Last)?; // what is kept is still there
+/// assert_eq!(late.recv(None)?.tensor()?.shape(), [8]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Topic {
     pub(crate) state: Arc<TopicState>,

@@ -1,0 +1,121 @@
+//! Readers of async tasks.
+//!
+//! A task cannot sleep on a futex. One thread of the session does so for all its tasks, from the first
+//! wait on, and tells them all of a ring; each looks for itself and waits again when there was nothing
+//! for it. Between a ring and the next wait nothing is announced, so a busy program costs its senders
+//! nothing. No descriptor and no timer is used but that of a timeout.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use super::Queue;
+use super::inner::Inner;
+use super::message::Message;
+use super::name::{Watch, bundle_of};
+use super::queue::NO_ITEM;
+use super::reader::Reader;
+use super::sleeper::{Alarm, Sleeper};
+use crate::error::{Code, Error, Result, closed};
+use crate::session::Bundle;
+
+/// The thread that sleeps for the tasks.
+pub(crate) type Tasks = Sleeper<Notify>;
+
+impl Alarm for Notify {
+    fn raise(&self) {
+        self.notify_waiters();
+    }
+}
+
+impl Inner {
+    fn tasks(&self) -> Result<Arc<Tasks>> {
+        if self.is_closed() {
+            return Err(closed("the session"));
+        }
+        if let Some(t) = self.tasks.get() {
+            return Ok(t.clone());
+        }
+        let made = Sleeper::start(Notify::new(), self.parking.clone())
+            .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
+        if let Err(second) = self.tasks.set(made) {
+            second.end(); // another thread was faster
+        }
+        if self.is_closed() {
+            self.end_poll(); // meanwhile, by one who saw no thread to end
+        }
+        self.tasks.get().cloned().ok_or_else(|| closed("the session"))
+    }
+}
+
+impl Reader {
+    /// As [`recv`](Reader::recv), for async tasks: while it waits the thread is free for others. It may
+    /// be cancelled, for instance by `select!`; no message is lost with it. A timeout needs tokio's
+    /// timer. What it does between waits is as short as a hand-over, except that memory met for the
+    /// first time costs a round trip to the broker.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let topic = session.topic("batches")?;
+    /// let mut reader = topic.reader(baton::Start::New)?;
+    /// topic.send(session.zeros::<f32>(&[3])?.freeze())?;
+    /// let message = reader.recv_async(None).await?;
+    /// assert_eq!(message.tensor()?.shape(), [3]);
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn recv_async(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        self.receive_async(until, Code::Timeout, "no message").await
+    }
+
+    async fn receive_async(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        let tasks = self.inner().tasks()?;
+        loop {
+            let mut rung = pin!(tasks.alarm.notified());
+            rung.as_mut().enable();
+            tasks.arm();
+            if let Some(m) = self.poll()? {
+                return Ok(m);
+            }
+            match until {
+                None => rung.await,
+                Some(until) if timeout_at(until.into(), rung).await.is_err() => {
+                    return Err(self.timed_out(code, what));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// As [`next`](Watch::next), for async tasks; see [`Reader::recv_async`].
+    pub async fn next_async(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        bundle_of(&self.reader.receive_async(until, Code::Timeout, "no revision").await?)
+    }
+}
+
+impl Queue {
+    /// As [`get`](Queue::get), for async tasks; see [`Reader::recv_async`]. Tasks that share a `Queue`
+    /// take turns; threads in [`get`](Queue::get) are takers beside them.
+    pub async fn get_async(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        let turn = self.task_reader.lock();
+        let mut reader = match until {
+            None => turn.await,
+            Some(until) => match timeout_at(until.into(), turn).await {
+                Ok(reader) => reader,
+                Err(_) => return Err(self.timed_out()),
+            },
+        };
+        self.joined(&mut reader)?.receive_async(until, Code::Empty, NO_ITEM).await
+    }
+}

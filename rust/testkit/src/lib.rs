@@ -1,0 +1,135 @@
+//! A broker for each test and each example of the documentation, and what is left in it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use baton::Session;
+
+/// A folder that goes with its value.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    /// Makes one, of mode 0700.
+    pub fn new() -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("baton-rust-{}-{n}", std::process::id()));
+        let mut b = std::fs::DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(&mut b, 0o700);
+        b.create(&path).unwrap();
+        Dir(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A broker of its own, killed with its value.
+pub struct Broker {
+    pub child: Child,
+    pub binary: PathBuf,
+    pub dir: Dir,
+}
+
+impl Default for Dir {
+    fn default() -> Dir {
+        Dir::new()
+    }
+}
+
+/// A broker of its own for an example of the documentation, which finds it as the user's. `None` when
+/// there is no program to start: the example then shows nothing and is no failure.
+pub fn broker() -> Option<Broker> {
+    let b = Broker::start()?;
+    // SAFETY: an example is a process of its own and has no other thread yet.
+    unsafe { std::env::set_var("BATON_ADDRESS", b.address()) };
+    Some(b)
+}
+
+/// The program `baton`.
+pub fn binary() -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bin/baton");
+    let found = std::env::var_os("BATON_BINARY").map(PathBuf::from).or_else(|| built.is_file().then_some(built));
+    if found.is_none() {
+        let required = std::env::var("BATON_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|n| n == "broker"), "no program baton: run make build or set BATON_BINARY");
+        eprintln!("skipped: no program baton: run make build or set BATON_BINARY");
+    }
+    found
+}
+
+impl Broker {
+    /// `None` when there is no program to start.
+    pub fn start() -> Option<Broker> {
+        let (binary, dir) = (binary()?, Dir::new());
+        let child = Command::new(&binary)
+            .args(["serve", "--address"])
+            .arg(dir.path().join("b.sock"))
+            .env("XDG_RUNTIME_DIR", dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Some(Broker { child, binary, dir })
+    }
+
+    /// Its socket.
+    pub fn address(&self) -> String {
+        format!("unix:{}", self.dir.path().join("b.sock").display())
+    }
+
+    /// A session with it.
+    pub fn session(&self) -> Session {
+        Session::builder().address(self.address()).connect().unwrap_or_else(|e| {
+            panic!("{e}\n{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default())
+        })
+    }
+
+    /// The output of a command of the tool.
+    pub fn tool(&self, args: &[&str]) -> String {
+        let out = Command::new(&self.binary).args(args).env("BATON_ADDRESS", self.address()).output().unwrap();
+        assert!(out.status.success(), "baton {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// What is held by anybody, as the tool lists it.
+    pub fn storages(&self) -> Vec<serde_json::Value> {
+        let out = self.tool(&["ls", "storages", "--json"]);
+        serde_json::from_str::<serde_json::Value>(&out).map_or_else(
+            |_| out.lines().map(|l| serde_json::from_str(l).unwrap()).collect(),
+            |v| v.as_array().cloned().unwrap_or_else(|| vec![v]),
+        )
+    }
+
+    /// Waits until no storage is held by anybody.
+    pub fn nothing_is_held(&self) {
+        until("nothing is held", || self.storages().is_empty());
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks again until it is so; a test that waits for ever fails by its runner.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "not in a minute: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,128 @@
+//! Readers of async tasks.
+#![cfg(feature = "tokio")]
+
+mod kit;
+
+use std::time::Duration;
+
+use baton::{Code, QueueOptions, Session, Start};
+use tokio::runtime::{Builder, Runtime};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// One thread for all tasks: a wait that blocks it would hang the test.
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+fn tensor(s: &Session, k: i64) -> baton::Tensor {
+    s.from_slice(&[1], &[k]).unwrap().freeze()
+}
+
+fn number(m: &baton::Message) -> i64 {
+    m.tensor().unwrap().to_vec::<i64>().unwrap()[0]
+}
+
+#[test]
+fn many_readers_wait_on_one_thread() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (ours, theirs) = (broker.session(), broker.session());
+    one_thread().block_on(async {
+        let mut all = tokio::task::JoinSet::new();
+        for name in ["a", "b", "c"] {
+            let mut there = ours.topic(&format!("there/{name}")).unwrap().reader(Start::All).unwrap();
+            let back = ours.topic(&format!("back/{name}")).unwrap();
+            let ours = ours.clone();
+            all.spawn(async move {
+                for k in 0..200 {
+                    assert_eq!(number(&there.recv_async(LONG).await.unwrap()), k);
+                    back.send(tensor(&ours, k)).unwrap();
+                }
+            });
+        }
+        // Each side sends only what the other has answered: a wake that is lost stops both.
+        let other = std::thread::spawn(move || {
+            let ends = ["a", "b", "c"].map(|name| {
+                let back = theirs.topic(&format!("back/{name}")).unwrap().reader(Start::All).unwrap();
+                (theirs.topic(&format!("there/{name}")).unwrap(), back)
+            });
+            let mut ends = Vec::from(ends);
+            for k in 0..200 {
+                for (there, _) in &ends {
+                    there.send(tensor(&theirs, k)).unwrap();
+                }
+                for (_, back) in &mut ends {
+                    assert_eq!(number(&back.recv(LONG).unwrap()), k);
+                }
+            }
+        });
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn tasks_that_share_a_queue_take_each_item_once() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (ours, theirs) = (broker.session(), broker.session());
+    let queue = ours.queue_with("work", &QueueOptions::default().depth(2)).unwrap();
+    let putter = std::thread::spawn(move || {
+        let queue = theirs.queue("work").unwrap();
+        (0..300).for_each(|k| queue.put(tensor(&theirs, k), LONG).unwrap());
+        queue.end().unwrap();
+    });
+    let mut got: Vec<i64> = one_thread().block_on(async {
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..3 {
+            let queue = queue.clone();
+            all.spawn(async move {
+                let mut mine = Vec::new();
+                loop {
+                    match queue.get_async(LONG).await {
+                        Ok(m) => mine.push(number(&m)),
+                        Err(e) => return (e.code(), mine),
+                    }
+                }
+            });
+        }
+        let mut got = Vec::new();
+        while let Some(done) = all.join_next().await {
+            let (code, mine) = done.unwrap();
+            assert_eq!(code, Code::Closed);
+            got.extend(mine);
+        }
+        got
+    });
+    got.sort_unstable();
+    assert_eq!(got, (0..300).collect::<Vec<_>>());
+    putter.join().unwrap();
+}
+
+#[test]
+fn waits_time_out_are_cancelled_and_end_with_the_session() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let session = broker.session();
+    let topic = session.topic("t").unwrap();
+    let (mut reader, mut watch) = (topic.reader(Start::New).unwrap(), session.watch("w").unwrap());
+    let queue = session.queue("q").unwrap();
+    one_thread().block_on(async {
+        let brief = Duration::from_millis(10);
+        assert_eq!(reader.recv_async(brief).await.unwrap_err().code(), Code::Timeout);
+        assert_eq!(watch.next_async(brief).await.unwrap_err().code(), Code::Timeout);
+        assert_eq!(queue.get_async(brief).await.unwrap_err().code(), Code::Empty);
+        // A wait that was given up has taken nothing.
+        assert!(tokio::time::timeout(brief, reader.recv_async(None)).await.is_err());
+        topic.send(tensor(&session, 7)).unwrap();
+        assert_eq!(number(&reader.recv_async(None).await.unwrap()), 7);
+        session.set("w", tensor(&session, 8)).unwrap();
+        let bundle = watch.next_async(None).await.unwrap();
+        assert_eq!(bundle.first().unwrap().to_vec::<i64>().unwrap(), [8]);
+        let waits = tokio::spawn(async move { reader.recv_async(None).await.unwrap_err().code() });
+        tokio::task::yield_now().await;
+        session.end();
+        assert_eq!(waits.await.unwrap(), Code::Closed);
+        assert_eq!(queue.get_async(None).await.unwrap_err().code(), Code::Closed);
+    });
+}
