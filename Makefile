@@ -17,7 +17,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race crash lint fmt vectors fuzz bench demo model docs python-test clean
+.PHONY: help build test rust-test race crash lint fmt vectors fuzz bench demo model docs python-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,11 +25,15 @@ help: ## list the targets
 build: ## build the one static binary, bin/baton
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/baton ./cmd/baton
 
-test: build ## all tests: units with the race detector, then real processes (T=, PKG=)
+test: build ## all tests: units with the race detector, then real processes, then Rust (T=, PKG=)
 	@$(if $(RACE),:,tools/skip race "no C compiler, so the tests run without the race detector (Debian: apt-get install gcc libc6-dev)")
 	@$(if $(UNITS)$(PROCESSES),:,echo 'no package matches PKG=$(PKG)' && exit 1)
 	$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $(TEST) -timeout 10m $(RACE) $(UNITS))
 	$(if $(PROCESSES),$(TEST) -timeout 20m $(PROCESSES))
+	$(if $(filter-out ./...,$(PKG)),,tools/rust test $(T))
+
+rust-test: build ## the tests of the Rust crates alone (T=name)
+	tools/rust test $(T)
 
 race: build ## every test with the race detector (T=, PKG=)
 	CGO_ENABLED=1 $(TEST) -timeout 40m -race $(PKG)
@@ -37,11 +41,12 @@ race: build ## every test with the race detector (T=, PKG=)
 crash: build ## kill clients and brokers at random and at every crash point (CRASH=kills)
 	BATON_CRASH_KILLS=$(CRASH) $(GO) test -count=1 -timeout 60m -v -run '$(or $(T),Crash|Kill|Death)' ./integration/...
 
-lint: ## formatting, vet for both architectures, staticcheck, shellcheck, codespell
+lint: ## formatting, vet for both architectures, staticcheck, rustfmt, clippy, shellcheck, codespell
 	tools/lint
 
-fmt: ## format the Go code
+fmt: ## format the Go and the Rust code
 	gofmt -w .
+	if command -v cargo >/dev/null; then cd rust && cargo fmt --all; fi
 
 vectors: ## write the golden vectors of the protocol anew; must leave a clean diff
 	$(GO) test -count=1 -run '^TestVectors$$' ./protocol -update

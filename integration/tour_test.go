@@ -69,8 +69,9 @@ func TestReadmeShowsTheRegionsOfItsExamples(t *testing.T) {
 		region := regexp.MustCompile(`(?s)// region ` + s[2] + `\n(.*?)\n\s*// endregion`).FindSubmatch(source)
 		require.NotNil(t, region, "%s has no region %s", s[1], s[2])
 		lines := strings.Split(string(region[1]), "\n")
+		indent := lines[0][:len(lines[0])-len(strings.TrimLeft(lines[0], " \t"))]
 		for i := range lines {
-			lines[i] = strings.TrimPrefix(lines[i], "\t")
+			lines[i] = strings.TrimPrefix(lines[i], indent)
 		}
 		require.Equal(t, strings.Join(lines, "\n"), strings.TrimSuffix(s[3], "\n"), "region %s of %s", s[2], s[1])
 	}

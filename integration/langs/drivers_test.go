@@ -47,7 +47,7 @@ func rustDriver(t *testing.T) string {
 	}
 	root, err := testkit.Root()
 	require.NoError(t, err)
-	cmd := exec.Command(cargo, "build", "--locked", "--release", "--example", "driver", "--message-format", "json")
+	cmd := exec.Command(cargo, "build", "--locked", "--all-features", "--example", "driver", "--message-format", "json")
 	cmd.Dir = filepath.Join(root, "rust")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
