@@ -49,7 +49,7 @@ fn consume() -> Result<(), Box<dyn std::error::Error>> {
             message => message?,
         };
         let batch = message.tensor()?;
-        // No copy: the producer's bytes. It keeps its word and does not write them any more.
+        // No copy: the producer's bytes. SAFETY: it has put them and does not write them any more.
         let x = unsafe { batch.as_slice::<f32>()? };
         let (k, shape) = (message.sequence(), batch.shape());
         let (first, last) = (x[0], x[x.len() - 1]);

@@ -75,3 +75,25 @@ fn names_are_polled() {
     assert!(w.try_next().unwrap().is_none());
     assert_eq!(s.alloc_raw_within(DType::UINT8, &[-1], Duration::ZERO).unwrap_err().code(), Code::InvalidArgument);
 }
+
+#[test]
+fn an_allocation_waits_for_memory() {
+    let Some(b) = Broker::start_with(&["--memory", "64M"]) else { return };
+    let (ours, theirs) = (b.session(), b.session());
+    let most: i64 = 40 << 20;
+    let brief = Duration::from_millis(1);
+    // Freed by this process itself.
+    let x = ours.alloc::<u8>(&[most]).unwrap();
+    assert_eq!(ours.alloc_within::<u8>(&[most], brief).unwrap_err().code(), Code::QuotaExceeded);
+    let waiter = std::thread::spawn({
+        let ours = ours.clone();
+        move || ours.alloc_within::<u8>(&[most], Duration::from_secs(30)).unwrap()
+    });
+    drop(x);
+    let x = waiter.join().unwrap();
+    // Freed by another's end.
+    let waiter = std::thread::spawn(move || theirs.alloc_within::<u8>(&[most], None).unwrap().shape().to_vec());
+    drop(x);
+    drop(ours);
+    assert_eq!(waiter.join().unwrap(), [most]);
+}

@@ -25,6 +25,8 @@ pub(crate) enum Job {
     Trim(TrimEvent),
     /// Recycle and give back.
     Collect,
+    /// Tell allocations that wait of memory.
+    Room,
     /// Map a session's pages.
     Peer(u32, u64),
     /// Count down what a lane names that was left, once the broker counts for it.
@@ -162,6 +164,7 @@ impl Background {
                 }
             }
             "collect" => self.jobs().push_back(Job::Collect),
+            "room" => self.jobs().push_back(Job::Room),
             _ => {} // "closing", and what later versions say
         }
     }
@@ -176,6 +179,7 @@ impl Background {
                     inner.reuse_lanes(&t.lanes);
                 }
                 Job::Collect => drop(inner.collect()),
+                Job::Room => inner.room_made(),
                 Job::Peer(slot, serial) => drop(inner.peer(slot, serial)),
                 Job::Leave(left) => left.finish(&inner),
             }

@@ -1,14 +1,12 @@
 //! What bindings for other languages need besides the rest: addresses, types anew, value trees,
 //! listings, and waits that answer the interpreter's signals.
 
-use std::time::{Duration, Instant};
-
 use serde::{Deserialize, Serialize};
 
 use super::bundle::{Bundle, key_of};
 use super::inner::Inner;
 use super::payload::Payload;
-use super::tensor::{Tensor, TensorMut};
+use super::tensor::Tensor;
 use super::{Builder, Session};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
@@ -129,30 +127,6 @@ impl Session {
                 return Ok(names);
             }
             cursor = page.cursor;
-        }
-    }
-
-    /// As [`alloc_raw`](Session::alloc_raw); where memory is full it tries again until the time has
-    /// passed, without one for ever.
-    pub fn alloc_raw_within(
-        &self,
-        dtype: DType,
-        shape: &[i64],
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<TensorMut<u8>> {
-        let until = timeout.into().map(|t| Instant::now() + t);
-        let mut pause = Duration::from_millis(1);
-        loop {
-            let made = self.alloc_raw(dtype, shape);
-            let full = made.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded));
-            let now = Instant::now();
-            if !full || until.is_some_and(|u| now >= u) {
-                return made;
-            }
-            // Nobody rings when he lets go of memory.
-            let next = now + pause;
-            self.inner.wait(0, Some(until.map_or(next, |u| u.min(next))), || false)?;
-            pause = (2 * pause).min(Duration::from_millis(50));
         }
     }
 

@@ -136,6 +136,7 @@ impl Inner {
     pub(crate) fn let_go(&self, index: u32, own: bool) {
         if self.pages.row.drop(index) && own {
             self.pool.dropped(index);
+            self.room_made();
         }
     }
 

@@ -20,6 +20,7 @@ use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
 use super::poll::PollFd;
+use super::room::Room;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use crate::error::{Code, Error, Result, closed};
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) lanes: Mutex<LaneSpace>,
     pub(crate) background: Arc<Background>,
     pub(crate) handovers: AtomicU64,
+    pub(crate) room: Room,
     link: Mutex<Arc<Control>>,
     relinked: Condvar,
     closed: AtomicBool,
@@ -77,6 +79,7 @@ impl Inner {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             handovers: AtomicU64::new(0),
+            room: Room::default(),
             link: Mutex::new(control),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),

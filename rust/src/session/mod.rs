@@ -18,6 +18,7 @@ mod payload;
 mod poll;
 mod queue;
 mod reader;
+mod room;
 mod send;
 mod sleeper;
 mod start;

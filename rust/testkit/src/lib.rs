@@ -71,10 +71,16 @@ pub fn binary() -> Option<PathBuf> {
 impl Broker {
     /// `None` when there is no program to start.
     pub fn start() -> Option<Broker> {
+        Broker::start_with(&[])
+    }
+
+    /// As `start`, with more flags of `baton serve`.
+    pub fn start_with(flags: &[&str]) -> Option<Broker> {
         let (binary, dir) = (binary()?, Dir::new());
         let child = Command::new(&binary)
             .args(["serve", "--address"])
             .arg(dir.path().join("b.sock"))
+            .args(flags)
             .env("XDG_RUNTIME_DIR", dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
