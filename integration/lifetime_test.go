@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -193,8 +194,9 @@ func TestLongLivedClientKeepsNothingOfThoseThatCameAndWent(t *testing.T) {
 			p.Done()
 		}
 		testkit.Gone(t, b, p.PID())
-		long.Tell("rest")
-		long.Next(new(string))
+		long.Tell(order("rest"))
+		long.Next(new(progress))
+		long.Tell(order("go"))
 	}
 	for i := range 40 {
 		round(i)
@@ -208,7 +210,8 @@ func TestLongLivedClientKeepsNothingOfThoseThatCameAndWent(t *testing.T) {
 		now := testkit.SharedFDs(long.PID())
 		return now <= fds+32, fmt.Sprintf("%d, then %d", fds, now)
 	})
-	long.Done()
+	long.Tell(order("stop"))
+	long.Ended()
 	require.NoError(t, c.Delete(ctx, "visited"))
 	testkit.Audit(t, b)
 }
@@ -234,40 +237,22 @@ func init() {
 		if err := p.Say("ready"); err != nil {
 			return err
 		}
-		for {
-			var line string
-			if heard, err := p.TryHear(&line); err != nil {
-				return c.Close()
-			} else if heard {
-				c.Collect()
-				if err := p.Say("rested"); err != nil {
+		return shift(p, c, func(ctx context.Context) error {
+			for {
+				m, err := r.Receive(ctx)
+				if err != nil {
+					return err
+				}
+				k, err := verifyMessage(m)
+				m.Release()
+				if err != nil {
+					return err
+				}
+				if err := sendNoted(p.Context(), c, topicSender{out}, 16, k); err != nil {
 					return err
 				}
 			}
-			m, err := r.TryReceive(p.Context())
-			if err != nil {
-				return err
-			}
-			if m == nil {
-				if heard, err := waitFor(p, r, &m, &line); err != nil {
-					return c.Close()
-				} else if heard {
-					c.Collect()
-					if err := p.Say("rested"); err != nil {
-						return err
-					}
-					continue
-				}
-			}
-			k, err := verifyMessage(m)
-			m.Release()
-			if err != nil {
-				return err
-			}
-			if err := sendNoted(p.Context(), c, topicSender{out}, 16, k); err != nil {
-				return err
-			}
-		}
+		})
 	}
 	roles["visitor"] = func(p *testkit.Child) error {
 		var i int
@@ -308,18 +293,5 @@ func init() {
 		}
 		<-p.Context().Done()
 		return c.Close()
-	}
-}
-
-// waitFor waits for a message or for a line, whichever comes first.
-func waitFor(p *testkit.Child, r *client.Reader, m **client.Message, line *string) (heard bool, err error) {
-	for {
-		if *m, err = r.TryReceive(p.Context()); err != nil || *m != nil {
-			return false, err
-		}
-		if heard, err = p.TryHear(line); heard || err != nil {
-			return heard, err
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
