@@ -17,7 +17,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test race crash lint fmt vectors fuzz bench demo model docs python-test clean
+.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo model docs python-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: build ## all tests: units with the race detector, then real processes, the
 
 rust-test: build ## the tests of the Rust crates alone (T=name)
 	tools/rust test $(T)
+
+test-gpu: build ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
+	BATON_TEST_GPU=1 $(TEST) -v -timeout 20m ./integration/cuda
 
 race: build ## every test with the race detector (T=, PKG=)
 	CGO_ENABLED=1 $(TEST) -timeout 40m -race $(PKG)

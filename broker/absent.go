@@ -6,7 +6,6 @@ import (
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
 
 // After a takeover some sessions may still be absent: stopped processes, say.
@@ -34,10 +33,7 @@ func (b *Broker) install(k fileKey, fd *sys.FD) {
 	case protocol.RestoreSegment:
 		for _, g := range b.segments {
 			if g != nil && g.serial == k.serial && g.view == nil {
-				if view, err := shm.NewSegment(g.index, g.serial, g.bytes, fd, true); err == nil {
-					g.view = view
-					delete(b.missing, k)
-				}
+				b.setView(g, k, fd)
 				return
 			}
 		}
@@ -121,6 +117,7 @@ func (b *Broker) settle() {
 	if b.missing == nil || b.absentees() > 0 {
 		return
 	}
+	missing := b.missing
 	b.missing = nil
 	for _, t := range b.topics {
 		for i := 0; t != nil && i < len(t.groups); i++ {
@@ -131,7 +128,12 @@ func (b *Broker) settle() {
 	}
 	gone := map[*segment]bool{}
 	for _, g := range b.segments {
-		if g != nil && (g.view == nil || !g.owner.there()) {
+		if g == nil {
+			continue
+		}
+		// One on a device that was granted since may still be offered.
+		_, waited := missing[fileKey{protocol.RestoreSegment, g.serial}]
+		if g.view == nil && (g.device == nil || waited) || !g.owner.there() {
 			gone[g] = true
 		}
 	}

@@ -70,6 +70,8 @@ type Broker struct {
 	leases     map[uint64]*lease
 	leaseTable table
 
+	devices []*device // by number
+
 	caretaker *alarm // runs while there are orphans or adopted lanes
 	careDelay time.Duration
 	orphans   map[*segment]struct{}
@@ -82,7 +84,7 @@ type Broker struct {
 
 	taking  *takeover          // while the broker waits for the clients of a dead one
 	missing map[fileKey]uint64 // inodes of files that were not handed over yet
-	device  uint64             // of the files' inodes
+	inodes  uint64             // device of the files' inodes
 	foreign bool               // process numbers in the files are of another namespace
 	blank   []byte             // stands for missing session files
 }
@@ -182,7 +184,7 @@ func (b *Broker) begin() error {
 	if err := b.reserveTables(); err != nil {
 		return err
 	}
-	b.device = m.device
+	b.inodes = m.device
 	// Another broker must not take the files over while this one lives.
 	if err := m.fd.Lock(false); err != nil {
 		return fmt.Errorf("lock the broker file: %w", err)

@@ -73,7 +73,7 @@ func (b *Broker) collectOrphans() (progress bool) {
 // good.
 func (b *Broker) collectChunk(c *chunk) (tested int, found, all bool) {
 	p := c.segment.owner
-	if !p.there() || c.segment.view == nil {
+	if !p.there() || !c.segment.usable() {
 		return 1, false, false
 	}
 	test := b.free

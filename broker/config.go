@@ -28,6 +28,9 @@ type Config struct {
 	// SessionMemory is how many bytes one session may be granted; 0: no limit of
 	// its own.
 	SessionMemory uint64
+	// DeviceMemory and SessionDeviceMemory are how many bytes all segments on one
+	// GPU together may have, and those of one session there; 0: as many as there are.
+	DeviceMemory, SessionDeviceMemory uint64
 	// MemoryDir makes all shared memory files in this directory instead of
 	// memfds, so that names outlive the broker. "": memfds. Files cannot be sealed:
 	// a client that shrinks one that it may write makes all who read it crash.

@@ -291,6 +291,11 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		return false
 	}
 	op := ops[h.Op]
+	if h.Op == protocol.OpOffer { // the one op that keeps a descriptor
+		op = func(b *Broker, s *session, data []byte) (any, []*sys.FD, error) {
+			return done{}, nil, b.opOffer(s, data, fds)
+		}
+	}
 	if op == nil {
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeUnsupported, "update the broker, or leave this out", "unknown op %q", h.Op))
 		return true

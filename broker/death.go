@@ -18,6 +18,10 @@ func (b *Broker) bury(s *session) {
 	if s.stopWaiting != nil {
 		s.stopWaiting()
 	}
+	if s.there() {
+		s.poison()
+	}
+	crashpoint.At("broker-bury-poisoned")
 	touched := map[*topic]struct{}{}
 	// 1. The lanes: counted up in the broker's row, then adopted.
 	budget := maxAdopted
@@ -86,6 +90,7 @@ func (b *Broker) orphan(s *session) {
 		b.file.Store32(segmentAt(g.index)+protocol.SegmentState, protocol.SegmentOrphan)
 	}
 	clear(s.segments)
+	clear(s.onDevice)
 	s.granted = 0
 	for _, g := range b.segments {
 		if g != nil {

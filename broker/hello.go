@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -55,6 +56,7 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
 func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil {
+		s.cuda = slices.Contains(h.Features, protocol.FeatureCUDA)
 		b.resume(c, s, pidfd)
 		reply := b.helloReply(s)
 		reply.Resumed = true
@@ -72,7 +74,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 		b.bury(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
 	}
-	c.session = s
+	c.session, s.cuda = s, slices.Contains(h.Features, protocol.FeatureCUDA)
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])
 	return reply, out, nil

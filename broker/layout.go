@@ -15,6 +15,11 @@ const (
 	brokerPIDNS  = 0xc0  // u64: inode of the broker's pid namespace
 	brokerDir    = 0x100 // char[1024]: runtime directory
 
+	// Names of devices by number, to the end of the head page.
+	brokerDevices   = 0x580
+	maxDevices      = 56
+	deviceNameBytes = 48
+
 	brokerBootBytes = 40
 	brokerDirBytes  = 1024
 
@@ -62,6 +67,8 @@ func sessionAt(slot uint32) uint64 {
 func segmentAt(i uint32) uint64 {
 	return protocol.BrokerSegments + uint64(i)*protocol.SegmentRecordSize
 }
+
+func deviceAt(id int32) uint64 { return brokerDevices + uint64(id)*deviceNameBytes }
 
 func leaseAt(i uint32) uint64 {
 	return protocol.BrokerLeases + uint64(i)*protocol.LeaseRecordSize

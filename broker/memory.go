@@ -18,6 +18,7 @@ type segment struct {
 	bytes  uint64
 	inode  uint64
 	kind   uint32
+	device *device // nil: memory of the machine
 	owner  *pages
 	holder *session     // whose quota pays; nil: the owner is gone
 	view   *shm.Segment // nil: not handed over to this broker yet
@@ -25,6 +26,10 @@ type segment struct {
 	given  map[*session]struct{} // who has its descriptor besides the owner
 	made   time.Time
 }
+
+// usable tells whether the broker has what it needs to free the segment. Of memory
+// on a device it needs nothing.
+func (g *segment) usable() bool { return g.view != nil || g.device != nil }
 
 // opGrant gives a session a segment to allocate in. The client reserves its
 // pages, so that its container pays.
@@ -34,6 +39,9 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 			"grant of %d bytes with %d chunks", r.Bytes, r.Chunks)
 	}
 	bytes := (r.Bytes + protocol.PageBytes - 1) &^ (protocol.PageBytes - 1)
+	if r.Device != "" {
+		return b.grantDevice(s, r, bytes)
+	}
 	if err := b.checkRoom(s, bytes, r.Free); err != nil {
 		return nil, nil, err
 	}
@@ -77,12 +85,10 @@ func (b *Broker) makeSegment(s *session, index uint32, bytes uint64) (*segment, 
 		return nil, err
 	}
 	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: b.files.kind(), owner: s.pages,
-		holder: s, view: view, given: map[*session]struct{}{}, made: time.Now()}
+		view: view, given: map[*session]struct{}{}, made: time.Now()}
 	b.segments[index] = g
 	b.putSegment(g)
-	b.used += bytes
-	s.granted += bytes
-	s.segments[g] = struct{}{}
+	b.charge(g, s)
 	b.unreserved[g] = struct{}{}
 	return g, nil
 }
@@ -97,13 +103,20 @@ func (b *Broker) putSegment(g *segment) {
 	b.file.Store64(at+protocol.SegmentOwnerSerial, g.owner.serial)
 	b.file.Store32(at+protocol.SegmentState, protocol.SegmentGranted)
 	b.file.Store32(at+protocol.SegmentDeviceType, deviceCPU)
+	if g.device != nil {
+		b.file.Store32(at+protocol.SegmentDeviceType, deviceCUDA)
+		b.file.Store32(at+protocol.SegmentDeviceID, uint32(g.device.id))
+	}
 	b.file.Store64(at+protocol.SegmentMadeAt, uint64(g.made.UnixNano()))
 	b.file.Store64(at+segmentInode, g.inode)
 	b.file.Store64(at+protocol.SegmentSerial, g.serial)
 }
 
-// deviceCPU is DLPack's kDLCPU.
-const deviceCPU = 1
+// DLPack's kDLCPU and kDLCUDA.
+const (
+	deviceCPU  = 1
+	deviceCUDA = 2
+)
 
 // findSegment finds what a request names; serial 0 is not looked at.
 func (b *Broker) findSegment(index uint32, serial uint64) (*segment, error) {
@@ -133,18 +146,22 @@ func (b *Broker) opSegment(s *session, r *protocol.Segment) (any, []*sys.FD, err
 	if g.view == nil {
 		return nil, nil, awaited("segment of " + g.owner.name)
 	}
-	open := g.view.FD().ReopenReadOnly
-	if r.Write {
-		open = g.view.FD().Dup
+	reply := protocol.SegmentReply{Bytes: g.bytes}
+	if g.device != nil {
+		if !s.cuda {
+			return nil, nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA",
+				"segment %d lies on the GPU %s", g.index, g.device.name)
+		}
+		reply.Device, reply.DeviceID = g.device.name, g.device.id
 	}
-	fds, err := collect(open)
+	fds, err := collect(func() (*sys.FD, error) { return g.view.Lend(r.Write) })
 	if err != nil {
 		return nil, nil, err
 	}
 	if g.holder != s {
 		g.given[s] = struct{}{}
 	}
-	return protocol.SegmentReply{Bytes: g.bytes}, fds, nil
+	return reply, fds, nil
 }
 
 // opReturn takes an empty segment back. Its owner has recycled every storage, so
@@ -226,11 +243,10 @@ func (b *Broker) freeSegmentNow(g *segment) {
 	crashpoint.At("broker-free-record")
 	b.segments[g.index] = nil
 	b.segmentTable.give(g.index)
-	b.used -= g.bytes
+	b.uncharge(g)
 	delete(b.unreserved, g)
 	delete(b.orphans, g)
 	if s := g.holder; s != nil {
-		s.granted -= g.bytes
 		delete(s.segments, g)
 	}
 	ref := protocol.SegmentRef{Segment: g.index, Serial: g.serial}
@@ -240,7 +256,7 @@ func (b *Broker) freeSegmentNow(g *segment) {
 		}
 	}
 	if g.view != nil {
-		if err := g.view.FD().Punch(0, int64(g.bytes)); err != nil {
+		if err := g.view.Discard(); err != nil {
 			b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
 		}
 		g.view.Close()

@@ -139,7 +139,7 @@ func (b *Broker) largestHolders(n int) []HolderUse {
 	all := []HolderUse{}
 	for _, s := range b.slots {
 		if s != nil {
-			if u := (HolderUse{s.name, s.pid, b.heldBytes(s), s.granted}); u.Held+u.Granted > 0 {
+			if u := (HolderUse{s.name, s.pid, b.heldBytes(s), s.allGranted()}); u.Held+u.Granted > 0 {
 				all = append(all, u)
 			}
 		}
@@ -203,7 +203,7 @@ func (b *Broker) askToCollect() {
 	if now := time.Now(); now.Sub(b.collected) > collectPause {
 		b.collected = now
 		for _, s := range b.slots {
-			if s != nil && s.granted > 0 {
+			if s != nil && len(s.segments) > 0 {
 				s.event(func(p *pending) { p.collect = true })
 			}
 		}

@@ -22,6 +22,7 @@ func (b *Broker) rebuild(sameBoot bool, fetch func(fileKey) *sys.FD) error {
 	}
 	b.rebuildSessions(fetch)
 	b.rebuildRemains(fetch)
+	b.rebuildDevices()
 	b.rebuildSegments(fetch)
 	b.rebuildChunks()
 	b.rebuildTopics(fetch)
@@ -207,26 +208,40 @@ func (b *Broker) rebuildSegments(fetch func(fileKey) *sys.FD) {
 			b.view(g.owner)
 			b.pages[g.owner.serial] = g.owner
 		}
+		if g.kind == protocol.KindCUDA {
+			g.device = b.rebuiltDevice(b.file.Load32(at + protocol.SegmentDeviceID))
+		}
 		k := fileKey{protocol.RestoreSegment, serial}
-		if fd := fetch(k); fd != nil {
-			if view, err := shm.NewSegment(i, serial, g.bytes, fd, true); err == nil {
-				g.view = view
-				delete(b.missing, k)
+		if g.device == nil || b.files.kind() != protocol.KindFile { // a directory has none of a device
+			if fd := fetch(k); fd != nil {
+				b.setView(g, k, fd)
 			}
 		}
 		b.segments[i] = g
 		b.segmentTable.claim(i)
-		b.used += g.bytes
-		b.unreserved[g] = struct{}{}
 		if s := b.slots[g.owner.slot]; s != nil && s.pages == g.owner {
-			g.holder = s
-			s.granted += g.bytes
-			s.segments[g] = struct{}{}
+			b.charge(g, s)
 		} else {
+			b.chargeAll(g)
 			b.orphans[g] = struct{}{}
 			b.file.Store32(at+protocol.SegmentState, protocol.SegmentOrphan)
 		}
 	}
+}
+
+// setView uses the descriptor of a former broker's segment. It takes ownership of
+// fd.
+func (b *Broker) setView(g *segment, k fileKey, fd *sys.FD) {
+	view := shm.NewDeviceSegment(g.index, g.serial, g.bytes, fd)
+	if g.device == nil {
+		var err error
+		if view, err = shm.NewSegment(g.index, g.serial, g.bytes, fd, true); err != nil {
+			return
+		}
+		b.unreserved[g] = struct{}{} // its maker may have died before it had pages
+	}
+	g.view = view
+	delete(b.missing, k)
 }
 
 func (b *Broker) rebuildChunks() {

@@ -287,11 +287,17 @@ func (b *Broker) offer(k fileKey, fd *sys.FD) error {
 		return protocol.Errorf(protocol.CodeProtocol, "hand over the broker file first", "a %s file came before the broker's", k.role)
 	}
 	inode, wanted := b.missing[k]
-	if !wanted || inode != id.Ino || id.Dev != b.device {
+	// Memory of a device's driver has no inode of its own and cannot be opened anew.
+	driver := wanted && inode == 0 && k.role == protocol.RestoreSegment
+	if !wanted || !driver && (inode != id.Ino || id.Dev != b.inodes) {
 		fd.Close()
 		return nil
 	}
-	own, err := fd.ReopenWritable()
+	open := fd.ReopenWritable
+	if driver {
+		open = fd.Dup
+	}
+	own, err := open()
 	fd.Close()
 	if err != nil {
 		return fmt.Errorf("reopen a %s file: %w", k.role, err)
@@ -328,7 +334,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 		m.close()
 		return err
 	}
-	b.device = id.Dev
+	b.inodes = id.Dev
 	b.useBrokerFile(m)
 	b.missing = b.wanted()
 	return nil

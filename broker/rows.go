@@ -65,8 +65,9 @@ type SegmentRow struct {
 	Segment  uint32  `json:"segment"`
 	Serial   uint64  `json:"serial"`
 	Bytes    uint64  `json:"bytes"`
-	Kind     string  `json:"kind"`  // memfd, file
-	State    string  `json:"state"` // granted, orphan
+	Kind     string  `json:"kind"`             // memfd, file, cuda
+	Device   string  `json:"device,omitempty"` // of memory that is not the machine's
+	State    string  `json:"state"`            // granted, orphan
 	Owner    string  `json:"owner"`
 	PID      int     `json:"pid"`
 	Chunks   int     `json:"chunks"`
@@ -118,7 +119,7 @@ func (b *Broker) sessionRow(_ *session, i int, match func(string) bool) (any, in
 	}
 	return SessionRow{Slot: s.slot, Serial: s.serial, Name: s.name, PID: s.pid, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state,
-		ConnectedAt: s.connectedAt, Held: b.heldBytes(s), Granted: s.granted}, 64
+		ConnectedAt: s.connectedAt, Held: b.heldBytes(s), Granted: s.allGranted()}, 64
 }
 
 func (b *Broker) topicRow(s *session, i int, match func(string) bool) (any, int) {
@@ -182,6 +183,8 @@ func kindOfSegment(kind uint32) string {
 		return "memfd"
 	case protocol.KindFile:
 		return "file"
+	case protocol.KindCUDA:
+		return "cuda"
 	default:
 		return "other"
 	}
@@ -196,6 +199,9 @@ func (b *Broker) segmentRow(_ *session, i int, match func(string) bool) (any, in
 		Owner: g.owner.name, PID: g.owner.pid, Chunks: len(g.chunks), Age: time.Since(g.made).Seconds()}
 	if g.holder == nil {
 		r.State = "orphan"
+	}
+	if g.device != nil {
+		r.Device = g.device.name
 	}
 	for _, c := range g.chunks {
 		r.Storages += b.heldStorages(c)

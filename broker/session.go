@@ -32,7 +32,9 @@ type session struct {
 	stopWaiting func() // for the pidfd
 
 	attached [protocol.MaxChunks / 64]uint64
-	granted  uint64 // bytes of its segments
+	cuda     bool               // its client can use memory of CUDA devices
+	granted  uint64             // bytes of its segments in the machine's memory
+	onDevice map[*device]uint64 // bytes of its segments there
 	segments map[*segment]struct{}
 	topics   map[*topic]*member
 	leases   map[*lease]struct{}
@@ -68,7 +70,7 @@ func printable(s string, bytes int) string {
 }
 
 func newSession(p *pages) *session {
-	return &session{pages: p, segments: map[*segment]struct{}{}, topics: map[*topic]*member{},
+	return &session{pages: p, segments: map[*segment]struct{}{}, onDevice: map[*device]uint64{}, topics: map[*topic]*member{},
 		leases: map[*lease]struct{}{}, names: map[*topic]struct{}{}}
 }
 

@@ -10,14 +10,15 @@ import (
 
 // Status is the reply of the op `status`.
 type Status struct {
-	Instance string       `json:"instance"`
-	Version  string       `json:"version"`
-	PID      int          `json:"pid"`
-	Socket   string       `json:"socket"`
-	Uptime   float64      `json:"uptime_seconds"`
-	Taking   bool         `json:"recovering,omitempty"` // waits for a dead broker's clients
-	Memory   MemoryStatus `json:"memory"`
-	Counts   Counts       `json:"counts"`
+	Instance string         `json:"instance"`
+	Version  string         `json:"version"`
+	PID      int            `json:"pid"`
+	Socket   string         `json:"socket"`
+	Uptime   float64        `json:"uptime_seconds"`
+	Taking   bool           `json:"recovering,omitempty"` // waits for a dead broker's clients
+	Memory   MemoryStatus   `json:"memory"`
+	Devices  []DeviceStatus `json:"devices,omitempty"` // that sessions have memory on, or had
+	Counts   Counts         `json:"counts"`
 	// Extra are parts that others add, by name: "nats".
 	Extra map[string]any `json:"extra,omitempty"`
 }
@@ -30,6 +31,15 @@ type MemoryStatus struct {
 	Orphans      uint64 `json:"orphans"` // of them, those whose owners have ended
 	Free         uint64 `json:"free"`    // on the machine, or below the smallest limit
 	Dir          string `json:"dir,omitempty"`
+}
+
+// DeviceStatus is the use of one GPU, in bytes.
+type DeviceStatus struct {
+	ID      int32  `json:"id"`     // in handles and descriptions of tensors: cuda:ID
+	Device  string `json:"device"` // cuda:GPU-…
+	Limit   uint64 `json:"limit,omitempty"`
+	Granted uint64 `json:"granted"`
+	Orphans uint64 `json:"orphans"`
 }
 
 // Counts says how full the tables are.
@@ -80,8 +90,15 @@ func (b *Broker) Status() Status {
 	if b.closing || b.taking != nil {
 		return st
 	}
+	for _, d := range b.devices {
+		st.Devices = append(st.Devices, DeviceStatus{ID: d.id, Device: d.name, Limit: b.cfg.DeviceMemory, Granted: d.used})
+	}
 	for g := range b.orphans {
-		st.Memory.Orphans += g.bytes
+		if g.device == nil {
+			st.Memory.Orphans += g.bytes
+		} else if int(g.device.id) < len(st.Devices) {
+			st.Devices[g.device.id].Orphans += g.bytes
+		}
 	}
 	st.Counts = b.counts()
 	return st

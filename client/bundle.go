@@ -33,6 +33,17 @@ type Spec struct {
 // AllocBundle allocates several tensors in one storage, each aligned to 256
 // bytes, so that a whole state dict is one reference. Their bytes are undefined.
 func (c *Client) AllocBundle(ctx context.Context, specs ...Spec) (*Bundle, error) {
+	return c.allocBundle(ctx, c.opts.alloc, specs)
+}
+
+// AllocBundleOn is AllocBundle on a GPU, named as for Device.
+func (c *Client) AllocBundleOn(ctx context.Context, device string, specs ...Spec) (*Bundle, error) {
+	o := c.opts.alloc
+	o.device = device
+	return c.allocBundle(ctx, o, specs)
+}
+
+func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) (*Bundle, error) {
 	b := &Bundle{held: newHolding(c)}
 	offsets := make([]uint64, len(specs))
 	total := uint64(0)
@@ -47,7 +58,7 @@ func (c *Client) AllocBundle(ctx context.Context, specs ...Spec) (*Bundle, error
 		}
 	}
 	if total > 0 {
-		if err := c.fill(ctx, b.held, total, c.opts.alloc); err != nil {
+		if err := c.fill(ctx, b.held, total, o); err != nil {
 			return nil, err
 		}
 	}
@@ -55,8 +66,7 @@ func (c *Client) AllocBundle(ctx context.Context, specs ...Spec) (*Bundle, error
 		t := &Tensor{held: b.held, storage: -1, dtype: s.DType, shape: append([]int64(nil), s.Shape...), name: s.Name, lent: true}
 		if n, _ := dlpack.NumElements(s.Shape); n > 0 {
 			t.storage, t.offset = 0, offsets[i]
-			var err error
-			if t.region, err = b.held.region(0, true); err != nil {
+			if err := b.held.place(t, true); err != nil {
 				b.Release()
 				return nil, err
 			}

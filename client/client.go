@@ -30,6 +30,8 @@ type Client struct {
 	hub   *hub
 	dl    *dlpack.Pool
 	trace bool
+	// devices is nil without WithDevices.
+	devices *deviceSet
 
 	openMu   sync.Mutex   // opens and closes of topics take turns
 	claiming sync.RWMutex // held for reading from the look whether the client is closed to a claim or its acknowledgement
@@ -102,6 +104,9 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	c.hub = newHub(c.pages)
 	c.pool = handles.NewPool(source{c}, c.pages.row, handles.FreeTest{
 		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, hello.Limits)
+	if o.devices != nil {
+		c.devices = newDeviceSet(c, o.devices)
+	}
 	c.startBackground()
 	c.set.Store(true)
 	return c, nil
@@ -115,7 +120,12 @@ func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, 
 }
 
 func (c *Client) hello(resume *protocol.Resume) *protocol.Hello {
+	var features []string
+	if c.opts.devices != nil {
+		features = []string{protocol.FeatureCUDA}
+	}
 	return &protocol.Hello{
+		Features: features,
 		Protocol: protocol.Version, Layout: protocol.Layout,
 		Client:    protocol.Client{Name: c.opts.name, Language: "go", Version: Version},
 		Namespace: c.opts.namespace, PID: os.Getpid(), Resume: resume,
@@ -199,7 +209,11 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	if named, ok := c.quiesce(ctx); ok {
+	named, ok := c.quiesce(ctx)
+	if c.devices != nil {
+		c.devices.close()
+	}
+	if ok {
 		c.unmapFree(named) // while the row still says what is held
 	}
 	c.tellClaims(func(op string, body any) error {
@@ -284,7 +298,11 @@ func (c *Client) Collect() uint64 {
 	c.settle()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return c.pool.Collect(ctx)
+	given := c.pool.Collect(ctx)
+	if c.devices != nil {
+		given += c.devices.collect(ctx)
+	}
+	return given
 }
 
 // settle does what frees storages: it withdraws queue messages that are done,
@@ -304,8 +322,12 @@ func (c *Client) settle() {
 
 func (c *Client) reap() {
 	c.dl.Reap(func(cookie uint64) {
+		if cookie&deviceCookie != 0 {
+			c.devices.deleted(cookie)
+			return
+		}
 		if c.pages.row.Count(uint32(cookie)) == 0 {
-			c.pool.Dropped(uint32(cookie))
+			c.pool.Dropped(uint32(cookie)) // of the machine's memory, as all that C counts down itself
 		}
 	})
 }
@@ -314,6 +336,9 @@ func (c *Client) reap() {
 func (c *Client) drop(index uint32) {
 	if c.pages.row.Drop(index) {
 		c.pool.Dropped(index)
+		if c.devices != nil {
+			c.devices.dropped(index)
+		}
 		c.room.released(c.hub)
 	}
 }
@@ -330,6 +355,9 @@ type Stats struct {
 // Stats returns the figures.
 func (c *Client) Stats() Stats {
 	s := Stats{PoolStats: c.pool.Stats(), Handovers: c.handovers.Load(), BytesSent: c.bytesSent.Load()}
+	if c.devices != nil {
+		c.devices.addStats(&s.PoolStats)
+	}
 	c.mu.Lock()
 	s.Segments, s.Topics = len(c.segments), len(c.topics)
 	c.mu.Unlock()

@@ -38,6 +38,12 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	if t.storage < 0 {
 		return h, nil
 	}
+	if t.device != nil {
+		h.Device = t.device.handleName()
+		if err := t.held.c.devices.settleWritten(ctx, []*Tensor{t}); err != nil {
+			return protocol.Handle{}, err
+		}
+	}
 	s := &t.held.storages[t.storage]
 	h.Segment, h.Serial, h.Index, h.Generation = s.at.SegmentSerial, s.ref.Serial, s.ref.Index, s.ref.Generation
 	h.Offset, h.Bytes, h.ByteOffset = s.offset, s.bytes, t.offset
@@ -88,9 +94,6 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	if h.Host != c.pages.instance {
 		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
 			"the handle is of broker %s, this is %s", h.Host, c.pages.instance)
-	}
-	if h.Device != "cpu" {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA", "the handle is for device %s", h.Device)
 	}
 	dtype, err := dlpack.ParseDType(h.DType)
 	if err != nil {
@@ -165,6 +168,9 @@ func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor)
 		err = protocol.Errorf(protocol.CodeHandle, "use the handle as it was made",
 			"it names %d bytes at %d of segment %d, its storage is %d bytes at %d of segment %d", h.Bytes, h.Offset, h.Segment, s.bytes, s.offset, a.SegmentSerial)
 	}
+	if device := a.segment.device.handleName(); err == nil && device != h.Device {
+		err = protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "it is for device %s, its storage lies on %s", h.Device, device)
+	}
 	if err == nil && !t.readonly {
 		err = c.writable(ctx, a.segment)
 	}
@@ -174,7 +180,7 @@ func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor)
 	}
 	t.held.storages = append(t.held.storages, s)
 	t.storage, t.offset = 0, h.ByteOffset
-	if t.region, err = t.held.region(0, !t.readonly); err != nil {
+	if err = t.held.place(t, !t.readonly); err != nil {
 		t.held.release()
 	}
 	return err

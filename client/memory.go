@@ -12,7 +12,10 @@ import (
 )
 
 // segmentEntry is a segment known to this process.
-type segmentEntry struct{ *shm.Segment }
+type segmentEntry struct {
+	*shm.Segment
+	device *deviceSegment // nil: memory of the machine
+}
 
 // segment returns a segment, asking the broker for a descriptor that allows the
 // use. Concurrent calls for one segment may both ask; the second descriptor is
@@ -23,6 +26,9 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 	c.mu.Unlock()
 	if e != nil && (e.HasWritable() || !write && e.HasReadable()) {
 		return e, nil
+	}
+	if c.devices == nil && c.onDevice(index) {
+		return nil, errNoDevices("a GPU")
 	}
 	var ok protocol.SegmentReply
 	fds, err := c.call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
@@ -38,11 +44,19 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 	if e = c.segments[serial]; e != nil {
 		return e, e.Give(fds[0], write)
 	}
-	s, err := shm.NewSegment(index, serial, ok.Bytes, fds[0], write)
-	if err != nil {
-		return nil, err
+	if ok.Device != "" {
+		s := shm.NewDeviceSegment(index, serial, ok.Bytes, fds[0])
+		if e, err = c.deviceEntry(&ok, s); err != nil {
+			s.Close()
+			return nil, err
+		}
+	} else {
+		s, err := shm.NewSegment(index, serial, ok.Bytes, fds[0], write)
+		if err != nil {
+			return nil, err
+		}
+		e = &segmentEntry{Segment: s}
 	}
-	e = &segmentEntry{s}
 	c.segments[serial] = e
 	return e, nil
 }
@@ -96,7 +110,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 		err = sys.Populate(region.Bytes(0, region.Len()))
 	}
 	if err == nil {
-		err = s.prepare(seg, ok.Chunks)
+		err = s.prepare(&segmentEntry{Segment: seg}, ok.Chunks)
 	}
 	if err != nil {
 		seg.Close()
@@ -109,12 +123,15 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 
 // prepare reserves the entries of new chunks and attaches this session to them;
 // the broker has set its bit already.
-func (s source) prepare(seg *shm.Segment, chunks []protocol.ChunkGrant) error {
-	e := &segmentEntry{seg}
+func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
+	seg := e.Segment
 	for _, k := range chunks {
 		record := s.c.pages.chunks.Load(k.Chunk % protocol.MaxChunks)
 		if k.Chunk >= protocol.MaxChunks || record.Serial != k.Serial || record.SegmentSerial != seg.Serial ||
 			record.Bytes > seg.Bytes || record.Offset > seg.Bytes-record.Bytes {
+			if err := s.c.live(); err != nil {
+				return err // the session is over, and its chunks with it
+			}
 			return protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d was granted and is not listed", k.Chunk)
 		}
 		first := int64(k.Chunk) * protocol.ChunkIndices
@@ -141,7 +158,10 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 		return nil, err
 	}
 	crashpoint.At("chunks-received")
-	return ok.Chunks, s.prepare(seg, ok.Chunks)
+	s.c.mu.Lock()
+	e := s.c.segments[seg.Serial]
+	s.c.mu.Unlock()
+	return ok.Chunks, s.prepare(e, ok.Chunks)
 }
 
 // Return gives an empty segment back and forgets it.

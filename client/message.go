@@ -145,26 +145,26 @@ func (h *holding) describe(t *Tensor, d *protocol.Tensor, write bool) error {
 	t.held, t.storage, t.offset, t.shape, t.strides = h, d.Ref, d.Offset, d.Shape, d.Strides
 	t.readonly, t.name, t.lent = !write, d.Name, true
 	t.dtype = dlpack.DType{Code: dlpack.TypeCode(d.Code), Bits: d.Bits, Lanes: d.Lanes}
-	if d.DeviceType != 1 {
-		return protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA", "tensor %q is on device type %d", d.Name, d.DeviceType)
-	}
 	if err := t.check(); err != nil {
 		return err
 	}
 	if t.storage >= 0 {
-		var err error
-		if t.region, err = h.region(t.storage, write); err != nil {
+		if err := h.place(t, write); err != nil {
 			return err
 		}
+	}
+	if !t.device.is(d) {
+		return protocol.Errorf(protocol.CodeHandle, "its sender is at fault", "tensor %q is said to be on device type %d, number %d, and lies on %s",
+			d.Name, d.DeviceType, d.DeviceID, t.Device())
 	}
 	return nil
 }
 
-// take copies message i of a lane into m, a fresh one, and holds what it names.
+// take copies message i of a session's lane into m, a fresh one, and holds what it names.
 // ok is false when the slot no longer holds it. An error means that the message
 // is malformed or names what this process cannot have: it is then as good as
 // lost. In both cases m is of no more use.
-func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok bool, err error) {
+func (c *Client) take(ctx context.Context, from *peer, l shm.Lane, i uint64, m *Message) (ok bool, err error) {
 	c.fetchAhead(l.FirstIndex(i))
 	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-look
 	if !ok {
@@ -184,6 +184,12 @@ func (c *Client) take(ctx context.Context, l shm.Lane, i uint64, m *Message) (ok
 			h.storages, m.bodySrc, err = c.unspill(ctx, h.storages)
 		} else {
 			m.bodySrc = head.BodyOf(words)
+		}
+	}
+	if err == nil && head.Flags&protocol.SlotOrdered != 0 {
+		stream, value := head.Order(words)
+		if err = h.ordered(from, stream, value); err != nil {
+			c.dropAll(h.storages)
 		}
 	}
 	if err == nil && head.Flags&protocol.SlotWritable != 0 {

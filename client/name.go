@@ -46,7 +46,7 @@ func Ephemeral() SetOption { return func(s *protocol.NameSet) { s.Ephemeral = tr
 
 // Set publishes a revision of a name: a whole that nobody writes any more, or,
 // with Live, one bundle that all write. v is what Topic.Send takes. It returns
-// the revision's number. Errors: ErrInvalid, ErrExpired, ErrOutOfMemory.
+// the revision's number. What tensors on GPUs hold is waited for. Errors: ErrInvalid, ErrExpired, ErrOutOfMemory.
 func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption) (uint64, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return 0, err
@@ -54,6 +54,11 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	var o outgoing
 	if err := c.compose(&o, v, nil); err != nil {
 		return 0, err
+	}
+	if o.devices != nil {
+		if err := c.devices.settleWritten(ctx, o.devices); err != nil {
+			return 0, err
+		}
 	}
 	words, head, err := c.place(ctx, &o, protocol.DefaultDescription)
 	if err != nil {

@@ -19,6 +19,7 @@ type options struct {
 	name      string
 	binary    string
 	alloc     allocOptions
+	devices   Devices // nil: none
 }
 
 // WithAddress names the broker's socket: unix:/path or /path. Default:

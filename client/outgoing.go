@@ -4,18 +4,28 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-// SendOption configures one send.
-type SendOption func(*sendOptions)
+// SendOption configures one send: Meta, or the Stream after whose work the tensors
+// are written (by default the legacy one; of use for tensors on GPUs).
+type SendOption interface{ send(*sendOptions) }
 
-type sendOptions struct{ meta any }
+type sendOptions struct {
+	meta   any
+	stream Stream
+	given  bool // otherwise it is the legacy one
+}
+
+type metaOption struct{ v any }
+
+func (m metaOption) send(o *sendOptions) { o.meta = m.v }
 
 // Meta attaches a value that JSON can hold to a message.
-func Meta(v any) SendOption { return func(o *sendOptions) { o.meta = v } }
+func Meta(v any) SendOption { return metaOption{v} }
 
 // outgoing is a message before it has a place: its refs, held by the caller's
 // tensors, and its body.
@@ -25,8 +35,10 @@ type outgoing struct {
 	tensors int
 	bytes   uint64
 	flags   uint32
-	spill   *holding // of the spill storage, when there is one
-	counted []uint32 // indices to count up for this message
+	spill   *holding    // of the spill storage, when there is one
+	counted []uint32    // indices to count up for this message
+	devices []*Tensor   // that lie on GPUs
+	order   streamPoint // when a stream will have written them
 	options sendOptions
 
 	desc    protocol.Body
@@ -43,13 +55,14 @@ func (o *outgoing) reset(flags uint32) {
 	o.tensors, o.bytes, o.flags = 0, 0, flags
 	o.spill, o.options = nil, sendOptions{}
 	o.counted = o.counted[:0]
+	o.devices, o.order = nil, streamPoint{}
 }
 
 // compose turns what was given to a send into a message. Tensors of another
 // client are refused: their memory is another broker's.
 func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 	for _, f := range opts {
-		f(&o.options)
+		f.send(&o.options)
 	}
 	o.refs, o.desc.Tensors = o.oneRef[:0], o.oneDesc[:0]
 	switch v := v.(type) {
@@ -120,6 +133,10 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 			o.refs = append(o.refs, ref)
 		}
 		o.bytes += uint64(t.NumBytes())
+		if t.device != nil {
+			d.DeviceType, d.DeviceID = int32(dlpack.CUDA), t.device.id
+			o.devices = append(o.devices, t)
+		}
 	}
 	o.desc.Tensors = append(o.desc.Tensors, d)
 	return nil
@@ -131,10 +148,17 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	head := shm.SlotHead{Flags: o.flags, Tensors: uint16(o.tensors), Bytes: o.bytes, Body: uint32(len(o.body)), Nref: uint16(len(o.refs))}
 	o.counted = o.counted[:0]
 	words := o.words[:0]
+	if o.order.number != 0 {
+		head.Flags |= protocol.SlotOrdered
+		room -= protocol.OrderSize
+	}
 	if len(o.refs)*protocol.RefSize+len(o.body) <= room {
 		for _, r := range o.refs {
 			words = shm.AppendRef(words, r)
 			o.counted = append(o.counted, r.Index)
+		}
+		if o.order.number != 0 {
+			words = shm.AppendOrder(words, o.order.number, o.order.value)
 		}
 		return shm.AppendBytes(words, o.body), head, nil
 	}
@@ -163,7 +187,10 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	}
 	head.Flags |= protocol.SlotSpilled
 	head.Nref, head.Body = 1, 0
-	return shm.AppendRef(words, ref), head, nil
+	if words = shm.AppendRef(words, ref); o.order.number != 0 {
+		words = shm.AppendOrder(words, o.order.number, o.order.value)
+	}
+	return words, head, nil
 }
 
 // finish lets go of the spill storage: from here on the slot alone names it.

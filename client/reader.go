@@ -352,8 +352,11 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	if r.spare = nil; m == nil {
 		m = newMessage(r.t.c)
 	}
-	ok, err := r.t.c.take(ctx, k.lane, i, m) // MODEL group:take-first
+	ok, err := r.t.c.take(ctx, k.peer, k.lane, i, m) // MODEL group:take-first
 	if err != nil && !refuted(err) {
+		if unreachable(err) && !r.grouped {
+			r.skip(k, i, hint) // said once: it would be so each time
+		}
 		return nil, err // it stays, for another attempt or another member
 	}
 	if err != nil || !ok {
@@ -408,6 +411,9 @@ func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error
 // is about this process or its broker: no descriptors or memory left, no answer,
 // an owner that is not back after the death of a broker.
 func refuted(err error) bool {
+	if unreachable(err) {
+		return false
+	}
 	switch protocolCode(err) {
 	case protocol.CodeProtocol, protocol.CodeHandle, protocol.CodeExpired, protocol.CodeNotFound,
 		protocol.CodeInvalid, protocol.CodeUnsupported, protocol.CodeReadOnly, protocol.CodePermission:

@@ -14,7 +14,10 @@ import (
 // AllocOption configures an allocation.
 type AllocOption func(*allocOptions)
 
-type allocOptions struct{ wait time.Duration }
+type allocOptions struct {
+	wait   time.Duration
+	device string // "": the machine's memory
+}
 
 // WaitForMemory is how long to wait for memory when there is none (default 0: not
 // at all): for tensors to be released, here or by others, or for others to end.
@@ -53,7 +56,7 @@ func full(err error) bool {
 // has; the broker tells of room elsewhere. Nobody tells when the last holder
 // elsewhere lets go, so a waiter also looks once a second. It returns the last
 // refusal when wait is over.
-func (c *Client) allocWhenFull(ctx context.Context, n uint64, wait time.Duration) (*handles.Storage, error) {
+func (c *Client) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64, wait time.Duration) (*handles.Storage, error) {
 	c.room.waiting.Add(1)
 	defer c.room.waiting.Add(-1)
 	until, cancel := context.WithTimeout(ctx, wait)
@@ -63,10 +66,10 @@ func (c *Client) allocWhenFull(ctx context.Context, n uint64, wait time.Duration
 	for {
 		releases, bell := c.room.releases.Load(), c.pages.bell.Load32(protocol.BellWord)
 		c.settle()
-		s, err := c.pool.AllocHere(n)
+		s, err := pool.AllocHere(n)
 		if e := c.room.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
 			events, began = e, sys.Monotonic()
-			s, err = c.pool.Alloc(ctx, n)
+			s, err = pool.Alloc(ctx, n)
 			refusal = err
 			if full(err) {
 				err = nil

@@ -25,6 +25,7 @@ type Tensor struct {
 	shape    []int64
 	strides  []int64 // elements; nil: C-contiguous
 	region   shm.Region
+	device   *deviceSegment // nil: memory of the machine, in region
 	readonly bool
 	name     string
 	lent     bool
@@ -62,8 +63,7 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 		return nil, err
 	}
 	t.storage = 0
-	t.region, err = t.held.region(0, true)
-	if err != nil {
+	if err = t.held.place(t, true); err != nil {
 		t.held.release()
 		return nil, err
 	}
@@ -81,10 +81,14 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, o
 
 // fill allocates the storage of an empty holding.
 func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions) error {
+	pool, err := c.poolFor(o.device)
+	if err != nil {
+		return err
+	}
 	c.reap()
-	s, err := c.pool.Alloc(ctx, n)
+	s, err := pool.Alloc(ctx, n)
 	if full(err) {
-		s, err = c.allocWhenFull(ctx, n, o.wait)
+		s, err = c.allocWhenFull(ctx, pool, n, o.wait)
 	}
 	if err != nil {
 		return err
@@ -194,7 +198,7 @@ func (t *Tensor) Release() {
 // view copies the description; the copy is lent.
 func (t *Tensor) view() *Tensor {
 	return &Tensor{held: t.held, storage: t.storage, offset: t.offset, dtype: t.dtype, shape: t.shape,
-		strides: t.strides, region: t.region, readonly: t.readonly, name: t.name, lent: true}
+		strides: t.strides, region: t.region, device: t.device, readonly: t.readonly, name: t.name, lent: true}
 }
 
 // AsReadOnly returns a view that is handed on read-only.
@@ -301,14 +305,19 @@ func (t *Tensor) Bytes() ([]byte, error) {
 	if t.storage < 0 {
 		return nil, nil
 	}
+	if err := t.onHost(); err != nil {
+		return nil, err
+	}
 	return t.region.Bytes(t.offset, uint64(t.NumBytes())), nil
 }
 
 // ToDLPack exports the tensor: the caller, or the C code that it is given to,
 // calls its deleter once, on any thread, and with that a reference of its own is
-// dropped. It is independent of this holder's Release.
-func (t *Tensor) ToDLPack() (*dlpack.ManagedTensorVersioned, error) {
-	spec, err := t.spec()
+// dropped. It is independent of this holder's Release. Of a tensor on a GPU the
+// consumer's Stream is made to wait until it is written, and is waited for when the
+// deleter was called.
+func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned, error) {
+	spec, err := t.spec(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -319,8 +328,8 @@ func (t *Tensor) ToDLPack() (*dlpack.ManagedTensorVersioned, error) {
 
 // ToDLPackLegacy is ToDLPack for consumers of the structure before 1.0, which
 // has no read-only flag: a read-only tensor is refused.
-func (t *Tensor) ToDLPackLegacy() (*dlpack.ManagedTensor, error) {
-	spec, err := t.spec()
+func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, error) {
+	spec, err := t.spec(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -329,8 +338,13 @@ func (t *Tensor) ToDLPackLegacy() (*dlpack.ManagedTensor, error) {
 	return m, err
 }
 
+// ExportOption configures ToDLPack: a Stream, by default the legacy one.
+type ExportOption interface{ export(*exportOptions) }
+
+type exportOptions struct{ stream Stream }
+
 // spec describes an export and counts its reference up.
-func (t *Tensor) spec() (*dlpack.Spec, error) {
+func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
 	if t.over.Load() {
 		return nil, errReleased(t.String())
 	}
@@ -340,6 +354,9 @@ func (t *Tensor) spec() (*dlpack.Spec, error) {
 	}
 	if t.storage < 0 {
 		return s, nil
+	}
+	if t.device != nil {
+		return s, t.deviceSpec(s, opts)
 	}
 	c := t.held.c
 	index := t.held.storages[t.storage].ref.Index
@@ -352,7 +369,11 @@ func (t *Tensor) spec() (*dlpack.Spec, error) {
 }
 
 func (t *Tensor) undo(s *dlpack.Spec, err error) {
-	if err != nil && s.Word != nil {
+	switch {
+	case err == nil:
+	case s.Word != nil:
 		t.held.c.drop(uint32(s.Cookie))
+	case s.Cookie&deviceCookie != 0:
+		t.held.c.devices.deleted(s.Cookie)
 	}
 }

@@ -134,6 +134,11 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	if err != nil {
 		return err
 	}
+	if o.devices != nil {
+		if o.order, err = c.devices.orderSend(ctx, o.devices, &o.options); err != nil {
+			return err
+		}
+	}
 	words, head, err := c.place(ctx, o, t.lane.Room())
 	if err != nil {
 		return err

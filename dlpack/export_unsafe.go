@@ -9,10 +9,13 @@ import (
 type Spec struct {
 	// Data is the address of the first element, outside the Go heap. It stays
 	// mapped until the deleter has run. Ignored when there are no elements.
-	Data   unsafe.Pointer
-	Device Device // CPUDevice for shared memory
-	DType  DType
-	Shape  []int64
+	Data unsafe.Pointer
+	// Address takes the place of Data on devices whose addresses this process
+	// cannot read.
+	Address uintptr
+	Device  Device // CPUDevice for shared memory
+	DType   DType
+	Shape   []int64
 	// Strides in elements; nil is compact and row-major.
 	Strides []int64
 	// Flags: FlagReadOnly for memory that the receiver must not write.
@@ -71,6 +74,14 @@ func (p *Pool) ExportLegacy(s *Spec) (*ManagedTensor, error) {
 	return m, nil
 }
 
+// address is that of the first element. Sound: only the number is used.
+func (s *Spec) address() uintptr {
+	if s.Data != nil {
+		return uintptr(s.Data)
+	}
+	return s.Address
+}
+
 // build checks the spec and arms a block for it.
 func (p *Pool) build(s *Spec) (*block, error) {
 	if s.Flags&^knownFlags != 0 {
@@ -80,7 +91,7 @@ func (p *Pool) build(s *Spec) (*block, error) {
 		return nil, fmt.Errorf("%w: type %d (ordinary memory is CPUDevice)", ErrDevice, s.Device.Type)
 	}
 	// Sound: only the numbers are looked at.
-	data, word := uintptr(s.Data), uintptr(unsafe.Pointer(s.Word))
+	data, word := s.address(), uintptr(unsafe.Pointer(s.Word))
 	if _, err := checkPlace(data, 0, s.Device, s.DType, s.Shape, s.Strides, s.Flags); err != nil {
 		return nil, err
 	}
@@ -101,7 +112,7 @@ func (p *Pool) build(s *Spec) (*block, error) {
 
 // fill writes the view. The spec has been checked.
 func (b *block) fill(t *Tensor, s *Spec) {
-	*t = Tensor{Data: uintptr(s.Data), Device: s.Device, NDim: int32(len(s.Shape)), DType: s.DType}
+	*t = Tensor{Data: s.address(), Device: s.Device, NDim: int32(len(s.Shape)), DType: s.DType}
 	shape, strides := b.dims(len(s.Shape))
 	copy(shape, s.Shape)
 	if s.Strides == nil {

@@ -224,6 +224,7 @@ const (
 const (
 	SessionParked  = 0x80
 	SessionTraceOn = 0x1000
+	SessionStreams = 0x1800
 	SessionRow     = 0x10000
 	SessionEntries = 0x500000
 	SessionTraces  = 0x2000000
@@ -232,6 +233,16 @@ const (
 
 	RowWordSize = 8
 	TraceSize   = 64
+
+	// SessionDevicePage is the page that processes register with a device's driver,
+	// so that streams write and wait for the words in it.
+	SessionDevicePage = 0x1000
+	// MaxStreams is how many streams of a session are numbered, from 1.
+	MaxStreams = 256
+	// StreamPoison is added to a word by the broker when the session is over: it is
+	// at least what any stream waits for, and the value below it is the last one
+	// that the stream came to.
+	StreamPoison uint64 = 1 << 62
 )
 
 // Row word: sequence in the high 44 bits, count in the low 20.
@@ -280,6 +291,15 @@ const (
 	SlotWritable = 1
 	SlotSpilled  = 2
 	SlotLive     = 4
+	SlotOrdered  = 8 // an Order stands between refs and body
+)
+
+// Order says when the bytes of a message are written: when the sender's stream has
+// come to a value.
+const (
+	OrderStream = 0 // u32: number of the word in the sender's session file, from 1
+	OrderReady  = 8 // u64: the value
+	OrderSize   = 16
 )
 
 // Ref, spill storage, body, tensor description.

@@ -16,6 +16,7 @@ const (
 	OpRestore        = "restore"
 	OpRestored       = "restored"
 	OpGrant          = "grant"
+	OpOffer          = "offer"
 	OpChunks         = "chunks"
 	OpReturn         = "return"
 	OpAttach         = "attach"
@@ -70,6 +71,9 @@ type Resume struct {
 	Serial   uint64 `json:"serial"`
 	Secret   string `json:"secret"`
 }
+
+// FeatureCUDA in a hello says that the client can use memory of CUDA devices.
+const FeatureCUDA = "cuda"
 
 // Hello opens a session. Descriptor, optional: a pidfd of the client.
 type Hello struct {
@@ -129,11 +133,13 @@ const (
 
 // Grant asks for a segment to allocate in and index chunks for it. Free is how
 // many bytes the client's own machine or container has left, where it can tell:
-// its container pays for the pages, and may be smaller than the broker's.
+// its container pays for the pages, and may be smaller than the broker's. With Device
+// ("cuda:GPU-…") the session makes its memory and offers it.
 type Grant struct {
 	Bytes  uint64  `json:"bytes"`
 	Chunks int     `json:"chunks"`
 	Free   *uint64 `json:"free,omitempty"`
+	Device string  `json:"device,omitempty"`
 }
 
 // ChunkGrant is one chunk of 128 storage indices.
@@ -143,12 +149,21 @@ type ChunkGrant struct {
 }
 
 // GrantReply carries the segment, writable, as its one descriptor. The client
-// reserves its pages before use.
+// reserves its pages before use. For a device it carries none, and the number by
+// which this broker knows the device.
 type GrantReply struct {
 	Segment       uint32       `json:"segment"`
 	SegmentSerial uint64       `json:"segment_serial"`
 	Bytes         uint64       `json:"bytes"`
 	Chunks        []ChunkGrant `json:"chunks"`
+	DeviceID      int32        `json:"device_id,omitempty"`
+}
+
+// Offer gives the broker the memory of a segment on a device, as the driver's
+// descriptor.
+type Offer struct {
+	Segment uint32 `json:"segment"`
+	Serial  uint64 `json:"serial"`
 }
 
 // Chunks asks for more indices over a segment that the session has.
@@ -194,9 +209,12 @@ type Segment struct {
 	Write   bool   `json:"write,omitempty"`
 }
 
-// SegmentReply carries the descriptor.
+// SegmentReply carries the descriptor: a file to map, or, with Device, memory of
+// that device's driver.
 type SegmentReply struct {
-	Bytes uint64 `json:"bytes"`
+	Bytes    uint64 `json:"bytes"`
+	Device   string `json:"device,omitempty"`
+	DeviceID int32  `json:"device_id,omitempty"`
 }
 
 // Kinds of a topic on the wire.

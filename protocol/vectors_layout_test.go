@@ -188,6 +188,9 @@ func init() {
 		field("generation", "u64", protocol.RefGeneration).
 		field("index", "u32", protocol.RefIndex).
 		field("zero", "u32", protocol.RefIndex+4)
+	fixed("Order", protocol.OrderSize).
+		field("stream", "u32", protocol.OrderStream).
+		field("ready", "u64", protocol.OrderReady)
 	varies("Spill", protocol.SpillSize).
 		field("magic", "u64", protocol.SpillMagicAt).
 		field("nref", "u32", protocol.SpillNref).
@@ -252,6 +255,7 @@ var sharedFiles = []fileSpec{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
 		{"parked", "u64", protocol.SessionParked, 1, 8},
 		{"trace_on", "u32", protocol.SessionTraceOn, 1, 4},
+		{"streams", "u64", protocol.SessionStreams, protocol.MaxStreams, 8},
 		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},
 		{"entries", "StorageEntry", protocol.SessionEntries, protocol.MaxStorages, protocol.EntrySize},
 		{"traces", "char", protocol.SessionTraces, protocol.MaxStorages, protocol.TraceSize},
@@ -296,7 +300,7 @@ type layoutFile struct {
 }
 
 func currentLayout(t *testing.T) layoutFile {
-	return layoutFile{protocol.Version, protocol.Layout, constants(t, "layout.go", "messages.go", "handle.go", "tuple.go", "names.go", "value.go", "body.go", "refs.go", "json.go"),
+	return layoutFile{protocol.Version, protocol.Layout, constants(t, "layout.go", "messages.go", "handle.go", "device.go", "tuple.go", "names.go", "value.go", "body.go", "refs.go", "json.go"),
 		sharedFiles, words, structs}
 }
 

@@ -37,6 +37,7 @@ var opTypes = map[string][2]any{
 	protocol.OpRestore:        {protocol.Restore{}, empty{}},
 	protocol.OpRestored:       {empty{}, protocol.HelloReply{}},
 	protocol.OpGrant:          {protocol.Grant{}, protocol.GrantReply{}},
+	protocol.OpOffer:          {protocol.Offer{}, empty{}},
 	protocol.OpChunks:         {protocol.Chunks{}, protocol.ChunksReply{}},
 	protocol.OpReturn:         {protocol.Return{}, empty{}},
 	protocol.OpAttach:         {protocol.Attach{}, protocol.AttachReply{}},
@@ -67,6 +68,8 @@ var eventTypes = map[string]any{
 	protocol.EventClosing: empty{},
 	protocol.EventRoom:    empty{},
 }
+
+const exampleDevice = "cuda:GPU-5b8d1c1e-0f3a-4d52-9c6e-3a7f1e2d4c5b"
 
 type exchange struct {
 	name       string
@@ -128,8 +131,15 @@ func exchanges() map[string][]exchange {
 			{"little left", protocol.Grant{Bytes: 64 << 20, Chunks: 1, Free: pointer(uint64(100 << 20))}, nil, refused(protocol.CodeOutOfMemory,
 				"67108864 bytes more would leave the client's container less than the 67108864 that are kept free (104857600 are free)",
 				"release tensors, or raise the limit of the client's container"), nil},
+			{"on a device", protocol.Grant{Bytes: 64 << 20, Chunks: 1, Device: exampleDevice}, nil, protocol.GrantReply{Segment: 8, SegmentSerial: 43, Bytes: 64 << 20,
+				Chunks: []protocol.ChunkGrant{{Chunk: 3, Serial: 44}}, DeviceID: 1}, nil},
 			{"quota reached", protocol.Grant{Bytes: 1 << 40, Chunks: 1}, nil, refused(protocol.CodeQuota,
 				"a segment of 1099511627776 bytes is above the quota of 8589934592", "release tensors, or raise --memory"), nil},
+		},
+		protocol.OpOffer: {
+			{"a slab", protocol.Offer{Segment: 8, Serial: 43}, []string{"memory of the driver's"}, empty{}, nil},
+			{"offered before", protocol.Offer{Segment: 8, Serial: 43}, []string{"memory of the driver's"}, refused(protocol.CodeConflict,
+				"segment 8 has its memory", "offer each segment's memory once"), nil},
 		},
 		protocol.OpChunks: {{"two more", protocol.Chunks{Segment: 7, Count: 2}, nil,
 			protocol.ChunksReply{Chunks: []protocol.ChunkGrant{{Chunk: 3, Serial: 42}, {Chunk: 4, Serial: 43}}}, nil}},
@@ -141,8 +151,9 @@ func exchanges() map[string][]exchange {
 			{"live owner", protocol.Attach{Chunk: 2, Serial: 41}, nil, protocol.AttachReply{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9}, nil},
 			{"chunk of another lease", protocol.Attach{Chunk: 2, Serial: 40}, nil, refused(protocol.CodeExpired, "chunk 2 is not of serial 40 any more", "take the message or handle anew"), nil},
 		},
-		protocol.OpPeer:    {{"pages", protocol.Peer{Slot: 3, Serial: 12}, nil, empty{}, []string{"session file", "bell"}}},
-		protocol.OpSegment: {{"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}}},
+		protocol.OpPeer: {{"pages", protocol.Peer{Slot: 3, Serial: 12}, nil, empty{}, []string{"session file", "bell"}}},
+		protocol.OpSegment: {{"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}},
+			{"on a device", protocol.Segment{Segment: 8, Serial: 43}, nil, protocol.SegmentReply{Bytes: 64 << 20, Device: exampleDevice, DeviceID: 1}, []string{"memory of the driver's"}}},
 		protocol.OpTopicOpen: {
 			{"defaults", protocol.TopicOpenRequest{Name: "batches", Kind: protocol.KindTopic, Create: true}, nil, info, nil},
 			{"all options, private", protocol.TopicOpenRequest{Kind: protocol.KindQueue, Depth: pointer[uint32](64), Overwrite: pointer(false),

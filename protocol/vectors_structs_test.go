@@ -99,6 +99,9 @@ func structFiles(t *testing.T) map[string]structFile {
 	add("Ref",
 		example("first", "Ref", fieldValues{"serial": 1}),
 		example("last", "Ref", fieldValues{"serial": ^uint64(0), "generation": protocol.GenerationMask, "index": protocol.MaxStorages - 1}))
+	add("Order",
+		example("first", "Order", fieldValues{"stream": 1, "ready": uint64(1)}),
+		example("last", "Order", fieldValues{"stream": protocol.MaxStreams, "ready": protocol.StreamPoison - 1}))
 	add("FrameHead",
 		example("two descriptors", "FrameHead", fieldValues{"length": 300, "fds": 2}),
 		example("largest", "FrameHead", fieldValues{"length": protocol.MaxFrame, "fds": protocol.MaxFrameFDs}))

@@ -105,7 +105,7 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 		Bytes:   l.r.Load64(at + protocol.SlotBytes),
 		Body:    l.r.Load32(at + protocol.SlotBody),
 	}
-	n := uint64(h.Nref)*protocol.RefSize + uint64(h.Body)
+	n := h.bodyAt() + uint64(h.Body)
 	if n > l.stride-protocol.SlotSize {
 		return h, words[:0], false
 	}
@@ -170,8 +170,29 @@ func (h SlotHead) Ref(words []uint64, k int) protocol.Ref {
 // BodyOf returns the body behind the refs of a copied message.
 func (h SlotHead) BodyOf(words []uint64) []byte {
 	b := BytesOf(words)
-	from := int(h.Nref) * protocol.RefSize
+	from := int(h.bodyAt())
 	return b[from : from+int(h.Body)]
+}
+
+// bodyAt returns where the body begins behind the head.
+func (h SlotHead) bodyAt() uint64 {
+	n := uint64(h.Nref) * protocol.RefSize
+	if h.Flags&protocol.SlotOrdered != 0 {
+		n += protocol.OrderSize
+	}
+	return n
+}
+
+// Order decodes the order of a copied message that has SlotOrdered: the sender's
+// stream and the value that it comes to, as the sender says.
+func (h SlotHead) Order(words []uint64) (stream uint32, ready uint64) {
+	w := words[int(h.Nref)*3:]
+	return uint32(w[0]), w[1]
+}
+
+// AppendOrder adds an order, behind the refs of a message being built.
+func AppendOrder(words []uint64, stream uint32, ready uint64) []uint64 {
+	return append(words, uint64(stream), ready)
 }
 
 // AppendRef adds a ref to a message being built.

@@ -9,11 +9,14 @@ import (
 )
 
 // Segment is one mappable piece of memory, mapped at most twice in a process
-// (readable, writable) and kept so. It owns descriptor and mappings.
+// (readable, writable) and kept so. It owns descriptor and mappings. One on a
+// device is kept as the driver's descriptor alone: who has the driver maps it.
 type Segment struct {
 	Index  uint32 // in the broker's table
 	Serial uint64
 	Bytes  uint64
+
+	device bool // set once
 
 	mu       sync.Mutex // guards mapping and descriptors
 	ro, rw   *sys.FD
@@ -32,8 +35,35 @@ func NewSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Se
 	return s, nil
 }
 
+// NewDeviceSegment takes ownership of a descriptor of memory on a device. It says
+// nothing of itself, and cannot be opened anew with other rights.
+func NewDeviceSegment(index uint32, serial, bytes uint64, fd *sys.FD) *Segment {
+	return &Segment{Index: index, Serial: serial, Bytes: bytes, device: true, rw: fd}
+}
+
+// Lend returns a descriptor for another process: of a file one that allows no
+// writing, unless write.
+func (s *Segment) Lend(write bool) (*sys.FD, error) {
+	if s.device || write {
+		return s.FD().Dup()
+	}
+	return s.FD().ReopenReadOnly()
+}
+
+// Discard gives the pages back to the machine, also those that others have mapped.
+// Memory on a device goes with its last mapping.
+func (s *Segment) Discard() error {
+	if s.device {
+		return nil
+	}
+	return s.FD().Punch(0, int64(s.Bytes))
+}
+
 // Give adds a descriptor, writable or not, and takes ownership of it.
 func (s *Segment) Give(fd *sys.FD, write bool) error {
+	if s.device {
+		return fd.Close() // it has one, and all are the same
+	}
 	size, _, err := fd.Stat()
 	if err == nil && uint64(size) < s.Bytes {
 		err = protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
@@ -85,6 +115,10 @@ func (s *Segment) Writable() (Region, error) {
 func (s *Segment) mapLocked(fd *sys.FD, write bool, to *atomic.Pointer[Region]) (Region, error) {
 	if r := to.Load(); r != nil {
 		return *r, nil
+	}
+	if s.device {
+		return Region{}, protocol.Errorf(protocol.CodeHandle, "its sender is at fault: it describes memory of a device as the cpu's",
+			"segment %d lies on a device", s.Serial)
 	}
 	if fd == nil {
 		return Region{}, protocol.Errorf(protocol.CodeReadOnly, "ask the broker for it writable",

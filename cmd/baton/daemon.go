@@ -59,6 +59,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		Observe: requests.Observe,
 		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
+		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		IdleExit: s.IdleExit, Version: version, Log: log,
 	})
 	if err != nil {

@@ -186,7 +186,11 @@ func sessionCells(r *broker.SessionRow) []string {
 }
 
 func segmentCells(r *broker.SegmentRow) []string {
-	return []string{number(r.Segment), size(r.Bytes), r.Kind, r.State, r.Owner, number(r.PID), number(r.Storages), seconds(r.Age)}
+	kind := r.Kind
+	if r.Device != "" {
+		kind = r.Device
+	}
+	return []string{number(r.Segment), size(r.Bytes), kind, r.State, r.Owner, number(r.PID), number(r.Storages), seconds(r.Age)}
 }
 
 func storageCells(r *broker.StorageRow) []string {

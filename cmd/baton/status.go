@@ -94,6 +94,16 @@ func (s *statusReply) pairs() [][2]string {
 	if m.SessionLimit > 0 {
 		rows = append(rows, [2]string{"limit of a session", size(m.SessionLimit)})
 	}
+	for _, d := range s.Devices {
+		on := size(d.Granted)
+		if d.Limit > 0 {
+			on += " of " + size(d.Limit)
+		}
+		if d.Orphans > 0 {
+			on += ", " + size(d.Orphans) + " of ended owners"
+		}
+		rows = append(rows, [2]string{"memory on " + d.Device, on})
+	}
 	if m.Dir != "" {
 		rows = append(rows, [2]string{"memory in", m.Dir})
 	}

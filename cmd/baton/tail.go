@@ -85,6 +85,11 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 		if errors.Is(err, protocol.ErrClosed) {
 			return nil // closed for everybody, and all of it was printed
 		}
+		if e := (*protocol.Error)(nil); errors.As(err, &e) && e.Detail["device"] != nil {
+			fmt.Fprintln(a.err, "baton: passed over a message with tensors on a GPU, which only clients with CUDA can receive")
+			n--
+			continue
+		}
 		if err != nil {
 			return err
 		}

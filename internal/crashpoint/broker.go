@@ -4,6 +4,7 @@ package crashpoint
 // to go on. A test kills a broker at each and lets the next one take over.
 var BrokerPoints = []Point{
 	{"broker-bury-marked", "a session is marked dead, nothing else is done"},
+	{"broker-bury-poisoned", "who waits for its streams is released, nothing else is done"},
 	{"broker-adopt-counting", "a message of the dead is counted up, its lane still the dead's"},
 	{"broker-adopt-counted", "all messages of a lane are counted up, the lane is still the dead's"},
 	{"broker-adopted", "a lane is adopted, the row of the dead still counts for it"},

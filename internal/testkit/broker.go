@@ -41,6 +41,7 @@ type Broker struct {
 type BrokerConfig struct {
 	Memory        uint64
 	SessionMemory uint64
+	DeviceMemory  uint64
 	MemoryDir     string
 	IdleExit      time.Duration
 	NATS          bool     // its embedded server runs
@@ -58,6 +59,7 @@ func (c *BrokerConfig) args(socket string) []string {
 	}
 	add(c.Memory > 0, "memory", c.Memory)
 	add(c.SessionMemory > 0, "session-memory", c.SessionMemory)
+	add(c.DeviceMemory > 0, "device-memory", c.DeviceMemory)
 	add(c.MemoryDir != "", "memory-dir", c.MemoryDir)
 	add(c.IdleExit > 0, "idle-exit", c.IdleExit)
 	add(!c.NATS && c.JoinNATS == nil, "no-nats", true)

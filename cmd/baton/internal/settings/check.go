@@ -39,6 +39,10 @@ func (s *Settings) check() error {
 		return s.wrong("session-memory", fmt.Errorf("one session may have more (%s) than all together (%s)",
 			formatSize(s.SessionMemory), formatSize(s.Memory)))
 	}
+	if s.DeviceMemory != 0 && s.SessionDeviceMemory > s.DeviceMemory {
+		return s.wrong("session-device-memory", fmt.Errorf("one session may have more (%s) than all together (%s)",
+			formatSize(s.SessionDeviceMemory), formatSize(s.DeviceMemory)))
+	}
 	if s.IdleExit < 0 {
 		return s.wrong("idle-exit", errors.New("a negative time"))
 	}

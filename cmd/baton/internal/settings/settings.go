@@ -19,11 +19,14 @@ type Settings struct {
 	RuntimeDir    string
 	Memory        uint64 // bytes; 0: half of what the machine or container has
 	SessionMemory uint64 // bytes; 0: no limit
-	MemoryDir     string
-	IdleExit      time.Duration // 0: never
-	DrainTimeout  time.Duration
-	AllowUIDs     []uint32
-	SocketMode    fs.FileMode
+	DeviceMemory  uint64 // bytes on each GPU; 0: no limit
+	// SessionDeviceMemory is one session's part of it; 0: no limit.
+	SessionDeviceMemory uint64
+	MemoryDir           string
+	IdleExit            time.Duration // 0: never
+	DrainTimeout        time.Duration
+	AllowUIDs           []uint32
+	SocketMode          fs.FileMode
 
 	NATS         string
 	NATSCreds    string
@@ -76,6 +79,8 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	}
 	mine.Var(&sizeValue{to: &s.Memory}, "memory", "`size` of all shared memory together (8GiB, 512M); default half of the machine's memory or of the smallest container limit")
 	mine.Var(&sizeValue{to: &s.SessionMemory}, "session-memory", "`size` that one session may be granted; default no limit")
+	mine.Var(&sizeValue{to: &s.DeviceMemory}, "device-memory", "`size` of all memory together on each GPU; default no limit")
+	mine.Var(&sizeValue{to: &s.SessionDeviceMemory}, "session-device-memory", "`size` that one session may be granted on each GPU; default no limit")
 	mine.StringVar(&s.MemoryDir, "memory-dir", "", "keep shared memory in files of this `directory`, so that names outlive the broker; default memfds")
 	mine.DurationVar(&s.DrainTimeout, "drain-timeout", 10*time.Second, "how long an orderly end may take")
 	mine.StringVar(&s.NATS, "nats", "", "join this NATS server or cluster, `nats://host:port[,…]`; default an embedded server on loopback")

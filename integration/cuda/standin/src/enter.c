@@ -48,13 +48,13 @@ static void read_faults(void)
 	free(copy);
 }
 
-/* The calls made of a function, or of all with NULL. */
+/* The calls made of a function; of all with NULL or no name. */
 EXPORTED ull standin_calls(const char *name)
 {
 	ull sum = 0;
 	pthread_mutex_lock(&counts_lock);
 	for (int i = 0; i < MAX_NAMES && counts[i].name; i++)
-		if (!name || !strcmp(counts[i].name, name))
+		if (!name || !*name || !strcmp(counts[i].name, name))
 			sum += counts[i].calls;
 	pthread_mutex_unlock(&counts_lock);
 	return sum;

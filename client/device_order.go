@@ -1,0 +1,335 @@
+package client
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Stream names a stream of a GPU as DLPack does: 1 is the legacy default stream,
+// larger numbers are pointers; NoStream is for who synchronises himself. 2, the
+// per-thread stream, is refused, since goroutines change threads.
+type Stream int64
+
+// Streams with fixed names.
+const (
+	NoStream     Stream = -1
+	LegacyStream Stream = 1
+)
+
+func (s Stream) send(o *sendOptions)     { o.stream, o.given = s, true }
+func (s Stream) export(o *exportOptions) { o.stream = s }
+
+// check refuses what names no stream.
+func (s Stream) check() error {
+	if s == NoStream || s == LegacyStream || s > 2 {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeInvalid, "use 1, the stream's pointer, or NoStream", "stream %d cannot be used", s)
+}
+
+// streamPoint is how far a session's stream is to come: number is that of the
+// word in its session file. The zero value is nowhere.
+type streamPoint struct {
+	file   *mapping
+	number uint32
+	value  uint64
+}
+
+// word reads how far the stream has come, and whether its session is over.
+//
+// SYNC stream-word: the stream's driver, or the broker after the death of its
+// process, has written it; work before the value is visible on the device.
+func (p *streamPoint) word() (value uint64, over bool) {
+	w := p.file.Load64(protocol.SessionStreams + 8*uint64(p.number-1))
+	runtime.KeepAlive(p.file)
+	return w &^ protocol.StreamPoison, w&protocol.StreamPoison != 0
+}
+
+// passed tells whether the stream has come to the point; never, with ErrExpired,
+// when its session ended before.
+func (p *streamPoint) passed() (bool, error) {
+	if p.number == 0 {
+		return true, nil
+	}
+	value, over := p.word()
+	if value >= p.value {
+		return true, nil
+	}
+	if over {
+		return false, errExpired("its sender ended before its stream had written it")
+	}
+	return false, nil
+}
+
+// deviceUse is what streams have to do with a holding.
+type deviceUse struct {
+	written streamPoint // when the sender's stream has written it; set before others see this
+	mu      sync.Mutex  // guards what follows, until the last release
+	uses    []streamUse // by streams of this process
+}
+
+type streamUse struct {
+	gpu    *gpu
+	stream Stream
+	// done is behind all work of the stream that was announced; number 0: more was
+	// announced since.
+	done streamPoint
+}
+
+// use notes that a stream uses the holding, up to a point or until its release.
+func (u *deviceUse) use(g *gpu, s Stream, done streamPoint) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for i := range u.uses {
+		if u.uses[i].gpu == g && u.uses[i].stream == s {
+			u.uses[i].done = done
+			return
+		}
+	}
+	u.uses = append(u.uses, streamUse{g, s, done})
+}
+
+// used returns the notes of a holding, made at the first call.
+func (h *holding) used() *deviceUse {
+	if u := h.device.Load(); u != nil {
+		return u
+	}
+	h.device.CompareAndSwap(nil, &deviceUse{})
+	return h.device.Load()
+}
+
+// ownStream is a stream of this process that has a word.
+type ownStream struct {
+	gpu    *gpu
+	stream Stream
+	number uint32
+	last   uint64 // value that it was last told to write
+}
+
+// deviceOrder orders the streams of this process with those of others.
+type deviceOrder struct {
+	c       *Client
+	orderMu sync.Mutex // guards what follows; held across calls of the driver
+	own     []*ownStream
+	pages   map[*mapping]registered
+	over    bool // nothing is registered any more
+	retired
+}
+
+// registered is the page of a session file that streams reach. It stays so, and the
+// file mapped, to the end of the client: a stream may wait there.
+type registered struct {
+	gpu *gpu
+	at  uint64 // its device address; 0: this driver cannot
+}
+
+func (o *deviceOrder) init(c *Client) {
+	o.c, o.pages = c, map[*mapping]registered{}
+	o.retired.init()
+}
+
+// pageOf registers the page of a session file in which the words stand. 0: this
+// driver cannot, and the processor waits instead. Callers hold orderMu.
+func (o *deviceOrder) pageOf(g *gpu, file *mapping) uint64 {
+	if r, known := o.pages[file]; known || o.over {
+		return r.at
+	}
+	r := registered{gpu: g}
+	if g.Values() {
+		if at, err := g.Register(devicePage(file), file == o.c.pages.session); err == nil {
+			r.at = at
+		}
+	}
+	o.pages[file] = r
+	return r.at
+}
+
+func devicePage(file *mapping) []byte {
+	return file.Bytes(protocol.SessionDevicePage, protocol.PageBytes)
+}
+
+// end gives the pages back to the driver. No stream of this process uses them any
+// more.
+func (o *deviceOrder) end() {
+	o.orderMu.Lock()
+	defer o.orderMu.Unlock()
+	for file, r := range o.pages {
+		if r.at != 0 {
+			// What cannot be undone ends with the process.
+			_ = r.gpu.Unregister(devicePage(file))
+		}
+	}
+	clear(o.pages)
+	o.over = true
+}
+
+func wordAt(page uint64, number uint32) uint64 {
+	return page + protocol.SessionStreams - protocol.SessionDevicePage + 8*uint64(number-1)
+}
+
+// mark makes a stream write its next value, and returns the point. Where streams
+// cannot write, or too many have, it waits for the stream instead and returns the
+// zero point.
+func (o *deviceOrder) mark(g *gpu, s Stream) (streamPoint, error) {
+	o.orderMu.Lock()
+	defer o.orderMu.Unlock()
+	file := o.c.pages.session
+	page := o.pageOf(g, file)
+	w := o.find(g, s)
+	if page == 0 || w == nil {
+		return streamPoint{}, g.SynchronizeStream(uint64(s))
+	}
+	if err := g.WriteValue(uint64(s), wordAt(page, w.number), w.last+1); err != nil {
+		return streamPoint{}, err
+	}
+	w.last++
+	return streamPoint{file, w.number, w.last}, nil
+}
+
+func (o *deviceOrder) find(g *gpu, s Stream) *ownStream {
+	for _, w := range o.own {
+		if w.gpu == g && w.stream == s {
+			return w
+		}
+	}
+	if len(o.own) == protocol.MaxStreams {
+		return nil
+	}
+	w := &ownStream{gpu: g, stream: s, number: uint32(len(o.own) + 1)}
+	o.own = append(o.own, w)
+	return w
+}
+
+// follow makes a stream wait for a point of another session's.
+func (o *deviceOrder) follow(g *gpu, s Stream, p streamPoint) error {
+	if ok, err := p.passed(); ok || err != nil {
+		return err
+	}
+	o.orderMu.Lock()
+	page := o.pageOf(g, p.file)
+	if page != 0 {
+		defer o.orderMu.Unlock()
+		return g.WaitValue(uint64(s), wordAt(page, p.number), p.value)
+	}
+	o.orderMu.Unlock()
+	return p.await(context.Background())
+}
+
+// await waits on the processor.
+func (p *streamPoint) await(ctx context.Context) error {
+	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
+		if ok, err := p.passed(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return contextError(ctx, "waiting for the sender's stream to write")
+		}
+	}
+}
+
+// UseOn says that work enqueued on a stream from now on uses the tensor: the stream
+// waits until it is written, and Release waits, without blocking, until the
+// stream has come past what was enqueued before it. Work that follows a Send is
+// announced anew. ErrExpired: the sender ended before it had written. For memory of
+// the machine it does nothing.
+func (t *Tensor) UseOn(s Stream) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	if t.over.Load() {
+		return errReleased(t.String())
+	}
+	if t.device == nil || s == NoStream {
+		return nil
+	}
+	u := t.held.used()
+	if err := t.held.c.devices.follow(t.device.gpu, s, u.written); err != nil {
+		return err
+	}
+	u.use(t.device.gpu, s, streamPoint{})
+	return nil
+}
+
+// Written waits until the sender's stream has written the tensor. ErrExpired: the
+// sender ended before. A stream that waited by UseOn and came through because the
+// sender died has read what was there before: who must not use that asks here,
+// when the stream has passed.
+func (t *Tensor) Written(ctx context.Context) error {
+	u := t.held.device.Load()
+	if u == nil {
+		return nil
+	}
+	return u.written.await(ctx)
+}
+
+// ordered notes when a message's bytes are written, as its sender says.
+func (h *holding) ordered(from *peer, stream uint32, value uint64) error {
+	if stream == 0 || stream > protocol.MaxStreams || value >= protocol.StreamPoison {
+		return protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a message is ordered by stream %d, value %d", stream, value)
+	}
+	h.used().written = streamPoint{from.file, stream, value}
+	return nil
+}
+
+// orderSend makes the stream of a send come after what its tensors wait for, and
+// returns when it will have written them.
+func (d *deviceSet) orderSend(ctx context.Context, tensors []*Tensor, o *sendOptions) (streamPoint, error) {
+	s := LegacyStream
+	if o.given {
+		s = o.stream
+	}
+	if err := s.check(); err != nil {
+		return streamPoint{}, err
+	}
+	g := tensors[0].device.gpu
+	for _, t := range tensors {
+		if t.device.gpu != g && s != NoStream {
+			return streamPoint{}, protocol.Errorf(protocol.CodeInvalid, "send them apart, or synchronise and use NoStream",
+				"one message with tensors on %s and %s has no common stream", g.Device(), t.Device())
+		}
+		var err error
+		if s == NoStream {
+			err = t.Written(ctx)
+		} else if u := t.held.device.Load(); u != nil {
+			err = d.follow(g, s, u.written)
+		}
+		if err != nil {
+			return streamPoint{}, err
+		}
+	}
+	if s == NoStream {
+		return streamPoint{}, nil
+	}
+	done, err := d.mark(g, s)
+	if err != nil {
+		return streamPoint{}, err
+	}
+	for _, t := range tensors {
+		t.held.used().use(g, s, done)
+	}
+	return done, nil
+}
+
+// settleWritten waits until everything on these tensors' GPUs is done: what a name or
+// a handle names has no stream.
+func (d *deviceSet) settleWritten(ctx context.Context, tensors []*Tensor) error {
+	done := map[*gpu]bool{}
+	for _, t := range tensors {
+		if err := t.Written(ctx); err != nil {
+			return err
+		}
+		if g := t.device.gpu; !done[g] {
+			done[g] = true
+			if err := g.Synchronize(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

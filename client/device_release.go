@@ -1,0 +1,166 @@
+package client
+
+import (
+	"sync"
+	"time"
+)
+
+// retired are holdings that were released while streams of this process still use
+// them: each is counted in the row until they have passed. A goroutine looks after
+// them, and after tensors that C code has, whose deleters make no call.
+type retired struct {
+	mu      sync.Mutex // guards what follows
+	waiting []*holding
+	exports map[uint64]*holding // by cookie
+	next    uint64
+	running bool
+	closed  bool
+	ended   sync.WaitGroup
+	kick    chan struct{}
+}
+
+// deviceCookie is set in the cookie of an export of memory on a device; others are
+// storage indices.
+const deviceCookie = 1 << 40
+
+const (
+	lookSoonest = 50 * time.Microsecond
+	lookLatest  = 50 * time.Millisecond
+)
+
+func (r *retired) init() { r.exports, r.kick = map[uint64]*holding{}, make(chan struct{}, 1) }
+
+// retire ends a holding that streams have used: at once if they have passed, else
+// when they have.
+func (d *deviceSet) retire(h *holding, u *deviceUse) {
+	for i := range u.uses {
+		if u.uses[i].done.number != 0 {
+			continue
+		}
+		var err error
+		if u.uses[i].done, err = d.mark(u.uses[i].gpu, u.uses[i].stream); err != nil {
+			// The stream may be gone; what it did is over when all the GPU's work is.
+			if u.uses[i].gpu.Synchronize() != nil {
+				return // nobody can tell: it stays counted until this process has ended
+			}
+		}
+	}
+	if h.idle(u) {
+		h.letGo()
+		return
+	}
+	d.retired.mu.Lock()
+	d.waiting = append(d.waiting, h)
+	d.look(d)
+	d.retired.mu.Unlock()
+}
+
+// idle tells whether all streams of this process have passed.
+func (h *holding) idle(u *deviceUse) bool {
+	for i := range u.uses {
+		if ok, _ := u.uses[i].done.passed(); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// exported keeps a holding for C code and returns the cookie of its export.
+func (d *deviceSet) exported(h *holding) uint64 {
+	d.retired.mu.Lock()
+	defer d.retired.mu.Unlock()
+	d.next++
+	d.exports[d.next] = h
+	d.look(d)
+	return deviceCookie | d.next
+}
+
+// deleted ends an export.
+func (d *deviceSet) deleted(cookie uint64) {
+	d.retired.mu.Lock()
+	h := d.exports[cookie&^deviceCookie]
+	delete(d.exports, cookie&^deviceCookie)
+	d.retired.mu.Unlock()
+	if h != nil {
+		h.release()
+	}
+}
+
+// look makes sure that the goroutine runs and looks soon. Callers hold r.mu.
+func (r *retired) look(d *deviceSet) {
+	if !r.running && !r.closed {
+		r.running = true
+		r.ended.Add(1)
+		go d.lookAfter()
+	}
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// lookAfter runs while anything waits or C code has tensors, less often while
+// nothing changes.
+func (d *deviceSet) lookAfter() {
+	defer d.ended.Done()
+	timer := time.NewTimer(lookSoonest)
+	defer timer.Stop()
+	for pause := lookSoonest; ; {
+		changed := d.sweep()
+		d.c.reap()
+		d.retired.mu.Lock()
+		if d.closed || len(d.waiting) == 0 && len(d.exports) == 0 {
+			d.running = false
+			d.retired.mu.Unlock()
+			return
+		}
+		d.retired.mu.Unlock()
+		if pause = min(2*pause, lookLatest); changed {
+			pause = lookSoonest
+		}
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-d.kick:
+			pause = lookSoonest
+		}
+	}
+}
+
+// sweep lets go of what streams have passed.
+func (d *deviceSet) sweep() (changed bool) {
+	d.retired.mu.Lock()
+	var over, left []*holding
+	for _, h := range d.waiting {
+		if h.idle(h.device.Load()) {
+			over = append(over, h)
+		} else {
+			left = append(left, h)
+		}
+	}
+	d.waiting = left
+	d.retired.mu.Unlock()
+	for _, h := range over {
+		h.letGo()
+	}
+	return len(over) > 0
+}
+
+// close waits until nothing of this process uses memory on a device any more: the
+// broker gives it to others when the session is over.
+func (d *deviceSet) close() {
+	for _, g := range *d.gpus.Load() {
+		g.pool.End()
+		// Of a context that is lost nothing runs any more.
+		_ = g.Synchronize()
+	}
+	d.retired.mu.Lock()
+	d.closed = true
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+	d.retired.mu.Unlock()
+	d.ended.Wait()
+	d.end()
+}
