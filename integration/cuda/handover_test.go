@@ -127,6 +127,7 @@ func init() {
 	roles["get a name"] = on(getName)
 	roles["count calls"] = on(countCalls)
 	roles["export"] = on(export)
+	roles["consume late"] = on(consumeLate)
 }
 
 // setName publishes a bundle on the GPU under a name, and tells a handle of a tensor.
@@ -291,6 +292,79 @@ func TestHandOverMakesNoCallsOfTheDriverButForTheOrder(t *testing.T) {
 	assert.LessOrEqual(t, got.Ordering, 3*got.Rounds, "a write, a wait, and a write at the release")
 	assert.Equal(t, 2*got.Ordering, got.Around, "the context is made current for each")
 	p.Done()
+	m.empty(t)
+}
+
+// consumeLate copies what it receives within the GPU and lets go of it at once, long
+// before its stream has come to the copy.
+func consumeLate(w *worker) error {
+	var k course
+	if err := w.Config(&k); err != nil {
+		return err
+	}
+	receive, err := k.receiver(w)
+	if err != nil {
+		return err
+	}
+	all, err := w.alloc(k.Bytes * int64(k.Count))
+	if err != nil {
+		return err
+	}
+	to, err := all.Pointer()
+	if err != nil {
+		return err
+	}
+	if err := w.Say("ready"); err != nil {
+		return err
+	}
+	for i := range k.Count {
+		m, err := receive()
+		if err != nil {
+			return err
+		}
+		at, err := m.Tensor().Pointer()
+		if err != nil {
+			return err
+		}
+		if err := m.Tensor().UseOn(client.Stream(w.stream)); err != nil {
+			return err
+		}
+		if err := w.gpu.CopyWithin(to+uint64(int64(i)*k.Bytes), at, uint64(k.Bytes), w.stream); err != nil {
+			return err
+		}
+		m.Release()
+	}
+	if err := w.Say("received"); err != nil {
+		return err
+	}
+	for i := range int64(k.Count) {
+		part, err := all.Slice(0, i*k.Bytes, (i+1)*k.Bytes)
+		if err != nil {
+			return err
+		}
+		if err := w.expect(part, byte(i)); err != nil {
+			return err
+		}
+	}
+	all.Release()
+	<-w.ctx.Done()
+	return nil
+}
+
+// Memory that was let go is not used anew before the streams that read it have
+// passed.
+func TestReleasedTensorWaitsForItsStream(t *testing.T) {
+	m := start(t, 1)
+	k := course{Queue: "work", Count: 200, Bytes: 64 << 10}
+	in := m.play("consume late", k, testkit.Env("BATON_STANDIN_DELAY", "3000"))
+	in.Next(new(string))
+	out := m.play("produce", k, testkit.Env("BATON_STANDIN_DELAY", "0"))
+	out.Next(new(string))
+	out.Tell("go")
+	in.Next(new(string))
+	out.Next(new(string))
+	in.Done()
+	out.Done()
 	m.empty(t)
 }
 
