@@ -95,6 +95,9 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
 			"the handle is of broker %s, this is %s", h.Host, c.pages.instance)
 	}
+	if h.Device != "cpu" && c.devices == nil {
+		return nil, errNoDevices(h.Device)
+	}
 	dtype, err := dlpack.ParseDType(h.DType)
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
