@@ -32,8 +32,8 @@ type Message struct {
 
 	// What a message of one tensor needs lies in the message itself, so that it
 	// costs one allocation.
-	parser    protocol.BodyParser
-	room      [24]uint64
+	room      [16]uint64
+	dims      [4]int64
 	oneHold   holding
 	oneBundle Bundle
 	oneTensor Tensor
@@ -105,28 +105,44 @@ func (m *Message) RawMeta() json.RawMessage {
 
 // decode reads the body: a private copy of what the sender wrote.
 func (m *Message) decode() error {
-	body, err := m.parser.Parse(m.bodySrc)
+	b := &m.oneBundle
+	b.held, b.Live = m.held, m.flags&protocol.SlotLive != 0
+	b.names, b.tensors, m.tensors[0] = m.names[:], m.tensors[:], &m.oneTensor
+	var d protocol.Tensor
+	if protocol.ParseLone(m.bodySrc, &d, m.dims[:]) && d.Ref < len(m.held.storages) {
+		if err := m.held.describe(&m.oneTensor, &d, m.flags); err != nil {
+			return err
+		}
+	} else if err := m.decodeAny(b); err != nil {
+		return err
+	}
+	m.bundle = b
+	return nil
+}
+
+// decodeAny reads a body of any form.
+func (m *Message) decodeAny(b *Bundle) error {
+	body, err := protocol.ParseBody(m.bodySrc)
 	if err != nil {
 		return err
 	}
 	if err := body.CheckRefs(len(m.held.storages)); err != nil {
 		return err
 	}
-	writable := m.flags&protocol.SlotWritable != 0
-	b := &m.oneBundle
-	b.tree, b.held, b.Live = body.Tree, m.held, m.flags&protocol.SlotLive != 0
-	var room []Tensor
-	if n := len(body.Tensors); n <= 1 {
+	n := len(body.Tensors)
+	room := []Tensor(nil)
+	if n <= 1 {
 		b.names, b.tensors = m.names[:n], m.tensors[:n]
 	} else {
 		b.names, b.tensors, room = make([]string, n), make([]*Tensor, n), make([]Tensor, n)
 	}
+	b.tree, m.meta = body.Tree, body.Meta
 	for i := range body.Tensors {
 		d, t := &body.Tensors[i], &m.oneTensor
 		if room != nil {
 			t = &room[i]
 		}
-		if err := m.held.describe(t, d, writable && !d.ReadOnly); err != nil {
+		if err := m.held.describe(t, d, m.flags); err != nil {
 			return err
 		}
 		if len(b.tree) == 0 && d.Name != "" {
@@ -134,14 +150,13 @@ func (m *Message) decode() error {
 		}
 		b.names[i], b.tensors[i] = t.name, t
 	}
-	m.meta = body.Meta
-	m.bundle = b
 	return nil
 }
 
 // describe fills in a lent tensor of a holding from its description, all of
-// which is another process's word.
-func (h *holding) describe(t *Tensor, d *protocol.Tensor, write bool) error {
+// which is another process's word, as are the flags of its slot.
+func (h *holding) describe(t *Tensor, d *protocol.Tensor, flags uint32) error {
+	write := flags&protocol.SlotWritable != 0 && !d.ReadOnly
 	t.held, t.storage, t.offset, t.shape, t.strides = h, d.Ref, d.Offset, d.Shape, d.Strides
 	t.readonly, t.name, t.lent = !write, d.Name, true
 	t.dtype = dlpack.DType{Code: dlpack.TypeCode(d.Code), Bits: d.Bits, Lanes: d.Lanes}

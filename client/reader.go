@@ -186,7 +186,16 @@ func (k *cursor) pending(grouped bool) bool {
 		_, _, ok := k.group.Next(k.lane.Head())
 		return ok
 	}
-	return k.lane.Has(k.next) || k.lane.Head() >= k.next
+	return k.lane.Has(k.next) || !k.caughtUp() && k.lane.Head() >= k.next
+}
+
+// caughtUp tells, when slot next does not hold its message, that it has never
+// been there, without a look at the head, whose line the writer changes at the
+// very moment that is waited for. Messages leave in their order: where the one
+// before still is, next cannot have left. The broker may leave gaps in the lane
+// of the dead, which has nothing new anyway.
+func (k *cursor) caughtUp() bool {
+	return k.State == protocol.LaneLive && k.next > 1 && k.lane.Has(k.next-1)
 }
 
 // ready tells whether poll may find something, or has to look at the topic anew.
@@ -326,6 +335,9 @@ func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
 	for {
 		if k.lane.Has(k.next) { // MODEL lanes:take-look
 			return k.next, 0, true
+		}
+		if k.caughtUp() {
+			return 0, 0, false
 		}
 		head := k.lane.Head()
 		if head < k.next {

@@ -17,7 +17,10 @@ import (
 type topic struct {
 	c    *Client
 	info protocol.TopicInfo
-	at   uint64 // of the record in the broker file
+
+	// Words of the record in the broker file, which every poll reads.
+	versionWord, idWord *uint64
+	stateWord           *uint32
 
 	peersMu sync.Mutex // one refresh at a time
 	view    atomic.Pointer[peersView]
@@ -50,7 +53,9 @@ func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic,
 	defer c.mu.Unlock()
 	t := c.topics[info.ID]
 	if t == nil {
-		t = &topic{c: c, info: info, at: protocol.BrokerTopics + uint64(info.Topic)*protocol.TopicRecordSize}
+		b, at := c.pages.broker, protocol.BrokerTopics+uint64(info.Topic)*protocol.TopicRecordSize
+		t = &topic{c: c, info: info, versionWord: b.Word(at + protocol.TopicVersion),
+			idWord: b.Word(at + protocol.TopicID), stateWord: b.Word32(at + protocol.TopicState)}
 		c.topics[info.ID] = t
 	}
 	t.users++
@@ -63,12 +68,11 @@ func (t *topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.info
 //
 // SYNC topic-version: read after a publish and its fence; the broker changes it
 // and fences before it lets a new reader look. One of the two sees the other.
-func (t *topic) version() uint64 { return t.c.pages.broker.Load64(t.at + protocol.TopicVersion) }
+func (t *topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
 
-// state tells from the broker's page whether the topic may be sent to.
+// isClosed tells from the broker's page whether the topic may not be sent to.
 func (t *topic) isClosed() bool {
-	b := t.c.pages.broker
-	return b.Load64(t.at+protocol.TopicID) != t.info.ID || b.Load32(t.at+protocol.TopicState) != protocol.TopicOpen
+	return atomic.LoadUint64(t.idWord) != t.info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
 }
 
 // startWriting joins as a writer, with a lane of its own. Callers hold t.mu.
@@ -130,6 +134,7 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 		return t.late(ctx, err, protocol.CodeFull)
 	}
 	c, o := t.c, &t.out
+	t.prepare()
 	view, err := t.compose(ctx, v, flags, opts)
 	if err != nil {
 		return err
@@ -155,8 +160,9 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	}
 	crashpoint.At("send-counted")
 	i := t.head + 1
+	t.lane.WriteRest(i, words)
 	head.Stamp = sys.Monotonic()
-	t.lane.Write(i, head, words)
+	t.lane.WriteFirst(i, head, words)
 	crashpoint.At("send-written")
 	t.lane.Publish(i) // MODEL lanes:send-publish
 	crashpoint.At("send-published")
@@ -183,6 +189,15 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
 	return nil
+}
+
+// prepare starts to fetch the lines of other processes that the next send writes.
+func (t *topic) prepare() {
+	next, leaves := t.head+1, uint64(0)
+	if depth := uint64(t.info.Depth); next > depth {
+		leaves = next - depth
+	}
+	t.lane.Prepare(next, leaves)
 }
 
 // withdraw un-names message i, if that has not happened yet, then counts down

@@ -2,42 +2,42 @@ package protocol
 
 import (
 	"encoding/binary"
-	"slices"
 	"unicode/utf8"
 )
-
-// BodyParser reads one body after the other into the same memory, for a loop
-// that is done with one before it looks at the next, or as part of what a
-// message is kept in. It has room for a body of one tensor of few dimensions,
-// the common message, which then costs no allocation. The zero value is ready.
-// Not for concurrent use, and not to be copied once used.
-type BodyParser struct {
-	body   Body
-	dims   []int64
-	tensor [1]Tensor
-	few    [8]int64
-}
 
 // ParseBody reads the wire form. src must be the body alone, and a private copy:
 // not memory that its sender can still write. Tree and Meta alias it. Lengths,
 // counts, flags, reserved bytes and padding are checked, so that a body has one
 // form only; types, devices, and views against storages are not (see Tensor),
 // nor the number of Refs (see CheckRefs). Errors have CodeProtocol.
-func ParseBody(src []byte) (*Body, error) { return new(BodyParser).Parse(src) }
-
-// Parse is ParseBody; what it returns holds until the next call.
-func (p *BodyParser) Parse(src []byte) (*Body, error) {
+func ParseBody(src []byte) (*Body, error) {
 	h, err := checkBody(src)
 	if err != nil {
 		return nil, err
 	}
-	if p.dims == nil {
-		p.body.Tensors, p.dims = p.tensor[:], p.few[:]
+	b := &Body{Tensors: make([]Tensor, h.count)}
+	h.fill(b, make([]int64, h.dims), src)
+	return b, nil
+}
+
+// ParseLone reads the common body, that of one tensor without a name, tree or
+// meta, with its dimensions and strides in dims, and needs no memory of its own.
+// It returns false for every other body, malformed or not: that is ParseBody's.
+func ParseLone(src []byte, t *Tensor, dims []int64) bool {
+	if len(src) < BodySize+DescShape {
+		return false
 	}
-	p.dims = slices.Grow(p.dims[:0], h.dims)[:h.dims]
-	p.body = Body{Tensors: slices.Grow(p.body.Tensors[:0], h.count)[:h.count]}
-	h.fill(&p.body, p.dims, src)
-	return &p.body, nil
+	table := src[BodySize:]
+	if binary.LittleEndian.Uint64(src[BodyTensors:]) != 1|uint64(len(table))<<32 || binary.LittleEndian.Uint64(src[BodyTree:]) != 0 {
+		return false
+	}
+	size, words, name, err := checkDesc(table)
+	if err != nil || size != len(table) || name != 0 || words > len(dims) {
+		return false
+	}
+	t.Name = ""
+	getDesc(t, table, dims)
+	return true
 }
 
 // bodyHead is what checkBody found: the body can be read without more checks.

@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 	"math"
+	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -82,10 +83,12 @@ func (l Lane) Has(i uint64) bool { return l.Seq(i) == i }
 // Stamp returns the time of message i; of use only if Has says so afterwards.
 func (l Lane) Stamp(i uint64) uint64 { return l.r.Load64(l.slot(i) + protocol.SlotStamp) }
 
-// FirstIndex returns what stands where message i names its first storage. It is
-// of use only to fetch ahead what belongs to it: nothing here was checked.
+// FirstIndex returns what stands where message i, just seen, names its first
+// storage. It is of use only to fetch ahead what belongs to it: nothing here was
+// checked.
 func (l Lane) FirstIndex(i uint64) uint32 {
-	return l.r.Load32(l.slot(i) + protocol.SlotSize + protocol.RefIndex)
+	noReadAhead()
+	return uint32(atomic.LoadUint64(&l.r.line(l.slot(i))[(protocol.SlotSize+protocol.RefIndex)/8]))
 }
 
 // Read copies message i into words: refs, then body. It returns false when the
@@ -93,17 +96,18 @@ func (l Lane) FirstIndex(i uint64) uint32 {
 // something only if Has(i) is still true after the references were counted.
 func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 	at := l.slot(i)
-	if l.r.Load64(at+protocol.SlotSeq) != i || i == 0 {
+	line := l.r.line(at)
+	if atomic.LoadUint64(&line[protocol.SlotSeq/8]) != i || i == 0 {
 		return SlotHead{}, words[:0], false
 	}
-	counts := l.r.Load64(at + protocol.SlotFlags)
+	counts := atomic.LoadUint64(&line[protocol.SlotFlags/8])
 	h := SlotHead{
-		Stamp:   l.r.Load64(at + protocol.SlotStamp),
+		Stamp:   atomic.LoadUint64(&line[protocol.SlotStamp/8]),
 		Flags:   uint32(counts),
 		Nref:    uint16(counts >> 32),
 		Tensors: uint16(counts >> 48),
-		Bytes:   l.r.Load64(at + protocol.SlotBytes),
-		Body:    l.r.Load32(at + protocol.SlotBody),
+		Bytes:   atomic.LoadUint64(&line[protocol.SlotBytes/8]),
+		Body:    uint32(atomic.LoadUint64(&line[protocol.SlotBody/8])),
 	}
 	n := h.bodyAt() + uint64(h.Body)
 	if n > l.stride-protocol.SlotSize {
@@ -123,17 +127,47 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 // Write fills the slot of message i, which must be un-named. data is refs and
 // body, padded to words, at most Room bytes. Only its writer.
 func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
-	at := l.slot(i)
+	l.WriteRest(i, data)
+	l.WriteFirst(i, h, data)
+}
+
+// firstWords are the words of refs and body that stand in a slot's first line.
+const firstWords = (lineBytes - protocol.SlotSize) / 8
+
+// WriteRest and WriteFirst are Write in two steps, for a head that is not known
+// before: first all but the slot's first line, then that.
+func (l Lane) WriteRest(i uint64, data []uint64) {
 	// SYNC slot-body: seq was stored 0 before anything below is; a reader that
 	// copies a mixture will find seq changed.
 	FenceRelease()
-	var head [4]uint64
-	head[0] = h.Stamp
-	head[1] = uint64(h.Flags) | uint64(h.Nref)<<32 | uint64(h.Tensors)<<48
-	head[2] = h.Bytes
-	head[3] = uint64(h.Body)
+	if len(data) > firstWords {
+		l.r.writeWords(l.slot(i)+lineBytes, data[firstWords:])
+	}
+}
+
+// WriteFirst is the second step of Write. Readers look at the first line all the
+// time: what is written there early is fetched away, and has to be fetched back
+// for the number.
+func (l Lane) WriteFirst(i uint64, h SlotHead, data []uint64) {
+	at := l.slot(i)
+	head := [...]uint64{h.Stamp, uint64(h.Flags) | uint64(h.Nref)<<32 | uint64(h.Tensors)<<48, h.Bytes, uint64(h.Body)}
+	l.r.writeWords(at+protocol.SlotSize, data[:min(len(data), firstWords)])
 	l.r.writeWords(at+protocol.SlotStamp, head[:])
-	l.r.writeWords(at+protocol.SlotSize, data)
+}
+
+// lineBytes is what processors exchange at once.
+const lineBytes = 64
+
+// Prepare starts to fetch what a send of message i writes, beside the work that
+// comes before it: the second line of its slot, and that of the message which
+// leaves then, 0 for none. The slot's first line is left to those who look at it.
+func (l Lane) Prepare(i, leaves uint64) {
+	if l.stride > lineBytes {
+		l.r.PrefetchWrite(l.slot(i) + lineBytes)
+	}
+	if leaves > 0 {
+		l.r.PrefetchWrite(l.slot(leaves))
+	}
 }
 
 // Publish makes message i, the one after head, visible. Only its writer.

@@ -64,6 +64,15 @@ func (r Region) Word(off uint64) *uint64 {
 	return (*uint64)(unsafe.Add(r.base, off))
 }
 
+// line returns the address of the eight words at off, a slot's first cache line.
+func (r Region) line(off uint64) *[lineBytes / 8]uint64 {
+	if off&7 != 0 || r.size < lineBytes || off > r.size-lineBytes {
+		panic(outsideWord)
+	}
+	// Sound: all eight lie inside the mapping, 8-aligned.
+	return (*[lineBytes / 8]uint64)(unsafe.Add(r.base, off))
+}
+
 // Word32 returns the address of the 32-bit word at off, for a futex.
 func (r Region) Word32(off uint64) *uint32 {
 	if off&3 != 0 || off>>2 >= r.size>>2 {
