@@ -18,6 +18,7 @@ mod index;
 mod memory;
 mod message;
 mod name;
+mod poll;
 mod queue;
 mod session;
 mod source;

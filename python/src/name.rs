@@ -1,20 +1,27 @@
 //! Names: what `watch` gives.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
-use baton::Code;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
-use crate::errors::error;
+use crate::poll::{coroutine, following, poll_fd};
 use crate::wait::{timeout as seconds, wait};
 
 /// Follows a name: the current revision at once, then always the newest.
 #[pyclass(frozen, module = "baton")]
 pub(crate) struct Watch {
     pub(crate) watch: Arc<Mutex<Option<baton::Watch>>>,
+    pub(crate) session: baton::Session,
+}
+
+fn poll(w: &mut Option<baton::Watch>) -> baton::Result<Option<baton::Bundle>> {
+    match w {
+        Some(w) => w.try_next(),
+        None => Err(baton::Error::closed_here("the watch")),
+    }
 }
 
 #[pymethods]
@@ -25,11 +32,43 @@ impl Watch {
         let t = seconds(py, timeout)?;
         let watch = self.watch.clone();
         let got = wait(py, move || match &mut *watch.lock().unwrap_or_else(|p| p.into_inner()) {
-            None => Ok(None),
-            Some(w) => w.next(t).map(Some),
+            None => Err(baton::Error::closed_here("the watch")),
+            Some(w) => w.next(t),
         })?;
-        let b = got.ok_or_else(|| error(py, Code::Closed, "open a new one", "the watch was closed"))?;
-        Ok(b.into())
+        Ok(got.into())
+    }
+
+    /// `receive` as a coroutine, which waits without a thread.
+    #[pyo3(signature = (timeout=None))]
+    fn receive_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        seconds(slf.py(), timeout)?;
+        coroutine(slf.py(), "newest", (slf, timeout))
+    }
+
+    /// The newest revision if it was not seen yet; None while another thread receives.
+    fn _poll(&self, py: Python<'_>) -> PyResult<Option<Bundle>> {
+        let b = wait(py, || match self.watch.try_lock() {
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Poisoned(mut p)) => poll(p.get_mut()),
+            Ok(mut w) => poll(&mut w),
+        })?;
+        Ok(b.map(Bundle::from))
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
+    }
+
+    fn __aiter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        following(slf, "receive_async").map(Some)
     }
 
     /// Ends the watch. Waits for a thread that is receiving.

@@ -4,8 +4,10 @@ use baton::Code;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::bundle::Bundle;
 use crate::errors::error;
 use crate::message::value_of;
+use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
 use crate::value::encode;
 use crate::wait::{timeout as seconds, wait};
@@ -51,6 +53,57 @@ impl Queue {
     fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         self.next(py, timeout)?
             .ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
+    }
+
+    /// `put` as a coroutine, which waits without a thread.
+    #[pyo3(signature = (value, timeout=None))]
+    fn put_async<'py>(
+        slf: &Bound<'py, Self>,
+        value: Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        seconds(slf.py(), timeout)?;
+        coroutine(slf.py(), "put", (slf, value, timeout))
+    }
+
+    /// `get` as a coroutine, which waits without a thread.
+    #[pyo3(signature = (timeout=None))]
+    fn get_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        seconds(slf.py(), timeout)?;
+        coroutine(slf.py(), "get", (slf, timeout))
+    }
+
+    /// An item in a tuple if there is one.
+    fn _take(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
+        let m = wait(py, || self.queue.try_get())?;
+        m.map(|m| Ok((value_of(py, &m)?,))).transpose()
+    }
+
+    /// A value with its arrays copied, to be offered often.
+    fn _pack(&self, value: &Bound<'_, PyAny>) -> PyResult<Bundle> {
+        Ok(baton::Bundle::from(encode(&self.session, value)?).into())
+    }
+
+    /// Puts what was packed if there is room.
+    fn _offer(&self, value: &Bound<'_, Bundle>) -> PyResult<bool> {
+        let p = encode(&self.session, value)?;
+        wait(value.py(), || self.queue.try_put(p))
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
+    }
+
+    fn __aiter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        following(slf, "get_async").map(Some)
     }
 
     /// How many items wait to be taken.

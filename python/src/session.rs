@@ -337,7 +337,7 @@ impl Session {
     /// Follows a name: the current revision at once, then always the newest.
     fn watch(&self, py: Python<'_>, name: &str) -> PyResult<Watch> {
         let w = wait(py, || self.session.watch(name))?;
-        Ok(Watch { watch: Arc::new(Mutex::new(Some(w))) })
+        Ok(Watch { watch: Arc::new(Mutex::new(Some(w))), session: self.session.clone() })
     }
 
     /// The names that are set; in a pattern * stands for any run of characters.

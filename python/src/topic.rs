@@ -1,6 +1,6 @@
 //! Topics and their readers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use baton::{Code, Start};
 use pyo3::exceptions::PyTypeError;
@@ -9,6 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::errors::{error, invalid};
 use crate::message::Message;
+use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
 use crate::value::{encode, meta};
 use crate::wait::{timeout as seconds, wait};
@@ -66,7 +67,7 @@ impl Topic {
             None => self.topic.reader(start),
             Some(g) => self.topic.group_reader(g),
         })?;
-        Ok(Reader { reader: Arc::new(Mutex::new(Some(r))) })
+        Ok(Reader { reader: Arc::new(Mutex::new(Some(r))), session: self.session.clone() })
     }
 
     /// Closes the topic for everybody: sends raise Closed, readers receive what is there.
@@ -98,6 +99,14 @@ impl Topic {
 #[pyclass(frozen, module = "baton")]
 pub(crate) struct Reader {
     reader: Arc<Mutex<Option<baton::Reader>>>,
+    session: baton::Session,
+}
+
+fn poll(r: &mut Option<baton::Reader>) -> baton::Result<Option<baton::Message>> {
+    match r {
+        Some(r) => r.try_recv(),
+        None => Err(baton::Error::closed_here("the reader")),
+    }
 }
 
 impl Reader {
@@ -108,15 +117,14 @@ impl Reader {
         let got = wait(py, move || {
             let mut r = reader.lock().unwrap_or_else(|p| p.into_inner());
             match &mut *r {
-                None => Ok(Err("the reader was closed")),
+                None => Err(baton::Error::closed_here("the reader")),
                 Some(r) => match r.recv(t) {
-                    Err(e) if e.code() == Code::Closed => Ok(Ok(None)),
-                    m => m.map(|m| Ok(Some(m))),
+                    Err(e) if e.code() == Code::Closed => Ok(None),
+                    m => m.map(Some),
                 },
             }
         })?;
-        let m = got.map_err(|what| error(py, Code::Closed, "open a new one", what))?;
-        Ok(m.map(Message::from))
+        Ok(got.map(Message::from))
     }
 }
 
@@ -127,6 +135,39 @@ impl Reader {
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         self.next(py, timeout)?.ok_or_else(|| error(py, Code::Closed, "open a new one", "the topic is closed"))
+    }
+
+    /// `receive` as a coroutine, which waits without a thread.
+    #[pyo3(signature = (timeout=None))]
+    fn receive_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        seconds(slf.py(), timeout)?;
+        coroutine(slf.py(), "receive", (slf, timeout))
+    }
+
+    /// The next message if there is one; None while another thread receives.
+    fn _poll(&self, py: Python<'_>) -> PyResult<Option<Message>> {
+        let m = wait(py, || match self.reader.try_lock() {
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Poisoned(mut p)) => poll(p.get_mut()),
+            Ok(mut r) => poll(&mut r),
+        })?;
+        Ok(m.map(Message::from))
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
+    }
+
+    fn __aiter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        following(slf, "receive_async").map(Some)
     }
 
     /// Leaves the topic. Waits for a thread that is receiving.

@@ -27,6 +27,13 @@ impl Builder {
     }
 }
 
+impl Error {
+    /// The error of a use of what the program itself has closed.
+    pub fn closed_here(what: &str) -> Error {
+        Error::new(Code::Closed, "open a new one", format!("{what} was closed"))
+    }
+}
+
 /// The error of a wait that the program's own hook has ended.
 pub(crate) fn interrupted() -> Error {
     Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
