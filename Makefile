@@ -17,7 +17,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo model docs python-test clean
+.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo model docs python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,12 +25,13 @@ help: ## list the targets
 build: ## build the one static binary, bin/baton
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/baton ./cmd/baton
 
-test: build ## all tests: units with the race detector, then real processes, then Rust (T=, PKG=)
+test: build ## all tests: units with the race detector, real processes, Rust, Python (T=, PKG=)
 	@$(if $(RACE),:,tools/skip race "no C compiler, so the tests run without the race detector (Debian: apt-get install gcc libc6-dev)")
 	@$(if $(UNITS)$(PROCESSES),:,echo 'no package matches PKG=$(PKG)' && exit 1)
 	$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $(TEST) -timeout 10m $(RACE) $(UNITS))
 	$(if $(PROCESSES),$(TEST) -timeout 20m $(PROCESSES))
 	$(if $(filter-out ./...,$(PKG)),,tools/rust test $(T))
+	$(if $(filter ./...,$(PKG)),tools/python test $(if $(T),-k '$(T)'))
 
 rust-test: build ## the tests of the Rust crates alone (T=name)
 	tools/rust test $(T)
@@ -69,11 +70,11 @@ model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake atta
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc
 
-python-test: build ## build the Python package into build/venv and test it; not yet a part of make test (T=)
-	test -x build/venv/bin/python || $(PYTHON) -m venv build/venv
-	build/venv/bin/pip install -q -r python/tests/requirements.txt
-	build/venv/bin/pip install -q --no-build-isolation --no-deps --force-reinstall ./python
-	BATON_BINARY=$(CURDIR)/bin/baton build/venv/bin/python -m pytest -q -p no:cacheprovider python/tests $(if $(T),-k '$(T)')
+python-test: ## build the Python package into build/venv and test it (T=)
+	tools/python test $(if $(T),-k '$(T)')
+
+wheel: ## build the Python package with the program in it: python/dist/*.whl
+	tools/python wheel
 
 clean: ## remove what was built
 	rm -rf bin build

@@ -118,6 +118,9 @@ impl Session {
         if let Some(a) = address {
             b = b.address(a);
         }
+        if let Some(p) = py.import("baton._find_baton")?.call_method0("find_baton")?.extract::<Option<PathBuf>>()? {
+            b = b.binary(p);
+        }
         if let Some(n) = namespace {
             b = b.namespace(n);
         }

@@ -1,6 +1,7 @@
 //! Tensors as Python sees them.
 
 use std::ffi::c_int;
+use std::os::fd::IntoRawFd;
 use std::sync::Mutex;
 
 use baton::Code;
@@ -94,6 +95,23 @@ impl Tensor {
     fn shared(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
         let t = self.tensor(py)?;
         if t.is_shared() { Ok(t) } else { copied(py, &t) }
+    }
+}
+
+/// Where a tensor's memory is and who holds it.
+fn whereabouts(t: &baton::Tensor) -> String {
+    if !t.is_shared() {
+        return "in a mapped file".to_owned();
+    }
+    let own = std::process::id();
+    let holders = t.holders().into_iter().map(|h| match h.name.as_str() {
+        "" => "the broker".to_owned(),
+        _ if h.pid == own => "this process".to_owned(),
+        name => format!("{name} (process {})", h.pid),
+    });
+    match holders.collect::<Vec<_>>() {
+        none if none.is_empty() => "without elements or session".to_owned(),
+        some => format!("held by {}", some.join(", ")),
     }
 }
 
@@ -274,6 +292,13 @@ impl Tensor {
         Ok(Handle(wait(py, || t.handle(lease))?))
     }
 
+    /// For torch's own sharing: a duplicate of the descriptor of the writable file that the tensor lies
+    /// in, the file's bytes, and where the tensor begins; None without elements.
+    fn _file(&self, py: Python<'_>) -> PyResult<Option<(i32, u64, u64)>> {
+        let Some((fd, bytes, at)) = self.tensor(py)?.file().or_raise(py)? else { return Ok(None) };
+        Ok(Some((fd.try_clone()?.into_raw_fd(), bytes, at)))
+    }
+
     /// Ends this object. Arrays made from it keep the memory.
     fn release(&self) {
         let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).take();
@@ -365,12 +390,17 @@ impl Tensor {
         self.release();
     }
 
+    /// For Jupyter: the facts, and a small picture of what looks like one.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("baton._show")?.call_method1("html", (slf,))
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).clone();
         let Some(t) = held else { return Ok("baton.Tensor(released)".to_owned()) };
         let shape = dims(py, t.shape())?.repr()?;
         let shape = shape.to_str()?;
         let readonly = if t.is_read_only() { ", readonly" } else { "" };
-        Ok(format!("baton.Tensor({}, shape={}, device=cpu{readonly})", t.dtype(), shape))
+        Ok(format!("baton.Tensor({}, shape={}, device=cpu{readonly}, {})", t.dtype(), shape, whereabouts(&t)))
     }
 }

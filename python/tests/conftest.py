@@ -3,6 +3,7 @@
 Nothing here sleeps to wait: `eventually` looks until what is awaited is there, and fails late.
 """
 
+import importlib
 import json
 import os
 import subprocess
@@ -17,6 +18,16 @@ import pytest
 
 BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
 PATIENCE = 60.0
+
+
+def need(name: str) -> Any:
+    """The module of a framework; without it the test is skipped, or fails where BATON_REQUIRE names it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        if name in os.environ.get("BATON_REQUIRE", "").split(","):
+            pytest.fail(f"{name} is required by BATON_REQUIRE and cannot be imported: {e}")
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
 def eventually(look: Callable[[], Any], what: str) -> Any:

@@ -33,7 +33,7 @@ def test_attributes_are_those_of_the_array():
         6,
     )
     assert not x.readonly and len(x) == 2
-    assert repr(x) == "baton.Tensor(int16, shape=(2, 3), device=cpu)"
+    assert repr(x).startswith("baton.Tensor(int16, shape=(2, 3), device=cpu, ")
 
 
 @pytest.mark.parametrize(

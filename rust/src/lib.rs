@@ -84,7 +84,7 @@ pub use error::{Code, Error, Result};
 pub use handle::Handle;
 pub use ledger::PoolStats;
 pub use session::{
-    Builder, Bundle, Lease, Message, Payload, Queue, QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut,
-    Topic, TopicOptions, Watch,
+    Builder, Bundle, Holder, Lease, Message, Payload, Queue, QueueOptions, Reader, Session, Start, Stats, Tensor,
+    TensorMut, Topic, TopicOptions, Watch,
 };
 pub use value::Value;

@@ -14,6 +14,7 @@ and raises an error. Death: what a process held is given back when it dies in an
 still received.
 """
 
+import importlib
 import os
 from typing import Any
 
@@ -51,6 +52,12 @@ __all__ = [
     "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty",
     "empty_like", "full", "get", "load", "names", "open", "queue", "set", "share", "stats", "topic", "watch", "zeros",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":  # baton.torch without importing torch before
+        return importlib.import_module("baton.torch")
+    raise AttributeError(f"module 'baton' has no attribute {name!r}")
 
 
 def connect(

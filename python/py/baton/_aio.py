@@ -101,7 +101,12 @@ async def get(queue: "Queue", timeout: float | None) -> Any:
 async def put(queue: "Queue", value: Any, timeout: float | None) -> None:
     """Adds an item to a queue. Its arrays are copied once, however long it waits."""
     packed = queue._pack(value)
-    await _until(queue, lambda: queue._offer(packed) or None, timeout, lambda: queue.put(packed, 0) or True)
+
+    def last() -> bool:
+        queue.put(packed, 0)
+        return True
+
+    await _until(queue, lambda: queue._offer(packed) or None, timeout, last)
 
 
 async def receive(reader: "Reader", timeout: float | None) -> "Message":

@@ -25,9 +25,11 @@ def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
         import ml_dtypes
 
         dtype = np.dtype(getattr(ml_dtypes, x.dtype))
+        if x.size * dtype.itemsize != x.nbytes:
+            raise AttributeError("NumPy gives a whole byte to each element")
         bits = {1: "uint8", 2: "uint16"}[dtype.itemsize]
         return np.asarray(x.view(bits)).view(dtype)
-    except (ImportError, AttributeError, ValueError):
+    except (ImportError, AttributeError):
         raise TypeError(
             f"NumPy has no {x.dtype}: install ml_dtypes, use x.torch() or x.jax() where they know it, "
             'or look at the bits by x.view("uint8")'
@@ -44,9 +46,10 @@ def array(x: "Tensor", dtype: Any = None, copy: bool | None = None) -> "np.ndarr
 def torch(x: "Tensor") -> "_torch.Tensor":
     """The torch tensor of a tensor's memory."""
     import torch
+    import torch.utils.dlpack
 
     try:
-        return torch.from_dlpack(x)
+        return torch.utils.dlpack.from_dlpack(x)
     except (BufferError, RuntimeError, ValueError) as e:
         raise TypeError(f'torch has no {x.dtype}: look at the bits by x.view("uint8").torch()') from e
 
@@ -56,9 +59,10 @@ def jax(x: "Tensor") -> "_jax.Array":
     import jax.dlpack
 
     try:
-        return jax.dlpack.from_dlpack(x)
+        a: _jax.Array = jax.dlpack.from_dlpack(x)
     except (TypeError, RuntimeError) as e:
         raise TypeError(
             f"JAX takes no {x.dtype} with strides {x.strides}: copy it by baton.share(x, copy=True) if it is "
             'strided, or look at the bits by x.view("uint8").jax()'
         ) from e
+    return a

@@ -1,6 +1,9 @@
 //! What bindings for other languages need besides the rest: addresses, types anew, value trees,
 //! listings, and waits that answer the interpreter's signals.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::bundle::{Bundle, key_of};
@@ -76,6 +79,17 @@ impl Tensor {
     /// as this tensor or a clone lives. Others may write there.
     pub fn as_ptr(&self) -> Result<*const u8> {
         self.address(false).map(<*mut u8>::cast_const)
+    }
+
+    /// The writable file that its storage lies in, the bytes of that, and where in it this tensor begins;
+    /// `None` without elements. Whoever maps it counts no reference: he keeps this tensor. `ReadOnly`
+    /// when the tensor must not be written.
+    pub fn file(&self) -> Result<Option<(Arc<OwnedFd>, u64, u64)>> {
+        self.check_shared()?;
+        self.address(true)?;
+        let Some(h) = self.storage() else { return Ok(None) };
+        let s = &h.at.segment;
+        Ok(s.fd().map(|fd| (fd, s.bytes, h.offset + self.offset)))
     }
 
     /// The session that it was allocated or received in.

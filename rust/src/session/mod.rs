@@ -5,6 +5,7 @@ mod binding;
 mod bundle;
 mod file;
 mod fork;
+mod holders;
 mod holding;
 mod inner;
 mod leave;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 
 pub use bundle::Bundle;
 pub(crate) use bundle::path_of;
+pub use holders::Holder;
 pub use message::Message;
 pub use name::Watch;
 pub use open::Lease;

@@ -30,13 +30,30 @@ pub enum Start {
 #[derive(Debug)]
 pub struct Reader {
     topic: Arc<TopicState>,
-    number: u64,
+    membership: Arc<Membership>,
     member: u8,
     group: Option<u64>, // its id
     cursors: Vec<Cursor>,
     view: Arc<View>,
     spin: Spinner,
     words: Vec<u64>,
+}
+
+/// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
+/// the broker gives the items of a member that left to others.
+#[derive(Debug)]
+struct Membership {
+    topic: Arc<TopicState>,
+    number: u64,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let leave = TopicLeave { topic: self.topic.reference(), role: "read", reader: Some(self.number) };
+        if !self.topic.inner.is_foreign() {
+            self.topic.inner.tell("topic.leave", &leave);
+        }
+    }
 }
 
 /// A reader's place in one lane.
@@ -55,6 +72,7 @@ pub(crate) struct Acknowledge {
     number: u64,
     member: u8,
     lane: Arc<LaneView>,
+    _membership: Arc<Membership>,
 }
 
 impl Acknowledge {
@@ -132,8 +150,8 @@ impl Reader {
         let (ok, fds) = topic.inner.call_fds::<_, TopicReadReply>("topic.read", &request)?;
         // From here on its drop leaves the topic, whatever fails.
         let mut r = Reader {
+            membership: Arc::new(Membership { topic: topic.clone(), number: ok.reader }),
             topic,
-            number: ok.reader,
             member: ok.member,
             group: None,
             cursors: Vec::new(),
@@ -312,7 +330,8 @@ impl Reader {
                 }
                 if acknowledge {
                     let (group, lane) = (group.clone(), k.lane.clone());
-                    held.acknowledge = Some(Acknowledge { group, number: i, member: self.member, lane });
+                    let (member, _membership) = (self.member, self.membership.clone());
+                    held.acknowledge = Some(Acknowledge { group, number: i, member, lane, _membership });
                 } else {
                     k.lane.ring();
                 }
@@ -369,12 +388,9 @@ impl Cursor {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let leave = TopicLeave { topic: self.topic.reference(), role: "read", reader: Some(self.number) };
         if self.topic.inner.is_foreign() {
             std::mem::forget((std::mem::take(&mut self.cursors), self.view.clone())); // see `fork`
-            return;
         }
-        self.topic.inner.tell("topic.leave", &leave);
     }
 }
 

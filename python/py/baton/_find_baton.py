@@ -1,0 +1,28 @@
+"""Where the program `baton` is: what came with the package, before what happens to be on PATH."""
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def places() -> list[Path]:
+    """Every place where an installer may have put the program, the likeliest first."""
+    user = sysconfig.get_preferred_scheme("user")
+    found = [
+        sysconfig.get_path("scripts"),
+        sysconfig.get_path("scripts", vars={"base": sys.base_prefix}),
+        sysconfig.get_path("scripts", scheme=user),
+        # pip install --target, and the folders that build isolation lays over the path
+        os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin"),
+        *(os.path.join(os.path.dirname(p), "bin") for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p),
+    ]
+    return [Path(d) / "baton" for d in dict.fromkeys(found) if d]
+
+
+def find_baton() -> str | None:
+    """$BATON_BINARY, else the program that came with the package; None where there is none."""
+    named = os.environ.get("BATON_BINARY")
+    if named:
+        return named
+    return next((str(p) for p in places() if p.is_file()), None)

@@ -1,0 +1,130 @@
+"""Modules of torch over shared memory: their parameters shared in place, or published as revisions.
+
+A shared module's parameters lie in a live bundle, in a segment of its own, which torch maps by its
+descriptor: so they are shared for torch too (`is_shared()`), and its own queues send them on without a copy.
+
+Ownership: a parameter that was bound keeps the bundle; a tensor that was made from it (`p.data`,
+`p.detach()`) does not. Concurrency: as of torch. Hostile peers: who may load a live module may write it.
+Death: the name, and with it the memory, stays until it is deleted.
+"""
+
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from baton import _default
+from baton._errors import InvalidArgument
+from baton._native import Bundle, Session, Tensor
+
+__all__ = ["load_module", "publish_module", "share_module"]
+
+
+def share_module(module: torch.nn.Module, name: str) -> Bundle:
+    """Moves parameters and buffers into one live bundle, in place, and sets it as a name.
+
+    Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied. Others bind
+    themselves to the memory by `load_module`. Raises InvalidArgument for a module that is not on the CPU,
+    OutOfMemory.
+    """
+    default = _default.session()
+    session = Session(default.address, default.namespace)  # its segment holds nothing but the module
+    with torch.no_grad():
+        bundle = session.bundle(_moved(session, _tensors(module)))
+        session.set(name, bundle, live=True)
+        _bind(module, bundle)
+    return bundle
+
+
+def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: bool = False) -> Bundle:
+    """Binds a module of the same architecture to the memory of a name or bundle, or copies from it.
+
+    A live bundle is bound in place: what one process writes the others read. A published revision is
+    bound copy-on-write: what is written stays in this process. copy=True copies into the module's own
+    memory. Raises NotFound, InvalidArgument where paths, shapes or types differ.
+    """
+    bundle = _default.session().get(name_or_bundle) if isinstance(name_or_bundle, str) else name_or_bundle
+    own = _tensors(module)
+    if set(own) != set(bundle):
+        raise InvalidArgument(
+            f"the module has {sorted(set(own) - set(bundle))} and the bundle {sorted(set(bundle) - set(own))} "
+            "which the other has not (load a module of the same architecture)"
+        )
+    for path, t in own.items():
+        x = bundle[path]
+        if tuple(t.shape) != x.shape or str(t.dtype) != f"torch.{x.dtype}":
+            raise InvalidArgument(
+                f"{path} is {t.dtype}{list(t.shape)} in the module and {x.dtype}{list(x.shape)} in the bundle "
+                "(load a module of the same architecture)"
+            )
+    with torch.no_grad():
+        if copy:
+            for path, t in own.items():
+                t.copy_(bundle[path].torch())
+        else:
+            _bind(module, bundle)
+    return bundle
+
+
+def publish_module(module: torch.nn.Module, name: str) -> int:
+    """Publishes parameters and buffers as a revision of a name, copied once; its number."""
+    return _default.session().set(name, {path: t.detach().cpu() for path, t in _tensors(module).items()})
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by path, tied ones under each of theirs."""
+    found: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    return found | dict(module.named_buffers(remove_duplicate=False))
+
+
+def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
+    """Copies each of torch's storages once; the tensors as the same views of the copies."""
+    whole: dict[int, torch.Tensor] = {}
+    for path, t in tensors.items():
+        if t.device.type != "cpu":
+            raise InvalidArgument(f"{path} lies on {t.device} (move the module by .cpu() first)")
+        storage = t.untyped_storage()
+        if storage.nbytes() > 0:
+            whole[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
+    copies = session.share({str(at): raw for at, raw in whole.items()}, copy=True) if whole else {}
+    moved = {}
+    for path, t in tensors.items():
+        if t.numel() == 0:
+            moved[path] = session.empty(tuple(t.shape), t.dtype)
+            continue
+        raw = copies[str(t.untyped_storage().data_ptr())][t.storage_offset() * t.element_size() :]
+        moved[path] = raw[: raw.nbytes - raw.nbytes % t.element_size()].view(t.dtype).as_strided(t.shape, t.stride())
+    return moved
+
+
+def _bind(module: torch.nn.Module, bundle: Bundle) -> None:
+    """Lets the module's tensors be those of the bundle, which they keep."""
+    files: dict[tuple[int, int], torch.UntypedStorage] = {}
+    for path, t in _tensors(module).items():
+        x = bundle[path]
+        t.data = x.torch() if x.readonly or t.numel() == 0 else _in_file(x, files)
+        weakref.finalize(t, _let_go, bundle).atexit = False
+
+
+def _in_file(x: Tensor, files: dict[tuple[int, int], torch.UntypedStorage]) -> torch.Tensor:
+    """The tensor over a mapping of torch's own."""
+    where = x._file()
+    if where is None:
+        raise InvalidArgument("a tensor without elements lies in no file (bind it by x.torch())")
+    fd, size, at = where
+    try:
+        stat = os.fstat(fd)
+        file = (stat.st_dev, stat.st_ino)
+        if file not in files:
+            mapped: Any = torch.UntypedStorage  # its method has no stub
+            files[file] = mapped._new_shared_fd_cpu(fd, size)
+    finally:
+        os.close(fd)
+    dtype: Any = getattr(torch, x.dtype)
+    return torch.empty(0, dtype=dtype).set_(files[file], at // dtype.itemsize, x.shape, x.strides)
+
+
+def _let_go(bundle: Bundle) -> None:
+    """The bundle was kept until now."""

@@ -1,0 +1,118 @@
+"""Modules over shared memory."""
+
+import baton
+import numpy as np
+import pytest
+from conftest import PATIENCE, need
+
+torch = need("torch")
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(10, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.out = torch.nn.Linear(4, 10, bias=False)
+        self.out.weight = self.embed.weight
+        self.register_buffer("empty", torch.zeros(0, 3))
+        base = torch.arange(12.0).reshape(3, 4)
+        self.register_buffer("left", base[:, :2])
+        self.register_buffer("right", base.T[2:])
+
+    def forward(self, x):
+        return self.out(self.norm(self.embed(x)))
+
+
+def test_parameters_move_and_stay_themselves(name):
+    m = Tied()
+    before = {k: v.clone() for k, v in m.state_dict().items()}
+    parameters, optimizer = list(m.parameters()), torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
+    b = baton.torch.share_module(m, name)
+    assert b.keys() and baton.get(name).live
+    assert all(p is q for p, q in zip(parameters, m.parameters(), strict=True)) and m.out.weight is m.embed.weight
+    assert all(t.is_shared() for t in (*m.parameters(), *m.buffers()) if t.numel())
+    assert all(torch.equal(v, before[k]) for k, v in m.state_dict().items())
+    m(torch.arange(10)).sum().backward()
+    optimizer.step()
+    assert np.allclose(baton.get(name)["embed.weight"].numpy(), m.embed.weight.detach().numpy())
+    m.left[0, 0] = 99
+    assert b["left"].numpy()[0, 0] == 99 and m.left.untyped_storage().data_ptr() == m.right.untyped_storage().data_ptr()
+    baton.delete(name)
+
+
+def test_another_process_binds_and_writes(name, child):
+    m = torch.nn.Linear(3, 2)
+    baton.torch.share_module(m, name)
+    c = child(
+        """
+import torch
+m = torch.nn.Linear(3, 2)
+baton.torch.load_module(m, sys.argv[1])
+assert m.weight.is_shared()
+with torch.no_grad():
+    m.weight.fill_(7)
+say("written"); sys.stdin.readline()
+say(float(m.bias[0]))
+""",
+        name,
+    )
+    assert c.hear() == "written"
+    assert (m.weight == 7).all()
+    with torch.no_grad():
+        m.bias.fill_(3)
+    c.tell()
+    assert c.hear() == "3.0"
+    c.end()
+    copied = torch.nn.Linear(3, 2)
+    baton.torch.load_module(copied, name, copy=True)
+    with torch.no_grad():
+        copied.weight.fill_(1)
+    assert (m.weight == 7).all()
+    baton.delete(name)
+
+
+def test_stock_torch_sends_shared_parameters_on_without_a_copy(name):
+    m = torch.nn.Linear(3, 2)
+    baton.torch.share_module(m, name)
+    context = torch.multiprocessing.get_context("fork")
+    q = context.SimpleQueue()
+    p = context.Process(target=lambda: q.get().fill_(5))
+    p.start()
+    q.put(m.weight.detach())
+    p.join(PATIENCE)
+    assert p.exitcode == 0 and (m.weight == 5).all()
+    baton.delete(name)
+
+
+def test_revisions_are_published_and_bound_privately(name):
+    m = torch.nn.Linear(3, 2)
+    assert baton.torch.publish_module(m, name) == 1
+    other = torch.nn.Linear(3, 2)
+    b = baton.torch.load_module(other, name)
+    assert b.revision == 1 and torch.equal(other.weight, m.weight)
+    with torch.no_grad():
+        other.weight.fill_(0)
+    assert (baton.get(name)["weight"].numpy() != 0).any()
+    assert baton.torch.publish_module(m, name) == 2
+    baton.delete(name)
+
+
+def test_other_architectures_are_refused(name):
+    baton.torch.publish_module(torch.nn.Linear(3, 2), name)
+    for other in (torch.nn.Linear(3, 3), torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(3, 2).double()):
+        with pytest.raises(baton.InvalidArgument, match="architecture"):
+            baton.torch.load_module(other, name)
+    baton.delete(name)
+
+
+def test_memory_stays_as_long_as_a_parameter(name):
+    m = torch.nn.Linear(3, 2)
+    weight = m.weight
+    baton.torch.share_module(m, name)
+    value = weight.detach().clone()
+    baton.delete(name)
+    del m
+    for _ in range(50):
+        baton.full(64, 9.0, "float32")
+    assert torch.equal(weight, value)

@@ -1,0 +1,58 @@
+//! Who holds a tensor's memory, as the ledger's rows say.
+
+use super::holding::Held;
+use super::inner::Inner;
+use super::tensor::Tensor;
+use crate::layout::{BROKER_SLOT, broker_file, limits, row_word, session_record};
+use crate::ledger::Rows;
+
+/// A session that counts references to a storage, as of a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The serial by which listings name the session.
+    pub serial: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Its name; the broker's is empty.
+    pub name: String,
+    /// Its references: of tensors, messages, names and leases together.
+    pub references: u64,
+}
+
+impl Tensor {
+    /// Who holds the tensor's memory at this moment, as far as their pages are mapped here; others'
+    /// are asked for and seen the next time. Empty without a storage.
+    pub fn holders(&self) -> Vec<Holder> {
+        let inner = &self.held.inner;
+        match self.storage() {
+            Some(h) if !inner.is_foreign() => inner.holders(h),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Inner {
+    fn holders(&self, h: &Held) -> Vec<Holder> {
+        let index = h.reference.index;
+        let chunk = index / limits::CHUNK_INDICES;
+        let attached = |slot: u32| self.pages.chunks.attached(chunk, slot as usize / 64) >> (slot % 64) & 1 == 1;
+        let counts = |slot| self.row_word(slot, index).map_or(0, |w| w & row_word::COUNT_MASK);
+        let slots = (0..limits::SESSIONS).filter(|slot| attached(*slot));
+        slots.map(|slot| (slot, counts(slot))).filter(|(_, n)| *n > 0).map(|(s, n)| self.holder(s, n)).collect()
+    }
+
+    fn holder(&self, slot: u32, references: u64) -> Holder {
+        let (b, at) = (&self.pages.broker, broker_file::SESSIONS + u64::from(slot) * session_record::SIZE);
+        let mut name = [0; 64];
+        if slot != BROKER_SLOT {
+            b.read_bytes(at + session_record::NAME, &mut name);
+        }
+        let end = name.iter().position(|c| *c == 0).unwrap_or(name.len());
+        Holder {
+            serial: b.load(at + session_record::SERIAL),
+            pid: b.load32(at + session_record::PID),
+            name: String::from_utf8_lossy(&name[..end]).into_owned(),
+            references,
+        }
+    }
+}
