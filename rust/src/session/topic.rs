@@ -166,7 +166,7 @@ impl TopicState {
         let inner = &self.inner;
         let before = self.view();
         let mut v = View { version: p.version, ..View::default() };
-        let gone = |e: &Error| e.code() == Code::NotFound; // meanwhile; the version will say so
+        let gone = |e: &Error| matches!(e.code(), Code::NotFound | Code::Expired); // meanwhile; the version will say so
         for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
             let peer = match inner.peer(l.slot, l.serial) {
                 Err(e) if gone(&e) => continue,
