@@ -70,7 +70,7 @@ model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake atta
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc
 
-python-test: ## build the Python package into build/venv and test it (T=)
+python-test: build ## build the Python package into build/venv and test it (T=)
 	tools/python test $(if $(T),-k '$(T)')
 
 wheel: ## build the Python package with the program in it: python/dist/*.whl

@@ -1,9 +1,8 @@
-"""A handle is plain JSON: here it is carried over HTTP, and over NATS with nats-py.
+"""A handle is plain JSON: here it is carried over HTTP.
 
 The tensor stays where it is; whoever opens the handle on this machine has the same memory.
 """
 
-import asyncio
 import http.server
 import json
 import subprocess
@@ -41,29 +40,10 @@ def fetch(url):
         baton.open(answer.read().decode()).numpy()[:] += 1
 
 
-async def over_nats(x, url, seed):
-    """Publishes the handle; a subscriber opens it."""
-    import nats
-
-    c = await nats.connect(url, nkeys_seed_str=seed)
-    opened = asyncio.get_running_loop().create_future()
-
-    async def receive(m):
-        opened.set_result(baton.open(m.data.decode()))
-
-    await c.subscribe("examples.handle", cb=receive)
-    await c.publish("examples.handle", x.handle().to_json().encode())
-    (await opened).numpy()[:] += 1
-    await c.close()
-
-
 def main():
     x = baton.share(np.zeros(4))
     over_http(x)
     print("over HTTP:", x.numpy().tolist())
-    if len(sys.argv) > 2:  # as `baton nats --json` tells them
-        asyncio.run(over_nats(x, sys.argv[1], sys.argv[2]))
-        print("over NATS:", x.numpy().tolist())
     print(json.loads(x.handle().to_json())["dtype"])
 
 

@@ -48,7 +48,12 @@ def main():
     name = f"examples/pipeline-{baton.connect().serial}"
     raw, ready, results = baton.queue(depth=16), baton.queue(depth=16), baton.queue()
     context = multiprocessing.get_context("spawn")
-    stages = [(loader, (raw,)), (augment, (raw, ready)), (trainer, (ready, name)), (evaluate, (name, results))]
+    stages = [
+        (loader, (raw,)),
+        (augment, (raw, ready)),
+        (trainer, (ready, name)),
+        (evaluate, (name, results)),
+    ]
     processes = [context.Process(target=run, args=args) for run, args in stages]
     for p in processes:
         p.start()
