@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
 
 use crate::shm::{LOOK_AGAIN, Parking};
 
@@ -59,7 +60,15 @@ impl<A: Alarm> Sleeper<A> {
                     drop(state);
                     // When the time is over nobody may have rung. The program looks once, as every
                     // wait does: a ringer stopped before it rang costs a delay and never a hang.
-                    self.parking.sleep(bell, LOOK_AGAIN);
+                    // A late wake of an earlier ring ends the sleep early, and is none of this one's.
+                    let until = Instant::now() + LOOK_AGAIN;
+                    while !self.parking.rung(bell) {
+                        let left = until.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            break;
+                        }
+                        self.parking.sleep(bell, left);
+                    }
                     self.parking.end();
                     state = self.state();
                     if *state != State::Ended {

@@ -49,6 +49,11 @@ impl Parking {
         }
     }
 
+    /// Tells whether the bell was rung since it read `e`.
+    pub(crate) fn rung(&self, e: u32) -> bool {
+        self.bell.load32(BELL_WORD) != e
+    }
+
     /// Announces that the thread is awake; with the last one the word becomes even.
     pub(crate) fn end(&self) {
         let mut n = self.sleepers.lock().unwrap_or_else(|p| p.into_inner());
