@@ -6,6 +6,7 @@ Nothing here sleeps to wait: `eventually` looks until what is awaited is there, 
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,9 @@ import pytest
 
 BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
 PATIENCE = 60.0
+
+# A run in the background of a shell ignores SIGINT, and so would the children, which are to be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def need(name: str) -> Any:
