@@ -319,7 +319,7 @@ func (t *topic) close(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	var first error
-	if last && t.writing {
+	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
 		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
 		if first == nil {
 			// The broker counts for its messages now.

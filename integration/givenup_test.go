@@ -1,0 +1,40 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// The broker lists a sender whose request it reads when the sender has given up
+// waiting for the answer. Nobody sends then, and the topic must end all the same.
+func TestTopicEndsAlthoughItsFirstSendWasGivenUp(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	topic, err := c.Topic(ctx, "t", client.Linger(0))
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{3})
+	require.NoError(t, err)
+	defer x.Release()
+
+	b.Process().Stop()
+	soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, topic.Send(soon, x), protocol.ErrTimeout)
+	b.Process().Cont()
+
+	require.NoError(t, topic.Close())
+	testkit.Until(t, "the topic has ended", func() (bool, string) {
+		rows := testkit.List[broker.TopicRow](t, b, "topics")
+		return len(rows) == 0, "it is listed"
+	})
+}
