@@ -194,7 +194,7 @@ impl Background {
             if self.stopped.load(Ordering::Acquire) {
                 return None;
             }
-            let strong = inner.upgrade()?;
+            let strong = inner.upgrade().filter(|i| !i.is_closed())?;
             *self.frames() = Frames::default();
             match self.resume(&strong) {
                 Ok(control) => {

@@ -50,17 +50,22 @@ pub(crate) struct Pages {
 }
 
 /// Maps a shared file after checking that it has the size of the layout: a mapping longer than its
-/// file ends in SIGBUS.
-pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> Result<Region> {
+/// file ends in SIGBUS. Its head is not looked at: whoever may write the file may have spoiled it.
+pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool) -> Result<Region> {
     let size = sys::size_of(fd)?;
     if size < bytes {
-        return Err(disagree(format!("shared file of role {expected} has {size} bytes, not {bytes}")));
+        return Err(disagree(format!("a shared file has {size} bytes, not {bytes}")));
     }
     let map = Mapping::shared(fd, bytes as usize, write)?;
     if write {
         map.dont_fork()?;
     }
-    let r = Region::new(Arc::new(map));
+    Ok(Region::new(Arc::new(map)))
+}
+
+/// As [`map_file`], for a file that only the broker has written so far: refuses one of another layout.
+fn map_fresh(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> Result<Region> {
+    let r = map_file(fd, bytes, write)?;
     let (magic, layout, role) = (r.load(file_head::MAGIC), r.load32(file_head::LAYOUT), r.load32(file_head::ROLE));
     if magic != MAGIC || layout != LAYOUT || role != expected {
         return Err(Error::new(
@@ -76,8 +81,8 @@ pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> 
 
 impl Peer {
     pub(crate) fn new(slot: u32, serial: u64, file_fd: OwnedFd, bell_fd: OwnedFd) -> Result<Peer> {
-        let file = map_file(&file_fd, session_file::BYTES, false, role::SESSION)?;
-        let bell = map_file(&bell_fd, BELL_BYTES, true, role::BELL)?;
+        let file = map_file(&file_fd, session_file::BYTES, false)?;
+        let bell = map_file(&bell_fd, BELL_BYTES, true)?;
         let (row, entries) = (Row::new(&file), Entries::new(&file));
         Ok(Peer { slot, serial, file, bell, row, entries, fds: Some((file_fd, bell_fd)) })
     }
@@ -93,9 +98,9 @@ impl Pages {
         if h.slot == BROKER_SLOT || h.slot >= limits::SESSIONS {
             return Err(disagree(format!("hello gave the slot {}", h.slot)));
         }
-        let broker = map_file(&broker_fd, broker_file::BYTES, false, role::BROKER)?;
-        let session = map_file(&session_fd, session_file::BYTES, true, role::SESSION)?;
-        let bell = map_file(&bell_fd, BELL_BYTES, true, role::BELL)?;
+        let broker = map_fresh(&broker_fd, broker_file::BYTES, false, role::BROKER)?;
+        let session = map_fresh(&session_fd, session_file::BYTES, true, role::SESSION)?;
+        let bell = map_fresh(&bell_fd, BELL_BYTES, true, role::BELL)?;
         let (row, entries) = (Row::new(&session), Entries::new(&session));
         let pages = Pages {
             chunks: Chunks::new(&broker),

@@ -108,7 +108,7 @@ impl Outgoing {
                         "a message of more than 65,535 storages",
                     )
                 })?);
-                bytes += t.num_bytes();
+                bytes = t.num_bytes().saturating_add(bytes); // strides of 0 make many of few
             }
             desc.tensors.push(TensorDesc {
                 storage,

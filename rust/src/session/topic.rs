@@ -17,7 +17,7 @@ use super::reader::{Reader, Start};
 use super::send::Writer;
 use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
-use crate::layout::{broker_file, group_bytes, limits, role, slot, state, topic_record};
+use crate::layout::{broker_file, group_bytes, limits, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Region};
 use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
 
@@ -207,7 +207,7 @@ impl TopicState {
         let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
             return Err(disagree(format!("group came with {n} descriptors, not 1")));
         };
-        let file = map_file(&fd, group_bytes(self.info.slots), true, role::GROUP)?;
+        let file = map_file(&fd, group_bytes(self.info.slots), true)?;
         Ok(Arc::new(GroupView { id: g.id, file, fd }))
     }
 

@@ -6,6 +6,9 @@ use crate::error::{Result, disagree};
 use crate::layout::{PAGE, lane, lane_bytes, reference, slot};
 use crate::message::Ref;
 
+/// More messages than a lane ever has.
+const MOST: u64 = 1 << 53;
+
 /// A lane, in the own session file or in another's.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
@@ -68,12 +71,13 @@ impl Lane {
         lane::SIZE + (i & self.mask) * self.stride
     }
 
-    /// The number of the last message published, 0 for none.
+    /// The number of the last message published, 0 for none. A liar's is bounded, so that what is
+    /// reckoned from it fits.
     ///
     /// SYNC lane-head: pairs with `publish`; slots up to head were published before.
     #[inline]
     pub(crate) fn head(&self) -> u64 {
-        self.r.load(lane::HEAD)
+        self.r.load(lane::HEAD).min(MOST)
     }
 
     /// Whether slot i holds message i.
