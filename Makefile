@@ -6,6 +6,7 @@ PYTHON   ?= python3
 VERSION  := $(shell cat VERSION)
 PKG      ?= ./...
 CRASH    ?= 1000
+PREFIX   ?= /usr/local
 FUZZTIME ?= 30s
 
 # The race detector needs a C compiler; the product does not.
@@ -17,10 +18,10 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo model docs python-test wheel clean
+.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo pipeline model docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the one static binary, bin/baton
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/baton ./cmd/baton
@@ -64,11 +65,23 @@ bench: build ## measure: a table on the terminal (ARGS= for the command's flags,
 demo: build ## train a network in several processes over shared memory, and kill one
 	bin/baton demo $(ARGS)
 
+pipeline: ## digits through stages in Go, Rust and C, none copied (needs cargo and a C compiler; ARGS=)
+	$(GO) run ./examples/pipeline $(ARGS)
+
 model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake attach": these)
 	models/check $(if $(SHORT),--short) $(T)
 
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc
+
+clib: ## build the C library: build/c/lib, build/c/include (needs cargo)
+	tools/clib build/c
+
+install-clib: ## install the C library, its header and its pkg-config file (PREFIX=/usr/local, DESTDIR=)
+	tools/clib '$(DESTDIR)$(PREFIX)'
+
+header: ## write baton.h anew from rust/capi
+	cd rust && BATON_WRITE_HEADER=1 cargo test --quiet --locked -p baton-capi --test header
 
 python-test: build ## build the Python package into build/venv and test it (T=)
 	tools/python test $(if $(T),-k '$(T)')

@@ -16,7 +16,7 @@ struct Context<M> {
     shape: Box<[i64]>,
     strides: Box<[i64]>,
     _private: Option<Mapping>,
-    _tensor: Tensor,
+    tensor: Tensor,
 }
 
 impl Tensor {
@@ -28,7 +28,7 @@ impl Tensor {
         let m = DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: std::ptr::null_mut(),
-            deleter: Some(delete::<DLManagedTensorVersioned>),
+            deleter: Some(DELETER),
             flags,
             dl_tensor: view(self)?,
         };
@@ -45,7 +45,7 @@ impl Tensor {
         let m = DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: std::ptr::null_mut(),
-            deleter: Some(delete::<DLManagedTensorVersioned>),
+            deleter: Some(DELETER),
             flags: flag::READ_ONLY,
             dl_tensor,
         };
@@ -76,6 +76,25 @@ impl Tensor {
             deleter: Some(delete::<DLManagedTensor>),
         };
         Ok(export(self, m, None))
+    }
+}
+
+/// The deleter of every versioned export. It is a static because only that has one address for sure.
+static DELETER: unsafe extern "C" fn(*mut DLManagedTensorVersioned) = delete::<DLManagedTensorVersioned>;
+
+impl Tensor {
+    /// The tensor of which a structure is an export of this crate, by whatever way it came back here;
+    /// `None` for another library's.
+    ///
+    /// # Safety
+    /// A live structure, that stays so as long as the tensor is used.
+    pub unsafe fn of_dlpack<'a>(m: *const DLManagedTensorVersioned) -> Option<&'a Tensor> {
+        // SAFETY: as the caller says. The deleter is this crate's own and its alone, so the context is
+        // what `export` put there.
+        unsafe {
+            let ours = (*m).deleter.is_some_and(|d| std::ptr::fn_addr_eq(d, DELETER));
+            ours.then(|| &(*(*m).manager_ctx.cast::<Context<DLManagedTensorVersioned>>()).tensor)
+        }
     }
 }
 
@@ -114,7 +133,7 @@ fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Mapping>) -> *mut 
         shape: boxed(Dims::from(t.shape())),
         strides: boxed(t.full_strides()),
         _private: private,
-        _tensor: t.clone(),
+        tensor: t.clone(),
     };
     let context = Box::into_raw(Box::new(context));
     // SAFETY: the box was just made and nobody else has it.

@@ -53,7 +53,7 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn set(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_name(name, &value.into(), false, false)
+        self.set_as(name, value, false, false)
     }
 
     /// Sets a live name: one bundle that everybody may write in place.
@@ -71,15 +71,15 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn set_live(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_name(name, &value.into(), true, false)
+        self.set_as(name, value, true, false)
     }
 
     /// As [`set`](Session::set); the name is deleted at the end of this session.
     pub fn set_ephemeral(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_name(name, &value.into(), false, true)
+        self.set_as(name, value, false, true)
     }
 
-    fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
+    pub(super) fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
         check_name(name)?;
         let mut out = Outgoing::compose(&self.inner, value, 0)?;
         out.place(&self.inner, DEFAULT_DESCRIPTION as usize)?;

@@ -1,0 +1,76 @@
+//! What is sent, put and set.
+
+use std::ffi::c_char;
+
+use baton::dlpack::DLManagedTensorVersioned;
+use baton::{Payload, Session};
+use serde_json::value::RawValue;
+
+use crate::error::{Outcome, refused};
+use crate::tensor::shared;
+use crate::{array, given, maybe_text};
+
+/// A tensor under a name.
+#[repr(C)]
+pub struct baton_item {
+    /// The key in a flat dict, or, with a tree, the path. NULL: the tensor is the value itself and the
+    /// only one.
+    pub name: *const c_char,
+    /// Lent for the call. One of another library is copied into shared memory, as by
+    /// baton_from_dlpack.
+    pub tensor: *const DLManagedTensorVersioned,
+}
+
+/// A value to send, put or set. All zero is a value without tensors.
+#[repr(C)]
+pub struct baton_payload {
+    /// Its tensors; NULL when there are none.
+    pub items: *const baton_item,
+    /// How many.
+    pub count: usize,
+    /// JSON that travels with the message. NULL: none.
+    pub meta: *const c_char,
+    /// JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors.
+    /// NULL: the value is the unnamed tensor, or a flat dict of the named ones.
+    pub tree: *const c_char,
+}
+
+/// Checks a text for being JSON.
+///
+/// # Safety
+/// It is null or ends with a zero.
+unsafe fn json<'a>(text: *const c_char, what: &str) -> Outcome<Option<&'a RawValue>> {
+    // SAFETY: as the caller says.
+    match unsafe { maybe_text(text, what) }? {
+        None => Ok(None),
+        Some(s) => match serde_json::from_str(s) {
+            Ok(raw) => Ok(Some(raw)),
+            Err(e) => refused(format!("{what} is not JSON: {e}")),
+        },
+    }
+}
+
+pub(crate) fn payload(session: &Session, value: Option<&baton_payload>) -> Outcome<Payload> {
+    let value = given(value, "payload")?;
+    // SAFETY: the header asks for arrays of so many elements, live structures and texts.
+    let (items, meta, tree) =
+        unsafe { (array(value.items, value.count, "items")?, json(value.meta, "meta")?, json(value.tree, "tree")?) };
+    let mut tensors = Vec::with_capacity(items.len());
+    for item in items {
+        // SAFETY: as above.
+        let (name, tensor) = unsafe { (maybe_text(item.name, "name")?, shared(session, item.tensor)?) };
+        tensors.push((name, tensor));
+    }
+    let unnamed = tensors.iter().filter(|(n, _)| n.is_none()).count();
+    let named = |(n, t): (Option<&str>, baton::Tensor)| (n.unwrap_or_default().to_owned(), t);
+    let p = match tree {
+        Some(tree) => Payload::with_tree(tensors.into_iter().map(named).collect(), tree.get().into()),
+        None if unnamed == 1 && tensors.len() == 1 => Payload::from(tensors.remove(0).1),
+        None if unnamed > 0 => return refused("an item without a name is not the only one: name all"),
+        None => Payload::named(tensors.into_iter().map(named)),
+    };
+    Ok(match meta {
+        Some(meta) => p.meta(&meta)?,
+        None => p,
+    })
+}
