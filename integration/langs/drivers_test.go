@@ -26,6 +26,9 @@ var languages = []language{
 	{"rust", func(t *testing.T) []testkit.StartOption {
 		return []testkit.StartOption{testkit.Program(rustDriver(t))}
 	}},
+	{"c", func(t *testing.T) []testkit.StartOption {
+		return []testkit.StartOption{testkit.Program(compiled(t, "gcc", "integration/langs/c/driver.c", sanitize...))}
+	}},
 }
 
 var rustBuild struct {
@@ -36,19 +39,14 @@ var rustBuild struct {
 // rustDriver builds the Rust driver, once.
 func rustDriver(t *testing.T) string {
 	t.Helper()
-	cargo, err := exec.LookPath("cargo")
-	if err != nil {
-		testkit.Skip(t, "cargo", "cargo is not installed (https://rustup.rs)")
-	}
+	cargo := needCargo(t)
 	rustBuild.Lock()
 	defer rustBuild.Unlock()
 	if rustBuild.path != "" {
 		return rustBuild.path
 	}
-	root, err := testkit.Root()
-	require.NoError(t, err)
 	cmd := exec.Command(cargo, "build", "--locked", "--all-features", "--example", "driver", "--message-format", "json")
-	cmd.Dir = filepath.Join(root, "rust")
+	cmd.Dir = filepath.Join(root(t), "rust")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err, "cargo build")

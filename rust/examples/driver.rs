@@ -144,7 +144,7 @@ impl Driver {
             "send" => {
                 let topic = self.topic(c)?;
                 for s in seed..seed + count {
-                    topic.send(self.value(s, words)?)?;
+                    topic.send_timeout(self.value(s, words)?, time(c))?;
                 }
             }
             "receive" => {

@@ -1,0 +1,305 @@
+// The C driver of the tests across languages: it does what lines of JSON on its standard input ask
+// for, one after the other, and answers each with a line. See order in godriver_test.go.
+
+#include "kit.h"
+
+static baton_session *session;
+
+// Objects by name.
+struct named {
+	char name[64];
+	void *object;
+};
+static struct named topics[16], queues[16], readers[16];
+
+// What is held until it is released.
+static baton_message *held[1 << 10];
+static DLManagedTensorVersioned *held_tensors[16];
+static size_t held_count, held_tensors_count;
+
+static struct named *find(struct named table[16], const char *name) {
+	for (int i = 0; i < 16; i++) {
+		if (!table[i].name[0])
+			snprintf(table[i].name, sizeof table[i].name, "%s", name);
+		if (strcmp(table[i].name, name) == 0)
+			return &table[i];
+	}
+	fatal("too many names");
+	return NULL;
+}
+
+// Commands are flat but for the handle, whose keys are others.
+static const char *at(const char *line, const char *key) {
+	char quoted[40];
+	snprintf(quoted, sizeof quoted, "\"%s\":", key);
+	const char *found = strstr(line, quoted);
+	return found ? found + strlen(quoted) : NULL;
+}
+
+static const char *text(const char *line, const char *key, char out[64]) {
+	const char *from = at(line, key);
+	out[0] = 0;
+	if (from)
+		sscanf(from, "\"%63[^\"]\"", out);
+	return out;
+}
+
+static int64_t number(const char *line, const char *key, int64_t otherwise) {
+	const char *from = at(line, key);
+	return from ? strtoll(from, NULL, 10) : otherwise;
+}
+
+static int flag(const char *line, const char *key) {
+	const char *from = at(line, key);
+	return from && strncmp(from, "true", 4) == 0;
+}
+
+// The handle, which is an object without objects in it.
+static void handle_of(const char *line, char *out, size_t size) {
+	const char *from = at(line, "handle");
+	const char *end = from ? strchr(from, '}') : NULL;
+	out[0] = 0;
+	if (end)
+		snprintf(out, size, "%.*s", (int)(end - from + 1), from);
+}
+
+static int64_t patience(const char *line) { return number(line, "timeout_ms", 30000) * 1000000; }
+
+static baton_topic_options options(const char *line) {
+	baton_topic_options o = {0};
+	o.linger_ns = BATON_NO_LINGER;
+	o.depth = (uint32_t)number(line, "depth", 0);
+	if (flag(line, "lossless"))
+		o.overwrite = BATON_NO;
+	if (flag(line, "redeliver"))
+		o.redeliver = BATON_YES;
+	return o;
+}
+
+static baton_status topic(const char *line, baton_topic **out) {
+	char name[64];
+	struct named *n = find(topics, text(line, "topic", name));
+	baton_status s = BATON_OK;
+	if (!n->object) {
+		baton_topic_options o = options(line);
+		s = baton_topic_open(session, name, &o, (baton_topic **)&n->object);
+	}
+	*out = n->object;
+	return s;
+}
+
+static baton_status queue(const char *line, baton_queue **out) {
+	char name[64];
+	struct named *n = find(queues, text(line, "queue", name));
+	baton_status s = BATON_OK;
+	if (!n->object) {
+		baton_topic_options o = options(line);
+		s = baton_queue_open(session, name, &o, (baton_queue **)&n->object);
+	}
+	*out = n->object;
+	return s;
+}
+
+static void quoted(const char *text) {
+	putchar('"');
+	for (; *text; text++) {
+		if (*text == '"' || *text == '\\')
+			putchar('\\');
+		putchar((unsigned char)*text < ' ' ? ' ' : *text);
+	}
+	putchar('"');
+}
+
+static baton_status send_all(const char *line) {
+	uint64_t seed = (uint64_t)number(line, "seed", 0);
+	int64_t count = number(line, "count", 1), words = number(line, "words", 1000);
+	baton_topic *t = NULL;
+	baton_queue *q = NULL;
+	baton_status s = at(line, "topic") ? topic(line, &t) : queue(line, &q);
+	for (int64_t i = 0; s == BATON_OK && i < count; i++) {
+		struct value v;
+		if ((s = make_value(session, seed + (uint64_t)i, words, &v)) != BATON_OK)
+			return s;
+		s = t ? baton_topic_send(t, &v.payload, patience(line)) : baton_queue_put(q, &v.payload, patience(line));
+		drop_value(&v);
+	}
+	return s;
+}
+
+static baton_status open_reader(const char *line) {
+	char name[64], start[64], group[64];
+	struct named *n = find(readers, text(line, "topic", name));
+	baton_topic *t;
+	baton_status s = topic(line, &t);
+	if (s != BATON_OK)
+		return s;
+	text(line, "start", start);
+	int32_t from = strcmp(start, "all") == 0 ? BATON_START_ALL : strcmp(start, "last") == 0 ? BATON_START_LAST : BATON_START_NEW;
+	baton_reader_release(n->object);
+	return baton_reader_open(t, from, text(line, "group", group)[0] ? group : NULL, (baton_reader **)&n->object);
+}
+
+// Answers with what a message is.
+static baton_status message(const char *line, baton_message *m, uint64_t seed, int revision) {
+	char broken[100];
+	int readonly = 0;
+	baton_status s = check_value(m, seed, flag(line, "write"), &readonly, broken, sizeof broken);
+	if (s == BATON_OK && broken[0])
+		printf("{\"broken\":\"%s\"}\n", broken);
+	else if (s == BATON_OK && revision)
+		printf("{\"readonly\":%s,\"revision\":%llu}\n", readonly ? "true" : "false",
+		       (unsigned long long)baton_message_sequence(m));
+	else if (s == BATON_OK)
+		printf("{\"readonly\":%s,\"seed\":%llu,\"sequence\":%llu,\"lost\":%llu}\n", readonly ? "true" : "false",
+		       (unsigned long long)seed, (unsigned long long)baton_message_sequence(m), (unsigned long long)baton_message_lost(m));
+	if (s == BATON_OK && flag(line, "hold") && held_count < sizeof held / sizeof *held)
+		held[held_count++] = m;
+	else
+		baton_message_release(m);
+	return s;
+}
+
+static baton_status set(const char *line) {
+	char name[64];
+	struct value v;
+	uint64_t revision;
+	baton_status s = make_value(session, (uint64_t)number(line, "seed", 0), number(line, "words", 1000), &v);
+	if (s != BATON_OK)
+		return s;
+	s = baton_set(session, text(line, "name", name), &v.payload, flag(line, "live") ? BATON_LIVE : 0, &revision);
+	drop_value(&v);
+	if (s == BATON_OK)
+		printf("{\"revision\":%llu}\n", (unsigned long long)revision);
+	return s;
+}
+
+static baton_status make_handle(const char *line) {
+	DLManagedTensorVersioned *t;
+	char *json = NULL;
+	baton_status s = filled(session, (uint64_t)number(line, "seed", 0), number(line, "words", 1000), &t);
+	if (s == BATON_OK)
+		s = baton_tensor_handle(t, 0, &json);
+	if (s == BATON_OK)
+		printf("{\"handle\":%s}\n", json);
+	baton_string_free(json);
+	baton_tensor_release(t);
+	return s;
+}
+
+static baton_status open_handle(const char *line) {
+	char json[4096];
+	DLManagedTensorVersioned *t;
+	handle_of(line, json, sizeof json);
+	baton_status s = baton_open(session, json, &t);
+	if (s != BATON_OK)
+		return s;
+	int64_t bad = wrong_word(t, (uint64_t)number(line, "seed", 0));
+	if (bad >= 0)
+		printf("{\"broken\":\"word %lld\"}\n", (long long)bad);
+	else
+		printf("{\"readonly\":%s}\n", t->flags & DLPACK_FLAG_BITMASK_READ_ONLY ? "true" : "false");
+	if (flag(line, "hold") && held_tensors_count < sizeof held_tensors / sizeof *held_tensors)
+		held_tensors[held_tensors_count++] = t;
+	else
+		baton_tensor_release(t);
+	return BATON_OK;
+}
+
+static void release(void) {
+	while (held_count > 0)
+		baton_message_release(held[--held_count]);
+	while (held_tensors_count > 0)
+		baton_tensor_release(held_tensors[--held_tensors_count]);
+}
+
+static void forget(void) {
+	for (int i = 0; i < 16; i++) {
+		baton_reader_release(readers[i].object);
+		baton_topic_release(topics[i].object);
+		baton_queue_release(queues[i].object);
+	}
+	memset(readers, 0, sizeof readers);
+	memset(topics, 0, sizeof topics);
+	memset(queues, 0, sizeof queues);
+}
+
+// Carries a command out. It has answered unless answered is left 0.
+static baton_status carry_out(const char *line, int *answered) {
+	char what[64], name[64];
+	baton_message *m;
+	baton_status s;
+	text(line, "do", what);
+	if (strcmp(what, "read") == 0)
+		return open_reader(line);
+	if (strcmp(what, "send") == 0 || strcmp(what, "put") == 0)
+		return send_all(line);
+	if (strcmp(what, "end") == 0) {
+		baton_topic *t;
+		baton_queue *q;
+		if (at(line, "queue"))
+			return (s = queue(line, &q)) != BATON_OK ? s : baton_queue_end(q);
+		return (s = topic(line, &t)) != BATON_OK ? s : baton_topic_end(t);
+	}
+	if (strcmp(what, "delete") == 0)
+		return baton_delete(session, text(line, "name", name));
+	if (strcmp(what, "release") == 0) {
+		release();
+		return BATON_OK;
+	}
+	if (strcmp(what, "forget") == 0) {
+		forget();
+		return BATON_OK;
+	}
+	*answered = 1;
+	if (strcmp(what, "receive") == 0) {
+		s = baton_reader_receive(find(readers, text(line, "topic", name))->object, &m, patience(line));
+		return s != BATON_OK ? s : message(line, m, seed_of(m), 0);
+	}
+	if (strcmp(what, "take") == 0) {
+		baton_queue *q;
+		if ((s = queue(line, &q)) == BATON_OK)
+			s = baton_queue_get(q, &m, patience(line));
+		return s != BATON_OK ? s : message(line, m, seed_of(m), 0);
+	}
+	if (strcmp(what, "set") == 0)
+		return set(line);
+	if (strcmp(what, "get") == 0) {
+		s = baton_get(session, text(line, "name", name), &m, patience(line));
+		return s != BATON_OK ? s : message(line, m, (uint64_t)number(line, "seed", 0), 1);
+	}
+	if (strcmp(what, "handle") == 0)
+		return make_handle(line);
+	if (strcmp(what, "open") == 0)
+		return open_handle(line);
+	if (strcmp(what, "collect") == 0) {
+		uint64_t bytes;
+		if ((s = baton_session_collect(session, &bytes)) == BATON_OK)
+			printf("{\"bytes\":%llu}\n", (unsigned long long)bytes);
+		return s;
+	}
+	printf("{\"broken\":\"unknown: %s\"}\n", what);
+	return BATON_OK;
+}
+
+int main(void) {
+	static char line[1 << 16];
+	baton_options o = {0};
+	o.name = "c-driver";
+	MUST(baton_connect(&o, &session));
+	while (fgets(line, sizeof line, stdin)) {
+		int answered = 0;
+		baton_status s = carry_out(line, &answered);
+		if (s != BATON_OK) {
+			printf("{\"code\":\"%s\",\"message\":", baton_status_name(s));
+			quoted(baton_last_error());
+			puts("}");
+		} else if (!answered) {
+			puts("{}");
+		}
+		fflush(stdout);
+	}
+	release();
+	forget();
+	baton_session_release(session);
+	return 0;
+}

@@ -1,0 +1,239 @@
+// Calls of a careless program: each is refused with a status and a text, and nothing crashes.
+
+#include "kit.h"
+
+static int wrong;
+
+#define REFUSED(call, want) \
+	do { \
+		baton_status got = (call); \
+		if (got != (want) || (got != BATON_OK && !*baton_last_error())) { \
+			fprintf(stderr, "line %d: %s gave %s (%s)\n", __LINE__, #call, baton_status_name(got), baton_last_error()); \
+			wrong = 1; \
+		} \
+	} while (0)
+#define ARGUMENT(call) REFUSED(call, BATON_INVALID_ARGUMENT)
+
+static void without_a_session(void) {
+	const int64_t shape[2] = {2, 3};
+	DLManagedTensorVersioned *t = (void *)&shape;
+	DLDataType d;
+	baton_session *s;
+	baton_topic *topic;
+	baton_queue *queue;
+	baton_reader *reader;
+	baton_watch *watch;
+	baton_message *m;
+	baton_payload v = {0};
+	baton_options o = {0};
+	baton_stats stats;
+	char *text, **names;
+	ARGUMENT(baton_connect(NULL, NULL));
+	o.start = 7;
+	ARGUMENT(baton_connect(&o, &s));
+	o.start = BATON_NO;
+	o.name_space = "no/token";
+	ARGUMENT(baton_connect(&o, &s));
+	o.name_space = "\xff";
+	ARGUMENT(baton_connect(&o, &s));
+	o.name_space = NULL;
+	o.timeout_ns = -1;
+	ARGUMENT(baton_connect(&o, &s));
+	o.timeout_ns = 1000000;
+	o.address = "unix:/nobody/is/here";
+	REFUSED(baton_connect(&o, &s), BATON_NO_BROKER);
+	if (s)
+		fatal("a failure left a session");
+	ARGUMENT(baton_session_end(NULL));
+	ARGUMENT(baton_session_fd_clear(NULL));
+	ARGUMENT(baton_session_stats(NULL, &stats));
+	ARGUMENT(baton_session_collect(NULL, NULL));
+	if (baton_session_fd(NULL) != -1)
+		fatal("a descriptor of NULL");
+	ARGUMENT(baton_dtype(NULL, &d));
+	ARGUMENT(baton_dtype("float33", &d));
+	ARGUMENT(baton_dtype("float32", NULL));
+	ARGUMENT(baton_alloc(NULL, word_type, 2, shape, &t));
+	if (t)
+		fatal("a failure left a tensor");
+	ARGUMENT(baton_from_dlpack(NULL, NULL, &t));
+	ARGUMENT(baton_tensor_view(NULL, word_type, 1, shape, NULL, 0, &t));
+	ARGUMENT(baton_tensor_read_only(NULL, &t));
+	ARGUMENT(baton_tensor_handle(NULL, 0, &text));
+	ARGUMENT(baton_open(NULL, "{}", &t) == BATON_INVALID_HANDLE ? BATON_INVALID_ARGUMENT : BATON_OK);
+	ARGUMENT(baton_handle_release(NULL, NULL));
+	ARGUMENT(baton_topic_open(NULL, "t", NULL, &topic));
+	ARGUMENT(baton_topic_open_private(NULL, "t", &topic));
+	ARGUMENT(baton_topic_send(NULL, &v, 0));
+	ARGUMENT(baton_topic_end(NULL));
+	ARGUMENT(baton_reader_open(NULL, 0, NULL, &reader));
+	ARGUMENT(baton_reader_receive(NULL, &m, 0));
+	ARGUMENT(baton_queue_open(NULL, "t", NULL, &queue));
+	ARGUMENT(baton_queue_open_private(NULL, "t", &queue));
+	ARGUMENT(baton_queue_put(NULL, &v, 0));
+	ARGUMENT(baton_queue_get(NULL, &m, 0));
+	ARGUMENT(baton_queue_end(NULL));
+	ARGUMENT(baton_set(NULL, "n", &v, 0, NULL));
+	ARGUMENT(baton_get(NULL, "n", &m, 0));
+	ARGUMENT(baton_watch_open(NULL, "n", &watch));
+	ARGUMENT(baton_watch_receive(NULL, &m, 0));
+	ARGUMENT(baton_delete(NULL, "n"));
+	ARGUMENT(baton_names(NULL, NULL, &names));
+	ARGUMENT(baton_message_tensor(NULL, 0, &t));
+	ARGUMENT(baton_message_tensor_named(NULL, "x", &t));
+	if (baton_message_count(NULL) || baton_message_name(NULL, 0) || baton_message_meta(NULL) || baton_message_tree(NULL) ||
+	    baton_message_sender(NULL) || baton_message_sequence(NULL) || baton_message_stamp(NULL) || baton_message_lost(NULL) ||
+	    baton_message_live(NULL) || baton_reader_lost(NULL) || baton_topic_token(NULL) || baton_queue_token(NULL))
+		fatal("something of NULL");
+	baton_session_release(NULL);
+	baton_topic_release(NULL);
+	baton_queue_release(NULL);
+	baton_reader_release(NULL);
+	baton_watch_release(NULL);
+	baton_message_release(NULL);
+	baton_tensor_release(NULL);
+	baton_string_free(NULL);
+	baton_names_free(NULL);
+}
+
+static void in_a_session(baton_session *s) {
+	const int64_t shape[2] = {2, 3}, negative[1] = {-1}, huge[2] = {INT64_MAX, INT64_MAX}, six[1] = {6};
+	const DLDataType odd = {99, 7, 0};
+	DLManagedTensorVersioned *t, *view;
+	baton_topic *topic;
+	baton_queue *queue;
+	baton_reader *reader;
+	baton_message *m;
+	baton_topic_options o = {0};
+	baton_item items[2] = {{NULL, NULL}, {NULL, NULL}};
+	baton_payload v = {items, 1, NULL, NULL};
+	ARGUMENT(baton_alloc(s, word_type, 2, shape, NULL));
+	ARGUMENT(baton_alloc(s, word_type, 2, NULL, &t));
+	ARGUMENT(baton_alloc(s, word_type, -1, shape, &t));
+	ARGUMENT(baton_alloc(s, word_type, 65, shape, &t));
+	ARGUMENT(baton_alloc(s, word_type, 1, negative, &t));
+	ARGUMENT(baton_alloc(s, word_type, 2, huge, &t));
+	ARGUMENT(baton_alloc(s, odd, 2, shape, &t));
+	MUST(baton_alloc(s, word_type, 0, NULL, &t));
+	baton_tensor_release(t);
+	MUST(baton_alloc(s, word_type, 2, shape, &t));
+	ARGUMENT(baton_tensor_view(t, word_type, 1, six, NULL, 8, &view));
+	ARGUMENT(baton_tensor_view(t, word_type, 1, six, NULL, UINT64_MAX, &view));
+	ARGUMENT(baton_tensor_view(t, word_type, 1, six, negative, 0, &view));
+	ARGUMENT(baton_topic_open(s, "no name", NULL, &topic));
+	o.overwrite = 3;
+	ARGUMENT(baton_topic_open(s, "t", &o, &topic));
+	o.overwrite = BATON_NO;
+	ARGUMENT(baton_queue_open(s, "q", &o, &queue));
+	o.linger_ns = -7;
+	ARGUMENT(baton_topic_open(s, "t", &o, &topic));
+	o = (baton_topic_options){.create = BATON_NO};
+	REFUSED(baton_topic_open(s, "absent", &o, &topic), BATON_NOT_FOUND);
+	o = (baton_topic_options){.depth = 5, .linger_ns = BATON_NO_LINGER};
+	MUST(baton_topic_open(s, "t", &o, &topic));
+	o.depth = 6;
+	baton_topic *other;
+	REFUSED(baton_topic_open(s, "t", &o, &other), BATON_CONFLICT);
+	ARGUMENT(baton_reader_open(topic, 9, NULL, &reader));
+	ARGUMENT(baton_reader_open(topic, BATON_START_ALL, "g", &reader));
+	MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &reader));
+	REFUSED(baton_reader_receive(reader, &m, 0), BATON_TIMEOUT);
+	ARGUMENT(baton_reader_receive(reader, NULL, 0));
+	ARGUMENT(baton_topic_send(topic, NULL, 0));
+	ARGUMENT(baton_topic_send(topic, &v, 0)); // without a tensor
+	items[0].tensor = items[1].tensor = t;
+	v.count = 2;
+	ARGUMENT(baton_topic_send(topic, &v, 0)); // two without names
+	v.count = SIZE_MAX;
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	v.count = 1;
+	v.meta = "{";
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	v.meta = NULL;
+	v.tree = "[1,";
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	v.tree = NULL;
+	items[0].name = "\xc0\x80";
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	items[0].name = NULL;
+	ARGUMENT(baton_set(s, "n", &v, 4, NULL));
+	MUST(baton_topic_send(topic, &v, 0));
+	MUST(baton_reader_receive(reader, &m, BATON_FOREVER));
+	REFUSED(baton_message_tensor(m, 1, &view), BATON_NOT_FOUND);
+	REFUSED(baton_message_tensor_named(m, "x", &view), BATON_NOT_FOUND);
+	if (baton_message_name(m, 1) || strcmp(baton_message_name(m, 0), "") != 0 || strcmp(baton_message_meta(m), "") != 0)
+		fatal("the message");
+	baton_message_release(m);
+	REFUSED(baton_open(s, "{}", &view), BATON_INVALID_HANDLE);
+	ARGUMENT(baton_open(s, NULL, &view));
+	REFUSED(baton_get(s, "absent", &m, 0), BATON_NOT_FOUND);
+	REFUSED(baton_delete(s, "absent"), BATON_NOT_FOUND);
+	MUST(baton_session_end(s));
+	REFUSED(baton_alloc(s, word_type, 2, shape, &view), BATON_CLOSED);
+	REFUSED(baton_topic_send(topic, &v, 0), BATON_CLOSED);
+	REFUSED(baton_reader_receive(reader, &m, BATON_FOREVER), BATON_CLOSED);
+	baton_reader_release(reader);
+	baton_topic_release(topic);
+	baton_tensor_release(t);
+}
+
+static int deleted;
+
+static void count_deletion(DLManagedTensorVersioned *t) {
+	(void)t;
+	deleted++;
+}
+
+// Tensors of other libraries are copied once, also by a send, and stay their owner's.
+static void foreign(baton_session *s) {
+	uint64_t words[6] = {1, 2, 3, 4, 5, 6};
+	int64_t shape[2] = {3, 2}, strides[2] = {1, 3};
+	DLManagedTensorVersioned mine = {{1, 3}, NULL, count_deletion, 0, {words, {1, 0}, 2, word_type, shape, strides, 0}};
+	DLManagedTensorVersioned *t, *again;
+	MUST(baton_from_dlpack(s, &mine, &t));
+	for (int i = 0; i < 6; i++)
+		if (words_of(t)[i] != words[i % 2 * 3 + i / 2])
+			fatal("the copy");
+	MUST(baton_from_dlpack(s, t, &again));
+	if (words_of(t) != words_of(again))
+		fatal("what is shared was copied");
+	baton_tensor_release(again);
+	baton_tensor_release(t);
+	const baton_item item = {"x", &mine};
+	const baton_payload v = {&item, 1, NULL, NULL};
+	uint64_t revision;
+	baton_message *m;
+	char **names;
+	MUST(baton_set(s, "some/name", &v, BATON_EPHEMERAL, &revision));
+	MUST(baton_names(s, "some/*", &names));
+	if (!names[0] || strcmp(names[0], "some/name") != 0 || names[1])
+		fatal("the names");
+	baton_names_free(names);
+	MUST(baton_get(s, "some/name", &m, BATON_FOREVER));
+	if (baton_message_sequence(m) != revision || baton_message_live(m))
+		fatal("the revision");
+	MUST(baton_message_tensor_named(m, "x", &t));
+	baton_message_release(m);
+	if (words_of(t)[1] != 4 || !(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY))
+		fatal("the tensor of the name");
+	baton_tensor_release(t);
+	mine.version.major = 2;
+	REFUSED(baton_from_dlpack(s, &mine, &t), BATON_UNSUPPORTED);
+	mine.version.major = 1;
+	mine.dl_tensor.device.device_type = 2;
+	REFUSED(baton_from_dlpack(s, &mine, &t), BATON_UNSUPPORTED);
+	if (deleted != 0)
+		fatal("a tensor that was lent was released");
+}
+
+int main(void) {
+	baton_session *s;
+	if (*baton_last_error() || strcmp(baton_status_name(12), "Expired") != 0 || strcmp(baton_status_name(77), "unknown") != 0)
+		fatal("texts");
+	without_a_session();
+	MUST(baton_connect(NULL, &s));
+	foreign(s);
+	in_a_session(s);
+	baton_session_release(s);
+	return wrong;
+}

@@ -1,0 +1,138 @@
+package langs
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestSharedLibraryHasItsNameAndExportsOnlyItsOwn(t *testing.T) {
+	f, err := elf.Open(filepath.Join(library(t), "lib/libbaton.so"))
+	require.NoError(t, err)
+	defer f.Close()
+	names, err := f.DynString(elf.DT_SONAME)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"libbaton.so.0"}, names)
+	symbols, err := f.DynamicSymbols()
+	require.NoError(t, err)
+	own := 0
+	for _, s := range symbols {
+		if s.Section == elf.SHN_UNDEF {
+			continue
+		}
+		assert.True(t, strings.HasPrefix(s.Name, "baton_"), "exports %s", s.Name)
+		own++
+	}
+	assert.Greater(t, own, 40)
+}
+
+func TestHeaderIsCleanAsC99AndAsCpp17(t *testing.T) {
+	include := filepath.Join(library(t), "include")
+	for _, with := range compilers {
+		for _, how := range [][]string{{with.c, "-std=c99", "-x", "c"}, {with.c, "-std=c11", "-x", "c"}, {with.cxx, "-std=c++17", "-x", "c++"}} {
+			t.Run(how[0]+how[1], func(t *testing.T) {
+				needCompiler(t, how[0])
+				args := append(how[1:], "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", filepath.Join(include, "baton.h"))
+				out, err := exec.Command(how[0], args...).CombinedOutput()
+				require.NoError(t, err, string(out))
+			})
+		}
+	}
+}
+
+func TestPkgConfigFindsTheLibraryWhereverItIs(t *testing.T) {
+	pkgconfig := need(t, "pkg-config", "Debian: apt-get install pkg-config")
+	prefix := library(t)
+	moved := filepath.Join(t.TempDir(), "elsewhere")
+	require.NoError(t, os.CopyFS(moved, os.DirFS(prefix)))
+	cmd := exec.Command(pkgconfig, "--cflags", "--libs", "baton")
+	cmd.Env = append(os.Environ(), "PKG_CONFIG_PATH="+filepath.Join(moved, "lib/pkgconfig"))
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	words := strings.Fields(string(out))
+	require.Len(t, words, 3)
+	assert.FileExists(t, strings.TrimPrefix(words[0], "-I")+"/baton.h")
+	assert.FileExists(t, strings.TrimPrefix(words[1], "-L")+"/libbaton.so.0")
+	assert.Equal(t, "-lbaton", words[2])
+}
+
+func TestCarelessProgramIsRefusedAndNeverCrashes(t *testing.T) {
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			program := compiled(t, with.c, "integration/langs/c/refuse.c", with.watch...)
+			b := testkit.StartBroker(t)
+			run(t, b, program)
+			testkit.AuditEmpty(t, b)
+		})
+	}
+}
+
+func TestEightThreadsShareASession(t *testing.T) {
+	program := compiled(t, "gcc", "integration/langs/c/threads.c", sanitize...)
+	b := testkit.StartBroker(t)
+	for range 3 {
+		run(t, b, program)
+	}
+	testkit.AuditEmpty(t, b)
+}
+
+func TestProgramIsLinkedWithTheArchiveAlone(t *testing.T) {
+	prefix := library(t)
+	needCompiler(t, "gcc")
+	program := filepath.Join(t.TempDir(), "loader")
+	out, err := exec.Command("gcc", "-I"+prefix+"/include", "-o", program, filepath.Join(root(t), "examples/c/loader.c"),
+		filepath.Join(prefix, "lib/libbaton.a"), "-lgcc_s", "-lpthread", "-lm", "-ldl").CombinedOutput()
+	require.NoError(t, err, string(out))
+	run(t, testkit.StartBroker(t), program)
+}
+
+// The example: a loader in C whose batches are taken by consumers in Go and C++.
+func TestExampleInC(t *testing.T) {
+	consumer := filepath.Join(t.TempDir(), "consumer")
+	build := exec.Command("go", "build", "-o", consumer, "./examples/c/consumer")
+	build.Dir = root(t)
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			loader := compiled(t, with.c, "examples/c/loader.c", with.watch...)
+			inCpp := compiled(t, with.cxx, "examples/c/consumer.cpp", with.watch...)
+			b := testkit.StartBroker(t)
+			run(t, b, loader)
+			assert.Equal(t, `batch 1 of loader: [2 3], first 0, last 5
+batch 2 of loader: [2 3], first 10, last 15
+batch 3 of loader: [2 3], first 20, last 25
+`, run(t, b, consumer))
+			run(t, b, loader)
+			assert.Equal(t, `batch 1 {"batch":0}: first 0, last 5
+batch 2 {"batch":1}: first 10, last 15
+batch 3 {"batch":2}: first 20, last 25
+`, run(t, b, inCpp))
+			testkit.AuditKept(t, b)
+		})
+	}
+}
+
+// The example of a pipeline, which checks every picture, their order, and that
+// nothing was copied.
+func TestPipelineThroughThreeLanguages(t *testing.T) {
+	needCargo(t)
+	needCompiler(t, "cc")
+	cmd := exec.CommandContext(testkit.Context(t), "go", "run", "./examples/pipeline", "-dev", "-batches", "100")
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(), "COLUMNS=80")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	text := string(out)
+	assert.Contains(t, text, "3,200 pictures in 100 batches, all right, in order, none copied")
+	for _, drawn := range []string{"in augment (Rust)", "in normalise (C)", "waiting for check (Go)", "from the first to the last"} {
+		assert.Contains(t, text, drawn)
+	}
+}
