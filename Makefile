@@ -9,6 +9,8 @@ CRASH    ?= 1000
 PREFIX   ?= /usr/local
 FUZZTIME ?= 30s
 
+CARGO    := $(shell command -v cargo)
+
 # The race detector needs a C compiler; the product does not.
 RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
 # Packages whose tests start real processes: the race detector sees nothing there.
@@ -18,7 +20,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo pipeline model docs clib install-clib header python-test wheel clean
+.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +62,8 @@ fuzz: ## run every fuzz target for a while each (FUZZTIME=30s, T=, PKG=)
 	FUZZTIME='$(FUZZTIME)' tools/fuzz '$(or $(T),^Fuzz)' $(PKG)
 
 bench: build ## measure: a table on the terminal (ARGS= for the command's flags, such as --json)
-	bin/baton bench $(ARGS)
+	$(if $(CARGO),$(CARGO) build --quiet --locked --release --manifest-path rust/bench/Cargo.toml)
+	bin/baton bench $(if $(CARGO),--rust rust/bench/target/release/baton-bench) $(ARGS)
 
 demo: build ## train a network in several processes over shared memory, and kill one
 	bin/baton demo $(ARGS)
@@ -70,6 +73,9 @@ pipeline: ## digits through stages in Go, Rust and C, none copied (needs cargo a
 
 model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake attach": these)
 	models/check $(if $(SHORT),--short) $(T)
+
+loom: ## run lanes, ledger and waiting of the Rust crate through every order of their steps (SHORT=1: a minute at most)
+	cd rust && RUSTFLAGS='--cfg baton_loom' $(if $(SHORT),LOOM_MAX_PREEMPTIONS=2) $(CARGO) test --quiet --locked --release --lib --target-dir target/loom loom_models
 
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc

@@ -46,6 +46,8 @@ type job struct {
 	Storages int `json:"storages,omitempty"` // that live beside those handed over
 	Topics   int `json:"topics,omitempty"`
 	Sessions int `json:"sessions,omitempty"`
+
+	programs [2]string // of each side; "": this one
 }
 
 // seat is a process at work on its job.

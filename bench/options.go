@@ -23,6 +23,9 @@ type Options struct {
 	Passes int
 	// Binary is the program baton that serves; "": this one.
 	Binary string
+	// Rust is the program of rust/bench, which measures the client in Rust; "":
+	// those measurements are left out.
+	Rust string
 	// Version is the program's, for the report.
 	Version string
 	// Log gets a line for each measurement under way; nil: nobody.

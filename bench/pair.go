@@ -30,15 +30,19 @@ type process struct {
 // start runs a job in a process of its own, on some CPUs alone. It is killed
 // when ctx ends.
 func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
+	program := j.programs[j.Side]
+	if program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find this program: %w", err)
+		}
+		program = self
 	}
 	raw, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, self, RoleCommand), ended: make(chan struct{})}
+	p := &process{cmd: exec.CommandContext(ctx, program, RoleCommand), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), envJob+"="+string(raw))
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errOut
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

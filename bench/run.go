@@ -33,6 +33,7 @@ var groups = []group{
 	{"tuples", "Tuples on the embedded NATS server, to a nats.go subscriber", (*bencher).tuples},
 	{"flat", "Round trip of 4 KiB, beside what does not take part", (*bencher).flat},
 	{"recycling", "Alloc and Release of 4 KiB, by sessions attached to the same memory", (*bencher).recycling},
+	{"rust", "Rust: round trips against iceoryx2, wakes, take and drop, beside Go", (*bencher).rust},
 	{"rest", "At rest", (*bencher).rest},
 }
 
@@ -51,6 +52,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		Version: o.Version, Quick: o.Quick, Passes: o.Passes, Machine: thisMachine(cpus)}}
 	for _, g := range groups {
 		if !o.wants(g.name) {
+			continue
+		}
+		if g.name == "rust" && o.Rust == "" {
+			fmt.Fprintln(o.Log, "rust: left out: it needs the program of rust/bench (`make bench` builds it where cargo is)")
 			continue
 		}
 		// A broker for each group: what one leaves behind must not burden the next.

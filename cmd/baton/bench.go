@@ -66,6 +66,7 @@ nothing else should run; the load average stands beside them.`,
 	f.StringVarP(&file, "output", "o", "", "write the figures of every pass as JSON to a `file`, too")
 	f.BoolVar(&asJSON, "json", false, "print the figures as JSON and nothing else")
 	f.BoolVarP(&quiet, "quiet", "q", false, "do not tell what is being measured")
+	f.StringVar(&o.Rust, "rust", "", "the `program` of rust/bench, which measures the client in Rust beside iceoryx2")
 	f.StringVar(&o.Binary, "binary", "", "the `program` that serves; default this one")
 	return cmd
 }

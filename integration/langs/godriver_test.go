@@ -26,17 +26,21 @@ import (
 //	delete   delete name
 //	handle   fill a tensor and answer its handle
 //	open     open handle, whose tensor is of seed
+//	hoard    fill count tensors from seed on and hold them
 //	release  let go of what is held
 //	forget   drop readers, topics and queues
+//	quit     close the session and end
 //	collect  recycle; answers the bytes given back
 //
 // The value of a seed: "whole" of so many words, "half" (the second half of the
-// same memory), the key "a/b" (path "a~1b") of 3 words of seed+1; and the meta {"seed":seed}.
+// same memory), the key "a/b" (path "a~1b") of 3 words of seed+1, and as many more of
+// one word as wide says; and the meta {"seed":seed}.
 // Topics and queues are made to end with their last user.
 type order struct {
 	Do, Topic, Queue, Name, Group, Start string
 	Seed, Count                          uint64
 	Words                                int64
+	Wide                                 int
 	Depth                                int
 	TimeoutMS                            *int64 `json:"timeout_ms"`
 	Lossless, Redeliver                  bool
@@ -65,6 +69,9 @@ func drive(p *testkit.Child) error {
 			return c.Close()
 		} else if err != nil {
 			return err
+		}
+		if o.Do == "quit" {
+			return c.Close()
 		}
 		patience := 30 * time.Second
 		if o.TimeoutMS != nil {
@@ -137,6 +144,15 @@ func (d *goDriver) carryOut(ctx context.Context, o *order) (map[string]any, erro
 		return d.named(ctx, o)
 	case "handle", "open":
 		return d.handles(ctx, o)
+	case "hoard":
+		for seed := o.Seed; seed < o.Seed+o.Count; seed++ {
+			x, err := d.filled(ctx, seed, o.Words)
+			if err != nil {
+				return nil, err
+			}
+			d.held = append(d.held, x)
+		}
+		return nil, nil
 	case "release":
 		for _, h := range d.held {
 			h.Release()

@@ -37,7 +37,7 @@ type hand func(ctx context.Context, v any, opts ...client.SendOption) error
 
 func (d *goDriver) sendAll(ctx context.Context, o *order, to hand) error {
 	for seed := o.Seed; seed < o.Seed+o.Count; seed++ {
-		err := d.value(ctx, seed, o.Words, func(v any) error {
+		err := d.value(ctx, seed, o, func(v any) error {
 			return to(ctx, v, client.Meta(map[string]uint64{"seed": seed}))
 		})
 		if err != nil {
@@ -48,7 +48,8 @@ func (d *goDriver) sendAll(ctx context.Context, o *order, to hand) error {
 }
 
 // value makes the value of a seed and lets it go after its use.
-func (d *goDriver) value(ctx context.Context, seed uint64, words int64, use func(any) error) error {
+func (d *goDriver) value(ctx context.Context, seed uint64, o *order, use func(any) error) error {
+	words := o.Words
 	whole, err := d.filled(ctx, seed, words)
 	if err != nil {
 		return err
@@ -63,7 +64,16 @@ func (d *goDriver) value(ctx context.Context, seed uint64, words int64, use func
 		return err
 	}
 	defer other.Release()
-	return use(map[string]*client.Tensor{"whole": whole, "half": half, "a/b": other})
+	all := map[string]*client.Tensor{"whole": whole, "half": half, "a/b": other}
+	for i := range o.Wide {
+		x, err := d.filled(ctx, seed+uint64(i), 1)
+		if err != nil {
+			return err
+		}
+		defer x.Release()
+		all[fmt.Sprintf("x%03d", i)] = x
+	}
+	return use(all)
 }
 
 func verify(t *client.Tensor, seed uint64) error {
@@ -144,7 +154,7 @@ func (d *goDriver) named(ctx context.Context, o *order) (map[string]any, error) 
 		return nil, d.c.Delete(ctx, o.Name)
 	case "set":
 		var revision uint64
-		err := d.value(ctx, o.Seed, o.Words, func(v any) (err error) {
+		err := d.value(ctx, o.Seed, o, func(v any) (err error) {
 			var opts []client.SetOption
 			if o.Live {
 				opts = append(opts, client.Live())

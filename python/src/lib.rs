@@ -32,12 +32,6 @@ use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
 
-/// To be called in the child of a fork: sessions that were open are the parent's.
-#[pyfunction]
-fn forked() {
-    baton::Session::forked();
-}
-
 /// Sets the session in which libraries allocate by the exchange table.
 #[pyfunction]
 fn allocate_in(session: &session::Session) {
@@ -70,5 +64,5 @@ mod native {
     #[pymodule_export]
     use super::topic::{Reader, Topic};
     #[pymodule_export]
-    use super::{allocate_in, default_address, forked};
+    use super::{allocate_in, default_address};
 }

@@ -81,12 +81,16 @@ impl Driver {
     }
 
     /// Names of two tensors over one storage and one over another, so that refs, offsets and strides
-    /// all matter.
-    fn value(&self, seed: u64, words: i64) -> Result<Payload, Error> {
+    /// all matter; and as many more as `wide` says.
+    fn value(&self, seed: u64, words: i64, c: &Value) -> Result<Payload, Error> {
         let whole = self.filled(seed, words)?;
         let half = whole.as_strided(&[words / 2], None, words as u64 / 2)?;
         let other = self.filled(seed + 1, 3)?;
-        Payload::named([("whole", whole), ("half", half), ("a/b", other)]).meta(&json!({ "seed": seed }))
+        let mut all = vec![("whole".to_owned(), whole), ("half".to_owned(), half), ("a/b".to_owned(), other)];
+        for i in 0..c["wide"].as_u64().unwrap_or(0) {
+            all.push((format!("x{i:03}"), self.filled(seed + i, 1)?));
+        }
+        Payload::named(all).meta(&json!({ "seed": seed }))
     }
 
     fn look(&mut self, b: &Bundle, seed: u64, c: &Value) -> Outcome {
@@ -144,7 +148,7 @@ impl Driver {
             "send" => {
                 let topic = self.topic(c)?;
                 for s in seed..seed + count {
-                    topic.send_timeout(self.value(s, words)?, time(c))?;
+                    topic.send_timeout(self.value(s, words, c)?, time(c))?;
                 }
             }
             "receive" => {
@@ -155,7 +159,7 @@ impl Driver {
             "put" => {
                 let q = self.queue(c)?;
                 for s in seed..seed + count {
-                    q.put(self.value(s, words)?, time(c))?;
+                    q.put(self.value(s, words, c)?, time(c))?;
                 }
             }
             "take" => {
@@ -165,7 +169,7 @@ impl Driver {
             "end" if c["queue"].is_string() => self.queue(c)?.end()?,
             "end" => self.topic(c)?.end()?,
             "set" => {
-                let v = self.value(seed, words)?;
+                let v = self.value(seed, words, c)?;
                 let r = match c["live"] == true {
                     true => self.session.set_live(text(c, "name"), v)?,
                     false => self.session.set(text(c, "name"), v)?,
@@ -198,6 +202,12 @@ impl Driver {
                 }
                 return Ok(out);
             }
+            "hoard" => {
+                for s in seed..seed + count {
+                    let t = self.filled(s, words)?;
+                    self.held.push(Box::new(t));
+                }
+            }
             "release" => self.held.clear(),
             "forget" => {
                 self.readers.clear();
@@ -221,7 +231,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
-        let answer = match d.carry_out(&serde_json::from_str(&line?)?) {
+        let c = serde_json::from_str(&line?)?;
+        if text(&c, "do") == "quit" {
+            d.session.close();
+            return Ok(());
+        }
+        let answer = match d.carry_out(&c) {
             Ok(v) => v,
             Err(e) => json!({ "code": e.code().as_str(), "message": e.to_string() }),
         };

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::Deref;
 
-const INLINE: usize = 6;
+const INLINE: usize = 4;
 
-/// Extents or strides: up to six stand inline.
+/// Extents or strides: up to four stand inline.
 #[derive(Clone)]
 pub struct Dims(Repr);
 

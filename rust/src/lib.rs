@@ -61,30 +61,48 @@
 //! When another process dies, what it sent stays and what it held is dropped by the broker. When the
 //! broker dies, mapped memory is handed over as before, and the session reconnects by itself.
 
+// Under loom only what the models run is built.
+#![cfg_attr(baton_loom, allow(dead_code, unused_imports))]
+
+#[cfg(all(test, not(baton_loom)))]
+mod any_bytes;
+mod crash_point;
 mod dims;
+#[cfg(not(baton_loom))]
 pub mod dlpack;
 mod dtype;
 mod error;
+#[cfg(not(baton_loom))]
 mod handle;
 #[doc(hidden)]
 pub mod layout;
 mod ledger;
+#[cfg(all(test, baton_loom))]
+mod loom_models;
 mod message;
-#[cfg(feature = "ndarray")]
+#[cfg(all(feature = "ndarray", not(baton_loom)))]
 mod ndarray;
+#[cfg(not(baton_loom))]
 mod session;
 mod shm;
+mod sync;
 mod sys;
+#[cfg(not(baton_loom))]
 mod value;
+#[cfg(not(baton_loom))]
 mod wire;
 
 pub use dims::Dims;
 pub use dtype::{DType, Element};
 pub use error::{Code, Error, Result};
+#[cfg(not(baton_loom))]
 pub use handle::Handle;
+#[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
+#[cfg(not(baton_loom))]
 pub use session::{
     Builder, Bundle, Holder, Lease, Message, Payload, Queue, QueueOptions, Reader, Session, Start, Stats, Tensor,
     TensorMut, Topic, TopicOptions, Watch,
 };
+#[cfg(not(baton_loom))]
 pub use value::Value;

@@ -70,7 +70,6 @@ def reopen_queue(name: str, token: str, place: Place) -> _native.Queue:
 
 def _in_child() -> None:
     global _lock, _session
-    _native.forked()
     _lock = threading.Lock()
     _session = None
     _others.clear()

@@ -10,12 +10,11 @@ import torch
 
 __all__ = [
     "Bundle", "Handle", "Message", "Queue", "Reader", "Session", "Tensor", "Topic", "Watch",
-    "allocate_in", "default_address", "forked",
+    "allocate_in", "default_address",
 ]  # fmt: skip
 
 _Place: TypeAlias = tuple[str, str]
 
-def forked() -> None: ...
 def default_address() -> str: ...
 def allocate_in(session: Session) -> None: ...
 

@@ -294,11 +294,6 @@ int32_t baton_session_fd(const struct baton_session *session);
 // call.
 baton_status baton_session_fd_clear(const struct baton_session *session);
 
-// To be called in the child of a fork that does not exec, before anything else of this library:
-// sessions that were open are the parent's from then on. What is left of them can still be released,
-// and else gives BATON_CLOSED. The child opens sessions of its own.
-void baton_forked(void);
-
 // What the session has and did.
 baton_status baton_session_stats(const struct baton_session *session, struct baton_stats *out);
 

@@ -147,11 +147,3 @@ pub extern "C" fn baton_session_fd_clear(session: Option<&baton_session>) -> bat
         Ok(())
     })
 }
-
-/// To be called in the child of a fork that does not exec, before anything else of this library:
-/// sessions that were open are the parent's from then on. What is left of them can still be released,
-/// and else gives BATON_CLOSED. The child opens sessions of its own.
-#[unsafe(no_mangle)]
-pub extern "C" fn baton_forked() {
-    answer((), Session::forked);
-}

@@ -1,8 +1,6 @@
 //! The storage entries of a session file. Their owner writes them; to all others they are claims to
 //! be checked against the broker's chunk record.
 
-use std::sync::atomic::Ordering;
-
 use crate::layout::{GENERATION_MASK, RETIRING, limits, session_file, storage_entry as rec};
 use crate::shm::Region;
 
@@ -41,6 +39,12 @@ impl Entries {
         }
     }
 
+    /// Where an entry stands, for a prefetch.
+    #[cfg(not(baton_loom))]
+    pub(crate) fn address(&self, index: u32) -> *mut u8 {
+        self.0.address(Self::at(index), rec::SIZE)
+    }
+
     /// The generation word, with RETIRING: the second look of who opens a bare handle.
     ///
     /// SYNC generation: sequentially consistent, after the row was raised; pairs with the owner's
@@ -67,11 +71,13 @@ impl Entries {
     ///
     /// SYNC generation: followed by a full fence; pairs with an opener's row up and look.
     pub(crate) fn mark(&self, index: u32) {
-        self.0.word(Self::at(index) + rec::GENERATION).fetch_or(RETIRING, Ordering::SeqCst);
+        let at = Self::at(index) + rec::GENERATION;
+        self.0.store(at, self.0.load(at) | RETIRING);
     }
 
     pub(crate) fn unmark(&self, index: u32) {
-        self.0.word(Self::at(index) + rec::GENERATION).fetch_and(!RETIRING, Ordering::SeqCst);
+        let at = Self::at(index) + rec::GENERATION;
+        self.0.store(at, self.0.load(at) & !RETIRING);
     }
 
     /// Ends a generation: old handles are Expired from here on.

@@ -13,6 +13,7 @@
 mod chunk;
 mod entry;
 mod freetest;
+#[cfg(not(baton_loom))]
 mod pool;
 mod ranges;
 mod row;
@@ -20,6 +21,8 @@ mod row;
 pub(crate) use chunk::{Chunk, Chunks};
 pub(crate) use entry::Entries;
 pub(crate) use freetest::{FreeTest, Rows};
+#[cfg(not(baton_loom))]
 pub use pool::PoolStats;
+#[cfg(not(baton_loom))]
 pub(crate) use pool::{Grant, Pool, Source};
 pub(crate) use row::Row;

@@ -2,11 +2,13 @@
 //! own count fell to zero are tested oldest first, and stay mapped and warm for the next tensor of
 //! their size.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 
 use super::ranges::Ranges;
 use super::{Entries, FreeTest, Row, Rows};
+use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{ALIGNMENT, PAGE, limits};
 use crate::message::Ref;
@@ -22,6 +24,8 @@ const MAX_SLAB: u64 = 256 << 20;
 /// Bounds the work that one allocation does for recycling.
 const TESTS_PER_ALLOC: usize = 8;
 const MAX_CHUNK_ASK: u32 = 64;
+/// Row words in a cache line.
+const LINE_WORDS: u32 = 8;
 
 /// Memory that the broker lets a session allocate in: a segment mapped for writing with its pages
 /// reserved, and index chunks over it, as (chunk, serial).
@@ -93,6 +97,7 @@ struct Slab {
 pub(crate) struct Pool {
     state: Mutex<State>,
     dropped: Mutex<Vec<u32>>, // own count fell to zero, not yet seen by the pool
+    news: AtomicBool,         // whether there are any
 }
 
 #[derive(Debug)]
@@ -102,8 +107,9 @@ struct State {
     test: FreeTest,
     records: Vec<Option<Box<[Record]>>>, // by chunk
     slabs: Vec<Option<Slab>>,
-    bins: HashMap<u64, Vec<u32>>, // free and warm, by capacity
+    bins: Vec<Vec<u32>>, // free and warm, by number of their class
     waiting: VecDeque<u32>,
+    spare: Vec<u32>, // in turn with `dropped`
     stats: PoolStats,
     first: u64, // bytes of the first slab
 }
@@ -124,12 +130,14 @@ impl Pool {
                 test,
                 records: vec![None; limits::CHUNKS as usize],
                 slabs: Vec::new(),
-                bins: HashMap::new(),
+                bins: Vec::new(),
                 waiting: VecDeque::new(),
+                spare: Vec::new(),
                 stats: PoolStats::default(),
                 first: first_slab(quotas),
             }),
             dropped: Mutex::new(Vec::new()),
+            news: AtomicBool::new(false),
         }
     }
 
@@ -140,29 +148,59 @@ impl Pool {
         }
         let class = class_of(n);
         let mut p = self.state.lock().unwrap_or_else(|p| p.into_inner());
-        p.drain(&self.dropped);
-        p.recycle(source, TESTS_PER_ALLOC);
-        let index = match p.take_bin(class) {
+        let mut found = p.take_bin(class);
+        if found.is_none() {
+            self.drain(&mut p);
+            p.recycle(source, TESTS_PER_ALLOC);
+            found = p.take_bin(class);
+        }
+        let index = match found {
             Some(i) => i,
             None => p.carve(source, class)?,
         };
-        let r = p.record(index).clone();
-        p.entries.describe(index, r.offset, n, sys::monotonic());
-        if let Some(slab) = &mut p.slabs[r.slab] {
-            slab.used += 1;
-        }
-        p.record(index).out = true;
+        p.slab(index).used += 1;
+        let r = p.record(index);
+        r.out = true;
+        let r = r.clone();
+        p.entries.describe(index, r.offset, n, sys::roughly_now());
+        crash_point::at("alloc-described");
         if let Err(e) = p.row.take(index) {
             p.bin(index);
             return Err(e);
         }
+        crash_point::at("alloc-counted");
         let reference = Ref { serial: r.serial, generation: r.generation, index };
         Ok(Storage { reference, offset: r.offset, bytes: n })
     }
 
     /// Tells the pool that this session's count of an own index fell to zero. Any thread.
     pub(crate) fn dropped(&self, index: u32) {
-        self.dropped.lock().unwrap_or_else(|p| p.into_inner()).push(index);
+        let mut all = self.dropped.lock().unwrap_or_else(|p| p.into_inner());
+        all.push(index);
+        self.news.store(true, Ordering::Release);
+    }
+
+    /// Tests a few storages that may be free, so that the next allocation finds one. What is not done
+    /// because another thread allocates is done by the next that does.
+    pub(crate) fn tidy(&self, rows: &dyn Rows) {
+        if let Ok(mut p) = self.state.try_lock() {
+            self.drain(&mut p);
+            p.recycle(rows, TESTS_PER_ALLOC);
+        }
+    }
+
+    fn drain(&self, p: &mut State) {
+        if !self.news.load(Ordering::Acquire) {
+            return;
+        }
+        let mut list = std::mem::take(&mut p.spare);
+        {
+            let mut all = self.dropped.lock().unwrap_or_else(|p| p.into_inner());
+            self.news.store(false, Ordering::Release);
+            std::mem::swap(&mut *all, &mut list);
+        }
+        list.drain(..).for_each(|index| p.queue(index));
+        p.spare = list;
     }
 
     /// Tests every storage that may be free and gives empty segments back to the broker. It returns
@@ -173,9 +211,10 @@ impl Pool {
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
             Err(TryLockError::WouldBlock) => return 0,
         };
-        p.drain(&self.dropped);
+        self.drain(&mut p);
         let all = p.waiting.len();
         p.recycle(source, all);
+        p.test.forget();
         p.trim(source)
     }
 
@@ -200,6 +239,16 @@ fn class_of(n: u64) -> u64 {
     n.next_multiple_of(step)
 }
 
+/// The number of a class that `class_of` made: 16 up to 4 KiB, then 8 for each power of two.
+fn bin_of(class: u64) -> usize {
+    if class <= 4096 {
+        return (class / ALIGNMENT) as usize;
+    }
+    let log = 63 - (class - 1).leading_zeros();
+    let eighths = (class >> (log - 3)) - 8;
+    (16 + 8 * u64::from(log - 12) + eighths) as usize
+}
+
 impl State {
     fn record(&mut self, index: u32) -> &mut Record {
         match self.find(index) {
@@ -219,21 +268,13 @@ impl State {
         self.slabs[i].as_mut().expect("a storage's slab stays as long as it")
     }
 
-    fn drain(&mut self, dropped: &Mutex<Vec<u32>>) {
-        let mut list = std::mem::take(&mut *dropped.lock().unwrap_or_else(|p| p.into_inner()));
-        for index in list.drain(..) {
-            if self.find(index) {
-                let r = self.record(index);
-                if r.out && !r.queued {
-                    r.queued = true;
-                    self.waiting.push_back(index);
-                }
+    fn queue(&mut self, index: u32) {
+        if self.find(index) {
+            let r = self.record(index);
+            if r.out && !r.queued {
+                r.queued = true;
+                self.waiting.push_back(index);
             }
-        }
-        // Give the list's memory back for the next drops.
-        let mut now = dropped.lock().unwrap_or_else(|p| p.into_inner());
-        if now.is_empty() {
-            *now = list;
         }
     }
 
@@ -268,12 +309,15 @@ impl State {
         slab.used -= 1;
         slab.binned += 1;
         self.record(index).out = false;
-        let capacity = self.record(index).capacity;
-        self.bins.entry(capacity).or_default().push(index);
+        let bin = bin_of(self.record(index).capacity);
+        if bin >= self.bins.len() {
+            self.bins.resize_with(bin + 1, Vec::new);
+        }
+        self.bins[bin].push(index);
     }
 
     fn take_bin(&mut self, class: u64) -> Option<u32> {
-        let index = self.bins.get_mut(&class)?.pop()?; // the warmest
+        let index = self.bins.get_mut(bin_of(class))?.pop()?; // the warmest
         self.slab(index).binned -= 1;
         Some(index)
     }
@@ -312,6 +356,7 @@ impl State {
             let (Some(at), Some(index)) = (slab.free.take(class), slab.indices.pop()) else { continue };
             let r = self.record(index);
             (r.offset, r.capacity) = (at, class);
+            crash_point::at("alloc-cut");
             return Some(index);
         }
         None
@@ -360,7 +405,10 @@ impl State {
             let first = chunk * limits::CHUNK_INDICES;
             let Some(s) = &mut self.slabs[slab] else { continue };
             s.chunks += 1;
-            for index in (first..first + limits::CHUNK_INDICES).rev() {
+            for k in (0..limits::CHUNK_INDICES).rev() {
+                // Neighbours in time are no neighbours in memory: their entries and row words stand in
+                // lines of their own, as far as there are lines.
+                let index = first + k * LINE_WORDS % limits::CHUNK_INDICES + k / (limits::CHUNK_INDICES / LINE_WORDS);
                 // The serial tells this grant's generations from an earlier owner's.
                 self.entries.set_generation(index, 1);
                 s.indices.push(index);
@@ -372,7 +420,7 @@ impl State {
     fn unbin(&mut self) -> bool {
         let bins = std::mem::take(&mut self.bins);
         let mut any = false;
-        for index in bins.into_values().flatten() {
+        for index in bins.into_iter().flatten() {
             let r = self.record(index);
             let (at, n) = (r.offset, std::mem::take(&mut r.capacity));
             let slab = self.slab(index);

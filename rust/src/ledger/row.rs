@@ -34,6 +34,12 @@ impl Row {
         self.load(index) & row_word::COUNT_MASK
     }
 
+    /// Starts to fetch a word that is about to be changed: an owner's free test may have it.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32) {
+        self.0.prefetch_write(Self::at(index));
+    }
+
     /// Counts one reference up. It comes before the second look at the place that names the
     /// storage, and that order is the whole protection.
     ///

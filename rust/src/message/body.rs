@@ -3,7 +3,7 @@
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, limits, tensor_desc as rec};
+use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, tensor_desc as rec};
 
 /// One TensorDesc: a view over a storage of the message. Type, device, and whether the view lies
 /// within its storage are for the caller to check.
@@ -37,30 +37,58 @@ fn invalid(remedy: &str, what: String) -> Error {
     Error::new(Code::InvalidArgument, remedy, what)
 }
 
-impl Body {
-    /// The wire form. Refuses what has none: too many tensors or dimensions, a tensor without
+/// Writes a body: begin, each tensor, end.
+#[derive(Debug)]
+pub(crate) struct Encoder<'a> {
+    out: &'a mut Vec<u8>,
+    tensors: usize,
+}
+
+impl<'a> Encoder<'a> {
+    /// Begins a body in `out`, whose content goes.
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Encoder<'a> {
+        out.clear();
+        out.resize(head::SIZE as usize, 0);
+        Encoder { out, tensors: 0 }
+    }
+
+    /// Adds a tensor. Refuses what has no wire form: too many tensors or dimensions, a tensor without
     /// storage that has elements, a name that is too long.
-    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        if self.tensors.len() > limits::TENSORS {
-            let what = format!("a message of {} tensors: at most {} fit", self.tensors.len(), limits::TENSORS);
+    pub(crate) fn add(&mut self, t: &TensorDesc) -> Result<()> {
+        self.tensors += 1;
+        if self.tensors > limits::TENSORS {
+            let what = format!("a message of more than {} tensors", limits::TENSORS);
             return Err(invalid("send fewer at once", what));
         }
-        let mut out = vec![0; 16];
-        for t in &self.tensors {
-            t.encode(&mut out)?;
-        }
-        let table = out.len() - 16;
-        out.extend(&self.tree);
-        out.extend(&self.meta);
+        t.encode(self.out)
+    }
+
+    /// Adds the rest and writes the lengths; the number of tensors.
+    pub(crate) fn end(self, tree: &[u8], meta: &[u8]) -> Result<u16> {
+        let Encoder { out, tensors } = self;
+        let table = out.len() - head::SIZE as usize;
+        out.extend_from_slice(tree);
+        out.extend_from_slice(meta);
         if out.len() > limits::BODY {
             return Err(invalid(
                 "put large values into tensors: they are handed over uncopied",
                 format!("the description of the message is longer than {} bytes", limits::BODY),
             ));
         }
-        for (i, n) in [self.tensors.len(), table, self.tree.len(), self.meta.len()].into_iter().enumerate() {
+        for (i, n) in [tensors, table, tree.len(), meta.len()].into_iter().enumerate() {
             out[4 * i..4 * i + 4].copy_from_slice(&(n as u32).to_le_bytes());
         }
+        Ok(tensors as u16)
+    }
+}
+
+#[cfg(test)]
+impl Body {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let mut encoder = Encoder::new(&mut out);
+        self.tensors.iter().try_for_each(|t| encoder.add(t))?;
+        encoder.end(&self.tree, &self.meta)?;
         Ok(out)
     }
 }
@@ -92,19 +120,23 @@ impl TensorDesc {
         flags |= if self.strides.is_some() { DESC_STRIDES } else { 0 };
         flags |= if self.readonly { DESC_READ_ONLY } else { 0 };
         let at = out.len();
-        out.extend(short.to_le_bytes());
-        out.extend(self.storage.unwrap_or(NO_REF).to_le_bytes());
-        out.extend([self.dtype.code, self.dtype.bits]);
-        out.extend(self.dtype.lanes.to_le_bytes());
-        out.extend((self.shape.len() as u16).to_le_bytes());
-        out.extend((self.name.len() as u16).to_le_bytes());
-        out.extend(u32::from(flags).to_le_bytes()); // and the zero after them
-        out.extend(self.device_type.to_le_bytes());
-        out.extend(self.device_id.to_le_bytes());
-        out.extend(self.offset.to_le_bytes());
-        out.extend(self.shape.iter().flat_map(|d| d.to_le_bytes()));
-        out.extend(self.strides.iter().flat_map(|s| s.iter()).flat_map(|d| d.to_le_bytes()));
-        out.extend(self.name.as_bytes());
+        let mut fixed = [0; rec::SIZE as usize];
+        let mut put = |at: u64, bytes: &[u8]| fixed[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        put(rec::SIZE_AT, &short.to_le_bytes());
+        put(rec::REF, &self.storage.unwrap_or(NO_REF).to_le_bytes());
+        put(rec::CODE, &[self.dtype.code]);
+        put(rec::BITS, &[self.dtype.bits]);
+        put(rec::LANES, &self.dtype.lanes.to_le_bytes());
+        put(rec::NDIM, &(self.shape.len() as u16).to_le_bytes());
+        put(rec::NAME, &(self.name.len() as u16).to_le_bytes());
+        put(rec::FLAGS, &flags.to_le_bytes());
+        put(rec::DEVICE_TYPE, &self.device_type.to_le_bytes());
+        put(rec::DEVICE_ID, &self.device_id.to_le_bytes());
+        put(rec::OFFSET, &self.offset.to_le_bytes());
+        out.extend_from_slice(&fixed);
+        self.shape.iter().for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
+        self.strides.iter().flat_map(|s| s.iter()).for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
+        out.extend_from_slice(self.name.as_bytes());
         out.resize(at + size, 0);
         Ok(())
     }

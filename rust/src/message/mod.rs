@@ -3,11 +3,13 @@
 //! checks every number before use.
 
 mod body;
+mod description;
 mod parse;
 mod refs;
 
-#[cfg(test)]
+#[cfg(all(test, not(baton_loom)))]
 mod vectors;
 
-pub(crate) use body::{Body, TensorDesc};
+pub(crate) use body::{Body, Encoder, TensorDesc};
+pub(crate) use description::Description;
 pub(crate) use refs::{Ref, parse_spill, spill};

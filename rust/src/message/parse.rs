@@ -7,11 +7,16 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, tensor_desc as rec};
 
-impl Body {
-    /// Checks lengths, counts, flags, reserved bytes and padding, so that a body has one form only.
-    /// Types, devices, and views against storages are not checked. `refs` is the number of Refs of
-    /// the message.
-    pub(crate) fn parse(src: &[u8], refs: usize) -> Result<Body> {
+/// The parts of a body, cut but not read.
+struct Parts<'a> {
+    count: usize,
+    table: &'a [u8],
+    tree: &'a [u8],
+    meta: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn of(src: &'a [u8]) -> Result<Parts<'a>> {
         let size = head::SIZE as usize;
         if src.len() < size || src.len() > limits::BODY {
             return Err(bad(format!("a message body of {} bytes", src.len())));
@@ -26,21 +31,47 @@ impl Body {
         if count > limits::TENSORS || count > table / rec::SIZE as usize {
             return Err(bad(format!("a message body has {count} tensors in a table of {table} bytes")));
         }
-        let mut rest = &src[size..size + table];
-        let mut tensors = Vec::with_capacity(count);
-        for i in 0..count {
-            let (t, used) = TensorDesc::parse(rest).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
-            if t.storage.is_some_and(|s| usize::from(s) >= refs) {
-                return Err(bad(format!("tensor {i} of a message is in a storage that the message does not name")));
-            }
+        let (table, rest) = src[size..].split_at(table);
+        let (tree, meta) = rest.split_at(tree);
+        Ok(Parts { count, table, tree, meta })
+    }
+
+    /// Reads tensor i, at the front of a table, and gives what stands behind it.
+    fn tensor(table: &[u8], i: usize, refs: usize) -> Result<(TensorDesc, &[u8])> {
+        let (t, used) = TensorDesc::parse(table).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
+        if t.storage.is_some_and(|s| usize::from(s) >= refs) {
+            return Err(bad(format!("tensor {i} of a message is in a storage that the message does not name")));
+        }
+        Ok((t, &table[used..]))
+    }
+}
+
+impl Body {
+    /// Checks lengths, counts, flags, reserved bytes and padding, so that a body has one form only.
+    /// Types, devices, and views against storages are not checked. `refs` is the number of Refs of
+    /// the message.
+    pub(crate) fn parse(src: &[u8], refs: usize) -> Result<Body> {
+        let parts = Parts::of(src)?;
+        let mut rest = parts.table;
+        let mut tensors = Vec::with_capacity(parts.count);
+        for i in 0..parts.count {
+            let (t, behind) = Parts::tensor(rest, i, refs)?;
             tensors.push(t);
-            rest = &rest[used..];
+            rest = behind;
         }
         if !rest.is_empty() {
             return Err(bad(format!("a message body has {} bytes after its last tensor", rest.len())));
         }
-        let (tree, meta) = src[size + table..].split_at(tree);
-        Ok(Body { tensors, tree: tree.to_vec(), meta: meta.to_vec() })
+        Ok(Body { tensors, tree: parts.tree.to_vec(), meta: parts.meta.to_vec() })
+    }
+
+    /// The first tensor alone; of the others only the lengths of their table are looked at.
+    pub(crate) fn first(src: &[u8], refs: usize) -> Result<Option<TensorDesc>> {
+        let parts = Parts::of(src)?;
+        match parts.count {
+            0 => Ok(None),
+            _ => Parts::tensor(parts.table, 0, refs).map(|(t, _)| Some(t)),
+        }
     }
 }
 

@@ -19,14 +19,14 @@ impl Ref {
     }
 
     /// Refuses numbers that can name no storage.
-    pub(crate) fn check(self) -> Result<Ref> {
+    pub(crate) fn check(self) -> Result<()> {
         if self.index >= limits::STORAGES || self.serial == 0 || self.generation > GENERATION_MASK {
             return Err(bad(format!(
                 "a storage of a message has index {}, serial {}, generation {:#x}",
                 self.index, self.serial, self.generation
             )));
         }
-        Ok(self)
+        Ok(())
     }
 }
 
@@ -84,7 +84,8 @@ pub(crate) fn parse_spill(src: &[u8]) -> Result<(Vec<Ref>, Vec<u8>)> {
         .map(|r| {
             let index = u64_at(r, reference::INDEX); // and the zero after it
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            Ref { serial: u64_at(r, reference::SERIAL), generation: u64_at(r, reference::GENERATION), index }.check()
+            let r = Ref { serial: u64_at(r, reference::SERIAL), generation: u64_at(r, reference::GENERATION), index };
+            r.check().map(|()| r)
         })
         .collect::<Result<Vec<Ref>>>()?;
     Ok((refs, src[refs_end..refs_end + body].to_vec()))

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bundle::{Bundle, key_of};
 use super::inner::Inner;
-use super::payload::Payload;
+use super::payload::{Payload, Tensors};
 use super::tensor::Tensor;
 use super::{Builder, Session};
 use crate::dtype::DType;
@@ -47,13 +47,13 @@ impl Payload {
     /// JSON of the tree that numbers them; empty: one unnamed tensor is the value, or a flat dict.
     pub fn with_tree(tensors: Vec<(String, Tensor)>, tree: Vec<u8>) -> Payload {
         let mut p = Payload::default();
-        (p.tensors, p.tree) = (tensors, tree);
+        (p.tensors, p.tree) = (Tensors::Named(tensors), tree);
         p
     }
 
     /// The tensors, in their order.
     pub fn into_tensors(self) -> impl Iterator<Item = Tensor> {
-        self.tensors.into_iter().map(|(_, t)| t)
+        self.tensors.into_named().into_iter().map(|(_, t)| t)
     }
 }
 
@@ -62,7 +62,7 @@ impl From<Payload> for Bundle {
     fn from(p: Payload) -> Bundle {
         let flat = p.tree.is_empty();
         let name = |n: String| if flat { key_of(&n) } else { n };
-        let tensors = p.tensors.into_iter().map(|(n, t)| (name(n), t)).collect();
+        let tensors = p.tensors.into_named().into_iter().map(|(n, t)| (name(n), t)).collect();
         Bundle { tensors, tree: p.tree, ..Bundle::default() }
     }
 }
@@ -94,7 +94,7 @@ impl Tensor {
 
     /// The session that it was allocated or received in.
     pub fn session(&self) -> Session {
-        Session { inner: self.held.inner.clone() }
+        Session { inner: self.held.inner().clone() }
     }
 
     /// The address of the first element, to be written. `ReadOnly` when it must not be.

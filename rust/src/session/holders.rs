@@ -3,7 +3,7 @@
 use super::holding::Held;
 use super::inner::Inner;
 use super::tensor::Tensor;
-use crate::layout::{BROKER_SLOT, broker_file, limits, row_word, session_record};
+use crate::layout::{BROKER_SLOT, broker_file, limits, session_record};
 use crate::ledger::Rows;
 
 /// A session that counts references to a storage, as of a moment.
@@ -23,7 +23,7 @@ impl Tensor {
     /// Who holds the tensor's memory at this moment, as far as their pages are mapped here; others'
     /// are asked for and seen the next time. Empty without a storage.
     pub fn holders(&self) -> Vec<Holder> {
-        let inner = &self.held.inner;
+        let inner = self.held.inner();
         match self.storage() {
             Some(h) if !inner.is_foreign() => inner.holders(h),
             _ => Vec::new(),
@@ -36,7 +36,7 @@ impl Inner {
         let index = h.reference.index;
         let chunk = index / limits::CHUNK_INDICES;
         let attached = |slot: u32| self.pages.chunks.attached(chunk, slot as usize / 64) >> (slot % 64) & 1 == 1;
-        let counts = |slot| self.row_word(slot, index).map_or(0, |w| w & row_word::COUNT_MASK);
+        let counts = |slot| self.row(slot).map_or(0, |(_, row)| row.count(index));
         let slots = (0..limits::SESSIONS).filter(|slot| attached(*slot));
         slots.map(|slot| (slot, counts(slot))).filter(|(_, n)| *n > 0).map(|(s, n)| self.holder(s, n)).collect()
     }

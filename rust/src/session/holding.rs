@@ -1,34 +1,24 @@
-//! References that this process counts: attaching to chunks, holding what a place names, and
-//! checking where it lies.
+//! References that this process counts: holding what a place names, and letting go.
 
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::attach::{Attached, Attachment};
 use super::inner::Inner;
-use super::pages::Peer;
 use super::reader::Acknowledge;
-use crate::error::{Code, Error, Result, disagree, expired};
-use crate::layout::{ALIGNMENT, limits};
-use crate::ledger::{Chunk, Entries};
-use crate::message::Ref;
-use crate::shm::Segment;
+use super::topic::LaneView;
+use crate::crash_point;
+use crate::error::{Code, Error, Result, expired};
+use crate::layout::limits;
+use crate::message::{Description, Ref};
 use crate::wire::ops::{AttachRequest, Ignored};
 
-/// A chunk whose owner looks at this session's row: only then may its storages be counted here. It
-/// keeps owner's entries and segment mapped.
-#[derive(Debug)]
-pub(crate) struct Attachment {
-    pub(crate) chunk: Chunk,
-    pub(crate) entries: Entries,
-    pub(crate) segment: Arc<Segment>,
-    /// Whether this session owns the chunk, so that its pool is to hear of the last drop.
-    pub(crate) own: bool,
-}
-
 /// A storage that this process counts, and where it lies.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) reference: Ref,
-    pub(crate) at: Arc<Attachment>,
+    pub(crate) at: Attached,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
@@ -37,20 +27,110 @@ pub(crate) struct Held {
 /// row counts each once; drop counts them down.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) storages: Vec<Held>,
+    pub(crate) keeper: Keeper,
+    pub(crate) storages: Storages,
     pub(crate) acknowledge: Option<Acknowledge>,
+    pub(crate) received: Received,
+    moved: AtomicBool,
+}
+
+/// What a message says besides its storages.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) sequence: u64,
+    pub(crate) stamp: u64,
+    pub(crate) lost: u64,
+    pub(crate) flags: u32,
+    pub(crate) body: Description,
+}
+
+/// What keeps the session as long as something is held: itself, or the lane of a received message,
+/// whose name and bell the message needs as well.
+#[derive(Debug)]
+pub(crate) enum Keeper {
+    Session(Arc<Inner>),
+    Lane(Arc<LaneView>),
+}
+
+impl Holding {
+    pub(crate) fn new(inner: &Arc<Inner>, storages: Storages) -> Holding {
+        let body = Description::Long(Box::default());
+        Holding {
+            keeper: Keeper::Session(inner.clone()),
+            storages,
+            acknowledge: None,
+            received: Received { sequence: 0, stamp: 0, lost: 0, flags: 0, body },
+            moved: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of_lane(lane: &Arc<LaneView>, storages: Storages, received: Received) -> Holding {
+        let keeper = Keeper::Lane(lane.clone());
+        Holding { keeper, storages, acknowledge: None, received, moved: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        match &self.keeper {
+            Keeper::Session(inner) => inner,
+            Keeper::Lane(lane) => &lane.inner,
+        }
+    }
+
+    /// Gives what the row counts for this holding to a place; dropping it counts nothing down then.
+    pub(crate) fn give(&self) {
+        self.moved.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Storages of a holding: mostly one, which stands inline.
+#[derive(Debug)]
+pub(crate) enum Storages {
+    One([Held; 1]),
+    Many(Vec<Held>),
+}
+
+impl Deref for Storages {
+    type Target = [Held];
+
+    #[inline]
+    fn deref(&self) -> &[Held] {
+        match self {
+            Storages::One(one) => one,
+            Storages::Many(all) => all,
+        }
+    }
+}
+
+impl Default for Storages {
+    fn default() -> Storages {
+        Storages::Many(Vec::new())
+    }
+}
+
+impl From<Held> for Storages {
+    fn from(one: Held) -> Storages {
+        Storages::One([one])
+    }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        if self.inner.is_foreign() {
+        let inner = self.inner();
+        if self.moved.load(Ordering::Relaxed) {
+            return; // a place counts it
+        }
+        if inner.is_foreign() {
             return; // the parent's row counts it
         }
-        for s in &self.storages {
-            self.inner.let_go(s.reference.index, s.at.own);
+        crash_point::at("drop-before");
+        for s in self.storages.iter() {
+            inner.let_go(s.reference.index, s.at.own);
+            crash_point::at("drop-between");
         }
-        if let Some(a) = self.acknowledge.take() {
+        if let Some(a) = &self.acknowledge {
+            crash_point::at("ack-before");
             a.done();
         }
     }
@@ -68,52 +148,33 @@ impl Held {
     }
 }
 
-impl Attachment {
-    pub(crate) fn new(chunk: Chunk, owner: &Peer, segment: Arc<Segment>, own: bool) -> Result<Attachment> {
-        if chunk.bytes > segment.bytes || chunk.offset > segment.bytes - chunk.bytes {
-            return Err(disagree(format!("a chunk of segment {} reaches past it", chunk.segment_serial)));
-        }
-        Ok(Attachment { chunk, entries: owner.entries.clone(), segment, own })
-    }
-
-    /// Reads a held ref's entry and checks it: the generation is the ref's, the range lies in the
-    /// chunk's.
-    pub(crate) fn locate(self: &Arc<Self>, reference: Ref) -> Result<Held> {
-        let e = self.entries.load(reference.index);
-        if e.generation != reference.generation {
-            return Err(expired("it has been recycled"));
-        }
-        let end = self.chunk.offset + self.chunk.bytes;
-        if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset
-        {
-            return Err(Error::new(
-                Code::InvalidHandle,
-                "its owner is at fault: restart it",
-                format!(
-                    "storage {} claims {} bytes at {}, outside its segment's range",
-                    reference.index, e.bytes, e.offset
-                ),
-            ));
-        }
-        Ok(Held { reference, at: self.clone(), offset: e.offset, bytes: e.bytes })
-    }
-}
-
 impl Inner {
     /// Counts a ref up in the own row. The caller then looks again at the place that named it, and
-    /// lets go if it has changed. The attachment keeps the memory mapped whatever the broker trims.
-    pub(crate) fn hold(&self, reference: Ref) -> Result<Arc<Attachment>> {
-        let a = self.attach(reference)?;
-        self.pages.row.take(reference.index)?;
-        Ok(a)
+    /// lets go if it has changed. The count keeps the memory mapped whatever the broker trims.
+    #[inline]
+    pub(crate) fn hold(&self, reference: Ref) -> Result<Attached> {
+        let chunk = reference.index / limits::CHUNK_INDICES;
+        loop {
+            if reference.serial == 0 || !self.attached.has(chunk, reference.serial) {
+                self.attach(chunk, reference)?;
+            }
+            self.pages.row.take(reference.index)?;
+            if let Some(a) = self.attached.find(chunk, reference.serial) {
+                return Ok(a);
+            }
+            self.let_go(reference.index, true); // trimmed meanwhile; the index may be the pool's by now
+        }
     }
 
     /// Counts all refs up, or none.
-    pub(crate) fn hold_all(&self, refs: &[Ref], into: &mut Vec<Arc<Attachment>>) -> Result<()> {
+    pub(crate) fn hold_all(&self, refs: &[Ref], into: &mut Vec<Attached>) -> Result<()> {
         into.clear();
         for r in refs {
             match self.hold(*r) {
-                Ok(a) => into.push(a),
+                Ok(a) => {
+                    into.push(a);
+                    crash_point::at("take-counting");
+                }
                 Err(e) => {
                     self.let_go_all(refs, into);
                     into.clear();
@@ -125,7 +186,7 @@ impl Inner {
     }
 
     /// Counts down what `hold_all` counted up.
-    pub(crate) fn let_go_all(&self, refs: &[Ref], held: &[Arc<Attachment>]) {
+    pub(crate) fn let_go_all(&self, refs: &[Ref], held: &[Attached]) {
         for (r, a) in refs.iter().zip(held) {
             self.let_go(r.index, a.own);
         }
@@ -146,53 +207,47 @@ impl Inner {
     pub(crate) fn holder_of(self: &Arc<Inner>, address: *const u8, n: u64) -> Option<(Holding, u64, bool)> {
         let (segment, at, writable) = self.segment_of(address, n)?;
         for chunk in segment.chunks() {
-            let a = self.attached[chunk as usize].load_full();
-            let Some(a) = a.filter(|a| a.chunk.segment_serial == segment.serial) else { continue };
             let first = chunk * limits::CHUNK_INDICES;
             // What this row counts cannot be recycled, so its entry stays as it is.
             for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.pages.row.count(*i) > 0) {
-                let e = a.entries.load(index);
-                if at < e.offset || at - e.offset > e.bytes || n > e.bytes - (at - e.offset) {
-                    continue;
-                }
                 self.pages.row.take(index).ok()?;
-                let reference = Ref { serial: a.chunk.serial, generation: e.generation, index };
-                let Ok(held) = a.locate(reference) else {
-                    self.let_go(index, a.own);
+                let serial = self.attached.serial(chunk);
+                let found = self.attached.find(chunk, serial).filter(|_| serial != 0);
+                let Some(a) = found.filter(|a| a.chunk.segment_serial == segment.serial) else {
+                    self.let_go(index, found.is_some_and(|a| a.own));
                     continue;
                 };
-                let holding = Holding { inner: self.clone(), storages: vec![held], acknowledge: None };
-                return Some((holding, at - e.offset, writable));
+                let e = a.entries.load(index);
+                let inside = at >= e.offset && at - e.offset <= e.bytes && n <= e.bytes - (at - e.offset);
+                let reference = Ref { serial, generation: e.generation, index };
+                match a.locate(reference) {
+                    Ok(held) if inside => {
+                        return Some((Holding::new(self, held.into()), at - e.offset, writable));
+                    }
+                    _ => self.let_go(index, a.own),
+                }
             }
         }
         None
     }
 
-    fn attach(&self, reference: Ref) -> Result<Arc<Attachment>> {
-        let chunk = reference.index / limits::CHUNK_INDICES;
-        let Some(place) = self.attached.get(chunk as usize) else {
-            let what = format!("no storage index {}", reference.index);
-            return Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what));
-        };
-        if let Some(a) = place.load().as_ref()
-            && a.chunk.serial == reference.serial
-        {
-            return Ok(a.clone());
-        }
-        self.attach_slow(chunk, reference.serial)
-    }
-
-    fn attach_slow(&self, chunk: u32, serial: u64) -> Result<Arc<Attachment>> {
+    #[cold]
+    fn attach(&self, chunk: u32, reference: Ref) -> Result<()> {
         const GONE: &str = "its memory has been given back";
+        let serial = reference.serial;
+        if chunk >= limits::CHUNKS || serial == 0 {
+            let what = format!("no storage index {} of grant {serial}", reference.index);
+            return Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what));
+        }
         let _one = self.attaching.lock().unwrap_or_else(|p| p.into_inner());
-        let place = &self.attached[chunk as usize];
-        if let Some(a) = place.load_full().filter(|a| a.chunk.serial == serial) {
-            return Ok(a);
+        if self.attached.has(chunk, serial) {
+            return Ok(());
         }
         if self.pages.chunks.serial(chunk) != serial {
             return Err(expired(GONE));
         }
         self.call::<_, Ignored>("attach", &AttachRequest { chunk, serial })?;
+        crash_point::at("attach-asked");
         let record = self.pages.chunks.load(chunk);
         if record.serial != serial {
             return Err(expired(GONE));
@@ -200,8 +255,9 @@ impl Inner {
         let owner = self.peer(record.owner, record.owner_serial)?;
         let segment = self.segment(record.segment, record.segment_serial, false)?;
         segment.note_chunk(chunk);
-        let a = Arc::new(Attachment::new(record, &owner, segment, record.owner_serial == self.pages.serial)?);
-        place.store(Some(a.clone()));
-        Ok(a)
+        let a = Attachment::new(record, &owner, segment, record.owner_serial == self.pages.serial)?;
+        crash_point::at("attach-mapped");
+        self.attached.put(chunk, Some(a), &self.pages.row);
+        Ok(())
     }
 }

@@ -7,15 +7,13 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Options;
+use super::attach::Attachments;
 use super::background::Background;
 use super::binding::interrupted;
-use super::fork::forks;
-use super::holding::Attachment;
 use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
@@ -23,8 +21,8 @@ use super::poll::PollFd;
 use super::room::Room;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
+use crate::crash_point;
 use crate::error::{Code, Error, Result, closed};
-use crate::layout::limits;
 use crate::ledger::{FreeTest, Pool};
 use crate::shm::{LOOK_AGAIN, Parking, Segment, pause};
 use crate::sys;
@@ -48,7 +46,7 @@ pub(crate) struct Inner {
     pub(crate) poll: OnceLock<Arc<PollFd>>,
     #[cfg(feature = "tokio")]
     pub(crate) tasks: OnceLock<Arc<Tasks>>,
-    pub(crate) attached: Box<[ArcSwapOption<Attachment>]>,
+    pub(crate) attached: Attachments,
     pub(crate) attaching: Mutex<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
     pub(crate) topics: Topics,
@@ -59,20 +57,26 @@ pub(crate) struct Inner {
     link: Mutex<Arc<Control>>,
     relinked: Condvar,
     closed: AtomicBool,
-    forks: u32, // that lay behind when it was opened
+    process: u32, // that opened it
     spins: bool,
 }
 
 impl Inner {
-    pub(crate) fn new(options: Options, pages: Pages, control: Arc<Control>, background: Arc<Background>) -> Inner {
+    pub(crate) fn new(
+        options: Options,
+        pages: Pages,
+        control: Arc<Control>,
+        background: Arc<Background>,
+    ) -> Result<Inner> {
+        let process = sys::process_number()?;
         let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
-        Inner {
+        Ok(Inner {
             pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
             parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
             poll: OnceLock::new(),
             #[cfg(feature = "tokio")]
             tasks: OnceLock::new(),
-            attached: (0..limits::CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
+            attached: Attachments::new(),
             attaching: Mutex::new(()),
             segments: Mutex::default(),
             topics: Topics::default(),
@@ -83,11 +87,11 @@ impl Inner {
             link: Mutex::new(control),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
-            forks: forks(),
+            process,
             spins: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
             options,
             pages,
-        }
+        })
     }
 
     pub(crate) fn link(&self) -> Arc<Control> {
@@ -116,9 +120,7 @@ impl Inner {
     pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<(R, Vec<OwnedFd>)> {
         let until = Instant::now() + PATIENCE;
         loop {
-            if self.is_closed() {
-                return Err(closed("the session"));
-            }
+            self.check_open()?;
             let link = self.link();
             match self.ask(&link, op, body, &[], until) {
                 Err(e) if e.code() == Code::BrokerLost && !self.background.is_current() => {
@@ -188,10 +190,23 @@ impl Inner {
         self.closed.load(Ordering::Acquire) || self.is_foreign()
     }
 
-    /// Whether it is the session of the parent, which forked: nothing of it may be touched.
+    /// Refuses what cannot be done any more: the session was closed, or it is the parent's, which forked
+    /// this process.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_foreign() {
+            let what = "the session was opened by the process that this one was forked from";
+            return Err(Error::new(Code::Closed, "open one here: a session belongs to one process", what));
+        }
+        if self.is_closed() { Err(closed("the session")) } else { Ok(()) }
+    }
+
+    /// Whether it is the session of the parent, which forked: its row and its lanes are not even
+    /// mapped here, its background thread is not there, and a lock may be held for ever. What is made
+    /// of it can still be dropped, and what can be read of its tensors is there as long as the parent
+    /// holds it.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
-        self.forks != forks()
+        !sys::is_process(self.process)
     }
 
     /// Ends the session. What was sent is still received; references held here are dropped by the
@@ -208,6 +223,7 @@ impl Inner {
         } else {
             let _ = link.tell("bye", &Nothing {});
         }
+        crash_point::at("bye-said");
         self.background.stop();
         self.relinked.notify_all();
         self.end_poll();
@@ -227,6 +243,9 @@ impl Inner {
 
     /// Looks for storages that nobody holds any more and gives empty memory back to the broker.
     pub(crate) fn collect(&self) -> u64 {
+        if self.is_foreign() {
+            return 0;
+        }
         self.settle();
         self.pool.collect(self)
     }
@@ -252,7 +271,9 @@ impl Inner {
             let e = self.parking.begin();
             let found = look();
             if !found {
+                crash_point::at("park-sleep");
                 self.parking.sleep(e, left);
+                crash_point::at("park-woken");
             }
             self.parking.end();
             if found || look() {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use super::background::Job;
 use super::inner::Inner;
 use super::topic::TopicState;
+use crate::crash_point;
 use crate::wire::ops::{TopicLeave, TopicRef};
 use crate::wire::{Control, Reply};
 
@@ -102,6 +103,7 @@ impl Left {
     /// the end of the session hands the lane over.
     pub(crate) fn finish(self, inner: &Inner) {
         if inner.background.pump_for(&self.link, &self.answer).is_ok() {
+            crash_point::at("leave-write");
             self.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
         }
     }

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::holding::Attachment;
+use super::attach::Attachment;
 use super::inner::Inner;
 use super::pages::Peer;
+use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, session_file, storage_entry};
-use crate::ledger::{Grant, Rows, Source};
+use crate::ledger::{Grant, Row, Rows, Source};
 use crate::shm::Segment;
 use crate::sys;
 use crate::wire::ops::{
@@ -87,10 +88,8 @@ impl Inner {
 
     /// Forgets segments that the broker has taken back. Their mappings go with their last user.
     pub(crate) fn trim(&self, gone: &[u64]) {
-        for place in &self.attached {
-            if place.load().as_ref().is_some_and(|a| gone.contains(&a.chunk.segment_serial)) {
-                place.store(None);
-            }
+        for chunk in self.attached.over(gone) {
+            self.attached.put(chunk, None, &self.pages.row);
         }
         self.segments().retain(|serial, _| !gone.contains(serial));
     }
@@ -114,7 +113,7 @@ impl Inner {
             sys::reserve(&self.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
             segment.note_chunk(k.chunk);
             let a = Attachment::new(listed, &own, segment.clone(), true)?;
-            self.attached[k.chunk as usize].store(Some(Arc::new(a)));
+            self.attached.put(k.chunk, Some(a), &self.pages.row);
         }
         Ok(chunks.iter().map(|k| (k.chunk, k.serial)).collect())
     }
@@ -122,18 +121,24 @@ impl Inner {
     fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>) -> Result<Grant> {
         let segment = Arc::new(Segment::new(ok.segment, ok.segment_serial, ok.bytes, one("grant", fds)?, true)?);
         segment.reserve()?;
+        crash_point::at("grant-reserved");
         segment.region(true)?.populate()?;
         let chunks = self.prepare(&segment, &ok.chunks)?;
+        crash_point::at("grant-prepared");
         self.segments().insert(segment.serial, segment.clone());
         Ok(Grant { segment, chunks })
     }
 }
 
 impl Rows for Inner {
+    fn session(&self, slot: u32) -> u64 {
+        self.pages.session_serial(slot)
+    }
+
     /// What is not mapped is asked for in the background, and counts as held until it is here.
-    fn row_word(&self, slot: u32, index: u32) -> Option<u64> {
+    fn row(&self, slot: u32) -> Option<(u64, Row)> {
         if let Some(p) = self.pages.in_slot(slot) {
-            return p.as_ref().map(|p| p.row.load(index));
+            return p.as_ref().map(|p| (p.serial, p.row.clone()));
         }
         match self.pages.session_serial(slot) {
             0 => {}
@@ -149,6 +154,7 @@ impl Source for Inner {
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
         let request = GrantRequest { bytes, chunks, free: sys::free_memory() };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
+        crash_point::at("grant-received");
         self.adopt_grant(&ok, fds).inspect_err(|_| {
             let _ = self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment });
         })
@@ -156,11 +162,14 @@ impl Source for Inner {
 
     fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {
         let ok: ChunksReply = self.call("chunks", &ChunksRequest { segment: segment.index, count })?;
+        crash_point::at("chunks-received");
         self.prepare(segment, &ok.chunks)
     }
 
     fn give_back(&self, segment: &Arc<Segment>) -> bool {
+        crash_point::at("return-before");
         let given = self.call::<_, Ignored>("return", &ReturnRequest { segment: segment.index }).is_ok();
+        crash_point::at("return-done");
         if given {
             self.trim(&[segment.serial]);
         }

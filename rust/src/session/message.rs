@@ -2,142 +2,185 @@
 
 use std::sync::Arc;
 
+use super::attach::Attached;
 use super::bundle::{Bundle, key_of};
-use super::holding::{Attachment, Held, Holding};
+use super::holding::{Holding, Keeper, Received, Storages};
 use super::inner::Inner;
 use super::tensor::Tensor;
+use super::topic::LaneView;
+use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{limits, reference, slot_flag, spill};
 use crate::message::{Body, Ref, parse_spill};
-use crate::shm::Lane;
+use crate::shm::{Lane, SlotHead};
 
 /// What a reader received. It holds its storages; tensors taken from it hold them on. With
 /// redelivery, dropping the last of them is the acknowledgement.
 #[derive(Debug)]
 pub struct Message {
-    pub(crate) sender: Arc<str>,
-    pub(crate) sequence: u64,
-    pub(crate) stamp: u64,
-    pub(crate) lost: u64,
-    pub(crate) flags: u32,
-    pub(crate) body: Vec<u8>,
     pub(crate) held: Arc<Holding>,
 }
 
 impl Message {
     /// The session that sent it: its program and serial.
     pub fn sender(&self) -> &str {
-        &self.sender
+        match &self.held.keeper {
+            Keeper::Lane(lane) => &lane.info.sender,
+            Keeper::Session(_) => "",
+        }
     }
 
     /// Its number in its sender's lane, from 1.
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.held.received.sequence
     }
 
     /// When it was sent, in ns of CLOCK_MONOTONIC.
     pub fn stamp(&self) -> u64 {
-        self.stamp
+        self.held.received.stamp
     }
 
     /// This sender's messages that went by unseen before this one.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.held.received.lost
     }
 
     /// All tensors by name. Fails when the sender described them wrongly (`Protocol`,
     /// `InvalidArgument`, `Unsupported`).
     pub fn bundle(&self) -> Result<Bundle> {
-        let body = Body::parse(&self.body, self.held.storages.len())?;
-        let writable = self.flags & slot_flag::WRITABLE != 0;
+        let Received { body, flags, .. } = &self.held.received;
+        let body = Body::parse(body, self.held.storages.len())?;
+        let writable = flags & slot_flag::WRITABLE != 0;
         let flat = body.tree.is_empty();
         let tensors = body
             .tensors
-            .iter()
+            .into_iter()
             .map(|d| {
-                Ok((
-                    if flat { key_of(&d.name) } else { d.name.clone() },
-                    Tensor::described(&self.held, d, writable && !d.readonly)?,
-                ))
+                let name = if flat { key_of(&d.name) } else { d.name.clone() };
+                Ok((name, Tensor::described(self.held.clone(), d, writable)?))
             })
             .collect::<Result<_>>()?;
-        Ok(Bundle { tensors, tree: body.tree, revision: 0, live: self.flags & slot_flag::LIVE != 0 })
+        Ok(Bundle { tensors, tree: body.tree, revision: 0, live: flags & slot_flag::LIVE != 0 })
     }
 
-    /// The first tensor. `NotFound` when there is none.
+    /// The first tensor; only its description is looked at. `NotFound` when there is none, else as for
+    /// [`bundle`](Message::bundle).
     pub fn tensor(&self) -> Result<Tensor> {
-        let first = self.bundle()?.tensors.into_iter().next();
-        first
-            .map(|(_, t)| t)
-            .ok_or_else(|| Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"))
+        first(self.held.clone())
+    }
+
+    /// The first tensor, for which the message is given up.
+    pub fn into_tensor(self) -> Result<Tensor> {
+        first(self.held)
     }
 
     /// The JSON of the meta; empty when there is none.
     pub fn meta(&self) -> Result<Vec<u8>> {
-        Body::parse(&self.body, self.held.storages.len()).map(|b| b.meta)
+        Body::parse(&self.held.received.body, self.held.storages.len()).map(|b| b.meta)
     }
+}
+
+fn first(held: Arc<Holding>) -> Result<Tensor> {
+    let Some(d) = Body::first(&held.received.body, held.storages.len())? else {
+        return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
+    };
+    let writable = held.received.flags & slot_flag::WRITABLE != 0;
+    Tensor::described(held, d, writable)
 }
 
 /// What became of an attempt to take a message.
 pub(crate) enum Taken {
-    /// Held.
-    Message(Taking),
+    /// Held: the scratch has its storages and what it says.
+    Held,
     /// The slot no longer holds it.
     Gone,
     /// It is there and cannot be had: malformed, or it names what this process cannot have.
     Malformed(Error),
 }
 
-/// A held message whose sender and losses are not filled in.
-pub(crate) struct Taking {
-    pub(crate) stamp: u64,
-    pub(crate) flags: u32,
-    pub(crate) body: Vec<u8>,
-    pub(crate) storages: Vec<Held>,
+/// What a reader takes with, kept from one message to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    head: SlotHead,
+    words: Vec<u64>,
+    refs: Vec<Ref>,
+    held: Vec<Attached>,
+    unspilled: Option<Vec<u8>>,
+    storages: Storages,
+}
+
+impl Scratch {
+    /// The message just held, from a lane.
+    pub(crate) fn message(&mut self, lane: &Arc<LaneView>, sequence: u64, lost: u64) -> Holding {
+        let body = match self.unspilled.take() {
+            Some(body) => body.into(),
+            None => self.head.body_of(&self.words),
+        };
+        let received = Received { sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
+        Holding::of_lane(lane, std::mem::take(&mut self.storages), received)
+    }
 }
 
 impl Inner {
     /// Copies message i of a lane and holds what it names.
-    pub(crate) fn take(&self, lane: &Lane, i: u64, words: &mut Vec<u64>) -> Taken {
-        let Some(head) = lane.read(i, words) else { return Taken::Gone };
-        let mut refs: Vec<Ref> = head.refs(words).collect();
-        let mut held = Vec::with_capacity(refs.len());
-        let mut body = Vec::new();
-        let mut got =
-            refs.iter().try_for_each(|r| r.check().map(|_| ())).and_then(|()| self.hold_all(&refs, &mut held));
-        if got.is_ok() {
-            if head.flags & slot_flag::SPILLED != 0 {
-                got = self.unspill(&mut refs, &mut held).map(|b| body = b);
-            } else {
-                body = head.body_of(words);
-            }
-        }
-        if got.is_ok() && head.flags & slot_flag::WRITABLE != 0 {
-            got = held.iter().try_for_each(|a| self.writable(&a.segment));
-        }
+    pub(crate) fn take(&self, lane: &Lane, i: u64, scratch: &mut Scratch) -> Taken {
+        self.attached.expect(lane.first_index(i), &self.pages.row);
+        let Scratch { head, words, refs, held, unspilled, storages } = scratch;
+        let Some(read) = lane.read(i, words) else { return Taken::Gone };
+        crash_point::at("take-read");
+        (*head, *unspilled) = (read, None);
+        refs.clear();
+        refs.extend(head.refs(words));
+        held.clear();
+        let got = refs.iter().try_for_each(|r| r.check()).and_then(|()| self.hold_all(refs, held));
+        let got = got.and_then(|()| match head.flags & slot_flag::SPILLED {
+            0 => Ok(()),
+            _ => self.unspill(refs, held).map(|body| *unspilled = Some(body)),
+        });
+        let got = got.and_then(|()| match head.flags & slot_flag::WRITABLE {
+            0 => Ok(()),
+            _ => held.iter().try_for_each(|a| self.writable(&a.segment)),
+        });
         if let Err(e) = got {
-            self.let_go_all(&refs, &held);
+            self.let_go_all(refs, held);
             return if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone };
         }
+        crash_point::at("take-counted");
         // SYNC slot-seq: the second look, after the rows were raised. If the slot still names the
         // message, its writer counts every ref, so none can have been recycled before this row
         // counted it.
         if !lane.still_has(i) {
-            self.let_go_all(&refs, &held);
+            self.let_go_all(refs, held);
             return Taken::Gone;
         }
-        match refs.iter().zip(&held).map(|(r, a)| a.locate(*r)).collect::<Result<Vec<Held>>>() {
-            Ok(storages) => Taken::Message(Taking { stamp: head.stamp, flags: head.flags, body, storages }),
+        crash_point::at("take-held");
+        match self.locate_all(refs, held) {
+            Ok(located) => {
+                *storages = located;
+                Taken::Held
+            }
             Err(e) => {
-                self.let_go_all(&refs, &held);
+                self.let_go_all(refs, held);
                 Taken::Malformed(e)
             }
         }
     }
 
+    fn locate_all(&self, refs: &[Ref], held: &[Attached]) -> Result<Storages> {
+        let ([r], [a]) = (refs, held) else {
+            let all = refs.iter().zip(held).map(|(r, a)| a.locate(*r)).collect::<Result<_>>()?;
+            return Ok(Storages::Many(all));
+        };
+        let one = a.locate(*r)?;
+        if let Ok(at) = one.address(false) {
+            self.attached.note(&one, at);
+        }
+        Ok(one.into())
+    }
+
     /// Reads the refs and the body from a held spill storage and holds the refs in its place. On an
     /// error the spill storage is what is still held.
-    fn unspill(&self, refs: &mut Vec<Ref>, held: &mut Vec<Arc<Attachment>>) -> Result<Vec<u8>> {
+    fn unspill(&self, refs: &mut Vec<Ref>, held: &mut Vec<Attached>) -> Result<Vec<u8>> {
         let ([one], [at]) = (&refs[..], &held[..]) else {
             let what = format!("a spilled message names {} storages, not 1", refs.len());
             return Err(Error::new(Code::Protocol, "its sender is at fault", what));
@@ -156,6 +199,7 @@ impl Inner {
         self.hold_all(&nested, &mut more)?;
         self.let_go_all(refs, held); // its content has been copied
         (*refs, *held) = (nested, more);
+        crash_point::at("take-unspilled");
         Ok(body)
     }
 }

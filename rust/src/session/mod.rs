@@ -1,10 +1,10 @@
 //! Sessions: one process's connection to its broker.
 
+mod attach;
 mod background;
 mod binding;
 mod bundle;
 mod file;
-mod fork;
 mod holders;
 mod holding;
 mod inner;
@@ -130,9 +130,8 @@ impl Builder {
         let (ok, fds) = open(&control, &mut frames, &o)?;
         let pages = Pages::open(ok, fds)?;
         let (control, background) = (Arc::new(control), Arc::new(Background::new(frames)?));
-        let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone()));
+        let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone())?);
         background.start(&inner, control)?;
-        fork::opened(&inner);
         Ok(Session { inner })
     }
 }
@@ -283,7 +282,9 @@ impl Session {
 
     /// What this process has and did.
     pub fn stats(&self) -> Stats {
-        Stats { pool: self.inner.pool.stats(), handovers: self.inner.handovers.load(Ordering::Relaxed) }
+        let inner = &self.inner;
+        let pool = if inner.is_foreign() { PoolStats::default() } else { inner.pool.stats() };
+        Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
     }
 
     /// Ends the session for all its clones. What was sent is still received; what is held here is

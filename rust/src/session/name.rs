@@ -11,6 +11,7 @@ use super::message::Message;
 use super::payload::{Outgoing, Payload};
 use super::reader::{Reader, Start};
 use super::{Session, check_name};
+use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
 use crate::message::Ref;
@@ -81,7 +82,8 @@ impl Session {
 
     pub(super) fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
         check_name(name)?;
-        let mut out = Outgoing::compose(&self.inner, value, 0)?;
+        let mut out = Outgoing::default();
+        out.compose(&self.inner, value, 0)?;
         out.place(&self.inner, DEFAULT_DESCRIPTION as usize)?;
         let spilled = out.head.flags & slot_flag::SPILLED != 0;
         // A spilled message names its spill storage first, then what stands in it.
@@ -89,7 +91,9 @@ impl Session {
         let body = if spilled { String::new() } else { STANDARD.encode(&out.body) };
         let (bytes, tensors) = (out.head.bytes, out.head.tensors);
         let request = NameSet { name, live, ephemeral, refs, spilled, bytes, tensors, body };
+        crash_point::at("name-asked");
         let ok: NameSetReply = self.inner.call("name.set", &request)?;
+        crash_point::at("name-set");
         self.inner.handovers.fetch_add(1, Ordering::Relaxed);
         Ok(ok.revision)
     }
@@ -138,6 +142,6 @@ impl Watch {
 
 pub(super) fn bundle_of(m: &Message) -> Result<Bundle> {
     let mut b = m.bundle()?;
-    b.revision = m.sequence;
+    b.revision = m.sequence();
     Ok(b)
 }

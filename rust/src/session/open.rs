@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::Session;
 use super::bundle::Bundle;
-use super::holding::{Held, Holding};
+use super::holding::{Held, Holding, Storages};
 use super::inner::Inner;
 use super::name::storage_ref;
 use super::tensor::{Place, Tensor};
+use crate::crash_point;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result, expired};
@@ -63,7 +64,8 @@ impl Tensor {
     pub fn handle(&self, lease: Lease) -> Result<Handle> {
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {
-            h.lease = Some(self.held.inner.lease(vec![storage_ref(s.reference)], lease)?);
+            h.lease = Some(self.held.inner().lease(vec![storage_ref(s.reference)], lease)?);
+            crash_point::at("lease-made");
         }
         Ok(h)
     }
@@ -72,7 +74,7 @@ impl Tensor {
     fn describe(&self) -> Result<Handle> {
         self.check_shared()?;
         let mut h = Handle {
-            host: self.held.inner.pages.instance.clone(),
+            host: self.held.inner().pages.instance.clone(),
             segment: 0,
             serial: 0,
             index: 0,
@@ -113,7 +115,7 @@ impl Bundle {
         refs.sort_by_key(|r| (r.index, r.serial, r.generation));
         refs.dedup();
         let Some((_, first)) = self.tensors.iter().find(|(_, t)| held(t).is_some()) else { return Ok(all) };
-        let lease = first.held.inner.lease(refs.into_iter().map(storage_ref).collect(), lease)?;
+        let lease = first.held.inner().lease(refs.into_iter().map(storage_ref).collect(), lease)?;
         for (h, (_, t)) in all.iter_mut().zip(&self.tensors) {
             h.lease = held(t).map(|_| lease);
         }
@@ -135,6 +137,7 @@ impl Session {
     /// is mapped already. Errors: `Expired`, `InvalidHandle`.
     pub fn open(&self, h: &Handle) -> Result<Tensor> {
         let t = self.open_unclaimed(h)?;
+        crash_point::at("open-held");
         self.claim(h.lease);
         Ok(t)
     }
@@ -168,14 +171,11 @@ impl Session {
         }
         let bad = |e: Error| Error::new(Code::InvalidHandle, "use the handle as it was made", e.message());
         let dtype = DType::parse(&h.dtype).map_err(bad)?;
-        let mut holding = Holding { inner: inner.clone(), storages: Vec::new(), acknowledge: None };
-        let place = match h.is_empty() {
-            true => Place::Nowhere,
-            false => {
-                holding.storages.push(self.hold_handle(h)?);
-                Place::Storage(0)
-            }
+        let (storages, place) = match h.is_empty() {
+            true => (Storages::default(), Place::Nowhere),
+            false => (self.hold_handle(h)?.into(), Place::Storage(0)),
         };
+        let holding = Holding::new(inner, storages);
         let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
         Tensor::checked(Arc::new(holding), place, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)
     }
@@ -185,6 +185,7 @@ impl Session {
         let inner = &self.inner;
         let r = Ref { serial: h.serial, generation: h.generation, index: h.index };
         let a = inner.hold(r)?;
+        crash_point::at("open-counted");
         // SYNC generation: the row was raised first; either the owner's second collect sees that, or
         // RETIRING or a later generation is seen here.
         fence();

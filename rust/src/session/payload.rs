@@ -1,6 +1,7 @@
 //! What is sent: tensors under their names, a value tree, meta.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
@@ -8,9 +9,10 @@ use super::bundle::{Bundle, path_of};
 use super::holding::Holding;
 use super::inner::Inner;
 use super::tensor::Tensor;
+use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{reference, slot_flag};
-use crate::message::{Body, Ref, TensorDesc, spill};
+use crate::message::{Encoder, Ref, TensorDesc, spill};
 use crate::shm::{SlotHead, append_bytes};
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
@@ -26,9 +28,40 @@ use crate::shm::{SlotHead, append_bytes};
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
-    pub(crate) tensors: Vec<(String, Tensor)>,
+    pub(crate) tensors: Tensors,
     pub(crate) tree: Vec<u8>,
     meta: Vec<u8>,
+}
+
+/// The tensors of a payload.
+#[derive(Debug, Clone)]
+pub(crate) enum Tensors {
+    /// One without a name.
+    One(Tensor),
+    Named(Vec<(String, Tensor)>),
+}
+
+impl Default for Tensors {
+    fn default() -> Tensors {
+        Tensors::Named(Vec::new())
+    }
+}
+
+impl Tensors {
+    pub(crate) fn into_named(self) -> Vec<(String, Tensor)> {
+        match self {
+            Tensors::One(t) => vec![(String::new(), t)],
+            Tensors::Named(all) => all,
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        let (one, named) = match self {
+            Tensors::One(t) => (Some(t), &[][..]),
+            Tensors::Named(all) => (None, &all[..]),
+        };
+        one.map(|t| ("", t)).into_iter().chain(named.iter().map(|(n, t)| (n.as_str(), t)))
+    }
 }
 
 impl Payload {
@@ -37,7 +70,7 @@ impl Payload {
         let tensors: Vec<_> = tensors.into_iter().map(|(k, t)| (path_of(k.as_ref()), t)).collect();
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
-        Payload { tensors, tree, meta: Vec::new() }
+        Payload { tensors: Tensors::Named(tensors), tree, meta: Vec::new() }
     }
 
     /// Attaches what JSON can hold.
@@ -51,7 +84,7 @@ impl Payload {
 
 impl From<Tensor> for Payload {
     fn from(t: Tensor) -> Payload {
-        Payload { tensors: vec![(String::new(), t)], ..Payload::default() }
+        Payload { tensors: Tensors::One(t), ..Payload::default() }
     }
 }
 
@@ -66,30 +99,34 @@ impl From<&Bundle> for Payload {
         let tree = if b.is_empty() && b.tree.is_empty() { b"{}".to_vec() } else { b.tree.clone() };
         let flat = b.tree.is_empty();
         let name = |n: &String| if flat { path_of(n) } else { n.clone() };
-        Payload { tensors: b.tensors.iter().map(|(n, t)| (name(n), t.clone())).collect(), tree, meta: Vec::new() }
+        let tensors = b.tensors.iter().map(|(n, t)| (name(n), t.clone())).collect();
+        Payload { tensors: Tensors::Named(tensors), tree, meta: Vec::new() }
     }
 }
 
-/// A message before it has a place.
-#[derive(Debug)]
+/// A message before it has a place. One that sends keeps it, and its buffers, for the next.
+#[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub(crate) head: SlotHead,
     pub(crate) refs: Vec<Ref>,
     pub(crate) body: Vec<u8>,
+    words: Vec<u64>,
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
     spilled: Option<Holding>,
+    sent: Payload, // dropped when everybody has been told
 }
 
 impl Outgoing {
     /// Gathers refs and body. Tensors of another session are refused: their memory is another
     /// broker's, or counted in another row.
-    pub(crate) fn compose(inner: &Arc<Inner>, value: &Payload, flags: u32) -> Result<Outgoing> {
-        let mut refs: Vec<Ref> = Vec::new();
-        let mut counted = Vec::new();
-        let mut desc = Body { tree: value.tree.clone(), meta: value.meta.clone(), tensors: Vec::new() };
+    pub(crate) fn compose(&mut self, inner: &Arc<Inner>, value: &Payload, flags: u32) -> Result<()> {
+        let Outgoing { refs, body, counted, .. } = self;
+        refs.clear();
+        counted.clear();
+        let mut encoder = Encoder::new(body);
         let mut bytes = 0;
-        for (name, t) in &value.tensors {
-            if !Arc::ptr_eq(&t.held.inner, inner) {
+        for (name, t) in value.tensors.iter() {
+            if !Arc::ptr_eq(t.held.inner(), inner) {
                 let what = format!("tensor {name:?} belongs to another session");
                 return Err(Error::new(Code::InvalidArgument, "send tensors of the same session", what));
             }
@@ -110,7 +147,7 @@ impl Outgoing {
                 })?);
                 bytes = t.num_bytes().saturating_add(bytes); // strides of 0 make many of few
             }
-            desc.tensors.push(TensorDesc {
+            encoder.add(&TensorDesc {
                 storage,
                 dtype: t.dtype(),
                 device_type: 1,
@@ -119,23 +156,23 @@ impl Outgoing {
                 readonly: t.is_read_only(),
                 shape: t.shape.clone(),
                 strides: t.strides.clone(),
-                name: name.clone(),
-            });
+                name: name.to_owned(),
+            })?;
         }
-        let body = desc.encode()?;
-        let head =
-            SlotHead { flags, nref: 0, tensors: desc.tensors.len() as u16, bytes, body: body.len() as u32, stamp: 0 };
-        Ok(Outgoing { head, refs, body, counted, spilled: None })
+        let tensors = encoder.end(&value.tree, &value.meta)?;
+        self.head = SlotHead { flags, nref: 0, tensors, bytes, body: body.len() as u32, stamp: 0 };
+        Ok(())
     }
 
     /// Lays the message out for a place with `room` bytes, in a spill storage of its own when it is
     /// too long.
-    pub(crate) fn place(&mut self, inner: &Arc<Inner>, room: usize) -> Result<Vec<u64>> {
+    pub(crate) fn place(&mut self, inner: &Arc<Inner>, room: usize) -> Result<()> {
+        self.words.clear();
         if self.refs.len() * reference::SIZE as usize + self.body.len() <= room {
             self.head.nref = self.refs.len() as u16;
-            let mut words: Vec<u64> = self.refs.iter().flat_map(|r| r.words()).collect();
-            append_bytes(&mut words, &self.body);
-            return Ok(words);
+            self.words.extend(self.refs.iter().flat_map(|r| r.words()));
+            append_bytes(&mut self.words, &self.body);
+            return Ok(());
         }
         let bytes = spill(&self.refs, &self.body)?;
         let holding = inner.fill(bytes.len() as u64)?;
@@ -143,20 +180,52 @@ impl Outgoing {
         let to = h.address(true)?;
         // SAFETY: the storage was just allocated with as many bytes, and nobody else has it yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        crash_point::at("spill-written");
         let reference = h.reference;
         self.counted.insert(0, (reference.index, true));
         self.head.flags |= slot_flag::SPILLED;
         (self.head.nref, self.head.body) = (1, 0);
         self.spilled = Some(holding);
-        Ok(reference.words().to_vec())
+        self.words.extend(reference.words());
+        Ok(())
     }
 
-    /// What the place will count, as (index, own).
-    pub(crate) fn counted(&self) -> &[(u32, bool)] {
-        &self.counted
+    /// Refs and body of the place.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
     }
 
-    /// The spill storage, if there is one; it is let go with this value, when the place counts it.
+    /// Counts up what the place will name, or nothing. What it will count, as (index, own). The count
+    /// of a tensor that is given away, and that nobody else here has, is taken over.
+    pub(crate) fn count(&mut self, inner: &Inner, value: Payload) -> Result<&[(u32, bool)]> {
+        self.sent = value;
+        if let Tensors::One(t) = &self.sent.tensors
+            && self.spilled.is_none()
+            && t.held.storages.len() == self.counted.len()
+            && t.held.acknowledge.is_none()
+            && Arc::strong_count(&t.held) == 1
+        {
+            // The only one is here, so nobody can clone it. What clones that are gone did came before.
+            std::sync::atomic::fence(Ordering::Acquire);
+            t.held.give();
+            return Ok(&self.counted);
+        }
+        for (k, (index, _)) in self.counted.iter().enumerate() {
+            if let Err(e) = inner.pages.row.take(*index) {
+                self.counted[..k].iter().for_each(|(index, own)| inner.let_go(*index, *own));
+                return Err(e);
+            }
+            crash_point::at("send-counting");
+        }
+        Ok(&self.counted)
+    }
+
+    /// Lets go of what was sent, or not sent after an error: the place counts it.
+    pub(crate) fn end(&mut self) {
+        (self.spilled, self.sent) = (None, Payload::default());
+    }
+
+    /// The spill storage, if there is one.
     pub(crate) fn spill_ref(&self) -> Option<Ref> {
         self.spilled.as_ref().map(|h| h.storages[0].reference)
     }

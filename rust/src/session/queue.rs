@@ -100,13 +100,14 @@ impl Queue {
     /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.state.send(&value.into(), slot_flag::WRITABLE, until)
+        self.state.send(value.into(), slot_flag::WRITABLE, until)
     }
 
     /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = timeout.into().map(|t| Instant::now() + t);
+        self.state.inner.check_open()?; // in the child of a fork the lock may be held for ever
         let mut reader = self.reader.lock().unwrap_or_else(|p| p.into_inner());
         self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
     }
@@ -122,7 +123,7 @@ impl Queue {
 
     /// Adds an item if there is room; false when there is none. Errors as of [`put`](Queue::put).
     pub fn try_put(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.try_send(&value.into(), slot_flag::WRITABLE)
+        self.state.try_send(value.into(), slot_flag::WRITABLE)
     }
 
     /// How many items wait to be taken.

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::holding::Holding;
 use super::inner::Spinner;
-use super::message::{Message, Taken};
+use super::message::{Message, Scratch, Taken};
 use super::topic::{LaneView, TopicState, View};
+use crate::crash_point;
 use crate::error::{Code, Result, closed, disagree};
 use crate::shm::{GroupLane, fence};
-use crate::sys;
 use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
 /// Which of the messages kept a new reader begins with.
@@ -36,7 +35,7 @@ pub struct Reader {
     cursors: Vec<Cursor>,
     view: Arc<View>,
     spin: Spinner,
-    words: Vec<u64>,
+    scratch: Scratch,
 }
 
 /// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
@@ -52,6 +51,7 @@ impl Drop for Membership {
         let leave = TopicLeave { topic: self.topic.reference(), role: "read", reader: Some(self.number) };
         if !self.topic.inner.is_foreign() {
             self.topic.inner.tell("topic.leave", &leave);
+            crash_point::at("leave-read");
         }
     }
 }
@@ -76,8 +76,9 @@ pub(crate) struct Acknowledge {
 }
 
 impl Acknowledge {
-    pub(crate) fn done(self) {
+    pub(crate) fn done(&self) {
         self.group.acknowledge(self.number, self.member);
+        crash_point::at("ack-done");
         self.lane.ring();
     }
 }
@@ -148,6 +149,7 @@ impl Reader {
         let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
         let request = TopicRead { topic: topic.reference(), group };
         let (ok, fds) = topic.inner.call_fds::<_, TopicReadReply>("topic.read", &request)?;
+        crash_point::at("reader-joined");
         // From here on its drop leaves the topic, whatever fails.
         let mut r = Reader {
             membership: Arc::new(Membership { topic: topic.clone(), number: ok.reader }),
@@ -157,7 +159,7 @@ impl Reader {
             cursors: Vec::new(),
             view: Arc::default(),
             spin: Spinner::default(),
-            words: Vec::new(),
+            scratch: Scratch::default(),
         };
         let mut received = None;
         if group.is_some() {
@@ -265,9 +267,7 @@ impl Reader {
     /// Takes the message with the smallest stamp among the lanes.
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
         loop {
-            if self.topic.inner.is_closed() {
-                return Err(closed("the session"));
-            }
+            self.topic.inner.check_open()?;
             let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
             if self.view.version != self.topic.version() {
                 let view = match self.topic.current() {
@@ -311,19 +311,20 @@ impl Reader {
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
         let inner = &self.topic.inner;
         let k = &mut self.cursors[at];
-        let taking = match inner.take(&k.lane.lane, i, &mut self.words) {
-            Taken::Message(m) => m,
+        match inner.take(&k.lane.lane, i, &mut self.scratch) {
+            Taken::Held => {}
             // It stays, for another attempt or another member.
             Taken::Malformed(e) if !refuted(e.code()) => return Err(e),
             other => {
                 k.skip(i, hint, self.member, matches!(other, Taken::Malformed(_)));
                 return Ok(None);
             }
-        };
+        }
         // Drops what is held when another member was first.
-        let mut held = Holding { inner: inner.clone(), storages: taking.storages, acknowledge: None };
+        let mut held = self.scratch.message(&k.lane, i, k.lost);
         match &k.group {
             Some(group) => {
+                crash_point::at("claim-before");
                 let acknowledge = self.topic.info.redeliver;
                 if !group.take(i, hint, self.member, acknowledge) {
                     return Ok(None);
@@ -338,16 +339,10 @@ impl Reader {
             }
             None => k.next = i + 1,
         }
-        self.spin.arrived(sys::monotonic());
-        Ok(Some(Message {
-            sender: k.lane.sender.clone(),
-            sequence: i,
-            stamp: taking.stamp,
-            lost: std::mem::take(&mut k.lost),
-            flags: taking.flags,
-            body: taking.body,
-            held: Arc::new(held),
-        }))
+        // The time of its sending tells how far apart messages come as well as that of its arrival.
+        self.spin.arrived(held.received.stamp);
+        k.lost = 0;
+        Ok(Some(Message { held: Arc::new(held) }))
     }
 
     /// This reader's messages that went by unseen and that no later message has reported.
@@ -382,14 +377,6 @@ impl Cursor {
                     self.lane.ring();
                 }
             }
-        }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        if self.topic.inner.is_foreign() {
-            std::mem::forget((std::mem::take(&mut self.cursors), self.view.clone())); // see `fork`
         }
     }
 }

@@ -8,6 +8,7 @@ use super::inner::{Inner, Spinner};
 use super::leave::LeftLane;
 use super::payload::{Outgoing, Payload};
 use super::topic::{TopicState, View};
+use crate::crash_point;
 use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
@@ -18,6 +19,8 @@ use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     own: Option<OwnLane>,
+    view: Option<Arc<View>>, // the last one used
+    out: Outgoing,
     spin: Spinner,
 }
 
@@ -50,9 +53,11 @@ impl OwnLane {
         }
         self.tail = i + 1;
         self.lane.unname(i);
+        crash_point::at("send-unnamed");
         let slot = self.lane.slot_of(i);
         for (index, own) in self.kept[slot].drain(..) {
             inner.let_go(index, own);
+            crash_point::at("send-dropping");
         }
     }
 
@@ -63,13 +68,11 @@ impl OwnLane {
 }
 
 impl TopicState {
-    /// Publishes a value in the own lane: row up, slot, seq, head; then the message that leaves is
-    /// un-named and counted down; then readers are rung.
-    pub(crate) fn send(&self, value: &Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+    /// Publishes a value in the own lane: row up, slot, seq, head; then readers are rung; then the
+    /// message that leaves is un-named and counted down, while the readers are at work already.
+    pub(crate) fn send(&self, value: Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
-        if inner.is_closed() {
-            return Err(closed("the session"));
-        }
+        inner.check_open()?;
         let mut guard = self.writer.lock().unwrap_or_else(|p| p.into_inner());
         let writer = &mut *guard;
         if self.is_closed() {
@@ -78,45 +81,62 @@ impl TopicState {
         if writer.own.is_none() {
             writer.own = Some(self.start_writing()?);
         }
-        let Some(own) = &mut writer.own else { return Err(closed(self)) };
-        let mut view = self.current()?;
+        let Writer { own: Some(own), view, out, spin } = writer else { return Err(closed(self)) };
+        let view = self.refreshed(view)?;
         if !self.info.overwrite {
-            self.withdraw_done_of(own, &view);
-            view = self.room(own, &mut writer.spin, view, until)?;
+            self.withdraw_done_of(own, view);
+            self.room(own, spin, view, until)?;
         }
-        let mut out = Outgoing::compose(inner, value, flags)?;
-        let words = out.place(inner, own.lane.room())?;
-        out.head.stamp = sys::monotonic();
-        let counted = out.counted();
-        for (k, (index, _)) in counted.iter().enumerate() {
-            if let Err(e) = inner.pages.row.take(*index) {
-                counted[..k].iter().for_each(|(index, o)| inner.let_go(*index, *o));
-                return Err(e);
-            }
+        if let Err(e) = self.publish(own, out, value, flags) {
+            out.end();
+            return Err(e);
         }
-        let i = own.head + 1;
-        own.lane.write(i, &out.head, &words);
-        own.lane.publish(i);
-        own.head = i;
-        let slot = own.lane.slot_of(i);
-        own.kept[slot].clear();
-        own.kept[slot].extend_from_slice(counted);
-        if let Some(leaves) = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0) {
-            own.withdraw(inner, leaves);
-        }
-        inner.handovers.fetch_add(1, Ordering::Relaxed);
         // SYNC parked: published before this fence; a reader sets parked, fences, and looks again.
         // The fence serves the look at the version as well.
         fence();
-        if view.version != self.version() {
-            view = self.current().unwrap_or(view);
+        if view.version != self.version()
+            && let Ok(new) = self.current()
+        {
+            *view = new;
         }
+        crash_point::at("send-ring");
         view.bells.iter().for_each(|b| b.ring());
+        out.end();
+        inner.handovers.fetch_add(1, Ordering::Relaxed);
+        let i = own.head;
+        if let Some(leaves) = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0) {
+            own.withdraw(inner, leaves);
+        }
+        own.lane.prepare(i + 1);
+        inner.pool.tidy(&**inner);
+        Ok(())
+    }
+
+    /// The view of an earlier look, or a new one where that is out of date.
+    fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>) -> Result<&'a mut Arc<View>> {
+        let fresh = view.take().filter(|v| v.version == self.version());
+        Ok(view.insert(fresh.map_or_else(|| self.current(), Ok)?))
+    }
+
+    fn publish(&self, own: &mut OwnLane, out: &mut Outgoing, value: Payload, flags: u32) -> Result<()> {
+        let inner = &self.inner;
+        out.compose(inner, &value, flags)?;
+        out.place(inner, own.lane.room())?;
+        out.head.stamp = sys::monotonic();
+        let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
+        own.kept[slot].clear();
+        own.kept[slot].extend_from_slice(out.count(inner, value)?);
+        crash_point::at("send-counted");
+        own.lane.write(i, &out.head, out.words());
+        crash_point::at("send-written");
+        own.lane.publish(i);
+        own.head = i;
+        crash_point::at("send-published");
         Ok(())
     }
 
     /// Publishes a value if there is room for it.
-    pub(crate) fn try_send(&self, value: &Payload, flags: u32) -> Result<bool> {
+    pub(crate) fn try_send(&self, value: Payload, flags: u32) -> Result<bool> {
         if !self.has_room()? {
             return Ok(false);
         }
@@ -159,8 +179,10 @@ impl TopicState {
         let offset = space().take(&inner.pages.session_fd, bytes)?;
         let joined = Lane::new(&inner.pages.session, offset, info.slots, info.stride).and_then(|lane| {
             lane.init(info.id);
+            crash_point::at("lane-reserved");
             let request = TopicWrite { topic: self.reference(), offset };
             let ok: TopicWriteReply = inner.call("topic.write", &request)?;
+            crash_point::at("lane-joined");
             Ok((lane, ok))
         });
         let (lane, ok) = joined.inspect_err(|_| space().give(&inner.pages.session_fd, offset, bytes))?;
@@ -194,25 +216,20 @@ impl TopicState {
 
     /// Waits until the next message may take its slot: the one of depth before it is done with by
     /// every group.
-    fn room(
-        &self,
-        own: &OwnLane,
-        spin: &mut Spinner,
-        mut view: Arc<View>,
-        until: Option<Instant>,
-    ) -> Result<Arc<View>> {
+    fn room(&self, own: &OwnLane, spin: &mut Spinner, view: &mut Arc<View>, until: Option<Instant>) -> Result<()> {
         let slots = self.info.slots;
         loop {
             let blocker = (own.head + 1).saturating_sub(u64::from(self.info.depth));
-            if blocker == 0 || own.done(&view, slots, blocker) {
-                return Ok(view);
+            if blocker == 0 || own.done(view, slots, blocker) {
+                return Ok(());
             }
             if self.is_closed() || self.inner.is_closed() {
                 return Err(closed(self));
             }
+            crash_point::at("room-waiting");
             let version = view.version;
             let found = self.inner.wait(spin.budget(), until, || {
-                own.done(&view, slots, blocker)
+                own.done(view, slots, blocker)
                     || self.version() != version
                     || self.is_closed()
                     || self.inner.is_closed()
@@ -221,7 +238,7 @@ impl TopicState {
                 return Err(self.timed_out(Code::Full, "no room for another message"));
             }
             spin.arrived(sys::monotonic());
-            view = self.current()?;
+            *view = self.current()?;
         }
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::Session;
 use super::file::MappedFile;
-use super::holding::{Attachment, Held, Holding};
+use super::holding::{Held, Holding, Storages};
 use super::inner::Inner;
 use crate::dims::Dims;
 use crate::dtype::{DType, Element, compact_strides, is_contiguous};
-use crate::error::{Code, Error, Result, closed, disagree};
+use crate::error::{Code, Error, Result, disagree};
 use crate::layout::limits;
 use crate::message::TensorDesc;
 use crate::sys::Mapping;
@@ -19,19 +19,18 @@ use crate::sys::Mapping;
 impl Inner {
     /// Allocates a storage of `bytes` > 0, counted once.
     pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Holding> {
-        if self.is_closed() {
-            return Err(closed("the session"));
-        }
+        self.check_open()?;
         let mut got = self.pool.alloc(&**self, bytes);
         if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
             self.settle(); // withdraw what queues still name, then try once more
             got = self.pool.alloc(&**self, bytes);
         }
         let s = got?;
-        let at = self.attached[(s.reference.index / limits::CHUNK_INDICES) as usize].load_full();
-        let at: Arc<Attachment> = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
+        let chunk = s.reference.index / limits::CHUNK_INDICES;
+        let at = self.attached.find(chunk, s.reference.serial);
+        let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
         let held = Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes };
-        Ok(Holding { inner: self.clone(), storages: vec![held], acknowledge: None })
+        Ok(Holding::new(self, held.into()))
     }
 }
 
@@ -69,7 +68,7 @@ impl Session {
     pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let n = dtype.num_bytes(shape)?;
         let (held, place) = match n {
-            0 => (Holding { inner: self.inner.clone(), storages: Vec::new(), acknowledge: None }, Place::Nowhere),
+            0 => (Holding::new(&self.inner, Storages::default()), Place::Nowhere),
             n => (self.inner.fill(n)?, Place::Storage(0)),
         };
         Ok(Tensor {
@@ -190,14 +189,13 @@ pub struct Tensor {
 
 impl Tensor {
     /// A tensor of a holding from its description, all of which is another process's word.
-    pub(crate) fn described(held: &Arc<Holding>, d: &TensorDesc, write: bool) -> Result<Tensor> {
+    pub(crate) fn described(held: Arc<Holding>, d: TensorDesc, write: bool) -> Result<Tensor> {
         if d.device_type != 1 {
             let what = format!("tensor {:?} is on device type {}", d.name, d.device_type);
             return Err(Error::new(Code::Unsupported, "use a client with CUDA", what));
         }
-        let (shape, strides) = (d.shape.clone(), d.strides.clone());
         let place = d.storage.map_or(Place::Nowhere, Place::Storage);
-        Tensor::checked(held.clone(), place, d.offset, d.dtype, shape, strides, !write)
+        Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)
     }
 
     /// A tensor whose view is checked against its storage.

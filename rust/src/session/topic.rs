@@ -44,9 +44,9 @@ pub(crate) struct View {
 
 #[derive(Debug)]
 pub(crate) struct LaneView {
+    pub(crate) inner: Arc<Inner>,
     pub(crate) info: LaneInfo,
     pub(crate) lane: Lane,
-    pub(crate) sender: Arc<str>,
     /// Of the writer.
     pub(crate) bell: Bell,
 }
@@ -61,7 +61,6 @@ pub(crate) struct GroupView {
 impl Drop for TopicState {
     fn drop(&mut self) {
         if self.inner.is_foreign() {
-            std::mem::forget(self.view.swap(None)); // mappings that a child has not, see `fork`
             return;
         }
         let lane = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave(&self.info);
@@ -175,7 +174,7 @@ impl TopicState {
             v.lanes.push(Arc::new(LaneView {
                 lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
                 bell: Bell::new(peer.file.clone(), peer.bell.clone()),
-                sender: l.sender.as_str().into(),
+                inner: inner.clone(),
                 info: l.clone(),
             }));
         }
@@ -308,17 +307,17 @@ impl Topic {
     /// slowest reader has made room. Errors: `Closed`, `InvalidArgument`, `OutOfMemory`,
     /// `QuotaExceeded`.
     pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
-        self.state.send(&value.into(), 0, None)
+        self.state.send(value.into(), 0, None)
     }
 
     /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
     pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
-        self.state.send(&value.into(), 0, Some(Instant::now() + timeout))
+        self.state.send(value.into(), 0, Some(Instant::now() + timeout))
     }
 
     /// As [`send`](Topic::send), without waiting: false when there is no room.
     pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.try_send(&value.into(), 0)
+        self.state.try_send(value.into(), 0)
     }
 
     /// Joins as a reader: of every message, or, in a lossless topic, each message once.

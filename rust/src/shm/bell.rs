@@ -1,12 +1,12 @@
 //! Waiting and waking: the parked word that a session writes, and the bell that others ring.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::region::{Region, fence};
+use crate::crash_point;
 use crate::layout::{BELL_WORD, session_file};
-use crate::sys;
+use crate::sync::{AtomicU64, Mutex};
 
 /// How long a parked session sleeps at most: a lie, or a ringer stopped between publishing and
 /// ringing, costs a delay and never a hang.
@@ -39,13 +39,14 @@ impl Parking {
         self.session.store(session_file::PARKED, (p + 1) | 1);
         drop(n);
         fence();
+        crash_point::at("park-begin");
         e
     }
 
     /// Sleeps until the bell differs from `e`, at most `time` and at most [`LOOK_AGAIN`].
     pub(crate) fn sleep(&self, e: u32, time: Duration) {
         if !time.is_zero() {
-            sys::futex_wait(self.bell.word32(BELL_WORD), e, time.min(LOOK_AGAIN));
+            self.bell.futex_wait(BELL_WORD, e, time.min(LOOK_AGAIN));
         }
     }
 
@@ -101,12 +102,12 @@ impl Bell {
 ///
 /// SYNC bell: the increment makes a futex wait with the former value return.
 fn wake_bell(bell: &Region) {
-    let word = bell.word32(BELL_WORD);
-    word.fetch_add(1, Ordering::SeqCst);
-    sys::futex_wake(word);
+    bell.add32(BELL_WORD, 1);
+    crash_point::at("bell-added");
+    bell.futex_wake(BELL_WORD);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(baton_loom)))]
 mod tests {
     use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 //! Members write both, so a lying one can lose or block this group's messages, and nothing else.
 
 use super::region::Region;
+use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{GROUP_AREAS, NO_START, claim, group_area, group_area_bytes, limits};
 
@@ -86,9 +87,11 @@ impl GroupLane {
         if !self.r.cas(self.at(i), old, claim::pack(i, member, state)) {
             return false;
         }
+        crash_point::at("claim-swapped");
         // The hint's version keeps this swap from undoing a rewind: failing is fine.
         let (_, version) = claim::split_hint(hint);
         self.r.cas(group_area::HINT, hint, claim::pack_hint(i + 1, version));
+        crash_point::at("claim-hinted");
         true
     }
 
@@ -113,7 +116,7 @@ impl GroupLane {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(baton_loom)))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};

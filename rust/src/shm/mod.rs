@@ -11,11 +11,21 @@
 mod bell;
 mod group;
 mod lane;
+#[cfg(not(baton_loom))]
 mod region;
+#[cfg(baton_loom)]
+#[path = "region_loom.rs"]
+mod region;
+#[cfg(not(baton_loom))]
 mod segment;
 
 pub(crate) use bell::{Bell, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
 pub(crate) use lane::{Lane, SlotHead, append_bytes};
-pub(crate) use region::{Region, fence, pause};
+#[cfg(baton_loom)]
+pub(crate) use region::weak;
+pub(crate) use region::{Region, fence};
+#[cfg(not(baton_loom))]
+pub(crate) use region::{pause, prefetch};
+#[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;

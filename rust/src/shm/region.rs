@@ -1,24 +1,31 @@
 //! Mapped memory as words. This is the atomics layer: every access to memory that other processes
 //! see, but for the bytes of tensors, is made here.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::time::Duration;
 
-use crate::sys::Mapping;
+use crate::sys::{self, Mapping};
 
 /// A range of a mapping that other processes may share. It keeps the mapping alive. Cloning costs an
 /// atomic increment, so views are made once, off the hot path.
 #[derive(Debug, Clone)]
 pub(crate) struct Region {
-    map: Arc<Mapping>,
-    at: u64,
+    base: NonNull<u8>,
     size: u64,
+    map: Arc<Mapping>,
 }
+
+// SAFETY: the base points into the mapping, which is Send, and which the region keeps.
+unsafe impl Send for Region {}
+// SAFETY: what it points to is reached through atomics alone, or through views whose owners answer
+// for them; the fields never change.
+unsafe impl Sync for Region {}
 
 impl Region {
     pub(crate) fn new(map: Arc<Mapping>) -> Region {
-        let size = map.len() as u64;
-        Region { map, at: 0, size }
+        Region { base: map.base(), size: map.len() as u64, map }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -38,14 +45,16 @@ impl Region {
     /// Views `n` bytes at `off`, which the caller has checked.
     pub(crate) fn sub(&self, off: u64, n: u64) -> Region {
         self.check(off, n, 8);
-        Region { map: self.map.clone(), at: self.at + off, size: n }
+        // SAFETY: the range was just checked to lie inside the mapping.
+        let base = unsafe { self.base.add(off as usize) };
+        Region { base, size: n, map: self.map.clone() }
     }
 
     /// The address of the byte at `off`; valid for `n` bytes as long as the region lives.
     pub(crate) fn address(&self, off: u64, n: u64) -> *mut u8 {
         self.check(off, n, 1);
         // SAFETY: the range was just checked to lie inside the mapping.
-        unsafe { self.map.base().as_ptr().add((self.at + off) as usize) }
+        unsafe { self.base.as_ptr().add(off as usize) }
     }
 
     #[inline]
@@ -61,7 +70,7 @@ impl Region {
         self.check(off, 8, 8);
         // SAFETY: inside the mapping, which lives as long as self, and 8-aligned, as mappings and
         // the offsets of regions are. Loads only are made of what is mapped read-only.
-        unsafe { AtomicU64::from_ptr(self.map.base().as_ptr().add((self.at + off) as usize).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(off as usize).cast()) }
     }
 
     /// The 32-bit word at `off`, for a futex or a half word.
@@ -69,7 +78,7 @@ impl Region {
     pub(crate) fn word32(&self, off: u64) -> &AtomicU32 {
         self.check(off, 4, 4);
         // SAFETY: as above, 4-aligned.
-        unsafe { AtomicU32::from_ptr(self.map.base().as_ptr().add((self.at + off) as usize).cast()) }
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(off as usize).cast()) }
     }
 
     #[inline]
@@ -106,6 +115,29 @@ impl Region {
         self.word(off).fetch_add(delta, Ordering::SeqCst)
     }
 
+    /// Starts to fetch the line at `off`, which is about to be written, so that the fetch runs beside
+    /// others.
+    #[inline]
+    pub(crate) fn prefetch_write(&self, off: u64) {
+        prefetch_write(self.base.as_ptr().wrapping_add(off as usize));
+    }
+
+    /// Adds to a half word.
+    pub(crate) fn add32(&self, off: u64, delta: u32) {
+        self.writable();
+        self.word32(off).fetch_add(delta, Ordering::SeqCst);
+    }
+
+    /// Sleeps while the half word at `off` is `value`, at most so long; it may return earlier.
+    pub(crate) fn futex_wait(&self, off: u64, value: u32, time: Duration) {
+        sys::futex_wait(self.word32(off), value, time);
+    }
+
+    /// Wakes all that sleep on the half word at `off`.
+    pub(crate) fn futex_wake(&self, off: u64) {
+        sys::futex_wake(self.word32(off));
+    }
+
     #[inline]
     pub(crate) fn cas(&self, off: u64, old: u64, new: u64) -> bool {
         self.writable();
@@ -120,19 +152,25 @@ impl Region {
 
     /// Copies words out, each read once.
     pub(crate) fn read_words(&self, off: u64, into: &mut [u64]) {
-        self.check(off, into.len() as u64 * 8, 8);
-        for (i, w) in into.iter_mut().enumerate() {
-            *w = self.word(off + i as u64 * 8).load(Ordering::Relaxed);
+        let words = self.words(off, into.len());
+        for (w, word) in into.iter_mut().zip(words) {
+            *w = word.load(Ordering::Relaxed);
         }
     }
 
     /// Copies words in. Only the writer of the place, before it names it.
     pub(crate) fn write_words(&self, off: u64, from: &[u64]) {
         self.writable();
-        self.check(off, from.len() as u64 * 8, 8);
-        for (i, w) in from.iter().enumerate() {
-            self.word(off + i as u64 * 8).store(*w, Ordering::Relaxed);
+        for (w, word) in from.iter().zip(self.words(off, from.len())) {
+            word.store(*w, Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    fn words(&self, off: u64, n: usize) -> &[AtomicU64] {
+        self.check(off, n as u64 * 8, 8);
+        // SAFETY: inside the mapping, which lives as long as self, and aligned as `word` says.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(off as usize).cast(), n) }
     }
 
     /// Copies bytes out, each read once: a word at a time where they are aligned.
@@ -146,7 +184,7 @@ impl Region {
             let word = at & !7;
             let skip = (at - word) as usize;
             let take = (8 - skip).min(into.len() - i);
-            let bytes = if self.has(word, 8) && self.at & 7 == 0 {
+            let bytes = if self.has(word, 8) {
                 self.word(word).load(Ordering::Relaxed).to_le_bytes()
             } else {
                 self.odd_bytes(at, take, skip)
@@ -176,7 +214,45 @@ fn outside(off: u64, n: u64, size: u64) -> ! {
 /// Orders every access before it with every access after it.
 #[inline]
 pub(crate) fn fence() {
+    // A locked instruction on the own stack is a full fence, and cheaper than MFENCE.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it changes nothing but the flags. Without `nomem` the compiler moves no access over it.
+    unsafe {
+        std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
     std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Starts to fetch the line of an address, which may be any: a hint that no program can notice.
+#[inline]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program sees, and faults nowhere.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
+    }
+}
+
+/// The same for a line that is about to be written.
+#[inline]
+fn prefetch_write(at: *const u8) {
+    // Processors without the instruction take it for a NOP.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
+    }
 }
 
 /// Orders earlier loads before later loads and stores.

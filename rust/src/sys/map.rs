@@ -2,10 +2,12 @@
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use super::{is_process, process_number};
 use crate::error::{Code, Result, os};
 
 /// A mapped range of memory, unmapped on drop.
@@ -14,6 +16,8 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// The number of the process that alone has it; 0: its children have it too.
+    of: AtomicU32,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; its content is only reached through
@@ -54,7 +58,6 @@ impl Mapping {
     }
 
     /// Zeroed memory of this process alone.
-    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn anonymous(len: usize) -> Result<Mapping> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as above.
@@ -64,7 +67,7 @@ impl Mapping {
 
     fn made(at: rustix::io::Result<*mut std::ffi::c_void>, len: usize, writable: bool) -> Result<Mapping> {
         match at.map(|p| NonNull::new(p.cast())) {
-            Ok(Some(base)) => Ok(Mapping { base, len, writable }),
+            Ok(Some(base)) => Ok(Mapping { base, len, writable, of: AtomicU32::new(0) }),
             Ok(None) => Err(os(Code::Internal, "report this", "map shared memory", "address 0")),
             Err(e) => {
                 let code = if e == Errno::NOMEM { Code::OutOfMemory } else { Code::Internal };
@@ -76,9 +79,16 @@ impl Mapping {
     /// Keeps the mapping out of forked children: a pidfd says nothing of children, so pages that
     /// this process writes must not live on in one.
     pub(crate) fn dont_fork(&self) -> Result<()> {
-        // SAFETY: the range is this mapping's; a child that touches it faults and nobody else does.
-        unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
-            .map_err(|e| os(Code::Internal, "report this", "keep a mapping from children", e))
+        self.of.store(process_number()?, Ordering::Relaxed);
+        self.advise(Advice::LinuxDontFork, "keep a mapping from children")
+    }
+
+    /// Advises the kernel about all of the mapping, in a way that changes what children see of it.
+    pub(crate) fn advise(&self, advice: Advice, to: &str) -> Result<()> {
+        // SAFETY: the range is this mapping's; a child that touches what it has not faults, and nobody
+        // else does.
+        unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) }
+            .map_err(|e| os(Code::Internal, "report this", to, e))
     }
 
     /// Touches reserved pages for writing, so that their first user does not pay for faults.
@@ -108,6 +118,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let of = *self.of.get_mut();
+        if of != 0 && !is_process(of) {
+            return; // in a child: nothing is there, or something of others
+        }
         // SAFETY: the range was mapped here, and whoever reaches into it owns a share of this value.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }

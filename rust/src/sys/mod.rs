@@ -9,6 +9,7 @@ mod file;
 mod futex;
 mod map;
 mod memory;
+mod process;
 mod runtime;
 mod socket;
 
@@ -16,11 +17,21 @@ pub(crate) use file::{punch, reserve, size_of};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
+pub(crate) use process::{is_process, process_number};
 pub(crate) use runtime::{Lock, check_private_dir, detach};
 pub(crate) use socket::{Waker, connect, receive, send, wait_readable};
 
+/// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.
+pub(crate) fn roughly_now() -> u64 {
+    nanoseconds(rustix::time::ClockId::MonotonicCoarse)
+}
+
 /// CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine.
 pub(crate) fn monotonic() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    nanoseconds(rustix::time::ClockId::Monotonic)
+}
+
+fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
+    let t = rustix::time::clock_gettime(clock);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

@@ -1,4 +1,5 @@
 //! A broker for each test and each example of the documentation, and what is left in it.
+#![cfg(not(baton_loom))] // of the crate only what its models run is built then
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

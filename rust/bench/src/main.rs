@@ -1,0 +1,71 @@
+//! One process of a measurement of `baton bench`, in Rust: it reads its job from the environment,
+//! does it, and writes what it reports to its standard output, exactly as the processes in Go do
+//! (package bench). The clock's readings go to the page that the processes of a measurement share.
+
+mod handover;
+mod iceoryx;
+mod local;
+mod page;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use page::Page;
+use serde::Deserialize;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// The side that sends first.
+const LEFT: usize = 0;
+
+/// What the process is to do: the job of package bench, as far as it concerns this side.
+#[derive(Deserialize)]
+struct Job {
+    role: String,
+    side: usize,
+    /// Length of a series; 0: no page.
+    page: usize,
+    /// Rounds.
+    n: usize,
+    /// Of a tensor.
+    #[serde(default)]
+    bytes: usize,
+    #[serde(default)]
+    socket: String,
+    /// Of the topics or services of this measurement alone.
+    #[serde(default)]
+    path: String,
+}
+
+/// A process at work on its job.
+struct Seat {
+    job: Job,
+    page: Page,
+    report: BTreeMap<String, Vec<f64>>,
+}
+
+impl Seat {
+    /// Waits for the other side.
+    fn meet(&self) {
+        self.page.meet(self.job.side);
+    }
+}
+
+fn main() -> Outcome {
+    let raw = std::env::var("BATON_BENCH_JOB").map_err(|_| "started by `baton bench` only")?;
+    let job: Job = serde_json::from_str(&raw)?;
+    let page = Page::open(job.page)?;
+    let mut seat = Seat { job, page, report: BTreeMap::new() };
+    match seat.job.role.as_str() {
+        "cycle" => handover::cycle(&seat),
+        "oneway" => handover::one_way(&seat),
+        "wake" => handover::wake(&seat),
+        "iceoryx2-cycle" => iceoryx::cycle(&seat),
+        "iceoryx2-wake" => iceoryx::wake(&seat),
+        "message" => local::message(&mut seat),
+        "alloc" => local::alloc(&mut seat),
+        role => Err(format!("no role {role:?} in Rust").into()),
+    }?;
+    println!("{}", serde_json::to_string(&seat.report)?);
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! The memory that the processes of a measurement share (bench/page.go): words, each on a line of its
+//! own, and series of time stamps.
+
+use std::error::Error;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::thread::futex;
+
+const LINE: usize = 128;
+const HEAD: usize = 4096;
+const SERIES: usize = 4;
+
+/// Words of the page.
+#[derive(Clone, Copy)]
+pub enum Line {
+    /// Right writes.
+    Pong = 3,
+    /// Right writes: it is about to sleep for this number.
+    Asks = 4,
+}
+
+/// Series of the page.
+#[derive(Clone, Copy)]
+pub enum Series {
+    /// Left, just before it sends.
+    Depart,
+    /// Right, once it has received.
+    Arrive,
+    /// Left, once it has the answer.
+    Back,
+    /// Right, the stamp that the message carries.
+    Publish,
+}
+
+pub struct Page {
+    base: *mut u8,
+    n: usize,
+}
+
+/// CLOCK_MONOTONIC in ns.
+pub fn now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Spins for a while, so that a process which is about to sleep sleeps.
+pub fn linger(time: Duration) {
+    let until = now() + time.as_nanos() as u64;
+    while now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+impl Page {
+    /// Maps the page that the parent passes as descriptor 3; without series there is none.
+    pub fn open(n: usize) -> Result<Page, Box<dyn Error>> {
+        if n == 0 {
+            return Ok(Page { base: std::ptr::null_mut(), n });
+        }
+        let len = HEAD + SERIES * n * 8;
+        // SAFETY: the parent opened it for this process, and nothing else here uses it.
+        let fd = unsafe { BorrowedFd::borrow_raw(3) };
+        // SAFETY: the kernel chooses a range that nobody uses; it is populated so that no fault falls
+        // into a timed loop.
+        let base = unsafe {
+            let at = mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?;
+            madvise(at, len, Advice::LinuxPopulateWrite)?;
+            at.cast()
+        };
+        Ok(Page { base, n })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(!self.base.is_null() && at + 8 <= HEAD + SERIES * self.n * 8, "a job without a page");
+        // SAFETY: inside the mapping, aligned, and shared through atomics alone.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    fn futex(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: the low half of a word of the mapping, little-endian.
+        unsafe { AtomicU32::from_ptr(self.word(at).as_ptr().cast()) }
+    }
+
+    pub fn store(&self, line: Line, v: u64) {
+        self.word(line as usize * LINE).store(v, Ordering::SeqCst);
+    }
+
+    /// Looks until a line reaches v.
+    pub fn await_spin(&self, line: Line, v: u64) {
+        while self.word(line as usize * LINE).load(Ordering::SeqCst) < v {}
+    }
+
+    /// Notes the time of round i.
+    pub fn stamp(&self, series: Series, i: usize) {
+        self.note(series, i, now());
+    }
+
+    pub fn note(&self, series: Series, i: usize, at: u64) {
+        self.word(HEAD + (series as usize * self.n + i) * 8).store(at, Ordering::Relaxed);
+    }
+
+    /// Waits until the other side has come here as often as this one.
+    pub fn meet(&self, side: usize) {
+        let (own, other) = (side * LINE, (1 - side) * LINE);
+        let turn = self.word(own).load(Ordering::SeqCst) + 1;
+        self.word(own).store(turn, Ordering::SeqCst);
+        let _ = futex::wake(self.futex(own), futex::Flags::empty(), i32::MAX as u32);
+        loop {
+            let there = self.word(other).load(Ordering::SeqCst);
+            if there >= turn {
+                return;
+            }
+            let second = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _ = futex::wait(self.futex(other), futex::Flags::empty(), there as u32, Some(&second));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Any bytes, where another process's are read: nothing panics, nothing is read out of range, and what
+//! is accepted keeps its promises. The golden vectors are the seeds: each is also read with a few bytes
+//! changed. Proptest keeps what it finds in `proptest-regressions`, which is run first.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use crate::handle::Handle;
+use crate::layout::{GROUP_AREAS, claim, group_area, group_bytes, lane_bytes, reference, session_file, slot};
+use crate::ledger::{Entries, Row};
+use crate::message::{Body, parse_spill};
+use crate::shm::{GroupLane, Lane, Region};
+use crate::sys::Mapping;
+use crate::wire::ops::{ChunksReply, GrantReply, HelloReply, LeaseReply, NameSetReply, Peers, SegmentReply};
+use crate::wire::ops::{TopicInfo, TopicReadReply, TopicWriteReply, TrimEvent};
+use crate::wire::{Control, Frames, decode};
+use crate::{DType, Element};
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |c: u8| (c as char).to_digit(16).unwrap() as u8;
+    text.as_bytes().chunks(2).map(|p| digit(p[0]) << 4 | digit(p[1])).collect()
+}
+
+/// The bytes of every case of a file of vectors.
+fn seeds(file: &str) -> Vec<Vec<u8>> {
+    let path = format!("{}/../protocol/testdata/v1/{file}", env!("CARGO_MANIFEST_DIR"));
+    let all: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let cases = all["cases"].as_array().unwrap();
+    assert!(!cases.is_empty(), "{file}");
+    let bytes = |c: &Value| match (&c["hex"], &c["text"], &c["reply"]["ok"], &c["event"]) {
+        (Value::String(digits), ..) => hex(digits),
+        (_, Value::String(text), ..) => text.clone().into(),
+        (_, _, Value::Null, event) => event.to_string().into(),
+        (_, _, ok, _) => ok.to_string().into(),
+    };
+    cases.iter().map(bytes).collect()
+}
+
+/// Any bytes, or those of a vector with some changed, cut or added.
+fn near(files: &[&str]) -> impl Strategy<Value = Vec<u8>> + use<> {
+    let seeds: Vec<Vec<u8>> = files.iter().flat_map(|f| seeds(f)).collect();
+    let changed =
+        (0..seeds.len(), vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), any::<prop::sample::Index>(), 0..4u8)
+            .prop_map(move |(seed, changes, cut, how)| {
+                let mut b = seeds[seed].clone();
+                for (at, v) in changes {
+                    if !b.is_empty() {
+                        let at = at.index(b.len());
+                        b[at] = v;
+                    }
+                }
+                match how {
+                    0 => b.truncate(cut.index(b.len() + 1)),
+                    1 => b.extend([0; 9]),
+                    _ => {}
+                }
+                b
+            });
+    prop_oneof![3 => changed, 1 => vec(any::<u8>(), 0..300)]
+}
+
+/// Numbers of which the limits are likely.
+fn edgy() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0..70u64, (0..64u32).prop_map(|n| 1 << n), (0..300u64).prop_map(|n| u64::MAX - n)]
+}
+
+fn memory(bytes: u64) -> Region {
+    Region::new(Arc::new(Mapping::anonymous(bytes as usize).unwrap()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn bodies(b in near(&["structs/body.json", "reject/body.json"]), refs in 0..4usize) {
+        let first = Body::first(&b, refs);
+        if let Ok(body) = Body::parse(&b, refs) {
+            prop_assert_eq!(body.encode().unwrap(), b, "a body has one form");
+            prop_assert_eq!(first.unwrap(), body.tensors.first().cloned());
+            prop_assert!(body.tensors.iter().all(|t| t.storage.is_none_or(|s| usize::from(s) < refs)));
+        }
+    }
+
+    #[test]
+    fn spills(b in near(&["structs/spill.json", "reject/spill.json"])) {
+        if let Ok((refs, body)) = parse_spill(&b) {
+            prop_assert!(refs.iter().all(|r| r.check().is_ok()));
+            prop_assert!(refs.len() * reference::SIZE as usize + body.len() <= b.len());
+        }
+    }
+
+    #[test]
+    fn handles(b in near(&["messages/handle.json", "reject/handle.json"])) {
+        if let Ok(h) = Handle::from_json(&String::from_utf8_lossy(&b)) {
+            prop_assert_eq!(Handle::from_json(&h.to_json()).unwrap().to_json(), h.to_json());
+        }
+    }
+
+    #[test]
+    fn frames(parts in vec(near(&["messages/frame.json", "reject/frame.json"]), 1..4)) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        std::io::Write::write_all(&mut &theirs, &parts.concat()).unwrap();
+        drop(theirs);
+        let control = Control::new(ours.into());
+        let mut frames = Frames::default();
+        while let Ok(true) = frames.receive(control.socket()) {
+            while let Ok(Some((json, fds))) = frames.next() {
+                prop_assert!(json.len() >= 2 && fds.is_empty());
+                let _ = control.deliver(json, fds);
+            }
+        }
+    }
+
+    #[test]
+    fn replies(b in near(&["messages/hello.json", "messages/topic.read.json", "messages/topic.peers.json",
+                           "messages/grant.json", "messages/event.trim.json"])) {
+        let Ok(json) = serde_json::from_slice::<Box<serde_json::value::RawValue>>(&b) else { return Ok(()) };
+        let _ = (decode::<HelloReply>("", &json), decode::<GrantReply>("", &json), decode::<ChunksReply>("", &json));
+        let _ = (decode::<SegmentReply>("", &json), decode::<TopicInfo>("", &json), decode::<Peers>("", &json));
+        let _ = (decode::<TopicWriteReply>("", &json), decode::<TopicReadReply>("", &json));
+        let _ = (decode::<NameSetReply>("", &json), decode::<LeaseReply>("", &json), decode::<TrimEvent>("", &json));
+    }
+
+    #[test]
+    fn slots(words in vec(edgy(), 20), seq in 1..9u64, slots in 0..3u32, stride in 1..4u32) {
+        let (slots, stride) = (1 << slots, stride * 64);
+        let file = memory(lane_bytes(slots, stride));
+        let lane = Lane::new(&file, 0, slots, stride).unwrap();
+        let n = words.len().min(stride as usize / 8 - 1);
+        let at = crate::layout::lane::SIZE + u64::from(seq as u32 & (slots - 1)) * u64::from(stride);
+        file.write_words(at + 8, &words[..n]);
+        file.store(at + slot::SEQ, seq);
+        let mut copy = Vec::new();
+        lane.first_index(seq);
+        if let Some(h) = lane.read(seq, &mut copy) {
+            prop_assert!(usize::from(h.nref) * 24 + h.body as usize <= lane.room());
+            prop_assert_eq!(h.refs(&copy).count(), usize::from(h.nref));
+            prop_assert_eq!(h.body_of(&copy).len(), h.body as usize);
+        }
+    }
+
+    #[test]
+    fn lanes(offset in edgy(), slots in any::<u32>(), stride in any::<u32>()) {
+        let file = memory(1 << 16);
+        if let Ok(lane) = Lane::new(&file, offset, slots, stride) {
+            prop_assert!(offset + lane.slots() * u64::from(stride) <= 1 << 16);
+        }
+    }
+
+    #[test]
+    fn claims(hint in edgy(), start in edgy(), words in vec(edgy(), 4), head in edgy(), state in 0..4u8) {
+        let file = memory(group_bytes(4));
+        let g = GroupLane::new(&file, 0, 4).unwrap();
+        file.store(GROUP_AREAS + group_area::HINT, hint);
+        file.store(GROUP_AREAS + group_area::START, start);
+        for (i, w) in words.iter().enumerate() {
+            let w = if i == 0 { claim::pack(head, 1, state) } else { *w };
+            file.store(GROUP_AREAS + group_area::SIZE + 8 * i as u64, w);
+        }
+        if let Some((i, hint)) = g.next(head) {
+            prop_assert!(i >= 1 && i <= head);
+            g.take(i, hint, 1, true);
+        }
+        g.done(head);
+        g.waiting(head);
+    }
+
+    #[test]
+    fn entries(words in vec(edgy(), 4), index in 0..1000u32) {
+        let file = memory(session_file::BYTES);
+        let entries = Entries::new(&file);
+        file.write_words(session_file::ENTRIES + u64::from(index) * 32, &words);
+        let e = entries.load(index);
+        prop_assert!(e.generation < 1 << 52);
+        Row::new(&file).load(index);
+    }
+
+    #[test]
+    fn views(shape in vec(edgy(), 0..4), strides in vec(edgy(), 0..4), strided in any::<bool>(),
+             offset in edgy(), bytes in edgy(), small in any::<bool>()) {
+        let number = |n: &u64| if small { (*n % 9) as i64 } else { *n as i64 };
+        let (shape, strides): (Vec<i64>, Vec<i64>) = (shape.iter().map(number).collect(), strides.iter().map(number).collect());
+        let (offset, bytes) = if small { (offset % 64, bytes % 4096) } else { (offset, bytes) };
+        let dtype = <f32 as Element>::DTYPE;
+        if dtype.check_view(&shape, strided.then_some(&strides[..]), offset, bytes).is_ok() && !shape.contains(&0) {
+            let steps: Vec<i128> = match strided {
+                true => strides.iter().map(|s| i128::from(*s)).collect(),
+                false => (0..shape.len()).map(|i| shape[i + 1..].iter().map(|d| i128::from(*d)).product()).collect(),
+            };
+            let last: i128 = shape.iter().zip(steps).map(|(d, s)| (i128::from(*d) - 1) * s).sum();
+            prop_assert!(i128::from(offset) + (last + 1) * 4 <= i128::from(bytes), "the last element lies inside");
+        }
+    }
+
+    #[test]
+    fn names_of_types(text in "[a-zA-Z0-9_()=,]{0,20}") {
+        if let Ok(t) = DType::parse(&text) {
+            prop_assert_eq!(t.to_string(), text);
+        }
+    }
+}

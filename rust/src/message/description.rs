@@ -1,0 +1,53 @@
+//! The bytes that describe a message, as they were received.
+
+use std::ops::Deref;
+
+/// Words of the description of one tensor of four dimensions.
+const SHORT: usize = 10;
+
+/// A private copy of a body. Short ones stand inline.
+#[derive(Debug, Clone)]
+pub(crate) enum Description {
+    Short(usize, Words),
+    Long(Box<[u8]>),
+}
+
+/// Bytes that are moved as words.
+#[derive(Debug, Clone)]
+#[repr(align(8))]
+pub(crate) struct Words([[u8; 8]; SHORT]);
+
+impl Description {
+    /// The first `n` bytes of words, which have as many.
+    #[inline]
+    pub(crate) fn of_words(words: &[u64], n: usize) -> Description {
+        if n > 8 * SHORT {
+            let mut all: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            all.truncate(n);
+            return Description::Long(all.into());
+        }
+        let mut short = Words([[0; 8]; SHORT]);
+        for (to, w) in short.0.iter_mut().zip(words) {
+            *to = w.to_le_bytes();
+        }
+        Description::Short(n, short)
+    }
+}
+
+impl Deref for Description {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Description::Short(n, words) => &words.0.as_flattened()[..*n],
+            Description::Long(all) => all,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Description {
+    fn from(all: Vec<u8>) -> Description {
+        Description::Long(all.into())
+    }
+}

@@ -1,0 +1,231 @@
+//! The chunks that this session is attached to: only their storages may be counted here.
+//!
+//! What counts a reference reaches the attachment without a lock or a count of its own: the row's
+//! count keeps it. A trim takes the note of a chunk away first and looks at the row second, a taker
+//! counts up first and looks for the note second; so an attachment whose storages are counted stays,
+//! until a later trim finds none of them counted.
+
+use std::ops::Deref;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::holding::Held;
+use super::pages::Peer;
+use crate::error::{Code, Error, Result, disagree, expired};
+use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
+use crate::ledger::{Chunk, Entries, Row};
+use crate::message::Ref;
+use crate::shm::{Segment, fence, prefetch};
+
+/// A chunk whose owner looks at this session's row. It keeps owner's entries and segment mapped.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) chunk: Chunk,
+    pub(crate) entries: Entries,
+    pub(crate) segment: Arc<Segment>,
+    /// Whether this session owns the chunk, so that its pool is to hear of the last drop.
+    pub(crate) own: bool,
+}
+
+/// An attachment one of whose storages this session's row counts, which keeps it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attached(NonNull<Attachment>);
+
+// SAFETY: it is a shared reference to what is Send and Sync.
+unsafe impl Send for Attached {}
+// SAFETY: as above.
+unsafe impl Sync for Attached {}
+
+impl Deref for Attached {
+    type Target = Attachment;
+
+    #[inline]
+    fn deref(&self) -> &Attachment {
+        // SAFETY: whoever has this value counts a storage of the chunk in the row, from before the
+        // second look of `Attachments::find` on, and lets go of this value before it counts down.
+        // `Attachments::free` frees nothing that is counted.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// Every attachment of a session, by chunk.
+#[derive(Debug)]
+pub(crate) struct Attachments {
+    places: Box<[Place]>,
+    /// Whose note is gone; kept while the row counts one of their storages.
+    past: Mutex<Vec<Past>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    serial: AtomicU64, // of the chunk's grant; 0: not attached
+    at: AtomicPtr<Attachment>,
+    seen: OnceLock<Box<Seen>>,
+}
+
+/// Where the entries of a chunk and the bytes of its storages were when they were last looked at: a
+/// storage that is recycled mostly lies where it lay. Hints of what to prefetch, and never read.
+#[derive(Debug)]
+struct Seen {
+    entries: AtomicPtr<u8>,
+    bytes: [AtomicPtr<u8>; limits::CHUNK_INDICES as usize],
+}
+
+#[derive(Debug)]
+struct Past(u32, NonNull<Attachment>);
+
+// SAFETY: it owns what it points to, which is Send.
+unsafe impl Send for Past {}
+
+impl Attachments {
+    pub(crate) fn new() -> Attachments {
+        let place = |_| Place { serial: AtomicU64::new(0), at: AtomicPtr::new(null_mut()), seen: OnceLock::new() };
+        Attachments { places: (0..limits::CHUNKS).map(place).collect(), past: Mutex::default() }
+    }
+
+    /// Whether the session is attached to this grant of a chunk.
+    #[inline]
+    pub(crate) fn has(&self, chunk: u32, serial: u64) -> bool {
+        self.places.get(chunk as usize).is_some_and(|p| p.serial.load(Ordering::Acquire) == serial)
+    }
+
+    /// The grant of a chunk that the session is attached to, 0 for none.
+    pub(crate) fn serial(&self, chunk: u32) -> u64 {
+        self.places.get(chunk as usize).map_or(0, |p| p.serial.load(Ordering::Acquire))
+    }
+
+    /// The attachment to a grant, which is never 0, for one who counts a storage of the chunk in the
+    /// row already. `None` when it is gone meanwhile.
+    ///
+    /// SYNC attachment: looked for after the row was raised; pairs with `put`.
+    #[inline]
+    pub(crate) fn find(&self, chunk: u32, serial: u64) -> Option<Attached> {
+        let p = self.places.get(chunk as usize)?;
+        let at = p.at.load(Ordering::SeqCst);
+        if p.serial.load(Ordering::SeqCst) != serial {
+            return None;
+        }
+        NonNull::new(at).map(Attached)
+    }
+
+    /// Starts to fetch what taking a reference will need, all at once.
+    #[inline]
+    pub(crate) fn expect(&self, index: u32, row: &Row) {
+        let Some(place) = self.places.get((index / limits::CHUNK_INDICES) as usize) else { return };
+        row.prefetch(index);
+        if let Some(seen) = place.seen.get() {
+            let i = index % limits::CHUNK_INDICES;
+            let entries = seen.entries.load(Ordering::Relaxed);
+            prefetch(entries.wrapping_add((u64::from(i) * storage_entry::SIZE) as usize));
+            prefetch(seen.bytes[i as usize].load(Ordering::Relaxed));
+        }
+    }
+
+    /// Notes where a storage lies, for `expect`.
+    #[inline]
+    pub(crate) fn note(&self, held: &Held, bytes: *mut u8) {
+        let index = held.reference.index;
+        let Some(place) = self.places.get((index / limits::CHUNK_INDICES) as usize) else { return };
+        let seen = place.seen.get_or_init(|| {
+            let bytes = std::array::from_fn(|_| AtomicPtr::new(null_mut()));
+            Box::new(Seen { entries: AtomicPtr::new(null_mut()), bytes })
+        });
+        let place = &seen.bytes[(index % limits::CHUNK_INDICES) as usize];
+        if place.load(Ordering::Relaxed) != bytes {
+            place.store(bytes, Ordering::Relaxed);
+            let first = index - index % limits::CHUNK_INDICES;
+            seen.entries.store(held.at.entries.address(first), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes an attachment, or that there is none any more, and frees those that nothing counts.
+    ///
+    /// SYNC attachment: the note is changed first, the row is read second; pairs with `find`.
+    pub(crate) fn put(&self, chunk: u32, new: Option<Attachment>, row: &Row) {
+        let mut past = self.past.lock().unwrap_or_else(|p| p.into_inner());
+        let place = &self.places[chunk as usize];
+        // A taker never pairs one grant's serial with another's attachment: between the two there is
+        // no serial.
+        place.serial.store(0, Ordering::SeqCst);
+        let serial = new.as_ref().map_or(0, |a| a.chunk.serial);
+        let new = new.map_or(null_mut(), |a| Box::into_raw(Box::new(a)));
+        if let Some(old) = NonNull::new(place.at.swap(new, Ordering::SeqCst)) {
+            past.push(Past(chunk, old));
+        }
+        place.serial.store(serial, Ordering::SeqCst);
+        fence();
+        past.retain(|p| {
+            let counted = counts(row, p.0);
+            if !counted {
+                // SAFETY: it was made by Box, nobody can find it any more, and nobody who found it
+                // counts a storage of its chunk.
+                drop(unsafe { Box::from_raw(p.1.as_ptr()) });
+            }
+            counted
+        });
+    }
+
+    /// The chunks over some segments.
+    pub(crate) fn over(&self, segments: &[u64]) -> Vec<u32> {
+        // While the lock is held no attachment is freed.
+        let _kept = self.past.lock().unwrap_or_else(|p| p.into_inner());
+        let over = |p: &Place| {
+            // SAFETY: it is noted, and what is noted lives.
+            let a = unsafe { p.at.load(Ordering::SeqCst).as_ref() };
+            a.is_some_and(|a| segments.contains(&a.chunk.segment_serial))
+        };
+        (0..limits::CHUNKS).filter(|c| over(&self.places[*c as usize])).collect()
+    }
+}
+
+fn counts(row: &Row, chunk: u32) -> bool {
+    let first = chunk * limits::CHUNK_INDICES;
+    (first..first + limits::CHUNK_INDICES).any(|i| row.load(i) & row_word::COUNT_MASK != 0)
+}
+
+impl Drop for Attachments {
+    fn drop(&mut self) {
+        let past = std::mem::take(self.past.get_mut().unwrap_or_else(|p| p.into_inner()));
+        let noted = self.places.iter_mut().filter_map(|p| NonNull::new(*p.at.get_mut()));
+        for at in noted.chain(past.into_iter().map(|p| p.1)) {
+            // SAFETY: it was made by Box and belongs to the table alone: whoever counts a reference
+            // keeps the session.
+            drop(unsafe { Box::from_raw(at.as_ptr()) });
+        }
+    }
+}
+
+impl Attachment {
+    pub(crate) fn new(chunk: Chunk, owner: &Peer, segment: Arc<Segment>, own: bool) -> Result<Attachment> {
+        if chunk.bytes > segment.bytes || chunk.offset > segment.bytes - chunk.bytes {
+            return Err(disagree(format!("a chunk of segment {} reaches past it", chunk.segment_serial)));
+        }
+        Ok(Attachment { chunk, entries: owner.entries.clone(), segment, own })
+    }
+}
+
+impl Attached {
+    /// Reads a counted ref's entry and checks it: the generation is the ref's, the range lies in the
+    /// chunk's.
+    #[inline]
+    pub(crate) fn locate(self, reference: Ref) -> Result<Held> {
+        let e = self.entries.load(reference.index);
+        if e.generation != reference.generation {
+            return Err(expired("it has been recycled"));
+        }
+        let end = self.chunk.offset + self.chunk.bytes;
+        if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset
+        {
+            return Err(Error::new(
+                Code::InvalidHandle,
+                "its owner is at fault: restart it",
+                format!(
+                    "storage {} claims {} bytes at {}, outside its segment's range",
+                    reference.index, e.bytes, e.offset
+                ),
+            ));
+        }
+        Ok(Held { reference, at: self, offset: e.offset, bytes: e.bytes })
+    }
+}
