@@ -25,7 +25,8 @@ func ballast(ctx context.Context, s *seat, e *ends) error {
 		}
 	}
 	for k := 1; k < s.Topics; k++ {
-		t, err := e.c.Topic(ctx, fmt.Sprintf("%s/other-%d", s.Path, k))
+		// Without linger: passes of a thousand topics each would fill the broker's table.
+		t, err := e.c.Topic(ctx, fmt.Sprintf("%s/other-%d", s.Path, k), client.Linger(0))
 		if err != nil {
 			return fmt.Errorf("topic %d of %d: %w", k, s.Topics, err)
 		}
@@ -56,7 +57,7 @@ func (e *ends) send(ctx context.Context, to *client.Topic) error {
 // told to go.
 func crowd(ctx context.Context, s *seat) error {
 	err := s.sessions(ctx, func(k int, c *client.Client) error {
-		t, err := c.Topic(ctx, fmt.Sprintf("%s/crowd-%d", s.Path, k))
+		t, err := c.Topic(ctx, fmt.Sprintf("%s/crowd-%d", s.Path, k), client.Linger(0))
 		if err != nil {
 			return err
 		}

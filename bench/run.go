@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -37,7 +38,8 @@ var groups = []group{
 	{"rest", "At rest", (*bencher).rest},
 }
 
-// Run measures what the options ask for, with a broker of its own.
+// Run measures what the options ask for, with a broker of its own. What failed
+// is in the error; the report has the rest.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -50,6 +52,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	began := time.Now()
 	b := &bencher{opts: o, cpus: cpus, Report: &Report{Date: began.UTC().Truncate(time.Second),
 		Version: o.Version, Quick: o.Quick, Passes: o.Passes, Machine: thisMachine(cpus)}}
+	var failed []error
 	for _, g := range groups {
 		if !o.wants(g.name) {
 			continue
@@ -65,13 +68,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		err = g.run(b, ctx, g.name)
 		b.broker.stop()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", g.name, err)
+			failed = append(failed, fmt.Errorf("%s: %w", g.name, err))
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	b.settle()
 	b.Machine.LoadAfter = loadAverage()
 	b.Seconds = time.Since(began).Seconds()
-	return b.Report, nil
+	return b.Report, errors.Join(failed...)
 }
 
 // measurement is one case of a group. It notes one pass.

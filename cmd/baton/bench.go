@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -43,19 +44,19 @@ nothing else should run; the load average stands beside them.`,
 			if !quiet && !asJSON {
 				o.Log = a.err
 			}
-			r, err := bench.Run(cmd.Context(), o)
-			if err != nil {
-				return err
+			r, failed := bench.Run(cmd.Context(), o)
+			if r == nil {
+				return failed
 			}
 			if file != "" {
 				if err := r.WriteFile(file); err != nil {
-					return err
+					return errors.Join(failed, err)
 				}
 			}
 			if asJSON {
-				return a.printJSON(r)
+				return errors.Join(failed, a.printJSON(r))
 			}
-			return a.println(r.Render(a.style))
+			return errors.Join(failed, a.println(r.Render(a.style)))
 		},
 	}
 	f := cmd.Flags()
