@@ -2,7 +2,6 @@ package bench_test
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -63,12 +62,13 @@ func TestRunMeasuresEverything(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "results", "quick.json")
 	require.NoError(t, r.WriteFile(file))
-	data, err := os.ReadFile(file)
+	back, err := bench.ReadFile(file)
 	require.NoError(t, err)
-	var back bench.Report
-	require.NoError(t, json.Unmarshal(data, &back))
-	assert.Equal(t, len(r.Figures), len(back.Figures))
-	assert.Equal(t, r.Figures[0].P50, back.Figures[0].P50)
+	assert.Equal(t, r.Markdown(), back.Markdown())
+	assert.Contains(t, back.Markdown(), "| "+r.Figures[0].Name+" |")
+	require.NoError(t, os.WriteFile(file, []byte("not a report"), 0o600))
+	_, err = bench.ReadFile(file)
+	require.ErrorContains(t, err, file)
 }
 
 func TestRunMeasuresOnlyWhatIsWanted(t *testing.T) {

@@ -173,6 +173,19 @@ func (r *Report) WriteFile(path string) error {
 	return nil
 }
 
+// ReadFile returns the report that WriteFile wrote.
+func ReadFile(path string) (*Report, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the figures: %w", err)
+	}
+	r := new(Report)
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("read the figures in %s: %w (`baton bench -o` writes such files)", path, err)
+	}
+	return r, nil
+}
+
 func thisMachine(pinned [2]int) Machine {
 	m := Machine{CPU: "unknown", CPUs: runtime.NumCPU(), Pinned: pinned, Go: runtime.Version(), LoadBefore: loadAverage()}
 	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -16,23 +16,40 @@ const wide = 100
 // Render draws the report as tables, one for each group.
 func (r *Report) Render(s termplot.Style) string {
 	var out []string
+	for _, t := range r.tables(s.Width >= wide) {
+		out = append(out, t.Render(s))
+	}
+	return strings.Join(append(out, r.footer(s)), "\n\n")
+}
+
+// Markdown is the report as tables for a page.
+func (r *Report) Markdown() string {
+	out := []string{r.footer(termplot.Style{UTF8: true})}
+	for _, t := range r.tables(true) {
+		out = append(out, t.Markdown())
+	}
+	return strings.Join(out, "\n\n")
+}
+
+func (r *Report) tables(spread bool) []termplot.Table {
+	var out []termplot.Table
 	for _, g := range groups {
 		t := termplot.Table{Title: g.title,
 			Header: []string{"", "p50", "p99", "p99.9", "× floor", "bar"},
 			Right:  []bool{false, true, true, true, true, true, true}}
-		if s.Width >= wide {
+		if spread {
 			t.Header = append(t.Header, "p50 of passes")
 		}
 		for _, f := range r.Figures {
 			if f.Group == g.name {
-				t.Rows = append(t.Rows, f.row(s.Width >= wide))
+				t.Rows = append(t.Rows, f.row(spread))
 			}
 		}
 		if len(t.Rows) > 0 {
-			out = append(out, t.Render(s))
+			out = append(out, t)
 		}
 	}
-	return strings.Join(append(out, r.footer(s)), "\n\n")
+	return out
 }
 
 func (f *Figure) row(spread bool) []string {
@@ -41,7 +58,11 @@ func (f *Figure) row(spread bool) []string {
 		cells[2], cells[3] = f.format(f.P99), f.format(f.P999)
 	}
 	if f.Ratio > 0 {
-		cells[4] = strconv.FormatFloat(f.Ratio, 'f', 2, 64)
+		decimals := 2
+		if f.Ratio >= 100 {
+			decimals = 0
+		}
+		cells[4] = strconv.FormatFloat(f.Ratio, 'f', decimals, 64)
 	}
 	if f.Bar != nil {
 		cells[5] = "MISSED " + f.limit()

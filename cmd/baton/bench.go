@@ -18,8 +18,8 @@ func init() {
 
 func newBenchCommand(a *app) *cobra.Command {
 	o := bench.Options{Version: version}
-	var asJSON, quiet bool
-	var file string
+	var asJSON, asMarkdown, quiet bool
+	var file, from string
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure how fast tensors are handed over on this machine",
@@ -44,7 +44,11 @@ nothing else should run; the load average stands beside them.`,
 			if !quiet && !asJSON {
 				o.Log = a.err
 			}
-			r, failed := bench.Run(cmd.Context(), o)
+			measure := func() (*bench.Report, error) { return bench.Run(cmd.Context(), o) }
+			if from != "" {
+				measure = func() (*bench.Report, error) { return bench.ReadFile(from) }
+			}
+			r, failed := measure()
 			if r == nil {
 				return failed
 			}
@@ -56,6 +60,9 @@ nothing else should run; the load average stands beside them.`,
 			if asJSON {
 				return errors.Join(failed, a.printJSON(r))
 			}
+			if asMarkdown {
+				return errors.Join(failed, a.println(r.Markdown()))
+			}
 			return errors.Join(failed, a.println(r.Render(a.style)))
 		},
 	}
@@ -66,9 +73,13 @@ nothing else should run; the load average stands beside them.`,
 	f.IntVar(&o.Passes, "passes", 0, "measure everything so many `times`; default 5")
 	f.StringVarP(&file, "output", "o", "", "write the figures of every pass as JSON to a `file`, too")
 	f.BoolVar(&asJSON, "json", false, "print the figures as JSON and nothing else")
+	f.BoolVar(&asMarkdown, "markdown", false, "print the tables in Markdown, for a page")
+	f.StringVar(&from, "from", "", "measure nothing: print the report in a `file` that -o wrote")
 	f.BoolVarP(&quiet, "quiet", "q", false, "do not tell what is being measured")
 	f.StringVar(&o.Rust, "rust", "", "the `program` of rust/bench, which measures the client in Rust beside iceoryx2")
 	f.StringVar(&o.Binary, "binary", "", "the `program` that serves; default this one")
+	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
+	cmd.MarkFlagsMutuallyExclusive("from", "output")
 	return cmd
 }
 

@@ -73,6 +73,33 @@ func (t Table) Render(s Style) string {
 	return s.heading(t.Title) + strings.TrimRight(w.Render(), "\n")
 }
 
+// Markdown returns the table as a heading of the third order and a pipe table.
+func (t Table) Markdown() string {
+	w := table.NewWriter()
+	row := func(cells []string) table.Row {
+		r := make(table.Row, len(cells))
+		for i, c := range cells {
+			r[i] = c
+		}
+		return r
+	}
+	if t.Header != nil {
+		w.AppendHeader(row(t.Header))
+	}
+	for _, r := range t.Rows {
+		w.AppendRow(row(r))
+	}
+	configs := make([]table.ColumnConfig, len(t.Right))
+	for i, right := range t.Right {
+		configs[i].Number = i + 1
+		if right {
+			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
+		}
+	}
+	w.SetColumnConfigs(configs)
+	return "### " + t.Title + "\n" + w.RenderMarkdown()
+}
+
 // narrow takes columns from the widest until the table fits.
 func (t Table) narrow(widths []int, room int) {
 	total := 3*len(widths) + 1 // borders and the space beside them
