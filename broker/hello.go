@@ -89,11 +89,10 @@ func (b *Broker) helloReply(s *session) *protocol.HelloReply {
 }
 
 func (b *Broker) checkHello(h *protocol.Hello) error {
-	if h.Protocol != protocol.Version || h.Layout != protocol.Layout {
-		return protocol.Errorf(protocol.CodeVersion, "update the older of the two: client and broker must have the same protocol and layout",
-			"client speaks protocol %d with layout %d, broker (%s) protocol %d with layout %d",
-			h.Protocol, h.Layout, b.cfg.Version, protocol.Version, protocol.Layout).
-			With("protocol", protocol.Version).With("layout", protocol.Layout)
+	err := protocol.This("broker", b.cfg.Version).CheckPeer(
+		protocol.Speaker{Role: "client", Build: printable(h.Client.Version, 64), Speaks: h.Protocol, Layout: h.Layout})
+	if err != nil {
+		return err
 	}
 	if h.Namespace == "" {
 		h.Namespace = "default"

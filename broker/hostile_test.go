@@ -165,7 +165,7 @@ func TestOtherVersionIsRefusedNamingBoth(t *testing.T) {
 		e := p.refused(protocol.CodeVersion, protocol.OpHello, h)
 		require.Contains(t, e.Message, "99")
 		require.Contains(t, e.Message, fmt.Sprint(protocol.Version))
-		require.Contains(t, e.Remedy, "update")
+		require.Contains(t, e.Remedy, "end the broker")
 	}
 }
 

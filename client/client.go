@@ -87,12 +87,12 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 		c.ctl.close()
 		return nil, err
 	}
-	if hello.Protocol != protocol.Version || hello.Layout != protocol.Layout {
+	err = protocol.This("client", Version).CheckPeer(
+		protocol.Speaker{Role: "broker", Build: hello.Version, Speaks: hello.Protocol, Layout: hello.Layout})
+	if err != nil {
 		wire.CloseAll(fds)
 		c.ctl.leave()
-		return nil, protocol.Errorf(protocol.CodeVersion, "use broker and client of one version",
-			"the broker (%s) speaks protocol %d with layout %d, this client protocol %d with layout %d",
-			hello.Version, hello.Protocol, hello.Layout, protocol.Version, protocol.Layout)
+		return nil, err
 	}
 	if c.pages, err = openPages(&hello, fds, c.dl); err != nil {
 		c.ctl.leave()

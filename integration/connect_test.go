@@ -128,13 +128,18 @@ func TestBrokerOfAnotherVersionIsATypedError(t *testing.T) {
 	hello := func(p, l int) any {
 		return map[string]any{"ok": protocol.HelloReply{Protocol: p, Layout: l, Instance: "00", Slot: 1, Serial: 1}}
 	}
-	for what, reply := range map[string]any{
-		"it says so":       map[string]any{"error": protocol.Errorf(protocol.CodeVersion, "update", "client speaks protocol 1, broker 9")},
-		"another protocol": hello(protocol.Version+1, protocol.Layout),
-		"another layout":   hello(protocol.Version, protocol.Layout+1),
+	for what, c := range map[string]struct {
+		reply  any
+		remedy string
+	}{
+		"it says so":       {map[string]any{"error": protocol.Errorf(protocol.CodeVersion, "update", "client speaks protocol 1, broker 9")}, "update"},
+		"another protocol": {hello(protocol.Version+1, protocol.Layout), "update the client"},
+		"a newer layout":   {hello(protocol.Version, protocol.Layout+1), "update the client"},
+		"an older layout":  {hello(protocol.Version, protocol.Layout-1), "end the broker"},
 	} {
-		_, err := client.Connect(ctx, client.WithAddress(answering(t, reply)))
+		_, err := client.Connect(ctx, client.WithAddress(answering(t, c.reply)))
 		require.ErrorIs(t, err, protocol.ErrVersion, what)
+		require.ErrorContains(t, err, c.remedy, what)
 	}
 	_, err := client.Connect(ctx, client.WithAddress(answering(t, hello(protocol.Version, protocol.Layout))))
 	require.ErrorIs(t, err, protocol.ErrProtocol, "a hello without descriptors")
@@ -144,12 +149,20 @@ func TestBrokerOfAnotherVersionIsATypedError(t *testing.T) {
 
 func TestClientOfAnotherVersionIsRefused(t *testing.T) {
 	b := testkit.StartBroker(t)
-	for _, h := range []protocol.Hello{{Protocol: protocol.Version + 1, Layout: protocol.Layout}, {Protocol: protocol.Version, Layout: protocol.Layout + 1}, {}} {
+	for remedy, h := range map[string]protocol.Hello{
+		"end the broker":    {Protocol: protocol.Version, Layout: protocol.Layout + 1},
+		"start it from":     {Protocol: protocol.Version + 1, Layout: protocol.Layout - 1},
+		"update the client": {Protocol: protocol.Version, Layout: protocol.Layout - 1},
+		"the older":         {},
+	} {
 		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.Socket, Net: "unix"})
 		require.NoError(t, err)
 		r := &testkit.Raw{Conn: wire.New(u)}
 		_, err = r.Call(protocol.OpHello, h, nil)
 		require.ErrorIs(t, err, protocol.ErrVersion)
+		require.ErrorContains(t, err, remedy)
+		require.ErrorContains(t, err, fmt.Sprintf("protocol %d with layout %d, this broker", h.Protocol, h.Layout))
+		require.ErrorContains(t, err, fmt.Sprintf("protocol %d with layout %d", protocol.Version, protocol.Layout))
 		r.Drop()
 	}
 }

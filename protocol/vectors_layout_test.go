@@ -297,11 +297,13 @@ type layoutFile struct {
 	Files     []fileSpec        `json:"files"`
 	Words     []wordSpec        `json:"words"`
 	Structs   []*structSpec     `json:"structs"`
+	// BrokerAlone changes with what clients do not read.
+	BrokerAlone string `json:"broker_alone"`
 }
 
 func currentLayout(t *testing.T) layoutFile {
 	return layoutFile{protocol.Version, protocol.Layout, constants(t, "layout.go", "messages.go", "handle.go", "device.go", "tuple.go", "names.go", "value.go", "body.go", "refs.go", "json.go"),
-		sharedFiles, words, structs}
+		sharedFiles, words, structs, brokerAlone(t)}
 }
 
 // constants evaluates every exported number in these source files, so that

@@ -40,6 +40,7 @@ func TestVectors(t *testing.T) {
 		want[name] = indented(t, f)
 	}
 	if *update {
+		checkMoved(t, want)
 		writeVectors(t, want)
 	}
 	t.Run("are what this code makes", func(t *testing.T) {

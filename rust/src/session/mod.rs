@@ -145,13 +145,35 @@ fn open(control: &Control, frames: &mut Frames, o: &Options) -> Result<(HelloRep
                 && let Ok(reply) = from.try_recv()
             {
                 let (json, fds) = reply?;
-                return Ok((decode("hello", &json)?, fds));
+                let reply: HelloReply = decode("hello", &json)?;
+                check_broker(&reply)?;
+                return Ok((reply, fds));
             }
         }
         if !frames.receive(control.socket())? {
             return Err(Error::new(Code::NoBroker, "try again", "the broker ended while it was greeted"));
         }
     }
+}
+
+/// Refuses a broker of another protocol or layout: its pages would be misread without a sign.
+fn check_broker(b: &HelloReply) -> Result<()> {
+    let (theirs, ours) = ((b.protocol, b.layout), (PROTOCOL, LAYOUT));
+    let remedy = match theirs.cmp(&ours) {
+        std::cmp::Ordering::Equal => return Ok(()),
+        std::cmp::Ordering::Less => {
+            "end the broker, which is the older of the two, and start it from the program that came with the client"
+        }
+        std::cmp::Ordering::Greater => "update the client, which is the older of the two",
+    };
+    let what = format!(
+        "the broker ({}) speaks protocol {} with layout {}, this client ({}) protocol {PROTOCOL} with layout {LAYOUT}",
+        b.version,
+        b.protocol,
+        b.layout,
+        env!("CARGO_PKG_VERSION")
+    );
+    Err(Error::new(Code::Version, remedy, what))
 }
 
 fn hello(o: &Options, resume: Option<Resume>) -> Hello<'_> {

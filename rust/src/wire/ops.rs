@@ -37,6 +37,11 @@ pub(crate) struct Hello<'a> {
 
 #[derive(Deserialize, Debug)]
 pub(crate) struct HelloReply {
+    pub(crate) protocol: u32,
+    pub(crate) layout: u32,
+    /// Of the broker.
+    #[serde(default)]
+    pub(crate) version: String,
     pub(crate) instance: String,
     pub(crate) slot: u32,
     pub(crate) serial: u64,
