@@ -10,6 +10,8 @@ PREFIX   ?= /usr/local
 FUZZTIME ?= 30s
 
 CARGO    := $(shell command -v cargo)
+VENV     := $(wildcard build/venv/bin/python)
+COMMA    := ,
 
 # The race detector needs a C compiler; the product does not.
 RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
@@ -63,7 +65,9 @@ fuzz: ## run every fuzz target for a while each (FUZZTIME=30s, T=, PKG=)
 
 bench: build ## measure: a table on the terminal (ARGS= for the command's flags, such as --json)
 	$(if $(CARGO),$(CARGO) build --quiet --locked --release --manifest-path rust/bench/Cargo.toml)
-	bin/baton bench $(if $(CARGO),--rust rust/bench/target/release/baton-bench) $(ARGS)
+	$(if $(VENV),tools/python package)
+	bin/baton bench $(if $(CARGO),--rust rust/bench/target/release/baton-bench) \
+		$(if $(VENV),--python $(VENV)$(COMMA)python/bench) $(ARGS)
 
 demo: build ## train a network in several processes over shared memory, and kill one
 	bin/baton demo $(ARGS)

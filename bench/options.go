@@ -26,6 +26,9 @@ type Options struct {
 	// Rust is the program of rust/bench, which measures the client in Rust; "":
 	// those measurements are left out.
 	Rust string
+	// Python is the interpreter with the package and torch, and the folder
+	// python/bench; none: those measurements are left out.
+	Python []string
 	// Version is the program's, for the report.
 	Version string
 	// Log gets a line for each measurement under way; nil: nobody.

@@ -38,6 +38,7 @@ type Machine struct {
 	Pinned [2]int `json:"pinned"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
+	Python string `json:"python,omitempty"` // and what is measured beside it
 	// Load is the average number of processes that wanted a CPU in the minute
 	// before the measurements, and in the one before their end.
 	LoadBefore float64 `json:"load_before"`

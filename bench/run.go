@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -35,6 +36,10 @@ var groups = []group{
 	{"flat", "Round trip of 4 KiB, beside what does not take part", (*bencher).flat},
 	{"recycling", "Alloc and Release of 4 KiB, by sessions attached to the same memory", (*bencher).recycling},
 	{"rust", "Rust: round trips against iceoryx2, wakes, take and drop, beside Go", (*bencher).rust},
+	{"python-busy", "Python: round trips, both busy, the receiver reads the first and the last element of each tensor", inPython(pythonBusy)},
+	{"python-asleep", "Python: round trips of 4 KiB, both asleep", inPython(pythonAsleep)},
+	{"python-local", "Python: one process", inPython(pythonLocal)},
+	{"python-models", "Python: models in two processes", inPython(pythonModels)},
 	{"rest", "At rest", (*bencher).rest},
 }
 
@@ -59,6 +64,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		if g.name == "rust" && o.Rust == "" {
 			fmt.Fprintln(o.Log, "rust: left out: it needs the program of rust/bench (`make bench` builds it where cargo is)")
+			continue
+		}
+		if strings.HasPrefix(g.name, "python") && len(o.Python) == 0 {
+			fmt.Fprintf(o.Log, "%s: left out: it needs the package and torch in build/venv (`tools/python package` makes that)\n", g.name)
 			continue
 		}
 		// A broker for each group: what one leaves behind must not burden the next.

@@ -127,8 +127,12 @@ func (r *Report) footer(s termplot.Style) string {
 	if r.Quick {
 		quick = " Quick: do not believe the figures."
 	}
-	return s.Text(fmt.Sprintf("%s, %d CPUs, processes pinned to CPU %d and %d, Linux %s, %s.",
-		m.CPU, m.CPUs, m.Pinned[0], m.Pinned[1], m.Kernel, m.Go)) + "\n" +
+	python := ""
+	if m.Python != "" {
+		python = ", " + m.Python
+	}
+	return s.Text(fmt.Sprintf("%s, %d CPUs, processes pinned to CPU %d and %d, Linux %s, %s%s.",
+		m.CPU, m.CPUs, m.Pinned[0], m.Pinned[1], m.Kernel, m.Go, python)) + "\n" +
 		s.Text(fmt.Sprintf("%s, %s, load average %.2f before and %.2f after, medians of %d passes. %d of %d bars met.%s",
 			r.Date.Format("2006-01-02 15:04 MST"), termplot.Duration(time.Duration(r.Seconds*1e9)),
 			m.LoadBefore, m.LoadAfter, r.Passes, bars-missed, bars, quick))

@@ -77,6 +77,7 @@ nothing else should run; the load average stands beside them.`,
 	f.StringVar(&from, "from", "", "measure nothing: print the report in a `file` that -o wrote")
 	f.BoolVarP(&quiet, "quiet", "q", false, "do not tell what is being measured")
 	f.StringVar(&o.Rust, "rust", "", "the `program` of rust/bench, which measures the client in Rust beside iceoryx2")
+	f.StringSliceVar(&o.Python, "python", nil, "an `interpreter` that has the package and torch, and python/bench, to measure the package for Python")
 	f.StringVar(&o.Binary, "binary", "", "the `program` that serves; default this one")
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
 	cmd.MarkFlagsMutuallyExclusive("from", "output")

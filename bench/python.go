@@ -1,0 +1,184 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+)
+
+// Ways of Baton, and of torch.multiprocessing: what people get by default, its
+// fastest, and that asked until it has something, so that nobody sleeps.
+const (
+	queueName   = "Baton queue"
+	topicName   = "Baton topic"
+	defaultName = "torch, Queue, descriptors"
+	fastestName = "torch, SimpleQueue, names"
+	namesName   = "shared_memory in place, names by SimpleQueue"
+)
+
+// python measures the package for Python, in a group of measurements.
+type python struct {
+	*bencher
+	*talker
+	group string
+	ms    []measurement
+}
+
+// inPython starts the program of python/bench, lets plan say what to measure, and
+// measures it.
+func inPython(plan func(*python)) func(*bencher, context.Context, string) error {
+	return func(b *bencher, ctx context.Context, group string) error {
+		t, err := talk(ctx, b.opts.Python, b.cpus, b.broker.socket())
+		if err != nil {
+			return err
+		}
+		b.Machine.Python = t.about
+		p := &python{bencher: b, talker: t, group: group}
+		plan(p)
+		if err := b.inTurn(ctx, group, p.ms); err != nil {
+			t.cmd.Process.Kill()
+			t.cmd.Wait()
+			return err
+		}
+		return t.end()
+	}
+}
+
+// measure adds a measurement of times; its role is one of python/bench.
+func (p *python) measure(name string, j job) *Figure {
+	f := p.figure(p.group, name, UnitTime)
+	p.ms = append(p.ms, measurement{name, func(context.Context) error {
+		values, err := p.do(j)
+		if err == nil {
+			f.add(quantilesOf(values["ns"]))
+		}
+		return err
+	}})
+	return f
+}
+
+// rounds is a number of rounds, fewer when it must be quick: some of these take
+// tenths of a second.
+func (p *python) rounds(n int) int {
+	if p.opts.Quick {
+		return max(n/200, 2)
+	}
+	return n
+}
+
+// times says that a figure is to be so many times the one that it stands against.
+func times(v float64) *Bar { return atLeast("ratio", v) }
+
+// pythonBusy is of two processes neither of which sleeps longer than it must.
+func pythonBusy(p *python) {
+	trip := func(name, role string, n int, bytes int64) *Figure {
+		return p.measure(name, job{Role: role, N: p.rounds(n), Bytes: bytes})
+	}
+	small, large := sizes[0], sizes[2]
+	name := func(what, size string) string { return size + ", " + what }
+	born := name(queueName, small.name)
+	trip(born, "queue born", 10000, small.bytes)
+	trip(name(topicName, small.name), "topic born", 10000, small.bytes)
+	trip(name(queueName+", copied in", small.name), "queue copied", 10000, small.bytes)
+	trip(name(queueName+", read as torch", small.name), "queue torch", 10000, small.bytes)
+	trip(name(fastestName, small.name), "fastest", 500, small.bytes).against(born, times(40))
+	trip(name(defaultName, small.name), "default", 300, small.bytes).against(born, times(100))
+	trip(name(fastestName+", polled", small.name), "polled", 300, small.bytes).against(born, nil)
+	trip(name(namesName, small.name), "names", 2000, small.bytes).against(born, times(8))
+
+	born, copied := name(queueName, large.name), name(queueName+", copied in", large.name)
+	trip(born, "queue born", 10000, large.bytes)
+	torchs := trip(name(defaultName, large.name), "default", 20, large.bytes).against(born, times(1000))
+	trip(copied, "queue copied", 40, large.bytes).against(torchs.Name, atMost("ratio", 1.0/10))
+	trip(name(namesName, large.name), "names", 2000, large.bytes).against(born, times(8))
+
+	for _, many := range []struct {
+		kind         string
+		count, bytes int64
+		n, peer      int
+	}{{"dict", 300, 4096, 100, 10}, {"list", 1000, 256, 50, 3}} {
+		name := fmt.Sprintf("%s of %d × %d B, ", many.kind, many.count, many.bytes)
+		j := job{Role: "queue " + many.kind, N: p.rounds(many.n), Bytes: many.bytes, Count: int(many.count)}
+		p.measure(name+"Baton queue, copied in", j)
+		j.Role, j.N = "fastest "+many.kind, p.rounds(many.peer)
+		p.measure(name+fastestName, j).against(name+"Baton queue, copied in", times(200))
+	}
+}
+
+// pythonAsleep is of two processes each of which sleeps until the other wakes it.
+func pythonAsleep(p *python) {
+	n := p.rounds(1000)
+	floor := p.figure(p.group, futexName+", round trip", UnitTime)
+	p.ms = append(p.ms, measurement{floor.Name, func(ctx context.Context) error {
+		o, err := p.pair(ctx, job{Role: "futex", N: n})
+		if err == nil {
+			floor.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
+		}
+		return err
+	}})
+	for _, k := range []struct {
+		name, role string
+		n          int
+		bar        *Bar
+	}{
+		{queueName, "queue born", n, atMost("ratio", 1.5)},
+		{topicName, "topic born", n, atMost("ratio", 1.5)},
+		{defaultName, "default", p.rounds(300), nil},
+		{fastestName, "fastest", p.rounds(300), nil},
+		{namesName, "names", n, nil},
+	} {
+		p.measure(k.name, job{Role: "asleep " + k.role, N: k.n, Bytes: sizes[0].bytes}).against(floor.Name, k.bar)
+	}
+}
+
+// pythonLocal is of one process alone.
+func pythonLocal(p *python) {
+	for _, k := range []struct {
+		name, role string
+		n          int
+		bar        *Bar
+	}{
+		{"np.asarray(x)", "asarray", 100000, atMost("p50", 500)},
+		{"x.torch(), writable", "torch", 100000, atMost("p50", 1500)},
+		{"x.torch(), copy-on-write", "torch-copy-on-write", 10000, nil},
+		{"baton.empty and drop", "allocate", 100000, nil},
+		{"topic.send(x)", "send", 100000, atMost("p50", 2000)},
+		{"reader.receive().value and drop", "receive", 100000, atMost("p50", 2000)},
+	} {
+		p.measure(k.name, job{Role: k.role, N: p.rounds(k.n), Bytes: sizes[0].bytes}).Bar = k.bar
+	}
+	large := sizes[2]
+	memcpy := p.figure(p.group, "memcpy into warm shared memory, "+large.name, UnitTime)
+	share := p.figure(p.group, "baton.share, "+large.name, UnitTime).against(memcpy.Name, atMost("ratio", 1.1))
+	p.ms = append(p.ms, measurement{share.Name, func(context.Context) error {
+		values, err := p.do(job{Role: "share", N: p.rounds(100), Bytes: large.bytes})
+		if err == nil {
+			memcpy.add(quantilesOf(values["memcpy"]))
+			share.add(quantilesOf(values["share"]))
+		}
+		return err
+	}})
+	p.measure("import baton, in a new process", job{Role: "import", N: p.rounds(10)}).Bar = atMost("p50", 50e6)
+}
+
+// pythonModels is of models that two processes train or hand over.
+func pythonModels(p *python) {
+	rates := func(name, role string) *Figure {
+		f := p.figure(p.group, name, UnitRate)
+		p.ms = append(p.ms, measurement{name, func(context.Context) error {
+			values, err := p.do(job{Role: role, N: p.rounds(4000)})
+			if err == nil {
+				f.one(medianOf(values["rate"]))
+			}
+			return err
+		}})
+		return f
+	}
+	torchs := rates("Hogwild on the digits, 2 workers, torch: samples", "hogwild torch")
+	rates("the same, Baton: samples", "hogwild baton").against(torchs.Name, times(1))
+	n := p.rounds(300)
+	p.measure("live parameter written → read by a worker", job{Role: "model live", N: n}).Bar = atMost("p50", 200e3)
+	published := p.measure("publish_module → loaded by a worker that slept", job{Role: "model published", N: n})
+	published.Bar = atMost("p50", 200e3)
+	p.measure("the same by torch, "+fastestName, job{Role: "model by torch", N: p.rounds(100)}).
+		against(published.Name, nil)
+}

@@ -1,0 +1,157 @@
+"""Models in two processes: trained by both at once, and handed to one that runs."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import baton
+import baton.torch
+import numpy as np
+import torch
+from pair import ASKS, SEEN, STAMP, Partner, Ways, choose_strategy, now
+
+DATA = Path(__file__).resolve().parents[2] / "internal" / "digits" / "data"
+BATCH = 32
+# Queues of torch.multiprocessing that carry a model: its fastest way.
+TORCH = "fastest"
+
+
+def network() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures and labels."""
+    images = np.load(DATA / "digits-images.npy").reshape(-1, 64) / np.float32(16)
+    return torch.from_numpy(images), torch.from_numpy(np.load(DATA / "digits-labels.npy").astype("int64"))
+
+
+def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int) -> None:
+    """Steps of gradient descent."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(steps):
+        batch = torch.randint(len(labels), (BATCH,))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+
+
+def prepared() -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures and labels, when torch has loaded what it loads at the first step."""
+    data = digits()
+    train(network(), *data, 20)
+    return data
+
+
+def train_too(ways: Ways, page: Any, ready: Callable[[], None], model: torch.nn.Module | str, steps: int) -> None:
+    """The partner's share of the training, of a module that came by torch or of a live name."""
+    if isinstance(model, str):
+        model, name = network(), model
+        baton.torch.load_module(model, name)
+    data = prepared()
+    ready()
+    train(model, *data, steps)
+
+
+def hogwild(by_baton: bool) -> Callable[..., Any]:
+    """A role: both train one model in place; samples a second."""
+
+    def role(partner: Partner, n: int, size: int, count: int) -> Any:
+        choose_strategy(TORCH)
+        torch.manual_seed(0)
+        model, data, name = network(), prepared(), f"bench/{uuid.uuid4().hex}"
+        if by_baton:
+            baton.torch.share_module(model, name)
+        else:
+            model.share_memory()
+        partner.begin(train_too, name if by_baton else model, n)
+        start = now()
+        train(model, *data, n)
+        partner.finish()
+        rate = 2 * n * BATCH / (now() - start) * 1e9
+        loss = torch.nn.functional.cross_entropy(model(data[0]), data[1]).item()
+        if by_baton:
+            baton.delete(name)
+        return {"rate": [rate], "loss": [loss]}
+
+    return role
+
+
+def follow(ways: Ways, page: Any, ready: Callable[[], None], name: str, n: int) -> None:
+    """A worker that waits for models and loads them: revisions of a name, or what a queue of torch brings."""
+    choose_strategy(TORCH)
+    model, watch = network(), baton.watch(name) if name else None
+    ready()
+    for i in range(n):
+        page[ASKS] = i + 1
+        if watch:
+            baton.torch.load_module(model, watch.receive(), copy=True)
+        else:
+            model.load_state_dict(ways[TORCH][0].get())
+        page[STAMP] = now()
+        page[SEEN] = i + 1
+
+
+def handed(by_baton: bool) -> Callable[..., Any]:
+    """A role: a model is handed to a worker that sleeps; ns until it is loaded there."""
+
+    def role(partner: Partner, n: int, size: int, count: int) -> Any:
+        choose_strategy(TORCH)
+        model, name = network(), f"bench/{uuid.uuid4().hex}" if by_baton else ""
+        partner.begin(follow, name, n)
+        times = []
+        for i in range(n):
+            partner.await_asleep(i + 1)
+            start = now()
+            if by_baton:
+                baton.torch.publish_module(model, name)
+            else:
+                partner.ways[TORCH][0].put({k: v.clone() for k, v in model.state_dict().items()})
+            partner.await_word(SEEN, i + 1)
+            times.append(partner.page[STAMP] - start)
+        partner.finish()
+        if by_baton:
+            baton.delete(name)
+        return {"ns": times[n // 10 :]}
+
+    return role
+
+
+def look(ways: Ways, page: Any, ready: Callable[[], None], name: str, n: int) -> None:
+    """A worker that runs on a live module and looks at a parameter of it until that has changed."""
+    model = network()
+    baton.torch.load_module(model, name)
+    weight = model[0].weight.detach().numpy()
+    ready()
+    for i in range(1, n + 1):
+        while weight[0, 0] != i:
+            pass
+        page[STAMP] = now()
+        page[SEEN] = i
+
+
+def live(partner: Partner, n: int, size: int, count: int) -> Any:
+    """A parameter of a shared module is written; ns until a worker has read it."""
+    model, name = network(), f"bench/{uuid.uuid4().hex}"
+    baton.torch.share_module(model, name)
+    partner.begin(look, name, n)
+    times = []
+    with torch.no_grad():
+        for i in range(1, n + 1):
+            start = now()
+            model[0].weight[0, 0] = i
+            partner.await_word(SEEN, i)
+            times.append(partner.page[STAMP] - start)
+    partner.finish()
+    baton.delete(name)
+    return {"ns": times[n // 10 :]}
+
+
+ROLES = {
+    "hogwild baton": hogwild(True),
+    "hogwild torch": hogwild(False),
+    "model published": handed(True),
+    "model by torch": handed(False),
+    "model live": live,
+}
