@@ -12,14 +12,35 @@ import (
 // They keep all they have. Files that only they can hand over are missing until
 // they are back; what depends on them waits, and counts as held.
 
-// absentees counts the sessions that are not back yet.
+// absentees counts the sessions that are not back yet. Those whose hello was not
+// answered had nothing given to them but their own pages, and need not come.
 func (b *Broker) absentees() (n int) {
 	for _, s := range b.slots {
-		if s != nil && s.absent {
+		if s != nil && s.absent && s.answered {
 			n++
 		}
 	}
 	return n
+}
+
+// ghostFiles are the files that only sessions could hand over which are absent and
+// were not answered. They may come as long as the session is there.
+func (b *Broker) ghostFiles() map[fileKey]uint64 {
+	var files map[fileKey]uint64
+	for _, s := range b.slots {
+		if s == nil || !s.absent || s.answered {
+			continue
+		}
+		for _, k := range []fileKey{{protocol.RestoreSession, s.serial}, {protocol.RestoreBell, s.serial}} {
+			if inode, ok := b.missing[k]; ok {
+				if files == nil {
+					files = map[fileKey]uint64{}
+				}
+				files[k] = inode
+			}
+		}
+	}
+	return files
 }
 
 // install uses a file that was missing. It takes ownership of fd.
@@ -118,7 +139,7 @@ func (b *Broker) settle() {
 		return
 	}
 	missing := b.missing
-	b.missing = nil
+	b.missing = b.ghostFiles()
 	for _, t := range b.topics {
 		for i := 0; t != nil && i < len(t.groups); i++ {
 			if g := t.groups[i]; g != nil && !g.file.region.Valid() {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -44,6 +45,7 @@ type conn struct {
 	pending pending
 
 	greeted bool // the writer's: hello is answered, so that events may follow
+	asked   bool // the reader's: a request came after hello
 
 	session   *session   // set by hello; the broker's mutex guards it
 	returning *returning // between a former broker's client's hello and its restored
@@ -180,6 +182,10 @@ func (c *conn) send(o outgoing) bool {
 	err := c.w.WriteFrame(o.frame, o.fds)
 	wire.CloseAll(o.fds)
 	c.greeted = c.greeted || o.greets
+	if o.greets && err == nil {
+		crashpoint.At("broker-hello-answered")
+		c.b.answered(c)
+	}
 	return err == nil
 }
 
@@ -289,6 +295,10 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	case c.session == nil:
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello first", "the request %q came before hello", h.Op))
 		return false
+	}
+	if !c.asked {
+		c.asked = true
+		c.b.answered(c) // the writer may not have come to say so
 	}
 	op := ops[h.Op]
 	if h.Op == protocol.OpOffer { // the one op that keeps a descriptor

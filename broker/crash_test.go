@@ -203,17 +203,27 @@ func exited(c *child) <-chan struct{} {
 	return died
 }
 
+// crashProgram builds this test binary with its crash points.
+func crashProgram(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "crash.test")
+	out, err := exec.Command("go", "test", "-c", "-tags", "crashpoint", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
 // TestBrokerKilledAtEveryStepIsReplaced kills a broker between any two steps. The
 // next one goes on: everything sent is received once, and in the end nothing is
 // held by anybody.
 func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "crash.test")
-	out, err := exec.Command("go", "test", "-c", "-tags", "crashpoint", "-o", program, ".").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	program := crashProgram(t)
 	for _, point := range crashpoint.BrokerPoints {
 		times := []string{""}
 		if point.Name == "broker-group-listed" {
 			times = append(times, ":2") // a queue's group, and one that a reader asks for
+		}
+		if strings.HasPrefix(point.Name, "broker-hello-") {
+			times = []string{":2"} // the giver comes; before that nobody has anything to hand over
 		}
 		if point.Name == "broker-state-noted" {
 			times = []string{":3"} // the giver goes; before that nobody but the broker has the queue's claims

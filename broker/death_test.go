@@ -352,8 +352,9 @@ func TestDisconnectedSessionKeepsAllAndResumes(t *testing.T) {
 
 	h := helloOf("a")
 	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: "00"}
-	wrong := connectAs(t, b.socket, h)
-	require.False(t, wrong.hello.Resumed, "another secret is another session")
+	wrong := &peer{t: t, w: dial(t, b.socket)}
+	wrong.refused(protocol.CodeExpired, protocol.OpHello, h)
+	require.Equal(t, 2, b.Status().Counts.Sessions)
 	h.Resume.Secret = p.hello.Secret
 	again := connectAs(t, b.socket, h)
 	require.True(t, again.hello.Resumed)

@@ -79,7 +79,13 @@ func FuzzRequest(f *testing.F) {
 		p.w.Close()
 		h := helloOf("fuzz")
 		h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
-		again := connectAs(t, b.socket, h)
+		again := &peer{t: t, w: dial(t, b.socket)}
+		fds, err := again.call(protocol.OpHello, h, nil)
+		wire.CloseAll(fds)
+		if err != nil {
+			require.ErrorIs(t, err, protocol.ErrExpired, "it said bye")
+			return
+		}
 		again.must(protocol.OpBye, struct{}{}, nil)
 	})
 }

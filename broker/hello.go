@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -62,6 +63,11 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 		reply.Resumed = true
 		return reply, nil, nil
 	}
+	if h.Resume != nil {
+		pidfd.Close()
+		return nil, nil, protocol.Errorf(protocol.CodeExpired, "open a new session",
+			"this broker (instance %s) has no session %d of instance %s that this process could resume", b.id, h.Resume.Serial, h.Resume.Instance)
+	}
 	var secret [16]byte
 	rand.Read(secret[:])
 	s, err := b.openSession(c, h, pidfd, hashSecret(secret[:]))
@@ -74,6 +80,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 		b.bury(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
 	}
+	crashpoint.At("broker-hello-opened")
 	c.session, s.cuda = s, slices.Contains(h.Features, protocol.FeatureCUDA)
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])

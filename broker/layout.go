@@ -54,6 +54,8 @@ const (
 	segmentInode = 56  // u64 in a SegmentRecord
 	groupInode   = 56  // u64 in a GroupRecord
 
+	sessionAnswered = 208 // u32 in a SessionRecord: 1 when its client knows of it
+
 	// In a TopicRecord.
 	topicEphemeral   = 592 // u64 serial of the session whose end deletes the name
 	topicDescription = 600 // u32 as asked for

@@ -158,7 +158,7 @@ func (b *Broker) rebuildSessions(fetch func(fileKey) *sys.FD) {
 		}
 		p := b.newPages(fetch, slot, serial, b.text(at+protocol.SessionName, protocol.SessionNameBytes), b.file.Load32(at+protocol.SessionPID))
 		s := newSession(p)
-		s.absent = true
+		s.absent, s.answered = true, b.file.Load32(at+sessionAnswered) == 1
 		s.state = b.file.Load32(at + protocol.SessionState)
 		s.uid = b.file.Load32(at + protocol.SessionUID)
 		s.start = b.file.Load64(at + protocol.SessionStartTime)
@@ -305,6 +305,19 @@ func (b *Broker) buryDead(sameBoot bool) {
 			continue
 		}
 		b.setState(s, protocol.SessionDisconnected)
+		if !s.answered {
+			b.after(b.cfg.RecoverWait, func() { b.buryGhost(s) })
+		}
+	}
+}
+
+// buryGhost ends a session whose process lives and does not know of it: the former
+// broker died before it had answered the hello. Who got the answer all the same,
+// at the last moment, is back by now.
+func (b *Broker) buryGhost(s *session) {
+	if s.absent && !s.ended {
+		b.log.Info("nobody knows of this session: its broker died while it was opened", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+		b.bury(s)
 	}
 }
 

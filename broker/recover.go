@@ -217,13 +217,23 @@ func (b *Broker) tryComplete() {
 	}
 	waiting := false
 	for _, s := range t.state.survivors() {
-		waiting = waiting || !t.back[s.Serial]
+		waiting = waiting || !t.back[s.Serial] && !b.isGhost(s)
 	}
 	if waiting && time.Now().Before(t.until) {
 		return
 	}
 	t.err = b.completeTakeover(t)
 	b.endTakeover(t)
+}
+
+// isGhost tells of a session that its client may not know of. It is found in the
+// broker file, once somebody has handed that over.
+func (b *Broker) isGhost(s stateSession) bool {
+	if !b.file.Valid() || s.Slot >= protocol.MaxSessions {
+		return false
+	}
+	at := sessionAt(s.Slot)
+	return b.file.Load64(at+protocol.SessionSerial) == s.Serial && b.file.Load32(at+sessionAnswered) == 0
 }
 
 func (b *Broker) completeTakeover(t *takeover) error {

@@ -249,7 +249,7 @@ func TestNewBrokerStartsAnewWhenNobodySurvived(t *testing.T) {
 	connect(t, socket, "fresh")
 }
 
-func TestClientOfAForgottenInstanceGetsAFreshSession(t *testing.T) {
+func TestClientOfAForgottenInstanceIsToldSoAndLeavesNothing(t *testing.T) {
 	old, socket, instance := first(t, "")
 	p := connect(t, socket, "a")
 	old.kill()
@@ -257,11 +257,11 @@ func TestClientOfAForgottenInstanceGetsAFreshSession(t *testing.T) {
 	b := next(t, socket, nil)()
 	h := helloOf("a")
 	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
-	again := connectAs(t, socket, h)
-	require.False(t, again.hello.Resumed)
-	require.False(t, again.hello.Restore)
+	again := &peer{t: t, w: dial(t, socket)}
+	e := again.refused(protocol.CodeExpired, protocol.OpHello, h)
+	require.Contains(t, e.Message, instance)
 	require.NotEqual(t, instance, b.ID())
-	require.NotEmpty(t, again.fds)
+	require.Zero(t, b.Status().Counts.Sessions)
 }
 
 func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {

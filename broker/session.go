@@ -20,6 +20,7 @@ type session struct {
 	state       uint32 // as in the SessionRecord
 	ended       bool
 	absent      bool  // of a former broker, and not back yet
+	answered    bool  // its client knows of it: hello was answered
 	conn        *conn // nil while disconnected
 	secretHash  [16]byte
 	uid         uint32
@@ -130,9 +131,26 @@ func (b *Broker) putSession(s *session) {
 	b.file.Store64(at+protocol.SessionPIDNS, s.pidNS)
 	b.file.Store64(at+sessionInode, s.session.inode)
 	b.file.Store64(at+bellInode, s.bell.inode)
+	if s.answered {
+		b.file.Store32(at+sessionAnswered, 1)
+	}
 	b.putText(at+protocol.SessionName, protocol.SessionNameBytes, s.name)
 	b.putText(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes, s.namespace)
 	b.file.Store64(at+protocol.SessionSerial, s.serial)
+}
+
+// answered notes that the client of a connection knows its session: the answer to
+// its hello is written, or it has made a request. Should this broker die before,
+// there may be nobody who could come back with it: its successor does not wait.
+func (b *Broker) answered(c *conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := c.session
+	if b.closing || s == nil || s.ended || s.answered {
+		return
+	}
+	s.answered = true
+	b.file.Store32(sessionAt(s.slot)+sessionAnswered, 1)
 }
 
 func (b *Broker) setState(s *session, state uint32) {

@@ -15,6 +15,8 @@ var BrokerPoints = []Point{
 	{"broker-bury-unset", "its ephemeral names are gone, its topics were not rung"},
 	{"broker-bury-remains", "its remains are noted, its slot is still taken"},
 	{"broker-bury-gone", "its slot is free"},
+	{"broker-hello-opened", "a session has its pages and its record, hello is not answered"},
+	{"broker-hello-answered", "hello is answered, nothing says so"},
 	{"broker-state-noted", "the state file says that a session came or went, nobody was told"},
 
 	{"broker-retired", "an adopted message is un-named and still counted"},
