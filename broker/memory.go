@@ -256,8 +256,12 @@ func (b *Broker) freeSegmentNow(g *segment) {
 		}
 	}
 	if g.view != nil {
-		if err := g.view.Discard(); err != nil {
-			b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
+		// Pages of a file go with its last mapping: a late reader, of a slice that was
+		// kept, would end with SIGBUS at a hole in a file system that has become full.
+		if g.kind != protocol.KindFile {
+			if err := g.view.Discard(); err != nil {
+				b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
+			}
 		}
 		g.view.Close()
 	}

@@ -245,13 +245,14 @@ func (c *Client) unmapFree(named map[uint32]uint64) {
 // laneSpace hands out ranges of the own session file for lanes.
 type laneSpace struct {
 	fd   *sys.FD
+	file shm.Region
 	next uint64
 	free map[uint64][]uint64 // by length
 	used map[uint64]uint64   // length by offset
 }
 
-func newLaneSpace(fd *sys.FD) laneSpace {
-	return laneSpace{fd: fd, next: protocol.SessionLanes, free: map[uint64][]uint64{}, used: map[uint64]uint64{}}
+func newLaneSpace(fd *sys.FD, file shm.Region) laneSpace {
+	return laneSpace{fd: fd, file: file, next: protocol.SessionLanes, free: map[uint64][]uint64{}, used: map[uint64]uint64{}}
 }
 
 // take reserves a range of whole pages that read zero. Callers hold Client.mu.
@@ -273,13 +274,22 @@ func (l *laneSpace) take(bytes uint64) (uint64, error) {
 	return at, nil
 }
 
-// give takes a range back: its pages are released and read zero again. The
-// oldest range is used first, so that a late reader of a lane that has gone
-// finds it empty rather than somebody else's.
+// give takes a range back, which reads zero again. The oldest range is used first,
+// so that a late reader of a lane that has gone finds it empty rather than somebody
+// else's. The pages of a memfd go back to the machine. Those of a file stay: a late
+// reader would end with SIGBUS at a hole in a file system that has become full.
 func (l *laneSpace) give(at uint64) {
 	bytes, ok := l.used[at]
-	if ok && l.fd.Punch(int64(at), int64(bytes)) == nil {
-		delete(l.used, at)
-		l.free[bytes] = append(l.free[bytes], at)
+	if !ok {
+		return
 	}
+	if !l.fd.Sealed() {
+		for i := uint64(0); i < bytes; i += 8 {
+			l.file.Store64(at+i, 0)
+		}
+	} else if l.fd.Punch(int64(at), int64(bytes)) != nil {
+		return
+	}
+	delete(l.used, at)
+	l.free[bytes] = append(l.free[bytes], at)
 }

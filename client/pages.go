@@ -78,7 +78,7 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *dlpack.Pool) (p *pages
 	p.entries = handles.NewEntries(p.session.Region)
 	p.chunks = handles.NewChunks(p.broker.Region)
 	p.parking = shm.NewParking(p.session.Region, p.bell.Region)
-	p.lanes = newLaneSpace(p.sessionFD)
+	p.lanes = newLaneSpace(p.sessionFD, p.session.Region)
 	own := &peer{slot: p.slot, serial: p.serial, file: p.session, bell: p.bell, row: p.row, entries: p.entries}
 	p.peers[p.slot].Store(own)
 	b, err := newPeer(protocol.BrokerSlot, 0, fds[3], fds[4])

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::attach::Attachment;
 use super::inner::Inner;
-use super::pages::Peer;
+use super::pages::{Pages, Peer};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, session_file, storage_entry};
@@ -97,7 +97,7 @@ impl Inner {
     /// Uses the places of lanes anew that were left and have been read to their end.
     pub(crate) fn reuse_lanes(&self, offsets: &[u64]) {
         let mut lanes = self.lanes.lock().unwrap_or_else(|p| p.into_inner());
-        offsets.iter().for_each(|at| lanes.reuse(&self.pages.session_fd, *at));
+        offsets.iter().for_each(|at| lanes.reuse(&self.pages, *at));
     }
 
     /// Reserves the entries of new chunks and attaches this session to them; the broker has set its
@@ -213,16 +213,21 @@ impl LaneSpace {
     }
 
     /// Takes back a range that was left, now that its messages have been read to their end.
-    fn reuse(&mut self, fd: &OwnedFd, at: u64) {
+    fn reuse(&mut self, pages: &Pages, at: u64) {
         if let Some(bytes) = self.left.remove(&at) {
-            self.give(fd, at, bytes);
+            self.give(pages, at, bytes);
         }
     }
 
-    /// Takes a range back: its pages are released and read zero again.
-    pub(crate) fn give(&mut self, fd: &OwnedFd, at: u64, bytes: u64) {
-        if sys::punch(fd, at, bytes).is_ok() {
-            self.free.entry(bytes).or_default().push(at);
+    /// Takes a range back, which reads zero again. The pages of a memfd go back to the machine.
+    /// Those of a file stay: a late reader would end with SIGBUS at a hole in a file system that has
+    /// become full.
+    pub(crate) fn give(&mut self, pages: &Pages, at: u64, bytes: u64) {
+        if !sys::sealed(&pages.session_fd) {
+            (at..at + bytes).step_by(8).for_each(|word| pages.session.store(word, 0));
+        } else if sys::punch(&pages.session_fd, at, bytes).is_err() {
+            return;
         }
+        self.free.entry(bytes).or_default().push(at);
     }
 }

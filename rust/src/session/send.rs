@@ -185,7 +185,7 @@ impl TopicState {
             crash_point::at("lane-joined");
             Ok((lane, ok))
         });
-        let (lane, ok) = joined.inspect_err(|_| space().give(&inner.pages.session_fd, offset, bytes))?;
+        let (lane, ok) = joined.inspect_err(|_| space().give(&inner.pages, offset, bytes))?;
         self.adopt_locked(&ok.peers, None)?;
         let kept = vec![Vec::new(); info.slots as usize];
         Ok(OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept })

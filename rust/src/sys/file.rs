@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 
 use crate::error::{Code, Result, os};
@@ -38,4 +38,9 @@ pub(crate) fn reserve(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
 pub(crate) fn punch(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
     fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
         .map_err(|e| os(Code::Internal, "report this", format_args!("release {bytes} bytes of shared memory"), e))
+}
+
+/// Whether nobody can resize the file. Only a memfd can say yes.
+pub(crate) fn sealed(fd: impl AsFd) -> bool {
+    fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW))
 }

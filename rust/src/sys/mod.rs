@@ -13,7 +13,7 @@ mod process;
 mod runtime;
 mod socket;
 
-pub(crate) use file::{punch, reserve, size_of};
+pub(crate) use file::{punch, reserve, sealed, size_of};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
