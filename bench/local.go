@@ -76,14 +76,13 @@ func takeSlot(_ context.Context, s *seat) error {
 		lane.Publish(i)
 	}
 	var words [24]uint64
-	var refs [1]protocol.Ref
 	return timed(s, "ns", func(i int) error {
 		n := uint64(i&7) + 1
 		head, got, ok := lane.Read(n, words[:0])
 		if !ok {
 			return fmt.Errorf("slot %d is empty", n)
 		}
-		ref := head.ParseRefs(refs[:0], got)[0]
+		ref := head.Ref(got, 0) // as a client's take
 		if err := row.Take(ref.Index); err != nil {
 			return err
 		}
