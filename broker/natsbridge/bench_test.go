@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,39 @@ func BenchmarkPublish(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(refused)/float64(b.N), "refused/op")
+}
+
+// BenchmarkDelivered is the time that a message takes on its way to a subscriber,
+// when many are under way.
+func BenchmarkDelivered(b *testing.B) {
+	dir := filepath.Join(b.TempDir(), "run")
+	bridge, err := natsbridge.Start(b.Context(), natsbridge.Config{RuntimeDir: dir})
+	require.NoError(b, err)
+	b.Cleanup(func() { bridge.Close(context.Background()) })
+	info, err := natsbridge.ReadInfo(dir)
+	require.NoError(b, err)
+	nc, err := info.Connect()
+	require.NoError(b, err)
+	b.Cleanup(nc.Close)
+	var got atomic.Int64
+	sub, err := nc.Subscribe("baton.default.topic.x", func(*nats.Msg) { got.Add(1) })
+	require.NoError(b, err)
+	require.NoError(b, sub.SetPendingLimits(-1, -1))
+	require.NoError(b, nc.Flush())
+	batch := make([][]byte, 128)
+	for i := range batch {
+		batch[i] = make([]byte, 430)
+	}
+	sent := int64(0)
+	for b.Loop() {
+		if int(sent)%len(batch) == 0 {
+			for bridge.Queued() > 256<<10 || sent-got.Load() > 8192 {
+				time.Sleep(100 * time.Microsecond)
+			}
+			require.Equal(b, len(batch), bridge.Publish("baton.default.topic.x", batch...))
+		}
+		sent++
+	}
 }
 
 func BenchmarkInterest(b *testing.B) {
