@@ -278,3 +278,25 @@ fn a_topic_left_and_opened_again_at_once_stays_open() {
     }
     assert!(seen > 0 && seen <= 200, "{seen}");
 }
+
+#[test]
+fn senders_that_come_and_go_do_not_hinder_each_other() {
+    let Some(b) = Broker::start() else { return };
+    let taker = b.session();
+    let queue = taker.queue("crowd").unwrap();
+    let (senders, rounds) = (16, 12);
+    std::thread::scope(|all| {
+        for _ in 0..senders {
+            all.spawn(|| {
+                for _ in 0..rounds {
+                    // Between being told who takes part and asking for their pages, some have ended.
+                    let s = b.session();
+                    s.queue("crowd").unwrap().put(s.from_slice(&[1], &[1u8]).unwrap().freeze(), SOON).unwrap();
+                }
+            });
+        }
+        for _ in 0..senders * rounds {
+            assert_eq!(queue.get(SOON).unwrap().tensor().unwrap().to_vec::<u8>().unwrap(), [1]);
+        }
+    });
+}
