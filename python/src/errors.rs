@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 
-use crate::value::json_to_py;
+use crate::json::json_to_py;
 
 /// Code → class; `baton._errors` defines them.
 static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();

@@ -15,6 +15,7 @@ mod exchange;
 mod handle;
 mod import;
 mod index;
+mod json;
 mod memory;
 mod message;
 mod name;

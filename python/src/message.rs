@@ -8,7 +8,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::errors::{OrRaise, error};
-use crate::value::{decode, json_to_py};
+use crate::json::json_to_py;
+use crate::value::decode;
 
 /// A message: its value, and who sent it. Its tensors hold the memory on their own.
 #[pyclass(frozen, module = "baton")]

@@ -1,7 +1,9 @@
 """Values keep their structure."""
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 
 import baton
 import numpy as np
@@ -106,7 +108,7 @@ def test_other_types_are_refused_and_named(name):
         t.send({"a": [1, object()]})
     with pytest.raises(ValueError, match="nested"):
         t.send(deep)
-    for bad in ({"a": np.zeros(1)}, {1: 2}, b"x", {1, 2}):
+    for bad in ({"a": np.zeros(1)}, {"a": baton.zeros(1)}, {1: 2}, b"x", {1, 2}):
         with pytest.raises(TypeError):
             t.send(None, meta=bad)
     with pytest.raises(ValueError):
@@ -120,3 +122,39 @@ def test_meta_goes_along(name):
     t.send(2)
     assert r.receive(10).meta == {"epoch": 3, "big": 2**60, "l": [None, 1.5, "x"]}
     assert r.receive(10).meta is None
+
+
+def vectors(kind):
+    path = Path(__file__).parents[2] / "protocol" / "testdata" / "v1" / kind / "tree.json"
+    return [pytest.param(case, id=case["name"]) for case in json.loads(path.read_text())["cases"]]
+
+
+def bundle_of(s, case):
+    """The bundle of a case, with tensors that are its numbers."""
+    tree = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode()
+    names = case.get("names") or []
+    return s.open_bundle([s.full(1, i).handle().to_json() for i in range(len(names))], names, tree, 1, False)
+
+
+@pytest.mark.parametrize("case", [c for c in vectors("messages") if c.id != "dataclass"])  # of no module here
+def test_trees_are_those_of_the_vectors(case):
+    with baton.connect() as s:
+        again = s.bundle(bundle_of(s, case).value)
+        _, (_, names, tree, *_) = again.__reduce__()
+        assert ("" if tree == b"{}" else tree.decode()) == case["text"]
+        assert not case["text"] or names == (case.get("names") or [])
+        assert [t.item() for t in again.values()] == list(range(len(names)))
+
+
+@pytest.mark.parametrize("case", [c for c in vectors("reject") if not c.id.startswith("no tree, ")])  # paths
+def test_what_no_sender_writes_is_refused(case):
+    with baton.connect() as s, pytest.raises(baton.ProtocolError, match="malformed"):
+        bundle_of(s, case).value
+
+
+def test_the_word_of_another_process_imports_nothing():
+    with baton.connect() as s:
+        b = s.open_bundle([], [], b'{"$":"dataclass","type":"antigravity:x","v":{"a":1}}', 1, False)
+        assert b.value == {"a": 1}
+        b = s.open_bundle([], [], b'{"$":"dataclass","type":"os:system","v":{"a":1}}', 1, False)
+        assert b.value == {"a": 1}

@@ -107,6 +107,9 @@ impl Encoder {
 
     /// The tensor or array that an object is.
     fn leaf(&self, v: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+        if self.plain {
+            return Ok(None);
+        }
         if let Ok(t) = v.cast::<Tensor>() {
             let t = t.get().tensor(v.py())?;
             let referenced = match self.take {
@@ -124,7 +127,7 @@ impl Encoder {
             || v.is_instance_of::<PyDict>()
             || v.is_instance_of::<PyList>()
             || v.is_instance_of::<PyTuple>();
-        if scalar || self.plain {
+        if scalar {
             return Ok(None);
         }
         Ok(Source::of(v)?.map(Leaf::Foreign))

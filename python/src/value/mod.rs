@@ -1,10 +1,16 @@
 //! Values: nested structures of tensors and scalars, as the tree of the protocol
 //! (docs/protocol.md, section 6).
+//!
+//! Reading is the crate's: it checks the tree, and here its values become Python's. Writing is not: the
+//! crate writes values whose tensors are there already, while here a walk through Python's objects finds
+//! arrays of others first, which are then copied into one storage. A crate's `Value` in between would be
+//! built, and thrown away, for each send. What is written is compared with the crate's reading, and with
+//! Go's, by the tests.
 
 mod decode;
 mod encode;
 
-pub(crate) use decode::{decode, json_to_py};
+pub(crate) use decode::decode;
 pub(crate) use encode::{Take, encode, encode_as, meta};
 
 /// Levels of JSON that a tree may have, tags included.

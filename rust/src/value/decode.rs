@@ -8,12 +8,13 @@ use base64::engine::general_purpose::STANDARD;
 use super::json::Json;
 use super::{Value, encode, is_key, is_large, is_type_name, malformed};
 use crate::error::Result;
-use crate::session::Bundle;
+use crate::session::{Bundle, Tensor};
 
 /// The value of a bundle.
 pub(super) fn decode(b: &Bundle) -> Result<Value> {
     if !b.tree().is_empty() {
-        return Decoder { b }.value(Json::parse(b.tree())?);
+        let tensors = b.iter().map(|(_, t)| t).collect();
+        return Decoder { tensors }.value(Json::parse(b.tree())?);
     }
     let mut all = b.iter();
     if let (1, Some(("", t))) = (b.len(), all.next()) {
@@ -27,7 +28,7 @@ pub(super) fn decode(b: &Bundle) -> Result<Value> {
 }
 
 struct Decoder<'a> {
-    b: &'a Bundle,
+    tensors: Vec<&'a Tensor>,
 }
 
 impl Decoder<'_> {
@@ -68,9 +69,9 @@ impl Decoder<'_> {
         }
         match (tag.as_str(), v, kind) {
             ("tensor", Some(Json::Int(i)), _) => {
-                let t = usize::try_from(i).ok().and_then(|i| self.b.iter().nth(i));
-                let (_, t) = t.ok_or_else(|| malformed("a tensor without a number of the table"))?;
-                Ok(t.clone().into())
+                let t = usize::try_from(i).ok().and_then(|i| self.tensors.get(i));
+                let t = t.ok_or_else(|| malformed("a tensor without a number of the table"))?;
+                Ok(Tensor::clone(t).into())
             }
             ("tuple", Some(Json::Array(all)), _) => self.all(all).map(Value::Tuple),
             ("bytes", Some(Json::Text(s)), _) => {
