@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, TryLockError};
 
-use baton::{Code, Start};
+use baton::{Code, Payload, Start};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::errors::{error, invalid};
+use crate::bundle::Bundle;
+use crate::errors::{OrRaise, error, invalid};
 use crate::message::Message;
 use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
@@ -19,6 +20,17 @@ use crate::wait::{timeout as seconds, wait};
 pub(crate) struct Topic {
     pub(crate) topic: baton::Topic,
     pub(crate) session: baton::Session,
+}
+
+impl Topic {
+    /// A value, and what goes along with it.
+    fn payload(&self, value: &Bound<'_, PyAny>, meta: Option<&Bound<'_, PyAny>>) -> PyResult<Payload> {
+        let p = encode(&self.session, value)?;
+        match meta {
+            None => Ok(p),
+            Some(m) => p.meta(&self::meta(m)?).or_raise(value.py()),
+        }
+    }
 }
 
 #[pymethods]
@@ -40,14 +52,43 @@ impl Topic {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let until = seconds(py, timeout)?;
-        let mut p = encode(&self.session, value)?;
-        if let Some(m) = meta {
-            p = p.meta(&self::meta(m)?).map_err(|e| crate::errors::to_py(py, &e))?;
-        }
+        let p = self.payload(value, meta)?;
         wait(py, || match until {
             None => self.topic.send(p),
             Some(t) => self.topic.send_timeout(p, t),
         })
+    }
+
+    /// `send` as a coroutine, which waits without a thread.
+    #[pyo3(signature = (value, meta=None, timeout=None))]
+    fn send_async<'py>(
+        slf: &Bound<'py, Self>,
+        value: Bound<'py, PyAny>,
+        meta: Option<Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        seconds(slf.py(), timeout)?;
+        coroutine(slf.py(), "send", (slf, value, meta, timeout))
+    }
+
+    /// A value with its arrays copied, to be offered often.
+    fn _pack(&self, value: &Bound<'_, PyAny>) -> PyResult<Bundle> {
+        Ok(baton::Bundle::from(encode(&self.session, value)?).into())
+    }
+
+    /// Sends what was packed if there is room.
+    #[pyo3(signature = (value, meta=None))]
+    fn _offer(&self, value: &Bound<'_, Bundle>, meta: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let p = self.payload(value, meta)?;
+        wait(value.py(), || self.topic.try_send(p))
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
     }
 
     /// Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what

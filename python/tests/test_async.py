@@ -58,6 +58,26 @@ def test_put_waits_for_room(name):
     run(main())
 
 
+def test_send_waits_for_the_slowest_reader(name):
+    t = baton.topic(name, depth=1, overwrite=False)
+    r = t.reader()
+
+    async def main():
+        await t.send_async({"a": np.arange(3)}, meta={"n": 0})
+        with pytest.raises(baton.Full):
+            await t.send_async(1, timeout=0)
+        sending = asyncio.create_task(t.send_async(np.arange(2), meta={"n": 1}))
+        await asyncio.sleep(0)
+        assert not sending.done()
+        m = await r.receive_async()
+        assert (m["a"].numpy().tolist(), m.meta) == ([0, 1, 2], {"n": 0})
+        await sending
+        m = await r.receive_async()
+        assert (m.value.numpy().tolist(), m.meta) == ([0, 1], {"n": 1})
+
+    run(main())
+
+
 def test_messages_and_revisions_are_iterated(name):
     t, w = baton.topic(name), baton.watch(name)
     r, q = t.reader(), baton.queue(name + "/q")

@@ -140,18 +140,75 @@ def load(path: "str | os.PathLike[str]") -> Any:
     return _default.session().load(path)
 
 
-def topic(name: str | None = None, **options: Any) -> Topic:
-    """Opens or makes a topic: each reader sees every message. See `Session.topic` for the options."""
-    return _default.session().topic(name, **options)
+def topic(
+    name: str | None = None,
+    *,
+    depth: int | None = None,
+    overwrite: bool | None = None,
+    description: int | None = None,
+    linger: float | None = None,
+    create: bool = True,
+) -> Topic:
+    """Opens or makes a topic: each reader sees every message. Without a name: a private one.
+
+    depth: how many messages of each sender are kept (default 8). overwrite=False: lossless, `send`
+    waits for the slowest reader. description: bytes that a message's description has in place (default
+    1024; a longer one costs a storage). linger: seconds that it stays after its last user (default 60).
+    create=False: only what exists. Options left out take what exists. Raises Conflict, InvalidArgument,
+    NotFound, TooMany.
+
+    >>> t = baton.topic(depth=2)
+    >>> for i in range(3):
+    ...     t.send({"x": np.arange(i)}, meta={"i": i})
+    >>> [m.meta["i"] for m in (t.reader(start="last").receive(),)]
+    [2]
+    """
+    return _default.session().topic(
+        name, depth=depth, overwrite=overwrite, description=description, linger=linger, create=create
+    )
 
 
-def queue(name: str | None = None, **options: Any) -> Queue:
-    """Opens or makes a queue: each item to one taker. See `Session.queue` for the options."""
-    return _default.session().queue(name, **options)
+def queue(
+    name: str | None = None,
+    *,
+    depth: int | None = None,
+    redeliver: bool | None = None,
+    description: int | None = None,
+    linger: float | None = None,
+    create: bool = True,
+) -> Queue:
+    """Opens or makes a queue: each item to one taker, who may write it. Without a name: a private one.
+
+    depth: how many items of each sender wait in it before `put` does (default 64). redeliver=True: an
+    item whose taker dies before releasing it goes to another. The other options and the errors are those
+    of `topic`.
+
+    >>> q = baton.queue(depth=2)
+    >>> q.put({"x": np.arange(3), "label": 1})
+    >>> item = q.get()
+    >>> item["x"].shape, item["label"], q.qsize()
+    ((3,), 1, 0)
+    """
+    return _default.session().queue(
+        name, depth=depth, redeliver=redeliver, description=description, linger=linger, create=create
+    )
 
 
 def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False) -> int:
-    """Publishes a revision of a name and returns its number. See `Session.set`."""
+    """Publishes a revision of a name and returns its number.
+
+    live=True: one memory that everybody may write in place. ephemeral=True: deleted with this session.
+    Raises Conflict (a live name that is set as another kind), InvalidArgument, OutOfMemory.
+
+    >>> baton.set("doc/weights", {"w": np.ones(2)}), baton.set("doc/weights", {"w": np.zeros(2)})
+    (1, 2)
+    >>> b = baton.get("doc/weights")
+    >>> b.revision, b["w"].numpy().tolist(), b["w"].readonly
+    (2, [0.0, 0.0], True)
+    >>> baton.watch("doc/weights").receive().revision
+    2
+    >>> baton.delete("doc/weights")
+    """
     return _default.session().set(name, value, live=live, ephemeral=ephemeral)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from baton._errors import Closed
 
 if TYPE_CHECKING:
-    from baton._native import Bundle, Message, Queue, Reader, Watch
+    from baton._native import Bundle, Message, Queue, Reader, Topic, Watch
 
 T = TypeVar("T")
 
@@ -107,6 +107,17 @@ async def put(queue: "Queue", value: Any, timeout: float | None) -> None:
         return True
 
     await _until(queue, lambda: queue._offer(packed) or None, timeout, last)
+
+
+async def send(topic: "Topic", value: Any, meta: Any, timeout: float | None) -> None:
+    """Sends to a topic. Its arrays are copied once, however long a lossless one makes it wait."""
+    packed = topic._pack(value)
+
+    def last() -> bool:
+        topic.send(packed, meta, 0)
+        return True
+
+    await _until(topic, lambda: topic._offer(packed, meta) or None, timeout, last)
 
 
 async def receive(reader: "Reader", timeout: float | None) -> "Message":
