@@ -32,7 +32,7 @@ func newDemo(t *testing.T, args ...string) *demoRun {
 	tmp, err := os.MkdirTemp("", "baton-test-demo") // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
-	d := &demoRun{cmd: exec.Command(testkit.Binary(t), append([]string{"demo"}, args...)...), tmp: tmp}
+	d := &demoRun{cmd: exec.Command(testkit.Binary(t), append([]string{"demo", "--python", "none"}, args...)...), tmp: tmp}
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "NO_COLOR=1")
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.err
 	return d

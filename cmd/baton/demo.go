@@ -24,7 +24,8 @@ func newDemoCommand(a *app) *cobra.Command {
 
 A loader hands batches to workers, who train one set of weights in place and
 without locks; an evaluator measures what they publish. Half-way one worker is
-killed with SIGKILL. All use a broker that is started for this and ends with it:
+killed with SIGKILL. Where a Python with the package baton is at hand, two of the
+workers are Python processes. All use a broker that is started for this and ends with it:
 yours is left alone.
 
 The command fails when the accuracy is below 95 %, or when memory is left over.`,
@@ -65,6 +66,7 @@ The command fails when the accuracy is below 95 %, or when memory is left over.`
 	f.IntVar(&o.Workers, "workers", demo.DefaultWorkers, "`number` of training processes, 2 or more")
 	f.Uint64Var(&o.Seed, "seed", demo.DefaultSeed, "`number` that the first weights and the order of pictures follow from")
 	f.StringVar(&o.BrokerMemory, "broker-memory", "", "`size` of all shared memory together (64M, 1GiB)")
+	f.StringVar(&o.Python, "python", "", "`interpreter` of two more workers, with the package baton; none: no such workers; default: one at hand that has it")
 	f.BoolVar(&asJSON, "json", false, "print the figures as JSON and nothing else")
 	return cmd
 }

@@ -12,6 +12,8 @@
 //	           name weights/digits, all in place and without locks; in turn they
 //	           publish a snapshot as weights/digits-eval, and each sends its
 //	           losses on the topic digits/progress
+//	           where a Python with the package is at hand, two more workers, which
+//	           are Python processes, do the same with NumPy (worker.py)
 //	evaluator  watches the snapshots and measures accuracy on held-out pictures
 //
 // Run itself takes no part in the training: it reads the progress, counts tuples

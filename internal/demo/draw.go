@@ -69,7 +69,7 @@ func (r *Result) rows() [][2]string {
 		{"bytes handed over", termplot.Bytes(int64(r.BytesHandedOver))},
 		{"bytes copied on the way", count(r.BytesCopied)},
 		{"tuples seen by a NATS subscriber", count(r.NATSTuples)},
-		{"workers, of them killed", fmt.Sprintf("%d, %d", r.Workers, r.Killed)},
+		{"workers, of them in Python, killed", fmt.Sprintf("%d, %d, %d", r.Workers, r.PythonWorkers, r.Killed)},
 		{"storages left at the end", strconv.Itoa(r.StoragesLeft)},
 		{"time", termplot.Duration(time.Duration(r.Seconds * float64(time.Second)))},
 	}

@@ -34,6 +34,9 @@ type Options struct {
 	BrokerMemory string
 	// Binary is the baton program; "": this one.
 	Binary string
+	// Python is the interpreter of two more workers, with the package baton of this version and NumPy;
+	// NoPython: there are none; "": there are where one is at hand.
+	Python string
 	// Progress is where a progress bar and remarks are shown, in Style; nil: nowhere.
 	Progress io.Writer
 	Style    termplot.Style
@@ -73,8 +76,8 @@ func (o Options) withDefaults() (Options, error) {
 type plan struct {
 	Batches int     `json:"batches"` // 0: no limit
 	Seconds float64 `json:"seconds"` // 0: no limit
-	Workers int     `json:"workers"`
-	Number  int     `json:"number"` // of a worker, from 1
+	Workers int     `json:"workers"` // those in Python included
+	Number  int     `json:"number"`  // of a worker, from 1
 	Seed    uint64  `json:"seed"`
 }
 

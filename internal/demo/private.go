@@ -52,9 +52,9 @@ func openPrivate(ctx context.Context, o Options) (*private, error) {
 	}
 	defer log.Close()
 	socket := filepath.Join(p.dir, "broker.sock")
-	p.children = &children{binary: o.Binary, env: environment(socket), events: make(chan event)}
+	p.children = &children{env: environment(socket), events: make(chan event)}
 	// No configuration file: the user's may join a NATS of his own.
-	p.broker, err = p.start("broker", log, syscall.SIGTERM, "serve", "--config", os.DevNull, "--address", socket,
+	p.broker, err = p.start("broker", log, syscall.SIGTERM, o.Binary, "serve", "--config", os.DevNull, "--address", socket,
 		"--runtime-dir", p.dir, "--memory", o.BrokerMemory, "--log-level", "warn")
 	if err != nil {
 		return p, err

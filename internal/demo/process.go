@@ -34,7 +34,6 @@ type event struct {
 
 // children starts processes that end with this one.
 type children struct {
-	binary string
 	env    []string
 	events chan event
 	all    []*child
@@ -52,14 +51,14 @@ func environment(socket string) []string {
 	return append(env, address.EnvAddress+"=unix:"+socket, address.EnvNamespace+"="+namespace)
 }
 
-// start runs the program with arguments. The caller's goroutine must stay on its
+// start runs a program with arguments. The caller's goroutine must stay on its
 // thread as long as the child lives, because end is what the kernel sends the
 // child when that thread ends. A child has a process group of its own: Ctrl-C
 // reaches Run alone, which then ends all in good order.
 //
 // What it writes on standard error goes to log; nil: its end is kept for failure.
-func (k *children) start(name string, log *os.File, end syscall.Signal, args ...string) (*child, error) {
-	c := &child{name: name, cmd: exec.Command(k.binary, args...), log: &tail{}, ended: make(chan struct{})}
+func (k *children) start(name string, log *os.File, end syscall.Signal, program string, args ...string) (*child, error) {
+	c := &child{name: name, cmd: exec.Command(program, args...), log: &tail{}, ended: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stderr = k.env, c.log
 	if log != nil {
 		c.cmd.Stderr = log

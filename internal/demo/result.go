@@ -15,9 +15,10 @@ type Result struct {
 	BytesHandedOver  uint64  `json:"bytes_handed_over"`
 	BytesCopied      uint64  `json:"bytes_copied"` // on the way, as the receivers found
 	NATSTuples       uint64  `json:"nats_tuples"`
-	Killed           int     `json:"killed"`        // workers that ended by SIGKILL
-	StoragesLeft     int     `json:"storages_left"` // that the broker lists at the end
-	Seconds          float64 `json:"seconds"`       // from the broker's start to the look at what is left
+	Killed           int     `json:"killed"`         // workers that ended by SIGKILL
+	PythonWorkers    int     `json:"python_workers"` // 0 where no Python has the package
+	StoragesLeft     int     `json:"storages_left"`  // that the broker lists at the end
+	Seconds          float64 `json:"seconds"`        // from the broker's start to the look at what is left
 
 	Batches int `json:"-"`
 	Workers int `json:"-"`

@@ -54,8 +54,15 @@ func Run(ctx context.Context, options Options) (*Result, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	start := time.Now()
-	r := &run{Options: o, news: make(chan progress), latest: make([]figures, o.Workers+1), totals: map[*child]figures{},
-		result: &Result{Workers: o.Workers}}
+	r := &run{Options: o, news: make(chan progress), totals: map[*child]figures{}, result: &Result{}}
+	if r.Python, err = o.findPython(ctx); err != nil {
+		return nil, err
+	}
+	if r.Python != "" {
+		r.result.PythonWorkers = pythonWorkers
+		r.Workers += pythonWorkers
+	}
+	r.latest, r.result.Workers = make([]figures, r.Workers+1), r.Workers
 	r.private, err = openPrivate(ctx, o)
 	defer r.close()
 	if err == nil {
@@ -139,13 +146,26 @@ func (r *run) startRoles() (err error) {
 	}
 	r.workers = make([]*child, r.Workers+1)
 	for i := 1; i <= r.Workers; i++ {
-		if r.workers[i], err = r.role(roleWorker, i); err != nil {
+		if r.workers[i], err = r.worker(i); err != nil {
 			return err
 		}
 		r.working++
 	}
 	r.loader, err = r.role(roleLoader, 0)
 	return err
+}
+
+// worker starts a worker; those in Python come last.
+func (r *run) worker(number int) (*child, error) {
+	if number <= r.Workers-r.result.PythonWorkers {
+		return r.role(roleWorker, number)
+	}
+	plan, err := json.Marshal(r.plan(number).forPython())
+	if err != nil {
+		return nil, fmt.Errorf("write the plan of a worker in Python: %w", err)
+	}
+	r.running++
+	return r.start(fmt.Sprintf("worker %d in Python", number), nil, syscall.SIGKILL, r.Python, "-c", workerScript, string(plan))
 }
 
 func (r *run) role(name string, number int) (*child, error) {
@@ -158,7 +178,7 @@ func (r *run) role(name string, number int) (*child, error) {
 		title += " " + strconv.Itoa(number)
 	}
 	r.running++
-	return r.start(title, nil, syscall.SIGKILL, RoleCommand, name, string(plan))
+	return r.start(title, nil, syscall.SIGKILL, r.Binary, RoleCommand, name, string(plan))
 }
 
 // follow reads the progress that workers send, until ctx ends.
@@ -283,6 +303,9 @@ func (r *run) newBar() *termplot.Progress {
 		pids += " " + strconv.Itoa(c.cmd.Process.Pid)
 	}
 	bar := termplot.NewProgress(w, r.Style, r.barLength(), "training")
+	if n := r.result.PythonWorkers; n > 0 {
+		pids += fmt.Sprintf(" (the last %d in Python)", n)
+	}
 	bar.Println(fmt.Sprintf("processes: broker %d, loader %d, evaluator %d, %s",
 		r.broker.cmd.Process.Pid, r.loader.cmd.Process.Pid, r.evaluator.cmd.Process.Pid, pids))
 	return bar
