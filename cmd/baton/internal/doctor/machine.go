@@ -272,10 +272,10 @@ func (m Machine) hugePages() Finding {
 			transparent, _, _ = strings.Cut(after, "]")
 		}
 	}
-	const remedy = "to speed up very large tensors reserve some: sysctl vm.nr_hugepages=N"
+	const remedy = "for very large tensors: echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
 	total := value("HugePages_Total")
 	if total == 0 {
-		return ok("none reserved, and none needed; transparent ones for shared memory: %s", transparent).note(remedy)
+		return ok("none reserved, and none used; transparent ones for shared memory: %s", transparent).note(remedy)
 	}
 	return ok("%d of %d reserved ones free, %s each; transparent ones for shared memory: %s",
 		value("HugePages_Free"), total, bytes(value("Hugepagesize")<<10), transparent)
