@@ -69,8 +69,8 @@ bench: build ## measure: a table on the terminal (ARGS= for the command's flags,
 	bin/baton bench $(if $(CARGO),--rust rust/bench/target/release/baton-bench) \
 		$(if $(VENV),--python $(VENV)$(COMMA)python/bench) $(ARGS)
 
-demo: build ## train a network in several processes over shared memory, and kill one
-	bin/baton demo $(ARGS)
+demo: build ## train a network in several processes over shared memory, some in Python where it has the package, and kill one
+	$(if $(wildcard build/venv/bin/python3),PATH="$(CURDIR)/build/venv/bin:$$PATH" )bin/baton demo $(ARGS)
 
 pipeline: ## digits through stages in Go, Rust and C, none copied (needs cargo and a C compiler; ARGS=)
 	$(GO) run ./examples/pipeline $(ARGS)

@@ -66,7 +66,7 @@ func TestReadmeShowsTheRegionsOfItsExamples(t *testing.T) {
 	for _, s := range shown {
 		source, err := os.ReadFile(filepath.Join(root, s[1]))
 		require.NoError(t, err)
-		region := regexp.MustCompile(`(?s)// region ` + s[2] + `\n(.*?)\n\s*// endregion`).FindSubmatch(source)
+		region := regexp.MustCompile(`(?s)(?://|#) region ` + s[2] + `\n(.*?)\n\s*(?://|#) endregion`).FindSubmatch(source)
 		require.NotNil(t, region, "%s has no region %s", s[1], s[2])
 		lines := strings.Split(string(region[1]), "\n")
 		indent := lines[0][:len(lines[0])-len(strings.TrimLeft(lines[0], " \t"))]

@@ -1,6 +1,7 @@
 """The examples do what they say, and so do those of the docstrings."""
 
 import doctest
+import json
 import re
 import subprocess
 import sys
@@ -9,13 +10,15 @@ from pathlib import Path
 import baton
 import numpy as np
 import pytest
-from conftest import need
+from conftest import BATON, need
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 
 
-def run(name: str, *args: str) -> str:
-    done = subprocess.run([sys.executable, EXAMPLES / name, *args], capture_output=True, text=True, timeout=300)
+def run(name: str, *args: str, broker: list[str] | None = None) -> str:
+    """Its output. broker: the command that gives it one; default: the run's."""
+    command = [*(broker or []), sys.executable, str(EXAMPLES / name), *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -36,8 +39,50 @@ def test_hogwild_with_torch_learns_and_draws(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_handle_is_carried_over_http():
-    assert run("carry_the_handle.py").splitlines() == ["over HTTP: [1.0, 1.0, 1.0, 1.0]", "float64"]
+def test_a_handle_is_carried_over_http_and_nats():
+    need("nats")
+    assert run("carry_the_handle.py", broker=[BATON, "run", "--"]).splitlines() == [
+        "over HTTP: [1.0, 1.0, 1.0, 1.0]",
+        "over NATS: [2.0, 2.0, 2.0, 2.0]",
+        "of a topic: {'step': 7} [9.0, 2.0, 2.0, 2.0]",
+    ]
+
+
+def test_sixteen_processes_search_one_memory():
+    out = run("embeddings.py")
+    figures = [float(n) for n in re.findall(r"\d+\.?\d*", out)]
+    searchers, accuracy, table, seen, cost = figures
+    assert (searchers, table) == (16, 49) and accuracy >= 0.95, out
+    assert seen > 16 * table and table <= cost < 1.5 * table, out
+
+
+def test_three_languages_meet_on_one_topic():
+    out = run("mixed.py").splitlines()
+    parties = [line.split(":")[0] for line in out if "messages" in line]
+    assert "Python" in parties and len(parties) == 3 - sum("not on PATH" in line for line in out)
+    assert len({line.split(": ")[1] for line in out if "messages" in line}) == 1, out
+    assert f"{10 * len(parties)} messages" in out[0]
+
+
+def test_the_demo_has_workers_in_python():
+    figures = json.loads(
+        subprocess.run(
+            [BATON, "demo", "--json", "--batches", "3000", "--python", sys.executable],
+            check=True,
+            capture_output=True,
+            timeout=300,
+        ).stdout
+    )
+    assert figures["python_workers"] == 2 and figures["accuracy"] >= 0.95
+    assert (figures["bytes_copied"], figures["storages_left"], figures["killed"]) == (0, 0, 1)
+
+
+def test_the_tour_hands_batches_over():
+    assert run("tour.py", broker=[BATON, "run", "--"]).splitlines() == [
+        "batch 1: (2, 3), first 0, last 5",
+        "batch 2: (2, 3), first 10, last 15",
+        "batch 3: (2, 3), first 20, last 25",
+    ]
 
 
 def test_docstrings():

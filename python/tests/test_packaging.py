@@ -1,0 +1,82 @@
+"""What gets installed: the wheel, in a place without compilers; the checkout, and what it says when tools lack."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import baton
+import numpy as np
+import pytest
+from conftest import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = (ROOT / "VERSION").read_text().strip()
+TOUR = "".join(f"batch {n + 1}: (2, 3), first {10 * n}, last {10 * n + 5}\n" for n in range(3))
+
+
+def uv(*args: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("uv")
+    environment = os.environ | ({"PATH": path} if path else {})
+    return subprocess.run([program, "pip", "install", *args], capture_output=True, text=True, env=environment)
+
+
+def only(folder: Path, *tools: str) -> str:
+    """A PATH on which of the build's tools only these are."""
+    folder.mkdir()
+    for tool in (*tools, "env", "sh"):
+        where = shutil.which(tool)
+        assert where, f"{tool} is not on PATH"
+        (folder / tool).symlink_to(where)
+    return str(folder)
+
+
+def test_a_wheel_runs_the_tour_where_there_is_no_compiler(tmp_path):
+    dist = tmp_path / "dist"
+    made = subprocess.run([ROOT / "tools" / "python", "wheel", dist], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    (wheel,) = dist.glob("*.whl")
+    # The stable ABI from 3.11 on, which interpreters without the GIL do not load.
+    assert wheel.name.startswith(f"baton_ipc-{VERSION}-cp311-abi3-manylinux_"), wheel.name
+
+    venv.create(tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    installed = uv("--python", str(python), str(wheel), f"numpy=={np.__version__}")
+    assert installed.returncode == 0, installed.stderr
+    tmp_path.chmod(0o700)
+    bare = {"PATH": str(python.parent), "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+
+    def run(*command: "str | Path") -> str:
+        return subprocess.run(command, env=bare, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+
+    assert run(python, ROOT / "examples" / "python" / "tour.py") == TOUR  # by a broker that it started
+    for program in ([python.with_name("baton")], [python, "-m", "baton"]):
+        assert run(*program, "version").startswith(f"baton {VERSION} ")
+    status = json.loads(run(python.with_name("baton"), "status", "--json"))
+    assert status["version"] == VERSION
+    os.kill(status["pid"], 15)
+    eventually(lambda: not (tmp_path / "baton" / "broker.sock").exists(), "the broker to end")
+
+
+def test_program_crate_and_package_have_one_version():
+    from importlib.metadata import version
+
+    assert version("baton-ipc") == VERSION
+    with baton.connect() as s:
+        mine = [row for row in json.loads(subprocess.run(
+            [Path(sys.executable).with_name("baton"), "ls", "sessions", "--json"], check=True, capture_output=True
+        ).stdout) if row["serial"] == s.serial]  # fmt: skip
+    assert [row["version"] for row in mine] == [VERSION]
+
+
+@pytest.mark.parametrize("missing", ["go", "cargo"])
+def test_a_checkout_says_what_it_lacks(missing, tmp_path):
+    present = {"go", "cargo"} - {missing}
+    path = only(tmp_path / "bin", *present)
+    done = uv("--no-build-isolation", "--no-deps", "--target", str(tmp_path / "to"), str(ROOT / "python"), path=path)
+    assert done.returncode != 0
+    assert f"baton-ipc needs {missing} on PATH to be built" in done.stderr, done.stderr
+    assert "go.dev/dl, rustup.rs" in done.stderr and "install a wheel" in done.stderr
