@@ -59,7 +59,7 @@ def test_sixteen_processes_search_one_memory():
 def test_three_languages_meet_on_one_topic():
     out = run("mixed.py").splitlines()
     parties = [line.split(":")[0] for line in out if "messages" in line]
-    assert "Python" in parties and len(parties) == 3 - sum("not on PATH" in line for line in out)
+    assert "Python" in parties and len(parties) == 3 - sum("not on PATH" in line for line in out), out
     assert len({line.split(": ")[1] for line in out if "messages" in line}) == 1, out
     assert f"{10 * len(parties)} messages" in out[0]
 

@@ -76,7 +76,8 @@ def test_program_crate_and_package_have_one_version():
 def test_a_checkout_says_what_it_lacks(missing, tmp_path):
     present = {"go", "cargo"} - {missing}
     path = only(tmp_path / "bin", *present)
-    done = uv("--no-build-isolation", "--no-deps", "--target", str(tmp_path / "to"), str(ROOT / "python"), path=path)
+    to = ["--python", sys.executable, "--target", str(tmp_path / "to")]
+    done = uv("--no-build-isolation", "--no-deps", *to, str(ROOT / "python"), path=path)
     assert done.returncode != 0
     assert f"baton-ipc needs {missing} on PATH to be built" in done.stderr, done.stderr
     assert "go.dev/dl, rustup.rs" in done.stderr and "install a wheel" in done.stderr

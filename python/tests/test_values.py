@@ -152,6 +152,16 @@ def test_what_no_sender_writes_is_refused(case):
         bundle_of(s, case).value
 
 
+@pytest.mark.parametrize("keys", [1, 7, 8, 9, 30])
+def test_a_key_twice_is_refused_among_any_number(keys):
+    tree = {f"k{i}": i for i in range(keys)}
+    text = json.dumps(tree).replace("}", ', "k0": 1}')
+    with baton.connect() as s:
+        assert s.open_bundle([], [], json.dumps(tree).encode(), 1, False).value == tree
+        with pytest.raises(baton.ProtocolError, match="twice"):
+            s.open_bundle([], [], text.encode(), 1, False).value
+
+
 def test_the_word_of_another_process_imports_nothing():
     with baton.connect() as s:
         b = s.open_bundle([], [], b'{"$":"dataclass","type":"antigravity:x","v":{"a":1}}', 1, False)

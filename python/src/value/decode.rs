@@ -22,11 +22,11 @@ fn flat(py: Python<'_>, b: &Bundle) -> PyResult<Py<PyAny>> {
     }
     let d = PyDict::new(py);
     for (key, t) in b.iter() {
-        if key.is_empty() || d.contains(key)? {
-            let what = "a value tree is malformed: tensors without a tree have no name, or one name twice";
-            return Err(error(py, Code::Protocol, "the sender wrote what is not a Baton value: update it", what));
-        }
         d.set_item(key, Bound::new(py, Tensor::from(t.clone()))?)?;
+    }
+    if d.len() != b.len() || b.iter().any(|(key, _)| key.is_empty()) {
+        let what = "a value tree is malformed: tensors without a tree have no name, or one name twice";
+        return Err(error(py, Code::Protocol, "the sender wrote what is not a Baton value: update it", what));
     }
     Ok(d.into_any().unbind())
 }

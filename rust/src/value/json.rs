@@ -1,11 +1,15 @@
 //! JSON as a tree has it: objects in their order, no key twice, no integer beyond 2^53-1.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{MOST_DEPTH, MOST_SAFE, malformed};
 use crate::error::Result;
+
+/// Keys of an object that are compared one by one; more are hashed. Tags have two.
+const FEW: usize = 8;
 
 /// A JSON value.
 pub(super) enum Json {
@@ -106,9 +110,16 @@ impl<'de> Deserialize<'de> for Json {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> std::result::Result<Json, A::Error> {
-                let (mut out, mut seen) = (Vec::new(), std::collections::HashSet::new());
+                let (mut out, mut seen) = (Vec::<(String, Json)>::new(), HashSet::new());
                 while let Some((key, v)) = all.next_entry::<String, Json>()? {
-                    if !seen.insert(key.clone()) {
+                    if out.len() == FEW {
+                        seen.extend(out.iter().map(|(k, _)| k.clone()));
+                    }
+                    let twice = match out.len() < FEW {
+                        true => out.iter().any(|(k, _)| *k == key),
+                        false => !seen.insert(key.clone()),
+                    };
+                    if twice {
                         return Err(A::Error::custom("a key that stands twice"));
                     }
                     out.push((key, v));
