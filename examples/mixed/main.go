@@ -15,6 +15,7 @@ import (
 
 const (
 	messages = 10
+	depth    = 64 // of senders that have ended, so many messages are kept of all together
 	rows     = 32
 	pixels   = 64
 )
@@ -45,7 +46,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer c.Close()
-	topic, err := c.Topic(ctx, name, client.Depth(messages))
+	topic, err := c.Topic(ctx, name, client.Depth(depth))
 	if err != nil {
 		return err
 	}

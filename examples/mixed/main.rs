@@ -5,6 +5,8 @@ use std::time::Duration;
 use baton::{Payload, Session, Start, TopicOptions};
 
 const MESSAGES: usize = 10;
+/// Of senders that have ended, so many messages are kept of all together.
+const DEPTH: u32 = 64;
 const ROWS: usize = 32;
 const PIXELS: usize = 64;
 
@@ -15,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (number, parties): (usize, usize) = (number.parse()?, parties.parse()?);
     let session = Session::connect()?;
-    let topic = session.topic_with(name, &TopicOptions::default().depth(MESSAGES as u32))?;
+    let topic = session.topic_with(name, &TopicOptions::default().depth(DEPTH))?;
     let mut reader = topic.reader(Start::All)?; // also what was sent before: the topic keeps it
 
     let published = session.get(name, None)?;

@@ -19,11 +19,12 @@ OTHERS = {  # how they are built and run
     "cargo": (["cargo", "build", *CARGO], ["cargo", "run", *CARGO, "--"]),
 }
 MESSAGES, ROWS = 10, 32
+DEPTH = 64  # of senders that have ended, so many messages are kept of all together
 
 
 def take_part(name, number, parties):
     pictures = baton.get(name)["pictures"].numpy()
-    topic = baton.topic(name, depth=MESSAGES)
+    topic = baton.topic(name, depth=DEPTH)
     reader = topic.reader(start="all")  # also what was sent before: the topic keeps it
     for i in range(number * MESSAGES, (number + 1) * MESSAGES):
         batch = baton.empty((ROWS, 64))
@@ -37,7 +38,7 @@ def take_part(name, number, parties):
 def main():
     name = f"examples/mixed-{baton.connect().serial}"
     baton.set(name, {"pictures": digits.load()[0]})
-    topic = baton.topic(name, depth=MESSAGES)  # stays while this process has it open
+    topic = baton.topic(name, depth=DEPTH)  # stays while this process has it open
     missing = [tool for tool in OTHERS if shutil.which(tool) is None]
     for tool in missing:
         print(f"{tool} is not on PATH: its program stays out")
