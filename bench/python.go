@@ -96,11 +96,16 @@ func pythonBusy(p *python) {
 		count, bytes int64
 		n, peer      int
 	}{{"dict", 300, 4096, 100, 10}, {"list", 1000, 256, 50, 3}} {
-		name := fmt.Sprintf("%s of %d × %d B, ", many.kind, many.count, many.bytes)
-		j := job{Role: "queue " + many.kind, N: p.rounds(many.n), Bytes: many.bytes, Count: int(many.count)}
-		p.measure(name+"Baton queue, copied in", j)
-		j.Role, j.N = "fastest "+many.kind, p.rounds(many.peer)
-		p.measure(name+fastestName, j).against(name+"Baton queue, copied in", times(200))
+		for _, reads := range []struct {
+			role, name string
+			bar        *Bar
+		}{{"outer", "the first and the last read", times(200)}, {"each", "each read", nil}} {
+			name := fmt.Sprintf("%s of %d × %d B, %s, ", many.kind, many.count, many.bytes, reads.name)
+			j := job{Role: fmt.Sprintf("queue %s %s", many.kind, reads.role), N: p.rounds(many.n), Bytes: many.bytes, Count: int(many.count)}
+			own := p.measure(name+queueName+", copied in", j)
+			j.Role, j.N = fmt.Sprintf("fastest %s %s", many.kind, reads.role), p.rounds(many.peer)
+			p.measure(name+fastestName, j).against(own.Name, reads.bar)
+		}
 	}
 }
 

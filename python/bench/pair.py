@@ -1,7 +1,7 @@
 """Two processes that hand values to and fro, by Baton and by what else there is.
 
 This process asks: it hands a value over and waits for a token. Its partner answers: it takes the value, reads
-the first and the last element of each tensor, and hands the token back by the same means.
+the first and the last element of tensors, and hands the token back by the same means.
 """
 
 import ctypes
@@ -198,6 +198,8 @@ def baton_as_torch(x: baton.Tensor) -> None:
 
 
 def each(look: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Looks at every tensor of a dict or list."""
+
     def of_each(value: Any) -> None:
         for x in value.values() if isinstance(value, dict) else value:
             look(x)
@@ -205,13 +207,26 @@ def each(look: Callable[[Any], None]) -> Callable[[Any], None]:
     return of_each
 
 
+def outer(look: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Looks at the first and the last tensor of a dict or list."""
+
+    def of_outer(value: Any) -> None:
+        all = list(value.values()) if isinstance(value, dict) else value
+        look(all[0])
+        look(all[-1])
+
+    return of_outer
+
+
 LOOKS = {
     "array": ends,
     "torch": torch_ends,
     "torch-each": each(torch_ends),
+    "torch-outer": outer(torch_ends),
     "baton": baton_ends,
     "baton-torch": baton_as_torch,
     "baton-each": each(baton_ends),
+    "baton-outer": outer(baton_ends),
 }
 
 Make = Callable[[int], Any]
@@ -316,8 +331,9 @@ def roles() -> Iterator[tuple[str, Callable[..., Any]]]:
             yield at + torchs, round_trip(torchs, "torch", asleep)
         yield at + "names", named(asleep)
     for kind in ("dict", "list"):
-        yield f"queue {kind}", round_trip("queue", "baton-each", make=kind)
-        yield f"fastest {kind}", round_trip("fastest", "torch-each", make=kind)
+        for reads in ("outer", "each"):
+            yield f"queue {kind} {reads}", round_trip("queue", f"baton-{reads}", make=kind)
+            yield f"fastest {kind} {reads}", round_trip("fastest", f"torch-{reads}", make=kind)
 
 
 ROLES = dict(roles())

@@ -13,8 +13,7 @@ use crate::tensor::Tensor;
 /// What a buffer keeps until it is released. It holds the memory itself: the tensor object may be
 /// released before.
 struct Lent {
-    shape: Vec<ffi::Py_ssize_t>,
-    strides: Vec<ffi::Py_ssize_t>,
+    numbers: Box<[ffi::Py_ssize_t]>, // the shape, then the strides in bytes
     _tensor: baton::Tensor,
 }
 
@@ -27,6 +26,25 @@ fn f_contiguous(shape: &[i64], strides: &[i64]) -> bool {
         step = step.wrapping_mul(*n);
     }
     true
+}
+
+/// The extents, then the strides in bytes.
+fn numbers(t: &baton::Tensor, item: ffi::Py_ssize_t) -> Box<[ffi::Py_ssize_t]> {
+    let n = t.shape().len();
+    let mut out = vec![0; 2 * n].into_boxed_slice();
+    let (shape, strides) = out.split_at_mut(n);
+    shape.iter_mut().zip(t.shape()).for_each(|(to, n)| *to = *n as ffi::Py_ssize_t);
+    match t.strides() {
+        Some(all) => strides.iter_mut().zip(all).for_each(|(to, s)| *to = *s as ffi::Py_ssize_t * item),
+        None => {
+            let mut step = item;
+            for (to, n) in strides.iter_mut().zip(t.shape()).rev() {
+                *to = step;
+                step = step.wrapping_mul((*n).max(1) as ffi::Py_ssize_t);
+            }
+        }
+    }
+    out
 }
 
 /// Fills a view of a tensor.
@@ -46,9 +64,8 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
             "the tensor is read-only: copy it, or have its sender give it away for writing",
         ));
     }
-    let strides = crate::tensor::strides_of(&t);
     let c_contiguous = t.is_contiguous();
-    let f_contiguous = || f_contiguous(t.shape(), &strides);
+    let f_contiguous = || f_contiguous(t.shape(), &crate::tensor::strides_of(&t));
     if (!asked(ffi::PyBUF_STRIDES) || asked(ffi::PyBUF_C_CONTIGUOUS)) && !c_contiguous
         || asked(ffi::PyBUF_F_CONTIGUOUS) && !f_contiguous()
         || asked(ffi::PyBUF_ANY_CONTIGUOUS) && !c_contiguous && !f_contiguous()
@@ -61,11 +78,9 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
     };
     let item = (d.item_bits() / 8) as ffi::Py_ssize_t;
     let (readonly, len, ndim) = (t.is_read_only(), t.num_bytes(), t.shape().len());
-    let mut lent = Box::new(Lent {
-        shape: t.shape().iter().map(|n| *n as ffi::Py_ssize_t).collect(),
-        strides: strides.iter().map(|s| *s as ffi::Py_ssize_t * item).collect(),
-        _tensor: t,
-    });
+    let mut lent = Box::new(Lent { numbers: numbers(&t, item), _tensor: t });
+    let (shape, strides) = lent.numbers.split_at_mut(ndim);
+    let (shape, strides) = (shape.as_mut_ptr(), strides.as_mut_ptr());
     let or_null = |is: bool, p| if is { p } else { std::ptr::null_mut() };
     // SAFETY: the caller's view; shape and strides live in the box, which release drops.
     unsafe {
@@ -75,8 +90,8 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
         (*view).readonly = readonly.into();
         (*view).ndim = ndim as c_int;
         (*view).format = if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
-        (*view).shape = or_null(asked(ffi::PyBUF_ND), lent.shape.as_mut_ptr());
-        (*view).strides = or_null(asked(ffi::PyBUF_STRIDES), lent.strides.as_mut_ptr());
+        (*view).shape = or_null(asked(ffi::PyBUF_ND), shape);
+        (*view).strides = or_null(asked(ffi::PyBUF_STRIDES), strides);
         (*view).suboffsets = std::ptr::null_mut();
         (*view).internal = Box::into_raw(lent).cast();
         (*view).obj = slf.into_any().into_ptr();

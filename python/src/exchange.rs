@@ -2,13 +2,15 @@
 //! those of others.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
 
 use baton::dlpack::{DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, exchange_api};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyInt;
+use pyo3::types::{PyInt, PyType};
 
 use crate::capsule::{content, delete};
 use crate::errors::OrRaise;
@@ -32,8 +34,47 @@ pub(crate) fn table_address() -> usize {
     &raw const TABLE as usize
 }
 
+/// The type that had a table last, and the table.
+static LAST: Mutex<Option<(Py<PyType>, &'static DLPackExchangeAPI)>> = Mutex::new(None);
+
+/// The table of an object's type, if it is the type that had one last. It costs next to nothing.
+pub(crate) fn remembered(ob: &Bound<'_, PyAny>) -> Option<&'static DLPackExchangeAPI> {
+    match &*LAST.lock().unwrap_or_else(|p| p.into_inner()) {
+        Some((class, table)) if class.as_ptr() == ob.get_type_ptr().cast() => Some(table),
+        _ => None,
+    }
+}
+
+/// The table of an object's type.
+pub(crate) fn table_for(ob: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+    if let Some(table) = remembered(ob) {
+        return Ok(Some(table));
+    }
+    let class = ob.get_type();
+    let table = table_of(class.as_any())?;
+    if let Some(table) = table {
+        let last = LAST.lock().unwrap_or_else(|p| p.into_inner()).replace((class.unbind(), table));
+        drop(last); // outside of the lock: the end of a type may run anything
+    }
+    Ok(table)
+}
+
+/// A tensor's own view, lent as long as the object is there and is not resized. `None` where the table
+/// has no function for that, or refuses.
+pub(crate) fn borrowed(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> Option<DLTensor> {
+    let mut t = MaybeUninit::<DLTensor>::uninit();
+    let lend = table.dltensor_from_py_object_no_sync?;
+    // SAFETY: a live object and a place for the view; the interpreter is held.
+    if unsafe { lend(ob.as_ptr().cast(), t.as_mut_ptr()) } != 0 {
+        drop(PyErr::take(ob.py()));
+        return None;
+    }
+    // SAFETY: filled, as it says.
+    Some(unsafe { t.assume_init() })
+}
+
 /// The table that a type publishes, under either name.
-pub(crate) fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     let mut at: *const DLPackExchangeAPI = std::ptr::null();
     if let Some(c) = class.getattr_opt("__dlpack_c_exchange_api__")? {
         // SAFETY: a live object; the pointer is read only from a capsule of that name.

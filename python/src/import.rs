@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::capsule::{LEGACY, VERSIONED, content, delete};
-use crate::exchange::table_of;
+use crate::exchange::table_for;
 use crate::source::host_only;
 
 /// Somebody's tensor, held until it is dropped.
@@ -49,7 +49,7 @@ fn check_version(m: *const DLManagedTensorVersioned) -> PyResult<()> {
 impl Imported {
     /// Asks an object for its tensor.
     pub(crate) fn of(ob: &Bound<'_, PyAny>) -> PyResult<Imported> {
-        match table_of(&ob.get_type().into_any())? {
+        match table_for(ob)? {
             Some(table) if table.managed_tensor_from_py_object_no_sync.is_some() => Imported::by_table(ob, table),
             _ => Imported::by_method(ob),
         }

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use crate::dtype;
 use crate::errors::{OrRaise, error, invalid};
+use crate::exchange::{borrowed, table_for};
 use crate::import::Imported;
 use crate::wait::wait;
 
@@ -33,6 +34,7 @@ pub(crate) struct Source {
 enum Keep {
     Buffer(Buffer),
     Import(Imported),
+    Object(Py<PyAny>),
     Tensor(baton::Tensor),
 }
 
@@ -87,10 +89,19 @@ impl Source {
                 return Ok(found);
             }
         }
+        if let Some(s) = Source::of_lent(ob)? {
+            return Ok(Some(s));
+        }
         if ob.hasattr("__dlpack__")? {
             return Source::of_dlpack(ob).map(Some);
         }
         Ok(None)
+    }
+
+    /// The view that a tensor's type lends by its table: the cheapest there is.
+    pub(crate) fn of_lent(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        let Some(t) = table_for(ob)?.and_then(|table| borrowed(ob, table)) else { return Ok(None) };
+        Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
     }
 
     /// The view of a tensor, to be copied.
@@ -168,17 +179,21 @@ impl Source {
     }
 
     fn of_dlpack(ob: &Bound<'_, PyAny>) -> PyResult<Source> {
-        let py = ob.py();
         let m = Imported::of(ob)?;
         let (t, flags) = (*m.tensor(), m.flags());
+        Source::of_view(ob.py(), &t, flags, Keep::Import(m))
+    }
+
+    /// A view that is alive as long as what is kept.
+    fn of_view(py: Python<'_>, t: &DLTensor, flags: u64, keep: Keep) -> PyResult<Source> {
         host_only(py, t.device.device_type)?;
         if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
             return Err(PyBufferError::new_err("the array came with an impossible shape"));
         }
-        // SAFETY: `ndim` numbers, alive as long as the import; strides may be null.
+        // SAFETY: `ndim` numbers, alive as long as what is kept; strides may be null.
         let (shape, strides) =
             unsafe { (numbers(t.shape, t.ndim), (!t.strides.is_null()).then(|| numbers(t.strides, t.ndim))) };
-        let mut s = Source::new(t.data.cast(), t.dtype, shape, strides, flags, Keep::Import(m));
+        let mut s = Source::new(t.data.cast(), t.dtype, shape, strides, flags, keep);
         s.view.byte_offset = t.byte_offset;
         Ok(s)
     }

@@ -121,12 +121,15 @@ fn dims<'py>(py: Python<'py>, d: &[i64]) -> PyResult<Bound<'py, PyTuple>> {
 
 /// Extents: an int or a sequence of ints.
 pub(crate) fn shape_of(ob: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    if let Ok(t) = ob.cast_exact::<PyTuple>() {
+        return t.iter_borrowed().map(|n| n.extract()).collect();
+    }
     if ob.is_instance_of::<PyInt>() || !ob.hasattr("__len__")? && ob.hasattr("__index__")? {
-        return Ok(vec![ob.call_method0("__index__")?.extract()?]);
+        return Ok(vec![ob.extract()?]);
     }
     ob.try_iter()
         .map_err(|_| PyTypeError::new_err("a shape is an integer or a sequence of integers"))?
-        .map(|n| n?.call_method0("__index__")?.extract())
+        .map(|n| n?.extract())
         .collect()
 }
 

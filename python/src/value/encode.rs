@@ -1,5 +1,7 @@
 //! Python's values as trees. Arrays of others are gathered and copied into one storage.
 
+use std::io::Write;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use baton::{DType, Payload, Session};
@@ -10,6 +12,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
 use crate::errors::{OrRaise, invalid};
+use crate::exchange::remembered;
 use crate::memory::{AT_ONCE, alloc};
 use crate::source::Source;
 use crate::tensor::Tensor;
@@ -60,6 +63,14 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
         && let Some(b) = b.get().shared(py)?
     {
         return Ok(Payload::from(&b));
+    }
+    if matches!(take, Take::Reference | Take::Shared | Take::AsIs)
+        && let Ok(t) = value.cast_exact::<Tensor>()
+    {
+        let t = t.get().tensor(py)?;
+        if t.is_shared() || take == Take::AsIs {
+            return Ok(Payload::from(t));
+        }
     }
     let mut e = Encoder::new(false, take);
     let flat = e.flat(value)?;
@@ -119,6 +130,9 @@ impl Encoder {
             };
             return Ok(Some(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) }));
         }
+        if !self.plain && remembered(v).is_some() {
+            return Ok(Source::of(v)?.map(Leaf::Foreign));
+        }
         let scalar = v.is_none()
             || v.is_instance_of::<PyInt>()
             || v.is_instance_of::<PyFloat>()
@@ -134,6 +148,13 @@ impl Encoder {
     }
 
     fn value(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
+        // Before all else what there may be many of.
+        if !self.plain
+            && (v.is_exact_instance_of::<Tensor>() || remembered(v).is_some())
+            && let Some(leaf) = self.leaf(v)?
+        {
+            return self.nested(1, |e| e.tensor(leaf));
+        }
         if self.scalar(v)? {
             return Ok(());
         }
@@ -159,11 +180,7 @@ impl Encoder {
             return self.value(value.bind(v.py()));
         }
         if let Some(leaf) = self.leaf(v)? {
-            return self.nested(1, |e| {
-                e.tree.extend(format!(r#"{{"$":"tensor","i":{}}}"#, e.leaves.len()).bytes());
-                e.leaves.push((e.path.clone(), leaf));
-                Ok(())
-            });
+            return self.nested(1, |e| e.tensor(leaf));
         }
         let class = v.get_type();
         if !self.plain && class.hasattr("__dataclass_fields__")? && !v.is_instance_of::<PyType>() {
@@ -176,6 +193,12 @@ impl Encoder {
             dataclasses, None, bool, int, float, str and bytes"
         };
         Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
+    }
+
+    fn tensor(&mut self, leaf: Leaf) -> PyResult<()> {
+        write!(self.tree, r#"{{"$":"tensor","i":{}}}"#, self.leaves.len())?;
+        self.leaves.push((self.path.clone(), leaf));
+        Ok(())
     }
 
     fn place(&self) -> String {

@@ -4,12 +4,18 @@ use super::tensor::Tensor;
 
 /// The path of a key in a flat dict, as it stands on the wire.
 pub(crate) fn path_of(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
+    match key.contains(['~', '/']) {
+        true => key.replace('~', "~0").replace('/', "~1"),
+        false => key.to_owned(),
+    }
 }
 
 /// The key that a path of one part stands for.
 pub(crate) fn key_of(path: &str) -> String {
-    path.replace("~1", "/").replace("~0", "~")
+    match path.contains('~') {
+        true => path.replace("~1", "/").replace("~0", "~"),
+        false => path.to_owned(),
+    }
 }
 
 /// Named tensors in their order. The names of a flat dict are its keys; those of a nested value are

@@ -88,7 +88,7 @@ impl Inner {
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
             process,
-            spins: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            spins: sys::several_processors(),
             options,
             pages,
         })

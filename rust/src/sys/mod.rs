@@ -17,7 +17,7 @@ pub(crate) use file::{punch, reserve, sealed, size_of};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
-pub(crate) use process::{is_process, process_number};
+pub(crate) use process::{is_process, process_number, several_processors};
 pub(crate) use runtime::{Lock, check_private_dir, detach};
 pub(crate) use socket::{Waker, connect, receive, send, wait_readable};
 

@@ -1,6 +1,7 @@
 //! Which process this is. A fork copies all that is known of it but for one page, which the kernel
 //! empties in the child, however it was forked.
 
+use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,8 +38,33 @@ pub(crate) fn process_number() -> Result<u32> {
     Ok(word(page).load(Ordering::Relaxed))
 }
 
+/// Whether the machine, or the container as far as its control group says, has more than one
+/// processor. What this process is confined to does not count: its peers may run on the others.
+pub(crate) fn several_processors() -> bool {
+    ["/sys/fs/cgroup/cpuset.cpus.effective", "/sys/devices/system/cpu/online"]
+        .iter()
+        .find_map(|path| fs::read_to_string(path).ok().filter(|list| !list.trim().is_empty()))
+        .is_some_and(|list| several(&list))
+}
+
+/// Whether a list such as "0-3,8" names more than one.
+fn several(list: &str) -> bool {
+    list.contains([',', '-'])
+}
+
 /// Whether this process has a number, and not a child of it.
 #[inline]
 pub(crate) fn is_process(number: u32) -> bool {
     PAGE.get().is_some_and(|page| word(page).load(Ordering::Relaxed) == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_several_processors_are_told_from_lists_of_one() {
+        assert!(several("0-1\n") && several("3,7\n"));
+        assert!(!several("0\n") && !several("12\n"));
+    }
 }
