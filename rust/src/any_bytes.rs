@@ -78,7 +78,7 @@ proptest! {
     fn bodies(b in near(&["structs/body.json", "reject/body.json"]), refs in 0..4usize) {
         let first = Body::first(&b, refs);
         if let Ok(body) = Body::parse(&b, refs) {
-            prop_assert_eq!(body.encode().unwrap(), b, "a body has one form");
+            prop_assert_eq!(&body.encode().unwrap(), &b, "a body has one form");
             prop_assert_eq!(first.unwrap(), body.tensors.first().cloned());
             prop_assert!(body.tensors.iter().all(|t| t.storage.is_none_or(|s| usize::from(s) < refs)));
         }

@@ -20,9 +20,23 @@ impl Dims {
     pub const SCALAR: Dims = Dims(Repr::Inline(0, [0; INLINE]));
 }
 
+impl Dims {
+    /// `n` dimensions, each from its position.
+    #[inline]
+    pub(crate) fn from_fn(n: usize, mut each: impl FnMut(usize) -> i64) -> Dims {
+        if n > INLINE {
+            return Dims(Repr::Heap((0..n).map(each).collect()));
+        }
+        // One by one: they stay in registers until they have their place.
+        let mut at = |i| if i < n { each(i) } else { 0 };
+        Dims(Repr::Inline(n as u8, [at(0), at(1), at(2), at(3)]))
+    }
+}
+
 impl Deref for Dims {
     type Target = [i64];
 
+    #[inline]
     fn deref(&self) -> &[i64] {
         match &self.0 {
             Repr::Inline(n, d) => &d[..usize::from(*n)],
@@ -32,13 +46,9 @@ impl Deref for Dims {
 }
 
 impl From<&[i64]> for Dims {
+    #[inline]
     fn from(from: &[i64]) -> Dims {
-        if from.len() > INLINE {
-            return Dims(Repr::Heap(from.into()));
-        }
-        let mut d = [0; INLINE];
-        d[..from.len()].copy_from_slice(from);
-        Dims(Repr::Inline(from.len() as u8, d))
+        Dims::from_fn(from.len(), |i| from[i])
     }
 }
 

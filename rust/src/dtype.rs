@@ -43,6 +43,19 @@ dtypes! {
     HANDLE64 "handle64" 3 64;
 }
 
+/// The bits that the accepted types of one lane have, by code: bit n for n bits.
+const KNOWN: [[u64; 4]; 32] = {
+    let mut known = [[0; 4]; 32];
+    let mut i = 0;
+    while i < NAMES.len() {
+        let DType { code, bits, .. } = NAMES[i].0;
+        known[code as usize][bits as usize / 64] |= 1 << (bits % 64);
+        i += 1;
+    }
+    known
+};
+
+#[cold]
 fn invalid(what: String) -> Error {
     Error::new(Code::InvalidArgument, "use a shape whose bytes fit in 64 bits and a known dtype", what)
 }
@@ -77,10 +90,10 @@ impl DType {
     }
 
     fn check(self) -> Result<()> {
-        match self.base_name() {
-            Some(_) => Ok(()),
-            None => Err(invalid(format!("unknown type {self}"))),
-        }
+        let known = KNOWN
+            .get(usize::from(self.code))
+            .is_some_and(|bits| bits[usize::from(self.bits / 64)] >> (self.bits % 64) & 1 == 1);
+        if known && self.lanes > 0 { Ok(()) } else { Err(invalid(format!("unknown type {self}"))) }
     }
 
     /// Bytes of a compact tensor; 0 when an extent is.
@@ -107,7 +120,7 @@ impl DType {
         if offset > storage || span > storage - offset {
             return Err(invalid(format!("{span} bytes at {offset} reach past a storage of {storage} bytes")));
         }
-        if !offset.is_multiple_of(self.alignment()) {
+        if offset > 0 && !offset.is_multiple_of(self.alignment()) {
             return Err(invalid(format!("offset {offset} of {self} is not a multiple of {}", self.alignment())));
         }
         Ok(())
@@ -129,14 +142,15 @@ fn product(shape: &[i64]) -> Result<(u64, bool)> {
     if shape.len() > limits::NDIM {
         return Err(invalid(format!("{} dimensions, at most {} fit", shape.len(), limits::NDIM)));
     }
-    let mut n = 1i64;
+    let (mut n, mut empty) = (1i64, false);
     for d in shape {
+        empty |= *d == 0;
         if *d < 0 {
             return Err(invalid(format!("negative extent in {shape:?}")));
         }
         n = n.checked_mul((*d).max(1)).ok_or_else(|| invalid(format!("shape {shape:?} overflows")))?;
     }
-    Ok((n as u64, shape.contains(&0)))
+    Ok((n as u64, empty))
 }
 
 fn bytes_of(n: u64, bits: u64) -> Result<u64> {

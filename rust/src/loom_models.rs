@@ -34,13 +34,8 @@ struct World {
 }
 
 impl Rows for World {
-    fn session(&self, slot: u32) -> u64 {
-        u64::from(slot)
-    }
-
-    fn row(&self, slot: u32) -> Option<(u64, Row)> {
-        let file = if slot == OWNER { &self.owner } else { &self.taker };
-        Some((u64::from(slot), Row::new(file)))
+    fn row(&self, slot: u32) -> Option<Row> {
+        Some(Row::new(if slot == OWNER { &self.owner } else { &self.taker }))
     }
 }
 

@@ -67,26 +67,26 @@ impl Entries {
     }
 
     /// Says that a free test is under way: an opener of a bare handle that sees it gives up, one
-    /// that does not has counted up before the second collect.
+    /// that does not has counted up before the second collect. The generation that is tested.
     ///
     /// SYNC generation: followed by a full fence; pairs with an opener's row up and look.
-    pub(crate) fn mark(&self, index: u32) {
+    pub(crate) fn mark(&self, index: u32) -> u64 {
         let at = Self::at(index) + rec::GENERATION;
-        self.0.store(at, self.0.load(at) | RETIRING);
+        let generation = self.0.load(at) & GENERATION_MASK;
+        self.0.store(at, generation | RETIRING);
+        generation
     }
 
-    pub(crate) fn unmark(&self, index: u32) {
-        let at = Self::at(index) + rec::GENERATION;
-        self.0.store(at, self.0.load(at) & !RETIRING);
+    pub(crate) fn unmark(&self, index: u32, generation: u64) {
+        self.0.store(Self::at(index) + rec::GENERATION, generation);
     }
 
-    /// Ends a generation: old handles are Expired from here on.
+    /// Ends a generation, that of `mark`: old handles are Expired from here on. The next one.
     ///
     /// SYNC generation: release.
-    pub(crate) fn next(&self, index: u32) -> u64 {
-        let at = Self::at(index) + rec::GENERATION;
-        let g = ((self.0.load(at) + 1) & GENERATION_MASK).max(1);
-        self.0.store(at, g);
-        g
+    pub(crate) fn next(&self, index: u32, generation: u64) -> u64 {
+        let next = ((generation + 1) & GENERATION_MASK).max(1);
+        self.0.store(Self::at(index) + rec::GENERATION, next);
+        next
     }
 }

@@ -7,35 +7,17 @@ use crate::shm::fence;
 
 /// Finds rows for the free test, without a call to the broker.
 pub(crate) trait Rows {
-    /// The serial of the session now in a slot.
-    fn session(&self, slot: u32) -> u64;
-
-    /// The row of the session now in a slot, and its serial; `None` when its file is not mapped yet:
-    /// the storage counts as held for now.
-    fn row(&self, slot: u32) -> Option<(u64, Row)>;
+    /// The row of the session now in a slot; `None` when its file is not mapped yet: the storage counts
+    /// as held for now.
+    fn row(&self, slot: u32) -> Option<Row>;
 }
 
-/// The rows that were looked at before, by slot. It keeps their files mapped.
-#[derive(Debug, Default)]
-struct Known(Vec<Option<(u64, Row)>>);
-
-impl Known {
-    #[inline]
-    fn word(&mut self, rows: &dyn Rows, slot: u32, index: u32) -> Option<u64> {
-        let at = slot as usize;
-        match self.0.get(at) {
-            Some(Some((serial, row))) if *serial == rows.session(slot) => Some(row.load(index)),
-            _ => {
-                let found = rows.row(slot)?;
-                let word = found.1.load(index);
-                if at >= self.0.len() {
-                    self.0.resize_with(at + 1, || None);
-                }
-                self.0[at] = Some(found);
-                Some(word)
-            }
-        }
-    }
+/// Who was attached to a chunk in an epoch, with the rows, whose files it keeps mapped.
+#[derive(Debug)]
+struct Audience {
+    epoch: u64,
+    attached: [u64; limits::BITMAP_WORDS],
+    rows: Vec<Row>,
 }
 
 /// The free test of one owner; one thread at a time.
@@ -44,68 +26,77 @@ pub(crate) struct FreeTest {
     chunks: Chunks,
     entries: Entries,
     words: Vec<u64>,
-    known: Known,
+    known: Vec<Option<Box<Audience>>>, // by chunk
 }
 
 impl FreeTest {
     pub(crate) fn new(chunks: Chunks, entries: Entries) -> FreeTest {
-        FreeTest { chunks, entries, words: Vec::new(), known: Known::default() }
+        FreeTest { chunks, entries, words: Vec::new(), known: Vec::new() }
     }
 
     /// Forgets rows, those of sessions that are gone among them.
     pub(crate) fn forget(&mut self) {
-        self.known = Known::default();
+        self.known.clear();
     }
 
     /// Runs the test on a storage and, if nobody holds it, ends its generation and returns the next
     /// one.
     ///
     /// Two collects of every attached word, with the RETIRING mark and a fence between them, must be
-    /// equal and all zero, and neither the attached bits nor the epoch may have changed: then at the
-    /// moment of the fence no row counted it, no place named it, and whoever looks later sees the
-    /// mark.
+    /// equal and all zero, and neither the attached bits nor the epoch may differ from those that stood
+    /// there when the rows were listed: then at the moment of the fence no row counted it, no place
+    /// named it, and whoever looks later sees the mark.
     pub(crate) fn recycle(&mut self, rows: &dyn Rows, index: u32) -> Option<u64> {
         let chunk = index / limits::CHUNK_INDICES;
-        let epoch = self.chunks.epoch(chunk);
-        let mut attached = [0; limits::BITMAP_WORDS];
+        self.know(rows, chunk)?;
+        let audience = self.known[chunk as usize].as_deref()?;
         self.words.clear();
-        for (w, bits) in attached.iter_mut().enumerate() {
-            *bits = self.chunks.attached(chunk, w);
-            for slot in slots_of(w, *bits) {
-                let v = self.known.word(rows, slot, index)?;
-                if v & row_word::COUNT_MASK != 0 {
-                    return None;
-                }
-                self.words.push(v);
+        for row in &audience.rows {
+            let word = row.load(index);
+            if word & row_word::COUNT_MASK != 0 {
+                return None;
             }
+            self.words.push(word);
         }
         crash_point::at("recycle-collected");
-        self.entries.mark(index);
+        let generation = self.entries.mark(index);
         crash_point::at("recycle-retiring");
         // SYNC generation: the mark and this process's own un-namings and drops are visible before
         // the second collect reads anything.
         fence();
-        if !self.unchanged(rows, index, chunk, epoch, &attached) {
-            self.entries.unmark(index);
+        let same = audience.rows.iter().zip(&self.words).all(|(row, first)| row.load(index) == *first);
+        if !same || !audience.is_of(&self.chunks, chunk) {
+            self.entries.unmark(index, generation);
             return None;
         }
         crash_point::at("recycle-checked");
-        let generation = self.entries.next(index);
+        let next = self.entries.next(index, generation);
         crash_point::at("recycle-next");
-        Some(generation)
+        Some(next)
     }
 
-    fn unchanged(&mut self, rows: &dyn Rows, index: u32, chunk: u32, epoch: u64, attached: &[u64]) -> bool {
-        let mut first = self.words.iter();
-        for (w, bits) in attached.iter().enumerate() {
-            for slot in slots_of(w, *bits) {
-                if self.known.word(rows, slot, index).as_ref() != first.next() {
-                    return false;
-                }
-            }
+    /// Lists who is attached to a chunk, unless that is known; `None` when a row is not mapped yet.
+    fn know(&mut self, rows: &dyn Rows, chunk: u32) -> Option<()> {
+        let (at, epoch) = (chunk as usize, self.chunks.epoch(chunk));
+        if at >= self.known.len() {
+            self.known.resize_with(at + 1, || None);
         }
-        attached.iter().enumerate().all(|(w, bits)| self.chunks.attached(chunk, w) == *bits)
-            && self.chunks.epoch(chunk) == epoch
+        if self.known[at].as_ref().is_none_or(|a| a.epoch != epoch) {
+            let attached = std::array::from_fn(|w| self.chunks.attached(chunk, w));
+            let slots = attached.iter().enumerate().flat_map(|(w, bits)| slots_of(w, *bits));
+            let rows = slots.map(|slot| rows.row(slot)).collect::<Option<_>>()?;
+            self.known[at] = Some(Box::new(Audience { epoch, attached, rows }));
+        }
+        Some(())
+    }
+}
+
+impl Audience {
+    /// Whether bits and epoch of its chunk are still the same.
+    fn is_of(&self, chunks: &Chunks, chunk: u32) -> bool {
+        let words = self.attached.iter().enumerate();
+        words.fold(0, |differ, (w, bits)| differ | chunks.attached(chunk, w) ^ bits) == 0
+            && chunks.epoch(chunk) == self.epoch
     }
 }
 

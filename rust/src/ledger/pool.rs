@@ -96,7 +96,7 @@ struct Slab {
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<State>,
-    dropped: Mutex<Vec<u32>>, // own count fell to zero, not yet seen by the pool
+    dropped: Mutex<Vec<u32>>, // own count fell to zero while another thread had the state
     news: AtomicBool,         // whether there are any
 }
 
@@ -158,23 +158,26 @@ impl Pool {
             Some(i) => i,
             None => p.carve(source, class)?,
         };
-        p.slab(index).used += 1;
         let r = p.record(index);
         r.out = true;
-        let r = r.clone();
-        p.entries.describe(index, r.offset, n, sys::roughly_now());
+        let (slab, offset) = (r.slab, r.offset);
+        let reference = Ref { serial: r.serial, generation: r.generation, index };
+        p.slab(slab).used += 1;
+        p.entries.describe(index, offset, n, sys::roughly_now());
         crash_point::at("alloc-described");
         if let Err(e) = p.row.take(index) {
             p.bin(index);
             return Err(e);
         }
         crash_point::at("alloc-counted");
-        let reference = Ref { serial: r.serial, generation: r.generation, index };
-        Ok(Storage { reference, offset: r.offset, bytes: n })
+        Ok(Storage { reference, offset, bytes: n })
     }
 
     /// Tells the pool that this session's count of an own index fell to zero. Any thread.
     pub(crate) fn dropped(&self, index: u32) {
+        if let Ok(mut p) = self.state.try_lock() {
+            return p.queue(index);
+        }
         let mut all = self.dropped.lock().unwrap_or_else(|p| p.into_inner());
         all.push(index);
         self.news.store(true, Ordering::Release);
@@ -251,11 +254,9 @@ fn bin_of(class: u64) -> usize {
 
 impl State {
     fn record(&mut self, index: u32) -> &mut Record {
-        match self.find(index) {
-            // A borrow of self ends here in every other arm only; look up again.
-            true => &mut self.records[(index / limits::CHUNK_INDICES) as usize].as_mut().expect("found above")
-                [(index % limits::CHUNK_INDICES) as usize],
-            false => panic!("baton: storage {index} is not of this pool"),
+        match self.records.get_mut((index / limits::CHUNK_INDICES) as usize) {
+            Some(Some(chunk)) => &mut chunk[(index % limits::CHUNK_INDICES) as usize],
+            _ => panic!("baton: storage {index} is not of this pool"),
         }
     }
 
@@ -263,9 +264,8 @@ impl State {
         self.records.get((index / limits::CHUNK_INDICES) as usize).is_some_and(Option::is_some)
     }
 
-    fn slab(&mut self, index: u32) -> &mut Slab {
-        let i = self.record(index).slab;
-        self.slabs[i].as_mut().expect("a storage's slab stays as long as it")
+    fn slab(&mut self, slab: usize) -> &mut Slab {
+        self.slabs[slab].as_mut().expect("a storage's slab stays as long as it")
     }
 
     fn queue(&mut self, index: u32) {
@@ -283,33 +283,36 @@ impl State {
         let mut freed = 0;
         for _ in 0..limit.min(self.waiting.len()) {
             let Some(index) = self.waiting.pop_front() else { break };
-            self.record(index).queued = false;
             if self.row.count(index) != 0 {
+                self.record(index).queued = false;
                 continue; // taken back from a message: its next drop queues it
             }
             self.stats.tests += 1;
             match self.test.recycle(rows, index) {
                 Some(g) => {
-                    self.record(index).generation = g;
+                    let r = self.record(index);
+                    (r.queued, r.generation) = (false, g);
                     self.bin(index);
                     self.stats.recycled += 1;
                     freed += 1;
                 }
-                None => {
-                    self.record(index).queued = true;
-                    self.waiting.push_back(index);
-                }
+                None => self.waiting.push_back(index),
             }
         }
         freed
     }
 
     fn bin(&mut self, index: u32) {
-        let slab = self.slab(index);
+        let r = self.record(index);
+        r.out = false;
+        let (slab, offset, bin) = (r.slab, r.offset, bin_of(r.capacity));
+        let slab = self.slab(slab);
         slab.used -= 1;
         slab.binned += 1;
-        self.record(index).out = false;
-        let bin = bin_of(self.record(index).capacity);
+        // The next tensor begins to be written there, and those who have read the last one have the line.
+        if let Ok(r) = slab.segment.region(true) {
+            r.prefetch_write(offset);
+        }
         if bin >= self.bins.len() {
             self.bins.resize_with(bin + 1, Vec::new);
         }
@@ -318,7 +321,8 @@ impl State {
 
     fn take_bin(&mut self, class: u64) -> Option<u32> {
         let index = self.bins.get_mut(bin_of(class))?.pop()?; // the warmest
-        self.slab(index).binned -= 1;
+        let slab = self.record(index).slab;
+        self.slab(slab).binned -= 1;
         Some(index)
     }
 
@@ -422,8 +426,8 @@ impl State {
         let mut any = false;
         for index in bins.into_iter().flatten() {
             let r = self.record(index);
-            let (at, n) = (r.offset, std::mem::take(&mut r.capacity));
-            let slab = self.slab(index);
+            let (at, n, slab) = (r.offset, std::mem::take(&mut r.capacity), r.slab);
+            let slab = self.slab(slab);
             slab.free.give(at, n);
             slab.indices.push(index);
             slab.binned -= 1;

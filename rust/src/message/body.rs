@@ -1,5 +1,7 @@
 //! The body of a message: tensors, the JSON of the value tree, the JSON of meta.
 
+use std::ops::Deref;
+
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
@@ -8,7 +10,7 @@ use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, 
 /// One TensorDesc: a view over a storage of the message. Type, device, and whether the view lies
 /// within its storage are for the caller to check.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TensorDesc {
+pub(crate) struct TensorDesc<'a, D = Dims> {
     /// Which Ref of the message; `None`: no elements, no storage.
     pub(crate) storage: Option<u16>,
     pub(crate) dtype: DType,
@@ -17,21 +19,28 @@ pub(crate) struct TensorDesc {
     /// Bytes, from the begin of the storage.
     pub(crate) offset: u64,
     pub(crate) readonly: bool,
-    pub(crate) shape: Dims,
+    pub(crate) shape: D,
     /// In elements; `None`: C-contiguous.
-    pub(crate) strides: Option<Dims>,
+    pub(crate) strides: Option<D>,
     /// Path in the tree; empty: unnamed.
-    pub(crate) name: String,
+    pub(crate) name: &'a str,
 }
 
 /// A body. Tree and meta are carried unread; an empty tree means: one unnamed tensor is the value
 /// itself, otherwise a flat dict of the named tensors.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Body {
-    pub(crate) tensors: Vec<TensorDesc>,
-    pub(crate) tree: Vec<u8>,
-    pub(crate) meta: Vec<u8>,
+pub(crate) struct Body<'a> {
+    pub(crate) tensors: Vec<TensorDesc<'a>>,
+    pub(crate) tree: &'a [u8],
+    pub(crate) meta: &'a [u8],
 }
+
+const _: () = {
+    // `encode` writes the fixed part as words.
+    assert!(rec::SIZE_AT == 0 && rec::REF == 2 && rec::CODE == 4 && rec::BITS == 5 && rec::LANES == 6);
+    assert!(rec::NDIM == 8 && rec::NAME == 10 && rec::FLAGS == 12 && rec::ZERO == 14);
+    assert!(rec::DEVICE_TYPE == 16 && rec::DEVICE_ID == 20 && rec::OFFSET == 24 && rec::SIZE == 32);
+};
 
 fn invalid(remedy: &str, what: String) -> Error {
     Error::new(Code::InvalidArgument, remedy, what)
@@ -54,7 +63,7 @@ impl<'a> Encoder<'a> {
 
     /// Adds a tensor. Refuses what has no wire form: too many tensors or dimensions, a tensor without
     /// storage that has elements, a name that is too long.
-    pub(crate) fn add(&mut self, t: &TensorDesc) -> Result<()> {
+    pub(crate) fn add<D: Deref<Target = [i64]>>(&mut self, t: &TensorDesc<'_, D>) -> Result<()> {
         self.tensors += 1;
         if self.tensors > limits::TENSORS {
             let what = format!("a message of more than {} tensors", limits::TENSORS);
@@ -83,17 +92,24 @@ impl<'a> Encoder<'a> {
 }
 
 #[cfg(test)]
-impl Body {
+impl Body<'_> {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let mut encoder = Encoder::new(&mut out);
         self.tensors.iter().try_for_each(|t| encoder.add(t))?;
-        encoder.end(&self.tree, &self.meta)?;
+        encoder.end(self.tree, self.meta)?;
         Ok(out)
     }
 }
 
-impl TensorDesc {
+impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
+    /// The same without the name, which alone stands in the message.
+    #[inline]
+    pub(crate) fn unnamed(self) -> TensorDesc<'static, D> {
+        let TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, .. } = self;
+        TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name: "" }
+    }
+
     fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
         let refused = |remedy: &str, what: String| {
             let name: String = self.name.chars().take(200).collect();
@@ -120,20 +136,18 @@ impl TensorDesc {
         flags |= if self.strides.is_some() { DESC_STRIDES } else { 0 };
         flags |= if self.readonly { DESC_READ_ONLY } else { 0 };
         let at = out.len();
-        let mut fixed = [0; rec::SIZE as usize];
-        let mut put = |at: u64, bytes: &[u8]| fixed[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
-        put(rec::SIZE_AT, &short.to_le_bytes());
-        put(rec::REF, &self.storage.unwrap_or(NO_REF).to_le_bytes());
-        put(rec::CODE, &[self.dtype.code]);
-        put(rec::BITS, &[self.dtype.bits]);
-        put(rec::LANES, &self.dtype.lanes.to_le_bytes());
-        put(rec::NDIM, &(self.shape.len() as u16).to_le_bytes());
-        put(rec::NAME, &(self.name.len() as u16).to_le_bytes());
-        put(rec::FLAGS, &flags.to_le_bytes());
-        put(rec::DEVICE_TYPE, &self.device_type.to_le_bytes());
-        put(rec::DEVICE_ID, &self.device_id.to_le_bytes());
-        put(rec::OFFSET, &self.offset.to_le_bytes());
-        out.extend_from_slice(&fixed);
+        out.reserve(size);
+        let fixed = [
+            u64::from(short)
+                | u64::from(self.storage.unwrap_or(NO_REF)) << 16
+                | u64::from(self.dtype.code) << 32
+                | u64::from(self.dtype.bits) << 40
+                | u64::from(self.dtype.lanes) << 48,
+            self.shape.len() as u64 | (self.name.len() as u64) << 16 | u64::from(flags) << 32,
+            u64::from(self.device_type as u32) | u64::from(self.device_id as u32) << 32,
+            self.offset,
+        ];
+        fixed.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
         self.shape.iter().for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
         self.strides.iter().flat_map(|s| s.iter()).for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
         out.extend_from_slice(self.name.as_bytes());

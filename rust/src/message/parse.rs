@@ -37,7 +37,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Reads tensor i, at the front of a table, and gives what stands behind it.
-    fn tensor(table: &[u8], i: usize, refs: usize) -> Result<(TensorDesc, &[u8])> {
+    fn tensor(table: &'a [u8], i: usize, refs: usize) -> Result<(TensorDesc<'a>, &'a [u8])> {
         let (t, used) = TensorDesc::parse(table).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
         if t.storage.is_some_and(|s| usize::from(s) >= refs) {
             return Err(bad(format!("tensor {i} of a message is in a storage that the message does not name")));
@@ -46,11 +46,11 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Body {
+impl<'a> Body<'a> {
     /// Checks lengths, counts, flags, reserved bytes and padding, so that a body has one form only.
     /// Types, devices, and views against storages are not checked. `refs` is the number of Refs of
     /// the message.
-    pub(crate) fn parse(src: &[u8], refs: usize) -> Result<Body> {
+    pub(crate) fn parse(src: &'a [u8], refs: usize) -> Result<Body<'a>> {
         let parts = Parts::of(src)?;
         let mut rest = parts.table;
         let mut tensors = Vec::with_capacity(parts.count);
@@ -62,11 +62,12 @@ impl Body {
         if !rest.is_empty() {
             return Err(bad(format!("a message body has {} bytes after its last tensor", rest.len())));
         }
-        Ok(Body { tensors, tree: parts.tree.to_vec(), meta: parts.meta.to_vec() })
+        Ok(Body { tensors, tree: parts.tree, meta: parts.meta })
     }
 
     /// The first tensor alone; of the others only the lengths of their table are looked at.
-    pub(crate) fn first(src: &[u8], refs: usize) -> Result<Option<TensorDesc>> {
+    #[inline]
+    pub(crate) fn first(src: &'a [u8], refs: usize) -> Result<Option<TensorDesc<'a>>> {
         let parts = Parts::of(src)?;
         match parts.count {
             0 => Ok(None),
@@ -75,9 +76,10 @@ impl Body {
     }
 }
 
-impl TensorDesc {
+impl<'a> TensorDesc<'a> {
     /// Reads one description at the front of a table; the bytes that it takes.
-    fn parse(d: &[u8]) -> std::result::Result<(TensorDesc, usize), &'static str> {
+    #[inline]
+    fn parse(d: &'a [u8]) -> std::result::Result<(TensorDesc<'a>, usize), &'static str> {
         let fixed = rec::SIZE as usize;
         if d.len() < fixed {
             return Err("does not fit in the table");
@@ -98,8 +100,7 @@ impl TensorDesc {
         if size != end.next_multiple_of(8) || size > d.len() {
             return Err("has a size that its dimensions and name do not make");
         }
-        let dims =
-            |from: usize| -> Dims { (from..from + ndim).map(|i| u64_at(d, (fixed + 8 * i) as u64) as i64).collect() };
+        let dims = |from: usize| Dims::from_fn(ndim, |i| u64_at(d, (fixed + 8 * (from + i)) as u64) as i64);
         let shape = dims(0);
         if shape.iter().any(|n| *n < 0) {
             return Err("has a negative dimension");
@@ -123,7 +124,7 @@ impl TensorDesc {
             readonly: flags & u32::from(DESC_READ_ONLY) != 0,
             strides: strided.then(|| dims(ndim)),
             shape,
-            name: name.to_owned(),
+            name,
         };
         Ok((t, size))
     }
@@ -133,8 +134,8 @@ impl TensorDesc {
 mod tests {
     use super::*;
 
-    fn sample() -> Body {
-        let t = |name: &str, shape: &[i64], strides: Option<&[i64]>, storage| TensorDesc {
+    fn sample() -> Body<'static> {
+        let t = |name: &'static str, shape: &[i64], strides: Option<&[i64]>, storage| TensorDesc {
             storage,
             dtype: DType::FLOAT32,
             device_type: 1,
@@ -143,7 +144,7 @@ mod tests {
             readonly: strides.is_some(),
             shape: shape.iter().copied().collect(),
             strides: strides.map(|s| s.iter().copied().collect()),
-            name: name.to_owned(),
+            name,
         };
         Body {
             tensors: vec![
@@ -151,8 +152,8 @@ mod tests {
                 t("a/b", &[4, 5, 6], Some(&[1, 4, 20]), Some(1)),
                 t("none", &[0], None, None),
             ],
-            tree: b"{\"x\":1}".to_vec(),
-            meta: b"[]".to_vec(),
+            tree: b"{\"x\":1}",
+            meta: b"[]",
         }
     }
 

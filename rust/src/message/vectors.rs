@@ -32,8 +32,8 @@ fn bodies_of_the_vectors_are_read_and_written_alike() {
         let body = Body::parse(&b, limits::REFS).unwrap_or_else(|e| panic!("{}: {e}", case["name"]));
         assert_eq!(body.encode().unwrap(), b, "{}", case["name"]);
         let tail = &case["tail"];
-        assert_eq!(String::from_utf8_lossy(&body.tree), tail["tree"].as_str().unwrap());
-        assert_eq!(String::from_utf8_lossy(&body.meta), tail["meta"].as_str().unwrap());
+        assert_eq!(String::from_utf8_lossy(body.tree), tail["tree"].as_str().unwrap());
+        assert_eq!(String::from_utf8_lossy(body.meta), tail["meta"].as_str().unwrap());
         for (t, want) in body.tensors.iter().zip(tail["tensors"].as_array().unwrap()) {
             assert_eq!(t.name, want["name"].as_str().unwrap());
             let shape: Vec<String> = t.shape.iter().map(i64::to_string).collect();
@@ -54,7 +54,8 @@ fn spills_of_the_vectors_are_read_and_written_alike() {
 #[test]
 fn what_the_vectors_refuse_is_refused() {
     for case in cases("reject/body.json") {
-        let got = Body::parse(&bytes(&case), limits::REFS).map_err(|e| e.code());
+        let b = bytes(&case);
+        let got = Body::parse(&b, limits::REFS).map_err(|e| e.code());
         assert_eq!(got.unwrap_err(), Code::Protocol, "{}", case["name"]);
     }
     for case in cases("reject/spill.json") {

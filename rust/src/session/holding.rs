@@ -29,7 +29,7 @@ pub(crate) struct Held {
 pub(crate) struct Holding {
     pub(crate) keeper: Keeper,
     pub(crate) storages: Storages,
-    pub(crate) acknowledge: Option<Acknowledge>,
+    pub(crate) acknowledge: Option<Box<Acknowledge>>,
     pub(crate) received: Received,
     moved: AtomicBool,
 }
@@ -53,21 +53,33 @@ pub(crate) enum Keeper {
 }
 
 impl Holding {
+    #[inline]
     pub(crate) fn new(inner: &Arc<Inner>, storages: Storages) -> Holding {
         let body = Description::Long(Box::default());
-        Holding {
-            keeper: Keeper::Session(inner.clone()),
-            storages,
-            acknowledge: None,
-            received: Received { sequence: 0, stamp: 0, lost: 0, flags: 0, body },
-            moved: AtomicBool::new(false),
-        }
+        let received = Received { sequence: 0, stamp: 0, lost: 0, flags: 0, body };
+        Holding { keeper: Keeper::Session(inner.clone()), storages, acknowledge: None, received, moved: false.into() }
     }
 
     #[inline]
-    pub(crate) fn of_lane(lane: &Arc<LaneView>, storages: Storages, received: Received) -> Holding {
-        let keeper = Keeper::Lane(lane.clone());
-        Holding { keeper, storages, acknowledge: None, received, moved: AtomicBool::new(false) }
+    pub(crate) fn of_lane(
+        lane: &Arc<LaneView>,
+        storages: Storages,
+        acknowledge: Option<Box<Acknowledge>>,
+        received: Received,
+    ) -> Holding {
+        Holding { keeper: Keeper::Lane(lane.clone()), storages, acknowledge, received, moved: false.into() }
+    }
+
+    /// Makes a holding where it will stay. `Arc::new` would move it there, and a move of what has just
+    /// been written waits for the writes.
+    #[inline(always)]
+    pub(crate) fn share(make: impl FnOnce() -> Holding) -> Arc<Holding> {
+        let block = Arc::<Holding>::new_uninit();
+        // SAFETY: nobody else has the block yet, and it is written before it is taken for a holding.
+        unsafe {
+            Arc::as_ptr(&block).cast_mut().cast::<Holding>().write(make());
+            block.assume_init()
+        }
     }
 
     #[inline]

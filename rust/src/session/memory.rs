@@ -131,14 +131,10 @@ impl Inner {
 }
 
 impl Rows for Inner {
-    fn session(&self, slot: u32) -> u64 {
-        self.pages.session_serial(slot)
-    }
-
     /// What is not mapped is asked for in the background, and counts as held until it is here.
-    fn row(&self, slot: u32) -> Option<(u64, Row)> {
+    fn row(&self, slot: u32) -> Option<Row> {
         if let Some(p) = self.pages.in_slot(slot) {
-            return p.as_ref().map(|p| (p.serial, p.row.clone()));
+            return p.as_ref().map(|p| p.row.clone());
         }
         match self.pages.session_serial(slot) {
             0 => {}

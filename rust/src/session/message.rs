@@ -6,6 +6,7 @@ use super::attach::Attached;
 use super::bundle::{Bundle, key_of};
 use super::holding::{Holding, Keeper, Received, Storages};
 use super::inner::Inner;
+use super::reader::Acknowledge;
 use super::tensor::Tensor;
 use super::topic::LaneView;
 use crate::crash_point;
@@ -56,11 +57,11 @@ impl Message {
             .tensors
             .into_iter()
             .map(|d| {
-                let name = if flat { key_of(&d.name) } else { d.name.clone() };
+                let name = if flat { key_of(d.name) } else { d.name.to_owned() };
                 Ok((name, Tensor::described(self.held.clone(), d, writable)?))
             })
             .collect::<Result<_>>()?;
-        Ok(Bundle { tensors, tree: body.tree, revision: 0, live: flags & slot_flag::LIVE != 0 })
+        Ok(Bundle { tensors, tree: body.tree.to_vec(), revision: 0, live: flags & slot_flag::LIVE != 0 })
     }
 
     /// The first tensor; only its description is looked at. `NotFound` when there is none, else as for
@@ -76,7 +77,7 @@ impl Message {
 
     /// The JSON of the meta; empty when there is none.
     pub fn meta(&self) -> Result<Vec<u8>> {
-        Body::parse(&self.held.received.body, self.held.storages.len()).map(|b| b.meta)
+        Body::parse(&self.held.received.body, self.held.storages.len()).map(|b| b.meta.to_vec())
     }
 }
 
@@ -84,7 +85,7 @@ fn first(held: Arc<Holding>) -> Result<Tensor> {
     let Some(d) = Body::first(&held.received.body, held.storages.len())? else {
         return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
     };
-    let writable = held.received.flags & slot_flag::WRITABLE != 0;
+    let (d, writable) = (d.unnamed(), held.received.flags & slot_flag::WRITABLE != 0);
     Tensor::described(held, d, writable)
 }
 
@@ -111,13 +112,28 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// The message just held, from a lane.
-    pub(crate) fn message(&mut self, lane: &Arc<LaneView>, sequence: u64, lost: u64) -> Holding {
-        let body = match self.unspilled.take() {
-            Some(body) => body.into(),
-            None => self.head.body_of(&self.words),
-        };
-        let received = Received { sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
-        Holding::of_lane(lane, std::mem::take(&mut self.storages), received)
+    #[inline]
+    pub(crate) fn message(
+        &mut self,
+        lane: &Arc<LaneView>,
+        sequence: u64,
+        lost: u64,
+        acknowledge: Option<Box<Acknowledge>>,
+    ) -> Arc<Holding> {
+        let spilled = self.unspilled.take();
+        Holding::share(|| {
+            let body = match spilled {
+                Some(body) => body.into(),
+                None => self.head.body_of(&self.words),
+            };
+            let received = Received { sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
+            Holding::of_lane(lane, std::mem::take(&mut self.storages), acknowledge, received)
+        })
+    }
+
+    /// Lets go of what was just held: another member was first.
+    pub(crate) fn let_go(&mut self, inner: &Inner) {
+        inner.let_go_all(&self.refs, &self.held);
     }
 }
 

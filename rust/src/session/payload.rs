@@ -112,8 +112,7 @@ pub(crate) struct Outgoing {
     pub(crate) body: Vec<u8>,
     words: Vec<u64>,
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
-    spilled: Option<Holding>,
-    sent: Payload, // dropped when everybody has been told
+    spilled: Option<Arc<Holding>>,
 }
 
 impl Outgoing {
@@ -154,9 +153,9 @@ impl Outgoing {
                 device_id: 0,
                 offset: if storage.is_some() { t.offset } else { 0 },
                 readonly: t.is_read_only(),
-                shape: t.shape.clone(),
-                strides: t.strides.clone(),
-                name: name.to_owned(),
+                shape: t.shape(),
+                strides: t.strides(),
+                name,
             })?;
         }
         let tensors = encoder.end(&value.tree, &value.meta)?;
@@ -170,7 +169,7 @@ impl Outgoing {
         self.words.clear();
         if self.refs.len() * reference::SIZE as usize + self.body.len() <= room {
             self.head.nref = self.refs.len() as u16;
-            self.words.extend(self.refs.iter().flat_map(|r| r.words()));
+            self.refs.iter().for_each(|r| self.words.extend_from_slice(&r.words()));
             append_bytes(&mut self.words, &self.body);
             return Ok(());
         }
@@ -197,9 +196,8 @@ impl Outgoing {
 
     /// Counts up what the place will name, or nothing. What it will count, as (index, own). The count
     /// of a tensor that is given away, and that nobody else here has, is taken over.
-    pub(crate) fn count(&mut self, inner: &Inner, value: Payload) -> Result<&[(u32, bool)]> {
-        self.sent = value;
-        if let Tensors::One(t) = &self.sent.tensors
+    pub(crate) fn count(&mut self, inner: &Inner, value: &mut Payload) -> Result<&[(u32, bool)]> {
+        if let Tensors::One(t) = &mut value.tensors
             && self.spilled.is_none()
             && t.held.storages.len() == self.counted.len()
             && t.held.acknowledge.is_none()
@@ -220,9 +218,9 @@ impl Outgoing {
         Ok(&self.counted)
     }
 
-    /// Lets go of what was sent, or not sent after an error: the place counts it.
+    /// Lets go of the spill storage, if there is one: the place counts it.
     pub(crate) fn end(&mut self) {
-        (self.spilled, self.sent) = (None, Payload::default());
+        self.spilled = None;
     }
 
     /// The spill storage, if there is one.

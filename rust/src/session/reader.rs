@@ -320,29 +320,30 @@ impl Reader {
                 return Ok(None);
             }
         }
-        // Drops what is held when another member was first.
-        let mut held = self.scratch.message(&k.lane, i, k.lost);
+        let mut acknowledgement = None;
         match &k.group {
             Some(group) => {
                 crash_point::at("claim-before");
                 let acknowledge = self.topic.info.redeliver;
                 if !group.take(i, hint, self.member, acknowledge) {
+                    self.scratch.let_go(inner);
                     return Ok(None);
                 }
                 if acknowledge {
                     let (group, lane) = (group.clone(), k.lane.clone());
                     let (member, _membership) = (self.member, self.membership.clone());
-                    held.acknowledge = Some(Acknowledge { group, number: i, member, lane, _membership });
+                    acknowledgement = Some(Box::new(Acknowledge { group, number: i, member, lane, _membership }));
                 } else {
                     k.lane.ring();
                 }
             }
             None => k.next = i + 1,
         }
+        let held = self.scratch.message(&k.lane, i, k.lost, acknowledgement);
         // The time of its sending tells how far apart messages come as well as that of its arrival.
         self.spin.arrived(held.received.stamp);
         k.lost = 0;
-        Ok(Some(Message { held: Arc::new(held) }))
+        Ok(Some(Message { held }))
     }
 
     /// This reader's messages that went by unseen and that no later message has reported.

@@ -70,7 +70,7 @@ impl OwnLane {
 impl TopicState {
     /// Publishes a value in the own lane: row up, slot, seq, head; then readers are rung; then the
     /// message that leaves is un-named and counted down, while the readers are at work already.
-    pub(crate) fn send(&self, value: Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+    pub(crate) fn send(&self, mut value: Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
         inner.check_open()?;
         let mut guard = self.writer.lock().unwrap_or_else(|p| p.into_inner());
@@ -87,7 +87,7 @@ impl TopicState {
             self.withdraw_done_of(own, view);
             self.room(own, spin, view, until)?;
         }
-        if let Err(e) = self.publish(own, out, value, flags) {
+        if let Err(e) = self.publish(own, out, &mut value, flags) {
             out.end();
             return Err(e);
         }
@@ -102,6 +102,7 @@ impl TopicState {
         crash_point::at("send-ring");
         view.bells.iter().for_each(|b| b.ring());
         out.end();
+        drop(value); // now that everybody has been told
         inner.handovers.fetch_add(1, Ordering::Relaxed);
         let i = own.head;
         if let Some(leaves) = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0) {
@@ -118,12 +119,12 @@ impl TopicState {
         Ok(view.insert(fresh.map_or_else(|| self.current(), Ok)?))
     }
 
-    fn publish(&self, own: &mut OwnLane, out: &mut Outgoing, value: Payload, flags: u32) -> Result<()> {
+    fn publish(&self, own: &mut OwnLane, out: &mut Outgoing, value: &mut Payload, flags: u32) -> Result<()> {
         let inner = &self.inner;
-        out.compose(inner, &value, flags)?;
+        out.compose(inner, value, flags)?;
         out.place(inner, own.lane.room())?;
-        out.head.stamp = sys::monotonic();
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
+        out.head.stamp = sys::monotonic();
         own.kept[slot].clear();
         own.kept[slot].extend_from_slice(out.count(inner, value)?);
         crash_point::at("send-counted");

@@ -18,7 +18,8 @@ use crate::sys::Mapping;
 
 impl Inner {
     /// Allocates a storage of `bytes` > 0, counted once.
-    pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Holding> {
+    #[inline]
+    pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Arc<Holding>> {
         self.check_open()?;
         let mut got = self.pool.alloc(&**self, bytes);
         if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
@@ -29,8 +30,10 @@ impl Inner {
         let chunk = s.reference.index / limits::CHUNK_INDICES;
         let at = self.attached.find(chunk, s.reference.serial);
         let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
-        let held = Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes };
-        Ok(Holding::new(self, held.into()))
+        Ok(Holding::share(|| {
+            let held = Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes };
+            Holding::new(self, held.into())
+        }))
     }
 }
 
@@ -68,18 +71,10 @@ impl Session {
     pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let n = dtype.num_bytes(shape)?;
         let (held, place) = match n {
-            0 => (Holding::new(&self.inner, Storages::default()), Place::Nowhere),
+            0 => (Arc::new(Holding::new(&self.inner, Storages::default())), Place::Nowhere),
             n => (self.inner.fill(n)?, Place::Storage(0)),
         };
-        Ok(Tensor {
-            held: Arc::new(held),
-            place,
-            offset: 0,
-            dtype,
-            shape: shape.into(),
-            strides: None,
-            readonly: false,
-        })
+        Ok(Tensor { held, place, offset: 0, dtype, shape: shape.into(), strides: None, readonly: false })
     }
 }
 
@@ -113,11 +108,12 @@ unsafe impl<T: Element> Sync for TensorMut<T> {}
 impl<T: Element> TensorMut<T> {
     /// Takes a freshly allocated tensor, which no place names and nobody else holds.
     fn new(tensor: Tensor) -> Result<TensorMut<T>> {
-        let data = match tensor.storage() {
-            Some(h) => NonNull::new(h.address(true)?.cast::<T>()).ok_or_else(|| disagree("memory at address 0"))?,
-            None => NonNull::dangling(),
+        let (at, bytes) = match tensor.storage() {
+            Some(h) => (h.address(true)?.cast::<T>(), h.bytes),
+            None => (NonNull::dangling().as_ptr(), 0),
         };
-        let len = tensor.num_bytes() as usize / size_of::<T>();
+        let (data, len) =
+            (NonNull::new(at).ok_or_else(|| disagree("memory at address 0"))?, bytes as usize / size_of::<T>());
         Ok(TensorMut { tensor, data, len, marker: PhantomData })
     }
 
@@ -189,6 +185,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// A tensor of a holding from its description, all of which is another process's word.
+    #[inline]
     pub(crate) fn described(held: Arc<Holding>, d: TensorDesc, write: bool) -> Result<Tensor> {
         if d.device_type != 1 {
             let what = format!("tensor {:?} is on device type {}", d.name, d.device_type);
@@ -199,6 +196,7 @@ impl Tensor {
     }
 
     /// A tensor whose view is checked against its storage.
+    #[inline]
     pub(crate) fn checked(
         held: Arc<Holding>,
         place: Place,
@@ -208,14 +206,16 @@ impl Tensor {
         strides: Option<Dims>,
         readonly: bool,
     ) -> Result<Tensor> {
-        let t = Tensor { held, place, offset, dtype, shape, strides, readonly };
-        let bytes = match &t.place {
-            Place::Storage(_) => t.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?.bytes,
+        let bytes = match &place {
+            Place::Storage(at) => {
+                let held = held.storages.get(usize::from(*at));
+                held.ok_or_else(|| disagree("a tensor of a storage that is not held"))?.bytes
+            }
             Place::File(f) => f.len(),
             Place::Nowhere => 0,
         };
-        t.dtype.check_view(&t.shape, t.strides.as_deref(), t.offset, bytes)?;
-        Ok(t)
+        dtype.check_view(&shape, strides.as_deref(), offset, bytes)?;
+        Ok(Tensor { held, place, offset, dtype, shape, strides, readonly })
     }
 
     pub(crate) fn storage(&self) -> Option<&Held> {
