@@ -293,6 +293,8 @@ pub mod slot_flag {
 pub mod state {
     /// A topic that may be sent to.
     pub const TOPIC_OPEN: u32 = 1;
+    /// A lane whose writer is there.
+    pub const LANE_LIVE: u32 = 1;
     /// A lane with nothing left in it.
     pub const LANE_CLOSED: u32 = 3;
 }

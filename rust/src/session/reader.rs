@@ -8,6 +8,7 @@ use super::message::{Message, Scratch, Taken};
 use super::topic::{LaneView, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Result, closed, disagree};
+use crate::layout::state;
 use crate::shm::{GroupLane, fence};
 use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
@@ -109,8 +110,16 @@ impl Cursor {
         let lane = &self.lane.lane;
         match &self.group {
             Some(g) => g.next(lane.head()).is_some(),
-            None => lane.has(self.next) || lane.head() >= self.next,
+            None => lane.has(self.next) || !self.caught_up() && lane.head() >= self.next,
         }
+    }
+
+    /// Tells, when slot next does not hold its message, that it has never been there, without a look at
+    /// the head, whose line the writer changes at the very moment that is waited for. Messages leave in
+    /// their order: where the one before still is, next cannot have left. The broker may leave gaps in
+    /// the lane of the dead, which has nothing new anyway.
+    fn caught_up(&self) -> bool {
+        self.lane.info.state == state::LANE_LIVE && self.next > 1 && self.lane.lane.has(self.next - 1)
     }
 
     /// The lane's next message for this reader, and the hint in a group. One that fell behind skips
@@ -123,6 +132,9 @@ impl Cursor {
         loop {
             if lane.has(self.next) {
                 return Some((self.next, 0));
+            }
+            if self.caught_up() {
+                return None;
             }
             let head = lane.head();
             if head < self.next {

@@ -124,11 +124,13 @@ impl TopicState {
         out.compose(inner, value, flags)?;
         out.place(inner, own.lane.room())?;
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
+        own.lane.fetch_first(i);
+        own.lane.write_rest(i, out.words());
         out.head.stamp = sys::monotonic();
         own.kept[slot].clear();
         own.kept[slot].extend_from_slice(out.count(inner, value)?);
         crash_point::at("send-counted");
-        own.lane.write(i, &out.head, out.words());
+        own.lane.write_first(i, &out.head, out.words());
         crash_point::at("send-written");
         own.lane.publish(i);
         own.head = i;

@@ -224,7 +224,7 @@ impl TopicState {
             return e("; the broker is away".to_owned());
         }
         let Ok(p) = self.inner.call::<_, Peers>("topic.peers", &self.reference()) else { return e(String::new()) };
-        let writers = p.lanes.iter().filter(|l| l.state == 1).count();
+        let writers = p.lanes.iter().filter(|l| l.state == state::LANE_LIVE).count();
         let mut more = format!(": {writers} writing and {} reading sessions attached", p.members);
         if !p.last_left.is_empty() {
             more += &format!(", {} left last", p.last_left);

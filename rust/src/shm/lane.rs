@@ -1,7 +1,7 @@
 //! One writer's ring in one topic: slots of fixed stride, message i in slot i mod slots. The
 //! geometry comes from the broker, never from the page.
 
-use super::region::{Region, fence_acquire, fence_release};
+use super::region::{Region, fence_acquire, fence_release, no_read_ahead};
 use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{PAGE, lane, lane_bytes, reference, slot};
@@ -9,6 +9,9 @@ use crate::message::{Description, Ref};
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
+
+/// Words of refs and body that stand in a slot's first line.
+const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 
 /// More messages than a lane ever has.
 const MOST: u64 = 1 << 53;
@@ -112,6 +115,7 @@ impl Lane {
     /// It stands in the same line as the number.
     #[inline]
     pub(crate) fn first_index(&self, i: u64) -> u32 {
+        no_read_ahead();
         self.r.load32(self.at(i) + slot::SIZE + reference::INDEX)
     }
 
@@ -120,6 +124,13 @@ impl Lane {
     #[inline]
     pub(crate) fn prepare(&self, i: u64) {
         self.r.prefetch_write(self.at(i) + LINE);
+    }
+
+    /// Starts to fetch the slot's first line from a reader that looks at it. The message is written
+    /// before the fetch is over: else the reader would have the line again.
+    #[inline]
+    pub(crate) fn fetch_first(&self, i: u64) {
+        self.r.prefetch_write(self.at(i));
     }
 
     /// Copies message i into words: refs, then body. `None` when the slot does not hold i or its
@@ -153,17 +164,29 @@ impl Lane {
 
     /// Fills the slot of message i, which must be un-named; `data` is refs and body in words, at
     /// most `room` bytes. Only its writer.
+    #[cfg(test)]
     pub(crate) fn write(&self, i: u64, h: &SlotHead, data: &[u64]) {
-        let at = self.at(i);
+        self.write_rest(i, data);
+        self.write_first(i, h, data);
+    }
+
+    /// As `write`, in two steps, for a head that is not known before: first all but the slot's first
+    /// line, then that.
+    pub(crate) fn write_rest(&self, i: u64, data: &[u64]) {
         // SYNC slot-body: seq was stored 0 before anything below is; a reader that copies a mixture
         // will find seq changed.
         fence_release();
+        if let Some(rest) = data.get(FIRST_WORDS..).filter(|rest| !rest.is_empty()) {
+            self.r.write_words(self.at(i) + LINE, rest);
+        }
+    }
+
+    /// The second step of `write`. Readers look at the first line all the time: what is written there
+    /// early is fetched away, and has to be fetched back for the number.
+    pub(crate) fn write_first(&self, i: u64, h: &SlotHead, data: &[u64]) {
+        let at = self.at(i);
         let counts = u64::from(h.flags) | u64::from(h.nref) << 32 | u64::from(h.tensors) << 48;
-        // The first line last: a reader that waits for its number takes it away at every look, so what
-        // is written there is written in one go with the number.
-        let (first, rest) = data.split_at(data.len().min(((LINE - slot::SIZE) / 8) as usize));
-        self.r.write_words(at + LINE, rest);
-        self.r.write_words(at + slot::SIZE, first);
+        self.r.write_words(at + slot::SIZE, &data[..data.len().min(FIRST_WORDS)]);
         self.r.write_words(at + slot::STAMP, &[h.stamp, counts, h.bytes, u64::from(h.body)]);
     }
 

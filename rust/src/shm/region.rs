@@ -255,6 +255,18 @@ fn prefetch_write(at: *const u8) {
     }
 }
 
+/// Keeps the processor from reading what comes next before the loads before it are done. It is no matter
+/// of order: a processor that guesses that a message has come, and is wrong, reads the slot's next line
+/// in advance and so takes it away from the writer who is filling it.
+#[inline]
+pub(crate) fn no_read_ahead() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it waits for earlier loads and changes nothing.
+    unsafe {
+        std::arch::asm!("lfence", options(nostack, preserves_flags))
+    }
+}
+
 /// Orders earlier loads before later loads and stores.
 #[inline]
 pub(crate) fn fence_acquire() {

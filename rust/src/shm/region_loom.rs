@@ -152,6 +152,8 @@ pub(crate) fn fence() {
     full();
 }
 
+pub(crate) fn no_read_ahead() {}
+
 pub(crate) fn fence_acquire() {
     loom_fence(Ordering::Acquire);
 }
