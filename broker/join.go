@@ -66,7 +66,7 @@ func (b *Broker) opTopicPeers(s *session, r *protocol.TopicRef) (any, []*sys.FD,
 }
 
 func (b *Broker) peers(t *topic) protocol.Peers {
-	p := protocol.Peers{Version: b.version(t), Closed: t.closed, LastLeft: t.lastLeft}
+	p := protocol.Peers{Version: b.version(t), Closed: t.closed, LastLeft: t.lastLeft, Gone: t.gone}
 	for n := range uint32(protocol.MaxLanes) {
 		if l := t.lanes[n]; l != nil {
 			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.pages.slot, Serial: l.pages.serial,

@@ -149,6 +149,7 @@ func (b *Broker) dropLane(l *lane) {
 			delete(b.adopted, t)
 		}
 	}
+	t.gone += l.view.Head()
 	b.setLaneState(l, protocol.LaneClosed)
 	b.file.Store64(laneAt(t.index, l.number)+protocol.LaneRecordSerial, 0)
 	crashpoint.At("broker-lane-dropped")

@@ -41,6 +41,7 @@ type topic struct {
 	groups    [protocol.MaxGroups]*group
 	members   map[*session]*member
 	lastLeft  string
+	gone      uint64 // messages that were sent in lanes that are no more
 	lingering *alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
 	name      *name  // of kind name

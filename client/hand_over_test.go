@@ -221,6 +221,52 @@ func TestLosslessTopicWaitsForItsSlowestReader(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// A topic keeps depth messages of all senders that have ended, together. A reader
+// that comes too late for the rest is told how many there were.
+func TestMessagesOfSendersThatHaveGoneAreCountedAsLost(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	reading := connect(t, address)
+	topic, err := reading.Topic(ctx, "t", client.Depth(2))
+	require.NoError(t, err)
+	r, err := topic.Reader(ctx)
+	require.NoError(t, err)
+	const senders = 4
+	for i := range senders {
+		c, err := client.Connect(ctx, client.WithAddress(address))
+		require.NoError(t, err)
+		to, err := c.Topic(ctx, "t")
+		require.NoError(t, err)
+		for range 2 {
+			x, err := c.Zeros(ctx, dlpack.Int64, []int64{1})
+			require.NoError(t, err)
+			require.NoError(t, to.Send(ctx, x, client.Meta(i)))
+			x.Release()
+		}
+		require.NoError(t, c.Close())
+	}
+	require.Eventually(t, func() bool { return stored(t, reading) == 2 }, 10*time.Second, 5*time.Millisecond)
+	lost := uint64(0)
+	for range 2 {
+		m, err := r.Receive(ctx)
+		require.NoError(t, err)
+		lost += m.Lost
+		m.Release()
+	}
+	require.EqualValues(t, 2*senders-2, lost+r.Lost())
+	m, err := r.TryReceive(ctx)
+	require.NoError(t, err)
+	require.Nil(t, m)
+}
+
+// stored counts the storages that a client's broker lists.
+func stored(t *testing.T, c *client.Client) int {
+	var s struct {
+		Rows []any `json:"rows"`
+	}
+	require.NoError(t, c.Broker(limited(t), protocol.OpList, map[string]any{"what": protocol.ListStorages}, &s))
+	return len(s.Rows)
+}
+
 func TestNothingIsLeftWhenAllIsReleased(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	a, b := connect(t, address), connect(t, address)
@@ -247,13 +293,8 @@ func TestNothingIsLeftWhenAllIsReleased(t *testing.T) {
 	require.NoError(t, in.Close())
 	require.NoError(t, out.Close())
 	require.NoError(t, a.Close())
-	require.Eventually(t, func() bool {
-		var s struct {
-			Rows []any `json:"rows"`
-		}
-		require.NoError(t, b.Broker(ctx, protocol.OpList, map[string]any{"what": "storages"}, &s))
-		return len(s.Rows) <= 8 // the topic lingers with its last eight
-	}, 10*time.Second, 5*time.Millisecond)
+	// The topic lingers with its last eight.
+	require.Eventually(t, func() bool { return stored(t, b) <= 8 }, 10*time.Second, 5*time.Millisecond)
 }
 
 func TestAllocRefusesImpossibleShapes(t *testing.T) {

@@ -20,7 +20,8 @@ type Message struct {
 	Sequence uint64
 	// Stamp is when it was sent, in ns of CLOCK_MONOTONIC.
 	Stamp uint64
-	// Lost counts this sender's messages that went by unseen before this one.
+	// Lost counts the messages that went by unseen before this one: this sender's,
+	// and those of senders that have gone.
 	Lost uint64
 
 	held    *holding

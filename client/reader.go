@@ -35,6 +35,7 @@ type Reader struct {
 	groupID uint64
 	grouped bool
 	cursors []*cursor
+	gone    gone
 	view    *peersView
 	spin    spinner
 	spare   *Message // for the next one: made while there is nothing to take
@@ -48,6 +49,37 @@ type cursor struct {
 	next  uint64
 	lost  uint64
 	group shm.GroupLane
+}
+
+// gone counts what a reader lost with lanes that are no more. The broker counts all
+// messages of such lanes, also of those that came and went between two looks.
+type gone struct {
+	seen    uint64 // the broker's count, as last told
+	balance int64  // that it counts and the reader has not had, not yet reported
+}
+
+// follow takes over a new count and the cursors of lanes that have gone since.
+func (g *gone) follow(count uint64, cursors map[laneKey]*cursor, first bool) {
+	if count < g.seen { // of a new broker, which begins anew
+		g.seen = 0
+	}
+	if !first {
+		g.balance += int64(count - g.seen)
+	}
+	g.seen = count
+	for _, k := range cursors {
+		g.balance += int64(k.lost) - int64(k.next-1)
+	}
+}
+
+// lost is what is to be reported. A cursor may go a little before the broker's count
+// tells of its lane.
+func (g *gone) lost() uint64 { return uint64(max(g.balance, 0)) }
+
+func (g *gone) take() uint64 {
+	n := g.lost()
+	g.balance -= int64(n)
+	return n
 }
 
 type laneKey struct {
@@ -108,7 +140,8 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 }
 
 // follow takes over a new view: cursors of lanes that are still there stay, new
-// lanes begin at their first message, or where start says at the first view.
+// lanes begin at their first message, or where start says at the first view. What
+// was not yet read of lanes that are no more is lost.
 func (r *Reader) follow(v *peersView, first bool) error {
 	known := map[laneKey]*cursor{}
 	for _, k := range r.cursors {
@@ -125,6 +158,7 @@ func (r *Reader) follow(v *peersView, first bool) error {
 			}
 		}
 		k.laneView = l
+		delete(known, l.key())
 		if r.grouped {
 			for _, g := range v.groups {
 				if g.ID == r.groupID {
@@ -136,6 +170,9 @@ func (r *Reader) follow(v *peersView, first bool) error {
 			}
 		}
 		r.cursors = append(r.cursors, k)
+	}
+	if !r.grouped {
+		r.gone.follow(v.gone, known, first)
 	}
 	if first && !r.grouped {
 		r.rewind()
@@ -401,7 +438,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	} else {
 		k.next = i + 1
 	}
-	m.Sender, m.Lost = k.Sender, k.lost
+	m.Sender, m.Lost = k.Sender, k.lost+r.gone.take()
 	k.lost = 0
 	r.spin.arrived(m.Stamp)
 	return m, nil
@@ -461,7 +498,7 @@ func (t *topic) ringWriter(l *laneView) {
 // Lost counts the messages that went by unseen since the reader was made, less
 // those that a later message has reported.
 func (r *Reader) Lost() uint64 {
-	n := uint64(0)
+	n := r.gone.lost()
 	for _, k := range r.cursors {
 		n += k.lost
 	}

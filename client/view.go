@@ -14,6 +14,7 @@ import (
 type peersView struct {
 	version uint64
 	closed  bool
+	gone    uint64 // messages of lanes that are no more
 	lanes   []laneView
 	readers []listener // rung by the writer, under topic.mu
 	groups  []groupView
@@ -68,7 +69,7 @@ func (t *topic) current(ctx context.Context) (*peersView, error) {
 // adopt builds a view of an answer; files mapped before are kept.
 func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error) {
 	before := t.view.Load()
-	v := &peersView{version: p.Version, closed: p.Closed, peers: *p}
+	v := &peersView{version: p.Version, closed: p.Closed, gone: p.Gone, peers: *p}
 	for _, l := range p.Lanes {
 		if l.State == protocol.LaneClosed {
 			continue

@@ -324,6 +324,7 @@ type Peers struct {
 	Waiters  []Waiter    `json:"waiters,omitempty"`
 	Groups   []GroupInfo `json:"groups,omitempty"`
 	Members  int         `json:"members,omitempty"` // sessions that read, for messages of timeouts
+	Gone     uint64      `json:"gone,omitempty"`    // messages that were sent in lanes that are no more
 	LastLeft string      `json:"last_left,omitempty"`
 }
 
