@@ -150,7 +150,7 @@ func (b *Broker) opSegment(s *session, r *protocol.Segment) (any, []*sys.FD, err
 	if g.device != nil {
 		if !s.cuda {
 			return nil, nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA",
-				"segment %d lies on the GPU %s", g.index, g.device.name)
+				"segment %d lies on the GPU %s", g.index, g.device.name).With("device", g.device.name)
 		}
 		reply.Device, reply.DeviceID = g.device.name, g.device.id
 	}

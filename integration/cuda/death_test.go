@@ -76,6 +76,10 @@ func stall(w *worker) error {
 	if err != nil {
 		return err
 	}
+	return stallIn(w, func(t *client.Tensor) error { return topic.Send(w.ctx, t, client.Stream(w.stream)) })
+}
+
+func stallIn(w *worker, send func(*client.Tensor) error) error {
 	page, err := sys.MapAnonymous(protocol.PageBytes)
 	if err != nil {
 		return err
@@ -100,7 +104,7 @@ func stall(w *worker) error {
 	if err := w.fill(t, 1); err != nil {
 		return err
 	}
-	if err := topic.Send(w.ctx, t, client.Stream(w.stream)); err != nil {
+	if err := send(t); err != nil {
 		return err
 	}
 	if err := w.Say("sent"); err != nil {

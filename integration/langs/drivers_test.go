@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, map[string]testkit.Role{"driver": drive}) }
+func TestMain(m *testing.M) { testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU}) }
 
 // language starts a driver.
 type language struct {

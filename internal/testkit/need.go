@@ -13,7 +13,8 @@ import (
 
 // needs tell, for each name that Need takes, what is missing; "" is nothing.
 var needs = map[string]func() string{
-	"cc": func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"cargo": func() string { return program("cargo", "https://rustup.rs") },
+	"cc":    func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
 	"cuda": func() string {
 		if _, err := os.Stat("/dev/nvidiactl"); err != nil {
 			return "this machine or container has no NVIDIA GPU (/dev/nvidiactl)"

@@ -135,6 +135,11 @@ impl Error {
         matches!(self.0.code, Code::Timeout | Code::Empty | Code::Full)
     }
 
+    /// Whether this process cannot reach the device that `detail` names.
+    pub(crate) fn about_device(&self) -> bool {
+        self.0.detail.contains_key("device")
+    }
+
     fn text(&self) -> String {
         if self.0.remedy.is_empty() {
             return self.0.message.clone();

@@ -129,6 +129,9 @@ layout! {
     reference Ref 24 {
         SERIAL serial: u64 @ 0; GENERATION generation: u64 @ 8; INDEX index: u32 @ 16; ZERO zero: u32 @ 20;
     }
+    order Order 16 {
+        STREAM stream: u32 @ 0; READY ready: u64 @ 8;
+    }
     spill Spill 16 {
         MAGIC magic: u64 @ 0; NREF nref: u32 @ 8; BODY body: u32 @ 12;
     }
@@ -180,6 +183,8 @@ pub mod limits {
     pub const BODY: usize = 64 << 20;
     /// Dimensions of a tensor.
     pub const NDIM: usize = 64;
+    /// Streams of a session that are numbered, from 1.
+    pub const STREAMS: u32 = 256;
     /// Depth of a topic.
     pub const DEPTH: u32 = 65536;
     /// Bytes of one control frame's JSON.
@@ -234,6 +239,10 @@ pub mod session_file {
     pub const PARKED: u64 = 0x80;
     /// Whether traces are written.
     pub const TRACE_ON: u64 = 0x1000;
+    /// The page that processes register with a device's driver.
+    pub const DEVICE_PAGE: u64 = 0x1000;
+    /// A word for each stream: the last value that it has written.
+    pub const STREAMS: u64 = 0x1800;
     /// The ledger row: a word for each storage index.
     pub const ROW: u64 = 0x10000;
     /// The storage entries.
@@ -269,6 +278,8 @@ pub mod row_word {
 pub const GENERATION_MASK: u64 = (1 << 52) - 1;
 /// The mark of a free test under way.
 pub const RETIRING: u64 = 1 << 63;
+/// Added to a stream's word by the broker when its session is over: it is larger than all values.
+pub const STREAM_POISON: u64 = 1 << 62;
 /// Begin of a spill storage: `BATSPILL`.
 pub const SPILL_MAGIC: u64 = 0x4c4c_4950_5354_4142;
 const _: () = assert!(matches!(&SPILL_MAGIC.to_le_bytes(), b"BATSPILL"));
@@ -287,6 +298,8 @@ pub mod slot_flag {
     pub const SPILLED: u32 = 2;
     /// Everybody may write in place.
     pub const LIVE: u32 = 4;
+    /// The bytes are written when a stream of the sender's has come to an Order.
+    pub const ORDERED: u32 = 8;
 }
 
 /// Values of `state` in a TopicRecord and a LaneRecord.

@@ -30,7 +30,8 @@
 //! which sleeps for them.
 //!
 //! # Features
-//! `ndarray`: tensors as arrays of that crate. `tokio`: readers for async tasks. None is on by default.
+//! `ndarray`: tensors as arrays of that crate. `tokio`: readers for async tasks. `cuda`, the only one that is on
+//! by default: tensors on GPUs; the driver is loaded when the first is met, so without one it costs nothing.
 //!
 //! # Aliasing across processes
 //! Rust's references promise what the compiler relies on: behind a `&[T]` nothing changes, and a
@@ -67,6 +68,8 @@
 #[cfg(all(test, not(baton_loom)))]
 mod any_bytes;
 mod crash_point;
+#[cfg(not(baton_loom))]
+mod cuda;
 mod dims;
 #[cfg(not(baton_loom))]
 pub mod dlpack;
@@ -92,6 +95,8 @@ mod value;
 #[cfg(not(baton_loom))]
 mod wire;
 
+#[cfg(not(baton_loom))]
+pub use cuda::Stream;
 pub use dims::Dims;
 pub use dtype::{DType, Element};
 pub use error::{Code, Error, Result};

@@ -17,7 +17,7 @@ fn structures_lie_as_the_vectors_say() {
     let v = vectors("v1/layout.json");
     assert_eq!((number(&v["protocol"]), number(&v["layout"])), (layout::PROTOCOL.into(), layout::LAYOUT.into()));
     let listed = v["structs"].as_array().unwrap();
-    let theirs = ["LeaseRecord", "BellFile", "Order"]; // the broker's alone; one word; of messages on devices
+    let theirs = ["LeaseRecord", "BellFile"]; // the broker's alone; one word
     for s in listed {
         let name = s["name"].as_str().unwrap();
         let Some(ours) = layout::STRUCTS.iter().find(|o| o.name == name) else {
@@ -80,6 +80,7 @@ fn constants_are_those_of_the_vectors() {
         ("MaxLanes", limits::LANES.into()),
         ("MaxNdim", limits::NDIM as u64),
         ("MaxRefs", limits::REFS as u64),
+        ("MaxStreams", limits::STREAMS.into()),
         ("MaxSessions", limits::SESSIONS.into()),
         ("MaxStorages", limits::STORAGES.into()),
         ("MaxTopics", limits::TOPICS.into()),
@@ -92,16 +93,20 @@ fn constants_are_those_of_the_vectors() {
         ("RoleGroup", role::GROUP.into()),
         ("RoleSession", role::SESSION.into()),
         ("SessionBytes", session_file::BYTES),
+        ("SessionDevicePage", session_file::DEVICE_PAGE),
         ("SessionEntries", session_file::ENTRIES),
         ("SessionLanes", session_file::LANES),
         ("SessionParked", session_file::PARKED),
         ("SessionRow", session_file::ROW),
+        ("SessionStreams", session_file::STREAMS),
         ("SessionTraceOn", session_file::TRACE_ON),
         ("SessionTraces", session_file::TRACES),
         ("SlotLive", slot_flag::LIVE.into()),
+        ("SlotOrdered", slot_flag::ORDERED.into()),
         ("SlotSpilled", slot_flag::SPILLED.into()),
         ("SlotWritable", slot_flag::WRITABLE.into()),
         ("SpillMagic", SPILL_MAGIC),
+        ("StreamPoison", STREAM_POISON),
         ("Take", row_word::TAKE),
         ("TopicOpen", state::TOPIC_OPEN.into()),
     ] {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 
 use super::view::View;
-use super::{DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, SetError, VERSION};
+use super::{
+    DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, SetError, VERSION, device,
+};
+use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
 use crate::session::Session;
 
@@ -24,8 +27,8 @@ static SESSION: ArcSwapOption<Session> = ArcSwapOption::const_empty();
 /// meet Python objects are those of the Python package.
 ///
 /// The allocator needs no interpreter and makes tensors in shared memory, in the session of
-/// [`allocate_in`], else in one with the user's broker that it opens at its first call. There are no
-/// streams of work: `current_work_stream` gives NULL.
+/// [`allocate_in`], else in one with the user's broker that it opens at its first call. Work on a GPU is
+/// that of its legacy default stream, which `current_work_stream` gives; on the CPU there is none.
 pub const fn exchange_api(
     from_py: FromPyObject,
     to_py: ToPyObject,
@@ -37,7 +40,7 @@ pub const fn exchange_api(
         managed_tensor_from_py_object_no_sync: Some(from_py),
         managed_tensor_to_py_object_no_sync: Some(to_py),
         dltensor_from_py_object_no_sync: borrow,
-        current_work_stream: Some(no_stream),
+        current_work_stream: Some(work_stream),
     }
 }
 
@@ -106,8 +109,16 @@ unsafe fn make(prototype: *mut DLTensor) -> Result<*mut DLManagedTensorVersioned
     // An address is not looked at, so that any will do.
     let bare = DLTensor { data: std::ptr::dangling_mut(), strides: std::ptr::null_mut(), byte_offset: 0, ..*p };
     // SAFETY: as the caller says, its shape has `ndim` numbers.
-    let v = unsafe { View::of(&bare, 0)? };
-    session()?.alloc_dtype(v.dtype, &v.shape)?.to_dlpack()
+    let v = unsafe { View::anywhere(&bare, 0)? };
+    let device = match p.device.device_type {
+        device::CUDA => format!("cuda:{}", p.device.device_id),
+        t if device::is_host(t) => "cpu".to_owned(),
+        t => {
+            let what = format!("DLPack: a tensor on device type {t}");
+            return Err(Error::new(Code::Unsupported, "ask for one on the CPU or a GPU of CUDA's", what));
+        }
+    };
+    session()?.alloc_on(&device, v.dtype, &v.shape)?.to_dlpack()
 }
 
 /// The Python exception that a code becomes.
@@ -122,15 +133,16 @@ fn kind(c: Code) -> &'static std::ffi::CStr {
     }
 }
 
-/// `current_work_stream`: nothing is queued on any stream.
+/// `current_work_stream`: that by which tensors without a stream of their own are exported.
 ///
 /// # Safety
 /// `out` is null or a place of the caller's.
-unsafe extern "C" fn no_stream(_device_type: i32, _device_id: i32, out: *mut *mut c_void) -> c_int {
+unsafe extern "C" fn work_stream(device_type: i32, _device_id: i32, out: *mut *mut c_void) -> c_int {
     if out.is_null() {
         return -1;
     }
+    let stream = if device_type == device::CUDA { Stream::LEGACY.as_raw() as usize } else { 0 };
     // SAFETY: as the caller says.
-    unsafe { *out = std::ptr::null_mut() };
+    unsafe { *out = std::ptr::without_provenance_mut(stream) };
     0
 }

@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use super::owned::Managed;
-use super::{CPU, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, flag};
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, flag};
+use crate::cuda::Stream;
 use crate::dims::Dims;
 use crate::error::{Code, Error, Result};
 use crate::session::Tensor;
@@ -22,8 +23,17 @@ struct Context<M> {
 impl Tensor {
     /// Exports the tensor. Whoever takes it calls its deleter once, on any thread; with that a
     /// reference of its own is dropped. It is independent of this value. A read-only tensor has the
-    /// flag; consumers that ignore it fault when they write.
+    /// flag; consumers that ignore it fault when they write. On a GPU it is for work of the legacy
+    /// default stream and of those that are ordered with it; [`to_dlpack_on`](Tensor::to_dlpack_on)
+    /// names another.
     pub fn to_dlpack(&self) -> Result<*mut DLManagedTensorVersioned> {
+        self.to_dlpack_on(Stream::LEGACY)
+    }
+
+    /// As [`to_dlpack`](Tensor::to_dlpack), for work of a stream: on a GPU it waits until the tensor is
+    /// written, as by [`use_on`](Tensor::use_on), and the deleter may be called while it still works.
+    pub fn to_dlpack_on(&self, stream: Stream) -> Result<*mut DLManagedTensorVersioned> {
+        self.use_on(stream)?;
         let flags = if self.is_read_only() { flag::READ_ONLY } else { 0 };
         let m = DLManagedTensorVersioned {
             version: VERSION,
@@ -37,8 +47,9 @@ impl Tensor {
 
     /// As [`to_dlpack`](Tensor::to_dlpack); a read-only tensor is exported copy-on-write: consumers
     /// that ignore the flag may write, and what they write stays in this export.
+    /// There is no such thing on a GPU: there it is as `to_dlpack`.
     pub fn to_dlpack_private(&self) -> Result<*mut DLManagedTensorVersioned> {
-        if !self.is_read_only() {
+        if !self.is_read_only() || self.on_device().is_some() {
             return self.to_dlpack();
         }
         let (private, dl_tensor) = private(self)?;
@@ -54,7 +65,7 @@ impl Tensor {
 
     /// As [`to_dlpack_private`](Tensor::to_dlpack_private), as the structure before 1.0.
     pub fn to_dlpack_legacy_private(&self) -> Result<*mut DLManagedTensor> {
-        if !self.is_read_only() {
+        if !self.is_read_only() || self.on_device().is_some() {
             return self.to_dlpack_legacy();
         }
         let (private, dl_tensor) = private(self)?;
@@ -70,6 +81,7 @@ impl Tensor {
             let what = "the legacy structure cannot say that a tensor is read-only";
             return Err(Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what));
         }
+        self.use_on(Stream::LEGACY)?;
         let m = DLManagedTensor {
             dl_tensor: view(self)?,
             manager_ctx: std::ptr::null_mut(),
@@ -101,7 +113,11 @@ impl Tensor {
 /// The view, with the addresses of shape and strides to be filled in.
 fn view(t: &Tensor) -> Result<DLTensor> {
     // Torch and others ignore READ_ONLY and would only fault: they get what this process may have.
-    let data = if t.is_empty() { std::ptr::null_mut() } else { t.address(!t.is_read_only())?.cast() };
+    let data = match t.on_device() {
+        _ if t.is_empty() => std::ptr::null_mut(),
+        Some(_) => std::ptr::without_provenance_mut(t.device_ptr(!t.is_read_only())? as usize),
+        None => t.address(!t.is_read_only())?.cast(),
+    };
     Ok(described(t, data))
 }
 
@@ -117,7 +133,7 @@ fn private(t: &Tensor) -> Result<(Option<Mapping>, DLTensor)> {
 fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
     DLTensor {
         data,
-        device: DLDevice { device_type: CPU, device_id: 0 },
+        device: t.device(),
         ndim: t.shape().len() as i32,
         dtype: t.dtype(),
         shape: std::ptr::null_mut(),
@@ -150,5 +166,9 @@ unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
         return;
     }
     // SAFETY: the caller gives back what `export` made, once; its context is the box around it.
-    drop(unsafe { Box::from_raw((*managed).context().cast::<Context<M>>()) });
+    let context = unsafe { Box::from_raw((*managed).context().cast::<Context<M>>()) };
+    let inner = context.tensor.held.inner().clone();
+    if context.tensor.on_device().is_some() && !inner.is_closed() {
+        inner.devices().deleted(context.tensor); // this thread may be one that must not call the driver
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::owned::Owned;
 use super::view::View;
-use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION};
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, device};
+use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
 use crate::session::{Place, Session, Tensor};
 
@@ -60,13 +61,18 @@ impl Session {
     }
 
     /// A tensor with the elements of a view that is lent: they are copied once into shared memory,
-    /// unless they lie in this session's already. `flags` are those of the structure around it, 0 for
+    /// unless they lie in this session's already. Memory of a GPU is copied to memory of the same GPU, by
+    /// its legacy default stream, behind whose work it must be written. `flags` are those of the structure around it, 0 for
     /// none. Errors as for [`from_dlpack`](Session::from_dlpack).
     ///
     /// # Safety
     /// The view is live and its addresses are right: shape and strides have `ndim` numbers, strides
     /// may be null; the elements may be read and nobody writes them meanwhile.
     pub unsafe fn share(&self, view: &DLTensor, flags: u64) -> Result<Tensor> {
+        if view.device.device_type == device::CUDA {
+            // SAFETY: as the caller says.
+            return unsafe { self.share_device(view, flags) };
+        }
         // SAFETY: as the caller says.
         let v = unsafe { View::of(view, flags)? };
         if let Some(t) = self.find(&v) {
@@ -85,11 +91,11 @@ impl Session {
     /// As for [`share`](Session::share).
     pub unsafe fn share_in_place(&self, view: &DLTensor, flags: u64) -> Result<Option<Tensor>> {
         // SAFETY: as the caller says.
-        Ok(self.find(&unsafe { View::of(view, flags)? }))
+        Ok(self.find(&unsafe { View::anywhere(view, flags)? }))
     }
 
     /// The tensor of a view that lies in memory of this session which this process holds.
-    fn find(&self, v: &View) -> Option<Tensor> {
+    pub(super) fn find(&self, v: &View) -> Option<Tensor> {
         if !v.is_plain() {
             return None;
         }
@@ -110,6 +116,10 @@ impl Tensor {
     /// As for [`Session::share`]; and nobody, in this or another process, reads or writes this
     /// tensor's memory meanwhile.
     pub unsafe fn copy_from(&self, view: &DLTensor, flags: u64) -> Result<()> {
+        if self.on_device().is_some() || view.device.device_type == device::CUDA {
+            // SAFETY: as the caller says.
+            return unsafe { self.copy_from_on(view, flags, Stream::LEGACY) };
+        }
         // SAFETY: as the caller says.
         let v = unsafe { View::of(view, flags)? };
         if v.dtype != self.dtype() || *v.shape != *self.shape() {

@@ -11,6 +11,7 @@
 //! addresses are right nobody can check, which is why imports are `unsafe`.
 
 mod copy;
+mod cuda;
 mod exchange;
 mod export;
 mod import;

@@ -27,8 +27,7 @@ fn impossible(what: String) -> Error {
 }
 
 impl View {
-    /// Copies and checks. Errors: `Unsupported` for memory that the processor does not reach,
-    /// `InvalidArgument` for all that cannot be.
+    /// As `anywhere`; `Unsupported` for memory that the processor does not reach.
     ///
     /// # Safety
     /// Shape and strides, where they are not null, point to `ndim` numbers.
@@ -38,6 +37,15 @@ impl View {
                 format!("DLPack: a tensor on device type {}, number {}", t.device.device_type, t.device.device_id);
             return Err(Error::new(Code::Unsupported, "copy it to the host first", what));
         }
+        // SAFETY: as the caller says.
+        unsafe { View::anywhere(t, flags) }
+    }
+
+    /// Copies and checks a view on any device. Error: `InvalidArgument` for all that cannot be.
+    ///
+    /// # Safety
+    /// As of `of`.
+    pub(crate) unsafe fn anywhere(t: &DLTensor, flags: u64) -> Result<View> {
         let ndim = usize::try_from(t.ndim).ok().filter(|n| *n <= limits::NDIM);
         let Some(ndim) = ndim else {
             return Err(impossible(format!("{} dimensions, 0 to {} can be", t.ndim, limits::NDIM)));

@@ -24,5 +24,5 @@ pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]
 pub use pool::PoolStats;
 #[cfg(not(baton_loom))]
-pub(crate) use pool::{Grant, Pool, Source};
+pub(crate) use pool::{Grant, Pool, Source, Storage};
 pub(crate) use row::Row;

@@ -4,6 +4,7 @@
 
 mod body;
 mod description;
+mod order;
 mod parse;
 mod refs;
 
@@ -12,4 +13,5 @@ mod vectors;
 
 pub(crate) use body::{Body, Encoder, TensorDesc};
 pub(crate) use description::Description;
+pub(crate) use order::Order;
 pub(crate) use refs::{Ref, parse_spill, spill};

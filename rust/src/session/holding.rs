@@ -1,11 +1,12 @@
 //! References that this process counts: holding what a place names, and letting go.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::attach::{Attached, Attachment};
 use super::inner::Inner;
+use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
 use super::topic::LaneView;
 use crate::crash_point;
@@ -31,6 +32,8 @@ pub(crate) struct Holding {
     pub(crate) storages: Storages,
     pub(crate) acknowledge: Option<Box<Acknowledge>>,
     pub(crate) received: Received,
+    /// What streams have to do with it; mostly nothing.
+    pub(crate) device: OnceLock<Box<DeviceUse>>,
     moved: AtomicBool,
 }
 
@@ -57,7 +60,8 @@ impl Holding {
     pub(crate) fn new(inner: &Arc<Inner>, storages: Storages) -> Holding {
         let body = Description::Long(Box::default());
         let received = Received { sequence: 0, stamp: 0, lost: 0, flags: 0, body };
-        Holding { keeper: Keeper::Session(inner.clone()), storages, acknowledge: None, received, moved: false.into() }
+        let (keeper, device) = (Keeper::Session(inner.clone()), OnceLock::new());
+        Holding { keeper, storages, acknowledge: None, received, device, moved: false.into() }
     }
 
     #[inline]
@@ -67,7 +71,8 @@ impl Holding {
         acknowledge: Option<Box<Acknowledge>>,
         received: Received,
     ) -> Holding {
-        Holding { keeper: Keeper::Lane(lane.clone()), storages, acknowledge, received, moved: false.into() }
+        let (keeper, device) = (Keeper::Lane(lane.clone()), OnceLock::new());
+        Holding { keeper, storages, acknowledge, received, device, moved: false.into() }
     }
 
     /// Makes a holding where it will stay. `Arc::new` would move it there, and a move of what has just
@@ -136,6 +141,10 @@ impl Drop for Holding {
         if inner.is_foreign() {
             return; // the parent's row counts it
         }
+        let uses = self.device.get().map_or(Vec::new(), |u| u.take());
+        if !uses.is_empty() && !inner.is_closed() {
+            return self.retire(uses);
+        }
         crash_point::at("drop-before");
         for s in self.storages.iter() {
             inner.let_go(s.reference.index, s.at.own);
@@ -148,7 +157,28 @@ impl Drop for Holding {
     }
 }
 
+impl Holding {
+    /// Puts what is held into a holding that ends when streams have passed.
+    #[cold]
+    fn retire(&mut self, uses: Vec<Use>) {
+        let inner = self.inner().clone();
+        let mut late = Holding::new(&inner, std::mem::take(&mut self.storages));
+        late.acknowledge = self.acknowledge.take();
+        inner.devices().retire(&inner, late, uses);
+    }
+}
+
 impl Held {
+    /// The device address of the storage's bytes, mapped for a use.
+    pub(crate) fn device_address(&self, write: bool) -> Result<u64> {
+        let base = self.at.segment.device_address(write)?;
+        if self.offset > self.at.segment.bytes || self.bytes > self.at.segment.bytes - self.offset {
+            let what = format!("storage {} lies outside its segment", self.reference.index);
+            return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));
+        }
+        Ok(base + self.offset)
+    }
+
     /// The address of the storage's bytes, mapped for a use.
     pub(crate) fn address(&self, write: bool) -> Result<*mut u8> {
         let region = self.at.segment.region(write)?;
@@ -209,6 +239,9 @@ impl Inner {
     pub(crate) fn let_go(&self, index: u32, own: bool) {
         if self.pages.row.drop(index) && own {
             self.pool.dropped(index);
+            if let Some(d) = self.devices.get() {
+                d.dropped(index);
+            }
             self.room_made();
         }
     }

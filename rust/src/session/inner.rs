@@ -14,6 +14,7 @@ use super::Options;
 use super::attach::Attachments;
 use super::background::Background;
 use super::binding::interrupted;
+use super::device::Devices;
 use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
@@ -53,6 +54,7 @@ pub(crate) struct Inner {
     pub(crate) lanes: Mutex<LaneSpace>,
     pub(crate) background: Arc<Background>,
     pub(crate) handovers: AtomicU64,
+    pub(crate) devices: OnceLock<Devices>,
     pub(crate) room: Room,
     link: Mutex<Arc<Control>>,
     relinked: Condvar,
@@ -83,6 +85,7 @@ impl Inner {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             handovers: AtomicU64::new(0),
+            devices: OnceLock::new(),
             room: Room::default(),
             link: Mutex::new(control),
             relinked: Condvar::new(),
@@ -118,11 +121,21 @@ impl Inner {
     /// As `call`, with the descriptors of the answer. While the broker is away it waits for the next
     /// one, at most [`PATIENCE`] in all.
     pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<(R, Vec<OwnedFd>)> {
+        self.call_with(op, body, &[])
+    }
+
+    /// As `call_fds`, with descriptors for the broker.
+    pub(crate) fn call_with<B: Serialize, R: DeserializeOwned>(
+        &self,
+        op: &str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(R, Vec<OwnedFd>)> {
         let until = Instant::now() + PATIENCE;
         loop {
             self.check_open()?;
             let link = self.link();
-            match self.ask(&link, op, body, &[], until) {
+            match self.ask(&link, op, body, with, until) {
                 Err(e) if e.code() == Code::BrokerLost && !self.background.is_current() => {
                     self.await_link(&link, until, e)?
                 }
@@ -215,6 +228,9 @@ impl Inner {
         if self.is_foreign() || self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
+        if let Some(d) = self.devices.get() {
+            d.end();
+        }
         let link = self.link();
         if wait && !self.background.is_current() {
             if let Ok((_, from)) = link.request("bye", &Nothing {}, &[]) {
@@ -247,7 +263,7 @@ impl Inner {
             return 0;
         }
         self.settle();
-        self.pool.collect(self)
+        self.pool.collect(self) + self.collect_devices()
     }
 
     /// Withdraws queue messages that are done, which frees storages.

@@ -52,6 +52,10 @@ impl Inner {
         let request = SegmentRequest { segment: index, serial, write };
         let (ok, fds) = self.call_fds::<_, SegmentReply>("segment", &request)?;
         let fd = one("segment", fds)?;
+        if !ok.device.is_empty() {
+            let s = Arc::new(self.device_segment(index, serial, &ok, fd)?);
+            return Ok(self.segments().entry(serial).or_insert(s).clone());
+        }
         let mut all = self.segments();
         if let Some(s) = all.get(&serial) {
             s.give(fd, write)?;
@@ -64,6 +68,11 @@ impl Inner {
 
     fn segments(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Segment>>> {
         self.segments.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Keeps a segment that this process made.
+    pub(crate) fn know(&self, s: &Arc<Segment>) {
+        self.segments().insert(s.serial, s.clone());
     }
 
     /// Every segment known here.
@@ -102,7 +111,7 @@ impl Inner {
 
     /// Reserves the entries of new chunks and attaches this session to them; the broker has set its
     /// bit already.
-    fn prepare(&self, segment: &Arc<Segment>, chunks: &[ChunkGrant]) -> Result<Vec<(u32, u64)>> {
+    pub(super) fn prepare(&self, segment: &Arc<Segment>, chunks: &[ChunkGrant]) -> Result<Vec<(u32, u64)>> {
         let own = self.pages.known(self.pages.slot, self.pages.serial).ok_or_else(|| disagree("own pages are gone"))?;
         for k in chunks {
             let listed = self.pages.chunks.load(k.chunk.min(limits::CHUNKS - 1));
@@ -125,7 +134,7 @@ impl Inner {
         segment.region(true)?.populate()?;
         let chunks = self.prepare(&segment, &ok.chunks)?;
         crash_point::at("grant-prepared");
-        self.segments().insert(segment.serial, segment.clone());
+        self.know(&segment);
         Ok(Grant { segment, chunks })
     }
 }
@@ -148,7 +157,7 @@ impl Source for Inner {
     /// Asks the broker for a segment and reserves its pages here, so that this process's container
     /// pays and a full memory is an error now, not a SIGBUS later.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        let request = GrantRequest { bytes, chunks, free: sys::free_memory() };
+        let request = GrantRequest { bytes, chunks, free: sys::free_memory(), device: None };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
         self.adopt_grant(&ok, fds).inspect_err(|_| {

@@ -6,13 +6,14 @@ use super::attach::Attached;
 use super::bundle::{Bundle, key_of};
 use super::holding::{Holding, Keeper, Received, Storages};
 use super::inner::Inner;
+use super::order::Point;
 use super::reader::Acknowledge;
 use super::tensor::Tensor;
 use super::topic::LaneView;
 use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{limits, reference, slot_flag, spill};
-use crate::message::{Body, Ref, parse_spill};
+use crate::message::{Body, Order, Ref, parse_spill};
 use crate::shm::{Lane, SlotHead};
 
 /// What a reader received. It holds its storages; tensors taken from it hold them on. With
@@ -107,6 +108,7 @@ pub(crate) struct Scratch {
     refs: Vec<Ref>,
     held: Vec<Attached>,
     unspilled: Option<Vec<u8>>,
+    order: Option<Order>,
     storages: Storages,
 }
 
@@ -120,15 +122,19 @@ impl Scratch {
         lost: u64,
         acknowledge: Option<Box<Acknowledge>>,
     ) -> Arc<Holding> {
-        let spilled = self.unspilled.take();
-        Holding::share(|| {
+        let (spilled, order) = (self.unspilled.take(), self.order);
+        let held = Holding::share(|| {
             let body = match spilled {
                 Some(body) => body.into(),
                 None => self.head.body_of(&self.words),
             };
             let received = Received { sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
             Holding::of_lane(lane, std::mem::take(&mut self.storages), acknowledge, received)
-        })
+        });
+        if let Some(order) = order {
+            held.written_at(Point::of(&lane.file, order));
+        }
+        held
     }
 
     /// Lets go of what was just held: another member was first.
@@ -141,7 +147,7 @@ impl Inner {
     /// Copies message i of a lane and holds what it names.
     pub(crate) fn take(&self, lane: &Lane, i: u64, scratch: &mut Scratch) -> Taken {
         self.attached.expect(lane.first_index(i), &self.pages.row);
-        let Scratch { head, words, refs, held, unspilled, storages } = scratch;
+        let Scratch { head, words, refs, held, unspilled, order, storages } = scratch;
         let Some(read) = lane.read(i, words) else { return Taken::Gone };
         crash_point::at("take-read");
         (*head, *unspilled) = (read, None);
@@ -152,6 +158,10 @@ impl Inner {
         let got = got.and_then(|()| match head.flags & slot_flag::SPILLED {
             0 => Ok(()),
             _ => self.unspill(refs, held).map(|body| *unspilled = Some(body)),
+        });
+        let got = got.and_then(|()| {
+            *order = head.order_of(words).map(Order::of).transpose()?;
+            Ok(())
         });
         let got = got.and_then(|()| match head.flags & slot_flag::WRITABLE {
             0 => Ok(()),
@@ -188,7 +198,9 @@ impl Inner {
             return Ok(Storages::Many(all));
         };
         let one = a.locate(*r)?;
-        if let Ok(at) = one.address(false) {
+        if one.at.segment.device().is_none()
+            && let Ok(at) = one.address(false)
+        {
             self.attached.note(&one, at);
         }
         Ok(one.into())

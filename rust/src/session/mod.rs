@@ -4,6 +4,8 @@ mod attach;
 mod background;
 mod binding;
 mod bundle;
+mod device;
+mod device_tensor;
 mod file;
 mod holders;
 mod holding;
@@ -14,11 +16,13 @@ mod message;
 mod name;
 mod open;
 mod options;
+mod order;
 mod pages;
 mod payload;
 mod poll;
 mod queue;
 mod reader;
+mod retired;
 mod room;
 mod send;
 mod sleeper;
@@ -180,7 +184,8 @@ fn hello(o: &Options, resume: Option<Resume>) -> Hello<'_> {
     Hello {
         protocol: PROTOCOL,
         layout: LAYOUT,
-        features: [],
+        // Whether there is a driver is seen when a tensor on a GPU is met.
+        features: if cfg!(feature = "cuda") { &["cuda"] } else { &[] },
         client: ClientInfo { name: &o.name, language: o.language, version: env!("CARGO_PKG_VERSION") },
         namespace: &o.namespace,
         pid: std::process::id(),
@@ -305,7 +310,10 @@ impl Session {
     /// What this process has and did.
     pub fn stats(&self) -> Stats {
         let inner = &self.inner;
-        let pool = if inner.is_foreign() { PoolStats::default() } else { inner.pool.stats() };
+        let mut pool = if inner.is_foreign() { PoolStats::default() } else { inner.pool.stats() };
+        if let Some(d) = inner.devices.get().filter(|_| !inner.is_foreign()) {
+            d.add_stats(&mut pool);
+        }
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
     }
 

@@ -83,6 +83,7 @@ impl Session {
     pub(super) fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
         check_name(name)?;
         let mut out = Outgoing::default();
+        self.inner.settle_written(value.tensors.iter().map(|(_, t)| t))?;
         out.compose(&self.inner, value, 0)?;
         out.place(&self.inner, DEFAULT_DESCRIPTION as usize)?;
         let spilled = out.head.flags & slot_flag::SPILLED != 0;

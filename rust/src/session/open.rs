@@ -18,6 +18,11 @@ use crate::message::Ref;
 use crate::shm::fence;
 use crate::wire::ops::{Ignored, LeaseRef, LeaseReply, LeaseRequest, StorageRef};
 
+/// What a handle calls the place of its storage: a GPU by the broker's number.
+fn device_name(s: &Held) -> String {
+    s.at.segment.device().map_or_else(|| "cpu".to_owned(), |d| format!("cuda:{}", d.id))
+}
+
 /// How long a handle protects its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lease {
@@ -62,6 +67,7 @@ impl Tensor {
     /// # Ok(()) }
     /// ```
     pub fn handle(&self, lease: Lease) -> Result<Handle> {
+        self.held.inner().settle_written(std::iter::once(self))?;
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {
             h.lease = Some(self.held.inner().lease(vec![storage_ref(s.reference)], lease)?);
@@ -94,6 +100,7 @@ impl Tensor {
             h.segment = s.at.chunk.segment_serial;
             (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);
             (h.offset, h.bytes, h.byte_offset) = (s.offset, s.bytes, self.offset);
+            h.device = device_name(s);
         }
         Ok(h)
     }
@@ -109,6 +116,9 @@ impl Bundle {
     /// Handles of all tensors, in their order, under one lease: they are opened together, by
     /// [`Session::open_all`], which claims it once.
     pub fn handles(&self, lease: Lease) -> Result<Vec<Handle>> {
+        if let Some((_, first)) = self.tensors.first() {
+            first.held.inner().settle_written(self.tensors.iter().map(|(_, t)| t))?;
+        }
         let mut all = self.tensors.iter().map(|(_, t)| t.describe()).collect::<Result<Vec<_>>>()?;
         let held = |t: &Tensor| t.storage().map(|s| s.reference);
         let mut refs: Vec<Ref> = self.tensors.iter().filter_map(|(_, t)| held(t)).collect();
@@ -165,10 +175,6 @@ impl Session {
             let what = format!("the handle is of broker {}, this is {}", h.host, inner.pages.instance);
             return Err(Error::new(Code::InvalidHandle, "open it with a client of the broker that made it", what));
         }
-        if h.device != "cpu" {
-            let what = format!("the handle is for device {}", h.device);
-            return Err(Error::new(Code::Unsupported, "use a client with CUDA", what));
-        }
         let bad = |e: Error| Error::new(Code::InvalidHandle, "use the handle as it was made", e.message());
         let dtype = DType::parse(&h.dtype).map_err(bad)?;
         let (storages, place) = match h.is_empty() {
@@ -191,7 +197,8 @@ impl Session {
         fence();
         let located = if a.entries.word(r.index) == r.generation {
             a.locate(r).and_then(|s| {
-                if (s.offset, s.bytes, a.chunk.segment_serial) == (h.offset, h.bytes, h.segment) {
+                let there = (s.offset, s.bytes, a.chunk.segment_serial) == (h.offset, h.bytes, h.segment);
+                if there && device_name(&s) == h.device {
                     return Ok(s);
                 }
                 let what = "it names another range than its storage has";

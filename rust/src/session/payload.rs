@@ -10,9 +10,11 @@ use super::holding::Holding;
 use super::inner::Inner;
 use super::tensor::Tensor;
 use crate::crash_point;
+use crate::cuda::Stream;
+use crate::dlpack::device;
 use crate::error::{Code, Error, Result};
 use crate::layout::{reference, slot_flag};
-use crate::message::{Encoder, Ref, TensorDesc, spill};
+use crate::message::{Encoder, Order, Ref, TensorDesc, spill};
 use crate::shm::{SlotHead, append_bytes};
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
@@ -31,6 +33,7 @@ pub struct Payload {
     pub(crate) tensors: Tensors,
     pub(crate) tree: Vec<u8>,
     meta: Vec<u8>,
+    stream: Stream,
 }
 
 /// The tensors of a payload.
@@ -55,7 +58,7 @@ impl Tensors {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> + Clone {
         let (one, named) = match self {
             Tensors::One(t) => (Some(t), &[][..]),
             Tensors::Named(all) => (None, &all[..]),
@@ -70,7 +73,14 @@ impl Payload {
         let tensors: Vec<_> = tensors.into_iter().map(|(k, t)| (path_of(k.as_ref()), t)).collect();
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
-        Payload { tensors: Tensors::Named(tensors), tree, meta: Vec::new() }
+        Payload { tensors: Tensors::Named(tensors), tree, ..Payload::default() }
+    }
+
+    /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
+    /// it. Without it that is the legacy default stream; [`Stream::NONE`] for who has synchronised.
+    pub fn stream(mut self, stream: Stream) -> Payload {
+        self.stream = stream;
+        self
     }
 
     /// Attaches what JSON can hold.
@@ -100,7 +110,7 @@ impl From<&Bundle> for Payload {
         let flat = b.tree.is_empty();
         let name = |n: &String| if flat { path_of(n) } else { n.clone() };
         let tensors = b.tensors.iter().map(|(n, t)| (name(n), t.clone())).collect();
-        Payload { tensors: Tensors::Named(tensors), tree, meta: Vec::new() }
+        Payload { tensors: Tensors::Named(tensors), tree, ..Payload::default() }
     }
 }
 
@@ -113,6 +123,7 @@ pub(crate) struct Outgoing {
     words: Vec<u64>,
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
     spilled: Option<Arc<Holding>>,
+    order: Option<Order>, // when a stream will have written it
 }
 
 impl Outgoing {
@@ -130,8 +141,9 @@ impl Outgoing {
                 return Err(Error::new(Code::InvalidArgument, "send tensors of the same session", what));
             }
             t.check_shared()?;
-            let mut storage = None;
+            let (mut storage, mut device) = (None, None);
             if let Some(h) = t.storage() {
+                device = h.at.segment.device();
                 let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
                     refs.push(h.reference);
                     counted.push((h.reference.index, h.at.own));
@@ -149,8 +161,8 @@ impl Outgoing {
             encoder.add(&TensorDesc {
                 storage,
                 dtype: t.dtype(),
-                device_type: 1,
-                device_id: 0,
+                device_type: device.map_or(device::CPU, |_| device::CUDA),
+                device_id: device.map_or(0, |d| d.id),
                 offset: if storage.is_some() { t.offset } else { 0 },
                 readonly: t.is_read_only(),
                 shape: t.shape(),
@@ -159,7 +171,18 @@ impl Outgoing {
             })?;
         }
         let tensors = encoder.end(&value.tree, &value.meta)?;
+        self.order = None;
         self.head = SlotHead { flags, nref: 0, tensors, bytes, body: body.len() as u32, stamp: 0 };
+        Ok(())
+    }
+
+    /// Makes the message come after the work of its stream, where it has tensors on a GPU.
+    pub(crate) fn order(&mut self, inner: &Inner, value: &Payload) -> Result<()> {
+        if inner.devices.get().is_some() {
+            let tensors = value.tensors.iter().map(|(_, t)| t);
+            self.order = inner.order_send(tensors, value.stream)?.map(|p| p.order());
+            self.head.flags |= if self.order.is_some() { slot_flag::ORDERED } else { 0 };
+        }
         Ok(())
     }
 
@@ -167,9 +190,13 @@ impl Outgoing {
     /// too long.
     pub(crate) fn place(&mut self, inner: &Arc<Inner>, room: usize) -> Result<()> {
         self.words.clear();
+        let order = self.order.map_or([0; 2], Order::words);
+        let order = &order[..if self.order.is_some() { Order::WORDS } else { 0 }];
+        let room = room.saturating_sub(8 * order.len());
         if self.refs.len() * reference::SIZE as usize + self.body.len() <= room {
             self.head.nref = self.refs.len() as u16;
             self.refs.iter().for_each(|r| self.words.extend_from_slice(&r.words()));
+            self.words.extend(order);
             append_bytes(&mut self.words, &self.body);
             return Ok(());
         }
@@ -186,6 +213,7 @@ impl Outgoing {
         (self.head.nref, self.head.body) = (1, 0);
         self.spilled = Some(holding);
         self.words.extend(reference.words());
+        self.words.extend(order);
         Ok(())
     }
 
@@ -201,6 +229,7 @@ impl Outgoing {
             && self.spilled.is_none()
             && t.held.storages.len() == self.counted.len()
             && t.held.acknowledge.is_none()
+            && t.held.device.get().is_none()
             && Arc::strong_count(&t.held) == 1
         {
             // The only one is here, so nobody can clone it. What clones that are gone did came before.

@@ -7,7 +7,7 @@ use super::inner::Spinner;
 use super::message::{Message, Scratch, Taken};
 use super::topic::{LaneView, TopicState, View};
 use crate::crash_point;
-use crate::error::{Code, Result, closed, disagree};
+use crate::error::{Code, Error, Result, closed, disagree};
 use crate::layout::state;
 use crate::shm::{GroupLane, fence};
 use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
@@ -325,8 +325,14 @@ impl Reader {
         let k = &mut self.cursors[at];
         match inner.take(&k.lane.lane, i, &mut self.scratch) {
             Taken::Held => {}
-            // It stays, for another attempt or another member.
-            Taken::Malformed(e) if !refuted(e.code()) => return Err(e),
+            // It stays, for another attempt or another member. That this process does not reach the
+            // device is said once: it would be so each time.
+            Taken::Malformed(e) if !refuted(&e) => {
+                if k.group.is_none() && e.about_device() {
+                    k.skip(i, hint, self.member, true);
+                }
+                return Err(e);
+            }
             other => {
                 k.skip(i, hint, self.member, matches!(other, Taken::Malformed(_)));
                 return Ok(None);
@@ -367,10 +373,13 @@ impl Reader {
 /// Tells of an error that says that nobody can have the message. Any other is about this process or
 /// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
 /// a broker.
-fn refuted(code: Code) -> bool {
+fn refuted(e: &Error) -> bool {
     use Code::*;
+    if e.about_device() {
+        return false;
+    }
     matches!(
-        code,
+        e.code(),
         Protocol | InvalidHandle | Expired | NotFound | InvalidArgument | Unsupported | ReadOnly | PermissionDenied
     )
 }

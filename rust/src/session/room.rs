@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Session;
 use super::inner::Inner;
-use super::tensor::TensorMut;
+use super::tensor::{Tensor, TensorMut};
 use crate::dtype::{DType, Element};
 use crate::error::{Code, Result};
 use crate::layout::BELL_WORD;
@@ -76,6 +76,18 @@ impl Session {
     ) -> Result<TensorMut<T>> {
         let until = timeout.into().map(|t| Instant::now() + t);
         self.inner.wait_for_room(until, || self.alloc::<T>(shape))
+    }
+
+    /// As [`alloc_on`](Session::alloc_on), waiting as [`alloc_within`](Session::alloc_within) does.
+    pub fn alloc_on_within(
+        &self,
+        device: &str,
+        dtype: DType,
+        shape: &[i64],
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Tensor> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        self.inner.wait_for_room(until, || self.alloc_on(device, dtype, shape))
     }
 
     /// As [`alloc_raw`](Session::alloc_raw), waiting as [`alloc_within`](Session::alloc_within) does.

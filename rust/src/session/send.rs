@@ -122,6 +122,7 @@ impl TopicState {
     fn publish(&self, own: &mut OwnLane, out: &mut Outgoing, value: &mut Payload, flags: u32) -> Result<()> {
         let inner = &self.inner;
         out.compose(inner, value, flags)?;
+        out.order(inner, value)?;
         out.place(inner, own.lane.room())?;
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
         own.lane.fetch_first(i);

@@ -10,6 +10,7 @@ use super::file::MappedFile;
 use super::holding::{Held, Holding, Storages};
 use super::inner::Inner;
 use crate::dims::Dims;
+use crate::dlpack::device;
 use crate::dtype::{DType, Element, compact_strides, is_contiguous};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::limits;
@@ -187,12 +188,17 @@ impl Tensor {
     /// A tensor of a holding from its description, all of which is another process's word.
     #[inline]
     pub(crate) fn described(held: Arc<Holding>, d: TensorDesc, write: bool) -> Result<Tensor> {
-        if d.device_type != 1 {
-            let what = format!("tensor {:?} is on device type {}", d.name, d.device_type);
-            return Err(Error::new(Code::Unsupported, "use a client with CUDA", what));
-        }
         let place = d.storage.map_or(Place::Nowhere, Place::Storage);
-        Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)
+        let t = Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)?;
+        let there = match t.on_device() {
+            None => d.device_type == device::CPU,
+            Some(on) => (d.device_type, d.device_id) == (device::CUDA, on.id),
+        };
+        if !there {
+            let what = format!("tensor {:?} is said to be on device type {} and is not", d.name, d.device_type);
+            return Err(Error::new(Code::InvalidHandle, "its sender is at fault", what));
+        }
+        Ok(t)
     }
 
     /// A tensor whose view is checked against its storage.

@@ -47,6 +47,8 @@ pub(crate) struct LaneView {
     pub(crate) inner: Arc<Inner>,
     pub(crate) info: LaneInfo,
     pub(crate) lane: Lane,
+    /// The writer's session file.
+    pub(crate) file: Region,
     /// Of the writer.
     pub(crate) bell: Bell,
 }
@@ -174,6 +176,7 @@ impl TopicState {
             v.lanes.push(Arc::new(LaneView {
                 lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
                 bell: Bell::new(peer.file.clone(), peer.bell.clone()),
+                file: peer.file.clone(),
                 inner: inner.clone(),
                 info: l.clone(),
             }));

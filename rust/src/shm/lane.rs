@@ -4,8 +4,8 @@
 use super::region::{Region, fence_acquire, fence_release, no_read_ahead};
 use crate::crash_point;
 use crate::error::{Result, disagree};
-use crate::layout::{PAGE, lane, lane_bytes, reference, slot};
-use crate::message::{Description, Ref};
+use crate::layout::{PAGE, lane, lane_bytes, order, reference, slot, slot_flag};
+use crate::message::{Description, Order, Ref};
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
@@ -151,7 +151,7 @@ impl Lane {
             bytes: self.r.load(at + slot::BYTES),
             body: self.r.load32(at + slot::BODY),
         };
-        let n = u64::from(h.nref) * reference::SIZE + u64::from(h.body);
+        let n = 8 * h.body_at() as u64 + u64::from(h.body);
         if n > self.stride - slot::SIZE {
             return None;
         }
@@ -225,9 +225,23 @@ impl SlotHead {
         })
     }
 
+    /// The order behind the refs of a copied message, where it has one.
+    pub(crate) fn order_of(&self, words: &[u64]) -> Option<[u64; Order::WORDS]> {
+        if self.flags & slot_flag::ORDERED == 0 {
+            return None;
+        }
+        words[..self.body_at()].last_chunk().copied()
+    }
+
     /// The body behind the refs of a copied message.
     pub(crate) fn body_of(&self, words: &[u64]) -> Description {
-        Description::of_words(&words[usize::from(self.nref) * 3..], self.body as usize)
+        Description::of_words(&words[self.body_at()..], self.body as usize)
+    }
+
+    /// Words before the body.
+    fn body_at(&self) -> usize {
+        let order = if self.flags & slot_flag::ORDERED != 0 { order::SIZE } else { 0 };
+        (u64::from(self.nref) * reference::SIZE + order) as usize / 8
     }
 }
 
@@ -275,6 +289,27 @@ mod tests {
         l.unname(1);
         assert!(!l.still_has(1) && l.read(1, &mut words).is_none());
         assert_eq!(l.head(), 1);
+    }
+
+    #[test]
+    fn an_order_stands_between_refs_and_body() {
+        let l = lane(4, 128);
+        let order = Order { stream: 2, ready: 9 };
+        let mut words = vec![7, 1, 3];
+        words.extend([2, 9]);
+        append_bytes(&mut words, b"body");
+        let h = SlotHead { flags: slot_flag::ORDERED, nref: 1, body: 4, ..Default::default() };
+        l.write(1, &h, &words);
+        l.publish(1);
+        let mut words = Vec::new();
+        let h = l.read(1, &mut words).unwrap();
+        assert_eq!(h.refs(&words).collect::<Vec<_>>(), [Ref { serial: 7, generation: 1, index: 3 }]);
+        assert_eq!(Order::of(h.order_of(&words).unwrap()).unwrap(), order);
+        assert_eq!(*h.body_of(&words), *b"body");
+        // The order counts to what must fit.
+        l.write(2, &SlotHead { flags: slot_flag::ORDERED, nref: 3, body: 1, ..Default::default() }, &[]);
+        l.publish(2);
+        assert!(l.read(2, &mut Vec::new()).is_none());
     }
 
     #[test]

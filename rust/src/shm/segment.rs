@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::region::Region;
+use crate::cuda::{Device, Registered, Slab};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Mapping};
 
@@ -15,9 +16,11 @@ pub(crate) struct Segment {
     pub(crate) serial: u64,
     pub(crate) bytes: u64,
     files: Mutex<Files>,
+    registered: OnceLock<Option<Registered>>, // with a GPU's driver; it goes before the mapping
     readable: OnceLock<Region>,
     writable: OnceLock<Region>,
     chunks: Mutex<Vec<u32>>, // over it, as far as this session is attached to them
+    device: Option<Slab>,    // where it is no memory of the machine
 }
 
 #[derive(Debug, Default)]
@@ -29,17 +32,57 @@ struct Files {
 impl Segment {
     /// A segment of `bytes`, as the broker says; its file must have as many.
     pub(crate) fn new(index: u32, serial: u64, bytes: u64, fd: OwnedFd, write: bool) -> Result<Segment> {
-        let s = Segment {
+        let s = Segment::empty(index, serial, bytes, None);
+        s.give(fd, write)?;
+        Ok(s)
+    }
+
+    /// A segment on a GPU; the descriptor is the driver's, of which nothing can be asked.
+    pub(crate) fn on_device(index: u32, serial: u64, fd: OwnedFd, slab: Slab) -> Segment {
+        let s = Segment::empty(index, serial, slab.bytes, Some(slab));
+        s.files().rw = Some(Arc::new(fd));
+        s
+    }
+
+    fn empty(index: u32, serial: u64, bytes: u64, device: Option<Slab>) -> Segment {
+        Segment {
             index,
             serial,
             bytes,
             files: Mutex::default(),
+            registered: OnceLock::new(),
             readable: OnceLock::new(),
             writable: OnceLock::new(),
             chunks: Mutex::default(),
-        };
-        s.give(fd, write)?;
-        Ok(s)
+            device,
+        }
+    }
+
+    /// The memory on a GPU, where that is where it lies.
+    #[inline]
+    pub(crate) fn device(&self) -> Option<&Slab> {
+        self.device.as_ref()
+    }
+
+    /// Where it begins on its GPU, mapped for a use.
+    pub(crate) fn device_address(&self, write: bool) -> Result<u64> {
+        match (&self.device, self.fd()) {
+            (Some(slab), Some(fd)) => slab.address(fd.as_fd(), write),
+            _ => Err(disagree("a device address of memory of the machine")),
+        }
+    }
+
+    /// Makes its mapping known to a GPU's driver, once: copies then run beside the processor.
+    pub(crate) fn register(&self, device: &'static Device) {
+        let region = self.writable.get().or_else(|| self.readable.get());
+        self.registered.get_or_init(|| Registered::new(device, region?.clone(), self.writable.get().is_some()).ok());
+    }
+
+    /// Refuses to look at memory of a GPU.
+    fn on_host(&self) -> Result<()> {
+        let Some(slab) = &self.device else { return Ok(()) };
+        let what = format!("the tensor lies on cuda:{}, where the processor does not reach it", slab.device.index);
+        Err(Error::new(Code::Unsupported, "copy it with to_device(\"cpu\"), in Python x.cpu()", what))
     }
 
     /// Adds a descriptor, writable or not.
@@ -77,6 +120,7 @@ impl Segment {
         if let Some(r) = cell.get() {
             return Ok(r);
         }
+        self.on_host()?;
         let files = self.files();
         let fd = if write { files.rw.clone() } else { files.ro.clone().or_else(|| files.rw.clone()) };
         let Some(fd) = fd else {
@@ -97,6 +141,9 @@ impl Segment {
     /// Where in the segment `n` bytes at an address of this process begin, and whether they lie in the
     /// writable mapping; `None` when they lie in no shared mapping of it.
     pub(crate) fn offset_of(&self, address: *const u8, n: u64) -> Option<(u64, bool)> {
+        if let Some(slab) = &self.device {
+            return slab.offset_of(address as u64, n);
+        }
         [(&self.writable, true), (&self.readable, false)].into_iter().find_map(|(cell, writable)| {
             let r = cell.get()?;
             let at = (address as u64).checked_sub(r.address(0, 0) as u64)?;
@@ -123,6 +170,7 @@ impl Segment {
             return Err(disagree(format!("bytes {at} to {} of segment {}", at.saturating_add(bytes), self.serial)));
         }
         let Some(fd) = self.fd() else { return Err(disagree("a segment without a descriptor")) };
+        self.on_host()?;
         let within = at % rustix::param::page_size() as u64;
         let map = Mapping::private(&fd, at - within, (bytes + within) as usize)?;
         // SAFETY: `within` is less than the mapping's length.

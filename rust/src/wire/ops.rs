@@ -27,7 +27,7 @@ pub(crate) struct Resume {
 pub(crate) struct Hello<'a> {
     pub(crate) protocol: u32,
     pub(crate) layout: u32,
-    pub(crate) features: [&'a str; 0],
+    pub(crate) features: &'a [&'a str],
     pub(crate) client: ClientInfo<'a>,
     pub(crate) namespace: &'a str,
     pub(crate) pid: u32,
@@ -75,12 +75,21 @@ pub(crate) struct Restore<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct GrantRequest {
+pub(crate) struct GrantRequest<'a> {
     pub(crate) bytes: u64,
     pub(crate) chunks: u32,
     /// What the own machine or container has left, where that can be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<u64>,
+    /// The GPU, by the name that brokers know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct OfferRequest {
+    pub(crate) segment: u32,
+    pub(crate) serial: u64,
 }
 
 #[derive(Deserialize)]
@@ -95,6 +104,8 @@ pub(crate) struct GrantReply {
     pub(crate) segment_serial: u64,
     pub(crate) bytes: u64,
     pub(crate) chunks: Vec<ChunkGrant>,
+    #[serde(default)]
+    pub(crate) device_id: i32,
 }
 
 #[derive(Serialize)]
@@ -135,6 +146,11 @@ pub(crate) struct SegmentRequest {
 #[derive(Deserialize)]
 pub(crate) struct SegmentReply {
     pub(crate) bytes: u64,
+    /// The GPU on which it lies; empty for memory of the machine.
+    #[serde(default)]
+    pub(crate) device: String,
+    #[serde(default)]
+    pub(crate) device_id: i32,
 }
 
 #[derive(Serialize, Default)]

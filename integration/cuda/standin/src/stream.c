@@ -19,6 +19,7 @@ struct stream {
 	struct stream *next; /* of all there ever were: what is destroyed stays */
 	struct context *context;
 	bool blocking, destroyed;
+	struct stream *others; /* default streams of the same thread in other contexts */
 	struct item *first, *last;
 	uint64_t asked, done;
 };
@@ -108,9 +109,14 @@ static struct stream *find(CUstream h)
 static struct stream *resolve(CUstream h)
 {
 	if (h == STREAM_PER_THREAD) {
-		if (!per_thread)
-			per_thread = stream_make(current, true);
-		h = per_thread;
+		struct stream *own = per_thread;
+		while (own && own->context != current)
+			own = own->others;
+		if (!own && (own = stream_make(current, true))) {
+			own->others = per_thread;
+			per_thread = own;
+		}
+		h = own;
 	}
 	pthread_mutex_lock(&lock);
 	struct stream *s = find(h);

@@ -1,0 +1,113 @@
+//! GPU memory, by the CUDA driver, which is loaded at run time when a tensor on a GPU is first met.
+//!
+//! Ownership: a [`Slab`] is memory that this process made or imported, with its mappings; who points into
+//! it holds it. Concurrency: all of it from any thread; each call makes the context current on its thread
+//! and puts back what was there. Hostile peers: a descriptor that is no memory of the GPU is refused by the
+//! driver, and so by the import. Death: the driver ends what a dead process ran and mapped.
+
+mod api;
+mod copy;
+mod device;
+mod registered;
+mod result;
+mod slab;
+mod stream;
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+pub(crate) use device::Device;
+pub(crate) use registered::Registered;
+pub(crate) use slab::Slab;
+pub use stream::Stream;
+
+use crate::error::{Code, Error, Result};
+use crate::sys;
+
+/// What the driver's library is called, as the loader knows it.
+#[cfg(feature = "cuda")]
+const LIBRARY: &str = "libcuda.so.1";
+
+/// The loaded driver with the GPUs that this process may see, as `CUDA_VISIBLE_DEVICES` shows them. It is
+/// never unloaded: others in the process use it too.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    devices: Vec<Device>,
+    process: u32,
+}
+
+/// The driver. Errors: `Unsupported` without one and in the child of a fork, `NotFound` without a GPU.
+pub(crate) fn driver() -> Result<&'static Driver> {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    static LOADING: Mutex<()> = Mutex::new(());
+    if let Some(d) = DRIVER.get() {
+        device::check_process(d.process)?;
+        return Ok(d);
+    }
+    let _one = LOADING.lock().unwrap_or_else(|p| p.into_inner());
+    match DRIVER.get() {
+        Some(d) => Ok(d),
+        None => {
+            let d = Driver::load()?;
+            Ok(DRIVER.get_or_init(|| d))
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn load() -> Result<api::Api> {
+    api::Api::load()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn load() -> Result<api::Api> {
+    let what = "this program was built without the feature cuda of the crate baton";
+    Err(Error::new(Code::Unsupported, "build it with the feature, or use tensors on the cpu", what))
+}
+
+impl Driver {
+    fn load() -> Result<Driver> {
+        let (api, process) = (Arc::new(load()?), sys::process_number()?);
+        let mut n = 0;
+        // SAFETY: init comes first, and the count has a place.
+        unsafe {
+            api.init(0)?;
+            api.device_count(&mut n)?;
+        }
+        let devices = (0..n).map(|i| Device::find(&api, i, process)).collect::<Result<_>>()?;
+        Ok(Driver { devices, process })
+    }
+
+    /// The GPU that a user names: `cuda` (the first), `cuda:1` (as this process counts), `cuda:GPU-…`.
+    pub(crate) fn named(&'static self, name: &str) -> Result<&'static Device> {
+        let which = match name.strip_prefix("cuda") {
+            Some("") => Some("0"),
+            Some(rest) => rest.strip_prefix(':'),
+            None => None,
+        };
+        let Some(which) = which else {
+            let what = format!("{name:?} names no GPU");
+            return Err(Error::new(Code::InvalidArgument, "use cpu, cuda, cuda:0 or cuda:GPU-…", what));
+        };
+        if which.starts_with(device::PREFIX) {
+            return self.by_uuid(which);
+        }
+        if let Some(d) = which.parse().ok().and_then(|i: usize| self.devices.get(i)) {
+            return Ok(d);
+        }
+        let what = format!("there is no {name}: this process sees {} GPUs", self.devices.len());
+        Err(Error::new(Code::NotFound, "check CUDA_VISIBLE_DEVICES", what))
+    }
+
+    /// The GPU that has this index here.
+    pub(crate) fn numbered(&'static self, index: i32) -> Result<&'static Device> {
+        self.named(&format!("cuda:{index}"))
+    }
+
+    /// The GPU by what names it in all processes.
+    pub(crate) fn by_uuid(&'static self, uuid: &str) -> Result<&'static Device> {
+        self.devices.iter().find(|d| d.uuid == uuid).ok_or_else(|| {
+            let what = format!("this process does not see the GPU {uuid}");
+            Error::new(Code::NotFound, "make it visible with CUDA_VISIBLE_DEVICES", what)
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! What the driver's statuses mean to callers.
+
+use crate::error::{Code, Error, Result};
+
+/// CUresult: its number and name, what it says, the code that callers match, what to do.
+#[rustfmt::skip] // a table
+const MEANINGS: &[(i32, &str, &str, Code, &str)] = &[
+    (1, "CUDA_ERROR_INVALID_VALUE", "invalid argument", Code::InvalidArgument, "use memory and sizes that the call allows"),
+    (2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory", Code::OutOfMemory, "release tensors of this GPU, or end what else uses it (nvidia-smi tells)"),
+    (3, "CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised", Code::Unsupported, SPAWN),
+    (100, "CUDA_ERROR_NO_DEVICE", "no GPU is there", Code::NotFound, "check CUDA_VISIBLE_DEVICES, and that the container was given a GPU"),
+    (101, "CUDA_ERROR_INVALID_DEVICE", "no such GPU is visible", Code::NotFound, "make it visible with CUDA_VISIBLE_DEVICES"),
+    (201, "CUDA_ERROR_INVALID_CONTEXT", "invalid context", Code::InvalidArgument, "use a stream and memory of this GPU"),
+    (205, "CUDA_ERROR_MAP_FAILED", "mapping failed", Code::Internal, "see the kernel's log for the driver's reason"),
+    (304, "CUDA_ERROR_OPERATING_SYSTEM", "a system call of the driver failed", Code::Internal, "see the kernel's log; raise the limit of open files"),
+    (400, "CUDA_ERROR_INVALID_HANDLE", "invalid handle", Code::InvalidHandle, "use a handle or stream of this process that still lives"),
+    (700, "CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel touched memory that it may not", Code::Internal, "restart the process: its context is lost; a read-only tensor was perhaps written"),
+    (712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the host memory is registered already", Code::Conflict, "register it once in a process"),
+    (800, "CUDA_ERROR_NOT_PERMITTED", "not permitted", Code::PermissionDenied, "finish the stream's capture first"),
+    (801, "CUDA_ERROR_NOT_SUPPORTED", "not supported", Code::Unsupported, "use a newer driver or GPU (docs/cuda.md says which)"),
+    (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel driver and library differ", Code::Unsupported, "install both of one version, or reboot after an update"),
+];
+
+pub(super) const SPAWN: &str = "start processes with spawn: CUDA does not survive a fork";
+
+/// The error of a call, typed for Baton's callers.
+pub(super) fn check(call: &str, status: i32) -> Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    let Some((_, name, text, code, remedy)) = MEANINGS.iter().find(|m| m.0 == status) else {
+        let what = format!("{call}: CUDA error {status}");
+        return Err(Error::new(Code::Internal, "see NVIDIA's list of CUresult for the number", what));
+    };
+    Err(Error::new(*code, *remedy, format!("{call}: {text} ({name})")))
+}
+
+/// The error of a function that the driver's library lacks.
+pub(super) fn missing(symbol: &str) -> Error {
+    let what = format!("this driver has no {symbol}");
+    Error::new(Code::Unsupported, "install a newer NVIDIA driver (docs/cuda.md says which)", what)
+}
+
+/// The error of a machine without a driver.
+pub(super) fn no_driver(why: impl std::fmt::Display) -> Error {
+    let remedy = "install NVIDIA's driver, or give the container a GPU (--gpus); without one use tensors on the cpu";
+    Error::new(Code::Unsupported, remedy, format!("no CUDA driver on this machine: {why}"))
+}

@@ -1,0 +1,75 @@
+//! Streams, as others made them: named as DLPack does.
+
+use super::Device;
+use super::api::{Address, RawStream};
+use crate::error::{Code, Error, Result};
+
+/// A stream of a GPU, by the number that DLPack gives it: the driver's pointer, or one of the constants.
+/// It is the caller's and lives as long as it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stream(i64);
+
+const WAIT_AT_LEAST: u32 = 0; // CU_STREAM_WAIT_VALUE_GEQ
+
+impl Stream {
+    /// None: the caller has synchronised, or does so himself.
+    pub const NONE: Stream = Stream(-1);
+    /// The legacy default stream.
+    pub const LEGACY: Stream = Stream(1);
+    /// The default stream of each thread.
+    pub const PER_THREAD: Stream = Stream(2);
+
+    /// The stream of a number: a pointer of the driver's, 1, 2 or −1. 0 is refused, as DLPack says: it
+    /// does not tell which default stream is meant (`InvalidArgument`).
+    pub fn from_raw(number: i64) -> Result<Stream> {
+        if number == -1 || number > 0 {
+            return Ok(Stream(number));
+        }
+        let remedy = "use 1 (the legacy default stream), 2 (the thread's), the stream's pointer, or -1 for none";
+        Err(Error::new(Code::InvalidArgument, remedy, format!("stream {number} cannot be used")))
+    }
+
+    /// Its number.
+    pub fn as_raw(self) -> i64 {
+        self.0
+    }
+
+    fn raw(self) -> RawStream {
+        self.0 as RawStream
+    }
+
+    /// The stream on which any thread can tell that this one has come so far: the legacy one comes after
+    /// the default streams of all threads.
+    pub(crate) fn seen_by_all(self) -> Stream {
+        if self == Stream::PER_THREAD { Stream::LEGACY } else { self }
+    }
+}
+
+impl Default for Stream {
+    fn default() -> Stream {
+        Stream::LEGACY
+    }
+}
+
+impl Device {
+    /// Makes a stream store a value at a device address, behind all that was enqueued and visible after it.
+    pub(crate) fn write_value(&self, s: Stream, at: Address, value: u64) -> Result<()> {
+        let _current = self.enter()?;
+        // SAFETY: the address is that of a registered page's word.
+        unsafe { self.api.write_value(s.raw(), at, value, 0) }
+    }
+
+    /// Makes a stream wait until the word at a device address is at least a value.
+    pub(crate) fn wait_value(&self, s: Stream, at: Address, value: u64) -> Result<()> {
+        let _current = self.enter()?;
+        // SAFETY: as above.
+        unsafe { self.api.wait_value(s.raw(), at, value, WAIT_AT_LEAST) }
+    }
+
+    /// Waits until a stream has done all that was enqueued.
+    pub(crate) fn synchronize_stream(&self, s: Stream) -> Result<()> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's stream, or one with a fixed name.
+        unsafe { self.api.stream_synchronize(s.raw()) }
+    }
+}

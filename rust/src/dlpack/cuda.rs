@@ -1,0 +1,99 @@
+//! Taking tensors of other libraries that lie on a GPU, and copies between them and Baton's.
+
+use super::view::View;
+use super::{DLTensor, device};
+use crate::cuda::{Stream, driver};
+use crate::dtype::is_contiguous;
+use crate::error::{Code, Error, Result};
+use crate::session::{Session, Tensor};
+
+/// Refuses elements that no single copy reaches.
+fn contiguous(v: &View) -> Result<()> {
+    if is_contiguous(&v.shape, Some(&v.strides)) && v.is_plain() {
+        return Ok(());
+    }
+    let what = format!("a {}{:?} with strides {:?} on a GPU", v.dtype, v.shape, v.strides);
+    Err(Error::new(Code::Unsupported, "make it contiguous first, as by torch's contiguous()", what))
+}
+
+impl Session {
+    /// As `share`, of a view on a GPU.
+    ///
+    /// # Safety
+    /// As of `share`; the legacy default stream comes after what writes the elements.
+    pub(super) unsafe fn share_device(&self, view: &DLTensor, flags: u64) -> Result<Tensor> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::anywhere(view, flags)? };
+        if let Some(t) = self.find(&v) {
+            return Ok(t);
+        }
+        let name = format!("cuda:{}", view.device.device_id);
+        // SAFETY: as the caller says.
+        unsafe { self.share_on(&name, view, flags, Stream::LEGACY) }
+    }
+
+    /// A tensor on a device with the elements of a view that is lent, copied behind the work of a stream.
+    /// Errors as of [`alloc_on`](Session::alloc_on) and [`copy_from_on`](Tensor::copy_from_on).
+    ///
+    /// # Safety
+    /// As of [`copy_from_on`](Tensor::copy_from_on).
+    pub unsafe fn share_on(&self, name: &str, view: &DLTensor, flags: u64, stream: Stream) -> Result<Tensor> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::anywhere(view, flags)? };
+        let t = self.alloc_on(name, v.dtype, &v.shape)?;
+        // SAFETY: as the caller says; on the CPU nobody else has the tensor.
+        unsafe { t.copy_from_on(view, flags, stream)? };
+        if let Some(gpu) = t.gpu() {
+            t.written_by(&gpu, stream)?;
+        }
+        Ok(t)
+    }
+}
+
+impl Tensor {
+    /// As [`copy_from`](Tensor::copy_from), behind the work of a stream, where one of the two lies on a
+    /// GPU. From memory of the machine to a GPU the copy is not waited for; otherwise it is, since the
+    /// view is given back, or the processor reads what was copied. `Unsupported` where elements are not
+    /// contiguous on a GPU, or lie on two of them.
+    ///
+    /// # Safety
+    /// As of [`copy_from`](Tensor::copy_from). The stream comes after what writes the view, and nobody
+    /// but work of that stream uses this tensor until it has passed. Memory of the machine that the
+    /// program has registered with the driver stays as it is until then.
+    pub unsafe fn copy_from_on(&self, view: &DLTensor, flags: u64, stream: Stream) -> Result<()> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::anywhere(view, flags)? };
+        if v.dtype != self.dtype() || *v.shape != *self.shape() {
+            let what = format!("{}{:?} is copied to {}{:?}", v.dtype, v.shape, self.dtype(), self.shape());
+            return Err(Error::new(Code::InvalidArgument, "give the same type and shape", what));
+        }
+        if v.first.is_null() {
+            return Ok(()); // no elements
+        }
+        if self.on_device().is_none() && device::is_host(view.device.device_type) {
+            // SAFETY: as the caller says.
+            return unsafe { self.copy_from(view, flags) };
+        }
+        if view.device.device_type == device::CUDA {
+            contiguous(&v)?;
+            let from = driver()?.numbered(view.device.device_id)?;
+            // SAFETY: as the caller says.
+            return unsafe { self.copy_device(from, v.first.addr() as u64, stream) };
+        }
+        if !device::is_host(view.device.device_type) {
+            let what = format!("DLPack: a tensor on device type {}", view.device.device_type);
+            return Err(Error::new(Code::Unsupported, "copy it to the host first", what));
+        }
+        if contiguous(&v).is_ok() {
+            // SAFETY: as the caller says.
+            return unsafe { self.copy_bytes(v.first, stream) };
+        }
+        // Gathered first, in memory that no driver has registered: it is read before the call returns.
+        let mut gathered = vec![0u8; self.num_bytes() as usize];
+        // SAFETY: the copy is compact and has the view's shape and type.
+        unsafe {
+            v.copy_to(gathered.as_mut_ptr(), None);
+            self.copy_bytes(gathered.as_ptr(), stream)
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Tensors on GPUs: making them, reaching them, and copies.
+
+use std::sync::Arc;
+
+use super::Session;
+use super::device::Gpu;
+use super::holding::{Held, Holding, Storages};
+use super::inner::Inner;
+use super::tensor::{Place, Tensor};
+use crate::cuda::{Device, Slab, Stream, driver};
+use crate::dims::Dims;
+use crate::dlpack::{CPU, DLDevice, device};
+use crate::dtype::DType;
+use crate::error::{Code, Error, Result, disagree};
+use crate::layout::limits;
+
+impl Inner {
+    /// Allocates a storage of `bytes` > 0 on a GPU, counted once.
+    fn fill_on(self: &Arc<Inner>, gpu: &Gpu, bytes: u64) -> Result<Holding> {
+        self.check_open()?;
+        let mut got = self.cut(gpu, bytes);
+        if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
+            self.settle(); // withdraw what queues still name, then try once more
+            got = self.cut(gpu, bytes);
+        }
+        let s = got?;
+        let at = self.attached.find(s.reference.index / limits::CHUNK_INDICES, s.reference.serial);
+        let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
+        Ok(Holding::new(self, Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes }.into()))
+    }
+}
+
+impl Session {
+    /// A tensor on a device, C-contiguous, with whatever was there before: `cuda:0` as this process
+    /// counts, `cuda` the first, `cuda:GPU-…` by UUID, `cpu` the machine's memory. Errors: those of
+    /// [`alloc`](Session::alloc); `Unsupported` without a driver, or with one too old; `NotFound` for a
+    /// GPU that this process does not see; `InvalidArgument` for what names none.
+    pub fn alloc_on(&self, device: &str, dtype: DType, shape: &[i64]) -> Result<Tensor> {
+        if device == "cpu" {
+            return self.alloc_dtype(dtype, shape);
+        }
+        let n = dtype.num_bytes(shape)?;
+        let gpu = self.inner.gpu(driver()?.named(device)?);
+        let (held, place) = match n {
+            0 => (Holding::new(&self.inner, Storages::default()), Place::Nowhere),
+            n => (self.inner.fill_on(&gpu, n)?, Place::Storage(0)),
+        };
+        Tensor::checked(Arc::new(held), place, 0, dtype, Dims::from(shape), None, false)
+    }
+
+    /// As [`alloc_on`](Session::alloc_on), all zero behind the work of a stream.
+    pub fn zeros_on(&self, device: &str, dtype: DType, shape: &[i64], stream: Stream) -> Result<Tensor> {
+        let t = self.alloc_on(device, dtype, shape)?;
+        match t.gpu() {
+            // SAFETY: the bytes were just allocated, and are kept until the stream has passed.
+            Some(gpu) => unsafe {
+                gpu.device.fill(t.device_address(true)?, 0, t.num_bytes(), ordered(stream)?)?;
+                t.written_by(&gpu, stream)?;
+            },
+            // SAFETY: as many bytes as the elements take, just allocated.
+            None => unsafe { t.address(true)?.write_bytes(0, t.num_bytes() as usize) },
+        }
+        Ok(t)
+    }
+
+    /// Bytes of a GPU that are free, and that it has, as its driver counts them for all processes.
+    pub fn device_memory(device: &str) -> Result<(u64, u64)> {
+        driver()?.named(device)?.memory()
+    }
+}
+
+/// Refuses [`Stream::NONE`] for work that needs a stream.
+fn ordered(stream: Stream) -> Result<Stream> {
+    if stream != Stream::NONE {
+        return Ok(stream);
+    }
+    let what = "a copy on a GPU without a stream";
+    Err(Error::new(Code::InvalidArgument, "use Stream::LEGACY, or a stream of yours", what))
+}
+
+impl Tensor {
+    pub(crate) fn on_device(&self) -> Option<&Slab> {
+        self.storage()?.at.segment.device()
+    }
+
+    /// The GPU that it lies on.
+    pub(crate) fn gpu(&self) -> Option<Arc<Gpu>> {
+        self.on_device().map(|d| self.held.inner().gpu(d.device))
+    }
+
+    /// Where the elements are: the GPU as this process numbers it. A tensor without elements is on the
+    /// CPU.
+    pub fn device(&self) -> DLDevice {
+        match self.on_device() {
+            Some(d) => DLDevice { device_type: device::CUDA, device_id: d.device.index },
+            None => DLDevice { device_type: CPU, device_id: 0 },
+        }
+    }
+
+    /// The device address of the first element of a tensor on a GPU, for kernels that follow
+    /// [`use_on`](Tensor::use_on), as long as the tensor or a clone lives. `ReadOnly` when it is to be
+    /// written and must not be; `InvalidArgument` for memory of the machine.
+    pub fn device_ptr(&self, write: bool) -> Result<u64> {
+        if write && self.is_read_only() {
+            let what = format!("a read-only {}{:?}", self.dtype(), self.shape());
+            return Err(Error::new(Code::ReadOnly, "copy it", what));
+        }
+        self.device_address(write)
+    }
+
+    fn device_address(&self, write: bool) -> Result<u64> {
+        match self.storage().filter(|_| self.on_device().is_some()) {
+            Some(h) => Ok(h.device_address(write)? + self.offset),
+            None => Err(Error::new(Code::InvalidArgument, "use as_ptr", "the tensor is memory of the machine")),
+        }
+    }
+
+    /// A copy on a device, `cuda:0` or `cpu`; the tensor itself where it is there already. To a GPU it is
+    /// made by the stream and not waited for: other streams wait by [`use_on`](Tensor::use_on), and a
+    /// send does by itself. To the CPU it is waited for.
+    pub fn to_device(&self, device: &str, stream: Stream) -> Result<Tensor> {
+        let there = match device {
+            "cpu" => self.on_device().is_none(),
+            name => {
+                let d = driver()?.named(name)?;
+                self.on_device().is_some_and(|s| std::ptr::eq(s.device, d))
+            }
+        };
+        if there {
+            return Ok(self.clone());
+        }
+        let to = self.session().alloc_on(device, self.dtype(), self.shape())?;
+        to.copy_tensor(self, stream)?;
+        if let Some(gpu) = to.gpu() {
+            to.written_by(&gpu, stream)?;
+        }
+        Ok(to)
+    }
+
+    /// A copy on the tensor's own device, by a stream, as [`to_device`](Tensor::to_device) makes one.
+    pub fn copied_on(&self, stream: Stream) -> Result<Tensor> {
+        let Some(gpu) = self.gpu() else {
+            let what = "a copy by a stream of memory of the machine";
+            return Err(Error::new(Code::InvalidArgument, "give a tensor on a GPU", what));
+        };
+        let to = self.session().alloc_on(&format!("cuda:{}", gpu.device.index), self.dtype(), self.shape())?;
+        to.copy_tensor(self, stream)?;
+        to.written_by(&gpu, stream)?;
+        Ok(to)
+    }
+
+    /// Copies a tensor of the same type and shape here, at least one of the two on a GPU, behind the work
+    /// of a stream. What was enqueued is waited for where the processor is to read it. Errors:
+    /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` where elements are not
+    /// contiguous or lie on two GPUs.
+    pub fn copy_tensor(&self, from: &Tensor, stream: Stream) -> Result<()> {
+        if (from.dtype(), from.shape()) != (self.dtype(), self.shape()) {
+            let what = format!("{}{:?} is copied to {}{:?}", from.dtype(), from.shape(), self.dtype(), self.shape());
+            return Err(Error::new(Code::InvalidArgument, "give the same type and shape", what));
+        }
+        if self.is_empty() {
+            return Ok(());
+        }
+        for t in [self, from] {
+            if !t.is_contiguous() {
+                let what = format!("elements of {:?} with strides {:?} are not contiguous", t.shape(), t.strides());
+                return Err(Error::new(Code::Unsupported, "copy them where they are first", what));
+            }
+        }
+        let stream = ordered(stream)?;
+        let n = self.num_bytes();
+        match (self.gpu(), from.gpu()) {
+            (Some(gpu), None) => self.copy_in(&gpu, from, n, stream),
+            (None, Some(gpu)) => {
+                let to = self.address(true)?;
+                from.used_by(&gpu, stream)?;
+                self.reach(&gpu);
+                // SAFETY: both are held until the stream has passed, which is waited for.
+                unsafe { gpu.device.copy_out(to, from.device_address(false)?, n, stream)? };
+                gpu.device.synchronize_stream(stream)
+            }
+            (Some(gpu), Some(b)) if Arc::ptr_eq(&gpu, &b) => {
+                from.used_by(&gpu, stream)?;
+                self.used_by(&gpu, stream)?;
+                // SAFETY: both holdings are kept until the stream has passed.
+                unsafe { gpu.device.copy_within(self.device_ptr(true)?, from.device_address(false)?, n, stream) }
+            }
+            _ => Err(Error::new(
+                Code::Unsupported,
+                "copy it to the cpu and from there",
+                "a copy between tensors of which neither, or each on another, lies on a GPU",
+            )),
+        }
+    }
+
+    fn copy_in(&self, gpu: &Arc<Gpu>, from: &Tensor, n: u64, stream: Stream) -> Result<()> {
+        let to = self.device_ptr(true)?;
+        self.used_by(gpu, stream)?;
+        from.used_by(gpu, stream)?;
+        from.reach(gpu);
+        // SAFETY: both holdings are kept until the stream has passed.
+        unsafe { gpu.device.copy_in(to, from.address(false)?, n, stream) }
+    }
+
+    /// Copies contiguous elements of the machine's memory to this tensor on a GPU, behind the work of a
+    /// stream. Errors as of [`copy_tensor`](Tensor::copy_tensor).
+    ///
+    /// # Safety
+    /// As many bytes as this tensor's elements take may be read at the address until the call returns,
+    /// or, where the program itself has registered that memory with the driver, until the stream has
+    /// passed.
+    pub unsafe fn copy_bytes(&self, from: *const u8, stream: Stream) -> Result<()> {
+        let stream = ordered(stream)?;
+        let Some(gpu) = self.gpu().filter(|_| self.is_contiguous()) else {
+            let what = format!("bytes are copied to a {}{:?}", self.dtype(), self.shape());
+            return Err(Error::new(Code::Unsupported, "give a contiguous tensor on a GPU", what));
+        };
+        self.used_by(&gpu, stream)?;
+        // SAFETY: as the caller says; this holding is kept until the stream has passed.
+        unsafe { gpu.device.copy_in(self.device_ptr(true)?, from, self.num_bytes(), stream) }
+    }
+
+    /// Copies elements that lie contiguous on a GPU here, and waits for it.
+    ///
+    /// # Safety
+    /// As many bytes as this tensor's elements take lie at the device address; the stream comes after
+    /// what writes them.
+    pub(crate) unsafe fn copy_device(&self, from: &'static Device, at: u64, stream: Stream) -> Result<()> {
+        let (stream, n) = (ordered(stream)?, self.num_bytes());
+        let there = self.on_device().is_none_or(|s| std::ptr::eq(s.device, from));
+        if !self.is_contiguous() || !there {
+            let what = format!("a copy from cuda:{} to a {}{:?}", from.index, self.dtype(), self.shape());
+            return Err(Error::new(Code::Unsupported, "give a contiguous tensor on that GPU or the cpu", what));
+        }
+        match self.gpu() {
+            Some(gpu) => {
+                self.used_by(&gpu, stream)?;
+                // SAFETY: as the caller says; what is copied to is held until it is done.
+                unsafe { from.copy_within(self.device_ptr(true)?, at, n, stream)? };
+            }
+            // SAFETY: as above.
+            None => unsafe { from.copy_out(self.address(true)?, at, n, stream)? },
+        }
+        from.synchronize_stream(stream)
+    }
+
+    /// Has the GPU reach the slab that a tensor of the machine lies in, once for each slab, so that copies
+    /// run beside the processor. Where the driver refuses they are as right, and slower.
+    fn reach(&self, gpu: &Gpu) {
+        if let Some(h) = self.storage() {
+            h.at.segment.register(gpu.device);
+        }
+    }
+}

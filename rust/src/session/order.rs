@@ -1,0 +1,319 @@
+//! The order between streams of this process and those of others.
+//!
+//! Each stream that a session names has a word in its session file, on a page that processes register
+//! with the driver. Behind the work that writes a tensor the stream writes the next value there; a
+//! stream of another process waits for at least that value. The broker adds `STREAM_POISON` to the
+//! words of a session that is over, so that nobody waits for the dead.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::device::{Devices, Gpu};
+use super::holding::Holding;
+use super::inner::Inner;
+use super::tensor::Tensor;
+use crate::cuda::{Registered, Stream};
+use crate::error::{Code, Error, Result, expired};
+use crate::layout::{PAGE, STREAM_POISON, limits, session_file};
+use crate::message::Order;
+use crate::shm::Region;
+
+/// How far a session's stream is to come.
+#[derive(Debug, Clone)]
+pub(crate) struct Point {
+    file: Region, // the session's
+    number: u32,  // of the word, from 1
+    value: u64,
+}
+
+impl Point {
+    /// What a message says, checked, of the session that has this file.
+    pub(crate) fn of(file: &Region, o: Order) -> Point {
+        Point { file: file.clone(), number: o.stream, value: o.ready }
+    }
+
+    /// As a message says it.
+    pub(crate) fn order(&self) -> Order {
+        Order { stream: self.number, ready: self.value }
+    }
+
+    /// Whether the stream has come so far; `Expired` when it never will, since its session is over.
+    ///
+    /// SYNC stream-word: the stream's driver, or the broker after the death of its process, has written
+    /// it; work before the value is visible on the device.
+    pub(crate) fn passed(&self) -> Result<bool> {
+        let w = self.file.load(session_file::STREAMS + 8 * u64::from(self.number - 1));
+        if w & !STREAM_POISON >= self.value {
+            return Ok(true);
+        }
+        match w & STREAM_POISON {
+            0 => Ok(false),
+            _ => Err(expired("its sender ended before its stream had written it")),
+        }
+    }
+
+    /// Waits on the processor.
+    fn wait(&self, inner: &Inner, until: Option<Instant>) -> Result<()> {
+        let mut pause = Duration::from_micros(20);
+        while !self.passed()? {
+            if until.is_some_and(|u| Instant::now() >= u) {
+                let what = "time ran out waiting for the sender's stream to write";
+                return Err(Error::new(Code::Timeout, "wait longer", what));
+            }
+            if inner.interrupted() {
+                return Err(super::binding::interrupted());
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// What streams have to do with a holding.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceUse {
+    /// When it is written; set before others see the holding.
+    written: OnceLock<Point>,
+    uses: Mutex<Vec<Use>>, // by streams of this process
+}
+
+/// That a stream of this process uses a holding.
+#[derive(Debug, Clone)]
+pub(crate) struct Use {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) stream: Stream,
+    pub(super) done: Done,
+}
+
+/// How far a stream must come until it is done with a holding.
+#[derive(Debug, Clone)]
+pub(crate) enum Done {
+    /// To what will have been enqueued when the holding is dropped.
+    Open,
+    /// Behind all work that was announced.
+    At(Point),
+    /// It is done.
+    Now,
+}
+
+impl Done {
+    /// Whether that is so. Whoever reads a stream of his own is told so by the session's end as well:
+    /// nothing of the session runs then.
+    pub(super) fn passed(&self) -> bool {
+        match self {
+            Done::Open => false,
+            Done::At(p) => p.passed().unwrap_or(true),
+            Done::Now => true,
+        }
+    }
+}
+
+impl DeviceUse {
+    fn note(&self, gpu: &Arc<Gpu>, stream: Stream, done: Done) {
+        let mut all = self.uses.lock().unwrap_or_else(|p| p.into_inner());
+        match all.iter_mut().find(|u| Arc::ptr_eq(&u.gpu, gpu) && u.stream == stream) {
+            Some(u) => u.done = done,
+            None => all.push(Use { gpu: gpu.clone(), stream, done }),
+        }
+    }
+
+    /// What is noted, taken out.
+    pub(super) fn take(&self) -> Vec<Use> {
+        std::mem::take(&mut *self.uses.lock().unwrap_or_else(|p| p.into_inner()))
+    }
+}
+
+impl Holding {
+    /// The notes of a holding, made at the first call.
+    pub(crate) fn used(&self) -> &DeviceUse {
+        self.device.get_or_init(Box::default)
+    }
+
+    /// Notes when a fresh holding is written.
+    pub(crate) fn written_at(&self, written: Point) {
+        let _ = self.used().written.set(written);
+    }
+
+    fn written(&self) -> Option<&Point> {
+        self.device.get()?.written.get()
+    }
+}
+
+/// The streams of this process that have words, and the pages that its driver knows.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    own: Vec<OwnStream>,
+    /// By address of the page; `None`: this driver cannot. They stay to the end: a stream may wait there.
+    pages: HashMap<usize, Option<Registered>>,
+}
+
+#[derive(Debug)]
+struct OwnStream {
+    gpu: Arc<Gpu>,
+    stream: Stream,
+    last: u64, // value that it was last told to write
+}
+
+impl Orders {
+    /// The device address of a session's words. `None`: the processor must wait instead.
+    fn words_of(&mut self, gpu: &Gpu, file: &Region, own: bool) -> Option<u64> {
+        let key = file.address(session_file::DEVICE_PAGE, PAGE) as usize;
+        let page = self.pages.entry(key).or_insert_with(|| {
+            let page = file.sub(session_file::DEVICE_PAGE, PAGE);
+            gpu.device.values().then(|| Registered::new(gpu.device, page, own).ok()).flatten()
+        });
+        page.as_ref().map(|r| r.at + session_file::STREAMS - session_file::DEVICE_PAGE)
+    }
+
+    /// The number of a stream's word; `None` when too many have one.
+    fn number(&mut self, gpu: &Arc<Gpu>, stream: Stream) -> Option<usize> {
+        let known = self.own.iter().position(|w| Arc::ptr_eq(&w.gpu, gpu) && w.stream == stream);
+        known.or_else(|| {
+            let room = self.own.len() < limits::STREAMS as usize;
+            room.then(|| self.own.push(OwnStream { gpu: gpu.clone(), stream, last: 0 }))?;
+            Some(self.own.len() - 1)
+        })
+    }
+
+    /// Gives the pages back to the driver. No stream of this process uses them any more.
+    pub(super) fn end(&mut self) {
+        self.pages.clear();
+    }
+}
+
+impl Devices {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Makes a stream write its next value, and returns where that is seen. Where streams cannot write,
+    /// or too many have, it waits for the stream instead.
+    pub(super) fn mark(&self, inner: &Inner, gpu: &Arc<Gpu>, stream: Stream) -> Result<Option<Point>> {
+        let file = &inner.pages.session;
+        let mut orders = self.orders();
+        let seen = stream.seen_by_all();
+        let (Some(words), Some(at)) = (orders.words_of(gpu, file, true), orders.number(gpu, seen)) else {
+            drop(orders);
+            // What is noted of a thread's default stream is noted of the legacy one.
+            let wait = || match stream {
+                Stream::LEGACY => gpu.device.synchronize(),
+                s => gpu.device.synchronize_stream(s),
+            };
+            return wait().map(|()| None);
+        };
+        let value = orders.own[at].last + 1;
+        gpu.device.write_value(seen, words + 8 * at as u64, value)?;
+        orders.own[at].last = value;
+        Ok(Some(Point { file: file.clone(), number: at as u32 + 1, value }))
+    }
+
+    /// Makes a stream wait for a point, also another session's.
+    fn follow(&self, inner: &Inner, gpu: &Gpu, stream: Stream, p: &Point) -> Result<()> {
+        if p.passed()? {
+            return Ok(());
+        }
+        let own = p.file.address(0, 0) == inner.pages.session.address(0, 0);
+        let mut orders = self.orders();
+        match orders.words_of(gpu, &p.file, own) {
+            Some(words) => gpu.device.wait_value(stream, words + 8 * u64::from(p.number - 1), p.value),
+            None => {
+                drop(orders);
+                p.wait(inner, None)
+            }
+        }
+    }
+}
+
+impl Tensor {
+    /// Says that work enqueued on a stream from now on uses the tensor: the stream waits until it is
+    /// written, and its memory is not used anew, once it is dropped, before the stream has come past
+    /// what was enqueued before the drop. Work that follows a send is announced anew. For memory of the
+    /// machine, and [`Stream::NONE`], it does nothing. `Expired`: the sender ended before it had
+    /// written.
+    pub fn use_on(&self, stream: Stream) -> Result<()> {
+        let Some(gpu) = self.gpu().filter(|_| stream != Stream::NONE) else { return Ok(()) };
+        self.held.inner().check_open()?;
+        self.used_by(&gpu, stream)
+    }
+
+    /// As `use_on`, for memory of the machine too.
+    pub(crate) fn used_by(&self, gpu: &Arc<Gpu>, stream: Stream) -> Result<()> {
+        let inner = self.held.inner();
+        if let Some(p) = self.held.written() {
+            inner.devices().follow(inner, gpu, stream, p)?;
+        }
+        self.held.used().note(gpu, stream.seen_by_all(), Done::Open);
+        Ok(())
+    }
+
+    /// Waits until the sender's stream has written the tensor: for ever without a timeout. `Expired`: the
+    /// sender ended before. A stream that waited by [`use_on`](Tensor::use_on) and came through because
+    /// the sender died has read what was there before: who must not use that asks here, when the stream
+    /// has passed.
+    pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        let until = timeout.into().map(|t| Instant::now() + t);
+        self.held.written().map_or(Ok(()), |p| p.wait(self.held.inner(), until))
+    }
+
+    /// Notes that a fresh tensor is written when a stream has come as far as it was told.
+    pub(crate) fn written_by(&self, gpu: &Arc<Gpu>, stream: Stream) -> Result<()> {
+        let inner = self.held.inner();
+        if let Some(p) = inner.devices().mark(inner, gpu, stream)? {
+            self.held.written_at(p.clone());
+            self.held.used().note(gpu, stream.seen_by_all(), Done::At(p));
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Makes the stream of a send come after what its tensors wait for, and tells when it will have
+    /// written them.
+    pub(crate) fn order_send<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a Tensor>,
+        stream: Stream,
+    ) -> Result<Option<Point>> {
+        let on_gpus = tensors.filter_map(|t| Some((t, t.gpu()?)));
+        let on_gpus: Vec<_> = on_gpus.collect();
+        let Some((first, gpu)) = on_gpus.first() else { return Ok(None) };
+        let devices = self.devices();
+        for (t, g) in &on_gpus {
+            if stream == Stream::NONE {
+                t.written(None)?;
+                continue;
+            }
+            if !Arc::ptr_eq(gpu, g) {
+                let (a, b) = (first.device(), t.device());
+                let what = format!("one message with tensors on cuda:{} and cuda:{}", a.device_id, b.device_id);
+                let remedy = "send them apart, or synchronise and send with Stream::NONE";
+                return Err(Error::new(Code::InvalidArgument, remedy, what));
+            }
+            if let Some(p) = t.held.written() {
+                devices.follow(self, g, stream, p)?;
+            }
+        }
+        if stream == Stream::NONE {
+            return Ok(None);
+        }
+        let point = devices.mark(self, gpu, stream)?;
+        let done = point.clone().map_or(Done::Now, Done::At);
+        on_gpus.iter().for_each(|(t, g)| t.held.used().note(g, stream.seen_by_all(), done.clone()));
+        Ok(point)
+    }
+
+    /// Waits until everything on the tensors' GPUs is done: what a name or a handle names has no stream.
+    pub(crate) fn settle_written<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+        let mut done: Vec<Arc<Gpu>> = Vec::new();
+        for (t, g) in tensors.filter_map(|t| Some((t, t.gpu()?))) {
+            t.written(None)?;
+            if !done.iter().any(|d| Arc::ptr_eq(d, &g)) {
+                g.device.synchronize()?;
+                done.push(g);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Holdings that were dropped while streams of this process still use them: each is counted in the row
+//! until they have passed. A thread looks after them while there are any, and after tensors that a
+//! library's deleter gave back, which may make no call of the driver.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::device::Devices;
+use super::holding::Holding;
+use super::inner::Inner;
+use super::order::{Done, Use};
+use super::tensor::Tensor;
+
+const SOONEST: Duration = Duration::from_micros(50);
+const LATEST: Duration = Duration::from_millis(50);
+
+/// What waits for streams.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    state: Mutex<State>,
+    kick: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<(Holding, Vec<Use>)>,
+    deleted: Vec<Tensor>,
+    running: bool,
+}
+
+impl Retired {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Adds what is to be looked after, and makes sure that the thread runs.
+    fn add(self: &Arc<Self>, add: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        add(&mut state);
+        if !state.running {
+            let me = self.clone();
+            // Without a thread the next one to be dropped tries again.
+            state.running = std::thread::Builder::new().name("baton-gpu".to_owned()).spawn(move || me.run()).is_ok();
+        }
+        self.kick.notify_one();
+    }
+
+    fn run(&self) {
+        let mut pause = SOONEST;
+        loop {
+            let deleted = std::mem::take(&mut self.state().deleted);
+            let news = !deleted.is_empty();
+            drop(deleted); // which may add to what waits
+            pause = if self.sweep() || news { SOONEST } else { (2 * pause).min(LATEST) };
+            let mut state = self.state();
+            if !state.deleted.is_empty() {
+                continue;
+            }
+            if state.waiting.is_empty() {
+                state.running = false;
+                return;
+            }
+            drop(self.kick.wait_timeout(state, pause));
+        }
+    }
+
+    /// Lets go of what streams have passed.
+    fn sweep(&self) -> bool {
+        let mut over = Vec::new();
+        {
+            let mut state = self.state();
+            let all = std::mem::take(&mut state.waiting);
+            for (h, uses) in all {
+                let place = if uses.iter().all(|u| u.done.passed()) { &mut over } else { &mut state.waiting };
+                place.push((h, uses));
+            }
+        }
+        !over.is_empty()
+    }
+}
+
+impl Devices {
+    /// Ends a holding that streams have used: at once if they have passed, else when they have.
+    pub(super) fn retire(&self, inner: &Inner, held: Holding, mut uses: Vec<Use>) {
+        for u in uses.iter_mut().filter(|u| matches!(u.done, Done::Open)) {
+            u.done = match self.mark(inner, &u.gpu, u.stream) {
+                Ok(point) => point.map_or(Done::Now, Done::At),
+                // The stream may be gone; what it did is over when all the GPU's work is.
+                Err(_) if u.gpu.device.synchronize().is_ok() => Done::Now,
+                // Nobody can tell: it stays counted until this process has ended.
+                Err(_) => return std::mem::forget(held),
+            };
+        }
+        if !uses.iter().all(|u| u.done.passed()) {
+            self.retired.add(|s| s.waiting.push((held, uses)));
+        }
+    }
+
+    /// Drops a tensor that a library has given back, on a thread that may call the driver.
+    pub(crate) fn deleted(&self, t: Tensor) {
+        self.retired.add(|s| s.deleted.push(t));
+    }
+
+    /// Waits until nothing of this process uses memory on a GPU any more: the broker gives it to others
+    /// when the session is over.
+    pub(super) fn end(&self) {
+        for g in self.all() {
+            // Of a context that is lost nothing runs any more.
+            let _ = g.device.synchronize();
+        }
+        self.retired.sweep();
+        self.orders.lock().unwrap_or_else(|p| p.into_inner()).end();
+    }
+}
