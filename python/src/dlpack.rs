@@ -1,12 +1,15 @@
 //! `__dlpack__`: both capsules, and the rules for producers.
 
+use baton::Stream;
 use baton::dlpack::{CPU, flag};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
 use crate::capsule::capsule;
+use crate::cuda::on_gpu;
 use crate::errors::OrRaise;
 use crate::memory::copied;
+use crate::wait::wait;
 
 /// What a consumer asks of `__dlpack__`.
 pub(crate) struct Request {
@@ -16,20 +19,30 @@ pub(crate) struct Request {
     pub(crate) device: Option<(i32, i32)>,
     /// Whether it wants a copy, or must not get one.
     pub(crate) copy: Option<bool>,
+    /// Its stream, of a tensor on a GPU.
+    pub(crate) stream: Stream,
 }
 
 /// The capsule of a tensor. A read-only one is copy-on-write, and flagged where there is a flag.
 pub(crate) fn export<'py>(py: Python<'py>, t: &baton::Tensor, r: Request) -> PyResult<Bound<'py, PyAny>> {
-    if r.device.is_some_and(|d| d != (CPU, 0)) {
-        return Err(PyBufferError::new_err("the tensor lies on the CPU, (1, 0), and is not moved to another device"));
+    let here = t.device();
+    let moved = r.device.is_some_and(|d| d != (here.device_type, here.device_id));
+    if moved && (!on_gpu(t) || r.device != Some((CPU, 0)) || r.copy == Some(false)) {
+        let what = format!("the tensor lies on {}, and is not moved to another device", crate::cuda::name_of(t));
+        return Err(PyBufferError::new_err(what));
     }
     let copy = match r.copy {
+        _ if moved => Some(wait(py, || t.to_device("cpu", r.stream))?),
+        Some(true) if on_gpu(t) => Some(crate::cuda::copied(py, t, r.stream)?),
         Some(true) => Some(copied(py, t)?),
         _ => None,
     };
     let given = copy.as_ref().unwrap_or(t);
     if r.max_version.is_some_and(|(major, _)| major >= 1) {
-        let m = given.to_dlpack_private().or_raise(py)?;
+        let m = match on_gpu(given) {
+            true => given.to_dlpack_on(r.stream).or_raise(py)?,
+            false => given.to_dlpack_private().or_raise(py)?,
+        };
         if copy.is_some() {
             // SAFETY: just made, and nobody else has it.
             unsafe { (*m).flags |= flag::IS_COPIED };
@@ -37,6 +50,7 @@ pub(crate) fn export<'py>(py: Python<'py>, t: &baton::Tensor, r: Request) -> PyR
         // SAFETY: just made, to be given away.
         return unsafe { capsule(py, m) };
     }
+    given.use_on(r.stream).or_raise(py)?;
     let m = given.to_dlpack_legacy_private().or_raise(py)?;
     // SAFETY: as above.
     unsafe { capsule(py, m) }

@@ -1,6 +1,7 @@
 //! Tensors of other libraries, lent: by the exchange table of their type, else by `__dlpack__`.
 
-use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLTensor};
+use baton::Stream;
+use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, device};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -8,7 +9,7 @@ use pyo3::types::PyDict;
 
 use crate::capsule::{LEGACY, VERSIONED, content, delete};
 use crate::exchange::table_for;
-use crate::source::host_only;
+use crate::source::reachable;
 
 /// Somebody's tensor, held until it is dropped.
 pub(crate) struct Imported {
@@ -50,7 +51,13 @@ impl Imported {
     /// Asks an object for its tensor.
     pub(crate) fn of(ob: &Bound<'_, PyAny>) -> PyResult<Imported> {
         match table_for(ob)? {
-            Some(table) if table.managed_tensor_from_py_object_no_sync.is_some() => Imported::by_table(ob, table),
+            Some(table) if table.managed_tensor_from_py_object_no_sync.is_some() => {
+                let found = Imported::by_table(ob, table)?;
+                match found.tensor().device.device_type {
+                    device::CUDA => Imported::by_method(ob), // which waits for the stream that wrote it
+                    _ => Ok(found),
+                }
+            }
             _ => Imported::by_method(ob),
         }
     }
@@ -74,14 +81,18 @@ impl Imported {
     /// By `__dlpack__`. Producers older than DLPack 1.0 know no keywords.
     fn by_method(ob: &Bound<'_, PyAny>) -> PyResult<Imported> {
         let py = ob.py();
-        if let Ok(device) = ob.call_method0("__dlpack_device__") {
-            let (device, _): (i32, i32) = device.extract()?;
-            host_only(py, device)?;
+        let (all, old) = (PyDict::new(py), PyDict::new(py));
+        if let Ok(at) = ob.call_method0("__dlpack_device__") {
+            let (at, _): (i32, i32) = at.extract()?;
+            reachable(py, at)?;
+            if at == device::CUDA {
+                old.set_item("stream", Stream::LEGACY.as_raw())?; // by which it is copied
+                all.update(old.as_mapping())?;
+            }
         }
-        let keywords = PyDict::new(py);
-        keywords.set_item("max_version", (1, 3))?;
-        let capsule = match ob.call_method("__dlpack__", (), Some(&keywords)) {
-            Err(e) if e.is_instance_of::<PyTypeError>(py) => ob.call_method0("__dlpack__")?,
+        all.set_item("max_version", (1, 3))?;
+        let capsule = match ob.call_method("__dlpack__", (), Some(&all)) {
+            Err(e) if e.is_instance_of::<PyTypeError>(py) => ob.call_method("__dlpack__", (), Some(&old))?,
             capsule => capsule?,
         };
         let raw: *mut ffi::PyObject = capsule.as_ptr();

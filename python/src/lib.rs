@@ -8,6 +8,7 @@
 mod buffer;
 mod bundle;
 mod capsule;
+mod cuda;
 mod dlpack;
 mod dtype;
 mod errors;

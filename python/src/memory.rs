@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::{DType, Session};
+use baton::{DType, Session, Stream};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyInt};
 
@@ -33,10 +33,13 @@ pub(crate) fn copied(py: Python<'_>, t: &baton::Tensor) -> PyResult<baton::Tenso
     copied_from(py, &t.session(), &Source::of_tensor(py, t)?)
 }
 
-/// A compact copy of an array in shared memory.
+/// A compact copy of an array in shared memory, on the array's own device.
 pub(crate) fn copied_from(py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
+    if let Some(gpu) = s.gpu() {
+        return s.copied_on(py, session, &gpu, Stream::LEGACY);
+    }
     let t = alloc(py, session, s.dtype(), s.shape(), AT_ONCE)?;
-    s.copy_to(py, &t)?;
+    s.copy_to(py, &t, Stream::LEGACY)?;
     Ok(t)
 }
 

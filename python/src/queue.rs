@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
+use crate::cuda::stream_of;
 use crate::errors::error;
 use crate::message::value_of;
 use crate::poll::{coroutine, following, poll_fd};
@@ -39,11 +40,21 @@ impl Queue {
         self.queue.name()
     }
 
-    /// Adds an item, whose tensors its taker may write. Raises Full, Closed, TypeError, OutOfMemory.
-    #[pyo3(signature = (value, timeout=None))]
-    fn put(&self, py: Python<'_>, value: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+    /// Adds an item, whose tensors its taker may write. stream: after whose work tensors on a GPU are
+    /// written (None: the legacy default one). Raises Full, Closed, TypeError, OutOfMemory.
+    #[pyo3(signature = (value, timeout=None, *, stream=None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let t = seconds(py, timeout)?;
-        let p = encode(&self.session, value)?;
+        let mut p = encode(&self.session, value)?;
+        if stream.is_some() {
+            p = p.stream(stream_of(stream)?);
+        }
         wait(py, || self.queue.put(p, t))
     }
 

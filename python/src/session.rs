@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::bundle::Bundle;
+use crate::cuda;
 use crate::dtype;
 use crate::errors::{OrRaise, invalid};
 use crate::handle::Handle;
@@ -79,6 +80,10 @@ impl Session {
             None => {
                 let s = source;
                 match take {
+                    Take::Room if s.gpu().is_some() => {
+                        let on = s.gpu().unwrap_or_default();
+                        cuda::alloc_on(py, &self.session, &on, s.dtype(), s.shape(), AT_ONCE)?
+                    }
                     Take::Room => alloc(py, &self.session, s.dtype(), s.shape(), AT_ONCE)?,
                     _ => copied_from(py, &self.session, &s)?,
                 }
@@ -156,37 +161,52 @@ impl Session {
 
     /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how
     /// many seconds to wait for memory where it is full, None for ever. Raises OutOfMemory, QuotaExceeded,
-    /// InvalidArgument.
-    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0)))]
+    /// InvalidArgument. device: "cuda:0" as this process counts, or "cuda:GPU-…"; raises Unsupported
+    /// without a driver, NotFound for a GPU that is not there.
+    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), device=None))]
     fn empty(
         &self,
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        device: Option<&str>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
-        Ok(alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?.into())
+        let (shape, patience) = (shape_of(shape)?, seconds(py, timeout)?);
+        Ok(match device {
+            None => alloc(py, &self.session, d, &shape, patience)?,
+            Some(on) => cuda::alloc_on(py, &self.session, on, d, &shape, patience)?,
+        }
+        .into())
     }
 
-    /// A tensor of zeros. Errors and timeout as of `empty`.
-    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0)))]
+    /// A tensor of zeros. Errors and timeout as of `empty`; on a GPU they are written by a stream, and not
+    /// waited for.
+    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), device=None, stream=None))]
     fn zeros(
         &self,
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        device: Option<&str>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
-        let t = alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?;
+        let (shape, stream) = (shape_of(shape)?, cuda::stream_of(stream)?);
+        if let Some(on) = device {
+            return Ok(wait(py, || self.session.zeros_on(on, d, &shape, stream))?.into());
+        }
+        let t = alloc(py, &self.session, d, &shape, seconds(py, timeout)?)?;
         fill(py, &t, &[0])?;
         Ok(t.into())
     }
 
     /// A tensor of one value; without a dtype that of the value: bool, int64, float64, complex128.
-    /// Errors and timeout as of `empty`.
-    #[pyo3(signature = (shape, value, dtype=None, *, timeout=Some(0.0)))]
+    /// Errors, timeout and device as of `zeros`.
+    #[pyo3(signature = (shape, value, dtype=None, *, timeout=Some(0.0), device=None, stream=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn full(
         &self,
         py: Python<'_>,
@@ -194,20 +214,45 @@ impl Session {
         value: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        device: Option<&str>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or_else(|| natural(value), dtype::parse)?;
         let element = dtype::pack(value, d)?;
         let t = alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?;
         fill(py, &t, &element)?;
-        Ok(t.into())
+        let stream = cuda::stream_of(stream)?;
+        Ok(match device {
+            Some(on) => wait(py, || t.to_device(on, stream))?,
+            None => t,
+        }
+        .into())
     }
 
     /// Copies an array (anything with __dlpack__ or a buffer) once into shared memory: a Tensor. Of a
     /// nested structure all arrays, into one storage: a Bundle. What lies there already is referenced;
     /// copy=True copies it too, copy=False refuses what must be copied. Raises TypeError for what is no
-    /// array, OutOfMemory.
-    #[pyo3(signature = (a, copy=None))]
-    fn share<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>, copy: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
+    /// array, OutOfMemory. device: copies one array to that device, by a stream. An array on a GPU stays
+    /// on it.
+    #[pyo3(signature = (a, copy=None, *, device=None, stream=None))]
+    fn share<'py>(
+        &self,
+        py: Python<'py>,
+        a: &Bound<'py, PyAny>,
+        copy: Option<bool>,
+        device: Option<&str>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(on) = device {
+            let Some(s) = Source::of(a)? else {
+                return Err(PyTypeError::new_err("share(device=…) takes one array"));
+            };
+            if copy == Some(false) {
+                return Err(invalid(py, "leave copy=False or device out", "an array is to go to a device uncopied"));
+            }
+            let t = s.copied_on(py, &self.session, on, cuda::stream_of(stream)?)?;
+            return Ok(Bound::new(py, Tensor::from(t))?.into_any());
+        }
         let take = match copy {
             None => Take::Reference,
             Some(false) => Take::Shared,

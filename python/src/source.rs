@@ -5,15 +5,17 @@ use std::ffi::CStr;
 use std::pin::Pin;
 
 use baton::dlpack::{DLDevice, DLTensor, device, flag};
-use baton::{Code, DType, Session};
+use baton::{Code, DType, Session, Stream};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::cuda::on_gpu;
 use crate::dtype;
 use crate::errors::{OrRaise, error, invalid};
 use crate::exchange::{borrowed, table_for};
 use crate::import::Imported;
+use crate::tensor::Tensor;
 use crate::wait::wait;
 
 /// Dimensions that an array may have.
@@ -74,6 +76,12 @@ pub(crate) fn is_array(ob: &Bound<'_, PyAny>) -> PyResult<bool> {
 impl Source {
     /// The view of an object; `None` when it is no array.
     pub(crate) fn of(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        if let Ok(t) = ob.cast::<Tensor>() {
+            let t = t.get().tensor(ob.py())?;
+            if on_gpu(&t) {
+                return Source::of_tensor(ob.py(), &t).map(Some);
+            }
+        }
         // SAFETY: a live object.
         if unsafe { ffi::PyObject_CheckBuffer(ob.as_ptr()) } != 0 {
             let found = match Source::of_buffer(ob) {
@@ -98,18 +106,25 @@ impl Source {
         Ok(None)
     }
 
-    /// The view that a tensor's type lends by its table: the cheapest there is.
+    /// The view that a tensor's type lends by its table: the cheapest there is. On a GPU it would not wait
+    /// for the stream that writes it.
     pub(crate) fn of_lent(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
-        let Some(t) = table_for(ob)?.and_then(|table| borrowed(ob, table)) else { return Ok(None) };
+        let lent = table_for(ob)?.and_then(|table| borrowed(ob, table));
+        let Some(t) = lent.filter(|t| device::is_host(t.device.device_type)) else { return Ok(None) };
         Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
     }
 
     /// The view of a tensor, to be copied.
     pub(crate) fn of_tensor(py: Python<'_>, t: &baton::Tensor) -> PyResult<Source> {
-        let data = t.as_ptr().or_raise(py)?.cast_mut();
+        let data = match on_gpu(t) {
+            true => std::ptr::without_provenance_mut(t.device_ptr(false).or_raise(py)? as usize),
+            false => t.as_ptr().or_raise(py)?.cast_mut(),
+        };
         let strides = t.strides().map(Box::from);
         let flags = if t.is_read_only() { flag::READ_ONLY } else { 0 };
-        Ok(Source::new(data, t.dtype(), t.shape().into(), strides, flags, Keep::Tensor(t.clone())))
+        let mut s = Source::new(data, t.dtype(), t.shape().into(), strides, flags, Keep::Tensor(t.clone()));
+        s.view.device = t.device();
+        Ok(s)
     }
 
     fn new(
@@ -186,7 +201,7 @@ impl Source {
 
     /// A view that is alive as long as what is kept.
     fn of_view(py: Python<'_>, t: &DLTensor, flags: u64, keep: Keep) -> PyResult<Source> {
-        host_only(py, t.device.device_type)?;
+        reachable(py, t.device.device_type)?;
         if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
             return Err(PyBufferError::new_err("the array came with an impossible shape"));
         }
@@ -195,7 +210,26 @@ impl Source {
             unsafe { (numbers(t.shape, t.ndim), (!t.strides.is_null()).then(|| numbers(t.strides, t.ndim))) };
         let mut s = Source::new(t.data.cast(), t.dtype, shape, strides, flags, keep);
         s.view.byte_offset = t.byte_offset;
+        s.view.device = t.device;
         Ok(s)
+    }
+
+    /// The name of the GPU that it lies on; `None` in the machine's memory.
+    pub(crate) fn gpu(&self) -> Option<String> {
+        let d = self.view.device;
+        (d.device_type == device::CUDA).then(|| format!("cuda:{}", d.device_id))
+    }
+
+    /// A copy on a device, behind the work of a stream.
+    pub(crate) fn copied_on(&self, py: Python<'_>, s: &Session, name: &str, stream: Stream) -> PyResult<baton::Tensor> {
+        let lent = Lent(&self.view, self.flags);
+        wait(py, || {
+            let (view, flags) = lent.get();
+            // SAFETY: the owner says that its view may be read while it is lent. Where that is memory of a
+            // GPU its writer was asked to come before the legacy default stream, and the copy is waited
+            // for.
+            unsafe { s.share_on(name, view, flags, stream) }
+        })
     }
 
     /// What an element is.
@@ -221,16 +255,17 @@ impl Source {
 
     /// Copies the elements to a tensor of the same shape and type, without the interpreter where that
     /// is worth it.
-    pub(crate) fn copy_to(&self, py: Python<'_>, t: &baton::Tensor) -> PyResult<()> {
+    pub(crate) fn copy_to(&self, py: Python<'_>, t: &baton::Tensor, stream: Stream) -> PyResult<()> {
         let lent = Lent(&self.view, self.flags);
         let run = || {
             let (view, flags) = lent.get();
             // SAFETY: the owner says that its view may be read while it is lent; the tensor is new, or
             // its user asked for it to be written.
-            unsafe { t.copy_from(view, flags) }
+            unsafe { t.copy_from_on(view, flags, stream) }
         };
+        let host = self.gpu().is_none() && !on_gpu(t);
         match self.num_bytes(py)? {
-            0..SHORT => run().or_raise(py),
+            0..SHORT if host => run().or_raise(py),
             _ => wait(py, run),
         }
     }
@@ -249,9 +284,9 @@ where
     (0..n.max(0) as usize).map(|i| i64::try_from(unsafe { p.add(i).read_unaligned() }).unwrap_or(-1)).collect()
 }
 
-/// Refuses what lies where this process's processor does not look.
-pub(crate) fn host_only(py: Python<'_>, device_type: i32) -> PyResult<()> {
-    if device::is_host(device_type) {
+/// Refuses what lies where neither the processor nor CUDA looks.
+pub(crate) fn reachable(py: Python<'_>, device_type: i32) -> PyResult<()> {
+    if device::is_host(device_type) || device_type == device::CUDA {
         return Ok(());
     }
     let what = format!("the array lies on DLPack device type {device_type}");

@@ -18,8 +18,8 @@ use crate::handle::{Handle, lease};
 use crate::memory::copied;
 use crate::session::{Place, place, reopen};
 use crate::source::Source;
-use crate::wait::wait;
-use crate::{buffer, dtype, exchange, index, view};
+use crate::wait::{timeout as seconds, wait};
+use crate::{buffer, cuda, dtype, exchange, index, view};
 
 /// A view of shared memory: shape, strides in elements, dtype. Slices and reshapes are views of the
 /// same storage. np.asarray(x), memoryview(x) and torch.from_dlpack(x) look at the memory itself.
@@ -161,10 +161,10 @@ impl Tensor {
         Ok(self.tensor(py)?.dtype().to_string())
     }
 
-    /// Where the memory is: "cpu".
+    /// Where the memory is: "cpu", or "cuda:0" as this process counts.
     #[getter]
-    fn device(&self) -> &'static str {
-        "cpu"
+    fn device(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(cuda::name_of(&self.tensor(py)?))
     }
 
     /// The number of dimensions.
@@ -224,9 +224,41 @@ impl Tensor {
         Ok(self.tensor(py)?.as_read_only().into())
     }
 
-    /// Copies an array of the same shape and dtype into the tensor.
-    fn copy_from(&self, py: Python<'_>, a: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// The tensor on a device, "cuda:0" or "cpu": itself where it is there, else a copy. To a GPU it is
+    /// copied behind the work of a stream and not waited for; to the CPU it is waited for. stream: None
+    /// (the legacy default one), a number, or torch's or CuPy's object.
+    #[pyo3(signature = (device, *, stream=None))]
+    fn to(&self, py: Python<'_>, device: &str, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+        let (t, stream) = (self.tensor(py)?, cuda::stream_of(stream)?);
+        Ok(wait(py, || t.to_device(device, stream))?.into())
+    }
+
+    /// The tensor in the machine's memory: to("cpu").
+    #[pyo3(signature = (*, stream=None))]
+    fn cpu(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+        self.to(py, "cpu", stream)
+    }
+
+    /// Waits until the sender's stream has written a tensor on a GPU. Raises Expired when the sender
+    /// ended before; Timeout. On the CPU it does nothing.
+    #[pyo3(signature = (timeout=None))]
+    fn written(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let (t, timeout) = (self.tensor(py)?, seconds(py, timeout)?);
+        wait(py, || t.written(timeout))
+    }
+
+    /// Copies an array of the same shape and dtype into the tensor. Where one of the two lies on a GPU
+    /// it is done behind the work of a stream, and waited for unless it goes from the CPU to a GPU.
+    #[pyo3(signature = (a, *, stream=None))]
+    fn copy_from(&self, py: Python<'_>, a: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let t = self.tensor(py)?;
+        let stream = cuda::stream_of(stream)?;
+        if let Ok(from) = a.cast::<Tensor>() {
+            let from = from.get().tensor(py)?;
+            if cuda::on_gpu(&t) || cuda::on_gpu(&from) {
+                return wait(py, || t.copy_tensor(&from, stream));
+            }
+        }
         let Some(s) = Source::of(a)? else {
             return Err(PyTypeError::new_err("copy_from takes what has __dlpack__ or a buffer"));
         };
@@ -234,7 +266,7 @@ impl Tensor {
             let what = format!("{}{:?} into {}{:?}", s.dtype(), s.shape(), t.dtype(), t.shape());
             return Err(invalid(py, "give the same dtype and shape", what));
         }
-        s.copy_to(py, &t)
+        s.copy_to(py, &t, stream)
     }
 
     /// The value of the only element.
@@ -264,7 +296,12 @@ impl Tensor {
     /// A torch tensor of the same memory. What is written to that of a read-only tensor stays there.
     pub(crate) fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        match exchange::torch(py, &slf.get().tensor(py)?) {
+        let t = slf.get().tensor(py)?;
+        if cuda::on_gpu(&t) {
+            // torch names its stream there.
+            return py.import("baton._views")?.call_method1("torch", (slf,));
+        }
+        match exchange::torch(py, &t) {
             Ok(Some(t)) => Ok(t),
             // By its Python function, or the error that names a way out.
             Ok(None) | Err(_) => py.import("baton._views")?.call_method1("torch", (slf,)),
@@ -336,6 +373,8 @@ impl Tensor {
 
     /// DLPack: a capsule of the memory. Without max_version of 1.0 or later it is the old one, which
     /// cannot say read-only: a read-only tensor is copy-on-write there, and flagged in the new one.
+    /// On a GPU stream is the consumer's, which waits until the memory is written: None and 1 the legacy
+    /// default one, 2 the thread's, -1 none, else its address.
     /// `version` is what a draft called max_version.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None, version=None))]
     fn __dlpack__<'py>(
@@ -348,15 +387,15 @@ impl Tensor {
         version: Option<(u32, u32)>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let max_version = max_version.or(version);
-        if stream.is_some() {
-            return Err(pyo3::exceptions::PyBufferError::new_err("a tensor on the CPU has no stream: leave it out"));
-        }
-        export(py, &self.tensor(py)?, Request { max_version, device: dl_device, copy })
+        let t = self.tensor(py)?;
+        let stream = cuda::consumer(&t, stream.as_ref())?;
+        export(py, &t, Request { max_version, device: dl_device, copy, stream })
     }
 
-    /// DLPack: the CPU.
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        (baton::dlpack::CPU, 0)
+    /// DLPack: the kind of device, and which.
+    fn __dlpack_device__(&self, py: Python<'_>) -> PyResult<(i32, i32)> {
+        let d = self.tensor(py)?.device();
+        Ok((d.device_type, d.device_id))
     }
 
     /// # Safety

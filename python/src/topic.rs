@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
+use crate::cuda::stream_of;
 use crate::errors::{OrRaise, error, invalid};
 use crate::message::Message;
 use crate::poll::{coroutine, following, poll_fd};
@@ -42,17 +43,22 @@ impl Topic {
     }
 
     /// Hands a value to every reader; no tensor of Baton's is copied. A lossless topic waits for its
-    /// slowest reader. Raises Full, Closed, TypeError, OutOfMemory.
-    #[pyo3(signature = (value, meta=None, timeout=None))]
+    /// slowest reader. stream: after whose work tensors on a GPU are written (None: the legacy default
+    /// one); their readers' streams wait for it. Raises Full, Closed, TypeError, OutOfMemory.
+    #[pyo3(signature = (value, meta=None, timeout=None, *, stream=None))]
     fn send(
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let until = seconds(py, timeout)?;
-        let p = self.payload(value, meta)?;
+        let mut p = self.payload(value, meta)?;
+        if stream.is_some() {
+            p = p.stream(stream_of(stream)?);
+        }
         wait(py, || match until {
             None => self.topic.send(p),
             Some(t) => self.topic.send_timeout(p, t),

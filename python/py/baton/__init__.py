@@ -72,35 +72,54 @@ def connect(
     return Session(address=address, namespace=namespace, start=start, timeout=timeout)
 
 
-def empty(shape: Any, dtype: Any = "float32", *, timeout: float | None = 0.0) -> Tensor:
+def empty(shape: Any, dtype: Any = "float32", *, timeout: float | None = 0.0, device: str | None = None) -> Tensor:
     """A tensor to fill: shared memory aligned to 256 bytes, with whatever was there before.
 
-    timeout: how many seconds to wait for memory where it is full; None: for ever. Raises OutOfMemory,
-    QuotaExceeded, InvalidArgument.
+    timeout: how many seconds to wait for memory where it is full; None: for ever. device: a GPU, "cuda:0"
+    as this process counts or "cuda:GPU-…". Raises OutOfMemory, QuotaExceeded, InvalidArgument; Unsupported
+    without a driver, NotFound for a GPU that is not there.
 
     >>> x = baton.empty((2, 3), "int16")
     >>> x.shape, x.dtype, x.nbytes
     ((2, 3), 'int16', 12)
     """
-    return _default.session().empty(shape, dtype, timeout=timeout)
+    return _default.session().empty(shape, dtype, timeout=timeout, device=device)
 
 
-def zeros(shape: Any, dtype: Any = "float32", *, timeout: float | None = 0.0) -> Tensor:
+def zeros(
+    shape: Any,
+    dtype: Any = "float32",
+    *,
+    timeout: float | None = 0.0,
+    device: str | None = None,
+    stream: Any = None,
+) -> Tensor:
     """A tensor of zeros. Errors and timeout as of `empty`.
+
+    On a GPU a stream writes them (None: the legacy default one; a number, or torch's or CuPy's stream),
+    and other streams that the tensor is given to wait for it.
 
     >>> baton.zeros(3).numpy().tolist()
     [0.0, 0.0, 0.0]
     """
-    return _default.session().zeros(shape, dtype, timeout=timeout)
+    return _default.session().zeros(shape, dtype, timeout=timeout, device=device, stream=stream)
 
 
-def full(shape: Any, value: Any, dtype: Any = None, *, timeout: float | None = 0.0) -> Tensor:
-    """A tensor of one value; without a dtype that of the value. Errors and timeout as of `empty`.
+def full(
+    shape: Any,
+    value: Any,
+    dtype: Any = None,
+    *,
+    timeout: float | None = 0.0,
+    device: str | None = None,
+    stream: Any = None,
+) -> Tensor:
+    """A tensor of one value; without a dtype that of the value. Errors, timeout and device as of `zeros`.
 
     >>> baton.full((2,), 7).numpy().tolist(), baton.full((2,), 7).dtype
     ([7, 7], 'int64')
     """
-    return _default.session().full(shape, value, dtype, timeout=timeout)
+    return _default.session().full(shape, value, dtype, timeout=timeout, device=device, stream=stream)
 
 
 def empty_like(a: Any) -> Any:
@@ -115,19 +134,20 @@ def empty_like(a: Any) -> Any:
     return _default.session().empty_like(a)
 
 
-def share(a: Any, copy: bool | None = None) -> Any:
+def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream: Any = None) -> Any:
     """Copies an array (anything with `__dlpack__` or a buffer) once into shared memory: a Tensor.
 
     Of a nested structure (dict, list, tuple, dataclass) all arrays are copied into one storage: a Bundle.
     What lies in shared memory already is referenced; copy=True copies it too, copy=False refuses what
-    must be copied. Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
+    must be copied. An array on a GPU stays on it. device: copies one array to that device, by a stream.
+    Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
 
     >>> baton.share(np.arange(3)).numpy().tolist()
     [0, 1, 2]
     >>> baton.share({"x": np.arange(3), "y": [np.ones(2)]}).keys()
     ['x', 'y/0']
     """
-    return _default.session().share(a, copy)
+    return _default.session().share(a, copy, device=device, stream=stream)
 
 
 def load(path: "str | os.PathLike[str]") -> Any:

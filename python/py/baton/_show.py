@@ -20,8 +20,8 @@ def html(x: "Tensor") -> str:
     text = f"<code>{markup.escape(repr(x))}</code>"
     try:
         pixels = _pixels(x)
-    except (ImportError, TypeError, ValueError):
-        return text  # without NumPy, or of a type that it has not
+    except (ImportError, TypeError, ValueError, NotImplementedError):
+        return text  # without NumPy, of a type that it has not, or on a GPU
     if pixels is None:
         return text
     h, w = pixels.shape[:2]

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from baton._errors import Unsupported
+
 if TYPE_CHECKING:
     import jax as _jax
     import numpy as np
@@ -19,6 +21,8 @@ def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
     """The array of a tensor's memory; types of ml_dtypes where NumPy has none."""
     import numpy as np
 
+    if x.device != "cpu":
+        raise Unsupported(f"NumPy does not reach {x.device} (copy it by x.cpu() first)")
     if x.dtype in _NATIVE:
         return np.asarray(x)
     try:

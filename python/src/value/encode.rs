@@ -4,13 +4,14 @@ use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use baton::{DType, Payload, Session};
+use baton::{DType, Payload, Session, Stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
+use crate::cuda::alloc_on;
 use crate::errors::{OrRaise, invalid};
 use crate::exchange::remembered;
 use crate::memory::{AT_ONCE, alloc};
@@ -413,7 +414,9 @@ impl Encoder {
         let mut total = 0u64;
         for (_, leaf) in &self.leaves {
             offsets.push(total);
-            if let Leaf::Foreign(s) = leaf {
+            if let Leaf::Foreign(s) = leaf
+                && s.gpu().is_none()
+            {
                 if self.take == Take::Shared {
                     let what = "an array of the value does not lie in shared memory";
                     return Err(invalid(py, "leave copy=False out", what));
@@ -433,13 +436,14 @@ impl Encoder {
         for ((name, leaf), at) in self.leaves.into_iter().zip(offsets) {
             let t = match leaf {
                 Leaf::Own(t) => t,
+                Leaf::Foreign(s) if s.gpu().is_some() => self.take.on_gpu(py, session, &s)?,
                 Leaf::Foreign(s) => {
                     let t = match &packed {
                         Some(p) if s.num_bytes(py)? > 0 => p.view_as(s.dtype(), s.shape(), None, at).or_raise(py)?,
                         _ => alloc(py, session, s.dtype(), s.shape(), AT_ONCE)?,
                     };
                     if self.take != Take::Room {
-                        s.copy_to(py, &t)?;
+                        s.copy_to(py, &t, Stream::LEGACY)?;
                     }
                     t
                 }
@@ -447,6 +451,25 @@ impl Encoder {
             out.push((name, t));
         }
         Ok(out)
+    }
+}
+
+impl Take {
+    /// The tensor of an array on a GPU, which stays on it.
+    fn on_gpu(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
+        let own = match self {
+            Take::Reference | Take::Shared | Take::AsIs => s.in_place(py, session)?,
+            Take::Copy | Take::Room => None,
+        };
+        let gpu = s.gpu().unwrap_or_default();
+        match (own, self) {
+            (Some(t), _) => Ok(t),
+            (None, Take::Shared) => {
+                Err(invalid(py, "leave copy=False out", "an array of the value does not lie in memory of Baton's"))
+            }
+            (None, Take::Room) => alloc_on(py, session, &gpu, s.dtype(), s.shape(), AT_ONCE),
+            (None, _) => s.copied_on(py, session, &gpu, Stream::LEGACY),
+        }
     }
 }
 

@@ -1,0 +1,255 @@
+"""Tensors on GPUs, on the stand-in for the driver; integration/cuda/standin says what that cannot show.
+
+The driver is found when a process starts, so all of it happens in children.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "integration" / "cuda" / "standin" / "src"
+EXAMPLE = SOURCE.parents[3] / "examples" / "python" / "weights_gpu.py"
+FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libcuda.so.1"
+
+# Memory of another library's on the GPU: it notes which stream it was asked for, and its deleter's call.
+FOREIGN = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+class Managed(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+capsule = ctypes.pythonapi.PyCapsule_New
+capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+class Foreign:
+    def __init__(self, n, value):
+        baton.empty(1, "uint8", device="cuda:0")  # makes the context
+        context, at = ctypes.c_void_p(), ctypes.c_uint64()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert cuda.cuCtxPushCurrent_v2(context) == 0
+        assert cuda.cuMemAlloc_v2(ctypes.byref(at), n) == 0
+        assert cuda.cuMemsetD8Async(ctypes.c_uint64(at.value), ctypes.c_ubyte(value), ctypes.c_size_t(n), 1) == 0
+        self.asked, self.shape = [], (ctypes.c_int64 * 1)(n)
+        device = (ctypes.c_int32 * 2)(2, 0)
+        self.managed = Managed(DLTensor(at.value, device, 1, 1, 8, 1, self.shape, None, 0), None, None)
+    def __dlpack_device__(self):
+        return (2, 0)
+    def __dlpack__(self, stream=None):
+        self.asked.append(stream)
+        return capsule(ctypes.addressof(self.managed), b"dltensor", None)
+"""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in."""
+    if not shutil.which("cc"):
+        if "cc" in os.environ.get("BATON_REQUIRE", "").split(","):
+            pytest.fail("cc is required by BATON_REQUIRE and is not installed")
+        pytest.skip("cc is not installed (Debian: apt-get install gcc libc6-dev)")
+    folder = tmp_path_factory.mktemp("driver")
+    sources = [str(f) for f in SOURCE.glob("*.c")]
+    subprocess.run(["cc", *FLAGS.split(), "-o", str(folder / "libcuda.so.1"), *sources], check=True)
+    return folder
+
+
+@pytest.fixture
+def gpu(library, tmp_path, monkeypatch):
+    """Two GPUs for the test's children."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("BATON_STANDIN_DIR", str(tmp_path))
+    monkeypatch.setenv("BATON_STANDIN_GPUS", "2")
+
+
+def run(child, script, *args):
+    c = child(script + "\nsay('done')", *args)
+    assert c.hear() == "done"
+    c.end()
+
+
+def test_tensors_are_made_on_a_gpu_and_copied(gpu, child):
+    run(
+        child,
+        """
+a = np.arange(60_000, dtype="float32").reshape(200, 300)
+x = baton.share(a, device="cuda:0")
+assert (x.device, x.shape, x.dtype, x.readonly) == ("cuda:0", (200, 300), "float32", False)
+assert (x.cpu().numpy() == a).all() and x.cpu().device == "cpu"
+assert x.to("cuda:0").device == "cuda:0" and x.to("cuda").cpu().numpy()[7, 7] == a[7, 7]
+assert (baton.share(a.T, device="cuda:0").cpu().numpy() == a.T).all()
+z = baton.zeros((200, 300), device="cuda:0", stream=2)
+assert not z.cpu(stream=1).numpy().any()
+z.copy_from(a, stream=2)
+assert (z.cpu(stream=2).numpy() == a).all()
+z.copy_from(baton.share(a + 1))
+y = baton.empty_like(z)
+y.copy_from(z)
+back = baton.empty((200, 300))
+back.copy_from(y)
+assert (back.numpy() == a + 1).all() and y.device == "cuda:0"
+assert (baton.full(5, 3, "int16", device="cuda:1").cpu().numpy() == 3).all()
+assert baton.share(a).to("cuda:1").device == "cuda:1"
+assert (x[3:5].cpu().numpy() == a[3:5]).all()
+""",
+    )
+
+
+def test_what_does_not_reach_a_gpu_says_what_to_do(gpu, child):
+    run(
+        child,
+        """
+x = baton.zeros(4, device="cuda:0")
+for look in (x.numpy, lambda: np.asarray(x), lambda: memoryview(x), lambda: x[:1].item()):
+    try:
+        look()
+        say("looked")
+    except (baton.Unsupported, BufferError) as e:
+        assert "x.cpu()" in str(e), e
+for refused in (lambda: x.T, lambda: baton.share(np.zeros((4, 2)), device="cuda:0").T.cpu()):
+    try:
+        refused()
+    except baton.Unsupported as e:
+        assert "not contiguous" in str(e), e
+for name, error in (("cuda:9", baton.NotFound), ("tpu", baton.InvalidArgument), ("cuda:GPU-0", baton.NotFound)):
+    try:
+        baton.empty(4, device=name)
+        say("made")
+    except error:
+        pass
+""",
+    )
+
+
+def test_dlpack_obeys_the_consumers_stream(gpu, child):
+    run(
+        child,
+        """
+x = baton.full(1000, 7, "uint8", device="cuda:1")
+assert x.__dlpack_device__() == (2, 1)
+for stream in (None, 1, 2, -1):
+    x.__dlpack__(stream=stream, max_version=(1, 3))
+    x.__dlpack__(stream=stream)
+for stream in (0, -2, "a stream"):
+    try:
+        x.__dlpack__(stream=stream)
+        say("took", stream)
+    except BufferError:
+        pass
+try:
+    baton.zeros(1).__dlpack__(stream=1)
+    say("a stream on the CPU")
+except BufferError:
+    pass
+class OnTheHost:
+    def __dlpack_device__(self): return (1, 0)
+    def __dlpack__(self, **kw): return x.__dlpack__(**{**kw, "dl_device": (1, 0)})
+assert (np.from_dlpack(OnTheHost()) == 7).all()
+try:
+    x.__dlpack__(dl_device=(2, 0), max_version=(1, 3))
+    say("moved")
+except BufferError:
+    pass
+class Stream:
+    cuda_stream = 0
+    def __cuda_stream__(self): return (0, 2)
+baton.zeros(9, device="cuda:0", stream=Stream())
+import ctypes
+table = baton.Tensor.__c_dlpack_exchange_api__
+stream_of = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+current = stream_of(ctypes.c_void_p.from_address(table + 48).value)
+out = ctypes.c_void_p(5)
+assert current(2, 0, ctypes.byref(out)) == 0 and out.value == 1
+assert current(1, 0, ctypes.byref(out)) == 0 and not out.value
+""",
+    )
+
+
+def test_foreign_array_on_a_gpu_is_copied_once(gpu, child):
+    run(
+        child,
+        FOREIGN
+        + """
+f = Foreign(50_000, 9)
+x = baton.share(f)
+assert f.asked == [1] and x.device == "cuda:0"
+assert (x.cpu().numpy() == 9).all()
+class Wrapped:  # what lies in memory of Baton's is referenced
+    def __dlpack_device__(self): return x.__dlpack_device__()
+    def __dlpack__(self, **kw): return x.__dlpack__(**kw)
+y = baton.share(Wrapped(), copy=False)
+z = baton.share(Wrapped(), copy=True)
+x.copy_from(np.zeros(50_000, "uint8"))
+assert not y.cpu().numpy().any() and (z.cpu().numpy() == 9).all()
+""",
+    )
+
+
+def test_state_dict_goes_over_in_one_message(gpu, child, name):
+    taker = child(
+        """
+q = baton.queue(sys.argv[1])
+say("ready")
+v = q.get(30)
+assert v["step"] == 3 and all(t.device == "cuda:0" for t in v["layers"])
+assert [int(t.cpu().numpy()[0]) for t in v["layers"]] == list(range(30))
+say("done")
+""",
+        name,
+    )
+    assert taker.hear() == "ready"
+    run(
+        child,
+        """
+layers = [baton.full(1000, i, "uint8", device="cuda:0", stream=2) for i in range(30)]
+baton.queue(sys.argv[1]).put({"layers": layers, "step": 3}, stream=2)
+""",
+        name,
+    )
+    assert taker.hear() == "done"
+    taker.end()
+
+
+def test_without_a_driver_the_rest_works(child):
+    run(
+        child,
+        """
+try:
+    baton.empty(4, device="cuda:0")
+    say("made")
+except baton.Unsupported as e:
+    assert "no CUDA driver on this machine" in str(e), e
+assert baton.zeros(4, device="cpu").device == "cpu" and baton.zeros(4).to("cpu").cpu().device == "cpu"
+""",
+    )
+
+
+def test_child_of_a_fork_is_refused(gpu, child):
+    run(
+        child,
+        """
+import os
+x = baton.zeros(4, device="cuda:0")
+x.cpu()
+if not os.fork():
+    try:
+        baton.zeros(4, device="cuda:0")
+        os._exit(1)
+    except baton.Unsupported as e:
+        os._exit(0 if "spawn" in str(e) else 2)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+assert not x.cpu().numpy().any()
+""",
+    )
+
+
+def test_weights_on_a_gpu_are_switched(gpu):
+    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "20 revisions on cuda:0, 2 readers" in done.stdout
+    assert float(done.stdout.split()[-1]) >= 0.93, done.stdout

@@ -1,0 +1,88 @@
+"""Tensors on a real GPU, with torch: what no stand-in shows. `make test-gpu` runs it where there is one."""
+
+import os
+
+import pytest
+from conftest import need
+
+if "BATON_TEST_GPU" not in os.environ:
+    pytest.skip("runs by make test-gpu alone", allow_module_level=True)
+if not os.path.exists("/dev/nvidiactl"):
+    if "cuda" in os.environ.get("BATON_REQUIRE", "").split(","):
+        pytest.fail("cuda is required by BATON_REQUIRE, and there is no NVIDIA GPU here", pytrace=False)
+    pytest.skip("this machine or container has no NVIDIA GPU (/dev/nvidiactl)", allow_module_level=True)
+if not need("torch").cuda.is_available():
+    pytest.skip("this torch has no CUDA", allow_module_level=True)
+
+TAKER = """
+import torch
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+say("ready")
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    for value in iter(lambda: q.get(60), None):
+        t = torch.from_dlpack(value)  # the stream waits for the sender's
+        back.put(int(t.sum(dtype=torch.int64)))
+say("done")
+"""
+
+
+def test_torch_tensors_go_over_in_the_order_of_streams(child, name):
+    taker = child(TAKER, name)
+    assert taker.hear() == "ready"
+    giver = child(
+        """
+import torch
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+stream = torch.cuda.Stream()
+n = 1 << 20
+with torch.cuda.stream(stream):
+    for i in range(200):
+        x = baton.empty(n, "int32", device="cuda:0")
+        t = torch.from_dlpack(x)
+        torch.cuda._sleep(2_000_000)  # the stream is late
+        t.fill_(i)
+        q.put(x, stream=stream)
+        assert back.get(60) == i * n, i
+q.put(None)
+say("done")
+""",
+        name,
+    )
+    assert giver.hear() == "done" and taker.hear() == "done"
+    giver.end()
+    taker.end()
+
+
+def test_torch_and_baton_share_one_context(child):
+    c = child("""
+import torch
+torch.zeros(1, device="cuda:0")
+torch.cuda.synchronize()
+free, _ = torch.cuda.mem_get_info()
+x = baton.zeros(1024, device="cuda:0")
+t = torch.from_dlpack(x)
+assert t.data_ptr() and t.device.index == 0 and not t.any()
+after, _ = torch.cuda.mem_get_info()
+say(free - after)  # a second context would take hundreds of MiB
+""")
+    assert int(c.hear()) <= 64 << 20
+    c.end()
+
+
+def test_torch_memory_is_copied_into_a_slab_whatever_allocated_it(child):
+    for how in ("", "expandable_segments:True", "backend:cudaMallocAsync"):
+        c = child(
+            """
+import os
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1]
+import torch
+t = torch.arange(100_000, device="cuda:0")
+x = baton.share({"t": t, "strided": t.reshape(100, 1000)[:, :10].contiguous()})
+assert torch.equal(x["t"].torch(), t) and x["t"].device == "cuda:0"
+say("done")
+""",
+            how,
+        )
+        assert c.hear() == "done"
+        c.end()
