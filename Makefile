@@ -22,7 +22,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
+.PHONY: help build test rust-test test-gpu bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ rust-test: build ## the tests of the Rust crates alone (T=name)
 
 test-gpu: build ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
 	BATON_TEST_GPU=1 $(TEST) -v -timeout 20m ./integration/cuda
+	BATON_TEST_GPU=1 tools/python test -k test_gpu
+
+bench-gpu: build ## what a hand-over of CUDA tensors takes, beside torch's; without a GPU the calls of the driver
+	tools/bench-gpu
 
 race: build ## every test with the race detector (T=, PKG=)
 	CGO_ENABLED=1 $(TEST) -timeout 40m -race $(PKG)
