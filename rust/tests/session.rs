@@ -6,7 +6,7 @@ mod kit;
 use std::time::Duration;
 
 use baton::{Code, Handle, Lease, Payload, QueueOptions, Start, TopicOptions};
-use kit::Broker;
+use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -299,4 +299,26 @@ fn senders_that_come_and_go_do_not_hinder_each_other() {
             assert_eq!(queue.get(SOON).unwrap().tensor().unwrap().to_vec::<u8>().unwrap(), [1]);
         }
     });
+}
+
+/// A topic keeps depth messages of all senders that have ended, together. A reader that comes too late
+/// for the rest is told how many there were.
+#[test]
+fn messages_of_senders_that_have_gone_are_counted_as_lost() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let topic = s.topic_with("t", &TopicOptions::default().depth(2)).unwrap();
+    let mut reader = topic.reader(Start::New).unwrap();
+    let senders = 4;
+    for _ in 0..senders {
+        let s = b.session();
+        let topic = s.topic("t").unwrap();
+        for _ in 0..2 {
+            topic.send(s.from_slice(&[1], &[1u8]).unwrap().freeze()).unwrap();
+        }
+    }
+    until("only the last two are kept", || b.storages().len() == 2);
+    let lost: u64 = (0..2).map(|_| reader.recv(SOON).unwrap().lost()).sum();
+    assert_eq!(lost + reader.lost(), 2 * senders - 2);
+    assert!(reader.try_recv().unwrap().is_none());
 }

@@ -396,7 +396,7 @@ uint64_t baton_message_sequence(const struct baton_message *message);
 // When it was sent, in ns of CLOCK_MONOTONIC; 0 for a revision of a name.
 uint64_t baton_message_stamp(const struct baton_message *message);
 
-// Messages of this sender that went by unseen before this one.
+// Messages that went by unseen before this one: of its sender, and of senders that have gone.
 uint64_t baton_message_lost(const struct baton_message *message);
 
 // 1 for the bundle of a live name, which everybody may write in place, so that a read may see half a

@@ -162,7 +162,7 @@ pub extern "C" fn baton_message_stamp(message: Option<&baton_message>) -> u64 {
     message.map_or(0, |m| m.stamp)
 }
 
-/// Messages of this sender that went by unseen before this one.
+/// Messages that went by unseen before this one: of its sender, and of senders that have gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_message_lost(message: Option<&baton_message>) -> u64 {
     message.map_or(0, |m| m.lost)

@@ -42,7 +42,7 @@ impl Message {
         self.held.received.stamp
     }
 
-    /// This sender's messages that went by unseen before this one.
+    /// The messages that went by unseen before this one: this sender's, and those of senders that have gone.
     pub fn lost(&self) -> u64 {
         self.held.received.lost
     }

@@ -34,6 +34,7 @@ pub struct Reader {
     member: u8,
     group: Option<u64>, // its id
     cursors: Vec<Cursor>,
+    gone: Gone,
     view: Arc<View>,
     spin: Spinner,
     scratch: Scratch,
@@ -64,6 +65,43 @@ struct Cursor {
     next: u64,
     lost: u64,
     group: Option<GroupLane>,
+}
+
+/// What a reader lost with lanes that are no more. The broker counts all messages of such lanes, also
+/// of those that came and went between two looks.
+#[derive(Debug, Default)]
+struct Gone {
+    /// The broker's count, as last told.
+    seen: u64,
+    /// What it counts and the reader has not had, not yet reported.
+    balance: i64,
+}
+
+impl Gone {
+    /// Takes over a new count and the cursors of lanes that have gone since.
+    fn follow(&mut self, count: u64, cursors: &[Cursor], first: bool) {
+        if count < self.seen {
+            self.seen = 0; // a new broker begins anew
+        }
+        if !first {
+            self.balance = self.balance.wrapping_add_unsigned(count - self.seen);
+        }
+        self.seen = count;
+        for k in cursors {
+            self.balance = self.balance.wrapping_add_unsigned(k.lost).wrapping_sub_unsigned(k.next - 1);
+        }
+    }
+
+    /// What is to be reported. A cursor may go a little before the broker's count tells of its lane.
+    fn lost(&self) -> u64 {
+        self.balance.max(0) as u64
+    }
+
+    fn take(&mut self) -> u64 {
+        let n = self.lost();
+        self.balance = self.balance.min(0);
+        n
+    }
 }
 
 /// The acknowledgement of an item, given when its last tensor is dropped.
@@ -169,6 +207,7 @@ impl Reader {
             member: ok.member,
             group: None,
             cursors: Vec::new(),
+            gone: Gone::default(),
             view: Arc::default(),
             spin: Spinner::default(),
             scratch: Scratch::default(),
@@ -211,6 +250,9 @@ impl Reader {
                 k.group = Some(GroupLane::new(&g.file, lane.info.lane, self.topic.info.slots)?);
             }
             self.cursors.push(k);
+        }
+        if self.group.is_none() {
+            self.gone.follow(view.gone, &before, first);
         }
         self.view = view;
         Ok(())
@@ -357,16 +399,17 @@ impl Reader {
             }
             None => k.next = i + 1,
         }
-        let held = self.scratch.message(&k.lane, i, k.lost, acknowledgement);
+        let lost = k.lost + self.gone.take();
+        let held = self.scratch.message(&k.lane, i, lost, acknowledgement);
         // The time of its sending tells how far apart messages come as well as that of its arrival.
         self.spin.arrived(held.received.stamp);
         k.lost = 0;
         Ok(Some(Message { held }))
     }
 
-    /// This reader's messages that went by unseen and that no later message has reported.
+    /// Messages that went by this reader unseen and that no later one has reported.
     pub fn lost(&self) -> u64 {
-        self.cursors.iter().map(|k| k.lost).sum()
+        self.cursors.iter().map(|k| k.lost).sum::<u64>() + self.gone.lost()
     }
 }
 

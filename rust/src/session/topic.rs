@@ -36,6 +36,8 @@ pub(crate) struct TopicState {
 #[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) version: u64,
+    /// Messages of lanes that are no more.
+    pub(crate) gone: u64,
     pub(crate) lanes: Vec<Arc<LaneView>>,
     /// Of those who read; rung by the writer.
     pub(crate) bells: Vec<Bell>,
@@ -166,7 +168,7 @@ impl TopicState {
     fn adopt(&self, p: &Peers) -> Result<Arc<View>> {
         let inner = &self.inner;
         let before = self.view();
-        let mut v = View { version: p.version, ..View::default() };
+        let mut v = View { version: p.version, gone: p.gone, ..View::default() };
         let gone = |e: &Error| matches!(e.code(), Code::NotFound | Code::Expired); // meanwhile; the version will say so
         for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
             let peer = match inner.peer(l.slot, l.serial) {

@@ -265,6 +265,9 @@ pub(crate) struct Peers {
     pub(crate) members: u64,
     #[serde(default)]
     pub(crate) last_left: String,
+    /// Messages that were sent in lanes that are no more.
+    #[serde(default)]
+    pub(crate) gone: u64,
 }
 
 #[derive(Deserialize, Debug)]
