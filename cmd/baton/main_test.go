@@ -2,11 +2,14 @@ package main_test
 
 import (
 	"debug/elf"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func TestBinaryIsStatic(t *testing.T) {
@@ -86,7 +89,8 @@ func TestCommandsThatOnlyLookStartNoBroker(t *testing.T) {
 
 func TestVersionIsTheBuilds(t *testing.T) {
 	p := newPlace(t)
-	assert.Regexp(t, `^baton 1\.2\.3-test \(linux/\w+, go1\.\S+; protocol 1, layout 1\)\n$`, p.must("version"))
+	numbers := fmt.Sprintf("protocol %d, layout %d", protocol.Version, protocol.Layout)
+	assert.Regexp(t, `^baton 1\.2\.3-test \(linux/\w+, go1\.\S+; `+numbers+`\)\n$`, p.must("version"))
 	assert.Equal(t, "baton 1.2.3-test\n", p.must("--version"))
 	var v struct {
 		Version          string
@@ -94,8 +98,8 @@ func TestVersionIsTheBuilds(t *testing.T) {
 	}
 	p.json(&v, "version")
 	assert.Equal(t, "1.2.3-test", v.Version)
-	assert.Equal(t, 1, v.Protocol)
-	assert.Equal(t, 1, v.Layout)
+	assert.Equal(t, protocol.Version, v.Protocol)
+	assert.Equal(t, protocol.Layout, v.Layout)
 }
 
 func TestCompletionKnowsShellsAndNames(t *testing.T) {
