@@ -14,7 +14,8 @@ import (
 	"github.com/baton-ipc/baton/broker/natsbridge"
 )
 
-func benchBridge(b *testing.B, subscriptions int) *natsbridge.Bridge {
+// benchServer starts a bridge and connects to it as a client does.
+func benchServer(b *testing.B) (*natsbridge.Bridge, *nats.Conn) {
 	dir := filepath.Join(b.TempDir(), "run")
 	bridge, err := natsbridge.Start(b.Context(), natsbridge.Config{RuntimeDir: dir})
 	require.NoError(b, err)
@@ -24,6 +25,11 @@ func benchBridge(b *testing.B, subscriptions int) *natsbridge.Bridge {
 	nc, err := info.Connect()
 	require.NoError(b, err)
 	b.Cleanup(nc.Close)
+	return bridge, nc
+}
+
+func benchBridge(b *testing.B, subscriptions int) *natsbridge.Bridge {
+	bridge, nc := benchServer(b)
 	for i := range subscriptions {
 		_, err := nc.Subscribe(fmt.Sprintf("baton.default.topic.t%d", i), func(*nats.Msg) {})
 		require.NoError(b, err)
@@ -50,15 +56,7 @@ func BenchmarkPublish(b *testing.B) {
 // BenchmarkDelivered is the time that a message takes on its way to a subscriber,
 // when many are under way.
 func BenchmarkDelivered(b *testing.B) {
-	dir := filepath.Join(b.TempDir(), "run")
-	bridge, err := natsbridge.Start(b.Context(), natsbridge.Config{RuntimeDir: dir})
-	require.NoError(b, err)
-	b.Cleanup(func() { bridge.Close(context.Background()) })
-	info, err := natsbridge.ReadInfo(dir)
-	require.NoError(b, err)
-	nc, err := info.Connect()
-	require.NoError(b, err)
-	b.Cleanup(nc.Close)
+	bridge, nc := benchServer(b)
 	var got atomic.Int64
 	sub, err := nc.Subscribe("baton.default.topic.x", func(*nats.Msg) { got.Add(1) })
 	require.NoError(b, err)

@@ -77,7 +77,7 @@ func TestTensorPassesThroughSeveralProcesses(t *testing.T) {
 	last.Next(new(string))
 	middle := m.play("relay", hop{"From": "first", "To": "second", "Add": 5, "Count": count})
 	middle.Next(new(string))
-	end := m.play("check", hop{"From": "third", "Add": 9, "Count": count})
+	end := m.play("consume", course{Queue: "third", Add: 9, Count: count})
 	end.Next(new(string))
 	p := m.play("produce", course{Queue: "first", Count: count, Bytes: 64 << 10})
 	p.Next(new(string))
@@ -91,38 +91,6 @@ func TestTensorPassesThroughSeveralProcesses(t *testing.T) {
 }
 
 func init() {
-	roles["check"] = on(func(w *worker) error {
-		var k struct {
-			From  string
-			Add   byte
-			Count int
-		}
-		if err := w.Config(&k); err != nil {
-			return err
-		}
-		q, err := w.c.Queue(w.ctx, k.From, client.Depth(4), soon)
-		if err != nil {
-			return err
-		}
-		if err := w.Say("ready"); err != nil {
-			return err
-		}
-		for i := range k.Count {
-			m, err := q.Get(w.ctx)
-			if err != nil {
-				return err
-			}
-			if err := w.expect(m.Tensor(), byte(i)+k.Add); err != nil {
-				return fmt.Errorf("message %d: %w", i, err)
-			}
-			m.Release()
-		}
-		if err := w.Say("received"); err != nil {
-			return err
-		}
-		<-w.ctx.Done()
-		return nil
-	})
 	roles["set a name"] = on(setName)
 	roles["get a name"] = on(getName)
 	roles["count calls"] = on(countCalls)

@@ -21,6 +21,8 @@ type course struct {
 	Topic, Queue string
 	Count        int
 	Bytes        int64
+	// Add is what relays on the way have added to the number of each message.
+	Add byte
 	// Hold keeps the last message, tells of it, and waits to be told to go on.
 	Hold bool
 }
@@ -106,7 +108,7 @@ func consume(w *worker) error {
 		if b, err := m.Bundle(); err != nil {
 			return fmt.Errorf("message %d: %v: %w", i, b, err)
 		}
-		if err := w.expect(m.Tensor(), byte(i)); err != nil {
+		if err := w.expect(m.Tensor(), byte(i)+k.Add); err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
 		if k.Hold && i == k.Count-1 {
@@ -116,7 +118,7 @@ func consume(w *worker) error {
 			if err := w.Hear(new(string)); err != nil {
 				return err
 			}
-			if err := w.expect(m.Tensor(), byte(i)); err != nil {
+			if err := w.expect(m.Tensor(), byte(i)+k.Add); err != nil {
 				return fmt.Errorf("held: %w", err)
 			}
 		}

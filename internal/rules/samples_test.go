@@ -241,7 +241,7 @@ var samples = map[string][]sample{
 	},
 	"paths": {
 		{"relative and general paths", files{
-			"docs/a.md":  "see ./work/x, team" + slash + "work/x, " + slash + "home/user/x, $HOME/x and ~" + slash + "root/x\n",
+			"docs/a.md":  "see ." + slash + "work/x, team" + slash + "work/x, " + slash + "home/user/x, $HOME/x and ~" + slash + "root/x\n",
 			"Cargo.lock": slash + "root/x",
 			"blob.npy":   "\x00" + slash + "root/x",
 		}, nil},
