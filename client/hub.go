@@ -157,14 +157,15 @@ func remaining(ctx context.Context) time.Duration {
 	return d
 }
 
-var oneProcessor = runtime.NumCPU() == 1
+// spins: somebody else may run while this process looks.
+var spins = sys.SeveralProcessors()
 
 // spinUntil looks until it succeeds or the budget is spent.
 func spinUntil(budget time.Duration, look func() bool) bool {
 	if look() {
 		return true
 	}
-	if budget <= 0 || oneProcessor {
+	if budget <= 0 || !spins {
 		return false
 	}
 	for until := sys.Monotonic() + uint64(budget); sys.Monotonic() < until; {

@@ -2,9 +2,26 @@ package sys
 
 import (
 	"fmt"
+	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// SeveralProcessors tells whether the machine, or the container as far as its
+// control group says, has more than one processor. What this process is confined
+// to does not count: its peers may run on the others.
+func SeveralProcessors() bool {
+	for _, path := range []string{"/sys/fs/cgroup/cpuset.cpus.effective", "/sys/devices/system/cpu/online"} {
+		if list, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(list)) != "" {
+			return several(string(list))
+		}
+	}
+	return false
+}
+
+// several tells whether a list such as "0-3,8" names more than one.
+func several(list string) bool { return strings.ContainsAny(list, ",-") }
 
 // Affinity lists the CPUs that the calling thread may run on, in order.
 func Affinity() ([]int, error) {
