@@ -99,7 +99,7 @@ impl Session {
         if !v.is_plain() {
             return None;
         }
-        let (holding, offset, writable) = self.inner.holder_of(v.first, v.span)?;
+        let (holding, offset, writable) = self.inner().ok()?.holder_of(v.first, v.span)?;
         let (shape, strides) = (v.shape.clone(), Some(v.strides.clone()));
         let strides = strides.filter(|s| !crate::dtype::is_contiguous(&v.shape, Some(s)));
         Tensor::checked(holding.into(), Place::Storage(0), offset, v.dtype, shape, strides, v.readonly || !writable)

@@ -59,6 +59,21 @@ impl Row {
         Ok(())
     }
 
+    /// Counts one reference up beside those that there are, and tells how many these were. Where there
+    /// were any, the storage cannot have been recycled, and stays.
+    ///
+    /// SYNC row: as `take`.
+    pub(crate) fn take_beside(&self, index: u32) -> u64 {
+        self.0.add(Self::at(index), row_word::TAKE) & row_word::COUNT_MASK
+    }
+
+    /// Counts `n` references up, of which a fresh row has none.
+    ///
+    /// SYNC row: as `take`.
+    pub(crate) fn take_many(&self, index: u32, n: u64) {
+        self.0.add(Self::at(index), row_word::TAKE.wrapping_mul(n));
+    }
+
     /// Counts one reference down and tells whether it was this row's last.
     ///
     /// SYNC row: releases all that the holder did with the memory to the owner that reads the word

@@ -88,7 +88,7 @@ impl Tensor {
         self.check_shared()?;
         self.address(true)?;
         let Some(h) = self.storage() else { return Ok(None) };
-        let s = &h.at.segment;
+        let s = self.held.segment(h, true)?;
         Ok(s.fd().map(|fd| (fd, s.bytes, h.offset + self.offset)))
     }
 
@@ -147,7 +147,7 @@ impl Session {
         let mut cursor = String::new();
         loop {
             let request = ListRequest { what: "names", pattern, cursor };
-            let page: ListReply = self.inner.call("list", &request)?;
+            let page: ListReply = self.inner()?.call("list", &request)?;
             names.extend(page.rows.into_iter().map(|r| r.name));
             if page.cursor.is_empty() {
                 return Ok(names);
@@ -161,9 +161,9 @@ impl Session {
         self.inner.close(true);
     }
 
-    /// Whether it was ended, or belongs to the parent of a fork.
+    /// Whether it was ended, or came into this process by a fork that the C library was not asked for.
     pub fn is_ended(&self) -> bool {
-        self.inner.is_closed()
+        self.inner.is_ended()
     }
 }
 

@@ -62,7 +62,7 @@ impl Session {
                 return Err(os(Code::InvalidArgument, "use a smaller file", format_args!("map {bytes} bytes"), e));
             }
         };
-        let held = Arc::new(Holding::new(&self.inner, Storages::default()));
+        let held = Arc::new(Holding::new(self.inner()?, Storages::default()));
         Tensor::checked(held, place, 0, DType::UINT8, Dims::from(&[bytes as i64][..]), None, true)
     }
 }

@@ -25,8 +25,8 @@ impl Tensor {
     pub fn holders(&self) -> Vec<Holder> {
         let inner = self.held.inner();
         match self.storage() {
-            Some(h) if !inner.is_foreign() => inner.holders(h),
-            _ => Vec::new(),
+            Some(h) => inner.opened_here().map_or_else(Vec::new, |inner| inner.holders(h)),
+            None => Vec::new(),
         }
     }
 }

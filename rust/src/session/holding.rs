@@ -13,6 +13,7 @@ use crate::crash_point;
 use crate::error::{Code, Error, Result, expired};
 use crate::layout::limits;
 use crate::message::{Description, Ref};
+use crate::shm::Segment;
 use crate::wire::ops::{AttachRequest, Ignored};
 
 /// A storage that this process counts, and where it lies.
@@ -35,6 +36,7 @@ pub(crate) struct Holding {
     /// What streams have to do with it; mostly nothing.
     pub(crate) device: OnceLock<Box<DeviceUse>>,
     moved: AtomicBool,
+    pub(crate) era: u32,
 }
 
 /// What a message says besides its storages.
@@ -60,8 +62,8 @@ impl Holding {
     pub(crate) fn new(inner: &Arc<Inner>, storages: Storages) -> Holding {
         let body = Description::Long(Box::default());
         let received = Received { sequence: 0, stamp: 0, lost: 0, flags: 0, body };
-        let (keeper, device) = (Keeper::Session(inner.clone()), OnceLock::new());
-        Holding { keeper, storages, acknowledge: None, received, device, moved: false.into() }
+        let (keeper, device, era) = (Keeper::Session(inner.clone()), OnceLock::new(), inner.era());
+        Holding { keeper, storages, acknowledge: None, received, device, moved: false.into(), era }
     }
 
     #[inline]
@@ -71,8 +73,8 @@ impl Holding {
         acknowledge: Option<Box<Acknowledge>>,
         received: Received,
     ) -> Holding {
-        let (keeper, device) = (Keeper::Lane(lane.clone()), OnceLock::new());
-        Holding { keeper, storages, acknowledge, received, device, moved: false.into() }
+        let (keeper, device, era) = (Keeper::Lane(lane.clone()), OnceLock::new(), lane.inner.era());
+        Holding { keeper, storages, acknowledge, received, device, moved: false.into(), era }
     }
 
     /// Makes a holding where it will stay. `Arc::new` would move it there, and a move of what has just
@@ -139,7 +141,7 @@ impl Drop for Holding {
             return; // a place counts it
         }
         if inner.is_foreign() {
-            return; // the parent's row counts it
+            return self.let_go_inherited(); // what is to be acknowledged is the parent's
         }
         let uses = self.device.get().map_or(Vec::new(), |u| u.take());
         if !uses.is_empty() && !inner.is_closed() {
@@ -181,7 +183,12 @@ impl Held {
 
     /// The address of the storage's bytes, mapped for a use.
     pub(crate) fn address(&self, write: bool) -> Result<*mut u8> {
-        let region = self.at.segment.region(write)?;
+        self.address_in(&self.at.segment, write)
+    }
+
+    /// As `address`, in a mapping of this process's.
+    pub(crate) fn address_in(&self, segment: &Segment, write: bool) -> Result<*mut u8> {
+        let region = segment.region(write)?;
         if !region.has(self.offset, self.bytes) {
             let what = format!("storage {} lies outside its segment", self.reference.index);
             return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,9 +15,11 @@ use super::attach::Attachments;
 use super::background::Background;
 use super::binding::interrupted;
 use super::device::Devices;
+use super::heir::{Heir, forked};
 use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
+use super::pin::Inherited;
 use super::poll::PollFd;
 use super::room::Room;
 #[cfg(feature = "tokio")]
@@ -26,7 +28,7 @@ use crate::crash_point;
 use crate::error::{Code, Error, Result, closed};
 use crate::ledger::{FreeTest, Pool};
 use crate::shm::{LOOK_AGAIN, Parking, Segment, pause};
-use crate::sys;
+use crate::sys::{self, PerProcess};
 use crate::wire::ops::Nothing;
 use crate::wire::{Control, decode};
 
@@ -56,11 +58,17 @@ pub(crate) struct Inner {
     pub(crate) handovers: AtomicU64,
     pub(crate) devices: OnceLock<Devices>,
     pub(crate) room: Room,
+    /// Counts forks, for holdings to tell those before them from those after.
+    pub(crate) era: AtomicU32,
+    /// Chunks of which this session counts what it inherited by a fork.
+    pub(super) inherited: Vec<Inherited>,
+    /// In the child of a fork: what took this session's place.
+    pub(crate) heir: PerProcess<Arc<Heir>>,
     link: Mutex<Arc<Control>>,
     relinked: Condvar,
-    closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     process: u32, // that opened it
-    spins: bool,
+    pub(crate) spins: bool,
 }
 
 impl Inner {
@@ -69,6 +77,7 @@ impl Inner {
         pages: Pages,
         control: Arc<Control>,
         background: Arc<Background>,
+        spins: bool,
     ) -> Result<Inner> {
         let process = sys::process_number()?;
         let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
@@ -87,11 +96,14 @@ impl Inner {
             handovers: AtomicU64::new(0),
             devices: OnceLock::new(),
             room: Room::default(),
+            era: AtomicU32::new(1),
+            inherited: Vec::new(),
+            heir: PerProcess::new(),
             link: Mutex::new(control),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
             process,
-            spins: sys::several_processors(),
+            spins,
             options,
             pages,
         })
@@ -203,20 +215,33 @@ impl Inner {
         self.closed.load(Ordering::Acquire) || self.is_foreign()
     }
 
-    /// Refuses what cannot be done any more: the session was closed, or it is the parent's, which forked
-    /// this process.
+    /// Whether nothing can be done with the session any more, nor in the child of a fork with its heir.
+    pub(crate) fn is_ended(&self) -> bool {
+        let ended = || self.heir.get().is_none_or(|h| h.opened().is_some_and(|s| s.is_closed()));
+        self.closed.load(Ordering::Acquire) || self.is_foreign() && ended()
+    }
+
+    /// Refuses what cannot be done any more: the session was closed, or it is the parent's and a call
+    /// was under way when this process was forked.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.is_foreign() {
-            let what = "the session was opened by the process that this one was forked from";
-            return Err(Error::new(Code::Closed, "open one here: a session belongs to one process", what));
+            let during = || Error::new(Code::Closed, "make it again", "this process was forked during the call");
+            return Err(self.heir.get().map_or_else(forked, |_| during()));
         }
         if self.is_closed() { Err(closed("the session")) } else { Ok(()) }
     }
 
+    /// Of a holding that is made now; what it holds is counted already.
+    ///
+    /// SYNC era: read after the row was raised; pairs with `pin_all`.
+    #[inline]
+    pub(crate) fn era(&self) -> u32 {
+        self.era.load(Ordering::SeqCst)
+    }
+
     /// Whether it is the session of the parent, which forked: its row and its lanes are not even
     /// mapped here, its background thread is not there, and a lock may be held for ever. What is made
-    /// of it can still be dropped, and what can be read of its tensors is there as long as the parent
-    /// holds it.
+    /// of it leads to its heir; see [`here`](Inner::here).
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         !sys::is_process(self.process)
@@ -225,7 +250,13 @@ impl Inner {
     /// Ends the session. What was sent is still received; references held here are dropped by the
     /// broker.
     pub(crate) fn close(&self, wait: bool) {
-        if self.is_foreign() || self.closed.swap(true, Ordering::AcqRel) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.is_foreign() {
+            if let Some(s) = self.heir.get().and_then(|h| h.opened()) {
+                s.close(wait);
+            }
             return;
         }
         if let Some(d) = self.devices.get() {
@@ -259,9 +290,6 @@ impl Inner {
 
     /// Looks for storages that nobody holds any more and gives empty memory back to the broker.
     pub(crate) fn collect(&self) -> u64 {
-        if self.is_foreign() {
-            return 0;
-        }
         self.settle();
         self.pool.collect(self) + self.collect_devices()
     }
@@ -297,6 +325,9 @@ impl Inner {
             }
             if self.interrupted() {
                 return Err(interrupted());
+            }
+            if self.is_foreign() {
+                self.check_open()?; // what the program's hook did has forked
             }
         }
     }

@@ -7,6 +7,8 @@ mod bundle;
 mod device;
 mod device_tensor;
 mod file;
+mod fork;
+mod heir;
 mod holders;
 mod holding;
 mod inner;
@@ -19,6 +21,7 @@ mod options;
 mod order;
 mod pages;
 mod payload;
+mod pin;
 mod poll;
 mod queue;
 mod reader;
@@ -36,7 +39,10 @@ mod view;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
+
+use serde_json::value::RawValue;
 
 pub use bundle::Bundle;
 pub(crate) use bundle::path_of;
@@ -55,8 +61,9 @@ pub use topic::Topic;
 use crate::error::{Code, Error, Result};
 use crate::layout::{LAYOUT, PROTOCOL};
 use crate::ledger::PoolStats;
+use crate::sys;
 use crate::wire::ops::{ClientInfo, Hello, HelloReply, Resume};
-use crate::wire::{Control, Frames, Incoming, decode};
+use crate::wire::{Control, Frames, Reply, decode};
 use background::Background;
 use inner::Inner;
 use pages::Pages;
@@ -129,33 +136,45 @@ impl Builder {
             let what = format!("client name {:?} is unusable", o.name);
             return Err(Error::new(Code::InvalidArgument, "use 1 to 48 bytes", what));
         }
-        let control = Control::new(start::dial(&o, Instant::now() + o.timeout)?);
-        let mut frames = Frames::default();
-        let (ok, fds) = open(&control, &mut frames, &o)?;
-        let pages = Pages::open(ok, fds)?;
-        let (control, background) = (Arc::new(control), Arc::new(Background::new(frames)?));
-        let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone())?);
-        background.start(&inner, control)?;
-        Ok(Session { inner })
+        Ok(Session { inner: connect(o)? })
     }
 }
 
-/// Says hello on a connection that nobody else reads yet.
-fn open(control: &Control, frames: &mut Frames, o: &Options) -> Result<(HelloReply, Vec<std::os::fd::OwnedFd>)> {
-    let (_, from) = control.request("hello", &hello(o, None), &[])?;
+fn connect(o: Options) -> Result<Arc<Inner>> {
+    let control = Control::new(start::dial(&o, Instant::now() + o.timeout)?);
+    let mut frames = Frames::default();
+    let (_, from) = control.request("hello", &hello(&o, None), &[])?;
+    let (json, fds) = answered(&control, &mut frames, &from, None)?;
+    let pages = Pages::open(greeted(&json)?, fds)?;
+    let (control, background) = (Arc::new(control), Arc::new(Background::new(frames)?));
+    let spins = sys::several_processors();
+    let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone(), spins)?);
+    background.start(&inner, control)?;
+    fork::register(&inner)?;
+    Ok(inner)
+}
+
+/// The answer to hello, of a broker that this client understands.
+fn greeted(json: &RawValue) -> Result<HelloReply> {
+    let reply: HelloReply = decode("hello", json)?;
+    check_broker(&reply)?;
+    Ok(reply)
+}
+
+/// Reads the answer to a request of a connection that nobody else reads yet. Events that come before it
+/// are of no use to a session that has nothing yet.
+fn answered(control: &Control, frames: &mut Frames, from: &Receiver<Reply>, until: Option<Instant>) -> Reply {
     loop {
-        while let Some((json, fds)) = frames.next()? {
-            if let Incoming::Answered = control.deliver(json, fds)?
-                && let Ok(reply) = from.try_recv()
-            {
-                let (json, fds) = reply?;
-                let reply: HelloReply = decode("hello", &json)?;
-                check_broker(&reply)?;
-                return Ok((reply, fds));
-            }
+        if let Ok(reply) = from.try_recv() {
+            return reply;
         }
-        if !frames.receive(control.socket())? {
-            return Err(Error::new(Code::NoBroker, "try again", "the broker ended while it was greeted"));
+        if let Some((json, fds)) = frames.next()? {
+            control.deliver(json, fds)?;
+            continue;
+        }
+        let come = until.is_none_or(|u| sys::readable_by(control.socket(), u).unwrap_or(false));
+        if !come || !frames.receive(control.socket())? {
+            return Err(Error::new(Code::NoBroker, "try again", "the broker was gone, or slow, before it had answered"));
         }
     }
 }
@@ -231,7 +250,7 @@ pub struct Session {
 }
 
 /// What this process has and did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// The memory that this session allocates in.
@@ -296,22 +315,22 @@ impl Session {
         &self.inner.pages.instance
     }
 
-    /// The serial by which listings name this session.
+    /// The serial by which listings name this session; 0 in the child of a fork that cannot open one.
     pub fn serial(&self) -> u64 {
-        self.inner.pages.serial
+        self.inner().map_or(0, |inner| inner.pages.serial)
     }
 
     /// Looks for storages that nobody holds any more and gives empty memory back to the broker, which
     /// otherwise stays here, warm, for the next tensors. The bytes given back.
     pub fn collect(&self) -> u64 {
-        self.inner.collect()
+        self.inner.opened_here().map_or(0, |inner| inner.collect())
     }
 
     /// What this process has and did.
     pub fn stats(&self) -> Stats {
-        let inner = &self.inner;
-        let mut pool = if inner.is_foreign() { PoolStats::default() } else { inner.pool.stats() };
-        if let Some(d) = inner.devices.get().filter(|_| !inner.is_foreign()) {
+        let Some(inner) = self.inner.opened_here() else { return Stats::default() };
+        let mut pool = inner.pool.stats();
+        if let Some(d) = inner.devices.get() {
             d.add_stats(&mut pool);
         }
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }

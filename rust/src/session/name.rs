@@ -83,9 +83,10 @@ impl Session {
     pub(super) fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
         check_name(name)?;
         let mut out = Outgoing::default();
-        self.inner.settle_written(value.tensors.iter().map(|(_, t)| t))?;
-        out.compose(&self.inner, value, 0)?;
-        out.place(&self.inner, DEFAULT_DESCRIPTION as usize)?;
+        let inner = self.inner()?;
+        inner.settle_written(value.tensors.iter().map(|(_, t)| t))?;
+        out.compose(inner, value, 0)?;
+        out.place(inner, DEFAULT_DESCRIPTION as usize)?;
         let spilled = out.head.flags & slot_flag::SPILLED != 0;
         // A spilled message names its spill storage first, then what stands in it.
         let refs = out.spill_ref().into_iter().chain(out.refs.iter().copied()).map(storage_ref).collect();
@@ -93,9 +94,9 @@ impl Session {
         let (bytes, tensors) = (out.head.bytes, out.head.tensors);
         let request = NameSet { name, live, ephemeral, refs, spilled, bytes, tensors, body };
         crash_point::at("name-asked");
-        let ok: NameSetReply = self.inner.call("name.set", &request)?;
+        let ok: NameSetReply = inner.call("name.set", &request)?;
         crash_point::at("name-set");
-        self.inner.handovers.fetch_add(1, Ordering::Relaxed);
+        inner.handovers.fetch_add(1, Ordering::Relaxed);
         Ok(ok.revision)
     }
 
@@ -114,14 +115,14 @@ impl Session {
     /// Follows a name.
     pub fn watch(&self, name: &str) -> Result<Watch> {
         check_name(name)?;
-        let topic = self.inner.open_topic("name.open", &NameRef { name })?;
+        let topic = self.inner()?.open_topic("name.open", &NameRef { name })?;
         Ok(Watch { reader: Reader::new(topic, Start::Last, None)? })
     }
 
     /// Removes a name. Bundles that were got stay with their holders. `NotFound` when it is not set.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        self.inner.call::<_, Ignored>("name.delete", &NameRef { name }).map(|_| ())
+        self.inner()?.call::<_, Ignored>("name.delete", &NameRef { name }).map(|_| ())
     }
 }
 

@@ -70,7 +70,7 @@ impl Tensor {
         self.held.inner().settle_written(std::iter::once(self))?;
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {
-            h.lease = Some(self.held.inner().lease(vec![storage_ref(s.reference)], lease)?);
+            h.lease = Some(self.held.inner().here()?.lease(vec![storage_ref(s.reference)], lease)?);
             crash_point::at("lease-made");
         }
         Ok(h)
@@ -125,7 +125,7 @@ impl Bundle {
         refs.sort_by_key(|r| (r.index, r.serial, r.generation));
         refs.dedup();
         let Some((_, first)) = self.tensors.iter().find(|(_, t)| held(t).is_some()) else { return Ok(all) };
-        let lease = first.held.inner().lease(refs.into_iter().map(storage_ref).collect(), lease)?;
+        let lease = first.held.inner().here()?.lease(refs.into_iter().map(storage_ref).collect(), lease)?;
         for (h, (_, t)) in all.iter_mut().zip(&self.tensors) {
             h.lease = held(t).map(|_| lease);
         }
@@ -137,7 +137,7 @@ impl Session {
     /// Ends a handle's lease before its time; only the session that made it may (`PermissionDenied`).
     pub fn release_handle(&self, h: &Handle) -> Result<()> {
         match h.lease {
-            Some(lease) => self.inner.call::<_, Ignored>("lease.release", &LeaseRef { lease }).map(|_| ()),
+            Some(lease) => self.inner()?.call::<_, Ignored>("lease.release", &LeaseRef { lease }).map(|_| ()),
             None => Ok(()),
         }
     }
@@ -148,7 +148,7 @@ impl Session {
     pub fn open(&self, h: &Handle) -> Result<Tensor> {
         let t = self.open_unclaimed(h)?;
         crash_point::at("open-held");
-        self.claim(h.lease);
+        self.claim(h.lease)?;
         Ok(t)
     }
 
@@ -158,19 +158,20 @@ impl Session {
         let mut leases: Vec<u64> = handles.iter().filter_map(|h| h.lease).collect();
         leases.sort_unstable();
         leases.dedup();
-        leases.into_iter().for_each(|lease| self.claim(Some(lease)));
+        leases.into_iter().try_for_each(|lease| self.claim(Some(lease)))?;
         Ok(all)
     }
 
-    fn claim(&self, lease: Option<u64>) {
+    fn claim(&self, lease: Option<u64>) -> Result<()> {
         if let Some(lease) = lease {
-            self.inner.tell("lease.claim", &LeaseRef { lease });
+            self.inner()?.tell("lease.claim", &LeaseRef { lease });
         }
+        Ok(())
     }
 
     fn open_unclaimed(&self, h: &Handle) -> Result<Tensor> {
         h.check()?;
-        let inner = &self.inner;
+        let inner = self.inner()?;
         if h.host != inner.pages.instance {
             let what = format!("the handle is of broker {}, this is {}", h.host, inner.pages.instance);
             return Err(Error::new(Code::InvalidHandle, "open it with a client of the broker that made it", what));
@@ -188,7 +189,7 @@ impl Session {
 
     /// Takes the reference: row up first, then the generation.
     fn hold_handle(&self, h: &Handle) -> Result<Held> {
-        let inner = &self.inner;
+        let inner = self.inner()?;
         let r = Ref { serial: h.serial, generation: h.generation, index: h.index };
         let a = inner.hold(r)?;
         crash_point::at("open-counted");

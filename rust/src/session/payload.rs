@@ -136,9 +136,9 @@ impl Outgoing {
         let mut encoder = Encoder::new(body);
         let mut bytes = 0;
         for (name, t) in value.tensors.iter() {
-            if !Arc::ptr_eq(t.held.inner(), inner) {
-                let what = format!("tensor {name:?} belongs to another session");
-                return Err(Error::new(Code::InvalidArgument, "send tensors of the same session", what));
+            let native = Arc::ptr_eq(t.held.inner(), inner);
+            if !native {
+                t.check_successor(inner, name)?;
             }
             t.check_shared()?;
             let (mut storage, mut device) = (None, None);
@@ -146,7 +146,7 @@ impl Outgoing {
                 device = h.at.segment.device();
                 let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
                     refs.push(h.reference);
-                    counted.push((h.reference.index, h.at.own));
+                    counted.push((h.reference.index, native && h.at.own));
                     refs.len() - 1
                 });
                 storage = Some(u16::try_from(at).map_err(|_| {
@@ -230,6 +230,7 @@ impl Outgoing {
             && t.held.storages.len() == self.counted.len()
             && t.held.acknowledge.is_none()
             && t.held.device.get().is_none()
+            && std::ptr::eq(&**t.held.inner(), inner)
             && Arc::strong_count(&t.held) == 1
         {
             // The only one is here, so nobody can clone it. What clones that are gone did came before.

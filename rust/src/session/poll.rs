@@ -52,8 +52,8 @@ impl Session {
     /// # }
     /// ```
     pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
-        let inner = &self.inner;
-        if inner.is_closed() && (inner.is_foreign() || inner.poll.get().is_none()) {
+        let inner = self.inner()?;
+        if inner.is_closed() && inner.poll.get().is_none() {
             return Err(closed("the session"));
         }
         if inner.poll.get().is_none() {
@@ -76,7 +76,7 @@ impl Session {
     /// comes later makes the descriptor readable again. When the session has ended, or no descriptor
     /// was asked for, it does nothing.
     pub fn clear_poll_fd(&self) {
-        if let Some(p) = self.inner.poll.get().filter(|_| !self.inner.is_foreign()) {
+        if let Some(p) = self.inner.opened_here().and_then(|inner| inner.poll.get()) {
             p.arm();
         }
     }

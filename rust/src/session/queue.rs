@@ -11,6 +11,7 @@ use super::topic::TopicState;
 use super::{Session, check_name};
 use crate::error::{Code, Result};
 use crate::layout::slot_flag;
+use crate::sys::PerProcess;
 use crate::wire::ops::TopicOpen;
 
 impl Session {
@@ -34,13 +35,13 @@ impl Session {
             create: !o.must_exist,
             ..TopicOpen::default()
         };
-        Ok(Queue::new(self.inner.open_topic("topic.open", &request)?))
+        Ok(Queue::new(self.inner()?.open_topic("topic.open", &request)?))
     }
 
     /// Opens another process's private queue by its token.
     pub fn private_queue(&self, token: &str) -> Result<Queue> {
         let request = TopicOpen { token: Some(token), kind: "queue", ..TopicOpen::default() };
-        Ok(Queue::new(self.inner.open_topic("topic.open", &request)?))
+        Ok(Queue::new(self.inner()?.open_topic("topic.open", &request)?))
     }
 }
 
@@ -63,9 +64,15 @@ impl Session {
 #[derive(Debug, Clone)]
 pub struct Queue {
     state: Arc<TopicState>,
-    reader: Arc<Mutex<Option<Reader>>>,
+    takers: Arc<PerProcess<Takers>>,
+}
+
+/// The memberships of one process: of its threads and of its tasks. A child of a fork joins anew.
+#[derive(Debug, Default)]
+pub(super) struct Takers {
+    of_threads: Mutex<Option<Reader>>,
     #[cfg(feature = "tokio")]
-    pub(super) task_reader: Arc<tokio::sync::Mutex<Option<Reader>>>,
+    pub(super) of_tasks: tokio::sync::Mutex<Option<Reader>>,
 }
 
 /// Why a take ended without an item.
@@ -73,12 +80,7 @@ pub(super) const NO_ITEM: &str = "no item";
 
 impl Queue {
     fn new(state: Arc<TopicState>) -> Queue {
-        Queue {
-            state,
-            reader: Arc::default(),
-            #[cfg(feature = "tokio")]
-            task_reader: Arc::default(),
-        }
+        Queue { state, takers: Arc::default() }
     }
 
     #[cfg(feature = "tokio")]
@@ -100,21 +102,20 @@ impl Queue {
     /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.state.send(value.into(), slot_flag::WRITABLE, until)
+        self.state.here()?.send(value.into(), slot_flag::WRITABLE, until)
     }
 
     /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.state.inner.check_open()?; // in the child of a fork the lock may be held for ever
-        let mut reader = self.reader.lock().unwrap_or_else(|p| p.into_inner());
+        let mut reader = self.takers()?.of_threads.lock().unwrap_or_else(|p| p.into_inner());
         self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
     }
 
     /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first.
     pub fn try_get(&self) -> Result<Option<Message>> {
-        match self.reader.try_lock() {
+        match self.takers()?.of_threads.try_lock() {
             Ok(mut reader) => self.joined(&mut reader)?.try_recv(),
             Err(TryLockError::Poisoned(p)) => self.joined(&mut p.into_inner())?.try_recv(),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -123,25 +124,29 @@ impl Queue {
 
     /// Adds an item if there is room; false when there is none. Errors as of [`put`](Queue::put).
     pub fn try_put(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.try_send(value.into(), slot_flag::WRITABLE)
+        self.state.here()?.try_send(value.into(), slot_flag::WRITABLE)
     }
 
     /// How many items wait to be taken.
     pub fn waiting(&self) -> Result<usize> {
-        self.state.waiting()
+        self.state.here()?.waiting()
+    }
+
+    pub(super) fn takers(&self) -> Result<&Takers> {
+        self.takers.get_or(Takers::default)
     }
 
     /// Joins the takers at the first call.
     pub(super) fn joined<'a>(&self, reader: &'a mut Option<Reader>) -> Result<&'a mut Reader> {
         Ok(match reader {
             Some(r) => r,
-            none => none.insert(Reader::new(self.state.clone(), Start::All, Some("queue"))?),
+            none => none.insert(Reader::new(self.state.here()?.clone(), Start::All, Some("queue"))?),
         })
     }
 
     /// Closes the queue for everybody: puts fail with `Closed`, and takers get it once the queue is
     /// empty.
     pub fn end(&self) -> Result<()> {
-        self.state.end()
+        self.state.here()?.end()
     }
 }

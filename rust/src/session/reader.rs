@@ -33,6 +33,7 @@ pub struct Reader {
     membership: Arc<Membership>,
     member: u8,
     group: Option<u64>, // its id
+    joined: Option<Box<str>>, // its name
     cursors: Vec<Cursor>,
     gone: Gone,
     view: Arc<View>,
@@ -206,6 +207,7 @@ impl Reader {
             topic,
             member: ok.member,
             group: None,
+            joined: group.map(Box::from),
             cursors: Vec::new(),
             gone: Gone::default(),
             view: Arc::default(),
@@ -227,6 +229,26 @@ impl Reader {
             r.rewind(start);
         }
         Ok(r)
+    }
+
+    /// In the child of a fork joins anew, in the session of the child: in a topic that overwrites where
+    /// the parent's reader was at the fork, else as one more member of its group, or as a reader of its
+    /// own of what is sent from now on.
+    #[inline]
+    pub(super) fn join_here(&mut self) -> Result<()> {
+        if self.topic.inner.is_foreign() { self.join_anew() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn join_anew(&mut self) -> Result<()> {
+        let mut r = Reader::new(self.topic.here()?.clone(), Start::New, self.joined.as_deref())?;
+        if r.group.is_none() {
+            let view = r.view.clone();
+            r.cursors = std::mem::take(&mut self.cursors);
+            r.follow(view, false)?;
+        }
+        *self = r;
+        Ok(())
     }
 
     /// Takes over a new view: cursors of lanes that are still there stay, new lanes begin at their
@@ -321,6 +343,7 @@ impl Reader {
     /// Takes the message with the smallest stamp among the lanes.
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
         loop {
+            self.join_here()?;
             self.topic.inner.check_open()?;
             let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
             if self.view.version != self.topic.version() {

@@ -75,7 +75,7 @@ impl Session {
         timeout: impl Into<Option<Duration>>,
     ) -> Result<TensorMut<T>> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.inner.wait_for_room(until, || self.alloc::<T>(shape))
+        self.inner()?.wait_for_room(until, || self.alloc::<T>(shape))
     }
 
     /// As [`alloc_on`](Session::alloc_on), waiting as [`alloc_within`](Session::alloc_within) does.
@@ -98,6 +98,6 @@ impl Session {
         timeout: impl Into<Option<Duration>>,
     ) -> Result<TensorMut<u8>> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.inner.wait_for_room(until, || self.alloc_raw(dtype, shape))
+        self.inner()?.wait_for_room(until, || self.alloc_raw(dtype, shape))
     }
 }

@@ -37,6 +37,11 @@ struct OwnLane {
 }
 
 impl Writer {
+    /// What the lane's messages count, by storage index.
+    pub(super) fn kept(&self) -> impl Iterator<Item = u32> {
+        self.own.iter().flat_map(|own| own.kept.iter().flatten().map(|(index, _)| *index))
+    }
+
     /// Gives up writing: the lane, if there was one.
     pub(crate) fn leave(&mut self, info: &TopicInfo) -> Option<LeftLane> {
         let own = self.own.take()?;

@@ -76,6 +76,7 @@ impl Reader {
     }
 
     async fn receive_async(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        self.join_here()?;
         let tasks = self.inner().tasks()?;
         loop {
             let mut rung = pin!(tasks.alarm.notified());
@@ -108,7 +109,7 @@ impl Queue {
     /// take turns; threads in [`get`](Queue::get) are takers beside them.
     pub async fn get_async(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        let turn = self.task_reader.lock();
+        let turn = self.takers()?.of_tasks.lock();
         let mut reader = match until {
             None => turn.await,
             Some(until) => match timeout_at(until.into(), turn).await {

@@ -72,8 +72,8 @@ impl Session {
     pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let n = dtype.num_bytes(shape)?;
         let (held, place) = match n {
-            0 => (Arc::new(Holding::new(&self.inner, Storages::default())), Place::Nowhere),
-            n => (self.inner.fill(n)?, Place::Storage(0)),
+            0 => (Arc::new(Holding::new(self.inner()?, Storages::default())), Place::Nowhere),
+            n => (self.inner()?.fill(n)?, Place::Storage(0)),
         };
         Ok(Tensor { held, place, offset: 0, dtype, shape: shape.into(), strides: None, readonly: false })
     }
@@ -258,7 +258,7 @@ impl Tensor {
             }
             Place::Storage(_) => {
                 let h = self.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?;
-                h.at.segment.private(h.offset, h.bytes)?
+                self.held.segment(h, false)?.private(h.offset, h.bytes)?
             }
         };
         // SAFETY: the view was checked to lie inside its place, whose bytes all are mapped.
@@ -338,8 +338,9 @@ impl Tensor {
         if write && self.readonly {
             return Err(Error::new(Code::ReadOnly, "copy it", format!("a read-only {}{:?}", self.dtype, self.shape)));
         }
+        self.held.check()?;
         let first = match &self.place {
-            Place::Storage(_) => self.storage().map(|h| h.address(write)).transpose()?,
+            Place::Storage(_) => self.storage().map(|h| self.held.address(h, write)).transpose()?,
             Place::File(f) => Some(f.address()),
             Place::Nowhere => None,
         };
@@ -378,6 +379,7 @@ impl Tensor {
     /// ```
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.typed::<T>()?;
+        self.held.check()?;
         let mut out = vec![T::default(); self.len()];
         if self.is_contiguous() {
             self.read(0, bytes_of(&mut out))?;
@@ -399,7 +401,10 @@ impl Tensor {
     /// Copies bytes out, `at` bytes behind the first element's first; they are the view's.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         match (&self.place, self.storage()) {
-            (_, Some(h)) => h.at.segment.region(false)?.read_bytes(h.offset + self.offset + at, into),
+            (_, Some(h)) => match h.at.segment.mapped(false) {
+                Some(r) => r.read_bytes(h.offset + self.offset + at, into),
+                None => self.held.segment(h, false)?.region(false)?.read_bytes(h.offset + self.offset + at, into),
+            },
             // SAFETY: the view was checked to lie inside the mapping.
             (Place::File(f), _) => unsafe {
                 let from = f.address().add((self.offset + at) as usize);

@@ -19,7 +19,8 @@ use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, group_bytes, limits, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Region};
-use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
+use crate::sys::PerProcess;
+use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct TopicState {
     view: ArcSwapOption<View>,
     refreshing: Mutex<()>,
     pub(super) writer: Mutex<Writer>,
+    /// In the child of a fork: the same topic in the session that took this one's place.
+    heir: PerProcess<Arc<TopicState>>,
 }
 
 /// Who takes part in a topic as of a version. It is never changed.
@@ -65,7 +68,8 @@ pub(crate) struct GroupView {
 impl Drop for TopicState {
     fn drop(&mut self) {
         if self.inner.is_foreign() {
-            return;
+            // The lane is the parent's, and another thread of it may have been sending.
+            return std::mem::forget(std::mem::take(&mut self.writer));
         }
         let lane = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave(&self.info);
         self.inner.leave_topic(self.reference(), lane);
@@ -92,6 +96,7 @@ impl Inner {
                     view: ArcSwapOption::empty(),
                     refreshing: Mutex::new(()),
                     writer: Mutex::default(),
+                    heir: PerProcess::new(),
                     info,
                 })
             });
@@ -109,6 +114,38 @@ impl Inner {
 }
 
 impl TopicState {
+    /// The topic to use in this process: this one, or in the child of a fork the one that it opens at
+    /// the first use.
+    #[inline]
+    pub(crate) fn here(self: &Arc<TopicState>) -> Result<&Arc<TopicState>> {
+        if self.inner.is_foreign() { self.opened_anew() } else { Ok(self) }
+    }
+
+    #[cold]
+    fn opened_anew(&self) -> Result<&Arc<TopicState>> {
+        if let Some(t) = self.heir.get() {
+            return Ok(t);
+        }
+        let (inner, i) = (self.inner.here()?, &self.info);
+        let private = i.name.is_empty();
+        let given = |n: u32| Some(n).filter(|_| !private);
+        let open = TopicOpen {
+            name: Some(&*i.name).filter(|_| !private),
+            token: Some(&*i.token).filter(|_| private),
+            kind: if i.kind == "queue" { "queue" } else { "topic" },
+            depth: given(i.depth),
+            overwrite: Some(i.overwrite).filter(|_| !private && i.kind != "queue"),
+            redeliver: Some(i.redeliver).filter(|_| !private && i.kind == "queue"),
+            create: !private,
+            ..TopicOpen::default()
+        };
+        let t = match &*i.kind {
+            "name" => inner.open_topic("name.open", &NameRef { name: &i.name }),
+            _ => inner.open_topic("topic.open", &open),
+        }?;
+        self.heir.get_or(|| t)
+    }
+
     pub(crate) fn reference(&self) -> TopicRef {
         TopicRef { topic: self.info.topic, id: self.info.id }
     }
@@ -269,13 +306,13 @@ impl Session {
             create: !o.must_exist,
             ..TopicOpen::default()
         };
-        Ok(Topic { state: self.inner.open_topic("topic.open", &request)? })
+        Ok(Topic { state: self.inner()?.open_topic("topic.open", &request)? })
     }
 
     /// Opens another process's private topic by its token.
     pub fn private_topic(&self, token: &str) -> Result<Topic> {
         let request = TopicOpen { token: Some(token), kind: "topic", ..TopicOpen::default() };
-        Ok(Topic { state: self.inner.open_topic("topic.open", &request)? })
+        Ok(Topic { state: self.inner()?.open_topic("topic.open", &request)? })
     }
 }
 
@@ -312,33 +349,33 @@ impl Topic {
     /// slowest reader has made room. Errors: `Closed`, `InvalidArgument`, `OutOfMemory`,
     /// `QuotaExceeded`.
     pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
-        self.state.send(value.into(), 0, None)
+        self.state.here()?.send(value.into(), 0, None)
     }
 
     /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
     pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
-        self.state.send(value.into(), 0, Some(Instant::now() + timeout))
+        self.state.here()?.send(value.into(), 0, Some(Instant::now() + timeout))
     }
 
     /// As [`send`](Topic::send), without waiting: false when there is no room.
     pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.try_send(value.into(), 0)
+        self.state.here()?.try_send(value.into(), 0)
     }
 
     /// Joins as a reader: of every message, or, in a lossless topic, each message once.
     pub fn reader(&self, start: Start) -> Result<Reader> {
-        Reader::new(self.state.clone(), start, None)
+        Reader::new(self.state.here()?.clone(), start, None)
     }
 
     /// Joins a lossless topic as one of the readers that share its messages under a name.
     pub fn group_reader(&self, group: &str) -> Result<Reader> {
         super::check_token("group", group, 32)?;
-        Reader::new(self.state.clone(), Start::New, Some(group))
+        Reader::new(self.state.here()?.clone(), Start::New, Some(group))
     }
 
     /// Closes the topic for everybody: sends fail with `Closed`, and readers get it once they have
     /// received all that is there.
     pub fn end(&self) -> Result<()> {
-        self.state.end()
+        self.state.here()?.end()
     }
 }

@@ -138,6 +138,11 @@ impl Segment {
         cell.get().ok_or_else(|| disagree("unreachable"))
     }
 
+    /// The mapping for a use if there is one, without a look at any lock.
+    pub(crate) fn mapped(&self, write: bool) -> Option<&Region> {
+        self.writable.get().or_else(|| self.readable.get().filter(|_| !write))
+    }
+
     /// Where in the segment `n` bytes at an address of this process begin, and whether they lie in the
     /// writable mapping; `None` when they lie in no shared mapping of it.
     pub(crate) fn offset_of(&self, address: *const u8, n: u64) -> Option<(u64, bool)> {

@@ -6,20 +6,24 @@
 //! change at any time. Death: a descriptor or mapping ends with its process.
 
 mod file;
+mod fork;
 mod futex;
 mod map;
 mod memory;
+mod per_process;
 mod process;
 mod runtime;
 mod socket;
 
 pub(crate) use file::{punch, reserve, sealed, size_of};
+pub(crate) use fork::{at_fork, pipe, readable_by, say};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
+pub(crate) use per_process::PerProcess;
 pub(crate) use process::{is_process, process_number, several_processors};
 pub(crate) use runtime::{Lock, check_private_dir, detach};
-pub(crate) use socket::{Waker, connect, receive, send, wait_readable};
+pub(crate) use socket::{Waker, connect, connect_by, receive, send, wait_readable};
 
 /// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.
 pub(crate) fn roughly_now() -> u64 {

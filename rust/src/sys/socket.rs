@@ -4,9 +4,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
@@ -17,11 +19,31 @@ const MOST_FDS: usize = 253;
 
 /// Connects to a Unix stream socket.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let fd = stream()?;
+    connect_to(&fd, path)?;
+    Ok(fd)
+}
+
+/// As [`connect`]; a listener whose queue stays full until the time has come is `WouldBlock`.
+pub(crate) fn connect_by(path: &Path, until: Instant) -> io::Result<OwnedFd> {
+    let fd = stream()?;
+    // No time at all would mean for ever.
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    set_socket_timeout(&fd, Timeout::Send, Some(left))?;
+    connect_to(&fd, path)?;
+    set_socket_timeout(&fd, Timeout::Send, None)?;
+    Ok(fd)
+}
+
+fn stream() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+fn connect_to(fd: &OwnedFd, path: &Path) -> io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
-    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     loop {
-        match rustix::net::connect(&fd, &address) {
-            Ok(()) => return Ok(fd),
+        match rustix::net::connect(fd, &address) {
+            Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }

@@ -1,0 +1,119 @@
+//! What fork does to sessions.
+//!
+//! A session's pages are those of one process: a child has none of them mapped. Where the parent holds
+//! references, the child opens a session of its own while fork is under way, counts them in its row,
+//! and tells the parent, which has kept them pinned meanwhile. Everything that the child has inherited
+//! leads there from then on (see [`Heir`]). Where nothing is held, fork costs a look, and the child
+//! opens a session when it first needs one.
+//!
+//! The hooks are called by the thread that forks, inside fork: in the child it is the only one, and a
+//! lock that another thread held at the fork stays locked. So the child takes none that is older than
+//! itself, and drops nothing that another thread may have been changing: what belonged to the parent's
+//! session is left where it is.
+
+use std::cell::UnsafeCell;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use super::heir::Heir;
+use super::inner::Inner;
+use super::pin::Pins;
+use crate::error::Result;
+use crate::sys::{self, PerProcess};
+
+/// How long a child tries to get its session, and how long its parent waits for that.
+const LIMIT: Duration = Duration::from_secs(2);
+
+type Sessions = Vec<Weak<Inner>>;
+
+/// The sessions that this process opened or inherited. The lock is held from before a fork until after
+/// it, so there is one fork at a time.
+static SESSIONS: PerProcess<Mutex<Sessions>> = PerProcess::new();
+
+static UNDER_WAY: UnderWay = UnderWay(UnsafeCell::new(None));
+
+/// The fork that is under way.
+struct UnderWay(UnsafeCell<Option<Fork>>);
+
+// SAFETY: it is looked at by the hooks alone: in the parent by the thread that holds the lock of
+// SESSIONS, in the child by its only one.
+unsafe impl Sync for UnderWay {}
+
+struct Fork {
+    sessions: MutexGuard<'static, Sessions>,
+    /// Those that live, and what they hold; `None`: of a session that was itself inherited.
+    all: Vec<(Arc<Inner>, Option<Vec<Pins>>)>,
+    pipe: Option<(OwnedFd, OwnedFd)>,
+    until: Instant,
+}
+
+/// Notes a session, whose process may fork.
+pub(super) fn register(inner: &Arc<Inner>) -> Result<()> {
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+    let mut sessions = SESSIONS.get_or(Mutex::default)?.lock().unwrap_or_else(|p| p.into_inner());
+    if !HOOKED.load(Ordering::Relaxed) {
+        sys::at_fork(prepare, in_parent, in_child)?;
+        HOOKED.store(true, Ordering::Relaxed);
+    }
+    sessions.retain(|s| s.strong_count() > 0);
+    sessions.push(Arc::downgrade(inner));
+    Ok(())
+}
+
+fn under_way() -> Option<Fork> {
+    // SAFETY: the caller holds the lock of SESSIONS, or is the only thread of a child.
+    unsafe { (*UNDER_WAY.0.get()).take() }
+}
+
+extern "C" fn prepare() {
+    let Some(sessions) = SESSIONS.get() else { return };
+    let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
+    let pinned = |inner: Arc<Inner>| {
+        let held = (!inner.is_foreign()).then(|| if inner.is_closed() { Vec::new() } else { inner.pin_all() });
+        (inner, held)
+    };
+    let all: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(pinned).collect();
+    let anything = all.iter().any(|(_, held)| held.as_ref().is_some_and(|h| !h.is_empty()));
+    // Without a pipe nobody waits, and the child looks whether what it counts is still there.
+    let pipe = if anything { sys::pipe().ok() } else { None };
+    let fork = Fork { sessions, all, pipe, until: Instant::now() + LIMIT };
+    // SAFETY: this thread holds the lock of SESSIONS.
+    unsafe { *UNDER_WAY.0.get() = Some(fork) };
+}
+
+extern "C" fn in_parent() {
+    let Some(Fork { sessions, all, pipe, until }) = under_way() else { return };
+    if let Some((from, to)) = pipe {
+        drop(to); // so that the child's end is seen
+        let _ = sys::readable_by(&from, until);
+    }
+    all.iter().for_each(|(inner, held)| inner.unpin(held.as_deref().unwrap_or_default()));
+    drop(sessions);
+}
+
+extern "C" fn in_child() {
+    let Some(Fork { sessions, all, pipe, until }) = under_way() else { return };
+    std::mem::forget(sessions); // the parent's
+    let mut heirs = Vec::new();
+    for (inner, held) in &all {
+        if let Some(held) = held {
+            let heir = Arc::new(Heir::new(inner, held, until));
+            let _ = inner.heir.get_or(|| heir.clone());
+            heirs.push(heir);
+        }
+    }
+    for (inner, _) in all.iter().filter(|(_, held)| held.is_none()) {
+        let heir = inner.heir.last().and_then(|h| h.next()).unwrap_or_else(|| Arc::new(Heir::idle(inner)));
+        let _ = inner.heir.get_or(|| heir);
+    }
+    let of_heirs = heirs.iter().filter_map(|h| h.holder());
+    let known = all.iter().map(|(inner, _)| inner).chain(of_heirs).map(Arc::downgrade).collect();
+    let _ = SESSIONS.get_or(|| Mutex::new(known));
+    if let Some((_, to)) = &pipe {
+        sys::say(to); // the parent may let go, and runs on
+    }
+    heirs.iter().for_each(|h| h.wake());
+    all.into_iter().for_each(|(inner, _)| std::mem::forget(inner));
+}

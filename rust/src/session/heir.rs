@@ -1,0 +1,313 @@
+//! The session of a child that takes the place of one that it inherited.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::background::Background;
+use super::holding::{Held, Holding};
+use super::inner::Inner;
+use super::pages::{Pages, map_file};
+use super::pin::{Inherited, Pins};
+use super::tensor::Tensor;
+use super::{Options, Session, answered, connect, greeted, hello};
+use crate::error::{Code, Error, Result, closed, expired};
+use crate::layout::{row_word, session_file};
+use crate::ledger::Entries;
+use crate::message::Ref;
+use crate::shm::{Segment, fence};
+use crate::sys;
+use crate::wire::ops::AttachRequest;
+use crate::wire::{Control, Frames, Reply};
+
+/// Requests that are sent before the first answer is read: what both sockets hold.
+const AT_ONCE: usize = 64;
+/// How often a child looks for a broker that is not there.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What a child has in the place of an inherited session.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    options: Options,
+    /// Whose row counts what was inherited.
+    holder: Option<Arc<Inner>>,
+    references: Mutex<References>,
+    /// Why nothing was inherited although there was something.
+    lost: Option<Error>,
+    running: OnceLock<Arc<Inner>>,
+    opening: Mutex<()>,
+}
+
+/// What is left of the inherited references, by storage index.
+type References = HashMap<u32, Left>;
+
+#[derive(Debug)]
+struct Left {
+    serial: u64,
+    generation: u64,
+    count: u64,
+}
+
+impl Heir {
+    /// The heir of a session that holds nothing.
+    pub(super) fn idle(of: &Inner) -> Heir {
+        Heir {
+            options: of.options.clone(),
+            holder: None,
+            references: Mutex::default(),
+            lost: None,
+            running: OnceLock::new(),
+            opening: Mutex::new(()),
+        }
+    }
+
+    /// The heir of a session that holds what was pinned: it opens a session and counts it there, in the
+    /// time that there is.
+    pub(super) fn new(of: &Inner, held: &[Pins], until: Instant) -> Heir {
+        let mut heir = Heir::idle(of);
+        if !held.is_empty() {
+            match inherit(of, held, until) {
+                Ok((holder, references)) => {
+                    (heir.holder, heir.references) = (Some(holder), Mutex::new(references));
+                }
+                Err(e) => {
+                    let what = format!("no session was had while this process was forked: {}", e.message());
+                    heir.lost = Some(Error::new(Code::BrokerLost, "open what is needed anew, by name or handle", what));
+                }
+            }
+        }
+        heir
+    }
+
+    pub(super) fn holder(&self) -> Option<&Arc<Inner>> {
+        self.holder.as_ref()
+    }
+
+    /// What a child of this process has in the place of this heir's session.
+    pub(super) fn next(&self) -> Option<Arc<Heir>> {
+        self.holder.as_ref().or_else(|| self.running.get())?.heir.get().cloned()
+    }
+
+    /// Starts the thread of a session that was opened during fork. Where that fails now, whoever needs
+    /// the session tries again.
+    pub(super) fn wake(&self) {
+        if self.holder.is_some() {
+            let _ = self.session();
+        }
+    }
+
+    /// The session if there is one.
+    pub(super) fn opened(&self) -> Option<&Arc<Inner>> {
+        self.running.get()
+    }
+
+    /// The session, opened at the first call where nothing was inherited.
+    fn session(&self) -> Result<&Arc<Inner>> {
+        if let Some(s) = self.running.get() {
+            return Ok(s);
+        }
+        let _one = self.opening.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(s) = self.running.get() {
+            return Ok(s);
+        }
+        let s = match &self.holder {
+            Some(s) => s.background.start(s, s.link()).map(|()| s.clone())?,
+            None => connect(self.options.clone())?,
+        };
+        Ok(self.running.get_or_init(|| s))
+    }
+
+    fn references(&self) -> MutexGuard<'_, References> {
+        self.references.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn has(&self, r: Ref) -> bool {
+        self.references().get(&r.index).is_some_and(|i| i.serial == r.serial && i.generation == r.generation)
+    }
+
+    /// Drops an inherited reference.
+    fn let_go(&self, r: Ref) {
+        let Some(holder) = &self.holder else { return };
+        let mut all = self.references();
+        let Some(i) = all.get_mut(&r.index).filter(|i| i.serial == r.serial && i.generation == r.generation) else {
+            return;
+        };
+        i.count -= 1;
+        if i.count == 0 {
+            all.remove(&r.index);
+        }
+        holder.let_go(r.index, false);
+    }
+}
+
+/// Opens a session and counts in its row what was pinned, as far as it is still there.
+fn inherit(from: &Inner, held: &[Pins], until: Instant) -> Result<(Arc<Inner>, References)> {
+    let o = from.options.clone();
+    let (control, mut frames) = (Control::new(dial(&o.socket, until)?), Frames::default());
+    let mut wait = |from: &Receiver<Reply>| -> Reply { answered(&control, &mut frames, from, Some(until)) };
+    let (json, fds) = wait(&control.request("hello", &hello(&o, None), &[])?.1)?;
+    let pages = Pages::open(greeted(&json)?, fds)?;
+    if pages.instance != from.pages.instance {
+        return Err(expired("another broker runs now"));
+    }
+    let (mut references, mut inherited) = (References::new(), Vec::new());
+    for some in held.chunks(AT_ONCE) {
+        let ask = |p: &Pins| control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[]);
+        let asked = some.iter().map(ask).collect::<Result<Vec<_>>>()?;
+        for (p, (_, answer)) in some.iter().zip(&asked) {
+            match wait(answer) {
+                Err(e) if e.code() == Code::Expired => {} // nothing of it is held any more
+                attached => inherited.push(attached.and_then(|_| count(&pages, from, p, &mut references))?),
+            }
+        }
+    }
+    let background = Arc::new(Background::new(frames)?);
+    let mut inner = Inner::new(o, pages, Arc::new(control), background, from.spins)?;
+    inner.inherited = inherited;
+    Ok((Arc::new(inner), references))
+}
+
+/// Connects to the socket of the parent's broker, which may be about to be replaced.
+fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
+    loop {
+        match sys::connect_by(Path::new(socket), until) {
+            Ok(fd) => return Ok(fd),
+            Err(e) if Instant::now() + TICK >= until => {
+                return Err(Error::new(Code::NoBroker, "", format!("no broker answers at {socket}: {e}")));
+            }
+            Err(_) => std::thread::sleep(TICK),
+        }
+    }
+}
+
+/// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
+/// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
+fn count(pages: &Pages, from: &Inner, p: &Pins, references: &mut References) -> Result<Inherited> {
+    let entries = match p.own {
+        true => Entries::new(&map_file(&from.pages.session_fd, session_file::BYTES, false)?),
+        false => p.of.entries.clone(),
+    };
+    for s in p.storages.iter().filter(|s| s.references < row_word::LIMIT) {
+        pages.row.take_many(s.index, s.references);
+        // SYNC generation: the row was raised first; either the owner's second collect sees that, or
+        // RETIRING or a later generation is seen here.
+        fence();
+        if entries.word(s.index) == s.generation {
+            let left = Left { serial: p.of.serial, generation: s.generation, count: s.references };
+            references.insert(s.index, left);
+        } else {
+            for _ in 0..s.references {
+                pages.row.drop(s.index);
+            }
+        }
+    }
+    Ok(Inherited { entries, ..p.of.clone() })
+}
+
+impl Inner {
+    /// The session to use in this process: this one, or in the child of a fork its heir.
+    #[inline]
+    pub(crate) fn here(self: &Arc<Inner>) -> Result<&Arc<Inner>> {
+        if self.is_foreign() { self.succeeded() } else { Ok(self) }
+    }
+
+    #[cold]
+    fn succeeded(&self) -> Result<&Arc<Inner>> {
+        let heir = self.heir.get().ok_or_else(forked)?;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(closed("the session"));
+        }
+        heir.session()
+    }
+
+    /// As [`here`](Inner::here), without opening one.
+    pub(crate) fn opened_here(self: &Arc<Inner>) -> Option<&Arc<Inner>> {
+        if self.is_foreign() { self.heir.get()?.opened() } else { Some(self) }
+    }
+
+    /// Whether another session took the place of this one in a child.
+    pub(crate) fn is_succeeded_by(&self, other: &Arc<Inner>) -> bool {
+        let heir = self.heir.get().and_then(|h| h.opened());
+        heir.is_some_and(|s| Arc::ptr_eq(s, other))
+    }
+}
+
+/// The error of a session that came into this process by a fork that nobody was told of.
+pub(super) fn forked() -> Error {
+    let what = "the session was opened by the process that this one was forked from, without the C library's fork";
+    Error::new(Code::Closed, "use fork(), or open a session here", what)
+}
+
+impl Session {
+    /// The session to use in this process.
+    #[inline]
+    pub(crate) fn inner(&self) -> Result<&Arc<Inner>> {
+        self.inner.here()
+    }
+}
+
+impl Tensor {
+    /// Refuses a tensor of another session, unless a child inherited it and sends in its own.
+    #[cold]
+    pub(crate) fn check_successor(&self, inner: &Arc<Inner>, name: &str) -> Result<()> {
+        if self.held.inner().is_succeeded_by(inner) {
+            return self.held.check();
+        }
+        let what = format!("tensor {name:?} belongs to another session");
+        Err(Error::new(Code::InvalidArgument, "send tensors of the same session", what))
+    }
+}
+
+impl Holding {
+    /// Refuses what a child did not inherit. In the process that made the holding it costs a look.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.inner().is_foreign() { self.check_inherited() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_inherited(&self) -> Result<()> {
+        let heir = self.inner().heir.get().ok_or_else(forked)?;
+        if self.storages.is_empty() || self.is_inherited() && self.storages.iter().all(|s| heir.has(s.reference)) {
+            return Ok(());
+        }
+        let made = || expired("it was made, or given back, while this process was forked");
+        Err(heir.lost.clone().unwrap_or_else(made))
+    }
+
+    /// Whether it was there before the fork began.
+    fn is_inherited(&self) -> bool {
+        self.era < self.inner().era.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of what a child inherited with this holding.
+    #[cold]
+    pub(crate) fn let_go_inherited(&self) {
+        if let Some(heir) = self.inner().heir.get().filter(|_| self.is_inherited()) {
+            self.storages.iter().for_each(|s| heir.let_go(s.reference));
+        }
+    }
+
+    /// The address of a storage of this holding, mapped for a use.
+    #[inline]
+    pub(crate) fn address(&self, held: &Held, write: bool) -> Result<*mut u8> {
+        if !self.inner().is_foreign() {
+            return held.address(write);
+        }
+        // The session keeps the segment as long as its row counts the storage.
+        held.address_in(&*self.segment(held, write)?, write)
+    }
+
+    /// The segment of a storage of this holding, mapped or to be mapped for a use.
+    pub(crate) fn segment(&self, held: &Held, write: bool) -> Result<Arc<Segment>> {
+        let s = &held.at.segment;
+        if !self.inner().is_foreign() || s.mapped(write).is_some() {
+            return Ok(s.clone());
+        }
+        // Another thread of the parent may have been mapping it: this process maps it anew.
+        self.inner().here()?.segment(held.at.chunk.segment, held.at.chunk.segment_serial, write)
+    }
+}

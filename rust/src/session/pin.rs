@@ -1,0 +1,87 @@
+//! What a session holds at the moment of a fork, kept so until the child counts it too.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use super::inner::Inner;
+use crate::layout::{limits, row_word};
+use crate::ledger::Entries;
+
+/// A chunk of whose storages a session holds some.
+#[derive(Debug, Clone)]
+pub(super) struct Inherited {
+    pub(super) chunk: u32,
+    pub(super) serial: u64,
+    /// Mapped for reading, in children too.
+    pub(super) entries: Entries,
+}
+
+/// The storages of one chunk that a session holds.
+#[derive(Debug)]
+pub(super) struct Pins {
+    pub(super) of: Inherited,
+    /// Whether the chunk is the session's own, so that its entries are not mapped in a child.
+    pub(super) own: bool,
+    pub(super) storages: Vec<Pin>,
+}
+
+/// A storage that the row counts once more than it did.
+#[derive(Debug)]
+pub(super) struct Pin {
+    pub(super) index: u32,
+    pub(super) generation: u64,
+    /// How many references a child inherits: never too few, and too many only where another thread was
+    /// just taking, dropping or sending.
+    pub(super) references: u64,
+}
+
+impl Inner {
+    /// Pins all that the session holds but for what its lanes name, which the parent goes on to own.
+    ///
+    /// A holding of another thread that is made from here on has a later era: it may not be counted
+    /// here, and no child inherits it.
+    ///
+    /// SYNC era: raised before the row is read; whoever makes a holding counts up before it reads the
+    /// era. Either the count is seen here or the holding has the later era.
+    pub(super) fn pin_all(&self) -> Vec<Pins> {
+        self.era.fetch_add(1, Ordering::SeqCst);
+        let topics = self.topics.all();
+        // While these are locked, what the lanes keep is what they count. A sender at work cannot be
+        // waited for: then a child inherits what its lane names too, and keeps it until it ends.
+        let writers: Vec<_> = topics.iter().filter_map(|t| t.writer.try_lock().ok()).collect();
+        let mut kept = HashMap::<u32, u64>::new();
+        writers.iter().flat_map(|w| w.kept()).for_each(|index| *kept.entry(index).or_default() += 1);
+        let attached = (0..limits::CHUNKS).map(|c| (c, self.attached.serial(c))).filter(|(_, serial)| *serial != 0);
+        let inherited = self.inherited.iter().filter(|i| !self.attached.has(i.chunk, i.serial));
+        let chunks = attached.chain(inherited.map(|i| (i.chunk, i.serial)));
+        chunks.filter_map(|(chunk, serial)| self.pin_chunk(chunk, serial, &kept)).collect()
+    }
+
+    fn pin_chunk(&self, chunk: u32, serial: u64, kept: &HashMap<u32, u64>) -> Option<Pins> {
+        let row = &self.pages.row;
+        let mut pins: Option<Pins> = None;
+        let first = chunk * limits::CHUNK_INDICES;
+        for index in (first..first + limits::CHUNK_INDICES).filter(|i| row.count(*i) > 0) {
+            let before = row.take_beside(index);
+            // What is counted keeps the attachment.
+            let at = self.attached.find(chunk, serial);
+            let own = at.is_some_and(|a| a.own);
+            let of_parent = || self.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
+            let entries = at.map(|a| a.entries.clone()).or_else(|| of_parent().map(|i| i.entries.clone()));
+            let references = before.saturating_sub(kept.get(&index).copied().unwrap_or(0));
+            let Some(entries) = entries.filter(|_| (1..row_word::LIMIT).contains(&references)) else {
+                self.let_go(index, own);
+                continue;
+            };
+            let generation = entries.load(index).generation;
+            let new = || Pins { of: Inherited { chunk, serial, entries }, own, storages: Vec::new() };
+            pins.get_or_insert_with(new).storages.push(Pin { index, generation, references });
+        }
+        pins
+    }
+
+    /// Lets go of what was pinned.
+    pub(super) fn unpin(&self, all: &[Pins]) {
+        all.iter().for_each(|p| p.storages.iter().for_each(|s| self.let_go(s.index, p.own)));
+    }
+}
