@@ -1,7 +1,8 @@
 //! Names: what `watch` gives.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 
+use baton::Turns;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -13,7 +14,7 @@ use crate::wait::{timeout as seconds, wait};
 /// Follows a name: the current revision at once, then always the newest.
 #[pyclass(frozen, module = "baton")]
 pub(crate) struct Watch {
-    pub(crate) watch: Arc<Mutex<Option<baton::Watch>>>,
+    pub(crate) watch: Arc<Turns<Option<baton::Watch>>>,
     pub(crate) session: baton::Session,
 }
 
@@ -31,7 +32,7 @@ impl Watch {
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = seconds(py, timeout)?;
         let watch = self.watch.clone();
-        let got = wait(py, move || match &mut *watch.lock().unwrap_or_else(|p| p.into_inner()) {
+        let got = wait(py, move || match &mut *watch.lock()? {
             None => Err(baton::Error::closed_here("the watch")),
             Some(w) => w.next(t),
         })?;
@@ -47,11 +48,7 @@ impl Watch {
 
     /// The newest revision if it was not seen yet; None while another thread receives.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Bundle>> {
-        let b = wait(py, || match self.watch.try_lock() {
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Poisoned(mut p)) => poll(p.get_mut()),
-            Ok(mut w) => poll(&mut w),
-        })?;
+        let b = wait(py, || self.watch.try_lock()?.map_or(Ok(None), |mut w| poll(&mut w)))?;
         Ok(b.map(Bundle::from))
     }
 
@@ -73,7 +70,7 @@ impl Watch {
 
     /// Ends the watch. Waits for a thread that is receiving.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.watch.lock().unwrap_or_else(|p| p.into_inner()).take());
+        py.detach(|| self.watch.lock().map(|mut w| w.take()).ok());
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {

@@ -1,10 +1,10 @@
 //! Sessions.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use baton::{DType, QueueOptions, TopicOptions};
+use baton::{DType, QueueOptions, TopicOptions, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -153,7 +153,7 @@ impl Session {
         self.session.namespace()
     }
 
-    /// Whether it was closed, or belongs to the parent of a fork.
+    /// Whether it was closed, or came into this process by a fork that the C library did not make.
     #[getter]
     fn closed(&self) -> bool {
         self.session.is_ended()
@@ -385,7 +385,8 @@ impl Session {
     /// Follows a name: the current revision at once, then always the newest.
     fn watch(&self, py: Python<'_>, name: &str) -> PyResult<Watch> {
         let w = wait(py, || self.session.watch(name))?;
-        Ok(Watch { watch: Arc::new(Mutex::new(Some(w))), session: self.session.clone() })
+        let watch = Arc::new(Turns::new(Some(w)).or_raise(py)?);
+        Ok(Watch { watch, session: self.session.clone() })
     }
 
     /// The names that are set; in a pattern * stands for any run of characters.

@@ -1,8 +1,8 @@
 //! Topics and their readers.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 
-use baton::{Code, Payload, Start};
+use baton::{Code, Payload, Start, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -114,7 +114,8 @@ impl Topic {
             None => self.topic.reader(start),
             Some(g) => self.topic.group_reader(g),
         })?;
-        Ok(Reader { reader: Arc::new(Mutex::new(Some(r))), session: self.session.clone() })
+        let reader = Arc::new(Turns::new(Some(r)).or_raise(py)?);
+        Ok(Reader { reader, session: self.session.clone() })
     }
 
     /// Closes the topic for everybody: sends raise Closed, readers receive what is there.
@@ -145,7 +146,7 @@ impl Topic {
 /// Receives a topic's messages. Threads that share it take turns.
 #[pyclass(frozen, module = "baton")]
 pub(crate) struct Reader {
-    reader: Arc<Mutex<Option<baton::Reader>>>,
+    reader: Arc<Turns<Option<baton::Reader>>>,
     session: baton::Session,
 }
 
@@ -162,7 +163,7 @@ impl Reader {
         let t = seconds(py, timeout)?;
         let reader = self.reader.clone();
         let got = wait(py, move || {
-            let mut r = reader.lock().unwrap_or_else(|p| p.into_inner());
+            let mut r = reader.lock()?;
             match &mut *r {
                 None => Err(baton::Error::closed_here("the reader")),
                 Some(r) => match r.recv(t) {
@@ -193,11 +194,7 @@ impl Reader {
 
     /// The next message if there is one; None while another thread receives.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let m = wait(py, || match self.reader.try_lock() {
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Poisoned(mut p)) => poll(p.get_mut()),
-            Ok(mut r) => poll(&mut r),
-        })?;
+        let m = wait(py, || self.reader.try_lock()?.map_or(Ok(None), |mut r| poll(&mut r)))?;
         Ok(m.map(Message::from))
     }
 
@@ -219,7 +216,7 @@ impl Reader {
 
     /// Leaves the topic. Waits for a thread that is receiving.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.reader.lock().unwrap_or_else(|p| p.into_inner()).take());
+        py.detach(|| self.reader.lock().map(|mut r| r.take()).ok());
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {

@@ -178,33 +178,118 @@ sys.stdin.readline()
     s.close()
 
 
-def test_forked_child_gets_a_session_of_its_own(name):
-    x, q = baton.full((1000,), 3), baton.queue(name)
-    q.put({"x": x})
-    r = baton.topic(name + "/t").reader()
-    array = np.asarray(x)
-
-    def work():
-        nonlocal x, q, r
-        assert (array == 3).all()  # inherited memory is there
-        with pytest.raises(baton.Closed):
-            q.get(0)
-        with pytest.raises(baton.Closed):
-            q.put(1)
-        del x, q, r  # the parent's references
-        mine = baton.queue(name)
-        got = mine.get(PATIENCE)
-        got["x"].numpy()[0] = 8
-        mine.put("done")
-
+def in_child(work):
     p = multiprocessing.get_context("fork").Process(target=work)
     p.start()
     p.join(PATIENCE)
     assert p.exitcode == 0
-    assert q.get(PATIENCE) == "done"
-    assert array[0] == 8 and (array[1:] == 3).all()
-    assert np.asarray(x)[1] == 3
+
+
+def test_forked_child_uses_what_it_inherited(name):
+    x, q = baton.full((1000,), 3), baton.queue(name)
+    t = baton.topic(name + "/t")
+    r = t.reader()
+    array = np.asarray(x)
+    t.send({"n": 1})
+    of_parent = baton.session().serial
+
+    def work():
+        assert (array == 3).all()
+        assert baton.session().serial not in (0, of_parent)
+        assert r.receive(PATIENCE).value == {"n": 1}  # the parent receives it too
+        x.numpy()[0] = 8
+        q.put({"x": x, "new": baton.ones(4)})
+        assert any(h["pid"] == os.getpid() for row in listing("storages") for h in row["holders"])
+
+    in_child(work)
+    got = q.get(PATIENCE)
+    assert got["x"].numpy()[0] == 8 == array[0] and got["new"].numpy().tolist() == [1] * 4
+    assert r.receive(PATIENCE).value == {"n": 1}
     r.close()
+
+
+def test_what_a_forked_child_inherited_outlives_the_parent(name, child):
+    q = baton.queue(name)
+    c = child(
+        """
+import os
+x, q = baton.full((1000,), 3), baton.queue(sys.argv[1])
+if os.fork():
+    os._exit(0)
+sys.stdin.readline()
+assert (x.numpy() == 3).all()
+q.put(x)
+del x
+q.put("dropped")
+""",
+        name,
+    )
+    assert c.process.wait(PATIENCE) == 0
+    eventually(lambda: c.pid not in {r["pid"] for r in listing("sessions")}, "the parent's session to be over")
+    c.tell()
+    got = q.get(PATIENCE)
+    assert (got.numpy() == 3).all() and q.get(PATIENCE) == "dropped"
+    assert (got.numpy() == 3).all()
+
+
+def test_a_reader_in_use_at_the_fork_is_refused_in_the_child(name):
+    t = baton.topic(name)
+    r = t.reader()
+    waits = threading.Thread(target=lambda: r.receive(PATIENCE))
+    waits.start()
+    me = threading.get_native_id()
+    eventually(
+        lambda: any(
+            open(f"/proc/self/task/{i}/wchan").read().startswith("futex")
+            for i in os.listdir("/proc/self/task")
+            if int(i) == waits.native_id != me
+        ),
+        "the thread to wait",
+    )
+
+    def work():
+        with pytest.raises(baton.Closed, match="forked"):
+            r.receive(0)
+        mine = t.reader()
+        t.send("there")
+        assert mine.receive(PATIENCE).value == "there"
+
+    in_child(work)
+    waits.join(PATIENCE)
+    assert not waits.is_alive()  # it received what the child sent
+
+
+def test_forks_of_forks(name):
+    x, q = baton.full((4,), 3), baton.queue(name)
+
+    def work():
+        y = baton.full((4,), 5)
+        in_child(lambda: q.put([x, y]))
+
+    multiprocessing.get_context("fork").Process(target=work).start()
+    x_, y_ = q.get(PATIENCE)
+    assert x_.numpy().tolist() == [3] * 4 and y_.numpy().tolist() == [5] * 4
+
+
+def test_a_raw_fork_is_refused(child, name):
+    c = child(
+        """
+import ctypes, os, platform
+x, q = baton.full((4,), 3), baton.queue(sys.argv[1])
+clone, SIGCHLD = 56 if platform.machine() == "x86_64" else 220, 17
+pid = ctypes.CDLL(None).syscall(clone, SIGCHLD, 0, 0, 0, 0)
+if pid == 0:
+    try:
+        q.put(x)
+    except baton.Closed as e:
+        os._exit(0 if "forked" in str(e) else 1)
+    os._exit(2)
+say(os.waitpid(pid, 0)[1])
+""",
+        name,
+    )
+    assert c.hear() == "0"
+    c.end()
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

@@ -91,6 +91,8 @@ mod shm;
 mod sync;
 mod sys;
 #[cfg(not(baton_loom))]
+mod turns;
+#[cfg(not(baton_loom))]
 mod value;
 #[cfg(not(baton_loom))]
 mod wire;
@@ -109,5 +111,7 @@ pub use session::{
     Builder, Bundle, Holder, Lease, Message, Payload, Queue, QueueOptions, Reader, Session, Start, Stats, Tensor,
     TensorMut, Topic, TopicOptions, Watch,
 };
+#[cfg(not(baton_loom))]
+pub use turns::Turns;
 #[cfg(not(baton_loom))]
 pub use value::Value;

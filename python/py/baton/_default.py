@@ -1,9 +1,8 @@
 """This process's sessions: the default one, those that pickles lead to, and what fork does to them.
 
 Ownership: one default session for the process, opened by the first call that needs it; the process's
-end ends it. Concurrency: any thread may call. Fork: the child gets a session of its own at its first
-call; objects that it inherited can be dropped, and raise Closed where they would need the parent's
-session.
+end ends it. Concurrency: any thread may call. Fork: the sessions stay as they are here, and lead to
+sessions of the child's own.
 """
 
 import os
@@ -69,10 +68,8 @@ def reopen_queue(name: str, token: str, place: Place) -> _native.Queue:
 
 
 def _in_child() -> None:
-    global _lock, _session
-    _lock = threading.Lock()
-    _session = None
-    _others.clear()
+    global _lock
+    _lock = threading.Lock()  # another thread may have held the parent's
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -2,9 +2,8 @@
 
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
 
-use baton::Watch;
+use baton::{Turns, Watch};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;
@@ -18,7 +17,7 @@ pub const BATON_LIVE: u32 = 1;
 pub const BATON_EPHEMERAL: u32 = 2;
 
 /// Follows a name. Threads that share one take turns, also while one waits.
-pub struct baton_watch(Mutex<Watch>);
+pub struct baton_watch(Turns<Watch>);
 
 /// Publishes a revision of a name: a whole that nobody writes any more, or, with BATON_LIVE, one that
 /// everybody may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
@@ -76,7 +75,7 @@ pub extern "C" fn baton_watch_open(
         give_object(out, || {
             // SAFETY: the header asks for a text or NULL.
             let name = unsafe { text(name, "name") }?;
-            Ok(baton_watch(Mutex::new(given(session, "session")?.0.watch(name)?)))
+            Ok(baton_watch(Turns::new(given(session, "session")?.0.watch(name)?)?))
         })
     })
 }
@@ -91,7 +90,7 @@ pub extern "C" fn baton_watch_receive(
 ) -> baton_status {
     run(|| {
         give_object(out, || {
-            let mut watch = given(watch, "watch")?.0.lock().unwrap_or_else(|p| p.into_inner());
+            let mut watch = given(watch, "watch")?.0.lock()?;
             Ok(baton_message::revision(watch.next(wait(timeout_ns))?))
         })
     })

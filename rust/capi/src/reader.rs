@@ -2,9 +2,8 @@
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
 
-use baton::{Reader, Start};
+use baton::{Reader, Start, Turns};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;
@@ -20,7 +19,7 @@ pub const BATON_START_ALL: i32 = 2;
 
 /// Receives a topic's messages. Threads that share one take turns, also while one waits: open one for
 /// each thread that is to receive side by side.
-pub struct baton_reader(Mutex<Reader>);
+pub struct baton_reader(Turns<Reader>);
 
 /// Joins a topic as a reader of every message, or, with the name of a group and in a lossless topic,
 /// as one of the readers that share them. start: BATON_START_NEW, _LAST or _ALL; of groups
@@ -47,7 +46,7 @@ pub extern "C" fn baton_reader_open(
                 Some(group) => topic.group_reader(group)?,
                 None => topic.reader(start)?,
             };
-            Ok(baton_reader(Mutex::new(reader)))
+            Ok(baton_reader(Turns::new(reader)?))
         })
     })
 }
@@ -63,7 +62,7 @@ pub extern "C" fn baton_reader_receive(
 ) -> baton_status {
     run(|| {
         give_object(out, || {
-            let mut reader = given(reader, "reader")?.0.lock().unwrap_or_else(|p| p.into_inner());
+            let mut reader = given(reader, "reader")?.0.lock()?;
             Ok(baton_message::received(reader.recv(wait(timeout_ns))?))
         })
     })
@@ -72,7 +71,7 @@ pub extern "C" fn baton_reader_receive(
 /// Messages that went by unseen and that no later message has reported. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_reader_lost(reader: Option<&baton_reader>) -> u64 {
-    answer(0, || reader.map_or(0, |r| r.0.lock().unwrap_or_else(|p| p.into_inner()).lost()))
+    answer(0, || reader.and_then(|r| r.0.lock().ok()).map_or(0, |r| r.lost()))
 }
 
 /// Releases the reader; NULL is nothing.
