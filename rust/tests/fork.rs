@@ -365,9 +365,8 @@ fn a_raw_fork_is_refused() {
     let theirs = (s.clone(), topic.clone(), t.clone(), b.address());
     ends_well(raw_child(move || {
         let (s, topic, t, address) = theirs;
-        let refused = |e: Option<baton::Error>| {
-            e.is_some_and(|e| e.code() == Code::Closed && e.message().contains("forked"))
-        };
+        let refused =
+            |e: Option<baton::Error>| e.is_some_and(|e| e.code() == Code::Closed && e.message().contains("forked"));
         check!(refused(s.alloc::<u8>(&[1]).err()) && s.is_ended());
         check!(refused(topic.send(&t).err()) && refused(reader.try_recv().err()) && refused(s.set("n", &t).err()));
         check!(refused(t.to_vec::<u64>().err()));

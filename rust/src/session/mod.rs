@@ -174,7 +174,11 @@ fn answered(control: &Control, frames: &mut Frames, from: &Receiver<Reply>, unti
         }
         let come = until.is_none_or(|u| sys::readable_by(control.socket(), u).unwrap_or(false));
         if !come || !frames.receive(control.socket())? {
-            return Err(Error::new(Code::NoBroker, "try again", "the broker was gone, or slow, before it had answered"));
+            return Err(Error::new(
+                Code::NoBroker,
+                "try again",
+                "the broker was gone, or slow, before it had answered",
+            ));
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct Reader {
     topic: Arc<TopicState>,
     membership: Arc<Membership>,
     member: u8,
-    group: Option<u64>, // its id
+    group: Option<u64>,       // its id
     joined: Option<Box<str>>, // its name
     cursors: Vec<Cursor>,
     gone: Gone,
