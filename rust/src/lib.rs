@@ -61,6 +61,20 @@
 //! # Death
 //! When another process dies, what it sent stays and what it held is dropped by the broker. When the
 //! broker dies, mapped memory is handed over as before, and the session reconnects by itself.
+//!
+//! # Fork
+//! A child made by the C library's `fork` has a session of its own, and all that it inherited works:
+//! sessions, tensors, messages, topics, queues, readers. Where the parent holds anything, the child
+//! counts it before the parent runs on, so it stays whatever the parent does next; dropping it in the
+//! child touches the child's counts alone. A reader of a topic that overwrites goes on where it was at
+//! the fork; one of a lossless topic joins anew, as a further member of its group; an item that is to be
+//! acknowledged is acknowledged by the parent. What is left behind when no broker answered within two
+//! seconds is the error `BrokerLost`. A [`TensorMut`] is in both processes: only one may write it.
+//!
+//! As everywhere, a program with several threads that goes on in a child may not count on locks of
+//! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system
+//! call is not heard of: what was inherited is refused there with `Closed`, and a session can be
+//! opened.
 
 // Under loom only what the models run is built.
 #![cfg_attr(baton_loom, allow(dead_code, unused_imports))]

@@ -424,6 +424,34 @@ fn without_a_broker_fork_goes_on_and_the_child_is_told() {
 }
 
 #[test]
+#[ignore = "a measurement: run it with --release --ignored --nocapture"]
+fn what_a_fork_costs() {
+    let _alone = alone();
+    let median = |what: &str| {
+        let mut times: Vec<_> = (0..500)
+            .map(|_| {
+                let began = Instant::now();
+                let child = child(|| Ok(()));
+                let took = began.elapsed();
+                ends_well(child);
+                took
+            })
+            .collect();
+        times.sort();
+        println!("{what}: {:?} at the median, {:?} at the 99th percentile", times[250], times[495]);
+    };
+    median("no session");
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    median("a session, nothing held");
+    let one = made(&s, &[1]);
+    median("one tensor held");
+    let many: Vec<_> = (0..10_000).map(|i| made(&s, &[i])).collect();
+    median("10,000 tensors held");
+    drop((one, many));
+}
+
+#[test]
 fn children_of_a_busy_process_do_not_hang() {
     let _alone = alone();
     let Some(b) = Broker::start() else { return };
