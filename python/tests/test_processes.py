@@ -10,6 +10,7 @@ import time
 import baton
 import numpy as np
 import pytest
+from baton import _default
 from conftest import PATIENCE, eventually, listing
 from worker import double
 
@@ -191,14 +192,14 @@ def test_forked_child_uses_what_it_inherited(name):
     r = t.reader()
     array = np.asarray(x)
     t.send({"n": 1})
-    of_parent = baton.session().serial
+    of_parent = _default.session().serial
 
     def work():
         assert (array == 3).all()
-        assert baton.session().serial not in (0, of_parent)
+        assert _default.session().serial not in (0, of_parent)
         assert r.receive(PATIENCE).value == {"n": 1}  # the parent receives it too
         x.numpy()[0] = 8
-        q.put({"x": x, "new": baton.ones(4)})
+        q.put({"x": x, "new": baton.full((4,), 1)})
         assert any(h["pid"] == os.getpid() for row in listing("storages") for h in row["holders"])
 
     in_child(work)
