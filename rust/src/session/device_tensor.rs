@@ -40,10 +40,10 @@ impl Session {
             return self.alloc_dtype(dtype, shape);
         }
         let n = dtype.num_bytes(shape)?;
-        let gpu = self.inner.gpu(driver()?.named(device)?);
+        let gpu = self.inner()?.gpu(driver()?.named(device)?);
         let (held, place) = match n {
-            0 => (Holding::new(&self.inner, Storages::default()), Place::Nowhere),
-            n => (self.inner.fill_on(&gpu, n)?, Place::Storage(0)),
+            0 => (Holding::new(self.inner()?, Storages::default()), Place::Nowhere),
+            n => (self.inner()?.fill_on(&gpu, n)?, Place::Storage(0)),
         };
         Tensor::checked(Arc::new(held), place, 0, dtype, Dims::from(shape), None, false)
     }
