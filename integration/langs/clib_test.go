@@ -83,6 +83,19 @@ func TestEightThreadsShareASession(t *testing.T) {
 	testkit.AuditEmpty(t, b)
 }
 
+func TestChildOfAForkHasWhatItInherited(t *testing.T) {
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			program := compiled(t, with.c, "integration/langs/c/fork.c", with.watch...)
+			b := testkit.StartBroker(t)
+			for range 3 {
+				run(t, b, program)
+			}
+			testkit.AuditEmpty(t, b)
+		})
+	}
+}
+
 func TestProgramIsLinkedWithTheArchiveAlone(t *testing.T) {
 	prefix := library(t)
 	needCompiler(t, "gcc")

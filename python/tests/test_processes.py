@@ -272,6 +272,70 @@ def test_forks_of_forks(name):
     assert x_.numpy().tolist() == [3] * 4 and y_.numpy().tolist() == [5] * 4
 
 
+def test_forks_of_several_threads_under_load_do_not_hang(name, child):
+    c = child(
+        """
+import os, signal, threading
+name, over, wrong = sys.argv[1], threading.Event(), []
+topic, waiting = baton.topic(name, linger=0), baton.queue(name + "/never", linger=0)
+
+def load(i):
+    r = topic.reader()
+    while not over.is_set():
+        topic.send({"x": baton.full((100,), i)})
+        r.receive(60)
+        baton.set(f"{name}/{i}", baton.zeros(3))
+    baton.delete(f"{name}/{i}")
+
+def wait():
+    try:
+        waiting.get()
+    except baton.Closed:
+        pass
+
+def heir(x, i):
+    assert (x.numpy() == i).all()
+    r = topic.reader()
+    topic.send({"x": x})
+    r.receive(60)
+    mine = baton.queue()
+    mine.put(x)
+    assert (mine.get(60).numpy() == i).all()
+    baton.names()
+
+def forks(t):
+    for i in range(10):
+        x = baton.full((100,), 100 * t + i)
+        if not (pid := os.fork()):
+            signal.alarm(60)  # what hangs is killed, and so seen
+            status = 1
+            try:
+                heir(x, 100 * t + i)
+                status = 0
+            finally:
+                os._exit(status)
+        if how := os.waitpid(pid, 0)[1]:
+            wrong.append((t, i, how))
+
+others = [threading.Thread(target=load, args=(i,)) for i in range(2)] + [threading.Thread(target=wait)]
+forking = [threading.Thread(target=forks, args=(t,)) for t in range(1, 4)]
+for t in others + forking:
+    t.start()
+for t in forking:
+    t.join()
+over.set()
+waiting.close()
+for t in others:
+    t.join()
+say(wrong)
+""",
+        name,
+    )
+    assert c.hear() == "[]"
+    c.end()
+    eventually(lambda: not any(r["creator_pid"] == c.pid for r in listing("storages")), "all to be free again")
+
+
 def test_a_raw_fork_is_refused(child, name):
     c = child(
         """
