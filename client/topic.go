@@ -134,7 +134,9 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 		return t.late(ctx, err, protocol.CodeFull)
 	}
 	c, o := t.c, &t.out
-	t.prepare()
+	if depth := uint64(t.info.Depth); t.head >= depth {
+		t.lane.PrepareUnname(t.head + 1 - depth)
+	}
 	view, err := t.compose(ctx, v, flags, opts)
 	if err != nil {
 		return err
@@ -160,9 +162,8 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	}
 	crashpoint.At("send-counted")
 	i := t.head + 1
-	t.lane.WriteRest(i, words)
-	head.Stamp = sys.Monotonic()
-	t.lane.WriteFirst(i, head, words)
+	t.lane.Write(i, head, words)
+	t.lane.SetStamp(i, sys.Monotonic()) // as late as can be: readers have the slot's lines again soon
 	crashpoint.At("send-written")
 	t.lane.Publish(i) // MODEL lanes:send-publish
 	crashpoint.At("send-published")
@@ -185,19 +186,11 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	// What leaves holds nobody up; those who sleep were rung first.
 	if i > uint64(t.info.Depth) {
 		t.withdraw(i - uint64(t.info.Depth))
+		c.pool.RecycleOne() // here it delays nobody who waits for this message
 	}
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
 	return nil
-}
-
-// prepare starts to fetch the lines of other processes that the next send writes.
-func (t *topic) prepare() {
-	next, leaves := t.head+1, uint64(0)
-	if depth := uint64(t.info.Depth); next > depth {
-		leaves = next - depth
-	}
-	t.lane.Prepare(next, leaves)
 }
 
 // withdraw un-names message i, if that has not happened yet, then counts down

@@ -107,6 +107,20 @@ func TestPoolRecyclesAStorageWithANewGeneration(t *testing.T) {
 	require.Equal(t, b.Generation, w.own.Word(b.Index))
 }
 
+func TestPoolRecyclesOneWhenToldTo(t *testing.T) {
+	w := newWorld(t, 3, 1<<30)
+	a, err := w.pool.Alloc(context.Background(), 1000)
+	require.NoError(t, err)
+	require.NoError(t, w.rows[2].Take(a.Index))
+	w.drop(a)
+	w.pool.RecycleOne()
+	require.Zero(t, w.pool.Stats().Warm, "another session holds it")
+	w.rows[2].Drop(a.Index)
+	w.pool.RecycleOne()
+	require.Equal(t, 1, w.pool.Stats().Warm)
+	require.Equal(t, uint64(2), w.own.Word(a.Index))
+}
+
 func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 	w := newWorld(t, 3, 1<<30)
 	a, err := w.pool.Alloc(context.Background(), 1000)

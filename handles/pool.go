@@ -78,7 +78,7 @@ const (
 )
 
 // Pool hands out and recycles the storages of one session. It recycles when it
-// allocates: storages whose own count fell to zero are tested oldest first, and
+// allocates, and when it is told to: storages whose own count fell to zero are tested oldest first, and
 // stay mapped and warm for the next tensor of their size.
 type Pool struct {
 	asking chan struct{} // has a token while somebody talks with the source
@@ -233,6 +233,19 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 		}
 	}
 	return freed
+}
+
+// RecycleOne tests the storage that has waited longest, which the next Alloc then
+// need not do. It waits for nobody.
+func (p *Pool) RecycleOne() {
+	if !p.mu.TryLock() {
+		return
+	}
+	defer p.mu.Unlock()
+	if !p.over {
+		p.drainLocked()
+		p.recycleLocked(1)
+	}
 }
 
 func (p *Pool) binLocked(s *Storage) {

@@ -18,12 +18,6 @@ func Fence() { fence() }
 //go:noescape
 func storeRelease(p *uint64, v uint64)
 
-// noReadAhead keeps the processor from reading what comes next before the loads
-// before it are done. It is no matter of order: a processor that guesses that a
-// message has come, and is wrong, reads the slot's next line in advance and so
-// takes it away from the writer who is filling it.
-func noReadAhead()
-
 //go:noescape
 func prefetch(p *uint64)
 

@@ -12,11 +12,6 @@ TEXT ·fence(SB), NOSPLIT, $8-0
 	ADDQ $0, 0(SP)
 	RET
 
-// func noReadAhead()
-TEXT ·noReadAhead(SB), NOSPLIT, $0-0
-	LFENCE
-	RET
-
 // func prefetch(p *uint64)
 TEXT ·prefetch(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX

@@ -20,11 +20,6 @@ TEXT ·fenceStore(SB), NOSPLIT, $0-0
 	DMB $0xa // inner shareable, earlier stores before later stores
 	RET
 
-// func noReadAhead()
-TEXT ·noReadAhead(SB), NOSPLIT, $0-0
-	ISB $15
-	RET
-
 // func prefetch(p *uint64)
 TEXT ·prefetch(SB), NOSPLIT, $0-8
 	MOVD p+0(FP), R0

@@ -83,11 +83,18 @@ func (l Lane) Has(i uint64) bool { return l.Seq(i) == i }
 // Stamp returns the time of message i; of use only if Has says so afterwards.
 func (l Lane) Stamp(i uint64) uint64 { return l.r.Load64(l.slot(i) + protocol.SlotStamp) }
 
+// FetchSecond starts to fetch the second line of message i's slot, while it is
+// waited for: it is there when the number comes, or on its way beside it.
+func (l Lane) FetchSecond(i uint64) {
+	if l.stride > lineBytes {
+		l.r.Prefetch(l.slot(i) + lineBytes)
+	}
+}
+
 // FirstIndex returns what stands where message i, just seen, names its first
 // storage. It is of use only to fetch ahead what belongs to it: nothing here was
 // checked.
 func (l Lane) FirstIndex(i uint64) uint32 {
-	noReadAhead()
 	return uint32(atomic.LoadUint64(&l.r.line(l.slot(i))[(protocol.SlotSize+protocol.RefIndex)/8]))
 }
 
@@ -124,51 +131,42 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 	return h, words, true
 }
 
-// Write fills the slot of message i, which must be un-named. data is refs and
-// body, padded to words, at most Room bytes. Only its writer.
-func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
-	l.WriteRest(i, data)
-	l.WriteFirst(i, h, data)
-}
-
 // firstWords are the words of refs and body that stand in a slot's first line.
 const firstWords = (lineBytes - protocol.SlotSize) / 8
 
-// WriteRest and WriteFirst are Write in two steps, for a head that is not known
-// before: first all but the slot's first line, then that.
-func (l Lane) WriteRest(i uint64, data []uint64) {
+// Write fills the slot of message i, which must be un-named. data is refs and
+// body, padded to words, at most Room bytes. Only its writer.
+//
+// Readers look at the slot's first lines all the time. They are asked for here,
+// and what is done until they have come costs nothing; but they are fetched away
+// again at once. So all is written in one go, and SetStamp and Publish come soon.
+func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
+	at := l.slot(i)
+	l.r.PrefetchWrite(at)
+	if len(data) > firstWords {
+		l.r.PrefetchWrite(at + lineBytes)
+	}
 	// SYNC slot-body: seq was stored 0 before anything below is; a reader that
 	// copies a mixture will find seq changed.
 	FenceRelease()
 	if len(data) > firstWords {
-		l.r.writeWords(l.slot(i)+lineBytes, data[firstWords:])
+		l.r.writeWords(at+lineBytes, data[firstWords:])
 	}
+	first := [...]uint64{h.Stamp, uint64(h.Flags) | uint64(h.Nref)<<32 | uint64(h.Tensors)<<48, h.Bytes, uint64(h.Body), 0, 0, 0}
+	n := copy(first[len(first)-firstWords:], data)
+	l.r.writeWords(at+protocol.SlotStamp, first[:len(first)-firstWords+n])
 }
 
-// WriteFirst is the second step of Write. Readers look at the first line all the
-// time: what is written there early is fetched away, and has to be fetched back
-// for the number.
-func (l Lane) WriteFirst(i uint64, h SlotHead, data []uint64) {
-	at := l.slot(i)
-	head := [...]uint64{h.Stamp, uint64(h.Flags) | uint64(h.Nref)<<32 | uint64(h.Tensors)<<48, h.Bytes, uint64(h.Body)}
-	l.r.writeWords(at+protocol.SlotSize, data[:min(len(data), firstWords)])
-	l.r.writeWords(at+protocol.SlotStamp, head[:])
+// SetStamp sets the time of message i, which was written and not yet published.
+func (l Lane) SetStamp(i, stamp uint64) {
+	l.r.StoreRelease64(l.slot(i)+protocol.SlotStamp, stamp)
 }
 
 // lineBytes is what processors exchange at once.
 const lineBytes = 64
 
-// Prepare starts to fetch what a send of message i writes, beside the work that
-// comes before it: the second line of its slot, and that of the message which
-// leaves then, 0 for none. The slot's first line is left to those who look at it.
-func (l Lane) Prepare(i, leaves uint64) {
-	if l.stride > lineBytes {
-		l.r.PrefetchWrite(l.slot(i) + lineBytes)
-	}
-	if leaves > 0 {
-		l.r.PrefetchWrite(l.slot(leaves))
-	}
-}
+// PrepareUnname starts to fetch the line that Unname of message i writes.
+func (l Lane) PrepareUnname(i uint64) { l.r.PrefetchWrite(l.slot(i)) }
 
 // Publish makes message i, the one after head, visible. Only its writer.
 //
