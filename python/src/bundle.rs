@@ -58,7 +58,7 @@ impl Bundle {
     ) -> PyResult<Bound<'py, PyDict>> {
         let d = PyDict::new(py);
         for (n, t) in self.held(py)?.bundle.iter() {
-            d.set_item(n, each(&Bound::new(py, Tensor::from(t.clone()))?)?)?;
+            d.set_item(n, each(&Tensor::object(py, t.clone())?)?)?;
         }
         Ok(d)
     }
@@ -70,7 +70,7 @@ impl Bundle {
     #[getter]
     pub(crate) fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let held = self.held(py)?;
-        Ok(held.value.get_or_try_init(py, || decode(py, &held.bundle))?.clone_ref(py))
+        Ok(held.value.get_or_try_init(py, || decode(py, |b| held.bundle.build(b)))?.clone_ref(py))
     }
 
     /// The number of the name's revision; 0 of a bundle that is none.
@@ -104,7 +104,7 @@ impl Bundle {
     #[pyo3(signature = (path, default=None))]
     fn get(&self, py: Python<'_>, path: &str, default: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
         match self.held(py)?.bundle.get(path) {
-            Some(t) => Ok(Bound::new(py, Tensor::from(t.clone()))?.into_any().unbind()),
+            Some(t) => Ok(Tensor::object(py, t.clone())?.into_any().unbind()),
             None => Ok(default.unwrap_or_else(|| py.None())),
         }
     }

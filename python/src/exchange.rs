@@ -34,7 +34,7 @@ pub(crate) fn table_address() -> usize {
     &raw const TABLE as usize
 }
 
-/// The type that had a table last, and the table.
+/// The type, other than this package's own, that had a table last, and the table.
 static LAST: Mutex<Option<(Py<PyType>, &'static DLPackExchangeAPI)>> = Mutex::new(None);
 
 /// The table of an object's type, if it is the type that had one last. It costs next to nothing.
@@ -52,7 +52,7 @@ pub(crate) fn table_for(ob: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPac
     }
     let class = ob.get_type();
     let table = table_of(class.as_any())?;
-    if let Some(table) = table {
+    if let Some(table) = table.filter(|t| !std::ptr::eq(*t, &TABLE)) {
         let last = LAST.lock().unwrap_or_else(|p| p.into_inner()).replace((class.unbind(), table));
         drop(last); // outside of the lock: the end of a type may run anything
     }
@@ -157,7 +157,7 @@ unsafe extern "C" fn to_py(m: *mut DLManagedTensorVersioned, out: *mut *mut c_vo
                 }
             };
             let t = session.from_dlpack(m).or_raise(py)?;
-            *out = Bound::new(py, Tensor::from(t))?.into_ptr().cast();
+            *out = Tensor::object(py, t)?.into_ptr().cast();
             Ok(())
         })
     }

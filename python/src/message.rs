@@ -45,7 +45,7 @@ impl From<baton::Message> for Message {
 
 /// The value of a message that nobody keeps.
 pub(crate) fn value_of(py: Python<'_>, m: &baton::Message) -> PyResult<Py<PyAny>> {
-    decode(py, &m.bundle().or_raise(py)?)
+    decode(py, |b| m.build(b))
 }
 
 impl Message {

@@ -89,7 +89,7 @@ impl Session {
                 }
             }
         };
-        Ok(Bound::new(py, Tensor::from(t))?.into_any())
+        Ok(Tensor::object(py, t)?.into_any())
     }
 }
 
@@ -251,7 +251,7 @@ impl Session {
                 return Err(invalid(py, "leave copy=False or device out", "an array is to go to a device uncopied"));
             }
             let t = s.copied_on(py, &self.session, on, cuda::stream_of(stream)?)?;
-            return Ok(Bound::new(py, Tensor::from(t))?.into_any());
+            return Ok(Tensor::object(py, t)?.into_any());
         }
         let take = match copy {
             None => Take::Reference,

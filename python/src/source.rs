@@ -2,10 +2,11 @@
 //! copied into shared memory, or referenced where it lies there.
 
 use std::ffi::CStr;
+use std::marker::PhantomData;
 use std::pin::Pin;
 
-use baton::dlpack::{DLDevice, DLTensor, device, flag};
-use baton::{Code, DType, Session, Stream};
+use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
+use baton::{Code, DType, Dims, Session, Stream};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -25,10 +26,10 @@ const SHORT: u64 = 65_536;
 
 /// A view of somebody's memory, held until it is dropped.
 pub(crate) struct Source {
-    view: DLTensor, // its shape and strides are those below
+    bare: DLTensor, // without shape and strides, which are those below
     flags: u64,
-    shape: Box<[i64]>,
-    _strides: Option<Box<[i64]>>, // in elements
+    shape: Dims,
+    strides: Option<Dims>, // in elements
     _keep: Keep,
 }
 
@@ -37,7 +38,7 @@ enum Keep {
     Buffer(Buffer),
     Import(Imported),
     Object(Py<PyAny>),
-    Tensor(baton::Tensor),
+    Tensor(Box<baton::Tensor>),
 }
 
 /// A Py_buffer, which must not move while it is lent.
@@ -51,18 +52,18 @@ impl Drop for Buffer {
     }
 }
 
-/// A view that a call without the interpreter looks at.
-struct Lent<'a>(&'a DLTensor, u64);
+/// Views that a call without the interpreter looks at, each with its flags.
+struct Lent<'a, V>(V, PhantomData<&'a Source>);
 
-// SAFETY: addresses are numbers; what they lead to is kept by the source, which outlives the call.
-unsafe impl Send for Lent<'_> {}
-// SAFETY: as above; nobody writes the view meanwhile.
-unsafe impl Sync for Lent<'_> {}
+// SAFETY: addresses are numbers; what they lead to is kept by the sources, which outlive the call.
+unsafe impl<V> Send for Lent<'_, V> {}
+// SAFETY: as above; nobody writes the views meanwhile.
+unsafe impl<V> Sync for Lent<'_, V> {}
 
-impl Lent<'_> {
+impl<V> Lent<'_, V> {
     // A method, so that closures take the whole.
-    fn get(&self) -> (&DLTensor, u64) {
-        (self.0, self.1)
+    fn get(&self) -> &V {
+        &self.0
     }
 }
 
@@ -109,7 +110,15 @@ impl Source {
     /// The view that a tensor's type lends by its table: the cheapest there is. On a GPU it would not wait
     /// for the stream that writes it.
     pub(crate) fn of_lent(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
-        let lent = table_for(ob)?.and_then(|table| borrowed(ob, table));
+        match table_for(ob)? {
+            Some(table) => Source::lent_by(ob, table),
+            None => Ok(None),
+        }
+    }
+
+    /// As `of_lent`, by the table of the object's type.
+    pub(crate) fn lent_by(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
+        let lent = borrowed(ob, table);
         let Some(t) = lent.filter(|t| device::is_host(t.device.device_type)) else { return Ok(None) };
         Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
     }
@@ -120,31 +129,50 @@ impl Source {
             true => std::ptr::without_provenance_mut(t.device_ptr(false).or_raise(py)? as usize),
             false => t.as_ptr().or_raise(py)?.cast_mut(),
         };
-        let strides = t.strides().map(Box::from);
+        let strides = t.strides().map(Dims::from);
         let flags = if t.is_read_only() { flag::READ_ONLY } else { 0 };
-        let mut s = Source::new(data, t.dtype(), t.shape().into(), strides, flags, Keep::Tensor(t.clone()));
-        s.view.device = t.device();
+        let mut s = Source::new(data, t.dtype(), t.shape().into(), strides, flags, Keep::Tensor(t.clone().into()));
+        s.bare.device = t.device();
         Ok(s)
     }
 
-    fn new(
-        data: *mut u8,
-        dtype: DType,
-        mut shape: Box<[i64]>,
-        mut strides: Option<Box<[i64]>>,
-        flags: u64,
-        keep: Keep,
-    ) -> Source {
-        let view = DLTensor {
+    fn new(data: *mut u8, dtype: DType, shape: Dims, strides: Option<Dims>, flags: u64, keep: Keep) -> Source {
+        let bare = DLTensor {
             data: data.cast(),
             device: DLDevice { device_type: device::CPU, device_id: 0 },
             ndim: shape.len() as i32,
             dtype,
-            shape: shape.as_mut_ptr(),
-            strides: strides.as_mut().map_or(std::ptr::null_mut(), |s| s.as_mut_ptr()),
+            shape: std::ptr::null_mut(),
+            strides: std::ptr::null_mut(),
             byte_offset: 0,
         };
-        Source { view, flags, shape, _strides: strides, _keep: keep }
+        Source { bare, flags, shape, strides, _keep: keep }
+    }
+
+    /// The view, to be looked at while this source stays where it is.
+    fn view(&self) -> DLTensor {
+        let shape = self.shape.as_ptr().cast_mut();
+        let strides = self.strides.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr().cast_mut());
+        DLTensor { shape, strides, ..self.bare }
+    }
+
+    fn lent(&self) -> Lent<'_, (DLTensor, u64)> {
+        Lent((self.view(), self.flags), PhantomData)
+    }
+
+    /// The tensors of sources on the host, of which those that are copied have one storage together.
+    pub(crate) fn gather<'a>(
+        py: Python<'_>,
+        session: &Session,
+        all: impl IntoIterator<Item = &'a Source>,
+        how: Gather,
+    ) -> PyResult<Vec<baton::Tensor>> {
+        let lent = Lent(all.into_iter().map(|s| (s.view(), s.flags)).collect::<Vec<_>>(), PhantomData);
+        if lent.get().is_empty() {
+            return Ok(Vec::new());
+        }
+        // SAFETY: the owners say that their views may be read while they are lent.
+        wait(py, || unsafe { session.gather(lent.get(), how) })
     }
 
     fn of_buffer(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
@@ -163,15 +191,13 @@ impl Source {
         };
         let Some(dtype) = dtype::from_format(format, v.itemsize as usize) else { return Ok(None) };
         // SAFETY: `ndim` numbers each, alive as long as the view; strides were asked for.
-        let (shape, mut strides) = unsafe { (numbers(v.shape, v.ndim), numbers(v.strides, v.ndim)) };
+        let (shape, strides) = unsafe { (numbers(v.shape, v.ndim), numbers(v.strides, v.ndim)) };
         let item = v.itemsize as i64;
-        for s in &mut strides {
-            if *s % item != 0 {
-                let what = format!("elements of {item} bytes lie {s} bytes apart");
-                return Err(invalid(py, "give np.ascontiguousarray(a)", what));
-            }
-            *s /= item;
+        if let Some(s) = strides.iter().find(|s| **s % item != 0) {
+            let what = format!("elements of {item} bytes lie {s} bytes apart");
+            return Err(invalid(py, "give np.ascontiguousarray(a)", what));
         }
+        let strides = strides.iter().map(|s| s / item).collect();
         let (data, flags) = (v.buf.cast(), if v.readonly != 0 { flag::READ_ONLY } else { 0 });
         Ok(Some(Source::new(data, dtype, shape, Some(strides), flags, Keep::Buffer(b))))
     }
@@ -186,7 +212,7 @@ impl Source {
             _ => return Ok(None),
         };
         let Some(mut s) = Source::of_buffer(&ob.call_method1("view", (bits,))?)? else { return Ok(None) };
-        s.view.dtype = dtype;
+        s.bare.dtype = dtype;
         if dtype.bits < 8 {
             s.flags |= flag::SUBBYTE_TYPE_PADDED;
         }
@@ -209,32 +235,32 @@ impl Source {
         let (shape, strides) =
             unsafe { (numbers(t.shape, t.ndim), (!t.strides.is_null()).then(|| numbers(t.strides, t.ndim))) };
         let mut s = Source::new(t.data.cast(), t.dtype, shape, strides, flags, keep);
-        s.view.byte_offset = t.byte_offset;
-        s.view.device = t.device;
+        s.bare.byte_offset = t.byte_offset;
+        s.bare.device = t.device;
         Ok(s)
     }
 
     /// The name of the GPU that it lies on; `None` in the machine's memory.
     pub(crate) fn gpu(&self) -> Option<String> {
-        let d = self.view.device;
+        let d = self.bare.device;
         (d.device_type == device::CUDA).then(|| format!("cuda:{}", d.device_id))
     }
 
     /// A copy on a device, behind the work of a stream.
     pub(crate) fn copied_on(&self, py: Python<'_>, s: &Session, name: &str, stream: Stream) -> PyResult<baton::Tensor> {
-        let lent = Lent(&self.view, self.flags);
+        let lent = self.lent();
         wait(py, || {
             let (view, flags) = lent.get();
             // SAFETY: the owner says that its view may be read while it is lent. Where that is memory of a
             // GPU its writer was asked to come before the legacy default stream, and the copy is waited
             // for.
-            unsafe { s.share_on(name, view, flags, stream) }
+            unsafe { s.share_on(name, view, *flags, stream) }
         })
     }
 
     /// What an element is.
     pub(crate) fn dtype(&self) -> DType {
-        self.view.dtype
+        self.bare.dtype
     }
 
     /// The extents.
@@ -250,18 +276,18 @@ impl Source {
     /// The tensor that the view is of, where it lies in shared memory of the session.
     pub(crate) fn in_place(&self, py: Python<'_>, session: &Session) -> PyResult<Option<baton::Tensor>> {
         // SAFETY: the owner lends the view, whose numbers were copied.
-        unsafe { session.share_in_place(&self.view, self.flags) }.or_raise(py)
+        unsafe { session.share_in_place(&self.view(), self.flags) }.or_raise(py)
     }
 
     /// Copies the elements to a tensor of the same shape and type, without the interpreter where that
     /// is worth it.
     pub(crate) fn copy_to(&self, py: Python<'_>, t: &baton::Tensor, stream: Stream) -> PyResult<()> {
-        let lent = Lent(&self.view, self.flags);
+        let lent = self.lent();
         let run = || {
             let (view, flags) = lent.get();
             // SAFETY: the owner says that its view may be read while it is lent; the tensor is new, or
             // its user asked for it to be written.
-            unsafe { t.copy_from_on(view, flags, stream) }
+            unsafe { t.copy_from_on(view, *flags, stream) }
         };
         let host = self.gpu().is_none() && !on_gpu(t);
         match self.num_bytes(py)? {
@@ -273,12 +299,12 @@ impl Source {
 
 /// # Safety
 /// `p` points to `n` numbers, or is null, which gives none.
-unsafe fn numbers<T: Copy>(p: *const T, n: i32) -> Box<[i64]>
+unsafe fn numbers<T: Copy>(p: *const T, n: i32) -> Dims
 where
     i64: TryFrom<T>,
 {
     if p.is_null() {
-        return Box::default();
+        return Dims::SCALAR;
     }
     // SAFETY: as the caller says; the address of a foreign array may be unaligned.
     (0..n.max(0) as usize).map(|i| i64::try_from(unsafe { p.add(i).read_unaligned() }).unwrap_or(-1)).collect()

@@ -66,6 +66,15 @@ pub(crate) fn strides_of(t: &baton::Tensor) -> Vec<i64> {
 }
 
 impl Tensor {
+    /// The object of a tensor. It refers to no object of Python, so the collector of cycles need not look
+    /// at it: values may have thousands of them.
+    pub(crate) fn object(py: Python<'_>, t: baton::Tensor) -> PyResult<Bound<'_, Tensor>> {
+        let made = Bound::new(py, Tensor::from(t))?;
+        // SAFETY: a live object, which its class made as one that is tracked.
+        unsafe { ffi::PyObject_GC_UnTrack(made.as_ptr().cast()) };
+        Ok(made)
+    }
+
     /// The client's tensor. Raises Closed after release.
     pub(crate) fn tensor(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
         let held = self.held.lock().unwrap_or_else(|p| p.into_inner());

@@ -176,13 +176,7 @@ pub(crate) fn last_index(shape: &[i64], strides: &[i64]) -> Result<u64> {
 
 /// Row-major strides of a shape whose product is known to fit.
 pub(crate) fn compact_strides(shape: &[i64]) -> Dims {
-    let mut step = 1;
-    let mut out: Vec<i64> = vec![0; shape.len()];
-    for (s, d) in out.iter_mut().zip(shape).rev() {
-        *s = step;
-        step *= (*d).max(1);
-    }
-    Dims::from(&out[..])
+    Dims::from_fn(shape.len(), |i| shape[i + 1..].iter().map(|d| (*d).max(1)).product())
 }
 
 /// Whether strides are those of a compact row-major tensor. Axes of extent 1 may have any stride.

@@ -128,4 +128,4 @@ pub use session::{
 #[cfg(not(baton_loom))]
 pub use turns::Turns;
 #[cfg(not(baton_loom))]
-pub use value::Value;
+pub use value::{Build, Value};

@@ -1,74 +1,107 @@
 //! The crate's values as Python's. The crate reads and checks the tree, which is another process's word.
 
-use baton::{Bundle, Code};
+use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use crate::errors::{OrRaise, error};
+use crate::errors::{error, to_py};
 use crate::tensor::Tensor;
 
-/// The value of a bundle.
-pub(crate) fn decode(py: Python<'_>, b: &Bundle) -> PyResult<Py<PyAny>> {
-    if b.tree().is_empty() {
-        return flat(py, b);
+/// The value that a message or bundle makes by a builder.
+pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> Made<'py>) -> PyResult<Py<PyAny>> {
+    match make(&Objects(py)) {
+        Ok(v) => Ok(v.unbind()),
+        Err(Failed::Client(e)) => Err(to_py(py, &e)),
+        Err(Failed::Python(e)) => Err(e),
     }
-    Ok(to_py(py, b.value().or_raise(py)?)?.unbind())
 }
 
-/// A tensor alone, or a dict of named ones: the common values, made without a detour.
-fn flat(py: Python<'_>, b: &Bundle) -> PyResult<Py<PyAny>> {
-    if let (1, Some(("", t))) = (b.len(), b.iter().next()) {
-        return Ok(Bound::new(py, Tensor::from(t.clone()))?.into_any().unbind());
-    }
-    let d = PyDict::new(py);
-    for (key, t) in b.iter() {
-        d.set_item(key, Bound::new(py, Tensor::from(t.clone()))?)?;
-    }
-    if d.len() != b.len() || b.iter().any(|(key, _)| key.is_empty()) {
-        let what = "a value tree is malformed: tensors without a tree have no name, or one name twice";
-        return Err(error(py, Code::Protocol, "the sender wrote what is not a Baton value: update it", what));
-    }
-    Ok(d.into_any().unbind())
+/// Makes objects of Python.
+pub(crate) struct Objects<'py>(Python<'py>);
+
+type Made<'py> = Result<Bound<'py, PyAny>, Failed>;
+
+/// Why no object was made.
+pub(crate) enum Failed {
+    Client(baton::Error),
+    Python(PyErr),
 }
 
-fn to_py(py: Python<'_>, v: baton::Value) -> PyResult<Bound<'_, PyAny>> {
-    use baton::Value;
-    Ok(match v {
-        Value::Null => py.None().into_bound(py),
-        Value::Bool(b) => PyBool::new(py, b).to_owned().into_any(),
-        Value::Int(n) => n.into_pyobject(py)?.into_any(),
-        Value::BigInt(digits) => py.get_type::<PyInt>().call1((digits,))?,
-        Value::Float(f) => PyFloat::new(py, f).into_any(),
-        Value::Text(s) => PyString::new(py, &s).into_any(),
-        Value::Bytes(b) => PyBytes::new(py, &b).into_any(),
-        Value::Tensor(t) => Bound::new(py, Tensor::from(t))?.into_any(),
-        Value::List(all) => PyList::new(py, all_to_py(py, all)?)?.into_any(),
-        Value::Tuple(all) => PyTuple::new(py, all_to_py(py, all)?)?.into_any(),
-        Value::Dict(items) => {
-            let d = PyDict::new(py);
-            for (key, v) in items {
-                d.set_item(to_py(py, key)?, to_py(py, v)?)?;
-            }
-            d.into_any()
+impl From<baton::Error> for Failed {
+    fn from(e: baton::Error) -> Failed {
+        Failed::Client(e)
+    }
+}
+
+impl From<PyErr> for Failed {
+    fn from(e: PyErr) -> Failed {
+        Failed::Python(e)
+    }
+}
+
+impl<'py> Build for Objects<'py> {
+    type Made = Bound<'py, PyAny>;
+    type Error = Failed;
+
+    fn tensor(&self, t: baton::Tensor) -> Made<'py> {
+        Ok(Tensor::object(self.0, t)?.into_any())
+    }
+
+    fn scalar(&self, v: Value) -> Made<'py> {
+        let py = self.0;
+        Ok(match v {
+            Value::Null => py.None().into_bound(py),
+            Value::Bool(b) => PyBool::new(py, b).to_owned().into_any(),
+            Value::Int(n) => n.into_pyobject(py).map_err(PyErr::from)?.into_any(),
+            Value::BigInt(digits) => py.get_type::<PyInt>().call1((digits,))?,
+            Value::Float(f) => PyFloat::new(py, f).into_any(),
+            Value::Bytes(b) => PyBytes::new(py, &b).into_any(),
+            other => Err(error(py, Code::Unsupported, "update the package", format!("a value of {other:?}")))?,
+        })
+    }
+
+    fn text(&self, s: &str) -> Made<'py> {
+        Ok(PyString::new(self.0, s).into_any())
+    }
+
+    fn list(&self, all: Vec<Bound<'py, PyAny>>) -> Made<'py> {
+        Ok(PyList::new(self.0, all)?.into_any())
+    }
+
+    fn tuple(&self, all: Vec<Bound<'py, PyAny>>) -> Made<'py> {
+        Ok(PyTuple::new(self.0, all)?.into_any())
+    }
+
+    fn dict(&self, items: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> Made<'py> {
+        let d = PyDict::new(self.0);
+        for (key, v) in items {
+            d.set_item(key, v)?;
         }
-        Value::Dataclass(name, fields) => dataclass(py, &name, fields)?,
-        other => return Err(error(py, Code::Unsupported, "update the package", format!("a value of {other:?}"))),
-    })
-}
+        Ok(d.into_any())
+    }
 
-fn all_to_py(py: Python<'_>, all: Vec<baton::Value>) -> PyResult<Vec<Bound<'_, PyAny>>> {
-    all.into_iter().map(|v| to_py(py, v)).collect()
+    fn named(
+        &self,
+        class: Option<&str>,
+        items: Vec<(&str, Bound<'py, PyAny>)>,
+    ) -> Result<Option<Bound<'py, PyAny>>, Failed> {
+        let (d, n) = (PyDict::new(self.0), items.len());
+        for (key, v) in items {
+            d.set_item(key, v)?;
+        }
+        Ok(match class {
+            _ if d.len() != n => None,
+            Some(name) => Some(dataclass(name, d)?),
+            None => Some(d.into_any()),
+        })
+    }
 }
 
 /// A dataclass of a module that this program has imported itself; of another one its fields as a dict:
 /// another process's word imports nothing here.
-fn dataclass<'py>(py: Python<'py>, name: &str, all: Vec<(String, baton::Value)>) -> PyResult<Bound<'py, PyAny>> {
-    let fields = PyDict::new(py);
-    for (key, v) in all {
-        fields.set_item(key, to_py(py, v)?)?;
-    }
+fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let (module, qualname) = name.split_once(':').unwrap_or((name, ""));
-    let loaded = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let loaded = fields.py().import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let mut found = loaded.get_item(module)?;
     for part in qualname.split('.') {
         found = match found {

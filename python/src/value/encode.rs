@@ -1,25 +1,24 @@
 //! Python's values as trees. Arrays of others are gathered and copied into one storage.
 
-use std::io::Write;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use baton::{DType, Payload, Session, Stream};
+use baton::dlpack::Gather;
+use baton::{Code, Payload, Session, Stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
 use crate::cuda::alloc_on;
-use crate::errors::{OrRaise, invalid};
+use crate::errors::{error, invalid};
 use crate::exchange::remembered;
-use crate::memory::{AT_ONCE, alloc};
+use crate::memory::AT_ONCE;
 use crate::source::Source;
 use crate::tensor::Tensor;
-
-/// Where tensors begin in a storage that they share.
-const ALIGN: u64 = 256;
 
 /// What becomes of the tensors of a value.
 #[derive(Clone, Copy, PartialEq)]
@@ -34,6 +33,14 @@ pub(crate) enum Take {
     Copy,
     /// All get room in one storage, to be filled.
     Room,
+}
+
+/// The type of the array that was met last: most values have arrays of one type. It may be gone, and
+/// another type at its address; who finds a type here asks its objects again.
+static KNOWN: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+
+fn is_known(v: &Bound<'_, PyAny>) -> bool {
+    KNOWN.load(Ordering::Relaxed) == v.get_type_ptr()
 }
 
 enum Leaf {
@@ -122,6 +129,14 @@ impl Encoder {
         if self.plain {
             return Ok(None);
         }
+        let known = match remembered(v) {
+            Some(table) => Source::lent_by(v, table)?,
+            None if is_known(v) => Source::of(v)?,
+            None => None,
+        };
+        if let Some(s) = known {
+            return Ok(Some(Leaf::Foreign(s)));
+        }
         if let Ok(t) = v.cast::<Tensor>() {
             let t = t.get().tensor(v.py())?;
             let referenced = match self.take {
@@ -130,9 +145,6 @@ impl Encoder {
                 Take::Copy | Take::Room => false,
             };
             return Ok(Some(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) }));
-        }
-        if !self.plain && remembered(v).is_some() {
-            return Ok(Source::of(v)?.map(Leaf::Foreign));
         }
         let scalar = v.is_none()
             || v.is_instance_of::<PyInt>()
@@ -145,13 +157,17 @@ impl Encoder {
         if scalar {
             return Ok(None);
         }
-        Ok(Source::of(v)?.map(Leaf::Foreign))
+        let found = Source::of(v)?;
+        if found.is_some() {
+            KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
+        }
+        Ok(found.map(Leaf::Foreign))
     }
 
     fn value(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
         // Before all else what there may be many of.
         if !self.plain
-            && (v.is_exact_instance_of::<Tensor>() || remembered(v).is_some())
+            && (v.is_exact_instance_of::<Tensor>() || remembered(v).is_some() || is_known(v))
             && let Some(leaf) = self.leaf(v)?
         {
             return self.nested(1, |e| e.tensor(leaf));
@@ -197,7 +213,9 @@ impl Encoder {
     }
 
     fn tensor(&mut self, leaf: Leaf) -> PyResult<()> {
-        write!(self.tree, r#"{{"$":"tensor","i":{}}}"#, self.leaves.len())?;
+        self.tree.extend(br#"{"$":"tensor","i":"#);
+        self.tree.extend(decimal(self.leaves.len(), &mut [0; DIGITS]).bytes());
+        self.tree.push(b'}');
         self.leaves.push((self.path.clone(), leaf));
         Ok(())
     }
@@ -289,7 +307,10 @@ impl Encoder {
         if self.parts > 0 {
             self.path.push('/');
         }
-        self.path.push_str(&escaped(part));
+        match part.contains(['~', '/']) {
+            true => self.path.push_str(&escaped(part)),
+            false => self.path.push_str(part),
+        }
         self.parts += 1;
         let done = f(self);
         self.parts -= 1;
@@ -303,7 +324,7 @@ impl Encoder {
             if i > 0 {
                 self.tree.push(b',');
             }
-            self.part(&i.to_string(), |e| e.value(&v))?;
+            self.part(decimal(i, &mut [0; DIGITS]), |e| e.value(&v))?;
         }
         self.tree.push(b']');
         Ok(())
@@ -401,74 +422,75 @@ impl Encoder {
     }
 
     /// Copies the arrays of others into one storage and gives all tensors.
-    fn settle(mut self, py: Python<'_>, session: &Session) -> PyResult<Vec<(String, baton::Tensor)>> {
-        let referenced = matches!(self.take, Take::Reference | Take::Shared | Take::AsIs);
-        for (_, leaf) in self.leaves.iter_mut().filter(|_| referenced) {
-            if let Leaf::Foreign(s) = leaf
-                && let Some(t) = s.in_place(py, session)?
-            {
-                *leaf = Leaf::Own(t);
+    fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<(String, baton::Tensor)>> {
+        let take = self.take;
+        let on_host = self.leaves.iter().filter_map(|(_, leaf)| match leaf {
+            Leaf::Foreign(s) if s.gpu().is_none() => Some(s),
+            _ => None,
+        });
+        if take == Take::Shared {
+            for s in on_host.clone() {
+                take.in_place(py, session, s)?;
             }
         }
-        let mut offsets = Vec::with_capacity(self.leaves.len());
-        let mut total = 0u64;
-        for (_, leaf) in &self.leaves {
-            offsets.push(total);
-            if let Leaf::Foreign(s) = leaf
-                && s.gpu().is_none()
-            {
-                if self.take == Take::Shared {
-                    let what = "an array of the value does not lie in shared memory";
-                    return Err(invalid(py, "leave copy=False out", what));
-                }
-                let n = s.num_bytes(py)?.checked_next_multiple_of(ALIGN).and_then(|n| total.checked_add(n));
-                total = n.ok_or_else(|| {
-                    PyValueError::new_err("the arrays of the value have more bytes than 64 bits count")
-                })?;
+        let mut gathered = Source::gather(py, session, on_host, take.gather())?.into_iter();
+        let mut tensor = |leaf| match leaf {
+            Leaf::Own(t) => Ok(t),
+            Leaf::Foreign(s) if s.gpu().is_some() => take.on_gpu(py, session, &s),
+            Leaf::Foreign(_) => {
+                gathered.next().ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
             }
-        }
-        let packed = match i64::try_from(total) {
-            Ok(0) => None,
-            Ok(n) => Some(alloc(py, session, DType::UINT8, &[n], AT_ONCE)?),
-            Err(_) => return Err(PyValueError::new_err("the arrays of the value have more bytes than 63 bits count")),
         };
-        let mut out = Vec::with_capacity(self.leaves.len());
-        for ((name, leaf), at) in self.leaves.into_iter().zip(offsets) {
-            let t = match leaf {
-                Leaf::Own(t) => t,
-                Leaf::Foreign(s) if s.gpu().is_some() => self.take.on_gpu(py, session, &s)?,
-                Leaf::Foreign(s) => {
-                    let t = match &packed {
-                        Some(p) if s.num_bytes(py)? > 0 => p.view_as(s.dtype(), s.shape(), None, at).or_raise(py)?,
-                        _ => alloc(py, session, s.dtype(), s.shape(), AT_ONCE)?,
-                    };
-                    if self.take != Take::Room {
-                        s.copy_to(py, &t, Stream::LEGACY)?;
-                    }
-                    t
-                }
-            };
-            out.push((name, t));
-        }
-        Ok(out)
+        self.leaves.into_iter().map(|(name, leaf)| Ok((name, tensor(leaf)?))).collect()
     }
 }
 
 impl Take {
-    /// The tensor of an array on a GPU, which stays on it.
-    fn on_gpu(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
+    /// What becomes of arrays on the host.
+    fn gather(self) -> Gather {
+        match self {
+            Take::Reference | Take::Shared | Take::AsIs => Gather::Reference,
+            Take::Copy => Gather::Copy,
+            Take::Room => Gather::Room,
+        }
+    }
+
+    /// The tensor that an array is; `None` where it has to be made.
+    fn in_place(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<Option<baton::Tensor>> {
         let own = match self {
             Take::Reference | Take::Shared | Take::AsIs => s.in_place(py, session)?,
             Take::Copy | Take::Room => None,
         };
+        if own.is_none() && self == Take::Shared {
+            let what = "an array of the value does not lie in shared memory";
+            return Err(invalid(py, "leave copy=False out", what));
+        }
+        Ok(own)
+    }
+
+    /// The tensor of an array on a GPU, which stays on it.
+    fn on_gpu(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
         let gpu = s.gpu().unwrap_or_default();
-        match (own, self) {
+        match (self.in_place(py, session, s)?, self) {
             (Some(t), _) => Ok(t),
-            (None, Take::Shared) => {
-                Err(invalid(py, "leave copy=False out", "an array of the value does not lie in memory of Baton's"))
-            }
             (None, Take::Room) => alloc_on(py, session, &gpu, s.dtype(), s.shape(), AT_ONCE),
             (None, _) => s.copied_on(py, session, &gpu, Stream::LEGACY),
+        }
+    }
+}
+
+/// Digits that a number may have.
+const DIGITS: usize = 20;
+
+/// A number in decimal digits, without an allocation.
+fn decimal(mut n: usize, buffer: &mut [u8; DIGITS]) -> &str {
+    let mut from = DIGITS;
+    loop {
+        from -= 1;
+        buffer[from] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            return std::str::from_utf8(&buffer[from..]).unwrap_or_default();
         }
     }
 }

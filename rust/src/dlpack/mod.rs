@@ -14,10 +14,12 @@ mod copy;
 mod cuda;
 mod exchange;
 mod export;
+mod gather;
 mod import;
 mod owned;
 mod types;
 mod view;
 
 pub use exchange::{allocate_in, exchange_api};
+pub use gather::Gather;
 pub use types::*;

@@ -13,6 +13,8 @@ pub(crate) struct View {
     pub(crate) first: *const u8,
     /// Bytes from the first element to behind the last, where no stride is negative.
     pub(crate) span: u64,
+    /// Bytes of a compact copy.
+    pub(crate) bytes: u64,
     pub(crate) dtype: DType,
     pub(crate) shape: Dims,
     /// In elements.
@@ -55,7 +57,7 @@ impl View {
         }
         // SAFETY: not null, and as the caller says.
         let shape = unsafe { numbers(t.shape, ndim) };
-        let num_bytes = t.dtype.num_bytes(&shape)?;
+        let bytes = t.dtype.num_bytes(&shape)?;
         let strides = match t.strides.is_null() {
             true => compact_strides(&shape),
             // SAFETY: as above.
@@ -67,14 +69,17 @@ impl View {
         }
         let bits = if padded { 8 } else { t.dtype.item_bits() };
         let readonly = flags & flag::READ_ONLY != 0;
-        let mut v = View { first: std::ptr::null(), span: 0, dtype: t.dtype, shape, strides, readonly, padded };
-        if num_bytes == 0 {
+        let mut v = View { first: std::ptr::null(), span: 0, bytes, dtype: t.dtype, shape, strides, readonly, padded };
+        if bytes == 0 {
             return Ok(v);
         }
         if t.data.is_null() {
             return Err(impossible(format!("{}{:?} without memory", v.dtype, v.shape)));
         }
-        let (low, high) = v.reach(bits)?;
+        let (low, high) = match v.is_compact() {
+            true => (0, bytes),
+            false => v.reach(bits)?,
+        };
         let first = (t.data as usize as u64).checked_add(t.byte_offset);
         let fits = |a: u64| a.checked_sub(low).is_some_and(|a| a > 0) && a.checked_add(high).is_some();
         let Some(first) = first.filter(|a| fits(*a)) else {
@@ -106,6 +111,11 @@ impl View {
         }
     }
 
+    /// Whether its bytes are those of a compact tensor.
+    fn is_compact(&self) -> bool {
+        !self.padded && is_contiguous(&self.shape, Some(&self.strides))
+    }
+
     /// Whether a tensor of Baton's could be this very view.
     pub(crate) fn is_plain(&self) -> bool {
         !self.padded && self.strides.iter().all(|s| *s >= 0)
@@ -120,6 +130,10 @@ impl View {
         if self.first.is_null() {
             return;
         }
+        if self.is_compact() && is_contiguous(&self.shape, strides) {
+            // SAFETY: as the caller says; both sides are compact and packed.
+            return unsafe { std::ptr::copy(self.first, to, self.bytes as usize) };
+        }
         let bits = self.dtype.item_bits();
         if bits.is_multiple_of(8) && !self.padded {
             let item = bits as i64 / 8;
@@ -128,10 +142,6 @@ impl View {
             let (to_strides, from_strides) = (bytes(strides.unwrap_or(&compact)), bytes(&self.strides));
             // SAFETY: as the caller says; `of` has checked that the sums do not wrap.
             return unsafe { copy((to, &to_strides), (self.first, &from_strides), &self.shape, item as usize) };
-        }
-        if !self.padded && is_contiguous(&self.shape, Some(&self.strides)) {
-            // SAFETY: as the caller says; both sides are compact and packed.
-            return unsafe { std::ptr::copy(self.first, to, self.span as usize) };
         }
         let step = if self.padded { 8 } else { bits as i64 };
         let place = |index: &[i64]| index.iter().zip(self.strides.iter()).map(|(i, s)| i * s * step).sum();
@@ -144,7 +154,7 @@ impl View {
 /// `p` points to `n` numbers; it may be null when there are none.
 unsafe fn numbers(p: *const i64, n: usize) -> Dims {
     // SAFETY: as the caller says; the address of a foreign array may be unaligned.
-    (0..n).map(|i| unsafe { p.add(i).read_unaligned() }).collect()
+    Dims::from_fn(n, |i| unsafe { p.add(i).read_unaligned() })
 }
 
 #[cfg(test)]

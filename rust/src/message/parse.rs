@@ -52,17 +52,17 @@ impl<'a> Body<'a> {
     /// the message.
     pub(crate) fn parse(src: &'a [u8], refs: usize) -> Result<Body<'a>> {
         let parts = Parts::of(src)?;
-        let mut rest = parts.table;
-        let mut tensors = Vec::with_capacity(parts.count);
-        for i in 0..parts.count {
-            let (t, behind) = Parts::tensor(rest, i, refs)?;
-            tensors.push(t);
-            rest = behind;
-        }
-        if !rest.is_empty() {
-            return Err(bad(format!("a message body has {} bytes after its last tensor", rest.len())));
-        }
+        let tensors = Body::each(src, refs)?.collect::<Result<_>>()?;
         Ok(Body { tensors, tree: parts.tree, meta: parts.meta })
+    }
+
+    /// Reads tensor after tensor, each when it is asked for.
+    pub(crate) fn each(src: &'a [u8], refs: usize) -> Result<Descriptions<'a>> {
+        let Parts { count, table, tree, .. } = Parts::of(src)?;
+        if count == 0 && !table.is_empty() {
+            return Err(bad(format!("a message body has {} bytes and no tensor", table.len())));
+        }
+        Ok(Descriptions { rest: table, next: 0, count, refs, tree })
     }
 
     /// The first tensor alone; of the others only the lengths of their table are looked at.
@@ -75,6 +75,41 @@ impl<'a> Body<'a> {
         }
     }
 }
+
+/// The tensors of a body, one after the other; with an error they end.
+pub(crate) struct Descriptions<'a> {
+    rest: &'a [u8],
+    next: usize,
+    count: usize,
+    refs: usize,
+    pub(crate) tree: &'a [u8],
+}
+
+impl<'a> Iterator for Descriptions<'a> {
+    type Item = Result<TensorDesc<'a>>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Result<TensorDesc<'a>>> {
+        if self.next >= self.count {
+            return None;
+        }
+        let read = Parts::tensor(self.rest, self.next, self.refs).and_then(|(t, behind)| {
+            (self.rest, self.next) = (behind, self.next + 1);
+            let left = if self.next == self.count { behind.len() } else { 0 };
+            if left > 0 { Err(bad(format!("a message body has {left} bytes after its last tensor"))) } else { Ok(t) }
+        });
+        if read.is_err() {
+            self.next = self.count;
+        }
+        Some(read)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count - self.next, Some(self.count - self.next))
+    }
+}
+
+impl ExactSizeIterator for Descriptions<'_> {}
 
 impl<'a> TensorDesc<'a> {
     /// Reads one description at the front of a table; the bytes that it takes.

@@ -61,7 +61,7 @@ impl From<Payload> for Bundle {
     /// What a receiver of the payload would see.
     fn from(p: Payload) -> Bundle {
         let flat = p.tree.is_empty();
-        let name = |n: String| if flat { key_of(&n) } else { n };
+        let name = |n: String| if flat { key_of(&n).into_owned() } else { n };
         let tensors = p.tensors.into_named().into_iter().map(|(n, t)| (name(n), t)).collect();
         Bundle { tensors, tree: p.tree, ..Bundle::default() }
     }

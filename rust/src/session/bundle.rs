@@ -1,5 +1,7 @@
 //! Several named tensors: what a message or a name consists of.
 
+use std::borrow::Cow;
+
 use super::tensor::Tensor;
 
 /// The path of a key in a flat dict, as it stands on the wire.
@@ -11,10 +13,10 @@ pub(crate) fn path_of(key: &str) -> String {
 }
 
 /// The key that a path of one part stands for.
-pub(crate) fn key_of(path: &str) -> String {
+pub(crate) fn key_of(path: &str) -> Cow<'_, str> {
     match path.contains('~') {
-        true => path.replace("~1", "/").replace("~0", "~"),
-        false => path.to_owned(),
+        true => path.replace("~1", "/").replace("~0", "~").into(),
+        false => path.into(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Taking a message: hold what it names, look again, check, and describe.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::attach::Attached;
@@ -13,8 +14,11 @@ use super::topic::LaneView;
 use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{limits, reference, slot_flag, spill};
-use crate::message::{Body, Order, Ref, parse_spill};
+use crate::message::{Body, Order, Ref, TensorDesc, parse_spill};
 use crate::shm::{Lane, SlotHead};
+
+/// A tensor under its name.
+type Named<'a> = (Cow<'a, str>, Tensor);
 
 /// What a reader received. It holds its storages; tensors taken from it hold them on. With
 /// redelivery, dropping the last of them is the acknowledgement.
@@ -50,19 +54,24 @@ impl Message {
     /// All tensors by name. Fails when the sender described them wrongly (`Protocol`,
     /// `InvalidArgument`, `Unsupported`).
     pub fn bundle(&self) -> Result<Bundle> {
+        let (tensors, tree) = self.tensors()?;
+        let tensors = tensors.map(|t| t.map(|(name, t)| (name.into_owned(), t))).collect::<Result<_>>()?;
+        let live = self.held.received.flags & slot_flag::LIVE != 0;
+        Ok(Bundle { tensors, tree: tree.to_vec(), revision: 0, live })
+    }
+
+    /// Each tensor with its name, made when it is asked for, and the tree.
+    pub(crate) fn tensors<'a>(&'a self) -> Result<(impl ExactSizeIterator<Item = Result<Named<'a>>>, &'a [u8])> {
         let Received { body, flags, .. } = &self.held.received;
-        let body = Body::parse(body, self.held.storages.len())?;
         let writable = flags & slot_flag::WRITABLE != 0;
-        let flat = body.tree.is_empty();
-        let tensors = body
-            .tensors
-            .into_iter()
-            .map(|d| {
-                let name = if flat { key_of(d.name) } else { d.name.to_owned() };
-                Ok((name, Tensor::described(self.held.clone(), d, writable)?))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Bundle { tensors, tree: body.tree.to_vec(), revision: 0, live: flags & slot_flag::LIVE != 0 })
+        let all = Body::each(body, self.held.storages.len())?;
+        let tree = all.tree;
+        let make = move |d: Result<TensorDesc<'a>>| {
+            let d = d?;
+            let name = if tree.is_empty() { key_of(d.name) } else { d.name.into() };
+            Ok((name, Tensor::described(self.held.clone(), d, writable)?))
+        };
+        Ok((all.map(make), tree))
     }
 
     /// The first tensor; only its description is looked at. `NotFound` when there is none, else as for

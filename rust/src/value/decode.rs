@@ -1,115 +1,153 @@
 //! Trees as values. A tree is another process's word: what no sender writes is refused.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::build::{Build, Values};
 use super::json::Json;
 use super::{Value, encode, is_key, is_large, is_type_name, malformed};
-use crate::error::Result;
-use crate::session::{Bundle, Tensor};
+use crate::error::{Error, Result};
+use crate::session::Tensor;
 
-/// The value of a bundle.
-pub(super) fn decode(b: &Bundle) -> Result<Value> {
-    if !b.tree().is_empty() {
-        let tensors = b.iter().map(|(_, t)| t).collect();
-        return Decoder { tensors }.value(Json::parse(b.tree())?);
+/// Builds the value of tensors with their names, as a flat dict has them, and of a tree.
+pub(crate) fn decode<'a, B: Build>(
+    build: &B,
+    tensors: impl ExactSizeIterator<Item = Result<(Cow<'a, str>, Tensor)>>,
+    tree: &[u8],
+) -> std::result::Result<B::Made, B::Error> {
+    let mut names = Vec::with_capacity(if tree.is_empty() { tensors.len() } else { 0 });
+    let mut made = Vec::with_capacity(tensors.len());
+    for t in tensors {
+        let (name, t) = t?;
+        made.push(build.tensor(t)?);
+        if tree.is_empty() {
+            names.push(name);
+        }
     }
-    let mut all = b.iter();
-    if let (1, Some(("", t))) = (b.len(), all.next()) {
-        return Ok(t.clone().into());
+    if !tree.is_empty() {
+        return Decoder { build, tensors: made }.value(Json::parse(tree)?);
     }
-    let mut seen = HashSet::new();
-    if b.iter().any(|(key, _)| key.is_empty() || !seen.insert(key)) {
-        return Err(malformed("tensors without a tree have no name, or one name twice"));
+    if names.len() == 1 && names[0].is_empty() {
+        return made.pop().ok_or_else(|| malformed("no tensor").into());
     }
-    Ok(Value::dict(b.iter().map(|(key, t)| (key, t.clone().into()))))
+    let unnamed = names.iter().any(|name| name.is_empty());
+    let items = names.iter().map(|name| &**name).zip(made).collect();
+    let dict = if unnamed { None } else { build.named(None, items)? };
+    Ok(dict.ok_or_else(|| malformed("tensors without a tree have no name, or one name twice"))?)
 }
 
-struct Decoder<'a> {
-    tensors: Vec<&'a Tensor>,
+struct Decoder<'b, B: Build> {
+    build: &'b B,
+    tensors: Vec<B::Made>,
 }
 
-impl Decoder<'_> {
-    fn value(&self, v: Json) -> Result<Value> {
-        Ok(match v {
-            Json::Null => Value::Null,
-            Json::Bool(b) => b.into(),
-            Json::Int(n) => n.into(),
-            Json::Float(f) => f.into(),
-            Json::Text(s) => s.into(),
-            Json::Array(all) => Value::List(self.all(all)?),
+impl<B: Build> Decoder<'_, B> {
+    fn value(&self, v: Json) -> std::result::Result<B::Made, B::Error> {
+        match v {
+            Json::Null => self.build.scalar(Value::Null),
+            Json::Bool(b) => self.build.scalar(b.into()),
+            Json::Int(n) => self.build.scalar(n.into()),
+            Json::Float(f) => self.build.scalar(f.into()),
+            Json::Text(s) => self.build.text(&s),
+            Json::Tensor(i) => self.tensor(i),
+            Json::Array(all) => self.build.list(self.all(all)?),
             Json::Object(all) => match all.iter().any(|(key, _)| key == "$") {
-                true => self.tagged(all)?,
-                false => Value::dict(self.fields(all)?),
+                true => self.tagged(all),
+                false => self.named(None, all),
             },
-        })
+        }
     }
 
-    fn all(&self, all: Vec<Json>) -> Result<Vec<Value>> {
+    fn all(&self, all: Vec<Json>) -> std::result::Result<Vec<B::Made>, B::Error> {
         all.into_iter().map(|v| self.value(v)).collect()
     }
 
-    fn fields(&self, all: Vec<(String, Json)>) -> Result<Vec<(String, Value)>> {
-        all.into_iter().map(|(key, v)| Ok((key, self.value(v)?))).collect()
+    fn tensor(&self, i: i64) -> std::result::Result<B::Made, B::Error> {
+        let t = usize::try_from(i).ok().and_then(|i| self.tensors.get(i));
+        Ok(t.cloned().ok_or_else(|| malformed("a tensor without a number of the table"))?)
+    }
+
+    fn named(&self, class: Option<&str>, all: Vec<(Cow<'_, str>, Json)>) -> std::result::Result<B::Made, B::Error> {
+        let mut keys = Vec::with_capacity(all.len());
+        let mut made = Vec::with_capacity(all.len());
+        for (key, v) in all {
+            keys.push(key);
+            made.push(self.value(v)?);
+        }
+        let items = keys.iter().map(|key| &**key).zip(made).collect();
+        Ok(self.build.named(class, items)?.ok_or_else(|| malformed("a key that stands twice"))?)
     }
 
     /// An object with the key `$` and what its tag needs.
-    fn tagged(&self, mut all: Vec<(String, Json)>) -> Result<Value> {
+    fn tagged(&self, mut all: Vec<(Cow<'_, str>, Json)>) -> std::result::Result<B::Made, B::Error> {
         let mut take = |key: &str| all.iter().position(|(k, _)| k == key).map(|at| all.swap_remove(at).1);
-        let Some(Json::Text(tag)) = take("$") else { return Err(malformed("a tag that is no text")) };
-        let (v, kind) = match tag.as_str() {
+        let Some(Json::Text(tag)) = take("$") else { return Err(malformed("a tag that is no text").into()) };
+        let (v, kind) = match &*tag {
             "tensor" => (take("i"), None),
             "dataclass" => (take("v"), take("type")),
             _ => (take("v"), None),
         };
         if !all.is_empty() {
-            return Err(malformed("a tag with members besides it"));
+            return Err(malformed("a tag with members besides it").into());
         }
-        match (tag.as_str(), v, kind) {
-            ("tensor", Some(Json::Int(i)), _) => {
-                let t = usize::try_from(i).ok().and_then(|i| self.tensors.get(i));
-                let t = t.ok_or_else(|| malformed("a tensor without a number of the table"))?;
-                Ok(Tensor::clone(t).into())
-            }
-            ("tuple", Some(Json::Array(all)), _) => self.all(all).map(Value::Tuple),
-            ("bytes", Some(Json::Text(s)), _) => {
-                STANDARD.decode(&s).map(Value::Bytes).map_err(|_| malformed("bytes that are not base64"))
-            }
-            ("int", Some(Json::Text(s)), _) if is_large(&s) => Ok(s.parse().map_or(Value::BigInt(s), Value::Int)),
-            ("float", Some(Json::Text(s)), _) => match s.as_str() {
-                "nan" => Ok(Value::Float(f64::NAN)),
-                "inf" => Ok(Value::Float(f64::INFINITY)),
-                "-inf" => Ok(Value::Float(f64::NEG_INFINITY)),
-                _ => Err(malformed("a tagged float that is not nan, inf or -inf")),
-            },
+        match (&*tag, v, kind) {
+            ("tensor", Some(Json::Int(i)), _) => self.tensor(i),
+            ("tuple", Some(Json::Array(all)), _) => self.build.tuple(self.all(all)?),
             ("dict", Some(Json::Array(all)), _) => self.pairs(all),
             ("dataclass", Some(Json::Object(all)), Some(Json::Text(name)))
                 if is_type_name(&name) && !all.iter().any(|(key, _)| key == "$") =>
             {
-                Ok(Value::Dataclass(name, self.fields(all)?))
+                self.named(Some(&name), all)
             }
-            _ => Err(malformed("a tag that is unknown or has a wrong value")),
+            (tag, Some(Json::Text(s)), _) => self.build.scalar(scalar(tag, &s)?),
+            _ => Err(malformed("a tag that is unknown or has a wrong value").into()),
         }
     }
 
-    fn pairs(&self, all: Vec<Json>) -> Result<Value> {
+    fn pairs(&self, all: Vec<Json>) -> std::result::Result<B::Made, B::Error> {
         let (mut items, mut seen) = (Vec::with_capacity(all.len()), HashSet::new());
         for pair in all {
-            let Json::Array(pair) = pair else { return Err(malformed("a dict that is no list of pairs")) };
+            let Json::Array(pair) = pair else { return Err(malformed("a dict that is no list of pairs").into()) };
             let Ok([key, v]) = <[Json; 2]>::try_from(pair) else {
-                return Err(malformed("a dict that is no list of pairs"));
+                return Err(malformed("a dict that is no list of pairs").into());
             };
-            let key = self.value(key)?;
+            // Without a tensor: one is no key.
+            let key = Decoder { build: &Values, tensors: Vec::new() }.value(key)?;
             if !is_key(&key) {
-                return Err(malformed("a dict with a key that cannot be one"));
+                return Err(malformed("a dict with a key that cannot be one").into());
             }
             if !seen.insert(encode::key_text(&key)?) {
-                return Err(malformed("a dict with a key that stands twice"));
+                return Err(malformed("a dict with a key that stands twice").into());
             }
-            items.push((key, self.value(v)?));
+            items.push((self.key(key)?, self.value(v)?));
         }
-        Ok(Value::Dict(items))
+        self.build.dict(items)
+    }
+
+    fn key(&self, v: Value) -> std::result::Result<B::Made, B::Error> {
+        match v {
+            Value::Text(s) => self.build.text(&s),
+            Value::Tuple(all) => {
+                let all = all.into_iter().map(|v| self.key(v)).collect::<std::result::Result<_, _>>()?;
+                self.build.tuple(all)
+            }
+            scalar => self.build.scalar(scalar),
+        }
+    }
+}
+
+/// What a tag makes of text.
+fn scalar(tag: &str, s: &str) -> std::result::Result<Value, Error> {
+    match (tag, s) {
+        ("bytes", _) => STANDARD.decode(s).map(Value::Bytes).map_err(|_| malformed("bytes that are not base64")),
+        ("int", _) if is_large(s) => Ok(s.parse().map_or_else(|_| Value::BigInt(s.to_owned()), Value::Int)),
+        ("float", "nan") => Ok(Value::Float(f64::NAN)),
+        ("float", "inf") => Ok(Value::Float(f64::INFINITY)),
+        ("float", "-inf") => Ok(Value::Float(f64::NEG_INFINITY)),
+        ("float", _) => Err(malformed("a tagged float that is not nan, inf or -inf")),
+        _ => Err(malformed("a tag that is unknown or has a wrong value")),
     }
 }

@@ -1,30 +1,34 @@
-//! JSON as a tree has it: objects in their order, no key twice, no integer beyond 2^53-1.
+//! JSON as a tree has it: objects in their order, no integer beyond 2^53-1.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{MOST_DEPTH, MOST_SAFE, malformed};
 use crate::error::Result;
 
-/// Keys of an object that are compared one by one; more are hashed. Tags have two.
-const FEW: usize = 8;
-
-/// A JSON value.
-pub(super) enum Json {
+/// A JSON value. Text without escapes stands where it was read.
+pub(super) enum Json<'a> {
     Null,
     Bool(bool),
     Int(i64),
     Float(f64),
-    Text(String),
-    Array(Vec<Json>),
-    Object(Vec<(String, Json)>),
+    Text(Cow<'a, str>),
+    Array(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+    /// The object of a tensor's tag, as senders write it: there may be very many.
+    Tensor(i64),
 }
 
-impl Json {
+/// A key of an object.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'a> Json<'a> {
     /// Reads a text, which is another process's word.
-    pub(super) fn parse(text: &[u8]) -> Result<Json> {
+    pub(super) fn parse(text: &'a [u8]) -> Result<Json<'a>> {
         scan(text)?;
         serde_json::from_slice(text).map_err(malformed)
     }
@@ -66,42 +70,46 @@ fn scan(text: &[u8]) -> Result<()> {
     Ok(())
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Json, D::Error> {
+impl<'de> Deserialize<'de> for Json<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Json<'de>, D::Error> {
         struct Any;
 
         impl<'de> Visitor<'de> for Any {
-            type Value = Json;
+            type Value = Json<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("JSON")
             }
 
-            fn visit_unit<E>(self) -> std::result::Result<Json, E> {
+            fn visit_unit<E>(self) -> std::result::Result<Json<'de>, E> {
                 Ok(Json::Null)
             }
 
-            fn visit_bool<E>(self, v: bool) -> std::result::Result<Json, E> {
+            fn visit_bool<E>(self, v: bool) -> std::result::Result<Json<'de>, E> {
                 Ok(Json::Bool(v))
             }
 
-            fn visit_i64<E>(self, v: i64) -> std::result::Result<Json, E> {
+            fn visit_i64<E>(self, v: i64) -> std::result::Result<Json<'de>, E> {
                 Ok(Json::Int(v))
             }
 
-            fn visit_u64<E: Error>(self, v: u64) -> std::result::Result<Json, E> {
+            fn visit_u64<E: Error>(self, v: u64) -> std::result::Result<Json<'de>, E> {
                 i64::try_from(v).map(Json::Int).map_err(E::custom)
             }
 
-            fn visit_f64<E>(self, v: f64) -> std::result::Result<Json, E> {
+            fn visit_f64<E>(self, v: f64) -> std::result::Result<Json<'de>, E> {
                 Ok(Json::Float(v))
             }
 
-            fn visit_str<E>(self, v: &str) -> std::result::Result<Json, E> {
-                Ok(Json::Text(v.to_owned()))
+            fn visit_str<E>(self, v: &str) -> std::result::Result<Json<'de>, E> {
+                Ok(Json::Text(Cow::Owned(v.to_owned())))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> std::result::Result<Json, A::Error> {
+            fn visit_borrowed_str<E>(self, v: &'de str) -> std::result::Result<Json<'de>, E> {
+                Ok(Json::Text(Cow::Borrowed(v)))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> std::result::Result<Json<'de>, A::Error> {
                 let mut out = Vec::new();
                 while let Some(v) = all.next_element()? {
                     out.push(v);
@@ -109,20 +117,21 @@ impl<'de> Deserialize<'de> for Json {
                 Ok(Json::Array(out))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> std::result::Result<Json, A::Error> {
-                let (mut out, mut seen) = (Vec::<(String, Json)>::new(), HashSet::new());
-                while let Some((key, v)) = all.next_entry::<String, Json>()? {
-                    if out.len() == FEW {
-                        seen.extend(out.iter().map(|(k, _)| k.clone()));
+            fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> std::result::Result<Json<'de>, A::Error> {
+                let mut out = Vec::new();
+                let mut next = || Ok(all.next_entry::<Key<'de>, Json<'de>>()?.map(|(Key(key), v)| (key, v)));
+                if let Some((key, tag)) = next()? {
+                    let first = next()?;
+                    let second = if first.is_some() { next()? } else { None };
+                    if let (Json::Text(t), Some((i, Json::Int(n))), None) = (&tag, &first, &second)
+                        && (&*key, &**t, &**i) == ("$", "tensor", "i")
+                    {
+                        return Ok(Json::Tensor(*n));
                     }
-                    let twice = match out.len() < FEW {
-                        true => out.iter().any(|(k, _)| *k == key),
-                        false => !seen.insert(key.clone()),
-                    };
-                    if twice {
-                        return Err(A::Error::custom("a key that stands twice"));
-                    }
-                    out.push((key, v));
+                    out.extend([Some((key, tag)), first, second].into_iter().flatten());
+                }
+                while let Some(member) = next()? {
+                    out.push(member);
                 }
                 Ok(Json::Object(out))
             }

@@ -1,9 +1,14 @@
 //! Values: nested structures of tensors and scalars, as every language of Baton sees them. They travel
 //! as a JSON tree beside the tensors (docs/protocol.md, section 6).
 
+mod build;
 mod decode;
 mod encode;
 mod json;
+
+use std::borrow::Cow;
+
+pub use build::Build;
 
 use crate::error::{Code, Error, Result};
 use crate::session::{Bundle, Message, Payload, Tensor};
@@ -99,14 +104,26 @@ impl Value {
 impl Bundle {
     /// The value that was sent. `Protocol` when its tree is not one.
     pub fn value(&self) -> Result<Value> {
-        decode::decode(self)
+        self.build(&build::Values)
+    }
+
+    /// What a builder makes of the value that was sent. `Protocol` when its tree is not one.
+    pub fn build<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
+        let tensors = self.iter().map(|(name, t)| Ok((Cow::Borrowed(name), t.clone())));
+        decode::decode(b, tensors, self.tree())
     }
 }
 
 impl Message {
     /// The value that was sent. Errors as for [`bundle`](Message::bundle).
     pub fn value(&self) -> Result<Value> {
-        self.bundle()?.value()
+        self.build(&build::Values)
+    }
+
+    /// What a builder makes of the value that was sent. Errors as for [`bundle`](Message::bundle).
+    pub fn build<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
+        let (tensors, tree) = self.tensors()?;
+        decode::decode(b, tensors, tree)
     }
 }
 
