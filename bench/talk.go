@@ -29,7 +29,8 @@ func talk(ctx context.Context, command []string, cpus [2]int, socket string) (*t
 	args := append(command[1:len(command):len(command)], strconv.Itoa(cpus[0]), strconv.Itoa(cpus[1]))
 	t := &talker{cmd: exec.CommandContext(ctx, command[0], args...)}
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "BATON_") {
+		// What it imports is to be compiled once, not at every start: of torch that takes many seconds.
+		if !strings.HasPrefix(v, "BATON_") && !strings.HasPrefix(v, "PYTHONDONTWRITEBYTECODE=") {
 			t.cmd.Env = append(t.cmd.Env, v)
 		}
 	}

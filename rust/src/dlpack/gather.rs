@@ -63,7 +63,7 @@ impl Session {
                     // SAFETY: as the caller says; the storage was just made and has room for it there.
                     unsafe { v.copy_to(base.wrapping_add(at as usize), None) };
                 }
-                let place = if v.bytes > 0 { Place::Storage(0) } else { Place::Nowhere };
+                let (place, at) = if v.bytes > 0 { (Place::Storage(0), at) } else { (Place::Nowhere, 0) };
                 Tensor::checked(room.held.clone(), place, at, v.dtype, v.shape, None, false)
             }
         };

@@ -36,8 +36,6 @@ use crate::wire::{Control, decode};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a thread that waits for an answer looks for signals.
 const NOTICE: Duration = Duration::from_millis(100);
-/// What a wake costs: spinning longer cannot pay.
-const MOST_SPIN: u64 = 50_000;
 
 /// One session. Tensors, topics and readers keep it; the last to go ends it.
 #[derive(Debug)]
@@ -304,7 +302,8 @@ impl Inner {
     /// the wait. It spins for at most `spin` ns, then
     /// sleeps; a sleeper looks again at least once a second.
     pub(crate) fn wait(&self, spin: u64, until: Option<Instant>, mut look: impl FnMut() -> bool) -> Result<bool> {
-        if look() || self.spins && spin_until(spin, &mut look) {
+        let left = |u: Instant| u.saturating_duration_since(Instant::now()).as_nanos() as u64;
+        if look() || self.spins && spin_until(until.map_or(spin, |u| spin.min(left(u))), &mut look) {
             return Ok(true);
         }
         loop {
@@ -353,34 +352,4 @@ fn spin_until(budget: u64, look: &mut impl FnMut() -> bool) -> bool {
         }
     }
     false
-}
-
-/// Learns how long to spin from the time between arrivals.
-#[derive(Debug, Default)]
-pub(crate) struct Spinner {
-    gap: u64, // ns, moving average
-    last: u64,
-}
-
-impl Spinner {
-    /// Notes an arrival that was waited for or found.
-    pub(crate) fn arrived(&mut self, now: u64) {
-        if self.last != 0 {
-            let d = now.saturating_sub(self.last);
-            if self.gap == 0 {
-                self.gap = d;
-            }
-            self.gap = self.gap - self.gap / 8 + d / 8;
-        }
-        self.last = now;
-    }
-
-    /// Twice the average gap, at most what a wake costs, and nothing when arrivals are rarer.
-    pub(crate) fn budget(&self) -> u64 {
-        match self.gap {
-            0 => MOST_SPIN,
-            g if g > MOST_SPIN => 0,
-            g => (2 * g).min(MOST_SPIN),
-        }
-    }
 }

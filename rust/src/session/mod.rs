@@ -29,6 +29,7 @@ mod retired;
 mod room;
 mod send;
 mod sleeper;
+mod spinner;
 mod start;
 #[cfg(feature = "tokio")]
 mod tasks;

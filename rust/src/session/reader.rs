@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::inner::Spinner;
 use super::message::{Message, Scratch, Taken};
+use super::spinner::Spinner;
 use super::topic::{LaneView, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, disagree};
@@ -316,15 +316,17 @@ impl Reader {
             if let Some(m) = self.poll()? {
                 return Ok(m);
             }
+            let budget = self.spin.budget();
             let (topic, cursors, view) = (&self.topic, &self.cursors, &self.view);
             let inner = &topic.inner;
-            let found = inner.wait(self.spin.budget(), until, || {
+            let found = inner.wait(budget, until, || {
                 cursors.iter().any(Cursor::pending)
                     || view.version != topic.version()
                     || topic.is_closed()
                     || inner.is_closed()
             })?;
             if !found {
+                self.spin.gave_up();
                 return Err(topic.timed_out(code, what));
             }
         }
@@ -424,8 +426,7 @@ impl Reader {
         }
         let lost = k.lost + self.gone.take();
         let held = self.scratch.message(&k.lane, i, lost, acknowledgement);
-        // The time of its sending tells how far apart messages come as well as that of its arrival.
-        self.spin.arrived(held.received.stamp);
+        self.spin.happened(held.received.stamp);
         k.lost = 0;
         Ok(Some(Message { held }))
     }

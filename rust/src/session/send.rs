@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 use std::time::Instant;
 
-use super::inner::{Inner, Spinner};
+use super::inner::Inner;
 use super::leave::LeftLane;
 use super::payload::{Outgoing, Payload};
+use super::spinner::Spinner;
 use super::topic::{TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Result, closed};
@@ -244,9 +245,10 @@ impl TopicState {
                     || self.inner.is_closed()
             })?;
             if !found {
+                spin.gave_up();
                 return Err(self.timed_out(Code::Full, "no room for another message"));
             }
-            spin.arrived(sys::monotonic());
+            spin.happened(sys::monotonic());
             *view = self.current()?;
         }
     }
