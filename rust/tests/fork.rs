@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use baton::{Code, Session, Start, Tensor, TopicOptions};
+use baton::{Code, QueueOptions, Session, Start, Tensor, TopicOptions};
 use kit::Broker;
 
 unsafe extern "C" {
     fn fork() -> i32;
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
     fn kill(pid: i32, signal: i32) -> i32;
+    fn alarm(seconds: u32) -> u32;
     fn _exit(status: i32) -> !;
     fn syscall(number: i64, ...) -> i64;
 }
@@ -69,6 +70,8 @@ fn run(forked: i32, f: impl FnOnce() -> Seen) -> i32 {
     if forked > 0 {
         return forked;
     }
+    // SAFETY: what hangs is killed by SIGALRM, which `end_of` tells.
+    unsafe { alarm(2 * PATIENCE.as_secs() as u32) };
     let status = f().map_or_else(|line| (line % 255 + 1) as i32, |()| 0);
     // SAFETY: it ends the child without running what belongs to the parent.
     unsafe { _exit(status) }
@@ -446,7 +449,9 @@ fn what_a_fork_costs() {
     median("a session, nothing held");
     let one = made(&s, &[1]);
     median("one tensor held");
-    let many: Vec<_> = (0..10_000).map(|i| made(&s, &[i])).collect();
+    let mut many: Vec<_> = (1..1_000).map(|i| made(&s, &[i])).collect();
+    median("1,000 tensors held");
+    many.extend((1_000..10_000).map(|i| made(&s, &[i])));
     median("10,000 tensors held");
     drop((one, many));
 }
@@ -457,20 +462,25 @@ fn children_of_a_busy_process_do_not_hang() {
     let Some(b) = Broker::start() else { return };
     let s = b.session();
     let topic = s.topic_with("t", &keep_nothing()).unwrap();
+    let queue = s.queue_with("q", &QueueOptions::default().linger(Duration::ZERO)).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut reader = topic.reader(Start::New).unwrap();
+        for i in 0..2 {
+            let (s, topic, over) = (&s, &topic, &over);
+            scope.spawn(move || {
+                let (mut reader, name) = (topic.reader(Start::New).unwrap(), format!("n/{i}"));
                 while !over.load(Ordering::Relaxed) {
                     topic.send(s.alloc::<u64>(&[100]).unwrap().freeze()).unwrap();
                     drop(reader.try_recv().unwrap());
+                    s.set(&name, made(s, &[i])).unwrap();
                     let waits = s.topic_with("", &keep_nothing()).unwrap().reader(Start::New).unwrap();
                     drop((waits, vec![0u8; 100_000]));
                 }
+                s.delete(&name).unwrap();
             });
         }
-        let forking: Vec<_> = (0..2)
+        let waits = scope.spawn(|| queue.get(PATIENCE * 10).map(drop));
+        let forking: Vec<_> = (0..3)
             .map(|i| {
                 let (s, topic) = (&s, &topic);
                 scope.spawn(move || {
@@ -497,9 +507,11 @@ fn children_of_a_busy_process_do_not_hang() {
             .collect();
         let done: Vec<_> = forking.into_iter().map(|f| f.join()).collect();
         over.store(true, Ordering::Relaxed);
+        queue.put(baton::Payload::default(), PATIENCE).unwrap();
+        waits.join().unwrap().unwrap();
         done.into_iter().for_each(|d| d.unwrap());
     });
-    drop(topic);
+    drop((topic, queue));
     s.close();
     b.nothing_is_held();
 }

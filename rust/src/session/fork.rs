@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use super::heir::Heir;
+use super::heir::{Counted, Heir};
 use super::inner::Inner;
 use super::pin::Pins;
 use crate::error::Result;
@@ -97,9 +97,17 @@ extern "C" fn in_child() {
     let Some(Fork { sessions, all, pipe, until }) = under_way() else { return };
     std::mem::forget(sessions); // the parent's
     let mut heirs = Vec::new();
-    for (inner, held) in &all {
-        if let Some(held) = held {
-            let heir = Arc::new(Heir::new(inner, held, until));
+    let counted = |(inner, held): &(Arc<Inner>, Option<Vec<Pins>>)| match held.as_deref() {
+        None | Some([]) => None,
+        Some(held) => Some(Counted::new(inner, held, until)),
+    };
+    let counted: Vec<_> = all.iter().map(counted).collect();
+    if let Some((_, to)) = &pipe {
+        sys::say(to); // the parent may let go, and runs on
+    }
+    for ((inner, held), counted) in all.iter().zip(counted) {
+        if held.is_some() {
+            let heir = Arc::new(counted.map_or_else(|| Heir::idle(inner), |c| Heir::new(inner, c)));
             let _ = inner.heir.get_or(|| heir.clone());
             heirs.push(heir);
         }
@@ -111,9 +119,6 @@ extern "C" fn in_child() {
     let of_heirs = heirs.iter().filter_map(|h| h.holder());
     let known = all.iter().map(|(inner, _)| inner).chain(of_heirs).map(Arc::downgrade).collect();
     let _ = SESSIONS.get_or(|| Mutex::new(known));
-    if let Some((_, to)) = &pipe {
-        sys::say(to); // the parent may let go, and runs on
-    }
     heirs.iter().for_each(|h| h.wake());
     all.into_iter().for_each(|(inner, _)| std::mem::forget(inner));
 }

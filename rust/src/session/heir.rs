@@ -64,19 +64,16 @@ impl Heir {
         }
     }
 
-    /// The heir of a session that holds what was pinned: it opens a session and counts it there, in the
-    /// time that there is.
-    pub(super) fn new(of: &Inner, held: &[Pins], until: Instant) -> Heir {
+    /// The heir of a session of which this was counted.
+    pub(super) fn new(of: &Inner, counted: Result<Counted>) -> Heir {
         let mut heir = Heir::idle(of);
-        if !held.is_empty() {
-            match inherit(of, held, until) {
-                Ok((holder, references)) => {
-                    (heir.holder, heir.references) = (Some(holder), Mutex::new(references));
-                }
-                Err(e) => {
-                    let what = format!("no session was had while this process was forked: {}", e.message());
-                    heir.lost = Some(Error::new(Code::BrokerLost, "open what is needed anew, by name or handle", what));
-                }
+        match counted.and_then(|c| c.into_session(of)) {
+            Ok((holder, references)) => {
+                (heir.holder, heir.references) = (Some(holder), Mutex::new(references));
+            }
+            Err(e) => {
+                let what = format!("no session was had while this process was forked: {}", e.message());
+                heir.lost = Some(Error::new(Code::BrokerLost, "open what is needed anew, by name or handle", what));
             }
         }
         heir
@@ -143,31 +140,47 @@ impl Heir {
     }
 }
 
-/// Opens a session and counts in its row what was pinned, as far as it is still there.
-fn inherit(from: &Inner, held: &[Pins], until: Instant) -> Result<(Arc<Inner>, References)> {
-    let o = from.options.clone();
-    let (control, mut frames) = (Control::new(dial(&o.socket, until)?), Frames::default());
-    let mut wait = |from: &Receiver<Reply>| -> Reply { answered(&control, &mut frames, from, Some(until)) };
-    let (json, fds) = wait(&control.request("hello", &hello(&o, None), &[])?.1)?;
-    let pages = Pages::open(greeted(&json)?, fds)?;
-    if pages.instance != from.pages.instance {
-        return Err(expired("another broker runs now"));
-    }
-    let (mut references, mut inherited) = (References::new(), Vec::new());
-    for some in held.chunks(AT_ONCE) {
-        let ask = |p: &Pins| control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[]);
-        let asked = some.iter().map(ask).collect::<Result<Vec<_>>>()?;
-        for (p, (_, answer)) in some.iter().zip(&asked) {
-            match wait(answer) {
-                Err(e) if e.code() == Code::Expired => {} // nothing of it is held any more
-                attached => inherited.push(attached.and_then(|_| count(&pages, from, p, &mut references))?),
+/// A new session's row counts what was inherited: the parent may let go. The rest of the session can
+/// be made after that.
+pub(super) struct Counted {
+    control: Control,
+    frames: Frames,
+    pages: Pages,
+    inherited: Vec<Inherited>,
+    references: References,
+}
+
+impl Counted {
+    /// Opens a session and counts in its row what was pinned, as far as it is still there.
+    pub(super) fn new(from: &Inner, held: &[Pins], until: Instant) -> Result<Counted> {
+        let (control, mut frames) = (Control::new(dial(&from.options.socket, until)?), Frames::default());
+        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(&control, &mut frames, from, Some(until)) };
+        let (json, fds) = wait(&control.request("hello", &hello(&from.options, None), &[])?.1)?;
+        let pages = Pages::open(greeted(&json)?, fds)?;
+        if pages.instance != from.pages.instance {
+            return Err(expired("another broker runs now"));
+        }
+        let (mut references, mut inherited) = (References::new(), Vec::new());
+        for some in held.chunks(AT_ONCE) {
+            let ask =
+                |p: &Pins| control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[]);
+            let asked = some.iter().map(ask).collect::<Result<Vec<_>>>()?;
+            for (p, (_, answer)) in some.iter().zip(&asked) {
+                match wait(answer) {
+                    Err(e) if e.code() == Code::Expired => {} // nothing of it is held any more
+                    attached => inherited.push(attached.and_then(|_| count(&pages, from, p, &mut references))?),
+                }
             }
         }
+        Ok(Counted { control, frames, pages, inherited, references })
     }
-    let background = Arc::new(Background::new(frames)?);
-    let mut inner = Inner::new(o, pages, Arc::new(control), background, from.spins)?;
-    inner.inherited = inherited;
-    Ok((Arc::new(inner), references))
+
+    fn into_session(self, from: &Inner) -> Result<(Arc<Inner>, References)> {
+        let background = Arc::new(Background::new(self.frames)?);
+        let mut inner = Inner::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
+        inner.inherited = self.inherited;
+        Ok((Arc::new(inner), self.references))
+    }
 }
 
 /// Connects to the socket of the parent's broker, which may be about to be replaced.
