@@ -452,6 +452,7 @@ impl Tensor {
         let shape = dims(py, t.shape())?.repr()?;
         let shape = shape.to_str()?;
         let readonly = if t.is_read_only() { ", readonly" } else { "" };
-        Ok(format!("baton.Tensor({}, shape={}, device=cpu{readonly}, {})", t.dtype(), shape, whereabouts(&t)))
+        let device = cuda::name_of(&t);
+        Ok(format!("baton.Tensor({}, shape={}, device={device}{readonly}, {})", t.dtype(), shape, whereabouts(&t)))
     }
 }

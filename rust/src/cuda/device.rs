@@ -104,6 +104,11 @@ impl Device {
         Ok(Current(&self.api, PhantomData))
     }
 
+    /// Refuses what the child of a fork inherited, as [`check_process`].
+    pub(crate) fn check_process(&self) -> Result<()> {
+        check_process(self.process)
+    }
+
     /// Whether memory can be shared by descriptors.
     pub(super) fn check_slabs(&self) -> Result<()> {
         if self.has.slabs {

@@ -13,7 +13,7 @@ mod result;
 mod slab;
 mod stream;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 pub(crate) use device::Device;
 pub(crate) use registered::Registered;
@@ -21,7 +21,7 @@ pub(crate) use slab::Slab;
 pub use stream::Stream;
 
 use crate::error::{Code, Error, Result};
-use crate::sys;
+use crate::sys::{self, PerProcess};
 
 /// What the driver's library is called, as the loader knows it.
 #[cfg(feature = "cuda")]
@@ -37,18 +37,18 @@ pub(crate) struct Driver {
 
 /// The driver. Errors: `Unsupported` without one and in the child of a fork, `NotFound` without a GPU.
 pub(crate) fn driver() -> Result<&'static Driver> {
-    static DRIVER: OnceLock<Driver> = OnceLock::new();
-    static LOADING: Mutex<()> = Mutex::new(());
-    if let Some(d) = DRIVER.get() {
+    static DRIVER: PerProcess<Driver> = PerProcess::new();
+    static LOADING: PerProcess<Mutex<()>> = PerProcess::new();
+    if let Some(d) = DRIVER.last() {
         device::check_process(d.process)?;
         return Ok(d);
     }
-    let _one = LOADING.lock().unwrap_or_else(|p| p.into_inner());
+    let _one = LOADING.get_or(Mutex::default)?.lock().unwrap_or_else(|p| p.into_inner());
     match DRIVER.get() {
         Some(d) => Ok(d),
         None => {
             let d = Driver::load()?;
-            Ok(DRIVER.get_or_init(|| d))
+            DRIVER.get_or(|| d)
         }
     }
 }

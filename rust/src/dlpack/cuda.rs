@@ -43,7 +43,7 @@ impl Session {
         let t = self.alloc_on(name, v.dtype, &v.shape)?;
         // SAFETY: as the caller says; on the CPU nobody else has the tensor.
         unsafe { t.copy_from_on(view, flags, stream)? };
-        if let Some(gpu) = t.gpu() {
+        if let Some(gpu) = t.gpu()? {
             t.written_by(&gpu, stream)?;
         }
         Ok(t)

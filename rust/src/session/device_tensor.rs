@@ -51,7 +51,7 @@ impl Session {
     /// As [`alloc_on`](Session::alloc_on), all zero behind the work of a stream.
     pub fn zeros_on(&self, device: &str, dtype: DType, shape: &[i64], stream: Stream) -> Result<Tensor> {
         let t = self.alloc_on(device, dtype, shape)?;
-        match t.gpu() {
+        match t.gpu()? {
             // SAFETY: the bytes were just allocated, and are kept until the stream has passed.
             Some(gpu) => unsafe {
                 gpu.device.fill(t.device_address(true)?, 0, t.num_bytes(), ordered(stream)?)?;
@@ -83,9 +83,11 @@ impl Tensor {
         self.storage()?.at.segment.device()
     }
 
-    /// The GPU that it lies on.
-    pub(crate) fn gpu(&self) -> Option<Arc<Gpu>> {
-        self.on_device().map(|d| self.held.inner().gpu(d.device))
+    /// The GPU that it lies on. An error in the child of a fork, where the driver does not work.
+    pub(crate) fn gpu(&self) -> Result<Option<Arc<Gpu>>> {
+        let Some(d) = self.on_device() else { return Ok(None) };
+        self.held.check()?;
+        Ok(Some(self.held.inner().gpu(d.device)))
     }
 
     /// Where the elements are: the GPU as this process numbers it. A tensor without elements is on the
@@ -109,6 +111,7 @@ impl Tensor {
     }
 
     fn device_address(&self, write: bool) -> Result<u64> {
+        self.held.check()?;
         match self.storage().filter(|_| self.on_device().is_some()) {
             Some(h) => Ok(h.device_address(write)? + self.offset),
             None => Err(Error::new(Code::InvalidArgument, "use as_ptr", "the tensor is memory of the machine")),
@@ -131,7 +134,7 @@ impl Tensor {
         }
         let to = self.session().alloc_on(device, self.dtype(), self.shape())?;
         to.copy_tensor(self, stream)?;
-        if let Some(gpu) = to.gpu() {
+        if let Some(gpu) = to.gpu()? {
             to.written_by(&gpu, stream)?;
         }
         Ok(to)
@@ -139,7 +142,7 @@ impl Tensor {
 
     /// A copy on the tensor's own device, by a stream, as [`to_device`](Tensor::to_device) makes one.
     pub fn copied_on(&self, stream: Stream) -> Result<Tensor> {
-        let Some(gpu) = self.gpu() else {
+        let Some(gpu) = self.gpu()? else {
             let what = "a copy by a stream of memory of the machine";
             return Err(Error::new(Code::InvalidArgument, "give a tensor on a GPU", what));
         };
@@ -169,7 +172,7 @@ impl Tensor {
         }
         let stream = ordered(stream)?;
         let n = self.num_bytes();
-        match (self.gpu(), from.gpu()) {
+        match (self.gpu()?, from.gpu()?) {
             (Some(gpu), None) => self.copy_in(&gpu, from, n, stream),
             (None, Some(gpu)) => {
                 let to = self.address(true)?;
@@ -211,7 +214,7 @@ impl Tensor {
     /// passed.
     pub unsafe fn copy_bytes(&self, from: *const u8, stream: Stream) -> Result<()> {
         let stream = ordered(stream)?;
-        let Some(gpu) = self.gpu().filter(|_| self.is_contiguous()) else {
+        let Some(gpu) = self.gpu()?.filter(|_| self.is_contiguous()) else {
             let what = format!("bytes are copied to a {}{:?}", self.dtype(), self.shape());
             return Err(Error::new(Code::Unsupported, "give a contiguous tensor on a GPU", what));
         };
@@ -232,7 +235,7 @@ impl Tensor {
             let what = format!("a copy from cuda:{} to a {}{:?}", from.index, self.dtype(), self.shape());
             return Err(Error::new(Code::Unsupported, "give a contiguous tensor on that GPU or the cpu", what));
         }
-        match self.gpu() {
+        match self.gpu()? {
             Some(gpu) => {
                 self.used_by(&gpu, stream)?;
                 // SAFETY: as the caller says; what is copied to is held until it is done.

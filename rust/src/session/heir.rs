@@ -284,6 +284,7 @@ impl Holding {
     #[cold]
     fn check_inherited(&self) -> Result<()> {
         let heir = self.inner().heir.get().ok_or_else(forked)?;
+        self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;
         if self.storages.is_empty() || self.is_inherited() && self.storages.iter().all(|s| heir.has(s.reference)) {
             return Ok(());
         }

@@ -233,7 +233,7 @@ impl Tensor {
     /// machine, and [`Stream::NONE`], it does nothing. `Expired`: the sender ended before it had
     /// written.
     pub fn use_on(&self, stream: Stream) -> Result<()> {
-        let Some(gpu) = self.gpu().filter(|_| stream != Stream::NONE) else { return Ok(()) };
+        let Some(gpu) = self.gpu()?.filter(|_| stream != Stream::NONE) else { return Ok(()) };
         self.held.inner().check_open()?;
         self.used_by(&gpu, stream)
     }
@@ -253,6 +253,7 @@ impl Tensor {
     /// the sender died has read what was there before: who must not use that asks here, when the stream
     /// has passed.
     pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        self.held.check()?;
         let until = timeout.into().map(|t| Instant::now() + t);
         self.held.written().map_or(Ok(()), |p| p.wait(self.held.inner(), until))
     }
@@ -276,8 +277,8 @@ impl Inner {
         tensors: impl Iterator<Item = &'a Tensor>,
         stream: Stream,
     ) -> Result<Option<Point>> {
-        let on_gpus = tensors.filter_map(|t| Some((t, t.gpu()?)));
-        let on_gpus: Vec<_> = on_gpus.collect();
+        let on_gpus = tensors.filter_map(|t| Some(t.gpu().transpose()?.map(|gpu| (t, gpu))));
+        let on_gpus = on_gpus.collect::<Result<Vec<_>>>()?;
         let Some((first, gpu)) = on_gpus.first() else { return Ok(None) };
         let devices = self.devices();
         for (t, g) in &on_gpus {
@@ -307,7 +308,8 @@ impl Inner {
     /// Waits until everything on the tensors' GPUs is done: what a name or a handle names has no stream.
     pub(crate) fn settle_written<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
         let mut done: Vec<Arc<Gpu>> = Vec::new();
-        for (t, g) in tensors.filter_map(|t| Some((t, t.gpu()?))) {
+        for t in tensors {
+            let Some(g) = t.gpu()? else { continue };
             t.written(None)?;
             if !done.iter().any(|d| Arc::ptr_eq(d, &g)) {
                 g.device.synchronize()?;
