@@ -37,6 +37,17 @@ func (memfds) kind() uint32          { return protocol.KindMemfd }
 func (memfds) free() (uint64, bool)  { return 0, false }
 func (memfds) leave(bool)            {}
 
+// hugePages makes memfds in huge pages of a size.
+type hugePages struct {
+	memfds
+	bytes uint64 // of one
+}
+
+func (p hugePages) create(role string, serial, bytes uint64) (*sys.FD, error) {
+	return sys.CreateHugeMemfd(fmt.Sprintf("baton-%s-%d", role, serial), int64(bytes), p.bytes)
+}
+func (hugePages) kind() uint32 { return protocol.KindHugePages }
+
 // directory makes files <role>-<serial> in a folder of the instance.
 type directory struct{ path string }
 

@@ -38,18 +38,22 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "ask for at least one byte and one chunk",
 			"grant of %d bytes with %d chunks", r.Bytes, r.Chunks)
 	}
-	bytes := (r.Bytes + protocol.PageBytes - 1) &^ (protocol.PageBytes - 1)
+	if err := b.checkPageBytes(r); err != nil {
+		return nil, nil, err
+	}
+	page := max(protocol.PageBytes, r.PageBytes)
+	bytes := (r.Bytes + page - 1) &^ (page - 1)
 	if r.Device != "" {
 		return b.grantDevice(s, r, bytes)
 	}
-	if err := b.checkRoom(s, bytes, r.Free); err != nil {
+	if err := b.checkRoom(s, r, bytes); err != nil {
 		return nil, nil, err
 	}
 	index, ok := b.segmentTable.take()
 	if !ok {
 		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "allocate larger slabs, or release tensors", "all %d segments are taken", protocol.MaxSegments)
 	}
-	g, err := b.makeSegment(s, index, bytes)
+	g, err := b.makeSegment(s, index, bytes, r.PageBytes)
 	if err != nil {
 		b.segmentTable.give(index)
 		return nil, nil, err
@@ -68,9 +72,13 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 	return protocol.GrantReply{Segment: index, SegmentSerial: g.serial, Bytes: bytes, Chunks: granted}, fds, nil
 }
 
-func (b *Broker) makeSegment(s *session, index uint32, bytes uint64) (*segment, error) {
-	serial := b.serial()
-	fd, err := b.files.create(protocol.RestoreSegment, serial, bytes)
+// makeSegment makes the file of a segment, in huge pages if their size is given.
+func (b *Broker) makeSegment(s *session, index uint32, bytes, pageBytes uint64) (*segment, error) {
+	serial, files := b.serial(), b.files
+	if pageBytes != 0 {
+		files = hugePages{bytes: pageBytes}
+	}
+	fd, err := files.create(protocol.RestoreSegment, serial, bytes)
 	if err != nil {
 		return nil, noMemory(err, "a segment")
 	}
@@ -84,12 +92,14 @@ func (b *Broker) makeSegment(s *session, index uint32, bytes uint64) (*segment, 
 		b.files.remove(protocol.RestoreSegment, serial)
 		return nil, err
 	}
-	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: b.files.kind(), owner: s.pages,
+	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: files.kind(), owner: s.pages,
 		view: view, given: map[*session]struct{}{}, made: time.Now()}
 	b.segments[index] = g
 	b.putSegment(g)
 	b.charge(g, s)
-	b.unreserved[g] = struct{}{}
+	if g.kind != protocol.KindHugePages {
+		b.unreserved[g] = struct{}{}
+	}
 	return g, nil
 }
 
@@ -256,9 +266,10 @@ func (b *Broker) freeSegmentNow(g *segment) {
 		}
 	}
 	if g.view != nil {
-		// Pages of a file go with its last mapping: a late reader, of a slice that was
-		// kept, would end with SIGBUS at a hole in a file system that has become full.
-		if g.kind != protocol.KindFile {
+		// Pages of a file, and huge ones, go with their last mapping: a late reader, of a
+		// slice that was kept, would end with SIGBUS at a hole for which there is nothing
+		// left.
+		if g.kind == protocol.KindMemfd {
 			if err := g.view.Discard(); err != nil {
 				b.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
 			}

@@ -22,23 +22,32 @@ const (
 
 // checkRoom refuses a grant beyond the quotas, the machine's memory, or what the
 // client said is free where it runs.
-func (b *Broker) checkRoom(s *session, bytes uint64, clientFree *uint64) error {
+func (b *Broker) checkRoom(s *session, r *protocol.Grant, bytes uint64) error {
 	err := b.checkQuota(s, bytes)
-	if err == nil {
-		err = b.checkMachine(bytes)
-	}
-	if err == nil && clientFree != nil && bytes+minMargin > *clientFree {
-		err = b.noRoom(protocol.CodeOutOfMemory, "release tensors, or raise the limit of the client's container", *clientFree, 0,
-			"%d bytes more would leave the client's container less than the %d that are kept free (%d are free)", bytes, uint64(minMargin), *clientFree)
-	}
-	if err == nil {
-		err = b.checkPlace(bytes)
+	switch {
+	case err != nil:
+	case r.PageBytes != 0:
+		err = b.checkHugePages(bytes, r.PageBytes)
+	default:
+		err = b.checkPages(bytes, r.Free)
 	}
 	if err != nil {
 		b.askToCollect()
 		b.refused[s] = struct{}{}
 	}
 	return err
+}
+
+// checkPages refuses what does not fit beside all else that has pages.
+func (b *Broker) checkPages(bytes uint64, clientFree *uint64) error {
+	if err := b.checkMachine(bytes); err != nil {
+		return err
+	}
+	if clientFree != nil && bytes+minMargin > *clientFree {
+		return b.noRoom(protocol.CodeOutOfMemory, "release tensors, or raise the limit of the client's container", *clientFree, 0,
+			"%d bytes more would leave the client's container less than the %d that are kept free (%d are free)", bytes, uint64(minMargin), *clientFree)
+	}
+	return b.checkPlace(bytes)
 }
 
 // tellOfRoom tells those whose grants were refused that memory has come free.

@@ -238,7 +238,9 @@ func (b *Broker) setView(g *segment, k fileKey, fd *sys.FD) {
 		if view, err = shm.NewSegment(g.index, g.serial, g.bytes, fd, true); err != nil {
 			return
 		}
-		b.unreserved[g] = struct{}{} // its maker may have died before it had pages
+		if g.kind != protocol.KindHugePages {
+			b.unreserved[g] = struct{}{} // its maker may have died before it had pages
+		}
 	}
 	g.view = view
 	delete(b.missing, k)

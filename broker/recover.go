@@ -299,7 +299,7 @@ func (b *Broker) offer(k fileKey, fd *sys.FD) error {
 	inode, wanted := b.missing[k]
 	// Memory of a device's driver has no inode of its own and cannot be opened anew.
 	driver := wanted && inode == 0 && k.role == protocol.RestoreSegment
-	if !wanted || !driver && (inode != id.Ino || id.Dev != b.inodes) {
+	if !wanted || !driver && (inode != id.Ino || id.Dev != b.inodes && !(k.role == protocol.RestoreSegment && inHugePages(id))) {
 		fd.Close()
 		return nil
 	}

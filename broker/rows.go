@@ -183,6 +183,8 @@ func kindOfSegment(kind uint32) string {
 		return "memfd"
 	case protocol.KindFile:
 		return "file"
+	case protocol.KindHugePages:
+		return "hugetlb"
 	case protocol.KindCUDA:
 		return "cuda"
 	default:

@@ -27,6 +27,7 @@ type Client struct {
 	opts  options
 	pages *pages
 	pool  *handles.Pool
+	pools poolSet
 	hub   *hub
 	dl    *dlpack.Pool
 	trace bool
@@ -102,7 +103,7 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 		c.pages.session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
 	c.hub = newHub(c.pages)
-	c.pool = handles.NewPool(source{c}, c.pages.row, handles.FreeTest{
+	c.pool = handles.NewPool(source{c: c}, c.pages.row, handles.FreeTest{
 		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, hello.Limits)
 	if o.devices != nil {
 		c.devices = newDeviceSet(c, o.devices)
@@ -241,6 +242,7 @@ func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool)
 	c.hub.end()
 	c.claiming.Unlock()
 	c.pool.End()
+	c.pools.end()
 	c.mu.Lock()
 	topics := slices.Collect(maps.Values(c.topics))
 	c.mu.Unlock()
@@ -298,11 +300,7 @@ func (c *Client) Collect() uint64 {
 	c.settle()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	given := c.pool.Collect(ctx)
-	if c.devices != nil {
-		given += c.devices.collect(ctx)
-	}
-	return given
+	return c.pool.Collect(ctx) + c.pools.collect(ctx)
 }
 
 // settle does what frees storages: it withdraws queue messages that are done,
@@ -327,7 +325,7 @@ func (c *Client) reap() {
 			return
 		}
 		if c.pages.row.Count(uint32(cookie)) == 0 {
-			c.pool.Dropped(uint32(cookie)) // of the machine's memory, as all that C counts down itself
+			c.offer(uint32(cookie))
 		}
 	})
 }
@@ -335,12 +333,16 @@ func (c *Client) reap() {
 // drop counts a reference down and offers the storage for recycling.
 func (c *Client) drop(index uint32) {
 	if c.pages.row.Drop(index) {
-		c.pool.Dropped(index)
-		if c.devices != nil {
-			c.devices.dropped(index)
-		}
+		c.offer(index)
 		c.room.released(c.hub)
 	}
+}
+
+// offer lets the pool of a storage that this session does not hold any more test
+// whether it is free.
+func (c *Client) offer(index uint32) {
+	c.pool.Dropped(index)
+	c.pools.dropped(index)
 }
 
 // Stats is what this process has and did.
@@ -355,9 +357,7 @@ type Stats struct {
 // Stats returns the figures.
 func (c *Client) Stats() Stats {
 	s := Stats{PoolStats: c.pool.Stats(), Handovers: c.handovers.Load(), BytesSent: c.bytesSent.Load()}
-	if c.devices != nil {
-		c.devices.addStats(&s.PoolStats)
-	}
+	c.pools.addStats(&s.PoolStats)
 	c.mu.Lock()
 	s.Segments, s.Topics = len(c.segments), len(c.topics)
 	c.mu.Unlock()

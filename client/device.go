@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -95,43 +94,10 @@ func (d *deviceSet) gpuOf(a Accelerator) *gpu {
 		}
 	}
 	g := &gpu{Accelerator: a, name: protocol.DeviceCUDA + a.UUID()}
-	p := d.c.pages
-	g.pool = handles.NewPool(deviceSource{source{d.c}, g}, p.row, handles.FreeTest{Chunks: p.chunks, Entries: p.entries, Row: d.c.rowOf}, protocol.Limits{})
+	g.pool = d.c.pools.add(d.c, deviceSource{source{c: d.c}, g})
 	all = append(slices.Clone(all), g)
 	d.gpus.Store(&all)
 	return g
-}
-
-// dropped tells the pools that the own count of an index fell to zero; each looks
-// whether the index is its own.
-func (d *deviceSet) dropped(index uint32) {
-	for _, g := range *d.gpus.Load() {
-		g.pool.Dropped(index)
-	}
-}
-
-func (d *deviceSet) collect(ctx context.Context) (given uint64) {
-	for _, g := range *d.gpus.Load() {
-		given += g.pool.Collect(ctx)
-	}
-	return given
-}
-
-// between runs f while no pool tests what it may recycle.
-func (d *deviceSet) between(f func()) {
-	for _, g := range *d.gpus.Load() {
-		next := f
-		f = func() { g.pool.Between(next) }
-	}
-	f()
-}
-
-func (d *deviceSet) addStats(to *handles.PoolStats) {
-	for _, g := range *d.gpus.Load() {
-		s := g.pool.Stats()
-		to.Granted, to.Live, to.Warm = to.Granted+s.Granted, to.Live+s.Live, to.Warm+s.Warm
-		to.Recycled, to.Tests = to.Recycled+s.Recycled, to.Tests+s.Tests
-	}
 }
 
 // aboutDevice marks an error that says that this process cannot reach a device:
@@ -170,12 +136,18 @@ func (c *Client) named(device string) (*gpu, error) {
 // "cuda:GPU-…" by UUID. Its bytes are reached by Pointer or ToDLPack.
 func Device(name string) AllocOption { return func(o *allocOptions) { o.device = name } }
 
-// poolFor returns the pool of a device; "" and "cpu" are the machine's memory.
-func (c *Client) poolFor(device string) (*handles.Pool, error) {
-	if device == "" || device == "cpu" {
+// poolFor returns the pool of what an allocation asks for.
+func (c *Client) poolFor(o allocOptions) (*handles.Pool, error) {
+	if o.device == "" || o.device == "cpu" {
+		if o.pages != 0 {
+			return c.pools.ofHugePages(c, o.pages), nil
+		}
 		return c.pool, nil
 	}
-	g, err := c.named(device)
+	if o.pages != 0 {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "leave the huge pages out", "memory on %s has no huge pages", o.device)
+	}
+	g, err := c.named(o.device)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,6 @@ func (d *deviceSet) sweep() (changed bool) {
 // broker gives it to others when the session is over.
 func (d *deviceSet) close() {
 	for _, g := range *d.gpus.Load() {
-		g.pool.End()
 		// Of a context that is lost nothing runs any more.
 		_ = g.Synchronize()
 	}

@@ -70,14 +70,17 @@ func (c *Client) writable(ctx context.Context, e *segmentEntry) error {
 	return err
 }
 
-// source is the pool's way to the broker.
-type source struct{ c *Client }
+// source is a pool's way to the broker.
+type source struct {
+	c         *Client
+	pageBytes uint64 // of huge pages; 0: the machine's usual ones
+}
 
 // Grant asks the broker for a segment and reserves its pages here, so that this
 // process's container pays and a full memory is an error now, not a SIGBUS later.
 func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
-	request := protocol.Grant{Bytes: bytes, Chunks: chunks}
-	if m, err := sys.ReadMemory(); err == nil {
+	request := protocol.Grant{Bytes: bytes, Chunks: chunks, PageBytes: s.pageBytes}
+	if m, err := sys.ReadMemory(); err == nil && s.pageBytes == 0 {
 		free := m.Free()
 		request.Free = &free
 	}
@@ -94,11 +97,14 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
 		fds[0].Close()
 		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
-		code := protocol.CodeInternal
+		code, remedy := protocol.CodeInternal, "free memory, or raise the container's limit"
 		if sys.IsNoSpace(err) {
 			code = protocol.CodeOutOfMemory
 		}
-		return handles.Grant{}, protocol.Errorf(code, "free memory, or raise the container's limit", "%w", err)
+		if s.pageBytes != 0 {
+			remedy = "reserve more huge pages (sysctl vm.nr_hugepages), raise the container's limit of them, or leave them out"
+		}
+		return handles.Grant{}, protocol.Errorf(code, remedy, "%w", err)
 	}
 	crashpoint.At("grant-reserved")
 	seg, err := shm.NewSegment(ok.Segment, ok.SegmentSerial, ok.Bytes, fds[0], true)

@@ -70,11 +70,7 @@ func (c *Client) forgetPeers() {
 	c.mu.Unlock()
 	// A free test looks at rows that it got before; it keeps nothing of them.
 	forget := func() { c.pages.forget(used) }
-	if c.devices != nil {
-		c.pool.Between(func() { c.devices.between(forget) })
-		return
-	}
-	c.pool.Between(forget)
+	c.pool.Between(func() { c.pools.between(forget) })
 }
 
 // rowOf finds the row of the session now in a slot, for the free test. It makes

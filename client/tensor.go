@@ -81,7 +81,7 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, o
 
 // fill allocates the storage of an empty holding.
 func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions) error {
-	pool, err := c.poolFor(o.device)
+	pool, err := c.poolFor(o)
 	if err != nil {
 		return err
 	}

@@ -53,8 +53,8 @@ func seedOf(from string, id int) uint64 {
 func newNote(from string, id int) note { return note{from, id, seedOf(from, id)} }
 
 // filled allocates a tensor of n words and fills it.
-func filled(ctx context.Context, c *client.Client, n int, seed uint64) (*client.Tensor, error) {
-	t, err := c.Alloc(ctx, dlpack.Uint64, []int64{int64(n)})
+func filled(ctx context.Context, c *client.Client, n int, seed uint64, opts ...client.AllocOption) (*client.Tensor, error) {
+	t, err := c.Alloc(ctx, dlpack.Uint64, []int64{int64(n)}, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ func (s queueSender) send(ctx context.Context, v any, opts ...client.SendOption)
 }
 
 // sendNoted sends a filled tensor of n words with its note.
-func sendNoted(ctx context.Context, c *client.Client, to sender, n int, k note) error {
-	t, err := filled(ctx, c, n, k.Seed)
+func sendNoted(ctx context.Context, c *client.Client, to sender, n int, k note, opts ...client.AllocOption) error {
+	t, err := filled(ctx, c, n, k.Seed, opts...)
 	if err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}

@@ -73,6 +73,7 @@ type sendConfig struct {
 	From  string
 	Count int
 	Words int
+	Huge  bool // in huge pages of 2 MiB
 	Stay  bool
 }
 
@@ -96,8 +97,12 @@ func playSend(p *testkit.Child) error {
 	if err := p.Hear(&line); err != nil {
 		return err
 	}
+	var opts []client.AllocOption
+	if cfg.Huge {
+		opts = append(opts, client.HugePages(hugePage))
+	}
 	for i := range cfg.Count {
-		if err := sendNoted(p.Context(), c, to, cfg.Words, newNote(cfg.From, i)); err != nil {
+		if err := sendNoted(p.Context(), c, to, cfg.Words, newNote(cfg.From, i), opts...); err != nil {
 			return fmt.Errorf("send message %d: %w", i, err)
 		}
 	}

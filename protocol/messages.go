@@ -140,6 +140,8 @@ type Grant struct {
 	Chunks int     `json:"chunks"`
 	Free   *uint64 `json:"free,omitempty"`
 	Device string  `json:"device,omitempty"`
+	// PageBytes is the size of the huge pages to lie in; 0 for the machine's pages.
+	PageBytes uint64 `json:"page_bytes,omitempty"`
 }
 
 // ChunkGrant is one chunk of 128 storage indices.

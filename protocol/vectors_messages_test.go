@@ -133,6 +133,8 @@ func exchanges() map[string][]exchange {
 				"release tensors, or raise the limit of the client's container"), nil},
 			{"on a device", protocol.Grant{Bytes: 64 << 20, Chunks: 1, Device: exampleDevice}, nil, protocol.GrantReply{Segment: 8, SegmentSerial: 43, Bytes: 64 << 20,
 				Chunks: []protocol.ChunkGrant{{Chunk: 3, Serial: 44}}, DeviceID: 1}, nil},
+			{"in huge pages", protocol.Grant{Bytes: 3 << 20, Chunks: 1, PageBytes: 2 << 20}, nil, protocol.GrantReply{Segment: 9, SegmentSerial: 45, Bytes: 4 << 20,
+				Chunks: []protocol.ChunkGrant{{Chunk: 4, Serial: 46}}}, []string{"segment"}},
 			{"quota reached", protocol.Grant{Bytes: 1 << 40, Chunks: 1}, nil, refused(protocol.CodeQuota,
 				"a segment of 1099511627776 bytes is above the quota of 8589934592", "release tensors, or raise --memory"), nil},
 		},

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"math/bits"
 	"os"
 	"sync/atomic"
 
@@ -78,8 +79,17 @@ func (f *FD) Stat() (size int64, id FileID, err error) {
 // CreateMemfd makes an empty memfd of size bytes: mode 0600 before anyone else
 // can have it (it is born 0777), not executable, CLOEXEC, sealed against
 // growing, shrinking and further seals. A hole takes no memory until reserved.
-func CreateMemfd(name string, size int64) (*FD, error) {
-	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+func CreateMemfd(name string, size int64) (*FD, error) { return createMemfd(name, size, 0) }
+
+// CreateHugeMemfd is CreateMemfd of size bytes, a multiple of pageBytes, in huge
+// pages of that size. They are taken from those that the machine has reserved when
+// Reserve is called; a kernel without pages of that size says so here.
+func CreateHugeMemfd(name string, size int64, pageBytes uint64) (*FD, error) {
+	return createMemfd(name, size, unix.MFD_HUGETLB|bits.TrailingZeros64(pageBytes)<<unix.MFD_HUGE_SHIFT)
+}
+
+func createMemfd(name string, size int64, pages int) (*FD, error) {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING | pages
 	n, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if err == unix.EINVAL { // before Linux 6.3
 		n, err = unix.MemfdCreate(name, flags)

@@ -125,3 +125,20 @@ func statNumber(path, key string) uint64 {
 	}
 	return 0
 }
+
+// FreeHugePages returns how many huge pages of a size are reserved on the machine
+// and not promised to anybody. It fails where the kernel has none of that size.
+func FreeHugePages(pageBytes uint64) (uint64, error) {
+	dir := fmt.Sprintf("/sys/kernel/mm/hugepages/hugepages-%dkB", pageBytes>>10)
+	var n [2]uint64
+	for i, file := range []string{"free_hugepages", "resv_hugepages"} {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err == nil {
+			n[i], err = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read the machine's huge pages of %d KiB: %w", pageBytes>>10, err)
+		}
+	}
+	return n[0] - min(n[0], n[1]), nil
+}

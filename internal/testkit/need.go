@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // needs tell, for each name that Need takes, what is missing; "" is nothing.
@@ -22,6 +24,12 @@ var needs = map[string]func() string{
 		return ""
 	},
 	"go":          func() string { return program("go", "https://go.dev/dl") },
+	"huge-pages": func() string {
+		if free, err := sys.FreeHugePages(2 << 20); err != nil || free < 16 {
+			return "the machine has not 16 huge pages of 2 MiB free (as root: sysctl vm.nr_hugepages=16)"
+		}
+		return ""
+	},
 	"nats-server": func() string { return program("nats-server", "https://nats.io/download") },
 	"root": func() string {
 		if os.Geteuid() != 0 {

@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// poolSet are the pools of a session beside that of the machine's ordinary pages:
+// one for each device and each size of huge pages that was asked for.
+type poolSet struct {
+	mu    sync.Mutex // guards adding
+	pools atomic.Pointer[[]*handles.Pool]
+	huge  map[uint64]*handles.Pool // by bytes of a page
+}
+
+func (s *poolSet) all() []*handles.Pool {
+	if p := s.pools.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (s *poolSet) addLocked(p *handles.Pool) {
+	all := append(slices.Clone(s.all()), p)
+	s.pools.Store(&all)
+}
+
+// add makes the pool of a source.
+func (s *poolSet) add(c *Client, from handles.Source) *handles.Pool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newLocked(c, from)
+}
+
+func (s *poolSet) newLocked(c *Client, from handles.Source) *handles.Pool {
+	p := handles.NewPool(from, c.pages.row, handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, protocol.Limits{})
+	s.addLocked(p)
+	return p
+}
+
+// ofHugePages returns the pool of huge pages of a size.
+func (s *poolSet) ofHugePages(c *Client, bytes uint64) *handles.Pool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.huge[bytes]
+	if p == nil {
+		p = s.newLocked(c, source{c, bytes})
+		if s.huge == nil {
+			s.huge = map[uint64]*handles.Pool{}
+		}
+		s.huge[bytes] = p
+	}
+	return p
+}
+
+// dropped tells the pools that the own count of an index fell to zero; each looks
+// whether the index is its own.
+func (s *poolSet) dropped(index uint32) {
+	for _, p := range s.all() {
+		p.Dropped(index)
+	}
+}
+
+func (s *poolSet) collect(ctx context.Context) (given uint64) {
+	for _, p := range s.all() {
+		given += p.Collect(ctx)
+	}
+	return given
+}
+
+// between runs f while no pool tests what it may recycle.
+func (s *poolSet) between(f func()) {
+	for _, p := range s.all() {
+		next := f
+		f = func() { p.Between(next) }
+	}
+	f()
+}
+
+func (s *poolSet) addStats(to *handles.PoolStats) {
+	for _, p := range s.all() {
+		s := p.Stats()
+		to.Granted, to.Live, to.Warm = to.Granted+s.Granted, to.Live+s.Live, to.Warm+s.Warm
+		to.Recycled, to.Tests = to.Recycled+s.Recycled, to.Tests+s.Tests
+	}
+}
+
+// end is called before the session ends.
+func (s *poolSet) end() {
+	for _, p := range s.all() {
+		p.End()
+	}
+}
