@@ -66,6 +66,7 @@ impl Handle {
 
     fn __repr__(&self) -> String {
         let h = &self.0;
-        format!("baton.Handle({}{:?} of {}, lease={:?})", h.dtype, h.shape, h.host, h.lease)
+        let lease = h.lease.map_or_else(|| "None".to_owned(), |l| l.to_string());
+        format!("baton.Handle({}{:?} of {}, lease={lease})", h.dtype, h.shape, h.host)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::{DType, Session, Stream};
+use baton::{DType, HugePages, Session, Stream};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyInt};
 
@@ -26,6 +26,19 @@ pub(crate) fn alloc(
     patience: Patience,
 ) -> PyResult<baton::Tensor> {
     wait(py, || s.alloc_raw_within(d, shape, patience).map(baton::TensorMut::freeze))
+}
+
+/// As `alloc`, in huge pages of a size: "2M" or "1G".
+pub(crate) fn alloc_huge(
+    py: Python<'_>,
+    s: &Session,
+    d: DType,
+    shape: &[i64],
+    patience: Patience,
+    pages: &str,
+) -> PyResult<baton::Tensor> {
+    let pages: HugePages = pages.parse().or_raise(py)?;
+    wait(py, || s.alloc_huge_raw(pages, d, shape, patience).map(baton::TensorMut::freeze))
 }
 
 /// A compact copy in shared memory, in the tensor's own session.

@@ -14,7 +14,7 @@ use crate::cuda;
 use crate::dtype;
 use crate::errors::{OrRaise, invalid};
 use crate::handle::Handle;
-use crate::memory::{AT_ONCE, alloc, copied_from, fill, natural};
+use crate::memory::{AT_ONCE, Patience, alloc, alloc_huge, copied_from, fill, natural};
 use crate::name::Watch;
 use crate::queue::Queue;
 use crate::source::{Source, is_array};
@@ -48,7 +48,30 @@ pub(crate) fn default(py: Python<'_>) -> PyResult<baton::Session> {
     Ok(s.cast::<Session>()?.get().session.clone())
 }
 
+/// Refuses huge pages of memory that is on a device.
+fn no_pages_there(py: Python<'_>, device: &str, pages: Option<&str>) -> PyResult<()> {
+    match pages {
+        Some(p) => Err(invalid(py, "leave pages= out", format!("memory on {device} has no huge pages of {p}"))),
+        None => Ok(()),
+    }
+}
+
 impl Session {
+    /// Memory of the machine, in huge pages if their size is given.
+    fn alloc(
+        &self,
+        py: Python<'_>,
+        d: DType,
+        shape: &[i64],
+        patience: Patience,
+        pages: Option<&str>,
+    ) -> PyResult<baton::Tensor> {
+        match pages {
+            None => alloc(py, &self.session, d, shape, patience),
+            Some(p) => alloc_huge(py, &self.session, d, shape, patience, p),
+        }
+    }
+
     /// A Tensor of an array or a Bundle of a nested structure.
     fn taken<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>, take: Take) -> PyResult<Bound<'py, PyAny>> {
         if !is_array(a)? {
@@ -160,52 +183,60 @@ impl Session {
     }
 
     /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how
-    /// many seconds to wait for memory where it is full, None for ever. Raises OutOfMemory, QuotaExceeded,
-    /// InvalidArgument. device: "cuda:0" as this process counts, or "cuda:GPU-…"; raises Unsupported
-    /// without a driver, NotFound for a GPU that is not there.
-    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), device=None))]
+    /// many seconds to wait for memory where it is full, None for ever. pages: "2M" or "1G", to lie in huge
+    /// pages that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device:
+    /// "cuda:0" as this process counts, or "cuda:GPU-…"; raises Unsupported without a driver, NotFound for
+    /// a GPU that is not there.
+    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), pages=None, device=None))]
     fn empty(
         &self,
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        pages: Option<&str>,
         device: Option<&str>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
         let (shape, patience) = (shape_of(shape)?, seconds(py, timeout)?);
         Ok(match device {
-            None => alloc(py, &self.session, d, &shape, patience)?,
-            Some(on) => cuda::alloc_on(py, &self.session, on, d, &shape, patience)?,
+            None => self.alloc(py, d, &shape, patience, pages)?,
+            Some(on) => {
+                no_pages_there(py, on, pages)?;
+                cuda::alloc_on(py, &self.session, on, d, &shape, patience)?
+            }
         }
         .into())
     }
 
     /// A tensor of zeros. Errors and timeout as of `empty`; on a GPU they are written by a stream, and not
     /// waited for.
-    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), device=None, stream=None))]
+    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), pages=None, device=None, stream=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn zeros(
         &self,
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        pages: Option<&str>,
         device: Option<&str>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
         let (shape, stream) = (shape_of(shape)?, cuda::stream_of(stream)?);
         if let Some(on) = device {
+            no_pages_there(py, on, pages)?;
             return Ok(wait(py, || self.session.zeros_on(on, d, &shape, stream))?.into());
         }
-        let t = alloc(py, &self.session, d, &shape, seconds(py, timeout)?)?;
+        let t = self.alloc(py, d, &shape, seconds(py, timeout)?, pages)?;
         fill(py, &t, &[0])?;
         Ok(t.into())
     }
 
     /// A tensor of one value; without a dtype that of the value: bool, int64, float64, complex128.
-    /// Errors, timeout and device as of `zeros`.
-    #[pyo3(signature = (shape, value, dtype=None, *, timeout=Some(0.0), device=None, stream=None))]
+    /// Errors, timeout, pages and device as of `zeros`.
+    #[pyo3(signature = (shape, value, dtype=None, *, timeout=Some(0.0), pages=None, device=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn full(
         &self,
@@ -214,12 +245,16 @@ impl Session {
         value: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        pages: Option<&str>,
         device: Option<&str>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or_else(|| natural(value), dtype::parse)?;
         let element = dtype::pack(value, d)?;
-        let t = alloc(py, &self.session, d, &shape_of(shape)?, seconds(py, timeout)?)?;
+        if let Some(on) = device {
+            no_pages_there(py, on, pages)?;
+        }
+        let t = self.alloc(py, d, &shape_of(shape)?, seconds(py, timeout)?, pages)?;
         fill(py, &t, &element)?;
         let stream = cuda::stream_of(stream)?;
         Ok(match device {

@@ -9,7 +9,7 @@ use baton::dlpack::{DLManagedTensorVersioned, DLTensor, VERSION};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyTuple};
+use pyo3::types::{PyFloat, PyInt, PyTuple};
 
 use crate::capsule::delete;
 use crate::dlpack::{Request, export};
@@ -282,11 +282,8 @@ impl Tensor {
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let t = self.tensor(py)?;
         if t.len() != 1 || t.dtype().item_bits() % 8 != 0 {
-            return Err(PyValueError::new_err(format!(
-                "item() is for one element, this is {}{:?}",
-                t.dtype(),
-                t.shape()
-            )));
+            let what = format!("{}{:?} is not one number: use np.asarray(x)", t.dtype(), t.shape());
+            return Err(PyValueError::new_err(what));
         }
         let n = t.num_bytes() as usize;
         let mut bytes = vec![0u8; n];
@@ -423,6 +420,32 @@ impl Tensor {
 
     fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         Ok(index::get(&self.tensor(key.py())?, key)?.into())
+    }
+
+    /// Writes into the same memory: a number, or what NumPy broadcasts to the part.
+    fn __setitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> {
+        slf.get().tensor(slf.py())?.as_mut_ptr().or_raise(slf.py())?;
+        Tensor::numpy(slf)?.set_item(key, value)
+    }
+
+    /// The only element's truth. Of several, or none, it is an error, as in NumPy: ask `len(x)`.
+    fn __bool__<'py>(slf: &Bound<'py, Self>) -> PyResult<bool> {
+        slf.get().item(slf.py())?.is_truthy()
+    }
+
+    /// The only element as a float.
+    fn __float__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().get_type::<PyFloat>().call1((slf.get().item(slf.py())?,))
+    }
+
+    /// The only element as an int.
+    fn __int__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().get_type::<PyInt>().call1((slf.get().item(slf.py())?,))
+    }
+
+    /// The elements as nested lists of Python's numbers.
+    fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Tensor::numpy(slf)?.call_method0("tolist")
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

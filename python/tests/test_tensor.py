@@ -197,3 +197,60 @@ def test_dtypes_without_a_letter_name_the_way_out():
             np.asarray(x)
     else:
         assert np.asarray(x).dtype == ml_dtypes.float8_e4m3fn
+
+
+def test_elements_are_written_in_place_as_numpy_broadcasts_them():
+    x = baton.zeros((2, 3), "float32")
+    x[0] = [1, 2, 3]
+    x[:, 1] = 9
+    x[1, -1] = np.float64(0.5)
+    assert x.tolist() == [[1, 9, 3], [0, 9, 0.5]] == np.asarray(x).tolist()
+    with pytest.raises(ValueError, match="broadcast"):
+        x[0] = [1, 2]
+    with pytest.raises(IndexError):
+        x[2] = 0
+    with pytest.raises(baton.ReadOnly, match=r"float32\[2, 3\] is read-only"):
+        x.as_readonly()[0] = 0
+    assert x.tolist() == [[1, 9, 3], [0, 9, 0.5]], "what is refused changes nothing"
+
+
+def test_one_element_is_a_number_and_several_are_none():
+    x = baton.share(np.array([[2.5]], "float32"))
+    assert (float(x), int(x), bool(x), bool(baton.zeros(()))) == (2.5, 2, True, False)
+    for several in (baton.zeros(2), baton.zeros(0)):
+        for number in (bool, float, int):
+            with pytest.raises(ValueError, match="not one number"):
+                number(several)
+
+
+def huge_pages_free():
+    at = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+    try:
+        free, promised = (int(open(at + name).read()) for name in ("free_hugepages", "resv_hugepages"))
+    except OSError:
+        return 0
+    return free - promised
+
+
+def test_tensors_lie_in_huge_pages_where_the_machine_has_some():
+    free = huge_pages_free()
+    with pytest.raises((baton.OutOfMemory, baton.Unsupported)) as e:
+        baton.empty(((free + 1) << 21,), "uint8", pages="2M")
+    assert "huge pages" in str(e.value)
+    with pytest.raises(baton.InvalidArgument, match="4K"):
+        baton.empty(1, pages="4K")
+    with pytest.raises(baton.InvalidArgument, match="cuda:0"):
+        baton.empty(1, pages="2M", device="cuda:0")
+    if free < 8:
+        pytest.skip("fewer than 8 huge pages of 2 MiB are free (sysctl vm.nr_hugepages)")
+    x, z, f = baton.empty(1000, "int64", pages="2M"), baton.zeros(5, pages="2M"), baton.full(3, 7, pages="2M")
+    assert huge_pages_free() < free
+    x.numpy()[:] = np.arange(1000)
+    assert (z.tolist(), f.tolist()) == ([0] * 5, [7] * 3)
+    q = baton.queue()
+    q.put(x.as_readonly())
+    got = q.get()
+    torch = pytest.importorskip("torch")
+    private = torch.from_dlpack(got.as_readonly())
+    private[3] = -1
+    assert got[3].item() == 3 and private[4] == 4, "a private view, here a copy"

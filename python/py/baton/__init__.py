@@ -72,18 +72,26 @@ def connect(
     return Session(address=address, namespace=namespace, start=start, timeout=timeout)
 
 
-def empty(shape: Any, dtype: Any = "float32", *, timeout: float | None = 0.0, device: str | None = None) -> Tensor:
+def empty(
+    shape: Any,
+    dtype: Any = "float32",
+    *,
+    timeout: float | None = 0.0,
+    pages: str | None = None,
+    device: str | None = None,
+) -> Tensor:
     """A tensor to fill: shared memory aligned to 256 bytes, with whatever was there before.
 
-    timeout: how many seconds to wait for memory where it is full; None: for ever. device: a GPU, "cuda:0"
-    as this process counts or "cuda:GPU-…". Raises OutOfMemory, QuotaExceeded, InvalidArgument; Unsupported
-    without a driver, NotFound for a GPU that is not there.
+    timeout: how many seconds to wait for memory where it is full; None: for ever. pages: "2M" or "1G", to
+    lie in huge pages of those that the machine has reserved (`baton doctor` shows them). device: a GPU,
+    "cuda:0" as this process counts or "cuda:GPU-…". Raises OutOfMemory, QuotaExceeded, InvalidArgument;
+    Unsupported without a driver or such pages, NotFound for a GPU that is not there.
 
     >>> x = baton.empty((2, 3), "int16")
     >>> x.shape, x.dtype, x.nbytes
     ((2, 3), 'int16', 12)
     """
-    return _default.session().empty(shape, dtype, timeout=timeout, device=device)
+    return _default.session().empty(shape, dtype, timeout=timeout, pages=pages, device=device)
 
 
 def zeros(
@@ -91,10 +99,11 @@ def zeros(
     dtype: Any = "float32",
     *,
     timeout: float | None = 0.0,
+    pages: str | None = None,
     device: str | None = None,
     stream: Any = None,
 ) -> Tensor:
-    """A tensor of zeros. Errors and timeout as of `empty`.
+    """A tensor of zeros. Errors, timeout and pages as of `empty`.
 
     On a GPU a stream writes them (None: the legacy default one; a number, or torch's or CuPy's stream),
     and other streams that the tensor is given to wait for it.
@@ -102,7 +111,7 @@ def zeros(
     >>> baton.zeros(3).numpy().tolist()
     [0.0, 0.0, 0.0]
     """
-    return _default.session().zeros(shape, dtype, timeout=timeout, device=device, stream=stream)
+    return _default.session().zeros(shape, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
 
 
 def full(
@@ -111,15 +120,16 @@ def full(
     dtype: Any = None,
     *,
     timeout: float | None = 0.0,
+    pages: str | None = None,
     device: str | None = None,
     stream: Any = None,
 ) -> Tensor:
-    """A tensor of one value; without a dtype that of the value. Errors, timeout and device as of `zeros`.
+    """A tensor of one value; without a dtype that of the value. Errors, timeout, pages and device as of `zeros`.
 
     >>> baton.full((2,), 7).numpy().tolist(), baton.full((2,), 7).dtype
     ([7, 7], 'int64')
     """
-    return _default.session().full(shape, value, dtype, timeout=timeout, device=device, stream=stream)
+    return _default.session().full(shape, value, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
 
 
 def empty_like(a: Any) -> Any:

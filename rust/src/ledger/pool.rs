@@ -69,6 +69,17 @@ pub struct PoolStats {
     pub tests: u64,
 }
 
+impl PoolStats {
+    /// Adds what another pool has and did.
+    pub(crate) fn add(&mut self, other: &PoolStats) {
+        self.granted += other.granted;
+        self.live += other.live;
+        self.warm += other.warm;
+        self.recycled += other.recycled;
+        self.tests += other.tests;
+    }
+}
+
 #[derive(Debug, Default, Clone)]
 struct Record {
     serial: u64,

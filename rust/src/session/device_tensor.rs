@@ -13,15 +13,16 @@ use crate::dlpack::{CPU, DLDevice, device};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::limits;
+use crate::ledger::Storage;
 
 impl Inner {
-    /// Allocates a storage of `bytes` > 0 on a GPU, counted once.
-    fn fill_on(self: &Arc<Inner>, gpu: &Gpu, bytes: u64) -> Result<Holding> {
+    /// Allocates a storage of a pool beside the ordinary one, counted once.
+    pub(super) fn fill_by(self: &Arc<Inner>, cut: impl Fn() -> Result<Storage>) -> Result<Holding> {
         self.check_open()?;
-        let mut got = self.cut(gpu, bytes);
+        let mut got = cut();
         if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
             self.settle(); // withdraw what queues still name, then try once more
-            got = self.cut(gpu, bytes);
+            got = cut();
         }
         let s = got?;
         let at = self.attached.find(s.reference.index / limits::CHUNK_INDICES, s.reference.serial);
@@ -43,7 +44,10 @@ impl Session {
         let gpu = self.inner()?.gpu(driver()?.named(device)?);
         let (held, place) = match n {
             0 => (Holding::new(self.inner()?, Storages::default()), Place::Nowhere),
-            n => (self.inner()?.fill_on(&gpu, n)?, Place::Storage(0)),
+            n => {
+                let inner = self.inner()?;
+                (inner.fill_by(|| inner.cut(&gpu, n))?, Place::Storage(0))
+            }
         };
         Tensor::checked(Arc::new(held), place, 0, dtype, Dims::from(shape), None, false)
     }
@@ -104,7 +108,7 @@ impl Tensor {
     /// written and must not be; `InvalidArgument` for memory of the machine.
     pub fn device_ptr(&self, write: bool) -> Result<u64> {
         if write && self.is_read_only() {
-            let what = format!("a read-only {}{:?}", self.dtype(), self.shape());
+            let what = format!("{}{:?} is read-only", self.dtype(), self.shape());
             return Err(Error::new(Code::ReadOnly, "copy it", what));
         }
         self.device_address(write)

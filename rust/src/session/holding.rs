@@ -249,6 +249,9 @@ impl Inner {
             if let Some(d) = self.devices.get() {
                 d.dropped(index);
             }
+            if let Some(h) = self.huge.get() {
+                h.dropped(index);
+            }
             self.room_made();
         }
     }

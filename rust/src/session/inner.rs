@@ -16,6 +16,7 @@ use super::background::Background;
 use super::binding::interrupted;
 use super::device::Devices;
 use super::heir::{Heir, forked};
+use super::huge::HugePools;
 use super::leave::Topics;
 use super::memory::LaneSpace;
 use super::pages::Pages;
@@ -55,6 +56,7 @@ pub(crate) struct Inner {
     pub(crate) background: Arc<Background>,
     pub(crate) handovers: AtomicU64,
     pub(crate) devices: OnceLock<Devices>,
+    pub(crate) huge: OnceLock<HugePools>,
     pub(crate) room: Room,
     /// Counts forks, for holdings to tell those before them from those after.
     pub(crate) era: AtomicU32,
@@ -93,6 +95,7 @@ impl Inner {
             background,
             handovers: AtomicU64::new(0),
             devices: OnceLock::new(),
+            huge: OnceLock::new(),
             room: Room::default(),
             era: AtomicU32::new(1),
             inherited: Vec::new(),
@@ -289,7 +292,7 @@ impl Inner {
     /// Looks for storages that nobody holds any more and gives empty memory back to the broker.
     pub(crate) fn collect(&self) -> u64 {
         self.settle();
-        self.pool.collect(self) + self.collect_devices()
+        self.pool.collect(self) + self.collect_devices() + self.huge.get().map_or(0, |h| h.collect(self))
     }
 
     /// Withdraws queue messages that are done, which frees storages.

@@ -11,6 +11,7 @@ mod fork;
 mod heir;
 mod holders;
 mod holding;
+mod huge;
 mod inner;
 mod leave;
 mod memory;
@@ -48,6 +49,7 @@ use serde_json::value::RawValue;
 pub use bundle::Bundle;
 pub(crate) use bundle::path_of;
 pub use holders::Holder;
+pub use huge::HugePages;
 pub use message::Message;
 pub use name::Watch;
 pub use open::Lease;
@@ -337,6 +339,9 @@ impl Session {
         let mut pool = inner.pool.stats();
         if let Some(d) = inner.devices.get() {
             d.add_stats(&mut pool);
+        }
+        if let Some(h) = inner.huge.get() {
+            h.add_stats(&mut pool);
         }
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
     }

@@ -30,7 +30,8 @@ impl Inner {
     /// Tries again until the time has passed, without one for ever. A drop here, a reader's ring or the
     /// broker's word make it look again. Nobody tells when the last holder elsewhere lets go, so it
     /// looks once a second as well.
-    fn wait_for_room<T>(&self, until: Option<Instant>, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(super) fn wait_for_room<T>(&self, timeout: Option<Duration>, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        let until = timeout.map(|t| Instant::now() + t);
         let full = |made: &Result<T>| {
             made.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded))
         };
@@ -74,8 +75,7 @@ impl Session {
         shape: &[i64],
         timeout: impl Into<Option<Duration>>,
     ) -> Result<TensorMut<T>> {
-        let until = timeout.into().map(|t| Instant::now() + t);
-        self.inner()?.wait_for_room(until, || self.alloc::<T>(shape))
+        self.inner()?.wait_for_room(timeout.into(), || self.alloc::<T>(shape))
     }
 
     /// As [`alloc_on`](Session::alloc_on), waiting as [`alloc_within`](Session::alloc_within) does.
@@ -86,8 +86,7 @@ impl Session {
         shape: &[i64],
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Tensor> {
-        let until = timeout.into().map(|t| Instant::now() + t);
-        self.inner.wait_for_room(until, || self.alloc_on(device, dtype, shape))
+        self.inner.wait_for_room(timeout.into(), || self.alloc_on(device, dtype, shape))
     }
 
     /// As [`alloc_raw`](Session::alloc_raw), waiting as [`alloc_within`](Session::alloc_within) does.
@@ -97,7 +96,6 @@ impl Session {
         shape: &[i64],
         timeout: impl Into<Option<Duration>>,
     ) -> Result<TensorMut<u8>> {
-        let until = timeout.into().map(|t| Instant::now() + t);
-        self.inner()?.wait_for_room(until, || self.alloc_raw(dtype, shape))
+        self.inner()?.wait_for_room(timeout.into(), || self.alloc_raw(dtype, shape))
     }
 }

@@ -108,7 +108,7 @@ unsafe impl<T: Element> Sync for TensorMut<T> {}
 
 impl<T: Element> TensorMut<T> {
     /// Takes a freshly allocated tensor, which no place names and nobody else holds.
-    fn new(tensor: Tensor) -> Result<TensorMut<T>> {
+    pub(super) fn new(tensor: Tensor) -> Result<TensorMut<T>> {
         let (at, bytes) = match tensor.storage() {
             Some(h) => (h.address(true)?.cast::<T>(), h.bytes),
             None => (NonNull::dangling().as_ptr(), 0),
@@ -336,7 +336,7 @@ impl Tensor {
     /// this tensor must not be written.
     pub(crate) fn address(&self, write: bool) -> Result<*mut u8> {
         if write && self.readonly {
-            return Err(Error::new(Code::ReadOnly, "copy it", format!("a read-only {}{:?}", self.dtype, self.shape)));
+            return Err(Error::new(Code::ReadOnly, "copy it", format!("{}{:?} is read-only", self.dtype, self.shape)));
         }
         self.held.check()?;
         let first = match &self.place {

@@ -169,13 +169,23 @@ impl Segment {
         self.chunks.lock().unwrap_or_else(|p| p.into_inner()).clone()
     }
 
-    /// A copy-on-write mapping of its own of `bytes` at `at`, and the address of the first.
+    /// A copy-on-write mapping of its own of `bytes` at `at`, and the address of the first. Of what lies
+    /// in huge pages it is a copy.
     pub(crate) fn private(&self, at: u64, bytes: u64) -> Result<(Mapping, *mut u8)> {
         if at > self.bytes || bytes > self.bytes - at {
             return Err(disagree(format!("bytes {at} to {} of segment {}", at.saturating_add(bytes), self.serial)));
         }
         let Some(fd) = self.fd() else { return Err(disagree("a segment without a descriptor")) };
         self.on_host()?;
+        if sys::in_huge_pages(&fd) {
+            // A private mapping would have to begin at one, and take as many from the machine.
+            let map = Mapping::anonymous(bytes.max(1) as usize)?;
+            // SAFETY: new memory of that many bytes, which nobody else has.
+            self.region(false)?
+                .read_bytes(at, unsafe { std::slice::from_raw_parts_mut(map.base().as_ptr(), bytes as usize) });
+            let first = map.base().as_ptr();
+            return Ok((map, first));
+        }
         let within = at % rustix::param::page_size() as u64;
         let map = Mapping::private(&fd, at - within, (bytes + within) as usize)?;
         // SAFETY: `within` is less than the mapping's length.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 
 use crate::error::{Code, Result, os};
@@ -38,6 +38,12 @@ pub(crate) fn reserve(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
 pub(crate) fn punch(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
     fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
         .map_err(|e| os(Code::Internal, "report this", format_args!("release {bytes} bytes of shared memory"), e))
+}
+
+/// Whether a memfd lies in huge pages.
+pub(crate) fn in_huge_pages(fd: impl AsFd) -> bool {
+    const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+    fstatfs(fd).is_ok_and(|s| s.f_type as i64 == HUGETLBFS_MAGIC)
 }
 
 /// Whether nobody can resize the file. Only a memfd can say yes.

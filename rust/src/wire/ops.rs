@@ -84,6 +84,13 @@ pub(crate) struct GrantRequest<'a> {
     /// The GPU, by the name that brokers know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<&'a str>,
+    /// Of the huge pages to lie in; 0 for the machine's usual ones.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) page_bytes: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 #[derive(Serialize)]
