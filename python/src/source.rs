@@ -7,7 +7,7 @@ use std::pin::Pin;
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
 use baton::{Code, DType, Dims, Session, Stream};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -74,6 +74,23 @@ pub(crate) fn is_array(ob: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(buffer || ob.hasattr("__dlpack__")?)
 }
 
+/// What is said of a NumPy array whose elements are no numbers that others know; `None` where they are.
+fn of_no_dtype(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
+    let dtype = ob.getattr("dtype").ok()?;
+    let kind = dtype.getattr("kind").ok()?.extract::<char>().ok()?;
+    let remedy = match kind {
+        'O' => "make it an array of numbers, or give a list",
+        'S' | 'T' | 'U' => "give strings as a list: a.tolist()",
+        'M' | 'm' => "give its numbers: a.view(\"int64\")",
+        'V' => "give its fields one by one: a[name]",
+        _ if !dtype.getattr("isnative").ok()?.extract::<bool>().ok()? => {
+            "turn its bytes round: a.astype(a.dtype.newbyteorder(\"=\"))"
+        }
+        _ => return None,
+    };
+    Some(PyTypeError::new_err(format!("an array of dtype {dtype} is nothing that other libraries know: {remedy}")))
+}
+
 impl Source {
     /// The view of an object; `None` when it is no array.
     pub(crate) fn of(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
@@ -102,7 +119,7 @@ impl Source {
             return Ok(Some(s));
         }
         if ob.hasattr("__dlpack__")? {
-            return Source::of_dlpack(ob).map(Some);
+            return Source::of_dlpack(ob).map(Some).map_err(|e| of_no_dtype(ob).unwrap_or(e));
         }
         Ok(None)
     }

@@ -7,6 +7,7 @@ import queue
 from pathlib import Path
 
 import baton
+import numpy as np
 import pytest
 from baton import _errors
 
@@ -77,3 +78,20 @@ def test_handles_of_nothing_are_invalid():
             baton.open(bad)
     with pytest.raises(TypeError):
         baton.open(3)
+
+
+@pytest.mark.parametrize(
+    ("array", "remedy"),
+    [
+        (np.array([None]), "list"),
+        (np.array(["a"]), "a.tolist()"),
+        (np.array(["2020-01-01"], "datetime64[D]"), 'a.view("int64")'),
+        (np.zeros(2, [("x", "i4")]), "a[name]"),
+        (np.zeros(2, ">f4"), "newbyteorder"),
+    ],
+)
+def test_elements_that_others_do_not_know_are_a_type_error_with_a_way_out(array, remedy):
+    for take in (baton.share, baton.queue().put):
+        with pytest.raises(TypeError, match="dtype") as e:
+            take(array)
+        assert remedy in str(e.value)
