@@ -43,7 +43,7 @@ pub(crate) fn punch(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
 /// Whether a memfd lies in huge pages.
 pub(crate) fn in_huge_pages(fd: impl AsFd) -> bool {
     const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-    fstatfs(fd).is_ok_and(|s| s.f_type as i64 == HUGETLBFS_MAGIC)
+    fstatfs(fd).is_ok_and(|s| s.f_type == HUGETLBFS_MAGIC)
 }
 
 /// Whether nobody can resize the file. Only a memfd can say yes.
