@@ -23,7 +23,7 @@ var needs = map[string]func() string{
 		}
 		return ""
 	},
-	"go":          func() string { return program("go", "https://go.dev/dl") },
+	"go": func() string { return program("go", "https://go.dev/dl") },
 	"huge-pages": func() string {
 		if free, err := sys.FreeHugePages(2 << 20); err != nil || free < 16 {
 			return "the machine has not 16 huge pages of 2 MiB free (as root: sysctl vm.nr_hugepages=16)"
