@@ -80,7 +80,7 @@ func pythonBusy(p *python) {
 	trip(name(topicName, small.name), "topic born", 10000, small.bytes)
 	trip(name(queueName+", copied in", small.name), "queue copied", 10000, small.bytes)
 	trip(name(queueName+", read as torch", small.name), "queue torch", 10000, small.bytes)
-	trip(name(fastestName, small.name), "fastest", 500, small.bytes).against(born, times(40))
+	trip(name(fastestName, small.name), "fastest", 300, small.bytes).against(born, times(40))
 	trip(name(defaultName, small.name), "default", 300, small.bytes).against(born, times(100))
 	trip(name(fastestName+", polled", small.name), "polled", 300, small.bytes).against(born, nil)
 	trip(name(namesName, small.name), "names", 2000, small.bytes).against(born, times(8))
@@ -95,7 +95,7 @@ func pythonBusy(p *python) {
 		kind         string
 		count, bytes int64
 		n, peer      int
-	}{{"dict", 300, 4096, 100, 10}, {"list", 1000, 256, 50, 3}} {
+	}{{"dict", 300, 4096, 100, 5}, {"list", 1000, 256, 50, 3}} {
 		for _, reads := range []struct {
 			role, name string
 			bar        *Bar
@@ -162,7 +162,7 @@ func pythonLocal(p *python) {
 		}
 		return err
 	}})
-	p.measure("import baton, in a new process", job{Role: "import", N: p.rounds(10)}).Bar = atMost("p50", 50e6)
+	p.measure("import baton, in a new process", job{Role: "import", N: p.rounds(5)}).Bar = atMost("p50", 50e6)
 }
 
 // pythonModels is of models that two processes train or hand over.
@@ -170,7 +170,7 @@ func pythonModels(p *python) {
 	rates := func(name, role string) *Figure {
 		f := p.figure(p.group, name, UnitRate)
 		p.ms = append(p.ms, measurement{name, func(context.Context) error {
-			values, err := p.do(job{Role: role, N: p.rounds(4000)})
+			values, err := p.do(job{Role: role, N: p.rounds(2000)})
 			if err == nil {
 				f.one(medianOf(values["rate"]))
 			}

@@ -122,8 +122,8 @@ pub use handle::Handle;
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
 pub use session::{
-    Builder, Bundle, Holder, HugePages, Lease, Message, Payload, Queue, QueueOptions, Reader, Session, Start, Stats,
-    Tensor, TensorMut, Topic, TopicOptions, Watch,
+    Builder, Bundle, Holder, HugePages, Lease, Message, Names, Payload, Queue, QueueOptions, Reader, Session, Start,
+    Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
 };
 #[cfg(not(baton_loom))]
 pub use turns::Turns;

@@ -1,11 +1,12 @@
 //! Python's values as trees. Arrays of others are gathered and copied into one storage.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use baton::dlpack::Gather;
-use baton::{Code, Payload, Session, Stream};
+use baton::{Code, Names, Payload, Session, Stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -53,7 +54,8 @@ struct Encoder {
     path: String,
     parts: usize, // of the path
     depth: usize,
-    leaves: Vec<(String, Leaf)>,
+    names: Names, // of the tensors, which are the leaves
+    leaves: Vec<Leaf>,
     plain: bool, // JSON without tags, for meta
     take: Take,
 }
@@ -85,15 +87,13 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     if !flat {
         e.value(value)?;
         // Alone, a tensor needs no tree.
-        if let [(name, _)] = &e.leaves[..]
-            && name.is_empty()
-            && e.tree == br#"{"$":"tensor","i":0}"#
-        {
+        if e.leaves.len() == 1 && e.names.iter().all(str::is_empty) && e.tree == br#"{"$":"tensor","i":0}"# {
             e.tree.clear();
         }
     }
     let tree = std::mem::take(&mut e.tree);
-    Ok(Payload::with_tree(e.settle(py, session)?, tree))
+    let names = std::mem::take(&mut e.names);
+    Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
 
 /// The JSON of meta.
@@ -106,7 +106,8 @@ pub(crate) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
 
 impl Encoder {
     fn new(plain: bool, take: Take) -> Encoder {
-        Encoder { tree: Vec::new(), path: String::new(), parts: 0, depth: 0, leaves: Vec::new(), plain, take }
+        let (tree, path, names, leaves) = Default::default();
+        Encoder { tree, path, parts: 0, depth: 0, names, leaves, plain, take }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -116,10 +117,12 @@ impl Encoder {
             let named = key.cast::<PyString>().is_ok_and(|k| k.to_str().is_ok_and(|k| !k.is_empty()));
             let leaf = if named { self.leaf(&v)? } else { None };
             let (Some(leaf), Ok(key)) = (leaf, key.cast::<PyString>()) else {
+                self.names.clear();
                 self.leaves.clear();
                 return Ok(false);
             };
-            self.leaves.push((escaped(key.to_str()?), leaf));
+            self.names.push(&escaped(key.to_str()?));
+            self.leaves.push(leaf);
         }
         Ok(!self.leaves.is_empty())
     }
@@ -216,7 +219,8 @@ impl Encoder {
         self.tree.extend(br#"{"$":"tensor","i":"#);
         self.tree.extend(decimal(self.leaves.len(), &mut [0; DIGITS]).bytes());
         self.tree.push(b'}');
-        self.leaves.push((self.path.clone(), leaf));
+        self.names.push(&self.path);
+        self.leaves.push(leaf);
         Ok(())
     }
 
@@ -307,10 +311,7 @@ impl Encoder {
         if self.parts > 0 {
             self.path.push('/');
         }
-        match part.contains(['~', '/']) {
-            true => self.path.push_str(&escaped(part)),
-            false => self.path.push_str(part),
-        }
+        self.path.push_str(&escaped(part));
         self.parts += 1;
         let done = f(self);
         self.parts -= 1;
@@ -422,9 +423,9 @@ impl Encoder {
     }
 
     /// Copies the arrays of others into one storage and gives all tensors.
-    fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<(String, baton::Tensor)>> {
+    fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<baton::Tensor>> {
         let take = self.take;
-        let on_host = self.leaves.iter().filter_map(|(_, leaf)| match leaf {
+        let on_host = self.leaves.iter().filter_map(|leaf| match leaf {
             Leaf::Foreign(s) if s.gpu().is_none() => Some(s),
             _ => None,
         });
@@ -433,15 +434,20 @@ impl Encoder {
                 take.in_place(py, session, s)?;
             }
         }
-        let mut gathered = Source::gather(py, session, on_host, take.gather())?.into_iter();
-        let mut tensor = |leaf| match leaf {
+        let n = on_host.clone().count();
+        let gathered = Source::gather(py, session, on_host, take.gather())?;
+        if n == self.leaves.len() {
+            return Ok(gathered);
+        }
+        let mut gathered = gathered.into_iter();
+        let tensor = |leaf| match leaf {
             Leaf::Own(t) => Ok(t),
             Leaf::Foreign(s) if s.gpu().is_some() => take.on_gpu(py, session, &s),
             Leaf::Foreign(_) => {
                 gathered.next().ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
             }
         };
-        self.leaves.into_iter().map(|(name, leaf)| Ok((name, tensor(leaf)?))).collect()
+        self.leaves.into_iter().map(tensor).collect()
     }
 }
 
@@ -495,9 +501,9 @@ fn decimal(mut n: usize, buffer: &mut [u8; DIGITS]) -> &str {
     }
 }
 
-fn escaped(part: &str) -> String {
+fn escaped(part: &str) -> Cow<'_, str> {
     match part.contains(['~', '/']) {
-        true => part.replace('~', "~0").replace('/', "~1"),
-        false => part.to_owned(),
+        true => part.replace('~', "~0").replace('/', "~1").into(),
+        false => part.into(),
     }
 }

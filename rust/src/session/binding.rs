@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bundle::{Bundle, key_of};
 use super::inner::Inner;
-use super::payload::{Payload, Tensors};
+use super::payload::{Names, Payload, Tensors};
 use super::tensor::Tensor;
 use super::{Builder, Session};
 use crate::dtype::DType;
@@ -47,7 +47,14 @@ impl Payload {
     /// JSON of the tree that numbers them; empty: one unnamed tensor is the value, or a flat dict.
     pub fn with_tree(tensors: Vec<(String, Tensor)>, tree: Vec<u8>) -> Payload {
         let mut p = Payload::default();
-        (p.tensors, p.tree) = (Tensors::Named(tensors), tree);
+        (p.tensors, p.tree) = (tensors.into_iter().collect(), tree);
+        p
+    }
+
+    /// As `with_tree`, of as many names as tensors.
+    pub fn of_names(names: Names, tensors: Vec<Tensor>, tree: Vec<u8>) -> Payload {
+        let mut p = Payload::default();
+        (p.tensors, p.tree) = (Tensors::Named(names, tensors), tree);
         p
     }
 

@@ -54,7 +54,7 @@ pub use message::Message;
 pub use name::Watch;
 pub use open::Lease;
 pub use options::{QueueOptions, TopicOptions};
-pub use payload::Payload;
+pub use payload::{Names, Payload};
 pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub(crate) use tensor::Place;

@@ -41,12 +41,49 @@ pub struct Payload {
 pub(crate) enum Tensors {
     /// One without a name.
     One(Tensor),
-    Named(Vec<(String, Tensor)>),
+    Named(Names, Vec<Tensor>),
+}
+
+/// Names one behind the other: a value may have thousands.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Names {
+    /// Adds one.
+    pub fn push(&mut self, name: &str) {
+        self.text.push_str(name);
+        self.ends.push(self.text.len());
+    }
+
+    /// All, in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
+        (0..self.ends.len()).map(|i| &self.text[if i > 0 { self.ends[i - 1] } else { 0 }..self.ends[i]])
+    }
+
+    /// Takes all away.
+    pub fn clear(&mut self) {
+        (self.text, self.ends) = Default::default();
+    }
 }
 
 impl Default for Tensors {
     fn default() -> Tensors {
-        Tensors::Named(Vec::new())
+        Tensors::Named(Names::default(), Vec::new())
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<(S, Tensor)> for Tensors {
+    fn from_iter<I: IntoIterator<Item = (S, Tensor)>>(all: I) -> Tensors {
+        let mut names = Names::default();
+        let tensors = all.into_iter().map(|(name, t)| {
+            names.push(name.as_ref());
+            t
+        });
+        let tensors = tensors.collect();
+        Tensors::Named(names, tensors)
     }
 }
 
@@ -54,26 +91,26 @@ impl Tensors {
     pub(crate) fn into_named(self) -> Vec<(String, Tensor)> {
         match self {
             Tensors::One(t) => vec![(String::new(), t)],
-            Tensors::Named(all) => all,
+            Tensors::Named(names, all) => names.iter().map(str::to_owned).zip(all).collect(),
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> + Clone {
         let (one, named) = match self {
-            Tensors::One(t) => (Some(t), &[][..]),
-            Tensors::Named(all) => (None, &all[..]),
+            Tensors::One(t) => (Some(t), None),
+            Tensors::Named(names, all) => (None, Some(names.iter().zip(all))),
         };
-        one.map(|t| ("", t)).into_iter().chain(named.iter().map(|(n, t)| (n.as_str(), t)))
+        one.map(|t| ("", t)).into_iter().chain(named.into_iter().flatten())
     }
 }
 
 impl Payload {
     /// Tensors under the keys of a flat dict, which is what receivers in Python see.
     pub fn named<K: AsRef<str>>(tensors: impl IntoIterator<Item = (K, Tensor)>) -> Payload {
-        let tensors: Vec<_> = tensors.into_iter().map(|(k, t)| (path_of(k.as_ref()), t)).collect();
+        let tensors: Tensors = tensors.into_iter().map(|(k, t)| (path_of(k.as_ref()), t)).collect();
         // No tensors and no tree would read as one unnamed tensor.
-        let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
-        Payload { tensors: Tensors::Named(tensors), tree, ..Payload::default() }
+        let tree = if tensors.iter().next().is_none() { b"{}".to_vec() } else { Vec::new() };
+        Payload { tensors, tree, ..Payload::default() }
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
@@ -110,7 +147,7 @@ impl From<&Bundle> for Payload {
         let flat = b.tree.is_empty();
         let name = |n: &String| if flat { path_of(n) } else { n.clone() };
         let tensors = b.tensors.iter().map(|(n, t)| (name(n), t.clone())).collect();
-        Payload { tensors: Tensors::Named(tensors), tree, ..Payload::default() }
+        Payload { tensors, tree, ..Payload::default() }
     }
 }
 
