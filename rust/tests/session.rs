@@ -322,3 +322,16 @@ fn messages_of_senders_that_have_gone_are_counted_as_lost() {
     assert_eq!(lost + reader.lost(), 2 * senders - 2);
     assert!(reader.try_recv().unwrap().is_none());
 }
+
+/// Each opening counts at the broker, and one topic of a process is closed once.
+#[test]
+fn a_topic_opened_twice_is_gone_when_both_are() {
+    let Some(b) = Broker::start() else { return };
+    let (s, other) = (b.session(), b.session());
+    let brief = TopicOptions::default().linger(Duration::from_millis(1)).depth(4);
+    let (one, two) = (s.topic_with("twice", &brief).unwrap(), s.topic_with("twice", &brief).unwrap());
+    drop(one);
+    assert_eq!(other.topic_with("twice", &TopicOptions::default().depth(8)).unwrap_err().code(), Code::Conflict);
+    drop(two);
+    until("nobody has it open", || other.topic_with("twice", &TopicOptions::default().depth(8)).is_ok());
+}

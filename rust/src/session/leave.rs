@@ -30,8 +30,10 @@ struct Table {
 
 /// What [`Topics::settle`] found.
 pub(crate) enum Opened {
-    /// The topic, shared with others of this process or new.
-    Topic(Arc<TopicState>),
+    /// A topic that this process had not open.
+    New(Arc<TopicState>),
+    /// One that it had: the broker counts one opener too many.
+    Known(Arc<TopicState>),
     /// Something was left meanwhile, and maybe this: ask the broker again.
     Again,
 }
@@ -50,7 +52,7 @@ impl Topics {
     pub(crate) fn settle(&self, mark: u64, id: u64, make: impl FnOnce() -> Arc<TopicState>) -> Opened {
         let mut t = self.table();
         match t.by_id.get(&id).map(Weak::upgrade) {
-            Some(Some(open)) => return Opened::Topic(open),
+            Some(Some(open)) => return Opened::Known(open),
             Some(None) => {
                 // Its last user is just leaving it.
                 while t.by_id.get(&id).is_some_and(|w| w.strong_count() == 0) {
@@ -65,7 +67,7 @@ impl Topics {
         }
         let made = make();
         t.by_id.insert(id, Arc::downgrade(&made));
-        Opened::Topic(made)
+        Opened::New(made)
     }
 
     /// Every open topic. The caller drops them without holding a lock.
@@ -122,7 +124,16 @@ impl Inner {
                 self.background.post(Job::Leave(Left { lane, link: link.clone(), answer }));
             }
         }
-        let _ = link.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
+        tell_closed(&link, topic);
         self.topics.forget(topic.id);
     }
+
+    /// Takes back that a topic was opened once more.
+    pub(super) fn unopen(&self, topic: TopicRef) {
+        tell_closed(&self.link(), topic);
+    }
+}
+
+fn tell_closed(link: &Control, topic: TopicRef) {
+    let _ = link.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
 }

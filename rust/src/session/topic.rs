@@ -79,9 +79,16 @@ impl Drop for TopicState {
 impl Inner {
     /// Opens or makes a topic or name at the broker, once for this process.
     pub(crate) fn open_topic<B: Serialize>(self: &Arc<Inner>, op: &str, request: &B) -> Result<Arc<TopicState>> {
+        let mut surplus: Option<TopicRef> = None;
         loop {
             let mark = self.topics.mark();
-            let info: TopicInfo = self.call(op, request)?;
+            let info = self.call::<_, TopicInfo>(op, request);
+            // Now, so that the topic had somebody meanwhile.
+            if let Some(topic) = surplus.take() {
+                self.unopen(topic);
+            }
+            let info = info?;
+            let topic = TopicRef { topic: info.topic, id: info.id };
             let fits = info.topic < limits::TOPICS
                 && (1..=2 * limits::DEPTH).contains(&info.slots)
                 && u64::from(info.stride) >= slot::SIZE
@@ -100,8 +107,13 @@ impl Inner {
                     info,
                 })
             });
-            if let Opened::Topic(t) = opened {
-                return Ok(t);
+            match opened {
+                Opened::New(t) => return Ok(t),
+                Opened::Known(t) => {
+                    self.unopen(topic);
+                    return Ok(t);
+                }
+                Opened::Again => surplus = Some(topic),
             }
         }
     }
