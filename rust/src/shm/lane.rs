@@ -10,6 +10,8 @@ use crate::message::{Description, Order, Ref};
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
+const LINE_WORDS: usize = (LINE / 8) as usize;
+
 /// Words of refs and body that stand in a slot's first line.
 const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 
@@ -178,6 +180,7 @@ impl Lane {
         fence_release();
         if let Some(rest) = data.get(FIRST_WORDS..).filter(|rest| !rest.is_empty()) {
             self.r.write_words(self.at(i) + LINE, rest);
+            (1..=rest.len().div_ceil(LINE_WORDS)).for_each(|line| self.r.hand_over(self.at(i) + line as u64 * LINE));
         }
     }
 

@@ -121,6 +121,8 @@ impl Region {
 
     pub(crate) fn prefetch_write(&self, _: u64) {}
 
+    pub(crate) fn hand_over(&self, _: u64) {}
+
     pub(crate) fn read_words(&self, off: u64, into: &mut [u64]) {
         for (i, w) in into.iter_mut().enumerate() {
             *w = self.word(off + 8 * i as u64).load(Ordering::Relaxed);
