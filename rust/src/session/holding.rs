@@ -143,9 +143,11 @@ impl Drop for Holding {
         if inner.is_foreign() {
             return self.let_go_inherited(); // what is to be acknowledged is the parent's
         }
-        let uses = self.device.get().map_or(Vec::new(), |u| u.take());
-        if !uses.is_empty() && !inner.is_closed() {
-            return self.retire(uses);
+        if let Some(used) = self.device.get() {
+            let uses = used.take();
+            if !uses.is_empty() && !inner.is_closed() {
+                return self.retire(uses);
+            }
         }
         crash_point::at("drop-before");
         for s in self.storages.iter() {

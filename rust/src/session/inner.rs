@@ -212,6 +212,7 @@ impl Inner {
         let _ = self.link().tell(op, body);
     }
 
+    #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) || self.is_foreign()
     }
@@ -224,12 +225,18 @@ impl Inner {
 
     /// Refuses what cannot be done any more: the session was closed, or it is the parent's and a call
     /// was under way when this process was forked.
+    #[inline]
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_foreign() {
-            let during = || Error::new(Code::Closed, "make it again", "this process was forked during the call");
-            return Err(self.heir.get().map_or_else(forked, |_| during()));
+        if self.is_closed() { Err(self.why_closed()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn why_closed(&self) -> Error {
+        if !self.is_foreign() {
+            return closed("the session");
         }
-        if self.is_closed() { Err(closed("the session")) } else { Ok(()) }
+        let during = || Error::new(Code::Closed, "make it again", "this process was forked during the call");
+        self.heir.get().map_or_else(forked, |_| during())
     }
 
     /// Of a holding that is made now; what it holds is counted already.

@@ -130,6 +130,7 @@ impl Payload {
 }
 
 impl From<Tensor> for Payload {
+    #[inline]
     fn from(t: Tensor) -> Payload {
         Payload { tensors: Tensors::One(t), ..Payload::default() }
     }

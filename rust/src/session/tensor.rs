@@ -18,8 +18,12 @@ use crate::message::TensorDesc;
 use crate::sys::Mapping;
 
 impl Inner {
+    /// What a tensor without elements holds.
+    fn nothing(self: &Arc<Inner>) -> Arc<Holding> {
+        Arc::new(Holding::new(self, Storages::default()))
+    }
+
     /// Allocates a storage of `bytes` > 0, counted once.
-    #[inline]
     pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Arc<Holding>> {
         self.check_open()?;
         let mut got = self.pool.alloc(&**self, bytes);
@@ -41,6 +45,7 @@ impl Inner {
 impl Session {
     /// A tensor to fill, C-contiguous, aligned to 256 bytes. Its content is whatever was there
     /// before. Errors: `InvalidArgument` (the shape), `OutOfMemory`, `QuotaExceeded`, `BrokerLost`.
+    #[inline]
     pub fn alloc<T: Element>(&self, shape: &[i64]) -> Result<TensorMut<T>> {
         TensorMut::new(self.alloc_dtype(T::DTYPE, shape)?)
     }
@@ -69,10 +74,11 @@ impl Session {
         TensorMut::new(self.alloc_dtype(dtype, shape)?)
     }
 
+    #[inline]
     pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let n = dtype.num_bytes(shape)?;
         let (held, place) = match n {
-            0 => (Arc::new(Holding::new(self.inner()?, Storages::default())), Place::Nowhere),
+            0 => (self.inner()?.nothing(), Place::Nowhere),
             n => (self.inner()?.fill(n)?, Place::Storage(0)),
         };
         Ok(Tensor { held, place, offset: 0, dtype, shape: shape.into(), strides: None, readonly: false })
@@ -108,6 +114,7 @@ unsafe impl<T: Element> Sync for TensorMut<T> {}
 
 impl<T: Element> TensorMut<T> {
     /// Takes a freshly allocated tensor, which no place names and nobody else holds.
+    #[inline]
     pub(super) fn new(tensor: Tensor) -> Result<TensorMut<T>> {
         let (at, bytes) = match tensor.storage() {
             Some(h) => (h.address(true)?.cast::<T>(), h.bytes),
@@ -130,6 +137,7 @@ impl<T: Element> TensorMut<T> {
     }
 
     /// Ends the writing: a tensor that can be sent, cloned and read.
+    #[inline]
     pub fn freeze(self) -> Tensor {
         self.tensor
     }
@@ -188,9 +196,8 @@ impl Tensor {
     /// A tensor of a holding from its description, all of which is another process's word.
     #[inline]
     pub(crate) fn described(held: Arc<Holding>, d: TensorDesc, write: bool) -> Result<Tensor> {
-        let place = d.storage.map_or(Place::Nowhere, Place::Storage);
-        let t = Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)?;
-        let there = match t.on_device() {
+        let storage = d.storage.and_then(|at| held.storages.get(usize::from(at)));
+        let there = match storage.and_then(|h| h.at.segment.device()) {
             None => d.device_type == device::CPU,
             Some(on) => (d.device_type, d.device_id) == (device::CUDA, on.id),
         };
@@ -198,7 +205,8 @@ impl Tensor {
             let what = format!("tensor {:?} is said to be on device type {} and is not", d.name, d.device_type);
             return Err(Error::new(Code::InvalidHandle, "its sender is at fault", what));
         }
-        Ok(t)
+        let place = d.storage.map_or(Place::Nowhere, Place::Storage);
+        Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)
     }
 
     /// A tensor whose view is checked against its storage.
@@ -224,6 +232,7 @@ impl Tensor {
         Ok(Tensor { held, place, offset, dtype, shape, strides, readonly })
     }
 
+    #[inline]
     pub(crate) fn storage(&self) -> Option<&Held> {
         match self.place {
             Place::Storage(at) => self.held.storages.get(usize::from(at)),
@@ -232,11 +241,13 @@ impl Tensor {
     }
 
     /// Whether it lies in shared memory, so that it can be handed over; else in a mapped file.
+    #[inline]
     pub fn is_shared(&self) -> bool {
         !matches!(self.place, Place::File(_))
     }
 
     /// Refuses what is not in shared memory.
+    #[inline]
     pub(crate) fn check_shared(&self) -> Result<()> {
         if self.is_shared() {
             return Ok(());
@@ -266,16 +277,19 @@ impl Tensor {
     }
 
     /// What one element is.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// The extents.
+    #[inline]
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
     /// The strides in elements; `None`: C-contiguous.
+    #[inline]
     pub fn strides(&self) -> Option<&[i64]> {
         self.strides.as_deref()
     }
@@ -285,6 +299,7 @@ impl Tensor {
     }
 
     /// Whether the tensor must not be written.
+    #[inline]
     pub fn is_read_only(&self) -> bool {
         self.readonly
     }
@@ -295,11 +310,13 @@ impl Tensor {
     }
 
     /// Whether the elements lie without gaps in C order.
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
         is_contiguous(&self.shape, self.strides.as_deref())
     }
 
     /// The number of elements.
+    #[inline]
     pub fn len(&self) -> usize {
         self.shape.iter().product::<i64>() as usize // checked when it was made
     }
@@ -420,6 +437,7 @@ impl Tensor {
     /// # Safety
     /// Nobody, in this or another process, writes the memory as long as the slice lives. Senders
     /// that keep to the protocol do not write topic messages and published names.
+    #[inline]
     pub unsafe fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.typed::<T>()?;
         self.contiguous()?;
@@ -433,6 +451,7 @@ impl Tensor {
     ///
     /// # Safety
     /// Nobody, in this or another process, reads or writes the memory as long as the slice lives.
+    #[inline]
     pub unsafe fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.typed::<T>()?;
         self.contiguous()?;
