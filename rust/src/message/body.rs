@@ -84,9 +84,9 @@ impl<'a> Encoder<'a> {
                 format!("the description of the message is longer than {} bytes", limits::BODY),
             ));
         }
-        for (i, n) in [tensors, table, tree.len(), meta.len()].into_iter().enumerate() {
-            out[4 * i..4 * i + 4].copy_from_slice(&(n as u32).to_le_bytes());
-        }
+        let pair = |low: usize, high: usize| ((high as u64) << 32 | low as u64).to_le_bytes();
+        out[..8].copy_from_slice(&pair(tensors, table)); // as words, which it is read as
+        out[8..16].copy_from_slice(&pair(tree.len(), meta.len()));
         Ok(tensors as u16)
     }
 }
@@ -147,7 +147,7 @@ impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
             u64::from(self.device_type as u32) | u64::from(self.device_id as u32) << 32,
             self.offset,
         ];
-        fixed.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
+        out.extend_from_slice(fixed.map(u64::to_le_bytes).as_flattened());
         self.shape.iter().for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
         self.strides.iter().flat_map(|s| s.iter()).for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
         out.extend_from_slice(self.name.as_bytes());

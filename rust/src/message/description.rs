@@ -18,19 +18,18 @@ pub(crate) enum Description {
 pub(crate) struct Words([[u8; 8]; SHORT]);
 
 impl Description {
-    /// The first `n` bytes of words, which have as many.
+    /// The first `n` bytes of words, which have as many and mostly more: then a short description is
+    /// moved in one go, with whatever stands behind it.
     #[inline]
     pub(crate) fn of_words(words: &[u64], n: usize) -> Description {
-        if n > 8 * SHORT {
-            let mut all: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            all.truncate(n);
-            return Description::Long(all.into());
+        match words.first_chunk::<SHORT>() {
+            Some(some) if n <= 8 * SHORT => Description::Short(n, Words(some.map(u64::to_le_bytes))),
+            _ => {
+                let mut all: Vec<u8> = words[..n.div_ceil(8)].iter().flat_map(|w| w.to_le_bytes()).collect();
+                all.truncate(n);
+                Description::Long(all.into())
+            }
         }
-        let mut short = Words([[0; 8]; SHORT]);
-        for (to, w) in short.0.iter_mut().zip(words) {
-            *to = w.to_le_bytes();
-        }
-        Description::Short(n, short)
     }
 }
 

@@ -15,6 +15,9 @@ const LINE_WORDS: usize = (LINE / 8) as usize;
 /// Words of refs and body that stand in a slot's first line.
 const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 
+/// Words that a reader keeps for a message from the begin on.
+const USUAL_WORDS: usize = 64;
+
 /// More messages than a lane ever has.
 const MOST: u64 = 1 << 53;
 
@@ -135,11 +138,11 @@ impl Lane {
         self.r.prefetch_write(self.at(i));
     }
 
-    /// Copies message i into words: refs, then body. `None` when the slot does not hold i or its
+    /// Copies message i into words: refs, then body. What stands behind them is of earlier messages: the
+    /// words only become more. `None` when the slot does not hold i or its
     /// lengths are impossible. The copy is worth something only if `still_has` says so after the
     /// references were counted.
     pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>) -> Option<SlotHead> {
-        words.clear();
         let at = self.at(i);
         if i == 0 || self.r.load(at + slot::SEQ) != i {
             return None;
@@ -157,8 +160,11 @@ impl Lane {
         if n > self.stride - slot::SIZE {
             return None;
         }
-        words.resize(n.div_ceil(8) as usize, 0);
-        self.r.read_words(at + slot::SIZE, words);
+        let n = n.div_ceil(8) as usize;
+        if n > words.len() {
+            words.resize(n.max(USUAL_WORDS), 0);
+        }
+        self.r.read_words(at + slot::SIZE, &mut words[..n]);
         // SYNC slot-body: the copy above is complete before seq is looked at again.
         fence_acquire();
         Some(h)
