@@ -116,6 +116,9 @@ func (b *bencher) wake(ctx context.Context, group string) error {
 	return b.inTurn(ctx, group, ms)
 }
 
+// slotStep names the protocol's step of taking a reference, in every language.
+const slotStep = "slot: take, recheck, drop"
+
 // take and alloc are of one process alone.
 func (b *bencher) take(ctx context.Context, group string) error {
 	var ms []measurement
@@ -124,7 +127,7 @@ func (b *bencher) take(ctx context.Context, group string) error {
 		bar        *Bar
 	}{
 		{"row", "own row, up and down", atMost("p50", 50)},
-		{"slot", "slot: take, recheck, drop", atMost("p50", 50)},
+		{"slot", slotStep, atMost("p50", 50)},
 		{"open", "client: Open, Release", nil},
 		{"message", "client: TryReceive, Release", nil},
 	} {

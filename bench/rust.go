@@ -44,7 +44,8 @@ func (b *bencher) rust(ctx context.Context, group string) error {
 	add(b.figure(group, "wake, round trip", UnitTime).against(floor.Name, atMost("ratio", 1.3)),
 		seriesBack, seriesDepart, job{Role: "wake", N: n, Bytes: 4096, programs: both})
 	ms = append(ms,
-		b.local(group, "take a message and drop it", atMost("p50", 50), job{Role: "message", N: b.opts.rounds(500000), programs: both}))
+		b.local(group, slotStep, atMost("p50", 50), job{Role: "slot", N: b.opts.rounds(500000), programs: both}),
+		b.local(group, "client: try_recv, drop", nil, job{Role: "message", N: b.opts.rounds(500000), programs: both}))
 	for _, size := range sizes {
 		ms = append(ms, b.local(group, fmt.Sprintf("alloc and drop, %s", size.name), nil,
 			job{Role: "alloc", N: b.opts.rounds(200000), Bytes: size.bytes, programs: both}))

@@ -102,6 +102,8 @@ mod ndarray;
 #[cfg(not(baton_loom))]
 mod session;
 mod shm;
+#[cfg(all(feature = "step", not(baton_loom)))]
+mod step;
 mod sync;
 mod sys;
 #[cfg(not(baton_loom))]
@@ -125,6 +127,9 @@ pub use session::{
     Builder, Bundle, Holder, HugePages, Lease, Message, Names, Payload, Queue, QueueOptions, Reader, Session, Start,
     Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
 };
+#[cfg(all(feature = "step", not(baton_loom)))]
+#[doc(hidden)]
+pub use step::Step;
 #[cfg(not(baton_loom))]
 pub use turns::Turns;
 #[cfg(not(baton_loom))]

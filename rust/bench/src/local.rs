@@ -1,6 +1,6 @@
 //! What one process does alone, timed in blocks: one operation is shorter than a look at the clock.
 
-use baton::{Session, Start, TopicOptions};
+use baton::{Session, Start, Step, TopicOptions};
 
 use crate::page::now;
 use crate::{Outcome, Seat};
@@ -29,6 +29,22 @@ fn timed(seat: &mut Seat, mut before: impl FnMut() -> Outcome, mut op: impl FnMu
     }
     seat.report.insert("ns".into(), all);
     Ok(())
+}
+
+/// Takes the reference that a slot names: read the slot, count up, look again; then drop.
+pub fn slot(seat: &mut Seat) -> Outcome {
+    let (mut step, mut i) = (Step::new()?, 0);
+    timed(
+        seat,
+        || Ok(()),
+        || {
+            i = i % Step::MESSAGES + 1;
+            match step.take_and_drop(i)? {
+                true => Ok(()),
+                false => Err(format!("slot {i} is empty").into()),
+            }
+        },
+    )
 }
 
 /// Takes messages that are there, and drops them: a reference up, the second look, and down.

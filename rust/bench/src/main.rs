@@ -62,6 +62,7 @@ fn main() -> Outcome {
         "wake" => handover::wake(&seat),
         "iceoryx2-cycle" => iceoryx::cycle(&seat),
         "iceoryx2-wake" => iceoryx::wake(&seat),
+        "slot" => local::slot(&mut seat),
         "message" => local::message(&mut seat),
         "alloc" => local::alloc(&mut seat),
         role => Err(format!("no role {role:?} in Rust").into()),

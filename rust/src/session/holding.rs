@@ -17,7 +17,7 @@ use crate::shm::Segment;
 use crate::wire::ops::{AttachRequest, Ignored};
 
 /// A storage that this process counts, and where it lies.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) reference: Ref,
     pub(crate) at: Attached,

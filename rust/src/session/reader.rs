@@ -345,8 +345,10 @@ impl Reader {
     /// Takes the message with the smallest stamp among the lanes.
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
         loop {
-            self.join_here()?;
-            self.topic.inner.check_open()?;
+            if self.topic.inner.is_closed() {
+                self.join_here()?; // where a fork is what closed it
+                self.topic.inner.check_open()?;
+            }
             let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
             if self.view.version != self.topic.version() {
                 let view = match self.topic.current() {

@@ -262,15 +262,17 @@ fn prefetch_write(at: *const u8) {
     }
 }
 
-/// Moves a line towards those who will read it; any address, and a hint as well.
+/// Moves the line of an address, which may be any, towards those who will read it: a hint as well.
 #[inline]
 fn hand_over(at: *const u8) {
-    // CLDEMOTE; processors without it take it for a NOP.
+    // Processors without the instruction take it for a NOP.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it moves a line between caches, changes nothing and faults nowhere.
+    // SAFETY: it moves a line between caches, changes nothing that the program sees, and faults nowhere.
     unsafe {
         std::arch::asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags))
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Keeps the processor from reading what comes next before the loads before it are done. It is no matter
