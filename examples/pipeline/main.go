@@ -63,6 +63,13 @@ func pipeline(ctx context.Context, batches int, dev bool) error {
 		return because(ctx, err)
 	}
 	defer c.Close()
+	// Stages take the queues as they are. Short ones: in a long one a batch waits for
+	// the slowest stage most of the time, and the latencies tell of nothing else.
+	for _, name := range []string{"pipeline/loaded", "pipeline/augmented", "pipeline/normalised"} {
+		if _, err := c.Queue(ctx, name, client.Depth(4)); err != nil {
+			return because(ctx, err)
+		}
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
