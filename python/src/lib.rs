@@ -30,6 +30,8 @@ mod value;
 mod view;
 mod wait;
 
+use std::time::Duration;
+
 use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
@@ -44,6 +46,12 @@ fn allocate_in(session: &session::Session) {
 #[pyfunction]
 fn default_address(py: Python<'_>) -> PyResult<String> {
     baton::Session::default_address().or_raise(py)
+}
+
+/// Waits until the GPUs have done what this process gave them, ten seconds at most.
+#[pyfunction]
+fn finish_devices(py: Python<'_>) {
+    py.detach(|| baton::finish_devices(Duration::from_secs(10)));
 }
 
 /// The native classes; `baton` gives them their public names.
@@ -66,5 +74,5 @@ mod native {
     #[pymodule_export]
     use super::topic::{Reader, Topic};
     #[pymodule_export]
-    use super::{allocate_in, default_address};
+    use super::{allocate_in, default_address, finish_devices};
 }

@@ -190,7 +190,8 @@ assert not y.cpu().numpy().any() and (z.cpu().numpy() == 9).all()
     )
 
 
-def test_state_dict_goes_over_in_one_message(gpu, child, name):
+def test_state_dict_goes_over_in_one_message_though_its_sender_ends_before_its_stream(gpu, child, name, monkeypatch):
+    monkeypatch.setenv("BATON_STANDIN_DELAY", "20000")  # microseconds, of each piece of work
     taker = child(
         """
 q = baton.queue(sys.argv[1])

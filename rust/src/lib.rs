@@ -114,7 +114,7 @@ mod value;
 mod wire;
 
 #[cfg(not(baton_loom))]
-pub use cuda::Stream;
+pub use cuda::{Stream, finish_devices};
 pub use dims::Dims;
 pub use dtype::{DType, Element};
 pub use error::{Code, Error, Result};

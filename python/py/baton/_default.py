@@ -5,6 +5,7 @@ end ends it. Concurrency: any thread may call. Fork: the sessions stay as they a
 sessions of the child's own.
 """
 
+import atexit
 import os
 import threading
 
@@ -73,3 +74,5 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+# What streams of this process have not written when it ends is lost with it, though it was sent.
+atexit.register(_native.finish_devices)

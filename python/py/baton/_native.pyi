@@ -10,11 +10,12 @@ import torch
 
 __all__ = [
     "Bundle", "Handle", "Message", "Queue", "Reader", "Session", "Tensor", "Topic", "Watch",
-    "allocate_in", "default_address",
+    "allocate_in", "default_address", "finish_devices",
 ]  # fmt: skip
 
 _Place: TypeAlias = tuple[str, str]
 
+def finish_devices() -> None: ...
 def default_address() -> str: ...
 def allocate_in(session: Session) -> None: ...
 

@@ -104,6 +104,11 @@ impl Device {
         Ok(Current(&self.api, PhantomData))
     }
 
+    /// Whether this process has its context.
+    pub(super) fn is_used(&self) -> bool {
+        self.context.get().is_some()
+    }
+
     /// Refuses what the child of a fork inherited, as [`check_process`].
     pub(crate) fn check_process(&self) -> Result<()> {
         check_process(self.process)

@@ -13,7 +13,9 @@ mod result;
 mod slab;
 mod stream;
 
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(crate) use device::Device;
 pub(crate) use registered::Registered;
@@ -35,9 +37,31 @@ pub(crate) struct Driver {
     process: u32,
 }
 
+static DRIVER: PerProcess<Driver> = PerProcess::new();
+
+/// Waits until the GPUs have done what this process gave them, at most for a time; at once where it used
+/// none. For the end of a program that drops its sessions late or never: what its streams have not written
+/// by then is lost with the process, and who received it gets `Expired`.
+///
+/// ```
+/// baton::finish_devices(std::time::Duration::from_secs(10));
+/// ```
+pub fn finish_devices(timeout: Duration) {
+    let Some(d) = DRIVER.last().filter(|d| device::check_process(d.process).is_ok()) else { return };
+    let (tell, told) = channel();
+    // A thread, for a stream may be stuck for ever, and the driver knows no timeout.
+    let all = std::thread::Builder::new().name("baton-finish".to_owned()).spawn(move || {
+        // Of a context that is lost nothing runs any more.
+        d.devices.iter().filter(|d| d.is_used()).for_each(|d| drop(d.synchronize()));
+        let _ = tell.send(());
+    });
+    if all.is_ok() {
+        let _ = told.recv_timeout(timeout);
+    }
+}
+
 /// The driver. Errors: `Unsupported` without one and in the child of a fork, `NotFound` without a GPU.
 pub(crate) fn driver() -> Result<&'static Driver> {
-    static DRIVER: PerProcess<Driver> = PerProcess::new();
     static LOADING: PerProcess<Mutex<()>> = PerProcess::new();
     if let Some(d) = DRIVER.last() {
         device::check_process(d.process)?;
