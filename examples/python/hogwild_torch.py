@@ -13,7 +13,7 @@ import baton
 import digits
 import torch
 
-STEPS = 1500
+STEPS = 6000
 
 
 def network():
@@ -25,7 +25,7 @@ def worker(name, seed, steps):
     torch.set_num_threads(1)
     model = network()
     baton.torch.load_module(model, name)
-    optimizer = torch.optim.SGD(model.parameters(), 0.2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     x, y = map(torch.from_numpy, digits.load()[:2])
     while int(steps.numpy()[0]) < STEPS:
         batch = torch.randint(len(y), (32,))
@@ -45,9 +45,10 @@ def main():
     workers = [context.Process(target=worker, args=(name, seed, steps)) for seed in range(4)]
     for w in workers:
         w.start()
-    curve = []
-    while any(w.is_alive() for w in workers):
+    curve, training = [], True
+    while training:
         time.sleep(0.1)
+        training = any(w.is_alive() for w in workers)  # before the look: the last one is at what they leave
         with torch.no_grad():
             curve.append(float((model(x).argmax(1) == y).float().mean()))
         done = min(int(steps.numpy()[0]), STEPS)
