@@ -25,11 +25,6 @@ func (s *poolSet) all() []*handles.Pool {
 	return nil
 }
 
-func (s *poolSet) addLocked(p *handles.Pool) {
-	all := append(slices.Clone(s.all()), p)
-	s.pools.Store(&all)
-}
-
 // add makes the pool of a source.
 func (s *poolSet) add(c *Client, from handles.Source) *handles.Pool {
 	s.mu.Lock()
@@ -39,7 +34,8 @@ func (s *poolSet) add(c *Client, from handles.Source) *handles.Pool {
 
 func (s *poolSet) newLocked(c *Client, from handles.Source) *handles.Pool {
 	p := handles.NewPool(from, c.pages.row, handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, protocol.Limits{})
-	s.addLocked(p)
+	all := append(slices.Clone(s.all()), p)
+	s.pools.Store(&all)
 	return p
 }
 

@@ -78,8 +78,8 @@ const (
 )
 
 // Pool hands out and recycles the storages of one session. It recycles when it
-// allocates, and when it is told to: storages whose own count fell to zero are tested oldest first, and
-// stay mapped and warm for the next tensor of their size.
+// allocates, and when it is told to: storages whose own count fell to zero are
+// tested oldest first, and stay mapped and warm for the next tensor of their size.
 type Pool struct {
 	asking chan struct{} // has a token while somebody talks with the source
 

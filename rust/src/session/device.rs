@@ -126,7 +126,7 @@ impl Source for DeviceSource<'_> {
     /// Asks the broker first, so that what a quota refuses was never taken.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
         let bytes = bytes.next_multiple_of(self.1.device.granularity()?.max(1));
-        let request = GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), page_bytes: 0 };
+        let request = GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), page_bytes: None };
         let (ok, _) = self.0.call_fds::<_, GrantReply>("grant", &request)?;
         if ok.bytes < bytes {
             return Err(crate::error::disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));

@@ -4,32 +4,12 @@ use std::sync::Arc;
 
 use super::Session;
 use super::device::Gpu;
-use super::holding::{Held, Holding, Storages};
-use super::inner::Inner;
 use super::tensor::{Place, Tensor};
 use crate::cuda::{Device, Slab, Stream, driver};
 use crate::dims::Dims;
 use crate::dlpack::{CPU, DLDevice, device};
 use crate::dtype::DType;
-use crate::error::{Code, Error, Result, disagree};
-use crate::layout::limits;
-use crate::ledger::Storage;
-
-impl Inner {
-    /// Allocates a storage of a pool beside the ordinary one, counted once.
-    pub(super) fn fill_by(self: &Arc<Inner>, cut: impl Fn() -> Result<Storage>) -> Result<Holding> {
-        self.check_open()?;
-        let mut got = cut();
-        if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
-            self.settle(); // withdraw what queues still name, then try once more
-            got = cut();
-        }
-        let s = got?;
-        let at = self.attached.find(s.reference.index / limits::CHUNK_INDICES, s.reference.serial);
-        let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
-        Ok(Holding::new(self, Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes }.into()))
-    }
-}
+use crate::error::{Code, Error, Result};
 
 impl Session {
     /// A tensor on a device, C-contiguous, with whatever was there before: `cuda:0` as this process
@@ -41,15 +21,13 @@ impl Session {
             return self.alloc_dtype(dtype, shape);
         }
         let n = dtype.num_bytes(shape)?;
-        let gpu = self.inner()?.gpu(driver()?.named(device)?);
+        let inner = self.inner()?;
+        let gpu = inner.gpu(driver()?.named(device)?);
         let (held, place) = match n {
-            0 => (Holding::new(self.inner()?, Storages::default()), Place::Nowhere),
-            n => {
-                let inner = self.inner()?;
-                (inner.fill_by(|| inner.cut(&gpu, n))?, Place::Storage(0))
-            }
+            0 => (inner.nothing(), Place::Nowhere),
+            n => (inner.fill_by(|| inner.cut(&gpu, n))?, Place::Storage(0)),
         };
-        Tensor::checked(Arc::new(held), place, 0, dtype, Dims::from(shape), None, false)
+        Tensor::checked(held, place, 0, dtype, Dims::from(shape), None, false)
     }
 
     /// As [`alloc_on`](Session::alloc_on), all zero behind the work of a stream.

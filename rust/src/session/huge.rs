@@ -91,14 +91,7 @@ impl Rows for HugeSource<'_> {
 
 impl Source for HugeSource<'_> {
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        self.0.grant_in(bytes, chunks, self.1.bytes()).map_err(|e| match e.code() {
-            Code::OutOfMemory if !e.remedy().contains("huge") => Error::new(
-                Code::OutOfMemory,
-                "reserve more huge pages (sysctl vm.nr_hugepages), raise the container's limit of them, or leave them out",
-                e.message(),
-            ),
-            _ => e,
-        })
+        self.0.grant_in(bytes, chunks, Some(self.1.bytes()))
     }
 
     fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {
@@ -111,7 +104,7 @@ impl Source for HugeSource<'_> {
 }
 
 impl Inner {
-    fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64) -> Result<Holding> {
+    fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64) -> Result<Arc<Holding>> {
         let pools = self.huge.get_or_init(HugePools::default);
         self.fill_by(|| pools.of(self, pages).alloc(&HugeSource(self, pages), bytes))
     }
@@ -169,6 +162,6 @@ impl Session {
         }
         let inner = self.inner()?;
         let held = inner.wait_for_room(timeout, || inner.fill_huge(pages, n))?;
-        Tensor::checked(Arc::new(held), Place::Storage(0), 0, dtype, Dims::from(shape), None, false)
+        Tensor::checked(held, Place::Storage(0), 0, dtype, Dims::from(shape), None, false)
     }
 }

@@ -127,20 +127,27 @@ impl Inner {
         Ok(chunks.iter().map(|k| (k.chunk, k.serial)).collect())
     }
 
-    /// Asks for a segment in huge pages of a size, or with 0 in the machine's usual ones.
-    pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: u64) -> Result<Grant> {
-        let free = if page_bytes == 0 { sys::free_memory() } else { None };
+    /// Asks for a segment in huge pages of a size, or without one in the machine's usual ones.
+    pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: Option<u64>) -> Result<Grant> {
+        let free = if page_bytes.is_none() { sys::free_memory() } else { None };
         let request = GrantRequest { bytes, chunks, free, device: None, page_bytes };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
-        self.adopt_grant(&ok, fds).inspect_err(|_| {
+        self.adopt_grant(&ok, fds, page_bytes.is_some()).inspect_err(|_| {
             let _ = self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment });
         })
     }
 
-    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>) -> Result<Grant> {
+    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool) -> Result<Grant> {
         let segment = Arc::new(Segment::new(ok.segment, ok.segment_serial, ok.bytes, one("grant", fds)?, true)?);
-        segment.reserve()?;
+        segment.reserve().map_err(|e| match e.code() {
+            Code::OutOfMemory if huge => Error::new(
+                Code::OutOfMemory,
+                "reserve more huge pages (sysctl vm.nr_hugepages), raise the container's limit of them, or leave them out",
+                e.message(),
+            ),
+            _ => e,
+        })?;
         crash_point::at("grant-reserved");
         segment.region(true)?.populate()?;
         let chunks = self.prepare(&segment, &ok.chunks)?;
@@ -168,7 +175,7 @@ impl Source for Inner {
     /// Asks the broker for a segment and reserves its pages here, so that this process's container
     /// pays and a full memory is an error now, not a SIGBUS later.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        self.grant_in(bytes, chunks, 0)
+        self.grant_in(bytes, chunks, None)
     }
 
     fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {

@@ -14,22 +14,29 @@ use crate::dlpack::device;
 use crate::dtype::{DType, Element, compact_strides, is_contiguous};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::limits;
+use crate::ledger::Storage;
 use crate::message::TensorDesc;
 use crate::sys::Mapping;
 
 impl Inner {
     /// What a tensor without elements holds.
-    fn nothing(self: &Arc<Inner>) -> Arc<Holding> {
+    pub(super) fn nothing(self: &Arc<Inner>) -> Arc<Holding> {
         Arc::new(Holding::new(self, Storages::default()))
     }
 
     /// Allocates a storage of `bytes` > 0, counted once.
     pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Arc<Holding>> {
+        self.fill_by(|| self.pool.alloc(&**self, bytes))
+    }
+
+    /// As `fill`, from whichever pool `cut` allocates.
+    #[inline]
+    pub(super) fn fill_by(self: &Arc<Inner>, cut: impl Fn() -> Result<Storage>) -> Result<Arc<Holding>> {
         self.check_open()?;
-        let mut got = self.pool.alloc(&**self, bytes);
+        let mut got = cut();
         if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
             self.settle(); // withdraw what queues still name, then try once more
-            got = self.pool.alloc(&**self, bytes);
+            got = cut();
         }
         let s = got?;
         let chunk = s.reference.index / limits::CHUNK_INDICES;

@@ -84,13 +84,9 @@ pub(crate) struct GrantRequest<'a> {
     /// The GPU, by the name that brokers know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<&'a str>,
-    /// Of the huge pages to lie in; 0 for the machine's usual ones.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) page_bytes: u64,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
+    /// Of the huge pages to lie in, where it is to lie in any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) page_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
