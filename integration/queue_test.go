@@ -243,6 +243,7 @@ func TestItemOfADeadTakerGoesToAnother(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrEmpty)
 	require.NoError(t, sendNoted(ctx, c, queueSender{q}, 512, newNote("me", 1)))
 	victim.Kill()
+	testkit.Gone(t, b, victim.PID())
 	for id := range 2 {
 		m, err := q.Get(ctx)
 		require.NoError(t, err)
