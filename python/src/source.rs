@@ -223,9 +223,10 @@ impl Source {
     fn of_bits(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
         let Some(class) = ob.getattr_opt("dtype")? else { return Ok(None) };
         let Ok(dtype) = dtype::parse(&class) else { return Ok(None) };
-        let bits = match class.getattr("itemsize")?.extract()? {
-            1 => "uint8",
-            2 => "uint16",
+        // TensorFlow's types have no size: its tensors come by DLPack.
+        let bits = match class.getattr_opt("itemsize")?.map(|n| n.extract()).transpose()? {
+            Some(1) => "uint8",
+            Some(2) => "uint16",
             _ => return Ok(None),
         };
         let Some(mut s) = Source::of_buffer(&ob.call_method1("view", (bits,))?)? else { return Ok(None) };

@@ -12,6 +12,7 @@ from conftest import need
 NUMBERS = "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
 TORCH = [*NUMBERS, "uint16", "uint32", "uint64", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]  # fmt: skip
 JAX = "bool uint8 int8 int16 int32 uint16 uint32 float16 float32 complex64 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float8_e4m3fnuz float8_e5m2fnuz float8_e3m4 float8_e4m3 float8_e8m0fnu".split()  # fmt: skip
+TENSORFLOW = [d for d in NUMBERS if d != "bool"] + ["uint16", "uint32", "uint64", "bfloat16"]
 ML_DTYPES = "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()  # fmt: skip
 NARROW = "int2 int4 uint2 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn".split()
 
@@ -92,6 +93,27 @@ def test_tvm_ffi_takes_the_table():
     got = echo(x)
     assert isinstance(got, (baton.Tensor, tvm_ffi.Tensor))
     assert np.from_dlpack(got).__array_interface__["data"][0] == address(x)
+
+
+@pytest.mark.parametrize("dtype", TENSORFLOW)
+def test_tensorflow_takes_the_legacy_capsule(dtype):
+    tf = need("tensorflow")
+    x = baton.zeros((4, 6), dtype)
+    t = tf.experimental.dlpack.from_dlpack(x.__dlpack__())
+    assert t.dtype.name == dtype and t.shape == (4, 6)
+    back = baton.share(t)
+    assert back.dtype == dtype and address(back) == address(x)
+    x.view("uint8").numpy()[:] = 1
+    assert np.asarray(t).all()
+
+
+def test_mpi_sends_and_fills_tensors():
+    comm = need("mpi4py.MPI").COMM_SELF
+    x, y = baton.full((4, 6), 3, "float32"), baton.zeros((4, 6), "float32")
+    comm.Sendrecv(x, 0, recvbuf=y, source=0)
+    assert (y.numpy() == 3).all()
+    with pytest.raises(BufferError):
+        comm.Sendrecv(x, 0, recvbuf=y.as_readonly(), source=0)
 
 
 @pytest.mark.parametrize("dtype", ML_DTYPES)
