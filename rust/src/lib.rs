@@ -26,11 +26,11 @@
 //!
 //! # Concurrency
 //! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`). A session
-//! has one background thread, for its control socket; with a poll descriptor or async readers one more,
+//! has one background thread, for its control socket; with a poll descriptor or async tasks one more,
 //! which sleeps for them.
 //!
 //! # Features
-//! `ndarray`: tensors as arrays of that crate. `tokio`: readers for async tasks. `cuda`, the only one that is on
+//! `ndarray`: tensors as arrays of that crate. `tokio`: waits of async tasks, for messages and for room. `cuda`, the only one that is on
 //! by default: tensors on GPUs; the driver is loaded when the first is met, so without one it costs nothing.
 //!
 //! # Aliasing across processes

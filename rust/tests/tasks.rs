@@ -1,11 +1,11 @@
-//! Readers of async tasks.
+//! Async tasks that wait: for messages, and for room.
 #![cfg(feature = "tokio")]
 
 mod kit;
 
 use std::time::Duration;
 
-use baton::{Code, QueueOptions, Session, Start};
+use baton::{Code, QueueOptions, Session, Start, TopicOptions};
 use tokio::runtime::{Builder, Runtime};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -124,5 +124,102 @@ fn waits_time_out_are_cancelled_and_end_with_the_session() {
         session.end();
         assert_eq!(waits.await.unwrap(), Code::Closed);
         assert_eq!(queue.get_async(None).await.unwrap_err().code(), Code::Closed);
+    });
+}
+
+#[test]
+fn tasks_and_threads_put_side_by_side_into_a_queue_that_is_full() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (ours, theirs) = (broker.session(), broker.session());
+    let queue = ours.queue_with("work", &QueueOptions::default().depth(2)).unwrap();
+    let taker = std::thread::spawn(move || {
+        let queue = theirs.queue("work").unwrap();
+        (0..600).map(|_| number(&queue.get(LONG).unwrap())).collect::<Vec<_>>()
+    });
+    let putter = std::thread::spawn({
+        let (queue, ours) = (queue.clone(), ours.clone());
+        move || (0..200).for_each(|k| queue.put(tensor(&ours, k), LONG).unwrap())
+    });
+    one_thread().block_on(async {
+        let mut all = tokio::task::JoinSet::new();
+        for from in [200, 400] {
+            let (queue, ours) = (queue.clone(), ours.clone());
+            all.spawn(async move {
+                for k in from..from + 200 {
+                    queue.put_async(tensor(&ours, k), LONG).await.unwrap();
+                }
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+    });
+    putter.join().unwrap();
+    let got = taker.join().unwrap();
+    for from in [0, 200, 400] {
+        let of_one: Vec<_> = got.iter().copied().filter(|k| (from..from + 200).contains(k)).collect();
+        assert_eq!(of_one, (from..from + 200).collect::<Vec<_>>(), "once each, in order");
+    }
+}
+
+#[test]
+fn a_send_that_waits_for_room_is_cancelled_whole() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let session = broker.session();
+    let end = Duration::ZERO; // with their last user
+    let queue = session.queue_with("q", &QueueOptions::default().depth(1).linger(end)).unwrap();
+    let lossless = TopicOptions::default().overwrite(false).depth(1).linger(end);
+    let topic = session.topic_with("t", &lossless).unwrap();
+    let mut reader = topic.reader(Start::New).unwrap();
+    one_thread().block_on(async {
+        let brief = Duration::from_millis(10);
+        queue.put_async(tensor(&session, 1), None).await.unwrap();
+        topic.send_async(tensor(&session, 1), None).await.unwrap();
+        assert_eq!(queue.put_async(tensor(&session, 2), brief).await.unwrap_err().code(), Code::Full);
+        assert_eq!(topic.send_async(tensor(&session, 2), brief).await.unwrap_err().code(), Code::Full);
+        let kept = tensor(&session, 3);
+        assert!(tokio::time::timeout(brief, queue.put_async(&kept, None)).await.is_err());
+        assert!(tokio::time::timeout(brief, topic.send_async(&kept, None)).await.is_err());
+        assert_eq!(kept.to_vec::<i64>().unwrap(), [3]);
+        let put = tokio::spawn({
+            let (queue, topic) = (queue.clone(), topic.clone());
+            async move {
+                queue.put_async(&kept, None).await.unwrap();
+                topic.send_async(&kept, None).await.unwrap();
+            }
+        });
+        for k in [1, 3] {
+            assert_eq!(number(&queue.get_async(LONG).await.unwrap()), k);
+        }
+        for k in [1, 3] {
+            assert_eq!(number(&reader.recv_async(LONG).await.unwrap()), k);
+        }
+        put.await.unwrap();
+        assert_eq!(queue.get_async(brief).await.unwrap_err().code(), Code::Empty);
+    });
+    drop((queue, topic, reader));
+    session.collect();
+    broker.nothing_is_held();
+}
+
+#[test]
+fn waits_for_room_end_with_the_queue_and_the_session() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let session = broker.session();
+    let depth = QueueOptions::default().depth(1);
+    let [a, b] = ["a", "b"].map(|name| session.queue_with(name, &depth).unwrap());
+    one_thread().block_on(async {
+        let waits = [&a, &b].map(|queue| {
+            queue.put(tensor(&session, 1), LONG).unwrap();
+            let (queue, x) = (queue.clone(), tensor(&session, 2));
+            tokio::spawn(async move { queue.put_async(x, None).await.unwrap_err().code() })
+        });
+        tokio::task::yield_now().await;
+        assert!(waits.iter().all(|w| !w.is_finished()));
+        let [of_a, of_b] = waits;
+        a.end().unwrap();
+        assert_eq!(of_a.await.unwrap(), Code::Closed);
+        session.end();
+        assert_eq!(of_b.await.unwrap(), Code::Closed);
     });
 }

@@ -63,7 +63,7 @@ impl Session {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Queue {
-    state: Arc<TopicState>,
+    pub(super) state: Arc<TopicState>,
     takers: Arc<PerProcess<Takers>>,
 }
 
@@ -124,7 +124,7 @@ impl Queue {
 
     /// Adds an item if there is room; false when there is none. Errors as of [`put`](Queue::put).
     pub fn try_put(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.here()?.try_send(value.into(), slot_flag::WRITABLE)
+        Ok(self.state.here()?.offer(value.into(), slot_flag::WRITABLE)?.is_none())
     }
 
     /// How many items wait to be taken.

@@ -333,7 +333,7 @@ impl Reader {
     }
 
     #[cfg(feature = "tokio")]
-    pub(super) fn inner(&self) -> &super::inner::Inner {
+    pub(super) fn inner(&self) -> &Arc<super::inner::Inner> {
         &self.topic.inner
     }
 

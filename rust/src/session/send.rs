@@ -1,7 +1,7 @@
 //! Sending: a message into the own lane, and what leaves it.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Instant;
 
 use super::inner::Inner;
@@ -15,6 +15,9 @@ use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
 use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
+
+/// Why a send ended without a message.
+pub(super) const NO_ROOM: &str = "no room for another message";
 
 /// The writing side of a topic in this process; its threads take turns.
 #[derive(Debug, Default)]
@@ -66,33 +69,69 @@ impl OwnLane {
             crash_point::at("send-dropping");
         }
     }
+}
 
-    /// Whether every group is finished with message i.
-    fn done(&self, view: &View, slots: u32, i: u64) -> bool {
-        view.groups.iter().filter_map(|g| GroupLane::new(&g.file, self.number, slots).ok()).all(|g| g.done(i))
+/// A message whose slot is to be used anew.
+struct Blocker {
+    view: Arc<View>,
+    lane: u32,
+    i: u64,
+}
+
+impl Blocker {
+    /// Whether the slot may be used.
+    fn done(&self, slots: u32) -> bool {
+        self.view.done(self.lane, slots, self.i)
+    }
+}
+
+impl View {
+    /// Whether every group is finished with message i of a lane.
+    fn done(&self, lane: u32, slots: u32, i: u64) -> bool {
+        self.groups.iter().filter_map(|g| GroupLane::new(&g.file, lane, slots).ok()).all(|g| g.done(i))
     }
 }
 
 impl TopicState {
-    /// Publishes a value in the own lane: row up, slot, seq, head; then readers are rung; then the
-    /// message that leaves is un-named and counted down, while the readers are at work already.
-    pub(crate) fn send(&self, mut value: Payload, flags: u32, until: Option<Instant>) -> Result<()> {
-        let inner = &self.inner;
-        inner.check_open()?;
-        let mut guard = self.writer.lock().unwrap_or_else(|p| p.into_inner());
-        let writer = &mut *guard;
+    /// Publishes a value in the own lane, waiting for room.
+    pub(crate) fn send(&self, value: Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+        let mut writer = self.writer()?;
+        if !self.info.overwrite {
+            writer = self.room(writer, until)?;
+        }
+        self.hand_over(&mut writer, value, flags)
+    }
+
+    /// Publishes a value if there is room for it; else gives it back.
+    pub(crate) fn offer(&self, value: Payload, flags: u32) -> Result<Option<Payload>> {
+        let mut writer = self.writer()?;
+        if !self.info.overwrite && self.blocker(&mut writer)?.is_some() {
+            return Ok(Some(value));
+        }
+        self.hand_over(&mut writer, value, flags).map(|()| None)
+    }
+
+    /// This thread's turn at the writing side, with a lane.
+    #[inline]
+    fn writer(&self) -> Result<MutexGuard<'_, Writer>> {
+        self.inner.check_open()?;
+        let mut writer = self.writer.lock().unwrap_or_else(|p| p.into_inner());
         if self.is_closed() {
             return Err(closed(self));
         }
         if writer.own.is_none() {
             writer.own = Some(self.start_writing()?);
         }
-        let Writer { own: Some(own), view, out, spin } = writer else { return Err(closed(self)) };
+        Ok(writer)
+    }
+
+    /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
+    /// counted down, while the readers are at work already.
+    #[inline]
+    fn hand_over(&self, writer: &mut Writer, mut value: Payload, flags: u32) -> Result<()> {
+        let inner = &self.inner;
+        let Writer { own: Some(own), view, out, .. } = writer else { return Err(closed(self)) };
         let view = self.refreshed(view)?;
-        if !self.info.overwrite {
-            self.withdraw_done_of(own, view);
-            self.room(own, spin, view, until)?;
-        }
         if let Err(e) = self.publish(own, out, &mut value, flags) {
             out.end();
             return Err(e);
@@ -145,30 +184,6 @@ impl TopicState {
         Ok(())
     }
 
-    /// Publishes a value if there is room for it.
-    pub(crate) fn try_send(&self, value: Payload, flags: u32) -> Result<bool> {
-        if !self.has_room()? {
-            return Ok(false);
-        }
-        match self.send(value, flags, Some(Instant::now())) {
-            Err(e) if e.code() == Code::Full => Ok(false), // another thread was faster
-            sent => sent.map(|()| true),
-        }
-    }
-
-    /// Whether the next message may take its slot. A thread that is sending has none to spare.
-    fn has_room(&self) -> Result<bool> {
-        let mut writer = match self.writer.try_lock() {
-            Ok(w) => w,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        };
-        let Some(own) = &mut writer.own else { return Ok(true) };
-        let view = self.current()?;
-        let blocker = (own.head + 1).saturating_sub(u64::from(self.info.depth));
-        Ok(self.info.overwrite || self.is_closed() || blocker == 0 || own.done(&view, self.info.slots, blocker))
-    }
-
     /// How many messages of a queue are not taken yet.
     pub(crate) fn waiting(&self) -> Result<usize> {
         let view = self.current()?;
@@ -219,37 +234,48 @@ impl TopicState {
         if self.info.kind != "queue" {
             return;
         }
-        while own.tail <= own.head && own.done(view, self.info.slots, own.tail) {
+        while own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
             own.withdraw(&self.inner, own.tail);
         }
     }
 
-    /// Waits until the next message may take its slot: the one of depth before it is done with by
-    /// every group.
-    fn room(&self, own: &OwnLane, spin: &mut Spinner, view: &mut Arc<View>, until: Option<Instant>) -> Result<()> {
-        let slots = self.info.slots;
-        loop {
-            let blocker = (own.head + 1).saturating_sub(u64::from(self.info.depth));
-            if blocker == 0 || own.done(view, slots, blocker) {
-                return Ok(());
-            }
-            if self.is_closed() || self.inner.is_closed() {
-                return Err(closed(self));
-            }
+    /// Gives back what is done, then looks whether the next message may take its slot: the one of depth
+    /// before it must be done with by every group. What there is still to wait for.
+    fn blocker(&self, writer: &mut Writer) -> Result<Option<Blocker>> {
+        let Writer { own: Some(own), view, .. } = writer else { return Err(closed(self)) };
+        let view = self.refreshed(view)?;
+        self.withdraw_done_of(own, view);
+        let i = (own.head + 1).saturating_sub(u64::from(self.info.depth));
+        if i == 0 || view.done(own.number, self.info.slots, i) {
+            return Ok(None);
+        }
+        Ok(Some(Blocker { view: view.clone(), lane: own.number, i }))
+    }
+
+    /// Waits for room. Others have their turn at the writing side meanwhile.
+    fn room<'a>(
+        &'a self,
+        mut writer: MutexGuard<'a, Writer>,
+        until: Option<Instant>,
+    ) -> Result<MutexGuard<'a, Writer>> {
+        while let Some(blocker) = self.blocker(&mut writer)? {
+            let budget = writer.spin.budget();
+            drop(writer);
             crash_point::at("room-waiting");
-            let version = view.version;
-            let found = self.inner.wait(spin.budget(), until, || {
-                own.done(view, slots, blocker)
-                    || self.version() != version
+            let found = self.inner.wait(budget, until, || {
+                blocker.done(self.info.slots)
+                    || self.version() != blocker.view.version
                     || self.is_closed()
                     || self.inner.is_closed()
             })?;
+            writer = self.writer()?;
             if !found {
-                spin.gave_up();
-                return Err(self.timed_out(Code::Full, "no room for another message"));
+                writer.spin.gave_up();
+                drop(writer);
+                return Err(self.timed_out(Code::Full, NO_ROOM));
             }
-            spin.happened(sys::monotonic());
-            *view = self.current()?;
+            writer.spin.happened(sys::monotonic());
         }
+        Ok(writer)
     }
 }

@@ -1,4 +1,4 @@
-//! Readers of async tasks.
+//! Waits of async tasks: for messages, and for room.
 //!
 //! A task cannot sleep on a futex. One thread of the session does so for all its tasks, from the first
 //! wait on, and tells them all of a ring; each looks for itself and waits again when there was nothing
@@ -16,10 +16,14 @@ use super::Queue;
 use super::inner::Inner;
 use super::message::Message;
 use super::name::{Watch, bundle_of};
+use super::payload::Payload;
 use super::queue::NO_ITEM;
 use super::reader::Reader;
+use super::send::NO_ROOM;
 use super::sleeper::{Alarm, Sleeper};
+use super::topic::{Topic, TopicState};
 use crate::error::{Code, Error, Result, closed};
+use crate::layout::slot_flag;
 use crate::session::Bundle;
 
 /// The thread that sleeps for the tasks.
@@ -49,6 +53,29 @@ impl Inner {
         }
         self.tasks.get().cloned().ok_or_else(|| closed("the session"))
     }
+
+    /// Looks now and after each ring, until there is something; `None` when the time is over.
+    async fn wait_for<T>(
+        &self,
+        until: Option<Instant>,
+        mut look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let tasks = self.tasks()?;
+        loop {
+            let mut rung = pin!(tasks.alarm.notified());
+            rung.as_mut().enable();
+            tasks.arm();
+            let found = look()?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            match until {
+                None => rung.await,
+                Some(until) if timeout_at(until.into(), rung).await.is_err() => return Ok(None),
+                Some(_) => {}
+            }
+        }
+    }
 }
 
 impl Reader {
@@ -77,22 +104,8 @@ impl Reader {
 
     async fn receive_async(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
         self.join_here()?;
-        let tasks = self.inner().tasks()?;
-        loop {
-            let mut rung = pin!(tasks.alarm.notified());
-            rung.as_mut().enable();
-            tasks.arm();
-            if let Some(m) = self.poll()? {
-                return Ok(m);
-            }
-            match until {
-                None => rung.await,
-                Some(until) if timeout_at(until.into(), rung).await.is_err() => {
-                    return Err(self.timed_out(code, what));
-                }
-                Some(_) => {}
-            }
-        }
+        let inner = self.inner().clone();
+        inner.wait_for(until, || self.poll()).await?.ok_or_else(|| self.timed_out(code, what))
     }
 }
 
@@ -104,7 +117,69 @@ impl Watch {
     }
 }
 
+impl TopicState {
+    async fn send_async(self: &Arc<Self>, value: Payload, flags: u32, timeout: Option<Duration>) -> Result<()> {
+        let until = timeout.map(|t| Instant::now() + t);
+        let here = self.here()?;
+        let mut waiting = Some(value);
+        let sent = here.inner.wait_for(until, || {
+            waiting = waiting.take().map(|value| here.offer(value, flags)).transpose()?.flatten();
+            Ok(waiting.is_none().then_some(()))
+        });
+        sent.await?.ok_or_else(|| here.timed_out(Code::Full, NO_ROOM))
+    }
+}
+
+impl Topic {
+    /// As [`send`](Topic::send), for async tasks: while a lossless topic is full the thread is free for
+    /// others. It may be cancelled, for instance by `select!`: then nothing was sent, and what was to
+    /// be sent is dropped with the future, so who wants to try again gives `&tensor` or a clone. A
+    /// timeout (`Full`) needs tokio's timer.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let lossless = baton::TopicOptions::default().overwrite(false).depth(1);
+    /// let topic = session.topic_with("batches", &lossless)?;
+    /// let mut reader = topic.reader(baton::Start::New)?;
+    /// let x = session.zeros::<f32>(&[3])?.freeze();
+    /// topic.send_async(&x, None).await?;
+    /// let second = tokio::spawn(async move { topic.send_async(x, None).await });
+    /// assert_eq!(reader.recv_async(None).await?.sequence(), 1);
+    /// second.await.unwrap()?; // there was room once the first had been received
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn send_async(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        self.state.send_async(value.into(), 0, timeout.into()).await
+    }
+}
+
 impl Queue {
+    /// As [`put`](Queue::put), for async tasks; see [`Topic::send_async`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// # use std::time::Duration;
+    /// let session = baton::Session::connect()?;
+    /// let queue = session.queue_with("work", &baton::QueueOptions::default().depth(1))?;
+    /// let x = session.zeros::<f32>(&[3])?.freeze();
+    /// queue.put_async(&x, None).await?;
+    /// let full = queue.put_async(&x, Duration::from_millis(10)).await.unwrap_err();
+    /// assert_eq!(full.code(), baton::Code::Full);
+    /// let cancelled = tokio::time::timeout(Duration::from_millis(10), queue.put_async(&x, None)).await;
+    /// assert!(cancelled.is_err() && queue.waiting()? == 1);
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn put_async(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        self.state.send_async(value.into(), slot_flag::WRITABLE, timeout.into()).await
+    }
+
     /// As [`get`](Queue::get), for async tasks; see [`Reader::recv_async`]. Tasks that share a `Queue`
     /// take turns; threads in [`get`](Queue::get) are takers beside them.
     pub async fn get_async(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {

@@ -372,7 +372,7 @@ impl Topic {
 
     /// As [`send`](Topic::send), without waiting: false when there is no room.
     pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.here()?.try_send(value.into(), 0)
+        Ok(self.state.here()?.offer(value.into(), 0)?.is_none())
     }
 
     /// Joins as a reader: of every message, or, in a lossless topic, each message once.
