@@ -37,10 +37,7 @@ type Handle struct {
 	Lease      *uint64 // that protects it on the way; nil: none
 }
 
-const (
-	remedyHandle    = "take it again from whoever made it; a handle is passed on unchanged"
-	remedyHandleNew = "use a client of the version that made it"
-)
+const remedyHandle = "take it again from whoever made it; a handle is passed on unchanged"
 
 func errHandle(format string, args ...any) *Error {
 	return Errorf(CodeHandle, remedyHandle, "a handle "+format, args...)
@@ -236,36 +233,8 @@ func (h *Handle) UnmarshalJSON(data []byte) error {
 // unknown ones are ignored. Every refusal has CodeHandle.
 func ParseHandle(data []byte) (Handle, error) {
 	var h Handle
-	if len(data) > MaxHandle {
-		return Handle{}, errHandle("of %d bytes is longer than %d", len(data), MaxHandle)
-	}
-	r := &jsonReader{data: data}
-	version := uint64(HandleVersion)
-	fields := fieldSet{names: handleFields[:]}
-	err := r.object(func(key string) error {
-		if err := fields.add(r, key); err != nil {
-			return err
-		}
-		if key == "v" {
-			n, err := r.natural()
-			if err == nil {
-				version = n
-			}
-			return err
-		}
-		return h.field(r, key)
-	})
-	if err == nil {
-		err = r.end()
-	}
-	switch {
-	case version != HandleVersion:
-		return Handle{}, Errorf(CodeHandle, remedyHandleNew, "a handle is of version %d; this client reads %d", version, HandleVersion)
-	case err != nil:
-		return Handle{}, errHandle("is malformed: %w", err)
-	}
-	if missing := fields.missing(); missing != "" {
-		return Handle{}, errHandle("has no %q", missing)
+	if err := handleDocument.parse(data, h.field); err != nil {
+		return Handle{}, err
 	}
 	if err := h.Check(); err != nil {
 		return Handle{}, err
@@ -273,8 +242,11 @@ func ParseHandle(data []byte) (Handle, error) {
 	return h, nil
 }
 
-var handleFields = [...]string{"v", "host", "segment", "serial", "index", "generation", "offset", "bytes",
-	"dtype", "shape", "strides", "byte_offset", "device", "readonly", "lease"}
+var handleDocument = document{
+	kind: "a handle", remedy: remedyHandle, version: HandleVersion, most: MaxHandle,
+	fields: []string{"v", "host", "segment", "serial", "index", "generation", "offset", "bytes",
+		"dtype", "shape", "strides", "byte_offset", "device", "readonly", "lease"},
+}
 
 // field reads the value of one member.
 func (h *Handle) field(r *jsonReader, key string) (err error) {
@@ -336,33 +308,4 @@ func (r *jsonReader) dims() ([]int64, error) {
 		return err
 	})
 	return out, err
-}
-
-// fieldSet notes which of up to 32 members an object had.
-type fieldSet struct {
-	names []string
-	seen  uint32
-}
-
-// add refuses a second member of the same name; unknown ones pass.
-func (f *fieldSet) add(r *jsonReader, key string) error {
-	i := slices.Index(f.names, key)
-	if i < 0 {
-		return nil
-	}
-	if f.seen&(1<<i) != 0 {
-		return r.fail("%q stands twice", key)
-	}
-	f.seen |= 1 << i
-	return nil
-}
-
-// missing returns a name that was not seen, or "".
-func (f *fieldSet) missing() string {
-	for i, name := range f.names {
-		if f.seen&(1<<i) == 0 {
-			return name
-		}
-	}
-	return ""
 }

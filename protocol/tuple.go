@@ -117,46 +117,18 @@ func (t *Tuple) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-var (
-	tupleFields  = [...]string{"v", "topic", "sender", "sequence", "host", "stamp", "lost", "meta", "value", "tensors"}
-	tensorFields = [...]string{"name", "handle"}
-)
+var tupleDocument = document{
+	kind: "a tuple", remedy: remedyTuple, version: TupleVersion, most: MaxTuple,
+	fields: []string{"v", "topic", "sender", "sequence", "host", "stamp", "lost", "meta", "value", "tensors"},
+}
 
 // ParseTuple reads a tuple that came from anywhere. Every field must stand in
 // it once; unknown ones are ignored. Meta that is null becomes nil. Meta and
 // Value are copies. Every refusal has CodeHandle.
 func ParseTuple(data []byte) (Tuple, error) {
 	var t Tuple
-	if len(data) > MaxTuple {
-		return Tuple{}, errTuple("of %d bytes is longer than %d", len(data), MaxTuple)
-	}
-	r := &jsonReader{data: data}
-	version := uint64(TupleVersion)
-	fields := fieldSet{names: tupleFields[:]}
-	err := r.object(func(key string) error {
-		if err := fields.add(r, key); err != nil {
-			return err
-		}
-		if key == "v" {
-			n, err := r.natural()
-			if err == nil {
-				version = n
-			}
-			return err
-		}
-		return t.field(r, key)
-	})
-	if err == nil {
-		err = r.end()
-	}
-	switch {
-	case version != TupleVersion:
-		return Tuple{}, Errorf(CodeHandle, remedyHandleNew, "a tuple is of version %d; this client reads %d", version, TupleVersion)
-	case err != nil:
-		return Tuple{}, errTuple("is malformed: %s", plain(err))
-	}
-	if missing := fields.missing(); missing != "" {
-		return Tuple{}, errTuple("has no %q", missing)
+	if err := tupleDocument.parse(data, t.field); err != nil {
+		return Tuple{}, err
 	}
 	if err := t.Check(); err != nil {
 		return Tuple{}, err
@@ -202,8 +174,10 @@ func (t *Tuple) field(r *jsonReader, key string) (err error) {
 	return err
 }
 
+var tensorFields = []string{"name", "handle"}
+
 func tupleTensor(r *jsonReader) (x TupleTensor, err error) {
-	fields := fieldSet{names: tensorFields[:]}
+	fields := fieldSet{names: tensorFields}
 	err = r.object(func(key string) error {
 		if err := fields.add(r, key); err != nil {
 			return err
