@@ -27,7 +27,7 @@ func plainNATS(t *testing.T, b *testkit.Broker) *nats.Conn {
 		info, err = natsbridge.ReadInfo(b.Dir)
 		return err == nil, fmt.Sprint(err)
 	})
-	nc, err := info.Connect()
+	nc, err := info.Connect(nats.Timeout(testkit.Patience))
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
@@ -249,7 +249,7 @@ func TestOperatorsNATSMayGoAndComeBack(t *testing.T) {
 
 func TestBrokerJoinsWithCredentials(t *testing.T) {
 	config, creds := operatorWithAccount(t)
-	config.Port = freePort(t)
+	config.Port = testkit.HeldPort(t)
 	url := fmt.Sprintf("nats://127.0.0.1:%d", config.Port)
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.JoinNATS = []string{"--nats", url, "--nats-creds", creds} })
 	server := b.Start("nats-server", config)
@@ -257,7 +257,7 @@ func TestBrokerJoinsWithCredentials(t *testing.T) {
 	ctx := testkit.Context(t)
 	c := b.Connect()
 	untilNATS(t, ctx, c, "the broker has joined", func(s natsbridge.Status) bool { return s.Connected })
-	_, err := nats.Connect(url)
+	_, err := nats.Connect(url, nats.Timeout(testkit.Patience))
 	require.ErrorIs(t, err, nats.ErrAuthorization, "the server asks who comes")
 	s := subscribe(t, plainNATS(t, b), "baton."+b.Namespace+".topic.batches")
 	topic, err := c.Topic(ctx, "batches")

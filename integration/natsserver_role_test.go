@@ -99,7 +99,7 @@ type operatorsNATS struct {
 
 func newOperatorsNATS(t *testing.T) *operatorsNATS {
 	o := &operatorsNATS{t: t, dir: t.TempDir()}
-	o.config = natsServerConfig{Port: freePort(t), Store: filepath.Join(o.dir, "store"), Cert: filepath.Join(o.dir, "server.pem"),
+	o.config = natsServerConfig{Port: testkit.HeldPort(t), Store: filepath.Join(o.dir, "store"), Cert: filepath.Join(o.dir, "server.pem"),
 		Key: filepath.Join(o.dir, "server.key"), User: "joe", Password: "hunter2"}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -113,13 +113,6 @@ func newOperatorsNATS(t *testing.T) *operatorsNATS {
 	require.NoError(t, os.WriteFile(o.config.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	require.NoError(t, os.WriteFile(o.config.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), 0o600))
 	return o
-}
-
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func (o *operatorsNATS) url() string { return fmt.Sprintf("tls://127.0.0.1:%d", o.config.Port) }
@@ -137,7 +130,7 @@ func (o *operatorsNATS) start(b *testkit.Broker) *testkit.Process {
 
 // connect comes as any user of it does, and stays while it is away.
 func (o *operatorsNATS) connect() *nats.Conn {
-	nc, err := nats.Connect(o.url(), nats.UserInfo(o.config.User, o.config.Password), nats.RootCAs(o.config.Cert),
+	nc, err := nats.Connect(o.url(), nats.Timeout(testkit.Patience), nats.UserInfo(o.config.User, o.config.Password), nats.RootCAs(o.config.Cert),
 		nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
 	require.NoError(o.t, err)
 	o.t.Cleanup(nc.Close)

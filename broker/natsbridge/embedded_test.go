@@ -171,7 +171,7 @@ func TestClientFindsSuccessorOfAKilledBridge(t *testing.T) {
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
 	back := make(chan struct{}, 1)
-	nc, err := info.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond), nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
+	nc, err := info.Connect(nats.Timeout(patience), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond), nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
 	require.NoError(t, err)
 	defer nc.Close()
 	sub := subscribe(t, nc, "a")

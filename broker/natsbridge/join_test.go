@@ -29,6 +29,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/internal/testkit"
 )
 
 // authority signs certificates for one test.
@@ -297,10 +298,7 @@ func TestJoinSurvivesServerRestartAndSendsNothingOld(t *testing.T) {
 }
 
 func TestUnreachableServerStopsNothing(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	url := "nats://" + l.Addr().String()
-	l.Close()
+	url := fmt.Sprintf("nats://127.0.0.1:%d", testkit.HeldPort(t))
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir, Join: &natsbridge.JoinConfig{URLs: []string{url}}})
 	require.Zero(t, b.Publish("a", nil))
@@ -309,7 +307,7 @@ func TestUnreachableServerStopsNothing(t *testing.T) {
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
 	require.Contains(t, s.LastError, "refused")
 	require.Equal(t, url, s.URL)
-	_, err = natsbridge.ReadInfo(dir)
+	_, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
 	require.NoError(t, b.Close(deadline(t)), "nothing could be sent, and that is no failure")
 }

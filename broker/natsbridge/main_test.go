@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,12 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/internal/testkit"
 )
 
 const childDir = "NATSBRIDGE_TEST_DIR"
 
 // patience bounds waits that only a failure makes long.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // goroutines gives the stacks that are in the package, after a while.
 func goroutines() string {
 	var left string
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); runtime.Gosched() {
+	for end := time.Now().Add(patience); time.Now().Before(end); runtime.Gosched() {
 		buf := make([]byte, 4<<20)
 		buf = buf[:runtime.Stack(buf, true)]
 		left = ""
@@ -143,7 +143,7 @@ func client(t *testing.T, dir string) *nats.Conn {
 	t.Helper()
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
-	nc, err := info.Connect()
+	nc, err := info.Connect(nats.Timeout(patience))
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
@@ -173,7 +173,7 @@ type operator struct {
 
 func startOperator(t *testing.T, change func(*server.Options)) *operator {
 	t.Helper()
-	o := &operator{t: t, opts: &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, JetStream: true,
+	o := &operator{t: t, opts: &server.Options{Host: "127.0.0.1", Port: testkit.HeldPort(t), NoSigs: true, JetStream: true,
 		StoreDir: t.TempDir(), JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 64 << 20}}
 	if change != nil {
 		change(o.opts)
@@ -191,10 +191,6 @@ func (o *operator) start() {
 	s.Start()
 	require.True(o.t, s.ReadyForConnections(patience))
 	o.Server = s
-	if opts.DontListen {
-		return
-	}
-	o.opts.Port = s.Addr().(*net.TCPAddr).Port // the same after a restart
 }
 
 func (o *operator) stop() {

@@ -1,12 +1,14 @@
 package main_test
 
 import (
-	"net"
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/testkit"
 )
 
 type finding struct{ Check, State, Text, Remedy string }
@@ -67,10 +69,7 @@ func TestDoctorFailsForWhatDoesNotWork(t *testing.T) {
 
 func TestDoctorTriesTheNATSOfTheSettings(t *testing.T) {
 	p := newPlace(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	l.Close() // nobody listens there now
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.HeldPort(t)) // nobody listens there
 	p.setenv("BATON_NATS", "nats://me:hush@"+address)
 	f := p.findings()["NATS"]
 	assert.Equal(t, "warn", f.State)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
@@ -32,7 +31,7 @@ func TestNATSTellsAClientHowToSeeTuples(t *testing.T) {
 
 	opt, err := nats.NkeyOptionFromSeed(n.Seed)
 	require.NoError(t, err)
-	nc, err := nats.Connect(n.URL, opt)
+	nc, err := nats.Connect(n.URL, opt, nats.Timeout(patience))
 	require.NoError(t, err)
 	defer nc.Close()
 	sub, err := nc.SubscribeSync(n.Subject)
@@ -76,7 +75,7 @@ func TestServeMirrorsNamesOnNATS(t *testing.T) {
 	p.json(&n, "nats")
 	opt, err := nats.NkeyOptionFromSeed(n.Seed)
 	require.NoError(t, err)
-	nc, err := nats.Connect(n.URL, opt, nats.Timeout(10*time.Second))
+	nc, err := nats.Connect(n.URL, opt, nats.Timeout(patience))
 	require.NoError(t, err)
 	defer nc.Close()
 	js, err := nc.JetStream()

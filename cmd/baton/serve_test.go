@@ -284,11 +284,7 @@ func TestServeShowsProfilesWhereAsked(t *testing.T) {
 
 func TestServeGoesOnWhereNATSCannotBeReached(t *testing.T) {
 	p := newPlace(t)
-	// A port where nobody listens: one that was just given up.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	url := "nats://" + l.Addr().String()
-	l.Close()
+	url := fmt.Sprintf("nats://127.0.0.1:%d", testkit.HeldPort(t)) // nobody listens there
 	p.serveNATS("--nats", url)
 	file := p.array("a.npy", "uint8", []int64{1}, []byte{9})
 	p.must("set", "x", file)
