@@ -197,8 +197,11 @@ func (r *running) signal(s syscall.Signal) {
 // tell systemd.
 type server struct {
 	*running
-	notices chan string
+	notices chan string // closed when it has ended and told no more
 }
+
+// noMore is what the test itself writes behind a server's last notice.
+const noMore = "NO MORE"
 
 // launch starts `baton serve` without waiting for it.
 func (p *place) launch(args ...string) *server {
@@ -213,7 +216,7 @@ func (p *place) launch(args ...string) *server {
 		defer close(s.notices)
 		for b := make([]byte, 4096); ; {
 			n, err := l.Read(b)
-			if err != nil {
+			if err != nil || string(b[:n]) == noMore {
 				return
 			}
 			s.notices <- string(b[:n])
@@ -222,6 +225,13 @@ func (p *place) launch(args ...string) *server {
 	cmd := p.command(append([]string{"serve"}, args...)...)
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
 	s.running = p.start(cmd)
+	go func() { // behind all that it told
+		<-s.ended
+		if c, err := net.Dial("unixgram", path); err == nil {
+			defer c.Close()
+			c.Write([]byte(noMore))
+		}
+	}()
 	return s
 }
 
@@ -252,12 +262,13 @@ func (s *server) notice(what string) string {
 	late := time.After(patience)
 	for {
 		select {
-		case n := <-s.notices:
+		case n, more := <-s.notices:
+			if !more {
+				s.p.t.Fatalf("the broker ended and did not tell %s\n%s", what, s.err.String())
+			}
 			if strings.Contains(n, what) {
 				return n
 			}
-		case <-s.ended:
-			s.p.t.Fatalf("the broker ended and did not tell %s\n%s", what, s.err.String())
 		case <-late:
 			s.p.t.Fatalf("the broker does not tell %s\n%s", what, s.err.String())
 		}
