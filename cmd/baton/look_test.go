@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -91,7 +92,7 @@ func TestLsListsEachKind(t *testing.T) {
 	require.NoError(t, err)
 	x := p.tensor(c, 1000)
 	require.NoError(t, topic.Send(p.ctx(), x))
-	_, err = x.Handle(p.ctx())
+	_, err = x.Handle(p.ctx(), client.LeaseFor(1000*time.Second))
 	require.NoError(t, err)
 	pid := os.Getpid()
 
@@ -117,7 +118,7 @@ func TestLsListsEachKind(t *testing.T) {
 	segment := row("segments", "0")
 	assert.Equal(t, []string{"memfd", "granted", "tester", fmt.Sprint(pid)}, segment[2:6])
 	assert.Contains(t, p.must("ls", "leases"), "tester")
-	assert.Regexp(t, `(?m)in 2\d(\.\d+)? s$`, p.must("ls", "leases"))
+	assert.Regexp(t, `(?m)in 1\dm \d+s$`, p.must("ls", "leases"))
 
 	for _, kind := range []string{"names", "topics", "sessions", "segments", "storages", "leases"} {
 		var rows []map[string]any
@@ -146,7 +147,7 @@ func TestLsStoragesTellsWhoHoldsWhat(t *testing.T) {
 	p.serve()
 	maker := p.client(client.WithName("maker"))
 	x := p.tensor(maker, 1000)
-	h, err := x.Handle(p.ctx())
+	h, err := x.Handle(p.ctx(), client.LeaseFor(time.Hour))
 	require.NoError(t, err)
 	taker := p.client(client.WithName("taker"))
 	y, err := taker.Open(p.ctx(), h)
@@ -289,7 +290,7 @@ func TestShowFindsSessionsSegmentsStoragesAndLeasesByNumber(t *testing.T) {
 	p.serve()
 	c := p.client()
 	x := p.tensor(c, 1000)
-	h, err := x.Handle(p.ctx())
+	h, err := x.Handle(p.ctx(), client.LeaseFor(time.Hour))
 	require.NoError(t, err)
 	var found []struct {
 		Kind     string
