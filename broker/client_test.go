@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds what must happen and takes no time of its own.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // served is a running broker; stop ends it and reports what Serve returned.
 type served struct {

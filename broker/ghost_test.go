@@ -53,8 +53,8 @@ func killedInHello(t *testing.T, program, point, memory string, known bool) {
 	}
 	made := next(t, socket, func(c *broker.Config) {
 		c.MemoryDir = memory
-		if !known {
-			c.RecoverWait = 100 * time.Millisecond
+		if !known { // time for the one to return, and then so long until the other is gone
+			c.RecoverWait = 5 * time.Second
 		}
 	})
 	p2 := p.returns(socket)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
@@ -121,7 +120,7 @@ func newMirrored(t *testing.T, to *recorder) *client.Client {
 func TestMirrorPublishesEachMessageThatIsKept(t *testing.T) {
 	to := newRecorder("baton.default.topic.a.b")
 	c := newMirrored(t, to)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	seen, err := c.Topic(ctx, "a/b", client.Depth(64))
 	require.NoError(t, err)
@@ -153,7 +152,7 @@ func TestMirrorPublishesEachMessageThatIsKept(t *testing.T) {
 func TestMirrorCountsWhatWasOverwrittenBeforeItLooked(t *testing.T) {
 	to := newRecorder("baton.default.topic.fast")
 	c := newMirrored(t, to)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	topic, err := c.Topic(ctx, "fast", client.Depth(2))
 	require.NoError(t, err)
@@ -176,7 +175,7 @@ func TestMirrorCountsWhatNATSRefused(t *testing.T) {
 	to := newRecorder("baton.default.topic.refused")
 	to.refuse = 7
 	c := newMirrored(t, to)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	topic, err := c.Topic(ctx, "refused", client.Depth(64))
 	require.NoError(t, err)
@@ -201,7 +200,7 @@ func TestMirrorLeavesMessagesInTheirLaneWhileMuchIsQueued(t *testing.T) {
 	to := newRecorder("baton.default.topic.many")
 	to.queued = 1 << 30 // always: what a batch holds is published each time it looks
 	c := newMirrored(t, to)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	const messages = 2000
 	topic, err := c.Topic(ctx, "many", client.Depth(messages))
@@ -222,7 +221,7 @@ func TestMirrorLeavesMessagesInTheirLaneWhileMuchIsQueued(t *testing.T) {
 func TestMirrorFollowsNames(t *testing.T) {
 	to := newRecorder("")
 	c := newMirrored(t, to)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
 	require.NoError(t, err)

@@ -271,7 +271,7 @@ func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
 	var r protocol.StorageRef
 	c.hear(&r)
 	old.kill()
-	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 300 * time.Millisecond })
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 5 * time.Second })
 	p2 := p.returns(socket)
 	p2.resumed()
 	b := made()
