@@ -81,7 +81,11 @@ func TestHandleIsCarriedAsJSONToAnotherProcess(t *testing.T) {
 	p.Tell("release it")
 	p.Next(new(string))
 	testkit.AuditEmpty(t, b, c)
-	c.Collect() // now its owner recycles it
+	testkit.Until(t, "its owner has recycled it", func() (bool, string) {
+		c.Collect() // of who has opened it, it learns beside
+		live := c.Stats().Live
+		return live == 0, fmt.Sprint(live, " storages")
+	})
 	p.Tell(h)
 	p.Next(&got)
 	require.Contains(t, got.Error, "no longer kept")

@@ -160,9 +160,13 @@ func TestEmptyQueueTimesOut(t *testing.T) {
 	defer cancel()
 	_, err = q.Get(short)
 	require.ErrorIs(t, err, protocol.ErrEmpty)
-	var e *protocol.Error
-	require.True(t, errors.As(err, &e))
-	require.Contains(t, e.Detail, "writers")
+	testkit.Until(t, "the broker tells in time who is there", func() (bool, string) {
+		_, err := q.Get(expired(t))
+		require.ErrorIs(t, err, protocol.ErrEmpty)
+		var e *protocol.Error
+		require.True(t, errors.As(err, &e))
+		return e.Detail["writers"] != nil, e.Error()
+	})
 	require.NoError(t, q.Close())
 }
 

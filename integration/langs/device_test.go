@@ -134,7 +134,7 @@ func TestTensorOnAGPUIsLeftToWhoCanHaveIt(t *testing.T) {
 			require.Equal(t, uint64(5), not.do(command{"do": "receive", "topic": "t"}).Seed)
 
 			tell("put")
-			q := command{"do": "take", "queue": "q", "redeliver": true, "timeout_ms": 1000}
+			q := command{"do": "take", "queue": "q", "redeliver": true, "timeout_ms": 60000}
 			for range 2 { // it stays, however often it is tried
 				refused = not.try(q)
 				assert.Contains(t, lacking, refused.Code, "%s", refused.Message+refused.Broken)
