@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -42,6 +43,16 @@ def eventually(look: Callable[[], Any], what: str) -> Any:
             return found
         time.sleep(0.01)
     pytest.fail(f"waited {PATIENCE} s for {what}")
+
+
+def asleep(thread: threading.Thread) -> bool:
+    """Whether a thread of this process sleeps in a wait of a session, and not for the interpreter's lock."""
+    words = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()
+    if len(words) < 2:  # it runs
+        return False
+    bells = [line for line in open("/proc/self/maps") if "memfd:baton-bell" in line]
+    spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in bells]
+    return any(low <= int(words[1], 16) < high for low, high in spans)
 
 
 def command(*args: str) -> str:

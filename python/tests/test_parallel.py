@@ -107,7 +107,7 @@ def test_a_child_that_dies_in_any_way_releases_what_it_held(name, child, how):
     c.tell(how) if not how.startswith("SIG") else None
     c.process.wait(PATIENCE)
     eventually(lambda: s.collect() >= 0 and s.stats()["live"] == 0, "what the dead held to be free")
-    assert c.pid not in {r["pid"] for r in listing("sessions")}
+    eventually(lambda: c.pid not in {r["pid"] for r in listing("sessions")}, "the broker to end its session")
     s.close()
 
 
