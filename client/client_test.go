@@ -40,7 +40,7 @@ func connect(t testing.TB, address string) *client.Client {
 }
 
 func limited(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }

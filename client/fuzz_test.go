@@ -73,7 +73,7 @@ func FuzzControl(f *testing.F) {
 		if err == nil {
 			t.Fatal("a session without its files")
 		}
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for openFiles(t) > before {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d files are open, %d were before", openFiles(t), before)

@@ -135,7 +135,7 @@ func TestHandleAsJSONOpensTheSameMemoryUntilItsLeaseEnds(t *testing.T) {
 	require.Equal(t, []float32{1, 2, 3}, values(t, y))
 	y.Release()
 	require.NoError(t, a.ReleaseHandle(ctx, h))
-	require.Eventually(t, func() bool { a.Collect(); return a.Stats().Live == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { a.Collect(); return a.Stats().Live == 0 }, time.Minute, time.Millisecond)
 	_, err = b.Open(ctx, parsed)
 	require.ErrorIs(t, err, protocol.ErrExpired)
 }
@@ -244,7 +244,7 @@ func TestMessagesOfSendersThatHaveGoneAreCountedAsLost(t *testing.T) {
 		}
 		require.NoError(t, c.Close())
 	}
-	require.Eventually(t, func() bool { return stored(t, reading) == 2 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return stored(t, reading) == 2 }, time.Minute, 5*time.Millisecond)
 	lost := uint64(0)
 	for range 2 {
 		m, err := r.Receive(ctx)
@@ -294,7 +294,7 @@ func TestNothingIsLeftWhenAllIsReleased(t *testing.T) {
 	require.NoError(t, out.Close())
 	require.NoError(t, a.Close())
 	// The topic lingers with its last eight.
-	require.Eventually(t, func() bool { return stored(t, b) <= 8 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return stored(t, b) <= 8 }, time.Minute, 5*time.Millisecond)
 }
 
 func TestAllocRefusesImpossibleShapes(t *testing.T) {

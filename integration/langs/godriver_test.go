@@ -73,7 +73,7 @@ func drive(p *testkit.Child) error {
 		if o.Do == "quit" {
 			return c.Close()
 		}
-		patience := 30 * time.Second
+		patience := testkit.Patience
 		if o.TimeoutMS != nil {
 			patience = time.Duration(*o.TimeoutMS) * time.Millisecond
 		}

@@ -30,7 +30,7 @@ fn text<'a>(v: &'a Value, key: &str) -> &'a str {
 }
 
 fn time(v: &Value) -> Duration {
-    Duration::from_millis(v["timeout_ms"].as_u64().unwrap_or(30_000))
+    Duration::from_millis(v["timeout_ms"].as_u64().unwrap_or(90_000))
 }
 
 fn broken(what: String) -> Value {

@@ -87,7 +87,7 @@ fn an_allocation_waits_for_memory() {
     assert_eq!(ours.alloc_within::<u8>(&[most], brief).unwrap_err().code(), Code::QuotaExceeded);
     let waiter = std::thread::spawn({
         let ours = ours.clone();
-        move || ours.alloc_within::<u8>(&[most], Duration::from_secs(30)).unwrap()
+        move || ours.alloc_within::<u8>(&[most], Duration::from_secs(90)).unwrap()
     });
     drop(x);
     let x = waiter.join().unwrap();

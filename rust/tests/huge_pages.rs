@@ -38,7 +38,7 @@ fn tensors_lie_in_huge_pages_as_far_as_there_are_any() {
     let topic = s.topic_with("pages", &brief).expect("topic");
     let mut reader = topic.reader(baton::Start::All).expect("reader");
     topic.send(x.freeze()).expect("send");
-    let m = reader.recv(Duration::from_secs(10)).expect("receive");
+    let m = reader.recv(Duration::from_secs(90)).expect("receive");
     let got = m.tensor().expect("a tensor");
     assert_eq!(got.to_vec::<u64>().expect("read"), (0..1000).collect::<Vec<_>>());
 

@@ -53,6 +53,6 @@ fn place_of_a_lane_that_was_left_reads_as_empty_and_keeps_its_pages() {
     let next = s.topic("next").unwrap();
     send(&next, "there");
     let mut reader = b.session().topic("next").unwrap().reader(Start::All).unwrap();
-    assert_eq!(reader.recv(Duration::from_secs(20)).unwrap().sequence(), 1);
+    assert_eq!(reader.recv(Duration::from_secs(90)).unwrap().sequence(), 1);
     assert!(reader.try_recv().unwrap().is_none(), "a message of the former lane");
 }

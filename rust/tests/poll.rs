@@ -28,7 +28,7 @@ fn a_poll_loop_hears_of_messages_room_names_and_the_end() {
         for k in 0..200 {
             news.send(tensor(k)).unwrap();
             theirs.set("weights", tensor(k)).unwrap();
-            work.get(Duration::from_secs(20)).unwrap();
+            work.get(Duration::from_secs(90)).unwrap();
         }
     });
     let (mut received, mut revision, mut put) = (0, 0, 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use baton::{Code, Handle, Lease, Payload, QueueOptions, Start, TopicOptions};
 use kit::{Broker, until};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(90);
 
 #[test]
 fn a_message_is_received_as_it_was_sent() {

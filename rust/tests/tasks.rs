@@ -8,7 +8,7 @@ use std::time::Duration;
 use baton::{Code, QueueOptions, Session, Start, TopicOptions};
 use tokio::runtime::{Builder, Runtime};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(90);
 
 /// One thread for all tasks: a wait that blocks it would hang the test.
 fn one_thread() -> Runtime {

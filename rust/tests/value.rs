@@ -22,7 +22,7 @@ impl Channel {
 
     fn through(&mut self, p: Payload) -> baton::Bundle {
         self.0.send(p).unwrap();
-        self.1.recv(std::time::Duration::from_secs(30)).unwrap().bundle().unwrap()
+        self.1.recv(std::time::Duration::from_secs(90)).unwrap().bundle().unwrap()
     }
 }
 

@@ -63,7 +63,7 @@ static void handle_of(const char *line, char *out, size_t size) {
 		snprintf(out, size, "%.*s", (int)(end - from + 1), from);
 }
 
-static int64_t patience(const char *line) { return number(line, "timeout_ms", 30000) * 1000000; }
+static int64_t patience(const char *line) { return number(line, "timeout_ms", 90000) * 1000000; }
 
 static baton_topic_options options(const char *line) {
 	baton_topic_options o = {0};
