@@ -161,7 +161,7 @@ func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
 // to the same kind of subscriber.
 func (b *bencher) tuples(ctx context.Context, group string) error {
 	bytes := 512        // of a tuple; measured at the first pass
-	const window = 8192 // more than the mirror finds in the half millisecond that it paces itself by
+	const window = 2048 // more than the mirror finds in the half millisecond that it paces itself by
 	kinds := []struct {
 		what  string
 		n     int

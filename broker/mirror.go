@@ -39,6 +39,9 @@ const (
 	restPace = time.Minute
 	// mirrorBatch bounds the messages that are copied under the broker's lock.
 	mirrorBatch = 128
+	// mirrorFetch is how many messages before it copies one it starts to fetch it:
+	// what a sender has written is in the cache of another processor.
+	mirrorFetch = 4
 	// mirrorAhead is how many bytes the mirror lets queue before it leaves messages
 	// beyond one batch in their lanes until it looks again.
 	mirrorAhead = 256 << 10

@@ -32,7 +32,7 @@ type copiedMessage struct {
 type copiedName struct {
 	namespace, name string
 	deleted         bool
-	message         copiedMessage
+	message         protocol.TupleMessage
 }
 
 func (c *copied) empty() bool { return len(c.messages) == 0 && len(c.names) == 0 }
@@ -59,38 +59,39 @@ func (c *copied) reset() {
 // when the slot does not hold it any more or nobody could read it. Callers hold
 // the broker's mu.
 func (c *copied) add(b *Broker, l *lane, i uint64, subject string, p *place) bool {
-	m, ok := c.message(b, l, i)
-	if ok {
-		m.subject, m.place, m.skipped = subject, p, p.skipped
-		p.skipped = 0
-		c.messages = append(c.messages, m)
+	n := len(c.messages)
+	c.messages = append(c.messages, copiedMessage{subject: subject, place: p, skipped: p.skipped})
+	if !c.message(b, l, i, &c.messages[n].tuple) {
+		c.messages = c.messages[:n]
+		return false
 	}
-	return ok
+	p.skipped = 0
+	return true
 }
 
-// message copies a message. It takes no reference: what it reads beside the slot
+// message copies a message into m, which is empty. It takes no reference: what it reads beside the slot
 // (storage entries, a spill) belongs to storages that the slot names, and if the
 // slot still names the message afterwards, none of them has changed.
-func (c *copied) message(b *Broker, l *lane, i uint64) (m copiedMessage, ok bool) {
+func (c *copied) message(b *Broker, l *lane, i uint64, m *protocol.TupleMessage) bool {
 	h, words, ok := l.view.Read(i, c.words[len(c.words):])
 	if !ok {
-		return m, false
+		return false
 	}
 	if len(words) <= cap(c.words)-len(c.words) { // else it lies in memory of its own
 		c.words = c.words[:len(c.words)+len(words)]
 	}
-	m.tuple = protocol.TupleMessage{Sequence: i, Stamp: h.Stamp / 1000, Body: h.BodyOf(words), Writable: h.Flags&protocol.SlotWritable != 0}
+	m.Sequence, m.Stamp, m.Body, m.Writable = i, h.Stamp/1000, h.BodyOf(words), h.Flags&protocol.SlotWritable != 0
 	var err error
 	if c.refs, err = protocol.ParseRefs(c.refs[:0], shm.BytesOf(words), int(h.Nref)); err != nil {
-		return m, false
+		return false
 	}
 	refs := c.refs
 	if h.Flags&protocol.SlotSpilled != 0 {
 		if len(refs) != 1 {
-			return m, false
+			return false
 		}
-		if refs, m.tuple.Body, err = b.spilled(refs[0]); err != nil {
-			return m, false
+		if refs, m.Body, err = b.spilled(refs[0]); err != nil {
+			return false
 		}
 	}
 	from := len(c.storages)
@@ -98,14 +99,14 @@ func (c *copied) message(b *Broker, l *lane, i uint64) (m copiedMessage, ok bool
 		s, ok := b.stored(r)
 		if !ok {
 			c.storages = c.storages[:from]
-			return m, false
+			return false
 		}
 		c.storages = append(c.storages, s)
 	}
-	m.tuple.Storages = c.storages[from:len(c.storages):len(c.storages)]
+	m.Storages = c.storages[from:len(c.storages):len(c.storages)]
 	// SYNC slot-seq: the second look, after everything else was read.
 	shm.FenceAcquire()
-	return m, l.view.Has(i)
+	return l.view.Has(i)
 }
 
 // stored finds where a storage lies, if it is still the one that a ref names.
@@ -140,7 +141,7 @@ func (m *mirror) copyNames() {
 		n := copiedName{namespace: t.key.namespace, name: t.key.name, deleted: m.b.topics[t.index] != t || !t.name.set}
 		ok := n.deleted
 		if !n.deleted {
-			n.message, ok = m.copied.message(m.b, t.name.lane, t.name.revision)
+			ok = m.copied.message(m.b, t.name.lane, t.name.revision, &n.message)
 		}
 		if ok {
 			m.copied.names = append(m.copied.names, n)

@@ -125,6 +125,9 @@ func (m *mirror) copyTopic(t *topic, w *mirrored) (more bool) {
 			if m.copied.full() {
 				return true
 			}
+			if p.next+mirrorFetch <= head {
+				l.view.Fetch(p.next + mirrorFetch)
+			}
 			if !m.copied.add(m.b, l, p.next, w.subject, p) {
 				p.skipped++
 			}

@@ -79,7 +79,7 @@ func (m *mirror) publishName(n *copiedName) {
 	if err != nil {
 		return
 	}
-	if value, err := e.Append(nil, &n.message.tuple); err == nil {
-		m.to.SetName(n.namespace, n.name, n.message.tuple.Sequence, value)
+	if value, err := e.Append(nil, &n.message); err == nil {
+		m.to.SetName(n.namespace, n.name, n.message.Sequence, value)
 	}
 }

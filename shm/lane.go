@@ -91,6 +91,15 @@ func (l Lane) FetchSecond(i uint64) {
 	}
 }
 
+// Fetch starts to fetch what a small message has, its head, refs and body.
+func (l Lane) Fetch(i uint64) {
+	l.r.Prefetch(l.slot(i))
+	l.FetchSecond(i)
+	if l.stride > 2*lineBytes {
+		l.r.Prefetch(l.slot(i) + 2*lineBytes)
+	}
+}
+
 // FirstIndex returns what stands where message i, just seen, names its first
 // storage. It is of use only to fetch ahead what belongs to it: nothing here was
 // checked.

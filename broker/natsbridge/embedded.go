@@ -118,7 +118,7 @@ func (e *embedded) options() (nats.Options, error) {
 	if err != nil {
 		return o, fmt.Errorf("use the NATS key: %w", err)
 	}
-	for _, opt := range []nats.Option{nats.InProcessServer(gathering{e.srv}), nats.Nkey(public, e.key.Sign)} {
+	for _, opt := range []nats.Option{nats.InProcessServer(&pipes{srv: e.srv}), nats.Nkey(public, e.key.Sign)} {
 		if err := opt(&o); err != nil {
 			return o, fmt.Errorf("connect to the embedded NATS server: %w", err)
 		}

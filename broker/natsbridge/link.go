@@ -34,6 +34,7 @@ type link struct {
 	connected  atomic.Bool
 	maxPayload atomic.Int64
 	nc         atomic.Pointer[nats.Conn]
+	pipe       atomic.Pointer[net.Conn] // of the connection, to the embedded server; nil: there is none
 
 	mu         sync.Mutex
 	url        string // of the server connected to, or the target
@@ -44,13 +45,16 @@ type link struct {
 	loggedText string // last failure logged since the link was up
 }
 
-// current gives the connection, nil while there is none. A connection may be lost
-// at any time; its calls then fail.
-func (l *link) current() *nats.Conn {
+// current gives the connection, nil while there is none, and its pipe, if it has
+// one. A connection may be lost at any time; its calls then fail.
+func (l *link) current() (nc *nats.Conn, pipe net.Conn) {
 	if !l.connected.Load() {
-		return nil
+		return nil, nil
 	}
-	return l.nc.Load()
+	if p := l.pipe.Load(); p != nil {
+		pipe = *p
+	}
+	return l.nc.Load(), pipe
 }
 
 // run connects and stays until ctx ends. Then the connection is closed.
@@ -144,6 +148,9 @@ func (l *link) up(nc *nats.Conn) {
 	url := l.url
 	l.mu.Unlock()
 	l.nc.Store(nc)
+	if p, ok := l.options.InProcessServer.(*pipes); ok {
+		l.pipe.Store(p.of(nc))
+	}
 	l.maxPayload.Store(nc.MaxPayload())
 	l.connected.Store(true)
 	l.onUp()

@@ -231,7 +231,7 @@ func (n *names) run() {
 
 // pass visits each namespace with something to do once. more: something is left.
 func (n *names) pass(ctx context.Context) (more bool, err error) {
-	nc := n.link.current()
+	nc, _ := n.link.current()
 	if nc == nil {
 		return false, ErrDisconnected
 	}

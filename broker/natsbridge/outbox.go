@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -35,15 +36,30 @@ type outbox struct {
 	waiting  []outboxWaiter
 }
 
-// batch is a run of messages, their bytes one after another.
+// batch is a run of messages as a client of NATS writes them, one after another.
 type batch struct {
 	items []outboxItem
 	bytes []byte
 }
 
+// outboxItem is where the data of a message stand in its batch.
 type outboxItem struct {
-	subject string
-	end     int
+	subject  string
+	from, to int
+}
+
+// frameBytes is what a message has at most beside its subject and its data.
+const frameBytes = len("PUB  18446744073709551615\r\n\r\n")
+
+// add writes a message behind the others.
+func (b *batch) add(subject string, data []byte) {
+	w := append(append(b.bytes, "PUB "...), subject...)
+	w = strconv.AppendUint(append(w, ' '), uint64(len(data)), 10)
+	w = append(w, "\r\n"...)
+	from := len(w)
+	w = append(w, data...)
+	b.items = append(b.items, outboxItem{subject, from, len(w)})
+	b.bytes = append(w, "\r\n"...)
 }
 
 // outboxWaiter is released when so many messages have been handled.
@@ -64,11 +80,11 @@ func (o *outbox) put(subject string, messages [][]byte) (n int) {
 		if o.closed || o.messages >= outboxMessages || len(data) > o.limit-o.bytes {
 			break
 		}
-		b := o.roomLocked(len(data))
-		b.bytes = append(b.bytes, data...)
-		b.items = append(b.items, outboxItem{subject, len(b.bytes)})
+		b := o.roomLocked(frameBytes + len(subject) + len(data))
+		before := len(b.bytes)
+		b.add(subject, data)
 		o.messages++
-		o.bytes += len(data)
+		o.bytes += len(b.bytes) - before
 		n++
 	}
 	if n > 0 {
@@ -105,18 +121,14 @@ func (o *outbox) wakeLocked() {
 }
 
 // run sends what is queued until the outbox is closed and empty.
-func (o *outbox) run(send func(subject string, data []byte)) {
+func (o *outbox) run(send func(*batch)) {
 	defer close(o.ended)
 	for {
 		b := o.take()
 		if b == nil {
 			return
 		}
-		start := 0
-		for _, m := range b.items {
-			send(m.subject, b.bytes[start:m.end:m.end])
-			start = m.end
-		}
+		send(b)
 		o.done(b)
 	}
 }
@@ -217,15 +229,25 @@ func (b *Bridge) Queued() int {
 	return b.outbox.bytes
 }
 
-// send hands one message to the connection, in the outbox's goroutine.
-func (b *Bridge) send(subject string, data []byte) {
-	// A message queued before the connection was lost is stale: it is not kept.
-	nc := b.link.current()
-	if nc == nil || nc.Publish(subject, data) != nil {
-		b.dropped.Add(1)
-		return
+// send hands messages to the connection, in the outbox's goroutine. What was queued
+// before the connection was lost is stale: it is not kept.
+func (b *Bridge) send(messages *batch) {
+	sent := 0
+	if nc, pipe := b.link.current(); pipe != nil {
+		if _, err := pipe.Write(messages.bytes); err == nil {
+			sent = len(messages.items)
+		} else {
+			pipe.Close() // in the midst of a message, perhaps; nats.go connects again
+		}
+	} else if nc != nil {
+		for _, m := range messages.items {
+			if nc.Publish(m.subject, messages.bytes[m.from:m.to:m.to]) == nil {
+				sent++
+			}
+		}
 	}
-	b.published.Add(1)
+	b.published.Add(uint64(sent))
+	b.dropped.Add(uint64(len(messages.items) - sent))
 }
 
 // Flush returns when the server has all that was published before. Without a
@@ -234,7 +256,7 @@ func (b *Bridge) Flush(ctx context.Context) error {
 	if err := b.outbox.wait(ctx); err != nil {
 		return fmt.Errorf("flush to NATS: %w", err)
 	}
-	nc := b.link.current()
+	nc, _ := b.link.current()
 	if nc == nil {
 		return fmt.Errorf("flush to NATS: %w", ErrDisconnected)
 	}
