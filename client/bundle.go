@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"sort"
 
 	"github.com/baton-ipc/baton/dlpack"
@@ -14,6 +15,7 @@ type Bundle struct {
 	names   []string
 	tensors []*Tensor
 	tree    []byte // value tree; empty: one unnamed tensor, or a flat dict
+	meta    []byte
 	held    *holding
 
 	// Revision is the number that a name's revision got, 0 for other bundles.
@@ -121,6 +123,21 @@ func (b *Bundle) Value() (any, error) {
 		return b.tensors[i], nil
 	})
 }
+
+// Meta decodes into v what the bundle's sender or setter attached by the option Meta;
+// where that was nothing it leaves v alone. Sending the bundle on does not repeat it.
+func (b *Bundle) Meta(v any) error {
+	if len(b.meta) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(b.meta, v); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "decode into the type that was sent", "meta: %w", err)
+	}
+	return nil
+}
+
+// RawMeta returns the JSON of the meta, nil when there is none.
+func (b *Bundle) RawMeta() json.RawMessage { return b.meta }
 
 // path is a tensor's name on the wire. The names of a flat bundle are keys,
 // those of a nested value are paths already.

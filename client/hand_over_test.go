@@ -103,6 +103,30 @@ func TestNamePublishedIsGotWatchedAndDeleted(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrNotFound)
 }
 
+func TestMetaOfANameIsOfItsRevision(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	a, b := connect(t, address), connect(t, address)
+	x := tensor(t, a, 1)
+	defer x.Release()
+	for _, meta := range []any{map[string]any{"epoch": 3.0}, "text", nil} {
+		opts := []client.SetOption{client.Ephemeral()}
+		if meta != nil {
+			opts = append(opts, client.Meta(meta))
+		}
+		_, err := a.Set(ctx, "n", x, opts...)
+		require.NoError(t, err)
+		got, err := b.Get(ctx, "n")
+		require.NoError(t, err)
+		var back any
+		require.NoError(t, got.Meta(&back))
+		require.Equal(t, meta, back)
+		require.Equal(t, meta == nil, got.RawMeta() == nil)
+		got.Release()
+	}
+	_, err := a.Set(ctx, "n", x, client.Meta(make(chan int)))
+	require.ErrorIs(t, err, protocol.ErrInvalid)
+}
+
 func TestLiveNameIsWrittenInPlaceByAll(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	a, b := connect(t, address), connect(t, address)

@@ -28,7 +28,6 @@ type Message struct {
 	flags   uint32
 	bodySrc []byte
 	bundle  *Bundle // built at first use
-	meta    []byte
 	failed  error
 
 	// What a message of one tensor needs lies in the message itself, so that it
@@ -86,22 +85,20 @@ func (m *Message) Value() (any, error) {
 
 // Meta decodes the meta into v; without meta it leaves v alone.
 func (m *Message) Meta(v any) error {
-	if _, err := m.Bundle(); err != nil {
+	b, err := m.Bundle()
+	if err != nil {
 		return err
 	}
-	if len(m.meta) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(m.meta, v); err != nil {
-		return protocol.Errorf(protocol.CodeInvalid, "decode into the type that was sent", "meta: %w", err)
-	}
-	return nil
+	return b.Meta(v)
 }
 
 // RawMeta returns the JSON of the meta, nil when there is none.
 func (m *Message) RawMeta() json.RawMessage {
-	m.Bundle()
-	return m.meta
+	b, err := m.Bundle()
+	if err != nil {
+		return nil
+	}
+	return b.RawMeta()
 }
 
 // decode reads the body: a private copy of what the sender wrote.
@@ -137,7 +134,7 @@ func (m *Message) decodeAny(b *Bundle) error {
 	} else {
 		b.names, b.tensors, room = make([]string, n), make([]*Tensor, n), make([]Tensor, n)
 	}
-	b.tree, m.meta = body.Tree, body.Meta
+	b.tree, b.meta = body.Tree, body.Meta
 	for i := range body.Tensors {
 		d, t := &body.Tensors[i], &m.oneTensor
 		if room != nil {

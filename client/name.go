@@ -35,14 +35,21 @@ func (t *topic) waiting(v *peersView) int {
 	return n
 }
 
-// SetOption configures Set.
-type SetOption func(*protocol.NameSet)
+// SetOption configures Set: Live, Ephemeral, or Meta, which its readers find in the
+// bundle.
+type SetOption interface {
+	set(*protocol.NameSet, *sendOptions)
+}
+
+type setOption func(*protocol.NameSet)
+
+func (f setOption) set(s *protocol.NameSet, _ *sendOptions) { f(s) }
 
 // Live makes the name's bundle one that everybody may write in place.
-func Live() SetOption { return func(s *protocol.NameSet) { s.Live = true } }
+func Live() SetOption { return setOption(func(s *protocol.NameSet) { s.Live = true }) }
 
 // Ephemeral deletes the name at the end of this session.
-func Ephemeral() SetOption { return func(s *protocol.NameSet) { s.Ephemeral = true } }
+func Ephemeral() SetOption { return setOption(func(s *protocol.NameSet) { s.Ephemeral = true }) }
 
 // Set publishes a revision of a name: a whole that nobody writes any more, or,
 // with Live, one bundle that all write. v is what Topic.Send takes. It returns
@@ -52,6 +59,10 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	var o outgoing
+	req := protocol.NameSet{Name: name}
+	for _, f := range opts {
+		f.set(&req, &o.options)
+	}
 	if err := c.compose(&o, v, nil); err != nil {
 		return 0, err
 	}
@@ -65,10 +76,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	defer o.finish()
-	req := protocol.NameSet{Name: name, Bytes: o.bytes, Tensors: head.Tensors}
-	for _, f := range opts {
-		f(&req)
-	}
+	req.Bytes, req.Tensors = o.bytes, head.Tensors
 	if head.Flags&protocol.SlotSpilled != 0 {
 		req.Spilled = true
 		req.Refs = append(req.Refs, storageRef(o.spill.storages[0].ref))

@@ -20,12 +20,14 @@ type sendOptions struct {
 	given  bool // otherwise it is the legacy one
 }
 
-type metaOption struct{ v any }
+// MetaOption is an option of a send and of Set.
+type MetaOption struct{ v any }
 
-func (m metaOption) send(o *sendOptions) { o.meta = m.v }
+func (m MetaOption) send(o *sendOptions)                     { o.meta = m.v }
+func (m MetaOption) set(_ *protocol.NameSet, o *sendOptions) { o.meta = m.v }
 
-// Meta attaches a value that JSON can hold to a message.
-func Meta(v any) SendOption { return metaOption{v} }
+// Meta attaches a value that JSON can hold to a message or to a revision of a name.
+func Meta(v any) MetaOption { return MetaOption{v} }
 
 // outgoing is a message before it has a place: its refs, held by the caller's
 // tensors, and its body.

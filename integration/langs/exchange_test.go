@@ -3,6 +3,7 @@ package langs
 import (
 	"testing"
 
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -93,7 +94,7 @@ func TestNamesHaveTheirRevisions(t *testing.T) {
 		for seed := uint64(1); seed <= 20; seed++ {
 			assert.Equal(t, seed, from.do(command{"do": "set", "name": "w/a", "seed": seed}).Revision)
 			a := to.do(command{"do": "get", "name": "w/a", "seed": seed, "hold": seed == 7})
-			require.Equal(t, []any{seed, true}, []any{a.Revision, a.ReadOnly})
+			require.Equal(t, []any{seed, seed, true}, []any{a.Revision, a.Seed, a.ReadOnly}, "the seed is meta")
 		}
 		to.do(command{"do": "delete", "name": "w/a"})
 		from.lacks("w/a")
@@ -133,6 +134,22 @@ func TestHandleOpensInTheOtherLanguageAndExpires(t *testing.T) {
 		to.do(command{"do": "release"})
 		to.Done()
 	})
+}
+
+func TestTensorOfCInHugePagesIsOpenedInGo(t *testing.T) {
+	testkit.Need(t, "huge-pages")
+	free := func() uint64 {
+		n, err := sys.FreeHugePages(2 << 20)
+		require.NoError(t, err)
+		return n
+	}
+	before := free()
+	b := testkit.StartBroker(t)
+	from, to := start(t, b, languages[2]), start(t, b, languages[0])
+	h := from.do(command{"do": "handle", "seed": 3, "words": 5000, "pages": "2M"}).Handle
+	require.Less(t, free(), before, "the tensor lies in huge pages")
+	to.do(command{"do": "open", "handle": h, "seed": 3})
+	leave(t, b, from, to)
 }
 
 func TestKilledReaderLeavesNothing(t *testing.T) {

@@ -22,9 +22,9 @@ import (
 //	take     take one; write fills its first tensor with the seed
 //	end      close topic or queue for all
 //	set      set name to the value of seed; answers revision
-//	get      get name, whose value is of seed
+//	get      get name, whose value is of seed; answers revision, and the seed of its meta
 //	delete   delete name
-//	handle   fill a tensor and answer its handle
+//	handle   fill a tensor and answer its handle; in C in huge pages, where pages says so
 //	open     open handle, whose tensor is of seed
 //	hoard    fill count tensors from seed on and hold them
 //	release  let go of what is held

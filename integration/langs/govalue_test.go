@@ -155,7 +155,7 @@ func (d *goDriver) named(ctx context.Context, o *order) (map[string]any, error) 
 	case "set":
 		var revision uint64
 		err := d.value(ctx, o.Seed, o, func(v any) (err error) {
-			var opts []client.SetOption
+			opts := []client.SetOption{client.Meta(map[string]uint64{"seed": o.Seed})}
 			if o.Live {
 				opts = append(opts, client.Live())
 			}
@@ -173,9 +173,13 @@ func (d *goDriver) named(ctx context.Context, o *order) (map[string]any, error) 
 	} else {
 		defer b.Release()
 	}
+	var meta struct{ Seed uint64 }
+	if err := b.Meta(&meta); err != nil {
+		return nil, err
+	}
 	out, err := d.look(b, o.Seed, o.Write)
 	if err == nil {
-		out["revision"] = b.Revision
+		out["revision"], out["seed"] = b.Revision, meta.Seed
 	}
 	return out, err
 }

@@ -178,8 +178,9 @@ impl Driver {
             }
             "get" => {
                 let b = self.session.get(text(c, "name"), time(c))?;
+                let meta: Value = serde_json::from_slice(b.meta()).unwrap_or_default();
                 let mut out = self.look(&b, seed, c)?;
-                out["revision"] = b.revision().into();
+                (out["revision"], out["seed"]) = (b.revision().into(), meta["seed"].clone());
                 if c["hold"] == true {
                     self.held.push(Box::new(b));
                 }

@@ -147,8 +147,8 @@ static baton_status message(const char *line, baton_message *m, uint64_t seed, i
 	if (s == BATON_OK && broken[0])
 		printf("{\"broken\":\"%s\"}\n", broken);
 	else if (s == BATON_OK && revision)
-		printf("{\"readonly\":%s,\"revision\":%llu}\n", readonly ? "true" : "false",
-		       (unsigned long long)baton_message_sequence(m));
+		printf("{\"readonly\":%s,\"seed\":%llu,\"revision\":%llu}\n", readonly ? "true" : "false",
+		       (unsigned long long)seed_of(m), (unsigned long long)baton_message_sequence(m));
 	else if (s == BATON_OK)
 		printf("{\"readonly\":%s,\"seed\":%llu,\"sequence\":%llu,\"lost\":%llu}\n", readonly ? "true" : "false",
 		       (unsigned long long)seed, (unsigned long long)baton_message_sequence(m), (unsigned long long)baton_message_lost(m));
@@ -176,7 +176,9 @@ static baton_status set(const char *line) {
 static baton_status make_handle(const char *line) {
 	DLManagedTensorVersioned *t;
 	char *json = NULL;
-	baton_status s = filled(session, (uint64_t)number(line, "seed", 0), number(line, "words", 1000), &t);
+	char pages[64];
+	const char *size = text(line, "pages", pages)[0] ? pages : NULL;
+	baton_status s = filled_in(session, size, (uint64_t)number(line, "seed", 0), number(line, "words", 1000), &t);
 	if (s == BATON_OK)
 		s = baton_tensor_handle(t, 0, &json);
 	if (s == BATON_OK)

@@ -40,11 +40,19 @@ static inline int64_t count_of(const DLManagedTensorVersioned *t) {
 	return n;
 }
 
-static inline baton_status filled(const baton_session *session, uint64_t seed, int64_t words, DLManagedTensorVersioned **out) {
-	baton_status s = baton_alloc(session, word_type, 1, &words, out);
+// A tensor of a seed in huge pages of a size, NULL for the usual ones.
+static inline baton_status filled_in(const baton_session *session, const char *pages, uint64_t seed, int64_t words,
+                                     DLManagedTensorVersioned **out) {
+	baton_alloc_options o = {0};
+	o.pages = pages;
+	baton_status s = baton_alloc_with(session, &o, word_type, 1, &words, out);
 	for (int64_t i = 0; s == BATON_OK && i < words; i++)
 		words_of(*out)[i] = word_at(seed, (uint64_t)i);
 	return s;
+}
+
+static inline baton_status filled(const baton_session *session, uint64_t seed, int64_t words, DLManagedTensorVersioned **out) {
+	return filled_in(session, NULL, seed, words, out);
 }
 
 // The first word that is not of the seed, or -1.

@@ -56,6 +56,7 @@ static void without_a_session(void) {
 	ARGUMENT(baton_alloc(NULL, word_type, 2, shape, &t));
 	if (t)
 		fatal("a failure left a tensor");
+	ARGUMENT(baton_alloc_with(NULL, NULL, word_type, 2, shape, &t));
 	ARGUMENT(baton_from_dlpack(NULL, NULL, &t));
 	ARGUMENT(baton_tensor_view(NULL, word_type, 1, shape, NULL, 0, &t));
 	ARGUMENT(baton_tensor_read_only(NULL, &t));
@@ -94,6 +95,34 @@ static void without_a_session(void) {
 	baton_tensor_release(NULL);
 	baton_string_free(NULL);
 	baton_names_free(NULL);
+}
+
+static void with_options(baton_session *s) {
+	const int64_t none = 0, shape[2] = {2, 3}, too_many = INT64_C(1) << 50;
+	baton_alloc_options o = {0};
+	DLManagedTensorVersioned *t;
+	MUST(baton_alloc_with(s, NULL, word_type, 2, shape, &t));
+	baton_tensor_release(t);
+	o.timeout_ns = BATON_FOREVER;
+	o.device = "cpu";
+	MUST(baton_alloc_with(s, &o, word_type, 2, shape, &t));
+	baton_tensor_release(t);
+	o.timeout_ns = 1000000;
+	REFUSED(baton_alloc_with(s, &o, word_type, 1, &too_many, &t), BATON_OUT_OF_MEMORY);
+	o.pages = "4K";
+	ARGUMENT(baton_alloc_with(s, &o, word_type, 2, shape, &t));
+	o.pages = "2M";
+	MUST(baton_alloc_with(s, &o, word_type, 1, &none, &t)); // takes none
+	baton_tensor_release(t);
+	baton_status status = baton_alloc_with(s, &o, word_type, 1, &too_many, &t);
+	REFUSED(status, status == BATON_UNSUPPORTED ? BATON_UNSUPPORTED : BATON_OUT_OF_MEMORY); // by what the kernel has
+	o.device = "cuda:4096";
+	ARGUMENT(baton_alloc_with(s, &o, word_type, 2, shape, &t));
+	o.pages = NULL;
+	status = baton_alloc_with(s, &o, word_type, 2, shape, &t);
+	REFUSED(status, status == BATON_UNSUPPORTED ? BATON_UNSUPPORTED : BATON_NOT_FOUND); // by whether there is a driver
+	o.device = "\xff";
+	ARGUMENT(baton_alloc_with(s, &o, word_type, 2, shape, &t));
 }
 
 static void in_a_session(baton_session *s) {
@@ -233,6 +262,7 @@ int main(void) {
 	without_a_session();
 	MUST(baton_connect(NULL, &s));
 	foreign(s);
+	with_options(s);
 	in_a_session(s);
 	baton_session_release(s);
 	return wrong;

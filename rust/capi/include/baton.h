@@ -217,6 +217,18 @@ typedef struct baton_stats {
   uint64_t handovers;
 } baton_stats;
 
+// Where a tensor is allocated. All zero is the machine's memory in its usual pages, without waiting.
+typedef struct baton_alloc_options {
+  // "2M" or "1G": huge pages of that size, of those that the machine has reserved. NULL: the usual
+  // pages.
+  const char *pages;
+  // "cuda:0" as this process counts, "cuda" the first, "cuda:GPU-..." by UUID: a GPU. NULL or
+  // "cpu": the machine's memory.
+  const char *device;
+  // How long to wait where memory is full: 0 not at all, BATON_FOREVER.
+  int64_t timeout_ns;
+} baton_alloc_options;
+
 // Options of a topic or queue. All zero takes what exists, else the defaults; what differs from what
 // exists is the error BATON_CONFLICT.
 typedef struct baton_topic_options {
@@ -253,7 +265,7 @@ typedef struct baton_payload {
   const struct baton_item *items;
   // How many.
   size_t count;
-  // JSON that travels with the message. NULL: none.
+  // JSON that travels with the message or revision. NULL: none.
   const char *meta;
   // JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors.
   // NULL: the value is the unnamed tensor, or a flat dict of the named ones.
@@ -301,10 +313,6 @@ baton_status baton_session_stats(const struct baton_session *session, struct bat
 // otherwise stays here, warm, for the next tensors. bytes: those given back; may be NULL.
 baton_status baton_session_collect(const struct baton_session *session, uint64_t *bytes);
 
-// Reads the name of a type as ml_dtypes spells it, such as "float32" or "bfloat16", followed by xN
-// for N lanes.
-baton_status baton_dtype(const char *name, DLDataType *out);
-
 // Allocates a tensor in shared memory, to be filled in place at its data, C-contiguous and aligned to
 // 256 bytes. What stands there is whatever was there before. Errors: BATON_INVALID_ARGUMENT,
 // BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED, BATON_BROKER_LOST.
@@ -313,6 +321,22 @@ baton_status baton_alloc(const struct baton_session *session,
                          int32_t ndim,
                          const int64_t *shape,
                          DLManagedTensorVersioned **out);
+
+// As baton_alloc, with a choice of memory; options may be NULL. Huge pages are taken from the machine
+// whole and shared by small tensors; where too few are free it is BATON_OUT_OF_MEMORY, whose text says
+// how to reserve more. What lies on a GPU has its device address as data and is for work of the legacy
+// default stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
+// no driver, BATON_NOT_FOUND for a GPU that this process does not see.
+baton_status baton_alloc_with(const struct baton_session *session,
+                              const struct baton_alloc_options *options,
+                              DLDataType dtype,
+                              int32_t ndim,
+                              const int64_t *shape,
+                              DLManagedTensorVersioned **out);
+
+// Reads the name of a type as ml_dtypes spells it, such as "float32" or "bfloat16", followed by xN
+// for N lanes.
+baton_status baton_dtype(const char *name, DLDataType *out);
 
 // Releases a tensor by calling its deleter, on any thread; NULL is nothing. It works for tensors of
 // any library.
@@ -379,7 +403,7 @@ baton_status baton_message_tensor_named(const struct baton_message *message,
                                         const char *name,
                                         DLManagedTensorVersioned **out);
 
-// The JSON that came with the message, "" for none. NULL for NULL.
+// The JSON that came with the message or revision, "" for none. NULL for NULL.
 const char *baton_message_meta(const struct baton_message *message);
 
 // The JSON of the value tree (docs/protocol.md, section 6); "": the value is the unnamed tensor, or a

@@ -30,6 +30,7 @@ mod error;
 mod session;
 mod stats;
 
+mod alloc;
 mod tensor;
 
 mod payload;
@@ -46,6 +47,7 @@ mod name;
 
 mod pointer;
 
+pub use alloc::*;
 pub use error::*;
 pub use message::*;
 pub use name::*;

@@ -30,17 +30,17 @@ struct Content {
 }
 
 impl Content {
-    fn new(bundle: Bundle, meta: Vec<u8>) -> Content {
+    fn new(bundle: Bundle) -> Content {
         let names = bundle.iter().map(|(n, _)| c_text(n)).collect();
-        let tree = c_text(bundle.tree());
-        Content { bundle, names, tree, meta: c_text(meta) }
+        let (tree, meta) = (c_text(bundle.tree()), c_text(bundle.meta()));
+        Content { bundle, names, tree, meta }
     }
 }
 
 impl baton_message {
     pub(crate) fn received(m: Message) -> baton_message {
         baton_message {
-            content: m.bundle().and_then(|b| Ok(Content::new(b, m.meta()?))),
+            content: m.bundle().map(Content::new),
             sender: c_text(m.sender()),
             sequence: m.sequence(),
             stamp: m.stamp(),
@@ -51,8 +51,14 @@ impl baton_message {
 
     pub(crate) fn revision(b: Bundle) -> baton_message {
         let sequence = b.revision();
-        let content = Ok(Content::new(b, Vec::new()));
-        baton_message { content, sender: CString::default(), sequence, stamp: 0, lost: 0, _message: None }
+        baton_message {
+            content: Ok(Content::new(b)),
+            sender: CString::default(),
+            sequence,
+            stamp: 0,
+            lost: 0,
+            _message: None,
+        }
     }
 
     fn content(&self) -> Outcome<&Content> {
@@ -123,7 +129,7 @@ pub extern "C" fn baton_message_tensor_named(
     })
 }
 
-/// The JSON that came with the message, "" for none. NULL for NULL.
+/// The JSON that came with the message or revision, "" for none. NULL for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_message_meta(message: Option<&baton_message>) -> *const c_char {
     given_text(message, |c| &c.meta)

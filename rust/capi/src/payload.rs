@@ -28,7 +28,7 @@ pub struct baton_payload {
     pub items: *const baton_item,
     /// How many.
     pub count: usize,
-    /// JSON that travels with the message. NULL: none.
+    /// JSON that travels with the message or revision. NULL: none.
     pub meta: *const c_char,
     /// JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors.
     /// NULL: the value is the unnamed tensor, or a flat dict of the named ones.

@@ -63,7 +63,7 @@ pub(crate) unsafe fn shared(session: &baton::Session, tensor: *const DLManagedTe
 ///
 /// # Safety
 /// It has `ndim` numbers.
-unsafe fn dims<'a>(ndim: i32, first: *const i64, what: &str) -> Outcome<&'a [i64]> {
+pub(crate) unsafe fn dims<'a>(ndim: i32, first: *const i64, what: &str) -> Outcome<&'a [i64]> {
     match usize::try_from(ndim) {
         // SAFETY: as the caller says.
         Ok(n) if n <= 64 => unsafe { array(first, n, what) },
@@ -79,26 +79,6 @@ pub extern "C" fn baton_dtype(name: *const c_char, out: Option<&mut MaybeUninit<
         give(out, DType { code: 0, bits: 0, lanes: 0 }, || {
             // SAFETY: the header asks for a text or NULL.
             Ok(DType::parse(unsafe { text(name, "name") }?)?)
-        })
-    })
-}
-
-/// Allocates a tensor in shared memory, to be filled in place at its data, C-contiguous and aligned to
-/// 256 bytes. What stands there is whatever was there before. Errors: BATON_INVALID_ARGUMENT,
-/// BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED, BATON_BROKER_LOST.
-#[unsafe(no_mangle)]
-pub extern "C" fn baton_alloc(
-    session: Option<&baton_session>,
-    dtype: DLDataType,
-    ndim: i32,
-    shape: *const i64,
-    out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
-) -> baton_status {
-    run(|| {
-        give_tensor(out, || {
-            // SAFETY: the header asks for ndim numbers.
-            let shape = unsafe { dims(ndim, shape, "shape") }?;
-            Ok(given(session, "session")?.0.alloc_raw(dtype, shape)?.freeze())
         })
     })
 }

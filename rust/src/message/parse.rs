@@ -51,18 +51,18 @@ impl<'a> Body<'a> {
     /// Types, devices, and views against storages are not checked. `refs` is the number of Refs of
     /// the message.
     pub(crate) fn parse(src: &'a [u8], refs: usize) -> Result<Body<'a>> {
-        let parts = Parts::of(src)?;
-        let tensors = Body::each(src, refs)?.collect::<Result<_>>()?;
-        Ok(Body { tensors, tree: parts.tree, meta: parts.meta })
+        let all = Body::each(src, refs)?;
+        let (tree, meta) = (all.tree, all.meta);
+        Ok(Body { tensors: all.collect::<Result<_>>()?, tree, meta })
     }
 
     /// Reads tensor after tensor, each when it is asked for.
     pub(crate) fn each(src: &'a [u8], refs: usize) -> Result<Descriptions<'a>> {
-        let Parts { count, table, tree, .. } = Parts::of(src)?;
+        let Parts { count, table, tree, meta } = Parts::of(src)?;
         if count == 0 && !table.is_empty() {
             return Err(bad(format!("a message body has {} bytes and no tensor", table.len())));
         }
-        Ok(Descriptions { rest: table, next: 0, count, refs, tree })
+        Ok(Descriptions { rest: table, next: 0, count, refs, tree, meta })
     }
 
     /// The first tensor alone; of the others only the lengths of their table are looked at.
@@ -83,6 +83,7 @@ pub(crate) struct Descriptions<'a> {
     count: usize,
     refs: usize,
     pub(crate) tree: &'a [u8],
+    pub(crate) meta: &'a [u8],
 }
 
 impl<'a> Iterator for Descriptions<'a> {

@@ -28,15 +28,18 @@ pub(crate) fn key_of(path: &str) -> Cow<'_, str> {
 /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
 /// let x = session.zeros::<f32>(&[3])?.freeze();
-/// session.set("state", baton::Payload::named([("w", &x), ("b", &x)].map(|(k, t)| (k, t.clone()))))?;
+/// let state = baton::Payload::named([("w", x.clone()), ("b", x)]);
+/// session.set("state", state.meta(&"epoch 3")?)?;
 /// let bundle = session.get("state", None)?;
 /// assert_eq!(bundle.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["w", "b"]);
+/// assert_eq!(bundle.meta(), br#""epoch 3""#);
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Bundle {
     pub(crate) tensors: Vec<(String, Tensor)>,
     pub(crate) tree: Vec<u8>,
+    pub(crate) meta: Vec<u8>,
     pub(crate) revision: u64,
     pub(crate) live: bool,
 }
@@ -71,6 +74,12 @@ impl Bundle {
     /// value itself, otherwise a flat dict.
     pub fn tree(&self) -> &[u8] {
         &self.tree
+    }
+
+    /// The JSON of what was attached by [`Payload::meta`](super::Payload::meta); empty when that was
+    /// nothing. Sending the bundle on does not repeat it.
+    pub fn meta(&self) -> &[u8] {
+        &self.meta
     }
 
     /// The number that a name's revision got, 0 for other bundles.

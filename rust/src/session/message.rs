@@ -20,6 +20,13 @@ use crate::shm::{Lane, SlotHead};
 /// A tensor under its name.
 type Named<'a> = (Cow<'a, str>, Tensor);
 
+/// What a message consists of: its tensors, each made when it is asked for, and two texts of JSON.
+pub(crate) struct Contents<'a, T> {
+    pub(crate) tensors: T,
+    pub(crate) tree: &'a [u8],
+    meta: &'a [u8],
+}
+
 /// What a reader received. It holds its storages; tensors taken from it hold them on. With
 /// redelivery, dropping the last of them is the acknowledgement.
 #[derive(Debug)]
@@ -54,24 +61,24 @@ impl Message {
     /// All tensors by name. Fails when the sender described them wrongly (`Protocol`,
     /// `InvalidArgument`, `Unsupported`).
     pub fn bundle(&self) -> Result<Bundle> {
-        let (tensors, tree) = self.tensors()?;
+        let Contents { tensors, tree, meta } = self.contents()?;
         let tensors = tensors.map(|t| t.map(|(name, t)| (name.into_owned(), t))).collect::<Result<_>>()?;
         let live = self.held.received.flags & slot_flag::LIVE != 0;
-        Ok(Bundle { tensors, tree: tree.to_vec(), revision: 0, live })
+        Ok(Bundle { tensors, tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
     }
 
-    /// Each tensor with its name, made when it is asked for, and the tree.
-    pub(crate) fn tensors<'a>(&'a self) -> Result<(impl ExactSizeIterator<Item = Result<Named<'a>>>, &'a [u8])> {
+    /// What the message consists of.
+    pub(crate) fn contents<'a>(&'a self) -> Result<Contents<'a, impl ExactSizeIterator<Item = Result<Named<'a>>>>> {
         let Received { body, flags, .. } = &self.held.received;
         let writable = flags & slot_flag::WRITABLE != 0;
         let all = Body::each(body, self.held.storages.len())?;
-        let tree = all.tree;
+        let (tree, meta) = (all.tree, all.meta);
         let make = move |d: Result<TensorDesc<'a>>| {
             let d = d?;
             let name = if tree.is_empty() { key_of(d.name) } else { d.name.into() };
             Ok((name, Tensor::described(self.held.clone(), d, writable)?))
         };
-        Ok((all.map(make), tree))
+        Ok(Contents { tensors: all.map(make), tree, meta })
     }
 
     /// The first tensor; only its description is looked at. `NotFound` when there is none, else as for

@@ -122,8 +122,8 @@ impl Message {
 
     /// What a builder makes of the value that was sent. Errors as for [`bundle`](Message::bundle).
     pub fn build<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
-        let (tensors, tree) = self.tensors()?;
-        decode::decode(b, tensors, tree)
+        let all = self.contents()?;
+        decode::decode(b, all.tensors, all.tree)
     }
 }
 
