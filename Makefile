@@ -22,7 +22,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-gpu bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
+.PHONY: help build test rust-test test-arm64 test-gpu bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: build ## all tests: units with the race detector, real processes, Rust, Py
 
 rust-test: build ## the tests of the Rust crates alone (T=name)
 	tools/rust test $(T)
+
+test-arm64: ## what knows the machine, as programs for arm64; on others by emulation (Debian: qemu-user-static)
+	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client ./dlpack ./handles ./internal/wire ./protocol ./shm
 
 test-gpu: build ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
 	BATON_TEST_GPU=1 $(TEST) -v -timeout 20m ./integration/cuda
