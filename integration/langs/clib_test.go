@@ -1,12 +1,14 @@
 package langs
 
 import (
+	"context"
 	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/stretchr/testify/assert"
@@ -138,7 +140,10 @@ batch 3 {"batch":2}: first 20, last 25
 func TestPipelineThroughThreeLanguages(t *testing.T) {
 	needCargo(t)
 	needCompiler(t, "cc")
-	cmd := exec.CommandContext(testkit.Context(t), "go", "run", "./examples/pipeline", "-dev", "-batches", "100")
+	// It builds its stages first, which takes as long as the compilers do.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "run", "./examples/pipeline", "-dev", "-batches", "100")
 	cmd.Dir = root(t)
 	cmd.Env = append(os.Environ(), "COLUMNS=80")
 	out, err := cmd.CombinedOutput()

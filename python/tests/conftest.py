@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 # A run in the background of a shell ignores SIGINT, and so would the children, which are to be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)

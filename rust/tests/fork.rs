@@ -27,7 +27,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|p| p.into_inner())
 }
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What went wrong in a child: the line where it was seen. A child must not panic: another thread of the
 /// parent may have held the lock of standard error.
