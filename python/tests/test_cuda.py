@@ -196,7 +196,7 @@ def test_state_dict_goes_over_in_one_message_though_its_sender_ends_before_its_s
         """
 q = baton.queue(sys.argv[1])
 say("ready")
-v = q.get(30)
+v = q.get(120)
 assert v["step"] == 3 and all(t.device == "cuda:0" for t in v["layers"])
 assert [int(t.cpu().numpy()[0]) for t in v["layers"]] == list(range(30))
 say("done")
