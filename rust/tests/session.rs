@@ -335,3 +335,19 @@ fn a_topic_opened_twice_is_gone_when_both_are() {
     drop(two);
     until("nobody has it open", || other.topic_with("twice", &TopicOptions::default().depth(8)).is_ok());
 }
+
+#[test]
+fn any_thread_may_have_and_share_what_there_is() {
+    fn shared<T: Send + Sync>() {}
+    shared::<baton::Session>();
+    shared::<baton::Tensor>();
+    shared::<baton::TensorMut<f32>>();
+    shared::<baton::Topic>();
+    shared::<baton::Reader>();
+    shared::<baton::Queue>();
+    shared::<baton::Watch>();
+    shared::<baton::Message>();
+    shared::<baton::Bundle>();
+    shared::<baton::Payload>();
+    shared::<baton::Error>();
+}

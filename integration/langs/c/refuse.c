@@ -28,6 +28,7 @@ static void without_a_session(void) {
 	baton_options o = {0};
 	baton_stats stats;
 	char *text, **names;
+	size_t waiting;
 	ARGUMENT(baton_connect(NULL, NULL));
 	o.start = 7;
 	ARGUMENT(baton_connect(&o, &s));
@@ -73,6 +74,7 @@ static void without_a_session(void) {
 	ARGUMENT(baton_queue_open_private(NULL, "t", &queue));
 	ARGUMENT(baton_queue_put(NULL, &v, 0));
 	ARGUMENT(baton_queue_get(NULL, &m, 0));
+	ARGUMENT(baton_queue_waiting(NULL, &waiting));
 	ARGUMENT(baton_queue_end(NULL));
 	ARGUMENT(baton_set(NULL, "n", &v, 0, NULL));
 	ARGUMENT(baton_get(NULL, "n", &m, 0));
@@ -131,6 +133,7 @@ static void in_a_session(baton_session *s) {
 	DLManagedTensorVersioned *t, *view;
 	baton_topic *topic;
 	baton_queue *queue;
+	size_t waiting;
 	baton_reader *reader;
 	baton_message *m;
 	baton_topic_options o = {0};
@@ -186,6 +189,21 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_topic_send(topic, &v, 0));
 	items[0].name = NULL;
 	ARGUMENT(baton_set(s, "n", &v, 4, NULL));
+	o = (baton_topic_options){.depth = 2, .linger_ns = BATON_NO_LINGER};
+	MUST(baton_queue_open(s, "q", &o, &queue));
+	for (size_t n = 1; n <= 2; n++) {
+		MUST(baton_queue_put(queue, &v, 0));
+		MUST(baton_queue_waiting(queue, &waiting));
+		if (waiting != n)
+			fatal("what waits in the queue");
+	}
+	REFUSED(baton_queue_put(queue, &v, 0), BATON_FULL);
+	MUST(baton_queue_get(queue, &m, 0));
+	baton_message_release(m);
+	MUST(baton_queue_waiting(queue, &waiting));
+	if (waiting != 1)
+		fatal("what is left in the queue");
+	baton_queue_release(queue);
 	MUST(baton_topic_send(topic, &v, 0));
 	MUST(baton_reader_receive(reader, &m, BATON_FOREVER));
 	REFUSED(baton_message_tensor(m, 1, &view), BATON_NOT_FOUND);

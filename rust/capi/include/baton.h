@@ -506,6 +506,9 @@ baton_status baton_queue_put(const struct baton_queue *queue,
 // BATON_CLOSED when the queue was closed and is empty, or the session ended.
 baton_status baton_queue_get(const struct baton_queue *queue, struct baton_message **out, int64_t timeout_ns);
 
+// How many items wait to be taken.
+baton_status baton_queue_waiting(const struct baton_queue *queue, size_t *out);
+
 // Closes the queue for everybody: puts give BATON_CLOSED, and takers get it when the queue is empty.
 baton_status baton_queue_end(const struct baton_queue *queue);
 

@@ -10,7 +10,7 @@ use crate::message::baton_message;
 use crate::payload::{baton_payload, payload};
 use crate::status::baton_status;
 use crate::topic::{baton_topic_options, common};
-use crate::{baton_session, c_text, give_object, given, maybe_text, text, wait};
+use crate::{baton_session, c_text, give, give_object, given, maybe_text, text, wait};
 
 /// Gives each item to one taker. Threads that share one take turns in getting, also while one waits:
 /// open it once for each thread that is to take side by side.
@@ -111,6 +111,15 @@ pub extern "C" fn baton_queue_get(
     timeout_ns: i64,
 ) -> baton_status {
     run(|| give_object(out, || Ok(baton_message::received(given(queue, "queue")?.queue.get(wait(timeout_ns))?))))
+}
+
+/// How many items wait to be taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_queue_waiting(
+    queue: Option<&baton_queue>,
+    out: Option<&mut MaybeUninit<usize>>,
+) -> baton_status {
+    run(|| give(out, 0, || Ok(given(queue, "queue")?.queue.waiting()?)))
 }
 
 /// Closes the queue for everybody: puts give BATON_CLOSED, and takers get it when the queue is empty.
