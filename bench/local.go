@@ -72,7 +72,7 @@ func takeSlot(_ context.Context, s *seat) error {
 	}
 	for i := uint64(1); i <= protocol.DefaultTopicDepth; i++ {
 		words := shm.AppendRef(nil, protocol.Ref{Serial: 1, Generation: 1, Index: uint32(i)})
-		lane.Write(i, shm.SlotHead{Stamp: 1, Nref: 1}, words)
+		lane.Write(i, &shm.SlotHead{Stamp: 1, Nref: 1}, words)
 		lane.Publish(i)
 	}
 	var words [24]uint64

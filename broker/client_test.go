@@ -284,7 +284,7 @@ func (w *writer) post(body string, flags uint32, named []protocol.Ref, nested ..
 		words = shm.AppendRef(words, r)
 	}
 	words = shm.AppendBytes(words, []byte(body))
-	w.lane.Write(i, shm.SlotHead{Stamp: sys.Monotonic(), Nref: uint16(len(named)), Body: uint32(len(body)), Flags: flags}, words)
+	w.lane.Write(i, &shm.SlotHead{Stamp: sys.Monotonic(), Nref: uint16(len(named)), Body: uint32(len(body)), Flags: flags}, words)
 	w.lane.Publish(i)
 	if old := i - uint64(w.info.Depth); i > uint64(w.info.Depth) {
 		w.lane.Unname(old)

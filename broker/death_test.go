@@ -66,7 +66,7 @@ func init() {
 				words = shm.AppendRef(words, r)
 			}
 			h.Nref = uint16(len(refs))
-			w.lane.Write(number, h, words)
+			w.lane.Write(number, &h, words)
 			p.file.Store64(w.at+protocol.LaneSlotsAt+number%uint64(info.Slots)*uint64(info.Stride), number)
 		}
 		good := a.Ref

@@ -132,7 +132,7 @@ func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uin
 	n := t.name
 	i := n.lane.view.Head() + 1
 	crashpoint.At("broker-name-held")
-	n.lane.view.Write(i, h, words)
+	n.lane.view.Write(i, &h, words)
 	n.lane.view.Publish(i)
 	if n.set {
 		crashpoint.At("broker-name-published")

@@ -162,7 +162,7 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	}
 	crashpoint.At("send-counted")
 	i := t.head + 1
-	t.lane.Write(i, head, words)
+	t.lane.Write(i, &head, words)
 	t.lane.SetStamp(i, sys.Monotonic()) // as late as can be: readers have the slot's lines again soon
 	crashpoint.At("send-written")
 	t.lane.Publish(i) // MODEL lanes:send-publish

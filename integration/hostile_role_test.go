@@ -280,7 +280,7 @@ func (e *enemy) publish(m enemyMessage) {
 		if h.Nref == 0 && h.Body == 0 {
 			h.Nref, h.Body = uint16(len(m.refs)), uint32(len(m.body))
 		}
-		t.lane.Write(t.next, h, words)
+		t.lane.Write(t.next, &h, words)
 		t.lane.Publish(t.next)
 		t.next++
 	}

@@ -116,20 +116,14 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 	if atomic.LoadUint64(&line[protocol.SlotSeq/8]) != i || i == 0 {
 		return SlotHead{}, words[:0], false
 	}
-	counts := atomic.LoadUint64(&line[protocol.SlotFlags/8])
-	h := SlotHead{
-		Stamp:   atomic.LoadUint64(&line[protocol.SlotStamp/8]),
-		Flags:   uint32(counts),
-		Nref:    uint16(counts >> 32),
-		Tensors: uint16(counts >> 48),
-		Bytes:   atomic.LoadUint64(&line[protocol.SlotBytes/8]),
-		Body:    uint32(atomic.LoadUint64(&line[protocol.SlotBody/8])),
-	}
-	n := h.bodyAt() + uint64(h.Body)
+	stamp, bytes := atomic.LoadUint64(&line[protocol.SlotStamp/8]), atomic.LoadUint64(&line[protocol.SlotBytes/8])
+	counts, body := atomic.LoadUint64(&line[protocol.SlotFlags/8]), uint32(atomic.LoadUint64(&line[protocol.SlotBody/8]))
+	flags, nref := uint32(counts), uint16(counts>>32)
+	n := bodyAt(flags, nref) + uint64(body)
 	if n > l.stride-protocol.SlotSize {
-		return h, words[:0], false
+		return SlotHead{}, words[:0], false
 	}
-	need := int(n+7) / 8
+	need := int((n + 7) / 8)
 	if cap(words) < need {
 		words = make([]uint64, need, max(need, 32))
 	}
@@ -137,7 +131,8 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 	l.r.ReadWords(words, at+protocol.SlotSize)
 	// SYNC slot-body: the copy above is complete before seq is looked at again.
 	FenceAcquire()
-	return h, words, true
+	// Put together only now: a copy of what was just written in parts waits for all of them.
+	return SlotHead{stamp, flags, nref, uint16(counts >> 48), bytes, body}, words, true
 }
 
 // firstWords are the words of refs and body that stand in a slot's first line.
@@ -149,7 +144,7 @@ const firstWords = (lineBytes - protocol.SlotSize) / 8
 // Readers look at the slot's first lines all the time. They are asked for here,
 // and what is done until they have come costs nothing; but they are fetched away
 // again at once. So all is written in one go, and SetStamp and Publish come soon.
-func (l Lane) Write(i uint64, h SlotHead, data []uint64) {
+func (l Lane) Write(i uint64, h *SlotHead, data []uint64) {
 	at := l.slot(i)
 	l.r.PrefetchWrite(at)
 	if len(data) > firstWords {
@@ -194,7 +189,7 @@ func (l Lane) Publish(i uint64) {
 func (l Lane) Unname(i uint64) { l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, 0) }
 
 // ParseRefs decodes the refs at the front of a copied message.
-func (h SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
+func (h *SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
 	for k := 0; k < int(h.Nref) && (k+1)*3 <= len(words); k++ {
 		dst = append(dst, h.Ref(words, k))
 	}
@@ -203,22 +198,22 @@ func (h SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
 
 // Ref decodes ref k, one of Nref, of a copied message. An index too large for its
 // field becomes one that no storage has.
-func (h SlotHead) Ref(words []uint64, k int) protocol.Ref {
+func (h *SlotHead) Ref(words []uint64, k int) protocol.Ref {
 	w := words[k*3 : k*3+3]
 	return protocol.Ref{Serial: w[0], Generation: w[1], Index: uint32(min(w[2], math.MaxUint32))}
 }
 
 // BodyOf returns the body behind the refs of a copied message.
-func (h SlotHead) BodyOf(words []uint64) []byte {
+func (h *SlotHead) BodyOf(words []uint64) []byte {
 	b := BytesOf(words)
-	from := int(h.bodyAt())
+	from := int(bodyAt(h.Flags, h.Nref))
 	return b[from : from+int(h.Body)]
 }
 
 // bodyAt returns where the body begins behind the head.
-func (h SlotHead) bodyAt() uint64 {
-	n := uint64(h.Nref) * protocol.RefSize
-	if h.Flags&protocol.SlotOrdered != 0 {
+func bodyAt(flags uint32, nref uint16) uint64 {
+	n := uint64(nref) * protocol.RefSize
+	if flags&protocol.SlotOrdered != 0 {
 		n += protocol.OrderSize
 	}
 	return n
@@ -226,7 +221,7 @@ func (h SlotHead) bodyAt() uint64 {
 
 // Order decodes the order of a copied message that has SlotOrdered: the sender's
 // stream and the value that it comes to, as the sender says.
-func (h SlotHead) Order(words []uint64) (stream uint32, ready uint64) {
+func (h *SlotHead) Order(words []uint64) (stream uint32, ready uint64) {
 	w := words[int(h.Nref)*3:]
 	return uint32(w[0]), w[1]
 }

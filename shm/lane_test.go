@@ -70,7 +70,7 @@ func TestLaneReadersSeeWholeMessagesWhileWriterOverwrites(t *testing.T) {
 	var words []uint64
 	for i := uint64(1); i <= messages; i++ {
 		words = fillBody(i, words)
-		lane.Write(i, SlotHead{Stamp: i, Nref: 1, Tensors: 1, Body: 48}, words)
+		lane.Write(i, &SlotHead{Stamp: i, Nref: 1, Tensors: 1, Body: 48}, words)
 		lane.Publish(i)
 		if i > depth {
 			lane.Unname(i - depth)
@@ -82,7 +82,7 @@ func TestLaneReadersSeeWholeMessagesWhileWriterOverwrites(t *testing.T) {
 func TestLaneReadRefusesLengthsBeyondTheSlot(t *testing.T) {
 	lane := newTestLane(t, 2, 256)
 	for _, h := range []SlotHead{{Nref: 0xffff}, {Body: 1 << 31}, {Nref: 10, Body: 256}} {
-		lane.Write(1, h, nil)
+		lane.Write(1, &h, nil)
 		lane.Publish(1)
 		_, _, ok := lane.Read(1, nil)
 		require.False(t, ok, "%+v", h)
