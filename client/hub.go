@@ -47,9 +47,6 @@ func (h *hub) end() {
 	h.wakeAll()
 }
 
-// maxSpin is what a wake costs: spinning longer cannot pay.
-const maxSpin = 50 * time.Microsecond
-
 // wait returns when look says so or the client was closed, or with the context's
 // error. It spins for at
 // most spin, then sleeps; a sleeper looks again at least once a second.
@@ -177,41 +174,4 @@ func spinUntil(budget time.Duration, look func() bool) bool {
 		}
 	}
 	return false
-}
-
-// spinner learns how long to spin from the time between arrivals.
-type spinner struct {
-	gap  int64 // ns, moving average
-	last uint64
-}
-
-// longGap is as long as any other: a pause, or a stamp that is a lie, must not
-// keep those that follow from counting.
-const longGap = 20 * int64(maxSpin)
-
-// arrived notes when something came that was waited for or found: by the own
-// clock, or by the stamp of its sender, which needs no look at the clock.
-func (s *spinner) arrived(at uint64) {
-	d, known := int64(at-s.last), s.last != 0
-	s.last = at
-	if !known || d <= 0 {
-		return
-	}
-	d = min(d, longGap)
-	if s.gap == 0 {
-		s.gap = d
-	}
-	s.gap += (d - s.gap) / 8
-}
-
-// budget is twice the average gap, at most what a wake costs, and nothing when
-// arrivals are rarer than that.
-func (s *spinner) budget() time.Duration {
-	if s.gap == 0 {
-		return maxSpin
-	}
-	if s.gap > int64(maxSpin) {
-		return 0
-	}
-	return min(time.Duration(2*s.gap), maxSpin)
 }

@@ -223,6 +223,7 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 			return m, q.t.late(ctx, err, protocol.CodeEmpty)
 		}
 		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
+			q.reader.spin.gaveUp()
 			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 		}
 	}

@@ -254,6 +254,7 @@ func (r *Reader) Receive(ctx context.Context) (*Message, error) {
 			return m, err
 		}
 		if err := r.t.c.hub.wait(ctx, r.spin.budget(), r.ready); err != nil {
+			r.spin.gaveUp()
 			return nil, r.t.timeout(ctx, protocol.CodeTimeout, "no message")
 		}
 	}
@@ -414,7 +415,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	}
 	m.Sender, m.Lost = k.Sender, k.lost+r.gone.take()
 	k.lost = 0
-	r.spin.arrived(m.Stamp)
+	r.spin.happened(m.Stamp)
 	return m, nil
 }
 

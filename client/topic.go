@@ -289,10 +289,11 @@ func (t *topic) awaitRoom(ctx context.Context, look func() bool) error {
 	crashpoint.At("room-waiting")
 	err := t.c.hub.wait(ctx, spin, look)
 	t.mu.Lock()
-	t.spin.arrived(sys.Monotonic())
 	if err != nil {
+		t.spin.gaveUp()
 		return t.timeout(ctx, protocol.CodeFull, "no room for another message")
 	}
+	t.spin.happened(sys.Monotonic())
 	return t.c.live()
 }
 
