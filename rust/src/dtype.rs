@@ -153,12 +153,13 @@ fn product(shape: &[i64]) -> Result<(u64, bool)> {
     Ok((n as u64, empty))
 }
 
+#[inline]
 fn bytes_of(n: u64, bits: u64) -> Result<u64> {
     let bytes = (u128::from(n) * u128::from(bits)).div_ceil(8);
-    u64::try_from(bytes)
-        .ok()
-        .filter(|b| *b <= i64::MAX as u64)
-        .ok_or_else(|| invalid(format!("{n} elements of {bits} bits overflow")))
+    if bytes > i64::MAX as u128 {
+        return Err(invalid(format!("{n} elements of {bits} bits overflow")));
+    }
+    Ok(bytes as u64)
 }
 
 /// The element index that the highest coordinates reach.

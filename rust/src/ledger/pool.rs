@@ -314,15 +314,18 @@ impl State {
     }
 
     fn bin(&mut self, index: u32) {
+        let bytes = self.entries.load(index).bytes;
         let r = self.record(index);
         r.out = false;
         let (slab, offset, bin) = (r.slab, r.offset, bin_of(r.capacity));
         let slab = self.slab(slab);
         slab.used -= 1;
         slab.binned += 1;
-        // The next tensor begins to be written there, and those who have read the last one have the line.
+        // The next tensor is written there, and those who have looked at the ends of the last one have
+        // the lines.
         if let Ok(r) = slab.segment.region(true) {
             r.prefetch_write(offset);
+            r.prefetch_write(offset + bytes.saturating_sub(1));
         }
         if bin >= self.bins.len() {
             self.bins.resize_with(bin + 1, Vec::new);

@@ -69,8 +69,12 @@ struct Place {
 #[derive(Debug)]
 struct Seen {
     entries: AtomicPtr<u8>,
-    bytes: [AtomicPtr<u8>; limits::CHUNK_INDICES as usize],
+    ends: [Ends; limits::CHUNK_INDICES as usize],
 }
+
+/// The first and the last byte of a storage.
+#[derive(Debug, Default)]
+struct Ends(AtomicPtr<u8>, AtomicPtr<u8>);
 
 #[derive(Debug)]
 struct Past(u32, NonNull<Attachment>);
@@ -118,7 +122,9 @@ impl Attachments {
             let i = index % limits::CHUNK_INDICES;
             let entries = seen.entries.load(Ordering::Relaxed);
             prefetch(entries.wrapping_add((u64::from(i) * storage_entry::SIZE) as usize));
-            prefetch(seen.bytes[i as usize].load(Ordering::Relaxed));
+            let Ends(first, last) = &seen.ends[i as usize];
+            prefetch(first.load(Ordering::Relaxed));
+            prefetch(last.load(Ordering::Relaxed));
         }
     }
 
@@ -128,14 +134,16 @@ impl Attachments {
         let index = held.reference.index;
         let Some(place) = self.places.get((index / limits::CHUNK_INDICES) as usize) else { return };
         let seen = place.seen.get_or_init(|| {
-            let bytes = std::array::from_fn(|_| AtomicPtr::new(null_mut()));
-            Box::new(Seen { entries: AtomicPtr::new(null_mut()), bytes })
+            let ends = std::array::from_fn(|_| Ends::default());
+            Box::new(Seen { entries: AtomicPtr::new(null_mut()), ends })
         });
-        let place = &seen.bytes[(index % limits::CHUNK_INDICES) as usize];
-        if place.load(Ordering::Relaxed) != bytes {
-            place.store(bytes, Ordering::Relaxed);
-            let first = index - index % limits::CHUNK_INDICES;
-            seen.entries.store(held.at.entries.address(first), Ordering::Relaxed);
+        let Ends(first, last) = &seen.ends[(index % limits::CHUNK_INDICES) as usize];
+        let end = bytes.wrapping_add(held.bytes.saturating_sub(1) as usize);
+        if first.load(Ordering::Relaxed) != bytes || last.load(Ordering::Relaxed) != end {
+            first.store(bytes, Ordering::Relaxed);
+            last.store(end, Ordering::Relaxed);
+            let chunk = index - index % limits::CHUNK_INDICES;
+            seen.entries.store(held.at.entries.address(chunk), Ordering::Relaxed);
         }
     }
 

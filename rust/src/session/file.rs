@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Session;
-use super::holding::{Holding, Storages};
 use super::tensor::{Place, Tensor};
 use crate::dims::Dims;
 use crate::dtype::DType;
@@ -62,7 +61,7 @@ impl Session {
                 return Err(os(Code::InvalidArgument, "use a smaller file", format_args!("map {bytes} bytes"), e));
             }
         };
-        let held = Arc::new(Holding::new(self.inner()?, Storages::default()));
+        let held = self.inner()?.nothing();
         Tensor::checked(held, place, 0, DType::UINT8, Dims::from(&[bytes as i64][..]), None, true)
     }
 }

@@ -77,18 +77,6 @@ impl Holding {
         Holding { keeper, storages, acknowledge, received, device, moved: false.into(), era }
     }
 
-    /// Makes a holding where it will stay. `Arc::new` would move it there, and a move of what has just
-    /// been written waits for the writes.
-    #[inline(always)]
-    pub(crate) fn share(make: impl FnOnce() -> Holding) -> Arc<Holding> {
-        let block = Arc::<Holding>::new_uninit();
-        // SAFETY: nobody else has the block yet, and it is written before it is taken for a holding.
-        unsafe {
-            Arc::as_ptr(&block).cast_mut().cast::<Holding>().write(make());
-            block.assume_init()
-        }
-    }
-
     #[inline]
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         match &self.keeper {

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::Session;
-use super::holding::Holding;
 use super::inner::Inner;
+use super::shared::Shared;
 use super::tensor::{Place, Tensor, TensorMut};
 use crate::dims::Dims;
 use crate::dtype::{DType, Element};
@@ -104,7 +104,7 @@ impl Source for HugeSource<'_> {
 }
 
 impl Inner {
-    fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64) -> Result<Arc<Holding>> {
+    fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64) -> Result<Shared> {
         let pools = self.huge.get_or_init(HugePools::default);
         self.fill_by(|| pools.of(self, pages).alloc(&HugeSource(self, pages), bytes))
     }

@@ -9,6 +9,7 @@ use super::holding::{Holding, Keeper, Received, Storages};
 use super::inner::Inner;
 use super::order::Point;
 use super::reader::Acknowledge;
+use super::shared::Shared;
 use super::tensor::Tensor;
 use super::topic::LaneView;
 use crate::crash_point;
@@ -31,7 +32,7 @@ pub(crate) struct Contents<'a, T> {
 /// redelivery, dropping the last of them is the acknowledgement.
 #[derive(Debug)]
 pub struct Message {
-    pub(crate) held: Arc<Holding>,
+    pub(crate) held: Shared,
 }
 
 impl Message {
@@ -98,7 +99,7 @@ impl Message {
     }
 }
 
-fn first(held: Arc<Holding>) -> Result<Tensor> {
+fn first(held: Shared) -> Result<Tensor> {
     let Some(d) = Body::first(&held.received.body, held.storages.len())? else {
         return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
     };
@@ -137,9 +138,9 @@ impl Scratch {
         sequence: u64,
         lost: u64,
         acknowledge: Option<Box<Acknowledge>>,
-    ) -> Arc<Holding> {
+    ) -> Shared {
         let (spilled, order) = (self.unspilled.take(), self.order);
-        let held = Holding::share(|| {
+        let held = Shared::new(|| {
             let body = match spilled {
                 Some(body) => body.into(),
                 None => self.head.body_of(&self.words),

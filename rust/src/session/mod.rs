@@ -29,6 +29,7 @@ mod reader;
 mod retired;
 mod room;
 mod send;
+mod shared;
 mod sleeper;
 mod spinner;
 mod start;

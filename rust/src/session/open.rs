@@ -1,6 +1,5 @@
 //! Handles: made from tensors, opened by any process of the broker.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Session;
@@ -184,7 +183,7 @@ impl Session {
         };
         let holding = Holding::new(inner, storages);
         let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
-        Tensor::checked(Arc::new(holding), place, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)
+        Tensor::checked(holding.into(), place, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)
     }
 
     /// Takes the reference: row up first, then the generation.

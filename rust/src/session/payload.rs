@@ -1,13 +1,12 @@
 //! What is sent: tensors under their names, a value tree, meta.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
 use super::bundle::{Bundle, path_of};
-use super::holding::Holding;
 use super::inner::Inner;
+use super::shared::Shared;
 use super::tensor::Tensor;
 use crate::crash_point;
 use crate::cuda::Stream;
@@ -160,7 +159,7 @@ pub(crate) struct Outgoing {
     pub(crate) body: Vec<u8>,
     words: Vec<u64>,
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
-    spilled: Option<Arc<Holding>>,
+    spilled: Option<Shared>,
     order: Option<Order>, // when a stream will have written it
 }
 
@@ -269,10 +268,8 @@ impl Outgoing {
             && t.held.acknowledge.is_none()
             && t.held.device.get().is_none()
             && std::ptr::eq(&**t.held.inner(), inner)
-            && Arc::strong_count(&t.held) == 1
+            && t.held.is_only()
         {
-            // The only one is here, so nobody can clone it. What clones that are gone did came before.
-            std::sync::atomic::fence(Ordering::Acquire);
             t.held.give();
             return Ok(&self.counted);
         }

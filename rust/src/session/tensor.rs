@@ -9,6 +9,7 @@ use super::Session;
 use super::file::MappedFile;
 use super::holding::{Held, Holding, Storages};
 use super::inner::Inner;
+use super::shared::Shared;
 use crate::dims::Dims;
 use crate::dlpack::device;
 use crate::dtype::{DType, Element, compact_strides, is_contiguous};
@@ -20,18 +21,18 @@ use crate::sys::Mapping;
 
 impl Inner {
     /// What a tensor without elements holds.
-    pub(super) fn nothing(self: &Arc<Inner>) -> Arc<Holding> {
-        Arc::new(Holding::new(self, Storages::default()))
+    pub(super) fn nothing(self: &Arc<Inner>) -> Shared {
+        Shared::new(|| Holding::new(self, Storages::default()))
     }
 
     /// Allocates a storage of `bytes` > 0, counted once.
-    pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Arc<Holding>> {
+    pub(crate) fn fill(self: &Arc<Inner>, bytes: u64) -> Result<Shared> {
         self.fill_by(|| self.pool.alloc(&**self, bytes))
     }
 
     /// As `fill`, from whichever pool `cut` allocates.
     #[inline]
-    pub(super) fn fill_by(self: &Arc<Inner>, cut: impl Fn() -> Result<Storage>) -> Result<Arc<Holding>> {
+    pub(super) fn fill_by(self: &Arc<Inner>, cut: impl Fn() -> Result<Storage>) -> Result<Shared> {
         self.check_open()?;
         let mut got = cut();
         if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
@@ -42,7 +43,7 @@ impl Inner {
         let chunk = s.reference.index / limits::CHUNK_INDICES;
         let at = self.attached.find(chunk, s.reference.serial);
         let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
-        Ok(Holding::share(|| {
+        Ok(Shared::new(|| {
             let held = Held { reference: s.reference, at, offset: s.offset, bytes: s.bytes };
             Holding::new(self, held.into())
         }))
@@ -190,7 +191,7 @@ pub(crate) enum Place {
 /// [`to_vec`](Tensor::to_vec), which copies with atomic loads, is not.
 #[derive(Debug, Clone)]
 pub struct Tensor {
-    pub(crate) held: Arc<Holding>,
+    pub(crate) held: Shared,
     place: Place,
     pub(crate) offset: u64,
     dtype: DType,
@@ -202,7 +203,7 @@ pub struct Tensor {
 impl Tensor {
     /// A tensor of a holding from its description, all of which is another process's word.
     #[inline]
-    pub(crate) fn described(held: Arc<Holding>, d: TensorDesc, write: bool) -> Result<Tensor> {
+    pub(crate) fn described(held: Shared, d: TensorDesc, write: bool) -> Result<Tensor> {
         let storage = d.storage.and_then(|at| held.storages.get(usize::from(at)));
         let there = match storage.and_then(|h| h.at.segment.device()) {
             None => d.device_type == device::CPU,
@@ -219,7 +220,7 @@ impl Tensor {
     /// A tensor whose view is checked against its storage.
     #[inline]
     pub(crate) fn checked(
-        held: Arc<Holding>,
+        held: Shared,
         place: Place,
         offset: u64,
         dtype: DType,

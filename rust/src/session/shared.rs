@@ -1,0 +1,134 @@
+//! A holding that tensors share. It is an `Arc` without weak references: a last owner that is the only
+//! one ends it without a locked instruction, and its memory serves the thread's next one.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::Cell;
+use std::fmt;
+use std::ops::Deref;
+use std::process::abort;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use super::holding::Holding;
+
+/// More owners than memory has room for: only a program that forgets them gets there.
+const MOST: usize = isize::MAX as usize;
+
+/// One owner of a holding.
+pub(crate) struct Shared(NonNull<Block>);
+
+struct Block {
+    owners: AtomicUsize,
+    holding: Holding,
+}
+
+// SAFETY: the holding is Send and Sync, and whichever thread drops the last owner ends it.
+unsafe impl Send for Shared where Holding: Send + Sync {}
+// SAFETY: as above; clones are made of shared references.
+unsafe impl Sync for Shared where Holding: Send + Sync {}
+
+/// Memory of a holding that has ended, for the thread's next.
+struct Spare(Cell<Option<NonNull<Block>>>);
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(block) = self.0.take() {
+            // SAFETY: it came from `alloc` with this layout, and nothing is in it.
+            unsafe { dealloc(block.as_ptr().cast(), Layout::new::<Block>()) }
+        }
+    }
+}
+
+thread_local! {
+    static SPARE: Spare = const { Spare(Cell::new(None)) };
+}
+
+impl Shared {
+    /// Makes a holding where it will stay: a move of what has just been written waits for the writes.
+    #[inline(always)]
+    pub(crate) fn new(make: impl FnOnce() -> Holding) -> Shared {
+        let spare = SPARE.try_with(|s| s.0.take()).ok().flatten();
+        let block = spare.unwrap_or_else(allocate);
+        // SAFETY: nobody else has the block yet, and both fields are written before it is read.
+        unsafe {
+            (&raw mut (*block.as_ptr()).holding).write(make());
+            (&raw mut (*block.as_ptr()).owners).write(AtomicUsize::new(1));
+        }
+        Shared(block)
+    }
+
+    #[inline]
+    fn block(&self) -> &Block {
+        // SAFETY: it lives as long as it has an owner.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether there is no other owner. Then nobody can clone it, and what others that are gone did
+    /// came before.
+    #[inline]
+    pub(crate) fn is_only(&self) -> bool {
+        self.block().owners.load(Ordering::Acquire) == 1
+    }
+}
+
+#[cold]
+fn allocate() -> NonNull<Block> {
+    let layout = Layout::new::<Block>();
+    // SAFETY: the layout is not empty.
+    let block = unsafe { alloc(layout) };
+    NonNull::new(block.cast()).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+impl From<Holding> for Shared {
+    fn from(holding: Holding) -> Shared {
+        Shared::new(|| holding)
+    }
+}
+
+impl Deref for Shared {
+    type Target = Holding;
+
+    #[inline]
+    fn deref(&self) -> &Holding {
+        &self.block().holding
+    }
+}
+
+impl Clone for Shared {
+    #[inline]
+    fn clone(&self) -> Shared {
+        if self.block().owners.fetch_add(1, Ordering::Relaxed) > MOST {
+            abort();
+        }
+        Shared(self.0)
+    }
+}
+
+impl Drop for Shared {
+    #[inline]
+    fn drop(&mut self) {
+        // The only owner need not say that it goes.
+        if !self.is_only() {
+            if self.block().owners.fetch_sub(1, Ordering::Release) != 1 {
+                return;
+            }
+            fence(Ordering::Acquire);
+        }
+        // SAFETY: there is no owner left, and what they did came before.
+        unsafe {
+            (&raw mut (*self.0.as_ptr()).holding).drop_in_place();
+        }
+        // Two may end at once, one inside the other: the one that was kept goes.
+        let before = SPARE.try_with(|s| s.0.replace(Some(self.0)));
+        if let Some(block) = before.unwrap_or(Some(self.0)) {
+            // SAFETY: it came from `alloc` with this layout, and nothing is in it.
+            unsafe { dealloc(block.as_ptr().cast(), Layout::new::<Block>()) }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
