@@ -97,3 +97,27 @@ fn an_allocation_waits_for_memory() {
     drop(ours);
     assert_eq!(waiter.join().unwrap(), [most]);
 }
+
+#[test]
+fn owners_on_many_threads_let_go_once() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    for round in 0..50u64 {
+        let t = s.from_slice(&[1], &[round]).unwrap().freeze();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let own = t.clone();
+                scope.spawn(move || {
+                    let some: Vec<_> = (0..100).map(|_| own.clone()).collect();
+                    drop(own);
+                    assert!(some.iter().all(|t| t.to_vec::<u64>().unwrap() == [round]));
+                });
+            }
+            // One of the threads is the last, or this one is.
+            drop(t);
+        });
+        assert_eq!(s.from_slice(&[1], &[0u64]).unwrap().freeze().holders()[0].references, 1);
+    }
+    s.collect();
+    assert_eq!(s.stats().pool.live, 0);
+}
