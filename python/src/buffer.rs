@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use baton::Dims;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -10,10 +11,14 @@ use crate::dtype;
 use crate::errors::OrRaise;
 use crate::tensor::Tensor;
 
+/// A number of the protocol is one of Baton's.
+const _: () = assert!(size_of::<ffi::Py_ssize_t>() == size_of::<i64>());
+
 /// What a buffer keeps until it is released. It holds the memory itself: the tensor object may be
 /// released before.
 struct Lent {
-    numbers: Box<[ffi::Py_ssize_t]>, // the shape, then the strides in bytes
+    shape: Dims,
+    strides: Dims, // in bytes
     _tensor: baton::Tensor,
 }
 
@@ -28,23 +33,15 @@ fn f_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     true
 }
 
-/// The extents, then the strides in bytes.
-fn numbers(t: &baton::Tensor, item: ffi::Py_ssize_t) -> Box<[ffi::Py_ssize_t]> {
-    let n = t.shape().len();
-    let mut out = vec![0; 2 * n].into_boxed_slice();
-    let (shape, strides) = out.split_at_mut(n);
-    shape.iter_mut().zip(t.shape()).for_each(|(to, n)| *to = *n as ffi::Py_ssize_t);
+/// The strides in bytes.
+fn strides(t: &baton::Tensor, item: i64) -> Dims {
     match t.strides() {
-        Some(all) => strides.iter_mut().zip(all).for_each(|(to, s)| *to = *s as ffi::Py_ssize_t * item),
+        Some(all) => all.iter().map(|s| s * item).collect(),
         None => {
-            let mut step = item;
-            for (to, n) in strides.iter_mut().zip(t.shape()).rev() {
-                *to = step;
-                step = step.wrapping_mul((*n).max(1) as ffi::Py_ssize_t);
-            }
+            let behind = |d: usize| t.shape()[d + 1..].iter().fold(item, |step, n| step.wrapping_mul((*n).max(1)));
+            (0..t.shape().len()).map(behind).collect()
         }
     }
-    out
 }
 
 /// Fills a view of a tensor.
@@ -76,22 +73,20 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
         true => t.as_ptr().or_raise(py)?.cast_mut(),
         false => t.as_mut_ptr().or_raise(py)?,
     };
-    let item = (d.item_bits() / 8) as ffi::Py_ssize_t;
+    let item = (d.item_bits() / 8) as i64;
     let (readonly, len, ndim) = (t.is_read_only(), t.num_bytes(), t.shape().len());
-    let mut lent = Box::new(Lent { numbers: numbers(&t, item), _tensor: t });
-    let (shape, strides) = lent.numbers.split_at_mut(ndim);
-    let (shape, strides) = (shape.as_mut_ptr(), strides.as_mut_ptr());
-    let or_null = |is: bool, p| if is { p } else { std::ptr::null_mut() };
+    let lent = Box::new(Lent { shape: t.shape().into(), strides: strides(&t, item), _tensor: t });
+    let or_null = |is: bool, d: &Dims| if is { d.as_ptr().cast_mut().cast() } else { std::ptr::null_mut() };
     // SAFETY: the caller's view; shape and strides live in the box, which release drops.
     unsafe {
         (*view).buf = data.cast();
         (*view).len = len as ffi::Py_ssize_t;
-        (*view).itemsize = item;
+        (*view).itemsize = item as ffi::Py_ssize_t;
         (*view).readonly = readonly.into();
         (*view).ndim = ndim as c_int;
         (*view).format = if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
-        (*view).shape = or_null(asked(ffi::PyBUF_ND), shape);
-        (*view).strides = or_null(asked(ffi::PyBUF_STRIDES), strides);
+        (*view).shape = or_null(asked(ffi::PyBUF_ND), &lent.shape);
+        (*view).strides = or_null(asked(ffi::PyBUF_STRIDES), &lent.strides);
         (*view).suboffsets = std::ptr::null_mut();
         (*view).internal = Box::into_raw(lent).cast();
         (*view).obj = slf.into_any().into_ptr();

@@ -86,12 +86,15 @@ fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchange
     Ok(unsafe { at.as_ref() }.filter(|t| t.header.version.major == 1))
 }
 
-/// The torch tensor of a tensor, by torch's table. `None` where torch has no table.
-pub(crate) fn torch<'py>(py: Python<'py>, t: &baton::Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+/// The torch tensor of a tensor, by torch's table, made of an export. `None` where torch has no table.
+pub(crate) fn torch<'py>(
+    py: Python<'py>,
+    export: impl FnOnce() -> baton::Result<*mut DLManagedTensorVersioned>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     static TORCH: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
     let table = *TORCH.get_or_try_init(py, || table_of(&py.import("torch")?.getattr("Tensor")?))?;
     let Some(take) = table.and_then(|t| t.managed_tensor_to_py_object_no_sync) else { return Ok(None) };
-    let m = t.to_dlpack_private().or_raise(py)?;
+    let m = export().or_raise(py)?;
     let mut out: *mut c_void = std::ptr::null_mut();
     // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
     if unsafe { take(m, &mut out) } != 0 || out.is_null() {

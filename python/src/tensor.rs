@@ -307,11 +307,22 @@ impl Tensor {
             // torch names its stream there.
             return py.import("baton._views")?.call_method1("torch", (slf,));
         }
-        match exchange::torch(py, &t) {
+        match exchange::torch(py, || t.to_dlpack_private()) {
             Ok(Some(t)) => Ok(t),
             // By its Python function, or the error that names a way out.
             Ok(None) | Err(_) => py.import("baton._views")?.call_method1("torch", (slf,)),
         }
+    }
+
+    /// As `torch`, for a caller that only reads it: then a read-only tensor needs no mapping of its own.
+    pub(crate) fn _torch_to_read<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let t = slf.get().tensor(slf.py())?;
+        if !cuda::on_gpu(&t)
+            && let Ok(Some(seen)) = exchange::torch(slf.py(), || t.to_dlpack())
+        {
+            return Ok(seen);
+        }
+        Tensor::torch(slf)
     }
 
     /// A JAX array of the same memory. JAX holds arrays to be constant: do not write the tensor then.

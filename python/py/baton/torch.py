@@ -46,15 +46,15 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
     memory. Raises NotFound, InvalidArgument where paths, shapes or types differ.
     """
     bundle = _default.session().get(name_or_bundle) if isinstance(name_or_bundle, str) else name_or_bundle
-    own = _tensors(module)
-    if set(own) != set(bundle):
+    own, theirs = _tensors(module), dict(bundle.items())
+    if own.keys() != theirs.keys():
         raise InvalidArgument(
-            f"the module has {sorted(set(own) - set(bundle))} and the bundle {sorted(set(bundle) - set(own))} "
+            f"the module has {sorted(own.keys() - theirs.keys())} and the bundle {sorted(theirs.keys() - own.keys())} "
             "which the other has not (load a module of the same architecture)"
         )
     for path, t in own.items():
-        x = bundle[path]
-        if tuple(t.shape) != x.shape or str(t.dtype) != f"torch.{x.dtype}":
+        x = theirs[path]
+        if t.shape != x.shape or str(t.dtype) != f"torch.{x.dtype}":
             raise InvalidArgument(
                 f"{path} is {t.dtype}{list(t.shape)} in the module and {x.dtype}{list(x.shape)} in the bundle "
                 "(load a module of the same architecture)"
@@ -62,7 +62,7 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
     with torch.no_grad():
         if copy:
             for path, t in own.items():
-                t.copy_(bundle[path].torch())
+                t.copy_(theirs[path]._torch_to_read())
         else:
             _bind(module, bundle)
     return bundle
@@ -70,13 +70,24 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
 
 def publish_module(module: torch.nn.Module, name: str) -> int:
     """Publishes parameters and buffers as a revision of a name, copied once; its number."""
-    return _default.session().set(name, {path: t.detach().cpu() for path, t in _tensors(module).items()})
+    return _default.session().set(name, {path: _on_cpu(t.detach()) for path, t in _tensors(module).items()})
+
+
+def _on_cpu(t: torch.Tensor) -> torch.Tensor:
+    return t if t.is_cpu else t.cpu()
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by path, tied ones under each of theirs."""
-    found: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    return found | dict(module.named_buffers(remove_duplicate=False))
+    parameters: dict[str, torch.Tensor] = {}
+    buffers: dict[str, torch.Tensor] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        # Where named_parameters and named_buffers look, which take several times as long.
+        for found, own in ((parameters, part._parameters), (buffers, part._buffers)):
+            for name, t in own.items():
+                if t is not None:
+                    found[f"{path}.{name}" if path else name] = t
+    return parameters | buffers
 
 
 def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
@@ -102,8 +113,9 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
 def _bind(module: torch.nn.Module, bundle: Bundle) -> None:
     """Lets the module's tensors be those of the bundle, which they keep."""
     files: dict[tuple[int, int], torch.UntypedStorage] = {}
+    theirs = dict(bundle.items())
     for path, t in _tensors(module).items():
-        x = bundle[path]
+        x = theirs[path]
         t.data = x.torch() if x.readonly or t.numel() == 0 else _in_file(x, files)
         weakref.finalize(t, _let_go, bundle).atexit = False
 

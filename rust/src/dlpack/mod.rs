@@ -17,6 +17,7 @@ mod export;
 mod gather;
 mod import;
 mod owned;
+mod stream;
 mod types;
 mod view;
 

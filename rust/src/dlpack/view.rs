@@ -1,6 +1,7 @@
 //! What another library's tensor says, copied out of it and checked.
 
 use super::copy::{copy, pack};
+use super::stream::copy_bytes;
 use super::{DLTensor, device, flag};
 use crate::dims::Dims;
 use crate::dtype::{DType, compact_strides, is_contiguous};
@@ -132,7 +133,7 @@ impl View {
         }
         if self.is_compact() && is_contiguous(&self.shape, strides) {
             // SAFETY: as the caller says; both sides are compact and packed.
-            return unsafe { std::ptr::copy(self.first, to, self.bytes as usize) };
+            return unsafe { copy_bytes(self.first, to, self.bytes as usize) };
         }
         let bits = self.dtype.item_bits();
         if bits.is_multiple_of(8) && !self.padded {

@@ -27,6 +27,9 @@ pub(crate) fn decode<'a, B: Build>(
             names.push(name);
         }
     }
+    if is_list(tree, made.len()) {
+        return build.list(made);
+    }
     if !tree.is_empty() {
         return Decoder { build, tensors: made }.value(Json::parse(tree)?);
     }
@@ -37,6 +40,18 @@ pub(crate) fn decode<'a, B: Build>(
     let items = names.iter().map(|name| &**name).zip(made).collect();
     let dict = if unnamed { None } else { build.named(None, items)? };
     Ok(dict.ok_or_else(|| malformed("tensors without a tree have no name, or one name twice"))?)
+}
+
+/// Whether a tree is the list of all tensors, as senders write it: there may be very many.
+fn is_list(tree: &[u8], n: usize) -> bool {
+    let behind = (0..n).try_fold(tree, |rest, i| {
+        let rest = rest.strip_prefix(if i == 0 { b"[" } else { b"," })?.strip_prefix(br#"{"$":"tensor","i":"#)?;
+        let digits = rest.iter().position(|c| !c.is_ascii_digit())?;
+        let number = std::str::from_utf8(&rest[..digits]).ok()?;
+        let plain = number == "0" || !number.starts_with('0');
+        rest[digits..].strip_prefix(b"}").filter(|_| plain && number.parse() == Ok(i))
+    });
+    n > 0 && behind == Some(b"]")
 }
 
 struct Decoder<'b, B: Build> {
@@ -149,5 +164,29 @@ fn scalar(tag: &str, s: &str) -> std::result::Result<Value, Error> {
         ("float", "-inf") => Ok(Value::Float(f64::NEG_INFINITY)),
         ("float", _) => Err(malformed("a tagged float that is not nan, inf or -inf")),
         _ => Err(malformed("a tag that is unknown or has a wrong value")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_list;
+
+    #[test]
+    fn a_list_of_all_tensors_is_known_by_its_text() {
+        let tree = |all: &[&str]| {
+            let all: Vec<String> = all.iter().map(|i| format!(r#"{{"$":"tensor","i":{i}}}"#)).collect();
+            format!("[{}]", all.join(",")).into_bytes()
+        };
+        let all: Vec<String> = (0..120).map(|i| i.to_string()).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        assert!(is_list(&tree(&all), 120) && is_list(&tree(&["0"]), 1));
+        assert!(!is_list(&tree(&all), 119) && !is_list(&tree(&all), 121));
+        for odd in [&["00"][..], &["1"], &[""], &["-0"], &["0.0"], &["184467440737095516160"]] {
+            assert!(!is_list(&tree(odd), 1), "{odd:?}");
+        }
+        assert!(!is_list(&tree(&["1", "0"]), 2) && !is_list(&tree(&["0", "01"]), 2));
+        assert!(!is_list(&tree(&[]), 0) && !is_list(b"]", 0) && !is_list(b"[", 0) && !is_list(b"", 0));
+        assert!(!is_list(br#"[{"$":"tensor","i":0}"#, 1) && !is_list(br#"[{"$":"tensor","i":0"#, 1));
+        assert!(!is_list(br#"[{"$":"tensor","i":0}],"#, 1) && !is_list(br#"[{"$":"tensor", "i":0}]"#, 1));
     }
 }
