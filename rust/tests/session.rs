@@ -33,6 +33,15 @@ fn a_message_is_received_as_it_was_sent() {
 }
 
 #[test]
+fn what_is_printed_of_a_tensor_is_of_the_tensor() {
+    let Some(b) = Broker::start() else { return };
+    let session = b.session();
+    let x = session.zeros::<f32>(&[2, 3]).unwrap().freeze();
+    let text = format!("{x:?} {session:?}");
+    assert!(text.contains("[2, 3]") && text.len() < 4_000, "{} bytes: {text:.4000}", text.len());
+}
+
+#[test]
 fn an_overtaken_reader_is_told_what_it_lost() {
     let Some(b) = Broker::start() else { return };
     let (from, to) = (b.session(), b.session());

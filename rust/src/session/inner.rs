@@ -1,6 +1,7 @@
 //! What all parts of one session share.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -39,7 +40,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const NOTICE: Duration = Duration::from_millis(100);
 
 /// One session. Tensors, topics and readers keep it; the last to go ends it.
-#[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) pages: Pages,
@@ -69,6 +69,14 @@ pub(crate) struct Inner {
     pub(crate) closed: AtomicBool,
     process: u32, // that opened it
     pub(crate) spins: bool,
+}
+
+impl fmt::Debug for Inner {
+    /// Short: whatever is shared has its session in it. And it has a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pages { slot, serial, .. } = &self.pages;
+        f.debug_struct("Session").field("slot", slot).field("serial", serial).finish_non_exhaustive()
+    }
 }
 
 impl Inner {
