@@ -88,6 +88,9 @@ func (b *Broker) orphan(s *session) {
 		g.holder = nil
 		b.orphans[g] = struct{}{}
 		b.file.Store32(segmentAt(g.index)+protocol.SegmentState, protocol.SegmentOrphan)
+		if g.isBorrowed() {
+			b.expire(g)
+		}
 	}
 	clear(s.segments)
 	clear(s.onDevice)

@@ -62,16 +62,20 @@ func (b *Broker) grantDevice(s *session, r *protocol.Grant, bytes uint64) (any, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := b.checkDeviceRoom(s, d, bytes); err != nil {
-		b.askToCollect()
-		b.refused[s] = struct{}{}
-		return nil, nil, err
+	kind := uint32(protocol.KindCUDALegacy)
+	if !r.Borrowed {
+		kind = protocol.KindCUDA
+		if err := b.checkDeviceRoom(s, d, bytes); err != nil {
+			b.askToCollect()
+			b.refused[s] = struct{}{}
+			return nil, nil, err
+		}
 	}
 	index, ok := b.segmentTable.take()
 	if !ok {
 		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "allocate larger slabs, or release tensors", "all %d segments are taken", protocol.MaxSegments)
 	}
-	g := &segment{index: index, serial: b.serial(), bytes: bytes, kind: protocol.KindCUDA, device: d, owner: s.pages,
+	g := &segment{index: index, serial: b.serial(), bytes: bytes, kind: kind, device: d, owner: s.pages,
 		given: map[*session]struct{}{}, made: time.Now()}
 	b.segments[index] = g
 	b.putSegment(g)
@@ -96,13 +100,34 @@ func (b *Broker) checkDeviceRoom(s *session, d *device, bytes uint64) error {
 	return nil
 }
 
+// isBorrowed tells whether the memory is its owner's, which ends with his session.
+func (g *segment) isBorrowed() bool { return g.kind == protocol.KindCUDALegacy }
+
+// cost is what quotas count: memory that is borrowed was not taken for Baton.
+func (g *segment) cost() uint64 {
+	if g.isBorrowed() {
+		return 0
+	}
+	return g.bytes
+}
+
+// expire ends the memory that an ended session lent: nobody begins to use it, and
+// who holds it is told. Its indices stay taken while a row counts one.
+//
+// SYNC lender: release; who uses the memory looks at the serial.
+func (b *Broker) expire(g *segment) {
+	for _, c := range g.chunks {
+		b.setChunkSerial(c.index, 0)
+	}
+}
+
 // charge makes a session pay for a segment.
 func (b *Broker) charge(g *segment, s *session) {
 	b.chargeAll(g)
 	g.holder = s
 	s.segments[g] = struct{}{}
 	if g.device != nil {
-		s.onDevice[g.device] += g.bytes
+		s.onDevice[g.device] += g.cost()
 	} else {
 		s.granted += g.bytes
 	}
@@ -120,7 +145,7 @@ func (s *session) allGranted() uint64 {
 // chargeAll counts a segment to what all sessions have together.
 func (b *Broker) chargeAll(g *segment) {
 	if g.device != nil {
-		g.device.used += g.bytes
+		g.device.used += g.cost()
 	} else {
 		b.used += g.bytes
 	}
@@ -131,14 +156,14 @@ func (b *Broker) uncharge(g *segment) {
 	if g.device == nil {
 		b.used -= g.bytes
 	} else {
-		g.device.used -= g.bytes
+		g.device.used -= g.cost()
 	}
 	switch s := g.holder; {
 	case s == nil:
 	case g.device == nil:
 		s.granted -= g.bytes
 	default:
-		s.onDevice[g.device] -= g.bytes
+		s.onDevice[g.device] -= g.cost()
 	}
 }
 

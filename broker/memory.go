@@ -162,7 +162,7 @@ func (b *Broker) opSegment(s *session, r *protocol.Segment) (any, []*sys.FD, err
 			return nil, nil, protocol.Errorf(protocol.CodeUnsupported, "use a client with CUDA",
 				"segment %d lies on the GPU %s", g.index, g.device.name).With("device", g.device.name)
 		}
-		reply.Device, reply.DeviceID = g.device.name, g.device.id
+		reply.Device, reply.DeviceID, reply.Borrowed = g.device.name, g.device.id, g.isBorrowed()
 	}
 	fds, err := collect(func() (*sys.FD, error) { return g.view.Lend(r.Write) })
 	if err != nil {

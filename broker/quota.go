@@ -160,7 +160,7 @@ func (b *Broker) largestHolders(n int) []HolderUse {
 		}
 	}
 	for g := range b.orphans {
-		u.Granted += g.bytes
+		u.Granted += g.cost()
 	}
 	if u.Held+u.Granted > 0 {
 		all = append(all, u)

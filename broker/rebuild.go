@@ -208,7 +208,7 @@ func (b *Broker) rebuildSegments(fetch func(fileKey) *sys.FD) {
 			b.view(g.owner)
 			b.pages[g.owner.serial] = g.owner
 		}
-		if g.kind == protocol.KindCUDA {
+		if g.kind == protocol.KindCUDA || g.isBorrowed() {
 			g.device = b.rebuiltDevice(b.file.Load32(at + protocol.SegmentDeviceID))
 		}
 		k := fileKey{protocol.RestoreSegment, serial}
@@ -271,6 +271,9 @@ func (b *Broker) rebuildChunks() {
 		b.chunkOf[i] = c
 		c.segment.chunks = append(c.segment.chunks, c)
 		c.segment.owner.chunks[c] = struct{}{}
+		if c.segment.isBorrowed() && c.segment.holder == nil {
+			b.setChunkSerial(i, 0) // as in expire: its owner ended while no broker ran
+		}
 		b.chunks.EachAttached(i, func(slot uint32) bool {
 			if s := b.slots[slot]; s != nil {
 				s.setAttached(i, true)

@@ -65,7 +65,7 @@ type SegmentRow struct {
 	Segment  uint32  `json:"segment"`
 	Serial   uint64  `json:"serial"`
 	Bytes    uint64  `json:"bytes"`
-	Kind     string  `json:"kind"`             // memfd, file, cuda
+	Kind     string  `json:"kind"`             // memfd, file, hugetlb, cuda, borrowed
 	Device   string  `json:"device,omitempty"` // of memory that is not the machine's
 	State    string  `json:"state"`            // granted, orphan
 	Owner    string  `json:"owner"`
@@ -187,6 +187,8 @@ func kindOfSegment(kind uint32) string {
 		return "hugetlb"
 	case protocol.KindCUDA:
 		return "cuda"
+	case protocol.KindCUDALegacy:
+		return "borrowed"
 	default:
 		return "other"
 	}

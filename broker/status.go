@@ -95,9 +95,9 @@ func (b *Broker) Status() Status {
 	}
 	for g := range b.orphans {
 		if g.device == nil {
-			st.Memory.Orphans += g.bytes
+			st.Memory.Orphans += g.cost()
 		} else if int(g.device.id) < len(st.Devices) {
-			st.Devices[g.device.id].Orphans += g.bytes
+			st.Devices[g.device.id].Orphans += g.cost()
 		}
 	}
 	st.Counts = b.counts()

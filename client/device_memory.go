@@ -101,6 +101,10 @@ func (c *Client) deviceEntry(r *protocol.SegmentReply, seg *shm.Segment) (*segme
 	if err != nil {
 		return nil, aboutDevice(err, r.Device)
 	}
+	if r.Borrowed {
+		return nil, aboutDevice(protocol.Errorf(protocol.CodeUnsupported, "have its owner share a copy, or take it in Rust or Python",
+			"its memory is lent by the driver's legacy handle"), r.Device)
+	}
 	return &segmentEntry{Segment: seg, device: &deviceSegment{gpu: c.devices.gpuOf(a), id: r.DeviceID, segment: seg}}, nil
 }
 
@@ -109,7 +113,8 @@ func (c *Client) onDevice(index uint32) bool {
 	if index >= protocol.MaxSegments {
 		return false
 	}
-	return c.pages.broker.Load32(protocol.BrokerSegments+uint64(index)*protocol.SegmentRecordSize+protocol.SegmentKind) == protocol.KindCUDA
+	kind := c.pages.broker.Load32(protocol.BrokerSegments + uint64(index)*protocol.SegmentRecordSize + protocol.SegmentKind)
+	return kind == protocol.KindCUDA || kind == protocol.KindCUDALegacy
 }
 
 // deviceSource is a device pool's way to the broker and the driver.

@@ -140,6 +140,8 @@ type Grant struct {
 	Chunks int     `json:"chunks"`
 	Free   *uint64 `json:"free,omitempty"`
 	Device string  `json:"device,omitempty"`
+	// Borrowed: the session has the memory already, and lends it as long as it lives.
+	Borrowed bool `json:"borrowed,omitempty"`
 	// PageBytes is the size of the huge pages to lie in; 0 for the machine's pages.
 	PageBytes uint64 `json:"page_bytes,omitempty"`
 }
@@ -162,7 +164,7 @@ type GrantReply struct {
 }
 
 // Offer gives the broker the memory of a segment on a device, as the driver's
-// descriptor.
+// descriptor, or of one that is borrowed as a memfd with the handle in it.
 type Offer struct {
 	Segment uint32 `json:"segment"`
 	Serial  uint64 `json:"serial"`
@@ -212,11 +214,12 @@ type Segment struct {
 }
 
 // SegmentReply carries the descriptor: a file to map, or, with Device, memory of
-// that device's driver.
+// that device's driver, or, with Borrowed, the handle by which the driver opens it.
 type SegmentReply struct {
 	Bytes    uint64 `json:"bytes"`
 	Device   string `json:"device,omitempty"`
 	DeviceID int32  `json:"device_id,omitempty"`
+	Borrowed bool   `json:"borrowed,omitempty"`
 }
 
 // Kinds of a topic on the wire.

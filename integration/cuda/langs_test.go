@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -226,6 +227,12 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 		}
 		defer t.Release()
 		return d.read(t)
+	case "alloc":
+		t, err := d.c.Alloc(d.ctx, dlpack.Uint8, []int64{o.Bytes}, client.Device(o.Device))
+		if err == nil {
+			t.Release()
+		}
+		return a, err
 	default:
 		return a, fmt.Errorf("unknown: %s", o.Do)
 	}

@@ -1,7 +1,9 @@
 """What it takes to hand tensors on a GPU to another process that has their memory mapped.
 
 On the stand-in for the driver the calls of it are counted, for nothing there takes the time that it takes on a
-GPU. On a GPU round trips are timed, beside those of torch.multiprocessing in the same run.
+GPU. On a GPU round trips are timed, beside those of torch.multiprocessing in the same run, and so is the first
+use of memory that a process has not mapped yet: of a slab, and of memory of torch's by the handle that
+cudaIpcOpenMemHandle opens.
 """
 
 import ctypes
@@ -14,6 +16,7 @@ import baton
 
 CASES = {"one tensor": 1, "a state dict of 300": 300, "1,000 small tensors": 1000}
 ELEMENTS = 1024
+FIRST = (2 << 20, 64 << 20, 1 << 30)  # bytes of what is mapped
 WARM, ROUNDS = 5, 20
 
 try:
@@ -42,15 +45,17 @@ def use(t):
 
 
 def answer(there, back):
-    """Takes what comes, and answers with the calls that it took."""
+    """Takes what comes, and answers with the calls that it took, and the seconds of the first use."""
     while True:
         before = calls()
         value = there.get()
         if value is None:
             return
+        began = time.perf_counter()
         for t in value.values():
             use(t)
-        back.put(difference(calls(), before))
+        took = time.perf_counter() - began
+        back.put((*difference(calls(), before), took))
 
 
 def torch_answer(there, back):
@@ -76,6 +81,28 @@ def count(there, back):
             order, around, every = (statistics.median(r[side][k] for r in rounds) for k in range(3))
             sides.append(f"{order:g} + {around:g} + {every - order - around:g}")
         print(f"{case:24} {sides[0]:>24} {sides[1]:>24}")
+    with baton.Session() as fresh:  # whose slab nobody has mapped
+        there.put({"x": fresh.empty(ELEMENTS, device="cuda:0")})
+        order, around, every, _ = back.get()
+        print(f"{'first use of a slab':24} {'':>24} {f'{order:g} + {around:g} + {every - order - around:g}':>24}")
+
+
+def first_use(there, back, x):
+    """Seconds that the receiver takes to use memory that it has not mapped."""
+    there.put({"x": x})
+    return back.get()[3]
+
+
+def measure_first(there, back):
+    import torch
+
+    print(f"{'first use of':24} {'a slab':>12} {'lent by torch':>12}   (µs at the receiver)")
+    for n in FIRST:
+        with baton.Session() as fresh:
+            slab = first_use(there, back, fresh.empty(n, "uint8", device="cuda:0"))
+        torch.cuda.empty_cache()
+        lent = first_use(there, back, baton.share(torch.empty(n, dtype=torch.uint8, device="cuda:0"), copy=False))
+        print(f"{f'{n >> 20} MiB':24} {1e6 * slab:12.1f} {1e6 * lent:12.1f}")
 
 
 def measure(context, there, back):
@@ -99,6 +126,7 @@ def measure(context, there, back):
         print(f"{case:24} {a:12.1f} {b:12.1f}   {b / a:.0f}×")
     out.put(None)
     peer.join()
+    measure_first(there, back)
 
 
 def main():

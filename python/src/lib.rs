@@ -9,6 +9,7 @@ mod buffer;
 mod bundle;
 mod capsule;
 mod cuda;
+mod cuda_allocator;
 mod dlpack;
 mod dtype;
 mod errors;
@@ -59,6 +60,8 @@ fn finish_devices(py: Python<'_>) {
 mod native {
     #[pymodule_export]
     use super::bundle::Bundle;
+    #[pymodule_export]
+    use super::cuda_allocator::allocate_on_gpus_in;
     #[pymodule_export]
     use super::handle::Handle;
     #[pymodule_export]

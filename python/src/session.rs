@@ -97,16 +97,13 @@ impl Session {
         };
         let t = match own {
             Some(t) => t,
+            None if source.gpu().is_some() => take.on_gpu(py, &self.session, source)?,
             None if take == Take::Shared => {
                 return Err(invalid(py, "leave copy=False out", "the array does not lie in shared memory"));
             }
             None => {
                 let s = source;
                 match take {
-                    Take::Room if s.gpu().is_some() => {
-                        let on = s.gpu().unwrap_or_default();
-                        cuda::alloc_on(py, &self.session, &on, s.dtype(), s.shape(), AT_ONCE)?
-                    }
                     Take::Room => alloc(py, &self.session, s.dtype(), s.shape(), AT_ONCE)?,
                     _ => copied_from(py, &self.session, &s)?,
                 }

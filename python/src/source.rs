@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
@@ -49,6 +50,19 @@ impl Drop for Buffer {
         // SAFETY: it was filled by PyObject_GetBuffer and is released once, by a holder of the
         // interpreter: sources never leave the call that made them.
         unsafe { ffi::PyBuffer_Release(&mut *self.0) }
+    }
+}
+
+/// A source that the client keeps, and lets go on any thread.
+struct Kept(ManuallyDrop<Source>);
+
+// SAFETY: it is not looked at any more, and dropped by a holder of the interpreter.
+unsafe impl Send for Kept {}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: once, here. When the interpreter has ended its objects are gone.
+        let _ = Python::try_attach(|_| unsafe { ManuallyDrop::drop(&mut self.0) });
     }
 }
 
@@ -273,6 +287,25 @@ impl Source {
             // GPU its writer was asked to come before the legacy default stream, and the copy is waited
             // for.
             unsafe { s.share_on(name, view, *flags, stream) }
+        })
+    }
+
+    /// Whether it lies in memory that torch allocated in the session's slabs: to be lent, since torch decides
+    /// when it is used anew.
+    pub(crate) fn is_rented(&self, py: Python<'_>, session: &Session) -> PyResult<bool> {
+        // SAFETY: the owner lends the view, whose numbers were copied.
+        Ok(self.gpu().is_some() && unsafe { session.is_rented(&self.view(), self.flags) }.or_raise(py)?)
+    }
+
+    /// The tensor of elements on a GPU as they lie, which are kept as long as anybody holds it.
+    pub(crate) fn lend(self, py: Python<'_>, session: &Session) -> PyResult<baton::Tensor> {
+        let kept = Box::new(Kept(ManuallyDrop::new(self)));
+        let lent = Lent((kept.0.view(), kept.0.flags), PhantomData); // which stays where it is
+        wait(py, move || {
+            let (view, flags) = lent.get();
+            // SAFETY: the owner lends the view, and lets nothing else use it while it is kept. Its writer was
+            // asked to come before the legacy default stream.
+            unsafe { session.lend(view, *flags, Stream::LEGACY, kept) }
         })
     }
 

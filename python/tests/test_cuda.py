@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import command, eventually, listing
 
 SOURCE = Path(__file__).resolve().parents[2] / "integration" / "cuda" / "standin" / "src"
 EXAMPLE = SOURCE.parents[3] / "examples" / "python" / "weights_gpu.py"
 FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libcuda.so.1"
 
-# Memory of another library's on the GPU: it notes which stream it was asked for, and its deleter's call.
+# Memory of another library's on the GPU: it notes which stream it was asked for, and when it is let go.
 FOREIGN = """
-import ctypes
+import ctypes, threading
 cuda = ctypes.CDLL("libcuda.so.1")
 class DLTensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
@@ -28,12 +29,14 @@ class Managed(ctypes.Structure):
 capsule = ctypes.pythonapi.PyCapsule_New
 capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 class Foreign:
-    def __init__(self, n, value):
+    def __init__(self, n, value, allocate="cuMemAlloc_v2"):
         baton.empty(1, "uint8", device="cuda:0")  # makes the context
         context, at = ctypes.c_void_p(), ctypes.c_uint64()
         assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
         assert cuda.cuCtxPushCurrent_v2(context) == 0
-        assert cuda.cuMemAlloc_v2(ctypes.byref(at), n) == 0
+        assert getattr(cuda, allocate)(ctypes.byref(at), ctypes.c_size_t(n), None) == 0
+        self.at, self.let_go = at, threading.Event()
+        self.destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda _: self.let_go.set())
         assert cuda.cuMemsetD8Async(ctypes.c_uint64(at.value), ctypes.c_ubyte(value), ctypes.c_size_t(n), 1) == 0
         self.asked, self.shape = [], (ctypes.c_int64 * 1)(n)
         device = (ctypes.c_int32 * 2)(2, 0)
@@ -42,7 +45,7 @@ class Foreign:
         return (2, 0)
     def __dlpack__(self, stream=None):
         self.asked.append(stream)
-        return capsule(ctypes.addressof(self.managed), b"dltensor", None)
+        return capsule(ctypes.addressof(self.managed), b"dltensor", self.destructor)
 """
 
 
@@ -188,6 +191,205 @@ x.copy_from(np.zeros(50_000, "uint8"))
 assert not y.cpu().numpy().any() and (z.cpu().numpy() == 9).all()
 """,
     )
+
+
+def test_memory_of_a_framework_is_lent_as_it_lies_until_nobody_holds_it(gpu, child, name):
+    taker = child(
+        """
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+say("ready")
+for value in (9, 7):
+    x, y = q.get(30)
+    assert (x.device, x.shape, y.shape) == ("cuda:0", (50_000,), (100,))
+    assert (x.cpu().numpy() == value).all() and (y.cpu().numpy() == value).all()
+    x.copy_from(np.full(50_000, 8, "uint8"))
+    x.cpu()  # when that is done
+    back.put("written")
+    assert sys.stdin.readline() == "let go\\n"
+    del x, y
+    back.put("let go")
+say("done")
+""",
+        name,
+    )
+    assert taker.hear() == "ready"
+    giver = child(
+        FOREIGN
+        + """
+from baton import _default
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+f = Foreign(50_000, 9)
+for _ in range(2):
+    x = baton.share(f, copy=False)
+    assert f.asked.pop() == 1 and not f.asked
+    q.put([x, x[300:400]])
+    assert back.get(30) == "written"
+    assert (x.cpu().numpy() == 8).all()  # the same memory
+    del x
+    _default.session().collect()
+    assert not f.let_go.is_set()  # the other one holds it
+    say("look")
+    assert sys.stdin.readline() == "go on\\n"
+    assert back.get(30) == "let go"
+    assert f.let_go.wait(30)
+    f.let_go.clear()
+    assert cuda.cuMemsetD8Async(ctypes.c_uint64(f.at.value), ctypes.c_ubyte(7), ctypes.c_size_t(50_000), 1) == 0
+# The stand-in ends a process that frees what another one has open.
+assert cuda.cuStreamSynchronize(1) == 0 and cuda.cuMemFree_v2(f.at) == 0
+say("done")
+""",
+        name,
+    )
+    for _ in range(2):
+        assert giver.hear() == "look"
+        assert [s["device"][:9] for s in listing("segments") if s["kind"] == "borrowed"] == ["cuda:GPU-"]
+        taker.tell("let go")
+        giver.tell("go on")
+    assert giver.hear() == "done" and taker.hear() == "done"
+    giver.end()
+    taker.end()
+    assert not [s for s in listing("segments") if s["kind"] == "borrowed"]
+
+
+def test_lent_memory_ends_with_its_owner(gpu, child, name):
+    owner = child(
+        FOREIGN
+        + """
+q = baton.queue(sys.argv[1])
+x = baton.share({"x": Foreign(50_000, 9), "n": 3}, copy=False)["x"]
+baton.set(sys.argv[1] + "/name", {"x": x})
+h = x.handle(lease=None).to_json()
+for _ in range(2):
+    q.put(x)
+say(h)
+sys.stdin.readline()
+""",
+        name,
+    )
+    handle = owner.hear()
+    holder = child(
+        """
+q = baton.queue(sys.argv[1])
+x, named = q.get(30), baton.get(sys.argv[1] + "/name")["x"]
+assert (x.cpu().numpy() == 9).all() and (named.cpu().numpy() == 9).all()
+say("held")
+assert sys.stdin.readline() == "dead\\n"
+for use in (x.cpu, x.written, lambda: x.to("cpu"), lambda: x.__dlpack__(stream=1, max_version=(1, 3)),
+            lambda: x.copy_from(np.zeros(50_000, "uint8")), named.cpu, lambda: q.get(30).cpu(),
+            lambda: baton.open(baton.Handle.from_json(sys.argv[2])).cpu(), x[5:].cpu):
+    try:
+        use()
+        say("used")
+    except baton.Expired as e:
+        pass
+say("done")
+""",
+        name,
+        handle,
+    )
+    assert holder.hear() == "held"
+    owner.kill()
+    eventually(lambda: not [s for s in listing("sessions") if s["pid"] == owner.pid], "the broker has noticed")
+    holder.tell("dead")
+    assert holder.hear() == "done"
+    late = child(
+        """
+for late in (lambda: baton.get(sys.argv[1])["x"].cpu(), lambda: baton.open(baton.Handle.from_json(sys.argv[2]))):
+    try:
+        late()
+        say("used")
+    except (baton.Expired, baton.NotFound) as e:
+        pass
+say("done")
+""",
+        name + "/name",
+        handle,
+    )
+    assert late.hear() == "done"
+    for c in (holder, late):
+        c.end()
+    command("delete", name + "/name")
+
+
+def test_what_the_driver_cannot_lend_is_refused_with_the_remedy_or_copied(gpu, child):
+    run(
+        child,
+        FOREIGN
+        + """
+f = Foreign(1000, 5, "cuMemAllocAsync")
+try:
+    baton.share(f, copy=False)
+    say("lent")
+except baton.Unsupported as e:
+    assert "expandable_segments:False" in str(e) and "copy=True" in str(e), e
+assert f.let_go.is_set()
+for copy in (True, None):
+    assert (baton.share(f, copy).cpu().numpy() == 5).all()
+try:
+    baton.share([np.zeros(4)], copy=False)
+    say("took memory of the machine")
+except baton.InvalidArgument:
+    pass
+""",
+    )
+
+
+def test_torch_may_allocate_in_slabs_and_hands_over_without_a_copy(gpu, child, name):
+    taker = child(
+        """
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+say("ready")
+x = q.get(30)["x"]
+assert (x.cpu().numpy() == 9).all()
+back.put("seen")
+assert q.get(30) == "let go"
+del x
+back.put("let go")
+say("done")
+""",
+        name,
+    )
+    assert taker.hear() == "ready"
+    giver = child(
+        FOREIGN
+        + """
+from baton import _default, _native
+_native.allocate_on_gpus_in(_default.session())
+torch = ctypes.CDLL(_native.__file__)  # as torch loads it
+alloc, free = torch.baton_cuda_alloc, torch.baton_cuda_free
+alloc.restype, alloc.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+free.restype, free.argtypes = None, [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+f = Foreign(50_000, 9)
+block = alloc(2 << 20, 0, None)
+f.managed.tensor.data = block + 1024  # a tensor of torch's in its block
+assert cuda.cuMemsetD8Async(ctypes.c_uint64(block), ctypes.c_ubyte(9), ctypes.c_size_t(2 << 20), 1) == 0
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+cuda.standin_calls.restype = ctypes.c_uint64
+for warm in (True, False):
+    before = cuda.standin_calls(b"cuMemcpyDtoDAsync_v2") + cuda.standin_calls(b"cuMemCreate")
+    q.put({"x": f}) if not warm else baton.share(f)
+    assert cuda.standin_calls(b"cuMemcpyDtoDAsync_v2") + cuda.standin_calls(b"cuMemCreate") == before
+    if warm:
+        assert f.let_go.wait(30)
+        f.let_go.clear()
+assert back.get(30) == "seen" and not f.let_go.is_set()
+q.put("let go")
+assert back.get(30) == "let go" and f.let_go.wait(30)  # torch uses the bytes anew
+late = ctypes.c_void_p()
+assert cuda.cuStreamCreate(ctypes.byref(late), 1) == 0
+free(block, 2 << 20, 0, late)
+assert alloc(1 << 50, 0, None) is None and alloc(4096, 7, None) is None  # torch says out of memory
+for _ in range(3):  # freed memory is used anew when its stream has come so far
+    block = alloc(2 << 20, 0, None)
+    free(block, 2 << 20, 0, late)
+free(12345, 1, 0, None)  # not ours
+say("done")
+""",
+        name,
+    )
+    assert giver.hear() == "done" and taker.hear() == "done"
+    giver.end()
+    taker.end()
 
 
 def test_state_dict_goes_over_in_one_message_though_its_sender_ends_before_its_stream(gpu, child, name, monkeypatch):

@@ -86,3 +86,89 @@ say("done")
         )
         assert c.hear() == "done"
         c.end()
+
+
+BORROWER = """
+import torch
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+say("ready")
+for x in iter(lambda: q.get(60), None):
+    t = torch.from_dlpack(x)
+    back.put(int(t.sum(dtype=torch.int64)))
+    t += 1
+    torch.cuda.synchronize()
+    del x, t
+    back.put("let go")
+say("done")
+"""
+
+
+def test_torch_memory_is_lent_as_it_lies(child, name):
+    taker = child(BORROWER, name)
+    assert taker.hear() == "ready"
+    giver = child(
+        """
+import torch
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+for i in range(50):
+    t = torch.full((100_000,), i, dtype=torch.int32, device="cuda:0")
+    x = baton.share(t[100:], copy=False)
+    q.put(x)
+    del x
+    assert back.get(60) == i * 99_900 and back.get(60) == "let go"
+    assert int(t.sum()) == i * 100_000 + 99_900, i  # the same memory
+    if i % 10 == 9:
+        del t
+        torch.cuda.empty_cache()
+q.put(None)
+say("done")
+""",
+        name,
+    )
+    assert giver.hear() == "done" and taker.hear() == "done"
+    giver.end()
+    taker.end()
+
+
+def test_torch_memory_that_cannot_be_lent_is_refused(child):
+    for how in ("expandable_segments:True", "backend:cudaMallocAsync"):
+        c = child(
+            """
+import os
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1]
+import torch
+t = torch.ones(100_000, device="cuda:0")
+try:
+    baton.share(t, copy=False)
+    say("lent")
+except baton.Unsupported as e:
+    say("copy=True" in str(e))
+""",
+            how,
+        )
+        assert c.hear() == "True"
+        c.end()
+
+
+def test_torch_allocates_in_slabs(child, name):
+    taker = child(BORROWER, name)
+    assert taker.hear() == "ready"
+    giver = child(
+        """
+import torch
+import baton.torch
+q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
+with torch.cuda.use_mem_pool(baton.torch.cuda_pool()):
+    for i in range(50):
+        t = torch.full((100_000,), i, dtype=torch.int32, device="cuda:0")
+        q.put(t)
+        assert back.get(60) == i * 100_000 and back.get(60) == "let go"
+        assert int(t.sum()) == (i + 1) * 100_000, i  # the same memory
+q.put(None)
+say("done")
+""",
+        name,
+    )
+    assert giver.hear() == "done" and taker.hear() == "done"
+    giver.end()
+    taker.end()

@@ -149,8 +149,10 @@ def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream
 
     Of a nested structure (dict, list, tuple, dataclass) all arrays are copied into one storage: a Bundle.
     What lies in shared memory already is referenced; copy=True copies it too, copy=False refuses what
-    must be copied. An array on a GPU stays on it. device: copies one array to that device, by a stream.
-    Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
+    must be copied. An array on a GPU stays on it; there copy=False lends it as it lies, as long as this
+    process lives, to who has it then; later that raises Expired. It is kept while anybody holds it, and
+    refused with Unsupported where the driver cannot lend it. device: copies one array to that device, by a
+    stream. Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
 
     >>> baton.share(np.arange(3)).numpy().tolist()
     [0, 1, 2]

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from baton import _default
+from baton import _default, _native
 from baton._errors import InvalidArgument
 from baton._native import Bundle, Session, Tensor
 
-__all__ = ["load_module", "publish_module", "share_module"]
+__all__ = ["cuda_pool", "load_module", "publish_module", "share_module"]
 
 
 def share_module(module: torch.nn.Module, name: str) -> Bundle:
@@ -75,6 +75,22 @@ def publish_module(module: torch.nn.Module, name: str) -> int:
 
 def _on_cpu(t: torch.Tensor) -> torch.Tensor:
     return t if t.is_cpu else t.cpu()
+
+
+def cuda_pool() -> Any:
+    """A memory pool of torch's that lies in Baton's slabs on the GPU.
+
+    What is allocated under `with torch.cuda.use_mem_pool(pool)` is handed over without a copy: others map
+    the slab once, and torch uses the bytes anew when nobody holds them any more. It works with every
+    backend of torch's own but expandable segments. Raises InvalidArgument without CUDA in torch.
+    """
+    if not hasattr(torch._C, "_cuda_customAllocator"):
+        raise InvalidArgument("this torch was built without CUDA (install one with CUDA)")
+    _native.allocate_on_gpus_in(_default.session())
+    cuda: Any = torch.cuda
+    return cuda.MemPool(
+        cuda.memory.CUDAPluggableAllocator(_native.__file__, "baton_cuda_alloc", "baton_cuda_free").allocator()
+    )
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -442,7 +442,7 @@ impl Encoder {
         let mut gathered = gathered.into_iter();
         let tensor = |leaf| match leaf {
             Leaf::Own(t) => Ok(t),
-            Leaf::Foreign(s) if s.gpu().is_some() => take.on_gpu(py, session, &s),
+            Leaf::Foreign(s) if s.gpu().is_some() => take.on_gpu(py, session, s),
             Leaf::Foreign(_) => {
                 gathered.next().ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
             }
@@ -474,14 +474,23 @@ impl Take {
         Ok(own)
     }
 
-    /// The tensor of an array on a GPU, which stays on it.
-    fn on_gpu(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
+    /// The tensor of an array on a GPU, which stays on it: lent where that is asked for, and where a copy
+    /// can be spared.
+    pub(crate) fn on_gpu(self, py: Python<'_>, session: &Session, s: Source) -> PyResult<baton::Tensor> {
         let gpu = s.gpu().unwrap_or_default();
-        match (self.in_place(py, session, s)?, self) {
-            (Some(t), _) => Ok(t),
-            (None, Take::Room) => alloc_on(py, session, &gpu, s.dtype(), s.shape(), AT_ONCE),
-            (None, _) => s.copied_on(py, session, &gpu, Stream::LEGACY),
+        match self {
+            Take::Room => return alloc_on(py, session, &gpu, s.dtype(), s.shape(), AT_ONCE),
+            Take::Copy => {}
+            Take::Reference | Take::Shared | Take::AsIs => {
+                if let Some(t) = s.in_place(py, session)? {
+                    return Ok(t);
+                }
+                if self == Take::Shared || s.is_rented(py, session)? {
+                    return s.lend(py, session);
+                }
+            }
         }
+        s.copied_on(py, session, &gpu, Stream::LEGACY)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use super::borrowed::IpcHandle;
 use super::result::{check, missing};
 use crate::error::Result;
 
@@ -97,6 +98,11 @@ functions! {
     map = "cuMemMap"(at: Address, bytes: usize, offset: usize, handle: u64, flags: u64);
     unmap = "cuMemUnmap"(at: Address, bytes: usize);
     set_access = "cuMemSetAccess"(at: Address, bytes: usize, of: *const Access, n: usize);
+    pointer_attribute = "cuPointerGetAttribute"(to: *mut c_void, attribute: c_int, at: Address);
+    address_range = "cuMemGetAddressRange_v2"(base: *mut Address, bytes: *mut usize, at: Address);
+    ipc_handle = "cuIpcGetMemHandle"(handle: *mut IpcHandle, at: Address);
+    ipc_open = "cuIpcOpenMemHandle_v2"(at: *mut Address, handle: IpcHandle, flags: c_uint);
+    ipc_close = "cuIpcCloseMemHandle"(at: Address);
     stream_synchronize = "cuStreamSynchronize"(stream: RawStream);
     write_value = "cuStreamWriteValue64_v2"(stream: RawStream, at: Address, value: u64, flags: c_uint);
     wait_value = "cuStreamWaitValue64_v2"(stream: RawStream, at: Address, value: u64, flags: c_uint);

@@ -6,6 +6,7 @@
 //! driver, and so by the import. Death: the driver ends what a dead process ran and mapped.
 
 mod api;
+mod borrowed;
 mod copy;
 mod device;
 mod registered;
@@ -17,6 +18,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub(crate) use borrowed::{Allocation, IpcHandle};
 pub(crate) use device::Device;
 pub(crate) use registered::Registered;
 pub(crate) use slab::Slab;

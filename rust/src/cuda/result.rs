@@ -12,6 +12,7 @@ const MEANINGS: &[(i32, &str, &str, Code, &str)] = &[
     (101, "CUDA_ERROR_INVALID_DEVICE", "no such GPU is visible", Code::NotFound, "make it visible with CUDA_VISIBLE_DEVICES"),
     (201, "CUDA_ERROR_INVALID_CONTEXT", "invalid context", Code::InvalidArgument, "use a stream and memory of this GPU"),
     (205, "CUDA_ERROR_MAP_FAILED", "mapping failed", Code::Internal, "see the kernel's log for the driver's reason"),
+    (217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "the GPUs cannot reach each other's memory", Code::Unsupported, "use it on the GPU where it lies, or copy it"),
     (304, "CUDA_ERROR_OPERATING_SYSTEM", "a system call of the driver failed", Code::Internal, "see the kernel's log; raise the limit of open files"),
     (400, "CUDA_ERROR_INVALID_HANDLE", "invalid handle", Code::InvalidHandle, "use a handle or stream of this process that still lives"),
     (700, "CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel touched memory that it may not", Code::Internal, "restart the process: its context is lost; a read-only tensor was perhaps written"),

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Device;
 use super::api::{Access, Address, Location, Properties};
-use crate::error::{Code, Error, Result};
+use super::borrowed::Allocation;
+use crate::error::{Code, Error, Result, disagree};
 
 const PINNED: c_int = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
 const ON_DEVICE: c_int = 1; // CU_MEM_LOCATION_TYPE_DEVICE
@@ -16,16 +17,27 @@ const READ: c_int = 1;
 const READ_WRITE: c_int = 3;
 
 /// Memory on a GPU in this process: made here, or imported when its address is first asked for. It is
-/// mapped once for each right, and unmapped with its value: whoever points into it holds it.
+/// mapped once for each right, and unmapped with its value: whoever points into it holds it. Or memory
+/// that a framework allocated, here or, opened while somebody uses it, in another process.
 #[derive(Debug)]
 pub(crate) struct Slab {
     pub(crate) device: &'static Device,
     /// The number by which the broker, and so messages and handles, name the GPU.
     pub(crate) id: i32,
     pub(crate) bytes: u64,
-    handle: Mutex<Option<u64>>, // CUmemGenericAllocationHandle; guards the making of what follows
-    readable: AtomicU64,        // addresses; 0: not mapped
+    origin: Origin,
+    readable: AtomicU64, // addresses; 0: not mapped
     writable: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// By a CUmemGenericAllocationHandle; the lock guards the making of it and of the mappings.
+    Descriptor(Mutex<Option<u64>>),
+    /// A framework of this process made it.
+    Lent,
+    /// A framework of another process made it; how many use it here.
+    Borrowed(Mutex<usize>),
 }
 
 fn properties(d: &Device) -> Properties {
@@ -56,21 +68,62 @@ impl Slab {
         let mut handle = 0;
         // SAFETY: a place for the result and a live structure.
         unsafe { device.api.create(&mut handle, bytes as usize, &properties(device), 0)? };
-        let mut s = Slab::to_import(device, id, bytes);
-        s.handle = Mutex::new(Some(handle));
-        Ok(s)
+        Ok(Slab::new(device, id, bytes, Origin::Descriptor(Mutex::new(Some(handle))), 0))
     }
 
     /// Another process's memory, of which nothing is asked of the driver yet.
     pub(crate) fn to_import(device: &'static Device, id: i32, bytes: u64) -> Slab {
-        let (readable, writable) = (AtomicU64::new(0), AtomicU64::new(0));
-        Slab { device, id, bytes, handle: Mutex::default(), readable, writable }
+        Slab::new(device, id, bytes, Origin::Descriptor(Mutex::default()), 0)
+    }
+
+    /// Memory of a framework's of this process, which others may borrow.
+    pub(crate) fn to_lend(device: &'static Device, id: i32, a: &Allocation) -> Slab {
+        Slab::new(device, id, a.bytes, Origin::Lent, a.base)
+    }
+
+    /// Memory of a framework's of another process, of which nothing is asked of the driver yet.
+    pub(crate) fn to_borrow(device: &'static Device, id: i32, bytes: u64) -> Slab {
+        Slab::new(device, id, bytes, Origin::Borrowed(Mutex::default()), 0)
+    }
+
+    fn new(device: &'static Device, id: i32, bytes: u64, origin: Origin, at: Address) -> Slab {
+        Slab { device, id, bytes, origin, readable: AtomicU64::new(at), writable: AtomicU64::new(at) }
+    }
+
+    /// Whether it ends with another process, so that who uses it opens it first.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        matches!(self.origin, Origin::Borrowed(_))
+    }
+
+    /// Opens borrowed memory for one more user. The descriptor carries its handle.
+    pub(crate) fn open(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let Origin::Borrowed(users) = &self.origin else { return Ok(()) };
+        let mut users = users.lock().unwrap_or_else(|p| p.into_inner());
+        if *users == 0 {
+            let at = self.device.open_borrowed(fd, self.bytes)?;
+            self.readable.store(at, Ordering::Release);
+            self.writable.store(at, Ordering::Release);
+        }
+        *users += 1;
+        Ok(())
+    }
+
+    /// Ends one `open`; the last closes it, so that its owner may free it once nobody counts it.
+    pub(crate) fn close(&self) {
+        let Origin::Borrowed(users) = &self.origin else { return };
+        let mut users = users.lock().unwrap_or_else(|p| p.into_inner());
+        *users -= 1;
+        if *users == 0 {
+            self.writable.store(0, Ordering::Release);
+            self.device.close_borrowed(self.readable.swap(0, Ordering::AcqRel));
+        }
     }
 
     /// A descriptor by which other processes get the memory, which it keeps. The driver bounds their
     /// number: made once for each slab.
     pub(crate) fn export(&self) -> Result<OwnedFd> {
-        let handle = *self.handle.lock().unwrap_or_else(|p| p.into_inner());
+        let Origin::Descriptor(handle) = &self.origin else { return Err(disagree("a handle is exported as a file")) };
+        let handle = *handle.lock().unwrap_or_else(|p| p.into_inner());
         let _current = self.device.enter()?;
         let mut fd = -1;
         // SAFETY: a place for the result, and a handle of `create`, which is always there.
@@ -87,7 +140,10 @@ impl Slab {
         if let Some(at) = self.mapped(write) {
             return Ok(at);
         }
-        let mut handle = self.handle.lock().unwrap_or_else(|p| p.into_inner());
+        let Origin::Descriptor(handle) = &self.origin else {
+            return Err(disagree("borrowed memory was not opened for its use"));
+        };
+        let mut handle = handle.lock().unwrap_or_else(|p| p.into_inner());
         if let Some(at) = self.mapped(write) {
             return Ok(at);
         }
@@ -144,6 +200,7 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
+        let Origin::Descriptor(handle) = &mut self.origin else { return };
         // What cannot be undone ends with the process; in the child of a fork it is the parent's.
         let Ok(_current) = self.device.enter() else { return };
         let (api, n) = (&self.device.api, self.bytes as usize);
@@ -151,7 +208,7 @@ impl Drop for Slab {
             // SAFETY: mappings of `map`, into which nobody points any more.
             let _ = unsafe { api.unmap(at, n).and_then(|()| api.unreserve(at, n)) };
         }
-        if let Some(h) = *self.handle.get_mut().unwrap_or_else(|p| p.into_inner()) {
+        if let Some(h) = *handle.get_mut().unwrap_or_else(|p| p.into_inner()) {
             // SAFETY: a handle that is this value's, once.
             let _ = unsafe { api.release(h) };
         }

@@ -5,7 +5,7 @@ use super::{DLTensor, device};
 use crate::cuda::{Stream, driver};
 use crate::dtype::is_contiguous;
 use crate::error::{Code, Error, Result};
-use crate::session::{Session, Tensor};
+use crate::session::{Place, Session, Tensor};
 
 /// Refuses elements that no single copy reaches.
 fn contiguous(v: &View) -> Result<()> {
@@ -47,6 +47,53 @@ impl Session {
             t.written_by(&gpu, stream)?;
         }
         Ok(t)
+    }
+
+    /// The elements of a view on a GPU as they lie, not copied: in memory that a framework allocated by
+    /// cudaMalloc, or has from a [`DeviceAllocator`](crate::DeviceAllocator). Others open it while they hold
+    /// it, and in cudaMalloc's memory only as long as this session lives: then, and if they come late, they
+    /// get `Expired`. `keep` is dropped, on a thread of the session's, when nobody holds the tensor any more,
+    /// and at once with an error; what is still held when the session is closed is kept to the end of the
+    /// process. `Unsupported` for memory that the driver cannot lend: virtual memory of a framework's own
+    /// (expandable segments) and that of asynchronous pools.
+    ///
+    /// # Safety
+    /// As of [`share`](Session::share), and the elements stay where they are until `keep` is dropped. Work of
+    /// the stream comes after what writes them.
+    pub unsafe fn lend(
+        &self,
+        view: &DLTensor,
+        flags: u64,
+        stream: Stream,
+        keep: Box<dyn std::any::Any + Send>,
+    ) -> Result<Tensor> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::anywhere(view, flags)? };
+        if view.device.device_type != device::CUDA || !v.is_plain() || v.first.is_null() {
+            let what = format!("a {}{:?} on device type {} is to be lent", v.dtype, v.shape, view.device.device_type);
+            return Err(Error::new(Code::Unsupported, "give elements on a GPU, or share a copy", what));
+        }
+        let inner = self.inner()?;
+        let gpu = inner.gpu(driver()?.numbered(view.device.device_id)?);
+        let (held, offset) = inner.lend(&gpu, v.first.addr() as u64, v.span, keep)?;
+        let strides = Some(v.strides).filter(|s| !is_contiguous(&v.shape, Some(s)));
+        let t = Tensor::checked(held, Place::Storage(0), offset, v.dtype, v.shape, strides, v.readonly)?;
+        if stream != Stream::NONE {
+            t.written_by(&gpu, stream)?;
+        }
+        Ok(t)
+    }
+
+    /// Whether a view on a GPU lies in memory that a framework has from a
+    /// [`DeviceAllocator`](crate::DeviceAllocator) of this session, so that [`lend`](Session::lend) is the
+    /// cheapest way to hand it over.
+    ///
+    /// # Safety
+    /// As of [`share`](Session::share).
+    pub unsafe fn is_rented(&self, view: &DLTensor, flags: u64) -> Result<bool> {
+        // SAFETY: as the caller says.
+        let v = unsafe { View::anywhere(view, flags)? };
+        Ok(self.inner()?.rented_segment(v.first.addr() as u64, v.span.max(1)).is_some())
     }
 }
 

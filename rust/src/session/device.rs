@@ -1,10 +1,12 @@
 //! The GPUs of a session: memory that it makes there, and the pool that hands it out.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use super::inner::Inner;
+use super::lend::Lender;
 use super::order::Orders;
+use super::rent::Rented;
 use super::retired::Retired;
 use crate::cuda::{Device, Slab, driver};
 use crate::error::{Error, Result};
@@ -21,13 +23,15 @@ pub(crate) struct Devices {
     gpus: RwLock<Vec<Arc<Gpu>>>,
     pub(super) orders: Mutex<Orders>, // held across calls of the driver
     pub(super) retired: Arc<Retired>,
+    pub(super) lender: OnceLock<Arc<Lender>>,
+    pub(super) rented: Rented,
 }
 
 /// A GPU that this session uses.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) device: &'static Device,
-    name: String, // to the broker
+    pub(super) name: String, // to the broker
     pool: Pool,
 }
 
@@ -40,6 +44,9 @@ impl Devices {
     /// Tells the pools that the own count of an index fell to zero; each looks whether it is its own.
     pub(super) fn dropped(&self, index: u32) {
         self.gpus.read().unwrap_or_else(|p| p.into_inner()).iter().for_each(|g| g.pool.dropped(index));
+        if let Some(l) = self.lender.get() {
+            l.dropped(index, &self.retired);
+        }
     }
 
     pub(super) fn add_stats(&self, to: &mut PoolStats) {
@@ -81,7 +88,8 @@ impl Inner {
             Error::new(e.code(), e.remedy(), format!("memory on {}: {}", ok.device, e.message()))
                 .with("device", &*ok.device)
         })?;
-        Ok(Segment::on_device(index, serial, fd, Slab::to_import(device, ok.device_id, ok.bytes)))
+        let slab = if ok.borrowed { Slab::to_borrow } else { Slab::to_import };
+        Ok(Segment::on_device(index, serial, fd, slab(device, ok.device_id, ok.bytes)))
     }
 
     /// Recycles what is on GPUs; the bytes given back.
@@ -126,7 +134,8 @@ impl Source for DeviceSource<'_> {
     /// Asks the broker first, so that what a quota refuses was never taken.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
         let bytes = bytes.next_multiple_of(self.1.device.granularity()?.max(1));
-        let request = GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), page_bytes: None };
+        let request =
+            GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), borrowed: false, page_bytes: None };
         let (ok, _) = self.0.call_fds::<_, GrantReply>("grant", &request)?;
         if ok.bytes < bytes {
             return Err(crate::error::disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));

@@ -95,7 +95,10 @@ impl Tensor {
     fn device_address(&self, write: bool) -> Result<u64> {
         self.held.check()?;
         match self.storage().filter(|_| self.on_device().is_some()) {
-            Some(h) => Ok(h.device_address(write)? + self.offset),
+            Some(h) => {
+                self.held.open(h)?;
+                Ok(h.device_address(write)? + self.offset)
+            }
             None => Err(Error::new(Code::InvalidArgument, "use as_ptr", "the tensor is memory of the machine")),
         }
     }

@@ -136,6 +136,7 @@ impl Drop for Holding {
             if !uses.is_empty() && !inner.is_closed() {
                 return self.retire(uses);
             }
+            used.close(); // before it is counted down: its owner frees what nobody counts
         }
         crash_point::at("drop-before");
         for s in self.storages.iter() {
@@ -156,6 +157,7 @@ impl Holding {
         let inner = self.inner().clone();
         let mut late = Holding::new(&inner, std::mem::take(&mut self.storages));
         late.acknowledge = self.acknowledge.take();
+        late.device = std::mem::take(&mut self.device);
         inner.devices().retire(&inner, late, uses);
     }
 }
@@ -250,6 +252,9 @@ impl Inner {
     /// held once more, where the bytes begin in it, and whether the address may be written. Whoever
     /// gives the address keeps its memory meanwhile.
     pub(crate) fn holder_of(self: &Arc<Inner>, address: *const u8, n: u64) -> Option<(Holding, u64, bool)> {
+        if self.rented_segment(address as u64, n).is_some() {
+            return None; // whose use the framework decides that has it
+        }
         let (segment, at, writable) = self.segment_of(address, n)?;
         for chunk in segment.chunks() {
             let first = chunk * limits::CHUNK_INDICES;

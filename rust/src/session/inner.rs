@@ -276,7 +276,7 @@ impl Inner {
             return;
         }
         if let Some(d) = self.devices.get() {
-            d.end();
+            d.end(self);
         }
         let link = self.link();
         if wait && !self.background.is_current() {

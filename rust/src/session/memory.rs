@@ -130,7 +130,7 @@ impl Inner {
     /// Asks for a segment in huge pages of a size, or without one in the machine's usual ones.
     pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: Option<u64>) -> Result<Grant> {
         let free = if page_bytes.is_none() { sys::free_memory() } else { None };
-        let request = GrantRequest { bytes, chunks, free, device: None, page_bytes };
+        let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
         self.adopt_grant(&ok, fds, page_bytes.is_some()).inspect_err(|_| {

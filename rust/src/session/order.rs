@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::device::{Devices, Gpu};
-use super::holding::Holding;
+use super::holding::{Held, Holding};
 use super::inner::Inner;
 use super::tensor::Tensor;
-use crate::cuda::{Registered, Stream};
+use crate::cuda::{Registered, Slab, Stream};
 use crate::error::{Code, Error, Result, expired};
 use crate::layout::{PAGE, STREAM_POISON, limits, session_file};
 use crate::message::Order;
-use crate::shm::Region;
+use crate::shm::{Region, Segment};
 
 /// How far a session's stream is to come.
 #[derive(Debug, Clone)]
@@ -76,7 +76,8 @@ impl Point {
 pub(crate) struct DeviceUse {
     /// When it is written; set before others see the holding.
     written: OnceLock<Point>,
-    uses: Mutex<Vec<Use>>, // by streams of this process
+    uses: Mutex<Vec<Use>>,      // by streams of this process
+    opened: Mutex<Vec<Opened>>, // of memory that other processes lend
 }
 
 /// That a stream of this process uses a holding.
@@ -119,6 +120,11 @@ impl DeviceUse {
         }
     }
 
+    /// Closes what was borrowed.
+    pub(super) fn close(&self) {
+        self.opened.lock().unwrap_or_else(|p| p.into_inner()).clear();
+    }
+
     /// What is noted, taken out.
     pub(super) fn take(&self) -> Vec<Use> {
         std::mem::take(&mut *self.uses.lock().unwrap_or_else(|p| p.into_inner()))
@@ -138,6 +144,54 @@ impl Holding {
 
     fn written(&self) -> Option<&Point> {
         self.device.get()?.written.get()
+    }
+
+    /// Opens borrowed memory, for as long as this holding lives. `Expired`: its owner has ended.
+    pub(crate) fn open(&self, h: &Held) -> Result<()> {
+        if h.at.segment.device().is_none_or(|d| !d.is_borrowed()) {
+            return Ok(());
+        }
+        self.check_lender(h)?;
+        let mut all = self.used().opened.lock().unwrap_or_else(|p| p.into_inner());
+        if !all.iter().any(|o| Arc::ptr_eq(&o.0, &h.at.segment)) {
+            // The owner's death may be why it fails.
+            all.push(Opened::new(&h.at.segment).or_else(|e| self.check_lender(h).and(Err(e)))?);
+        }
+        Ok(())
+    }
+
+    /// Refuses memory whose lender has ended.
+    fn check_lender(&self, h: &Held) -> Result<()> {
+        let borrowed = h.at.segment.device().is_some_and(Slab::is_borrowed);
+        // SYNC lender: the broker takes the serial away when the owner's process or session is over.
+        if borrowed && self.inner().pages.chunks.serial(h.reference.index / limits::CHUNK_INDICES) != h.reference.serial
+        {
+            return Err(expired("the process that lent this memory has ended"));
+        }
+        Ok(())
+    }
+
+    /// As `check_lender`, of all storages.
+    fn check_lenders(&self) -> Result<()> {
+        self.storages.iter().try_for_each(|h| self.check_lender(h))
+    }
+}
+
+/// That borrowed memory is open.
+#[derive(Debug)]
+struct Opened(Arc<Segment>);
+
+impl Opened {
+    fn new(segment: &Arc<Segment>) -> Result<Opened> {
+        segment.open_borrowed().map(|()| Opened(segment.clone()))
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(d) = self.0.device() {
+            d.close();
+        }
     }
 }
 
@@ -241,6 +295,7 @@ impl Tensor {
     /// As `use_on`, for memory of the machine too.
     pub(crate) fn used_by(&self, gpu: &Arc<Gpu>, stream: Stream) -> Result<()> {
         let inner = self.held.inner();
+        self.held.check_lenders()?;
         if let Some(p) = self.held.written() {
             inner.devices().follow(inner, gpu, stream, p)?;
         }
@@ -255,7 +310,8 @@ impl Tensor {
     pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
         self.held.check()?;
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.held.written().map_or(Ok(()), |p| p.wait(self.held.inner(), until))
+        self.held.written().map_or(Ok(()), |p| p.wait(self.held.inner(), until))?;
+        self.held.check_lenders()
     }
 
     /// Notes that a fresh tensor is written when a stream has come as far as it was told.

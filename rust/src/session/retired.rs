@@ -1,6 +1,6 @@
 //! Holdings that were dropped while streams of this process still use them: each is counted in the row
 //! until they have passed. A thread looks after them while there are any, and after tensors that a
-//! library's deleter gave back, which may make no call of the driver.
+//! library's deleter gave back, which may make no call of the driver, and after what is lent and others hold.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,11 +8,13 @@ use std::time::Duration;
 use super::device::Devices;
 use super::holding::Holding;
 use super::inner::Inner;
+use super::lend::Lender;
 use super::order::{Done, Use};
 use super::tensor::Tensor;
 
 const SOONEST: Duration = Duration::from_micros(50);
 const LATEST: Duration = Duration::from_millis(50);
+const LATEST_OF_LENT: Duration = Duration::from_secs(1);
 
 /// What waits for streams.
 #[derive(Debug, Default)]
@@ -25,6 +27,7 @@ pub(crate) struct Retired {
 struct State {
     waiting: Vec<(Holding, Vec<Use>)>,
     deleted: Vec<Tensor>,
+    lender: Option<Arc<Lender>>, // while others hold what it has lent
     running: bool,
 }
 
@@ -45,21 +48,35 @@ impl Retired {
         self.kick.notify_one();
     }
 
+    /// Has the thread look after what a session has lent.
+    pub(super) fn watch(self: &Arc<Self>, lender: &Arc<Lender>) {
+        self.add(|s| s.lender = Some(lender.clone()));
+    }
+
     fn run(&self) {
         let mut pause = SOONEST;
         loop {
-            let deleted = std::mem::take(&mut self.state().deleted);
+            let (deleted, lender) = {
+                let mut state = self.state();
+                (std::mem::take(&mut state.deleted), state.lender.take())
+            };
             let news = !deleted.is_empty();
             drop(deleted); // which may add to what waits
-            pause = if self.sweep() || news { SOONEST } else { (2 * pause).min(LATEST) };
+            let lender = lender.filter(|l| l.sweep());
+            let swept = self.sweep();
             let mut state = self.state();
-            if !state.deleted.is_empty() {
+            if !state.deleted.is_empty() || state.lender.is_some() {
+                state.lender = state.lender.take().or(lender);
+                pause = SOONEST;
                 continue;
             }
-            if state.waiting.is_empty() {
+            if state.waiting.is_empty() && lender.is_none() {
                 state.running = false;
                 return;
             }
+            let latest = if state.waiting.is_empty() { LATEST_OF_LENT } else { LATEST };
+            pause = if swept || news { SOONEST } else { (2 * pause).min(latest) };
+            state.lender = lender;
             drop(self.kick.wait_timeout(state, pause));
         }
     }
@@ -103,12 +120,15 @@ impl Devices {
 
     /// Waits until nothing of this process uses memory on a GPU any more: the broker gives it to others
     /// when the session is over.
-    pub(super) fn end(&self) {
+    pub(super) fn end(&self, inner: &Inner) {
         for g in self.all() {
             // Of a context that is lost nothing runs any more.
             let _ = g.device.synchronize();
         }
         self.retired.sweep();
+        if let Some(l) = self.lender.get() {
+            l.end(inner);
+        }
         self.orders.lock().unwrap_or_else(|p| p.into_inner()).end();
     }
 }

@@ -39,7 +39,12 @@ impl Inner {
             self.settle(); // withdraw what queues still name, then try once more
             got = cut();
         }
-        let s = got?;
+        self.holding_of(got?)
+    }
+
+    /// What holds a storage that was just handed out, and counted.
+    #[inline]
+    pub(super) fn holding_of(self: &Arc<Inner>, s: Storage) -> Result<Arc<Holding>> {
         let chunk = s.reference.index / limits::CHUNK_INDICES;
         let at = self.attached.find(chunk, s.reference.serial);
         let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;

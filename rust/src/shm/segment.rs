@@ -72,6 +72,14 @@ impl Segment {
         }
     }
 
+    /// Opens memory that another process lends, once more.
+    pub(crate) fn open_borrowed(&self) -> Result<()> {
+        match (&self.device, self.fd()) {
+            (Some(slab), Some(fd)) => slab.open(fd.as_fd()),
+            _ => Err(disagree("memory of the machine is not borrowed")),
+        }
+    }
+
     /// Makes its mapping known to a GPU's driver, once: copies then run beside the processor.
     pub(crate) fn register(&self, device: &'static Device) {
         let region = self.writable.get().or_else(|| self.readable.get());

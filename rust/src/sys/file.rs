@@ -2,8 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat, fstatfs};
-use rustix::io::Errno;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create,
+};
+use rustix::io::{Errno, pread, write};
 
 use crate::error::{Code, Result, os};
 
@@ -49,4 +51,23 @@ pub(crate) fn in_huge_pages(fd: impl AsFd) -> bool {
 /// Whether nobody can resize the file. Only a memfd can say yes.
 pub(crate) fn sealed(fd: impl AsFd) -> bool {
     fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW))
+}
+
+/// A memfd with these bytes, which nobody changes any more.
+pub(crate) fn sealed_bytes(name: &str, bytes: &[u8]) -> Result<OwnedFd> {
+    let failed = |e| os(Code::OutOfMemory, "raise the limit of open files", "make a memfd", e);
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
+    match write(&fd, bytes) {
+        Ok(n) if n == bytes.len() => {}
+        Ok(_) => return Err(failed(Errno::NOSPC)),
+        Err(e) => return Err(failed(e)),
+    }
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL).map_err(failed)?;
+    Ok(fd)
+}
+
+/// Reads the first bytes of a file; false when it has fewer.
+pub(crate) fn read_at(fd: impl AsFd, to: &mut [u8]) -> bool {
+    let n = to.len();
+    pread(fd, to, 0).is_ok_and(|got| got == n)
 }

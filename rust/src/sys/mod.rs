@@ -15,7 +15,7 @@ mod process;
 mod runtime;
 mod socket;
 
-pub(crate) use file::{in_huge_pages, punch, reserve, sealed, size_of};
+pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, pipe, readable_by, say};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;

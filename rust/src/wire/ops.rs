@@ -84,6 +84,9 @@ pub(crate) struct GrantRequest<'a> {
     /// The GPU, by the name that brokers know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<&'a str>,
+    /// Whether the memory is there already, and is lent as long as this session lives.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) borrowed: bool,
     /// Of the huge pages to lie in, where it is to lie in any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) page_bytes: Option<u64>,
@@ -154,6 +157,9 @@ pub(crate) struct SegmentReply {
     pub(crate) device: String,
     #[serde(default)]
     pub(crate) device_id: i32,
+    /// Whether it ends with its owner's session; the descriptor carries the driver's handle.
+    #[serde(default)]
+    pub(crate) borrowed: bool,
 }
 
 #[derive(Serialize, Default)]

@@ -1,0 +1,99 @@
+//! Memory of the GPU that a framework allocated, lent to other processes by the driver's legacy handles:
+//! those of one allocation of cudaMalloc's, which ends with its process.
+
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::Device;
+use super::api::Address;
+use crate::error::{Code, Error, Result};
+use crate::sys;
+
+const LEGACY_IPC_CAPABLE: c_int = 10; // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+const LAZY_PEER_ACCESS: c_uint = 1;
+const HANDLE_BYTES: usize = 64;
+
+/// CUipcMemHandle.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IpcHandle([u8; HANDLE_BYTES]);
+
+impl IpcHandle {
+    /// A descriptor that carries it to other processes.
+    pub(crate) fn to_file(self) -> Result<OwnedFd> {
+        sys::sealed_bytes("baton-ipc-handle", &self.0)
+    }
+
+    /// The handle that a descriptor of another process carries.
+    fn of_file(fd: BorrowedFd<'_>) -> Result<IpcHandle> {
+        let mut bytes = [0; HANDLE_BYTES];
+        match sys::sealed(fd) && sys::read_at(fd, &mut bytes) {
+            true => Ok(IpcHandle(bytes)),
+            false => {
+                let what = "borrowed memory came without its handle";
+                Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what))
+            }
+        }
+    }
+}
+
+/// An allocation as other processes can open it.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) base: Address,
+    pub(crate) bytes: u64,
+    pub(crate) handle: IpcHandle,
+}
+
+impl Device {
+    /// The allocation that an address lies in. `Unsupported`: it is of another kind than cudaMalloc's,
+    /// which other processes cannot open.
+    pub(crate) fn allocation(&self, at: Address) -> Result<Allocation> {
+        let _current = self.enter()?;
+        let mut capable: c_int = 0;
+        let mut a = Allocation { base: 0, bytes: 0, handle: IpcHandle([0; HANDLE_BYTES]) };
+        // SAFETY: a place for the result, an int.
+        unsafe { self.api.pointer_attribute((&raw mut capable).cast(), LEGACY_IPC_CAPABLE, at)? };
+        if capable == 0 {
+            let remedy = "share it with copy=True, which copies it into a slab, or allocate it by cudaMalloc \
+                          (torch: expandable_segments:False, no backend:cudaMallocAsync)";
+            return Err(Error::new(Code::Unsupported, remedy, "the driver cannot lend this memory to other processes"));
+        }
+        let mut bytes = 0;
+        // SAFETY: places for the results.
+        unsafe {
+            self.api.address_range(&mut a.base, &mut bytes, at)?;
+            self.api.ipc_handle(&mut a.handle, at)?;
+        }
+        a.bytes = bytes as u64;
+        Ok(a)
+    }
+
+    /// Opens memory of another process. Each open needs its close; a second one in this process gives the
+    /// same address. The descriptor carries the handle.
+    pub(super) fn open_borrowed(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<Address> {
+        let handle = IpcHandle::of_file(fd)?;
+        let _current = self.enter()?;
+        let (mut at, mut base, mut real) = (0, 0, 0);
+        // SAFETY: a place for the result; the driver checks the handle.
+        unsafe { self.api.ipc_open(&mut at, handle, LAZY_PEER_ACCESS) }.map_err(|e| {
+            let what = format!("open {bytes} bytes borrowed on {}: {}", self.name, e.message());
+            Error::new(e.code(), e.remedy().to_owned(), what)
+        })?;
+        // SAFETY: places for the results.
+        let ranged = unsafe { self.api.address_range(&mut base, &mut real, at) };
+        if ranged.is_ok() && (base != at || (real as u64).next_multiple_of(crate::layout::PAGE) < bytes) {
+            self.close_borrowed(at);
+            let what = format!("{bytes} bytes are lent of an allocation of {real}");
+            return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));
+        }
+        Ok(at)
+    }
+
+    pub(super) fn close_borrowed(&self, at: Address) {
+        // What cannot be closed ends with the process; in the child of a fork it is the parent's.
+        let Ok(_current) = self.enter() else { return };
+        // SAFETY: an address of `open_borrowed`, once for each open; no stream uses it any more.
+        let _ = unsafe { self.api.ipc_close(at) };
+    }
+}
