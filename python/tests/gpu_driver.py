@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import baton
+from foreign_gpu import Foreign
 
 STREAM = 2  # the default stream of this thread
 PATIENCE = 30.0
@@ -22,6 +23,7 @@ class Driver:
     def __init__(self) -> None:
         self.queues: dict[str, baton.Queue] = {}
         self.held: list[baton.Tensor] = []
+        self.lent: list[Foreign] = []
 
     def queue(self, name: str) -> baton.Queue:
         if name not in self.queues:
@@ -63,6 +65,15 @@ class Driver:
                 return {"handle": self.filled(c, seeds[0]).handle(lease=None).to_json()}
             case "open":
                 return {"seen": [seen(baton.open(baton.Handle.from_json(c["handle"])))]}
+            case "lend":
+                for seed in seeds:
+                    self.lent.append(Foreign(c.get("bytes", 4096), seed))
+                    self.queue(c["queue"]).put(baton.share(self.lent[-1], copy=False), PATIENCE)
+            case "free":  # once nobody has it
+                while self.lent:
+                    f = self.lent.pop()
+                    assert f.let_go.wait(PATIENCE)
+                    f.free()
             case "alloc":
                 baton.empty(c.get("bytes", 4096), "uint8", device=c.get("device") or "cuda:0")
             case "look":

@@ -10,7 +10,7 @@ import torch
 
 __all__ = [
     "Bundle", "Handle", "Message", "Queue", "Reader", "Session", "Tensor", "Topic", "Watch",
-    "allocate_in", "default_address", "finish_devices",
+    "allocate_in", "allocate_on_gpus_in", "default_address", "finish_devices",
 ]  # fmt: skip
 
 _Place: TypeAlias = tuple[str, str]

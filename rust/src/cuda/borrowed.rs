@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::Device;
 use super::api::Address;
 use crate::error::{Code, Error, Result};
+use crate::layout::PAGE;
 use crate::sys;
 
 const LEGACY_IPC_CAPABLE: c_int = 10; // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
@@ -63,7 +64,7 @@ impl Device {
         // SAFETY: places for the results.
         unsafe {
             self.api.address_range(&mut a.base, &mut bytes, at)?;
-            self.api.ipc_handle(&mut a.handle, at)?;
+            self.api.ipc_handle(&mut a.handle, a.base)?;
         }
         a.bytes = bytes as u64;
         Ok(a)
@@ -82,7 +83,8 @@ impl Device {
         })?;
         // SAFETY: places for the results.
         let ranged = unsafe { self.api.address_range(&mut base, &mut real, at) };
-        if ranged.is_ok() && (base != at || (real as u64).next_multiple_of(crate::layout::PAGE) < bytes) {
+        // The broker rounds what is lent up to whole pages.
+        if ranged.is_ok() && at + bytes >= base + real as u64 + PAGE {
             self.close_borrowed(at);
             let what = format!("{bytes} bytes are lent of an allocation of {real}");
             return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));

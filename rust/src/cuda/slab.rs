@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Device;
 use super::api::{Access, Address, Location, Properties};
-use super::borrowed::Allocation;
 use crate::error::{Code, Error, Result, disagree};
 
 const PINNED: c_int = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
@@ -77,8 +76,8 @@ impl Slab {
     }
 
     /// Memory of a framework's of this process, which others may borrow.
-    pub(crate) fn to_lend(device: &'static Device, id: i32, a: &Allocation) -> Slab {
-        Slab::new(device, id, a.bytes, Origin::Lent, a.base)
+    pub(crate) fn to_lend(device: &'static Device, id: i32, base: Address, bytes: u64) -> Slab {
+        Slab::new(device, id, bytes, Origin::Lent, base)
     }
 
     /// Memory of a framework's of another process, of which nothing is asked of the driver yet.

@@ -91,7 +91,8 @@ impl Lender {
         self.inner.upgrade().is_some_and(|inner| self.sweep_of(&inner))
     }
 
-    fn sweep_of(&self, inner: &Inner) -> bool {
+    /// As `sweep`, by a session that lives.
+    pub(super) fn sweep_of(&self, inner: &Inner) -> bool {
         let mut over = Vec::new();
         let mut state = self.state();
         let news = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(|p| p.into_inner()));
@@ -234,7 +235,7 @@ impl Inner {
         let give_back = |_: &_| drop(self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment }));
         let offer = OfferRequest { segment: ok.segment, serial: ok.segment_serial };
         self.call_with::<_, Ignored>("offer", &offer, &[fd.as_fd()]).inspect_err(give_back)?;
-        let slab = Slab::to_lend(gpu.device, ok.device_id, a);
+        let slab = Slab::to_lend(gpu.device, ok.device_id, a.base, ok.bytes);
         let segment = Arc::new(Segment::on_device(ok.segment, ok.segment_serial, fd, slab));
         let chunks = self.prepare(&segment, &ok.chunks).inspect_err(give_back)?;
         self.know(&segment);
