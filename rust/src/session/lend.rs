@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::device::Gpu;
-use super::holding::Holding;
 use super::inner::Inner;
 use super::retired::Retired;
+use super::shared::Shared;
 use crate::cuda::{Allocation, IpcHandle, Slab};
 use crate::error::{Result, disagree};
 use crate::layout::{ALIGNMENT, limits};
@@ -196,7 +196,7 @@ impl Inner {
 
     /// Lends `n` > 0 bytes at an address of a GPU; what holds them, and where in its storage they begin.
     /// `keep` is dropped when nobody holds them any more, or with an error.
-    pub(crate) fn lend(self: &Arc<Inner>, gpu: &Arc<Gpu>, at: u64, n: u64, keep: Keep) -> Result<(Arc<Holding>, u64)> {
+    pub(crate) fn lend(self: &Arc<Inner>, gpu: &Arc<Gpu>, at: u64, n: u64, keep: Keep) -> Result<(Shared, u64)> {
         self.check_open()?;
         let lender = self.lender();
         lender.sweep();

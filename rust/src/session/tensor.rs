@@ -44,7 +44,7 @@ impl Inner {
 
     /// What holds a storage that was just handed out, and counted.
     #[inline]
-    pub(super) fn holding_of(self: &Arc<Inner>, s: Storage) -> Result<Arc<Holding>> {
+    pub(super) fn holding_of(self: &Arc<Inner>, s: Storage) -> Result<Shared> {
         let chunk = s.reference.index / limits::CHUNK_INDICES;
         let at = self.attached.find(chunk, s.reference.serial);
         let at = at.ok_or_else(|| disagree("an own chunk is not attached"))?;
