@@ -86,9 +86,12 @@ impl Lender {
         }
     }
 
-    /// Lets go of what nobody holds any more; whether there is more that others hold.
+    /// Lets go of what nobody holds any more; whether there is more.
     pub(super) fn sweep(&self) -> bool {
-        self.inner.upgrade().is_some_and(|inner| self.sweep_of(&inner))
+        self.inner.upgrade().is_some_and(|inner| {
+            inner.settle(); // queues still name what was taken from them
+            self.sweep_of(&inner)
+        })
     }
 
     /// As `sweep`, by a session that lives.
@@ -122,7 +125,7 @@ impl Lender {
             }
             !over
         });
-        let more = !state.waiting.is_empty();
+        let more = state.blocks.iter().any(|b| !b.lent.is_empty());
         drop(state); // a framework's deleter may drop tensors of this session's
         drop(over);
         more
@@ -223,6 +226,7 @@ impl Inner {
         self.pages.row.take(reference.index).inspect_err(|_| b.free.push(reference))?;
         b.lent.insert(reference.index, Lent { reference, keep });
         drop(state);
+        self.devices().retired.watch(lender);
         Ok((self.holding_of(s)?, within))
     }
 
