@@ -5,7 +5,7 @@ mod kit;
 
 use std::time::Duration;
 
-use baton::{Code, Handle, Lease, Payload, QueueOptions, Start, TopicOptions};
+use baton::{Code, Handle, Lease, NameOptions, Payload, QueueOptions, Start, TopicOptions};
 use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -168,6 +168,19 @@ fn a_live_name_is_one_memory_for_all() {
     // SAFETY: nobody else looks at the memory now.
     unsafe { theirs.as_mut_slice::<i32>() }.unwrap()[3] = 7;
     assert_eq!(w.to_vec::<i32>().unwrap()[3], 7);
+}
+
+#[test]
+fn a_live_name_may_end_with_its_setter() {
+    let Some(b) = Broker::start() else { return };
+    let (one, two) = (b.session(), b.session());
+    let both = NameOptions::default().live(true).ephemeral(true);
+    one.set_with("run", one.zeros::<i32>(&[8]).unwrap().freeze(), &both).unwrap();
+    one.set_live("stays", one.zeros::<i32>(&[8]).unwrap().freeze()).unwrap();
+    assert!(two.get("run", SOON).unwrap().is_live());
+    one.close();
+    until("the name is deleted", || two.names("").unwrap() == ["stays"]);
+    assert_eq!(two.get("run", Duration::ZERO).unwrap_err().code(), Code::NotFound);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 
-use baton::{Turns, Watch};
+use baton::{NameOptions, Turns, Watch};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;
@@ -37,8 +37,8 @@ pub extern "C" fn baton_set(
         }
         // SAFETY: the header asks for a text or NULL.
         let name = unsafe { text(name, "name") }?;
-        let (live, ephemeral) = (flags & BATON_LIVE != 0, flags & BATON_EPHEMERAL != 0);
-        let n = session.set_as(name, payload(session, value)?, live, ephemeral)?;
+        let o = NameOptions::default().live(flags & BATON_LIVE != 0).ephemeral(flags & BATON_EPHEMERAL != 0);
+        let n = session.set_with(name, payload(session, value)?, &o)?;
         if let Some(revision) = revision {
             revision.write(n);
         }

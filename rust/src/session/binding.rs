@@ -142,11 +142,6 @@ struct NameRow {
 }
 
 impl Session {
-    /// Sets a name, live or not, for this session's time or not.
-    pub fn set_as(&self, name: &str, value: impl Into<Payload>, live: bool, ephemeral: bool) -> Result<u64> {
-        self.set_name(name, &value.into(), live, ephemeral)
-    }
-
     /// The names that are set, of this session's namespace. In a pattern `*` stands for any run of
     /// characters; an empty one matches all.
     pub fn names(&self, pattern: &str) -> Result<Vec<String>> {

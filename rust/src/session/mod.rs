@@ -56,7 +56,7 @@ pub use huge::HugePages;
 pub use message::Message;
 pub use name::Watch;
 pub use open::Lease;
-pub use options::{QueueOptions, TopicOptions};
+pub use options::{NameOptions, QueueOptions, TopicOptions};
 pub use payload::{Names, Payload};
 pub use queue::Queue;
 pub use reader::{Reader, Start};

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::bundle::Bundle;
 use super::message::Message;
+use super::options::NameOptions;
 use super::payload::{Outgoing, Payload};
 use super::reader::{Reader, Start};
 use super::{Session, check_name};
@@ -54,7 +55,7 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn set(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_as(name, value, false, false)
+        self.set_with(name, value, &NameOptions::default())
     }
 
     /// Sets a live name: one bundle that everybody may write in place.
@@ -72,15 +73,29 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn set_live(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_as(name, value, true, false)
+        self.set_with(name, value, &NameOptions::default().live(true))
     }
 
     /// As [`set`](Session::set); the name is deleted at the end of this session.
     pub fn set_ephemeral(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_as(name, value, false, true)
+        self.set_with(name, value, &NameOptions::default().ephemeral(true))
     }
 
-    pub(super) fn set_name(&self, name: &str, value: &Payload, live: bool, ephemeral: bool) -> Result<u64> {
+    /// As [`set`](Session::set), with options.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let shared = baton::NameOptions::default().live(true).ephemeral(true);
+    /// session.set_with("weights/run", session.zeros::<f32>(&[4])?.freeze(), &shared)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn set_with(&self, name: &str, value: impl Into<Payload>, o: &NameOptions) -> Result<u64> {
+        self.set_name(name, &value.into(), o)
+    }
+
+    fn set_name(&self, name: &str, value: &Payload, o: &NameOptions) -> Result<u64> {
         check_name(name)?;
         let mut out = Outgoing::default();
         let inner = self.inner()?;
@@ -92,7 +107,7 @@ impl Session {
         let refs = out.spill_ref().into_iter().chain(out.refs.iter().copied()).map(storage_ref).collect();
         let body = if spilled { String::new() } else { STANDARD.encode(&out.body) };
         let (bytes, tensors) = (out.head.bytes, out.head.tensors);
-        let request = NameSet { name, live, ephemeral, refs, spilled, bytes, tensors, body };
+        let request = NameSet { name, live: o.live, ephemeral: o.ephemeral, refs, spilled, bytes, tensors, body };
         crash_point::at("name-asked");
         let ok: NameSetReply = inner.call("name.set", &request)?;
         crash_point::at("name-set");

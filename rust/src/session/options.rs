@@ -1,4 +1,4 @@
-//! Options of topics and queues.
+//! Options of topics, queues and names.
 
 use std::time::Duration;
 
@@ -85,6 +85,27 @@ impl QueueOptions {
     /// Opens only what is there: `NotFound` otherwise.
     pub fn must_exist(mut self) -> Self {
         self.must_exist = true;
+        self
+    }
+}
+
+/// Options of a revision of a name. They hold until the name is set again.
+#[derive(Debug, Clone, Default)]
+pub struct NameOptions {
+    pub(super) live: bool,
+    pub(super) ephemeral: bool,
+}
+
+impl NameOptions {
+    /// True makes it one bundle that everybody may write in place.
+    pub fn live(mut self, yes: bool) -> Self {
+        self.live = yes;
+        self
+    }
+
+    /// True deletes the name at the end of this session.
+    pub fn ephemeral(mut self, yes: bool) -> Self {
+        self.ephemeral = yes;
         self
     }
 }
