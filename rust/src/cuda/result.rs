@@ -43,6 +43,7 @@ pub(super) fn missing(symbol: &str) -> Error {
 }
 
 /// The error of a machine without a driver.
+#[cfg(feature = "cuda")]
 pub(super) fn no_driver(why: impl std::fmt::Display) -> Error {
     let remedy = "install NVIDIA's driver, or give the container a GPU (--gpus); without one use tensors on the cpu";
     Error::new(Code::Unsupported, remedy, format!("no CUDA driver on this machine: {why}"))
