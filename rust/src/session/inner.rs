@@ -317,11 +317,15 @@ impl Inner {
     }
 
     /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends
-    /// the wait. It spins for at most `spin` ns, then
-    /// sleeps; a sleeper looks again at least once a second.
-    pub(crate) fn wait(&self, spin: u64, until: Option<Instant>, mut look: impl FnMut() -> bool) -> Result<bool> {
-        let left = |u: Instant| u.saturating_duration_since(Instant::now()).as_nanos() as u64;
-        if look() || self.spins && spin_until(until.map_or(spin, |u| spin.min(left(u))), &mut look) {
+    /// the wait. It spins until the time `spin` at most, then sleeps; a sleeper looks again at least
+    /// once a second.
+    pub(crate) fn wait(
+        &self,
+        spin: Option<u64>,
+        until: Option<Instant>,
+        mut look: impl FnMut() -> bool,
+    ) -> Result<bool> {
+        if look() || self.spins && spin.is_some_and(|s| spin_until(sooner(s, until), &mut look)) {
             return Ok(true);
         }
         loop {
@@ -356,12 +360,15 @@ impl Drop for Inner {
     }
 }
 
-fn spin_until(budget: u64, look: &mut impl FnMut() -> bool) -> bool {
-    if budget == 0 {
-        return false;
-    }
-    let until = sys::monotonic() + budget;
-    while sys::monotonic() < until {
+/// A time, or a deadline where that comes first.
+fn sooner(at: u64, deadline: Option<Instant>) -> u64 {
+    let Some(d) = deadline else { return at };
+    let left = d.saturating_duration_since(Instant::now()).as_nanos() as u64;
+    at.min(sys::monotonic().saturating_add(left))
+}
+
+fn spin_until(at: u64, look: &mut impl FnMut() -> bool) -> bool {
+    while sys::monotonic() < at {
         for _ in 0..16 {
             if look() {
                 return true;

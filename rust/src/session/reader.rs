@@ -316,10 +316,10 @@ impl Reader {
             if let Some(m) = self.poll()? {
                 return Ok(m);
             }
-            let budget = self.spin.budget();
+            let spin = self.spin.until();
             let (topic, cursors, view) = (&self.topic, &self.cursors, &self.view);
             let inner = &topic.inner;
-            let found = inner.wait(budget, until, || {
+            let found = inner.wait(spin, until, || {
                 cursors.iter().any(Cursor::pending)
                     || view.version != topic.version()
                     || topic.is_closed()

@@ -50,7 +50,7 @@ impl Inner {
             }
             let look = now + Duration::from_secs(1);
             let changed = || self.room.news.load(Ordering::Relaxed) != news || bell() != rung || self.is_closed();
-            if let Err(e) = self.wait(0, Some(until.map_or(look, |u| u.min(look))), changed) {
+            if let Err(e) = self.wait(None, Some(until.map_or(look, |u| u.min(look))), changed) {
                 break Err(e);
             }
         };

@@ -259,10 +259,10 @@ impl TopicState {
         until: Option<Instant>,
     ) -> Result<MutexGuard<'a, Writer>> {
         while let Some(blocker) = self.blocker(&mut writer)? {
-            let budget = writer.spin.budget();
+            let spin = writer.spin.until();
             drop(writer);
             crash_point::at("room-waiting");
-            let found = self.inner.wait(budget, until, || {
+            let found = self.inner.wait(spin, until, || {
                 blocker.done(self.info.slots)
                     || self.version() != blocker.view.version
                     || self.is_closed()

@@ -18,22 +18,19 @@ pub(crate) struct Spinner {
 }
 
 impl Spinner {
-    /// For how long the wait that begins is to spin.
-    pub(crate) fn budget(&mut self) -> u64 {
-        self.budget_at(sys::monotonic())
+    /// Until when the wait that begins is to spin, if it is to.
+    pub(crate) fn until(&mut self) -> Option<u64> {
+        self.until_from(sys::monotonic)
     }
 
-    fn budget_at(&mut self, now: u64) -> u64 {
-        match self.rest {
-            0 => {
-                self.began = Some(now);
-                MOST_SPIN
-            }
-            _ => {
-                self.rest -= 1;
-                0
-            }
+    fn until_from(&mut self, now: impl FnOnce() -> u64) -> Option<u64> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return None;
         }
+        let now = now();
+        self.began = Some(now);
+        Some(now + MOST_SPIN)
     }
 
     /// Notes when what was waited for happened; without a wait that spun it tells nothing.
@@ -59,9 +56,9 @@ mod tests {
     /// Waits that spin among `n`, each answered after some time.
     fn spins(s: &mut Spinner, n: usize, after: u64) -> usize {
         let spun = (0..n).filter(|_| {
-            let budget = s.budget_at(1000);
+            let until = s.until_from(|| 1000);
             s.happened(1000 + after);
-            budget > 0
+            until.is_some()
         });
         spun.count()
     }
@@ -78,8 +75,8 @@ mod tests {
     #[test]
     fn a_wait_in_vain_counts_as_a_long_one() {
         let mut s = Spinner::default();
-        assert!(s.budget_at(1) > 0);
+        assert_eq!(s.until_from(|| 1), Some(1 + MOST_SPIN));
         s.gave_up();
-        assert_eq!(s.budget_at(2), 0);
+        assert_eq!(s.until_from(|| 2), None);
     }
 }
