@@ -102,6 +102,8 @@ func TestBadRuntimeDirectoriesAreRefused(t *testing.T) {
 	require.NoError(t, os.Symlink(t.TempDir(), link))
 	_, err = broker.New(context.Background(), broker.Config{Dir: link})
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
+	_, err = broker.New(context.Background(), broker.Config{Dir: "/proc"}) // private, and nobody can make files there
+	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
 	_, err = broker.New(context.Background(), broker.Config{})
 	require.ErrorIs(t, err, protocol.ErrInvalid)
 	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("x", 120))})

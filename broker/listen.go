@@ -30,7 +30,8 @@ func (b *Broker) occupy() error {
 	path := filepath.Join(b.cfg.Dir, lockName)
 	lock, err := sys.OpenLock(path)
 	if err != nil {
-		return err
+		return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write",
+			"runtime directory %s cannot be used: %w", b.cfg.Dir, err)
 	}
 	if err := lock.Lock(false); err != nil {
 		lock.Close()

@@ -21,21 +21,28 @@ const (
 )
 
 // checkRoom refuses a grant beyond the quotas, the machine's memory, or what the
-// client said is free where it runs.
+// client said is free where it runs. What the dead left and nobody holds any more,
+// such as a name that was just deleted, is freed before anybody is refused.
 func (b *Broker) checkRoom(s *session, r *protocol.Grant, bytes uint64) error {
-	err := b.checkQuota(s, bytes)
-	switch {
-	case err != nil:
-	case r.PageBytes != 0:
-		err = b.checkHugePages(bytes, r.PageBytes)
-	default:
-		err = b.checkPages(bytes, r.Free)
+	err := b.checkLimits(s, r, bytes)
+	if err != nil && b.collectOrphans() {
+		err = b.checkLimits(s, r, bytes)
 	}
 	if err != nil {
 		b.askToCollect()
 		b.refused[s] = struct{}{}
 	}
 	return err
+}
+
+func (b *Broker) checkLimits(s *session, r *protocol.Grant, bytes uint64) error {
+	if err := b.checkQuota(s, bytes); err != nil {
+		return err
+	}
+	if r.PageBytes != 0 {
+		return b.checkHugePages(bytes, r.PageBytes)
+	}
+	return b.checkPages(bytes, r.Free)
 }
 
 // checkPages refuses what does not fit beside all else that has pages.

@@ -49,6 +49,24 @@ func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
 	p.alloc(1 << 20)
 }
 
+// Who deletes what an ended process had set may have its memory at once.
+func TestNobodyIsRefusedForWhatTheDeadLeftUnheld(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 1 << 20 })
+	p := connect(t, b.socket, "p")
+	for range 20 {
+		setter := connect(t, b.socket, "setter")
+		s := setter.alloc(1 << 20)
+		setter.must(protocol.OpNameSet, nameSet("n", s), nil)
+		setter.row.Drop(s.Index)
+		setter.must(protocol.OpBye, struct{}{}, nil)
+		p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
+		p.must(protocol.OpNameDelete, protocol.NameRef{Name: "n"}, nil)
+		s = p.alloc(1 << 20)
+		p.row.Drop(s.Index)
+		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	}
+}
+
 func TestFullMachineIsAnErrorBeforeItIsACrash(t *testing.T) {
 	free := uint64(200 << 20)
 	b := serve(t, func(c *broker.Config) {
