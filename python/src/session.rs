@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::{DType, QueueOptions, TopicOptions, Turns};
+use baton::{DType, NameOptions, QueueOptions, TopicOptions, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -396,15 +396,8 @@ impl Session {
     /// write in place. ephemeral=True: deleted at the end of this session.
     #[pyo3(signature = (name, value, *, live=false, ephemeral=false))]
     fn set(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>, live: bool, ephemeral: bool) -> PyResult<u64> {
-        if live && ephemeral {
-            return Err(invalid(py, "leave one out", "a live name that is ephemeral"));
-        }
-        let p = encode(&self.session, value)?;
-        wait(py, || match (live, ephemeral) {
-            (true, _) => self.session.set_live(name, p),
-            (_, true) => self.session.set_ephemeral(name, p),
-            _ => self.session.set(name, p),
-        })
+        let (p, o) = (encode(&self.session, value)?, NameOptions::default().live(live).ephemeral(ephemeral));
+        wait(py, || self.session.set_with(name, p, &o))
     }
 
     /// The newest revision of a name. timeout: how long to wait for one, None for ever. Raises NotFound.

@@ -94,9 +94,11 @@ def test_readers_are_not_pickled(name):
             pickle.dumps(thing)
 
 
-def test_ephemeral_names_go_with_their_setter(name):
+@pytest.mark.parametrize("live", [False, True])
+def test_ephemeral_names_go_with_their_setter(name, live):
     s = baton.connect()
-    s.set(name, np.zeros(1), ephemeral=True)
+    s.set(name, np.zeros(1), live=live, ephemeral=True)
+    assert baton.get(name).live == live
     assert baton.names(name) == [name]
     s.close()
     eventually(lambda: baton.names(name) == [], "the name to be deleted")
