@@ -344,7 +344,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 	b := testkit.StartBroker(t)
 	k := newCampaign(t, b)
 	k.everybodyMoves()
-	for i := range max(5, kills(t)/10) {
+	for i := range max(5, kills(t, 100)/10) {
 		for range k.random.Intn(200) {
 			k.listenAll()
 		}
@@ -366,7 +366,7 @@ func TestBrokerKilledTogetherWithAClient(t *testing.T) {
 	b := testkit.StartBroker(t)
 	k := newCampaign(t, b)
 	k.everybodyMoves()
-	for i := range max(5, kills(t)/10) {
+	for i := range max(5, kills(t, 100)/10) {
 		for range k.random.Intn(200) {
 			k.listenAll()
 		}

@@ -15,9 +15,8 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
-// kills is how many processes a campaign kills.
-func kills(t *testing.T) int {
-	n := 100
+// kills is how many processes a campaign kills: n unless it was told.
+func kills(t *testing.T, n int) int {
 	if s := os.Getenv("BATON_CRASH_KILLS"); s != "" {
 		var err error
 		n, err = strconv.Atoi(s)
@@ -240,7 +239,7 @@ func TestRandomKillsUnderLoad(t *testing.T) {
 	b := testkit.StartBroker(t)
 	k := newCampaign(t, b)
 	k.everybodyMoves()
-	n := kills(t)
+	n := kills(t, 1000)
 	for i := range n {
 		at := k.random.Intn(len(k.members))
 		role, pid := k.members[at].role, k.members[at].PID()
@@ -263,7 +262,7 @@ func TestRandomKillsUnderLoad(t *testing.T) {
 func TestKillsOfAllAtOnce(t *testing.T) {
 	b := testkit.StartBroker(t)
 	k := newCampaign(t, b)
-	for range max(2, kills(t)/10) {
+	for range max(2, kills(t, 100)/10) {
 		k.everybodyMoves()
 		var pids []int
 		var again []string
