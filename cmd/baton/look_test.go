@@ -243,6 +243,26 @@ func TestShowTellsANamesTensors(t *testing.T) {
 	text := p.must("show", "name", "model")
 	assert.Regexp(t, `(?m)^name +model$`, text)
 	assert.Regexp(t, `(?m)^layer/b +int64\[3\] +24 B$`, text)
+	assert.NotContains(t, text, "meta")
+}
+
+func TestShowTellsTheMetaOfAName(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := c.Set(p.ctx(), "model", p.tensor(c, 3), client.Meta(map[string]any{"step": 800, "by": "a\nb"}))
+	require.NoError(t, err)
+	var found []struct {
+		Meta struct {
+			Step int
+			By   string
+		}
+	}
+	p.json(&found, "show", "model")
+	require.Len(t, found, 1)
+	assert.Equal(t, 800, found[0].Meta.Step)
+	assert.Equal(t, "a\nb", found[0].Meta.By)
+	assert.Regexp(t, `(?m)^meta +{"by":"a\\nb","step":800}$`, p.must("show", "name", "model"))
 }
 
 func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {

@@ -26,6 +26,7 @@ type shown struct {
 // details are of the kinds that have them.
 type details struct {
 	Tensors  []tensorRow       `json:"tensors,omitempty"`   // name
+	Meta     json.RawMessage   `json:"meta,omitempty"`      // name
 	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
 	Waiting  *int              `json:"waiting,omitempty"`   // queue: items that nobody has taken
 	LastLeft string            `json:"last_left,omitempty"` // topic
@@ -197,7 +198,11 @@ func nameDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*de
 		return nil, err
 	}
 	defer b.Release()
-	return &details{Tensors: tensorRows(b)}, nil
+	d := &details{Tensors: tensorRows(b)}
+	if meta := b.RawMeta(); json.Valid(meta) {
+		d.Meta = meta
+	}
+	return d, nil
 }
 
 func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
@@ -305,6 +310,9 @@ func (a *app) printShown(s *shown) error {
 	if d := s.details; d != nil {
 		if d.Waiting != nil {
 			rows = append(rows, [2]string{"waiting", number(*d.Waiting)})
+		}
+		if len(d.Meta) > 0 {
+			rows = append(rows, [2]string{"meta", shorten(string(d.Meta))})
 		}
 		if d.LastLeft != "" {
 			rows = append(rows, [2]string{"last left", d.LastLeft})
