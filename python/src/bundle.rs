@@ -9,6 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::errors::error;
+use crate::json::meta_to_py;
 use crate::session::{Place, place, reopen};
 use crate::tensor::Tensor;
 use crate::value::{Take, decode, encode_as};
@@ -35,8 +36,8 @@ impl From<baton::Bundle> for Bundle {
     }
 }
 
-/// What a pickle has of a bundle: handles, paths, tree, revision, whether it is live, and where.
-type Parts<'py> = (Vec<String>, Vec<String>, Bound<'py, PyBytes>, u64, bool, Place);
+/// What a pickle has of a bundle: handles, paths, tree, meta, revision, whether it is live, and where.
+type Parts<'py> = (Vec<String>, Vec<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64, bool, Place);
 
 impl Bundle {
     fn held(&self, py: Python<'_>) -> PyResult<Arc<Held>> {
@@ -71,6 +72,12 @@ impl Bundle {
     pub(crate) fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let held = self.held(py)?;
         Ok(held.value.get_or_try_init(py, || decode(py, |b| held.bundle.build(b)))?.clone_ref(py))
+    }
+
+    /// What was set along as meta; None when nothing was.
+    #[getter]
+    fn meta(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        meta_to_py(py, self.held(py)?.bundle.meta())
     }
 
     /// The number of the name's revision; 0 of a bundle that is none.
@@ -135,10 +142,11 @@ impl Bundle {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Parts<'py>)> {
         let py = slf.py();
         let this = slf.get();
+        let held = this.held(py)?;
         let bundle = match this.shared(py)? {
             Some(b) => b,
             None => {
-                let Some((_, t)) = this.held(py)?.bundle.iter().next().map(|(n, t)| (n.to_owned(), t.clone())) else {
+                let Some((_, t)) = held.bundle.iter().next().map(|(n, t)| (n.to_owned(), t.clone())) else {
                     return Err(error(py, Code::Internal, "report this", "an empty bundle that is not shared"));
                 };
                 baton::Bundle::from(encode_as(&t.session(), slf.as_any(), Take::Reference)?)
@@ -150,8 +158,8 @@ impl Bundle {
             Some(t) => place(&t.session()),
             None => Place::default(),
         };
-        let tree = PyBytes::new(py, bundle.tree());
-        Ok((reopen(py, "reopen_bundle")?, (handles, names, tree, this.revision, this.live, at)))
+        let (tree, meta) = (PyBytes::new(py, bundle.tree()), PyBytes::new(py, held.bundle.meta()));
+        Ok((reopen(py, "reopen_bundle")?, (handles, names, tree, meta, this.revision, this.live, at)))
     }
 
     fn __getitem__(&self, py: Python<'_>, path: &str) -> PyResult<Tensor> {

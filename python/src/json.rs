@@ -1,8 +1,23 @@
 //! JSON as Python's values: meta, and the figures of errors.
 
+use baton::Code;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString};
 use serde_json::Value;
+
+use crate::errors::error;
+
+/// What was sent along as meta: nothing is None.
+pub(crate) fn meta_to_py(py: Python<'_>, json: &[u8]) -> PyResult<Py<PyAny>> {
+    if json.is_empty() {
+        return Ok(py.None());
+    }
+    let v = serde_json::from_slice(json).map_err(|e| {
+        let remedy = "the sender wrote what is not JSON: update it";
+        error(py, Code::Protocol, remedy, format!("the meta of a message is malformed: {e}"))
+    })?;
+    Ok(json_to_py(py, &v)?.unbind())
+}
 
 /// The value that JSON stands for.
 pub(crate) fn json_to_py<'py>(py: Python<'py>, v: &Value) -> PyResult<Bound<'py, PyAny>> {

@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::errors::{OrRaise, error};
-use crate::json::json_to_py;
+use crate::json::meta_to_py;
 use crate::value::decode;
 
 /// A message: its value, and who sent it. Its tensors hold the memory on their own.
@@ -67,15 +67,7 @@ impl Message {
     /// What was sent along as meta; None when nothing was.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let json = self.held(py)?.message.meta().or_raise(py)?;
-        if json.is_empty() {
-            return Ok(py.None());
-        }
-        let v = serde_json::from_slice(&json).map_err(|e| {
-            let remedy = "the sender wrote what is not JSON: update it";
-            error(py, Code::Protocol, remedy, format!("the meta of a message is malformed: {e}"))
-        })?;
-        Ok(json_to_py(py, &v)?.unbind())
+        meta_to_py(py, &self.held(py)?.message.meta().or_raise(py)?)
     }
 
     /// The session that sent it.

@@ -20,7 +20,7 @@ use crate::queue::Queue;
 use crate::source::{Source, is_array};
 use crate::tensor::{Tensor, shape_of};
 use crate::topic::Topic;
-use crate::value::{Take, encode, encode_as};
+use crate::value::{Take, encode_as, with_meta};
 use crate::wait::{interrupted, timeout as seconds, wait};
 
 /// A connection to the user's broker.
@@ -316,12 +316,14 @@ impl Session {
     }
 
     /// The bundle of tensors and a tree: what unpickling needs.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a pickle")]
     fn open_bundle(
         &self,
         py: Python<'_>,
         handles: Vec<String>,
         names: Vec<String>,
         tree: Vec<u8>,
+        meta: Vec<u8>,
         revision: u64,
         live: bool,
     ) -> PyResult<Bundle> {
@@ -331,7 +333,7 @@ impl Session {
         if tensors.len() != names.len() {
             return Err(invalid(py, "pickle it anew", "a pickled bundle of other tensors than names"));
         }
-        Ok(baton::Bundle::of_parts(names.into_iter().zip(tensors).collect(), tree, revision, live).into())
+        Ok(baton::Bundle::of_parts(names.into_iter().zip(tensors).collect(), tree, meta, revision, live).into())
     }
 
     /// Opens or makes a topic. Each reader sees every message; the last `depth` of each sender are
@@ -393,10 +395,20 @@ impl Session {
     }
 
     /// Publishes a revision of a name and returns its number. live=True: one bundle that everybody may
-    /// write in place. ephemeral=True: deleted at the end of this session.
-    #[pyo3(signature = (name, value, *, live=false, ephemeral=false))]
-    fn set(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>, live: bool, ephemeral: bool) -> PyResult<u64> {
-        let (p, o) = (encode(&self.session, value)?, NameOptions::default().live(live).ephemeral(ephemeral));
+    /// write in place. ephemeral=True: deleted at the end of this session. meta: what JSON can hold, for
+    /// the bundle's readers.
+    #[pyo3(signature = (name, value, *, live=false, ephemeral=false, meta=None))]
+    fn set(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        value: &Bound<'_, PyAny>,
+        live: bool,
+        ephemeral: bool,
+        meta: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let p = with_meta(&self.session, value, meta)?;
+        let o = NameOptions::default().live(live).ephemeral(ephemeral);
         wait(py, || self.session.set_with(name, p, &o))
     }
 

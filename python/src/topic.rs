@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton::{Code, Payload, Start, Turns};
+use baton::{Code, Start, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -13,7 +13,7 @@ use crate::errors::{OrRaise, error, invalid};
 use crate::message::Message;
 use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
-use crate::value::{encode, meta};
+use crate::value::{encode, with_meta};
 use crate::wait::{timeout as seconds, wait};
 
 /// A channel of messages with many senders and many readers.
@@ -21,17 +21,6 @@ use crate::wait::{timeout as seconds, wait};
 pub(crate) struct Topic {
     pub(crate) topic: baton::Topic,
     pub(crate) session: baton::Session,
-}
-
-impl Topic {
-    /// A value, and what goes along with it.
-    fn payload(&self, value: &Bound<'_, PyAny>, meta: Option<&Bound<'_, PyAny>>) -> PyResult<Payload> {
-        let p = encode(&self.session, value)?;
-        match meta {
-            None => Ok(p),
-            Some(m) => p.meta(&self::meta(m)?).or_raise(value.py()),
-        }
-    }
 }
 
 #[pymethods]
@@ -55,7 +44,7 @@ impl Topic {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let until = seconds(py, timeout)?;
-        let mut p = self.payload(value, meta)?;
+        let mut p = with_meta(&self.session, value, meta)?;
         if stream.is_some() {
             p = p.stream(stream_of(stream)?);
         }
@@ -85,7 +74,7 @@ impl Topic {
     /// Sends what was packed if there is room.
     #[pyo3(signature = (value, meta=None))]
     fn _offer(&self, value: &Bound<'_, Bundle>, meta: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
-        let p = self.payload(value, meta)?;
+        let p = with_meta(&self.session, value, meta)?;
         wait(value.py(), || self.topic.try_send(p))
     }
 

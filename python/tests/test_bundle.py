@@ -109,6 +109,61 @@ def test_bundles_are_pickled_by_one_lease(name, child, tmp_path):
     c.end()
 
 
+META = {"step": 3, "rate": 0.5, "big": 2**60, "tags": ["a", None, True], "who": {"ä": ""}}
+
+
+def test_a_revision_carries_meta(name):
+    w = None
+    for i, meta in enumerate([META, None, [], 0, "text"]):
+        assert baton.set(name, {"w": np.zeros(2)}, meta=meta) == i + 1
+        w = w or baton.watch(name)
+        got, seen = baton.get(name), w.receive(10)
+        assert (got.revision, got.meta) == (seen.revision, seen.meta) == (i + 1, meta)
+    baton.set(name, {"w": np.ones(2)})
+    assert baton.get(name).meta is None
+    with baton.get(name) as b:
+        pass
+    with pytest.raises(baton.Closed):
+        b.meta
+    baton.delete(name)
+    assert baton.share({"w": np.zeros(2)}).meta is None
+
+
+def test_live_and_ephemeral_names_carry_meta(name):
+    baton.set(name, {"w": np.zeros(2)}, live=True, meta=META)
+    b = baton.get(name)
+    assert b.live and b.meta == META
+    baton.set(name + "/other", b, ephemeral=True, meta="mine")
+    assert baton.get(name + "/other").meta == "mine"
+    baton.set(name + "/other", b, ephemeral=True)
+    assert baton.get(name + "/other").meta is None, "a bundle that is set again does not repeat it"
+    baton.delete(name)
+    baton.delete(name + "/other")
+
+
+@pytest.mark.parametrize("meta", [{1: 2}, b"bytes", {"x": np.zeros(1)}, float("nan"), {"x": object()}])
+def test_what_json_cannot_hold_is_no_meta_of_a_name(name, meta):
+    with pytest.raises((TypeError, ValueError)):
+        baton.set(name, {"w": np.zeros(2)}, meta=meta)
+    with pytest.raises(baton.NotFound):
+        baton.get(name)
+
+
+def test_a_pickled_bundle_keeps_its_meta(name, child):
+    baton.set(name, {"w": np.arange(3.0)}, meta=META)
+    baton.set(name + "/bare", {"w": np.ones(1)})
+    c = child(
+        "import pickle\nfor h in sys.argv[1:]:\n    b = pickle.loads(bytes.fromhex(h)); say(b.revision, b.meta, b['w'].tolist())",
+        pickle.dumps(baton.get(name)).hex(),
+        pickle.dumps(baton.get(name + "/bare")).hex(),
+    )
+    assert c.hear() == f"1 {META} [0.0, 1.0, 2.0]"
+    assert c.hear() == "1 None [1.0]"
+    c.end()
+    baton.delete(name)
+    baton.delete(name + "/bare")
+
+
 def test_memory_of_a_bundle_is_free_after_its_pickle_was_read(session):
     b = session.share({"w": np.zeros(1000), "b": np.zeros(10)})
     data = pickle.dumps(b)

@@ -133,7 +133,7 @@ def bundle_of(s, case):
     """The bundle of a case, with tensors that are its numbers."""
     tree = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode()
     names = case.get("names") or []
-    return s.open_bundle([s.full(1, i).handle().to_json() for i in range(len(names))], names, tree, 1, False)
+    return s.open_bundle([s.full(1, i).handle().to_json() for i in range(len(names))], names, tree, b"", 1, False)
 
 
 @pytest.mark.parametrize("case", [c for c in vectors("messages") if c.id != "dataclass"])  # of no module here
@@ -157,14 +157,22 @@ def test_a_key_twice_is_refused_among_any_number(keys):
     tree = {f"k{i}": i for i in range(keys)}
     text = json.dumps(tree).replace("}", ', "k0": 1}')
     with baton.connect() as s:
-        assert s.open_bundle([], [], json.dumps(tree).encode(), 1, False).value == tree
+        assert s.open_bundle([], [], json.dumps(tree).encode(), b"", 1, False).value == tree
         with pytest.raises(baton.ProtocolError, match="twice"):
-            s.open_bundle([], [], text.encode(), 1, False).value
+            s.open_bundle([], [], text.encode(), b"", 1, False).value
+
+
+def test_meta_that_is_no_json_is_refused():
+    with baton.connect() as s:
+        b = s.open_bundle([], [], b"{}", b'{"step":', 1, False)
+        with pytest.raises(baton.ProtocolError, match="meta"):
+            b.meta
+        assert b.value == {}
 
 
 def test_the_word_of_another_process_imports_nothing():
     with baton.connect() as s:
-        b = s.open_bundle([], [], b'{"$":"dataclass","type":"antigravity:x","v":{"a":1}}', 1, False)
+        b = s.open_bundle([], [], b'{"$":"dataclass","type":"antigravity:x","v":{"a":1}}', b"", 1, False)
         assert b.value == {"a": 1}
-        b = s.open_bundle([], [], b'{"$":"dataclass","type":"os:system","v":{"a":1}}', 1, False)
+        b = s.open_bundle([], [], b'{"$":"dataclass","type":"os:system","v":{"a":1}}', b"", 1, False)
         assert b.value == {"a": 1}

@@ -226,22 +226,24 @@ def queue(
     )
 
 
-def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False) -> int:
+def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, meta: Any = None) -> int:
     """Publishes a revision of a name and returns its number.
 
     live=True: one memory that everybody may write in place. ephemeral=True: deleted with this session.
-    Raises Conflict (a live name that is set as another kind), InvalidArgument, OutOfMemory.
+    meta: what JSON can hold, which readers find as `meta` of the Bundle. Raises Conflict (a live name that
+    is set as another kind), InvalidArgument, OutOfMemory; TypeError or ValueError for what neither a value
+    nor meta can hold.
 
-    >>> baton.set("doc/weights", {"w": np.ones(2)}), baton.set("doc/weights", {"w": np.zeros(2)})
+    >>> baton.set("doc/weights", {"w": np.ones(2)}), baton.set("doc/weights", {"w": np.zeros(2)}, meta={"step": 9})
     (1, 2)
     >>> b = baton.get("doc/weights")
-    >>> b.revision, b["w"].numpy().tolist(), b["w"].readonly
-    (2, [0.0, 0.0], True)
+    >>> b.revision, b.meta, b["w"].numpy().tolist(), b["w"].readonly
+    (2, {'step': 9}, [0.0, 0.0], True)
     >>> baton.watch("doc/weights").receive().revision
     2
     >>> baton.delete("doc/weights")
     """
-    return _default.session().set(name, value, live=live, ephemeral=ephemeral)
+    return _default.session().set(name, value, live=live, ephemeral=ephemeral, meta=meta)
 
 
 def get(name: str, timeout: float | None = 0.0) -> Bundle:

@@ -50,10 +50,10 @@ def reopen_tensor(handle: str, place: Place) -> _native.Tensor:
 
 
 def reopen_bundle(
-    handles: list[str], names: list[str], tree: bytes, revision: int, live: bool, place: Place
+    handles: list[str], names: list[str], tree: bytes, meta: bytes, revision: int, live: bool, place: Place
 ) -> _native.Bundle:
     """Opens a pickled bundle."""
-    return session_at(*place).open_bundle(handles, names, tree, revision, live)
+    return session_at(*place).open_bundle(handles, names, tree, meta, revision, live)
 
 
 def reopen_topic(name: str, token: str, place: Place) -> _native.Topic:

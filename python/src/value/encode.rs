@@ -97,7 +97,7 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
 }
 
 /// The JSON of meta.
-pub(crate) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
+pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
     let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree)?;

@@ -11,7 +11,25 @@ mod decode;
 mod encode;
 
 pub(crate) use decode::decode;
-pub(crate) use encode::{Take, encode, encode_as, meta};
+pub(crate) use encode::{Take, encode, encode_as};
+
+use baton::{Payload, Session};
+use pyo3::prelude::*;
+
+use crate::errors::OrRaise;
+
+/// The payload of a value, and of what goes along with it.
+pub(crate) fn with_meta(
+    session: &Session,
+    value: &Bound<'_, PyAny>,
+    meta: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Payload> {
+    let p = encode(session, value)?;
+    match meta {
+        None => Ok(p),
+        Some(m) => p.meta(&encode::meta(m)?).or_raise(value.py()),
+    }
+}
 
 /// Levels of JSON that a tree may have, tags included.
 const MOST_DEPTH: usize = 100;

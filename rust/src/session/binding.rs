@@ -76,8 +76,8 @@ impl From<Payload> for Bundle {
 
 impl Bundle {
     /// A revision of a name that was taken apart, as by pickling: names as the bundle has them.
-    pub fn of_parts(tensors: Vec<(String, Tensor)>, tree: Vec<u8>, revision: u64, live: bool) -> Bundle {
-        Bundle { tensors, tree, revision, live, ..Bundle::default() }
+    pub fn of_parts(tensors: Vec<(String, Tensor)>, tree: Vec<u8>, meta: Vec<u8>, revision: u64, live: bool) -> Bundle {
+        Bundle { tensors, tree, meta, revision, live }
     }
 }
 
