@@ -43,14 +43,20 @@ func TestBorrowerIsKilled(t *testing.T) {
 	m.empty(t)
 }
 
-func TestOwnerOfBorrowedMemoryIsKilled(t *testing.T) {
-	m, owner, borrower := lenders(t)
+// ownerIsKilled ends the owner: what the borrower holds is Expired then, and leaves nothing.
+func ownerIsKilled(t *testing.T, m machine, owner, borrower *speaker) {
+	t.Helper()
 	owner.Kill()
 	testkit.Gone(t, m.Broker, owner.PID())
 	assert.Equal(t, "Expired", borrower.try(command{"do": "held"}).Code)
 	borrower.do(command{"do": "release"})
 	borrower.Done()
 	m.empty(t)
+}
+
+func TestOwnerOfBorrowedMemoryIsKilled(t *testing.T) {
+	m, owner, borrower := lenders(t)
+	ownerIsKilled(t, m, owner, borrower)
 }
 
 func TestBorrowedMemoryOutlivesTheBroker(t *testing.T) {
@@ -60,10 +66,5 @@ func TestBorrowedMemoryOutlivesTheBroker(t *testing.T) {
 	assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "held"}))
 	owner.do(command{"do": "lend", "queue": "q", "seed": 9})
 	assert.Equal(t, numbers(9, 1), borrower.do(command{"do": "take", "queue": "q"}))
-	owner.Kill()
-	testkit.Gone(t, m.Broker, owner.PID())
-	assert.Equal(t, "Expired", borrower.try(command{"do": "held"}).Code)
-	borrower.do(command{"do": "release"})
-	borrower.Done()
-	m.empty(t)
+	ownerIsKilled(t, m, owner, borrower)
 }

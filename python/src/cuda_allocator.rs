@@ -20,11 +20,10 @@ fn all() -> MutexGuard<'static, Vec<DeviceAllocator>> {
 /// Sets the session in whose slabs torch allocates by `baton_cuda_alloc`.
 #[pyfunction]
 pub(crate) fn allocate_on_gpus_in(session: &Session) {
-    let new = DeviceAllocator::new(&session.session);
     let mut all = all();
     // The same session again needs no other.
     if !all.last().is_some_and(|a| a.is_of(&session.session)) {
-        all.push(new);
+        all.push(DeviceAllocator::new(&session.session));
     }
 }
 

@@ -32,9 +32,10 @@ def share_module(module: torch.nn.Module, name: str) -> Bundle:
     default = _default.session()
     session = Session(default.address, default.namespace)  # its segment holds nothing but the module
     with torch.no_grad():
-        bundle = session.bundle(_moved(session, _tensors(module)))
+        own = _tensors(module)
+        bundle = session.bundle(_moved(session, own))
         session.set(name, bundle, live=True)
-        _bind(module, bundle)
+        _bind(own, dict(bundle.items()), bundle)
     return bundle
 
 
@@ -64,7 +65,7 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
             for path, t in own.items():
                 t.copy_(theirs[path]._torch_to_read())
         else:
-            _bind(module, bundle)
+            _bind(own, theirs, bundle)
     return bundle
 
 
@@ -126,11 +127,10 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
     return moved
 
 
-def _bind(module: torch.nn.Module, bundle: Bundle) -> None:
-    """Lets the module's tensors be those of the bundle, which they keep."""
+def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle: Bundle) -> None:
+    """Lets a module's tensors be those of the bundle, which they keep."""
     files: dict[tuple[int, int], torch.UntypedStorage] = {}
-    theirs = dict(bundle.items())
-    for path, t in _tensors(module).items():
+    for path, t in own.items():
         x = theirs[path]
         t.data = x.torch() if x.readonly or t.numel() == 0 else _in_file(x, files)
         weakref.finalize(t, _let_go, bundle).atexit = False
