@@ -222,15 +222,16 @@ func (p *place) launch(args ...string) *server {
 			s.notices <- string(b[:n])
 		}
 	}()
+	// Connected now: by the server's end the next one may listen at this path.
+	last, err := net.Dial("unixgram", path)
+	require.NoError(p.t, err)
 	cmd := p.command(append([]string{"serve"}, args...)...)
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
 	s.running = p.start(cmd)
 	go func() { // behind all that it told
+		defer last.Close()
 		<-s.ended
-		if c, err := net.Dial("unixgram", path); err == nil {
-			defer c.Close()
-			c.Write([]byte(noMore))
-		}
+		last.Write([]byte(noMore))
 	}()
 	return s
 }
