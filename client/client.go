@@ -300,6 +300,9 @@ func (c *Client) Collect() uint64 {
 	c.settle()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
+	if c.devices != nil {
+		c.devices.lend.sweep(ctx)
+	}
 	return c.pool.Collect(ctx) + c.pools.collect(ctx)
 }
 
@@ -343,6 +346,9 @@ func (c *Client) drop(index uint32) {
 func (c *Client) offer(index uint32) {
 	c.pool.Dropped(index)
 	c.pools.dropped(index)
+	if c.devices != nil {
+		c.devices.lentDropped(index)
+	}
 }
 
 // Stats is what this process has and did.

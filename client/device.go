@@ -33,6 +33,14 @@ type Accelerator interface {
 	// Import takes the memory of a descriptor, which stays the caller's.
 	Import(fd *sys.FD, bytes uint64) (DeviceMemory, error)
 
+	// Allocation tells of the memory of cudaMalloc's that an address lies in.
+	// ErrUnsupported: it is of another kind, which other processes cannot open.
+	Allocation(at uint64) (Allocation, error)
+	// OpenLent opens another process's allocation: where it begins here, and how
+	// many bytes it has. Each open needs its CloseLent.
+	OpenLent(IPCHandle) (at, bytes uint64, err error)
+	CloseLent(at uint64) error
+
 	// Values tells whether streams can write and wait for values.
 	Values() bool
 	// Register makes a page of host memory known and returns its device address.
@@ -43,6 +51,8 @@ type Accelerator interface {
 	SynchronizeStream(stream uint64) error
 	// Synchronize waits for all work of this process on the GPU.
 	Synchronize() error
+	// Fill makes a stream set bytes.
+	Fill(stream, at uint64, value byte, bytes uint64) error
 }
 
 // DeviceMemory is memory on a GPU.
@@ -66,6 +76,7 @@ type deviceSet struct {
 	from Devices
 	mu   sync.Mutex // guards the making of gpus
 	gpus atomic.Pointer[[]*gpu]
+	lend lender
 	deviceOrder
 }
 
@@ -79,6 +90,7 @@ type gpu struct {
 func newDeviceSet(c *Client, from Devices) *deviceSet {
 	d := &deviceSet{c: c, from: from}
 	d.gpus.Store(&[]*gpu{})
+	d.lend.init(c)
 	d.deviceOrder.init(c)
 	return d
 }
@@ -171,6 +183,9 @@ func (t *Tensor) Pointer() (uint64, error) {
 	}
 	if t.device == nil {
 		return 0, protocol.Errorf(protocol.CodeInvalid, "use Bytes or ToDLPack", "%s is memory of the machine", t)
+	}
+	if err := t.held.open(t.storage); err != nil {
+		return 0, err
 	}
 	base, err := t.device.address(!t.readonly)
 	return base + t.held.storages[t.storage].offset + t.offset, err

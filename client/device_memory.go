@@ -24,6 +24,7 @@ type deviceSegment struct {
 	memory   DeviceMemory
 	readable atomic.Uint64 // addresses
 	writable atomic.Uint64
+	borrowed *borrowed // nil: it outlives the session that made it
 }
 
 // address returns where the segment begins. A process that has it writable reads
@@ -43,6 +44,9 @@ func (d *deviceSegment) address(write bool) (uint64, error) {
 	}
 	if at := to.Load(); at != 0 {
 		return at, nil
+	}
+	if d.borrowed != nil {
+		return 0, protocol.Errorf(protocol.CodeInternal, "report this", "borrowed memory was not opened for its use")
 	}
 	if d.memory == nil {
 		m, err := d.gpu.Import(d.segment.FD(), d.segment.Bytes)
@@ -101,11 +105,11 @@ func (c *Client) deviceEntry(r *protocol.SegmentReply, seg *shm.Segment) (*segme
 	if err != nil {
 		return nil, aboutDevice(err, r.Device)
 	}
+	d := &deviceSegment{gpu: c.devices.gpuOf(a), id: r.DeviceID, segment: seg}
 	if r.Borrowed {
-		return nil, aboutDevice(protocol.Errorf(protocol.CodeUnsupported, "have its owner share a copy, or take it in Rust or Python",
-			"its memory is lent by the driver's legacy handle"), r.Device)
+		d.borrowed = &borrowed{}
 	}
-	return &segmentEntry{Segment: seg, device: &deviceSegment{gpu: c.devices.gpuOf(a), id: r.DeviceID, segment: seg}}, nil
+	return &segmentEntry{Segment: seg, device: d}, nil
 }
 
 // onDevice tells from the broker's page whether a segment lies on a device.

@@ -70,6 +70,7 @@ type deviceUse struct {
 	written streamPoint // when the sender's stream has written it; set before others see this
 	mu      sync.Mutex  // guards what follows, until the last release
 	uses    []streamUse // by streams of this process
+	opened  []*deviceSegment
 }
 
 type streamUse struct {
@@ -236,8 +237,8 @@ func (p *streamPoint) await(ctx context.Context) error {
 // UseOn says that work enqueued on a stream from now on uses the tensor: the stream
 // waits until it is written, and Release waits, without blocking, until the
 // stream has come past what was enqueued before it. Work that follows a Send is
-// announced anew. ErrExpired: the sender ended before it had written. For memory of
-// the machine it does nothing.
+// announced anew. ErrExpired: the sender ended before it had written, or who lent the
+// memory has ended. For memory of the machine it does nothing.
 func (t *Tensor) UseOn(s Stream) error {
 	if err := s.check(); err != nil {
 		return err
@@ -248,6 +249,9 @@ func (t *Tensor) UseOn(s Stream) error {
 	if t.device == nil || s == NoStream {
 		return nil
 	}
+	if err := t.held.checkLenders(); err != nil {
+		return err
+	}
 	u := t.held.used()
 	if err := t.held.c.devices.follow(t.device.gpu, s, u.written); err != nil {
 		return err
@@ -257,15 +261,27 @@ func (t *Tensor) UseOn(s Stream) error {
 }
 
 // Written waits until the sender's stream has written the tensor. ErrExpired: the
-// sender ended before. A stream that waited by UseOn and came through because the
+// sender ended before, or who lent the memory has ended. A stream that waited by UseOn and came through because the
 // sender died has read what was there before: who must not use that asks here,
 // when the stream has passed.
 func (t *Tensor) Written(ctx context.Context) error {
-	u := t.held.device.Load()
-	if u == nil {
-		return nil
+	if u := t.held.device.Load(); u != nil {
+		if err := u.written.await(ctx); err != nil {
+			return err
+		}
 	}
-	return u.written.await(ctx)
+	return t.held.checkLenders()
+}
+
+// writtenBy notes that a fresh tensor on a GPU is written when a stream has come as
+// far as it was told.
+func (t *Tensor) writtenBy(s Stream) error {
+	done, err := t.held.c.devices.mark(t.device.gpu, s)
+	if err == nil && done.number != 0 {
+		t.held.used().written = done
+		t.held.used().use(t.device.gpu, s, done)
+	}
+	return err
 }
 
 // ordered notes when a message's bytes are written, as its sender says.

@@ -24,8 +24,9 @@ type retired struct {
 const deviceCookie = 1 << 40
 
 const (
-	lookSoonest = 50 * time.Microsecond
-	lookLatest  = 50 * time.Millisecond
+	lookSoonest      = 50 * time.Microsecond
+	lookLatest       = 50 * time.Millisecond
+	lookLatestAtLent = time.Second // others let go of it without a word
 )
 
 func (r *retired) init() { r.exports, r.kick = map[uint64]*holding{}, make(chan struct{}, 1) }
@@ -99,8 +100,8 @@ func (r *retired) look(d *deviceSet) {
 	}
 }
 
-// lookAfter runs while anything waits or C code has tensors, less often while
-// nothing changes.
+// lookAfter runs while anything waits, C code has tensors, or something is lent, less
+// often while nothing changes.
 func (d *deviceSet) lookAfter() {
 	defer d.ended.Done()
 	timer := time.NewTimer(lookSoonest)
@@ -108,14 +109,19 @@ func (d *deviceSet) lookAfter() {
 	for pause := lookSoonest; ; {
 		changed := d.sweep()
 		d.c.reap()
+		d.sweepLent()
+		latest := lookLatest
 		d.retired.mu.Lock()
-		if d.closed || len(d.waiting) == 0 && len(d.exports) == 0 {
+		if len(d.waiting) == 0 && len(d.exports) == 0 {
+			latest = lookLatestAtLent
+		}
+		if d.closed || latest == lookLatestAtLent && !d.lend.any() {
 			d.running = false
 			d.retired.mu.Unlock()
 			return
 		}
 		d.retired.mu.Unlock()
-		if pause = min(2*pause, lookLatest); changed {
+		if pause = min(2*pause, latest); changed {
 			pause = lookSoonest
 		}
 		timer.Reset(pause)
@@ -161,5 +167,6 @@ func (d *deviceSet) close() {
 	}
 	d.retired.mu.Unlock()
 	d.ended.Wait()
+	d.lend.end()
 	d.end()
 }

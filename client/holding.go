@@ -47,6 +47,9 @@ func (h *holding) release() {
 
 // letGo counts every storage down and acknowledges.
 func (h *holding) letGo() {
+	if u := h.device.Load(); u != nil {
+		u.closeBorrowed()
+	}
 	crashpoint.At("drop-before")
 	for i := range h.storages {
 		h.c.drop(h.storages[i].ref.Index)

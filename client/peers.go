@@ -70,6 +70,10 @@ func (c *Client) forgetPeers() {
 	c.mu.Unlock()
 	// A free test looks at rows that it got before; it keeps nothing of them.
 	forget := func() { c.pages.forget(used) }
+	if c.devices != nil {
+		all := forget
+		forget = func() { c.devices.lend.between(all) }
+	}
 	c.pool.Between(func() { c.pools.between(forget) })
 }
 

@@ -70,13 +70,28 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	return t, nil
 }
 
-// Zeros is Alloc with all bytes zero.
+// Zeros is Alloc with all bytes zero; on a GPU the legacy default stream makes them so.
 func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, opts ...AllocOption) (*Tensor, error) {
 	t, err := c.Alloc(ctx, dtype, shape, opts...)
-	if err == nil && t.storage >= 0 {
-		clear(t.region.Bytes(0, t.region.Len()))
+	if err != nil || t.storage < 0 {
+		return t, err
 	}
-	return t, err
+	if t.device == nil {
+		clear(t.region.Bytes(0, t.region.Len()))
+		return t, nil
+	}
+	at, err := t.Pointer()
+	if err == nil {
+		err = t.device.gpu.Fill(uint64(LegacyStream), at, 0, uint64(t.NumBytes()))
+	}
+	if err == nil {
+		err = t.writtenBy(LegacyStream)
+	}
+	if err != nil {
+		t.Release()
+		return nil, err
+	}
+	return t, nil
 }
 
 // fill allocates the storage of an empty holding.

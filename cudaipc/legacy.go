@@ -69,6 +69,16 @@ func (d *Device) OpenBorrowed(h IPCHandle) (uint64, error) {
 	return at, err
 }
 
+// rangeFrom returns the bytes of an allocation from an address on.
+func (d *Device) rangeFrom(at uint64) (bytes uint64, err error) {
+	err = d.within(func() error {
+		base, all, err := d.api.getRange(at)
+		bytes = base + all - at
+		return err
+	})
+	return bytes, err
+}
+
 // CloseBorrowed ends one open.
 func (d *Device) CloseBorrowed(at uint64) error {
 	return d.within(func() error { return d.api.ipcClose.call(uintptr(at)) })

@@ -64,6 +64,27 @@ func (a accelerator) Import(fd *sys.FD, bytes uint64) (client.DeviceMemory, erro
 	return &memory{Slab: s}, nil
 }
 
+func (a accelerator) Allocation(at uint64) (client.Allocation, error) {
+	b, err := a.gpu.Lend(at)
+	return client.Allocation{Base: at - b.Offset, Bytes: b.Bytes, Handle: b.Handle.Bytes}, err
+}
+
+func (a accelerator) OpenLent(h client.IPCHandle) (at, bytes uint64, err error) {
+	if at, err = a.gpu.OpenBorrowed(IPCHandle{h}); err != nil {
+		return 0, 0, err
+	}
+	if bytes, err = a.gpu.rangeFrom(at); err != nil {
+		_ = a.gpu.CloseBorrowed(at) // the range's error tells more
+	}
+	return at, bytes, err
+}
+
+func (a accelerator) CloseLent(at uint64) error { return a.gpu.CloseBorrowed(at) }
+
+func (a accelerator) Fill(stream, at uint64, value byte, bytes uint64) error {
+	return a.gpu.Fill(at, value, bytes, Stream(stream))
+}
+
 func (a accelerator) WriteValue(stream, at, value uint64) error {
 	return a.gpu.WriteValue(Stream(stream), at, value)
 }

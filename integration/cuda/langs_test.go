@@ -17,6 +17,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -42,7 +43,9 @@ func init() {
 //	set get delete   a name
 //	handle open      a handle
 //	alloc    allocate bytes on device and let them go
-//	look     look at a tensor's bytes with the processor
+//	look     look at a tensor's bytes with the processor; in C nothing is in the way
+//	lend     as put, of memory that another library allocated, not copied
+//	free     free what was lent, once nobody has it
 type order struct {
 	Do, Queue, Name, Handle, Device string
 	Seed, Count                     int
@@ -83,6 +86,43 @@ type driver struct {
 	*worker
 	queues map[string]*client.Queue
 	held   []*client.Message
+	lent   []lent
+}
+
+// lent is an allocation of another library's.
+type lent struct {
+	at    uint64
+	letGo chan struct{}
+}
+
+// lend lends memory of cudaMalloc's whose bytes are all one number.
+func (d *driver) lend(o *order, seed int) (*client.Tensor, error) {
+	at, err := d.gpu.Malloc(uint64(o.Bytes))
+	if err != nil {
+		return nil, err
+	}
+	if err := d.gpu.Fill(at, byte(seed), uint64(o.Bytes), d.stream); err != nil {
+		return nil, err
+	}
+	l := lent{at, make(chan struct{})}
+	d.lent = append(d.lent, l)
+	v := dlpack.View{Device: dlpack.Device{Type: dlpack.CUDA}, DType: dlpack.Uint8, Shape: []int64{o.Bytes}, Strides: []int64{1}, Data: uintptr(at)}
+	return d.c.Lend(d.ctx, v, func() { close(l.letGo) }, client.Stream(d.stream))
+}
+
+// free frees what was lent, once nobody has it.
+func (d *driver) free() error {
+	for _, l := range d.lent {
+		<-l.letGo
+		if err := d.gpu.SynchronizeStream(d.stream); err != nil {
+			return err
+		}
+		if err := d.gpu.Free(l.at); err != nil {
+			return err
+		}
+	}
+	d.lent = nil
+	return nil
 }
 
 func (d *driver) release() {
@@ -134,11 +174,17 @@ func (d *driver) read(all ...*client.Tensor) (a answer, err error) {
 
 func (d *driver) carryOut(o *order) (a answer, err error) {
 	switch o.Do {
-	case "put":
+	case "free":
+		return a, d.free()
+	case "put", "lend":
+		make := d.filled
+		if o.Do == "lend" {
+			make = d.lend
+		}
 		q, err := d.queue(o.Queue)
 		for i := 0; i < o.Count && err == nil; i++ {
 			var t *client.Tensor
-			if t, err = d.filled(o, o.Seed+i); err == nil {
+			if t, err = make(o, o.Seed+i); err == nil {
 				err = q.Put(d.ctx, t, client.Stream(d.stream))
 				t.Release()
 			}
@@ -247,6 +293,9 @@ type language struct {
 var languages = []language{
 	{"go", func(*testing.T) []testkit.StartOption { return nil }},
 	{"rust", func(t *testing.T) []testkit.StartOption { return []testkit.StartOption{testkit.Program(rustDriver(t))} }},
+	{"c", func(t *testing.T) []testkit.StartOption {
+		return []testkit.StartOption{testkit.Program(clib.Compiled(t, "gcc", "integration/cuda/c/driver.c", append(clib.Sanitize, "-ldl")...))}
+	}},
 	{"python", func(t *testing.T) []testkit.StartOption { return []testkit.StartOption{python(t)} }},
 }
 
@@ -447,9 +496,11 @@ func TestRefusalsAreAlikeInAllLanguages(t *testing.T) {
 			assert.Equal(t, "NotFound", a.Code)
 			assert.Contains(t, a.Message, "CUDA_VISIBLE_DEVICES")
 			assert.Equal(t, "InvalidArgument", s.try(command{"do": "alloc", "device": "tpu"}).Code)
-			a = s.try(command{"do": "look"})
-			assert.Equal(t, "Unsupported", a.Code)
-			assert.Contains(t, a.Message, "cpu")
+			if l.name != "c" {
+				a = s.try(command{"do": "look"})
+				assert.Equal(t, "Unsupported", a.Code)
+				assert.Contains(t, a.Message, "cpu")
+			}
 			s.Done()
 			m.empty(t)
 		})

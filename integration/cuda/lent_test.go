@@ -1,46 +1,58 @@
 package cuda
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
-// lenders are two Python processes, one of which has lent three tensors to the other.
-func lenders(t *testing.T) (m machine, owner, borrower *speaker) {
-	t.Helper()
+// lenders runs a test for every pair of languages, in which one process has lent three
+// tensors of memory that another library allocated to the other.
+func lenders(t *testing.T, f func(t *testing.T, m machine, owner, borrower *speaker)) {
 	standinOnly(t)
-	py := languages[2]
-	py.with(t)
-	m = start(t, 1)
-	owner, borrower = m.speak(t, py), m.speak(t, py)
-	owner.do(command{"do": "lend", "queue": "q", "bytes": 300_000, "seed": 3, "count": 3})
-	assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "take", "queue": "q", "count": 3, "hold": true}))
-	return m, owner, borrower
+	for _, from := range languages {
+		for _, to := range languages {
+			t.Run(from.name+" to "+to.name, func(t *testing.T) {
+				from.with(t)
+				to.with(t)
+				m := start(t, 1)
+				owner, borrower := m.speak(t, from), m.speak(t, to)
+				owner.do(command{"do": "lend", "queue": "q", "bytes": 300_000, "seed": 3, "count": 3})
+				assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "take", "queue": "q", "count": 3, "hold": true}))
+				f(t, m, owner, borrower)
+			})
+		}
+	}
 }
 
 // The driver's stand-in ends an owner who frees what a borrower has open.
 func TestOwnerFreesWhatNobodyBorrowsAnyMore(t *testing.T) {
-	m, owner, borrower := lenders(t)
-	owner.Tell(command{"do": "free"})
-	assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "held"}))
-	borrower.do(command{"do": "release"})
-	var a answer
-	owner.Next(&a)
-	assert.Empty(t, a.Message+a.Broken)
-	owner.Done()
-	borrower.Done()
-	m.empty(t)
+	lenders(t, func(t *testing.T, m machine, owner, borrower *speaker) {
+		owner.Tell(command{"do": "free"})
+		assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "held"}))
+		borrower.do(command{"do": "release"})
+		var a answer
+		owner.Next(&a)
+		assert.Empty(t, a.Message+a.Broken)
+		owner.Done()
+		borrower.Done()
+		m.empty(t)
+	})
 }
 
 func TestBorrowerIsKilled(t *testing.T) {
-	m, owner, borrower := lenders(t)
-	borrower.Kill()
-	owner.do(command{"do": "free"})
-	owner.Done()
-	m.empty(t)
+	lenders(t, func(t *testing.T, m machine, owner, borrower *speaker) {
+		borrower.Kill()
+		owner.do(command{"do": "free"})
+		owner.Done()
+		m.empty(t)
+	})
 }
 
 // ownerIsKilled ends the owner: what the borrower holds is Expired then, and leaves nothing.
@@ -54,17 +66,77 @@ func ownerIsKilled(t *testing.T, m machine, owner, borrower *speaker) {
 	m.empty(t)
 }
 
-func TestOwnerOfBorrowedMemoryIsKilled(t *testing.T) {
-	m, owner, borrower := lenders(t)
-	ownerIsKilled(t, m, owner, borrower)
-}
+func TestOwnerOfBorrowedMemoryIsKilled(t *testing.T) { lenders(t, ownerIsKilled) }
 
 func TestBorrowedMemoryOutlivesTheBroker(t *testing.T) {
-	m, owner, borrower := lenders(t)
-	m.Kill()
-	m.Restart()
-	assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "held"}))
-	owner.do(command{"do": "lend", "queue": "q", "seed": 9})
-	assert.Equal(t, numbers(9, 1), borrower.do(command{"do": "take", "queue": "q"}))
-	ownerIsKilled(t, m, owner, borrower)
+	lenders(t, func(t *testing.T, m machine, owner, borrower *speaker) {
+		m.Kill()
+		m.Restart()
+		assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "held"}))
+		owner.do(command{"do": "lend", "queue": "q", "seed": 9})
+		assert.Equal(t, numbers(9, 1), borrower.do(command{"do": "take", "queue": "q"}))
+		ownerIsKilled(t, m, owner, borrower)
+	})
+}
+
+func init() { roles["lend to oneself"] = on(lendToOneself) }
+
+// lendToOneself lends memory to another client of the same process, which the driver
+// would refuse to open it.
+func lendToOneself(w *worker) error {
+	other, err := w.Connect(client.WithDevices(w.driver))
+	if err != nil {
+		return err
+	}
+	d := &driver{worker: w, queues: map[string]*client.Queue{}}
+	// The clients of one process are two sessions: this one takes.
+	taker := &driver{worker: &worker{Child: w.Child, ctx: w.ctx, driver: w.driver, gpu: w.gpu, stream: w.stream, c: other}, queues: map[string]*client.Queue{}}
+	o := order{Queue: "q", Bytes: 300_000, Seed: 3, Count: 3, Hold: true}
+	var a answer
+	for _, step := range []struct {
+		d  *driver
+		do string
+	}{{taker, "take nothing"}, {d, "lend"}, {taker, "take"}, {taker, "held"}, {taker, "release"}, {d, "free"}} {
+		now := o
+		if now.Do = step.do; step.do == "take nothing" { // keeps the queue
+			now.Do, now.Count = "take", 0
+		}
+		if a, err = step.d.carryOut(&now); err != nil {
+			return fmt.Errorf("%s: %w", step.do, err)
+		}
+		if err := w.Say(a.Seen); err != nil {
+			return err
+		}
+	}
+	// What is held when its lender closes is Expired, and stays as it is.
+	if _, err := d.carryOut(&order{Do: "lend", Queue: "q", Bytes: 4096, Seed: 5, Count: 1}); err != nil {
+		return err
+	}
+	if _, err := taker.carryOut(&order{Do: "take", Queue: "q", Count: 1, Hold: true}); err != nil {
+		return err
+	}
+	if err := w.c.Close(); err != nil {
+		return err
+	}
+	_, err = taker.carryOut(&order{Do: "held"})
+	if err := w.Say(fmt.Sprint(errors.Is(err, protocol.ErrExpired))); err != nil {
+		return err
+	}
+	taker.release()
+	return other.Close()
+}
+
+func TestClientsOfOneProcessLendToEachOther(t *testing.T) {
+	m := start(t, 1)
+	p := m.play("lend to oneself", nil)
+	for _, want := range [][]any{nil, nil, numbers(3, 3), numbers(3, 3), nil, nil} {
+		var got []any
+		p.Next(&got)
+		assert.Equal(t, want, got)
+	}
+	var expired string
+	p.Next(&expired)
+	assert.Equal(t, "true", expired)
+	p.Ended()
+	m.empty(t)
 }

@@ -10,13 +10,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
+// compilers must all take the header and the programs. Debian's clang comes
+// without the runtime of its sanitizers.
+var compilers = []struct {
+	c, cxx string
+	watch  []string
+}{{"gcc", "g++", clib.Sanitize}, {"clang", "clang++", []string{"-O2"}}}
+
+// run runs a program with a broker, and returns what it wrote.
+func run(t *testing.T, b *testkit.Broker, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(testkit.Context(t), program, args...)
+	cmd.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s\n%s%s", program, out, stderr.String())
+	return string(out)
+}
+
 func TestSharedLibraryHasItsNameAndExportsOnlyItsOwn(t *testing.T) {
-	f, err := elf.Open(filepath.Join(library(t), "lib/libbaton.so"))
+	f, err := elf.Open(filepath.Join(clib.Library(t), "lib/libbaton.so"))
 	require.NoError(t, err)
 	defer f.Close()
 	names, err := f.DynString(elf.DT_SONAME)
@@ -36,11 +56,11 @@ func TestSharedLibraryHasItsNameAndExportsOnlyItsOwn(t *testing.T) {
 }
 
 func TestHeaderIsCleanAsC99AndAsCpp17(t *testing.T) {
-	include := filepath.Join(library(t), "include")
+	include := filepath.Join(clib.Library(t), "include")
 	for _, with := range compilers {
 		for _, how := range [][]string{{with.c, "-std=c99", "-x", "c"}, {with.c, "-std=c11", "-x", "c"}, {with.cxx, "-std=c++17", "-x", "c++"}} {
 			t.Run(how[0]+how[1], func(t *testing.T) {
-				needCompiler(t, how[0])
+				clib.NeedCompiler(t, how[0])
 				args := append(how[1:], "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", filepath.Join(include, "baton.h"))
 				out, err := exec.Command(how[0], args...).CombinedOutput()
 				require.NoError(t, err, string(out))
@@ -50,8 +70,8 @@ func TestHeaderIsCleanAsC99AndAsCpp17(t *testing.T) {
 }
 
 func TestPkgConfigFindsTheLibraryWhereverItIs(t *testing.T) {
-	pkgconfig := need(t, "pkg-config", "Debian: apt-get install pkg-config")
-	prefix := library(t)
+	pkgconfig := clib.Need(t, "pkg-config", "Debian: apt-get install pkg-config")
+	prefix := clib.Library(t)
 	moved := filepath.Join(t.TempDir(), "elsewhere")
 	require.NoError(t, os.CopyFS(moved, os.DirFS(prefix)))
 	cmd := exec.Command(pkgconfig, "--cflags", "--libs", "baton")
@@ -68,7 +88,7 @@ func TestPkgConfigFindsTheLibraryWhereverItIs(t *testing.T) {
 func TestCarelessProgramIsRefusedAndNeverCrashes(t *testing.T) {
 	for _, with := range compilers {
 		t.Run(with.c, func(t *testing.T) {
-			program := compiled(t, with.c, "integration/langs/c/refuse.c", with.watch...)
+			program := clib.Compiled(t, with.c, "integration/langs/c/refuse.c", with.watch...)
 			b := testkit.StartBroker(t)
 			run(t, b, program)
 			testkit.AuditEmpty(t, b)
@@ -77,7 +97,7 @@ func TestCarelessProgramIsRefusedAndNeverCrashes(t *testing.T) {
 }
 
 func TestEightThreadsShareASession(t *testing.T) {
-	program := compiled(t, "gcc", "integration/langs/c/threads.c", sanitize...)
+	program := clib.Compiled(t, "gcc", "integration/langs/c/threads.c", clib.Sanitize...)
 	b := testkit.StartBroker(t)
 	for range 3 {
 		run(t, b, program)
@@ -88,7 +108,7 @@ func TestEightThreadsShareASession(t *testing.T) {
 func TestChildOfAForkHasWhatItInherited(t *testing.T) {
 	for _, with := range compilers {
 		t.Run(with.c, func(t *testing.T) {
-			program := compiled(t, with.c, "integration/langs/c/fork.c", with.watch...)
+			program := clib.Compiled(t, with.c, "integration/langs/c/fork.c", with.watch...)
 			b := testkit.StartBroker(t)
 			for range 3 {
 				run(t, b, program)
@@ -99,10 +119,10 @@ func TestChildOfAForkHasWhatItInherited(t *testing.T) {
 }
 
 func TestProgramIsLinkedWithTheArchiveAlone(t *testing.T) {
-	prefix := library(t)
-	needCompiler(t, "gcc")
+	prefix := clib.Library(t)
+	clib.NeedCompiler(t, "gcc")
 	program := filepath.Join(t.TempDir(), "loader")
-	out, err := exec.Command("gcc", "-I"+prefix+"/include", "-o", program, filepath.Join(root(t), "examples/c/loader.c"),
+	out, err := exec.Command("gcc", "-I"+prefix+"/include", "-o", program, filepath.Join(clib.Root(t), "examples/c/loader.c"),
 		filepath.Join(prefix, "lib/libbaton.a"), "-lgcc_s", "-lpthread", "-lm", "-ldl").CombinedOutput()
 	require.NoError(t, err, string(out))
 	run(t, testkit.StartBroker(t), program)
@@ -112,13 +132,13 @@ func TestProgramIsLinkedWithTheArchiveAlone(t *testing.T) {
 func TestExampleInC(t *testing.T) {
 	consumer := filepath.Join(t.TempDir(), "consumer")
 	build := exec.Command("go", "build", "-o", consumer, "./examples/c/consumer")
-	build.Dir = root(t)
+	build.Dir = clib.Root(t)
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 	for _, with := range compilers {
 		t.Run(with.c, func(t *testing.T) {
-			loader := compiled(t, with.c, "examples/c/loader.c", with.watch...)
-			inCpp := compiled(t, with.cxx, "examples/c/consumer.cpp", with.watch...)
+			loader := clib.Compiled(t, with.c, "examples/c/loader.c", with.watch...)
+			inCpp := clib.Compiled(t, with.cxx, "examples/c/consumer.cpp", with.watch...)
 			b := testkit.StartBroker(t)
 			run(t, b, loader)
 			assert.Equal(t, `batch 1 of loader: [2 3], first 0, last 5
@@ -138,13 +158,13 @@ batch 3 {"batch":2}: first 20, last 25
 // The example of a pipeline, which checks every picture, their order, and that
 // nothing was copied.
 func TestPipelineThroughThreeLanguages(t *testing.T) {
-	needCargo(t)
-	needCompiler(t, "cc")
+	clib.NeedCargo(t)
+	clib.NeedCompiler(t, "cc")
 	// It builds its stages first, which takes as long as the compilers do.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "run", "./examples/pipeline", "-dev", "-batches", "100")
-	cmd.Dir = root(t)
+	cmd.Dir = clib.Root(t)
 	cmd.Env = append(os.Environ(), "COLUMNS=80")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))

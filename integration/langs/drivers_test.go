@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
@@ -27,7 +28,7 @@ var languages = []language{
 		return []testkit.StartOption{testkit.Program(rustDriver(t))}
 	}},
 	{"c", func(t *testing.T) []testkit.StartOption {
-		return []testkit.StartOption{testkit.Program(compiled(t, "gcc", "integration/langs/c/driver.c", sanitize...))}
+		return []testkit.StartOption{testkit.Program(clib.Compiled(t, "gcc", "integration/langs/c/driver.c", clib.Sanitize...))}
 	}},
 }
 
@@ -39,14 +40,14 @@ var rustBuild struct {
 // rustDriver builds the Rust driver, once.
 func rustDriver(t *testing.T) string {
 	t.Helper()
-	cargo := needCargo(t)
+	cargo := clib.NeedCargo(t)
 	rustBuild.Lock()
 	defer rustBuild.Unlock()
 	if rustBuild.path != "" {
 		return rustBuild.path
 	}
 	cmd := exec.Command(cargo, "build", "--locked", "--all-features", "--example", "driver", "--message-format", "json")
-	cmd.Dir = filepath.Join(root(t), "rust")
+	cmd.Dir = filepath.Join(clib.Root(t), "rust")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err, "cargo build")

@@ -5,6 +5,7 @@ import (
 	"math/rand"
 	"testing"
 
+	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
@@ -14,7 +15,7 @@ import (
 // None of them crashes, what honest ones send arrives whole, the broker lives,
 // and when the hostile one has died nothing of it is left.
 func TestNoiseOfAClientInC(t *testing.T) {
-	noise := compiled(t, "gcc", "integration/langs/c/noise.c", "-O2")
+	noise := clib.Compiled(t, "gcc", "integration/langs/c/noise.c", "-O2")
 	b := testkit.StartBroker(t)
 	var honest []*driver
 	join := func(l language) {

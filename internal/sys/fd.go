@@ -88,7 +88,32 @@ func CreateHugeMemfd(name string, size int64, pageBytes uint64) (*FD, error) {
 	return createMemfd(name, size, unix.MFD_HUGETLB|bits.TrailingZeros64(pageBytes)<<unix.MFD_HUGE_SHIFT)
 }
 
+// CreateFilled makes a memfd with these bytes, which nobody changes any more.
+func CreateFilled(name string, b []byte) (*FD, error) {
+	f, err := openMemfd(name, 0)
+	if err != nil {
+		return nil, err
+	}
+	if n, err := unix.Write(f.Int(), b); err != nil || n != len(b) {
+		f.Close()
+		return nil, fmt.Errorf("fill shared memory %q with %d bytes: %d were written: %w", name, len(b), n, err)
+	}
+	return f, f.seal(name, unix.F_SEAL_WRITE)
+}
+
 func createMemfd(name string, size int64, pages int) (*FD, error) {
+	f, err := openMemfd(name, pages)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Ftruncate(f.Int(), size); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("size shared memory %q to %d bytes: %w", name, size, err)
+	}
+	return f, f.seal(name, 0)
+}
+
+func openMemfd(name string, pages int) (*FD, error) {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING | pages
 	n, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if err == unix.EINVAL { // before Linux 6.3
@@ -102,16 +127,24 @@ func createMemfd(name string, size int64, pages int) (*FD, error) {
 		f.Close()
 		return nil, fmt.Errorf("protect shared memory %q: %w", name, err)
 	}
-	if err := unix.Ftruncate(n, size); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("size shared memory %q to %d bytes: %w", name, size, err)
-	}
-	seals := unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
-	if _, err := unix.FcntlInt(uintptr(n), unix.F_ADD_SEALS, seals); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("seal shared memory %q: %w", name, err)
-	}
 	return f, nil
+}
+
+// seal keeps a fresh memfd as it is, beside what more forbids; on failure it is
+// closed.
+func (f *FD) seal(name string, more int) error {
+	seals := unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL | more
+	if _, err := unix.FcntlInt(uintptr(f.Int()), unix.F_ADD_SEALS, seals); err != nil {
+		f.Close()
+		return fmt.Errorf("seal shared memory %q: %w", name, err)
+	}
+	return nil
+}
+
+// ReadStart reads the first bytes of the file; false when it has fewer.
+func (f *FD) ReadStart(to []byte) bool {
+	n, err := unix.Pread(f.Int(), to, 0)
+	return err == nil && n == len(to)
 }
 
 // Sealed tells whether nobody can resize the file. Only a memfd can say yes.

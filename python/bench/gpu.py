@@ -1,9 +1,9 @@
 """What it takes to hand tensors on a GPU to another process that has their memory mapped.
 
 On the stand-in for the driver the calls of it are counted, for nothing there takes the time that it takes on a
-GPU. On a GPU round trips are timed, beside those of torch.multiprocessing in the same run, and so is the first
-use of memory that a process has not mapped yet: of a slab, and of memory of torch's by the handle that
-cudaIpcOpenMemHandle opens.
+GPU. On a GPU round trips are timed, beside those of torch.multiprocessing in the same run, which needs a torch with
+CUDA. The first use of memory that a process has not mapped yet stands beside: of a slab, and of lent memory by the
+handle that cudaIpcOpenMemHandle opens.
 """
 
 import ctypes
@@ -11,6 +11,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import baton
 
@@ -18,12 +19,15 @@ CASES = {"one tensor": 1, "a state dict of 300": 300, "1,000 small tensors": 100
 ELEMENTS = 1024
 FIRST = (2 << 20, 64 << 20, 1 << 30)  # bytes of what is mapped
 WARM, ROUNDS = 5, 20
+THERE, BACK = "bench/there", "bench/back"
 
 try:
-    CALLS = ctypes.CDLL("libcuda.so.1").standin_calls
+    DRIVER = ctypes.CDLL("libcuda.so.1")
+except OSError:
+    sys.exit("no CUDA driver: make bench-gpu counts calls on the stand-in for one where there is no GPU")
+CALLS = getattr(DRIVER, "standin_calls", None)  # a real driver does not count
+if CALLS is not None:
     CALLS.restype = ctypes.c_uint64
-except (OSError, AttributeError):
-    CALLS = None  # a real driver does not count
 
 
 def calls():
@@ -44,8 +48,9 @@ def use(t):
     t.__dlpack__(stream=1, max_version=(1, 3))
 
 
-def answer(there, back):
+def answer():
     """Takes what comes, and answers with the calls that it took, and the seconds of the first use."""
+    there, back = baton.queue(THERE), baton.queue(BACK)
     while True:
         before = calls()
         value = there.get()
@@ -72,41 +77,56 @@ def baton_round(there, back, n):
     return time.perf_counter() - began, difference(calls(), before), tuple(theirs)
 
 
+def shown(calls):
+    order, around, every = calls
+    return f"{order:g} + {around:g} + {every - order - around:g}"
+
+
 def count(there, back):
     print(f"{'':24} {'sender':>24} {'receiver':>24}   (calls that order streams + around them + others)")
     for case, n in CASES.items():
         rounds = [baton_round(there, back, n) for _ in range(WARM + ROUNDS)][WARM:]
-        sides = []
-        for side in (1, 2):
-            order, around, every = (statistics.median(r[side][k] for r in rounds) for k in range(3))
-            sides.append(f"{order:g} + {around:g} + {every - order - around:g}")
+        sides = [shown([statistics.median(r[side][k] for r in rounds) for k in range(3)]) for side in (1, 2)]
         print(f"{case:24} {sides[0]:>24} {sides[1]:>24}")
-    with baton.Session() as fresh:  # whose slab nobody has mapped
-        there.put({"x": fresh.empty(ELEMENTS, device="cuda:0")})
-        order, around, every, _ = back.get()
-        print(f"{'first use of a slab':24} {'':>24} {f'{order:g} + {around:g} + {every - order - around:g}':>24}")
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from foreign_gpu import Foreign  # cudaMalloc's, as torch has it
+
+    slab, lent = first_of_slab(back, 1 << 20), first_use(there, back, baton.share(Foreign(1 << 20, 1), copy=False))
+    print(f"{'first use of a slab':24} {'':>24} {shown(slab[:3]):>24}")
+    print(f"{'first use of lent memory':24} {'':>24} {shown(lent[:3]):>24}")
 
 
 def first_use(there, back, x):
-    """Seconds that the receiver takes to use memory that it has not mapped."""
+    """The calls, and the seconds, that the receiver takes to use memory that it has not mapped."""
     there.put({"x": x})
-    return back.get()[3]
+    return back.get()
 
 
-def measure_first(there, back):
-    import torch
+def first_of_slab(back, n):
+    with baton.Session() as fresh:  # whose slab nobody has mapped
+        return first_use(fresh.queue(THERE), back, fresh.empty(n, "uint8", device="cuda:0"))
 
+
+def measure_first(there, back, torch):
     print(f"{'first use of':24} {'a slab':>12} {'lent by torch':>12}   (µs at the receiver)")
     for n in FIRST:
-        with baton.Session() as fresh:
-            slab = first_use(there, back, fresh.empty(n, "uint8", device="cuda:0"))
+        slab = first_of_slab(back, n)[3]
         torch.cuda.empty_cache()
-        lent = first_use(there, back, baton.share(torch.empty(n, dtype=torch.uint8, device="cuda:0"), copy=False))
+        lent = first_use(there, back, baton.share(torch.empty(n, dtype=torch.uint8, device="cuda:0"), copy=False))[3]
         print(f"{f'{n >> 20} MiB':24} {1e6 * slab:12.1f} {1e6 * lent:12.1f}")
 
 
-def measure(context, there, back):
-    import torch
+def torch_with_cuda():
+    try:
+        import torch
+    except ImportError:
+        sys.exit("no torch to compare with: install one with CUDA")
+    if not torch.cuda.is_available():
+        sys.exit(f"torch {torch.__version__} finds no GPU to compare on: install one with CUDA")
+    return torch
+
+
+def measure(context, there, back, torch):
     import torch.multiprocessing as tmp
 
     out, home = tmp.get_context("spawn").Queue(), tmp.get_context("spawn").Queue()
@@ -126,21 +146,24 @@ def measure(context, there, back):
         print(f"{case:24} {a:12.1f} {b:12.1f}   {b / a:.0f}×")
     out.put(None)
     peer.join()
-    measure_first(there, back)
+    measure_first(there, back, torch)
 
 
 def main():
+    torch = torch_with_cuda() if CALLS is None else None
     context = multiprocessing.get_context("spawn")
-    there, back = baton.queue(), baton.queue()
-    peer = context.Process(target=answer, args=(there, back))
+    there, back = baton.queue(THERE), baton.queue(BACK)
+    peer = context.Process(target=answer)
     peer.start()
-    if CALLS is not None:
-        print("on the stand-in for the driver")
-        count(there, back)
-    else:
-        measure(context, there, back)
-    there.put(None)
-    peer.join()
+    try:
+        if torch is None:
+            print("on the stand-in for the driver, where times would say nothing")
+            count(there, back)
+        else:
+            measure(context, there, back, torch)
+    finally:
+        there.put(None)
+        peer.join()
     return peer.exitcode
 
 

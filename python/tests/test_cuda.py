@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import command, eventually, listing
+from conftest import BATON, command, eventually, listing
 
 SOURCE = Path(__file__).resolve().parents[2] / "integration" / "cuda" / "standin" / "src"
 EXAMPLE = SOURCE.parents[3] / "examples" / "python" / "weights_gpu.py"
@@ -218,6 +218,39 @@ say("done")
     giver.end()
     taker.end()
     eventually(lambda: not [s for s in listing("segments") if s["kind"] == "borrowed"], "the memory to be given back")
+
+
+def test_sessions_of_one_process_lend_to_each_other(gpu, child, name):
+    run(
+        child,
+        FOREIGN
+        + """
+lender, taker = baton.Session(), baton.Session()
+f, g = Foreign(50_000, 9), Foreign(4000, 5)
+q = taker.queue(sys.argv[1])
+cuda.standin_calls.restype = ctypes.c_uint64
+lender.queue(sys.argv[1]).put(lender.share(f, copy=False))
+x = q.get(30)
+assert (x.cpu().numpy() == 9).all()  # the driver would refuse to open it
+assert cuda.standin_calls(b"cuIpcOpenMemHandle_v2") == 0
+x.copy_from(np.full(50_000, 8, "uint8"))
+assert (x.cpu().numpy() == 8).all() and not f.let_go.is_set()
+del x
+assert f.let_go.wait(30)
+f.free()
+lender.queue(sys.argv[1]).put(lender.share(g, copy=False))
+y = q.get(30)
+assert (y.cpu().numpy() == 5).all()
+lender.close()
+try:
+    y.cpu()
+    say("used")
+except baton.Expired:
+    pass
+assert not g.let_go.is_set()  # who held it may use it to the end of the process
+""",
+        name,
+    )
 
 
 def test_lent_memory_ends_with_its_owner(gpu, child, name):
@@ -462,3 +495,18 @@ def test_weights_on_a_gpu_are_switched(gpu):
     assert done.returncode == 0, done.stderr
     assert "20 revisions on cuda:0, 2 readers" in done.stdout
     assert float(done.stdout.split()[-1]) >= 0.93, done.stdout
+
+
+def test_bench_counts_calls_of_the_driver_and_says_why_it_cannot_time(gpu):
+    bench = [BATON, "run", "--", sys.executable, SOURCE.parents[3] / "python" / "bench" / "gpu.py"]
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = {" ".join(line[:24].split()): line[24:] for line in done.stdout.splitlines()}
+    assert "on the stand-in" in done.stdout and "first use of lent memory" in rows, done.stdout
+    for case in ("one tensor", "a state dict of 300", "1,000 small tensors"):
+        assert rows[case].count("+ 0") == 2, done.stdout  # no call but those that order streams
+    if os.path.exists("/dev/nvidiactl"):
+        return  # there is a driver without the stand-in
+    without = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=300, env=without)
+    assert done.returncode == 1 and "no CUDA driver" in done.stderr

@@ -3,19 +3,73 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use baton::dlpack::{DLDevice, DLTensor};
 use baton::{DType, Error, Handle, Lease, Message, Payload, Queue, QueueOptions, Session, Stream, Tensor};
+use libloading::{Library, Symbol};
 use serde_json::{Value, json};
 
 struct Driver {
     session: Session,
     queues: HashMap<String, Queue>,
     held: Vec<(Message, Tensor)>,
+    lent: Vec<Lent>,
     stream: Stream,
 }
 
 type Outcome = Result<Value, Error>;
+
+/// Memory that another library allocated, and how it hears that nobody has it any more.
+struct Lent {
+    cuda: Library,
+    at: u64,
+    let_go: Receiver<()>,
+}
+
+impl Lent {
+    /// Bytes that are all one number when the legacy default stream has come so far.
+    fn new(n: u64, value: u8) -> (Lent, Sender<()>) {
+        // SAFETY: the driver's own functions, by the types that its manual gives them.
+        unsafe {
+            let cuda = Library::new("libcuda.so.1").expect("the driver");
+            let (mut context, mut at) = (0usize, 0u64);
+            let init: Symbol<unsafe extern "C" fn(u32) -> i32> = get(&cuda, "cuInit");
+            assert_eq!(init(0), 0);
+            let retain: Symbol<unsafe extern "C" fn(&mut usize, i32) -> i32> = get(&cuda, "cuDevicePrimaryCtxRetain");
+            assert_eq!(retain(&mut context, 0), 0);
+            let push: Symbol<unsafe extern "C" fn(usize) -> i32> = get(&cuda, "cuCtxPushCurrent_v2");
+            assert_eq!(push(context), 0);
+            let alloc: Symbol<unsafe extern "C" fn(&mut u64, usize) -> i32> = get(&cuda, "cuMemAlloc_v2");
+            assert_eq!(alloc(&mut at, n as usize), 0);
+            let fill: Symbol<unsafe extern "C" fn(u64, u8, usize, usize) -> i32> = get(&cuda, "cuMemsetD8Async");
+            assert_eq!(fill(at, value, n as usize, 1), 0);
+            let (tell, let_go) = channel();
+            (Lent { cuda, at, let_go }, tell)
+        }
+    }
+
+    fn free(self) {
+        self.let_go.recv().expect_err("nothing is said, it is dropped");
+        // SAFETY: as above; nobody uses the memory any more.
+        unsafe {
+            let wait: Symbol<unsafe extern "C" fn(usize) -> i32> = get(&self.cuda, "cuStreamSynchronize");
+            assert_eq!(wait(1), 0);
+            let free: Symbol<unsafe extern "C" fn(u64) -> i32> = get(&self.cuda, "cuMemFree_v2");
+            assert_eq!(free(self.at), 0);
+        }
+    }
+}
+
+/// A function of the driver's.
+///
+/// # Safety
+/// It has that type.
+unsafe fn get<'a, T>(cuda: &'a Library, name: &str) -> Symbol<'a, T> {
+    // SAFETY: as the caller says.
+    unsafe { cuda.get(name.as_bytes()) }.expect(name)
+}
 
 fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or_default()
@@ -43,6 +97,25 @@ impl Driver {
         host.to_device("cuda:0", self.stream)
     }
 
+    /// A tensor of memory that another library allocated.
+    fn lend(&mut self, c: &Value, seed: u64) -> Result<Tensor, Error> {
+        let n = number(c, "bytes", 4096);
+        let (lent, tell) = Lent::new(n, seed as u8);
+        let mut shape = [n as i64];
+        let view = DLTensor {
+            data: lent.at as *mut _,
+            device: DLDevice { device_type: 2, device_id: 0 },
+            ndim: 1,
+            dtype: DType::UINT8,
+            shape: shape.as_mut_ptr(),
+            strides: std::ptr::null_mut(),
+            byte_offset: 0,
+        };
+        self.lent.push(lent);
+        // SAFETY: the memory is freed when `tell` was dropped, and what writes it is on that stream.
+        unsafe { self.session.lend(&view, 0, Stream::LEGACY, Box::new(tell)) }
+    }
+
     /// The number that all bytes are, as the stream reads them.
     fn seen(&self, t: &Tensor) -> Result<Value, Error> {
         let all = t.to_device("cpu", self.stream)?.to_vec::<u8>()?;
@@ -59,6 +132,13 @@ impl Driver {
                     q.put(Payload::from(t).stream(self.stream), Duration::from_secs(30))?;
                 }
             }
+            "lend" => {
+                for seed in seed..seed + count {
+                    let t = self.lend(c, seed)?;
+                    self.queue(c)?.put(t, Duration::from_secs(30))?;
+                }
+            }
+            "free" => self.lent.drain(..).for_each(Lent::free),
             "take" => {
                 let (q, mut seen) = (self.queue(c)?, Vec::new());
                 for _ in 0..count {
@@ -118,6 +198,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         session: Session::builder().name("rust-gpu").connect()?,
         queues: HashMap::new(),
         held: Vec::new(),
+        lent: Vec::new(),
         stream: Stream::PER_THREAD,
     };
     let mut out = std::io::stdout();

@@ -2,6 +2,7 @@
 // for, one after the other, and answers each with a line. See order in godriver_test.go.
 
 #include "kit.h"
+#include "order.h"
 
 static baton_session *session;
 
@@ -27,43 +28,6 @@ static struct named *find(struct named table[16], const char *name) {
 	fatal("too many names");
 	return NULL;
 }
-
-// Commands are flat but for the handle, whose keys are others.
-static const char *at(const char *line, const char *key) {
-	char quoted[40];
-	snprintf(quoted, sizeof quoted, "\"%s\":", key);
-	const char *found = strstr(line, quoted);
-	return found ? found + strlen(quoted) : NULL;
-}
-
-static const char *text(const char *line, const char *key, char out[64]) {
-	const char *from = at(line, key);
-	out[0] = 0;
-	if (from)
-		sscanf(from, "\"%63[^\"]\"", out);
-	return out;
-}
-
-static int64_t number(const char *line, const char *key, int64_t otherwise) {
-	const char *from = at(line, key);
-	return from ? strtoll(from, NULL, 10) : otherwise;
-}
-
-static int flag(const char *line, const char *key) {
-	const char *from = at(line, key);
-	return from && strncmp(from, "true", 4) == 0;
-}
-
-// The handle, which is an object without objects in it.
-static void handle_of(const char *line, char *out, size_t size) {
-	const char *from = at(line, "handle");
-	const char *end = from ? strchr(from, '}') : NULL;
-	out[0] = 0;
-	if (end)
-		snprintf(out, size, "%.*s", (int)(end - from + 1), from);
-}
-
-static int64_t patience(const char *line) { return number(line, "timeout_ms", 90000) * 1000000; }
 
 static baton_topic_options options(const char *line) {
 	baton_topic_options o = {0};
@@ -98,16 +62,6 @@ static baton_status queue(const char *line, baton_queue **out) {
 	}
 	*out = n->object;
 	return s;
-}
-
-static void quoted(const char *text) {
-	putchar('"');
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\')
-			putchar('\\');
-		putchar((unsigned char)*text < ' ' ? ' ' : *text);
-	}
-	putchar('"');
 }
 
 static baton_status send_all(const char *line) {
@@ -291,13 +245,7 @@ int main(void) {
 	while (fgets(line, sizeof line, stdin)) {
 		int answered = 0;
 		baton_status s = carry_out(line, &answered);
-		if (s != BATON_OK) {
-			printf("{\"code\":\"%s\",\"message\":", baton_status_name(s));
-			quoted(baton_last_error());
-			puts("}");
-		} else if (!answered) {
-			puts("{}");
-		}
+		answer(s, answered);
 		fflush(stdout);
 	}
 	release();

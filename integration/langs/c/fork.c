@@ -22,7 +22,7 @@ static void whole(const DLManagedTensorVersioned *t, uint64_t seed) {
 
 static void put(baton_queue *to, DLManagedTensorVersioned *t) {
 	const baton_item item = {NULL, t};
-	const baton_payload payload = {&item, 1, NULL, NULL};
+	const baton_payload payload = {&item, 1, NULL, NULL, 0};
 	MUST(baton_queue_put(to, &payload, BATON_FOREVER));
 }
 

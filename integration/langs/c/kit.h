@@ -94,7 +94,7 @@ static inline baton_status make_value(const baton_session *session, uint64_t see
 	v->items[1] = (baton_item){"half", v->half};
 	v->items[2] = (baton_item){"a/b", v->other};
 	snprintf(v->meta, sizeof v->meta, "{\"seed\":%llu}", (unsigned long long)seed);
-	v->payload = (baton_payload){v->items, 3, v->meta, NULL};
+	v->payload = (baton_payload){v->items, 3, v->meta, NULL, 0};
 	return BATON_OK;
 }
 

@@ -82,8 +82,15 @@ static void without_a_session(void) {
 	ARGUMENT(baton_watch_receive(NULL, &m, 0));
 	ARGUMENT(baton_delete(NULL, "n"));
 	ARGUMENT(baton_names(NULL, NULL, &names));
+	t = (void *)&shape;
 	ARGUMENT(baton_message_tensor(NULL, 0, &t));
+	if (t)
+		fatal("a failure left a tensor");
 	ARGUMENT(baton_message_tensor_named(NULL, "x", &t));
+	ARGUMENT(baton_message_stream(NULL, 1));
+	ARGUMENT(baton_tensor_use_on(NULL, 1));
+	ARGUMENT(baton_tensor_written(NULL, 0));
+	ARGUMENT(baton_lend(NULL, NULL, 1, &t));
 	if (baton_message_count(NULL) || baton_message_name(NULL, 0) || baton_message_meta(NULL) || baton_message_tree(NULL) ||
 	    baton_message_sender(NULL) || baton_message_sequence(NULL) || baton_message_stamp(NULL) || baton_message_lost(NULL) ||
 	    baton_message_live(NULL) || baton_reader_lost(NULL) || baton_topic_token(NULL) || baton_queue_token(NULL))
@@ -125,6 +132,41 @@ static void with_options(baton_session *s) {
 	REFUSED(status, status == BATON_UNSUPPORTED ? BATON_UNSUPPORTED : BATON_NOT_FOUND); // by whether there is a driver
 	o.device = "\xff";
 	ARGUMENT(baton_alloc_with(s, &o, word_type, 2, shape, &t));
+	o.device = NULL;
+	o.stream = -2;
+	ARGUMENT(baton_alloc_with(s, &o, word_type, 2, shape, &t));
+}
+
+static int given_back;
+
+static void give_back(DLManagedTensorVersioned *t) {
+	(void)t;
+	given_back++;
+}
+
+// What is not to be lent is given back at once, and streams mean nothing to memory of the machine.
+static void lending(baton_session *s) {
+	int64_t shape[1] = {4};
+	uint64_t words[4] = {0};
+	DLManagedTensorVersioned foreign = {.version = {1, 0}, .deleter = give_back}, *t = &foreign;
+	foreign.dl_tensor = (DLTensor){.data = words, .device = {1, 0}, .ndim = 1, .dtype = word_type, .shape = shape};
+	REFUSED(baton_lend(s, &foreign, 1, &t), BATON_UNSUPPORTED);
+	if (t || given_back != 1)
+		fatal("what was refused was not given back");
+	ARGUMENT(baton_lend(s, &foreign, -2, &t));
+	ARGUMENT(baton_lend(NULL, &foreign, 1, &t));
+	ARGUMENT(baton_lend(s, &foreign, 1, NULL));
+	foreign.version.major = 2;
+	REFUSED(baton_lend(s, &foreign, 1, &t), BATON_UNSUPPORTED);
+	if (given_back != 5)
+		fatal("what was refused was not given back");
+	MUST(baton_alloc(s, word_type, 1, shape, &t));
+	ARGUMENT(baton_tensor_use_on(t, -2));
+	ARGUMENT(baton_tensor_use_on(&foreign, 1));
+	MUST(baton_tensor_use_on(t, 0));
+	MUST(baton_tensor_use_on(t, BATON_NO_STREAM));
+	MUST(baton_tensor_written(t, 0));
+	baton_tensor_release(t);
 }
 
 static void in_a_session(baton_session *s) {
@@ -138,7 +180,7 @@ static void in_a_session(baton_session *s) {
 	baton_message *m;
 	baton_topic_options o = {0};
 	baton_item items[2] = {{NULL, NULL}, {NULL, NULL}};
-	baton_payload v = {items, 1, NULL, NULL};
+	baton_payload v = {items, 1, NULL, NULL, 0};
 	ARGUMENT(baton_alloc(s, word_type, 2, shape, NULL));
 	ARGUMENT(baton_alloc(s, word_type, 2, NULL, &t));
 	ARGUMENT(baton_alloc(s, word_type, -1, shape, &t));
@@ -247,7 +289,7 @@ static void foreign(baton_session *s) {
 	baton_tensor_release(again);
 	baton_tensor_release(t);
 	const baton_item item = {"x", &mine};
-	const baton_payload v = {&item, 1, NULL, NULL};
+	const baton_payload v = {&item, 1, NULL, NULL, 0};
 	uint64_t revision;
 	baton_message *m;
 	char **names;
@@ -281,6 +323,7 @@ int main(void) {
 	MUST(baton_connect(NULL, &s));
 	foreign(s);
 	with_options(s);
+	lending(s);
 	in_a_session(s);
 	baton_session_release(s);
 	return wrong;

@@ -86,6 +86,9 @@ typedef struct DLManagedTensorVersioned {
 // As a lease: until somebody has opened the handle, or 30 s after this session has ended.
 #define BATON_ONCE -2
 
+// As a stream: none. The program has waited for its GPU, or does so itself.
+#define BATON_NO_STREAM -1
+
 // As a time to linger: not at all.
 #define BATON_NO_LINGER -1
 
@@ -163,8 +166,8 @@ typedef int32_t baton_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What was received: named tensors with their message, item or revision. It never changes, so any
-// number of threads may look at it. Texts that it gives are its own and go with it.
+// What was received: named tensors with their message, item or revision. But for the stream that it is
+// for it never changes, so any number of threads may look at it. Texts that it gives are its own and go with it.
 typedef struct baton_message baton_message;
 
 // Gives each item to one taker. Threads that share one take turns in getting, also while one waits:
@@ -227,6 +230,8 @@ typedef struct baton_alloc_options {
   const char *device;
   // How long to wait where memory is full: 0 not at all, BATON_FOREVER.
   int64_t timeout_ns;
+  // On a GPU, the stream whose work uses it first, as of baton_tensor_use_on.
+  int64_t stream;
 } baton_alloc_options;
 
 // Options of a topic or queue. All zero takes what exists, else the defaults; what differs from what
@@ -270,6 +275,10 @@ typedef struct baton_payload {
   // JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors.
   // NULL: the value is the unnamed tensor, or a flat dict of the named ones.
   const char *tree;
+  // The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
+  // streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
+  // Names and handles wait for the GPU themselves.
+  int64_t stream;
 } baton_payload;
 
 #ifdef __cplusplus
@@ -324,8 +333,8 @@ baton_status baton_alloc(const struct baton_session *session,
 
 // As baton_alloc, with a choice of memory; options may be NULL. Huge pages are taken from the machine
 // whole and shared by small tensors; where too few are free it is BATON_OUT_OF_MEMORY, whose text says
-// how to reserve more. What lies on a GPU has its device address as data and is for work of the legacy
-// default stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
+// how to reserve more. What lies on a GPU has its device address as data and is for work of the options'
+// stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
 // no driver, BATON_NOT_FOUND for a GPU that this process does not see.
 baton_status baton_alloc_with(const struct baton_session *session,
                               const struct baton_alloc_options *options,
@@ -391,7 +400,8 @@ size_t baton_message_count(const struct baton_message *message);
 const char *baton_message_name(const struct baton_message *message, size_t index);
 
 // A tensor, from 0: no copy, and a reference of its own, which outlives the message. It is read-only
-// by its flags unless it came from a queue, a live name, or a sender that gave it for writing.
+// by its flags unless it came from a queue, a live name, or a sender that gave it for writing. On a GPU
+// it is for work of the message's stream (baton_message_stream).
 // Errors: BATON_NOT_FOUND; BATON_PROTOCOL, BATON_UNSUPPORTED or BATON_INVALID_ARGUMENT when the sender
 // described it wrongly.
 baton_status baton_message_tensor(const struct baton_message *message,
@@ -430,6 +440,33 @@ int32_t baton_message_live(const struct baton_message *message);
 // Releases the message; NULL is nothing. Tensors taken from it stay. In a queue with redelivery the
 // release of it and of its last tensor is the acknowledgement.
 void baton_message_release(struct baton_message *message);
+
+// Says that work enqueued on a stream from now on uses a tensor on a GPU: the stream waits until its
+// sender has written it, and released memory is not used anew before the stream has passed. Work that
+// follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
+// default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
+// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
+baton_status baton_tensor_use_on(const DLManagedTensorVersioned *tensor, int64_t stream);
+
+// Waits on the processor until a tensor's sender has written it: BATON_TIMEOUT. BATON_EXPIRED: the sender
+// ended before, or the lender of the memory has ended. A stream whose sender died comes through and has
+// read what was there before: who must not use that asks here, when the stream has passed.
+baton_status baton_tensor_written(const DLManagedTensorVersioned *tensor, int64_t timeout_ns);
+
+// Names the stream for which tensors on a GPU are taken from a message from now on, as by
+// baton_tensor_use_on; until then it is the legacy default stream.
+baton_status baton_message_stream(const struct baton_message *message, int64_t stream);
+
+// A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
+// The tensor given is taken over in any case: its deleter is called when nobody holds the memory any
+// more, on a thread of the session's, and on failure before the return. stream: after whose work it is
+// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
+// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack
+// copies it), or there is none.
+baton_status baton_lend(const struct baton_session *session,
+                        DLManagedTensorVersioned *tensor,
+                        int64_t stream,
+                        DLManagedTensorVersioned **out);
 
 // Opens or makes a topic. name: tokens of A-Z a-z 0-9 _ - joined by /, or NULL for a private one.
 // options may be NULL. Errors: BATON_INVALID_ARGUMENT, BATON_CONFLICT, BATON_TOO_MANY.

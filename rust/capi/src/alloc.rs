@@ -7,8 +7,9 @@ use baton::dlpack::{DLDataType, DLManagedTensorVersioned};
 use baton::{Session, Tensor};
 
 use crate::error::{Outcome, refused, run};
+use crate::gpu::stream;
 use crate::status::baton_status;
-use crate::tensor::{dims, give_tensor};
+use crate::tensor::{dims, give_tensor_on};
 use crate::{baton_session, given, maybe_text, wait};
 
 /// Where a tensor is allocated. All zero is the machine's memory in its usual pages, without waiting.
@@ -22,6 +23,8 @@ pub struct baton_alloc_options {
     pub device: *const c_char,
     /// How long to wait where memory is full: 0 not at all, BATON_FOREVER.
     pub timeout_ns: i64,
+    /// On a GPU, the stream whose work uses it first, as of baton_tensor_use_on.
+    pub stream: i64,
 }
 
 /// Allocates a tensor in shared memory, to be filled in place at its data, C-contiguous and aligned to
@@ -40,8 +43,8 @@ pub extern "C" fn baton_alloc(
 
 /// As baton_alloc, with a choice of memory; options may be NULL. Huge pages are taken from the machine
 /// whole and shared by small tensors; where too few are free it is BATON_OUT_OF_MEMORY, whose text says
-/// how to reserve more. What lies on a GPU has its device address as data and is for work of the legacy
-/// default stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
+/// how to reserve more. What lies on a GPU has its device address as data and is for work of the options'
+/// stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
 /// no driver, BATON_NOT_FOUND for a GPU that this process does not see.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_alloc_with(
@@ -53,14 +56,16 @@ pub extern "C" fn baton_alloc_with(
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
     run(|| {
-        give_tensor(out, || {
+        give_tensor_on(out, || {
+            let stream = stream(options.map_or(0, |o| o.stream))?;
             // SAFETY: the header asks for ndim numbers.
             let shape = unsafe { dims(ndim, shape, "shape") }?;
             let session = &given(session, "session")?.0;
-            match options {
-                Some(o) => chosen(session, o, dtype, shape),
-                None => Ok(session.alloc_raw(dtype, shape)?.freeze()),
-            }
+            let t = match options {
+                Some(o) => chosen(session, o, dtype, shape)?,
+                None => session.alloc_raw(dtype, shape)?.freeze(),
+            };
+            Ok((t, stream))
         })
     })
 }

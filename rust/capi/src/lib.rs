@@ -37,6 +37,8 @@ mod payload;
 
 mod message;
 
+mod gpu;
+
 mod topic;
 
 mod reader;
@@ -49,6 +51,7 @@ mod pointer;
 
 pub use alloc::*;
 pub use error::*;
+pub use gpu::*;
 pub use message::*;
 pub use name::*;
 pub use payload::*;

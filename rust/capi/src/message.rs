@@ -2,22 +2,25 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use baton::dlpack::DLManagedTensorVersioned;
-use baton::{Bundle, Message};
+use baton::{Bundle, Message, Stream};
 
 use crate::error::{Outcome, Refusal, answer, missing, run};
 use crate::status::baton_status;
-use crate::{c_text, give_tensor, given, text};
+use crate::tensor::give_tensor_on;
+use crate::{c_text, given, text};
 
-/// What was received: named tensors with their message, item or revision. It never changes, so any
-/// number of threads may look at it. Texts that it gives are its own and go with it.
+/// What was received: named tensors with their message, item or revision. But for the stream that it is
+/// for it never changes, so any number of threads may look at it. Texts that it gives are its own and go with it.
 pub struct baton_message {
     content: Result<Content, baton::Error>,
     sender: CString,
     sequence: u64,
     stamp: u64,
     lost: u64,
+    stream: AtomicI64, // whose work its tensors are for
     // With redelivery its end is the acknowledgement, so it stays until the release.
     _message: Option<Message>,
 }
@@ -45,6 +48,7 @@ impl baton_message {
             sequence: m.sequence(),
             stamp: m.stamp(),
             lost: m.lost(),
+            stream: AtomicI64::new(Stream::LEGACY.as_raw()),
             _message: Some(m),
         }
     }
@@ -57,8 +61,17 @@ impl baton_message {
             sequence,
             stamp: 0,
             lost: 0,
+            stream: AtomicI64::new(Stream::LEGACY.as_raw()),
             _message: None,
         }
+    }
+
+    pub(crate) fn set_stream(&self, stream: Stream) {
+        self.stream.store(stream.as_raw(), Ordering::Relaxed);
+    }
+
+    fn stream(&self) -> Outcome<Stream> {
+        Ok(Stream::from_raw(self.stream.load(Ordering::Relaxed))?)
     }
 
     fn content(&self) -> Outcome<&Content> {
@@ -89,7 +102,8 @@ pub extern "C" fn baton_message_name(message: Option<&baton_message>, index: usi
 }
 
 /// A tensor, from 0: no copy, and a reference of its own, which outlives the message. It is read-only
-/// by its flags unless it came from a queue, a live name, or a sender that gave it for writing.
+/// by its flags unless it came from a queue, a live name, or a sender that gave it for writing. On a GPU
+/// it is for work of the message's stream (baton_message_stream).
 /// Errors: BATON_NOT_FOUND; BATON_PROTOCOL, BATON_UNSUPPORTED or BATON_INVALID_ARGUMENT when the sender
 /// described it wrongly.
 #[unsafe(no_mangle)]
@@ -99,10 +113,11 @@ pub extern "C" fn baton_message_tensor(
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
     run(|| {
-        give_tensor(out, || {
-            let c = given(message, "message")?.content()?;
+        give_tensor_on(out, || {
+            let message = given(message, "message")?;
+            let c = message.content()?;
             match c.bundle.iter().nth(index) {
-                Some((_, t)) => Ok(t.clone()),
+                Some((_, t)) => Ok((t.clone(), message.stream()?)),
                 None => missing(format!("the message has no tensor {index}, but {}", c.names.len())),
             }
         })
@@ -117,12 +132,13 @@ pub extern "C" fn baton_message_tensor_named(
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
     run(|| {
-        give_tensor(out, || {
-            let c = given(message, "message")?.content()?;
+        give_tensor_on(out, || {
+            let message = given(message, "message")?;
+            let c = message.content()?;
             // SAFETY: the header asks for a text or NULL.
             let name = unsafe { text(name, "name") }?;
             match c.bundle.get(name) {
-                Some(t) => Ok(t.clone()),
+                Some(t) => Ok((t.clone(), message.stream()?)),
                 None => missing(format!("the message has no tensor {name:?}")),
             }
         })

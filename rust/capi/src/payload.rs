@@ -7,6 +7,7 @@ use baton::{Payload, Session};
 use serde_json::value::RawValue;
 
 use crate::error::{Outcome, refused};
+use crate::gpu::stream;
 use crate::tensor::shared;
 use crate::{array, given, maybe_text};
 
@@ -33,6 +34,10 @@ pub struct baton_payload {
     /// JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors.
     /// NULL: the value is the unnamed tensor, or a flat dict of the named ones.
     pub tree: *const c_char,
+    /// The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
+    /// streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
+    /// Names and handles wait for the GPU themselves.
+    pub stream: i64,
 }
 
 /// Checks a text for being JSON.
@@ -69,6 +74,7 @@ pub(crate) fn payload(session: &Session, value: Option<&baton_payload>) -> Outco
         None if unnamed > 0 => return refused("an item without a name is not the only one: name all"),
         None => Payload::named(tensors.into_iter().map(named)),
     };
+    let p = p.stream(stream(value.stream)?);
     Ok(match meta {
         Some(meta) => p.meta(&meta)?,
         None => p,

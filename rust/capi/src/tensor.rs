@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use baton::dlpack::{DLDataType, DLManagedTensorVersioned, VERSION};
-use baton::{DType, Handle, Lease, Tensor};
+use baton::{DType, Handle, Lease, Stream, Tensor};
 
 use crate::error::{Outcome, Refusal, answer, refused, run};
 use crate::status::baton_status;
@@ -19,14 +19,25 @@ pub(crate) fn give_tensor(
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
     make: impl FnOnce() -> Outcome<Tensor>,
 ) -> Outcome {
-    give(out, std::ptr::null_mut(), || Ok(make()?.to_dlpack()?))
+    give_tensor_on(out, || Ok((make()?, Stream::LEGACY)))
+}
+
+/// As [`give_tensor`], for work of a stream.
+pub(crate) fn give_tensor_on(
+    out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
+    make: impl FnOnce() -> Outcome<(Tensor, Stream)>,
+) -> Outcome {
+    give(out, std::ptr::null_mut(), || {
+        let (t, stream) = make()?;
+        Ok(t.to_dlpack_on(stream)?)
+    })
 }
 
 /// The tensor of a structure that this library made.
 ///
 /// # Safety
 /// It is null or a live structure.
-unsafe fn own<'a>(tensor: *const DLManagedTensorVersioned) -> Outcome<&'a Tensor> {
+pub(crate) unsafe fn own<'a>(tensor: *const DLManagedTensorVersioned) -> Outcome<&'a Tensor> {
     if tensor.is_null() {
         return refused("tensor is NULL");
     }

@@ -1,8 +1,10 @@
 //! Memory of the GPU that a framework allocated, lent to other processes by the driver's legacy handles:
-//! those of one allocation of cudaMalloc's, which ends with its process.
+//! those of one allocation of cudaMalloc's, which ends with its process. The driver does not open a handle of
+//! its own process: sessions of one process find in a table what the others lend.
 
 use std::ffi::{c_int, c_uint};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 
 use super::Device;
 use super::api::Address;
@@ -46,6 +48,46 @@ pub(crate) struct Allocation {
     pub(crate) handle: IpcHandle,
 }
 
+/// What the sessions of this process lend, once for each. A handle that another process forges finds no more
+/// here than the memory that it names.
+static LENT_HERE: Mutex<Vec<(IpcHandle, Address, u64)>> = Mutex::new(Vec::new());
+
+/// That an allocation is lent, to its drop.
+#[derive(Debug)]
+pub(crate) struct LentHere(IpcHandle);
+
+impl LentHere {
+    pub(super) fn new(a: &Allocation) -> LentHere {
+        let mut all = LENT_HERE.lock().unwrap_or_else(|p| p.into_inner());
+        all.push((a.handle, a.base, a.bytes));
+        LentHere(a.handle)
+    }
+
+    /// Where the allocation of a handle begins, and its bytes.
+    fn find(handle: IpcHandle) -> Option<(Address, u64)> {
+        let all = LENT_HERE.lock().unwrap_or_else(|p| p.into_inner());
+        all.iter().find(|(h, ..)| *h == handle).map(|(_, base, bytes)| (*base, *bytes))
+    }
+}
+
+impl Drop for LentHere {
+    fn drop(&mut self) {
+        let mut all = LENT_HERE.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(at) = all.iter().position(|(h, ..)| *h == self.0) {
+            all.swap_remove(at);
+        }
+    }
+}
+
+/// Refuses to take more for lent than an allocation has. The broker rounds up to whole pages.
+fn check_size(lent: u64, real: u64) -> Result<()> {
+    if lent < real.saturating_add(PAGE) {
+        return Ok(());
+    }
+    let what = format!("{lent} bytes are lent of an allocation of {real}");
+    Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what))
+}
+
 impl Device {
     /// The allocation that an address lies in. `Unsupported`: it is of another kind than cudaMalloc's,
     /// which other processes cannot open.
@@ -70,11 +112,14 @@ impl Device {
         Ok(a)
     }
 
-    /// Opens memory of another process. Each open needs its close; a second one in this process gives the
-    /// same address. The descriptor carries the handle.
-    pub(super) fn open_borrowed(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<Address> {
+    /// Opens memory that a session lends; whether it is another process's, which is to be closed. Each open
+    /// needs its close; a second one in this process gives the same address. The descriptor carries the handle.
+    pub(super) fn open_borrowed(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(Address, bool)> {
         let handle = IpcHandle::of_file(fd)?;
         let _current = self.enter()?;
+        if let Some((base, real)) = LentHere::find(handle) {
+            return check_size(bytes, real).map(|()| (base, false));
+        }
         let (mut at, mut base, mut real) = (0, 0, 0);
         // SAFETY: a place for the result; the driver checks the handle.
         unsafe { self.api.ipc_open(&mut at, handle, LAZY_PEER_ACCESS) }.map_err(|e| {
@@ -83,13 +128,10 @@ impl Device {
         })?;
         // SAFETY: places for the results.
         let ranged = unsafe { self.api.address_range(&mut base, &mut real, at) };
-        // The broker rounds what is lent up to whole pages.
-        if ranged.is_ok() && at + bytes >= base + real as u64 + PAGE {
-            self.close_borrowed(at);
-            let what = format!("{bytes} bytes are lent of an allocation of {real}");
-            return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));
+        if ranged.is_ok() {
+            check_size(bytes, (base + real as u64).saturating_sub(at)).inspect_err(|_| self.close_borrowed(at))?;
         }
-        Ok(at)
+        Ok((at, true))
     }
 
     pub(super) fn close_borrowed(&self, at: Address) {

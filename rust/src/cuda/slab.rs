@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Device;
 use super::api::{Access, Address, Location, Properties};
+use super::borrowed::{Allocation, LentHere};
 use crate::error::{Code, Error, Result, disagree};
 
 const PINNED: c_int = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
@@ -33,10 +34,17 @@ pub(crate) struct Slab {
 enum Origin {
     /// By a CUmemGenericAllocationHandle; the lock guards the making of it and of the mappings.
     Descriptor(Mutex<Option<u64>>),
-    /// A framework of this process made it.
-    Lent,
-    /// A framework of another process made it; how many use it here.
-    Borrowed(Mutex<usize>),
+    /// A framework of this process made it, and this session lends it.
+    Lent { _here: LentHere },
+    /// Another session lends it.
+    Borrowed(Mutex<Users>),
+}
+
+/// Who uses borrowed memory.
+#[derive(Debug, Default)]
+struct Users {
+    count: usize,
+    foreign: bool, // it is another process's, and open
 }
 
 fn properties(d: &Device) -> Properties {
@@ -76,11 +84,11 @@ impl Slab {
     }
 
     /// Memory of a framework's of this process, which others may borrow.
-    pub(crate) fn to_lend(device: &'static Device, id: i32, base: Address, bytes: u64) -> Slab {
-        Slab::new(device, id, bytes, Origin::Lent, base)
+    pub(crate) fn to_lend(device: &'static Device, id: i32, a: &Allocation, bytes: u64) -> Slab {
+        Slab::new(device, id, bytes, Origin::Lent { _here: LentHere::new(a) }, a.base)
     }
 
-    /// Memory of a framework's of another process, of which nothing is asked of the driver yet.
+    /// Memory of a framework's that another session lends, of which nothing is asked of the driver yet.
     pub(crate) fn to_borrow(device: &'static Device, id: i32, bytes: u64) -> Slab {
         Slab::new(device, id, bytes, Origin::Borrowed(Mutex::default()), 0)
     }
@@ -89,7 +97,7 @@ impl Slab {
         Slab { device, id, bytes, origin, readable: AtomicU64::new(at), writable: AtomicU64::new(at) }
     }
 
-    /// Whether it ends with another process, so that who uses it opens it first.
+    /// Whether it ends with another session, so that who uses it opens it first.
     pub(crate) fn is_borrowed(&self) -> bool {
         matches!(self.origin, Origin::Borrowed(_))
     }
@@ -98,12 +106,13 @@ impl Slab {
     pub(crate) fn open(&self, fd: BorrowedFd<'_>) -> Result<()> {
         let Origin::Borrowed(users) = &self.origin else { return Ok(()) };
         let mut users = users.lock().unwrap_or_else(|p| p.into_inner());
-        if *users == 0 {
-            let at = self.device.open_borrowed(fd, self.bytes)?;
+        if users.count == 0 {
+            let (at, foreign) = self.device.open_borrowed(fd, self.bytes)?;
+            users.foreign = foreign;
             self.readable.store(at, Ordering::Release);
             self.writable.store(at, Ordering::Release);
         }
-        *users += 1;
+        users.count += 1;
         Ok(())
     }
 
@@ -111,10 +120,13 @@ impl Slab {
     pub(crate) fn close(&self) {
         let Origin::Borrowed(users) = &self.origin else { return };
         let mut users = users.lock().unwrap_or_else(|p| p.into_inner());
-        *users -= 1;
-        if *users == 0 {
+        users.count -= 1;
+        if users.count == 0 {
             self.writable.store(0, Ordering::Release);
-            self.device.close_borrowed(self.readable.swap(0, Ordering::AcqRel));
+            let at = self.readable.swap(0, Ordering::AcqRel);
+            if users.foreign {
+                self.device.close_borrowed(at);
+            }
         }
     }
 

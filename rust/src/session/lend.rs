@@ -239,7 +239,7 @@ impl Inner {
         let give_back = |_: &_| drop(self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment }));
         let offer = OfferRequest { segment: ok.segment, serial: ok.segment_serial };
         self.call_with::<_, Ignored>("offer", &offer, &[fd.as_fd()]).inspect_err(give_back)?;
-        let slab = Slab::to_lend(gpu.device, ok.device_id, a.base, ok.bytes);
+        let slab = Slab::to_lend(gpu.device, ok.device_id, a, ok.bytes);
         let segment = Arc::new(Segment::on_device(ok.segment, ok.segment_serial, fd, slab));
         let chunks = self.prepare(&segment, &ok.chunks).inspect_err(give_back)?;
         self.know(&segment);

@@ -1,0 +1,104 @@
+//! Tensors on GPUs: the order of streams, and memory of frameworks that is lent.
+
+use std::mem::MaybeUninit;
+
+use baton::Stream;
+use baton::dlpack::{DLManagedTensorVersioned, VERSION};
+
+use crate::error::{Outcome, Refusal, run};
+use crate::message::baton_message;
+use crate::status::baton_status;
+use crate::tensor::{baton_tensor_release, give_tensor_on, own};
+use crate::{baton_session, given, refused, wait};
+
+/// As a stream: none. The program has waited for its GPU, or does so itself.
+pub const BATON_NO_STREAM: i64 = -1;
+
+/// The stream that a program names.
+pub(crate) fn stream(number: i64) -> Outcome<Stream> {
+    match number {
+        0 => Ok(Stream::LEGACY),
+        n => Ok(Stream::from_raw(n)?),
+    }
+}
+
+/// Says that work enqueued on a stream from now on uses a tensor on a GPU: the stream waits until its
+/// sender has written it, and released memory is not used anew before the stream has passed. Work that
+/// follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
+/// default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
+/// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_tensor_use_on(tensor: *const DLManagedTensorVersioned, stream: i64) -> baton_status {
+    run(|| {
+        let stream = self::stream(stream)?;
+        // SAFETY: the header asks for a live structure.
+        Ok(unsafe { own(tensor) }?.use_on(stream)?)
+    })
+}
+
+/// Waits on the processor until a tensor's sender has written it: BATON_TIMEOUT. BATON_EXPIRED: the sender
+/// ended before, or the lender of the memory has ended. A stream whose sender died comes through and has
+/// read what was there before: who must not use that asks here, when the stream has passed.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_tensor_written(tensor: *const DLManagedTensorVersioned, timeout_ns: i64) -> baton_status {
+    // SAFETY: the header asks for a live structure.
+    run(|| Ok(unsafe { own(tensor) }?.written(wait(timeout_ns))?))
+}
+
+/// Names the stream for which tensors on a GPU are taken from a message from now on, as by
+/// baton_tensor_use_on; until then it is the legacy default stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: i64) -> baton_status {
+    run(|| {
+        given(message, "message")?.set_stream(self::stream(stream)?);
+        Ok(())
+    })
+}
+
+/// A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
+/// The tensor given is taken over in any case: its deleter is called when nobody holds the memory any
+/// more, on a thread of the session's, and on failure before the return. stream: after whose work it is
+/// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
+/// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack
+/// copies it), or there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_lend(
+    session: Option<&baton_session>,
+    tensor: *mut DLManagedTensorVersioned,
+    stream: i64,
+    out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
+) -> baton_status {
+    let foreign = Foreign(tensor);
+    run(|| {
+        give_tensor_on(out, || {
+            let stream = self::stream(stream)?;
+            if tensor.is_null() {
+                return refused("tensor is NULL");
+            }
+            // SAFETY: the header asks for a live structure, which lives as long as `foreign`; the version
+            // stands first in every major version.
+            unsafe {
+                let version = (&raw const (*tensor).version).read();
+                if version.major != VERSION.major {
+                    let what = format!("a tensor of DLPack {}.{}: 1.x is read", version.major, version.minor);
+                    return Err(Refusal::Own(baton_status::BATON_UNSUPPORTED, what));
+                }
+                let (view, flags) = (&(*tensor).dl_tensor, (*tensor).flags);
+                let t = given(session, "session")?.0.lend(view, flags, stream, Box::new(foreign))?;
+                Ok((t, stream))
+            }
+        })
+    })
+}
+
+/// A tensor of another library that was taken over.
+struct Foreign(*mut DLManagedTensorVersioned);
+
+// SAFETY: DLPack lets any thread call a deleter, and nothing else is done with it.
+unsafe impl Send for Foreign {}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        baton_tensor_release(self.0);
+    }
+}
