@@ -33,9 +33,9 @@ build: ## build the one static binary, bin/baton
 test: build ## all tests: units with the race detector, real processes, Rust, Python (T=, PKG=)
 	@$(if $(RACE),:,tools/skip race "no C compiler, so the tests run without the race detector (Debian: apt-get install gcc libc6-dev)")
 	@$(if $(UNITS)$(PROCESSES),:,echo 'no package matches PKG=$(PKG)' && exit 1)
-	$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $(TEST) -timeout 10m $(RACE) $(UNITS))
+	$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $(TEST) -timeout 30m $(RACE) $(UNITS))
 	$(if $(filter ./...,$(PKG)),tools/python package)
-	$(if $(PROCESSES),$(TEST) -timeout 20m $(PROCESSES))
+	$(if $(PROCESSES),$(TEST) -timeout 60m $(PROCESSES))
 	$(if $(filter-out ./...,$(PKG)),,tools/rust test $(T))
 	$(if $(filter ./...,$(PKG)),tools/python test $(if $(T),-k '$(T)'))
 

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 
 // A quick run says nothing about speed; it says that everything is measured.
 func TestRunMeasuresEverything(t *testing.T) {
+	testkit.Need(t, "cpus")
 	r, err := bench.Run(context.Background(), bench.Options{Quick: true, Binary: testkit.Binary(t), Version: "test", Log: t.Output()})
 	require.NoError(t, err)
 	require.NotEmpty(t, r.Figures)
@@ -73,6 +74,7 @@ func TestRunMeasuresEverything(t *testing.T) {
 }
 
 func TestRunMeasuresOnlyWhatIsWanted(t *testing.T) {
+	testkit.Need(t, "cpus")
 	r, err := bench.Run(context.Background(), bench.Options{Quick: true, Passes: 2, Only: []string{"take"}, Binary: testkit.Binary(t)})
 	require.NoError(t, err)
 	for _, f := range r.Figures {

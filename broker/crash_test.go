@@ -246,7 +246,7 @@ func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 func replaceAt(t *testing.T, program, point, memory string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	socket := filepath.Join(t.TempDir(), "run", "broker.sock")
+	socket := filepath.Join(shortDir(t), "run", "broker.sock")
 	var made <-chan *broker.Broker
 	var died <-chan struct{}
 	var id string

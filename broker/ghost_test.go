@@ -32,7 +32,7 @@ func TestSessionWhoseClientWasNotToldOfItEndsAfterATakeover(t *testing.T) {
 }
 
 func killedInHello(t *testing.T, program, point, memory string, known bool) {
-	socket := filepath.Join(t.TempDir(), "run", "broker.sock")
+	socket := filepath.Join(shortDir(t), "run", "broker.sock")
 	old := start(t, socket, "broker", armed(program, point+":2", memory))
 	var id string
 	old.hear(&id)

@@ -233,7 +233,7 @@ func TestOtherUsersAreRefusedUnlessAllowed(t *testing.T) {
 	}
 	const nobody = 65534
 	// A directory that others can enter; the runtime directory itself is private.
-	dir, err := os.MkdirTemp("", "baton")
+	dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -241,6 +241,7 @@ func TestOtherUsersAreRefusedUnlessAllowed(t *testing.T) {
 	data, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(exe, data, 0o755))
+	require.NoError(t, os.Chmod(exe, 0o755)) // whatever the umask
 	for _, allowed := range []bool{false, true} {
 		b := serve(t, func(c *broker.Config) {
 			c.Socket, c.SocketMode = filepath.Join(dir, fmt.Sprintf("sock-%v", allowed)), 0o666

@@ -84,7 +84,7 @@ func (p *peer) resumed() {
 
 // first starts a broker in a child process.
 func first(t *testing.T, memory string) (c *child, socket, instance string) {
-	socket = filepath.Join(t.TempDir(), "run", "broker.sock")
+	socket = filepath.Join(shortDir(t), "run", "broker.sock")
 	c = start(t, socket, "broker", func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, memoryVariable+"="+memory) })
 	c.hear(&instance)
 	return c, socket, instance
@@ -106,7 +106,7 @@ func listens(t *testing.T, socket string) {
 // takeover is over.
 func next(t *testing.T, socket string, change func(*broker.Config)) func() *broker.Broker {
 	t.Helper()
-	cfg := broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "second"}
+	cfg := broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "second", RecoverWait: patience}
 	if change != nil {
 		change(&cfg)
 	}
@@ -330,7 +330,7 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 			c := start(t, socket, "setter")
 			var r protocol.StorageRef
 			c.hear(&r)
-			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
+			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortDir(t), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
 			require.ErrorIs(t, err, protocol.ErrConflict)
 			c.kill()
 			if end == "killed" {
@@ -402,7 +402,7 @@ func TestSuccessorKnowsWhoCameAndWentSinceTheStateWasWritten(t *testing.T) {
 	_, err = f.WriteString(`{"opened":{"slot":3,`)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = patience })
+	made := next(t, socket, nil)
 	stays.returns(socket)
 	last.returns(socket)
 	b := made() // which waits for these two and nobody else
@@ -430,7 +430,7 @@ func TestTakeoverIsGivenUpWithItsContext(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	// The next one finds everything as it was.
-	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = patience })
+	made := next(t, socket, nil)
 	p.returns(socket)
 	require.Equal(t, instance, made().ID())
 }

@@ -70,6 +70,7 @@ func FuzzControl(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
 		_, err = Connect(ctx, WithAddress(dir+"/s"))
+		l.Close() // where it had no time to come, nobody does
 		if err == nil {
 			t.Fatal("a session without its files")
 		}

@@ -118,7 +118,11 @@ func sendWide(ctx context.Context, c *client.Client, to sender, width int, k not
 
 func crashAt(t *testing.T, program string, point crashpoint.Point, times int) {
 	p := newPartner(t)
-	dying := p.b.Start("repertoire", p.handle, testkit.Program(program), testkit.Env(crashpoint.Env, fmt.Sprintf("%s:%d", point.Name, times)))
+	cfg := repertoireConfig{Lent: p.handle, Brief: time.Millisecond}
+	if times == 1 && point.InAWait() {
+		cfg.Brief = testkit.Patience // it dies there, however late it comes to it
+	}
+	dying := p.b.Start("repertoire", cfg, testkit.Program(program), testkit.Env(crashpoint.Env, fmt.Sprintf("%s:%d", point.Name, times)))
 	// While it lives its answers are received, so that it has somebody to wake.
 	over := make(chan struct{})
 	received := make(chan error, 2)
@@ -243,10 +247,16 @@ func (p *partner) end() {
 
 func init() { roles["repertoire"] = repertoire }
 
+// repertoireConfig is what the role repertoire is told.
+type repertoireConfig struct {
+	Lent  protocol.Handle
+	Brief time.Duration // how long it waits for what does not come
+}
+
 // repertoire does all that a client can do, so that it comes by every point.
 func repertoire(p *testkit.Child) error {
-	var lent protocol.Handle
-	if err := p.Config(&lent); err != nil {
+	var cfg repertoireConfig
+	if err := p.Config(&cfg); err != nil {
 		return err
 	}
 	ctx := p.Context()
@@ -344,9 +354,14 @@ func repertoire(p *testkit.Child) error {
 		return err
 	}
 	for range 4 {
-		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		x, err := filled(ctx, c, 16, 1)
+		if err != nil {
+			return err
+		}
+		short, cancel := context.WithTimeout(ctx, cfg.Brief)
 		defer cancel()
-		err := sendNoted(short, c, queueSender{full}, 16, newNote("dying", 1))
+		err = full.Put(short, x)
+		x.Release()
 		if !errors.Is(err, protocol.ErrFull) {
 			return fmt.Errorf("a full queue: %w", err)
 		}
@@ -355,7 +370,7 @@ func repertoire(p *testkit.Child) error {
 		}
 	}
 	for range 4 {
-		x, err := c.Open(ctx, lent)
+		x, err := c.Open(ctx, cfg.Lent)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ type demoRun struct {
 
 func newDemo(t *testing.T, args ...string) *demoRun {
 	t.Helper()
-	tmp, err := os.MkdirTemp("", "baton-test-demo") // t.TempDir is too long for a socket
+	tmp, err := os.MkdirTemp("/tmp", "baton-test-demo") // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	d := &demoRun{cmd: exec.Command(testkit.Binary(t), append([]string{"demo", "--python", "none"}, args...)...), tmp: tmp}

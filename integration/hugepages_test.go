@@ -24,6 +24,7 @@ func freeHugePages(t *testing.T) uint64 {
 // Tensors in huge pages go to other processes as all do, outlive a broker, and the
 // pages are the machine's again after a release, a kill and the end of the broker.
 func TestTensorsInHugePages(t *testing.T) {
+	testkit.OwnHugePages(t)
 	testkit.Need(t, "huge-pages")
 	before := freeHugePages(t)
 	for _, end := range []string{"closed", "killed"} {
@@ -71,6 +72,7 @@ func TestTensorsInHugePages(t *testing.T) {
 
 // What there are no huge pages for is refused, and nothing is lost by it.
 func TestTooFewHugePages(t *testing.T) {
+	testkit.OwnHugePages(t)
 	b := testkit.StartBroker(t)
 	c, ctx := b.Connect(), testkit.Context(t)
 	free, err := sys.FreeHugePages(hugePage)

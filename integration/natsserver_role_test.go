@@ -52,7 +52,7 @@ func init() {
 			if err != nil {
 				return err
 			}
-			opts.TLSConfig, opts.TLSTimeout = &tls.Config{Certificates: []tls.Certificate{pair}}, 5
+			opts.TLSConfig, opts.TLSTimeout = &tls.Config{Certificates: []tls.Certificate{pair}}, testkit.Patience.Seconds()
 		}
 		if cfg.Operator != "" {
 			operator, err := jwt.DecodeOperatorClaims(cfg.Operator)

@@ -5,7 +5,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,7 +46,9 @@ got tour/weights, revision 1: [w]
 	require.NoError(t, err)
 	pid := regexp.MustCompile(`"pid":\s*(\d+)`).FindSubmatch(state)
 	require.NotNil(t, pid, string(state))
-	require.NoError(t, exec.Command("kill", "-TERM", string(pid[1])).Run())
+	number, err := strconv.Atoi(string(pid[1]))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(number, syscall.SIGTERM))
 	socket := filepath.Join(dir, "baton", "broker.sock")
 	testkit.Until(t, "the broker's socket to go", func() (bool, string) {
 		_, err := os.Stat(socket)

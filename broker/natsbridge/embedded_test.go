@@ -94,14 +94,14 @@ func TestEmbeddedRefusesClientsWithoutTheSeed(t *testing.T) {
 	start(t, natsbridge.Config{RuntimeDir: dir})
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
-	_, err = nats.Connect(info.URL)
+	_, err = nats.Connect(info.URL, nats.Timeout(patience))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 
 	other, err := nkeys.CreateUser()
 	require.NoError(t, err)
 	public, err := other.PublicKey()
 	require.NoError(t, err)
-	_, err = nats.Connect(info.URL, nats.Nkey(public, other.Sign))
+	_, err = nats.Connect(info.URL, nats.Timeout(patience), nats.Nkey(public, other.Sign))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 }
 
@@ -226,7 +226,7 @@ func TestSquatterOfThePortLearnsNoSecret(t *testing.T) {
 		line, _ := bufio.NewReader(c).ReadString('\n')
 		heard <- line
 	}()
-	_, err = info.Connect()
+	_, err = info.Connect(nats.Timeout(patience))
 	require.Error(t, err)
 	line := <-heard
 	require.NotContains(t, line, strings.TrimSpace(string(seed)))

@@ -77,7 +77,7 @@ func (a *authority) serverTLS(verify bool) *tls.Config {
 	a.sign("server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	c, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: a.file("server.pem"), KeyFile: a.file("server.key"),
-		CaFile: a.file("ca.pem"), Verify: verify, Timeout: 5})
+		CaFile: a.file("ca.pem"), Verify: verify, Timeout: patience.Seconds()})
 	require.NoError(a.t, err)
 	return c
 }
@@ -85,14 +85,14 @@ func (a *authority) serverTLS(verify bool) *tls.Config {
 // secureOperator is a server with a user and TLS.
 func secureOperator(t *testing.T, a *authority) *operator {
 	return startOperator(t, func(o *server.Options) {
-		o.TLSConfig, o.TLSTimeout = a.serverTLS(false), 5
+		o.TLSConfig, o.TLSTimeout = a.serverTLS(false), patience.Seconds()
 		o.Username, o.Password = "joe", "hunter2"
 	})
 }
 
 func (o *operator) client(opts ...nats.Option) *nats.Conn {
 	o.t.Helper()
-	nc, err := nats.Connect(o.ClientURL(), opts...)
+	nc, err := nats.Connect(o.ClientURL(), append(opts, nats.Timeout(patience))...)
 	require.NoError(o.t, err)
 	o.t.Cleanup(nc.Close)
 	return nc
@@ -115,7 +115,7 @@ func TestJoinWithUserAndTLS(t *testing.T) {
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
 	require.Equal(t, "joe", info.User)
-	nc, err := info.Connect(nats.UserInfo("joe", "hunter2"))
+	nc, err := info.Connect(nats.Timeout(patience), nats.UserInfo("joe", "hunter2"))
 	require.NoError(t, err)
 	nc.Close()
 	shown, err := json.Marshal(b.Status())
@@ -153,7 +153,7 @@ func TestJoinWithCredentialsInTheURL(t *testing.T) {
 func TestJoinWithClientCertificate(t *testing.T) {
 	a := newAuthority(t)
 	o := startOperator(t, func(o *server.Options) {
-		o.TLSConfig, o.TLSTimeout, o.TLSVerify = a.serverTLS(true), 5, true
+		o.TLSConfig, o.TLSTimeout, o.TLSVerify = a.serverTLS(true), patience.Seconds(), true
 	})
 	a.sign("client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	join := natsbridge.JoinConfig{URLs: []string{fmt.Sprintf("tls://127.0.0.1:%d", o.opts.Port)},
@@ -171,7 +171,7 @@ func TestJoinWithClientCertificate(t *testing.T) {
 func TestJoinWithTLSBeforeAnythingElse(t *testing.T) {
 	a := newAuthority(t)
 	o := startOperator(t, func(o *server.Options) {
-		o.TLSConfig, o.TLSTimeout, o.TLSHandshakeFirst = a.serverTLS(false), 5, true
+		o.TLSConfig, o.TLSTimeout, o.TLSHandshakeFirst = a.serverTLS(false), patience.Seconds(), true
 	})
 	wait(t, start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()},
 		CA: a.file("ca.pem"), TLSFirst: true}}), connected)
@@ -285,7 +285,7 @@ func TestJoinSurvivesServerRestartAndSendsNothingOld(t *testing.T) {
 
 	o.opts.DontListen = true
 	o.start() // first for the subscriber alone, so that it misses nothing
-	nc, err := nats.Connect("", nats.InProcessServer(o.Server))
+	nc, err := nats.Connect("", nats.Timeout(patience), nats.InProcessServer(o.Server))
 	require.NoError(t, err)
 	defer nc.Close()
 	sub := subscribe(t, nc, "a")

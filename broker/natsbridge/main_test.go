@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,7 +112,9 @@ func start(t *testing.T, cfg natsbridge.Config) *natsbridge.Bridge {
 		cfg.Owner = "owner-a"
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{t}, nil))
+		w := &testWriter{t: t}
+		t.Cleanup(w.end)
+		cfg.Logger = slog.New(slog.NewTextHandler(w, nil))
 	}
 	b, err := natsbridge.Start(deadline(t), cfg)
 	require.NoError(t, err)
@@ -119,11 +122,27 @@ func start(t *testing.T, cfg natsbridge.Config) *natsbridge.Bridge {
 	return b
 }
 
-type testWriter struct{ t *testing.T }
+// testWriter writes into a test's log until the test ends: a server whose end was
+// not waited for, and callbacks of nats.go, may have something to say later.
+type testWriter struct {
+	mu    sync.Mutex
+	t     *testing.T
+	ended bool
+}
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(p)))
+func (w *testWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.t.Log(strings.TrimSpace(string(p)))
+	}
 	return len(p), nil
+}
+
+func (w *testWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
 }
 
 func runtimeDir(t *testing.T) string { return filepath.Join(t.TempDir(), "run") }

@@ -15,7 +15,7 @@ import (
 
 // piped starts a bridge with a server of its own, and a subscriber of everything.
 func piped(t *testing.T) (*Bridge, *nats.Subscription, context.Context) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	t.Cleanup(cancel)
 	dir := filepath.Join(t.TempDir(), "run")
 	b, err := Start(ctx, Config{RuntimeDir: dir, QueueBytes: 64 << 20})
@@ -23,7 +23,7 @@ func piped(t *testing.T) (*Bridge, *nats.Subscription, context.Context) {
 	t.Cleanup(func() { b.Close(ctx) })
 	info, err := ReadInfo(dir)
 	require.NoError(t, err)
-	nc, err := info.Connect()
+	nc, err := info.Connect(nats.Timeout(time.Minute))
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	sub, err := nc.SubscribeSync("t.>")

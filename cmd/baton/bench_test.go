@@ -7,10 +7,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/testkit"
 )
 
 // The figures of a quick run mean nothing; that they exist is what is tested.
 func TestBenchMeasuresWithItsOwnProcesses(t *testing.T) {
+	testkit.Need(t, "cpus")
 	p := newPlace(t)
 	file := filepath.Join(t.TempDir(), "figures.json")
 	out := p.must("bench", "--quick", "--only", "one-way,take", "--json", "-q", "-o", file)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +32,7 @@ const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "baton")
+		dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 		if err != nil {
 			panic(err)
 		}
@@ -45,6 +47,9 @@ func TestMain(m *testing.M) {
 			os.Stderr.Write(out)
 			return 1
 		}
+		if err := os.Chmod(binary, 0o755); err != nil { // whatever the umask
+			panic(err)
+		}
 		return m.Run()
 	}())
 }
@@ -58,7 +63,7 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "b")
+	dir, err := os.MkdirTemp("/tmp", "b")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := &place{t: t, dir: dir, env: []string{"XDG_RUNTIME_DIR=" + dir, "XDG_CONFIG_HOME=" + dir, "HOME=" + dir, "LANG=C.UTF-8"}}
@@ -200,14 +205,17 @@ type server struct {
 	notices chan string // closed when it has ended and told no more
 }
 
+// launched counts the servers of this run.
+var launched atomic.Int64
+
 // noMore is what the test itself writes behind a server's last notice.
 const noMore = "NO MORE"
 
 // launch starts `baton serve` without waiting for it.
 func (p *place) launch(args ...string) *server {
 	p.t.Helper()
-	path := p.file("notify.sock")
-	os.Remove(path)
+	// Its own: a broker dials it for each notice, and another may be started beside it.
+	path := p.file(fmt.Sprintf("notify-%d.sock", launched.Add(1)))
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() { l.Close() })
@@ -222,7 +230,6 @@ func (p *place) launch(args ...string) *server {
 			s.notices <- string(b[:n])
 		}
 	}()
-	// Connected now: by the server's end the next one may listen at this path.
 	last, err := net.Dial("unixgram", path)
 	require.NoError(p.t, err)
 	cmd := p.command(append([]string{"serve"}, args...)...)

@@ -9,8 +9,14 @@ import (
 )
 
 // repertoire is all that a driver can do, so that it comes by every point. Between
-// the two parts its partner falls asleep: a new lane alone has woken it.
-func repertoire(handle any) (opening, rest []command) {
+// the two parts its partner falls asleep: a new lane alone has woken it. Who dies in
+// a wait waits however long it takes to come to that.
+func repertoire(handle any, point crashpoint.Point) (opening, rest []command) {
+	room, message := 1, 50
+	if point.InAWait() {
+		room = int(testkit.Patience.Milliseconds())
+		message = room
+	}
 	opening = []command{
 		{"do": "hoard", "count": 140, "words": 4}, {"do": "release"}, {"do": "collect"},
 		{"do": "read", "topic": "news", "start": "all"},
@@ -31,9 +37,8 @@ func repertoire(handle any) (opening, rest []command) {
 	}
 	return opening, append(rest,
 		command{"do": "put", "queue": "full", "depth": 1, "seed": 300},
-		command{"do": "put", "queue": "full", "depth": 1, "seed": 301, "timeout_ms": 1},
-		// Long enough to fall asleep on a busy machine.
-		command{"do": "read", "topic": "empty"}, command{"do": "receive", "topic": "empty", "timeout_ms": 50},
+		command{"do": "put", "queue": "full", "depth": 1, "seed": 301, "timeout_ms": room},
+		command{"do": "read", "topic": "empty"}, command{"do": "receive", "topic": "empty", "timeout_ms": message},
 		command{"do": "open", "handle": handle, "seed": 7}, command{"do": "handle", "seed": 8},
 		command{"do": "set", "name": "weights/dying", "seed": 9}, command{"do": "get", "name": "weights/dying", "seed": 9},
 		command{"do": "collect"}, command{"do": "forget"},
@@ -65,7 +70,7 @@ func TestRustDriverKilledAtEveryPointLeavesNothing(t *testing.T) {
 			partner.ask(command{"do": "receive", "topic": "answers"})
 
 			dying := &driver{b.Start("driver", nil, testkit.Program(program), testkit.Env(crashpoint.Env, p.Name)), t}
-			opening, rest := repertoire(handle)
+			opening, rest := repertoire(handle, p)
 			for _, c := range opening {
 				dying.ask(c)
 			}

@@ -137,6 +137,7 @@ func TestHandleOpensInTheOtherLanguageAndExpires(t *testing.T) {
 }
 
 func TestTensorOfCInHugePagesIsOpenedInGo(t *testing.T) {
+	testkit.OwnHugePages(t)
 	testkit.Need(t, "huge-pages")
 	free := func() uint64 {
 		n, err := sys.FreeHugePages(2 << 20)

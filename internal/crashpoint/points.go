@@ -1,5 +1,7 @@
 package crashpoint
 
+import "strings"
+
 // Env names the environment variable that arms a point: name or name:n.
 const Env = "BATON_CRASH_AT"
 
@@ -8,6 +10,11 @@ const Env = "BATON_CRASH_AT"
 type Point struct {
 	Name string
 	What string // what has just happened, and what has not yet
+}
+
+// InAWait tells whether only who waits comes by the point.
+func (p Point) InAWait() bool {
+	return p.Name == "room-waiting" || strings.HasPrefix(p.Name, "park-")
 }
 
 // Points lists every step. A test kills a process at each.

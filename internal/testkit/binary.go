@@ -132,6 +132,9 @@ func public(t testing.TB) string {
 	if err := os.WriteFile(path, data, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(path, 0o755); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
 	return path
 }
 

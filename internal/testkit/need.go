@@ -1,13 +1,16 @@
 package testkit
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -17,6 +20,12 @@ import (
 var needs = map[string]func() string{
 	"cargo": func() string { return program("cargo", "https://rustup.rs") },
 	"cc":    func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"cpus": func() string {
+		if runtime.NumCPU() < 2 {
+			return "this process may use one CPU alone, and measurements need two"
+		}
+		return ""
+	},
 	"cuda": func() string {
 		if _, err := os.Stat("/dev/nvidiactl"); err != nil {
 			return "this machine or container has no NVIDIA GPU (/dev/nvidiactl)"
@@ -56,6 +65,25 @@ func Need(t testing.TB, name string) {
 	}
 	if reason := ask(); reason != "" {
 		Skip(t, name, reason)
+	}
+}
+
+// OwnHugePages makes the machine's huge pages of 2 MiB the test's own until its
+// end: tests of another package, which run at the same time, take and count them too.
+func OwnHugePages(t testing.TB) {
+	t.Helper()
+	f, err := os.Open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+	if err != nil {
+		return // there are none to take
+	}
+	t.Cleanup(func() { f.Close() })
+	for {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatalf("lock %s: %v", f.Name(), err)
 	}
 }
 

@@ -1,15 +1,18 @@
 """The processes in Python of `baton bench`: a quick run says nothing of speed; it says that everything is measured."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import BATON, need
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="measurements need two CPUs")
 def test_everything_in_python_is_measured():
     need("torch")
     groups = ["python-busy", "python-asleep", "python-local", "python-models"]

@@ -169,7 +169,7 @@ def test_memory_of_a_framework_is_lent_as_it_lies_until_nobody_holds_it(gpu, chi
 q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
 say("ready")
 for value in (9, 7):
-    x, y = q.get(30)
+    x, y = q.get(120)
     assert (x.device, x.shape, y.shape) == ("cuda:0", (50_000,), (100,))
     assert (x.cpu().numpy() == value).all() and (y.cpu().numpy() == value).all()
     x.copy_from(np.full(50_000, 8, "uint8"))
@@ -193,15 +193,15 @@ for _ in range(2):
     x = baton.share(f, copy=False)
     assert f.asked.pop() == 1 and not f.asked
     q.put([x, x[300:400]])
-    assert back.get(30) == "written"
+    assert back.get(120) == "written"
     assert (x.cpu().numpy() == 8).all()  # the same memory
     del x
     _default.session().collect()
     assert not f.let_go.is_set()  # the other one holds it
     say("look")
     assert sys.stdin.readline() == "go on\\n"
-    assert back.get(30) == "let go"
-    assert f.let_go.wait(30)
+    assert back.get(120) == "let go"
+    assert f.let_go.wait(120)
     f.let_go.clear()
     fill(f.at.value, 7, 50_000)
 f.free()
@@ -272,12 +272,12 @@ sys.stdin.readline()
     holder = child(
         """
 q = baton.queue(sys.argv[1])
-x, named = q.get(30), baton.get(sys.argv[1] + "/name")["x"]
+x, named = q.get(120), baton.get(sys.argv[1] + "/name")["x"]
 assert (x.cpu().numpy() == 9).all() and (named.cpu().numpy() == 9).all()
 say("held")
 assert sys.stdin.readline() == "dead\\n"
 for use in (x.cpu, x.written, lambda: x.to("cpu"), lambda: x.__dlpack__(stream=1, max_version=(1, 3)),
-            lambda: x.copy_from(np.zeros(50_000, "uint8")), named.cpu, lambda: q.get(30).cpu(),
+            lambda: x.copy_from(np.zeros(50_000, "uint8")), named.cpu, lambda: q.get(120).cpu(),
             lambda: baton.open(baton.Handle.from_json(sys.argv[2])).cpu(), x[5:].cpu):
     try:
         use()
@@ -341,10 +341,10 @@ def test_torch_may_allocate_in_slabs_and_hands_over_without_a_copy(gpu, child, n
         """
 q, back = baton.queue(sys.argv[1]), baton.queue(sys.argv[1] + "/back")
 say("ready")
-x = q.get(30)["x"]
+x = q.get(120)["x"]
 assert (x.cpu().numpy() == 9).all()
 back.put("seen")
-assert q.get(30) == "let go"
+assert q.get(120) == "let go"
 del x
 back.put("let go")
 say("done")
@@ -372,11 +372,11 @@ for warm in (True, False):
     q.put({"x": f}) if not warm else baton.share(f)
     assert cuda.standin_calls(b"cuMemcpyDtoDAsync_v2") + cuda.standin_calls(b"cuMemCreate") == before
     if warm:
-        assert f.let_go.wait(30)
+        assert f.let_go.wait(120)
         f.let_go.clear()
-assert back.get(30) == "seen" and not f.let_go.is_set()
+assert back.get(120) == "seen" and not f.let_go.is_set()
 q.put("let go")
-assert back.get(30) == "let go" and f.let_go.wait(30)  # torch uses the bytes anew
+assert back.get(120) == "let go" and f.let_go.wait(120)  # torch uses the bytes anew
 late = ctypes.c_void_p()
 assert cuda.cuStreamCreate(ctypes.byref(late), 1) == 0
 free(block, 2 << 20, 0, late)
@@ -454,7 +454,7 @@ refused = {
     "sending": lambda: q.put({"x": x, "on_cpu": on_cpu}),
     "a handle": x.handle,
     "a name": lambda: baton.set(name, {"x": x}),
-    "taking": lambda: q.get(60),
+    "taking": lambda: q.get(120),
 }
 q.put(x)
 
@@ -472,7 +472,7 @@ def heir():
     return 0
 
 if not (pid := os.fork()):
-    signal.alarm(60)
+    signal.alarm(120)
     status = 2
     try:
         status = heir()
@@ -480,7 +480,7 @@ if not (pid := os.fork()):
         os._exit(status)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 assert (x.cpu().numpy() == 7).all()
-assert (q.get(60).cpu().numpy() == 7).all() and (q.get(60).numpy() == 3).all()
+assert (q.get(120).cpu().numpy() == 7).all() and (q.get(120).numpy() == 3).all()
 del x, on_cpu, refused
 s = _default.session()
 while s.stats()["live"]:  # what the child held

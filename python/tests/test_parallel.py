@@ -99,7 +99,7 @@ def test_a_child_that_dies_in_any_way_releases_what_it_held(name, child, how):
     s = baton.connect()
     q = s.queue(name)
     q.put(s.zeros(1000))
-    c = child("import os\nx = baton.queue(sys.argv[1]).get(60); a = x.numpy(); say('holds')\nhow = sys.stdin.readline().strip()\nexec({'_exit': 'os._exit(3)', 'raise': 'raise SystemExit(3)', 'exec': 'os.execv(\"/bin/true\", [\"true\"])'}.get(how, 'import signal; sys.stdin.readline()'))", name)  # fmt: skip
+    c = child("import os\nx = baton.queue(sys.argv[1]).get(120); a = x.numpy(); say('holds')\nhow = sys.stdin.readline().strip()\nexec({'_exit': 'os._exit(3)', 'raise': 'raise SystemExit(3)', 'exec': 'os.execv(\"/bin/true\", [\"true\"])'}.get(how, 'import signal; sys.stdin.readline()'))", name)  # fmt: skip
     assert c.hear() == "holds"
     assert s.stats()["live"] == 1
     if how.startswith("SIG"):
@@ -114,7 +114,7 @@ def test_a_child_that_dies_in_any_way_releases_what_it_held(name, child, how):
 def test_redelivery_gives_a_dead_takers_item_to_another(name, child):
     q = baton.queue(name, redeliver=True)
     q.put(np.arange(3))
-    c = child("x = baton.queue(sys.argv[1], redeliver=True).get(60); say('took'); sys.stdin.readline()", name)
+    c = child("x = baton.queue(sys.argv[1], redeliver=True).get(120); say('took'); sys.stdin.readline()", name)
     assert c.hear() == "took" and q.qsize() == 0
     c.kill()
     assert q.get(PATIENCE).numpy().tolist() == [0, 1, 2]

@@ -179,8 +179,11 @@ fn what_a_child_inherited_outlives_the_parent() {
     });
     let pid = dies as u64;
     ends_well(dies);
-    let sessions = || b.tool(&["ls", "sessions", "--json"]);
-    kit::until("the parent's session is over", || !sessions().contains(&format!("\"pid\":{pid},")));
+    let sessions = || {
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&b.tool(&["ls", "sessions", "--json"])).unwrap();
+        rows.into_iter().map(|r| r["pid"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    kit::until("the parent's session is over", || !sessions().contains(&pid));
     assert_eq!(b.storages().len(), 1, "what the heir holds");
     here.write_all(&[1]).unwrap();
     let t = queue.get(PATIENCE).unwrap().into_tensor().unwrap();
@@ -386,6 +389,15 @@ fn a_raw_fork_is_refused() {
     b.nothing_is_held();
 }
 
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.into_iter().all(|t| {
+        let stat = std::fs::read_to_string(t.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T "))
+    })
+}
+
 #[test]
 fn without_a_broker_fork_goes_on_and_the_child_is_told() {
     let _alone = alone();
@@ -404,6 +416,7 @@ fn without_a_broker_fork_goes_on_and_the_child_is_told() {
     let pid = b.child.id() as i32;
     // SAFETY: the broker is this test's.
     unsafe { kill(pid, SIGSTOP) };
+    kit::until("all of the broker stands still", || stands_still(pid));
     let began = Instant::now();
     let (mut here, there) = ends();
     let theirs = (t.clone(), s.clone());

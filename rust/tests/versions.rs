@@ -1,5 +1,7 @@
 //! Brokers of another version.
 
+mod kit;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 
@@ -7,9 +9,8 @@ use baton::{Code, Session, layout};
 
 /// Answers the hello of one client with a reply of these versions and returns what it made of it.
 fn greeted_by(protocol: u32, layout: u32) -> baton::Error {
-    let dir = std::env::temp_dir().join(format!("b{}-{protocol}-{layout}", std::process::id()));
-    std::fs::create_dir(&dir).unwrap();
-    let path = dir.join("s");
+    let dir = kit::Dir::new();
+    let path = dir.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
     let broker = std::thread::spawn(move || {
         let (mut c, _) = listener.accept().unwrap();
@@ -28,7 +29,6 @@ fn greeted_by(protocol: u32, layout: u32) -> baton::Error {
     let address = path.to_str().unwrap().to_owned();
     let refused = Session::builder().address(address).connect().unwrap_err();
     let hello = broker.join().unwrap();
-    std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!((&hello["protocol"], &hello["layout"]), (&layout::PROTOCOL.into(), &layout::LAYOUT.into()));
     refused
 }

@@ -12,15 +12,21 @@ use baton::Session;
 pub struct Dir(PathBuf);
 
 impl Dir {
-    /// Makes one, of mode 0700.
+    /// Makes one, of mode 0700; in `/tmp`, since a socket's path has room for 107 bytes.
     pub fn new() -> Dir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("baton-rust-{}-{n}", std::process::id()));
         let mut b = std::fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(&mut b, 0o700);
-        b.create(&path).unwrap();
-        Dir(path)
+        loop {
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = PathBuf::from(format!("/tmp/baton-rust-{}-{n}", std::process::id()));
+            match b.create(&path) {
+                Ok(()) => return Dir(path),
+                // A process of this number was killed before it could remove its own.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => panic!("{}: {e}", path.display()),
+            }
+        }
     }
 
     /// Where it is.
