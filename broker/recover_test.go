@@ -389,6 +389,8 @@ func TestSuccessorKnowsWhoCameAndWentSinceTheStateWasWritten(t *testing.T) {
 	for range 300 {
 		p := connect(t, socket, "passes")
 		p.must(protocol.OpBye, struct{}{}, nil)
+		p.w.Close()
+		wire.CloseAll(p.fds)
 	}
 	last := connect(t, socket, "last")
 	state := filepath.Join(filepath.Dir(socket), "state.json")

@@ -66,13 +66,8 @@ func newPlace(t *testing.T) *place {
 	dir, err := os.MkdirTemp("/tmp", "b")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := &place{t: t, dir: dir, env: []string{"XDG_RUNTIME_DIR=" + dir, "XDG_CONFIG_HOME=" + dir, "HOME=" + dir, "LANG=C.UTF-8"}}
-	for _, kv := range os.Environ() {
-		name, _, _ := strings.Cut(kv, "=")
-		if name == "PATH" || name == "TMPDIR" {
-			p.env = append(p.env, kv)
-		}
-	}
+	p := &place{t: t, dir: dir, env: []string{"XDG_RUNTIME_DIR=" + dir, "XDG_CONFIG_HOME=" + dir, "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8",
+		"PATH=" + os.Getenv("PATH")}}
 	return p
 }
 

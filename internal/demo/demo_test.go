@@ -29,9 +29,19 @@ func TestRunRefusesOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
-	dir := t.TempDir()
+// temporary is the folder for what is temporary in this test; short, since a socket's
+// path has room for 107 bytes.
+func temporary(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "d")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	t.Setenv("TMPDIR", dir)
+	return dir
+}
+
+func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
+	dir := temporary(t)
 	program := filepath.Join(t.TempDir(), "baton")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho no memory today >&2\nexit 7\n"), 0o700))
 	_, err := demo.Run(t.Context(), demo.Options{Binary: program})
@@ -45,8 +55,7 @@ func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
+	dir := temporary(t)
 	program := filepath.Join(t.TempDir(), "baton")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700))
 	ctx, cancel := context.WithCancel(t.Context())
