@@ -41,8 +41,8 @@ func temporary(t *testing.T) string {
 }
 
 func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
-	dir := temporary(t)
 	program := filepath.Join(t.TempDir(), "baton")
+	dir := temporary(t)
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho no memory today >&2\nexit 7\n"), 0o700))
 	_, err := demo.Run(t.Context(), demo.Options{Binary: program})
 	require.Error(t, err)
@@ -55,8 +55,8 @@ func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
-	dir := temporary(t)
 	program := filepath.Join(t.TempDir(), "baton")
+	dir := temporary(t)
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
