@@ -48,7 +48,9 @@ got tour/weights, revision 1: [w]
 	require.NotNil(t, pid, string(state))
 	number, err := strconv.Atoi(string(pid[1]))
 	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(number, syscall.SIGTERM))
+	broker, err := os.FindProcess(number)
+	require.NoError(t, err)
+	require.NoError(t, broker.Signal(syscall.SIGTERM))
 	socket := filepath.Join(dir, "baton", "broker.sock")
 	testkit.Until(t, "the broker's socket to go", func() (bool, string) {
 		_, err := os.Stat(socket)

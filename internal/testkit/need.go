@@ -1,7 +1,6 @@
 package testkit
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -77,12 +75,7 @@ func OwnHugePages(t testing.TB) {
 		return // there are none to take
 	}
 	t.Cleanup(func() { f.Close() })
-	for {
-		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
+	if err := sys.NewFD(int(f.Fd())).Lock(true); err != nil {
 		t.Fatalf("lock %s: %v", f.Name(), err)
 	}
 }
