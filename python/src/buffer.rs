@@ -17,9 +17,8 @@ const _: () = assert!(size_of::<ffi::Py_ssize_t>() == size_of::<i64>());
 /// What a buffer keeps until it is released. It holds the memory itself: the tensor object may be
 /// released before.
 struct Lent {
-    shape: Dims,
+    tensor: baton::Tensor,
     strides: Dims, // in bytes
-    _tensor: baton::Tensor,
 }
 
 fn f_contiguous(shape: &[i64], strides: &[i64]) -> bool {
@@ -49,49 +48,57 @@ fn strides(t: &baton::Tensor, item: i64) -> Dims {
 /// # Safety
 /// `view` points to a Py_buffer that may be written.
 pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-    let py = slf.py();
-    let asked = |f: c_int| flags & f == f;
     // SAFETY: the caller's view; on an error its owner must be null.
     unsafe { (*view).obj = std::ptr::null_mut() };
-    let t = slf.get().tensor(py)?;
+    // SAFETY: as the caller says.
+    slf.get().look(slf.py(), |t| unsafe { fill(t, view, flags) })?.or_raise(slf.py())??;
+    // SAFETY: as above; who releases the view lets go of its owner.
+    unsafe { (*view).obj = slf.into_any().into_ptr() };
+    Ok(())
+}
+
+/// Fills all of a view but its owner. What it refuses is raised later.
+///
+/// # Safety
+/// As of `lend`.
+unsafe fn fill(t: &baton::Tensor, view: *mut ffi::Py_buffer, flags: c_int) -> baton::Result<PyResult<()>> {
+    let asked = |f: c_int| flags & f == f;
     let d = t.dtype();
-    let Some(format) = dtype::format(d) else { return Err(dtype::no_format(d)) };
+    let Some(format) = dtype::format(d) else { return Ok(Err(dtype::no_format(d))) };
     if asked(ffi::PyBUF_WRITABLE) && t.is_read_only() {
-        return Err(PyBufferError::new_err(
+        return Ok(Err(PyBufferError::new_err(
             "the tensor is read-only: copy it, or have its sender give it away for writing",
-        ));
+        )));
     }
     let c_contiguous = t.is_contiguous();
-    let f_contiguous = || f_contiguous(t.shape(), &crate::tensor::strides_of(&t));
+    let f_contiguous = || f_contiguous(t.shape(), &crate::tensor::strides_of(t));
     if (!asked(ffi::PyBUF_STRIDES) || asked(ffi::PyBUF_C_CONTIGUOUS)) && !c_contiguous
         || asked(ffi::PyBUF_F_CONTIGUOUS) && !f_contiguous()
         || asked(ffi::PyBUF_ANY_CONTIGUOUS) && !c_contiguous && !f_contiguous()
     {
-        return Err(PyBufferError::new_err("the tensor's elements do not lie as asked: copy it"));
+        return Ok(Err(PyBufferError::new_err("the tensor's elements do not lie as asked: copy it")));
     }
     let data = match t.is_read_only() {
-        true => t.as_ptr().or_raise(py)?.cast_mut(),
-        false => t.as_mut_ptr().or_raise(py)?,
+        true => t.as_ptr()?.cast_mut(),
+        false => t.as_mut_ptr()?,
     };
     let item = (d.item_bits() / 8) as i64;
-    let (readonly, len, ndim) = (t.is_read_only(), t.num_bytes(), t.shape().len());
-    let lent = Box::new(Lent { shape: t.shape().into(), strides: strides(&t, item), _tensor: t });
-    let or_null = |is: bool, d: &Dims| if is { d.as_ptr().cast_mut().cast() } else { std::ptr::null_mut() };
+    let lent = Box::new(Lent { tensor: t.clone(), strides: strides(t, item) });
+    let or_null = |is: bool, d: &[i64]| if is { d.as_ptr().cast_mut().cast() } else { std::ptr::null_mut() };
     // SAFETY: the caller's view; shape and strides live in the box, which release drops.
     unsafe {
         (*view).buf = data.cast();
-        (*view).len = len as ffi::Py_ssize_t;
+        (*view).len = t.num_bytes() as ffi::Py_ssize_t;
         (*view).itemsize = item as ffi::Py_ssize_t;
-        (*view).readonly = readonly.into();
-        (*view).ndim = ndim as c_int;
+        (*view).readonly = t.is_read_only().into();
+        (*view).ndim = t.shape().len() as c_int;
         (*view).format = if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
-        (*view).shape = or_null(asked(ffi::PyBUF_ND), &lent.shape);
+        (*view).shape = or_null(asked(ffi::PyBUF_ND), lent.tensor.shape());
         (*view).strides = or_null(asked(ffi::PyBUF_STRIDES), &lent.strides);
         (*view).suboffsets = std::ptr::null_mut();
         (*view).internal = Box::into_raw(lent).cast();
-        (*view).obj = slf.into_any().into_ptr();
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// Ends a view.

@@ -51,7 +51,7 @@ pub(crate) fn copied_from(py: Python<'_>, session: &Session, s: &Source) -> PyRe
     if let Some(gpu) = s.gpu() {
         return s.copied_on(py, session, &gpu, Stream::LEGACY);
     }
-    let t = alloc(py, session, s.dtype(), s.shape(), AT_ONCE)?;
+    let t = alloc(py, session, s.dtype(), &s.shape(), AT_ONCE)?;
     s.copy_to(py, &t, Stream::LEGACY)?;
     Ok(t)
 }

@@ -104,7 +104,7 @@ impl Session {
             None => {
                 let s = source;
                 match take {
-                    Take::Room => alloc(py, &self.session, s.dtype(), s.shape(), AT_ONCE)?,
+                    Take::Room => alloc(py, &self.session, s.dtype(), &s.shape(), AT_ONCE)?,
                     _ => copied_from(py, &self.session, &s)?,
                 }
             }

@@ -1,10 +1,9 @@
 //! Arrays of others: anything with the buffer protocol, an exchange table or `__dlpack__`, to be
 //! copied into shared memory, or referenced where it lies there.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::pin::Pin;
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
 use baton::{Code, DType, Dims, Session, Stream};
@@ -25,31 +24,45 @@ const MOST_DIMENSIONS: i32 = 64;
 /// Copies shorter than this keep the interpreter.
 const SHORT: u64 = 65_536;
 
-/// A view of somebody's memory, held until it is dropped.
+/// A view of somebody's memory, held until it is dropped. Its shape and strides stand in what is kept.
 pub(crate) struct Source {
-    bare: DLTensor, // without shape and strides, which are those below
+    view: DLTensor,
     flags: u64,
-    shape: Dims,
-    strides: Option<Dims>, // in elements
     _keep: Keep,
 }
 
 #[expect(dead_code, reason = "held for their drop")]
 enum Keep {
-    Buffer(Buffer),
+    Buffer(Box<Buffer>),
     Import(Imported),
     Object(Py<PyAny>),
     Tensor(Box<baton::Tensor>),
 }
 
-/// A Py_buffer, which must not move while it is lent.
-struct Buffer(Pin<Box<ffi::Py_buffer>>);
+/// A Py_buffer, which must not move while it is lent, and its strides in elements unless they are compact.
+struct Buffer {
+    lent: ffi::Py_buffer,
+    strides: Option<Dims>,
+}
+
+impl Buffer {
+    /// The buffer of an object, with its shape, strides and format.
+    fn of(ob: &Bound<'_, PyAny>) -> PyResult<Box<Buffer>> {
+        let mut b = Box::new(Buffer { lent: ffi::Py_buffer::new(), strides: None });
+        // SAFETY: a live object and a buffer to fill.
+        if unsafe { ffi::PyObject_GetBuffer(ob.as_ptr(), &mut b.lent, ffi::PyBUF_STRIDES | ffi::PyBUF_FORMAT) } != 0 {
+            b.lent.obj = std::ptr::null_mut(); // nothing was lent
+            return Err(PyErr::fetch(ob.py()));
+        }
+        Ok(b)
+    }
+}
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: it was filled by PyObject_GetBuffer and is released once, by a holder of the
-        // interpreter: sources never leave the call that made them.
-        unsafe { ffi::PyBuffer_Release(&mut *self.0) }
+        // SAFETY: it was filled by PyObject_GetBuffer, or lends nothing, and is released once, by a holder of
+        // the interpreter: sources never leave the call that made them.
+        unsafe { ffi::PyBuffer_Release(&mut self.lent) }
     }
 }
 
@@ -75,9 +88,13 @@ unsafe impl<V> Send for Lent<'_, V> {}
 unsafe impl<V> Sync for Lent<'_, V> {}
 
 impl<V> Lent<'_, V> {
-    // A method, so that closures take the whole.
+    // Methods, so that closures take the whole.
     fn get(&self) -> &V {
         &self.0
+    }
+
+    fn take(self) -> V {
+        self.0
     }
 }
 
@@ -160,77 +177,59 @@ impl Source {
             true => std::ptr::without_provenance_mut(t.device_ptr(false).or_raise(py)? as usize),
             false => t.as_ptr().or_raise(py)?.cast_mut(),
         };
-        let strides = t.strides().map(Dims::from);
+        let t = Box::new(t.clone()); // which stays where it is
+        let (shape, strides) = (t.shape(), t.strides().map_or(std::ptr::null(), <[i64]>::as_ptr));
+        let mut view = host(data, t.dtype(), (shape.as_ptr(), shape.len() as i32), strides);
+        view.device = t.device();
         let flags = if t.is_read_only() { flag::READ_ONLY } else { 0 };
-        let mut s = Source::new(data, t.dtype(), t.shape().into(), strides, flags, Keep::Tensor(t.clone().into()));
-        s.bare.device = t.device();
-        Ok(s)
+        Ok(Source { view, flags, _keep: Keep::Tensor(t) })
     }
 
-    fn new(data: *mut u8, dtype: DType, shape: Dims, strides: Option<Dims>, flags: u64, keep: Keep) -> Source {
-        let bare = DLTensor {
-            data: data.cast(),
-            device: DLDevice { device_type: device::CPU, device_id: 0 },
-            ndim: shape.len() as i32,
-            dtype,
-            shape: std::ptr::null_mut(),
-            strides: std::ptr::null_mut(),
-            byte_offset: 0,
-        };
-        Source { bare, flags, shape, strides, _keep: keep }
-    }
-
-    /// The view, to be looked at while this source stays where it is.
-    fn view(&self) -> DLTensor {
-        let shape = self.shape.as_ptr().cast_mut();
-        let strides = self.strides.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr().cast_mut());
-        DLTensor { shape, strides, ..self.bare }
-    }
-
-    fn lent(&self) -> Lent<'_, (DLTensor, u64)> {
-        Lent((self.view(), self.flags), PhantomData)
+    fn lent(&self) -> Lent<'_, (&DLTensor, u64)> {
+        Lent((&self.view, self.flags), PhantomData)
     }
 
     /// The tensors of sources on the host, of which those that are copied have one storage together.
     pub(crate) fn gather<'a>(
         py: Python<'_>,
         session: &Session,
-        all: impl IntoIterator<Item = &'a Source>,
+        all: impl Iterator<Item = &'a Source>,
         how: Gather,
     ) -> PyResult<Vec<baton::Tensor>> {
-        let lent = Lent(all.into_iter().map(|s| (s.view(), s.flags)).collect::<Vec<_>>(), PhantomData);
-        if lent.get().is_empty() {
+        let mut all = all.map(|s| (&s.view, s.flags)).peekable();
+        if all.peek().is_none() {
             return Ok(Vec::new());
         }
+        let lent = Lent(all, PhantomData);
         // SAFETY: the owners say that their views may be read while they are lent.
-        wait(py, || unsafe { session.gather(lent.get(), how) })
+        wait(py, || unsafe { session.gather(lent.take(), how) })
     }
 
     fn of_buffer(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
         let py = ob.py();
-        let mut b = Box::pin(ffi::Py_buffer::new());
-        // SAFETY: a live object and a buffer to fill.
-        if unsafe { ffi::PyObject_GetBuffer(ob.as_ptr(), &mut *b, ffi::PyBUF_STRIDES | ffi::PyBUF_FORMAT) } != 0 {
-            return Err(PyErr::fetch(py));
-        }
-        let b = Buffer(b);
-        let v = &*b.0;
+        let mut b = Buffer::of(ob)?;
+        let v = &b.lent;
         let format = match v.format.is_null() {
             true => c"B",
             // SAFETY: a string of the exporter, alive as long as the view.
             false => unsafe { CStr::from_ptr(v.format) },
         };
         let Some(dtype) = dtype::from_format(format, v.itemsize as usize) else { return Ok(None) };
-        // SAFETY: `ndim` numbers each, alive as long as the view; strides were asked for.
-        let (shape, strides) = unsafe { (numbers(v.shape, v.ndim), numbers(v.strides, v.ndim)) };
-        let item = v.itemsize as i64;
-        if let Some(s) = strides.iter().find(|s| **s % item != 0) {
-            let what = format!("elements of {item} bytes lie {s} bytes apart");
-            return Err(invalid(py, "give np.ascontiguousarray(a)", what));
+        // SAFETY: a live view.
+        if unsafe { ffi::PyBuffer_IsContiguous(v, b'C' as c_char) } == 0 {
+            let item = v.itemsize as i64;
+            // SAFETY: `ndim` numbers, alive as long as the view; strides were asked for.
+            let strides = unsafe { numbers(v.strides.cast(), v.ndim) };
+            if let Some(s) = strides.iter().find(|s| **s % item != 0) {
+                let what = format!("elements of {item} bytes lie {s} bytes apart");
+                return Err(invalid(py, "give np.ascontiguousarray(a)", what));
+            }
+            b.strides = Some(strides.iter().map(|s| s / item).collect());
         }
-        let strides = strides.iter().map(|s| s / item).collect();
-        let (data, flags) = (v.buf.cast(), if v.readonly != 0 { flag::READ_ONLY } else { 0 });
-        Ok(Some(Source::new(data, dtype, shape, Some(strides), flags, Keep::Buffer(b))))
+        let (v, strides) = (&b.lent, b.strides.as_ref().map_or(std::ptr::null(), |s| s.as_ptr()));
+        let view = host(v.buf.cast(), dtype, (v.shape.cast(), v.ndim), strides);
+        let flags = if v.readonly != 0 { flag::READ_ONLY } else { 0 };
+        Ok(Some(Source { view, flags, _keep: Keep::Buffer(b) }))
     }
 
     /// The view of a NumPy array of a type that ml_dtypes has and the buffer protocol has not.
@@ -244,7 +243,7 @@ impl Source {
             _ => return Ok(None),
         };
         let Some(mut s) = Source::of_buffer(&ob.call_method1("view", (bits,))?)? else { return Ok(None) };
-        s.bare.dtype = dtype;
+        s.view.dtype = dtype;
         if dtype.bits < 8 {
             s.flags |= flag::SUBBYTE_TYPE_PADDED;
         }
@@ -263,18 +262,12 @@ impl Source {
         if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
             return Err(PyBufferError::new_err("the array came with an impossible shape"));
         }
-        // SAFETY: `ndim` numbers, alive as long as what is kept; strides may be null.
-        let (shape, strides) =
-            unsafe { (numbers(t.shape, t.ndim), (!t.strides.is_null()).then(|| numbers(t.strides, t.ndim))) };
-        let mut s = Source::new(t.data.cast(), t.dtype, shape, strides, flags, keep);
-        s.bare.byte_offset = t.byte_offset;
-        s.bare.device = t.device;
-        Ok(s)
+        Ok(Source { view: *t, flags, _keep: keep })
     }
 
     /// The name of the GPU that it lies on; `None` in the machine's memory.
     pub(crate) fn gpu(&self) -> Option<String> {
-        let d = self.bare.device;
+        let d = self.view.device;
         (d.device_type == device::CUDA).then(|| format!("cuda:{}", d.device_id))
     }
 
@@ -294,13 +287,13 @@ impl Source {
     /// when it is used anew.
     pub(crate) fn is_rented(&self, py: Python<'_>, session: &Session) -> PyResult<bool> {
         // SAFETY: the owner lends the view, whose numbers were copied.
-        Ok(self.gpu().is_some() && unsafe { session.is_rented(&self.view(), self.flags) }.or_raise(py)?)
+        Ok(self.gpu().is_some() && unsafe { session.is_rented(&self.view, self.flags) }.or_raise(py)?)
     }
 
     /// The tensor of elements on a GPU as they lie, which are kept as long as anybody holds it.
     pub(crate) fn lend(self, py: Python<'_>, session: &Session) -> PyResult<baton::Tensor> {
         let kept = Box::new(Kept(ManuallyDrop::new(self)));
-        let lent = Lent((kept.0.view(), kept.0.flags), PhantomData); // which stays where it is
+        let lent = Lent((kept.0.view, kept.0.flags), PhantomData);
         wait(py, move || {
             let (view, flags) = lent.get();
             // SAFETY: the owner lends the view, and lets nothing else use it while it is kept. Its writer was
@@ -311,23 +304,24 @@ impl Source {
 
     /// What an element is.
     pub(crate) fn dtype(&self) -> DType {
-        self.bare.dtype
+        self.view.dtype
     }
 
     /// The extents.
-    pub(crate) fn shape(&self) -> &[i64] {
-        &self.shape
+    pub(crate) fn shape(&self) -> Dims {
+        // SAFETY: `ndim` numbers, alive as long as what is kept.
+        unsafe { numbers(self.view.shape, self.view.ndim) }
     }
 
     /// Bytes that a compact copy takes.
     pub(crate) fn num_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.dtype().num_bytes(&self.shape).or_raise(py)
+        self.dtype().num_bytes(&self.shape()).or_raise(py)
     }
 
     /// The tensor that the view is of, where it lies in shared memory of the session.
     pub(crate) fn in_place(&self, py: Python<'_>, session: &Session) -> PyResult<Option<baton::Tensor>> {
         // SAFETY: the owner lends the view, whose numbers were copied.
-        unsafe { session.share_in_place(&self.view(), self.flags) }.or_raise(py)
+        unsafe { session.share_in_place(&self.view, self.flags) }.or_raise(py)
     }
 
     /// Copies the elements to a tensor of the same shape and type, without the interpreter where that
@@ -348,17 +342,27 @@ impl Source {
     }
 }
 
+/// A view of the machine's memory by its address, type, shape and strides in elements, which may be null.
+fn host(data: *mut u8, dtype: DType, (shape, ndim): (*const i64, i32), strides: *const i64) -> DLTensor {
+    DLTensor {
+        data: data.cast(),
+        device: DLDevice { device_type: device::CPU, device_id: 0 },
+        ndim,
+        dtype,
+        shape: shape.cast_mut(),
+        strides: strides.cast_mut(),
+        byte_offset: 0,
+    }
+}
+
 /// # Safety
 /// `p` points to `n` numbers, or is null, which gives none.
-unsafe fn numbers<T: Copy>(p: *const T, n: i32) -> Dims
-where
-    i64: TryFrom<T>,
-{
+unsafe fn numbers(p: *const i64, n: i32) -> Dims {
     if p.is_null() {
         return Dims::SCALAR;
     }
     // SAFETY: as the caller says; the address of a foreign array may be unaligned.
-    (0..n.max(0) as usize).map(|i| i64::try_from(unsafe { p.add(i).read_unaligned() }).unwrap_or(-1)).collect()
+    (0..n.max(0) as usize).map(|i| unsafe { p.add(i).read_unaligned() }).collect()
 }
 
 /// Refuses what lies where neither the processor nor CUDA looks.

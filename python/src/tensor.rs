@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::sync::Mutex;
 
-use baton::Code;
 use baton::dlpack::{DLManagedTensorVersioned, DLTensor, VERSION};
+use baton::{Code, Dims};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -77,13 +77,15 @@ impl Tensor {
 
     /// The client's tensor. Raises Closed after release.
     pub(crate) fn tensor(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
-        let held = self.held.lock().unwrap_or_else(|p| p.into_inner());
-        match &*held {
-            Some(t) => Ok(t.clone()),
-            None => {
-                Err(error(py, Code::Closed, "arrays made from it before keep the memory", "the tensor was released"))
-            }
-        }
+        self.look(py, baton::Tensor::clone)
+    }
+
+    /// What is seen of the client's tensor. Raises Closed after release. Others wait meanwhile with the
+    /// interpreter held, so what looks must not let it go: it makes no objects and raises nothing.
+    pub(crate) fn look<T>(&self, py: Python<'_>, see: impl FnOnce(&baton::Tensor) -> T) -> PyResult<T> {
+        let seen = self.held.lock().unwrap_or_else(|p| p.into_inner()).as_ref().map(see);
+        let remedy = "arrays made from it before keep the memory";
+        seen.ok_or_else(|| error(py, Code::Closed, remedy, "the tensor was released"))
     }
 }
 
@@ -91,13 +93,16 @@ impl Tensor {
     /// The view for those who borrow the object: valid as long as it is neither released nor gone.
     pub(crate) fn lent(&self, py: Python<'_>) -> PyResult<DLTensor> {
         let t = self.tensor(py)?;
-        let mut lent = self.lent.lock().unwrap_or_else(|p| p.into_inner());
-        let export = match &mut *lent {
-            Some(e) => e,
-            none => none.insert(Export(t.to_dlpack_private().or_raise(py)?)),
+        let view = {
+            let mut lent = self.lent.lock().unwrap_or_else(|p| p.into_inner());
+            let export = match &mut *lent {
+                Some(e) => Ok(e),
+                none => t.to_dlpack_private().map(|m| none.insert(Export(m))),
+            };
+            // SAFETY: a live export.
+            export.map(|e| unsafe { (*e.0).dl_tensor })
         };
-        // SAFETY: a live export.
-        Ok(unsafe { (*export.0).dl_tensor })
+        view.or_raise(py)
     }
 
     /// As `tensor`; what lies in a file is copied into shared memory.
@@ -155,7 +160,7 @@ impl Tensor {
     /// The extents.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        dims(py, self.tensor(py)?.shape())
+        dims(py, &self.look(py, |t| Dims::from(t.shape()))?)
     }
 
     /// The strides, in elements.
@@ -167,7 +172,7 @@ impl Tensor {
     /// What an element is, as ml_dtypes names it: "float32", "bfloat16".
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.tensor(py)?.dtype().to_string())
+        Ok(self.look(py, baton::Tensor::dtype)?.to_string())
     }
 
     /// Where the memory is: "cpu", or "cuda:0" as this process counts.
@@ -179,25 +184,25 @@ impl Tensor {
     /// The number of dimensions.
     #[getter]
     fn ndim(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.tensor(py)?.shape().len())
+        self.look(py, |t| t.shape().len())
     }
 
     /// The number of elements.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.tensor(py)?.len())
+        self.look(py, baton::Tensor::len)
     }
 
     /// The bytes of the elements.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.tensor(py)?.num_bytes())
+        self.look(py, baton::Tensor::num_bytes)
     }
 
     /// Whether the tensor must not be written.
     #[getter]
     fn readonly(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.tensor(py)?.is_read_only())
+        self.look(py, baton::Tensor::is_read_only)
     }
 
     /// The view with its dimensions reversed.
@@ -271,7 +276,7 @@ impl Tensor {
         let Some(s) = Source::of(a)? else {
             return Err(PyTypeError::new_err("copy_from takes what has __dlpack__ or a buffer"));
         };
-        if s.dtype() != t.dtype() || s.shape() != t.shape() {
+        if s.dtype() != t.dtype() || *s.shape() != *t.shape() {
             let what = format!("{}{:?} into {}{:?}", s.dtype(), s.shape(), t.dtype(), t.shape());
             return Err(invalid(py, "give the same dtype and shape", what));
         }

@@ -113,15 +113,18 @@ impl Encoder {
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
     fn flat(&mut self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Ok(d) = value.cast_exact::<PyDict>() else { return Ok(false) };
-        for (key, v) in d.iter() {
-            let named = key.cast::<PyString>().is_ok_and(|k| k.to_str().is_ok_and(|k| !k.is_empty()));
-            let leaf = if named { self.leaf(&v)? } else { None };
-            let (Some(leaf), Ok(key)) = (leaf, key.cast::<PyString>()) else {
+        for (i, (key, v)) in d.iter().enumerate() {
+            let key = key.cast::<PyString>().ok().and_then(|k| k.to_str().ok()).filter(|k| !k.is_empty());
+            let leaf = key.map_or(Ok(None), |_| self.leaf(&v))?;
+            let (Some(leaf), Some(key)) = (leaf, key) else {
                 self.names.clear();
                 self.leaves.clear();
                 return Ok(false);
             };
-            self.names.push(&escaped(key.to_str()?));
+            if i == 0 {
+                self.leaves.reserve(d.len());
+            }
+            self.names.push(&escaped(key));
             self.leaves.push(leaf);
         }
         Ok(!self.leaves.is_empty())
@@ -319,11 +322,15 @@ impl Encoder {
         done
     }
 
-    fn items<'py>(&mut self, items: impl Iterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
+    fn items<'py>(&mut self, items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
         self.tree.push(b'[');
+        let (n, before) = (items.len(), self.leaves.len());
         for (i, v) in items.enumerate() {
             if i > 0 {
                 self.tree.push(b',');
+            }
+            if i == 1 && self.leaves.len() > before {
+                self.leaves.reserve(n); // where one is a tensor the others are
             }
             self.part(decimal(i, &mut [0; DIGITS]), |e| e.value(&v))?;
         }
@@ -479,7 +486,7 @@ impl Take {
     pub(crate) fn on_gpu(self, py: Python<'_>, session: &Session, s: Source) -> PyResult<baton::Tensor> {
         let gpu = s.gpu().unwrap_or_default();
         match self {
-            Take::Room => return alloc_on(py, session, &gpu, s.dtype(), s.shape(), AT_ONCE),
+            Take::Room => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), AT_ONCE),
             Take::Copy => {}
             Take::Reference | Take::Shared | Take::AsIs => {
                 if let Some(t) = s.in_place(py, session)? {
@@ -505,13 +512,14 @@ fn decimal(mut n: usize, buffer: &mut [u8; DIGITS]) -> &str {
         buffer[from] = b'0' + (n % 10) as u8;
         n /= 10;
         if n == 0 {
-            return std::str::from_utf8(&buffer[from..]).unwrap_or_default();
+            // SAFETY: digits are ASCII.
+            return unsafe { std::str::from_utf8_unchecked(&buffer[from..]) };
         }
     }
 }
 
 fn escaped(part: &str) -> Cow<'_, str> {
-    match part.contains(['~', '/']) {
+    match part.bytes().any(|c| c == b'~' || c == b'/') {
         true => part.replace('~', "~0").replace('/', "~1").into(),
         false => part.into(),
     }

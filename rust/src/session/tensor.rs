@@ -222,6 +222,12 @@ impl Tensor {
         Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)
     }
 
+    /// A compact tensor that may be written, for which a storage was just made: there is room for it.
+    #[inline]
+    pub(crate) fn laid_out(held: Shared, place: Place, offset: u64, dtype: DType, shape: Dims) -> Tensor {
+        Tensor { held, place, offset, dtype, shape, strides: None, readonly: false }
+    }
+
     /// A tensor whose view is checked against its storage.
     #[inline]
     pub(crate) fn checked(
