@@ -35,6 +35,9 @@ pub(crate) struct Body<'a> {
     pub(crate) meta: &'a [u8],
 }
 
+/// Words of a body before its tensors.
+const HEAD_WORDS: usize = head::SIZE as usize / 8;
+
 const _: () = {
     // `encode` writes the fixed part as words.
     assert!(rec::SIZE_AT == 0 && rec::REF == 2 && rec::CODE == 4 && rec::BITS == 5 && rec::LANES == 6);
@@ -46,23 +49,24 @@ fn invalid(remedy: &str, what: String) -> Error {
     Error::new(Code::InvalidArgument, remedy, what)
 }
 
-/// Writes a body: begin, each tensor, end.
+/// Writes a body, which is words up to its texts: begin, each tensor, end.
 #[derive(Debug)]
 pub(crate) struct Encoder<'a> {
-    out: &'a mut Vec<u8>,
+    out: &'a mut Vec<u64>,
     tensors: usize,
 }
 
 impl<'a> Encoder<'a> {
     /// Begins a body in `out`, whose content goes.
-    pub(crate) fn new(out: &'a mut Vec<u8>) -> Encoder<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u64>) -> Encoder<'a> {
         out.clear();
-        out.resize(head::SIZE as usize, 0);
+        out.extend_from_slice(&[0; HEAD_WORDS]);
         Encoder { out, tensors: 0 }
     }
 
     /// Adds a tensor. Refuses what has no wire form: too many tensors or dimensions, a tensor without
     /// storage that has elements, a name that is too long.
+    #[inline]
     pub(crate) fn add<D: Deref<Target = [i64]>>(&mut self, t: &TensorDesc<'_, D>) -> Result<()> {
         self.tensors += 1;
         if self.tensors > limits::TENSORS {
@@ -72,22 +76,23 @@ impl<'a> Encoder<'a> {
         t.encode(self.out)
     }
 
-    /// Adds the rest and writes the lengths; the number of tensors.
-    pub(crate) fn end(self, tree: &[u8], meta: &[u8]) -> Result<u16> {
+    /// Adds the rest and writes the lengths; the number of tensors, and how many bytes the body has.
+    pub(crate) fn end(self, tree: &[u8], meta: &[u8]) -> Result<(u16, u32)> {
         let Encoder { out, tensors } = self;
-        let table = out.len() - head::SIZE as usize;
-        out.extend_from_slice(tree);
-        out.extend_from_slice(meta);
-        if out.len() > limits::BODY {
+        let table = 8 * (out.len() - HEAD_WORDS);
+        let bytes = head::SIZE as usize + table + tree.len() + meta.len();
+        if bytes > limits::BODY {
             return Err(invalid(
                 "put large values into tensors: they are handed over uncopied",
                 format!("the description of the message is longer than {} bytes", limits::BODY),
             ));
         }
-        let pair = |low: usize, high: usize| ((high as u64) << 32 | low as u64).to_le_bytes();
-        out[..8].copy_from_slice(&pair(tensors, table)); // as words, which it is read as
-        out[8..16].copy_from_slice(&pair(tree.len(), meta.len()));
-        Ok(tensors as u16)
+        let pair = |low: usize, high: usize| (high as u64) << 32 | low as u64;
+        (out[0], out[1]) = (pair(tensors, table), pair(tree.len(), meta.len()));
+        if !tree.is_empty() || !meta.is_empty() {
+            append_bytes(out, &[tree, meta].concat());
+        }
+        Ok((tensors as u16, bytes as u32))
     }
 }
 
@@ -97,9 +102,30 @@ impl Body<'_> {
         let mut out = Vec::new();
         let mut encoder = Encoder::new(&mut out);
         self.tensors.iter().try_for_each(|t| encoder.add(t))?;
-        encoder.end(self.tree, self.meta)?;
-        Ok(out)
+        let (_, n) = encoder.end(self.tree, self.meta)?;
+        Ok(first_bytes(&out, n as usize))
     }
+}
+
+/// Adds bytes to words, padded to one.
+pub(crate) fn append_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
+    let chunks = bytes.chunks_exact(8);
+    let rest = chunks.remainder();
+    words.extend(chunks.map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default())));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words.push(u64::from_le_bytes(last));
+    }
+}
+
+/// The first `n` bytes of words, which have as many.
+pub(crate) fn first_bytes(words: &[u64], n: usize) -> Vec<u8> {
+    let words = &words[..n.div_ceil(8)];
+    let mut all = vec![0; 8 * words.len()];
+    all.chunks_exact_mut(8).zip(words).for_each(|(bytes, w)| bytes.copy_from_slice(&w.to_le_bytes()));
+    all.truncate(n);
+    all
 }
 
 impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
@@ -110,7 +136,8 @@ impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
         TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name: "" }
     }
 
-    fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u64>) -> Result<()> {
         let refused = |remedy: &str, what: String| {
             let name: String = self.name.chars().take(200).collect();
             Err(invalid(remedy, format!("tensor {name:?} {what}")))
@@ -135,9 +162,7 @@ impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
         let mut flags = 0;
         flags |= if self.strides.is_some() { DESC_STRIDES } else { 0 };
         flags |= if self.readonly { DESC_READ_ONLY } else { 0 };
-        let at = out.len();
-        out.reserve(size);
-        let fixed = [
+        out.extend_from_slice(&[
             u64::from(short)
                 | u64::from(self.storage.unwrap_or(NO_REF)) << 16
                 | u64::from(self.dtype.code) << 32
@@ -146,12 +171,10 @@ impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
             self.shape.len() as u64 | (self.name.len() as u64) << 16 | u64::from(flags) << 32,
             u64::from(self.device_type as u32) | u64::from(self.device_id as u32) << 32,
             self.offset,
-        ];
-        out.extend_from_slice(fixed.map(u64::to_le_bytes).as_flattened());
-        self.shape.iter().for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
-        self.strides.iter().flat_map(|s| s.iter()).for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
-        out.extend_from_slice(self.name.as_bytes());
-        out.resize(at + size, 0);
+        ]);
+        out.extend(self.shape.iter().map(|d| *d as u64));
+        out.extend(self.strides.iter().flat_map(|s| s.iter()).map(|d| *d as u64));
+        append_bytes(out, self.name.as_bytes());
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Deref;
 
+use super::first_bytes;
+
 /// Words of the description of one tensor of four dimensions.
 const SHORT: usize = 10;
 
@@ -24,11 +26,7 @@ impl Description {
     pub(crate) fn of_words(words: &[u64], n: usize) -> Description {
         match words.first_chunk::<SHORT>() {
             Some(some) if n <= 8 * SHORT => Description::Short(n, Words(some.map(u64::to_le_bytes))),
-            _ => {
-                let mut all: Vec<u8> = words[..n.div_ceil(8)].iter().flat_map(|w| w.to_le_bytes()).collect();
-                all.truncate(n);
-                Description::Long(all.into())
-            }
+            _ => Description::Long(first_bytes(words, n).into()),
         }
     }
 }

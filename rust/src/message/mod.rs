@@ -11,7 +11,9 @@ mod refs;
 #[cfg(all(test, not(baton_loom)))]
 mod vectors;
 
-pub(crate) use body::{Body, Encoder, TensorDesc};
+#[cfg(all(test, not(baton_loom)))]
+pub(crate) use body::append_bytes;
+pub(crate) use body::{Body, Encoder, TensorDesc, first_bytes};
 pub(crate) use description::Description;
 pub(crate) use order::Order;
 pub(crate) use refs::{Ref, parse_spill, spill};

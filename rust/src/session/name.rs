@@ -101,11 +101,12 @@ impl Session {
         let inner = self.inner()?;
         inner.settle_written(value.tensors.iter().map(|(_, t)| t))?;
         out.compose(inner, value, 0)?;
+        let body = out.body();
         out.place(inner, DEFAULT_DESCRIPTION as usize)?;
         let spilled = out.head.flags & slot_flag::SPILLED != 0;
         // A spilled message names its spill storage first, then what stands in it.
         let refs = out.spill_ref().into_iter().chain(out.refs.iter().copied()).map(storage_ref).collect();
-        let body = if spilled { String::new() } else { STANDARD.encode(&out.body) };
+        let body = if spilled { String::new() } else { STANDARD.encode(body) };
         let (bytes, tensors) = (out.head.bytes, out.head.tensors);
         let request = NameSet { name, live: o.live, ephemeral: o.ephemeral, refs, spilled, bytes, tensors, body };
         crash_point::at("name-asked");

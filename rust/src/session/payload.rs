@@ -13,8 +13,8 @@ use crate::cuda::Stream;
 use crate::dlpack::device;
 use crate::error::{Code, Error, Result};
 use crate::layout::{reference, slot_flag};
-use crate::message::{Encoder, Order, Ref, TensorDesc, spill};
-use crate::shm::{SlotHead, append_bytes};
+use crate::message::{Encoder, Order, Ref, TensorDesc, first_bytes, spill};
+use crate::shm::SlotHead;
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
 ///
@@ -156,7 +156,7 @@ impl From<&Bundle> for Payload {
 pub(crate) struct Outgoing {
     pub(crate) head: SlotHead,
     pub(crate) refs: Vec<Ref>,
-    pub(crate) body: Vec<u8>,
+    body: Vec<u64>,
     words: Vec<u64>,
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
     spilled: Option<Shared>,
@@ -207,9 +207,9 @@ impl Outgoing {
                 name,
             })?;
         }
-        let tensors = encoder.end(&value.tree, &value.meta)?;
+        let (tensors, body) = encoder.end(&value.tree, &value.meta)?;
         self.order = None;
-        self.head = SlotHead { flags, nref: 0, tensors, bytes, body: body.len() as u32, stamp: 0 };
+        self.head = SlotHead { flags, nref: 0, tensors, bytes, body, stamp: 0 };
         Ok(())
     }
 
@@ -230,14 +230,14 @@ impl Outgoing {
         let order = self.order.map_or([0; 2], Order::words);
         let order = &order[..if self.order.is_some() { Order::WORDS } else { 0 }];
         let room = room.saturating_sub(8 * order.len());
-        if self.refs.len() * reference::SIZE as usize + self.body.len() <= room {
+        if self.refs.len() * reference::SIZE as usize + self.head.body as usize <= room {
             self.head.nref = self.refs.len() as u16;
             self.refs.iter().for_each(|r| self.words.extend_from_slice(&r.words()));
             self.words.extend(order);
-            append_bytes(&mut self.words, &self.body);
+            self.words.extend_from_slice(&self.body);
             return Ok(());
         }
-        let bytes = spill(&self.refs, &self.body)?;
+        let bytes = spill(&self.refs, &self.body())?;
         let holding = inner.fill(bytes.len() as u64)?;
         let h = &holding.storages[0];
         let to = h.address(true)?;
@@ -252,6 +252,11 @@ impl Outgoing {
         self.words.extend(reference.words());
         self.words.extend(order);
         Ok(())
+    }
+
+    /// The body as bytes, before it has a place.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        first_bytes(&self.body, self.head.body as usize)
     }
 
     /// Refs and body of the place.

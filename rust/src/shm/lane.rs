@@ -142,6 +142,7 @@ impl Lane {
     /// words only become more. `None` when the slot does not hold i or its
     /// lengths are impossible. The copy is worth something only if `still_has` says so after the
     /// references were counted.
+    #[inline]
     pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>) -> Option<SlotHead> {
         let at = self.at(i);
         if i == 0 || self.r.load(at + slot::SEQ) != i {
@@ -254,23 +255,12 @@ impl SlotHead {
     }
 }
 
-/// Adds a body to a message being built, padded to words.
-pub(crate) fn append_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
-    let chunks = bytes.chunks_exact(8);
-    let rest = chunks.remainder();
-    words.extend(chunks.map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default())));
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        words.push(u64::from_le_bytes(last));
-    }
-}
-
 #[cfg(all(test, not(baton_loom)))]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::message::append_bytes;
     use crate::sys::Mapping;
 
     fn lane(slots: u32, stride: u32) -> Lane {

@@ -21,7 +21,7 @@ mod segment;
 
 pub(crate) use bell::{Bell, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
-pub(crate) use lane::{Lane, SlotHead, append_bytes};
+pub(crate) use lane::{Lane, SlotHead};
 #[cfg(baton_loom)]
 pub(crate) use region::weak;
 pub(crate) use region::{Region, fence};
