@@ -157,6 +157,7 @@ pub(crate) fn closed(what: impl fmt::Display) -> Error {
     Error::new(Code::Closed, "open a new one", format!("{what} is closed"))
 }
 
+#[cold]
 pub(crate) fn expired(why: &str) -> Error {
     Error::new(
         Code::Expired,
@@ -165,6 +166,7 @@ pub(crate) fn expired(why: &str) -> Error {
     )
 }
 
+#[cold]
 pub(crate) fn disagree(what: impl Into<String>) -> Error {
     Error::new(Code::Protocol, "use a broker of this version", what)
 }

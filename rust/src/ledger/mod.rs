@@ -19,7 +19,7 @@ mod ranges;
 mod row;
 
 pub(crate) use chunk::{Chunk, Chunks};
-pub(crate) use entry::Entries;
+pub(crate) use entry::{Entries, Entry};
 pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]
 pub use pool::PoolStats;

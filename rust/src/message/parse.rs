@@ -37,6 +37,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Reads tensor i, at the front of a table, and gives what stands behind it.
+    #[inline(always)]
     fn tensor(table: &'a [u8], i: usize, refs: usize) -> Result<(TensorDesc<'a>, &'a [u8])> {
         let (t, used) = TensorDesc::parse(table).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
         if t.storage.is_some_and(|s| usize::from(s) >= refs) {
@@ -113,8 +114,9 @@ impl<'a> Iterator for Descriptions<'a> {
 impl ExactSizeIterator for Descriptions<'_> {}
 
 impl<'a> TensorDesc<'a> {
-    /// Reads one description at the front of a table; the bytes that it takes.
-    #[inline]
+    /// Reads one description at the front of a table; the bytes that it takes. It becomes part of what
+    /// makes a tensor of it: a description that is moved waits, time and again, for its own writing.
+    #[inline(always)]
     fn parse(d: &'a [u8]) -> std::result::Result<(TensorDesc<'a>, usize), &'static str> {
         let fixed = rec::SIZE as usize;
         if d.len() < fixed {

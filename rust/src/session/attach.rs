@@ -14,7 +14,7 @@ use super::holding::Held;
 use super::pages::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
-use crate::ledger::{Chunk, Entries, Row};
+use crate::ledger::{Chunk, Entries, Entry, Row};
 use crate::message::Ref;
 use crate::shm::{Segment, fence, prefetch};
 
@@ -213,6 +213,12 @@ impl Attachment {
     }
 }
 
+#[cold]
+fn outside(r: Ref, e: Entry) -> Error {
+    let what = format!("storage {} claims {} bytes at {}, outside its segment's range", r.index, e.bytes, e.offset);
+    Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what)
+}
+
 impl Attached {
     /// Reads a counted ref's entry and checks it: the generation is the ref's, the range lies in the
     /// chunk's.
@@ -225,14 +231,7 @@ impl Attached {
         let end = self.chunk.offset + self.chunk.bytes;
         if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset
         {
-            return Err(Error::new(
-                Code::InvalidHandle,
-                "its owner is at fault: restart it",
-                format!(
-                    "storage {} claims {} bytes at {}, outside its segment's range",
-                    reference.index, e.bytes, e.offset
-                ),
-            ));
+            return Err(outside(reference, e));
         }
         Ok(Held { reference, at: self, offset: e.offset, bytes: e.bytes })
     }

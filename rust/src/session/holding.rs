@@ -32,16 +32,17 @@ pub(crate) struct Holding {
     pub(crate) keeper: Keeper,
     pub(crate) storages: Storages,
     pub(crate) acknowledge: Option<Box<Acknowledge>>,
-    pub(crate) received: Received,
     /// What streams have to do with it; mostly nothing.
     pub(crate) device: OnceLock<Box<DeviceUse>>,
     moved: AtomicBool,
     pub(crate) era: u32,
 }
 
-/// What a message says besides its storages.
+/// What a message says besides its storages, and the lane in which it was found: of that the message
+/// needs the writer's name and bell.
 #[derive(Debug)]
 pub(crate) struct Received {
+    pub(crate) lane: Arc<LaneView>,
     pub(crate) sequence: u64,
     pub(crate) stamp: u64,
     pub(crate) lost: u64,
@@ -49,39 +50,40 @@ pub(crate) struct Received {
     pub(crate) body: Description,
 }
 
-/// What keeps the session as long as something is held: itself, or the lane of a received message,
-/// whose name and bell the message needs as well.
+/// What keeps the session as long as something is held: itself, or the lane of a received message.
 #[derive(Debug)]
 pub(crate) enum Keeper {
     Session(Arc<Inner>),
-    Lane(Arc<LaneView>),
+    Message(Received),
 }
 
 impl Holding {
     #[inline]
     pub(crate) fn new(inner: &Arc<Inner>, storages: Storages) -> Holding {
-        let body = Description::Long(Box::default());
-        let received = Received { sequence: 0, stamp: 0, lost: 0, flags: 0, body };
         let (keeper, device, era) = (Keeper::Session(inner.clone()), OnceLock::new(), inner.era());
-        Holding { keeper, storages, acknowledge: None, received, device, moved: false.into(), era }
+        Holding { keeper, storages, acknowledge: None, device, moved: false.into(), era }
     }
 
     #[inline]
-    pub(crate) fn of_lane(
-        lane: &Arc<LaneView>,
-        storages: Storages,
-        acknowledge: Option<Box<Acknowledge>>,
-        received: Received,
-    ) -> Holding {
-        let (keeper, device, era) = (Keeper::Lane(lane.clone()), OnceLock::new(), lane.inner.era());
-        Holding { keeper, storages, acknowledge, received, device, moved: false.into(), era }
+    pub(crate) fn of_message(received: Received, storages: Storages, acknowledge: Option<Box<Acknowledge>>) -> Holding {
+        let (device, era) = (OnceLock::new(), received.lane.inner.era());
+        Holding { keeper: Keeper::Message(received), storages, acknowledge, device, moved: false.into(), era }
+    }
+
+    /// The message that it is of, if it is one's.
+    #[inline]
+    pub(crate) fn received(&self) -> Option<&Received> {
+        match &self.keeper {
+            Keeper::Session(_) => None,
+            Keeper::Message(received) => Some(received),
+        }
     }
 
     #[inline]
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         match &self.keeper {
             Keeper::Session(inner) => inner,
-            Keeper::Lane(lane) => &lane.inner,
+            Keeper::Message(received) => &received.lane.inner,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::attach::Attached;
 use super::bundle::{Bundle, key_of};
-use super::holding::{Holding, Keeper, Received, Storages};
+use super::holding::{Holding, Received, Storages};
 use super::inner::Inner;
 use super::order::Point;
 use super::reader::Acknowledge;
@@ -13,7 +13,7 @@ use super::shared::Shared;
 use super::tensor::Tensor;
 use super::topic::LaneView;
 use crate::crash_point;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, reference, slot_flag, spill};
 use crate::message::{Body, Order, Ref, TensorDesc, parse_spill};
 use crate::shm::{Lane, SlotHead};
@@ -38,25 +38,22 @@ pub struct Message {
 impl Message {
     /// The session that sent it: its program and serial.
     pub fn sender(&self) -> &str {
-        match &self.held.keeper {
-            Keeper::Lane(lane) => &lane.info.sender,
-            Keeper::Session(_) => "",
-        }
+        self.held.received().map_or("", |r| &r.lane.info.sender)
     }
 
     /// Its number in its sender's lane, from 1.
     pub fn sequence(&self) -> u64 {
-        self.held.received.sequence
+        self.held.received().map_or(0, |r| r.sequence)
     }
 
     /// When it was sent, in ns of CLOCK_MONOTONIC.
     pub fn stamp(&self) -> u64 {
-        self.held.received.stamp
+        self.held.received().map_or(0, |r| r.stamp)
     }
 
     /// The messages that went by unseen before this one: this sender's, and those of senders that have gone.
     pub fn lost(&self) -> u64 {
-        self.held.received.lost
+        self.held.received().map_or(0, |r| r.lost)
     }
 
     /// All tensors by name. Fails when the sender described them wrongly (`Protocol`,
@@ -64,13 +61,13 @@ impl Message {
     pub fn bundle(&self) -> Result<Bundle> {
         let Contents { tensors, tree, meta } = self.contents()?;
         let tensors = tensors.map(|t| t.map(|(name, t)| (name.into_owned(), t))).collect::<Result<_>>()?;
-        let live = self.held.received.flags & slot_flag::LIVE != 0;
+        let live = self.received()?.flags & slot_flag::LIVE != 0;
         Ok(Bundle { tensors, tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
     }
 
     /// What the message consists of.
     pub(crate) fn contents<'a>(&'a self) -> Result<Contents<'a, impl ExactSizeIterator<Item = Result<Named<'a>>>>> {
-        let Received { body, flags, .. } = &self.held.received;
+        let Received { body, flags, .. } = self.received()?;
         let writable = flags & slot_flag::WRITABLE != 0;
         let all = Body::each(body, self.held.storages.len())?;
         let (tree, meta) = (all.tree, all.meta);
@@ -95,15 +92,26 @@ impl Message {
 
     /// The JSON of the meta; empty when there is none.
     pub fn meta(&self) -> Result<Vec<u8>> {
-        Body::parse(&self.held.received.body, self.held.storages.len()).map(|b| b.meta.to_vec())
+        Body::parse(&self.received()?.body, self.held.storages.len()).map(|b| b.meta.to_vec())
+    }
+
+    fn received(&self) -> Result<&Received> {
+        said(&self.held)
     }
 }
 
+/// What the message says that a holding is of.
+#[inline]
+fn said(held: &Holding) -> Result<&Received> {
+    held.received().ok_or_else(|| disagree("a message that was not received"))
+}
+
 fn first(held: Shared) -> Result<Tensor> {
-    let Some(d) = Body::first(&held.received.body, held.storages.len())? else {
+    let received = said(&held)?;
+    let Some(d) = Body::first(&received.body, held.storages.len())? else {
         return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
     };
-    let (d, writable) = (d.unnamed(), held.received.flags & slot_flag::WRITABLE != 0);
+    let (d, writable) = (d.unnamed(), received.flags & slot_flag::WRITABLE != 0);
     Tensor::described(held, d, writable)
 }
 
@@ -139,17 +147,18 @@ impl Scratch {
         lost: u64,
         acknowledge: Option<Box<Acknowledge>>,
     ) -> Shared {
-        let (spilled, order) = (self.unspilled.take(), self.order);
+        // A locked instruction: behind it nothing waits for what has just been written in parts.
+        let (lane, order) = (lane.clone(), self.order);
         let held = Shared::new(|| {
-            let body = match spilled {
+            let body = match self.unspilled.take() {
                 Some(body) => body.into(),
                 None => self.head.body_of(&self.words),
             };
-            let received = Received { sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
-            Holding::of_lane(lane, std::mem::take(&mut self.storages), acknowledge, received)
+            let received = Received { lane, sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
+            Holding::of_message(received, std::mem::take(&mut self.storages), acknowledge)
         });
-        if let Some(order) = order {
-            held.written_at(Point::of(&lane.file, order));
+        if let (Some(order), Some(received)) = (order, held.received()) {
+            held.written_at(Point::of(&received.lane.file, order));
         }
         held
     }

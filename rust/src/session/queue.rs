@@ -102,7 +102,7 @@ impl Queue {
     /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        self.state.here()?.send(value.into(), slot_flag::WRITABLE, until)
+        self.state.here()?.send(&mut value.into(), slot_flag::WRITABLE, until)
     }
 
     /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
@@ -124,7 +124,7 @@ impl Queue {
 
     /// Adds an item if there is room; false when there is none. Errors as of [`put`](Queue::put).
     pub fn try_put(&self, value: impl Into<Payload>) -> Result<bool> {
-        Ok(self.state.here()?.offer(value.into(), slot_flag::WRITABLE)?.is_none())
+        self.state.here()?.offer(&mut value.into(), slot_flag::WRITABLE)
     }
 
     /// How many items wait to be taken.

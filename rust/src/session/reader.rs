@@ -427,10 +427,10 @@ impl Reader {
             None => k.next = i + 1,
         }
         let lost = k.lost + self.gone.take();
-        let held = self.scratch.message(&k.lane, i, lost, acknowledgement);
-        self.spin.happened(held.received.stamp);
+        let message = Message { held: self.scratch.message(&k.lane, i, lost, acknowledgement) };
+        self.spin.happened(message.stamp());
         k.lost = 0;
-        Ok(Some(Message { held }))
+        Ok(Some(message))
     }
 
     /// Messages that went by this reader unseen and that no later one has reported.

@@ -93,8 +93,9 @@ impl View {
 }
 
 impl TopicState {
-    /// Publishes a value in the own lane, waiting for room.
-    pub(crate) fn send(&self, value: Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+    /// Publishes a value in the own lane, waiting for room. The caller drops it then: its count may be the
+    /// place's now.
+    pub(crate) fn send(&self, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let mut writer = self.writer()?;
         if !self.info.overwrite {
             writer = self.room(writer, until)?;
@@ -102,13 +103,13 @@ impl TopicState {
         self.hand_over(&mut writer, value, flags)
     }
 
-    /// Publishes a value if there is room for it; else gives it back.
-    pub(crate) fn offer(&self, value: Payload, flags: u32) -> Result<Option<Payload>> {
+    /// As `send` if there is room for the value, which it tells.
+    pub(crate) fn offer(&self, value: &mut Payload, flags: u32) -> Result<bool> {
         let mut writer = self.writer()?;
         if !self.info.overwrite && self.blocker(&mut writer)?.is_some() {
-            return Ok(Some(value));
+            return Ok(false);
         }
-        self.hand_over(&mut writer, value, flags).map(|()| None)
+        self.hand_over(&mut writer, value, flags).map(|()| true)
     }
 
     /// This thread's turn at the writing side, with a lane.
@@ -128,11 +129,11 @@ impl TopicState {
     /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
     /// counted down, while the readers are at work already.
     #[inline]
-    fn hand_over(&self, writer: &mut Writer, mut value: Payload, flags: u32) -> Result<()> {
+    fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32) -> Result<()> {
         let inner = &self.inner;
         let Writer { own: Some(own), view, out, .. } = writer else { return Err(closed(self)) };
         let view = self.refreshed(view)?;
-        if let Err(e) = self.publish(own, out, &mut value, flags) {
+        if let Err(e) = self.publish(own, out, value, flags) {
             out.end();
             return Err(e);
         }
@@ -147,7 +148,6 @@ impl TopicState {
         crash_point::at("send-ring");
         view.bells.iter().for_each(|b| b.ring());
         out.end();
-        drop(value); // now that everybody has been told
         inner.handovers.fetch_add(1, Ordering::Relaxed);
         let i = own.head;
         if let Some(leaves) = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0) {

@@ -118,14 +118,10 @@ impl Watch {
 }
 
 impl TopicState {
-    async fn send_async(self: &Arc<Self>, value: Payload, flags: u32, timeout: Option<Duration>) -> Result<()> {
+    async fn send_async(self: &Arc<Self>, mut value: Payload, flags: u32, timeout: Option<Duration>) -> Result<()> {
         let until = timeout.map(|t| Instant::now() + t);
         let here = self.here()?;
-        let mut waiting = Some(value);
-        let sent = here.inner.wait_for(until, || {
-            waiting = waiting.take().map(|value| here.offer(value, flags)).transpose()?.flatten();
-            Ok(waiting.is_none().then_some(()))
-        });
+        let sent = here.inner.wait_for(until, || Ok(here.offer(&mut value, flags)?.then_some(())));
         sent.await?.ok_or_else(|| here.timed_out(Code::Full, NO_ROOM))
     }
 }

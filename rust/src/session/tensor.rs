@@ -60,7 +60,7 @@ impl Session {
     /// before. Errors: `InvalidArgument` (the shape), `OutOfMemory`, `QuotaExceeded`, `BrokerLost`.
     #[inline]
     pub fn alloc<T: Element>(&self, shape: &[i64]) -> Result<TensorMut<T>> {
-        TensorMut::new(self.alloc_dtype(T::DTYPE, shape)?)
+        self.alloc_as(T::DTYPE, shape)
     }
 
     /// As [`alloc`](Session::alloc), all zero.
@@ -84,17 +84,28 @@ impl Session {
     /// Bytes to fill of a type that Rust has no type for (`bfloat16`, `float8_e4m3fn`…); the frozen
     /// tensor has the type.
     pub fn alloc_raw(&self, dtype: DType, shape: &[i64]) -> Result<TensorMut<u8>> {
-        TensorMut::new(self.alloc_dtype(dtype, shape)?)
+        self.alloc_as(dtype, shape)
+    }
+
+    #[inline]
+    fn alloc_as<T: Element>(&self, dtype: DType, shape: &[i64]) -> Result<TensorMut<T>> {
+        let (held, place) = self.hold_new(dtype, shape)?;
+        TensorMut::of(held, place, dtype, shape)
     }
 
     #[inline]
     pub(crate) fn alloc_dtype(&self, dtype: DType, shape: &[i64]) -> Result<Tensor> {
-        let n = dtype.num_bytes(shape)?;
-        let (held, place) = match n {
+        let (held, place) = self.hold_new(dtype, shape)?;
+        Ok(Tensor::fresh(held, place, dtype, shape))
+    }
+
+    /// A new storage for the elements of a shape.
+    #[inline]
+    fn hold_new(&self, dtype: DType, shape: &[i64]) -> Result<(Shared, Place)> {
+        Ok(match dtype.num_bytes(shape)? {
             0 => (self.inner()?.nothing(), Place::Nowhere),
             n => (self.inner()?.fill(n)?, Place::Storage(0)),
-        };
-        Ok(Tensor { held, place, offset: 0, dtype, shape: shape.into(), strides: None, readonly: false })
+        })
     }
 }
 
@@ -127,15 +138,23 @@ unsafe impl<T: Element> Sync for TensorMut<T> {}
 
 impl<T: Element> TensorMut<T> {
     /// Takes a freshly allocated tensor, which no place names and nobody else holds.
-    #[inline]
     pub(super) fn new(tensor: Tensor) -> Result<TensorMut<T>> {
-        let (at, bytes) = match tensor.storage() {
-            Some(h) => (h.address(true)?.cast::<T>(), h.bytes),
-            None => (NonNull::dangling().as_ptr(), 0),
-        };
-        let (data, len) =
-            (NonNull::new(at).ok_or_else(|| disagree("memory at address 0"))?, bytes as usize / size_of::<T>());
+        let (data, len) = TensorMut::memory(tensor.storage())?;
         Ok(TensorMut { tensor, data, len, marker: PhantomData })
+    }
+
+    /// As `new`, of a fresh holding. The tensor is made where it will stay, and not moved there.
+    #[inline]
+    fn of(held: Shared, place: Place, dtype: DType, shape: &[i64]) -> Result<TensorMut<T>> {
+        let (data, len) = TensorMut::memory(held.storages.first())?;
+        Ok(TensorMut { tensor: Tensor::fresh(held, place, dtype, shape), data, len, marker: PhantomData })
+    }
+
+    #[inline]
+    fn memory(held: Option<&Held>) -> Result<(NonNull<T>, usize)> {
+        let Some(h) = held else { return Ok((NonNull::dangling(), 0)) };
+        let at = NonNull::new(h.address(true)?.cast::<T>()).ok_or_else(|| disagree("memory at address 0"))?;
+        Ok((at, h.bytes as usize / size_of::<T>()))
     }
 
     /// The extents.
@@ -206,6 +225,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// All of a storage that was allocated for it.
+    #[inline]
+    fn fresh(held: Shared, place: Place, dtype: DType, shape: &[i64]) -> Tensor {
+        Tensor { held, place, offset: 0, dtype, shape: shape.into(), strides: None, readonly: false }
+    }
+
     /// A tensor of a holding from its description, all of which is another process's word.
     #[inline]
     pub(crate) fn described(held: Shared, d: TensorDesc, write: bool) -> Result<Tensor> {

@@ -362,17 +362,17 @@ impl Topic {
     /// `QuotaExceeded`.
     #[inline]
     pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
-        self.state.here()?.send(value.into(), 0, None)
+        self.state.here()?.send(&mut value.into(), 0, None)
     }
 
     /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
     pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
-        self.state.here()?.send(value.into(), 0, Some(Instant::now() + timeout))
+        self.state.here()?.send(&mut value.into(), 0, Some(Instant::now() + timeout))
     }
 
     /// As [`send`](Topic::send), without waiting: false when there is no room.
     pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
-        Ok(self.state.here()?.offer(value.into(), 0)?.is_none())
+        self.state.here()?.offer(&mut value.into(), 0)
     }
 
     /// Joins as a reader: of every message, or, in a lossless topic, each message once.
