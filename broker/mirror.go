@@ -69,9 +69,11 @@ type mirror struct {
 	writer tupleWriter
 }
 
-// Mirror publishes tuples and names until ctx ends. Once for each broker.
-func (b *Broker) Mirror(ctx context.Context, to Publisher) {
+// Mirror notes what is sent and named from now on for a Publisher. The function that
+// it returns publishes that until its context ends. Once for each broker.
+func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	bell := b.own.bell.region
 	m := &mirror{b: b, to: to, bell: bell, parking: shm.NewParking(b.own.session.region, bell),
 		topics: map[*topic]*mirrored{}, names: map[*topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
@@ -81,12 +83,16 @@ func (b *Broker) Mirror(ctx context.Context, to Publisher) {
 		}
 	}
 	b.mirror = m
-	b.mu.Unlock()
+	return m.run
+}
+
+func (m *mirror) run(ctx context.Context) {
+	b := m.b
 	defer context.AfterFunc(ctx, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.mirror == m { // the broker has not closed its files yet
-			shm.WakeBell(bell)
+			shm.WakeBell(m.bell)
 		}
 	})()
 	for ctx.Err() == nil && m.step(ctx) {

@@ -102,8 +102,9 @@ func newMirrored(t *testing.T, to *recorder) *client.Client {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served, mirrored := make(chan error, 1), make(chan struct{})
+	mirror := b.Mirror(to)
 	go func() { served <- b.Serve(ctx) }()
-	go func() { defer close(mirrored); b.Mirror(ctx, to) }()
+	go func() { defer close(mirrored); mirror(ctx) }()
 	c, err := client.Connect(ctx, client.WithAddress(b.Socket()))
 	require.NoError(t, err)
 	t.Cleanup(func() {

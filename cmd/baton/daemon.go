@@ -109,11 +109,13 @@ func joinConfig(s *settings.Settings) *natsbridge.JoinConfig {
 func (d *daemon) serve(ctx context.Context) error {
 	mirrorCtx, stopMirror := context.WithCancel(context.Background())
 	mirrored := make(chan struct{})
+	mirror := func(context.Context) {}
+	if d.bridge != nil {
+		mirror = d.broker.Mirror(d.bridge) // before the first client sends
+	}
 	go func() {
 		defer close(mirrored)
-		if d.bridge != nil {
-			d.broker.Mirror(mirrorCtx, d.bridge)
-		}
+		mirror(mirrorCtx)
 	}()
 	served := make(chan error, 1)
 	go func() { served <- d.broker.Serve(ctx) }()
