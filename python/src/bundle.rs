@@ -77,7 +77,7 @@ impl Bundle {
     /// What was set along as meta; None when nothing was.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        meta_to_py(py, self.held(py)?.bundle.meta())
+        meta_to_py(py, "a bundle", self.held(py)?.bundle.meta())
     }
 
     /// The number of the name's revision; 0 of a bundle that is none.
@@ -160,6 +160,14 @@ impl Bundle {
         };
         let (tree, meta) = (PyBytes::new(py, bundle.tree()), PyBytes::new(py, held.bundle.meta()));
         Ok((reopen(py, "reopen_bundle")?, (handles, names, tree, meta, this.revision, this.live, at)))
+    }
+
+    /// A copy in memory of its own, as `copy.deepcopy` is to make; a pickle would lead to the same memory.
+    fn __deepcopy__<'py>(slf: &Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let Some(session) = slf.get().held(slf.py())?.bundle.first().map(baton::Tensor::session) else {
+            return Ok(slf.clone());
+        };
+        Bound::new(slf.py(), Bundle::from(baton::Bundle::from(encode_as(&session, slf.as_any(), Take::Copy)?)))
     }
 
     fn __getitem__(&self, py: Python<'_>, path: &str) -> PyResult<Tensor> {

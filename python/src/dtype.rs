@@ -4,11 +4,11 @@ use std::ffi::CStr;
 
 use baton::DType;
 use pyo3::PyTypeInfo;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyType};
 
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, invalid};
 
 /// Reads a type: a name, a NumPy, torch or ml_dtypes type, or bool, int, float, complex.
 pub(crate) fn parse(ob: &Bound<'_, PyAny>) -> PyResult<DType> {
@@ -95,8 +95,18 @@ pub(crate) fn no_format(d: DType) -> PyErr {
     ))
 }
 
-/// The bytes of one element.
+/// The bytes of one element. Raises TypeError for what is no number, InvalidArgument for one that the type has
+/// not.
 pub(crate) fn pack(value: &Bound<'_, PyAny>, d: DType) -> PyResult<Vec<u8>> {
+    match format(d) {
+        None if d != DType::BFLOAT16 => {
+            Err(PyTypeError::new_err(format!("no Python number is a {d}: fill the bits by x.view(\"uint8\")")))
+        }
+        f => element(value, d, f.unwrap_or_default()).map_err(|e| unfit(value, d, e)),
+    }
+}
+
+fn element(value: &Bound<'_, PyAny>, d: DType, f: &CStr) -> PyResult<Vec<u8>> {
     let py = value.py();
     let pack = py.import("struct")?.getattr("pack")?;
     let packed = |format: &str, v: Bound<'_, PyAny>| -> PyResult<Vec<u8>> {
@@ -112,9 +122,22 @@ pub(crate) fn pack(value: &Bound<'_, PyAny>, d: DType) -> PyResult<Vec<u8>> {
     if d == DType::BFLOAT16 {
         return Ok(bfloat16(value.extract::<f64>()? as f32).to_ne_bytes().to_vec());
     }
-    match format(d) {
-        Some(f) => packed(&f.to_string_lossy(), value.clone()),
-        None => Err(PyTypeError::new_err(format!("no Python number is a {d}: fill the bits by x.view(\"uint8\")"))),
+    packed(&f.to_string_lossy(), value.clone())
+}
+
+/// What is said of a value that is no element of a type.
+fn unfit(value: &Bound<'_, PyAny>, d: DType, e: PyErr) -> PyErr {
+    let py = value.py();
+    let of_struct = py.import("struct").and_then(|m| m.getattr("error")).is_ok_and(|c| e.is_instance(py, &c));
+    if !of_struct && !e.is_instance_of::<PyTypeError>(py) && !e.is_instance_of::<PyOverflowError>(py) {
+        return e;
+    }
+    if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyComplex>() || value.extract::<f64>().is_ok() {
+        return invalid(py, "give another dtype, or a number that it has", format!("{value} is no {d}"));
+    }
+    match value.get_type().name() {
+        Ok(kind) => PyTypeError::new_err(format!("a tensor is filled with a number: this is a {kind}")),
+        Err(e) => e,
     }
 }
 

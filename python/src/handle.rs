@@ -5,8 +5,8 @@ use std::time::Duration;
 use baton::Lease;
 use pyo3::prelude::*;
 
-use crate::errors::OrRaise;
-use crate::wait::timeout;
+use crate::errors::{OrRaise, invalid};
+use crate::wait::time;
 
 /// Where a tensor is and what it looks like: plain JSON, to be carried by any means and opened by any
 /// process of the same broker.
@@ -19,7 +19,13 @@ pub(crate) fn lease(py: Python<'_>, seconds: Option<f64>) -> PyResult<Lease> {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     Ok(match seconds {
         None => Lease::Session,
-        seconds => Lease::For(timeout(py, seconds)?.unwrap_or(YEAR)),
+        Some(s) => match time(s) {
+            Some(t) => Lease::For(t.unwrap_or(YEAR)),
+            None => {
+                let remedy = "give seconds above 0, or None for the session's life";
+                return Err(invalid(py, remedy, format!("lease of {s} seconds")));
+            }
+        },
     })
 }
 

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::errors::error;
 
-/// What was sent along as meta: nothing is None.
-pub(crate) fn meta_to_py(py: Python<'_>, json: &[u8]) -> PyResult<Py<PyAny>> {
+/// What went along with a message or bundle as meta: nothing is None.
+pub(crate) fn meta_to_py(py: Python<'_>, of: &str, json: &[u8]) -> PyResult<Py<PyAny>> {
     if json.is_empty() {
         return Ok(py.None());
     }
     let v = serde_json::from_slice(json).map_err(|e| {
-        let remedy = "the sender wrote what is not JSON: update it";
-        error(py, Code::Protocol, remedy, format!("the meta of a message is malformed: {e}"))
+        let remedy = "its sender wrote what is not JSON: update it";
+        error(py, Code::Protocol, remedy, format!("the meta of {of} is malformed: {e}"))
     })?;
     Ok(json_to_py(py, &v)?.unbind())
 }

@@ -58,6 +58,10 @@ fn finish_devices(py: Python<'_>) {
 /// The native classes; `baton` gives them their public names.
 #[pymodule(name = "_native", gil_used = true)]
 mod native {
+    use pyo3::exceptions::PyImportError;
+    use pyo3::ffi;
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::bundle::Bundle;
     #[pymodule_export]
@@ -78,4 +82,17 @@ mod native {
     use super::topic::{Reader, Topic};
     #[pymodule_export]
     use super::{allocate_in, default_address, finish_devices};
+
+    /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
+    /// errors, is the first one's.
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // SAFETY: the caller holds an interpreter, which has a number; the main one's is 0.
+        if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } == 0 {
+            return Ok(());
+        }
+        Err(PyImportError::new_err(
+            "baton works in the main interpreter only: start a process in place of a subinterpreter",
+        ))
+    }
 }

@@ -17,6 +17,18 @@ pub(crate) type Patience = Option<Duration>;
 /// No longer than it takes to say that memory is full.
 pub(crate) const AT_ONCE: Patience = Some(Duration::ZERO);
 
+/// How room is made: how long that may wait, and in pages of which size.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Room {
+    pub(crate) patience: Patience,
+    pub(crate) pages: Option<HugePages>,
+}
+
+/// The size of huge pages that is called "2M" or "1G".
+pub(crate) fn pages_of(py: Python<'_>, size: Option<&str>) -> PyResult<Option<HugePages>> {
+    size.map(str::parse).transpose().or_raise(py)
+}
+
 /// Memory for a compact tensor, without the interpreter where the broker may have to grant it.
 pub(crate) fn alloc(
     py: Python<'_>,
@@ -28,17 +40,12 @@ pub(crate) fn alloc(
     wait(py, || s.alloc_raw_within(d, shape, patience).map(baton::TensorMut::freeze))
 }
 
-/// As `alloc`, in huge pages of a size: "2M" or "1G".
-pub(crate) fn alloc_huge(
-    py: Python<'_>,
-    s: &Session,
-    d: DType,
-    shape: &[i64],
-    patience: Patience,
-    pages: &str,
-) -> PyResult<baton::Tensor> {
-    let pages: HugePages = pages.parse().or_raise(py)?;
-    wait(py, || s.alloc_huge_raw(pages, d, shape, patience).map(baton::TensorMut::freeze))
+/// As `alloc`, in huge pages if their size is given.
+pub(crate) fn alloc_room(py: Python<'_>, s: &Session, d: DType, shape: &[i64], room: Room) -> PyResult<baton::Tensor> {
+    match room.pages {
+        None => alloc(py, s, d, shape, room.patience),
+        Some(p) => wait(py, || s.alloc_huge_raw(p, d, shape, room.patience).map(baton::TensorMut::freeze)),
+    }
 }
 
 /// A compact copy in shared memory, in the tensor's own session.

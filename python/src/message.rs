@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use baton::Code;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
@@ -67,7 +68,7 @@ impl Message {
     /// What was sent along as meta; None when nothing was.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        meta_to_py(py, &self.held(py)?.message.meta().or_raise(py)?)
+        meta_to_py(py, "a message", &self.held(py)?.message.meta().or_raise(py)?)
     }
 
     /// The session that sent it.
@@ -107,6 +108,10 @@ impl Message {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
         self.release();
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a message belongs to its reader's process: pickle m.value"))
     }
 
     fn __getitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

@@ -16,6 +16,7 @@ use crate::wait::{timeout as seconds, wait};
 pub(crate) struct Watch {
     pub(crate) watch: Arc<Turns<Option<baton::Watch>>>,
     pub(crate) session: baton::Session,
+    pub(crate) name: String,
 }
 
 fn poll(w: &mut Option<baton::Watch>) -> baton::Result<Option<baton::Bundle>> {
@@ -79,6 +80,10 @@ impl Watch {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Bundle> {
         self.receive(py, None)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("baton.Watch({:?})", self.name)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

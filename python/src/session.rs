@@ -14,14 +14,14 @@ use crate::cuda;
 use crate::dtype;
 use crate::errors::{OrRaise, invalid};
 use crate::handle::Handle;
-use crate::memory::{AT_ONCE, Patience, alloc, alloc_huge, copied_from, fill, natural};
+use crate::memory::{Room, alloc_room, copied_from, fill, natural, pages_of};
 use crate::name::Watch;
 use crate::queue::Queue;
 use crate::source::{Source, is_array};
 use crate::tensor::{Tensor, shape_of};
 use crate::topic::Topic;
 use crate::value::{Take, encode_as, with_meta};
-use crate::wait::{interrupted, timeout as seconds, wait};
+use crate::wait::{interrupted, time, timeout as seconds, wait};
 
 /// A connection to the user's broker.
 #[pyclass(frozen, module = "baton", weakref)]
@@ -57,21 +57,6 @@ fn no_pages_there(py: Python<'_>, device: &str, pages: Option<&str>) -> PyResult
 }
 
 impl Session {
-    /// Memory of the machine, in huge pages if their size is given.
-    fn alloc(
-        &self,
-        py: Python<'_>,
-        d: DType,
-        shape: &[i64],
-        patience: Patience,
-        pages: Option<&str>,
-    ) -> PyResult<baton::Tensor> {
-        match pages {
-            None => alloc(py, &self.session, d, shape, patience),
-            Some(p) => alloc_huge(py, &self.session, d, shape, patience, p),
-        }
-    }
-
     /// A Tensor of an array or a Bundle of a nested structure.
     fn taken<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>, take: Take) -> PyResult<Bound<'py, PyAny>> {
         if !is_array(a)? {
@@ -104,7 +89,7 @@ impl Session {
             None => {
                 let s = source;
                 match take {
-                    Take::Room => alloc(py, &self.session, s.dtype(), &s.shape(), AT_ONCE)?,
+                    Take::Room(room) => alloc_room(py, &self.session, s.dtype(), &s.shape(), room)?,
                     _ => copied_from(py, &self.session, &s)?,
                 }
             }
@@ -114,12 +99,19 @@ impl Session {
 }
 
 fn linger(py: Python<'_>, s: Option<f64>) -> PyResult<Option<Duration>> {
-    match s {
+    match s.map(|s| (s, time(s))) {
         None => Ok(None),
-        Some(s) => match seconds(py, Some(s))? {
-            None => Err(invalid(py, "use seconds", format!("linger {s} is too long"))),
-            t => Ok(t),
-        },
+        Some((_, Some(Some(t)))) => Ok(Some(t)),
+        Some((s, _)) => Err(invalid(py, "use seconds, at most 1e9", format!("linger of {s} seconds"))),
+    }
+}
+
+/// A number of an option, which has 32 bits.
+fn count(py: Python<'_>, option: &str, n: Option<i64>) -> PyResult<Option<u32>> {
+    match n.map(|n| (n, u32::try_from(n))) {
+        None => Ok(None),
+        Some((_, Ok(n))) => Ok(Some(n)),
+        Some((n, Err(_))) => Err(invalid(py, "leave it out for the default", format!("{option} {n} is out of range"))),
     }
 }
 
@@ -197,7 +189,7 @@ impl Session {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
         let (shape, patience) = (shape_of(shape)?, seconds(py, timeout)?);
         Ok(match device {
-            None => self.alloc(py, d, &shape, patience, pages)?,
+            None => alloc_room(py, &self.session, d, &shape, Room { patience, pages: pages_of(py, pages)? })?,
             Some(on) => {
                 no_pages_there(py, on, pages)?;
                 cuda::alloc_on(py, &self.session, on, d, &shape, patience)?
@@ -226,7 +218,8 @@ impl Session {
             no_pages_there(py, on, pages)?;
             return Ok(wait(py, || self.session.zeros_on(on, d, &shape, stream))?.into());
         }
-        let t = self.alloc(py, d, &shape, seconds(py, timeout)?, pages)?;
+        let room = Room { patience: seconds(py, timeout)?, pages: pages_of(py, pages)? };
+        let t = alloc_room(py, &self.session, d, &shape, room)?;
         fill(py, &t, &[0])?;
         Ok(t.into())
     }
@@ -251,7 +244,8 @@ impl Session {
         if let Some(on) = device {
             no_pages_there(py, on, pages)?;
         }
-        let t = self.alloc(py, d, &shape_of(shape)?, seconds(py, timeout)?, pages)?;
+        let room = Room { patience: seconds(py, timeout)?, pages: pages_of(py, pages)? };
+        let t = alloc_room(py, &self.session, d, &shape_of(shape)?, room)?;
         fill(py, &t, &element)?;
         let stream = cuda::stream_of(stream)?;
         Ok(match device {
@@ -294,9 +288,16 @@ impl Session {
     }
 
     /// Room for tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
-    /// storage), with whatever was there before. Errors as of `empty`.
-    fn empty_like<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.taken(py, a, Take::Room)
+    /// storage), with whatever was there before. timeout, pages and errors as of `empty`.
+    #[pyo3(signature = (a, *, timeout=Some(0.0), pages=None))]
+    fn empty_like<'py>(
+        &self,
+        py: Python<'py>,
+        a: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        pages: Option<&str>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.taken(py, a, Take::Room(Room { patience: seconds(py, timeout)?, pages: pages_of(py, pages)? }))
     }
 
     /// A bundle of tensors as they are; arrays in the value are copied into shared memory.
@@ -344,16 +345,16 @@ impl Session {
         &self,
         py: Python<'_>,
         name: Option<&str>,
-        depth: Option<u32>,
+        depth: Option<i64>,
         overwrite: Option<bool>,
-        description: Option<u32>,
+        description: Option<i64>,
         linger: Option<f64>,
         create: bool,
     ) -> PyResult<Topic> {
         let mut o = TopicOptions::default();
-        o = depth.into_iter().fold(o, TopicOptions::depth);
+        o = count(py, "depth", depth)?.into_iter().fold(o, TopicOptions::depth);
         o = overwrite.into_iter().fold(o, TopicOptions::overwrite);
-        o = description.into_iter().fold(o, TopicOptions::description);
+        o = count(py, "description", description)?.into_iter().fold(o, TopicOptions::description);
         o = self::linger(py, linger)?.into_iter().fold(o, TopicOptions::linger);
         o = if create { o } else { o.must_exist() };
         let topic = wait(py, || self.session.topic_with(name.unwrap_or_default(), &o))?;
@@ -368,16 +369,16 @@ impl Session {
         &self,
         py: Python<'_>,
         name: Option<&str>,
-        depth: Option<u32>,
+        depth: Option<i64>,
         redeliver: Option<bool>,
-        description: Option<u32>,
+        description: Option<i64>,
         linger: Option<f64>,
         create: bool,
     ) -> PyResult<Queue> {
         let mut o = QueueOptions::default();
-        o = depth.into_iter().fold(o, QueueOptions::depth);
+        o = count(py, "depth", depth)?.into_iter().fold(o, QueueOptions::depth);
         o = redeliver.into_iter().fold(o, QueueOptions::redeliver);
-        o = description.into_iter().fold(o, QueueOptions::description);
+        o = count(py, "description", description)?.into_iter().fold(o, QueueOptions::description);
         o = self::linger(py, linger)?.into_iter().fold(o, QueueOptions::linger);
         o = if create { o } else { o.must_exist() };
         let queue = wait(py, || self.session.queue_with(name.unwrap_or_default(), &o))?;
@@ -423,7 +424,7 @@ impl Session {
     fn watch(&self, py: Python<'_>, name: &str) -> PyResult<Watch> {
         let w = wait(py, || self.session.watch(name))?;
         let watch = Arc::new(Turns::new(Some(w)).or_raise(py)?);
-        Ok(Watch { watch, session: self.session.clone() })
+        Ok(Watch { watch, session: self.session.clone(), name: name.to_owned() })
     }
 
     /// The names that are set; in a pattern * stands for any run of characters.

@@ -7,9 +7,10 @@ use std::mem::ManuallyDrop;
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
 use baton::{Code, DType, Dims, Session, Stream};
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 use crate::cuda::on_gpu;
 use crate::dtype;
@@ -109,17 +110,47 @@ pub(crate) fn is_array(ob: &Bound<'_, PyAny>) -> PyResult<bool> {
 fn of_no_dtype(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
     let dtype = ob.getattr("dtype").ok()?;
     let kind = dtype.getattr("kind").ok()?.extract::<char>().ok()?;
+    let bytes = dtype.getattr("itemsize").ok()?.extract::<usize>().ok()?;
     let remedy = match kind {
         'O' => "make it an array of numbers, or give a list",
         'S' | 'T' | 'U' => "give strings as a list: a.tolist()",
         'M' | 'm' => "give its numbers: a.view(\"int64\")",
         'V' => "give its fields one by one: a[name]",
+        'f' if bytes > 8 => "give what fits: a.astype(\"float64\")",
+        'c' if bytes > 16 => "give what fits: a.astype(\"complex128\")",
         _ if !dtype.getattr("isnative").ok()?.extract::<bool>().ok()? => {
             "turn its bytes round: a.astype(a.dtype.newbyteorder(\"=\"))"
         }
         _ => return None,
     };
     Some(PyTypeError::new_err(format!("an array of dtype {dtype} is nothing that other libraries know: {remedy}")))
+}
+
+/// What is said of a tensor of torch's whose elements do not lie in memory one by one; `None` where they do.
+fn of_no_memory(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
+    let is = |what: &str| ob.getattr(what).is_ok_and(|yes| yes.is_truthy().unwrap_or(false));
+    let layout = ob.getattr("layout").ok()?.to_string();
+    let layout = layout.strip_prefix("torch.")?;
+    let (kind, remedy) = if is("is_nested") {
+        ("nested", "give its parts as a list: list(a.unbind())")
+    } else if is("is_quantized") {
+        ("quantized", "give its numbers, a.int_repr(), with a.q_scale() and a.q_zero_point(), or a.dequantize()")
+    } else if is("is_meta") {
+        ("meta", "make one that has elements: torch.empty_like(a, device=\"cpu\")")
+    } else if layout != "strided" {
+        (layout, "give a.to_dense(), or its indices and values one by one")
+    } else {
+        return None;
+    };
+    Some(PyTypeError::new_err(format!("a {kind} tensor is nothing that other libraries know: {remedy}")))
+}
+
+/// What is said of a buffer whose elements are no numbers that others know.
+fn of_no_format(ob: &Bound<'_, PyAny>) -> PyResult<PyErr> {
+    let format = PyMemoryView::from(ob)?.getattr("format")?;
+    Ok(PyTypeError::new_err(format!(
+        "a buffer of format {format} is nothing that other libraries know: give an array of numbers"
+    )))
 }
 
 impl Source {
@@ -132,27 +163,32 @@ impl Source {
             }
         }
         // SAFETY: a live object.
-        if unsafe { ffi::PyObject_CheckBuffer(ob.as_ptr()) } != 0 {
-            let found = match Source::of_buffer(ob) {
-                Ok(Some(s)) => Some(s),
-                // NumPy has no letters for ml_dtypes.
-                Ok(None) => Source::of_bits(ob)?,
-                Err(e) => match Source::of_bits(ob)? {
-                    None if !ob.hasattr("__dlpack__")? => return Err(e),
-                    found => found,
-                },
+        let buffer = unsafe { ffi::PyObject_CheckBuffer(ob.as_ptr()) } != 0;
+        let mut refused = None;
+        if buffer {
+            refused = match Source::of_buffer(ob) {
+                Ok(Some(s)) => return Ok(Some(s)),
+                Ok(None) => None,
+                Err(e) => Some(e),
             };
-            if found.is_some() {
-                return Ok(found);
+            // NumPy has no letters for ml_dtypes.
+            if let Some(s) = Source::of_bits(ob)? {
+                return Ok(Some(s));
             }
         }
         if let Some(s) = Source::of_lent(ob)? {
             return Ok(Some(s));
         }
         if ob.hasattr("__dlpack__")? {
-            return Source::of_dlpack(ob).map(Some).map_err(|e| of_no_dtype(ob).unwrap_or(e));
+            let own = refused.filter(|e| e.is_instance_of::<PyValueError>(ob.py()));
+            let better = |e| of_no_dtype(ob).or_else(|| of_no_memory(ob)).or(own).unwrap_or(e);
+            return Source::of_dlpack(ob).map(Some).map_err(better);
         }
-        Ok(None)
+        match refused {
+            Some(e) => Err(e),
+            None if buffer => Err(of_no_format(ob)?),
+            None => Ok(None),
+        }
     }
 
     /// The view that a tensor's type lends by its table: the cheapest there is. On a GPU it would not wait
@@ -232,7 +268,7 @@ impl Source {
         Ok(Some(Source { view, flags, _keep: Keep::Buffer(b) }))
     }
 
-    /// The view of a NumPy array of a type that ml_dtypes has and the buffer protocol has not.
+    /// The view of an array of NumPy's or JAX's of a type that ml_dtypes has and the buffer protocol has not.
     fn of_bits(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
         let Some(class) = ob.getattr_opt("dtype")? else { return Ok(None) };
         let Ok(dtype) = dtype::parse(&class) else { return Ok(None) };
@@ -242,7 +278,12 @@ impl Source {
             Some(2) => "uint16",
             _ => return Ok(None),
         };
-        let Some(mut s) = Source::of_buffer(&ob.call_method1("view", (bits,))?)? else { return Ok(None) };
+        // JAX's view packs what is narrower than a byte, where NumPy's has a byte for each element.
+        let a = match dtype.bits < 8 {
+            true => ob.py().import("numpy")?.call_method1("asarray", (ob,))?,
+            false => ob.clone(),
+        };
+        let Some(mut s) = Source::of_buffer(&a.call_method1("view", (bits,))?)? else { return Ok(None) };
         s.view.dtype = dtype;
         if dtype.bits < 8 {
             s.flags |= flag::SUBBYTE_TYPE_PADDED;

@@ -6,10 +6,10 @@ use std::sync::Mutex;
 
 use baton::dlpack::{DLManagedTensorVersioned, DLTensor, VERSION};
 use baton::{Code, Dims};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyBytes, PyFloat, PyInt, PyString, PyTuple};
 
 use crate::capsule::delete;
 use crate::dlpack::{Request, export};
@@ -135,16 +135,25 @@ fn dims<'py>(py: Python<'py>, d: &[i64]) -> PyResult<Bound<'py, PyTuple>> {
 
 /// Extents: an int or a sequence of ints.
 pub(crate) fn shape_of(ob: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let wrong = || PyTypeError::new_err("a shape is an integer or a sequence of integers");
     if let Ok(t) = ob.cast_exact::<PyTuple>() {
-        return t.iter_borrowed().map(|n| n.extract()).collect();
+        return t.iter_borrowed().map(|n| extent(&n)).collect();
     }
     if ob.is_instance_of::<PyInt>() || !ob.hasattr("__len__")? && ob.hasattr("__index__")? {
-        return Ok(vec![ob.extract()?]);
+        return Ok(vec![extent(ob)?]);
     }
-    ob.try_iter()
-        .map_err(|_| PyTypeError::new_err("a shape is an integer or a sequence of integers"))?
-        .map(|n| n?.extract())
-        .collect()
+    // The bytes of a text are integers too.
+    if ob.is_instance_of::<PyString>() || ob.is_instance_of::<PyBytes>() {
+        return Err(wrong());
+    }
+    ob.try_iter().map_err(|_| wrong())?.map(|n| extent(&n?)).collect()
+}
+
+fn extent(n: &Bound<'_, PyAny>) -> PyResult<i64> {
+    n.extract().map_err(|e: PyErr| match e.is_instance_of::<PyOverflowError>(n.py()) {
+        true => invalid(n.py(), "use a shape whose bytes fit in 64 bits", format!("{n} in a shape")),
+        false => e,
+    })
 }
 
 /// Extents as arguments: `f(2, 3)` and `f((2, 3))`.
@@ -462,6 +471,18 @@ impl Tensor {
     /// The elements as nested lists of Python's numbers.
     fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Tensor::numpy(slf)?.call_method0("tolist")
+    }
+
+    /// The views along the first dimension.
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.len()?; // a tensor without dimensions has none
+        // SAFETY: a live object that has items; what is given is a new reference, or null with an error.
+        unsafe { Bound::from_owned_ptr_or_err(slf.py(), ffi::PySeqIter_New(slf.as_ptr())) }
+    }
+
+    /// A copy of its own memory, as `copy.deepcopy` is to make; a pickle would lead to the same memory.
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+        Ok(copied(py, &self.tensor(py)?)?.into())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -104,7 +104,7 @@ impl Topic {
             Some(g) => self.topic.group_reader(g),
         })?;
         let reader = Arc::new(Turns::new(Some(r)).or_raise(py)?);
-        Ok(Reader { reader, session: self.session.clone() })
+        Ok(Reader { reader, session: self.session.clone(), topic: self.topic.name().to_owned() })
     }
 
     /// Closes the topic for everybody: sends raise Closed, readers receive what is there.
@@ -137,6 +137,7 @@ impl Topic {
 pub(crate) struct Reader {
     reader: Arc<Turns<Option<baton::Reader>>>,
     session: baton::Session,
+    topic: String,
 }
 
 fn poll(r: &mut Option<baton::Reader>) -> baton::Result<Option<baton::Message>> {
@@ -214,6 +215,10 @@ impl Reader {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Message>> {
         self.next(py, None)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("baton.Reader({:?})", self.topic)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

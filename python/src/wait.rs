@@ -33,10 +33,17 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Re
 pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
-        Some(s) if s.is_nan() || s < 0.0 => {
-            Err(invalid(py, "use None to wait for ever, 0 to poll, or seconds", format!("timeout {s} is no time")))
-        }
-        Some(s) if s > 1e9 => Ok(None),
-        Some(s) => Ok(Some(Duration::from_secs_f64(s))),
+        Some(s) => time(s).ok_or_else(|| {
+            invalid(py, "use None to wait for ever, 0 to poll, or seconds", format!("timeout {s} is no time"))
+        }),
+    }
+}
+
+/// So many seconds; `Some(None)` where they are more than anybody lives to see, `None` where they are no time.
+pub(crate) fn time(seconds: f64) -> Option<Option<Duration>> {
+    match seconds {
+        s if s.is_nan() || s < 0.0 => None,
+        s if s > 1e9 => Some(None),
+        s => Some(Some(Duration::from_secs_f64(s))),
     }
 }

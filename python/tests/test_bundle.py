@@ -1,5 +1,6 @@
 """Nested structures in one storage, and the ways out of a bundle."""
 
+import collections.abc
 import dataclasses
 import pickle
 
@@ -64,6 +65,26 @@ def test_empty_like_has_the_same_shapes_and_its_own_memory(session):
     assert session.empty_like(b["l/0"].T).strides == (2, 1)
 
 
+def test_empty_like_waits_for_memory_and_takes_huge_pages_as_empty_does(session):
+    for a in (np.zeros(3), NESTED):
+        assert len(session.empty_like(a, timeout=1.0)) > 0
+        with pytest.raises(baton.InvalidArgument, match="timeout -1"):
+            session.empty_like(a, timeout=-1)
+        with pytest.raises(baton.InvalidArgument, match="4K"):
+            baton.empty_like(a, pages="4K")
+        try:
+            baton.empty(1, pages="2M")
+        except (baton.OutOfMemory, baton.Unsupported) as e:
+            with pytest.raises(type(e), match="huge pages"):
+                session.empty_like(a, pages="2M")
+        else:
+            assert len(session.empty_like(a, pages="2M")) > 0
+    vast = np.broadcast_to(np.int8(0), (1 << 40,))
+    for a in (vast, {"a": vast, "b": np.zeros(2)}):
+        with pytest.raises((baton.QuotaExceeded, baton.OutOfMemory)):
+            session.empty_like(a, timeout=0.01)
+
+
 def test_a_bundle_is_sent_and_set_whole(name):
     b = baton.share(NESTED)
     q = baton.queue(name)
@@ -85,6 +106,7 @@ def test_a_bundle_is_a_mapping():
     assert b.numpy()["b"].tolist() == [1, 1, 1] and repr(b) == "baton.Bundle(2 tensors)"
     with pytest.raises(KeyError):
         b["z"]
+    assert isinstance(b, collections.abc.Mapping)
     a = b.numpy()["b"]
     with b:
         pass
@@ -141,7 +163,7 @@ def test_live_and_ephemeral_names_carry_meta(name):
     baton.delete(name + "/other")
 
 
-@pytest.mark.parametrize("meta", [{1: 2}, b"bytes", {"x": np.zeros(1)}, float("nan"), {"x": object()}])
+@pytest.mark.parametrize("meta", [{1: 2}, b"bytes", {"x": np.zeros(1)}, float("nan"), {"x": object()}, [1 << 64]])
 def test_what_json_cannot_hold_is_no_meta_of_a_name(name, meta):
     with pytest.raises((TypeError, ValueError)):
         baton.set(name, {"w": np.zeros(2)}, meta=meta)

@@ -1,6 +1,7 @@
 """One failure, one name: the classes are those of the table that all languages share."""
 
 import builtins
+import ctypes
 import json
 import pickle
 import queue
@@ -72,6 +73,20 @@ def test_options_that_differ_conflict(name):
     del t
 
 
+def test_numbers_out_of_range_are_told_by_their_name():
+    x = baton.zeros(1)
+    for call, text in (
+        (lambda: baton.topic(depth=-1), "depth -1"),
+        (lambda: baton.queue(depth=1 << 40), "depth 1099511627776"),
+        (lambda: baton.topic(description=-1), "description -1"),
+        (lambda: baton.topic(linger=-1), "linger of -1"),
+        (lambda: x.handle(lease=-1), "lease of -1"),
+        (lambda: x.handle(lease=float("nan")), "lease of NaN"),
+    ):
+        with pytest.raises(baton.InvalidArgument, match=text):
+            call()
+
+
 def test_handles_of_nothing_are_invalid():
     for bad in ("", "{}", "null", '{"v":1}'):
         with pytest.raises(baton.InvalidHandle):
@@ -83,15 +98,29 @@ def test_handles_of_nothing_are_invalid():
 @pytest.mark.parametrize(
     ("array", "remedy"),
     [
+        (np.zeros(2, "longdouble"), 'astype("float64")'),
         (np.array([None]), "list"),
         (np.array(["a"]), "a.tolist()"),
         (np.array(["2020-01-01"], "datetime64[D]"), 'a.view("int64")'),
         (np.zeros(2, [("x", "i4")]), "a[name]"),
         (np.zeros(2, ">f4"), "newbyteorder"),
     ],
+    ids=lambda a: str(a.dtype) if isinstance(a, np.ndarray) else a,
 )
 def test_elements_that_others_do_not_know_are_a_type_error_with_a_way_out(array, remedy):
     for take in (baton.share, baton.queue().put):
         with pytest.raises(TypeError, match="dtype") as e:
             take(array)
         assert remedy in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "text"),
+    [
+        ((ctypes.c_int.__ctype_be__ * 3)(1, 2, 3), "format >i"),
+        (np.zeros(3, [("a", "u1"), ("b", "f4")])["b"], "ascontiguousarray"),
+    ],
+)
+def test_buffers_that_cannot_be_copied_say_why(buffer, text):
+    with pytest.raises((TypeError, baton.InvalidArgument), match=text):
+        baton.share(buffer)

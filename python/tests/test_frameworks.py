@@ -142,6 +142,40 @@ def test_types_narrower_than_a_byte_are_packed(dtype):
         x.numpy()
 
 
+@pytest.mark.parametrize("dtype", "int2 int4 uint2 uint4 float4_e2m1fn".split())
+@pytest.mark.parametrize("shape", [(5,), (4,), (2, 6), (3, 5)], ids=str)
+def test_narrow_arrays_of_jax_keep_their_shape(dtype, shape):
+    jax = need("jax")
+    a = (jax.numpy.arange(np.prod(shape)) % 2).astype(dtype).reshape(shape)
+    q = baton.queue()
+    q.put({"a": a})
+    for x in (baton.share(a), q.get()["a"]):
+        assert (x.shape, x.dtype) == (shape, dtype)
+        same = baton.share(np.asarray(a))  # NumPy has a byte for each element, which are packed
+        assert (
+            bytes(memoryview(x.reshape(-1).view("uint8"))) == bytes(memoryview(same.reshape(-1).view("uint8")))
+            if (x.size * 2 % 8 == 0)
+            else x.nbytes == same.nbytes
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (lambda torch: torch.eye(3).to_sparse(), "to_dense"),
+        (lambda torch: torch.eye(3).to_mkldnn(), "to_dense"),
+        (lambda torch: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "int_repr"),
+        (lambda torch: torch.ones(3, device="meta"), "empty_like"),
+    ],
+    ids=["sparse", "mkldnn", "quantized", "meta"],
+)
+def test_tensors_of_torch_without_elements_in_memory_name_the_way_out(make, remedy):
+    t = make(need("torch"))
+    for take in (baton.share, lambda t: baton.queue().put({"t": t})):
+        with pytest.raises(TypeError, match=remedy):
+            take(t)
+
+
 def test_what_a_framework_has_not_names_the_way_out():
     need("torch")
     with pytest.raises(TypeError, match="view"):

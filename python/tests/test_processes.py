@@ -348,6 +348,31 @@ say(os.waitpid(pid, 0)[1])
     c.end()
 
 
+def test_another_interpreter_of_the_process_is_told_why_not(child):
+    c = child(
+        """
+try:
+    import _interpreters as other
+except ImportError:
+    import _xxsubinterpreters as other
+baton.zeros(1)
+i = other.create()
+other.run_string(i, '''
+try:
+    import baton
+    print("imported", flush=True)
+except ImportError as e:
+    print(e, flush=True)
+'''.strip())
+other.destroy(i)
+say(baton.zeros(1).tolist())
+"""
+    )
+    assert "interpreter" in c.hear()
+    assert c.hear() == "[0.0]"
+    c.end()
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_start_methods_hand_tensors_over(method):
     context = multiprocessing.get_context(method)

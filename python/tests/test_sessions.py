@@ -89,7 +89,10 @@ def test_a_process_that_has_not_imported_baton_unpickles(name):
 
 
 def test_readers_are_not_pickled(name):
-    for thing in (baton.topic(name).reader(), baton.watch(name)):
+    t = baton.topic(name)
+    r = t.reader()
+    t.send(1)
+    for thing in (r, baton.watch(name), r.receive()):
         with pytest.raises(TypeError, match="process"):
             pickle.dumps(thing)
 

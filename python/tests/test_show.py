@@ -64,3 +64,13 @@ def test_what_is_no_picture_is_told_in_words(shape):
 
 def test_types_that_numpy_has_not_are_told_in_words():
     assert "img" not in baton.zeros((4, 4), "float6_e2m3fn")._repr_html_()
+
+
+def test_numbers_far_apart_are_a_picture():
+    most = np.finfo("float64").max
+    assert picture(baton.share(np.array([[most, -most], [0, 0]]))).tolist() == [[255, 0], [127, 127]]
+
+
+def test_readers_and_watches_say_of_what(name):
+    assert repr(baton.topic(name).reader()) == f'baton.Reader("{name}")'
+    assert repr(baton.watch(name)) == f'baton.Watch("{name}")'

@@ -1,6 +1,8 @@
 """Tensors and their views: numbers, memory, errors."""
 
 import array
+import copy
+import ctypes
 
 import baton
 import numpy as np
@@ -125,6 +127,55 @@ def test_full_fills_every_element():
     assert b[3].item() == 1.0 and (np.asarray(b.view("uint16")) == 0x3F80).all()
 
 
+@pytest.mark.parametrize(
+    ("value", "dtype", "error"),
+    [
+        (-1, "uint8", baton.InvalidArgument),
+        (1 << 64, "int64", baton.InvalidArgument),
+        (1 << 64, None, baton.InvalidArgument),
+        (1.5, "int8", baton.InvalidArgument),
+        (1e6, "float16", baton.InvalidArgument),
+        (1j, "float32", baton.InvalidArgument),
+        (None, None, TypeError),
+        ("1", "float32", TypeError),
+        ([1], None, TypeError),
+        (np.zeros(2), None, TypeError),
+        (1.0, "float8_e4m3fn", TypeError),
+    ],
+    ids=str,
+)
+def test_full_says_what_cannot_fill(value, dtype, error):
+    with pytest.raises(error) as e:
+        baton.full(3, value, dtype)
+    assert dtype is None or isinstance(value, str) or dtype in str(e.value)
+
+
+def test_a_shape_is_no_text_and_fits():
+    for bad in ("", "12", b"12"):
+        for call in (baton.empty, baton.zeros(6).reshape):
+            with pytest.raises(TypeError, match="shape"):
+                call(bad)
+    with pytest.raises(baton.InvalidArgument, match=str(1 << 63)):
+        baton.empty((2, 1 << 63))
+
+
+def test_rows_are_iterated():
+    assert [r.tolist() for r in baton.share(np.arange(4).reshape(2, 2))] == [[0, 1], [2, 3]]
+    with pytest.raises(TypeError):
+        iter(baton.zeros(()))
+
+
+def test_a_deep_copy_has_memory_of_its_own():
+    x = baton.zeros((2, 3))
+    b = baton.share({"l": [x, np.ones(2)], "n": 3})
+    for y in (copy.deepcopy(x.as_readonly()), copy.deepcopy(b).value["l"][0], copy.deepcopy({"x": x})["x"]):
+        y[0] = 1
+        assert not x.numpy().any() and y.numpy()[0].all() and y.shape == (2, 3)
+    assert copy.deepcopy(b).value["n"] == 3 and copy.deepcopy(baton.zeros((0, 2))).shape == (0, 2)
+    copy.copy(x)[1] = 1
+    assert x.numpy()[1].all()
+
+
 def test_share_copies_any_layout_once():
     a = np.arange(4 * 5 * 6, dtype="int16").reshape(4, 5, 6)
     for layout in (
@@ -143,6 +194,19 @@ def test_share_copies_any_layout_once():
     assert np.asarray(baton.share(memoryview(b"abc"))).tolist() == [97, 98, 99]
     assert np.asarray(baton.share(array.array("d", [1, 2]))).tolist() == [1, 2]
     assert np.asarray(baton.share(np.float32(3))).shape == ()
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 3, 2)])
+def test_arrays_of_ctypes_are_compact_though_their_buffer_has_no_strides(shape):
+    kind = ctypes.c_int
+    for n in reversed(shape):
+        kind = kind * n
+    a = kind()
+    np.asarray(a)[:] = np.arange(np.prod(shape)).reshape(shape)
+    assert baton.share(a).tolist() == np.asarray(a).tolist()
+    x = baton.zeros(shape, "int32")
+    x.copy_from(a)
+    assert x.tolist() == np.asarray(a).tolist()
 
 
 def test_share_references_what_is_shared_already():

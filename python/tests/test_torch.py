@@ -98,6 +98,20 @@ def test_revisions_are_published_and_bound_privately(name):
     baton.delete(name)
 
 
+def test_a_published_module_carries_meta(name):
+    baton.torch.publish_module(torch.nn.Linear(3, 2), name, meta={"step": 7})
+    assert baton.torch.load_module(torch.nn.Linear(3, 2), name).meta == {"step": 7}
+    assert baton.torch.publish_module(torch.nn.Linear(3, 2), name) == 2 and baton.get(name).meta is None
+    baton.delete(name)
+
+
+def test_a_sparse_buffer_is_refused_by_its_path(name):
+    m = torch.nn.Linear(3, 2)
+    m.register_buffer("mask", torch.eye(3).to_sparse())
+    with pytest.raises(baton.InvalidArgument, match="mask is a torch.sparse_coo tensor"):
+        baton.torch.share_module(m, name)
+
+
 def test_other_architectures_are_refused(name):
     baton.torch.publish_module(torch.nn.Linear(3, 2), name)
     for other in (torch.nn.Linear(3, 3), torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(3, 2).double()):

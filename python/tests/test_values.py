@@ -165,7 +165,7 @@ def test_a_key_twice_is_refused_among_any_number(keys):
 def test_meta_that_is_no_json_is_refused():
     with baton.connect() as s:
         b = s.open_bundle([], [], b"{}", b'{"step":', 1, False)
-        with pytest.raises(baton.ProtocolError, match="meta"):
+        with pytest.raises(baton.ProtocolError, match="the meta of a bundle"):
             b.meta
         assert b.value == {}
 

@@ -16,6 +16,7 @@ still received.
 
 import importlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from baton import _default
@@ -52,6 +53,8 @@ __all__ = [
     "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty",
     "empty_like", "full", "get", "load", "names", "open", "queue", "set", "share", "stats", "topic", "watch", "zeros",
 ]  # fmt: skip
+
+Mapping.register(Bundle)
 
 
 def __getattr__(name: str) -> Any:
@@ -132,16 +135,16 @@ def full(
     return _default.session().full(shape, value, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
 
 
-def empty_like(a: Any) -> Any:
+def empty_like(a: Any, *, timeout: float | None = 0.0, pages: str | None = None) -> Any:
     """Room for a tensor like an array, or for a Bundle like a nested structure, in one storage.
 
-    Errors as of `empty`.
+    timeout, pages and errors as of `empty`. Like an array on a GPU it lies on that.
 
     >>> b = baton.empty_like({"w": np.zeros((2, 3)), "b": np.zeros(3)})
     >>> {path: t.shape for path, t in b.items()}
     {'w': (2, 3), 'b': (3,)}
     """
-    return _default.session().empty_like(a)
+    return _default.session().empty_like(a, timeout=timeout, pages=pages)
 
 
 def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream: Any = None) -> Any:

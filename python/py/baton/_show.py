@@ -47,8 +47,8 @@ def _pixels(x: "Tensor") -> "np.ndarray[Any, Any] | None":
     a = a[:: -(-a.shape[0] // _MOST), :: -(-a.shape[1] // _MOST)]
     if a.dtype == np.uint8:
         return np.ascontiguousarray(a)
-    b = np.abs(a).astype("float64") if a.dtype.kind == "c" else a.astype("float64")
-    b = np.nan_to_num(b, nan=0.0, posinf=0.0, neginf=0.0)
+    b = (np.abs(a) if a.dtype.kind == "c" else a).astype("float64")
+    b = 0.5 * np.nan_to_num(b, nan=0.0, posinf=0.0, neginf=0.0)  # so that no difference is too large
     low, high = float(b.min()), float(b.max())
     grey: np.ndarray[Any, Any] = ((b - low) * (255.0 / (high - low) if high > low else 0.0)).astype("uint8")
     return grey

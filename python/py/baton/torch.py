@@ -69,9 +69,14 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
     return bundle
 
 
-def publish_module(module: torch.nn.Module, name: str) -> int:
-    """Publishes parameters and buffers as a revision of a name, copied once; its number."""
-    return _default.session().set(name, {path: _on_cpu(t.detach()) for path, t in _tensors(module).items()})
+def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
+    """Publishes parameters and buffers as a revision of a name, copied once; its number.
+
+    meta: what JSON can hold, such as the step of the weights, which readers find as `meta` of the Bundle.
+    Raises as `baton.set`.
+    """
+    value = {path: _on_cpu(t.detach()) for path, t in _tensors(module).items()}
+    return _default.session().set(name, value, meta=meta)
 
 
 def _on_cpu(t: torch.Tensor) -> torch.Tensor:
@@ -113,6 +118,8 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
     for path, t in tensors.items():
         if t.device.type != "cpu":
             raise InvalidArgument(f"{path} lies on {t.device} (move the module by .cpu() first)")
+        if t.layout != torch.strided:
+            raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
         storage = t.untyped_storage()
         if storage.nbytes() > 0:
             whole[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)

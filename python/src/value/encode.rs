@@ -17,9 +17,10 @@ use crate::bundle::Bundle;
 use crate::cuda::alloc_on;
 use crate::errors::{error, invalid};
 use crate::exchange::remembered;
-use crate::memory::AT_ONCE;
+use crate::memory::Room;
 use crate::source::Source;
 use crate::tensor::Tensor;
+use crate::wait::wait;
 
 /// What becomes of the tensors of a value.
 #[derive(Clone, Copy, PartialEq)]
@@ -33,7 +34,7 @@ pub(crate) enum Take {
     /// All are copied into one storage.
     Copy,
     /// All get room in one storage, to be filled.
-    Room,
+    Room(Room),
 }
 
 /// The type of the array that was met last: most values have arrays of one type. It may be gone, and
@@ -148,7 +149,7 @@ impl Encoder {
             let referenced = match self.take {
                 Take::AsIs => true,
                 Take::Reference | Take::Shared => t.is_shared(),
-                Take::Copy | Take::Room => false,
+                Take::Copy | Take::Room(_) => false,
             };
             return Ok(Some(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) }));
         }
@@ -266,6 +267,11 @@ impl Encoder {
                     )));
                 }
                 match self.plain {
+                    // Beyond it JSON's readers, this one too, have only the nearest float.
+                    true if v.extract::<u64>().is_err() => {
+                        let what = format!("meta holds what JSON has: {text} has more than 64 bits; give it as a text");
+                        return Err(PyValueError::new_err(what));
+                    }
                     true => self.tree.extend(text.bytes()),
                     false => self.tree.extend(format!(r#"{{"$":"int","v":"{text}"}}"#).bytes()),
                 }
@@ -442,7 +448,15 @@ impl Encoder {
             }
         }
         let n = on_host.clone().count();
-        let gathered = Source::gather(py, session, on_host, take.gather())?;
+        let gathered = match take {
+            Take::Room(room) => {
+                let like: Vec<_> = on_host.map(|s| (s.dtype(), s.shape())).collect();
+                let all: Vec<(_, &[i64])> = like.iter().map(|(dtype, shape)| (*dtype, &**shape)).collect();
+                wait(py, || session.room_for(&all, room.pages, room.patience))?
+            }
+            Take::Copy => Source::gather(py, session, on_host, Gather::Copy)?,
+            _ => Source::gather(py, session, on_host, Gather::Reference)?,
+        };
         if n == self.leaves.len() {
             return Ok(gathered);
         }
@@ -459,20 +473,11 @@ impl Encoder {
 }
 
 impl Take {
-    /// What becomes of arrays on the host.
-    fn gather(self) -> Gather {
-        match self {
-            Take::Reference | Take::Shared | Take::AsIs => Gather::Reference,
-            Take::Copy => Gather::Copy,
-            Take::Room => Gather::Room,
-        }
-    }
-
     /// The tensor that an array is; `None` where it has to be made.
     fn in_place(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<Option<baton::Tensor>> {
         let own = match self {
             Take::Reference | Take::Shared | Take::AsIs => s.in_place(py, session)?,
-            Take::Copy | Take::Room => None,
+            Take::Copy | Take::Room(_) => None,
         };
         if own.is_none() && self == Take::Shared {
             let what = "an array of the value does not lie in shared memory";
@@ -486,7 +491,10 @@ impl Take {
     pub(crate) fn on_gpu(self, py: Python<'_>, session: &Session, s: Source) -> PyResult<baton::Tensor> {
         let gpu = s.gpu().unwrap_or_default();
         match self {
-            Take::Room => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), AT_ONCE),
+            Take::Room(Room { pages: Some(_), .. }) => {
+                return Err(invalid(py, "leave pages= out", format!("memory on {gpu} has no huge pages")));
+            }
+            Take::Room(Room { patience, .. }) => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), patience),
             Take::Copy => {}
             Take::Reference | Take::Shared | Take::AsIs => {
                 if let Some(t) = s.in_place(py, session)? {

@@ -1,10 +1,13 @@
 //! Many tensors of other libraries at once: one storage for all that must be copied.
 
+use std::time::Duration;
+
 use super::DLTensor;
 use super::view::View;
+use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::session::{Place, Session, Tensor};
+use crate::session::{HugePages, Place, Session, Tensor};
 use crate::shm::prefetch;
 
 /// Where tensors begin in a storage that they share.
@@ -20,8 +23,6 @@ pub enum Gather {
     Reference,
     /// All are copied.
     Copy,
-    /// All get room, whose content is whatever was there before.
-    Room,
 }
 
 /// What is done about one view.
@@ -29,6 +30,30 @@ enum Plan {
     There(Tensor),
     /// It gets room in the common storage, from an offset on.
     Make(View, u64),
+}
+
+/// Finds places in a storage that is still to be made.
+#[derive(Default)]
+struct Places {
+    total: u64,
+}
+
+impl Places {
+    /// Where so many bytes lie.
+    fn take(&mut self, bytes: u64) -> Result<u64> {
+        let (at, n) = (self.total, bytes.next_multiple_of(ALIGN)); // at most 2^63
+        self.total = at.checked_add(n).filter(|n| *n <= i64::MAX as u64).ok_or_else(|| {
+            let what = "the tensors together have more bytes than 63 bits count";
+            Error::new(Code::InvalidArgument, "give fewer at once", what)
+        })?;
+        Ok(at)
+    }
+}
+
+/// The compact tensor at a place of a storage.
+fn at_place(room: &Tensor, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Tensor {
+    let (place, at) = if bytes > 0 { (Place::Storage(0), at) } else { (Place::Nowhere, 0) };
+    Tensor::laid_out(room.held.clone(), place, at, dtype, shape)
 }
 
 impl Session {
@@ -44,9 +69,9 @@ impl Session {
     ) -> Result<Vec<Tensor>> {
         let segments = match how {
             Gather::Reference => self.inner()?.all_segments(),
-            Gather::Copy | Gather::Room => Vec::new(),
+            Gather::Copy => Vec::new(),
         };
-        let (mut plans, mut total) = (Vec::with_capacity(views.size_hint().1.unwrap_or(0)), 0u64);
+        let (mut plans, mut places) = (Vec::with_capacity(views.size_hint().1.unwrap_or(0)), Places::default());
         for (view, flags) in views {
             // SAFETY: as the caller says.
             let v = unsafe { View::of(view, flags)? };
@@ -55,14 +80,10 @@ impl Session {
                 plans.push(Plan::There(t));
                 continue;
             }
-            let (at, n) = (total, v.bytes.next_multiple_of(ALIGN)); // at most 2^63
-            total = at.checked_add(n).filter(|n| *n <= i64::MAX as u64).ok_or_else(|| {
-                let what = "the tensors together have more bytes than 63 bits count";
-                Error::new(Code::InvalidArgument, "give fewer at once", what)
-            })?;
+            let at = places.take(v.bytes)?;
             plans.push(Plan::Make(v, at));
         }
-        let room = self.alloc_dtype(DType::UINT8, &[total as i64])?;
+        let room = self.alloc_dtype(DType::UINT8, &[places.total as i64])?;
         let base = room.address(true)?;
         let mut made = Vec::with_capacity(plans.len());
         let mut plans = plans.into_iter();
@@ -77,13 +98,45 @@ impl Session {
                 }
                 Plan::Make(v, at) => (v, at),
             };
-            if how != Gather::Room {
-                // SAFETY: as the caller says; the storage was just made and has room for it there.
-                unsafe { v.copy_to(base.wrapping_add(at as usize), None) };
-            }
-            let (place, at) = if v.bytes > 0 { (Place::Storage(0), at) } else { (Place::Nowhere, 0) };
-            made.push(Tensor::laid_out(room.held.clone(), place, at, v.dtype, v.shape));
+            // SAFETY: as the caller says; the storage was just made and has room for it there.
+            unsafe { v.copy_to(base.wrapping_add(at as usize), None) };
+            made.push(at_place(&room, at, v.bytes, v.dtype, v.shape));
         }
         Ok(made)
+    }
+
+    /// Compact tensors of types and shapes in one storage, whose content is whatever was there before: in
+    /// huge pages where their size is given. timeout: as of [`alloc_within`](Session::alloc_within).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::DType;
+    ///
+    /// let made = session.room_for(&[(DType::FLOAT32, &[2, 3]), (DType::INT64, &[0])], None, None)?;
+    /// assert_eq!((made[0].shape(), made[1].dtype()), (&[2, 3][..], DType::INT64));
+    /// # Ok(()) }
+    /// ```
+    pub fn room_for(
+        &self,
+        all: &[(DType, &[i64])],
+        pages: Option<HugePages>,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Vec<Tensor>> {
+        let mut places = Places::default();
+        let place = |(dtype, shape): &(DType, &[i64])| {
+            let bytes = dtype.num_bytes(shape)?;
+            Ok((places.take(bytes)?, bytes))
+        };
+        let found = all.iter().map(place).collect::<Result<Vec<_>>>()?;
+        let total = [places.total as i64];
+        let room = match pages {
+            None => self.alloc_raw_within(DType::UINT8, &total, timeout)?,
+            Some(p) => self.alloc_huge_raw(p, DType::UINT8, &total, timeout)?,
+        }
+        .freeze();
+        let made = found.into_iter().zip(all);
+        Ok(made.map(|((at, bytes), (dtype, shape))| at_place(&room, at, bytes, *dtype, Dims::from(*shape))).collect())
     }
 }
