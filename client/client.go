@@ -157,6 +157,22 @@ func (c *Client) call(ctx context.Context, op string, body, ok any, send ...*sys
 	}
 }
 
+// untilAway returns a context that ends with the connection to the broker, too.
+func (c *Client) untilAway(ctx context.Context) (context.Context, context.CancelFunc) {
+	c.mu.Lock()
+	ctl := c.ctl
+	c.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-ctl.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 func isLost(err error) bool {
 	e, ok := err.(*protocol.Error)
 	return ok && e.Code == protocol.CodeBrokerLost

@@ -41,7 +41,8 @@ type groupView struct {
 }
 
 // current returns who takes part, asking the broker if that has changed. While
-// the broker is away the last answer serves.
+// the broker is away, or when it goes away before it has answered, the last answer
+// serves: hand-over needs no broker.
 func (t *topic) current(ctx context.Context) (*peersView, error) {
 	v := t.view.Load()
 	if v != nil && v.version == t.version() {
@@ -56,20 +57,35 @@ func (t *topic) current(ctx context.Context) (*peersView, error) {
 	if v != nil && c.brokerAway() {
 		return v, nil
 	}
-	var p protocol.Peers
-	if _, err := c.call(ctx, protocol.OpTopicPeers, t.ref(), &p); err != nil {
-		if v != nil && isLost(err) {
-			return v, nil
-		}
-		return nil, err
+	asked := ctx
+	if v != nil {
+		var cancel context.CancelFunc
+		asked, cancel = c.untilAway(ctx)
+		defer cancel()
 	}
-	return t.adopt(ctx, &p)
+	var p protocol.Peers
+	_, err := c.call(asked, protocol.OpTopicPeers, t.ref(), &p)
+	if err == nil {
+		var now *peersView
+		if now, err = t.adopt(asked, &p); err == nil {
+			return now, nil
+		}
+	}
+	if v != nil && (isLost(err) || asked.Err() != nil && ctx.Err() == nil) {
+		return v, nil
+	}
+	return nil, err
 }
 
 // adopt builds a view of an answer; files mapped before are kept.
-func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error) {
+func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err error) {
 	before := t.view.Load()
 	v := &peersView{version: p.Version, closed: p.Closed, gone: p.Gone, peers: *p}
+	defer func() {
+		if err != nil {
+			v.closeGone(before)
+		}
+	}()
 	for _, l := range p.Lanes {
 		if l.State == protocol.LaneClosed {
 			continue
@@ -89,6 +105,9 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 	}
 	for _, w := range p.Waiters {
 		q, err := t.c.peer(ctx, w.Slot, w.Serial)
+		if err != nil && (isLost(err) || ctx.Err() != nil) {
+			return nil, err
+		}
 		if err != nil {
 			continue // it has gone
 		}
@@ -110,14 +129,18 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (*peersView, error
 	return v, nil
 }
 
-// closeGone closes the descriptors of groups that a newer view has no more. They
+// closeGone closes the descriptors of groups that another view has not. They
 // stay mapped while somebody has a view with them.
 func (v *peersView) closeGone(now *peersView) {
 	if v == nil {
 		return
 	}
+	var kept []groupView
+	if now != nil {
+		kept = now.groups
+	}
 	for _, g := range v.groups {
-		if !slices.ContainsFunc(now.groups, func(n groupView) bool { return n.fd == g.fd }) {
+		if !slices.ContainsFunc(kept, func(n groupView) bool { return n.fd == g.fd }) {
 			g.fd.Close()
 		}
 	}
