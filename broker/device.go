@@ -65,9 +65,7 @@ func (b *Broker) grantDevice(s *session, r *protocol.Grant, bytes uint64) (any, 
 	kind := uint32(protocol.KindCUDALegacy)
 	if !r.Borrowed {
 		kind = protocol.KindCUDA
-		if err := b.checkDeviceRoom(s, d, bytes); err != nil {
-			b.askToCollect()
-			b.refused[s] = struct{}{}
+		if err := b.checkRoom(s, func() error { return b.checkDeviceRoom(s, d, bytes) }); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -134,6 +134,26 @@ func TestQuotaIsOfEachDevice(t *testing.T) {
 	q.must(protocol.OpGrant, grant(gpu), nil)
 }
 
+// Who deletes what an ended process had set may have its memory at once.
+func TestNobodyIsRefusedForWhatTheDeadLeftUnheldOnADevice(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.DeviceMemory = 2 << 20 })
+	p := withCUDA(t, b.socket, "p")
+	grant := protocol.Grant{Bytes: 2 << 20, Chunks: 1, Device: gpu}
+	for range 20 {
+		setter := withCUDA(t, b.socket, "setter")
+		fd, _ := slab(t)
+		s := setter.allocOn(gpu, 2<<20, fd)
+		setter.must(protocol.OpNameSet, nameSet("n", s), nil)
+		setter.row.Drop(s.Index)
+		setter.must(protocol.OpBye, struct{}{}, nil)
+		p.refused(protocol.CodeQuota, protocol.OpGrant, grant)
+		p.must(protocol.OpNameDelete, protocol.NameRef{Name: "n"}, nil)
+		var g protocol.GrantReply
+		p.must(protocol.OpGrant, grant, &g)
+		p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+	}
+}
+
 // A creator may die before it has offered what it was granted, or afterwards.
 func TestMemoryOfADeadCreatorIsFreed(t *testing.T) {
 	b := serve(t, nil)

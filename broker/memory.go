@@ -46,7 +46,7 @@ func (b *Broker) opGrant(s *session, r *protocol.Grant) (any, []*sys.FD, error) 
 	if r.Device != "" {
 		return b.grantDevice(s, r, bytes)
 	}
-	if err := b.checkRoom(s, r, bytes); err != nil {
+	if err := b.checkRoom(s, func() error { return b.checkLimits(s, r, bytes) }); err != nil {
 		return nil, nil, err
 	}
 	index, ok := b.segmentTable.take()

@@ -20,13 +20,13 @@ const (
 	collectPause = 100 * time.Millisecond
 )
 
-// checkRoom refuses a grant beyond the quotas, the machine's memory, or what the
-// client said is free where it runs. What the dead left and nobody holds any more,
-// such as a name that was just deleted, is freed before anybody is refused.
-func (b *Broker) checkRoom(s *session, r *protocol.Grant, bytes uint64) error {
-	err := b.checkLimits(s, r, bytes)
+// checkRoom asks check whether a session may have a grant. What the dead left and
+// nobody holds any more, such as a name that was just deleted, is freed before anybody
+// is refused.
+func (b *Broker) checkRoom(s *session, check func() error) error {
+	err := check()
 	if err != nil && b.collectOrphans() {
-		err = b.checkLimits(s, r, bytes)
+		err = check()
 	}
 	if err != nil {
 		b.askToCollect()
@@ -35,6 +35,8 @@ func (b *Broker) checkRoom(s *session, r *protocol.Grant, bytes uint64) error {
 	return err
 }
 
+// checkLimits refuses a grant beyond the quotas, the machine's memory, or what the
+// client said is free where it runs.
 func (b *Broker) checkLimits(s *session, r *protocol.Grant, bytes uint64) error {
 	if err := b.checkQuota(s, bytes); err != nil {
 		return err

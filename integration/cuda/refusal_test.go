@@ -22,6 +22,8 @@ func init() {
 	roles["send both"] = on(sendBoth)
 	roles["look"] = look
 	roles["allocate"] = on(allocate)
+	roles["bequeath"] = on(bequeath)
+	roles["inherit"] = on(inherit)
 }
 
 // sendBoth sends a tensor on the GPU, then one in the machine's memory.
@@ -207,6 +209,47 @@ func TestQuotaOfTheGPUNamesItsSetting(t *testing.T) {
 	assert.Contains(t, said[2], "--device-memory")
 	assert.Equal(t, "<nil>", said[3])
 	p.Ended()
+	m.empty(t)
+}
+
+// bequeath sets a name on the GPU, and ends.
+func bequeath(w *worker) error {
+	t, err := w.alloc(40 << 20)
+	if err != nil {
+		return err
+	}
+	defer t.Release()
+	if _, err := w.c.Set(w.ctx, "left", t); err != nil {
+		return err
+	}
+	return w.Say("set")
+}
+
+// inherit deletes the name and has its memory at once.
+func inherit(w *worker) error {
+	if _, err := w.alloc(40 << 20); !errors.Is(err, protocol.ErrQuotaExceeded) {
+		return fmt.Errorf("beside what the name holds there is room: %w", err)
+	}
+	if err := w.c.Delete(w.ctx, "left"); err != nil {
+		return err
+	}
+	t, err := w.alloc(40 << 20)
+	if err != nil {
+		return err
+	}
+	t.Release()
+	return w.Say("had it")
+}
+
+func TestMemoryOfTheGPUThatTheDeadLeftIsHadAtOnce(t *testing.T) {
+	m := start(t, 1, func(c *testkit.BrokerConfig) { c.DeviceMemory = 64 << 20 })
+	p := m.play("bequeath", nil)
+	p.Next(new(string))
+	p.Ended()
+	testkit.Gone(t, m.Broker, p.PID())
+	q := m.play("inherit", nil)
+	q.Next(new(string))
+	q.Ended()
 	m.empty(t)
 }
 
