@@ -58,7 +58,7 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil {
 		s.cuda = slices.Contains(h.Features, protocol.FeatureCUDA)
-		b.resume(c, s, pidfd)
+		b.resume(c, s, h, pidfd)
 		reply := b.helloReply(s)
 		reply.Resumed = true
 		return reply, nil, nil
@@ -97,7 +97,7 @@ func (b *Broker) helloReply(s *session) *protocol.HelloReply {
 
 func (b *Broker) checkHello(h *protocol.Hello) error {
 	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "client", Build: printable(h.Client.Version, 64), Speaks: h.Protocol, Layout: h.Layout})
+		protocol.Speaker{Role: "client", Build: printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 
 // resume gives a session a new connection and the events that it missed. It
 // takes ownership of pidfd.
-func (b *Broker) resume(c *conn, s *session, pidfd *sys.FD) {
+func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	if s.stopWaiting == nil {
 		b.watch(s, pidfd)
 	} else {
@@ -165,6 +165,7 @@ func (b *Broker) resume(c *conn, s *session, pidfd *sys.FD) {
 	}
 	if s.absent {
 		s.absent = false
+		s.version = printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
 		if c.cred.PID != 0 {
 			s.pid, s.start, s.pidNS = c.cred.PID, sys.StartTime(c.cred.PID), sys.PIDNamespace(c.cred.PID)
 			b.putSession(s)

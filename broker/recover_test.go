@@ -208,6 +208,9 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	st := b.Status()
 	require.Equal(t, "second", st.Version)
 	require.Equal(t, 2, st.Counts.Sessions)
+	for _, row := range list[broker.SessionRow](p2, "sessions", "") {
+		require.Equal(t, "test", row.Version, "of the client %q", row.Name)
+	}
 	require.Zero(t, st.Counts.Disconnected)
 	require.Equal(t, 2, st.Counts.Names)
 	require.Equal(t, 1, st.Counts.Leases)

@@ -56,6 +56,9 @@ func languageName(n uint32) string {
 	return "unknown"
 }
 
+// maxClientVersion bounds what a client says of its version, in bytes.
+const maxClientVersion = 64
+
 // printable makes a text of a client fit for a terminal and a record.
 func printable(s string, bytes int) string {
 	s = strings.Map(func(r rune) rune {
@@ -102,7 +105,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	s := newSession(p)
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
-	s.version, s.connectedAt = printable(h.Client.Version, 64), time.Now()
+	s.version, s.connectedAt = printable(h.Client.Version, maxClientVersion), time.Now()
 	if c.cred.PID != 0 {
 		s.start, s.pidNS = sys.StartTime(pid), sys.PIDNamespace(pid)
 	}
