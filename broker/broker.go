@@ -203,7 +203,8 @@ func (b *Broker) openFiles() error {
 	}
 	d := directory{filepath.Join(b.cfg.MemoryDir, instancePrefix+b.id)}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return fmt.Errorf("make memory directory: %w", err)
+		return protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
+			"cannot make the folder of this broker's memory: %w", err)
 	}
 	b.files, b.fresh = d, true
 	return nil

@@ -116,6 +116,17 @@ func TestBadRuntimeDirectoriesAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrConflict, "a file that is no socket is not removed")
 }
 
+func TestMemoryDirectoryThatCannotBeMadeIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, dir := range []string{file, filepath.Join(file, "below")} {
+		_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), "run"), Memory: 1 << 28, MemoryDir: dir})
+		require.ErrorIs(t, err, protocol.ErrInvalid)
+		require.Contains(t, err.Error(), file)
+		require.Contains(t, err.(*protocol.Error).Remedy, "--memory-dir")
+	}
+}
+
 func TestRuntimeDirectoryIsPrivateAndCleanAfterwards(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "a")

@@ -72,7 +72,8 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 func (b *Broker) findInstance() (*predecessor, error) {
 	names, err := os.ReadDir(b.cfg.MemoryDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("look at memory directory: %w", err)
+		return nil, protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
+			"cannot look for former brokers' memory: %w", err)
 	}
 	for _, e := range names {
 		instance, ok := strings.CutPrefix(e.Name(), instancePrefix)

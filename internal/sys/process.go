@@ -176,6 +176,22 @@ func CheckPrivateDir(path string) error {
 	return nil
 }
 
+// CheckWritable refuses a directory of ours in which we can make no file: one without
+// its owner's right to write, which binds all but root, or in a read-only file system.
+func CheckWritable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode().Perm()&0o300 != 0o300:
+		return fmt.Errorf("%s cannot be written by its owner (mode %04o)", path, info.Mode().Perm())
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("no file can be made in %s: %w", path, err)
+	}
+	return nil
+}
+
 func control(c syscall.Conn, f func(fd int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -150,6 +150,13 @@ func TestDirectoryFindingsChangeNothing(t *testing.T) {
 	assert.Equal(t, doctor.Fail, f.State)
 	assert.Contains(t, f.Remedy, "chmod 700")
 
+	require.NoError(t, os.Chmod(p.Dir, 0o500))
+	f = look(t, p.Checks(), "runtime directory")
+	assert.Equal(t, doctor.Fail, f.State)
+	assert.Contains(t, f.Text, "cannot be written")
+	assert.Contains(t, f.Remedy, "chmod 700")
+	require.NoError(t, os.Chmod(p.Dir, 0o700))
+
 	p.Dir = filepath.Join(p.Dir, "later")
 	f = look(t, p.Checks(), "runtime directory")
 	assert.Equal(t, doctor.OK, f.State)

@@ -78,6 +78,9 @@ func (p Place) directory() Finding {
 	if err := sys.CheckPrivateDir(p.Dir); err != nil {
 		return fail(remedy, "%v", err)
 	}
+	if err := sys.CheckWritable(p.Dir); err != nil {
+		return fail("make it writable (chmod 700, or mount it so), or set XDG_RUNTIME_DIR or BATON_ADDRESS", "%v", err)
+	}
 	return ok("%s, mode %04o, belongs to this user alone", p.Dir, info.Mode().Perm())
 }
 
