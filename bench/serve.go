@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
 )
 
@@ -73,6 +74,23 @@ func serve(ctx context.Context, binary string) (*served, error) {
 func (b *served) runtimeDir() string { return filepath.Join(b.dir, "baton") }
 
 func (b *served) socket() string { return filepath.Join(b.runtimeDir(), "broker.sock") }
+
+// awaitNATS waits until the broker tells how to reach its NATS: it answers clients
+// before that.
+func (b *served) awaitNATS(ctx context.Context) error {
+	for began := time.Now(); ; {
+		_, err := natsbridge.ReadInfo(b.runtimeDir())
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Since(began) > stalled:
+			return err
+		}
+		nap(time.Millisecond)
+	}
+}
 
 func (b *served) pid() int { return b.cmd.Process.Pid }
 
