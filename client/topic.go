@@ -124,6 +124,11 @@ func (t *topic) startWriting(ctx context.Context) error {
 func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	defer t.out.finish()
+	return t.sendLocked(ctx, v, flags, opts)
+}
+
+func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []SendOption) error {
 	if err := t.c.live(); err != nil {
 		return err
 	}
@@ -134,6 +139,7 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 		return t.late(ctx, err, protocol.CodeFull)
 	}
 	c, o := t.c, &t.out
+	t.lane.PrepareWrite(t.head + 2)
 	if depth := uint64(t.info.Depth); t.head >= depth {
 		t.lane.PrepareUnname(t.head + 1 - depth)
 	}
@@ -150,7 +156,6 @@ func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption
 	if err != nil {
 		return err
 	}
-	defer o.finish()
 	for k, index := range o.counted {
 		if err := c.pages.row.Take(index); err != nil { // MODEL lanes:send-up
 			for _, up := range o.counted[:k] {

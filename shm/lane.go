@@ -155,10 +155,15 @@ func (l Lane) Write(i uint64, h *SlotHead, data []uint64) {
 	FenceRelease()
 	if len(data) > firstWords {
 		l.r.writeWords(at+lineBytes, data[firstWords:])
+		data = data[:firstWords]
 	}
-	first := [...]uint64{h.Stamp, uint64(h.Flags) | uint64(h.Nref)<<32 | uint64(h.Tensors)<<48, h.Bytes, uint64(h.Body), 0, 0, 0}
-	n := copy(first[len(first)-firstWords:], data)
-	l.r.writeWords(at+protocol.SlotStamp, first[:len(first)-firstWords+n])
+	l.r.writeWords(at+protocol.SlotSize, data)
+	// Each word for itself: put together first, they could be copied only when all
+	// that was stored before had reached the cache.
+	l.r.writeWord(at+protocol.SlotStamp, h.Stamp)
+	l.r.writeWord(at+protocol.SlotFlags, uint64(h.Flags)|uint64(h.Nref)<<32|uint64(h.Tensors)<<48)
+	l.r.writeWord(at+protocol.SlotBytes, h.Bytes)
+	l.r.writeWord(at+protocol.SlotBody, uint64(h.Body))
 }
 
 // SetStamp sets the time of message i, which was written and not yet published.
@@ -168,6 +173,18 @@ func (l Lane) SetStamp(i, stamp uint64) {
 
 // lineBytes is what processors exchange at once.
 const lineBytes = 64
+
+// PrepareWrite starts to fetch the lines that Write of message i writes when it is
+// small. Nobody waits for it yet if i is the one after the next; of the next one
+// those who wait would fetch them away. In a ring so short that others still read
+// that slot it does nothing.
+func (l Lane) PrepareWrite(i uint64) {
+	if l.mask >= 7 {
+		at := l.slot(i)
+		l.r.PrefetchWrite(at)
+		l.r.PrefetchWrite(at + lineBytes)
+	}
+}
 
 // PrepareUnname starts to fetch the line that Unname of message i writes.
 func (l Lane) PrepareUnname(i uint64) { l.r.PrefetchWrite(l.slot(i)) }

@@ -11,5 +11,7 @@ func (r Region) writeWords(off uint64, src []uint64) {
 	}
 }
 
+func (r Region) writeWord(off, v uint64) { r.Store64(off, v) }
+
 // StoreRelease64, under the race detector, is an atomic that the detector knows.
 func (r Region) StoreRelease64(off, v uint64) { r.Store64(off, v) }
