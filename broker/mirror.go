@@ -13,8 +13,8 @@ import (
 // methods return at once and may be called from any goroutine.
 type Publisher interface {
 	// Publish queues copies of messages up to the first that is refused, and
-	// returns how many that is.
-	Publish(subject string, messages ...[]byte) int
+	// returns how many that is. Message i is text[bounds[i]:bounds[i+1]].
+	Publish(subject string, text []byte, bounds []int) int
 	// Queued tells how many bytes are queued.
 	Queued() int
 	// Interest tells whether anybody would get a message on the subject.

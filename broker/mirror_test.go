@@ -34,22 +34,22 @@ func newRecorder(subscribed string) *recorder {
 	return r
 }
 
-func (r *recorder) Publish(subject string, messages ...[]byte) int {
+func (r *recorder) Publish(subject string, text []byte, bounds []int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed.Broadcast()
-	for i, data := range messages {
+	for i := range len(bounds) - 1 {
 		if r.refuse > 0 {
 			r.refuse--
 			return i
 		}
-		t, err := protocol.ParseTuple(data)
+		t, err := protocol.ParseTuple(text[bounds[i]:bounds[i+1]])
 		if err != nil || subject != r.subscribed {
 			r.bad = protocol.Errorf(protocol.CodeInternal, "", "tuple on %s: %v", subject, err)
 		}
 		r.tuples = append(r.tuples, t)
 	}
-	return len(messages)
+	return len(bounds) - 1
 }
 
 func (r *recorder) Queued() int { return r.queued }

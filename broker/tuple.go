@@ -7,65 +7,60 @@ const keptOutput = 1 << 20
 
 // tupleWriter describes copied messages as JSON, in memory that it uses again.
 type tupleWriter struct {
-	out      []byte
-	messages [][]byte // parts of out on one subject, for Publish
-	lost     []uint64 // what each of them says
-	places   []*place
+	text    []byte
+	bounds  []int // tuple i is text[bounds[i]:bounds[i+1]]
+	written []int // which message each tuple is
 }
 
-// publish writes and publishes what was copied. The broker's lock is not held.
+// publish writes and publishes what was copied, in runs of one subject. The broker's
+// lock is not held.
 func (m *mirror) publish() {
 	c, w := &m.copied, &m.writer
 	for i := range c.names {
 		m.publishName(&c.names[i])
 	}
-	for i := range c.messages {
-		x := &c.messages[i]
-		if i > 0 && x.subject != c.messages[i-1].subject {
-			w.send(m.to, c.messages[i-1].subject)
+	for rest := c.messages; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].subject == rest[0].subject {
+			n++
 		}
-		x.place.lost += x.skipped
-		if !w.add(x) {
-			x.place.lost++
-		}
+		w.write(rest[:n])
+		w.send(m.to, rest[:n])
+		rest = rest[n:]
 	}
-	if n := len(c.messages); n > 0 {
-		w.send(m.to, c.messages[n-1].subject)
+	if cap(w.text) > keptOutput {
+		w.text = nil
 	}
-	w.reset()
 }
 
-// add writes a tuple.
-func (w *tupleWriter) add(x *copiedMessage) bool {
-	p := x.place
-	if p.encoder == nil {
-		return false
+// write describes messages. What cannot be described is lost to subscribers, and the
+// next one says so.
+func (w *tupleWriter) write(run []copiedMessage) {
+	w.text, w.bounds, w.written = w.text[:0], append(w.bounds[:0], 0), w.written[:0]
+	for i := range run {
+		x := &run[i]
+		p := x.place
+		p.lost += x.skipped
+		x.tuple.Lost = p.lost
+		p.lost++
+		if p.encoder == nil {
+			continue
+		}
+		var err error
+		if w.text, err = p.encoder.Append(w.text, &x.tuple); err == nil {
+			w.bounds, w.written = append(w.bounds, len(w.text)), append(w.written, i)
+			p.lost = 0
+		}
 	}
-	x.tuple.Lost = p.lost
-	from := len(w.out)
-	var err error
-	if w.out, err = p.encoder.Append(w.out, &x.tuple); err != nil {
-		return false
-	}
-	w.messages = append(w.messages, w.out[from:len(w.out):len(w.out)])
-	w.lost, w.places = append(w.lost, p.lost), append(w.places, p)
-	p.lost = 0
-	return true
 }
 
 // send publishes what was written. What is refused is lost to subscribers.
-func (w *tupleWriter) send(to Publisher, subject string) {
-	for i := 0; i < len(w.messages); i++ {
-		if i += to.Publish(subject, w.messages[i:]...); i < len(w.messages) {
-			w.places[i].lost += w.lost[i] + 1
+func (w *tupleWriter) send(to Publisher, run []copiedMessage) {
+	for at := 0; at < len(w.written); at++ {
+		if at += to.Publish(run[0].subject, w.text, w.bounds[at:]); at < len(w.written) {
+			x := &run[w.written[at]]
+			x.place.lost += x.tuple.Lost + 1
 		}
-	}
-	w.messages, w.lost, w.places = w.messages[:0], w.lost[:0], w.places[:0]
-}
-
-func (w *tupleWriter) reset() {
-	if w.out = w.out[:0]; cap(w.out) > keptOutput {
-		w.out = nil
 	}
 }
 

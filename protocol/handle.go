@@ -140,7 +140,7 @@ func (s *Storage) check(byteOffset uint64) error {
 
 // append goes on behind appendHandleBegin.
 func (s Storage) append(dst []byte) []byte {
-	dst = strconv.AppendUint(dst, s.Segment, 10)
+	dst = appendUint(dst, s.Segment)
 	dst = appendNumber(dst, `,"serial":`, s.Serial)
 	dst = appendNumber(dst, `,"index":`, uint64(s.Index))
 	dst = appendNumber(dst, `,"generation":`, s.Generation)
@@ -205,7 +205,7 @@ func (h *Handle) appendView(dst []byte) []byte {
 }
 
 func appendNumber(dst []byte, key string, n uint64) []byte {
-	return strconv.AppendUint(append(dst, key...), n, 10)
+	return appendUint(append(dst, key...), n)
 }
 
 func appendDims(dst []byte, dims []int64) []byte {

@@ -1,7 +1,5 @@
 package protocol
 
-import "strconv"
-
 // MarshalJSON writes the tuple; what Check refuses is refused. A nil Value is
 // written out, so that whoever reads it needs no rule for absent trees.
 func (t Tuple) MarshalJSON() ([]byte, error) {
@@ -19,8 +17,8 @@ func (t Tuple) MarshalJSON() ([]byte, error) {
 
 // appendBegin writes a tuple as far as its meta.
 func (e *TupleEncoder) appendBegin(dst []byte, sequence, stamp, lost uint64, meta []byte) []byte {
-	dst = strconv.AppendUint(append(dst, e.begin...), sequence, 10)
-	dst = strconv.AppendUint(append(dst, e.position...), stamp, 10)
+	dst = appendUint(append(dst, e.begin...), sequence)
+	dst = appendUint(append(dst, e.position...), stamp)
 	dst = appendNumber(dst, `,"lost":`, lost)
 	dst = append(dst, `,"meta":`...)
 	if meta == nil {

@@ -45,7 +45,7 @@ func BenchmarkPublish(b *testing.B) {
 	b.ReportAllocs()
 	refused := 0
 	for b.Loop() {
-		if bridge.Publish("baton.default.topic.x", data) == 0 {
+		if bridge.PublishEach("baton.default.topic.x", data) == 0 {
 			refused++
 			time.Sleep(time.Millisecond) // the queue is full
 		}
@@ -72,7 +72,7 @@ func BenchmarkDelivered(b *testing.B) {
 			for bridge.Queued() > 256<<10 || sent-got.Load() > 8192 {
 				time.Sleep(100 * time.Microsecond)
 			}
-			require.Equal(b, len(batch), bridge.Publish("baton.default.topic.x", batch...))
+			require.Equal(b, len(batch), bridge.PublishEach("baton.default.topic.x", batch...))
 		}
 		sent++
 	}

@@ -31,7 +31,7 @@ func TestEmbeddedSubscriberReceivesWhatIsPublished(t *testing.T) {
 	require.False(t, s.Since.IsZero())
 
 	sub := subscribe(t, client(t, dir), "baton.default.topic.>")
-	require.Equal(t, 1, b.Publish("baton.default.topic.batches.train", []byte(`{"v":1}`)))
+	require.Equal(t, 1, b.PublishEach("baton.default.topic.batches.train", []byte(`{"v":1}`)))
 	m := next(t, sub)
 	require.Equal(t, "baton.default.topic.batches.train", m.Subject)
 	require.Equal(t, `{"v":1}`, string(m.Data))
@@ -48,7 +48,7 @@ func TestPublishKeepsNoReferenceToTheCallersBytes(t *testing.T) {
 	const n = 2000
 	for i := range n {
 		copy(data, fmt.Sprintf("%08d", i))
-		require.Equal(t, 1, b.Publish("a", data))
+		require.Equal(t, 1, b.PublishEach("a", data))
 	}
 	for i := range n {
 		require.Equal(t, fmt.Sprintf("%08d", i), string(next(t, sub).Data))
@@ -111,14 +111,14 @@ func TestCloseDeliversWhatWasPublishedAndLeavesNoTrace(t *testing.T) {
 	sub := subscribe(t, client(t, dir), "a")
 	const n = 1000
 	for range n {
-		require.Equal(t, 1, b.Publish("a", []byte("x")))
+		require.Equal(t, 1, b.PublishEach("a", []byte("x")))
 	}
 	require.NoError(t, b.Close(deadline(t)))
 	for range n {
 		next(t, sub)
 	}
 	require.NoError(t, b.Close(deadline(t)), "a second call")
-	require.Zero(t, b.Publish("a", nil))
+	require.Zero(t, b.PublishEach("a", nil))
 	require.ErrorIs(t, b.SetName("default", "a", 1, nil), protocol.ErrClosed)
 	require.ErrorIs(t, b.DeleteName("default", "a"), protocol.ErrClosed)
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
@@ -183,7 +183,7 @@ func TestClientFindsSuccessorOfAKilledBridge(t *testing.T) {
 	require.Equal(t, info.URL, b.Status().URL)
 	<-back
 	require.NoError(t, nc.Flush())
-	require.Equal(t, 1, b.Publish("a", []byte("from the successor")))
+	require.Equal(t, 1, b.PublishEach("a", []byte("from the successor")))
 	require.Equal(t, "from the successor", string(next(t, sub).Data))
 }
 
@@ -268,7 +268,7 @@ func TestEmbeddedRunsWithoutNamesWhenItsStoreIsUnusable(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "nats"), nil, 0o600))
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
 	sub := subscribe(t, client(t, dir), "a")
-	require.Equal(t, 1, b.Publish("a", nil))
+	require.Equal(t, 1, b.PublishEach("a", nil))
 	next(t, sub)
 	require.NoError(t, b.SetName("default", "weights", 1, []byte("{}")))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.Names == 1 })
@@ -314,10 +314,10 @@ func TestPublishRefusesSubjectsThatAreNotTokens(t *testing.T) {
 	sub := subscribe(t, client(t, dir), ">")
 	bad := []string{"", ".", "a.", ".a", "a..b", "a.*", "a.>", ">", "a b", "a\tb", "a\r\nPUB x 0\r\n", "a/b", "ä", "$SYS.x"}
 	for _, s := range bad {
-		require.Zero(t, b.Publish(s, nil), "%q", s)
+		require.Zero(t, b.PublishEach(s, nil), "%q", s)
 	}
 	require.Equal(t, uint64(len(bad)), b.Status().Dropped)
-	require.Equal(t, 1, b.Publish("A-z_0.9", nil))
+	require.Equal(t, 1, b.PublishEach("A-z_0.9", nil))
 	require.Equal(t, "A-z_0.9", next(t, sub).Subject)
 }
 
@@ -325,8 +325,8 @@ func TestPublishRefusesMoreThanTheServerTakes(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
 	sub := subscribe(t, client(t, dir), "a")
-	require.Zero(t, b.Publish("a", make([]byte, 1<<20+1)))
-	require.Equal(t, 1, b.Publish("a", make([]byte, 1<<20)))
+	require.Zero(t, b.PublishEach("a", make([]byte, 1<<20+1)))
+	require.Equal(t, 1, b.PublishEach("a", make([]byte, 1<<20)))
 	require.Len(t, next(t, sub).Data, 1<<20)
 	require.True(t, b.Status().Connected)
 }

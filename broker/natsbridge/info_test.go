@@ -127,7 +127,7 @@ func FuzzPublishSubject(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, subject string) {
-		require.Equal(t, subjectForm.MatchString(subject), b.Publish(subject, nil) == 1, "%q", subject)
+		require.Equal(t, subjectForm.MatchString(subject), b.PublishEach(subject, nil) == 1, "%q", subject)
 		require.NoError(t, b.Flush(t.Context()))
 		require.True(t, b.Status().Connected)
 	})

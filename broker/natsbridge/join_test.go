@@ -108,7 +108,7 @@ func TestJoinWithUserAndTLS(t *testing.T) {
 	s := wait(t, b, connected)
 	require.Equal(t, natsbridge.ModeJoined, s.Mode)
 	sub := subscribe(t, o.client(nats.UserInfo("joe", "hunter2"), nats.RootCAs(a.file("ca.pem"))), "baton.>")
-	require.Equal(t, 1, b.Publish("baton.default.topic.a", []byte("hello")))
+	require.Equal(t, 1, b.PublishEach("baton.default.topic.a", []byte("hello")))
 	require.Equal(t, "hello", string(next(t, sub).Data))
 
 	// The same way is open to others who know the password, which is told nowhere.
@@ -184,7 +184,7 @@ func TestJoinRefusesServerOfAnotherAuthority(t *testing.T) {
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
 	require.Contains(t, s.LastError, "certificate")
 	require.False(t, s.Connected)
-	require.Zero(t, b.Publish("a", nil))
+	require.Zero(t, b.PublishEach("a", nil))
 }
 
 func TestJoinWithNkeySeed(t *testing.T) {
@@ -236,7 +236,7 @@ func TestJoinWithCredentialsFile(t *testing.T) {
 	b := start(t, natsbridge.Config{RuntimeDir: dir, Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, Creds: file}})
 	wait(t, b, connected)
 	sub := subscribe(t, client(t, dir), "a")
-	require.Equal(t, 1, b.Publish("a", nil))
+	require.Equal(t, 1, b.PublishEach("a", nil))
 	next(t, sub)
 }
 
@@ -247,7 +247,7 @@ func TestJoinWithWrongPasswordTellsAndGoesOnTrying(t *testing.T) {
 	require.False(t, s.Connected)
 	require.Contains(t, s.LastError, "Authorization")
 	require.NotNil(t, s.LastErrorAt)
-	require.Zero(t, b.Publish("a", nil))
+	require.Zero(t, b.PublishEach("a", nil))
 	require.Equal(t, uint64(1), b.Status().Dropped)
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
 	require.NoError(t, b.SetName("default", "a", 1, nil), "local work goes on")
@@ -258,7 +258,7 @@ func TestJoinWithWrongPasswordTellsAndGoesOnTrying(t *testing.T) {
 	o.start()
 	wait(t, b, connected)
 	wait(t, b, mirrored)
-	require.Equal(t, 1, b.Publish("a", nil))
+	require.Equal(t, 1, b.PublishEach("a", nil))
 }
 
 // The error of the first attempt must not hide that of later ones.
@@ -280,7 +280,7 @@ func TestJoinSurvivesServerRestartAndSendsNothingOld(t *testing.T) {
 	o.stop()
 	s := wait(t, b, disconnected)
 	require.True(t, s.Since.After(before.Since))
-	require.Zero(t, b.Publish("a", []byte("stale")))
+	require.Zero(t, b.PublishEach("a", []byte("stale")))
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
 
 	o.opts.DontListen = true
@@ -292,7 +292,7 @@ func TestJoinSurvivesServerRestartAndSendsNothingOld(t *testing.T) {
 	go o.AcceptLoop(make(chan struct{}))
 	s = wait(t, b, connected)
 	require.Equal(t, uint64(1), s.Reconnects)
-	require.Equal(t, 1, b.Publish("a", []byte("fresh")))
+	require.Equal(t, 1, b.PublishEach("a", []byte("fresh")))
 	require.Equal(t, "fresh", string(next(t, sub).Data))
 	require.Equal(t, uint64(1), b.Status().Dropped)
 }
@@ -301,7 +301,7 @@ func TestUnreachableServerStopsNothing(t *testing.T) {
 	url := fmt.Sprintf("nats://127.0.0.1:%d", testkit.HeldPort(t))
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir, Join: &natsbridge.JoinConfig{URLs: []string{url}}})
-	require.Zero(t, b.Publish("a", nil))
+	require.Zero(t, b.PublishEach("a", nil))
 	require.NoError(t, b.SetName("default", "weights", 1, []byte("{}")))
 	require.NoError(t, b.DeleteName("default", "weights"))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
@@ -380,7 +380,7 @@ func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
 	data := make([]byte, 64<<10)
 	refused := false
 	for i := 0; i < 1<<14 && !refused; i++ { // 1 GiB: more than any socket buffers
-		refused = b.Publish("a", data) == 0
+		refused = b.PublishEach("a", data) == 0
 	}
 	require.True(t, refused)
 	require.NotZero(t, b.Status().Dropped)
@@ -403,7 +403,7 @@ func TestConnectionGivenUpIsMadeAnew(t *testing.T) {
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Reconnects == 1 })
 	require.True(t, s.Connected)
 	require.Contains(t, s.LastError, "Something Unheard Of")
-	require.Equal(t, 1, b.Publish("a", nil))
+	require.Equal(t, 1, b.PublishEach("a", nil))
 	ctx, cancel := context.WithCancel(deadline(t))
 	cancel()
 	require.ErrorIs(t, b.Close(ctx), context.Canceled, "this server confirms nothing")
@@ -416,7 +416,7 @@ func TestServerThatTalksNonsense(t *testing.T) {
 		url := fakeServer(t, func(_ int, c net.Conn, _ <-chan struct{}) { fmt.Fprint(c, nonsense) })
 		b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{url}}})
 		wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
-		require.Zero(t, b.Publish("a", []byte("x")))
+		require.Zero(t, b.PublishEach("a", []byte("x")))
 		require.NoError(t, b.Close(deadline(t)))
 	}
 }

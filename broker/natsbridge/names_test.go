@@ -318,7 +318,7 @@ func TestServerWithoutJetStreamMirrorsNoNamesAndSaysSo(t *testing.T) {
 	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.State == natsbridge.NamesUnavailable })
 	require.Contains(t, s.Names.Error, "has no JetStream")
-	require.Equal(t, 1, b.Publish("a", nil), "tuples do not need it")
+	require.Equal(t, 1, b.PublishEach("a", nil), "tuples do not need it")
 
 	o.stop()
 	o.opts.JetStream = true

@@ -34,6 +34,7 @@ type outbox struct {
 	queued   uint64 // messages taken so far
 	handled  uint64 // messages handed to send so far
 	waiting  []outboxWaiter
+	begin    []byte // of the commands for the subject being put
 }
 
 // batch is a run of messages as a client of NATS writes them, one after another.
@@ -51,15 +52,14 @@ type outboxItem struct {
 // frameBytes is what a message has at most beside its subject and its data.
 const frameBytes = len("PUB  18446744073709551615\r\n\r\n")
 
-// add writes a message behind the others.
-func (b *batch) add(subject string, data []byte) {
-	w := append(append(b.bytes, "PUB "...), subject...)
-	w = strconv.AppendUint(append(w, ' '), uint64(len(data)), 10)
-	w = append(w, "\r\n"...)
+// add writes a message behind the others; begin is what all of its subject begin with.
+func (b *batch) add(subject string, begin, data []byte) {
+	w := strconv.AppendUint(append(b.bytes, begin...), uint64(len(data)), 10)
+	w = append(w, '\r', '\n')
 	from := len(w)
 	w = append(w, data...)
 	b.items = append(b.items, outboxItem{subject, from, len(w)})
-	b.bytes = append(w, "\r\n"...)
+	b.bytes = append(w, '\r', '\n')
 }
 
 // outboxWaiter is released when so many messages have been handled.
@@ -72,20 +72,22 @@ func newOutbox(limit int) *outbox {
 	return &outbox{limit: limit, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// put queues copies until the queue is full or closed, and returns how many.
-func (o *outbox) put(subject string, messages [][]byte) (n int) {
+// put queues copies of messages, message i being text[bounds[i]:bounds[i+1]], until
+// the queue is full or closed or one is larger than most. It returns how many.
+func (o *outbox) put(subject string, most int, text []byte, bounds []int) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, data := range messages {
-		if o.closed || o.messages >= outboxMessages || len(data) > o.limit-o.bytes {
+	o.begin = append(append(append(o.begin[:0], "PUB "...), subject...), ' ')
+	for ; n < len(bounds)-1; n++ {
+		data := text[bounds[n]:bounds[n+1]]
+		if o.closed || o.messages >= outboxMessages || len(data) > most || len(data) > o.limit-o.bytes {
 			break
 		}
 		b := o.roomLocked(frameBytes + len(subject) + len(data))
 		before := len(b.bytes)
-		b.add(subject, data)
+		b.add(subject, o.begin, data)
 		o.messages++
 		o.bytes += len(b.bytes) - before
-		n++
 	}
 	if n > 0 {
 		o.queued += uint64(n)
@@ -202,19 +204,16 @@ func (o *outbox) close() {
 }
 
 // Publish queues copies of messages up to the first that is refused, and returns
-// at once how many that is. That one is counted as dropped, those behind it were
-// not looked at. A message is refused because there is no connection, the queue is
-// full, it is larger than the server takes, the subject is not of tokens
-// [A-Za-z0-9_-] joined by '.', or the bridge is closed. Being taken promises no
-// delivery: NATS may lose it.
-func (b *Bridge) Publish(subject string, messages ...[]byte) (taken int) {
+// at once how many that is. Message i is text[bounds[i]:bounds[i+1]]. The one refused
+// is counted as dropped, those behind it were not looked at. A message is refused
+// because there is no connection, the queue is full, it is larger than the server
+// takes, the subject is not of tokens [A-Za-z0-9_-] joined by '.', or the bridge is
+// closed. Being taken promises no delivery: NATS may lose it.
+func (b *Bridge) Publish(subject string, text []byte, bounds []int) (taken int) {
 	if b.link.connected.Load() && validSubject(subject) {
-		fit := 0
-		for limit := b.link.maxPayload.Load(); fit < len(messages) && int64(len(messages[fit])) <= limit; fit++ {
-		}
-		taken = b.outbox.put(subject, messages[:fit])
+		taken = b.outbox.put(subject, int(b.link.maxPayload.Load()), text, bounds)
 	}
-	if taken < len(messages) {
+	if taken < len(bounds)-1 {
 		b.dropped.Add(1)
 	}
 	return taken

@@ -53,7 +53,7 @@ func TestPipeCarriesWholeMessagesBesideThoseOfNatsGo(t *testing.T) {
 		sizes = append(sizes, random.IntN(2000))
 	}
 	for i, n := range sizes {
-		require.Equal(t, 1, b.Publish(fmt.Sprintf("t.%d", i), bytes.Repeat([]byte{byte(i)}, n)))
+		require.Equal(t, 1, b.PublishEach(fmt.Sprintf("t.%d", i), bytes.Repeat([]byte{byte(i)}, n)))
 	}
 	for i, n := range sizes {
 		m, err := sub.NextMsgWithContext(ctx)
@@ -78,11 +78,11 @@ func TestPipeOfALostConnectionIsNotWrittenAgain(t *testing.T) {
 		// Until the next connection is up they are dropped, and none goes before its greeting.
 		sent := 0
 		for b.link.upCount() == uint64(lost+1) && ctx.Err() == nil {
-			sent += b.Publish("t.lost", []byte("x"))
+			sent += b.PublishEach("t.lost", []byte("x"))
 			_ = b.outbox.wait(ctx)
 		}
 		require.NoError(t, b.Wait(ctx, func(s Status) bool { return s.Connected }))
-		require.Equal(t, 1, b.Publish("t.again", []byte{byte(lost)}))
+		require.Equal(t, 1, b.PublishEach("t.again", []byte{byte(lost)}))
 		for {
 			m, err := sub.NextMsgWithContext(ctx)
 			require.NoError(t, err)
