@@ -139,6 +139,12 @@ impl Inner {
         self.call_fds(op, body).map(|(r, _)| r)
     }
 
+    /// As `call`, of the broker that is there now: `BrokerLost` when it goes away meanwhile.
+    pub(crate) fn call_now<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<R> {
+        self.check_open()?;
+        self.ask(&self.link(), op, body, &[], Instant::now() + PATIENCE).map(|(r, _)| r)
+    }
+
     /// As `call`, with the descriptors of the answer. While the broker is away it waits for the next
     /// one, at most [`PATIENCE`] in all.
     pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<(R, Vec<OwnedFd>)> {

@@ -181,18 +181,21 @@ impl TopicState {
         self.view.load_full()
     }
 
-    /// Who takes part, asking the broker if that has changed. While the broker is away the last
-    /// answer serves.
+    /// Who takes part, asking the broker if that has changed. While the broker is away, or when it goes
+    /// away before it has answered, the last answer serves: hand-over needs no broker.
     pub(crate) fn current(&self) -> Result<Arc<View>> {
         let fresh = |v: &Option<Arc<View>>| v.as_ref().is_some_and(|v| v.version == self.version());
         let mut v = self.view();
         if !fresh(&v) {
             let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
             v = self.view();
-            if !fresh(&v) && (v.is_none() || !self.inner.broker_away()) {
-                match self.inner.call::<_, Peers>("topic.peers", &self.reference()) {
+            if v.is_none() {
+                return self.adopt(&self.inner.call::<_, Peers>("topic.peers", &self.reference())?);
+            }
+            if !fresh(&v) && !self.inner.broker_away() {
+                match self.inner.call_now::<_, Peers>("topic.peers", &self.reference()) {
                     Ok(p) => return self.adopt(&p),
-                    Err(e) if v.is_none() || e.code() != Code::BrokerLost => return Err(e),
+                    Err(e) if e.code() != Code::BrokerLost => return Err(e),
                     Err(_) => {}
                 }
             }
