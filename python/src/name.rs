@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
 use crate::poll::{coroutine, following, poll_fd};
-use crate::wait::{timeout as seconds, wait};
+use crate::wait::{Patience, closed, interrupted, timeout as seconds, wait};
 
 /// Follows a name: the current revision at once, then always the newest.
 #[pyclass(frozen, module = "baton")]
@@ -31,11 +31,11 @@ impl Watch {
     /// The newest revision not seen yet. timeout: None waits for ever, 0 polls. Raises Timeout.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
-        let t = seconds(py, timeout)?;
+        let t = Patience::of(seconds(py, timeout)?);
         let watch = self.watch.clone();
-        let got = wait(py, move || match &mut *watch.lock()? {
+        let got = wait(py, move || match &mut *watch.lock(t.left(), interrupted)? {
             None => Err(baton::Error::closed_here("the watch")),
-            Some(w) => w.next(t),
+            Some(w) => w.next(t.left()),
         })?;
         Ok(got.into())
     }
@@ -70,8 +70,8 @@ impl Watch {
     }
 
     /// Ends the watch. Waits for a thread that is receiving.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.watch.lock().map(|mut w| w.take()).ok());
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        closed(py, &self.watch)
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -95,7 +95,7 @@ impl Watch {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 }

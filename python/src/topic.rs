@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
 use crate::value::{encode, with_meta};
-use crate::wait::{timeout as seconds, wait};
+use crate::wait::{Patience, closed, interrupted, timeout as seconds, wait};
 
 /// A channel of messages with many senders and many readers.
 #[pyclass(frozen, module = "baton")]
@@ -150,13 +150,13 @@ fn poll(r: &mut Option<baton::Reader>) -> baton::Result<Option<baton::Message>> 
 impl Reader {
     /// The next message; `None` when the topic was closed and everything was received.
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
-        let t = seconds(py, timeout)?;
+        let t = Patience::of(seconds(py, timeout)?);
         let reader = self.reader.clone();
         let got = wait(py, move || {
-            let mut r = reader.lock()?;
+            let mut r = reader.lock(t.left(), interrupted)?;
             match &mut *r {
                 None => Err(baton::Error::closed_here("the reader")),
-                Some(r) => match r.recv(t) {
+                Some(r) => match r.recv(t.left()) {
                     Err(e) if e.code() == Code::Closed => Ok(None),
                     m => m.map(Some),
                 },
@@ -205,8 +205,8 @@ impl Reader {
     }
 
     /// Leaves the topic. Waits for a thread that is receiving.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.reader.lock().map(|mut r| r.take()).ok());
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        closed(py, &self.reader)
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -230,7 +230,7 @@ impl Reader {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 }

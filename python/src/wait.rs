@@ -1,7 +1,9 @@
 //! Waiting with the interpreter let go, and Ctrl-C.
 
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use baton::{Code, Turns};
 
 use pyo3::prelude::*;
 
@@ -27,6 +29,34 @@ pub(crate) fn interrupted() -> bool {
 /// raises that.
 pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {
     py.detach(f).map_err(|e| RAISED.with(|r| r.borrow_mut().take()).unwrap_or_else(|| to_py(py, &e)))
+}
+
+/// What is left of a call's timeout, for a call that waits twice.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience(Option<Instant>);
+
+impl Patience {
+    pub(crate) fn of(timeout: Option<Duration>) -> Patience {
+        Patience(timeout.map(|t| Instant::now() + t))
+    }
+
+    /// `None`: for ever.
+    pub(crate) fn left(self) -> Option<Duration> {
+        self.0.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Takes away what threads use in turns, behind the one that is using it. In a forked child that cannot have
+/// it, it is gone already.
+pub(crate) fn closed<T: Send>(py: Python<'_>, turns: &Turns<Option<T>>) -> PyResult<()> {
+    wait(py, || match turns.lock(None, interrupted) {
+        Ok(mut value) => {
+            drop(value.take());
+            Ok(())
+        }
+        Err(e) if e.code() == Code::Closed => Ok(()),
+        Err(e) => Err(e),
+    })
 }
 
 /// Seconds of Python: None waits for ever, 0 polls.

@@ -438,3 +438,61 @@ def test_waiting_lets_other_threads_run(name):
     baton.topic(name).send("x")
     t.join(PATIENCE)
     assert got == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic", "name"])
+def test_a_thread_that_waits_does_not_take_the_timeout_from_others(name, kind):
+    if kind == "queue":
+        q = baton.queue(name)
+        wait, error, give = q.get, baton.Empty, q.put
+    elif kind == "topic":
+        topic = baton.topic(name)
+        wait, error, give = topic.reader().receive, baton.Timeout, topic.send
+    else:
+        wait, error, give = baton.watch(name).receive, baton.Timeout, lambda v: baton.set(name, v, ephemeral=True)
+    t = threading.Thread(target=wait, daemon=True)
+    t.start()
+    eventually(lambda: asleep(t), "the thread to wait")
+    for timeout in (0, 0.01):
+        with pytest.raises(error):
+            wait(timeout)
+    assert t.is_alive()
+    give(1)
+    t.join(PATIENCE)
+    assert not t.is_alive()
+
+
+TURNS = {
+    "queue.get": ("o = baton.queue(n)", "get"),
+    "receive": ("o = baton.topic(n).reader()", "receive"),
+    "watch": ("o = baton.watch(n)", "receive"),
+}
+
+
+@pytest.mark.parametrize("kind", [*TURNS, "close"])
+def test_ctrl_c_ends_the_wait_for_a_turn(name, child, kind):
+    make, method = TURNS["receive" if kind == "close" else kind]
+    c = child(
+        f"""
+import threading
+sys.path.insert(0, sys.argv[2])
+from conftest import asleep, eventually
+n = sys.argv[1]
+{make}
+t = threading.Thread(target=o.{method}, daemon=True)
+t.start()
+eventually(lambda: asleep(t), "the thread to wait")
+try:
+    say("waits")
+    o.{"close" if kind == "close" else method}()
+except KeyboardInterrupt:
+    say("interrupted", t.is_alive())
+""",
+        name,
+        os.path.dirname(__file__),
+    )
+    assert c.hear() == "waits"
+    eventually(lambda: "S" in open(f"/proc/{c.pid}/stat").read().rsplit(")", 1)[1].split()[0], "the child to sleep")
+    os.kill(c.pid, signal.SIGINT)
+    assert c.hear() == "interrupted True"
+    c.end()

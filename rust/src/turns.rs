@@ -1,17 +1,110 @@
-//! A lock that a child of a fork can live with.
+//! Locks that bindings wait for: with a timeout and the program's signals, and such that a child of a fork
+//! can live with them.
 
 use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use crate::error::{Code, Error, Result};
-use crate::sys::PerProcess;
+use crate::session::interrupted;
+use crate::sys::{PerProcess, futex_wait, futex_wake};
+
+/// How long a thread waits for its turn before it looks again at the latest.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A value that threads use in turns.
+#[derive(Debug, Default)]
+pub(crate) struct Turnstile<T> {
+    value: Mutex<T>,
+    waiting: AtomicU32,
+    turns: AtomicU32, // that ended while somebody waited
+}
+
+impl<T> Turnstile<T> {
+    fn new(value: T) -> Turnstile<T> {
+        Turnstile { value: Mutex::new(value), waiting: AtomicU32::new(0), turns: AtomicU32::new(0) }
+    }
+
+    /// The value, `None` while another thread uses it.
+    pub(crate) fn try_lock(&self) -> Option<Turn<'_, T>> {
+        let value = match self.value.try_lock() {
+            Ok(value) => value,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Turn { value: ManuallyDrop::new(value), of: self })
+    }
+
+    /// Waits for the value, at most until a time: `None` after it. `Timeout` when `look`, which is called
+    /// after a signal, ends the wait.
+    pub(crate) fn lock_until(&self, until: Option<Instant>, look: impl Fn() -> bool) -> Result<Option<Turn<'_, T>>> {
+        loop {
+            if let Some(turn) = self.try_lock() {
+                return Ok(Some(turn));
+            }
+            let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let seen = self.turns.load(Ordering::SeqCst);
+            // Who ended a turn before this look has not seen that somebody waits.
+            fence(Ordering::SeqCst);
+            let turn = self.try_lock();
+            if turn.is_none() {
+                futex_wait(&self.turns, seen, left.min(LOOK_AGAIN));
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            if turn.is_some() {
+                return Ok(turn);
+            }
+            if look() {
+                return Err(interrupted());
+            }
+        }
+    }
+}
+
+/// A thread's turn with a value.
+#[derive(Debug)]
+pub struct Turn<'a, T> {
+    value: ManuallyDrop<MutexGuard<'a, T>>,
+    of: &'a Turnstile<T>,
+}
+
+impl<T> Deref for Turn<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Turn<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Turn<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: once, here.
+        unsafe { ManuallyDrop::drop(&mut self.value) };
+        fence(Ordering::SeqCst);
+        if self.of.waiting.load(Ordering::SeqCst) > 0 {
+            self.of.turns.fetch_add(1, Ordering::SeqCst);
+            futex_wake(&self.of.turns);
+        }
+    }
+}
 
 /// A value that threads use in turns, for bindings whose objects any thread may use. In the child of a
 /// fork a value that another thread was using at that moment cannot be used any more, nor dropped:
 /// asking for it is the error `Closed`, where a lock would never come free.
 #[derive(Debug)]
 pub struct Turns<T> {
-    value: ManuallyDrop<Mutex<T>>,
+    value: ManuallyDrop<Turnstile<T>>,
     /// Whether the value was free when this process began with it.
     whole: PerProcess<bool>,
 }
@@ -22,25 +115,26 @@ static FIRST: PerProcess<Mutex<()>> = PerProcess::new();
 impl<T> Turns<T> {
     /// A value that nobody uses.
     pub fn new(value: T) -> Result<Turns<T>> {
-        let turns = Turns { value: ManuallyDrop::new(Mutex::new(value)), whole: PerProcess::new() };
+        let turns = Turns { value: ManuallyDrop::new(Turnstile::new(value)), whole: PerProcess::new() };
         turns.whole.get_or(|| true)?;
         Ok(turns)
     }
 
-    /// Waits for the value.
-    pub fn lock(&self) -> Result<MutexGuard<'_, T>> {
+    /// Waits for the value: for ever without a timeout, not at all with zero. `Timeout` after that, or when
+    /// `look`, which is called after a signal, ends the wait.
+    pub fn lock(&self, timeout: impl Into<Option<Duration>>, look: impl Fn() -> bool) -> Result<Turn<'_, T>> {
         self.check()?;
-        Ok(self.value.lock().unwrap_or_else(|p| p.into_inner()))
+        let until = timeout.into().map(|t| Instant::now() + t);
+        self.value.lock_until(until, look)?.ok_or_else(|| {
+            let remedy = "wait longer, or open one for each thread that is to receive side by side";
+            Error::new(Code::Timeout, remedy, "another thread is receiving by it")
+        })
     }
 
     /// The value, `None` while another thread uses it.
-    pub fn try_lock(&self) -> Result<Option<MutexGuard<'_, T>>> {
+    pub fn try_lock(&self) -> Result<Option<Turn<'_, T>>> {
         self.check()?;
-        match self.value.try_lock() {
-            Ok(value) => Ok(Some(value)),
-            Err(TryLockError::Poisoned(p)) => Ok(Some(p.into_inner())),
-            Err(TryLockError::WouldBlock) => Ok(None),
-        }
+        Ok(self.value.try_lock())
     }
 
     fn check(&self) -> Result<()> {
@@ -54,7 +148,7 @@ impl<T> Turns<T> {
     #[cold]
     fn look(&self) -> Result<&bool> {
         let _one = FIRST.get_or(Mutex::default)?.lock().unwrap_or_else(|p| p.into_inner());
-        self.whole.get_or(|| !matches!(self.value.try_lock(), Err(TryLockError::WouldBlock)))
+        self.whole.get_or(|| self.value.try_lock().is_some())
     }
 }
 
@@ -71,13 +165,41 @@ impl<T> Drop for Turns<T> {
 mod tests {
     use super::*;
 
+    const NEVER: fn() -> bool = || false;
+
     #[test]
     fn a_value_is_used_in_turns() {
         let turns = Turns::new(1).unwrap();
-        let mut mine = turns.lock().unwrap();
+        let mut mine = turns.lock(None, NEVER).unwrap();
         *mine += 1;
-        std::thread::scope(|s| s.spawn(|| assert!(turns.try_lock().unwrap().is_none())).join().unwrap());
+        let others = || {
+            assert!(turns.try_lock().unwrap().is_none());
+            for t in [Duration::ZERO, Duration::from_millis(5)] {
+                assert_eq!(turns.lock(t, NEVER).unwrap_err().code(), Code::Timeout);
+            }
+        };
+        std::thread::scope(|s| s.spawn(others).join().unwrap());
         drop(mine);
         assert_eq!(*turns.try_lock().unwrap().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_turn_comes_when_the_one_before_has_ended() {
+        let turns = Turns::new(0u32).unwrap();
+        let count = || {
+            for _ in 0..2000 {
+                *turns.lock(None, NEVER).unwrap() += 1;
+            }
+        };
+        std::thread::scope(|s| (0..4).for_each(|_| drop(s.spawn(count))));
+        assert_eq!(*turns.lock(None, NEVER).unwrap(), 8000);
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_for_a_turn() {
+        let turns = Turns::new(0).unwrap();
+        let _mine = turns.lock(None, NEVER).unwrap();
+        let e = std::thread::scope(|s| s.spawn(|| turns.lock(None, || true).unwrap_err()).join().unwrap());
+        assert_eq!((e.code(), e.message()), (Code::Timeout, "the wait was interrupted by a signal"));
     }
 }

@@ -8,7 +8,7 @@ use baton::{Reader, Start, Turns};
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;
 use crate::status::baton_status;
-use crate::{baton_topic, give_object, given, maybe_text, wait};
+use crate::{Patience, baton_topic, give_object, given, maybe_text};
 
 /// A reader begins with what is sent from now on.
 pub const BATON_START_NEW: i32 = 0;
@@ -62,8 +62,9 @@ pub extern "C" fn baton_reader_receive(
 ) -> baton_status {
     run(|| {
         give_object(out, || {
-            let mut reader = given(reader, "reader")?.0.lock()?;
-            Ok(baton_message::received(reader.recv(wait(timeout_ns))?))
+            let t = Patience::of(timeout_ns);
+            let mut reader = given(reader, "reader")?.0.lock(t.left(), || false)?;
+            Ok(baton_message::received(reader.recv(t.left())?))
         })
     })
 }
@@ -71,7 +72,7 @@ pub extern "C" fn baton_reader_receive(
 /// Messages that went by unseen and that no later message has reported. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_reader_lost(reader: Option<&baton_reader>) -> u64 {
-    answer(0, || reader.and_then(|r| r.0.lock().ok()).map_or(0, |r| r.lost()))
+    answer(0, || reader.and_then(|r| r.0.lock(None, || false).ok()).map_or(0, |r| r.lost()))
 }
 
 /// Releases the reader; NULL is nothing.

@@ -49,6 +49,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
 
+pub(crate) use binding::interrupted;
 pub use bundle::Bundle;
 pub(crate) use bundle::path_of;
 pub use holders::Holder;

@@ -1,6 +1,6 @@
 //! Queues: each item to one taker.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::message::Message;
@@ -12,6 +12,7 @@ use super::{Session, check_name};
 use crate::error::{Code, Result};
 use crate::layout::slot_flag;
 use crate::sys::PerProcess;
+use crate::turns::Turnstile;
 use crate::wire::ops::TopicOpen;
 
 impl Session {
@@ -70,7 +71,7 @@ pub struct Queue {
 /// The memberships of one process: of its threads and of its tasks. A child of a fork joins anew.
 #[derive(Debug, Default)]
 pub(super) struct Takers {
-    of_threads: Mutex<Option<Reader>>,
+    of_threads: Turnstile<Option<Reader>>,
     #[cfg(feature = "tokio")]
     pub(super) of_tasks: tokio::sync::Mutex<Option<Reader>>,
 }
@@ -109,16 +110,18 @@ impl Queue {
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = timeout.into().map(|t| Instant::now() + t);
-        let mut reader = self.takers()?.of_threads.lock().unwrap_or_else(|p| p.into_inner());
-        self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
+        let takers = &self.takers()?.of_threads;
+        match takers.lock_until(until, || self.state.inner.interrupted())? {
+            Some(mut reader) => self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM),
+            None => Err(self.state.here()?.timed_out(Code::Empty, NO_ITEM)),
+        }
     }
 
     /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first.
     pub fn try_get(&self) -> Result<Option<Message>> {
         match self.takers()?.of_threads.try_lock() {
-            Ok(mut reader) => self.joined(&mut reader)?.try_recv(),
-            Err(TryLockError::Poisoned(p)) => self.joined(&mut p.into_inner())?.try_recv(),
-            Err(TryLockError::WouldBlock) => Ok(None),
+            Some(mut reader) => self.joined(&mut reader)?.try_recv(),
+            None => Ok(None),
         }
     }
 
