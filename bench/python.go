@@ -104,7 +104,11 @@ func pythonBusy(p *python) {
 			j := job{Role: fmt.Sprintf("queue %s %s", many.kind, reads.role), N: p.rounds(many.n), Bytes: many.bytes, Count: int(many.count)}
 			own := p.measure(name+queueName+", copied in", j)
 			j.Role, j.N = fmt.Sprintf("fastest %s %s", many.kind, reads.role), p.rounds(many.peer)
-			p.measure(name+fastestName, j).against(own.Name, reads.bar)
+			peer := p.measure(name+fastestName, j).against(own.Name, reads.bar)
+			if many.kind == "dict" && reads.role == "outer" {
+				j.Role, j.N = "queue dict born", p.rounds(many.n)
+				p.measure(name+queueName, j).against(peer.Name, atMost("ratio", 1.0/200))
+			}
 		}
 	}
 }

@@ -270,6 +270,21 @@ def born(partner: Partner, way: str, size: int) -> Make:
     return allocate_and_put
 
 
+def born_state(partner: Partner, way: str, size: int, count: int) -> Make:
+    """As `born`, for a state of many tensors, of which the first and the last are written."""
+    put, spec = partner.ways[way][0].put, state(size, count)(0)
+    ends = [name for k, name in enumerate(spec) if k in (0, count - 1)]
+
+    def allocate_and_put(i: int) -> None:
+        x = baton.empty_like(spec)
+        for name in ends:
+            a = np.asarray(x[name])
+            a[0] = a[-1] = i
+        put(x)
+
+    return allocate_and_put
+
+
 def tensor(size: int) -> Make:
     """A tensor of torch's own memory, filled."""
     return lambda i: torch.full((size // 4,), float(i))
@@ -289,6 +304,8 @@ def round_trip(way: str, reads: str, asleep: bool = False, make: str = "tensor")
     def role(partner: Partner, n: int, size: int, count: int) -> Any:
         if make == "born":
             return ask(partner, way, reads, n, nothing, born(partner, way, size), asleep)
+        if make == "born dict":
+            return ask(partner, way, reads, n, nothing, born_state(partner, way, size, count))
         makes = {
             "tensor": lambda: tensor(size),
             "dict": lambda: state(size, count),
@@ -330,6 +347,7 @@ def roles() -> Iterator[tuple[str, Callable[..., Any]]]:
         for torchs in ("default", "fastest", "polled"):
             yield at + torchs, round_trip(torchs, "torch", asleep)
         yield at + "names", named(asleep)
+    yield "queue dict born", round_trip("queue", "baton-outer", make="born dict")
     for kind in ("dict", "list"):
         for reads in ("outer", "each"):
             yield f"queue {kind} {reads}", round_trip("queue", f"baton-{reads}", make=kind)

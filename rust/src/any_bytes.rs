@@ -86,7 +86,7 @@ proptest! {
 
     #[test]
     fn spills(b in near(&["structs/spill.json", "reject/spill.json"])) {
-        if let Ok((refs, body)) = parse_spill(&b) {
+        if let Ok((refs, body)) = parse_spill(b.clone()) {
             prop_assert!(refs.iter().all(|r| r.check().is_ok()));
             prop_assert!(refs.len() * reference::SIZE as usize + body.len() <= b.len());
         }

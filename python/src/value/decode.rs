@@ -1,5 +1,7 @@
 //! The crate's values as Python's. The crate reads and checks the tree, which is another process's word.
 
+use std::sync::Mutex;
+
 use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
@@ -86,8 +88,8 @@ impl<'py> Build for Objects<'py> {
         items: Vec<(&str, Bound<'py, PyAny>)>,
     ) -> Result<Option<Bound<'py, PyAny>>, Failed> {
         let (d, n) = (PyDict::new(self.0), items.len());
-        for (key, v) in items {
-            d.set_item(key, v)?;
+        for (i, (key, v)) in items.into_iter().enumerate() {
+            d.set_item(key_at(self.0, i, key), v)?;
         }
         Ok(match class {
             _ if d.len() != n => None,
@@ -95,6 +97,28 @@ impl<'py> Build for Objects<'py> {
             None => Some(d.into_any()),
         })
     }
+}
+
+/// So many keys are remembered, of as many bytes each.
+const MOST_KEYS: usize = 1024;
+const MOST_KEY: usize = 256;
+
+/// The keys of the last dict, by position: most that arrive have the keys of the one before, and a string
+/// that is there already need not be made, nor hashed.
+static KEYS: Mutex<Vec<Py<PyString>>> = Mutex::new(Vec::new());
+
+/// The string of a dict's i-th key.
+fn key_at<'py>(py: Python<'py>, i: usize, key: &str) -> Bound<'py, PyString> {
+    let mut keys = KEYS.lock().unwrap_or_else(|p| p.into_inner());
+    if let Some(k) = keys.get(i).map(|k| k.bind(py)).filter(|k| k.to_str().is_ok_and(|k| k == key)) {
+        return k.clone();
+    }
+    let made = PyString::new(py, key);
+    if key.len() <= MOST_KEY && i < MOST_KEYS.min(keys.len() + 1) {
+        keys.truncate(i); // what follows belongs to another dict, too
+        keys.push(made.clone().unbind());
+    }
+    made
 }
 
 /// A dataclass of a module that this program has imported itself; of another one its fields as a dict:

@@ -64,14 +64,14 @@ pub(crate) fn spill(refs: &[Ref], body: &[u8]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Reads a private copy of a spill storage. Bytes after the body are ignored: a storage may be
+/// Reads a private copy of a spill storage, of which the body remains. Bytes after the body are ignored: a storage may be
 /// larger than what stands in it.
-pub(crate) fn parse_spill(src: &[u8]) -> Result<(Vec<Ref>, Vec<u8>)> {
+pub(crate) fn parse_spill(mut src: Vec<u8>) -> Result<(Vec<Ref>, Vec<u8>)> {
     let head = rec::SIZE as usize;
-    if src.len() < head || u64_at(src, rec::MAGIC) != SPILL_MAGIC {
+    if src.len() < head || u64_at(&src, rec::MAGIC) != SPILL_MAGIC {
         return Err(bad(format!("a spilled message of {} bytes does not begin as one", src.len())));
     }
-    let (nref, body) = (u32_at(src, rec::NREF) as usize, u32_at(src, rec::BODY) as usize);
+    let (nref, body) = (u32_at(&src, rec::NREF) as usize, u32_at(&src, rec::BODY) as usize);
     let refs_end = head + nref.min(limits::REFS) * reference::SIZE as usize;
     if nref > limits::REFS || body > limits::BODY || body > src.len().saturating_sub(refs_end) {
         return Err(bad(format!(
@@ -88,7 +88,9 @@ pub(crate) fn parse_spill(src: &[u8]) -> Result<(Vec<Ref>, Vec<u8>)> {
             r.check().map(|()| r)
         })
         .collect::<Result<Vec<Ref>>>()?;
-    Ok((refs, src[refs_end..refs_end + body].to_vec()))
+    src.truncate(refs_end + body);
+    src.drain(..refs_end);
+    Ok((refs, src))
 }
 
 #[cfg(test)]
@@ -100,19 +102,19 @@ mod tests {
         let refs = [Ref { serial: 1, generation: 2, index: 3 }, Ref { serial: 4, generation: 5, index: 6 }];
         let mut bytes = spill(&refs, b"body").unwrap();
         bytes.extend([0xff; 9]);
-        assert_eq!(parse_spill(&bytes).unwrap(), (refs.to_vec(), b"body".to_vec()));
+        assert_eq!(parse_spill(bytes).unwrap(), (refs.to_vec(), b"body".to_vec()));
     }
 
     #[test]
     fn damaged_spills_are_refused() {
         let bytes = spill(&[Ref { serial: 1, generation: 2, index: 3 }], b"body").unwrap();
         for cut in 0..bytes.len() {
-            assert!(parse_spill(&bytes[..cut]).is_err(), "{cut} bytes");
+            assert!(parse_spill(bytes[..cut].to_vec()).is_err(), "{cut} bytes");
         }
         for at in [0, 8, 11, 15, 16 + 18, 16 + 22] {
             let mut b = bytes.clone();
             b[at] ^= 0xff;
-            assert_eq!(parse_spill(&b).unwrap_err().code(), Code::Protocol, "byte {at}");
+            assert_eq!(parse_spill(b).unwrap_err().code(), Code::Protocol, "byte {at}");
         }
     }
 }

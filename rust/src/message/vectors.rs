@@ -46,7 +46,7 @@ fn bodies_of_the_vectors_are_read_and_written_alike() {
 fn spills_of_the_vectors_are_read_and_written_alike() {
     for case in cases("structs/spill.json") {
         let b = bytes(&case);
-        let (refs, body) = parse_spill(&b).unwrap_or_else(|e| panic!("{}: {e}", case["name"]));
+        let (refs, body) = parse_spill(b.clone()).unwrap_or_else(|e| panic!("{}: {e}", case["name"]));
         assert!(b.starts_with(&spill(&refs, &body).unwrap()), "{}", case["name"]);
     }
 }
@@ -59,7 +59,7 @@ fn what_the_vectors_refuse_is_refused() {
         assert_eq!(got.unwrap_err(), Code::Protocol, "{}", case["name"]);
     }
     for case in cases("reject/spill.json") {
-        let got = parse_spill(&bytes(&case)).map_err(|e| e.code());
+        let got = parse_spill(bytes(&case)).map_err(|e| e.code());
         assert_eq!(got.unwrap_err(), Code::Protocol, "{}", case["name"]);
     }
     for case in cases("reject/handle.json") {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::bundle::{Bundle, key_of};
+use super::bundle::Bundle;
 use super::inner::Inner;
-use super::payload::{Names, Payload, Tensors};
+use super::names::{Names, named};
+use super::payload::{Payload, Tensors};
 use super::tensor::Tensor;
 use super::{Builder, Session};
 use crate::dtype::DType;
@@ -60,24 +61,24 @@ impl Payload {
 
     /// The tensors, in their order.
     pub fn into_tensors(self) -> impl Iterator<Item = Tensor> {
-        self.tensors.into_named().into_iter().map(|(_, t)| t)
+        self.tensors.into_named().1.into_iter()
     }
 }
 
 impl From<Payload> for Bundle {
     /// What a receiver of the payload would see.
     fn from(p: Payload) -> Bundle {
-        let flat = p.tree.is_empty();
-        let name = |n: String| if flat { key_of(&n).into_owned() } else { n };
-        let tensors = p.tensors.into_named().into_iter().map(|(n, t)| (name(n), t)).collect();
-        Bundle { tensors, tree: p.tree, ..Bundle::default() }
+        let (names, tensors) = p.tensors.into_named();
+        let names = if p.tree.is_empty() { names.keys() } else { names };
+        Bundle { names, tensors, tree: p.tree, ..Bundle::default() }
     }
 }
 
 impl Bundle {
     /// A revision of a name that was taken apart, as by pickling: names as the bundle has them.
     pub fn of_parts(tensors: Vec<(String, Tensor)>, tree: Vec<u8>, meta: Vec<u8>, revision: u64, live: bool) -> Bundle {
-        Bundle { tensors, tree, meta, revision, live }
+        let (names, tensors) = named(tensors);
+        Bundle { names, tensors, tree, meta, revision, live }
     }
 }
 

@@ -1,24 +1,7 @@
 //! Several named tensors: what a message or a name consists of.
 
-use std::borrow::Cow;
-
+use super::names::Names;
 use super::tensor::Tensor;
-
-/// The path of a key in a flat dict, as it stands on the wire.
-pub(crate) fn path_of(key: &str) -> String {
-    match key.contains(['~', '/']) {
-        true => key.replace('~', "~0").replace('/', "~1"),
-        false => key.to_owned(),
-    }
-}
-
-/// The key that a path of one part stands for.
-pub(crate) fn key_of(path: &str) -> Cow<'_, str> {
-    match path.contains('~') {
-        true => path.replace("~1", "/").replace("~0", "~").into(),
-        false => path.into(),
-    }
-}
 
 /// Named tensors in their order. The names of a flat dict are its keys; those of a nested value are
 /// paths, keys and positions joined by `/` (with `~` in a key as `~0`, `/` as `~1`).
@@ -37,7 +20,9 @@ pub(crate) fn key_of(path: &str) -> Cow<'_, str> {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Bundle {
-    pub(crate) tensors: Vec<(String, Tensor)>,
+    pub(crate) names: Names,
+    /// As many as names.
+    pub(crate) tensors: Vec<Tensor>,
     pub(crate) tree: Vec<u8>,
     pub(crate) meta: Vec<u8>,
     pub(crate) revision: u64,
@@ -47,17 +32,17 @@ pub struct Bundle {
 impl Bundle {
     /// The tensor of a name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.tensors.iter().find(|(n, _)| n == name).map(|(_, t)| t)
+        self.iter().find(|(n, _)| *n == name).map(|(_, t)| t)
     }
 
     /// The first tensor.
     pub fn first(&self) -> Option<&Tensor> {
-        self.tensors.first().map(|(_, t)| t)
+        self.tensors.first()
     }
 
     /// Names and tensors in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        self.tensors.iter().map(|(n, t)| (n.as_str(), t))
+        self.names.iter().zip(&self.tensors)
     }
 
     /// How many tensors there are.

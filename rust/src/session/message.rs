@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::attach::Attached;
-use super::bundle::{Bundle, key_of};
+use super::bundle::Bundle;
 use super::holding::{Holding, Received, Storages};
 use super::inner::Inner;
+use super::names::{Names, key_of};
 use super::order::Point;
 use super::reader::Acknowledge;
 use super::shared::Shared;
@@ -60,9 +61,10 @@ impl Message {
     /// `InvalidArgument`, `Unsupported`).
     pub fn bundle(&self) -> Result<Bundle> {
         let Contents { tensors, tree, meta } = self.contents()?;
-        let tensors = tensors.map(|t| t.map(|(name, t)| (name.into_owned(), t))).collect::<Result<_>>()?;
+        let mut names = Names::default();
+        let tensors = tensors.map(|t| t.map(|(name, t)| (names.push(&name), t).1)).collect::<Result<_>>()?;
         let live = self.received()?.flags & slot_flag::LIVE != 0;
-        Ok(Bundle { tensors, tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
+        Ok(Bundle { names, tensors, tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
     }
 
     /// What the message consists of.
@@ -248,7 +250,7 @@ impl Inner {
         h.address(false)?;
         let mut private = vec![0; h.bytes as usize];
         h.at.segment.region(false)?.read_bytes(h.offset, &mut private);
-        let (nested, body) = parse_spill(&private)?;
+        let (nested, body) = parse_spill(private)?;
         let mut more = Vec::with_capacity(nested.len());
         self.hold_all(&nested, &mut more)?;
         self.let_go_all(refs, held); // its content has been copied

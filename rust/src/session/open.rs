@@ -115,17 +115,17 @@ impl Bundle {
     /// Handles of all tensors, in their order, under one lease: they are opened together, by
     /// [`Session::open_all`], which claims it once.
     pub fn handles(&self, lease: Lease) -> Result<Vec<Handle>> {
-        if let Some((_, first)) = self.tensors.first() {
-            first.held.inner().settle_written(self.tensors.iter().map(|(_, t)| t))?;
+        if let Some(first) = self.tensors.first() {
+            first.held.inner().settle_written(self.tensors.iter())?;
         }
-        let mut all = self.tensors.iter().map(|(_, t)| t.describe()).collect::<Result<Vec<_>>>()?;
+        let mut all = self.tensors.iter().map(Tensor::describe).collect::<Result<Vec<_>>>()?;
         let held = |t: &Tensor| t.storage().map(|s| s.reference);
-        let mut refs: Vec<Ref> = self.tensors.iter().filter_map(|(_, t)| held(t)).collect();
+        let mut refs: Vec<Ref> = self.tensors.iter().filter_map(held).collect();
         refs.sort_by_key(|r| (r.index, r.serial, r.generation));
         refs.dedup();
-        let Some((_, first)) = self.tensors.iter().find(|(_, t)| held(t).is_some()) else { return Ok(all) };
+        let Some(first) = self.tensors.iter().find(|t| held(t).is_some()) else { return Ok(all) };
         let lease = first.held.inner().here()?.lease(refs.into_iter().map(storage_ref).collect(), lease)?;
-        for (h, (_, t)) in all.iter_mut().zip(&self.tensors) {
+        for (h, t) in all.iter_mut().zip(&self.tensors) {
             h.lease = held(t).map(|_| lease);
         }
         Ok(all)

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::bundle::{Bundle, path_of};
+use super::bundle::Bundle;
 use super::inner::Inner;
+use super::names::{Names, named};
 use super::shared::Shared;
 use super::tensor::Tensor;
 use crate::crash_point;
@@ -43,31 +44,6 @@ pub(crate) enum Tensors {
     Named(Names, Vec<Tensor>),
 }
 
-/// Names one behind the other: a value may have thousands.
-#[derive(Debug, Clone, Default)]
-pub struct Names {
-    text: String,
-    ends: Vec<usize>,
-}
-
-impl Names {
-    /// Adds one.
-    pub fn push(&mut self, name: &str) {
-        self.text.push_str(name);
-        self.ends.push(self.text.len());
-    }
-
-    /// All, in their order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
-        (0..self.ends.len()).map(|i| &self.text[if i > 0 { self.ends[i - 1] } else { 0 }..self.ends[i]])
-    }
-
-    /// Takes all away.
-    pub fn clear(&mut self) {
-        (self.text, self.ends) = Default::default();
-    }
-}
-
 impl Default for Tensors {
     fn default() -> Tensors {
         Tensors::Named(Names::default(), Vec::new())
@@ -76,21 +52,16 @@ impl Default for Tensors {
 
 impl<S: AsRef<str>> FromIterator<(S, Tensor)> for Tensors {
     fn from_iter<I: IntoIterator<Item = (S, Tensor)>>(all: I) -> Tensors {
-        let mut names = Names::default();
-        let tensors = all.into_iter().map(|(name, t)| {
-            names.push(name.as_ref());
-            t
-        });
-        let tensors = tensors.collect();
+        let (names, tensors) = named(all);
         Tensors::Named(names, tensors)
     }
 }
 
 impl Tensors {
-    pub(crate) fn into_named(self) -> Vec<(String, Tensor)> {
+    pub(crate) fn into_named(self) -> (Names, Vec<Tensor>) {
         match self {
-            Tensors::One(t) => vec![(String::new(), t)],
-            Tensors::Named(names, all) => names.iter().map(str::to_owned).zip(all).collect(),
+            Tensors::One(t) => ([""].into_iter().collect(), vec![t]),
+            Tensors::Named(names, all) => (names, all),
         }
     }
 
@@ -106,10 +77,10 @@ impl Tensors {
 impl Payload {
     /// Tensors under the keys of a flat dict, which is what receivers in Python see.
     pub fn named<K: AsRef<str>>(tensors: impl IntoIterator<Item = (K, Tensor)>) -> Payload {
-        let tensors: Tensors = tensors.into_iter().map(|(k, t)| (path_of(k.as_ref()), t)).collect();
+        let (keys, tensors) = named(tensors);
         // No tensors and no tree would read as one unnamed tensor.
-        let tree = if tensors.iter().next().is_none() { b"{}".to_vec() } else { Vec::new() };
-        Payload { tensors, tree, ..Payload::default() }
+        let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
+        Payload { tensors: Tensors::Named(keys.paths(), tensors), tree, ..Payload::default() }
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
@@ -144,10 +115,8 @@ impl From<&Tensor> for Payload {
 impl From<&Bundle> for Payload {
     fn from(b: &Bundle) -> Payload {
         let tree = if b.is_empty() && b.tree.is_empty() { b"{}".to_vec() } else { b.tree.clone() };
-        let flat = b.tree.is_empty();
-        let name = |n: &String| if flat { path_of(n) } else { n.clone() };
-        let tensors = b.tensors.iter().map(|(n, t)| (name(n), t.clone())).collect();
-        Payload { tensors, tree, ..Payload::default() }
+        let names = if b.tree.is_empty() { b.names.paths() } else { b.names.clone() };
+        Payload { tensors: Tensors::Named(names, b.tensors.clone()), tree, ..Payload::default() }
     }
 }
 

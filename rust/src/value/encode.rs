@@ -69,7 +69,7 @@ impl Encoder {
 
     /// Writes what has one more part on its path.
     fn part(&mut self, part: &str, v: &Value) -> Result<()> {
-        self.path.push(path_of(part));
+        self.path.push(path_of(part).into_owned());
         self.value(v)?;
         self.path.pop();
         Ok(())

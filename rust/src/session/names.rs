@@ -1,0 +1,89 @@
+//! The names of tensors: paths on the wire, keys for who sends or receives a flat dict.
+
+use std::borrow::Cow;
+
+use super::tensor::Tensor;
+
+/// Names one behind the other: a value may have thousands.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Names {
+    /// Adds one.
+    pub fn push(&mut self, name: &str) {
+        self.text.push_str(name);
+        self.ends.push(self.text.len());
+    }
+
+    /// All, in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
+        (0..self.ends.len()).map(|i| &self.text[if i > 0 { self.ends[i - 1] } else { 0 }..self.ends[i]])
+    }
+
+    /// Takes all away.
+    pub fn clear(&mut self) {
+        (self.text, self.ends) = Default::default();
+    }
+
+    /// The paths of a flat dict's keys.
+    pub(super) fn paths(&self) -> Names {
+        match needs_escape(&self.text) {
+            true => self.iter().map(path_of).collect(),
+            false => self.clone(),
+        }
+    }
+
+    /// The keys of a flat dict's paths.
+    pub(super) fn keys(self) -> Names {
+        match is_escaped(&self.text) {
+            true => self.iter().map(key_of).collect(),
+            false => self,
+        }
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Names {
+    fn from_iter<I: IntoIterator<Item = S>>(all: I) -> Names {
+        let mut names = Names::default();
+        all.into_iter().for_each(|n| names.push(n.as_ref()));
+        names
+    }
+}
+
+/// Names and tensors apart.
+pub(super) fn named<S: AsRef<str>>(all: impl IntoIterator<Item = (S, Tensor)>) -> (Names, Vec<Tensor>) {
+    let mut names = Names::default();
+    let tensors = all.into_iter().map(|(name, t)| {
+        names.push(name.as_ref());
+        t
+    });
+    let tensors = tensors.collect();
+    (names, tensors)
+}
+
+fn needs_escape(key: &str) -> bool {
+    key.bytes().any(|c| c == b'~' || c == b'/')
+}
+
+fn is_escaped(path: &str) -> bool {
+    path.contains('~')
+}
+
+/// The path of a key in a flat dict, as it stands on the wire.
+pub(crate) fn path_of(key: &str) -> Cow<'_, str> {
+    match needs_escape(key) {
+        true => key.replace('~', "~0").replace('/', "~1").into(),
+        false => key.into(),
+    }
+}
+
+/// The key that a path of one part stands for.
+pub(crate) fn key_of(path: &str) -> Cow<'_, str> {
+    match is_escaped(path) {
+        true => path.replace("~1", "/").replace("~0", "~").into(),
+        false => path.into(),
+    }
+}
