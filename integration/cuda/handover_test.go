@@ -56,6 +56,56 @@ func TestTensorsOnAGPUArriveInTheOrderOfTheirStreams(t *testing.T) {
 	}
 }
 
+func init() { roles["send by many streams"] = on(sendByManyStreams) }
+
+// sendByManyStreams sends each tensor by a stream of its own, more than have words.
+func sendByManyStreams(w *worker) error {
+	var k course
+	if err := w.Config(&k); err != nil {
+		return err
+	}
+	for i := range k.Count {
+		var err error
+		if w.stream, err = w.gpu.NewStream(); err != nil {
+			return err
+		}
+		send, err := k.sender(w)
+		if err != nil {
+			return err
+		}
+		t, err := w.alloc(k.Bytes)
+		if err != nil {
+			return err
+		}
+		if err := w.fill(t, byte(i)); err != nil {
+			return err
+		}
+		if err := send(t); err != nil {
+			return err
+		}
+		t.Release()
+	}
+	if err := w.Say("sent"); err != nil {
+		return err
+	}
+	<-w.ctx.Done()
+	return nil
+}
+
+// Who has used up the words of its session waits for further streams itself.
+func TestStreamsWithoutAWordAreWaitedFor(t *testing.T) {
+	m := start(t, 1)
+	k := course{Queue: "work", Count: protocol.MaxStreams + 5, Bytes: 4096}
+	in := m.play("consume", k)
+	in.Next(new(string))
+	out := m.play("send by many streams", k)
+	in.Next(new(string))
+	out.Next(new(string))
+	out.Done()
+	in.Done()
+	m.empty(t)
+}
+
 // Where streams cannot wait for values, or cannot reach what they may not write,
 // processors wait instead.
 func TestOldDriversAreOrderedByTheProcessor(t *testing.T) {

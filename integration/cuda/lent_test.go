@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -15,7 +16,6 @@ import (
 // lenders runs a test for every pair of languages, in which one process has lent three
 // tensors of memory that another library allocated to the other.
 func lenders(t *testing.T, f func(t *testing.T, m machine, owner, borrower *speaker)) {
-	standinOnly(t)
 	for _, from := range languages {
 		for _, to := range languages {
 			t.Run(from.name+" to "+to.name, func(t *testing.T) {
@@ -31,7 +31,7 @@ func lenders(t *testing.T, f func(t *testing.T, m machine, owner, borrower *spea
 	}
 }
 
-// The driver's stand-in ends an owner who frees what a borrower has open.
+// To free what a borrower has open is undefined; the driver's stand-in ends who does.
 func TestOwnerFreesWhatNobodyBorrowsAnyMore(t *testing.T) {
 	lenders(t, func(t *testing.T, m machine, owner, borrower *speaker) {
 		owner.Tell(command{"do": "free"})
@@ -79,7 +79,50 @@ func TestBorrowedMemoryOutlivesTheBroker(t *testing.T) {
 	})
 }
 
-func init() { roles["lend to oneself"] = on(lendToOneself) }
+func init() {
+	roles["lend to oneself"] = on(lendToOneself)
+	roles["lend what cannot be"] = on(lendWhatCannotBe)
+}
+
+func lendWhatCannotBe(w *worker) error {
+	slab, err := w.alloc(4096)
+	if err != nil {
+		return err
+	}
+	at, err := slab.Pointer()
+	if err != nil {
+		return err
+	}
+	own, err := w.gpu.Malloc(4096)
+	if err != nil {
+		return err
+	}
+	gpu := dlpack.Device{Type: dlpack.CUDA}
+	for what, v := range map[string]struct {
+		dlpack.View
+		want error
+	}{
+		"virtual memory":         {dlpack.View{Device: gpu, Shape: []int64{4096}, Data: uintptr(at)}, protocol.ErrUnsupported},
+		"memory of the machine":  {dlpack.View{Device: dlpack.CPUDevice, Shape: []int64{4096}, Data: 4096}, protocol.ErrUnsupported},
+		"nothing":                {dlpack.View{Device: gpu, Shape: []int64{0}, Data: uintptr(own)}, protocol.ErrInvalid},
+		"more than there is":     {dlpack.View{Device: gpu, Shape: []int64{1 << 40}, Data: uintptr(own)}, protocol.ErrInvalid},
+		"a GPU that is not here": {dlpack.View{Device: dlpack.Device{Type: dlpack.CUDA, ID: 7}, Shape: []int64{1}, Data: uintptr(own)}, protocol.ErrNotFound},
+		"an address of nobody's": {dlpack.View{Device: gpu, Shape: []int64{1}, Data: 12345}, protocol.ErrInvalid},
+	} {
+		v.DType = dlpack.Uint8
+		if t, err := w.c.Lend(w.ctx, v.View, func() { panic("it was never lent") }); !errors.Is(err, v.want) {
+			return fmt.Errorf("%s: %v: %w", what, t, err)
+		}
+	}
+	slab.Release()
+	return w.gpu.Free(own)
+}
+
+func TestWhatTheDriverCannotLendIsRefused(t *testing.T) {
+	m := start(t, 1)
+	m.play("lend what cannot be", nil).Ended()
+	m.empty(t)
+}
 
 // lendToOneself lends memory to another client of the same process, which the driver
 // would refuse to open it.

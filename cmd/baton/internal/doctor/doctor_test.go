@@ -75,6 +75,7 @@ func TestMachineFindings(t *testing.T) {
 		{"no GPU", "GPU", map[string]string{"dev/null": ""}, plenty, doctor.OK, "no NVIDIA device"},
 		{"GPUs", "GPU", map[string]string{"dev/nvidia0": "", "dev/nvidia1": "", "dev/nvidiactl": "", "dev/nvidia-uvm": "",
 			"sys/module/nvidia/version": "580.1\n"}, plenty, doctor.OK, "2 NVIDIA devices, driver 580.1"},
+		{"old driver of a GPU", "GPU", map[string]string{"dev/nvidia0": "", "sys/module/nvidia/version": "470.82.01\n"}, plenty, doctor.Warn, "the processor waits"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := look(t, machine(c.files, c.memory).Checks(), c.check)

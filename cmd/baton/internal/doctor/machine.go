@@ -292,6 +292,10 @@ func (m Machine) devShm() Finding {
 	return ok("%s free; memfds need none of it, --memory-dir /dev/shm/… would", bytes(free))
 }
 
+// driverOfValues is the first whose streams write and wait for 64-bit values without
+// an option of the kernel module.
+const driverOfValues = 515
+
 func (m Machine) gpu() Finding {
 	devices, err := fs.ReadDir(m.Root, "dev")
 	if err != nil {
@@ -310,10 +314,17 @@ func (m Machine) gpu() Finding {
 	if n > 1 {
 		text += "s"
 	}
-	if v, err := m.read("sys/module/nvidia/version"); err == nil {
-		text += ", driver " + v
+	v, err := m.read("sys/module/nvidia/version")
+	if err != nil {
+		return ok("%s", text)
 	}
-	return ok("%s; tensors in GPU memory are not handed over yet, copy them to the host", text)
+	text += ", driver " + v
+	major, _, _ := strings.Cut(v, ".")
+	if number, err := strconv.Atoi(major); err == nil && number < driverOfValues {
+		return warn(fmt.Sprintf("update it to %d or newer (CUDA 11.7)", driverOfValues),
+			"%s, whose streams cannot wait for those of other processes: tensors are handed over, and the processor waits", text)
+	}
+	return ok("%s", text)
 }
 
 // loopback is what the embedded NATS server listens on.
