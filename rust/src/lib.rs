@@ -68,8 +68,8 @@
 //! counts it before the parent runs on, so it stays whatever the parent does next; dropping it in the
 //! child touches the child's counts alone. A reader of a topic that overwrites goes on where it was at
 //! the fork; one of a lossless topic joins anew, as a further member of its group; an item that is to be
-//! acknowledged is acknowledged by the parent. What is left behind when no broker answered within two
-//! seconds is the error `BrokerLost`. A [`TensorMut`] is in both processes: only one may write it.
+//! acknowledged is acknowledged by the parent. What is left behind when no broker was reached within
+//! two seconds, or it did not answer within ten, is the error `BrokerLost`. A [`TensorMut`] is in both processes: only one may write it.
 //!
 //! As everywhere, a program with several threads that goes on in a child may not count on locks of
 //! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system

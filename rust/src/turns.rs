@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Code, Error, Result};
+use crate::session::deadline::deadline;
 use crate::session::interrupted;
 use crate::sys::{PerProcess, futex_wait, futex_wake};
 
@@ -124,7 +125,7 @@ impl<T> Turns<T> {
     /// `look`, which is called after a signal, ends the wait.
     pub fn lock(&self, timeout: impl Into<Option<Duration>>, look: impl Fn() -> bool) -> Result<Turn<'_, T>> {
         self.check()?;
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         self.value.lock_until(until, look)?.ok_or_else(|| {
             let remedy = "wait longer, or open one for each thread that is to receive side by side";
             Error::new(Code::Timeout, remedy, "another thread is receiving by it")

@@ -14,7 +14,6 @@ use kit::Broker;
 unsafe extern "C" {
     fn fork() -> i32;
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
-    fn kill(pid: i32, signal: i32) -> i32;
     fn alarm(seconds: u32) -> u32;
     fn _exit(status: i32) -> !;
     fn syscall(number: i64, ...) -> i64;
@@ -389,20 +388,9 @@ fn a_raw_fork_is_refused() {
     b.nothing_is_held();
 }
 
-/// Whether every thread of a process is stopped.
-fn stands_still(pid: i32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    threads.into_iter().all(|t| {
-        let stat = std::fs::read_to_string(t.unwrap().path().join("stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T "))
-    })
-}
-
 #[test]
 fn without_a_broker_fork_goes_on_and_the_child_is_told() {
     let _alone = alone();
-    const SIGCONT: i32 = 18;
-    const SIGSTOP: i32 = 19;
     let Some(mut b) = Broker::start() else { return };
     let s = b.session();
     let t = made(&s, &[7, 8]);
@@ -413,10 +401,7 @@ fn without_a_broker_fork_goes_on_and_the_child_is_told() {
         check!(s.topic("t").is_ok_and(|topic| topic.send(t).is_err_and(|e| e.code() == Code::BrokerLost)));
         Ok(())
     };
-    let pid = b.child.id() as i32;
-    // SAFETY: the broker is this test's.
-    unsafe { kill(pid, SIGSTOP) };
-    kit::until("all of the broker stands still", || stands_still(pid));
+    b.pause();
     let began = Instant::now();
     let (mut here, there) = ends();
     let theirs = (t.clone(), s.clone());
@@ -425,8 +410,7 @@ fn without_a_broker_fork_goes_on_and_the_child_is_told() {
         lost(&theirs.0, &theirs.1)
     });
     assert!(began.elapsed() >= Duration::from_secs(1), "it waits a while for the broker");
-    // SAFETY: as above.
-    unsafe { kill(pid, SIGCONT) };
+    b.go_on();
     here.write_all(&[1]).unwrap();
     ends_well(waits);
     b.child.kill().unwrap();
@@ -437,6 +421,33 @@ fn without_a_broker_fork_goes_on_and_the_child_is_told() {
         Ok(())
     }));
     assert!(is(&t, &[7, 8]), "the parent's is where it was");
+}
+
+#[test]
+fn a_broker_that_stands_still_for_a_while_is_waited_for() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[7, 8]);
+    b.pause();
+    let (mut here, there) = ends();
+    std::thread::scope(|all| {
+        all.spawn(|| {
+            std::thread::sleep(Duration::from_secs(3)); // longer than a broker is looked for
+            b.go_on();
+        });
+        let theirs = t.clone();
+        let forked = child(move || {
+            check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+            check!(is(&theirs, &[7, 8]));
+            Ok(())
+        });
+        drop(t);
+        here.write_all(&[1]).unwrap();
+        ends_well(forked);
+    });
+    drop(s);
+    b.nothing_is_held();
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{Waker, wait_readable};
 use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TrimEvent};
-use crate::wire::{Control, Event, Frames, Incoming, Reply};
+use crate::wire::{Control, Event, Frames, Incoming, Late, Reply};
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) enum Job {
     Room,
     /// Map a session's pages.
     Peer(u32, u64),
+    /// Undo what the broker did for nothing.
+    Undo(Late),
     /// Count down what a lane names that was left, once the broker counts for it.
     Leave(Left),
 }
@@ -138,8 +140,10 @@ impl Background {
     fn deliver(&self, control: &Control) -> Result<()> {
         let mut frames = self.frames();
         while let Some((json, fds)) = frames.next()? {
-            if let Incoming::Event(e) = control.deliver(json, fds)? {
-                self.note(&e);
+            match control.deliver(json, fds)? {
+                Incoming::Answered => {}
+                Incoming::Event(e) => self.note(&e),
+                Incoming::Late(late) => self.jobs().push_back(Job::Undo(late)),
             }
         }
         Ok(())
@@ -181,6 +185,7 @@ impl Background {
                 Job::Collect => drop(inner.collect()),
                 Job::Room => inner.room_made(),
                 Job::Peer(slot, serial) => drop(inner.peer(slot, serial)),
+                Job::Undo(late) => inner.undo(&late),
                 Job::Leave(left) => left.finish(&inner),
             }
         }
@@ -213,7 +218,7 @@ impl Background {
         let until = Instant::now() + Duration::from_secs(5);
         // Another client may start the next broker; this one waits for it like everybody.
         let options = Options { interrupted: None, ..inner.options.clone() };
-        let control = Arc::new(Control::new(dial(&options, until)?));
+        let control = Arc::new(Control::new(dial(&options, Some(until))?));
         let p = &inner.pages;
         let resume = Resume { instance: p.instance.clone(), serial: p.serial, secret: p.secret.clone() };
         let (ok, fds): (HelloReply, _) = inner.ask(&control, "hello", &hello(&options, Some(resume)), &[], until)?;

@@ -23,8 +23,9 @@ use super::pin::Pins;
 use crate::error::Result;
 use crate::sys::{self, PerProcess};
 
-/// How long a child tries to get its session, and how long its parent waits for that.
-const LIMIT: Duration = Duration::from_secs(2);
+/// How long a broker that was reached may take to give a child its session, and how long the parent
+/// waits for that: a machine may stand still for a while.
+const LIMIT: Duration = Duration::from_secs(10);
 
 type Sessions = Vec<Weak<Inner>>;
 

@@ -12,8 +12,9 @@ use super::holding::{Held, Holding};
 use super::inner::Inner;
 use super::pages::{Pages, map_file};
 use super::pin::{Inherited, Pins};
+use super::start::unreachable_at;
 use super::tensor::Tensor;
-use super::{Options, Session, answered, connect, greeted, hello};
+use super::{Options, Session, answered, connect, greet, greeted, leave};
 use crate::error::{Code, Error, Result, closed, expired};
 use crate::layout::{row_word, session_file};
 use crate::ledger::Entries;
@@ -25,6 +26,8 @@ use crate::wire::{Control, Frames, Reply};
 
 /// Requests that are sent before the first answer is read: what both sockets hold.
 const AT_ONCE: usize = 64;
+/// How long a child tries to reach a broker.
+const REACH: Duration = Duration::from_secs(2);
 /// How often a child looks for a broker that is not there.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -153,9 +156,25 @@ pub(super) struct Counted {
 impl Counted {
     /// Opens a session and counts in its row what was pinned, as far as it is still there.
     pub(super) fn new(from: &Inner, held: &[Pins], until: Instant) -> Result<Counted> {
-        let (control, mut frames) = (Control::new(dial(&from.options.socket, until)?), Frames::default());
-        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(&control, &mut frames, from, Some(until)) };
-        let (json, fds) = wait(&control.request("hello", &hello(&from.options, None), &[])?.1)?;
+        let control = Control::new(dial(&from.options.socket, until.min(Instant::now() + REACH))?);
+        match Counted::over(&control, from, held, until) {
+            Ok((frames, pages, inherited, references)) => Ok(Counted { control, frames, pages, inherited, references }),
+            Err(e) => {
+                leave(&control);
+                Err(e)
+            }
+        }
+    }
+
+    fn over(
+        control: &Control,
+        from: &Inner,
+        held: &[Pins],
+        until: Instant,
+    ) -> Result<(Frames, Pages, Vec<Inherited>, References)> {
+        let mut frames = Frames::default();
+        let (json, fds) = greet(control, &mut frames, &from.options, Some(until))?;
+        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until)) };
         let pages = Pages::open(greeted(&json)?, fds)?;
         if pages.instance != from.pages.instance {
             return Err(expired("another broker runs now"));
@@ -172,11 +191,11 @@ impl Counted {
                 }
             }
         }
-        Ok(Counted { control, frames, pages, inherited, references })
+        Ok((frames, pages, inherited, references))
     }
 
     fn into_session(self, from: &Inner) -> Result<(Arc<Inner>, References)> {
-        let background = Arc::new(Background::new(self.frames)?);
+        let background = Arc::new(Background::new(self.frames).inspect_err(|_| leave(&self.control))?);
         let mut inner = Inner::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
         inner.inherited = self.inherited;
         Ok((Arc::new(inner), self.references))
@@ -189,7 +208,7 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
         match sys::connect_by(Path::new(socket), until) {
             Ok(fd) => return Ok(fd),
             Err(e) if Instant::now() + TICK >= until => {
-                return Err(Error::new(Code::NoBroker, "", format!("no broker answers at {socket}: {e}")));
+                return Err(unreachable_at(Path::new(socket), &e));
             }
             Err(_) => std::thread::sleep(TICK),
         }

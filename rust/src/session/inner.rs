@@ -135,26 +135,30 @@ impl Inner {
     }
 
     /// Makes a request of the broker and decodes the answer.
-    pub(crate) fn call<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<R> {
+    pub(crate) fn call<B: Serialize, R: DeserializeOwned>(&self, op: &'static str, body: &B) -> Result<R> {
         self.call_fds(op, body).map(|(r, _)| r)
     }
 
     /// As `call`, of the broker that is there now: `BrokerLost` when it goes away meanwhile.
-    pub(crate) fn call_now<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<R> {
+    pub(crate) fn call_now<B: Serialize, R: DeserializeOwned>(&self, op: &'static str, body: &B) -> Result<R> {
         self.check_open()?;
         self.ask(&self.link(), op, body, &[], Instant::now() + PATIENCE).map(|(r, _)| r)
     }
 
     /// As `call`, with the descriptors of the answer. While the broker is away it waits for the next
     /// one, at most [`PATIENCE`] in all.
-    pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(&self, op: &str, body: &B) -> Result<(R, Vec<OwnedFd>)> {
+    pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(
+        &self,
+        op: &'static str,
+        body: &B,
+    ) -> Result<(R, Vec<OwnedFd>)> {
         self.call_with(op, body, &[])
     }
 
     /// As `call_fds`, with descriptors for the broker.
     pub(crate) fn call_with<B: Serialize, R: DeserializeOwned>(
         &self,
-        op: &str,
+        op: &'static str,
         body: &B,
         with: &[BorrowedFd<'_>],
     ) -> Result<(R, Vec<OwnedFd>)> {
@@ -176,7 +180,7 @@ impl Inner {
     pub(crate) fn ask<B: Serialize, R: DeserializeOwned>(
         &self,
         link: &Control,
-        op: &str,
+        op: &'static str,
         body: &B,
         fds: &[BorrowedFd<'_>],
         until: Instant,
@@ -190,14 +194,13 @@ impl Inner {
                 match from.recv_timeout(left.min(NOTICE)) {
                     Ok(reply) => break reply,
                     Err(RecvTimeoutError::Timeout) if self.interrupted() => {
-                        link.forget(id);
-                        break Err(interrupted());
+                        break link.give_up(id, &from).unwrap_or_else(|| Err(interrupted()));
                     }
                     Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
                     Err(RecvTimeoutError::Timeout) => {
-                        link.forget(id);
-                        let what = format!("time ran out waiting for the broker to answer {op}");
-                        break Err(Error::new(Code::Timeout, "wait longer", what));
+                        let what = || format!("time ran out waiting for the broker to answer {op}");
+                        let late = || Err(Error::new(Code::Timeout, "wait longer", what()));
+                        break link.give_up(id, &from).unwrap_or_else(late);
                     }
                     Err(RecvTimeoutError::Disconnected) => {
                         break Err(Error::new(Code::BrokerLost, "try again", "the connection ended"));
@@ -222,7 +225,7 @@ impl Inner {
     }
 
     /// Sends a request whose answer nobody needs; when the broker is away it is not sent.
-    pub(crate) fn tell<B: Serialize>(&self, op: &str, body: &B) {
+    pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
         let _ = self.link().tell(op, body);
     }
 

@@ -4,6 +4,8 @@ mod attach;
 mod background;
 mod binding;
 mod bundle;
+mod copied;
+pub(crate) mod deadline;
 mod device;
 mod device_tensor;
 mod file;
@@ -13,6 +15,7 @@ mod holders;
 mod holding;
 mod huge;
 mod inner;
+mod late;
 mod leave;
 mod lend;
 mod memory;
@@ -45,7 +48,7 @@ mod view;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
@@ -72,9 +75,10 @@ use crate::error::{Code, Error, Result};
 use crate::layout::{LAYOUT, PROTOCOL};
 use crate::ledger::PoolStats;
 use crate::sys;
-use crate::wire::ops::{ClientInfo, Hello, HelloReply, Resume};
+use crate::wire::ops::{ClientInfo, Hello, HelloReply, Nothing, Resume};
 use crate::wire::{Control, Frames, Reply, decode};
 use background::Background;
+use deadline::deadline;
 use inner::Inner;
 use pages::Pages;
 
@@ -151,17 +155,33 @@ impl Builder {
 }
 
 fn connect(o: Options) -> Result<Arc<Inner>> {
-    let control = Control::new(start::dial(&o, Instant::now() + o.timeout)?);
-    let mut frames = Frames::default();
-    let (_, from) = control.request("hello", &hello(&o, None), &[])?;
-    let (json, fds) = answered(&control, &mut frames, &from, None)?;
-    let pages = Pages::open(greeted(&json)?, fds)?;
-    let (control, background) = (Arc::new(control), Arc::new(Background::new(frames)?));
-    let spins = sys::several_processors();
+    let control = Arc::new(Control::new(start::dial(&o, deadline(o.timeout))?));
+    let (pages, background) = greeted_pages(&control, &o).inspect_err(|_| leave(&control))?;
+    let (background, spins) = (Arc::new(background), sys::several_processors());
     let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone(), spins)?);
     background.start(&inner, control)?;
     fork::register(&inner)?;
     Ok(inner)
+}
+
+fn greeted_pages(control: &Control, o: &Options) -> Result<(Pages, Background)> {
+    let mut frames = Frames::default();
+    let (json, fds) = greet(control, &mut frames, o, None)?;
+    Ok((Pages::open(greeted(&json)?, fds)?, Background::new(frames)?))
+}
+
+/// Says hello and reads the answer.
+fn greet(control: &Control, frames: &mut Frames, o: &Options, until: Option<Instant>) -> Reply {
+    match control.request("hello", &hello(o, None), &[]) {
+        Ok((_, from)) => answered(control, frames, &from, until),
+        // A broker that refuses the connection has said why.
+        Err(e) => answered(control, frames, &sync_channel(0).1, until).map_err(|_| control.refusal().unwrap_or(e)),
+    }
+}
+
+/// Ends a session that came to nothing, which would stay until this process ends.
+fn leave(control: &Control) {
+    let _ = control.tell("bye", &Nothing {});
 }
 
 /// The answer to hello, of a broker that this client understands.
@@ -181,6 +201,9 @@ fn answered(control: &Control, frames: &mut Frames, from: &Receiver<Reply>, unti
         if let Some((json, fds)) = frames.next()? {
             control.deliver(json, fds)?;
             continue;
+        }
+        if let Some(refused) = control.refusal() {
+            return Err(refused);
         }
         let come = until.is_none_or(|u| sys::readable_by(control.socket(), u).unwrap_or(false));
         if !come || !frames.receive(control.socket())? {

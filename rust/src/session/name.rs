@@ -1,12 +1,13 @@
 //! Names: published revisions that nobody writes any more, and live ones that all write.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::bundle::Bundle;
+use super::deadline::deadline;
 use super::message::Message;
 use super::options::NameOptions;
 use super::payload::{Outgoing, Payload};
@@ -146,7 +147,7 @@ impl Watch {
     /// The newest revision not seen yet, waiting for one: for ever without a timeout, not at all with
     /// zero. A name that was deleted may be set again: the watch waits for that. Error: `Timeout`.
     pub fn next(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         bundle_of(&self.reader.receive(until, Code::Timeout, "no revision")?)
     }
 }

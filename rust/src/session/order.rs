@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::deadline::deadline;
 use super::device::{Devices, Gpu};
 use super::holding::{Held, Holding};
 use super::inner::Inner;
@@ -309,7 +310,7 @@ impl Tensor {
     /// has passed.
     pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
         self.held.check()?;
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         self.held.written().map_or(Ok(()), |p| p.wait(self.held.inner(), until))?;
         self.held.check_lenders()
     }

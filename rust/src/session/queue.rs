@@ -1,8 +1,9 @@
 //! Queues: each item to one taker.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::deadline::deadline;
 use super::message::Message;
 use super::options::QueueOptions;
 use super::payload::Payload;
@@ -102,14 +103,14 @@ impl Queue {
     /// Adds an item, which its taker may write, waiting while the queue is full: for ever without a
     /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         self.state.here()?.send(&mut value.into(), slot_flag::WRITABLE, until)
     }
 
     /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         let takers = &self.takers()?.of_threads;
         match takers.lock_until(until, || self.state.inner.interrupted())? {
             Some(mut reader) => self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::deadline::deadline;
 use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
 use super::topic::{LaneView, TopicState, View};
@@ -302,7 +303,7 @@ impl Reader {
     /// The next message, waiting for it: for ever without a timeout, not at all with zero. Errors:
     /// `Timeout`; `Closed` when the topic was closed and everything was received.
     pub fn recv(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         self.receive(until, Code::Timeout, "no message")
     }
 

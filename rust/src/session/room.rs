@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Session;
+use super::deadline::deadline;
 use super::inner::Inner;
 use super::tensor::{Tensor, TensorMut};
 use crate::dtype::{DType, Element};
@@ -31,7 +32,7 @@ impl Inner {
     /// broker's word make it look again. Nobody tells when the last holder elsewhere lets go, so it
     /// looks once a second as well.
     pub(super) fn wait_for_room<T>(&self, timeout: Option<Duration>, mut make: impl FnMut() -> Result<T>) -> Result<T> {
-        let until = timeout.map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         let full = |made: &Result<T>| {
             made.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded))
         };
@@ -86,7 +87,7 @@ impl Session {
         shape: &[i64],
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Tensor> {
-        self.inner.wait_for_room(timeout.into(), || self.alloc_on(device, dtype, shape))
+        self.inner()?.wait_for_room(timeout.into(), || self.alloc_on(device, dtype, shape))
     }
 
     /// As [`alloc_raw`](Session::alloc_raw), waiting as [`alloc_within`](Session::alloc_within) does.

@@ -23,6 +23,8 @@ pub(super) const NO_ROOM: &str = "no room for another message";
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     own: Option<OwnLane>,
+    /// Where a lane was asked for without an answer: it is asked for there again.
+    asked: Option<u64>,
     view: Option<Arc<View>>, // the last one used
     out: Outgoing,
     spin: Spinner,
@@ -121,7 +123,7 @@ impl TopicState {
             return Err(closed(self));
         }
         if writer.own.is_none() {
-            writer.own = Some(self.start_writing()?);
+            writer.own = Some(self.start_writing(&mut writer.asked)?);
         }
         Ok(writer)
     }
@@ -197,11 +199,14 @@ impl TopicState {
     }
 
     /// Joins as a writer, with a lane of its own.
-    fn start_writing(&self) -> Result<OwnLane> {
+    fn start_writing(&self, asked: &mut Option<u64>) -> Result<OwnLane> {
         let (inner, info) = (&self.inner, &self.info);
         let bytes = lane_bytes(info.slots, info.stride);
         let space = || inner.lanes.lock().unwrap_or_else(|p| p.into_inner());
-        let offset = space().take(&inner.pages.session_fd, bytes)?;
+        let offset = match asked.take() {
+            Some(at) => at,
+            None => space().take(&inner.pages.session_fd, bytes)?,
+        };
         let joined = Lane::new(&inner.pages.session, offset, info.slots, info.stride).and_then(|lane| {
             lane.init(info.id);
             crash_point::at("lane-reserved");
@@ -210,7 +215,11 @@ impl TopicState {
             crash_point::at("lane-joined");
             Ok((lane, ok))
         });
-        let (lane, ok) = joined.inspect_err(|_| space().give(&inner.pages, offset, bytes))?;
+        let (lane, ok) = joined.inspect_err(|e| match e.code() {
+            // The broker may have listed it.
+            Code::Timeout | Code::BrokerLost => *asked = Some(offset),
+            _ => space().give(&inner.pages, offset, bytes),
+        })?;
         self.adopt_locked(&ok.peers, None)?;
         let kept = vec![Vec::new(); info.slots as usize];
         Ok(OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept })

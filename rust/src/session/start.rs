@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::Options;
 use crate::error::{Code, Error, Result};
 use crate::sys::{self, Lock};
+use crate::wire::NO_DESCRIPTORS;
 
 /// sun_path less its final zero.
 const MOST_PATH: usize = 107;
@@ -66,7 +67,7 @@ fn environment(name: &str) -> Option<OsString> {
 
 /// Connects to the broker's socket, starting the user's broker when there is none and that is
 /// allowed, and waiting for one otherwise.
-pub(crate) fn dial(o: &Options, until: Instant) -> Result<OwnedFd> {
+pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
     let (socket, given) = resolve(o.address.as_deref(), &environment)?;
     if let Some(fd) = dial_once(&socket)? {
         return Ok(fd);
@@ -78,12 +79,16 @@ pub(crate) fn dial(o: &Options, until: Instant) -> Result<OwnedFd> {
         if let Some(fd) = dial_once(&socket)? {
             return Ok(fd);
         }
-        if !given && !o.start || Instant::now() >= until {
+        if !given && !o.start || is_over(until) {
             return Err(no_broker(&socket, "nobody listens"));
         }
         give_way(o)?;
         std::thread::sleep(TICK);
     }
+}
+
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|u| Instant::now() >= u)
 }
 
 fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
@@ -92,6 +97,14 @@ fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
         "start one with `baton serve`, or set BATON_ADDRESS",
         format!("no broker answers at {}: {why}", socket.display()),
     )
+}
+
+/// Why a connection could not be had.
+pub(super) fn unreachable_at(socket: &Path, e: &io::Error) -> Error {
+    if sys::is_no_descriptors(e) {
+        return Error::new(Code::TooMany, NO_DESCRIPTORS, format!("connect to the broker: {e}"));
+    }
+    no_broker(socket, e)
 }
 
 /// Ends a wait at a signal, where the program wants that.
@@ -111,18 +124,18 @@ fn dial_once(socket: &Path) -> Result<Option<OwnedFd>> {
             "ask its owner for --allow-uid",
             format!("the broker's socket {} may not be used: {e}", socket.display()),
         )),
-        Err(e) => Err(no_broker(socket, e)),
+        Err(e) => Err(unreachable_at(socket, &e)),
     }
 }
 
 /// Runs `baton serve` for this user. A lock makes one of many processes that come at once do it, and
 /// a second look finds what another has started.
-fn start(o: &Options, socket: &Path, until: Instant) -> Result<()> {
+fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     sys::check_private_dir(dir)?;
     let lock = Lock::open(&dir.join("start.lock"))?;
     while !lock.try_lock() {
-        if Instant::now() >= until {
+        if is_over(until) {
             return Err(no_broker(socket, "somebody else is starting one"));
         }
         give_way(o)?;
@@ -158,7 +171,7 @@ fn start(o: &Options, socket: &Path, until: Instant) -> Result<()> {
             let remedy = format!("read {}", log.display());
             return Err(Error::new(Code::NoBroker, remedy, format!("the broker ended at once: {status}")));
         }
-        if Instant::now() >= until {
+        if is_over(until) {
             return Err(no_broker(socket, "it was started and does not answer"));
         }
         give_way(o)?;

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::Queue;
+use super::deadline::deadline;
 use super::inner::Inner;
 use super::message::Message;
 use super::name::{Watch, bundle_of};
@@ -98,7 +99,7 @@ impl Reader {
     /// # Ok(()) }) }
     /// ```
     pub async fn recv_async(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         self.receive_async(until, Code::Timeout, "no message").await
     }
 
@@ -112,14 +113,14 @@ impl Reader {
 impl Watch {
     /// As [`next`](Watch::next), for async tasks; see [`Reader::recv_async`].
     pub async fn next_async(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         bundle_of(&self.reader.receive_async(until, Code::Timeout, "no revision").await?)
     }
 }
 
 impl TopicState {
     async fn send_async(self: &Arc<Self>, mut value: Payload, flags: u32, timeout: Option<Duration>) -> Result<()> {
-        let until = timeout.map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         let here = self.here()?;
         let sent = here.inner.wait_for(until, || Ok(here.offer(&mut value, flags)?.then_some(())));
         sent.await?.ok_or_else(|| here.timed_out(Code::Full, NO_ROOM))
@@ -179,7 +180,7 @@ impl Queue {
     /// As [`get`](Queue::get), for async tasks; see [`Reader::recv_async`]. Tasks that share a `Queue`
     /// take turns; threads in [`get`](Queue::get) are takers beside them.
     pub async fn get_async(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
-        let until = timeout.into().map(|t| Instant::now() + t);
+        let until = deadline(timeout);
         let turn = self.takers()?.of_tasks.lock();
         let mut reader = match until {
             None => turn.await,

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
+use super::deadline::deadline;
 use super::inner::Inner;
 use super::leave::Opened;
 use super::options::TopicOptions;
@@ -78,7 +79,11 @@ impl Drop for TopicState {
 
 impl Inner {
     /// Opens or makes a topic or name at the broker, once for this process.
-    pub(crate) fn open_topic<B: Serialize>(self: &Arc<Inner>, op: &str, request: &B) -> Result<Arc<TopicState>> {
+    pub(crate) fn open_topic<B: Serialize>(
+        self: &Arc<Inner>,
+        op: &'static str,
+        request: &B,
+    ) -> Result<Arc<TopicState>> {
         let mut surplus: Option<TopicRef> = None;
         loop {
             let mark = self.topics.mark();
@@ -370,7 +375,7 @@ impl Topic {
 
     /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
     pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
-        self.state.here()?.send(&mut value.into(), 0, Some(Instant::now() + timeout))
+        self.state.here()?.send(&mut value.into(), 0, deadline(timeout))
     }
 
     /// As [`send`](Topic::send), without waiting: false when there is no room.

@@ -23,7 +23,7 @@ pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;
 pub(crate) use process::{is_process, process_number, several_processors};
 pub(crate) use runtime::{Lock, check_private_dir, detach};
-pub(crate) use socket::{Waker, connect, connect_by, receive, send, wait_readable};
+pub(crate) use socket::{Waker, connect, connect_by, is_no_descriptors, receive, send, wait_readable};
 
 /// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.
 pub(crate) fn roughly_now() -> u64 {

@@ -10,8 +10,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 
 /// SCM_MAX_FD of the kernel: no message carries more.
@@ -50,6 +50,11 @@ fn connect_to(fd: &OwnedFd, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether it failed because no more files may be open.
+pub(crate) fn is_no_descriptors(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::MFILE | Errno::NFILE))
+}
+
 /// Sends all bytes; the descriptors travel with the first.
 pub(crate) fn send(socket: impl AsFd, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
@@ -70,23 +75,27 @@ pub(crate) fn send(socket: impl AsFd, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) 
     Ok(())
 }
 
-/// Receives some bytes, 0 at the end, and appends the descriptors that came with them.
-pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+/// Receives some bytes, 0 at the end, and appends the descriptors that came with them, and `None` behind
+/// them where this process could have no more files open.
+pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<Option<OwnedFd>>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Ok(m) => break m.bytes,
+            Ok(m) => break m,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
     };
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
+            fds.extend(rights.map(Some));
         }
     }
-    Ok(got)
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        fds.push(None);
+    }
+    Ok(got.bytes)
 }
 
 /// Wakes a thread that waits in [`wait_readable`], or polls its descriptor.

@@ -14,6 +14,9 @@ use super::frame;
 use super::ops::WireError;
 use crate::error::{Code, Error, Result};
 
+/// What to do where no more files may be open.
+pub(crate) const NO_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n), or close some";
+
 /// An answer: its JSON and descriptors, or why there is none.
 pub(crate) type Reply = Result<(Box<RawValue>, Vec<OwnedFd>)>;
 
@@ -31,6 +34,19 @@ pub(crate) enum Incoming {
     Answered,
     /// An event.
     Event(Event),
+    /// The broker did something for nothing.
+    Late(Late),
+}
+
+/// A request that was carried out after its caller had given it up, or whose answer came with
+/// descriptors that this process could not have.
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub(crate) op: &'static str,
+    /// What was asked.
+    pub(crate) body: Value,
+    /// What was answered.
+    pub(crate) ok: Box<RawValue>,
 }
 
 /// The sending half of a connection, and who waits for replies.
@@ -44,8 +60,17 @@ pub(crate) struct Control {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    pending: HashMap<u64, SyncSender<Reply>>,
+    pending: HashMap<u64, Asked>,
+    /// Why the broker will not serve this connection, which it closes.
+    refused: Option<Error>,
     lost: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    op: &'static str,
+    body: Value,
+    to: Option<SyncSender<Reply>>, // none: given up
 }
 
 #[derive(Deserialize)]
@@ -74,28 +99,34 @@ impl Control {
     }
 
     /// Sends a request, whose fields beside id and op are those of `body`. The reply comes by the
-    /// receiver; dropping it gives the answer up.
+    /// receiver.
     pub(crate) fn request<B: Serialize>(
         &self,
-        op: &str,
+        op: &'static str,
         body: &B,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(u64, Receiver<Reply>)> {
         let (to, from) = sync_channel(1);
-        let id = {
+        let mut body = serde_json::to_value(body).map_err(|e| unencodable(op, &e))?;
+        let (id, json) = {
             let mut s = self.state();
             if let Some(e) = &s.lost {
                 return Err(e.clone());
             }
             s.next += 1;
             let id = s.next;
-            s.pending.insert(id, to);
-            id
+            if let Value::Object(m) = &mut body {
+                m.insert("id".to_owned(), id.into());
+                m.insert("op".to_owned(), op.into());
+            }
+            let json = serde_json::to_vec(&body).map_err(|e| unencodable(op, &e))?;
+            s.pending.insert(id, Asked { op, body, to: Some(to) });
+            (id, json)
         };
-        let sent = encode(id, op, body).and_then(|json| {
+        let sent = {
             let _turn = self.turn.lock().unwrap_or_else(|p| p.into_inner());
             frame::send(&self.socket, &json, fds)
-        });
+        };
         match sent {
             Ok(()) => Ok((id, from)),
             Err(e) => {
@@ -106,17 +137,26 @@ impl Control {
     }
 
     /// Sends a request whose reply nobody waits for.
-    pub(crate) fn tell<B: Serialize>(&self, op: &str, body: &B) -> Result<()> {
+    pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) -> Result<()> {
         self.request(op, body, &[]).map(|(id, _)| self.forget(id))
     }
 
-    /// Gives a reply up.
-    pub(crate) fn forget(&self, id: u64) {
+    fn forget(&self, id: u64) {
         self.state().pending.remove(&id);
     }
 
-    /// Takes a received frame: a reply goes to its caller, an event back to ours.
-    pub(crate) fn deliver(&self, json: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Incoming> {
+    /// Gives a reply up: what it says was done is [`Late`]. If it has come meanwhile, here it is.
+    pub(crate) fn give_up(&self, id: u64, from: &Receiver<Reply>) -> Option<Reply> {
+        if let Some(asked) = self.state().pending.get_mut(&id) {
+            asked.to = None;
+            return None;
+        }
+        from.recv().ok()
+    }
+
+    /// Takes a received frame: a reply goes to its caller, all else back to ours. Descriptors are `None`
+    /// where this process could have no more files open: the request failed, and the connection goes on.
+    pub(crate) fn deliver(&self, json: Vec<u8>, fds: Option<Vec<OwnedFd>>) -> Result<Incoming> {
         let e: Envelope = serde_json::from_slice(&json).map_err(|e| {
             Error::new(
                 Code::Protocol,
@@ -127,16 +167,30 @@ impl Control {
         if let Some(name) = e.event {
             return Ok(Incoming::Event(Event { name, json }));
         }
-        let to = self.state().pending.remove(&e.id);
-        let reply = match (e.error, e.ok) {
-            (Some(e), _) => Err(from_wire(e)),
-            (None, Some(ok)) => Ok((ok, fds)),
-            (None, None) => Ok((empty(), fds)),
-        };
-        if let Some(to) = to {
-            let _ = to.send(reply);
+        let answer = e.error.map_or_else(|| Ok(e.ok.unwrap_or_else(empty)), |e| Err(from_wire(e)));
+        if e.id == 0 {
+            self.state().refused = answer.err();
+            return Ok(Incoming::Answered);
+        }
+        let asked = self.state().pending.remove(&e.id);
+        let Some(Asked { op, body, to }) = asked else { return Ok(Incoming::Answered) };
+        match (to, answer, fds) {
+            (Some(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
+            (Some(to), Err(e), _) => drop(to.send(Err(e))),
+            (None, Err(_), _) => {}
+            (to, Ok(ok), _) => {
+                if let Some(to) = to {
+                    let _ = to.send(Err(no_descriptors()));
+                }
+                return Ok(Incoming::Late(Late { op, body, ok }));
+            }
         }
         Ok(Incoming::Answered)
+    }
+
+    /// Why the broker refused the connection.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.state().refused.clone()
     }
 
     /// Ends the connection: all that wait fail with `BrokerLost`.
@@ -147,7 +201,8 @@ impl Control {
             format!("the connection to the broker ended: {}", why.message()),
         );
         let mut s = self.state();
-        for (_, to) in s.pending.drain() {
+        let lost = s.refused.clone().unwrap_or(lost);
+        for to in s.pending.drain().filter_map(|(_, asked)| asked.to) {
             let _ = to.send(Err(lost.clone()));
         }
         s.lost.get_or_insert(lost);
@@ -170,15 +225,14 @@ fn empty() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).unwrap_or_default()
 }
 
-fn encode<B: Serialize>(id: u64, op: &str, body: &B) -> Result<Vec<u8>> {
-    let made = serde_json::to_value(body).and_then(|mut v| {
-        if let Value::Object(m) = &mut v {
-            m.insert("id".to_owned(), id.into());
-            m.insert("op".to_owned(), op.into());
-        }
-        serde_json::to_vec(&v)
-    });
-    made.map_err(|e| Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode {op}: {e}")))
+fn unencodable(op: &str, e: &serde_json::Error) -> Error {
+    Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode {op}: {e}"))
+}
+
+/// Descriptors were sent to this process, which may have no more files open.
+fn no_descriptors() -> Error {
+    let what = "descriptors were sent and could not be received: too many open files";
+    Error::new(Code::TooMany, NO_DESCRIPTORS, what)
 }
 
 fn from_wire(e: WireError) -> Error {
@@ -191,4 +245,48 @@ fn from_wire(e: WireError) -> Error {
 pub(crate) fn decode<R: DeserializeOwned>(op: &str, json: &RawValue) -> Result<R> {
     serde_json::from_str(json.get())
         .map_err(|e| Error::new(Code::Protocol, "use a broker of this version", format!("reply to {op}: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn control() -> (Control, UnixStream) {
+        let (ours, broker) = UnixStream::pair().unwrap();
+        (Control::new(ours.into()), broker)
+    }
+
+    fn answer(id: u64) -> Vec<u8> {
+        format!("{{\"id\":{id},\"ok\":{{\"lease\":7}}}}").into_bytes()
+    }
+
+    #[test]
+    fn what_was_done_for_nothing_is_told() {
+        let (c, _broker) = control();
+        let (id, from) = c.request("lease", &serde_json::json!({"seconds": 1}), &[]).unwrap();
+        assert!(c.give_up(id, &from).is_none());
+        match c.deliver(answer(id), Some(Vec::new())).unwrap() {
+            Incoming::Late(late) => assert_eq!((late.op, late.ok.get()), ("lease", "{\"lease\":7}")),
+            other => panic!("{other:?}"),
+        }
+        let (id, from) = c.request("grant", &serde_json::json!({}), &[]).unwrap();
+        assert!(matches!(c.deliver(answer(id), None).unwrap(), Incoming::Late(late) if late.op == "grant"));
+        assert_eq!(from.recv().unwrap().unwrap_err().code(), Code::TooMany);
+        let (id, from) = c.request("bye", &serde_json::json!({}), &[]).unwrap();
+        c.deliver(answer(id), Some(Vec::new())).unwrap();
+        assert!(c.give_up(id, &from).unwrap().is_ok(), "it had come before it was given up");
+    }
+
+    #[test]
+    fn a_refused_connection_says_why() {
+        let (c, _broker) = control();
+        let (_, from) = c.request("hello", &serde_json::json!({}), &[]).unwrap();
+        let refusal = br#"{"id":0,"error":{"code":"TooMany","message":"full","remedy":"close sessions"}}"#;
+        c.deliver(refusal.to_vec(), Some(Vec::new())).unwrap();
+        c.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
+        assert_eq!(from.recv().unwrap().unwrap_err().code(), Code::TooMany);
+        assert_eq!(c.refusal().unwrap().message(), "full");
+    }
 }

@@ -7,12 +7,17 @@ use crate::error::{Code, Error, Result};
 use crate::layout::{frame_head as head, limits};
 use crate::sys;
 
+/// A frame's JSON and descriptors; `None` in their place where they came while this process could have no
+/// more files open.
+pub(crate) type Frame = (Vec<u8>, Option<Vec<OwnedFd>>);
+
 /// The receiving half of a connection. Descriptors that nobody took are closed with it.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     buf: Vec<u8>,
     from: usize,
-    fds: Vec<OwnedFd>,
+    /// Where some were lost, `None` stands behind those that came with them.
+    fds: Vec<Option<OwnedFd>>,
 }
 
 /// What ends a connection: its end, or what is not a frame.
@@ -21,8 +26,8 @@ fn broken(what: impl Into<String>) -> Error {
 }
 
 impl Frames {
-    /// The next whole frame that has been received, as its JSON and descriptors.
-    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    /// The next whole frame that has been received.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>> {
         let src = &self.buf[self.from..];
         if src.len() < head::SIZE as usize {
             return Ok(None);
@@ -37,7 +42,8 @@ impl Frames {
         if src.len() < end {
             return Ok(None);
         }
-        if fds > self.fds.len() {
+        let lost = self.fds.iter().take(fds).position(Option::is_none);
+        if lost.is_none() && fds > self.fds.len() {
             return Err(broken(format!("a control frame announces {fds} descriptors, {} came", self.fds.len())));
         }
         let json = src[head::SIZE as usize..end].to_vec();
@@ -46,7 +52,9 @@ impl Frames {
             self.buf.clear();
             self.from = 0;
         }
-        Ok(Some((json, self.fds.drain(..fds).collect())))
+        // Those that came of a frame that lacks one are closed.
+        let came = self.fds.drain(..lost.map_or(fds, |at| at + 1)).flatten().collect();
+        Ok(Some((json, lost.is_none().then_some(came))))
     }
 
     /// Receives some bytes; false at the connection's end.
@@ -111,11 +119,21 @@ mod tests {
         let (mut frames, mut got) = (Frames::default(), Vec::new());
         while frames.receive(&b).unwrap() {
             while let Some((json, fds)) = frames.next().unwrap() {
-                got.push((String::from_utf8(json).unwrap(), fds.len()));
+                got.push((String::from_utf8(json).unwrap(), fds.unwrap().len()));
             }
         }
         let want = [("{\"n\":1}", 0), ("{\"n\":2}", 2), ("{\"n\":3}", 1)];
         assert_eq!(got, want.map(|(s, n)| (s.to_owned(), n)));
+    }
+
+    #[test]
+    fn a_frame_lacks_descriptors_that_were_lost_and_the_next_has_its_own() {
+        let file = || Some(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let buf = [&b"\x02\0\0\0\x03\0\0\0{}"[..], b"\x02\0\0\0\x01\0\0\0[]"].concat();
+        let mut f = Frames { buf, fds: vec![file(), None, file()], ..Default::default() };
+        assert!(matches!(f.next().unwrap(), Some((json, None)) if json == b"{}"));
+        assert!(matches!(f.next().unwrap(), Some((json, Some(fds))) if json == b"[]" && fds.len() == 1));
+        assert!(f.next().unwrap().is_none());
     }
 
     #[test]

@@ -200,7 +200,7 @@ pub(crate) struct TopicInfo {
     pub(crate) redeliver: bool,
 }
 
-#[derive(Serialize, Debug, Clone, Copy)]
+#[derive(Serialize, Deserialize, Debug, Clone, Copy)]
 pub(crate) struct TopicRef {
     pub(crate) topic: u32,
     #[serde(rename = "topic_id")]

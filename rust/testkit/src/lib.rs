@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use baton::Session;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder that goes with its value.
 pub struct Dir(PathBuf);
@@ -107,6 +108,26 @@ impl Broker {
         Session::builder().address(self.address()).connect().unwrap_or_else(|e| {
             panic!("{e}\n{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default())
         })
+    }
+
+    /// Stops the broker; when this returns all its threads stand still.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        let stands = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        until("the broker stands still", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
+    }
+
+    /// Lets a stopped broker go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// The output of a command of the tool.
