@@ -91,6 +91,7 @@ func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...E
 	if err := c.devices.lend.lend(ctx, g, at, uint64(span), done, t); err != nil {
 		return nil, err
 	}
+	c.devices.lookNow() // whoever takes it from a queue may let go of it without a word
 	if o.stream != NoStream {
 		if err := t.writtenBy(o.stream); err != nil {
 			c.devices.lend.disregard(t.held.storages[0].ref.Index)
@@ -228,6 +229,11 @@ func (d *deviceSet) lentDropped(index uint32) {
 	l.dropMu.Lock()
 	l.dropped = append(l.dropped, index)
 	l.dropMu.Unlock()
+	d.lookNow()
+}
+
+// lookNow has the goroutine look after what is lent.
+func (d *deviceSet) lookNow() {
 	d.retired.mu.Lock()
 	d.look(d)
 	d.retired.mu.Unlock()

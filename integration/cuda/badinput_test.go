@@ -1,14 +1,18 @@
 package cuda
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/cudaipc"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func init() {
@@ -81,7 +85,8 @@ func TestDescriptorThatIsNoMemoryOfAGPU(t *testing.T) {
 	})
 }
 
-// A handle or a message of a GPU that a process does not see names the GPU.
+// A handle or a message of a GPU that a process does not see names the GPU; one of
+// another machine is of no use.
 func TestHandleOfAnotherGPU(t *testing.T) {
 	eachLanguage(t, 2, func(t *testing.T, m machine, l language) {
 		from, to := m.speak(t, languages[0]), m.speak(t, l, testkit.Env("CUDA_VISIBLE_DEVICES", "1"))
@@ -90,6 +95,13 @@ func TestHandleOfAnotherGPU(t *testing.T) {
 		assert.Equal(t, "NotFound", a.Code, "%s", a.Message+a.Broken)
 		assert.Contains(t, a.Message, "does not see the GPU GPU-")
 		assert.Contains(t, a.Message, "CUDA_VISIBLE_DEVICES")
+		var far protocol.Handle
+		require.NoError(t, json.Unmarshal([]byte(h.Handle), &far))
+		far.Host = strings.Repeat("7", len(far.Host))
+		b, err := json.Marshal(far)
+		require.NoError(t, err)
+		a = to.try(command{"do": "open", "handle": string(b)})
+		assert.Equal(t, "InvalidHandle", a.Code, "%s", a.Message+a.Broken)
 		from.do(command{"do": "set", "name": "weights", "seed": 7})
 		assert.Equal(t, "NotFound", to.try(command{"do": "get", "name": "weights"}).Code)
 		from.do(command{"do": "delete", "name": "weights"})

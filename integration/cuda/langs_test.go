@@ -186,6 +186,9 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 			var t *client.Tensor
 			if t, err = make(o, o.Seed+i); err == nil {
 				err = q.Put(d.ctx, t, client.Stream(d.stream))
+				if i%2 == 0 && err == nil { // released when its stream has passed, or before
+					err = d.gpu.SynchronizeStream(d.stream)
+				}
 				t.Release()
 			}
 		}

@@ -79,6 +79,30 @@ func TestBorrowedMemoryOutlivesTheBroker(t *testing.T) {
 	})
 }
 
+// GPUs are found by UUID for lent memory too.
+func TestLentMemoryIsOnTheSameGPUUnderOtherNumbers(t *testing.T) {
+	standinOnly(t)
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			l.with(t)
+			languages[1].with(t)
+			m := start(t, 2)
+			sees := func(numbers string) testkit.StartOption { return testkit.Env("CUDA_VISIBLE_DEVICES", numbers) }
+			owner, blind, both := m.speak(t, l, sees("1")), m.speak(t, l, sees("0")), m.speak(t, languages[1])
+			owner.do(command{"do": "lend", "queue": "q", "seed": 3})
+			a := blind.try(command{"do": "take", "queue": "q"})
+			assert.Equal(t, "NotFound", a.Code, "%s", a.Message+a.Broken)
+			assert.Contains(t, a.Message, "CUDA_VISIBLE_DEVICES")
+			assert.Equal(t, numbers(3, 1), both.do(command{"do": "take", "queue": "q"}), "it was left for who sees it")
+			blind.Done()
+			both.Done()
+			owner.do(command{"do": "free"})
+			owner.Done()
+			m.empty(t)
+		})
+	}
+}
+
 func init() {
 	roles["lend to oneself"] = on(lendToOneself)
 	roles["lend what cannot be"] = on(lendWhatCannotBe)

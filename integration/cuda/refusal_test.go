@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -293,11 +294,17 @@ func TestDriverFailsAtAnyStep(t *testing.T) {
 
 func TestNothingButGPUsNeedsADriver(t *testing.T) {
 	standinOnly(t)
+	command, err := elf.Open(testkit.Binary(t))
+	require.NoError(t, err)
+	libraries, err := command.ImportedLibraries()
+	require.NoError(t, err)
+	assert.Empty(t, libraries, "the broker and the command are static")
+	require.NoError(t, command.Close())
 	b := testkit.StartBroker(t)
 	p := b.Start("send both", nil)
 	assert.Contains(t, p.Fails(), "no CUDA driver on this machine")
 	c := b.Connect()
-	_, err := c.Alloc(testkit.Context(t), dlpack.Uint8, []int64{1}, client.Device("cuda:0"))
+	_, err = c.Alloc(testkit.Context(t), dlpack.Uint8, []int64{1}, client.Device("cuda:0"))
 	require.ErrorIs(t, err, protocol.ErrUnsupported)
 	x, err := c.Alloc(testkit.Context(t), dlpack.Uint8, []int64{1}, client.Device("cpu"))
 	require.NoError(t, err)
