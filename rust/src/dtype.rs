@@ -56,8 +56,13 @@ const KNOWN: [[u64; 4]; 32] = {
 };
 
 #[cold]
-fn invalid(what: String) -> Error {
-    Error::new(Code::InvalidArgument, "use a shape whose bytes fit in 64 bits and a known dtype", what)
+fn invalid(remedy: &str, what: String) -> Error {
+    Error::new(Code::InvalidArgument, remedy, what)
+}
+
+/// Numbers that 64 bits cannot hold.
+fn too_large(what: String) -> Error {
+    invalid("use a shape and strides whose bytes fit in 64 bits", what)
 }
 
 impl DType {
@@ -75,7 +80,9 @@ impl DType {
             let lanes: u16 = digits.parse().ok().filter(|n| *n >= 2 && !digits.starts_with(['0', '+']))?;
             Some(DType { lanes, ..known(base)? })
         });
-        parsed.ok_or_else(|| invalid(format!("no type is named {name:?}")))
+        parsed.ok_or_else(|| {
+            invalid("name a dtype as ml_dtypes does, such as float32", format!("no type is named {name:?}"))
+        })
     }
 
     /// Bits that one element takes, packed.
@@ -93,7 +100,11 @@ impl DType {
         let known = KNOWN
             .get(usize::from(self.code))
             .is_some_and(|bits| bits[usize::from(self.bits / 64)] >> (self.bits % 64) & 1 == 1);
-        if known && self.lanes > 0 { Ok(()) } else { Err(invalid(format!("unknown type {self}"))) }
+        if known && self.lanes > 0 {
+            Ok(())
+        } else {
+            Err(invalid("use a dtype of DLPack 1.3", format!("unknown type {self}")))
+        }
     }
 
     /// Bytes of a compact tensor; 0 when an extent is.
@@ -110,7 +121,8 @@ impl DType {
         let mut span = self.num_bytes(shape)?;
         if let Some(strides) = strides {
             if strides.len() != shape.len() {
-                return Err(invalid(format!("{} strides for {} dimensions", strides.len(), shape.len())));
+                let what = format!("{} strides for {} dimensions", strides.len(), shape.len());
+                return Err(invalid("give one stride for each dimension", what));
             }
             let last = last_index(shape, strides)?;
             if !shape.contains(&0) {
@@ -118,10 +130,12 @@ impl DType {
             }
         }
         if offset > storage || span > storage - offset {
-            return Err(invalid(format!("{span} bytes at {offset} reach past a storage of {storage} bytes")));
+            let what = format!("{span} bytes at {offset} reach past a storage of {storage} bytes");
+            return Err(invalid("keep the view inside its storage", what));
         }
         if offset > 0 && !offset.is_multiple_of(self.alignment()) {
-            return Err(invalid(format!("offset {offset} of {self} is not a multiple of {}", self.alignment())));
+            let what = format!("offset {offset} of {self} is not a multiple of {}", self.alignment());
+            return Err(invalid("begin where an element of this dtype may lie", what));
         }
         Ok(())
     }
@@ -140,15 +154,16 @@ impl fmt::Display for DType {
 /// The product of the extents, 0 counted as 1, and whether one is 0.
 fn product(shape: &[i64]) -> Result<(u64, bool)> {
     if shape.len() > limits::NDIM {
-        return Err(invalid(format!("{} dimensions, at most {} fit", shape.len(), limits::NDIM)));
+        let what = format!("{} dimensions, at most {} fit", shape.len(), limits::NDIM);
+        return Err(invalid("use fewer dimensions", what));
     }
     let (mut n, mut empty) = (1i64, false);
     for d in shape {
         empty |= *d == 0;
         if *d < 0 {
-            return Err(invalid(format!("negative extent in {shape:?}")));
+            return Err(invalid("use extents of 0 or more", format!("negative extent in {shape:?}")));
         }
-        n = n.checked_mul((*d).max(1)).ok_or_else(|| invalid(format!("shape {shape:?} overflows")))?;
+        n = n.checked_mul((*d).max(1)).ok_or_else(|| too_large(format!("shape {shape:?} overflows")))?;
     }
     Ok((n as u64, empty))
 }
@@ -157,7 +172,7 @@ fn product(shape: &[i64]) -> Result<(u64, bool)> {
 fn bytes_of(n: u64, bits: u64) -> Result<u64> {
     let bytes = (u128::from(n) * u128::from(bits)).div_ceil(8);
     if bytes > i64::MAX as u128 {
-        return Err(invalid(format!("{n} elements of {bits} bits overflow")));
+        return Err(too_large(format!("{n} elements of {bits} bits overflow")));
     }
     Ok(bytes as u64)
 }
@@ -167,10 +182,10 @@ pub(crate) fn last_index(shape: &[i64], strides: &[i64]) -> Result<u64> {
     let mut last = 0i64;
     for (d, s) in shape.iter().zip(strides) {
         if *s < 0 {
-            return Err(invalid(format!("negative stride in {strides:?}")));
+            return Err(invalid("use strides of 0 or more", format!("negative stride in {strides:?}")));
         }
         let step = (d - 1).max(0).checked_mul(*s).and_then(|n| last.checked_add(n));
-        last = step.ok_or_else(|| invalid(format!("strides {strides:?} overflow")))?;
+        last = step.ok_or_else(|| too_large(format!("strides {strides:?} overflow")))?;
     }
     Ok(last as u64)
 }
