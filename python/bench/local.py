@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from array import array
 from collections.abc import Callable
 from timeit import Timer
 from typing import Any
@@ -31,6 +32,11 @@ def blocks(n: int, statement: str, names: dict[str, Any], before: Callable[[], o
 def asarray(n: int, size: int) -> Figures:
     """The view by NumPy."""
     return blocks(n, "np.asarray(x)", {"np": np, "x": baton.empty(size // 4)})
+
+
+def asarray_of_array(n: int, size: int) -> Figures:
+    """The same of Python's own array: what NumPy takes for any buffer."""
+    return blocks(n, "np.asarray(x)", {"np": np, "x": array("f", bytes(size))})
 
 
 def torch_view(n: int, size: int) -> Figures:
@@ -114,6 +120,7 @@ def imports(n: int, size: int) -> Figures:
 
 ROLES = {
     "allocate": allocate,
+    "array": asarray_of_array,
     "asarray": asarray,
     "import": imports,
     "receive": receive,
