@@ -58,11 +58,7 @@ func (f *Figure) row(spread bool) []string {
 		cells[2], cells[3] = f.format(f.P99), f.format(f.P999)
 	}
 	if f.Ratio > 0 {
-		decimals := 2
-		if f.Ratio >= 100 {
-			decimals = 0
-		}
-		cells[4] = strconv.FormatFloat(f.Ratio, 'f', decimals, 64)
+		cells[4] = formatRatio(f.Ratio)
 	}
 	if f.Bar != nil {
 		cells[5] = "MISSED " + f.limit()
@@ -80,7 +76,7 @@ func (f *Figure) row(spread bool) []string {
 func (f *Figure) limit() string {
 	format, of := f.format, f.Bar.Of+" "
 	if f.Bar.Of == "ratio" {
-		format, of = func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "×" }, ""
+		format, of = func(v float64) string { return formatRatio(v) + "×" }, ""
 	}
 	if f.Bar.Of == "p50" {
 		of = ""
@@ -89,6 +85,18 @@ func (f *Figure) limit() string {
 		return of + "≥" + format(f.Bar.Min)
 	}
 	return of + "≤" + format(f.Bar.Max)
+}
+
+// formatRatio gives large ratios no decimals and small ones enough to compare.
+func formatRatio(v float64) string {
+	decimals := 2
+	switch {
+	case v >= 100:
+		decimals = 0
+	case v < 0.1:
+		decimals = 4
+	}
+	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
 func (f *Figure) format(v float64) string {

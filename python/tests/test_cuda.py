@@ -69,6 +69,17 @@ assert (back.numpy() == a + 1).all() and y.device == "cuda:0"
 assert (baton.full(5, 3, "int16", device="cuda:1").cpu().numpy() == 3).all()
 assert baton.share(a).to("cuda:1").device == "cuda:1"
 assert (x[3:5].cpu().numpy() == a[3:5]).all()
+import ctypes
+calls = ctypes.CDLL("libcuda.so.1").standin_calls
+calls.restype = ctypes.c_uint64
+registered = calls(b"cuMemHostRegister_v2")  # the streams' words, and slabs that were copied from or to
+assert 1 < registered < 8, registered
+for _ in range(20):
+    x.copy_from(baton.share(a))
+    x.cpu()
+assert calls(b"cuMemHostRegister_v2") == registered  # each once
+baton.zeros(100_000).copy_from(np.ones(100_000, "float32"))
+assert calls(b"cuMemHostRegister_v2") == registered  # none that no GPU needs
 """,
     )
 
