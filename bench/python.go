@@ -142,22 +142,20 @@ func pythonAsleep(p *python) {
 // pythonLocal is of one process alone.
 func pythonLocal(p *python) {
 	buffer := p.measure("np.asarray of an array.array", job{Role: "array", N: p.rounds(100000), Bytes: sizes[0].bytes})
+	p.measure("np.asarray(x)", job{Role: "asarray", N: p.rounds(100000), Bytes: sizes[0].bytes}).
+		against(buffer.Name, atMost("p50", 500))
 	for _, k := range []struct {
 		name, role string
 		n          int
 		bar        *Bar
 	}{
-		{"np.asarray(x)", "asarray", 100000, atMost("p50", 500)},
 		{"x.torch(), writable", "torch", 100000, atMost("p50", 1500)},
 		{"x.torch(), copy-on-write", "torch-copy-on-write", 10000, nil},
 		{"baton.empty and drop", "allocate", 100000, nil},
 		{"topic.send(x)", "send", 100000, atMost("p50", 2000)},
 		{"reader.receive().value and drop", "receive", 100000, atMost("p50", 2000)},
 	} {
-		f := p.measure(k.name, job{Role: k.role, N: p.rounds(k.n), Bytes: sizes[0].bytes})
-		if f.Bar = k.bar; k.role == "asarray" {
-			f.against(buffer.Name, nil)
-		}
+		p.measure(k.name, job{Role: k.role, N: p.rounds(k.n), Bytes: sizes[0].bytes}).Bar = k.bar
 	}
 	large := sizes[2]
 	memcpy := p.figure(p.group, "memcpy into warm shared memory, "+large.name, UnitTime)
