@@ -34,7 +34,7 @@ fn who_may_open_no_more_files_is_told_so_and_loses_nothing() -> Result<()> {
     turn()?; // what is mapped already goes on
     assert!(work.try_get()?.is_none());
     to.put(&x, Duration::from_secs(60))?;
-    let held = |kind: &str| broker.tool(&["ls", kind, "--json"]).matches("\"pid\"").count();
+    let held = |kind: &str| broker.listed(kind).len();
     let (sessions, segments) = (held("sessions"), held("segments"));
 
     let before = getrlimit(Resource::Nofile);

@@ -220,7 +220,7 @@ fn bytes_of(t: &baton::Tensor) -> Vec<u8> {
 fn nothing_is_held(broker: &kit::Broker, owner: &Session) {
     kit::until("nothing is held", || {
         owner.collect();
-        broker.storages().is_empty()
+        broker.listed("storages").is_empty()
     });
 }
 

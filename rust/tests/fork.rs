@@ -176,14 +176,9 @@ fn what_a_child_inherited_outlives_the_parent() {
         // SAFETY: the child is this process's; nothing of this process is dropped in order.
         unsafe { if heir > 0 { _exit(0) } else { Err(line!()) } }
     });
-    let pid = dies as u64;
     ends_well(dies);
-    let sessions = || {
-        let rows: Vec<serde_json::Value> = serde_json::from_str(&b.tool(&["ls", "sessions", "--json"])).unwrap();
-        rows.into_iter().map(|r| r["pid"].as_u64().unwrap()).collect::<Vec<_>>()
-    };
-    kit::until("the parent's session is over", || !sessions().contains(&pid));
-    assert_eq!(b.storages().len(), 1, "what the heir holds");
+    kit::until("the parent's session is over", || b.listed("sessions").iter().all(|s| s["pid"] != dies));
+    assert_eq!(b.listed("storages").len(), 1, "what the heir holds");
     here.write_all(&[1]).unwrap();
     let t = queue.get(PATIENCE).unwrap().into_tensor().unwrap();
     assert!(is(&t, &[3, 4]));
@@ -317,7 +312,7 @@ fn a_child_that_inherits_nothing_connects_when_it_must() {
     let Some(b) = Broker::start() else { return };
     let s = b.session();
     let queue = s.queue("q").unwrap();
-    let live = || b.tool(&["ls", "sessions", "--json"]).matches("\"pid\":").count();
+    let live = || b.listed("sessions").len();
     let (mut here, there) = ends();
     let before = live();
     let theirs = (s.clone(), queue.clone());

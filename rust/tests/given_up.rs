@@ -13,8 +13,6 @@ static ENOUGH: AtomicBool = AtomicBool::new(false);
 
 const SOON: Duration = Duration::from_secs(60);
 
-type Row = serde_json::Map<String, serde_json::Value>;
-
 fn given_up<T>(what: &str, got: Result<T>) {
     match got {
         Ok(_) => panic!("{what}: a stopped broker has answered"),
@@ -31,10 +29,9 @@ fn what_the_broker_does_too_late_is_undone() -> Result<()> {
     let x = session.from_slice(&[1], &[1u8])?.freeze();
     let y = session.from_slice(&[1], &[2u8])?.freeze();
     let (first, second) = (session.topic("first")?, session.topic("second")?);
-    let listed = |kind: &str| serde_json::from_str::<Vec<Row>>(&broker.tool(&["ls", kind, "--json"])).unwrap();
-    let counts = || (listed("segments").len(), listed("leases").len());
+    let counts = || (broker.listed("segments").len(), broker.listed("leases").len());
     let of = |name: &str, what: &str| {
-        listed("topics").iter().find(|t| t["name"] == name).map_or(0, |t| t[what].as_u64().unwrap())
+        broker.listed("topics").iter().find(|t| t["name"] == name).map_or(0, |t| t[what].as_u64().unwrap())
     };
     let before = counts();
 

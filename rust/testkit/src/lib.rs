@@ -137,18 +137,14 @@ impl Broker {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// What is held by anybody, as the tool lists it.
-    pub fn storages(&self) -> Vec<serde_json::Value> {
-        let out = self.tool(&["ls", "storages", "--json"]);
-        serde_json::from_str::<serde_json::Value>(&out).map_or_else(
-            |_| out.lines().map(|l| serde_json::from_str(l).unwrap()).collect(),
-            |v| v.as_array().cloned().unwrap_or_else(|| vec![v]),
-        )
+    /// What the broker has of a kind, such as `storages`, as the tool lists it.
+    pub fn listed(&self, kind: &str) -> Vec<serde_json::Value> {
+        serde_json::from_str(&self.tool(&["ls", kind, "--json"])).unwrap()
     }
 
     /// Waits until no storage is held by anybody.
     pub fn nothing_is_held(&self) {
-        until("nothing is held", || self.storages().is_empty());
+        until("nothing is held", || self.listed("storages").is_empty());
     }
 }
 
