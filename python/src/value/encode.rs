@@ -1,6 +1,5 @@
 //! Python's values as trees. Arrays of others are gathered and copied into one storage.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use base64::Engine;
@@ -125,7 +124,7 @@ impl Encoder {
             if i == 0 {
                 self.leaves.reserve(d.len());
             }
-            self.names.push(&escaped(key));
+            self.names.push(&Names::escaped(key));
             self.leaves.push(leaf);
         }
         Ok(!self.leaves.is_empty())
@@ -320,7 +319,7 @@ impl Encoder {
         if self.parts > 0 {
             self.path.push('/');
         }
-        self.path.push_str(&escaped(part));
+        self.path.push_str(&Names::escaped(part));
         self.parts += 1;
         let done = f(self);
         self.parts -= 1;
@@ -523,12 +522,5 @@ fn decimal(mut n: usize, buffer: &mut [u8; DIGITS]) -> &str {
             // SAFETY: digits are ASCII.
             return unsafe { std::str::from_utf8_unchecked(&buffer[from..]) };
         }
-    }
-}
-
-fn escaped(part: &str) -> Cow<'_, str> {
-    match part.bytes().any(|c| c == b'~' || c == b'/') {
-        true => part.replace('~', "~0").replace('/', "~1").into(),
-        false => part.into(),
     }
 }

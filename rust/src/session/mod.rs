@@ -60,7 +60,6 @@ pub use huge::HugePages;
 pub use message::Message;
 pub use name::Watch;
 pub use names::Names;
-pub(crate) use names::path_of;
 pub use open::Lease;
 pub use options::{NameOptions, QueueOptions, TopicOptions};
 pub use payload::Payload;

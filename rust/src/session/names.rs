@@ -23,6 +23,14 @@ impl Names {
         (0..self.ends.len()).map(|i| &self.text[if i > 0 { self.ends[i - 1] } else { 0 }..self.ends[i]])
     }
 
+    /// A key as it stands in paths: that of a flat dict is a path already.
+    pub fn escaped(key: &str) -> Cow<'_, str> {
+        match needs_escape(key) {
+            true => key.replace('~', "~0").replace('/', "~1").into(),
+            false => key.into(),
+        }
+    }
+
     /// Takes all away.
     pub fn clear(&mut self) {
         (self.text, self.ends) = Default::default();
@@ -31,7 +39,7 @@ impl Names {
     /// The paths of a flat dict's keys.
     pub(super) fn paths(&self) -> Names {
         match needs_escape(&self.text) {
-            true => self.iter().map(path_of).collect(),
+            true => self.iter().map(Names::escaped).collect(),
             false => self.clone(),
         }
     }
@@ -70,14 +78,6 @@ fn needs_escape(key: &str) -> bool {
 
 fn is_escaped(path: &str) -> bool {
     path.contains('~')
-}
-
-/// The path of a key in a flat dict, as it stands on the wire.
-pub(crate) fn path_of(key: &str) -> Cow<'_, str> {
-    match needs_escape(key) {
-        true => key.replace('~', "~0").replace('/', "~1").into(),
-        false => key.into(),
-    }
 }
 
 /// The key that a path of one part stands for.

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE, Value, is_key, is_large, is_type_name};
 use crate::error::{Code, Error, Result};
-use crate::session::{Payload, Tensor, path_of};
+use crate::session::{Names, Payload, Tensor};
 
 /// The payload of a value. A tensor alone and a dict of named tensors need no tree.
 pub(super) fn encode(v: &Value) -> Result<Payload> {
@@ -69,7 +69,7 @@ impl Encoder {
 
     /// Writes what has one more part on its path.
     fn part(&mut self, part: &str, v: &Value) -> Result<()> {
-        self.path.push(path_of(part).into_owned());
+        self.path.push(Names::escaped(part).into_owned());
         self.value(v)?;
         self.path.pop();
         Ok(())
