@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use baton::Turns;
+use baton::{Deadline, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
 use crate::poll::{coroutine, following, poll_fd};
-use crate::wait::{Patience, closed, interrupted, timeout as seconds, wait};
+use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
 /// Follows a name: the current revision at once, then always the newest.
 #[pyclass(frozen, module = "baton")]
@@ -31,7 +31,7 @@ impl Watch {
     /// The newest revision not seen yet. timeout: None waits for ever, 0 polls. Raises Timeout.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
-        let t = Patience::of(seconds(py, timeout)?);
+        let t = Deadline::after(seconds(py, timeout)?);
         let watch = self.watch.clone();
         let got = wait(py, move || match &mut *watch.lock(t.left(), interrupted)? {
             None => Err(baton::Error::closed_here("the watch")),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton::{Code, Start, Turns};
+use baton::{Code, Deadline, Start, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
 use crate::value::{encode, with_meta};
-use crate::wait::{Patience, closed, interrupted, timeout as seconds, wait};
+use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
 /// A channel of messages with many senders and many readers.
 #[pyclass(frozen, module = "baton")]
@@ -150,7 +150,7 @@ fn poll(r: &mut Option<baton::Reader>) -> baton::Result<Option<baton::Message>> 
 impl Reader {
     /// The next message; `None` when the topic was closed and everything was received.
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
-        let t = Patience::of(seconds(py, timeout)?);
+        let t = Deadline::after(seconds(py, timeout)?);
         let reader = self.reader.clone();
         let got = wait(py, move || {
             let mut r = reader.lock(t.left(), interrupted)?;

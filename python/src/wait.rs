@@ -1,7 +1,7 @@
 //! Waiting with the interpreter let go, and Ctrl-C.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton::{Code, Turns};
 
@@ -29,21 +29,6 @@ pub(crate) fn interrupted() -> bool {
 /// raises that.
 pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {
     py.detach(f).map_err(|e| RAISED.with(|r| r.borrow_mut().take()).unwrap_or_else(|| to_py(py, &e)))
-}
-
-/// What is left of a call's timeout, for a call that waits twice.
-#[derive(Clone, Copy)]
-pub(crate) struct Patience(Option<Instant>);
-
-impl Patience {
-    pub(crate) fn of(timeout: Option<Duration>) -> Patience {
-        Patience(timeout.map(|t| Instant::now() + t))
-    }
-
-    /// `None`: for ever.
-    pub(crate) fn left(self) -> Option<Duration> {
-        self.0.map(|until| until.saturating_duration_since(Instant::now()))
-    }
 }
 
 /// Takes away what threads use in turns, behind the one that is using it. In a forked child that cannot have

@@ -124,7 +124,7 @@ pub use handle::Handle;
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
 pub use session::{
-    Builder, Bundle, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload, Queue,
+    Builder, Bundle, Deadline, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload, Queue,
     QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
 };
 #[cfg(all(feature = "step", not(baton_loom)))]

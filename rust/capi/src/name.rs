@@ -3,13 +3,13 @@
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 
-use baton::{NameOptions, Turns, Watch};
+use baton::{Deadline, NameOptions, Turns, Watch};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;
 use crate::payload::{baton_payload, payload};
 use crate::status::baton_status;
-use crate::{Patience, baton_session, c_text, give, give_object, given, maybe_text, text, wait};
+use crate::{baton_session, c_text, give, give_object, given, maybe_text, text, wait};
 
 /// The name is live: one bundle that everybody may write in place.
 pub const BATON_LIVE: u32 = 1;
@@ -90,7 +90,7 @@ pub extern "C" fn baton_watch_receive(
 ) -> baton_status {
     run(|| {
         give_object(out, || {
-            let t = Patience::of(timeout_ns);
+            let t = Deadline::after(wait(timeout_ns));
             let mut watch = given(watch, "watch")?.0.lock(t.left(), || false)?;
             Ok(baton_message::revision(watch.next(t.left())?))
         })

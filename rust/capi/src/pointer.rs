@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Outcome, refused};
 
@@ -76,20 +76,6 @@ pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize, what: &str) -> 
 /// A time to wait: for ever when it is negative.
 pub(crate) fn wait(ns: i64) -> Option<Duration> {
     u64::try_from(ns).ok().map(Duration::from_nanos)
-}
-
-/// What is left of a time to wait, for a call that waits twice.
-#[derive(Clone, Copy)]
-pub(crate) struct Patience(Option<Instant>);
-
-impl Patience {
-    pub(crate) fn of(ns: i64) -> Patience {
-        Patience(wait(ns).and_then(|t| Instant::now().checked_add(t)))
-    }
-
-    pub(crate) fn left(self) -> Option<Duration> {
-        self.0.map(|until| until.saturating_duration_since(Instant::now()))
-    }
 }
 
 /// What C can read of a text: up to its first zero, which texts have only by another's malice.

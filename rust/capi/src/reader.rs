@@ -3,12 +3,12 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use baton::{Reader, Start, Turns};
+use baton::{Deadline, Reader, Start, Turns};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;
 use crate::status::baton_status;
-use crate::{Patience, baton_topic, give_object, given, maybe_text};
+use crate::{baton_topic, give_object, given, maybe_text, wait};
 
 /// A reader begins with what is sent from now on.
 pub const BATON_START_NEW: i32 = 0;
@@ -62,7 +62,7 @@ pub extern "C" fn baton_reader_receive(
 ) -> baton_status {
     run(|| {
         give_object(out, || {
-            let t = Patience::of(timeout_ns);
+            let t = Deadline::after(wait(timeout_ns));
             let mut reader = given(reader, "reader")?.0.lock(t.left(), || false)?;
             Ok(baton_message::received(reader.recv(t.left())?))
         })

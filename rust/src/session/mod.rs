@@ -55,6 +55,7 @@ use serde_json::value::RawValue;
 
 pub(crate) use binding::interrupted;
 pub use bundle::Bundle;
+pub use deadline::Deadline;
 pub use holders::Holder;
 pub use huge::HugePages;
 pub use message::Message;
