@@ -1,5 +1,7 @@
 //! Tensors on GPUs as Python asks for them: devices by name, streams as other libraries have them.
 
+use std::time::Duration;
+
 use baton::dlpack::device::CUDA;
 use baton::{DType, Session, Stream};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -7,7 +9,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
 use crate::errors::OrRaise;
-use crate::memory::Patience;
 use crate::wait::wait;
 
 /// Whether a tensor lies on a GPU.
@@ -62,9 +63,9 @@ pub(crate) fn alloc_on(
     device: &str,
     d: DType,
     shape: &[i64],
-    patience: Patience,
+    timeout: Option<Duration>,
 ) -> PyResult<baton::Tensor> {
-    wait(py, || s.alloc_on_within(device, d, shape, patience))
+    wait(py, || s.alloc_on_within(device, d, shape, timeout))
 }
 
 /// A compact copy of a tensor on its own GPU.

@@ -9,24 +9,24 @@ use pyo3::types::{PyBool, PyComplex, PyInt};
 use crate::dtype;
 use crate::errors::OrRaise;
 use crate::source::Source;
-use crate::wait::wait;
+use crate::wait::{timeout as seconds, wait};
 
-/// How long an allocation waits where memory is full; `None`: for ever.
-pub(crate) type Patience = Option<Duration>;
+/// Where memory is full an allocation says so at once.
+const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
-/// No longer than it takes to say that memory is full.
-pub(crate) const AT_ONCE: Patience = Some(Duration::ZERO);
-
-/// How room is made: how long that may wait, and in pages of which size.
+/// How room is made: how long that may wait where memory is full (`None`: for ever), and in pages of
+/// which size.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Room {
-    pub(crate) patience: Patience,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) pages: Option<HugePages>,
 }
 
-/// The size of huge pages that is called "2M" or "1G".
-pub(crate) fn pages_of(py: Python<'_>, size: Option<&str>) -> PyResult<Option<HugePages>> {
-    size.map(str::parse).transpose().or_raise(py)
+impl Room {
+    /// As Python says it: seconds, and huge pages of "2M" or "1G".
+    pub(crate) fn of(py: Python<'_>, timeout: Option<f64>, pages: Option<&str>) -> PyResult<Room> {
+        Ok(Room { timeout: seconds(py, timeout)?, pages: pages.map(str::parse).transpose().or_raise(py)? })
+    }
 }
 
 /// Memory for a compact tensor, without the interpreter where the broker may have to grant it.
@@ -35,16 +35,16 @@ pub(crate) fn alloc(
     s: &Session,
     d: DType,
     shape: &[i64],
-    patience: Patience,
+    timeout: Option<Duration>,
 ) -> PyResult<baton::Tensor> {
-    wait(py, || s.alloc_raw_within(d, shape, patience).map(baton::TensorMut::freeze))
+    wait(py, || s.alloc_raw_within(d, shape, timeout).map(baton::TensorMut::freeze))
 }
 
 /// As `alloc`, in huge pages if their size is given.
 pub(crate) fn alloc_room(py: Python<'_>, s: &Session, d: DType, shape: &[i64], room: Room) -> PyResult<baton::Tensor> {
     match room.pages {
-        None => alloc(py, s, d, shape, room.patience),
-        Some(p) => wait(py, || s.alloc_huge_raw(p, d, shape, room.patience).map(baton::TensorMut::freeze)),
+        None => alloc(py, s, d, shape, room.timeout),
+        Some(p) => wait(py, || s.alloc_huge_raw(p, d, shape, room.timeout).map(baton::TensorMut::freeze)),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cuda;
 use crate::dtype;
 use crate::errors::{OrRaise, invalid};
 use crate::handle::Handle;
-use crate::memory::{Room, alloc_room, copied_from, fill, natural, pages_of};
+use crate::memory::{Room, alloc_room, copied_from, fill, natural};
 use crate::name::Watch;
 use crate::queue::Queue;
 use crate::source::{Source, is_array};
@@ -187,12 +187,12 @@ impl Session {
         device: Option<&str>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
-        let (shape, patience) = (shape_of(shape)?, seconds(py, timeout)?);
+        let shape = shape_of(shape)?;
         Ok(match device {
-            None => alloc_room(py, &self.session, d, &shape, Room { patience, pages: pages_of(py, pages)? })?,
+            None => alloc_room(py, &self.session, d, &shape, Room::of(py, timeout, pages)?)?,
             Some(on) => {
                 no_pages_there(py, on, pages)?;
-                cuda::alloc_on(py, &self.session, on, d, &shape, patience)?
+                cuda::alloc_on(py, &self.session, on, d, &shape, seconds(py, timeout)?)?
             }
         }
         .into())
@@ -218,7 +218,7 @@ impl Session {
             no_pages_there(py, on, pages)?;
             return Ok(wait(py, || self.session.zeros_on(on, d, &shape, stream))?.into());
         }
-        let room = Room { patience: seconds(py, timeout)?, pages: pages_of(py, pages)? };
+        let room = Room::of(py, timeout, pages)?;
         let t = alloc_room(py, &self.session, d, &shape, room)?;
         fill(py, &t, &[0])?;
         Ok(t.into())
@@ -244,7 +244,7 @@ impl Session {
         if let Some(on) = device {
             no_pages_there(py, on, pages)?;
         }
-        let room = Room { patience: seconds(py, timeout)?, pages: pages_of(py, pages)? };
+        let room = Room::of(py, timeout, pages)?;
         let t = alloc_room(py, &self.session, d, &shape_of(shape)?, room)?;
         fill(py, &t, &element)?;
         let stream = cuda::stream_of(stream)?;
@@ -297,7 +297,7 @@ impl Session {
         timeout: Option<f64>,
         pages: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.taken(py, a, Take::Room(Room { patience: seconds(py, timeout)?, pages: pages_of(py, pages)? }))
+        self.taken(py, a, Take::Room(Room::of(py, timeout, pages)?))
     }
 
     /// A bundle of tensors as they are; arrays in the value are copied into shared memory.

@@ -451,7 +451,7 @@ impl Encoder {
             Take::Room(room) => {
                 let like: Vec<_> = on_host.map(|s| (s.dtype(), s.shape())).collect();
                 let all: Vec<(_, &[i64])> = like.iter().map(|(dtype, shape)| (*dtype, &**shape)).collect();
-                wait(py, || session.room_for(&all, room.pages, room.patience))?
+                wait(py, || session.room_for(&all, room.pages, room.timeout))?
             }
             Take::Copy => Source::gather(py, session, on_host, Gather::Copy)?,
             _ => Source::gather(py, session, on_host, Gather::Reference)?,
@@ -493,7 +493,7 @@ impl Take {
             Take::Room(Room { pages: Some(_), .. }) => {
                 return Err(invalid(py, "leave pages= out", format!("memory on {gpu} has no huge pages")));
             }
-            Take::Room(Room { patience, .. }) => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), patience),
+            Take::Room(Room { timeout, .. }) => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), timeout),
             Take::Copy => {}
             Take::Reference | Take::Shared | Take::AsIs => {
                 if let Some(t) = s.in_place(py, session)? {
