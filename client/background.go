@@ -55,13 +55,10 @@ func (c *Client) work() {
 
 func (c *Client) keepConnected() {
 	for {
-		c.mu.Lock()
-		ctl := c.ctl
-		c.mu.Unlock()
 		select {
 		case <-c.background.stop:
 			return
-		case <-ctl.done:
+		case <-c.away():
 			c.mu.Lock()
 			closed := c.closed
 			c.mu.Unlock()

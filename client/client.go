@@ -157,15 +157,30 @@ func (c *Client) call(ctx context.Context, op string, body, ok any, send ...*sys
 	}
 }
 
+// away is closed once the connection of this moment to the broker is down.
+func (c *Client) away() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ctl.done
+}
+
+// brokerAway tells whether the connection is down right now.
+func (c *Client) brokerAway() bool {
+	select {
+	case <-c.away():
+		return true
+	default:
+		return false
+	}
+}
+
 // untilAway returns a context that ends with the connection to the broker, too.
 func (c *Client) untilAway(ctx context.Context) (context.Context, context.CancelFunc) {
-	c.mu.Lock()
-	ctl := c.ctl
-	c.mu.Unlock()
+	away := c.away()
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {
-		case <-ctl.done:
+		case <-away:
 			cancel()
 		case <-ctx.Done():
 		}

@@ -341,16 +341,3 @@ func (t *topic) close(ctx context.Context) error {
 	}
 	return first
 }
-
-// brokerAway tells whether the connection is down right now.
-func (c *Client) brokerAway() bool {
-	c.mu.Lock()
-	ctl := c.ctl
-	c.mu.Unlock()
-	select {
-	case <-ctl.done:
-		return true
-	default:
-		return false
-	}
-}
