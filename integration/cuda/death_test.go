@@ -91,10 +91,7 @@ func stallIn(w *worker, send func(*client.Tensor) error) error {
 	if err != nil {
 		return err
 	}
-	if err := w.Say("ready"); err != nil {
-		return err
-	}
-	if err := w.Hear(new(string)); err != nil {
+	if err := w.pause("ready"); err != nil {
 		return err
 	}
 	t, err := w.alloc(4096)

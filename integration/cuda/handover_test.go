@@ -73,23 +73,11 @@ func sendByManyStreams(w *worker) error {
 		if err != nil {
 			return err
 		}
-		t, err := w.alloc(k.Bytes)
-		if err != nil {
+		if err := w.sendFilled(k.Bytes, byte(i), send); err != nil {
 			return err
 		}
-		if err := w.fill(t, byte(i)); err != nil {
-			return err
-		}
-		if err := send(t); err != nil {
-			return err
-		}
-		t.Release()
 	}
-	if err := w.Say("sent"); err != nil {
-		return err
-	}
-	<-w.ctx.Done()
-	return nil
+	return w.finish("sent")
 }
 
 // Who has used up the words of its session waits for further streams itself.
@@ -168,11 +156,7 @@ func setName(w *worker) error {
 		return err
 	}
 	b.Release()
-	if err := w.Say(h); err != nil {
-		return err
-	}
-	<-w.ctx.Done()
-	return nil
+	return w.finish(h)
 }
 
 func getName(w *worker) error {
@@ -415,11 +399,7 @@ func export(w *worker) error {
 	if err := dlpack.Release(x); err != nil {
 		return err
 	}
-	if err := w.Say("released"); err != nil {
-		return err
-	}
-	<-w.ctx.Done()
-	return nil
+	return w.finish("released")
 }
 
 func TestExportedTensorIsLetGoWhenItsStreamHasPassed(t *testing.T) {

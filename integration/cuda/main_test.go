@@ -56,6 +56,23 @@ func on(play func(*worker) error) testkit.Role {
 	}
 }
 
+// pause tells the test what this worker has come to, and waits for its word.
+func (w *worker) pause(at any) error {
+	if err := w.Say(at); err != nil {
+		return err
+	}
+	return w.Hear(new(string))
+}
+
+// finish tells the test the last thing, and waits to be ended.
+func (w *worker) finish(at any) error {
+	if err := w.Say(at); err != nil {
+		return err
+	}
+	<-w.ctx.Done()
+	return nil
+}
+
 // alloc makes a tensor on the worker's GPU.
 func (w *worker) alloc(bytes int64) (*client.Tensor, error) {
 	return w.c.Alloc(w.ctx, dlpack.Uint8, []int64{bytes}, client.Device("cuda:0"))
@@ -71,6 +88,23 @@ func (w *worker) fill(t *client.Tensor, value byte) error {
 		return err
 	}
 	return w.gpu.Fill(at, value, uint64(t.NumBytes()), w.stream)
+}
+
+// sendFilled sends a new tensor, all of whose bytes are one value, before its stream has
+// come to it.
+func (w *worker) sendFilled(bytes int64, value byte, send func(*client.Tensor) error) error {
+	t, err := w.alloc(bytes)
+	if err != nil {
+		return err
+	}
+	if err := w.fill(t, value); err != nil {
+		return err
+	}
+	if err := send(t); err != nil {
+		return err
+	}
+	t.Release()
+	return nil
 }
 
 // expect reads a tensor on the worker's stream and checks every byte.

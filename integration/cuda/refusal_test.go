@@ -33,10 +33,7 @@ func sendBoth(w *worker) error {
 	if err != nil {
 		return err
 	}
-	if err := w.Say(w.gpu.UUID.String()); err != nil {
-		return err
-	}
-	if err := w.Hear(new(string)); err != nil {
+	if err := w.pause(w.gpu.UUID.String()); err != nil {
 		return err
 	}
 	t, err := w.alloc(4096)
@@ -58,11 +55,7 @@ func sendBoth(w *worker) error {
 	}
 	x.Release()
 	t.Release()
-	if err := w.Say("sent"); err != nil {
-		return err
-	}
-	<-w.ctx.Done()
-	return nil
+	return w.finish("sent")
 }
 
 // look receives what sendBoth sends, with or without a driver, and tells what

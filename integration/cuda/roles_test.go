@@ -38,30 +38,15 @@ func produce(w *worker) error {
 	if err != nil {
 		return err
 	}
-	if err := w.Say("ready"); err != nil {
-		return err
-	}
-	if err := w.Hear(new(string)); err != nil {
+	if err := w.pause("ready"); err != nil {
 		return err
 	}
 	for i := range k.Count {
-		t, err := w.alloc(k.Bytes)
-		if err != nil {
+		if err := w.sendFilled(k.Bytes, byte(i), send); err != nil {
 			return err
 		}
-		if err := w.fill(t, byte(i)); err != nil {
-			return err
-		}
-		if err := send(t); err != nil {
-			return err
-		}
-		t.Release()
 	}
-	if err := w.Say("sent"); err != nil {
-		return err
-	}
-	<-w.ctx.Done()
-	return nil
+	return w.finish("sent")
 }
 
 func (k course) sender(w *worker) (func(*client.Tensor) error, error) {
@@ -112,10 +97,7 @@ func consume(w *worker) error {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
 		if k.Hold && i == k.Count-1 {
-			if err := w.Say("holding"); err != nil {
-				return err
-			}
-			if err := w.Hear(new(string)); err != nil {
+			if err := w.pause("holding"); err != nil {
 				return err
 			}
 			if err := w.expect(m.Tensor(), byte(i)+k.Add); err != nil {
@@ -124,11 +106,7 @@ func consume(w *worker) error {
 		}
 		m.Release()
 	}
-	if err := w.Say("received"); err != nil {
-		return err
-	}
-	<-w.ctx.Done()
-	return nil
+	return w.finish("received")
 }
 
 // relay overwrites what it gets from one queue and passes it on
