@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -87,19 +88,19 @@ func TestSecondBrokerConflictsNamingTheFirst(t *testing.T) {
 	require.Contains(t, err.Error(), "process")
 	require.Equal(t, os.Getpid(), err.(*protocol.Error).Detail["pid"])
 	// The same socket from another directory.
-	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortDir(t), "other"), Socket: b.socket, Memory: 1 << 20})
+	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "other"), Socket: b.socket, Memory: 1 << 20})
 	require.ErrorIs(t, err, protocol.ErrConflict)
 	connect(t, b.socket, "a")
 }
 
 func TestBadRuntimeDirectoriesAreRefused(t *testing.T) {
-	open := filepath.Join(shortDir(t), "open")
+	open := filepath.Join(shortdir.New(t), "open")
 	require.NoError(t, os.Mkdir(open, 0o700))
 	require.NoError(t, os.Chmod(open, 0o777))
 	_, err := broker.New(context.Background(), broker.Config{Dir: open})
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
-	link := filepath.Join(shortDir(t), "link")
-	require.NoError(t, os.Symlink(shortDir(t), link))
+	link := filepath.Join(shortdir.New(t), "link")
+	require.NoError(t, os.Symlink(shortdir.New(t), link))
 	_, err = broker.New(context.Background(), broker.Config{Dir: link})
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
 	_, err = broker.New(context.Background(), broker.Config{Dir: "/proc"}) // private, and nobody can make files there
@@ -109,7 +110,7 @@ func TestBadRuntimeDirectoriesAreRefused(t *testing.T) {
 	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("x", 120))})
 	require.ErrorIs(t, err, protocol.ErrInvalid)
 	require.Contains(t, err.Error(), "107")
-	dir := shortDir(t)
+	dir := shortdir.New(t)
 	require.NoError(t, os.Chmod(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "broker.sock"), nil, 0o600))
 	_, err = broker.New(context.Background(), broker.Config{Dir: dir})
@@ -155,7 +156,7 @@ func TestRuntimeDirectoryIsPrivateAndCleanAfterwards(t *testing.T) {
 }
 
 func TestSocketOfADeadBrokerIsReplaced(t *testing.T) {
-	dir := shortDir(t)
+	dir := shortdir.New(t)
 	require.NoError(t, os.Chmod(dir, 0o700))
 	b := serve(t, func(c *broker.Config) { c.Dir = dir })
 	require.NoError(t, os.Rename(b.socket, b.socket+".x"))
@@ -166,7 +167,7 @@ func TestSocketOfADeadBrokerIsReplaced(t *testing.T) {
 }
 
 func TestIdleBrokerEnds(t *testing.T) {
-	cfg := broker.Config{Dir: filepath.Join(shortDir(t), "run"), Memory: 1 << 20, IdleExit: 20 * time.Millisecond}
+	cfg := broker.Config{Dir: filepath.Join(shortdir.New(t), "run"), Memory: 1 << 20, IdleExit: 20 * time.Millisecond}
 	b, err := broker.New(context.Background(), cfg)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -180,7 +181,7 @@ func TestIdleBrokerEnds(t *testing.T) {
 }
 
 func TestBrokerWithALeaseIsNotIdle(t *testing.T) {
-	cfg := broker.Config{Dir: filepath.Join(shortDir(t), "run"), Memory: 1 << 20, IdleExit: 4 * time.Second}
+	cfg := broker.Config{Dir: filepath.Join(shortdir.New(t), "run"), Memory: 1 << 20, IdleExit: 4 * time.Second}
 	b, err := broker.New(context.Background(), cfg)
 	require.NoError(t, err)
 	ended := make(chan error, 1)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -30,20 +31,10 @@ type served struct {
 	stop   func() error
 }
 
-// shortDir is a folder of the test's own with a short name, since a socket's path has
-// room for 107 bytes.
-func shortDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "b")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 // serve runs a broker for one test.
 func serve(t testing.TB, change func(*broker.Config)) *served {
 	t.Helper()
-	cfg := broker.Config{Dir: filepath.Join(shortDir(t), "run"), Memory: 1 << 30, Version: "test"}
+	cfg := broker.Config{Dir: filepath.Join(shortdir.New(t), "run"), Memory: 1 << 30, Version: "test"}
 	if change != nil {
 		change(&cfg)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -246,7 +247,7 @@ func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 func replaceAt(t *testing.T, program, point, memory string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	socket := filepath.Join(shortDir(t), "run", "broker.sock")
+	socket := filepath.Join(shortdir.New(t), "run", "broker.sock")
 	var made <-chan *broker.Broker
 	var died <-chan struct{}
 	var id string

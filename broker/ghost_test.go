@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -32,7 +33,7 @@ func TestSessionWhoseClientWasNotToldOfItEndsAfterATakeover(t *testing.T) {
 }
 
 func killedInHello(t *testing.T, program, point, memory string, known bool) {
-	socket := filepath.Join(shortDir(t), "run", "broker.sock")
+	socket := filepath.Join(shortdir.New(t), "run", "broker.sock")
 	old := start(t, socket, "broker", armed(program, point+":2", memory))
 	var id string
 	old.hear(&id)

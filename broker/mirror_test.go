@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
@@ -96,9 +96,7 @@ func (r *recorder) until(f func() bool) {
 
 func newMirrored(t *testing.T, to *recorder) *client.Client {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "m")
-	require.NoError(t, err)
-	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 28})
+	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: 1 << 28})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served, mirrored := make(chan error, 1), make(chan struct{})
@@ -113,7 +111,6 @@ func newMirrored(t *testing.T, to *recorder) *client.Client {
 		<-mirrored
 		require.NoError(t, <-served)
 		require.NoError(t, to.bad)
-		os.RemoveAll(dir)
 	})
 	return c
 }

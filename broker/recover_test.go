@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -84,7 +85,7 @@ func (p *peer) resumed() {
 
 // first starts a broker in a child process.
 func first(t *testing.T, memory string) (c *child, socket, instance string) {
-	socket = filepath.Join(shortDir(t), "run", "broker.sock")
+	socket = filepath.Join(shortdir.New(t), "run", "broker.sock")
 	c = start(t, socket, "broker", func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, memoryVariable+"="+memory) })
 	c.hear(&instance)
 	return c, socket, instance
@@ -333,7 +334,7 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 			c := start(t, socket, "setter")
 			var r protocol.StorageRef
 			c.hear(&r)
-			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortDir(t), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
+			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
 			require.ErrorIs(t, err, protocol.ErrConflict)
 			c.kill()
 			if end == "killed" {

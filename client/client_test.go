@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,15 +9,19 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/stretchr/testify/require"
 )
 
 // newBroker runs a broker in this process and returns its address.
 func newBroker(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "b")
-	require.NoError(t, err)
-	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(dir, "r"), Memory: 1 << 30})
+	return newBrokerWith(t, 1<<30)
+}
+
+func newBrokerWith(t testing.TB, memory uint64) string {
+	t.Helper()
+	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: memory})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -26,7 +29,6 @@ func newBroker(t testing.TB) string {
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
-		os.RemoveAll(dir)
 	})
 	return b.Socket()
 }
@@ -108,19 +110,9 @@ func BenchmarkSendReceive(b *testing.B) {
 }
 
 func TestSmallQuotaServesManySessions(t *testing.T) {
-	ctx := t.Context()
-	dir, err := os.MkdirTemp("/tmp", "q")
-	require.NoError(t, err)
-	b, err := broker.New(ctx, broker.Config{Dir: filepath.Join(dir, "r"), Memory: 8 << 20})
-	require.NoError(t, err)
-	serving, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Serve(serving) }()
-	t.Cleanup(func() { stop(); require.NoError(t, <-ended); os.RemoveAll(dir) })
+	address, ctx := newBrokerWith(t, 8<<20), t.Context()
 	for range 32 {
-		c, err := client.Connect(ctx, client.WithAddress(b.Socket()))
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
+		c := connect(t, address)
 		x, err := c.Alloc(ctx, dlpack.Float32, []int64{1000})
 		require.NoError(t, err)
 		t.Cleanup(x.Release)

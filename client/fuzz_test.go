@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -40,10 +41,8 @@ func FuzzControl(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		before := openFiles(t)
-		dir, err := os.MkdirTemp("/tmp", "f")
-		require.NoError(t, err)
-		defer os.RemoveAll(dir)
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/s", Net: "unix"})
+		address := shortdir.New(t) + "/s"
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 		require.NoError(t, err)
 		go func() {
 			defer l.Close()
@@ -69,7 +68,7 @@ func FuzzControl(f *testing.F) {
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
-		_, err = Connect(ctx, WithAddress(dir+"/s"))
+		_, err = Connect(ctx, WithAddress(address))
 		l.Close() // where it had no time to come, nobody does
 		if err == nil {
 			t.Fatal("a session without its files")

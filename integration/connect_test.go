@@ -14,18 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 func TestConnectWithoutABrokerFailsAtItsDeadline(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "b") // a socket's path has room for 107 bytes
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortdir.New(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err = client.Connect(ctx, client.WithAddress("unix:"+filepath.Join(dir, "none.sock")))
+	_, err := client.Connect(ctx, client.WithAddress("unix:"+filepath.Join(dir, "none.sock")))
 	require.ErrorIs(t, err, protocol.ErrNoBroker)
 	require.ErrorContains(t, err, "none.sock")
 	t.Setenv("BATON_ADDRESS", "")
@@ -82,9 +81,7 @@ func TestSecondBrokerAtOneAddressIsRefused(t *testing.T) {
 
 // answering listens at a socket and answers every frame with one reply.
 func answering(t *testing.T, reply any) string {
-	dir, err := os.MkdirTemp("/tmp", "b")
-	require.NoError(t, err)
-	path := filepath.Join(dir, "s")
+	path := filepath.Join(shortdir.New(t), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	require.NoError(t, err)
 	ended := make(chan struct{})
@@ -120,7 +117,6 @@ func answering(t *testing.T, reply any) string {
 	t.Cleanup(func() {
 		l.Close()
 		<-ended
-		os.RemoveAll(dir)
 	})
 	return path
 }

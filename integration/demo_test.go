@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
@@ -29,9 +30,7 @@ type demoRun struct {
 
 func newDemo(t *testing.T, args ...string) *demoRun {
 	t.Helper()
-	tmp, err := os.MkdirTemp("/tmp", "baton-test-demo") // t.TempDir is too long for a socket
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(tmp) })
+	tmp := shortdir.New(t)
 	d := &demoRun{cmd: exec.Command(testkit.Binary(t), append([]string{"demo", "--python", "none"}, args...)...), tmp: tmp}
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "NO_COLOR=1")
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
@@ -20,8 +21,7 @@ import (
 func TestTourRunsAndStartsTheUsersBroker(t *testing.T) {
 	root, err := testkit.Root()
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("/tmp", "t")
-	require.NoError(t, err)
+	dir := shortdir.New(t)
 	tour := filepath.Join(dir, "tour")
 	build := exec.Command("go", "build", "-o", tour, "./examples/tour")
 	build.Dir = root

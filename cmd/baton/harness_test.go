@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/shortdir"
 )
 
 // binary is the program under test, built by TestMain as it is released.
@@ -57,15 +58,13 @@ func TestMain(m *testing.M) {
 // place is a runtime directory of a test's own, and what runs in it.
 type place struct {
 	t   *testing.T
-	dir string // short: a socket's path has 107 bytes
+	dir string
 	env []string
 }
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "b")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortdir.New(t)
 	p := &place{t: t, dir: dir, env: []string{"XDG_RUNTIME_DIR=" + dir, "XDG_CONFIG_HOME=" + dir, "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8",
 		"PATH=" + os.Getenv("PATH")}}
 	return p

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/internal/demo"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -29,13 +30,10 @@ func TestRunRefusesOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-// temporary is the folder for what is temporary in this test; short, since a socket's
-// path has room for 107 bytes.
+// temporary is the folder for what is temporary in this test.
 func temporary(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "d")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortdir.New(t)
 	t.Setenv("TMPDIR", dir)
 	return dir
 }

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -18,10 +18,7 @@ import (
 // pair returns two connected ends.
 func pair(t testing.TB) (*Conn, *Conn) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "w")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(shortdir.New(t), "s"), Net: "unix"})
 	require.NoError(t, err)
 	defer l.Close()
 	a, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))

@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
+	"github.com/baton-ipc/baton/internal/shortdir"
 )
 
 func options(t *testing.T) observe.Options {
@@ -101,18 +102,9 @@ func TestNothingCanBeChanged(t *testing.T) {
 	}
 }
 
-// socketDir is short: a socket's path has 107 bytes.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "o")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 func TestSocketOfADeadBrokerIsReplaced(t *testing.T) {
 	o := options(t)
-	o.Network, o.Address = "unix", filepath.Join(socketDir(t), "h.sock")
+	o.Network, o.Address = "unix", filepath.Join(shortdir.New(t), "h.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Address, Net: "unix"})
 	require.NoError(t, err)
 	l.SetUnlinkOnClose(false)
@@ -126,12 +118,12 @@ func TestSocketOfADeadBrokerIsReplaced(t *testing.T) {
 
 func TestSocketThatAnswersAndOtherFilesAreLeftAlone(t *testing.T) {
 	o := options(t)
-	o.Network, o.Address = "unix", filepath.Join(socketDir(t), "h.sock")
+	o.Network, o.Address = "unix", filepath.Join(shortdir.New(t), "h.sock")
 	start(t, o)
 	_, err := observe.Start(o)
 	assert.ErrorContains(t, err, "somebody serves")
 
-	o.Address = filepath.Join(socketDir(t), "file")
+	o.Address = filepath.Join(shortdir.New(t), "file")
 	require.NoError(t, os.WriteFile(o.Address, []byte("precious"), 0o600))
 	_, err = observe.Start(o)
 	assert.ErrorContains(t, err, "not a socket")
