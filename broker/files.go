@@ -169,5 +169,9 @@ func noMemory(err error, what string) error {
 		return protocol.Errorf(protocol.CodeOutOfMemory, "free memory on this machine, or raise the broker's container limit",
 			"no memory for %s: %w", what, err)
 	}
+	if sys.IsTooLarge(err) {
+		return protocol.Errorf(protocol.CodeOutOfMemory, "raise the broker's limit of the size of files, which binds memory files too (ulimit -f)",
+			"cannot make %s: %w", what, err)
+	}
 	return asError(fmt.Errorf("cannot make %s: %w", what, err))
 }

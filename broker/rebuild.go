@@ -165,7 +165,7 @@ func (b *Broker) rebuildSessions(fetch func(fileKey) *sys.FD) {
 		s.pidNS = b.file.Load64(at + protocol.SessionPIDNS)
 		s.language = b.file.Load32(at + protocol.SessionLanguage)
 		s.namespace = b.text(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes)
-		s.connectedAt = time.Unix(0, int64(b.file.Load64(at+protocol.SessionConnected)))
+		s.connectedAt = formerly(b.file.Load64(at + protocol.SessionConnected))
 		copy(s.secretHash[:], b.file.Bytes(at+protocol.SessionSecretHash, 16))
 		b.slots[slot] = s
 		b.slotTable.claim(slot)
@@ -199,7 +199,7 @@ func (b *Broker) rebuildSegments(fetch func(fileKey) *sys.FD) {
 		}
 		g := &segment{index: i, serial: serial, bytes: b.file.Load64(at + protocol.SegmentBytes),
 			inode: b.file.Load64(at + segmentInode), kind: b.file.Load32(at + protocol.SegmentKind),
-			given: map[*session]struct{}{}, made: time.Unix(0, int64(b.file.Load64(at+protocol.SegmentMadeAt)))}
+			given: map[*session]struct{}{}, made: formerly(b.file.Load64(at + protocol.SegmentMadeAt))}
 		g.owner = b.pages[b.file.Load64(at+protocol.SegmentOwnerSerial)]
 		if g.owner == nil {
 			// Its owner is over and left no record: settle frees it.
@@ -332,4 +332,11 @@ func parseInstance(text string) (n [16]byte, err error) {
 		return n, nil
 	}
 	return n, protocol.Errorf(protocol.CodeProtocol, "remove the state file of the former broker", "its instance %q is damaged", text)
+}
+
+// formerly is a time of CLOCK_REALTIME that a former broker wrote. The clock may
+// have been set since: it is never later than now, and its age grows evenly.
+func formerly(ns uint64) time.Time {
+	now := time.Now()
+	return now.Add(-max(now.Sub(time.Unix(0, int64(ns))), 0))
 }

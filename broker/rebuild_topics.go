@@ -39,7 +39,7 @@ func (b *Broker) readTopic(i uint32) *topic {
 		lossless: flags&protocol.TopicLossless != 0, redeliver: flags&protocol.TopicRedeliver != 0,
 		depth: r.Load32(at + protocol.TopicDepth), description: r.Load32(at + topicDescription),
 		linger: time.Duration(min(r.Load64(at+protocol.TopicLinger), 1<<62)), creator: b.text(at+protocol.TopicCreator, 64),
-		made:   time.Unix(0, int64(r.Load64(at+protocol.TopicMadeAt))),
+		made:   formerly(r.Load64(at + protocol.TopicMadeAt)),
 		closed: r.Load32(at+protocol.TopicState) == protocol.TopicClosed,
 		lanes:  map[uint32]*lane{}, members: map[*session]*member{},
 	}

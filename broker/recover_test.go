@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"encoding/binary"
 	"net"
 	"os"
 	"os/exec"
@@ -266,6 +267,33 @@ func TestClientOfAForgottenInstanceIsToldSoAndLeavesNothing(t *testing.T) {
 	require.Contains(t, e.Message, instance)
 	require.NotEqual(t, instance, b.ID())
 	require.Zero(t, b.Status().Counts.Sessions)
+}
+
+// The machine's clock has been set back since a broker wrote when memory was made.
+func TestAgesAfterTheClockWasSetBack(t *testing.T) {
+	memory := filepath.Join(t.TempDir(), "memory")
+	old, socket, _ := first(t, memory)
+	c := start(t, socket, "setter")
+	var r protocol.StorageRef
+	c.hear(&r)
+	c.kill()
+	old.kill()
+	files, err := filepath.Glob(filepath.Join(memory, "*", "broker-*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	f, err := os.OpenFile(files[0], os.O_RDWR, 0)
+	require.NoError(t, err)
+	later := binary.LittleEndian.AppendUint64(nil, uint64(time.Now().Add(time.Hour).UnixNano()))
+	_, err = f.WriteAt(later, protocol.BrokerSegments+protocol.SegmentMadeAt)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+
+	b := serve(t, func(c *broker.Config) { c.Dir, c.MemoryDir = filepath.Dir(socket), memory })
+	p := connect(t, b.socket, "looks")
+	rows := list[broker.SegmentRow](p, protocol.ListSegments, "")
+	require.Len(t, rows, 1)
+	require.GreaterOrEqual(t, rows[0].Age, 0.0)
+	p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 }
 
 func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {

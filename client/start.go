@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -137,11 +138,15 @@ func start(ctx context.Context, o *options, socket string) error {
 }
 
 func findBinary(o *options) (string, error) {
-	if o.binary != "" {
-		return o.binary, nil
+	named := o.binary
+	if named == "" {
+		named = os.Getenv(address.EnvBinary)
 	}
-	if b := os.Getenv(address.EnvBinary); b != "" {
-		return b, nil
+	switch {
+	case strings.Contains(named, "/"): // from here, while the broker runs in /
+		return filepath.Abs(named)
+	case named != "":
+		return named, nil
 	}
 	self, err := os.Executable()
 	if err == nil && filepath.Base(self) == "baton" {

@@ -29,9 +29,9 @@ func TestTourRunsAndStartsTheUsersBroker(t *testing.T) {
 	require.NoError(t, err, string(out))
 
 	baton := testkit.Binary(t)
-	env := []string{"XDG_RUNTIME_DIR=" + dir, "BATON_BINARY=" + baton, "PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+	env := []string{"XDG_RUNTIME_DIR=" + dir, "BATON_BINARY=./" + filepath.Base(baton), "PATH=" + os.Getenv("PATH"), "HOME=" + dir}
 	run := exec.Command(tour)
-	run.Env = env
+	run.Env, run.Dir = env, filepath.Dir(baton)
 	out, err = run.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Equal(t, `published tour/weights, revision 1

@@ -87,3 +87,16 @@ func TestDoctorSeesABrokerThatWasKilled(t *testing.T) {
 	assert.Equal(t, "ok", f.State)
 	assert.Contains(t, f.Text, "left of one that was killed")
 }
+
+func TestLimitOfFileSizesIsNamed(t *testing.T) {
+	p := newPlace(t)
+	limited := func(args ...string) result {
+		cmd := p.command(args...)
+		cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `ulimit -f 2048 && exec "$0" "$@"`, cmd.Path}, args...)
+		return p.start(cmd).wait()
+	}
+	limited("serve", "--no-nats").fails(t, 1, "file too large", "ulimit -f")
+	r := limited("doctor")
+	assert.Equal(t, 1, r.code)
+	assert.Regexp(t, `(?m)^fail +memfd .*\n +→ .*ulimit -f`, r.out)
+}

@@ -208,6 +208,9 @@ func IsNoDescriptors(err error) bool {
 	return isErrno(err, unix.EMFILE) || isErrno(err, unix.ENFILE)
 }
 
+// IsTooLarge tells that a file may not become as large (ulimit -f).
+func IsTooLarge(err error) bool { return isErrno(err, unix.EFBIG) }
+
 // IsNoSpace tells that a reservation failed for lack of memory.
 func IsNoSpace(err error) bool {
 	return isErrno(err, unix.ENOSPC) || isErrno(err, unix.ENOMEM) || isErrno(err, unix.EDQUOT)

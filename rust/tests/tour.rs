@@ -3,6 +3,7 @@
 
 mod kit;
 
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -12,9 +13,10 @@ fn the_tour_runs_and_starts_the_users_broker() {
     let features = if cfg!(feature = "ndarray") { "--all-features" } else { "--no-default-features" };
     let out = Command::new(env!("CARGO"))
         .args(["run", "--locked", "--quiet", "--example", "tour", features])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
+        .current_dir(binary.parent().unwrap())
         .env("XDG_RUNTIME_DIR", dir.path())
-        .env("BATON_BINARY", binary)
+        .env("BATON_BINARY", Path::new(".").join(binary.file_name().unwrap()))
         .env_remove("BATON_ADDRESS")
         .output()
         .unwrap();

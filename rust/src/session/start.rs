@@ -144,7 +144,11 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
     if dial_once(socket)?.is_some() {
         return Ok(());
     }
-    let binary = find_binary(o, &environment)?;
+    let mut binary = find_binary(o, &environment)?;
+    if binary.components().count() > 1 {
+        // From here, while the broker runs in /.
+        binary = std::path::absolute(&binary).unwrap_or(binary);
+    }
     let log = dir.join("broker.log");
     let broken = |what: &str, e: io::Error| {
         Error::new(Code::NoBroker, "check the binary and the runtime directory", format!("{what}: {e}"))

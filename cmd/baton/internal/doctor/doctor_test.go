@@ -164,6 +164,14 @@ func TestDirectoryFindingsChangeNothing(t *testing.T) {
 	assert.Contains(t, f.Text, "will be made")
 	assert.NoDirExists(t, p.Dir)
 
+	there := filepath.Dir(p.Dir)
 	p.Dir = filepath.Join(p.Dir, "deeper")
-	assert.Equal(t, doctor.Fail, look(t, p.Checks(), "runtime directory").State)
+	assert.Equal(t, doctor.OK, look(t, p.Checks(), "runtime directory").State)
+	require.NoError(t, os.Chmod(there, 0o500))
+	f = look(t, p.Checks(), "runtime directory")
+	assert.Equal(t, doctor.Fail, f.State, "a directory above cannot be written")
+	assert.Contains(t, f.Text, there)
+	require.NoError(t, os.Chmod(there, 0o700))
+	p.Dir = "/proc/version/baton"
+	assert.Equal(t, doctor.Fail, look(t, p.Checks(), "runtime directory").State, "a file is above")
 }

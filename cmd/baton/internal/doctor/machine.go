@@ -13,6 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // Machine says where the checks of the machine look.
@@ -146,7 +147,10 @@ func (m Machine) container() Finding {
 
 func memfd() Finding {
 	const remedy = "allow memfd_create in the sandbox's or container's profile, or use --memory-dir"
-	f, err := sys.CreateMemfd("baton-doctor", 1<<16)
+	f, err := sys.CreateMemfd("baton-doctor", protocol.SessionBytes) // the largest that a broker makes at its start
+	if sys.IsTooLarge(err) {
+		return fail("raise the limit of the size of files (ulimit -f), which binds memory files too", "memory files cannot be as large as is needed: %v", err)
+	}
 	if err != nil {
 		return fail(remedy, "memory files cannot be made: %v", err)
 	}
@@ -334,6 +338,12 @@ func loopback() Finding {
 		return warn("bring the loopback interface up (ip link set lo up), or use --no-nats",
 			"the embedded NATS server cannot listen on 127.0.0.1: %v", err)
 	}
-	l.Close()
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String()) // one that is down lets listen
+	if err != nil {
+		return warn("bring the loopback interface up (ip link set lo up), or use --no-nats",
+			"nobody can reach the embedded NATS server on 127.0.0.1: %v", err)
+	}
+	c.Close()
 	return ok("127.0.0.1 can be listened on, as the embedded NATS server does")
 }

@@ -65,9 +65,19 @@ func (p Place) directory() Finding {
 	const remedy = "remove it or make it yours alone (chmod 700), or set XDG_RUNTIME_DIR or BATON_ADDRESS"
 	info, err := os.Lstat(p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		parent := filepath.Dir(p.Dir)
-		if above, err := os.Stat(parent); err != nil || !above.IsDir() {
-			return fail("make it, or set XDG_RUNTIME_DIR to a directory of yours", "%s cannot be made: there is no directory %s", p.Dir, parent)
+		// It is made with all that is missing above it.
+		above := filepath.Dir(p.Dir)
+		for info, err = os.Stat(above); errors.Is(err, fs.ErrNotExist); info, err = os.Stat(above) {
+			above = filepath.Dir(above)
+		}
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%s is not a directory", above)
+		}
+		if err == nil {
+			err = sys.CheckWritable(above)
+		}
+		if err != nil {
+			return fail("set XDG_RUNTIME_DIR to a directory of yours", "%s cannot be made: %v", p.Dir, err)
 		}
 		return ok("%s is not there yet and will be made", p.Dir)
 	}
