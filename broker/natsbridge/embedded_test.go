@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -153,10 +154,10 @@ func TestStartRefusesDirectoryThatOthersCanWrite(t *testing.T) {
 }
 
 func TestStartRefusesSquattedPort(t *testing.T) {
-	squatter, err := net.Listen("tcp", "127.0.0.1:0")
+	cfg := natsbridge.Config{RuntimeDir: runtimeDir(t), Port: testkit.HeldPort(t)}
+	squatter, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", cfg.Port))
 	require.NoError(t, err)
 	defer squatter.Close()
-	cfg := natsbridge.Config{RuntimeDir: runtimeDir(t), Port: squatter.Addr().(*net.TCPAddr).Port}
 	_, err = natsbridge.Start(deadline(t), cfg)
 	require.ErrorIs(t, err, natsbridge.ErrPortTaken)
 	require.ErrorIs(t, err, protocol.ErrBusy)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,10 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
-const childDir = "NATSBRIDGE_TEST_DIR"
+const (
+	childDir  = "NATSBRIDGE_TEST_DIR"
+	childPort = "NATSBRIDGE_TEST_PORT"
+)
 
 // patience bounds waits that only a failure makes long.
 const patience = 90 * time.Second
@@ -61,7 +65,10 @@ func goroutines() string {
 
 // child is another process with a bridge, until its input ends or it is killed.
 func child(dir string) {
-	_, err := natsbridge.Start(context.Background(), natsbridge.Config{RuntimeDir: dir})
+	port, err := strconv.Atoi(os.Getenv(childPort))
+	if err == nil {
+		_, err = natsbridge.Start(context.Background(), natsbridge.Config{RuntimeDir: dir, Port: port})
+	}
 	fmt.Println(err)
 	if err == nil {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -69,11 +76,12 @@ func child(dir string) {
 	os.Exit(0)
 }
 
-// startChild runs a bridge in another process and returns how to kill it.
+// startChild runs a bridge in another process and returns how to kill it. Its port
+// stays the test's own when it is dead.
 func startChild(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	cmd.Env = append(os.Environ(), childDir+"="+dir, childPort+"="+strconv.Itoa(testkit.HeldPort(t)))
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
