@@ -28,15 +28,6 @@ func Map(f *FD, size int, writable bool) ([]byte, error) {
 	return b, nil
 }
 
-// MapPrivate maps a file copy-on-write: what is written stays in this process.
-func MapPrivate(f *FD, offset int64, size int) ([]byte, error) {
-	b, err := unix.Mmap(f.Int(), offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
-	if err != nil {
-		return nil, fmt.Errorf("map %d bytes privately: %w", size, err)
-	}
-	return b, nil
-}
-
 // MapAnonymous maps zeroed private memory outside Go's heap.
 func MapAnonymous(size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

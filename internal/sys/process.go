@@ -69,13 +69,6 @@ func PidfdPID(f *FD) (int, error) {
 	return 0, fmt.Errorf("descriptor %d is not a pidfd", f.Int())
 }
 
-// PidfdEnded tells whether the process has ended, all of its threads included.
-func PidfdEnded(f *FD) bool {
-	p := []unix.PollFd{{Fd: int32(f.Int()), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents != 0
-}
-
 // WaitPidfd blocks a goroutine, not a thread, until the process has ended, or
 // the returned stop is called. It takes ownership of the descriptor. The
 // function tells whether the process ended.
