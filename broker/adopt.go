@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"bytes"
+
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -42,7 +44,7 @@ func (b *Broker) adopt(l *lane, budget *int) {
 			b.reject(l, k, "lengths do not fit the slot")
 			continue
 		}
-		indices, ok := b.countMessage(l.pages, h, data, budget) // MODEL lanes:adopt-count
+		indices, ok := b.countMessage(h, data, budget) // MODEL lanes:adopt-count
 		if !ok {
 			b.reject(l, k, "names what cannot be held")
 			continue
@@ -72,7 +74,7 @@ func (b *Broker) reject(l *lane, slot uint64, why string) {
 
 // countMessage counts every storage that a message names up in the broker's row
 // and returns their indices; if one cannot be held, none is.
-func (b *Broker) countMessage(from *pages, h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
+func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil || len(refs) > *budget {
 		return nil, false
@@ -145,57 +147,46 @@ func (b *Broker) dropAll(indices []uint32) {
 	}
 }
 
-// readSpill reads the refs that stand in a spill storage, which the broker holds.
-func (b *Broker) readSpill(r protocol.Ref) ([]protocol.Ref, error) {
+// spill views a spill storage, which the broker holds; its writer may still change it.
+func (b *Broker) spill(r protocol.Ref) ([]byte, error) {
 	c := b.findChunkOf(r.Index, r.Serial)
 	if c == nil {
 		return nil, expired(r)
-	}
-	bad := func(format string, args ...any) error {
-		return protocol.Errorf(protocol.CodeHandle, "send the message anew", format, args...)
 	}
 	g := c.segment
 	if g.view == nil || !g.owner.there() {
 		return nil, awaited("segment of " + g.owner.name)
 	}
 	e := g.owner.entries.Load(r.Index)
-	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {
-		return nil, bad("storage %d lies outside its segment", r.Index)
+	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize || e.Bytes > protocol.MaxSpill {
+		return nil, protocol.Errorf(protocol.CodeHandle, "send the message anew",
+			"storage %d lies outside its segment, or is no spilled message's", r.Index)
 	}
 	region, err := g.view.Readable()
 	if err != nil {
 		return nil, err
 	}
-	var head [protocol.SpillSize]byte
-	copy(head[:], region.Bytes(e.Offset, protocol.SpillSize))
-	n, err := spillRefs(head[:], e.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	refs := make([]byte, n*protocol.RefSize)
-	copy(refs, region.Bytes(e.Offset+protocol.SpillSize, uint64(len(refs))))
-	return protocol.ParseRefs(nil, refs, n)
+	return region.Bytes(e.Offset, e.Bytes), nil
 }
 
-// copySpill copies a whole spill storage, which the broker holds.
-func (b *Broker) copySpill(r protocol.Ref) ([]byte, error) {
-	c := b.findChunkOf(r.Index, r.Serial)
-	if c == nil {
-		return nil, expired(r)
-	}
-	g := c.segment
-	if g.view == nil || !g.owner.there() {
-		return nil, awaited("segment of " + g.owner.name)
-	}
-	e := g.owner.entries.Load(r.Index)
-	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes > protocol.MaxSpill {
-		return nil, protocol.Errorf(protocol.CodeHandle, "send the message anew", "storage %d lies outside its segment", r.Index)
-	}
-	region, err := g.view.Readable()
+// readSpill reads the refs that stand in a spill storage.
+func (b *Broker) readSpill(r protocol.Ref) ([]protocol.Ref, error) {
+	s, err := b.spill(r)
 	if err != nil {
 		return nil, err
 	}
-	return append([]byte(nil), region.Bytes(e.Offset, e.Bytes)...), nil
+	head := [protocol.SpillSize]byte(s)
+	n, err := spillRefs(head[:], uint64(len(s)))
+	if err != nil {
+		return nil, err
+	}
+	return protocol.ParseRefs(nil, bytes.Clone(s[protocol.SpillSize:protocol.SpillSize+n*protocol.RefSize]), n)
+}
+
+// copySpill copies a whole spill storage.
+func (b *Broker) copySpill(r protocol.Ref) ([]byte, error) {
+	s, err := b.spill(r)
+	return bytes.Clone(s), err
 }
 
 // spillRefs checks a spill's head and returns how many refs follow it.

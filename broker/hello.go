@@ -32,7 +32,7 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	if err := b.checkHello(&h); err != nil {
 		return nil, nil, err
 	}
-	pidfd, err := c.pidfd(&h, fds)
+	pidfd, err := c.pidfd(fds)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,7 +110,7 @@ func (b *Broker) checkHello(h *protocol.Hello) error {
 // pidfd returns a descriptor that tells the end of the process that connected:
 // the kernel's word, or, before Linux 6.5, the client's, checked against the
 // credentials of the socket.
-func (c *conn) pidfd(h *protocol.Hello, fds []*sys.FD) (*sys.FD, error) {
+func (c *conn) pidfd(fds []*sys.FD) (*sys.FD, error) {
 	fd, err := sys.PeerPidfd(c.w.UnixConn)
 	if err == nil || sys.IsNoDescriptors(err) {
 		return fd, err

@@ -66,7 +66,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 	defer signal.Stop(signals)
 
 	log, _ := newLog(a.err, s)
-	d, err := startPrivate(s, func(socket, dir string) (*daemon, error) {
+	d, err := startPrivate(func(socket, dir string) (*daemon, error) {
 		return startDaemon(context.Background(), s, socket, dir, log)
 	})
 	if err != nil {
@@ -158,7 +158,7 @@ const (
 // startPrivate starts a broker in a directory made for it. What killed runs have
 // left is removed first: their brokers hold no lock any more. A lock of this
 // user keeps two runs from taking each other's new directory for such a rest.
-func startPrivate(s *settings.Settings, start func(socket, dir string) (*daemon, error)) (*daemon, error) {
+func startPrivate(start func(socket, dir string) (*daemon, error)) (*daemon, error) {
 	parent := address.RuntimeDir()
 	if err := sys.CheckPrivateDir(parent); err != nil {
 		return nil, err
