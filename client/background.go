@@ -75,10 +75,9 @@ func (c *Client) keepConnected() {
 func (c *Client) reconnect() bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	opts := c.opts
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		ctl, final := c.resume(ctx, &opts)
+		ctl, final := c.resume(ctx)
 		cancel()
 		if ctl != nil {
 			c.mu.Lock()
@@ -106,8 +105,9 @@ func (c *Client) reconnect() bool {
 	}
 }
 
-func (c *Client) resume(ctx context.Context, opts *options) (_ *control, final bool) {
-	conn, err := dial(ctx, opts)
+// resume tries once; final: no broker will ever take the session back.
+func (c *Client) resume(ctx context.Context) (_ *control, final bool) {
+	conn, err := dial(ctx, &c.opts)
 	if err != nil {
 		return nil, false
 	}

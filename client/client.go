@@ -103,8 +103,7 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 		c.pages.session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
 	c.hub = newHub(c.pages)
-	c.pool = handles.NewPool(source{c: c}, c.pages.row, handles.FreeTest{
-		Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, hello.Limits)
+	c.pool = handles.NewPool(source{c: c}, c.pages.row, c.freeTest(), hello.Limits)
 	if o.devices != nil {
 		c.devices = newDeviceSet(c, o.devices)
 	}
@@ -188,21 +187,12 @@ func (c *Client) untilAway(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cancel
 }
 
-func isLost(err error) bool {
-	e, ok := err.(*protocol.Error)
-	return ok && e.Code == protocol.CodeBrokerLost
-}
-
 // live returns ErrClosed once the client was closed.
 func (c *Client) live() error {
 	if c.hub.ended.Load() {
 		return errClosed("client")
 	}
 	return nil
-}
-
-func errClosed(what string) error {
-	return protocol.Errorf(protocol.CodeClosed, "open a new one", "%s is closed", what)
 }
 
 // Namespace returns where this client's names live.
@@ -274,9 +264,7 @@ func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool)
 	c.claiming.Unlock()
 	c.pool.End()
 	c.pools.end()
-	c.mu.Lock()
-	topics := slices.Collect(maps.Values(c.topics))
-	c.mu.Unlock()
+	topics := c.allTopics()
 	lanes := make(chan map[uint32]uint64, 1)
 	go func() {
 		n := map[uint32]uint64{}
@@ -340,18 +328,20 @@ func (c *Client) Collect() uint64 {
 // settle does what frees storages: it withdraws queue messages that are done,
 // and takes note of DLPack tensors that C code has deleted.
 func (c *Client) settle() {
-	c.mu.Lock()
-	topics := make([]*topic, 0, len(c.topics))
-	for _, t := range c.topics {
-		topics = append(topics, t)
-	}
-	c.mu.Unlock()
-	for _, t := range topics {
+	for _, t := range c.allTopics() {
 		t.withdrawDone()
 	}
 	c.reap()
 }
 
+// allTopics lists what is open, to be looked through without the mutex.
+func (c *Client) allTopics() []*topic {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.topics))
+}
+
+// reap takes note of DLPack tensors that C code has deleted.
 func (c *Client) reap() {
 	c.dl.Reap(func(cookie uint64) {
 		if cookie&deviceCookie != 0 {

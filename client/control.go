@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -205,12 +203,4 @@ func encodeRequest(id uint64, op string, body any, fds int) ([]byte, error) {
 	fields["id"], _ = json.Marshal(id)
 	fields["op"], _ = json.Marshal(op)
 	return wire.Encode(fields, fds)
-}
-
-// contextError is a Timeout for a deadline and the context's own error otherwise.
-func contextError(ctx context.Context, what string) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "time ran out %s: %w", what, ctx.Err())
-	}
-	return fmt.Errorf("baton: given up %s: %w", what, ctx.Err())
 }

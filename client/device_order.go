@@ -261,9 +261,9 @@ func (t *Tensor) UseOn(s Stream) error {
 }
 
 // Written waits until the sender's stream has written the tensor. ErrExpired: the
-// sender ended before, or who lent the memory has ended. A stream that waited by UseOn and came through because the
-// sender died has read what was there before: who must not use that asks here,
-// when the stream has passed.
+// sender ended before, or who lent the memory has ended. A stream that waited by
+// UseOn and came through because the sender died has read what was there before:
+// who must not use that asks here, when the stream has passed.
 func (t *Tensor) Written(ctx context.Context) error {
 	if u := t.held.device.Load(); u != nil {
 		if err := u.written.await(ctx); err != nil {

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
-	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
@@ -77,8 +76,4 @@ func (h *holding) place(t *Tensor, write bool) (err error) {
 	}
 	t.region, err = h.region(t.storage, write)
 	return err
-}
-
-func errReleased(what string) error {
-	return protocol.Errorf(protocol.CodeClosed, "Retain it for longer use", "%s was released", what)
 }

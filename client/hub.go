@@ -48,8 +48,8 @@ func (h *hub) end() {
 }
 
 // wait returns when look says so or the client was closed, or with the context's
-// error. It spins for at
-// most spin, then sleeps; a sleeper looks again at least once a second.
+// error. It spins for at most spin, then sleeps; a sleeper looks again at least
+// once a second.
 func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) error {
 	until := look
 	look = func() bool { return until() || h.ended.Load() }

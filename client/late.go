@@ -8,7 +8,8 @@ import (
 )
 
 // onLate undoes a request that the broker carried out for nothing, after its
-// caller had given up: nobody knows of what it made. It runs on the goroutine that reads replies.
+// caller had given up: nobody knows of what it made. It runs on the goroutine
+// that reads replies.
 func (c *Client) onLate(op string, body any, ok []byte) {
 	undo := func(op string, body any) {
 		go c.call(context.Background(), op, body, nil)
@@ -37,11 +38,4 @@ func (c *Client) onLate(op string, body any, ok []byte) {
 	}
 	// A lane that the broker listed late is found by the next send, which asks
 	// for it with the same offset.
-}
-
-// uncertain tells of an error that leaves open whether the broker has carried
-// the request out.
-func uncertain(err error) bool {
-	e, ok := err.(*protocol.Error)
-	return err != nil && (!ok || e.Code == protocol.CodeTimeout || e.Code == protocol.CodeBrokerLost)
 }

@@ -48,7 +48,7 @@ type lentStorage struct {
 
 func (l *lender) init(c *Client) {
 	l.c = c
-	l.test = handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}
+	l.test = c.freeTest()
 }
 
 // Lend makes a tensor of elements that a framework has on a GPU, as they lie, to be

@@ -290,7 +290,7 @@ func (c *Client) readSpill(spill []storage) ([]protocol.Ref, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.bytes > protocol.MaxBody+protocol.MaxRefs*protocol.RefSize+protocol.SpillSize {
+	if s.bytes > protocol.MaxSpill {
 		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a description of %d bytes", s.bytes)
 	}
 	private := append([]byte(nil), region.Bytes(s.offset, s.bytes)...)

@@ -20,11 +20,7 @@ func (t *topic) waiting(v *peersView) int {
 				continue
 			}
 			head := l.lane.Head()
-			from := uint64(1)
-			if head > l.lane.Slots() {
-				from = head - l.lane.Slots() + 1
-			}
-			for i := from; i <= head; i++ {
+			for i := l.firstIn(head); i <= head; i++ {
 				if l.lane.Has(i) && gl.Open(i) {
 					n++
 				}
@@ -53,7 +49,8 @@ func Ephemeral() SetOption { return setOption(func(s *protocol.NameSet) { s.Ephe
 
 // Set publishes a revision of a name: a whole that nobody writes any more, or,
 // with Live, one bundle that all write. v is what Topic.Send takes. It returns
-// the revision's number. What tensors on GPUs hold is waited for. Errors: ErrInvalid, ErrExpired, ErrOutOfMemory.
+// the revision's number. What tensors on GPUs hold is waited for. Errors:
+// ErrInvalid, ErrExpired, ErrOutOfMemory.
 func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption) (uint64, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return 0, err

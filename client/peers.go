@@ -92,6 +92,11 @@ func (c *Client) rowOf(slot uint32) (handles.Row, bool) {
 	return handles.Row{}, false
 }
 
+// freeTest tells whether storages of this session are free.
+func (c *Client) freeTest() handles.FreeTest {
+	return handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}
+}
+
 // attachment is a chunk whose owner looks at this session's row: only then may
 // its storages be counted here.
 type attachment struct {
@@ -147,10 +152,6 @@ func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 	a := &attachment{Chunk: record, owner: owner, segment: segment}
 	c.attached[chunk].Store(a)
 	return a, nil
-}
-
-func errExpired(why string) error {
-	return protocol.Errorf(protocol.CodeExpired, "ask the sender for it again, or hold a lease", "the tensor is no longer kept: %s", why)
 }
 
 // hold counts a ref up in the own row. The caller then looks again at the place

@@ -33,7 +33,7 @@ func (s *poolSet) add(c *Client, from handles.Source) *handles.Pool {
 }
 
 func (s *poolSet) newLocked(c *Client, from handles.Source) *handles.Pool {
-	p := handles.NewPool(from, c.pages.row, handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}, protocol.Limits{})
+	p := handles.NewPool(from, c.pages.row, c.freeTest(), protocol.Limits{})
 	all := append(slices.Clone(s.all()), p)
 	s.pools.Store(&all)
 	return p

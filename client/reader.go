@@ -43,22 +43,6 @@ type Reader struct {
 	closed  bool
 }
 
-// cursor is a reader's place in one lane.
-type cursor struct {
-	laneView
-	next  uint64
-	lost  uint64
-	group shm.GroupLane
-}
-
-type laneKey struct {
-	serial uint64
-	offset uint64
-	lane   uint32
-}
-
-func (l *laneView) key() laneKey { return laneKey{l.Serial, l.Offset, l.Lane} }
-
 // newReader joins a topic as a reader; group nil: an independent one, which in a
 // lossless topic is a group of its own.
 func newReader(ctx context.Context, t *topic, start Start, group *string) (*Reader, error) {
@@ -171,44 +155,6 @@ func (r *Reader) rewind() {
 	}
 }
 
-// oldest returns the first message that the lane still has, or the next to come.
-func (k *cursor) oldest() uint64 {
-	head := k.lane.Head()
-	first := uint64(1)
-	if n := k.lane.Slots(); head >= n {
-		first = head - n + 2
-	}
-	for i := first; i <= head; i++ {
-		if k.lane.Has(i) {
-			return i
-		}
-	}
-	return head + 1
-}
-
-// pending tells, without a call, whether the lane has something for the reader.
-func (k *cursor) pending(grouped bool) bool {
-	if grouped {
-		_, _, ok := k.group.Next(k.lane.Head())
-		return ok
-	}
-	return k.lane.Has(k.next) || !k.caughtUp() && k.lane.Head() >= k.next
-}
-
-// caughtUp tells, when slot next does not hold its message, that it has never
-// been there, without a look at the head, whose line the writer changes at the
-// very moment that is waited for. Messages leave in their order: where the one
-// before still is, next cannot have left. The broker may leave gaps in the lane
-// of the dead, which has nothing new anyway. Who has caught up waits for the slot:
-// it is fetched ahead.
-func (k *cursor) caughtUp() bool {
-	if k.State != protocol.LaneLive || k.next <= 1 || !k.lane.Has(k.next-1) {
-		return false
-	}
-	k.lane.FetchSecond(k.next)
-	return true
-}
-
 // ready tells whether poll may find something, or has to look at the topic anew.
 func (r *Reader) ready() bool {
 	for _, k := range r.cursors {
@@ -231,11 +177,7 @@ func (r *Reader) finished() bool {
 	}
 	for _, k := range r.cursors {
 		head := k.lane.Head()
-		first := uint64(1)
-		if n := k.lane.Slots(); head > n {
-			first = head - n + 1
-		}
-		for i := first; i <= head; i++ {
+		for i := k.firstIn(head); i <= head; i++ {
 			if !k.group.Done(i) {
 				return false
 			}

@@ -11,28 +11,6 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// AllocOption configures an allocation.
-type AllocOption func(*allocOptions)
-
-type allocOptions struct {
-	wait   time.Duration
-	device string // "": the machine's memory
-	pages  uint64 // bytes of a huge page; 0: the machine's usual ones
-}
-
-// WaitForMemory is how long to wait for memory when there is none (default 0: not
-// at all): for tensors to be released, here or by others, or for others to end.
-func WaitForMemory(d time.Duration) AllocOption {
-	return func(o *allocOptions) { o.wait = d }
-}
-
-// HugePages puts a tensor into huge pages of so many bytes, 2 << 20 or 1 << 30, of
-// those that the machine has reserved (vm.nr_hugepages). Where too few are free the
-// error is ErrOutOfMemory. A whole number of them is granted at a time.
-func HugePages(bytes uint64) AllocOption {
-	return func(o *allocOptions) { o.pages = bytes }
-}
-
 // room tells allocations that wait for memory that there may be some.
 type room struct {
 	waiting  atomic.Int32  // allocations

@@ -14,10 +14,9 @@ type Number interface {
 
 // Slice returns the elements of a contiguous tensor as a Go slice over the
 // shared memory. T has the size and kind of the dtype; a dtype that Go lacks
-// (bool included, whose byte another process may
-// set to anything, float16, bfloat16, float8…) is had as the unsigned integer of its size. The
-// slice dies with the tensor's last Release, and writing that of a read-only
-// tensor faults.
+// (bool included, whose byte another process may set to anything, float16,
+// bfloat16, float8…) is had as the unsigned integer of its size. The slice dies
+// with the tensor's last Release, and writing that of a read-only tensor faults.
 func Slice[T Number](t *Tensor) ([]T, error) {
 	b, err := t.Bytes()
 	if err != nil {
