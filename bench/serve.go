@@ -13,6 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/address"
 )
 
 // served is a broker of this package's own, in a runtime directory of its own.
@@ -25,7 +26,7 @@ type served struct {
 
 // serve starts `baton serve` on any of our CPUs and waits until it answers.
 func serve(ctx context.Context, binary string) (*served, error) {
-	dir, err := os.MkdirTemp("", "baton-bench-")
+	dir, err := os.MkdirTemp(address.TempDir(), "baton-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("make a runtime directory: %w", err)
 	}

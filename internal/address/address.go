@@ -31,6 +31,19 @@ func RuntimeDir() string {
 	return fmt.Sprintf("/tmp/baton-%d", os.Geteuid())
 }
 
+// roomForSocket is what a run adds to the folder of what is temporary: a folder of
+// its own, and the socket.
+const roomForSocket = 48
+
+// TempDir is where private brokers have their folders: that of what is temporary,
+// or /tmp where a socket's path there would be too long.
+func TempDir() string {
+	if dir := os.TempDir(); len(dir)+roomForSocket <= maxSocketPath {
+		return dir
+	}
+	return "/tmp"
+}
+
 // Resolve returns the socket path of an address: `unix:/path`, `/path`, or ""
 // for $BATON_ADDRESS or else the user's broker. given tells whether somebody
 // named it: then a broker is awaited there and never started.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +51,16 @@ func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+func TestRunNeedsNoShortTemporaryFolder(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "baton")
+	t.Setenv("TMPDIR", filepath.Join(temporary(t), strings.Repeat("x", 100)))
+	require.NoError(t, os.Mkdir(os.Getenv("TMPDIR"), 0o700))
+	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho told: $@ >&2\nexit 7\n"), 0o700))
+	_, err := demo.Run(t.Context(), demo.Options{Binary: program})
+	require.ErrorContains(t, err, "told: serve")
+	require.NotContains(t, err.Error(), "xxx", "no socket has room there")
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -42,7 +43,7 @@ type private struct {
 func openPrivate(ctx context.Context, o Options) (*private, error) {
 	p := &private{}
 	var err error
-	if p.dir, p.lock, err = makeDir(os.TempDir()); err != nil {
+	if p.dir, p.lock, err = makeDir(address.TempDir()); err != nil {
 		return p, err
 	}
 	// A file, not a pipe: the broker ends in good order even when we are killed.

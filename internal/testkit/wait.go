@@ -19,10 +19,11 @@ func patience() time.Duration {
 	return 90 * time.Second
 }
 
-// Context returns a context for a test's calls, so that none waits for ever.
+// Context returns a context for a test's calls, so that none waits for ever. It is
+// for all of them together: a busy machine may need Patience for several.
 func Context(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -20,6 +21,9 @@ import pytest
 
 BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
 PATIENCE = 120.0
+
+# Folders of tests hold sockets, whose paths have room for 107 bytes, which a long TMPDIR would use up.
+tempfile.tempdir = "/tmp"
 
 # A run in the background of a shell ignores SIGINT, and so would the children, which are to be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
