@@ -38,6 +38,7 @@ type job struct {
 	Bytes int64         `json:"bytes,omitempty"` // of a tensor or a message
 	Count int           `json:"count,omitempty"` // messages under way at most
 	Every time.Duration `json:"every,omitempty"` // pace; 0: as fast as it goes
+	Slice int           `json:"slice,omitempty"` // rounds until another pair has its turn; 0: all
 
 	Socket    string `json:"socket,omitempty"`    // of the broker
 	Directory string `json:"directory,omitempty"` // the broker's runtime directory

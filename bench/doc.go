@@ -13,8 +13,10 @@
 // stamps are CLOCK_MONOTONIC, one clock for all, and lie in memory that the two
 // share with their parent. The measurements of a group are taken in turn, in
 // several passes, and with them the floor: what the machine can do at least, in
-// the same language. A figure's ratio is the median over the passes of its own
-// p50 divided by the floor's of the same pass.
+// the same language. Pairs of processes that are compared are alive together and
+// take turns in short slices, so that a phase in which the machine does less falls on
+// all of them. A figure's ratio is the median over the slices of its own p50 divided
+// by the floor's of the slice beside it, or over the passes where there are no slices.
 //
 // Neither side of a pair sleeps to wait for the other, except where sleeping is
 // what is measured: there the sender looks at the page of the receiver until that

@@ -18,6 +18,7 @@ func spin(_ context.Context, s *seat) error {
 	depart, arrive, back := s.series(seriesDepart), s.series(seriesArrive), s.series(seriesBack)
 	s.meet()
 	for i := range uint64(s.N) {
+		s.turn(int(i))
 		if s.Side == left {
 			depart[i] = sys.Monotonic()
 			s.store(linePing, i+1)
@@ -29,6 +30,7 @@ func spin(_ context.Context, s *seat) error {
 			s.store(linePong, i+1)
 		}
 	}
+	s.turn(s.N)
 	return nil
 }
 
@@ -41,6 +43,7 @@ func futex(_ context.Context, s *seat) error {
 	depart, arrive, back := s.series(seriesDepart), s.series(seriesArrive), s.series(seriesBack)
 	s.meet()
 	for i := range uint64(s.N) {
+		s.turn(int(i))
 		if s.Side == left {
 			s.awaitSpin(lineAsks, i+1)
 			linger(asleep)
@@ -57,6 +60,7 @@ func futex(_ context.Context, s *seat) error {
 			sys.FutexWake(s.word32(linePong))
 		}
 	}
+	s.turn(s.N)
 	return nil
 }
 

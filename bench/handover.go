@@ -102,6 +102,7 @@ func oneWay(ctx context.Context, s *seat) error {
 	}
 	defer e.c.Close()
 	for i := range uint64(s.N) {
+		s.turn(int(i))
 		if s.Side == left {
 			t, err := e.fill(ctx, s.Bytes, byte(i))
 			if err != nil {
@@ -127,6 +128,7 @@ func oneWay(ctx context.Context, s *seat) error {
 		m.Release()
 		s.store(linePong, i+1)
 	}
+	s.turn(s.N)
 	s.meet()
 	return nil
 }
@@ -141,6 +143,7 @@ func cycle(ctx context.Context, s *seat) error {
 	}
 	defer e.c.Close()
 	for i := range uint64(s.N) {
+		s.turn(int(i))
 		if s.Side == left {
 			depart[i] = sys.Monotonic()
 			if err := e.pass(ctx, s.Bytes, byte(i)); err != nil {
@@ -161,6 +164,7 @@ func cycle(ctx context.Context, s *seat) error {
 			return err
 		}
 	}
+	s.turn(s.N)
 	s.meet()
 	return nil
 }

@@ -25,6 +25,8 @@ const (
 	lineAsks  = 4 // right writes: it is about to sleep for this number
 	lineCount = 5 // a counter of one process for another
 	lineStop  = 6
+	lineDone  = 7 // left writes: it is ready for the slice of this number, from 1 on
+	lineTurn  = 8 // the parent writes: the pair may do this slice
 	pageHead  = 4096
 )
 

@@ -106,43 +106,60 @@ type outcome struct {
 
 // gaps subtracts one series from another, leaving out the first numbers.
 func (o *outcome) gaps(to, from, skip int) []int64 {
-	d := make([]int64, len(o.series[to])-skip)
+	return o.gapsOf(to, from, skip, len(o.series[to]))
+}
+
+// gapsOf does so for the rounds from first to end.
+func (o *outcome) gapsOf(to, from, first, end int) []int64 {
+	d := make([]int64, end-first)
 	for i := range d {
-		d[i] = int64(o.series[to][skip+i] - o.series[from][skip+i])
+		d[i] = int64(o.series[to][first+i] - o.series[from][first+i])
 	}
 	return d
 }
 
-// runPair runs one job in two processes, on one CPU each, and waits for both.
-// When one fails the other is killed.
-func runPair(ctx context.Context, cpus [2]int, j job) (*outcome, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// couple is two processes at work on one job, on one CPU each.
+type couple struct {
+	job    job
+	page   *page
+	sides  [2]*process
+	cancel context.CancelFunc // ends them
+}
+
+func startCouple(ctx context.Context, cpus [2]int, j job) (*couple, error) {
 	memory, pg, err := newPage(j.N)
 	if err != nil {
 		return nil, err
 	}
-	defer pg.close()
 	defer memory.Close()
+	ctx, cancel := context.WithCancel(ctx)
 	j.Page = j.N
-	var sides [2]*process
-	for side := range sides {
+	c := &couple{job: j, page: pg, cancel: cancel}
+	for side := range c.sides {
 		j.Side = side
-		if sides[side], err = start(ctx, j, cpus[side:side+1], memory); err != nil {
-			break
+		if c.sides[side], err = start(ctx, j, cpus[side:side+1], memory); err != nil {
+			cancel()
+			c.finish()
+			return nil, err
 		}
 	}
+	return c, nil
+}
+
+// finish waits until both have ended. When one fails the other is killed.
+func (c *couple) finish() (*outcome, error) {
+	defer c.page.close()
+	defer c.cancel()
 	o := &outcome{}
-	errs := [3]error{err}
+	var errs [2]error
 	var group sync.WaitGroup
-	for side, p := range sides {
+	for side, p := range c.sides {
 		if p == nil {
-			cancel()
 			continue
 		}
 		group.Go(func() {
-			if o.values[side], errs[1+side] = p.wait(); errs[1+side] != nil {
-				cancel()
+			if o.values[side], errs[side] = p.wait(); errs[side] != nil {
+				c.cancel()
 			}
 		})
 	}
@@ -151,7 +168,16 @@ func runPair(ctx context.Context, cpus [2]int, j job) (*outcome, error) {
 		return nil, err
 	}
 	for k := range o.series {
-		o.series[k] = slices.Clone(pg.series(k))
+		o.series[k] = slices.Clone(c.page.series(k))
 	}
 	return o, nil
+}
+
+// runPair runs one job in two processes and waits for both.
+func runPair(ctx context.Context, cpus [2]int, j job) (*outcome, error) {
+	c, err := startCouple(ctx, cpus, j)
+	if err != nil {
+		return nil, err
+	}
+	return c.finish()
 }

@@ -25,26 +25,17 @@ const (
 // the bytes copied through a socket.
 func (b *bencher) oneWay(ctx context.Context, group string) error {
 	n := b.opts.rounds(20000)
-	floor := b.figure(group, spinName, UnitTime)
-	ms := []measurement{{spinName, func(ctx context.Context) error {
-		o, err := b.pair(ctx, job{Role: "spin", N: n})
-		if err == nil {
-			floor.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
-		}
-		return err
-	}}}
+	all := []contender{{job{Role: "spin", N: n},
+		[]reading{gap(b.figure(group, spinName, UnitTime), seriesArrive, seriesDepart)}}}
 	for _, size := range sizes {
-		held := b.figure(group, size.name+heldName, UnitTime).against(spinName, atMost("ratio", 2))
-		ms = append(ms, measurement{size.name, func(ctx context.Context) error {
-			o, err := b.pair(ctx, job{Role: "oneway", N: n, Bytes: size.bytes})
-			if err == nil {
-				held.add(quantilesOf(o.gaps(seriesArrive, seriesPublish, warm(n))))
-				b.figure(group, size.name+", Send → Receive", UnitTime).against(spinName, nil).
-					add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
-			}
-			return err
-		}})
+		all = append(all, contender{job{Role: "oneway", N: n, Bytes: size.bytes}, []reading{
+			gap(b.figure(group, size.name+heldName, UnitTime).against(spinName, atMost("ratio", 2)), seriesArrive, seriesPublish)}})
 	}
+	for i, size := range sizes {
+		x := &all[1+i].readings
+		*x = append(*x, gap(b.figure(group, size.name+", Send → Receive", UnitTime).against(spinName, nil), seriesArrive, seriesDepart))
+	}
+	ms := []measurement{b.comparison("hand-over", all...)}
 	for _, size := range sizes {
 		// As many rounds as keep the bytes copied within reason.
 		n := min(n, b.opts.rounds(int(max(64, 4<<30/size.bytes/4))))
@@ -73,47 +64,28 @@ func (b *bencher) oneWay(ctx context.Context, group string) error {
 // cycle is the whole of it.
 func (b *bencher) cycle(ctx context.Context, group string) error {
 	n := b.opts.rounds(20000)
-	floor := b.figure(group, spinName, UnitTime)
-	ms := []measurement{{spinName, func(ctx context.Context) error {
-		o, err := b.pair(ctx, job{Role: "spin", N: n})
-		if err == nil {
-			floor.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
-		}
-		return err
-	}}}
+	all := []contender{trip(b.figure(group, spinName, UnitTime), job{Role: "spin", N: n})}
 	for _, size := range sizes {
-		f := b.figure(group, size.name, UnitTime).against(spinName, nil)
-		ms = append(ms, measurement{size.name, func(ctx context.Context) error {
-			o, err := b.pair(ctx, job{Role: "cycle", N: n, Bytes: size.bytes})
-			if err == nil {
-				f.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
-			}
-			return err
-		}})
+		all = append(all, trip(b.figure(group, size.name, UnitTime).against(spinName, nil),
+			job{Role: "cycle", N: n, Bytes: size.bytes}))
 	}
-	return b.inTurn(ctx, group, ms)
+	return b.inTurn(ctx, group, []measurement{b.comparison("round trips", all...)})
 }
 
 // wake compares with two processes that wake each other by a futex alone.
 func (b *bencher) wake(ctx context.Context, group string) error {
 	n := b.opts.rounds(2000)
-	var ms []measurement
+	var all []contender
 	for _, k := range []struct{ role, name string }{{"futex", futexName}, {"wake", "tensor of 4 KiB"}} {
 		way, trip := b.figure(group, k.name+", one way", UnitTime), b.figure(group, k.name+", round trip", UnitTime)
 		if k.role == "wake" {
 			way.against(futexName+", one way", atMost("ratio", 1.3))
 			trip.against(futexName+", round trip", atMost("ratio", 1.3))
 		}
-		ms = append(ms, measurement{k.name, func(ctx context.Context) error {
-			o, err := b.pair(ctx, job{Role: k.role, N: n, Bytes: 4096})
-			if err == nil {
-				way.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(n))))
-				trip.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
-			}
-			return err
-		}})
+		all = append(all, contender{job{Role: k.role, N: n, Bytes: 4096},
+			[]reading{gap(way, seriesArrive, seriesDepart), gap(trip, seriesBack, seriesDepart)}})
 	}
-	return b.inTurn(ctx, group, ms)
+	return b.inTurn(ctx, group, []measurement{b.comparison("wakes", all...)})
 }
 
 // slotStep names the protocol's step of taking a reference, in every language.
@@ -160,28 +132,28 @@ func (b *bencher) local(group, name string, bar *Bar, j job) measurement {
 // tuples compares with bare publishes of as many bytes, through the same server
 // to the same kind of subscriber.
 func (b *bencher) tuples(ctx context.Context, group string) error {
-	bytes := 512        // of a tuple; measured at the first pass
-	const window = 2048 // more than the mirror finds in the half millisecond that it paces itself by
 	kinds := []struct {
 		what  string
 		n     int
-		count int
 		every time.Duration
-		times int // in each pass
 	}{
-		// A rate is soon taken, and two in a row differ more than what is compared.
-		{"rate", b.opts.rounds(100000), window, 0, 5},
-		{"latency, idle", b.opts.rounds(1000), window, 5 * time.Millisecond, 1},
-		{"latency, busy", b.opts.rounds(5000), window, 200 * time.Microsecond, 1},
+		{"rate", b.opts.rounds(500000), 0},
+		{"latency, idle", b.opts.rounds(1000), 5 * time.Millisecond},
+		{"latency, busy", b.opts.rounds(5000), 200 * time.Microsecond},
 	}
 	if err := b.broker.awaitNATS(ctx); err != nil {
 		return err
 	}
+	bytes, err := b.tupleBytes(ctx)
+	if err != nil {
+		return err
+	}
+	b.figure(group, "size of a tuple", UnitBytes).one(float64(bytes))
 	var ms []measurement
 	for _, k := range kinds {
-		unit := UnitTime
+		unit, read := UnitTime, gap
 		if k.every == 0 {
-			unit = UnitRate
+			unit, read = UnitRate, rate
 		}
 		bare := b.figure(group, bareName+", "+k.what, unit)
 		tuples := b.figure(group, "tuples, "+k.what, unit).against(bare.Name, nil)
@@ -191,50 +163,46 @@ func (b *bencher) tuples(ctx context.Context, group string) error {
 		case "latency, busy":
 			tuples.Bar = atMost("p99", 1e6)
 		}
-		measure := func(role string, f *Figure) measurement {
-			return measurement{f.Name, func(ctx context.Context) error {
-				j := job{Role: role, N: k.n, Count: k.count, Every: k.every, Bytes: 256}
-				if role == "bare" {
-					j.Bytes = int64(bytes)
-				}
-				o, err := b.pair(ctx, j)
-				if err != nil {
-					return err
-				}
-				if role == "tuples" {
-					bytes = int(o.values[right]["bytes"][0] + 0.5)
-					if len(f.Passes) == 0 && k.every == 0 {
-						b.figure(group, "size of a tuple", UnitBytes).one(float64(bytes))
-					}
-				}
-				if unit == UnitTime {
-					f.add(quantilesOf(o.gaps(seriesArrive, seriesDepart, warm(k.n))))
-					return nil
-				}
-				took := o.series[seriesArrive][k.n-1] - o.series[seriesDepart][0]
-				f.one(float64(k.n) / float64(took) * 1e9)
-				return nil
-			}}
-		}
-		for range k.times {
-			ms = append(ms, measure("tuples", tuples), measure("bare", bare))
-		}
+		j := job{N: k.n, Count: tupleWindow, Every: k.every}
+		sent, published := j, j
+		sent.Role, sent.Bytes = "tuples", 256
+		published.Role, published.Bytes = "bare", bytes
+		ms = append(ms, b.comparison(k.what,
+			contender{published, []reading{read(bare, seriesArrive, seriesDepart)}},
+			contender{sent, []reading{read(tuples, seriesArrive, seriesDepart)}}))
 	}
 	return b.inTurn(ctx, group, ms)
 }
 
-// flat looks whether a hand-over costs the same, whatever else there is.
+// tupleWindow is how many messages are under way at most: more than the mirror finds
+// in the half millisecond that it paces itself by.
+const tupleWindow = 2048
+
+// tupleBytes returns how large the tuples are that the comparisons send.
+func (b *bencher) tupleBytes(ctx context.Context) (int64, error) {
+	o, err := b.pair(ctx, job{Role: "tuples", N: b.opts.rounds(100000), Count: tupleWindow, Bytes: 256})
+	if err != nil {
+		return 0, err
+	}
+	return int64(o.values[right]["bytes"][0] + 0.5), nil
+}
+
+// flat looks whether a hand-over costs the same, whatever else there is. Each case
+// takes turns with a pair at a broker that has nothing else.
 func (b *bencher) flat(ctx context.Context, group string) error {
-	n := b.opts.rounds(10000)
-	const plain = "nothing else"
-	f := b.figure(group, plain, UnitTime)
-	ms := []measurement{{plain, func(ctx context.Context) error {
-		return b.beside(ctx, f, job{Role: "cycle", N: n, Bytes: 4096})
-	}}}
+	alone, err := serve(ctx, b.opts.Binary)
+	if err != nil {
+		return err
+	}
+	defer alone.stop()
+	j := job{Role: "cycle", N: b.opts.rounds(10000), Bytes: 4096}
+	j.at(alone)
+	plain := trip(b.figure(group, "nothing else", UnitTime), j)
+	var ms []measurement
 	add := func(name string, j job) {
-		f := b.figure(group, name, UnitTime).against(plain, atMost("ratio", flatBar))
-		j.Role, j.N, j.Bytes = "cycle", n, 4096
-		ms = append(ms, measurement{name, func(ctx context.Context) error { return b.beside(ctx, f, j) }})
+		f := b.figure(group, name, UnitTime).against("nothing else", atMost("ratio", flatBar))
+		j.Role, j.N, j.Bytes = plain.job.Role, plain.job.N, plain.job.Bytes
+		ms = append(ms, measurement{name, func(ctx context.Context) error { return b.beside(ctx, plain, trip(f, j)) }})
 	}
 	for _, k := range []int{1024, 65536} {
 		add(fmt.Sprintf("%d storages", k), job{Storages: k})
@@ -251,21 +219,16 @@ func (b *bencher) flat(ctx context.Context, group string) error {
 // flatBar is what counts as flat: more than passes differ among themselves.
 const flatBar = 1.1
 
-// beside measures a round trip while a crowd of sessions is there, if the job
-// asks for one.
-func (b *bencher) beside(ctx context.Context, f *Figure, j job) error {
-	if j.Sessions > 0 {
-		p, _, err := b.alongside(ctx, job{Role: "crowd", Sessions: j.Sessions})
+// beside compares while a crowd of sessions is there, if the other job asks for one.
+func (b *bencher) beside(ctx context.Context, plain, other contender) error {
+	if n := other.job.Sessions; n > 0 {
+		p, _, err := b.alongside(ctx, job{Role: "crowd", Sessions: n})
 		if err != nil {
 			return err
 		}
 		defer p.end()
 	}
-	o, err := b.pair(ctx, j)
-	if err == nil {
-		f.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(j.N))))
-	}
-	return err
+	return b.compare(ctx, plain, other)
 }
 
 // alongside starts a process on any CPU and waits until it says that it is ready,

@@ -54,7 +54,8 @@ type Figure struct {
 	Quantiles
 	Passes []Quantiles `json:"passes"`
 	// Floor is the figure of the same group that this one is compared with: Ratio
-	// is the median over the passes of the quotient of the p50 of one pass.
+	// is the median of Ratios, which are quotients of the p50 of neighbouring slices,
+	// or of passes where nothing shorter was measured.
 	Floor  string    `json:"floor,omitempty"`
 	Ratio  float64   `json:"ratio,omitempty"`
 	Ratios []float64 `json:"ratios,omitempty"`
@@ -113,16 +114,15 @@ func (f *Figure) against(floor string, bar *Bar) *Figure {
 func (r *Report) settle() {
 	for _, f := range r.Figures {
 		f.Quantiles = medianQuantiles(f.Passes)
-		f.Ratio, f.Ratios = 0, nil
-		if floor := r.Find(f.Group, f.Floor); floor != nil {
+		if floor := r.Find(f.Group, f.Floor); floor != nil && f.Ratios == nil {
 			for i := range min(len(f.Passes), len(floor.Passes)) {
 				if d := floor.Passes[i].P50; d > 0 {
 					f.Ratios = append(f.Ratios, f.Passes[i].P50/d)
 				}
 			}
-			if len(f.Ratios) > 0 {
-				f.Ratio = medianOf(f.Ratios)
-			}
+		}
+		if len(f.Ratios) > 0 {
+			f.Ratio = medianOf(f.Ratios)
 		}
 		if f.Bar != nil {
 			met := f.Bar.holds(f.value(f.Bar.Of))

@@ -123,9 +123,12 @@ func (b *bencher) alone(ctx context.Context, j job) (map[string][]float64, error
 	return p.wait()
 }
 
+// addressed says where a job is done: at the group's broker unless it says so itself.
 func (b *bencher) addressed(j job) job {
 	b.serial++
-	j.Socket, j.Directory = b.broker.socket(), b.broker.runtimeDir()
+	if j.Socket == "" {
+		j.at(b.broker)
+	}
 	if j.Path == "" {
 		j.Path = fmt.Sprintf("bench/%d", b.serial)
 	}

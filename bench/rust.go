@@ -11,38 +11,30 @@ const iceName = "iceoryx2, "
 // company with Go, and alone.
 func (b *bencher) rust(ctx context.Context, group string) error {
 	var ms []measurement
-	add := func(f *Figure, to, from int, j job) {
-		ms = append(ms, measurement{f.Name, func(ctx context.Context) error {
-			o, err := b.pair(ctx, j)
-			if err == nil {
-				f.add(quantilesOf(o.gaps(to, from, warm(j.N))))
-			}
-			return err
-		}})
-	}
 	both, n := [2]string{b.opts.Rust, b.opts.Rust}, b.opts.rounds(20000)
 	for _, size := range sizes {
 		ice := b.figure(group, iceName+size.name, UnitTime)
-		add(ice, seriesBack, seriesDepart, job{Role: "iceoryx2-cycle", N: n, Bytes: size.bytes, programs: both})
-		add(b.figure(group, "round trip, "+size.name, UnitTime).against(ice.Name, atMost("ratio", 0.6)),
-			seriesBack, seriesDepart, job{Role: "cycle", N: n, Bytes: size.bytes, programs: both})
+		own := b.figure(group, "round trip, "+size.name, UnitTime).against(ice.Name, atMost("ratio", 0.6))
+		ms = append(ms, b.comparison(size.name,
+			trip(ice, job{Role: "iceoryx2-cycle", N: n, Bytes: size.bytes, programs: both}),
+			trip(own, job{Role: "cycle", N: n, Bytes: size.bytes, programs: both})))
 	}
 	golang := b.figure(group, "round trip, Go and Go", UnitTime)
-	mixed := job{Role: "cycle", N: n, Bytes: sizes[0].bytes}
-	add(golang, seriesBack, seriesDepart, mixed)
+	j := job{Role: "cycle", N: n, Bytes: sizes[0].bytes}
+	company := []contender{trip(golang, j)}
 	for i, name := range []string{"Rust and Go", "Go and Rust"} {
-		mixed.programs = [2]string{}
-		mixed.programs[i] = b.opts.Rust
-		add(b.figure(group, "round trip, "+name, UnitTime).against(golang.Name, atMost("ratio", 1)),
-			seriesBack, seriesDepart, mixed)
+		j.programs = [2]string{}
+		j.programs[i] = b.opts.Rust
+		company = append(company, trip(b.figure(group, "round trip, "+name, UnitTime).against(golang.Name, atMost("ratio", 1)), j))
 	}
 	n = b.opts.rounds(2000)
 	floor := b.figure(group, futexName+", round trip", UnitTime)
-	add(floor, seriesBack, seriesDepart, job{Role: "futex", N: n})
-	add(b.figure(group, iceName+"event, round trip", UnitTime).against(floor.Name, nil),
-		seriesBack, seriesDepart, job{Role: "iceoryx2-wake", N: n, programs: both})
-	add(b.figure(group, "wake, round trip", UnitTime).against(floor.Name, atMost("ratio", 1.3)),
-		seriesBack, seriesDepart, job{Role: "wake", N: n, Bytes: 4096, programs: both})
+	event := b.figure(group, iceName+"event, round trip", UnitTime).against(floor.Name, nil)
+	wake := b.figure(group, "wake, round trip", UnitTime).against(floor.Name, atMost("ratio", 1.3))
+	ms = append(ms, b.comparison("mixed company", company...), b.comparison("wakes",
+		trip(floor, job{Role: "futex", N: n}),
+		trip(event, job{Role: "iceoryx2-wake", N: n, programs: both}),
+		trip(wake, job{Role: "wake", N: n, Bytes: 4096, programs: both})))
 	ms = append(ms,
 		b.local(group, slotStep, atMost("p50", 50), job{Role: "slot", N: b.opts.rounds(500000), programs: both}),
 		b.local(group, "client: try_recv, drop", nil, job{Role: "message", N: b.opts.rounds(500000), programs: both}))

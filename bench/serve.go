@@ -76,6 +76,9 @@ func (b *served) runtimeDir() string { return filepath.Join(b.dir, "baton") }
 
 func (b *served) socket() string { return filepath.Join(b.runtimeDir(), "broker.sock") }
 
+// at lets a job be done at a broker.
+func (j *job) at(b *served) { j.Socket, j.Directory = b.socket(), b.runtimeDir() }
+
 // awaitNATS waits until the broker tells how to reach its NATS: it answers clients
 // before that.
 func (b *served) awaitNATS(ctx context.Context) error {

@@ -45,6 +45,38 @@ func TestRatioComparesWithTheFloorOfTheSamePass(t *testing.T) {
 	assert.Nil(t, floor.Met)
 }
 
+func TestSlicesAreReadOneByOneWithoutTheirFirstRounds(t *testing.T) {
+	const slice = 10
+	o := &outcome{}
+	for i := range uint64(sliceCount * slice) {
+		depart, took := 1000*i, 100+i/slice // one more in each slice
+		if i%slice == 0 {
+			took = 900
+		}
+		o.series[seriesDepart] = append(o.series[seriesDepart], depart)
+		o.series[seriesBack] = append(o.series[seriesBack], depart+took)
+		o.series[seriesArrive] = append(o.series[seriesArrive], depart)
+	}
+	r := &Report{}
+	f := r.figure("g", "f", UnitTime)
+	p50s := trip(f, job{}).readings[0].note(o, slice)
+	assert.Len(t, p50s, sliceCount)
+	assert.Equal(t, 100.0, p50s[0])
+	assert.Equal(t, 119.0, p50s[sliceCount-1])
+	assert.Equal(t, []Quantiles{{N: sliceCount * (slice - 1), P50: 109, P99: 119, P999: 119}}, f.Passes)
+
+	f.Ratios = []float64{3, 1, 2}
+	r.figure("g", "floor", UnitTime).one(1)
+	f.against("floor", nil)
+	r.settle()
+	assert.Equal(t, 2.0, f.Ratio, "not that of the passes")
+
+	per := r.figure("g", "per second", UnitRate)
+	p50s = rate(per, seriesArrive, seriesDepart).note(o, slice)
+	assert.Len(t, p50s, sliceCount)
+	assert.Equal(t, 1e6, per.Passes[0].P50)
+}
+
 func TestRowShowsBarsAndUnits(t *testing.T) {
 	r := &Report{}
 	f := r.figure("g", "f", UnitTime)

@@ -41,7 +41,7 @@ func overNATS(ctx context.Context, s *seat, send func(context.Context, *seat, st
 		}
 		arrive[i] = sys.Monotonic()
 		bytes += len(m.Data)
-		if i++; i%ring == 0 || i == len(arrive) {
+		if i++; i%ring == 0 || s.Slice > 0 && i%s.Slice == 0 || i == len(arrive) {
 			s.store(lineCount, uint64(i))
 			sys.FutexWake(s.word32(lineCount))
 		}
@@ -124,6 +124,12 @@ const stalled = 20 * time.Second
 func (s *seat) paced(send func(i int) error, flush func() error) error {
 	depart := s.series(seriesDepart)
 	for i := range s.N {
+		if s.Slice > 0 && i%s.Slice == 0 {
+			if err := s.window(i-1+s.Count, flush); err != nil { // all of the last slice
+				return err
+			}
+			s.turn(i)
+		}
 		if err := s.window(i, flush); err != nil {
 			return err
 		}
@@ -138,7 +144,9 @@ func (s *seat) paced(send func(i int) error, flush func() error) error {
 			}
 		}
 	}
-	return s.window(s.N-1+s.Count, flush)
+	err := s.window(s.N-1+s.Count, flush)
+	s.turn(s.N)
+	return err
 }
 
 // nap sleeps for less than the runtime's timers can: in an idle process they are

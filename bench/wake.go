@@ -31,6 +31,7 @@ func wake(ctx context.Context, s *seat) error {
 	}
 	last := uint64(0)
 	for i := range uint64(s.N) {
+		s.turn(int(i))
 		if s.Side == left {
 			t, err := e.fill(ctx, s.Bytes, byte(i))
 			if err != nil {
@@ -61,6 +62,7 @@ func wake(ctx context.Context, s *seat) error {
 		}
 		m.Release()
 	}
+	s.turn(s.N)
 	s.meet()
 	return nil
 }

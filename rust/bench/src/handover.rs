@@ -66,6 +66,7 @@ fn check(m: Message, v: u8) -> Fallible<()> {
 pub fn cycle(seat: &Seat) -> Outcome {
     let mut e = Ends::open(seat)?;
     for i in 0..seat.job.n {
+        seat.turn(i);
         if seat.job.side == LEFT {
             seat.page.stamp(Series::Depart, i);
             e.pass(seat.job.bytes, i as u8)?;
@@ -77,6 +78,7 @@ pub fn cycle(seat: &Seat) -> Outcome {
             e.pass(8, i as u8)?;
         }
     }
+    seat.turn(seat.job.n);
     seat.meet();
     Ok(())
 }
@@ -86,6 +88,7 @@ pub fn cycle(seat: &Seat) -> Outcome {
 pub fn one_way(seat: &Seat) -> Outcome {
     let mut e = Ends::open(seat)?;
     for i in 0..seat.job.n {
+        seat.turn(i);
         if seat.job.side == LEFT {
             let mut t = e.session.alloc::<u8>(&[seat.job.bytes as i64])?;
             (t[0], t[seat.job.bytes - 1]) = (i as u8, i as u8);
@@ -100,6 +103,7 @@ pub fn one_way(seat: &Seat) -> Outcome {
         check(m, i as u8)?;
         seat.page.store(Line::Pong, i as u64 + 1);
     }
+    seat.turn(seat.job.n);
     seat.meet();
     Ok(())
 }
@@ -108,6 +112,7 @@ pub fn one_way(seat: &Seat) -> Outcome {
 pub fn wake(seat: &Seat) -> Outcome {
     let mut e = Ends::open(seat)?;
     for i in 0..seat.job.n {
+        seat.turn(i);
         if seat.job.side == LEFT {
             let mut t = e.session.alloc::<u8>(&[seat.job.bytes as i64])?;
             (t[0], t[seat.job.bytes - 1]) = (i as u8, i as u8);
@@ -126,6 +131,7 @@ pub fn wake(seat: &Seat) -> Outcome {
             check(m, i as u8)?;
         }
     }
+    seat.turn(seat.job.n);
     seat.meet();
     Ok(())
 }

@@ -42,6 +42,7 @@ pub fn cycle(seat: &Seat) -> Outcome {
         }
     };
     for i in 0..seat.job.n {
+        seat.turn(i);
         let v = i as u8;
         if seat.job.side == LEFT {
             seat.page.stamp(Series::Depart, i);
@@ -64,6 +65,7 @@ pub fn cycle(seat: &Seat) -> Outcome {
             pass(v)?;
         }
     }
+    seat.turn(seat.job.n);
     seat.meet();
     Ok(())
 }
@@ -88,6 +90,7 @@ pub fn wake(seat: &Seat) -> Outcome {
         Ok(())
     };
     for i in 0..seat.job.n {
+        seat.turn(i);
         if seat.job.side == LEFT {
             seat.page.await_spin(Line::Asks, i as u64 + 1);
             linger(ASLEEP);
@@ -102,6 +105,7 @@ pub fn wake(seat: &Seat) -> Outcome {
             notifier.notify()?;
         }
     }
+    seat.turn(seat.job.n);
     seat.meet();
     Ok(())
 }

@@ -10,7 +10,7 @@ mod page;
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use page::Page;
+use page::{Line, Page};
 use serde::Deserialize;
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -27,6 +27,9 @@ struct Job {
     page: usize,
     /// Rounds.
     n: usize,
+    /// Rounds until another pair has its turn; 0: all.
+    #[serde(default)]
+    slice: usize,
     /// Of a tensor.
     #[serde(default)]
     bytes: usize,
@@ -48,6 +51,19 @@ impl Seat {
     /// Waits for the other side.
     fn meet(&self) {
         self.page.meet(self.job.side);
+    }
+
+    /// Ends a slice before round i, where one ends, and waits asleep until it is the pair's turn again
+    /// (bench/slices.go).
+    fn turn(&self, i: usize) {
+        if self.job.slice == 0 || !i.is_multiple_of(self.job.slice) {
+            return;
+        }
+        let k = (i / self.job.slice) as u64 + 1;
+        if self.job.side == LEFT {
+            self.page.tell(Line::Done, k);
+        }
+        self.page.await_asleep(Line::Turn, k);
     }
 }
 

@@ -20,6 +20,10 @@ pub enum Line {
     Pong = 3,
     /// Right writes: it is about to sleep for this number.
     Asks = 4,
+    /// Left writes: it is ready for the slice of this number, from 1 on.
+    Done = 7,
+    /// The parent writes: the pair may do this slice.
+    Turn = 8,
 }
 
 /// Series of the page.
@@ -88,6 +92,32 @@ impl Page {
         self.word(line as usize * LINE).store(v, Ordering::SeqCst);
     }
 
+    /// Stores and wakes those who sleep for it.
+    pub fn tell(&self, line: Line, v: u64) {
+        self.store(line, v);
+        self.wake(line as usize * LINE);
+    }
+
+    fn wake(&self, at: usize) {
+        let _ = futex::wake(self.futex(at), futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Sleeps until a line reaches v.
+    pub fn await_asleep(&self, line: Line, v: u64) {
+        self.sleep_until(line as usize * LINE, v);
+    }
+
+    fn sleep_until(&self, at: usize, v: u64) {
+        loop {
+            let now = self.word(at).load(Ordering::SeqCst);
+            if now >= v {
+                return;
+            }
+            let second = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _ = futex::wait(self.futex(at), futex::Flags::empty(), now as u32, Some(&second));
+        }
+    }
+
     /// Looks until a line reaches v.
     pub fn await_spin(&self, line: Line, v: u64) {
         while self.word(line as usize * LINE).load(Ordering::SeqCst) < v {}
@@ -107,14 +137,7 @@ impl Page {
         let (own, other) = (side * LINE, (1 - side) * LINE);
         let turn = self.word(own).load(Ordering::SeqCst) + 1;
         self.word(own).store(turn, Ordering::SeqCst);
-        let _ = futex::wake(self.futex(own), futex::Flags::empty(), i32::MAX as u32);
-        loop {
-            let there = self.word(other).load(Ordering::SeqCst);
-            if there >= turn {
-                return;
-            }
-            let second = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
-            let _ = futex::wait(self.futex(other), futex::Flags::empty(), there as u32, Some(&second));
-        }
+        self.wake(own);
+        self.sleep_until(other, turn);
     }
 }
