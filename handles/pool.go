@@ -101,6 +101,8 @@ type Pool struct {
 	dropMu  sync.Mutex
 	dropped []*Storage // own count fell to zero, not yet seen by the pool
 
+	due atomic.Bool // false: nothing was dropped or waits; stored under dropMu
+
 	// The chunks that this pool has; written with mu held. A look tells whether an
 	// index is this session's.
 	own [protocol.MaxChunks]atomic.Pointer[chunkStorages]
@@ -197,6 +199,9 @@ func (p *Pool) Dropped(index uint32) {
 	}
 	p.dropMu.Lock()
 	p.dropped = append(p.dropped, s)
+	if !p.due.Load() {
+		p.due.Store(true)
+	}
 	p.dropMu.Unlock()
 }
 
@@ -210,6 +215,9 @@ func (p *Pool) drainLocked() {
 	}
 	clear(p.dropped)
 	p.dropped = p.dropped[:0]
+	if due := p.waiting.len() > 0; due != p.due.Load() {
+		p.due.Store(due)
+	}
 	p.dropMu.Unlock()
 }
 
@@ -238,7 +246,7 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 // RecycleOne tests the storage that has waited longest, which the next Alloc then
 // need not do. It waits for nobody.
 func (p *Pool) RecycleOne() {
-	if !p.mu.TryLock() {
+	if !p.due.Load() || !p.mu.TryLock() {
 		return
 	}
 	defer p.mu.Unlock()

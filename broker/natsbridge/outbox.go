@@ -34,7 +34,7 @@ type outbox struct {
 	queued   uint64 // messages taken so far
 	handled  uint64 // messages handed to send so far
 	waiting  []outboxWaiter
-	begin    []byte // of the commands for the subject being put
+	command  command
 }
 
 // batch is a run of messages as a client of NATS writes them, one after another.
@@ -52,10 +52,26 @@ type outboxItem struct {
 // frameBytes is what a message has at most beside its subject and its data.
 const frameBytes = len("PUB  18446744073709551615\r\n\r\n")
 
-// add writes a message behind the others; begin is what all of its subject begin with.
-func (b *batch) add(subject string, begin, data []byte) {
-	w := strconv.AppendUint(append(b.bytes, begin...), uint64(len(data)), 10)
-	w = append(w, '\r', '\n')
+// command is the line before a message's data. It is kept from one message to the
+// next: those of a subject are mostly of one size.
+type command struct {
+	text    []byte
+	subject string
+	size    int
+}
+
+func (c *command) of(subject string, size int) []byte {
+	if size != c.size || subject != c.subject || len(c.text) == 0 {
+		c.subject, c.size = subject, size
+		c.text = append(append(append(c.text[:0], "PUB "...), subject...), ' ')
+		c.text = append(strconv.AppendUint(c.text, uint64(size), 10), '\r', '\n')
+	}
+	return c.text
+}
+
+// add writes a message behind the others.
+func (b *batch) add(subject string, command, data []byte) {
+	w := append(b.bytes, command...)
 	from := len(w)
 	w = append(w, data...)
 	b.items = append(b.items, outboxItem{subject, from, len(w)})
@@ -77,7 +93,6 @@ func newOutbox(limit int) *outbox {
 func (o *outbox) put(subject string, most int, text []byte, bounds []int) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.begin = append(append(append(o.begin[:0], "PUB "...), subject...), ' ')
 	for ; n < len(bounds)-1; n++ {
 		data := text[bounds[n]:bounds[n+1]]
 		if o.closed || o.messages >= outboxMessages || len(data) > most || len(data) > o.limit-o.bytes {
@@ -85,7 +100,7 @@ func (o *outbox) put(subject string, most int, text []byte, bounds []int) (n int
 		}
 		b := o.roomLocked(frameBytes + len(subject) + len(data))
 		before := len(b.bytes)
-		b.add(subject, o.begin, data)
+		b.add(subject, o.command.of(subject, len(data)), data)
 		o.messages++
 		o.bytes += len(b.bytes) - before
 	}
