@@ -34,6 +34,9 @@ fn who_may_open_no_more_files_is_told_so_and_loses_nothing() -> Result<()> {
     turn()?; // what is mapped already goes on
     assert!(work.try_get()?.is_none());
     to.put(&x, Duration::from_secs(60))?;
+    let (theirs, ours) = (other.topic("both")?, session.topic("both")?);
+    theirs.send(&x)?;
+    let y = session.from_slice(&[1], &[9u8])?.freeze();
     let held = |kind: &str| broker.listed(kind).len();
     let (sessions, segments) = (held("sessions"), held("segments"));
 
@@ -45,6 +48,7 @@ fn who_may_open_no_more_files_is_told_so_and_loses_nothing() -> Result<()> {
         refused("another's name", session.get("w", Duration::ZERO));
         refused("another's item", work.get(Duration::ZERO));
         refused("a poll loop", session.poll_fd());
+        refused("the other sender of a topic", ours.send(&y));
         turn()?;
     }
     let connect = || baton::Session::builder().address(broker.address()).connect();
@@ -63,6 +67,9 @@ fn who_may_open_no_more_files_is_told_so_and_loses_nothing() -> Result<()> {
     session.alloc::<u8>(&LARGE)?;
     assert_eq!(session.get("w", Duration::ZERO)?.first().unwrap().to_vec::<f32>()?, [1.0, 2.0]);
     assert_eq!(work.get(Duration::from_secs(60))?.tensor()?.to_vec::<f32>()?, [1.0, 2.0]);
+    let mut reader = theirs.reader(Start::New)?;
+    ours.send(&y)?;
+    assert_eq!(reader.recv(Duration::from_secs(60))?.tensor()?.to_vec::<u8>()?, [9]);
     let mut reader = session.topic("t")?.reader(Start::New)?;
     other.topic("t")?.send(&x)?;
     assert_eq!(reader.recv(Duration::from_secs(60))?.sequence(), 1);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::inner::Inner;
+use super::inner::{Broker, Inner};
 use super::leave::Left;
 use super::start::dial;
 use super::{Options, hello};
@@ -184,7 +184,7 @@ impl Background {
                 }
                 Job::Collect => drop(inner.collect()),
                 Job::Room => inner.room_made(),
-                Job::Peer(slot, serial) => drop(inner.peer(slot, serial)),
+                Job::Peer(slot, serial) => drop(inner.peer(Broker::This, slot, serial)),
                 Job::Undo(late) => inner.undo(&late),
                 Job::Leave(left) => left.finish(&inner),
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::attach::{Attached, Attachment};
-use super::inner::Inner;
+use super::inner::{Broker, Inner};
 use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
 use super::topic::LaneView;
@@ -304,7 +304,7 @@ impl Inner {
         if record.serial != serial {
             return Err(expired(GONE));
         }
-        let owner = self.peer(record.owner, record.owner_serial)?;
+        let owner = self.peer(Broker::Any, record.owner, record.owner_serial)?;
         let segment = self.segment(record.segment, record.segment_serial, false)?;
         segment.note_chunk(chunk);
         let a = Attachment::new(record, &owner, segment, record.owner_serial == self.pages.serial)?;

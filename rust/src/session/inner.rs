@@ -39,6 +39,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a thread that waits for an answer looks for signals.
 const NOTICE: Duration = Duration::from_millis(100);
 
+/// Who is to answer a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Broker {
+    /// The broker that is there, or while there is none the next one: at most [`PATIENCE`] in all.
+    Any,
+    /// The broker that is there: `BrokerLost` when it goes away before it has answered.
+    This,
+}
+
 /// One session. Tensors, topics and readers keep it; the last to go ends it.
 pub(crate) struct Inner {
     pub(crate) options: Options,
@@ -139,20 +148,13 @@ impl Inner {
         self.call_fds(op, body).map(|(r, _)| r)
     }
 
-    /// As `call`, of the broker that is there now: `BrokerLost` when it goes away meanwhile.
-    pub(crate) fn call_now<B: Serialize, R: DeserializeOwned>(&self, op: &'static str, body: &B) -> Result<R> {
-        self.check_open()?;
-        self.ask(&self.link(), op, body, &[], Instant::now() + PATIENCE).map(|(r, _)| r)
-    }
-
-    /// As `call`, with the descriptors of the answer. While the broker is away it waits for the next
-    /// one, at most [`PATIENCE`] in all.
+    /// As `call`, with the descriptors of the answer.
     pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(
         &self,
         op: &'static str,
         body: &B,
     ) -> Result<(R, Vec<OwnedFd>)> {
-        self.call_with(op, body, &[])
+        self.call_of(Broker::Any, op, body, &[])
     }
 
     /// As `call_fds`, with descriptors for the broker.
@@ -162,12 +164,23 @@ impl Inner {
         body: &B,
         with: &[BorrowedFd<'_>],
     ) -> Result<(R, Vec<OwnedFd>)> {
+        self.call_of(Broker::Any, op, body, with)
+    }
+
+    /// As `call_with`, of the broker that is meant.
+    pub(crate) fn call_of<B: Serialize, R: DeserializeOwned>(
+        &self,
+        of: Broker,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(R, Vec<OwnedFd>)> {
         let until = Instant::now() + PATIENCE;
         loop {
             self.check_open()?;
             let link = self.link();
             match self.ask(&link, op, body, with, until) {
-                Err(e) if e.code() == Code::BrokerLost && !self.background.is_current() => {
+                Err(e) if e.code() == Code::BrokerLost && of == Broker::Any && !self.background.is_current() => {
                     self.await_link(&link, until, e)?
                 }
                 answer => return answer,

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::attach::Attachment;
-use super::inner::Inner;
+use super::inner::{Broker, Inner};
 use super::pages::{Pages, Peer};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
@@ -28,15 +28,15 @@ fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
 }
 
 impl Inner {
-    /// A session's pages, asking the broker for them the first time.
-    pub(crate) fn peer(&self, slot: u32, serial: u64) -> Result<Arc<Peer>> {
+    /// A session's pages, asking a broker for them the first time.
+    pub(crate) fn peer(&self, of: Broker, slot: u32, serial: u64) -> Result<Arc<Peer>> {
         if let Some(p) = self.pages.known(slot, serial) {
             return Ok(p);
         }
         if slot >= limits::SESSIONS {
             return Err(disagree(format!("no session slot {slot}")));
         }
-        let (_, fds) = self.call_fds::<_, Ignored>("peer", &PeerRequest { slot, serial })?;
+        let (_, fds) = self.call_of::<_, Ignored>(of, "peer", &PeerRequest { slot, serial }, &[])?;
         let n = fds.len();
         let Ok([file, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(disagree(format!("peer came with {n} descriptors, not 2")));

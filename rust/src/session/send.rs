@@ -14,7 +14,7 @@ use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
-use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
+use crate::wire::ops::{Peers, TopicInfo, TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.
 pub(super) const NO_ROOM: &str = "no room for another message";
@@ -123,7 +123,9 @@ impl TopicState {
             return Err(closed(self));
         }
         if writer.own.is_none() {
-            writer.own = Some(self.start_writing(&mut writer.asked)?);
+            let (own, peers) = self.start_writing(&mut writer.asked)?;
+            writer.own = Some(own); // whoever takes part: the broker lists it
+            self.adopt_locked(&peers, None)?;
         }
         Ok(writer)
     }
@@ -198,8 +200,8 @@ impl TopicState {
         Ok(n)
     }
 
-    /// Joins as a writer, with a lane of its own.
-    fn start_writing(&self, asked: &mut Option<u64>) -> Result<OwnLane> {
+    /// Joins as a writer, with a lane of its own; who takes part then.
+    fn start_writing(&self, asked: &mut Option<u64>) -> Result<(OwnLane, Peers)> {
         let (inner, info) = (&self.inner, &self.info);
         let bytes = lane_bytes(info.slots, info.stride);
         let space = || inner.lanes.lock().unwrap_or_else(|p| p.into_inner());
@@ -220,9 +222,8 @@ impl TopicState {
             Code::Timeout | Code::BrokerLost => *asked = Some(offset),
             _ => space().give(&inner.pages, offset, bytes),
         })?;
-        self.adopt_locked(&ok.peers, None)?;
         let kept = vec![Vec::new(); info.slots as usize];
-        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept })
+        Ok((OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept }, ok.peers))
     }
 
     /// Gives back messages that a queue is finished with; a sender at work does it itself.

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
 use super::deadline::deadline;
-use super::inner::Inner;
+use super::inner::{Broker, Inner};
 use super::leave::Opened;
 use super::options::TopicOptions;
 use super::pages::map_file;
@@ -22,6 +22,9 @@ use crate::layout::{broker_file, group_bytes, limits, slot, state, topic_record}
 use crate::shm::{Bell, Lane, Region};
 use crate::sys::PerProcess;
 use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
+
+/// How long the broker has to say who takes part, for the text of an error.
+const SHORT: Duration = Duration::from_millis(200);
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -189,46 +192,45 @@ impl TopicState {
     /// Who takes part, asking the broker if that has changed. While the broker is away, or when it goes
     /// away before it has answered, the last answer serves: hand-over needs no broker.
     pub(crate) fn current(&self) -> Result<Arc<View>> {
-        let fresh = |v: &Option<Arc<View>>| v.as_ref().is_some_and(|v| v.version == self.version());
-        let mut v = self.view();
-        if !fresh(&v) {
-            let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
-            v = self.view();
-            if v.is_none() {
-                return self.adopt(&self.inner.call::<_, Peers>("topic.peers", &self.reference())?);
-            }
-            if !fresh(&v) && !self.inner.broker_away() {
-                match self.inner.call_now::<_, Peers>("topic.peers", &self.reference()) {
-                    Ok(p) => return self.adopt(&p),
-                    Err(e) if e.code() != Code::BrokerLost => return Err(e),
-                    Err(_) => {}
-                }
-            }
+        let fresh = |v: &Arc<View>| v.version == self.version();
+        if let Some(v) = self.view().filter(fresh) {
+            return Ok(v);
         }
-        v.ok_or_else(|| disagree("a topic without peers"))
+        let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
+        let before = self.view();
+        let of = match &before {
+            Some(v) if fresh(v) || self.inner.broker_away() => return Ok(v.clone()),
+            Some(_) => Broker::This,
+            None => Broker::Any,
+        };
+        let answer = self.inner.call_of::<_, Peers>(of, "topic.peers", &self.reference(), &[]);
+        match (answer.and_then(|(p, _)| self.adopt(of, &p)), before) {
+            (Err(e), Some(v)) if e.code() == Code::BrokerLost => Ok(v),
+            (now, _) => now,
+        }
     }
 
     /// Adopts an answer that came with another request.
     pub(crate) fn adopt_locked(&self, p: &Peers, group: Option<Arc<GroupView>>) -> Result<Arc<View>> {
         let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
+        let before = self.view();
         if let Some(g) = group {
-            // The file just received serves the view that is built next.
-            let before = self.view();
-            let mut groups = before.map_or(Vec::new(), |v| v.groups.clone());
+            // The file just received serves the view that is built next, and a new broker is given it.
+            let mut groups = before.as_ref().map_or(Vec::new(), |v| v.groups.clone());
             groups.push(g);
             self.view.store(Some(Arc::new(View { groups, ..View::default() })));
         }
-        self.adopt(p)
+        self.adopt(Broker::Any, p).inspect_err(|_| self.view.store(before))
     }
 
     /// Builds a view of an answer; files mapped before are kept.
-    fn adopt(&self, p: &Peers) -> Result<Arc<View>> {
+    fn adopt(&self, of: Broker, p: &Peers) -> Result<Arc<View>> {
         let inner = &self.inner;
         let before = self.view();
         let mut v = View { version: p.version, gone: p.gone, ..View::default() };
         let gone = |e: &Error| matches!(e.code(), Code::NotFound | Code::Expired); // meanwhile; the version will say so
         for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
-            let peer = match inner.peer(l.slot, l.serial) {
+            let peer = match inner.peer(of, l.slot, l.serial) {
                 Err(e) if gone(&e) => continue,
                 peer => peer?,
             };
@@ -241,13 +243,15 @@ impl TopicState {
             }));
         }
         for w in &p.waiters {
-            if let Ok(peer) = inner.peer(w.slot, w.serial) {
-                v.bells.push(Bell::new(peer.file.clone(), peer.bell.clone()));
+            match inner.peer(of, w.slot, w.serial) {
+                Ok(peer) => v.bells.push(Bell::new(peer.file.clone(), peer.bell.clone())),
+                Err(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout) => return Err(e),
+                Err(_) => {} // it has gone
             }
         }
         for g in &p.groups {
             let known = before.as_ref().and_then(|b| b.groups.iter().find(|k| k.id == g.id));
-            match known.cloned().map_or_else(|| self.group_file(g), Ok) {
+            match known.cloned().map_or_else(|| self.group_file(of, g), Ok) {
                 Err(e) if gone(&e) => {}
                 group => v.groups.push(group?),
             }
@@ -257,9 +261,9 @@ impl TopicState {
         Ok(v)
     }
 
-    fn group_file(&self, g: &GroupInfo) -> Result<Arc<GroupView>> {
+    fn group_file(&self, of: Broker, g: &GroupInfo) -> Result<Arc<GroupView>> {
         let request = TopicGroupFile { topic: self.reference(), group: g.group };
-        let (_, fds) = self.inner.call_fds::<_, Ignored>("topic.groupfile", &request)?;
+        let (_, fds) = self.inner.call_of::<_, Ignored>(of, "topic.groupfile", &request, &[])?;
         self.map_group(g, fds)
     }
 
@@ -282,10 +286,12 @@ impl TopicState {
         let e = |more: String| {
             Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"))
         };
-        if self.inner.broker_away() {
-            return e("; the broker is away".to_owned());
-        }
-        let Ok(p) = self.inner.call::<_, Peers>("topic.peers", &self.reference()) else { return e(String::new()) };
+        let until = Instant::now() + SHORT;
+        let p = match self.inner.ask::<_, Peers>(&self.inner.link(), "topic.peers", &self.reference(), &[], until) {
+            Ok((p, _)) => p,
+            Err(lost) if lost.code() == Code::BrokerLost => return e("; the broker is away".to_owned()),
+            Err(_) => return e(String::new()),
+        };
         let writers = p.lanes.iter().filter(|l| l.state == state::LANE_LIVE).count();
         let mut more = format!(": {writers} writing and {} reading sessions attached", p.members);
         if !p.last_left.is_empty() {

@@ -1,0 +1,92 @@
+//! A broker that ends while it is asked something.
+
+mod kit;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use baton::{Result, Session, Start};
+use kit::Broker;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    Shutdown, recvmsg, sendmsg, shutdown,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Passes on what comes, with its descriptors, until the end or until `last` tells that these bytes are not
+/// to be passed on.
+fn pass_on(from: &UnixStream, to: &UnixStream, last: impl Fn(&[u8]) -> bool) -> rustix::io::Result<()> {
+    let mut bytes = [0; 64 << 10];
+    loop {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let n = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        if n == 0 || last(&bytes[..n]) {
+            return Ok(());
+        }
+        let came: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|m| if let RecvAncillaryMessage::ScmRights(fds) = m { Some(fds) } else { None })
+            .flatten()
+            .collect();
+        let fds: Vec<_> = came.iter().map(AsFd::as_fd).collect();
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let mut sent = 0;
+        while sent < n {
+            sent += sendmsg(to, &[IoSlice::new(&bytes[sent..n])], &mut control, SendFlags::NOSIGNAL)?;
+            control.clear();
+        }
+    }
+}
+
+/// A session whose broker, which runs, is killed when it would be asked for another session's pages: from a
+/// moment on.
+fn session_by_a_relay(broker: &Broker) -> (Session, Arc<AtomicBool>) {
+    let at = broker.dir.path().join("relay.sock");
+    let listener = UnixListener::bind(&at).unwrap();
+    let there = broker.dir.path().join("b.sock");
+    let (kills, pid) = (Arc::new(AtomicBool::new(false)), Pid::from_child(&broker.child));
+    let armed = kills.clone();
+    std::thread::spawn(move || {
+        let (client, broker) = (listener.accept().unwrap().0, UnixStream::connect(there).unwrap());
+        drop(listener); // nobody reconnects by it
+        let asks =
+            |bytes: &[u8]| armed.load(Ordering::Relaxed) && String::from_utf8_lossy(bytes).contains(r#""op":"peer""#);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let _ = pass_on(&client, &broker, asks);
+                kill_process(pid, Signal::KILL).unwrap();
+            });
+            let _ = pass_on(&broker, &client, |_| false);
+            let _ = shutdown(&client, Shutdown::Both);
+        });
+    });
+    (Session::builder().address(format!("unix:{}", at.display())).connect().unwrap(), kills)
+}
+
+#[test]
+fn a_reader_goes_on_with_whom_it_knows_when_the_broker_dies_before_it_has_told_of_another() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (known, unknown) = (broker.session(), broker.session());
+    let (session, kills) = session_by_a_relay(&broker);
+    let mut reader = session.topic("t")?.reader(Start::New)?;
+    let topic = known.topic("t")?;
+    let (x, y) = (known.from_slice(&[1], &[1u8])?.freeze(), known.from_slice(&[1], &[2u8])?.freeze());
+    topic.send(&x)?;
+    assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<u8>()?, [1]);
+    topic.send(&y)?;
+    unknown.topic("t")?.send(&unknown.from_slice(&[1], &[3u8])?.freeze())?;
+
+    kills.store(true, Ordering::Relaxed);
+    assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<u8>()?, [2]);
+    Ok(())
+}
