@@ -468,8 +468,8 @@ baton_status baton_lend(const struct baton_session *session,
                         int64_t stream,
                         DLManagedTensorVersioned **out);
 
-// Opens or makes a topic. name: tokens of A-Z a-z 0-9 _ - joined by /, or NULL for a private one.
-// options may be NULL. Errors: BATON_INVALID_ARGUMENT, BATON_CONFLICT, BATON_TOO_MANY.
+// Opens or makes a topic. name: tokens of A-Z a-z 0-9 _ - joined by /; NULL or an empty text makes a
+// private one. options may be NULL. Errors: BATON_INVALID_ARGUMENT, BATON_CONFLICT, BATON_TOO_MANY.
 baton_status baton_topic_open(const struct baton_session *session,
                               const char *name,
                               const struct baton_topic_options *options,

@@ -101,8 +101,8 @@ impl baton_topic {
     }
 }
 
-/// Opens or makes a topic. name: tokens of A-Z a-z 0-9 _ - joined by /, or NULL for a private one.
-/// options may be NULL. Errors: BATON_INVALID_ARGUMENT, BATON_CONFLICT, BATON_TOO_MANY.
+/// Opens or makes a topic. name: tokens of A-Z a-z 0-9 _ - joined by /; NULL or an empty text makes a
+/// private one. options may be NULL. Errors: BATON_INVALID_ARGUMENT, BATON_CONFLICT, BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_topic_open(
     session: Option<&baton_session>,
