@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/address"
@@ -137,9 +138,5 @@ func closeClient(c *client.Client, err *error) {
 // isTerminal tells whether a stream is one.
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+	return ok && term.IsTerminal(int(f.Fd()))
 }

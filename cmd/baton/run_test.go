@@ -66,11 +66,13 @@ func TestRunPassesArgumentsAndStreamsOn(t *testing.T) {
 func TestRunPassesSignalsOn(t *testing.T) {
 	p := newPlace(t)
 	run, next := p.follow(p.command("run", "--no-nats", "--", "sh", "-c",
-		`trap 'echo term; kill $!; exit 3' TERM; trap 'echo hup' HUP
-		tail -f /dev/null >/dev/null 2>&1 & echo ready; wait; wait`))
+		`trap 'echo term; kill $!; exit 3' TERM; trap 'echo hup' HUP; trap 'echo int' INT
+		tail -f /dev/null >/dev/null 2>&1 & echo ready; wait; wait; wait`))
 	require.Equal(t, "ready", next())
 	run.signal(syscall.SIGHUP)
 	assert.Equal(t, "hup", next())
+	run.signal(syscall.SIGINT) // its input is /dev/null: no terminal has sent this to the command
+	assert.Equal(t, "int", next())
 	run.signal(syscall.SIGTERM)
 	assert.Equal(t, "term", next())
 	assert.Equal(t, 3, run.wait().code)
