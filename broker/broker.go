@@ -57,6 +57,7 @@ type Broker struct {
 	used         uint64 // bytes of all segments
 	unreserved   map[*segment]struct{}
 	collected    time.Time             // when idle owners were last asked to collect
+	asking       *alarm                // they are to be asked again, when the pause is over
 	refused      map[*session]struct{} // a grant, since memory last came free
 
 	topics     [protocol.MaxTopics]*topic

@@ -18,6 +18,8 @@ const (
 	// collectPause is the least time between two requests to idle owners to
 	// recycle.
 	collectPause = 100 * time.Millisecond
+	// orWait begins the remedy of a refusal after which memory of others may come.
+	orWait = "wait for memory (others are asked for what nobody holds), "
 )
 
 // checkRoom asks check whether a session may have a grant. What the dead left and
@@ -75,7 +77,7 @@ func (b *Broker) checkQuota(s *session, bytes uint64) error {
 			"%d bytes more would exceed the %d that one session may have (it has %d)", bytes, limit, s.granted)
 	}
 	if limit := b.cfg.Memory; b.used > limit || bytes > limit-b.used {
-		return b.noRoom(protocol.CodeQuota, "release tensors, or raise --memory", limit, b.used,
+		return b.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, b.used,
 			"%d bytes more would exceed the broker's %d (%d are granted)", bytes, limit, b.used)
 	}
 	return nil
@@ -94,7 +96,7 @@ func (b *Broker) checkMachine(bytes uint64) error {
 	free := m.Free()
 	promised := b.promised()
 	if need := bytes + promised + margin; need > free {
-		return b.noRoom(protocol.CodeOutOfMemory, "release tensors, end what else uses memory, or raise the container's limit",
+		return b.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, end what else uses memory, or raise the container's limit",
 			free, promised, "%d bytes more would leave this machine less than the %d it keeps free (%d are free, %d of them promised)",
 			bytes, margin, free, promised)
 	}
@@ -111,7 +113,7 @@ func (b *Broker) checkPlace(bytes uint64) error {
 	}
 	const margin = 1 << 20
 	if promised := b.promised(); bytes+promised+margin > free {
-		return b.noRoom(protocol.CodeOutOfMemory, "release tensors, make room there, or name a larger --memory-dir",
+		return b.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, make room there, or name a larger --memory-dir",
 			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised)", bytes, b.cfg.MemoryDir, free, promised)
 	}
 	return nil
@@ -216,14 +218,24 @@ func (s *session) eachAttached(f func(chunk uint32)) {
 }
 
 // askToCollect asks every session to recycle and to return empty slabs: an idle
-// owner keeps what others have let go until somebody asks.
+// owner keeps what others have let go until somebody asks. Who is refused shortly
+// after somebody else has them asked again when the pause is over.
 func (b *Broker) askToCollect() {
-	if now := time.Now(); now.Sub(b.collected) > collectPause {
-		b.collected = now
-		for _, s := range b.slots {
-			if s != nil && len(s.segments) > 0 {
-				s.event(func(p *pending) { p.collect = true })
-			}
+	if b.asking != nil {
+		return
+	}
+	now := time.Now()
+	if rest := collectPause - now.Sub(b.collected); rest > 0 {
+		b.asking = b.after(rest, func() {
+			b.asking = nil
+			b.askToCollect()
+		})
+		return
+	}
+	b.collected = now
+	for _, s := range b.slots {
+		if s != nil && len(s.segments) > 0 {
+			s.event(func(p *pending) { p.collect = true })
 		}
 	}
 }

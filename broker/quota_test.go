@@ -37,6 +37,21 @@ func TestQuotaOfTheWholeNamesTheLargestHolders(t *testing.T) {
 	peers[0].alloc(1 << 19)
 }
 
+// An idle owner is asked for each refusal, also for one that comes shortly after
+// another: who waits for memory must not wait longer than that owner needs.
+func TestIdleOwnersAreAskedAgainForWhoIsRefusedNext(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 4 << 20 })
+	idle, p, q := connect(t, b.socket, "idle"), connect(t, b.socket, "p"), connect(t, b.socket, "q")
+	s := idle.alloc(4 << 20)
+	idle.row.Drop(s.Index)
+	for _, refused := range []*peer{p, q, p} {
+		e := refused.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
+		require.Contains(t, e.Remedy, "wait for memory (others are asked for what nobody holds)")
+		ev, _ := idle.read()
+		require.Equal(t, protocol.EventCollect, ev.Event)
+	}
+}
+
 func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
 	b := serve(t, func(c *broker.Config) { c.SessionMemory = 1 << 20 })
 	p, q := connect(t, b.socket, "p"), connect(t, b.socket, "q")
