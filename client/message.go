@@ -14,7 +14,8 @@ import (
 // from. It holds its storages until Release; what it lends ends with it. With
 // redelivery, Release of the last holder is the acknowledgement.
 type Message struct {
-	// Sender names the session that sent it: its program and serial.
+	// Sender is the name of the session that sent it: of its program, or what it
+	// gave as WithName. Several may have the same.
 	Sender string
 	// Sequence is the message's number in its sender's lane, from 1.
 	Sequence uint64

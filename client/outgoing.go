@@ -73,6 +73,9 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 			return err
 		}
 	case *Bundle:
+		if v == nil {
+			return protocol.Errorf(protocol.CodeInvalid, "send a bundle, or nil for no value", "the bundle is nil")
+		}
 		o.desc.Tree = v.tree
 		for i, t := range v.tensors {
 			if err := c.addTensor(o, t, v.path(i)); err != nil {
@@ -112,7 +115,10 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 }
 
 func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
-	if t == nil || t.held == nil || t.held.c != c {
+	if t == nil {
+		return protocol.Errorf(protocol.CodeInvalid, "see whether there is a tensor of that name where it came from", "tensor %q is nil", name)
+	}
+	if t.held == nil || t.held.c != c {
 		return protocol.Errorf(protocol.CodeInvalid, "send tensors of the same client", "tensor %q belongs to another session", name)
 	}
 	if t.over.Load() {

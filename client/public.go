@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -10,26 +11,32 @@ import (
 // TopicOption configures a topic. One left out takes what exists, else the
 // default; one that differs from the existing topic's gives ErrConflict.
 type TopicOption interface {
-	topic(*protocol.TopicOpenRequest)
+	topic(*opening)
 }
 
 // QueueOption configures a queue, likewise.
 type QueueOption interface {
-	queue(*protocol.TopicOpenRequest)
+	queue(*opening)
 }
 
-type commonOption func(*protocol.TopicOpenRequest)
+// opening is what a topic or queue is to be opened with.
+type opening struct {
+	protocol.TopicOpenRequest
+	err error // of an option that cannot be asked for
+}
 
-func (f commonOption) topic(r *protocol.TopicOpenRequest) { f(r) }
-func (f commonOption) queue(r *protocol.TopicOpenRequest) { f(r) }
+type commonOption func(*opening)
 
-type topicOption func(*protocol.TopicOpenRequest)
+func (f commonOption) topic(r *opening) { f(r) }
+func (f commonOption) queue(r *opening) { f(r) }
 
-func (f topicOption) topic(r *protocol.TopicOpenRequest) { f(r) }
+type topicOption func(*opening)
 
-type queueOption func(*protocol.TopicOpenRequest)
+func (f topicOption) topic(r *opening) { f(r) }
 
-func (f queueOption) queue(r *protocol.TopicOpenRequest) { f(r) }
+type queueOption func(*opening)
+
+func (f queueOption) queue(r *opening) { f(r) }
 
 // CommonOption is an option of topics and of queues.
 type CommonOption interface {
@@ -39,33 +46,43 @@ type CommonOption interface {
 
 // Depth is how many messages of each sender are kept (default 8, of a queue 64).
 func Depth(n int) CommonOption {
-	return commonOption(func(r *protocol.TopicOpenRequest) { d := uint32(max(n, 0)); r.Depth = &d })
+	return commonOption(func(r *opening) { r.Depth = r.number("depth", n, 1, protocol.MaxDepth) })
 }
 
 // Description is the bytes of a slot for what describes a message (default
 // 1024); a longer description costs a storage.
 func Description(bytes int) CommonOption {
-	return commonOption(func(r *protocol.TopicOpenRequest) { d := uint32(max(bytes, 0)); r.Description = &d })
+	return commonOption(func(r *opening) { r.Description = r.number("description", bytes, 0, protocol.MaxDescription) })
+}
+
+// number checks an option's value, which the broker would get as another one.
+func (r *opening) number(option string, n, least, most int) *uint32 {
+	if n < least || n > most {
+		r.err = protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use %d to %d", least, most), "%s %d of %s", option, n, titleOf(r.Kind, r.Name))
+		return nil
+	}
+	u := uint32(n)
+	return &u
 }
 
 // Linger is how long a topic stays when nobody has it open (default 60 s).
 func Linger(d time.Duration) CommonOption {
-	return commonOption(func(r *protocol.TopicOpenRequest) { s := d.Seconds(); r.Linger = &s })
+	return commonOption(func(r *opening) { s := d.Seconds(); r.Linger = &s })
 }
 
 // MustExist opens only what is there: ErrNotFound otherwise.
 func MustExist() CommonOption {
-	return commonOption(func(r *protocol.TopicOpenRequest) { r.Create = false })
+	return commonOption(func(r *opening) { r.Create = false })
 }
 
 // Overwrite false makes a topic lossless: a send waits for the slowest reader.
 func Overwrite(yes bool) TopicOption {
-	return topicOption(func(r *protocol.TopicOpenRequest) { r.Overwrite = &yes })
+	return topicOption(func(r *opening) { r.Overwrite = &yes })
 }
 
 // Redeliver makes an item whose taker dies before releasing it go to another.
 func Redeliver(yes bool) QueueOption {
-	return queueOption(func(r *protocol.TopicOpenRequest) { r.Redeliver = &yes })
+	return queueOption(func(r *opening) { r.Redeliver = &yes })
 }
 
 // Topic is a channel of messages with many senders and many readers.
@@ -74,7 +91,7 @@ type Topic struct{ t *topic }
 // Topic opens or makes a topic. An empty name makes a private one, which others
 // open by its Token. Errors: ErrInvalid, ErrConflict, ErrNotFound, ErrTooMany.
 func (c *Client) Topic(ctx context.Context, name string, opts ...TopicOption) (*Topic, error) {
-	r := protocol.TopicOpenRequest{Name: name, Kind: protocol.KindTopic, Create: true}
+	r := opening{TopicOpenRequest: protocol.TopicOpenRequest{Name: name, Kind: protocol.KindTopic, Create: true}}
 	for _, o := range opts {
 		o.topic(&r)
 	}
@@ -85,13 +102,16 @@ func (c *Client) Topic(ctx context.Context, name string, opts ...TopicOption) (*
 	return &Topic{t}, nil
 }
 
-func (c *Client) openNamed(ctx context.Context, r *protocol.TopicOpenRequest) (*topic, error) {
+func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
 	if r.Name != "" {
 		if err := protocol.CheckName(r.Name); err != nil {
 			return nil, err
 		}
 	}
-	return c.openTopic(ctx, protocol.OpTopicOpen, r)
+	return c.openTopic(ctx, protocol.OpTopicOpen, &r.TopicOpenRequest)
 }
 
 // OpenPrivate opens another process's private topic by its token.
@@ -142,10 +162,11 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 	for _, f := range opts {
 		f.reader(&o)
 	}
-	if o.group != nil {
-		if err := protocol.CheckNamespace(*o.group); err != nil {
-			return nil, err
-		}
+	if o.start < StartNew || o.start > StartAll {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use StartNew, StartLast or StartAll", "no start %d", o.start)
+	}
+	if o.group != nil && protocol.CheckNamespace(*o.group) != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use 1 to 32 of A-Z a-z 0-9 _ -", "group %q is not one token", *o.group)
 	}
 	return newReader(ctx, t.t, o.start, o.group)
 }
@@ -175,7 +196,7 @@ type Queue struct {
 
 // Queue opens or makes a queue. An empty name makes a private one.
 func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*Queue, error) {
-	r := protocol.TopicOpenRequest{Name: name, Kind: protocol.KindQueue, Create: true}
+	r := opening{TopicOpenRequest: protocol.TopicOpenRequest{Name: name, Kind: protocol.KindQueue, Create: true}}
 	for _, o := range opts {
 		o.queue(&r)
 	}

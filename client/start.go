@@ -35,8 +35,11 @@ func dial(ctx context.Context, o *options) (*net.UnixConn, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := dialOnce(ctx, socket)
-		if err == nil || !absent(err) {
+		conn, again := dialOnce(ctx, socket)
+		if again != nil && ctx.Err() != nil {
+			return nil, noBroker(socket, err) // what was found while there was time
+		}
+		if err = again; err == nil || !absent(err) {
 			return conn, err
 		}
 		if !given && !o.start {

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -26,7 +25,7 @@ func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) er
 	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
 		return contextError(ctx, "waiting on "+t.title())
 	}
-	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.title())
+	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.title()).Because(context.DeadlineExceeded)
 	short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	var p protocol.Peers
@@ -56,9 +55,11 @@ func plural(n int, word string) string {
 }
 
 // title names the topic for people.
-func (t *topic) title() string {
-	if t.info.Name == "" {
-		return "a private " + t.info.Kind
+func (t *topic) title() string { return titleOf(t.info.Kind, t.info.Name) }
+
+func titleOf(kind, name string) string {
+	if name == "" {
+		return "a private " + kind
 	}
-	return strings.Join([]string{t.info.Kind, t.info.Name}, " ")
+	return kind + " " + name
 }

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"math"
 	"testing"
@@ -123,10 +124,61 @@ func TestOptionsThatDifferAreAConflictThatNamesBoth(t *testing.T) {
 	taken, err := c.Topic(ctx, "t")
 	require.NoError(t, err, "an option left out takes what exists")
 	require.EqualValues(t, 5, taken.Info().Depth)
-	for _, bad := range []client.TopicOption{client.Depth(0), client.Depth(1 << 30), client.Description(1 << 30)} {
+	for _, bad := range []client.TopicOption{client.Depth(0), client.Depth(-1), client.Depth(1 << 30), client.Depth(1<<32 + 4),
+		client.Description(-1), client.Description(1 << 30), client.Linger(-time.Second)} {
 		_, err := c.Topic(ctx, "bad", bad)
 		require.ErrorIs(t, err, protocol.ErrInvalid)
 	}
+	_, err = c.Topic(ctx, "bad", client.MustExist())
+	require.ErrorIs(t, err, protocol.ErrNotFound, "nothing was made with another value than was asked for")
+	for _, bad := range []client.ReaderOption{client.Start(-1), client.Start(3), client.Group("a/b")} {
+		_, err := topic.Reader(ctx, bad)
+		require.ErrorIs(t, err, protocol.ErrInvalid)
+	}
+	_, err = topic.Reader(ctx, client.Group("a/b"))
+	require.ErrorContains(t, err, `group "a/b"`)
+}
+
+// What comes of asking a bundle for a tensor that it has not.
+func TestSendOfNothingIsAnErrorThatSaysSo(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	topic, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	missing := client.NewBundle(nil).Tensor("missing")
+	for _, v := range []any{missing, (*client.Bundle)(nil), map[string]*client.Tensor{"x": missing}, []any{missing}} {
+		err := topic.Send(ctx, v)
+		require.ErrorIs(t, err, protocol.ErrInvalid, "%T", v)
+		require.ErrorContains(t, err, "is nil", "%T", v)
+	}
+	require.NoError(t, topic.Send(ctx, nil), "no value is one")
+}
+
+func TestTimeoutsAreTheContextsDeadlineToo(t *testing.T) {
+	b := testkit.StartBroker(t)
+	c := b.Connect()
+	queue, err := c.Queue(testkit.Context(t), "q", client.Depth(1))
+	require.NoError(t, err)
+	topic, err := c.Topic(testkit.Context(t), "t")
+	require.NoError(t, err)
+	reader, err := topic.Reader(testkit.Context(t))
+	require.NoError(t, err)
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(testkit.Context(t), 10*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	_, err = queue.Get(soon())
+	require.ErrorIs(t, err, protocol.ErrEmpty)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, queue.Put(testkit.Context(t), 1))
+	err = queue.Put(soon(), 2)
+	require.ErrorIs(t, err, protocol.ErrFull)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, err = reader.Receive(soon())
+	require.ErrorIs(t, err, protocol.ErrTimeout)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 func TestOpenOfATopicThatMustExist(t *testing.T) {

@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Code names an error across languages; testdata/errors.json lists each with
@@ -72,10 +73,23 @@ func (e *Error) Is(target error) bool {
 // Unwrap gives the local cause, if any; it does not cross the socket.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf makes an Error of a code; %w keeps a cause for errors.Is and As.
+// Errorf makes an Error of a code; %w keeps a cause for errors.Is and As. Of a cause
+// that is an Error the message has the message alone: its remedy would stand in the
+// middle.
 func Errorf(code Code, remedy, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: err.Error(), Remedy: remedy, cause: errors.Unwrap(err)}
+	e := &Error{Code: code, Message: err.Error(), Remedy: remedy, cause: errors.Unwrap(err)}
+	var inner *Error
+	if errors.As(e.cause, &inner) {
+		e.Message = strings.ReplaceAll(e.Message, inner.Error(), inner.Message)
+	}
+	return e
+}
+
+// Because keeps a cause that the message does not tell, and returns the error.
+func (e *Error) Because(cause error) *Error {
+	e.cause = cause
+	return e
 }
 
 // plain is the text of an error that becomes part of another one's message: its

@@ -166,6 +166,15 @@ func TestErrorMatchesByCodeHoweverItCame(t *testing.T) {
 	assert.Equal(t, "baton: timed out", protocol.ErrTimeout.Error())
 }
 
+func TestErrorInAnErrorKeepsItsRemedyToItself(t *testing.T) {
+	inner := protocol.Errorf(protocol.CodeInvalid, "use another shape", "view of 3 elements")
+	outer := protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "open: %w", inner)
+	assert.Equal(t, "baton: open: view of 3 elements (use the handle as it was made)", outer.Error())
+	assert.ErrorIs(t, outer, protocol.ErrInvalidHandle)
+	assert.ErrorIs(t, outer, protocol.ErrInvalid)
+	assert.ErrorIs(t, protocol.Errorf(protocol.CodeFull, "wait", "full").Because(fs.ErrClosed), fs.ErrClosed)
+}
+
 func TestErrorKeepsItsCauseOnThisSideOnly(t *testing.T) {
 	made := protocol.Errorf(protocol.CodeNotFound, "make it", "open: %w", fs.ErrNotExist)
 	assert.ErrorIs(t, made, fs.ErrNotExist)

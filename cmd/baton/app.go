@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,11 +81,11 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 		return nil, badUsage("--timeout %s is negative", f.timeout)
 	}
 	opts := []client.Option{client.WithName(f.name), client.WithStart(start)}
-	if f.namespace != "" {
-		if err := protocol.CheckNamespace(f.namespace); err != nil {
+	if ns := cmp.Or(f.namespace, os.Getenv(address.EnvNamespace)); ns != "" {
+		if err := protocol.CheckNamespace(ns); err != nil {
 			return nil, &usage{cause: err}
 		}
-		opts = append(opts, client.WithNamespace(f.namespace))
+		opts = append(opts, client.WithNamespace(ns))
 	}
 	socket, given, err := address.Resolve(f.address)
 	if err != nil {

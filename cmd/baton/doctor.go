@@ -59,8 +59,11 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 // place finds out where a broker runs or would run, as the settings say.
 func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	socket, _, err := address.Resolve(f.address)
-	if err != nil {
+	if err != nil && f.address != "" {
 		return doctor.Place{}, &usage{cause: err}
+	}
+	if err != nil { // what the environment says is what is looked at
+		return doctor.Place{SettingsErr: err}, nil
 	}
 	p := doctor.Place{Socket: socket, Dir: filepath.Dir(socket), Version: version,
 		Ask: func(ctx context.Context) (doctor.Answer, error) { return a.ask(ctx, f) }}

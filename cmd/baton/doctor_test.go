@@ -3,6 +3,7 @@ package main_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -65,6 +66,16 @@ func TestDoctorFailsForWhatDoesNotWork(t *testing.T) {
 	assert.Regexp(t, `(?m)^fail +settings +\$BATON_MEMORY: size "lots" is none.*\n +→ `, r.out)
 	assert.Regexp(t, `(?m)^fail +runtime directory .*`+p.file("baton"), r.out)
 	assert.Contains(t, r.out, "2 fail")
+}
+
+func TestDoctorTellsOfAnAddressThatCannotBe(t *testing.T) {
+	p := newPlace(t)
+	p.setenv("XDG_RUNTIME_DIR", p.file(strings.Repeat("x", 107)))
+	r := p.baton("doctor")
+	assert.Equal(t, 1, r.code, r.err)
+	assert.Regexp(t, `(?m)^fail +settings +socket path of \d+ bytes is longer than 107`, r.out)
+	assert.Regexp(t, `(?m)^ok +kernel`, r.out, "what else there is to see is told")
+	assert.Equal(t, 2, p.baton("doctor", "--address", "here").code)
 }
 
 func TestDoctorTriesTheNATSOfTheSettings(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,7 +126,11 @@ func pick(b *client.Bundle, name, path string) (*client.Tensor, error) {
 		if t := b.Tensor(path); t != nil {
 			return t, nil
 		}
-		return nil, protocol.Errorf(protocol.CodeNotFound, "choose one of "+few(b.Names()), "%s has no tensor %s", name, path)
+		remedy := "choose one of " + few(b.Names())
+		if len(b.Names()) == 1 && b.Names()[0] == "" {
+			remedy = "leave --tensor out: it is one tensor, without a path"
+		}
+		return nil, protocol.Errorf(protocol.CodeNotFound, remedy, "%s has no tensor %s", name, path)
 	}
 	switch n := len(b.Tensors()); n {
 	case 1:
@@ -199,14 +204,14 @@ func writeWhole(path string, write func(io.Writer) error) (err error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
-			return err
+			return notWritable(path, err)
 		}
 		return buffered(f)
 	}
 	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
 	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
-		return err
+		return notWritable(path, err)
 	}
 	if err = buffered(f); err == nil {
 		err = os.Rename(temporary, path)
@@ -215,6 +220,15 @@ func writeWhole(path string, write func(io.Writer) error) (err error) {
 		os.Remove(temporary)
 	}
 	return err
+}
+
+// notWritable tells why a file cannot be made, by the name that the user gave.
+func notWritable(path string, err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return protocol.Errorf(protocol.CodeInvalid, "name a file in a directory that is there and may be written", "cannot write %s: %w", path, err)
 }
 
 // describe writes dtype and shape as people read them: float32[64,8,8].

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -32,7 +34,8 @@ func (a *app) run(args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	if !a.began { // nothing ran: the command line itself is at fault
+	var stream *fs.PathError                  // the output could not be written
+	if !a.began && !errors.As(err, &stream) { // nothing ran: the command line itself is at fault
 		err = usageError(cmd, err)
 	}
 	if sig := ended(); sig != 0 && !a.ownSignals {

@@ -208,6 +208,22 @@ func TestGetPicksOneTensorOfABundle(t *testing.T) {
 	assert.Equal(t, want.Bytes(), f)
 }
 
+func TestGetTellsWhichFileAndWhichTensorThereIsNot(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	p.must("set", "x", p.array("x.npy", "float32", []int64{2}, make([]byte, 8)))
+	r := p.baton("get", "x", "-o", p.file("none/x.npy"))
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, "cannot write "+p.file("none/x.npy")+": no such file or directory\n  what to do: ")
+	r = p.baton("get", "x", "-o", p.dir)
+	assert.Contains(t, r.err, "cannot write "+p.dir+": is a directory\n  what to do: ")
+	r = p.baton("get", "x", "-o", "-", "--tensor", "w")
+	assert.Equal(t, 3, r.code)
+	assert.Contains(t, r.err, "leave --tensor out")
+	p.setenv("BATON_NAMESPACE", "a/b")
+	assert.Equal(t, 2, p.baton("get", "x", "-o", "-").code, "a wrong setting, wherever it stands")
+}
+
 func TestGetWritesAViewWithGaps(t *testing.T) {
 	p := newPlace(t)
 	p.serve()

@@ -22,7 +22,7 @@ import (
 
 // Place is where a broker runs, or would.
 type Place struct {
-	Socket string
+	Socket string // "": the environment names none that could be, see SettingsErr
 	Dir    string // runtime directory
 	// Ask connects to the broker and tells its version and what runs of NATS.
 	// ErrNoBroker: none answers.
@@ -46,8 +46,12 @@ type Answer struct {
 
 // Checks lists what to look at in the broker's place.
 func (p Place) Checks() []Check {
+	settings := Check{"settings", func(context.Context) Finding { return p.settings() }}
+	if p.Socket == "" {
+		return []Check{settings}
+	}
 	return []Check{
-		{"settings", func(context.Context) Finding { return p.settings() }},
+		settings,
 		{"runtime directory", func(context.Context) Finding { return p.directory() }},
 		{"broker", p.broker},
 		{"NATS", p.nats},
@@ -55,6 +59,10 @@ func (p Place) Checks() []Check {
 }
 
 func (p Place) settings() Finding {
+	var e *protocol.Error
+	if errors.As(p.SettingsErr, &e) {
+		return fail(e.Remedy, "%s", e.Message)
+	}
 	if p.SettingsErr != nil {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
 	}
