@@ -104,6 +104,9 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	}
 	c.hub = newHub(c.pages)
 	c.pool = handles.NewPool(source{c: c}, c.pages.row, c.freeTest(), hello.Limits)
+	if o.modest {
+		c.pool.Modest()
+	}
 	if o.devices != nil {
 		c.devices = newDeviceSet(c, o.devices)
 	}

@@ -19,6 +19,7 @@ type options struct {
 	name      string
 	binary    string
 	alloc     allocOptions
+	modest    bool
 	devices   Devices // nil: none
 }
 
@@ -62,6 +63,13 @@ func WithBinary(path string) Option {
 // WaitForMemory overrides it.
 func WithMemoryWait(d time.Duration) Option {
 	return func(o *options) error { o.alloc.wait = d; return nil }
+}
+
+// WithModestMemory makes the session take only as much memory as its tensors need,
+// instead of some megabytes at first: for a program that publishes something and
+// ends. What it took stays whole as long as anybody holds any of it.
+func WithModestMemory() Option {
+	return func(o *options) error { o.modest = true; return nil }
 }
 
 func newOptions(opts []Option) (options, error) {

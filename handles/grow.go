@@ -93,14 +93,15 @@ func (p *Pool) moreIndicesLocked(ctx context.Context, sl *slab) (ok bool) {
 // moreMemoryLocked asks for a slab: of the usual size, then, since a quota may
 // have room for what is needed if not for that, smaller. The caller has the turn.
 func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64) error {
-	usual := max(min(max(p.granted, p.first), maxSlab), class)
+	least := (class + protocol.PageBytes - 1) &^ (protocol.PageBytes - 1)
+	usual := max(min(max(p.granted, p.first), maxSlab), least)
 	g, err := p.askLocked(ctx, usual)
-	if small := max(class, p.first); full(err) && small < usual {
+	if small := max(least, p.first); full(err) && small < usual {
 		g, err = p.askLocked(ctx, small)
 	}
 	if full(err) {
 		p.trimLocked(ctx)
-		g, err = p.askLocked(ctx, (class+protocol.PageBytes-1)&^(protocol.PageBytes-1))
+		g, err = p.askLocked(ctx, least)
 	}
 	if err != nil {
 		return err

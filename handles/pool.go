@@ -124,6 +124,10 @@ func NewPool(source Source, row Row, test FreeTest, limits protocol.Limits) *Poo
 		first: firstSlabOf(limits), bins: map[uint64]*bin{}}
 }
 
+// Modest makes the pool ask for what it needs, until it has more than a page. It is
+// called before the first Alloc.
+func (p *Pool) Modest() { p.first = protocol.PageBytes }
+
 // firstSlabOf leaves room for others in a quota that is small; a limit of 0 is
 // none.
 func firstSlabOf(limits protocol.Limits) uint64 {

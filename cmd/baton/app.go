@@ -80,7 +80,7 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	if f.timeout < 0 {
 		return nil, badUsage("--timeout %s is negative", f.timeout)
 	}
-	opts := []client.Option{client.WithName(f.name), client.WithStart(start)}
+	opts := []client.Option{client.WithName(f.name), client.WithStart(start), client.WithModestMemory()}
 	if ns := cmp.Or(f.namespace, os.Getenv(address.EnvNamespace)); ns != "" {
 		if err := protocol.CheckNamespace(ns); err != nil {
 			return nil, &usage{cause: err}

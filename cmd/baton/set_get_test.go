@@ -108,6 +108,19 @@ func TestSetCountsRevisionsAndTellsWhatItDid(t *testing.T) {
 	assert.True(t, got.Live)
 }
 
+// What a program took stays whole as long as a name holds some of it.
+func TestSetTakesNoMoreMemoryThanItsArray(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	file := p.array("a.npy", "float32", []int64{1500}, make([]byte, 6000))
+	for _, name := range []string{"a", "b", "c"} {
+		p.must("set", name, file)
+	}
+	var status struct{ Memory struct{ Granted uint64 } }
+	p.json(&status, "status")
+	assert.EqualValues(t, 3*8192, status.Memory.Granted)
+}
+
 func TestSetStartsTheUsersBrokerAndGetUsesIt(t *testing.T) {
 	p := newPlace(t)
 	p.setenv("BATON_NO_NATS", "true")
