@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -55,21 +54,19 @@ func (c *Conn) read() ([]byte, []*sys.FD, error) {
 	if err := c.need(protocol.FrameHead); err != nil {
 		return nil, nil, err
 	}
-	head := c.buf[c.r : c.r+protocol.FrameHead]
-	n, fds, zero := binary.LittleEndian.Uint32(head), int(binary.LittleEndian.Uint16(head[4:])), binary.LittleEndian.Uint16(head[6:])
-	if n > protocol.MaxFrame || fds > protocol.MaxFrameFDs || zero != 0 {
-		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "send frames of at most 4 MiB and 64 descriptors",
-			"frame announces %d bytes and %d descriptors", n, fds)
+	n, fds, err := protocol.ParseFrameHead(c.buf[c.r : c.r+protocol.FrameHead])
+	if err != nil {
+		return nil, nil, err
 	}
 	c.r += protocol.FrameHead
-	if err := c.need(int(n)); err != nil {
+	if err := c.need(n); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, nil, err
 	}
-	data := c.buf[c.r : c.r+int(n)]
-	c.r += int(n)
+	data := c.buf[c.r : c.r+n]
+	c.r += n
 	got, err := c.take(fds)
 	return data, got, err
 }
@@ -152,12 +149,10 @@ func Encode(v any, fds int) ([]byte, error) {
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use values that JSON can hold", "encode message: %w", err)
 	}
-	if len(data) > protocol.MaxFrame || fds > protocol.MaxFrameFDs {
-		return nil, protocol.Errorf(protocol.CodeInvalid, "split the request", "message of %d bytes and %d descriptors is too large", len(data), fds)
+	frame, err := protocol.AppendFrameHead(make([]byte, 0, protocol.FrameHead+len(data)), len(data), fds)
+	if err != nil {
+		return nil, err
 	}
-	frame := make([]byte, protocol.FrameHead, protocol.FrameHead+len(data))
-	binary.LittleEndian.PutUint32(frame, uint32(len(data)))
-	binary.LittleEndian.PutUint16(frame[4:], uint16(fds))
 	return append(frame, data...), nil
 }
 
