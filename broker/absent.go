@@ -103,7 +103,7 @@ func (b *Broker) promise(l *lane) {
 			continue
 		}
 		if a, ok := g.area(l.number); ok && a.Start() == protocol.NoStart {
-			a.SetStart(min(l.view.Head(), 1<<52-2) + 1)
+			a.SetStart(l.nextNumber())
 		}
 	}
 	b.changed(l.topic)

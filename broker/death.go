@@ -23,44 +23,9 @@ func (b *Broker) bury(s *session) {
 	}
 	crashpoint.At("broker-bury-poisoned")
 	touched := map[*topic]struct{}{}
-	// 1. The lanes: counted up in the broker's row, then adopted.
-	budget := maxAdopted
-	for l := range s.lanes {
-		if l.state == protocol.LaneLive {
-			touched[l.topic] = struct{}{}
-			b.adopt(l, &budget)
-			crashpoint.At("broker-adopted")
-		}
-	}
-	if budget <= 0 {
-		b.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.serial, "name", s.name)
-	}
-	// 2. Its claims are free for others, its groups of one are over.
-	for t, m := range s.topics {
-		touched[t] = struct{}{}
-		for _, rd := range m.readers {
-			b.leaveReader(t, s, m, rd)
-		}
-		for _, j := range m.opens {
-			b.dropJoin(j)
-		}
-		m.opens = nil
-		crashpoint.At("broker-bury-left")
-	}
-	// 3. The row: nothing that it counted is held any more. 4. The bits, so that
-	// nobody looks at it.
-	s.eachAttached(func(chunk uint32) {
-		for i := range uint32(protocol.ChunkIndices) {
-			if s.there() {
-				s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
-			}
-		}
-		crashpoint.At("broker-bury-cleared")
-		b.chunks.Detach(chunk, s.slot) // MODEL attach:bit-clear
-	})
-	clear(s.attached[:])
-	crashpoint.At("broker-bury-detached")
-	// 5. What the session owned.
+	b.adoptLanes(s, touched)
+	b.leaveTopics(s, touched)
+	b.dropRow(s)
 	b.orphan(s)
 	crashpoint.At("broker-bury-orphaned")
 	b.endLeasesOf(s)
@@ -68,7 +33,7 @@ func (b *Broker) bury(s *session) {
 		b.unset(t)
 	}
 	crashpoint.At("broker-bury-unset")
-	// 6. Everybody on its topics looks again.
+	// Everybody on its topics looks again.
 	for t := range touched {
 		t.lastLeft = s.name
 		delete(t.members, s)
@@ -80,6 +45,53 @@ func (b *Broker) bury(s *session) {
 	b.settle()
 	b.careSoon()
 	b.checkIdle()
+}
+
+// adoptLanes counts what the session sent up in the broker's row, and takes its
+// lanes over.
+func (b *Broker) adoptLanes(s *session, touched map[*topic]struct{}) {
+	budget := maxAdopted
+	for l := range s.lanes {
+		if l.state == protocol.LaneLive {
+			touched[l.topic] = struct{}{}
+			b.adopt(l, &budget)
+			crashpoint.At("broker-adopted")
+		}
+	}
+	if budget <= 0 {
+		b.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.serial, "name", s.name)
+	}
+}
+
+// leaveTopics frees the session's claims for others and ends its groups of one.
+func (b *Broker) leaveTopics(s *session, touched map[*topic]struct{}) {
+	for t, m := range s.topics {
+		touched[t] = struct{}{}
+		for _, rd := range m.readers {
+			b.leaveReader(t, s, m, rd)
+		}
+		for _, j := range m.opens {
+			b.dropJoin(j)
+		}
+		m.opens = nil
+		crashpoint.At("broker-bury-left")
+	}
+}
+
+// dropRow empties the session's row, so that nothing that it counted is held any
+// more, and then takes the bits away, so that nobody looks at it.
+func (b *Broker) dropRow(s *session) {
+	s.eachAttached(func(chunk uint32) {
+		for i := range uint32(protocol.ChunkIndices) {
+			if s.there() {
+				s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
+			}
+		}
+		crashpoint.At("broker-bury-cleared")
+		b.chunks.Detach(chunk, s.slot) // MODEL attach:bit-clear
+	})
+	clear(s.attached[:])
+	crashpoint.At("broker-bury-detached")
 }
 
 // orphan gives the session's segments to the broker's collector.

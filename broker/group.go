@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"slices"
+
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -52,13 +54,7 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 // lane's head: first everybody can see the group, then the heads are read, so
 // that a sender either sees it or its message is before the start.
 func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
-	number := -1
-	for i, g := range t.groups {
-		if g == nil {
-			number = i
-			break
-		}
-	}
+	number := slices.Index(t.groups[:], nil)
 	if number < 0 {
 		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use overwrite=True",
 			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
@@ -86,8 +82,7 @@ func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 	shm.Fence()
 	for n, l := range t.lanes {
 		if a, ok := g.area(n); ok && l.pages.there() {
-			// A writer may say anything of its own lane's head.
-			a.SetStart(min(l.view.Head(), 1<<52-2) + 1)
+			a.SetStart(l.nextNumber())
 		}
 	}
 	return g, nil

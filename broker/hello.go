@@ -88,9 +88,16 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 }
 
 func (b *Broker) helloReply(s *session) *protocol.HelloReply {
+	reply := b.greeting()
+	reply.Slot, reply.Serial = s.slot, s.serial
+	return reply
+}
+
+// greeting is what every reply to a hello says of the broker.
+func (b *Broker) greeting() *protocol.HelloReply {
 	return &protocol.HelloReply{
 		Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{},
-		Instance: b.id, Version: b.cfg.Version, Slot: s.slot, Serial: s.serial,
+		Instance: b.id, Version: b.cfg.Version,
 		Limits: protocol.Limits{SessionBytes: b.cfg.SessionMemory, MemoryBytes: b.cfg.Memory},
 	}
 }

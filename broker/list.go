@@ -9,15 +9,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// listRequest is the op `list`.
-type listRequest struct {
-	What    string `json:"what"`
-	Pattern string `json:"pattern"`
-	Cursor  string `json:"cursor"`
-	Limit   int    `json:"limit"`
-}
-
-// listReply is one page of rows; Cursor asks for the next, "" is the last.
+// listReply is a protocol.ListReply before its rows are encoded.
 type listReply struct {
 	Rows   []any  `json:"rows"`
 	Cursor string `json:"cursor,omitempty"`
@@ -37,25 +29,25 @@ type lister struct {
 	row func(b *Broker, s *session, i int, match func(name string) bool) (row any, cost int)
 }
 
+// listers are those of what stands in tables; leases do not.
 var listers = map[string]lister{
-	"sessions": {protocol.MaxSessions, (*Broker).sessionRow},
-	"topics":   {protocol.MaxTopics, (*Broker).topicRow},
-	"names":    {protocol.MaxTopics, (*Broker).nameRow},
-	"segments": {protocol.MaxSegments, (*Broker).segmentRow},
-	"storages": {protocol.MaxStorages, (*Broker).storageRow},
-	"leases":   {1 << 53, (*Broker).leaseRow},
+	protocol.ListSessions: {protocol.MaxSessions, (*Broker).sessionRow},
+	protocol.ListTopics:   {protocol.MaxTopics, (*Broker).topicRow},
+	protocol.ListNames:    {protocol.MaxTopics, (*Broker).nameRow},
+	protocol.ListSegments: {protocol.MaxSegments, (*Broker).segmentRow},
+	protocol.ListStorages: {protocol.MaxStorages, (*Broker).storageRow},
 }
 
 // opList gives a page of a listing. Topics and names are those of the session's
 // namespace, all else is the broker's. A page may be short, even empty, before
 // the last.
 func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
-	var r listRequest
+	var r protocol.List
 	if err := decode(data, &r); err != nil {
 		return nil, nil, err
 	}
 	l, ok := listers[r.What]
-	if !ok {
+	if !ok && r.What != protocol.ListLeases {
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages or leases", "unknown listing %q", r.What)
 	}
 	at := 0
@@ -76,7 +68,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	if err := b.usable(s); err != nil {
 		return nil, nil, err
 	}
-	if r.What == "leases" {
+	if r.What == protocol.ListLeases {
 		return b.leasePage(at, r.Limit, match), nil, nil
 	}
 	reply := listReply{Rows: []any{}}
@@ -87,7 +79,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		}
 		cost += max(n, 1)
 		at++
-		if r.What == "storages" && n == 0 {
+		if r.What == protocol.ListStorages && n == 0 {
 			at = (at + protocol.ChunkIndices - 1) &^ (protocol.ChunkIndices - 1)
 		}
 	}
@@ -113,8 +105,8 @@ func (b *Broker) leasePage(after, limit int, match func(string) bool) listReply 
 			break
 		}
 		after = int(id)
-		if row, _ := b.leaseRow(nil, after, match); row != nil {
-			reply.Rows = append(reply.Rows, row)
+		if l := b.leases[id]; match(l.maker) {
+			reply.Rows = append(reply.Rows, l.row())
 		}
 	}
 	return reply

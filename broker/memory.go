@@ -128,7 +128,7 @@ const (
 	deviceCUDA = 2
 )
 
-// findSegment finds what a request names; serial 0 is not looked at.
+// findSegment finds what a request names.
 func (b *Broker) findSegment(index uint32, serial uint64) (*segment, error) {
 	if index >= protocol.MaxSegments || b.segments[index] == nil || b.segments[index].serial != serial {
 		return nil, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",

@@ -30,9 +30,9 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
 func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
 	c.returning = &returning{hello: *h, pidfd: pidfd, listed: map[fileKey]bool{}}
-	return &protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{},
-		Instance: b.id, Version: b.cfg.Version, Restore: true,
-		Limits: protocol.Limits{SessionBytes: b.cfg.SessionMemory, MemoryBytes: b.cfg.Memory}}
+	reply := b.greeting()
+	reply.Restore = true
+	return reply
 }
 
 // waitTaking releases the mutex until the takeover is over.

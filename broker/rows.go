@@ -265,11 +265,7 @@ func (p *pages) trace(index uint32) string {
 	return printable(s, protocol.TraceSize+1)
 }
 
-func (b *Broker) leaseRow(_ *session, i int, match func(string) bool) (any, int) {
-	l := b.leases[uint64(i)]
-	if l == nil || !match(l.maker) {
-		return nil, 0
-	}
+func (l *lease) row() LeaseRow {
 	r := LeaseRow{Lease: l.id, Maker: l.maker, Once: l.once, Storages: []uint32{}}
 	for _, ref := range l.refs {
 		r.Storages = append(r.Storages, ref.Index)
@@ -279,5 +275,5 @@ func (b *Broker) leaseRow(_ *session, i int, match func(string) bool) (any, int)
 		left := float64(l.expires-min(l.expires, now)) / 1e9
 		r.ExpiresIn = &left
 	}
-	return r, 1
+	return r
 }
