@@ -2,7 +2,6 @@ package demo
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -81,19 +80,6 @@ func TestMappingsAreParsed(t *testing.T) {
 	}
 	_, _, err := parseMapping([]byte("x-8f00 rw-s 00001000 00:01 12345 /a\n"))
 	assert.Error(t, err)
-}
-
-func TestTailKeepsTheEndOfWhatWasWritten(t *testing.T) {
-	var l tail
-	for range 100 {
-		n, err := l.Write([]byte(strings.Repeat("x", 99) + "\n"))
-		require.NoError(t, err)
-		require.Equal(t, 100, n)
-	}
-	_, err := l.Write([]byte("the last line\n"))
-	require.NoError(t, err)
-	assert.LessOrEqual(t, len(l.String()), tailBytes)
-	assert.True(t, strings.HasSuffix(l.String(), "x\nthe last line"))
 }
 
 func TestMakeDirRemovesWhatKilledRunsHaveLeft(t *testing.T) {

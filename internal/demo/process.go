@@ -9,19 +9,22 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/tail"
 )
+
+// tailBytes is how much of what a child writes is kept for the day that it fails.
+const tailBytes = 4096
 
 // child is a process that Run started: the broker or a role.
 type child struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	log   *tail
+	log   *tail.Buffer  // of its standard error
 	ended chan struct{} // closed once it has been waited for
 	err   error         // how it ended, from then on
 }
@@ -58,7 +61,7 @@ func environment(socket string) []string {
 //
 // What it writes on standard error goes to log; nil: its end is kept for failure.
 func (k *children) start(name string, log *os.File, end syscall.Signal, program string, args ...string) (*child, error) {
-	c := &child{name: name, cmd: exec.Command(program, args...), log: &tail{}, ended: make(chan struct{})}
+	c := &child{name: name, cmd: exec.Command(program, args...), log: tail.New(tailBytes), ended: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stderr = k.env, c.log
 	if log != nil {
 		c.cmd.Stderr = log
@@ -158,28 +161,4 @@ func (k *children) stopAll() {
 		}
 	}
 	close(done)
-}
-
-// tail keeps the last of what a child writes on standard error.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailBytes = 4096
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if n := len(t.text) - tailBytes; n > 0 {
-		t.text = append(t.text[:0], t.text[n:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.text))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/tail"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -71,7 +72,7 @@ func usable(ctx context.Context, python string) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-c", probe)
 	cmd.WaitDelay = time.Second
-	said := &tail{}
+	said := tail.New(tailBytes)
 	cmd.Stderr = said
 	out, err := cmd.Output()
 	if err != nil {

@@ -14,7 +14,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/baton-ipc/baton/internal/tail"
 )
+
+// logBytes is how much of a child's standard error is kept.
+const logBytes = 256 << 10
 
 // Process is a child of the test: a role, or a broker.
 type Process struct {
@@ -22,7 +27,7 @@ type Process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
 	in   io.WriteCloser
-	log  tail // of its standard error
+	log  *tail.Buffer // of its standard error
 
 	mu    sync.Mutex // guards what follows
 	lines [][]byte   // said and not yet taken
@@ -32,34 +37,10 @@ type Process struct {
 	over  bool          // its end was looked at
 }
 
-// tail keeps the last part of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-const tailBytes = 256 << 10
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.buf = append(w.buf, p...)
-	if over := len(w.buf) - tailBytes; over > 0 {
-		w.buf = append(w.buf[:0], w.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return string(w.buf)
-}
-
 // startProcess starts a program whose lines of standard output can be taken.
 func startProcess(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
-	p := &Process{Name: name, t: t, cmd: cmd, more: make(chan struct{}, 1), ended: make(chan struct{})}
+	p := &Process{Name: name, t: t, cmd: cmd, log: tail.New(logBytes), more: make(chan struct{}, 1), ended: make(chan struct{})}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatalf("start %s: %v", name, err)
@@ -68,7 +49,7 @@ func startProcess(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	if err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
-	cmd.Stderr = &p.log
+	cmd.Stderr = p.log
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
