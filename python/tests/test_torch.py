@@ -1,5 +1,8 @@
 """Modules over shared memory."""
 
+import copy
+import io
+
 import baton
 import numpy as np
 import pytest
@@ -102,6 +105,41 @@ def test_a_published_module_carries_meta(name):
     baton.torch.publish_module(torch.nn.Linear(3, 2), name, meta={"step": 7})
     assert baton.torch.load_module(torch.nn.Linear(3, 2), name).meta == {"step": 7}
     assert baton.torch.publish_module(torch.nn.Linear(3, 2), name) == 2 and baton.get(name).meta is None
+    baton.delete(name)
+
+
+def saved(state):
+    """What torch.save writes of it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def test_a_module_in_shared_memory_is_saved_and_copied_as_any_other(name):
+    m = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64))  # of two types: it counts in int64
+    before = len(saved(m.state_dict()))
+    baton.torch.share_module(m, name)
+    other = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64))
+    baton.torch.load_module(other, name)
+    for shared in (m, other):
+        bytes = saved(shared.state_dict())
+        assert len(bytes) < 2 * before  # not the whole of the segment
+        again = torch.load(io.BytesIO(bytes))
+        assert all(torch.equal(v, again[k]) for k, v in m.state_dict().items())
+        own = copy.deepcopy(shared)
+        assert all(torch.equal(v, own.state_dict()[k]) for k, v in m.state_dict().items())
+    with torch.no_grad():
+        m[0].weight.fill_(3)
+        m[1].num_batches_tracked.fill_(7)
+    assert (other[0].weight == 3).all() and other[1].num_batches_tracked == 7 and (own[0].weight != 3).all()
+    baton.delete(name)
+
+
+def test_a_module_without_memory_names_the_way_out(name):
+    m = torch.nn.Linear(3, 2, device="meta")
+    with pytest.raises(baton.InvalidArgument, match=r"weight lies on meta .*to_empty"):
+        baton.torch.share_module(m, name)
+    baton.torch.share_module(m.to_empty(device="cpu"), name)
     baton.delete(name)
 
 

@@ -115,14 +115,20 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
     """Copies each of torch's storages once; the tensors as the same views of the copies."""
     whole: dict[int, torch.Tensor] = {}
+    types: dict[int, torch.dtype] = {}
     for path, t in tensors.items():
         if t.device.type != "cpu":
-            raise InvalidArgument(f"{path} lies on {t.device} (move the module by .cpu() first)")
+            way = '.to_empty(device="cpu")' if t.is_meta else ".cpu()"
+            raise InvalidArgument(f"{path} lies on {t.device} (move the module by {way} first)")
         if t.layout != torch.strided:
             raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
         storage = t.untyped_storage()
         if storage.nbytes() > 0:
             whole[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
+            types[storage.data_ptr()] = t.dtype
+    # Those of a type side by side, the type of most bytes last: each is mapped from the file's beginning.
+    bytes_of = {d: sum(whole[at].nbytes for at in whole if types[at] == d) for d in types.values()}
+    whole = dict(sorted(whole.items(), key=lambda item: (bytes_of[types[item[0]]], str(types[item[0]]))))
     copies = session.share({str(at): raw for at, raw in whole.items()}, copy=True) if whole else {}
     moved = {}
     for path, t in tensors.items():
@@ -136,29 +142,48 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
 
 def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle: Bundle) -> None:
     """Lets a module's tensors be those of the bundle, which they keep."""
-    files: dict[tuple[int, int], torch.UntypedStorage] = {}
-    for path, t in own.items():
-        x = theirs[path]
-        t.data = x.torch() if x.readonly or t.numel() == 0 else _in_file(x, files)
+    to_map: dict[tuple[int, int, str], list[tuple[torch.Tensor, Tensor, int]]] = {}
+    files: dict[tuple[int, int, str], int] = {}
+    try:
+        for path, t in own.items():
+            x = theirs[path]
+            where = None if x.readonly else x._file()
+            if where is None:
+                t.data = x.torch()
+                continue
+            fd, _, at = where
+            stat = os.fstat(fd)
+            file = (stat.st_dev, stat.st_ino, x.dtype)
+            if files.setdefault(file, fd) != fd:
+                os.close(fd)
+            to_map.setdefault(file, []).append((t, x, at))
+        for file, tensors in to_map.items():
+            _map(files[file], tensors)
+    finally:
+        for fd in files.values():
+            os.close(fd)
+    for t in own.values():
         weakref.finalize(t, _let_go, bundle).atexit = False
 
 
-def _in_file(x: Tensor, files: dict[tuple[int, int], torch.UntypedStorage]) -> torch.Tensor:
-    """The tensor over a mapping of torch's own."""
-    where = x._file()
-    if where is None:
-        raise InvalidArgument("a tensor without elements lies in no file (bind it by x.torch())")
-    fd, size, at = where
-    try:
-        stat = os.fstat(fd)
-        file = (stat.st_dev, stat.st_ino)
-        if file not in files:
-            mapped: Any = torch.UntypedStorage  # its method has no stub
-            files[file] = mapped._new_shared_fd_cpu(fd, size)
-    finally:
-        os.close(fd)
-    dtype: Any = getattr(torch, x.dtype)
-    return torch.empty(0, dtype=dtype).set_(files[file], at // dtype.itemsize, x.shape, x.strides)
+def _map(fd: int, tensors: list[tuple[torch.Tensor, Tensor, int]]) -> None:
+    """Puts tensors of one type over a mapping of torch's own.
+
+    A mapping for each type, no longer than it must be: `torch.save` writes the whole of a storage, and
+    refuses one that is seen as two types.
+    """
+    end = max(at + _reach(x) for _, x, at in tensors)
+    mapped: Any = torch.UntypedStorage  # its method has no stub
+    storage = mapped._new_shared_fd_cpu(fd, end)
+    for t, x, at in tensors:
+        dtype: Any = getattr(torch, x.dtype)
+        t.data = torch.empty(0, dtype=dtype).set_(storage, at // dtype.itemsize, x.shape, x.strides)
+
+
+def _reach(x: Tensor) -> int:
+    """The bytes from a tensor's first element to behind its last."""
+    last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True))
+    return (last + 1) * (x.nbytes // x.size)
 
 
 def _let_go(bundle: Bundle) -> None:
