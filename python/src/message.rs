@@ -13,7 +13,7 @@ use crate::json::meta_to_py;
 use crate::value::decode;
 
 /// A message: its value, and who sent it. Its tensors hold the memory on their own.
-#[pyclass(frozen, module = "baton")]
+#[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Message {
     held: Mutex<Option<Arc<Held>>>,
     about: About,
@@ -116,6 +116,10 @@ impl Message {
 
     fn __getitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         Ok(self.value(py)?.bind(py).get_item(key)?.unbind())
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.value(py)?.bind(py).contains(key)
     }
 
     fn __repr__(&self) -> String {

@@ -167,6 +167,10 @@ impl Source {
         let mut refused = None;
         if buffer {
             refused = match Source::of_buffer(ob) {
+                // NumPy's scalars of time lend eight bytes as if they were numbers.
+                Ok(Some(s)) if s.dtype() == DType::UINT8 && *s.shape() == [8] => {
+                    return of_no_dtype(ob).map_or(Ok(Some(s)), Err);
+                }
                 Ok(Some(s)) => return Ok(Some(s)),
                 Ok(None) => None,
                 Err(e) => Some(e),

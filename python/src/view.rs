@@ -45,20 +45,28 @@ pub(crate) fn reshaped(py: Python<'_>, t: &Tensor, mut to: Vec<i64>) -> PyResult
     t.as_strided(&to, None, 0).or_raise(py)
 }
 
-/// The same bits as another type; the last dimension shrinks or grows with its size.
+/// The same bits as another type; the last dimension shrinks or grows with its size. Elements that lie
+/// several in a byte may end in the middle of the last: in one dimension all of that byte is seen.
 pub(crate) fn retyped(py: Python<'_>, t: &Tensor, d: DType) -> PyResult<Tensor> {
     let (old, new) = (t.dtype().item_bits(), d.item_bits());
     if old == new {
         return t.view_as(d, t.shape(), t.strides(), 0).or_raise(py);
     }
     let mut shape = t.shape().to_vec();
-    let bits = shape.last().map(|n| u128::from(n.unsigned_abs()) * u128::from(old));
+    let mut bits = shape.last().map(|n| u128::from(n.unsigned_abs()) * u128::from(old));
+    if shape.len() == 1 && old < 8 && new == 8 {
+        bits = bits.map(|b| b.next_multiple_of(8));
+    }
     let what = || format!("{} as {d}", t.dtype());
     let (Some(bits), true) = (bits, t.is_contiguous()) else {
         return Err(invalid(py, "view a contiguous tensor of one dimension or more", what()));
     };
     let (Ok(n), 0) = (i64::try_from(bits / u128::from(new)), bits % u128::from(new)) else {
-        return Err(invalid(py, "use a dtype whose size divides the last dimension", what()));
+        let remedy = match old < 8 {
+            true => "make it one dimension first, by x.reshape(-1)",
+            false => "use a dtype whose size divides the last dimension",
+        };
+        return Err(invalid(py, remedy, what()));
     };
     if let Some(last) = shape.last_mut() {
         *last = n;

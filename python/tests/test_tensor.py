@@ -318,3 +318,13 @@ def test_tensors_lie_in_huge_pages_where_the_machine_has_some():
     private = torch.from_dlpack(got.as_readonly())
     private[3] = -1
     assert got[3].item() == 3 and private[4] == 4, "a private view, here a copy"
+
+
+def test_elements_of_half_a_byte_are_seen_as_bytes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = baton.share(np.array([1, -2, 3], ml_dtypes.int4))
+    assert x.nbytes == 2 and x.view("uint8").tolist() == [0xE1, 0x03]
+    y = baton.share(np.zeros((3, 3), ml_dtypes.int4))
+    with pytest.raises(baton.InvalidArgument, match=r"reshape\(-1\)"):
+        y.view("uint8")
+    assert y.reshape(-1).view("uint8").shape == (5,)

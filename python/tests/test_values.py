@@ -16,6 +16,24 @@ class Sample:
     label: int
 
 
+@dataclasses.dataclass
+class Made:
+    """What its __init__ takes and does is not what its fields hold."""
+
+    image: object
+    scale: dataclasses.InitVar[int]
+    times: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self, scale):
+        self.times = self.times + scale
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    image: object
+    label: int = 1
+
+
 def share(v):
     """The value with tensors in the place of arrays."""
     return {k: share(x) for k, x in v.items()} if isinstance(v, dict) else baton.share(v)
@@ -94,6 +112,39 @@ def test_dataclasses_of_imported_modules_come_out(name):
     q.put([Sample(np.arange(2), 3)])
     got = q.get(10)[0]
     assert isinstance(got, Sample) and got.label == 3 and np.asarray(got.image).tolist() == [0, 1]
+
+
+def test_dataclasses_come_out_with_the_fields_that_they_had(name):
+    q = baton.queue(name)
+    q.put([Made(np.arange(2), 5), Frozen(np.arange(3), 2)])
+    made, frozen = q.get(10)
+    assert isinstance(made, Made) and made.times == 5 and made.image.tolist() == [0, 1]
+    assert isinstance(frozen, Frozen) and frozen.label == 2 and frozen.image.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("fields", [{"image": 1}, {"image": 1, "label": 2, "more": 3}, {"image": 1, "other": 2}])
+def test_a_dataclass_that_has_other_fields_here_comes_as_a_dict(fields):
+    tree = {"$": "dataclass", "type": f"{Sample.__module__}:Sample", "v": fields}
+    with baton.connect() as s:
+        assert s.open_bundle([], [], json.dumps(tree).encode(), b"", 1, False).value == fields
+
+
+def test_scalars_of_time_are_no_bytes(name):
+    q = baton.queue(name)
+    for time in (np.datetime64("2026-01-01"), np.timedelta64(3, "s"), np.array(["2026-01-01"], "M8[D]")):
+        with pytest.raises(TypeError, match="int64"):
+            q.put({"at": time})
+    q.put({"at": np.datetime64("2026-01-01").view("int64"), "eight": np.arange(8, dtype="uint8")})
+    got = q.get(10)
+    assert got["at"].item() == 20454 and got["eight"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_message_tells_what_is_in_it(name):
+    t = baton.topic(name)
+    r = t.reader()
+    t.send({"image": np.zeros(2)})
+    m = r.receive(10)
+    assert "image" in m and "label" not in m
 
 
 def test_other_types_are_refused_and_named(name):

@@ -121,11 +121,12 @@ fn key_at<'py>(py: Python<'py>, i: usize, key: &str) -> Bound<'py, PyString> {
     made
 }
 
-/// A dataclass of a module that this program has imported itself; of another one its fields as a dict:
-/// another process's word imports nothing here.
+/// A dataclass of a module that this program has imported itself; of another one, or one of other fields,
+/// its fields as a dict: another process's word imports nothing here.
 fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+    let py = fields.py();
     let (module, qualname) = name.split_once(':').unwrap_or((name, ""));
-    let loaded = fields.py().import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let loaded = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let mut found = loaded.get_item(module)?;
     for part in qualname.split('.') {
         found = match found {
@@ -133,8 +134,25 @@ fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py,
             None => None,
         };
     }
-    match found {
-        Some(c) if c.is_instance_of::<PyType>() && c.hasattr("__dataclass_fields__")? => c.call((), Some(&fields)),
-        _ => Ok(fields.into_any()),
+    let class = match found.map(Bound::cast_into::<PyType>) {
+        Some(Ok(c)) if c.hasattr("__dataclass_fields__")? => c,
+        _ => return Ok(fields.into_any()),
+    };
+    let mut declared = 0;
+    for f in py.import("dataclasses")?.call_method1("fields", (&class,))?.try_iter()? {
+        declared += 1;
+        if !fields.contains(f?.getattr("name")?)? {
+            return Ok(fields.into_any());
+        }
     }
+    if declared != fields.len() {
+        return Ok(fields.into_any());
+    }
+    // As pickle does: it was made once, and what its __init__ takes need not be what its fields hold.
+    let made = class.call_method1("__new__", (&class,))?;
+    let set = py.get_type::<PyAny>().getattr("__setattr__")?; // a frozen one has another
+    for (key, v) in &fields {
+        set.call1((&made, key, v))?;
+    }
+    Ok(made)
 }
