@@ -16,7 +16,7 @@ use crate::value::{Take, decode, encode_as};
 use crate::wait::wait;
 
 /// Tensors under their paths, in their order: a mapping. `value` is the same with its structure.
-#[pyclass(frozen, mapping, module = "baton")]
+#[pyclass(frozen, mapping, module = "baton", weakref)]
 pub(crate) struct Bundle {
     held: Mutex<Option<Arc<Held>>>,
     revision: u64,

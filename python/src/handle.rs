@@ -1,5 +1,6 @@
 //! Handles: what travels instead of a tensor.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use baton::Lease;
@@ -10,7 +11,7 @@ use crate::wait::time;
 
 /// Where a tensor is and what it looks like: plain JSON, to be carried by any means and opened by any
 /// process of the same broker.
-#[pyclass(frozen, module = "baton", eq)]
+#[pyclass(frozen, module = "baton", eq, weakref)]
 #[derive(PartialEq)]
 pub(crate) struct Handle(pub(crate) baton::Handle);
 
@@ -68,6 +69,12 @@ impl Handle {
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
         Ok((slf.get_type().getattr("from_json")?, (slf.get().to_json(),)))
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut h = DefaultHasher::new();
+        self.0.to_json().hash(&mut h);
+        h.finish()
     }
 
     fn __repr__(&self) -> String {

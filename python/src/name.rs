@@ -12,7 +12,7 @@ use crate::poll::{coroutine, following, poll_fd};
 use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
 /// Follows a name: the current revision at once, then always the newest.
-#[pyclass(frozen, module = "baton")]
+#[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Watch {
     pub(crate) watch: Arc<Turns<Option<baton::Watch>>>,
     pub(crate) session: baton::Session,

@@ -10,11 +10,12 @@ use crate::errors::error;
 use crate::message::value_of;
 use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
+use crate::topic::shown;
 use crate::value::encode;
 use crate::wait::{timeout as seconds, wait};
 
 /// Gives each item to one taker; put waits while it is full.
-#[pyclass(frozen, module = "baton")]
+#[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Queue {
     pub(crate) queue: baton::Queue,
     pub(crate) session: baton::Session,
@@ -151,6 +152,6 @@ impl Queue {
     }
 
     fn __repr__(&self) -> String {
-        format!("baton.Queue({:?})", self.queue.name())
+        shown("Queue", self.queue.name())
     }
 }

@@ -106,6 +106,14 @@ fn linger(py: Python<'_>, s: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
+/// The name as the client takes it, where an empty one is that of a private topic: here that is None.
+fn or_private<'a>(py: Python<'_>, name: Option<&'a str>) -> PyResult<&'a str> {
+    match name {
+        Some("") => Err(invalid(py, "leave it out for a private one", "an empty name")),
+        name => Ok(name.unwrap_or_default()),
+    }
+}
+
 /// A number of an option, which has 32 bits.
 fn count(py: Python<'_>, option: &str, n: Option<i64>) -> PyResult<Option<u32>> {
     match n.map(|n| (n, u32::try_from(n))) {
@@ -120,7 +128,10 @@ impl Session {
     /// Opens a session. address: the broker's socket; default $BATON_ADDRESS (then a broker is awaited,
     /// never started), else the user's broker, which is started unless start=False. Raises NoBroker.
     #[new]
-    #[pyo3(signature = (address=None, namespace=None, start=true, timeout=Some(30.0), name=None))]
+    #[pyo3(
+        signature = (address=None, namespace=None, start=true, timeout=Some(30.0), name=None),
+        text_signature = "(address=None, namespace=None, start=True, timeout=30.0, name=None)"
+    )]
     fn new(
         py: Python<'_>,
         address: Option<String>,
@@ -176,7 +187,10 @@ impl Session {
     /// pages that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device:
     /// "cuda:0" as this process counts, or "cuda:GPU-…"; raises Unsupported without a driver, NotFound for
     /// a GPU that is not there.
-    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), pages=None, device=None))]
+    #[pyo3(
+        signature = (shape, dtype=None, *, timeout=Some(0.0), pages=None, device=None),
+        text_signature = "($self, shape, dtype=None, *, timeout=0.0, pages=None, device=None)"
+    )]
     fn empty(
         &self,
         py: Python<'_>,
@@ -200,7 +214,10 @@ impl Session {
 
     /// A tensor of zeros. Errors and timeout as of `empty`; on a GPU they are written by a stream, and not
     /// waited for.
-    #[pyo3(signature = (shape, dtype=None, *, timeout=Some(0.0), pages=None, device=None, stream=None))]
+    #[pyo3(
+        signature = (shape, dtype=None, *, timeout=Some(0.0), pages=None, device=None, stream=None),
+        text_signature = "($self, shape, dtype=None, *, timeout=0.0, pages=None, device=None, stream=None)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn zeros(
         &self,
@@ -226,7 +243,10 @@ impl Session {
 
     /// A tensor of one value; without a dtype that of the value: bool, int64, float64, complex128.
     /// Errors, timeout, pages and device as of `zeros`.
-    #[pyo3(signature = (shape, value, dtype=None, *, timeout=Some(0.0), pages=None, device=None, stream=None))]
+    #[pyo3(
+        signature = (shape, value, dtype=None, *, timeout=Some(0.0), pages=None, device=None, stream=None),
+        text_signature = "($self, shape, value, dtype=None, *, timeout=0.0, pages=None, device=None, stream=None)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn full(
         &self,
@@ -289,7 +309,7 @@ impl Session {
 
     /// Room for tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
     /// storage), with whatever was there before. timeout, pages and errors as of `empty`.
-    #[pyo3(signature = (a, *, timeout=Some(0.0), pages=None))]
+    #[pyo3(signature = (a, *, timeout=Some(0.0), pages=None), text_signature = "($self, a, *, timeout=0.0, pages=None)")]
     fn empty_like<'py>(
         &self,
         py: Python<'py>,
@@ -351,13 +371,14 @@ impl Session {
         linger: Option<f64>,
         create: bool,
     ) -> PyResult<Topic> {
+        let name = or_private(py, name)?;
         let mut o = TopicOptions::default();
         o = count(py, "depth", depth)?.into_iter().fold(o, TopicOptions::depth);
         o = overwrite.into_iter().fold(o, TopicOptions::overwrite);
         o = count(py, "description", description)?.into_iter().fold(o, TopicOptions::description);
         o = self::linger(py, linger)?.into_iter().fold(o, TopicOptions::linger);
         o = if create { o } else { o.must_exist() };
-        let topic = wait(py, || self.session.topic_with(name.unwrap_or_default(), &o))?;
+        let topic = wait(py, || self.session.topic_with(name, &o))?;
         Ok(Topic { topic, session: self.session.clone() })
     }
 
@@ -375,13 +396,14 @@ impl Session {
         linger: Option<f64>,
         create: bool,
     ) -> PyResult<Queue> {
+        let name = or_private(py, name)?;
         let mut o = QueueOptions::default();
         o = count(py, "depth", depth)?.into_iter().fold(o, QueueOptions::depth);
         o = redeliver.into_iter().fold(o, QueueOptions::redeliver);
         o = count(py, "description", description)?.into_iter().fold(o, QueueOptions::description);
         o = self::linger(py, linger)?.into_iter().fold(o, QueueOptions::linger);
         o = if create { o } else { o.must_exist() };
-        let queue = wait(py, || self.session.queue_with(name.unwrap_or_default(), &o))?;
+        let queue = wait(py, || self.session.queue_with(name, &o))?;
         Ok(Queue { queue, session: self.session.clone() })
     }
 
@@ -414,7 +436,7 @@ impl Session {
     }
 
     /// The newest revision of a name. timeout: how long to wait for one, None for ever. Raises NotFound.
-    #[pyo3(signature = (name, timeout=Some(0.0)))]
+    #[pyo3(signature = (name, timeout=Some(0.0)), text_signature = "($self, name, timeout=0.0)")]
     fn get(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = seconds(py, timeout)?;
         Ok(wait(py, || self.session.get(name, t))?.into())
@@ -440,7 +462,7 @@ impl Session {
 
     /// The tensor of a handle (or of its JSON), writable where the handle is. Raises Expired,
     /// InvalidHandle.
-    #[pyo3(signature = (handle, *, readonly=false))]
+    #[pyo3(signature = (handle, readonly=false))]
     fn open(&self, py: Python<'_>, handle: &Bound<'_, PyAny>, readonly: bool) -> PyResult<Tensor> {
         let t = match handle.cast::<Handle>() {
             Ok(h) => {

@@ -356,7 +356,7 @@ impl Tensor {
 
     /// A handle to carry by any means. The broker keeps the tensor for `lease` seconds; None: until
     /// this session ends.
-    #[pyo3(signature = (lease=Some(30.0)))]
+    #[pyo3(signature = (lease=Some(30.0)), text_signature = "($self, lease=30.0)")]
     fn handle(&self, py: Python<'_>, lease: Option<f64>) -> PyResult<Handle> {
         let t = self.shared(py)?;
         let lease = self::lease(py, lease)?;

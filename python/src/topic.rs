@@ -17,7 +17,7 @@ use crate::value::{encode, with_meta};
 use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
 /// A channel of messages with many senders and many readers.
-#[pyclass(frozen, module = "baton")]
+#[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Topic {
     pub(crate) topic: baton::Topic,
     pub(crate) session: baton::Session,
@@ -128,12 +128,17 @@ impl Topic {
     }
 
     fn __repr__(&self) -> String {
-        format!("baton.Topic({:?})", self.topic.name())
+        shown("Topic", self.topic.name())
     }
 }
 
+/// What is shown of a topic or queue, or of what reads it; a private one has no name.
+pub(crate) fn shown(class: &str, name: &str) -> String {
+    if name.is_empty() { format!("baton.{class}(private)") } else { format!("baton.{class}({name:?})") }
+}
+
 /// Receives a topic's messages. Threads that share it take turns.
-#[pyclass(frozen, module = "baton")]
+#[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Reader {
     reader: Arc<Turns<Option<baton::Reader>>>,
     session: baton::Session,
@@ -218,7 +223,7 @@ impl Reader {
     }
 
     fn __repr__(&self) -> String {
-        format!("baton.Reader({:?})", self.topic)
+        shown("Reader", &self.topic)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -87,6 +87,12 @@ def test_numbers_out_of_range_are_told_by_their_name():
             call()
 
 
+@pytest.mark.parametrize("make", [baton.topic, baton.queue, lambda name: baton.set(name, 1)])
+def test_an_empty_name_is_none(make):
+    with pytest.raises(baton.InvalidArgument):
+        make("")
+
+
 def test_handles_of_nothing_are_invalid():
     for bad in ("", "{}", "null", '{"v":1}'):
         with pytest.raises(baton.InvalidHandle):

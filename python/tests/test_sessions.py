@@ -1,9 +1,12 @@
 """Sessions: the default one, explicit ones, namespaces, what pickles lead to."""
 
+import inspect
+import os
 import pickle
 import subprocess
 import sys
 import threading
+import weakref
 
 import baton
 import numpy as np
@@ -180,3 +183,48 @@ def test_stats_tell_what_is_held():
         x = s.zeros(1000)
         stats = s.stats()
         assert stats["live"] == 1 and stats["granted"] >= x.nbytes and stats["handovers"] == 0
+
+
+FUNCTIONS = "empty zeros full empty_like share load topic queue set get watch names delete open stats"
+
+
+@pytest.mark.parametrize("call", FUNCTIONS.split())
+def test_a_session_has_the_functions_of_the_module(call):
+    of_module = inspect.signature(getattr(baton, call)).parameters
+    of_session = dict(inspect.signature(getattr(baton.Session, call)).parameters)
+    del of_session["self"]
+    assert list(of_module) == list(of_session)
+    for name, p in of_module.items():
+        assert of_session[name].kind == p.kind, name
+        assert of_session[name].default == p.default or name == "dtype", name  # None: float32
+
+
+def test_help_tells_the_defaults():
+    assert inspect.signature(baton.Tensor.handle).parameters["lease"].default == 30.0
+    assert inspect.signature(baton.Session).parameters["timeout"].default == 30.0
+
+
+def test_objects_are_referenced_weakly_and_handles_are_keys():
+    q, t = baton.queue(), baton.topic()
+    r, w, b, h = t.reader(), baton.watch("nobody/sets"), baton.share({"a": np.zeros(2)}), baton.zeros(1).handle()
+    assert all(weakref.ref(o)() is o for o in (q, t, r, w, b, h))
+    assert {h: 1}[baton.Handle.from_json(h.to_json())] == 1
+    assert repr(q) == "baton.Queue(private)" and repr(r) == "baton.Reader(private)"
+
+
+def test_a_tensor_of_another_session_goes_by_its_handle():
+    with baton.connect() as s:
+        x, q = s.full(2, 7), baton.queue()
+        with pytest.raises(baton.InvalidArgument, match="the tensor belongs to another session .*handle"):
+            q.put(x)
+        q.put(baton.open(x.handle()))
+        assert q.get(10).tolist() == [7, 7]
+
+
+def test_a_runtime_directory_that_cannot_be_made_says_what_to_set():
+    code = "import baton\ntry: baton.zeros(1)\nexcept baton.PermissionDenied as e: print(e)"
+    env = {k: v for k, v in os.environ.items() if k != "BATON_ADDRESS"} | {"XDG_RUNTIME_DIR": "/proc/none"}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE
+    ).stdout
+    assert "/proc/none" in said and "that you may write" in said

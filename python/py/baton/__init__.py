@@ -186,6 +186,7 @@ def topic(
 ) -> Topic:
     """Opens or makes a topic: each reader sees every message. Without a name: a private one.
 
+    name: parts of A-Z a-z 0-9 _ - with slashes between them, as of every name, 200 bytes at most.
     depth: how many messages of each sender are kept (default 8). overwrite=False: lossless, `send`
     waits for the slowest reader. description: bytes that a message's description has in place (default
     1024; a longer one costs a storage). linger: seconds that it stays after its last user (default 60).
@@ -233,9 +234,9 @@ def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, m
     """Publishes a revision of a name and returns its number.
 
     live=True: one memory that everybody may write in place. ephemeral=True: deleted with this session.
-    meta: what JSON can hold, which readers find as `meta` of the Bundle. Raises Conflict (a live name that
-    is set as another kind), InvalidArgument, OutOfMemory; TypeError or ValueError for what neither a value
-    nor meta can hold.
+    meta: what JSON can hold, which readers find as `meta` of the Bundle. A name that was live is published
+    from then on when it is set without live=True, and the other way round. Raises InvalidArgument,
+    OutOfMemory; TypeError or ValueError for what neither a value nor meta can hold.
 
     >>> baton.set("doc/weights", {"w": np.ones(2)}), baton.set("doc/weights", {"w": np.zeros(2)}, meta={"step": 9})
     (1, 2)

@@ -288,8 +288,11 @@ impl Tensor {
         if self.held.inner().is_succeeded_by(inner) {
             return self.held.check();
         }
-        let what = format!("tensor {name:?} belongs to another session");
-        Err(Error::new(Code::InvalidArgument, "send tensors of the same session", what))
+        let what = match name {
+            "" => "the tensor belongs to another session".to_owned(),
+            _ => format!("tensor {name:?} belongs to another session"),
+        };
+        Err(Error::new(Code::InvalidArgument, "send it in its own session, or open its handle in this one", what))
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::process::{geteuid, setsid};
 use crate::error::{Code, Error, Result, os};
 
 const REMEDY: &str = "remove it or set XDG_RUNTIME_DIR";
+const NOT_MADE: &str = "set XDG_RUNTIME_DIR to a directory that you may write, or leave it unset";
 
 /// Makes a directory of mode 0700, or checks that the one that is there belongs to this user and
 /// is writable by nobody else.
@@ -21,7 +22,7 @@ pub(crate) fn check_private_dir(path: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|e| os(Code::PermissionDenied, REMEDY, format_args!("make runtime directory {shown}"), e))?;
+        .map_err(|e| os(Code::PermissionDenied, NOT_MADE, format_args!("make runtime directory {shown}"), e))?;
     let st = lstat(path)
         .map_err(|e| os(Code::PermissionDenied, REMEDY, format_args!("look at runtime directory {shown}"), e))?;
     let refused = if FileType::from_raw_mode(st.st_mode) != FileType::Directory {
