@@ -2,34 +2,11 @@ package client
 
 import (
 	"context"
-	"runtime"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
-
-// waiting counts the items of a queue that nobody has taken.
-func (t *topic) waiting(v *peersView) int {
-	n := 0
-	for _, l := range v.lanes {
-		for _, g := range v.groups {
-			gl, err := shm.NewGroupLane(g.file.Region, l.Lane, t.info.Slots)
-			if err != nil {
-				continue
-			}
-			head := l.lane.Head()
-			for i := l.firstIn(head); i <= head; i++ {
-				if l.lane.Has(i) && gl.Open(i) {
-					n++
-				}
-			}
-		}
-	}
-	runtime.KeepAlive(v)
-	return n
-}
 
 // SetOption configures Set: Live, Ephemeral, or Meta, which its readers find in the
 // bundle.

@@ -1,0 +1,144 @@
+package client
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Queue gives each item to one taker.
+type Queue struct {
+	t      *topic
+	turn   chan struct{} // one taker at a time uses the reader
+	reader *Reader
+}
+
+// Queue opens or makes a queue. An empty name makes a private one.
+func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*Queue, error) {
+	r := opening{TopicOpenRequest: protocol.TopicOpenRequest{Name: name, Kind: protocol.KindQueue, Create: true}}
+	for _, o := range opts {
+		o.queue(&r)
+	}
+	t, err := c.openNamed(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+}
+
+// OpenPrivateQueue opens another process's private queue by its token.
+func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, error) {
+	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindQueue})
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+}
+
+// Info tells what the queue is.
+func (q *Queue) Info() protocol.TopicInfo { return q.t.info }
+
+// Token opens a private queue in another process.
+func (q *Queue) Token() string { return q.t.info.Token }
+
+// Put adds an item, as Topic.Send does, waiting while the queue is full (ErrFull
+// at the deadline of ctx, ErrClosed once it was closed). The taker may write it.
+func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
+	return q.t.send(ctx, v, protocol.SlotWritable, opts)
+}
+
+// Get takes an item, waiting for one (ErrEmpty at the deadline of ctx, ErrClosed
+// when the queue was closed and is empty). The caller releases it. Goroutines
+// that share the Queue take turns.
+func (q *Queue) Get(ctx context.Context) (*Message, error) {
+	select {
+	case q.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+	}
+	defer func() { <-q.turn }()
+	for {
+		m, err := q.take(ctx)
+		if m != nil || err != nil {
+			return m, q.t.late(ctx, err, protocol.CodeEmpty)
+		}
+		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
+			q.reader.spin.gaveUp()
+			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		}
+	}
+}
+
+// TryGet takes an item if one is there, else it returns nil. It does not wait
+// for items; ctx bounds what must be asked of the broker, at the first call for
+// one. Other goroutines that are in Get come first.
+func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
+	select {
+	case q.turn <- struct{}{}:
+	default:
+		return nil, nil
+	}
+	defer func() { <-q.turn }()
+	return q.take(ctx)
+}
+
+// take joins the queue's takers at the first call and takes an item if there is
+// one. Callers have the turn.
+func (q *Queue) take(ctx context.Context) (*Message, error) {
+	if q.reader == nil {
+		group := "queue"
+		r, err := newReader(ctx, q.t, StartAll, &group)
+		if err != nil {
+			return nil, err
+		}
+		q.reader = r
+	}
+	return q.reader.poll(ctx)
+}
+
+// Len returns how many items wait to be taken.
+func (q *Queue) Len(ctx context.Context) (int, error) {
+	v, err := q.t.current(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return q.t.waiting(v), nil
+}
+
+// Close ends this use of the queue; items put stay for takers.
+func (q *Queue) Close() error {
+	if q.reader != nil {
+		q.reader.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return q.t.close(ctx)
+}
+
+// End closes the queue for everybody: puts fail with ErrClosed, and takers get it
+// once the queue is empty.
+func (q *Queue) End(ctx context.Context) error { return q.t.end(ctx) }
+
+// waiting counts the items of a queue that nobody has taken.
+func (t *topic) waiting(v *peersView) int {
+	n := 0
+	for _, l := range v.lanes {
+		for _, g := range v.groups {
+			gl, err := shm.NewGroupLane(g.file.Region, l.Lane, t.info.Slots)
+			if err != nil {
+				continue
+			}
+			head := l.lane.Head()
+			for i := l.firstIn(head); i <= head; i++ {
+				if l.lane.Has(i) && gl.Open(i) {
+					n++
+				}
+			}
+		}
+	}
+	runtime.KeepAlive(v)
+	return n
+}
