@@ -7,7 +7,7 @@ use super::view::View;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::session::{HugePages, Place, Session, Tensor};
+use crate::session::{HugePages, Place, Session, Shared, Tensor};
 use crate::shm::prefetch;
 
 /// Where tensors begin in a storage that they share.
@@ -51,9 +51,9 @@ impl Places {
 }
 
 /// The compact tensor at a place of a storage.
-fn at_place(room: &Tensor, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Tensor {
+fn at_place(held: Shared, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Tensor {
     let (place, at) = if bytes > 0 { (Place::Storage(0), at) } else { (Place::Nowhere, 0) };
-    Tensor::laid_out(room.held.clone(), place, at, dtype, shape)
+    Tensor::laid_out(held, place, at, dtype, shape)
 }
 
 impl Session {
@@ -85,22 +85,20 @@ impl Session {
         }
         let room = self.alloc_dtype(DType::UINT8, &[places.total as i64])?;
         let base = room.address(true)?;
-        let mut made = Vec::with_capacity(plans.len());
-        let mut plans = plans.into_iter();
+        let mut owners = room.held.owners(plans.len());
+        let (mut made, mut plans) = (Vec::with_capacity(plans.len()), plans.into_iter());
         while let Some(plan) = plans.next() {
             if let Some(Plan::Make(v, _)) = plans.as_slice().get(AHEAD) {
                 prefetch(v.first);
             }
-            let (v, at) = match plan {
-                Plan::There(t) => {
-                    made.push(t);
-                    continue;
+            made.push(match plan {
+                Plan::There(t) => t,
+                Plan::Make(v, at) => {
+                    // SAFETY: as the caller says; the storage was just made and has room for it there.
+                    unsafe { v.copy_to(base.wrapping_add(at as usize), None) };
+                    at_place(owners.next(), at, v.bytes, v.dtype, v.shape)
                 }
-                Plan::Make(v, at) => (v, at),
-            };
-            // SAFETY: as the caller says; the storage was just made and has room for it there.
-            unsafe { v.copy_to(base.wrapping_add(at as usize), None) };
-            made.push(at_place(&room, at, v.bytes, v.dtype, v.shape));
+            });
         }
         Ok(made)
     }
@@ -136,7 +134,10 @@ impl Session {
             Some(p) => self.alloc_huge_raw(p, DType::UINT8, &total, timeout)?,
         }
         .freeze();
-        let made = found.into_iter().zip(all);
-        Ok(made.map(|((at, bytes), (dtype, shape))| at_place(&room, at, bytes, *dtype, Dims::from(*shape))).collect())
+        let mut owners = room.held.owners(found.len());
+        let make = |((at, bytes), (dtype, shape)): ((u64, u64), &(DType, &[i64]))| {
+            at_place(owners.next(), at, bytes, *dtype, Dims::from(*shape))
+        };
+        Ok(found.into_iter().zip(all).map(make).collect())
     }
 }

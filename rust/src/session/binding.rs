@@ -55,13 +55,13 @@ impl Payload {
     /// As `with_tree`, of as many names as tensors.
     pub fn of_names(names: Names, tensors: Vec<Tensor>, tree: Vec<u8>) -> Payload {
         let mut p = Payload::default();
-        (p.tensors, p.tree) = (Tensors::Named(names, tensors), tree);
+        (p.tensors, p.tree) = (Tensors::Named(names, tensors.into()), tree);
         p
     }
 
     /// The tensors, in their order.
     pub fn into_tensors(self) -> impl Iterator<Item = Tensor> {
-        self.tensors.into_named().1.into_iter()
+        Arc::unwrap_or_clone(self.tensors.into_named().1).into_iter()
     }
 }
 
@@ -78,7 +78,7 @@ impl Bundle {
     /// A revision of a name that was taken apart, as by pickling: names as the bundle has them.
     pub fn of_parts(tensors: Vec<(String, Tensor)>, tree: Vec<u8>, meta: Vec<u8>, revision: u64, live: bool) -> Bundle {
         let (names, tensors) = named(tensors);
-        Bundle { names, tensors, tree, meta, revision, live }
+        Bundle { names, tensors: tensors.into(), tree, meta, revision, live }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Several named tensors: what a message or a name consists of.
 
+use std::sync::Arc;
+
 use super::names::Names;
 use super::tensor::Tensor;
 
@@ -21,8 +23,8 @@ use super::tensor::Tensor;
 #[derive(Debug, Clone, Default)]
 pub struct Bundle {
     pub(crate) names: Names,
-    /// As many as names.
-    pub(crate) tensors: Vec<Tensor>,
+    /// As many as names. What is sent of the bundle shares them.
+    pub(crate) tensors: Arc<Vec<Tensor>>,
     pub(crate) tree: Vec<u8>,
     pub(crate) meta: Vec<u8>,
     pub(crate) revision: u64,
@@ -42,7 +44,7 @@ impl Bundle {
 
     /// Names and tensors in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        self.names.iter().zip(&self.tensors)
+        self.names.iter().zip(&*self.tensors)
     }
 
     /// How many tensors there are.

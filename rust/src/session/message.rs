@@ -62,9 +62,9 @@ impl Message {
     pub fn bundle(&self) -> Result<Bundle> {
         let Contents { tensors, tree, meta } = self.contents()?;
         let mut names = Names::default();
-        let tensors = tensors.map(|t| t.map(|(name, t)| (names.push(&name), t).1)).collect::<Result<_>>()?;
+        let tensors: Vec<_> = tensors.map(|t| t.map(|(name, t)| (names.push(&name), t).1)).collect::<Result<_>>()?;
         let live = self.received()?.flags & slot_flag::LIVE != 0;
-        Ok(Bundle { names, tensors, tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
+        Ok(Bundle { names, tensors: tensors.into(), tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
     }
 
     /// What the message consists of.
@@ -73,10 +73,11 @@ impl Message {
         let writable = flags & slot_flag::WRITABLE != 0;
         let all = Body::each(body, self.held.storages.len())?;
         let (tree, meta) = (all.tree, all.meta);
+        let mut owners = self.held.owners(all.len());
         let make = move |d: Result<TensorDesc<'a>>| {
             let d = d?;
             let name = if tree.is_empty() { key_of(d.name) } else { d.name.into() };
-            Ok((name, Tensor::described(self.held.clone(), d, writable)?))
+            Ok((name, Tensor::described(owners.next(), d, writable)?))
         };
         Ok(Contents { tensors: all.map(make), tree, meta })
     }

@@ -67,6 +67,7 @@ pub use payload::Payload;
 pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub use rent::DeviceAllocator;
+pub(crate) use shared::Shared;
 pub(crate) use tensor::Place;
 pub use tensor::{Tensor, TensorMut};
 pub use topic::Topic;

@@ -125,7 +125,7 @@ impl Bundle {
         refs.dedup();
         let Some(first) = self.tensors.iter().find(|t| held(t).is_some()) else { return Ok(all) };
         let lease = first.held.inner().here()?.lease(refs.into_iter().map(storage_ref).collect(), lease)?;
-        for (h, t) in all.iter_mut().zip(&self.tensors) {
+        for (h, t) in all.iter_mut().zip(&*self.tensors) {
             h.lease = held(t).map(|_| lease);
         }
         Ok(all)

@@ -41,26 +41,26 @@ pub struct Payload {
 pub(crate) enum Tensors {
     /// One without a name.
     One(Tensor),
-    Named(Names, Vec<Tensor>),
+    Named(Names, Arc<Vec<Tensor>>),
 }
 
 impl Default for Tensors {
     fn default() -> Tensors {
-        Tensors::Named(Names::default(), Vec::new())
+        Tensors::Named(Names::default(), Arc::default())
     }
 }
 
 impl<S: AsRef<str>> FromIterator<(S, Tensor)> for Tensors {
     fn from_iter<I: IntoIterator<Item = (S, Tensor)>>(all: I) -> Tensors {
         let (names, tensors) = named(all);
-        Tensors::Named(names, tensors)
+        Tensors::Named(names, tensors.into())
     }
 }
 
 impl Tensors {
-    pub(crate) fn into_named(self) -> (Names, Vec<Tensor>) {
+    pub(crate) fn into_named(self) -> (Names, Arc<Vec<Tensor>>) {
         match self {
-            Tensors::One(t) => ([""].into_iter().collect(), vec![t]),
+            Tensors::One(t) => ([""].into_iter().collect(), vec![t].into()),
             Tensors::Named(names, all) => (names, all),
         }
     }
@@ -68,7 +68,7 @@ impl Tensors {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> + Clone {
         let (one, named) = match self {
             Tensors::One(t) => (Some(t), None),
-            Tensors::Named(names, all) => (None, Some(names.iter().zip(all))),
+            Tensors::Named(names, all) => (None, Some(names.iter().zip(&**all))),
         };
         one.map(|t| ("", t)).into_iter().chain(named.into_iter().flatten())
     }
@@ -80,7 +80,7 @@ impl Payload {
         let (keys, tensors) = named(tensors);
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
-        Payload { tensors: Tensors::Named(keys.paths(), tensors), tree, ..Payload::default() }
+        Payload { tensors: Tensors::Named(keys.paths(), tensors.into()), tree, ..Payload::default() }
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for

@@ -63,6 +63,15 @@ impl Shared {
         unsafe { self.0.as_ref() }
     }
 
+    /// So many owners more, which are counted in one step: a locked instruction for each would wait for
+    /// all that was written before it.
+    pub(crate) fn owners(&self, n: usize) -> Owners {
+        if n > MOST || self.block().owners.fetch_add(n, Ordering::Relaxed) > MOST {
+            abort();
+        }
+        Owners { of: self.clone(), left: n }
+    }
+
     /// Whether there is no other owner. Then nobody can clone it, and what others that are gone did
     /// came before.
     #[inline]
@@ -123,6 +132,35 @@ impl Drop for Shared {
         if let Some(block) = before.unwrap_or(Some(self.0)) {
             // SAFETY: it came from `alloc` with this layout, and nothing is in it.
             unsafe { dealloc(block.as_ptr().cast(), Layout::new::<Block>()) }
+        }
+    }
+}
+
+/// Owners of a holding that are counted and not yet given out.
+pub(crate) struct Owners {
+    of: Shared,
+    left: usize,
+}
+
+impl Owners {
+    /// The next; behind the last that was counted it counts by itself.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Shared {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Shared(self.of.0)
+            }
+            None => self.of.clone(),
+        }
+    }
+}
+
+impl Drop for Owners {
+    fn drop(&mut self) {
+        // `of` is an owner still, so these are not the last.
+        if self.left > 0 {
+            self.of.block().owners.fetch_sub(self.left, Ordering::Release);
         }
     }
 }
