@@ -34,26 +34,37 @@ pub(crate) fn table_address() -> usize {
     &raw const TABLE as usize
 }
 
-/// The type, other than this package's own, that had a table last, and the table.
-static LAST: Mutex<Option<(Py<PyType>, &'static DLPackExchangeAPI)>> = Mutex::new(None);
+/// A type that has a table.
+pub(crate) struct Known(Py<PyType>, &'static DLPackExchangeAPI);
 
-/// The table of an object's type, if it is the type that had one last. It costs next to nothing.
-pub(crate) fn remembered(ob: &Bound<'_, PyAny>) -> Option<&'static DLPackExchangeAPI> {
-    match &*LAST.lock().unwrap_or_else(|p| p.into_inner()) {
-        Some((class, table)) if class.as_ptr() == ob.get_type_ptr().cast() => Some(table),
-        _ => None,
+impl Known {
+    /// The table, if it is that of an object's type. It costs next to nothing.
+    #[inline]
+    pub(crate) fn table(&self, ob: &Bound<'_, PyAny>) -> Option<&'static DLPackExchangeAPI> {
+        (self.0.as_ptr() == ob.get_type_ptr().cast()).then_some(self.1)
     }
+}
+
+/// The type, other than this package's own, that had a table last.
+static LAST: Mutex<Option<Known>> = Mutex::new(None);
+
+/// The type that had a table last, for one who is about to meet many objects: to ask at each would take a
+/// lock at each.
+pub(crate) fn last(py: Python<'_>) -> Option<Known> {
+    let last = LAST.lock().unwrap_or_else(|p| p.into_inner());
+    last.as_ref().map(|Known(class, table)| Known(class.clone_ref(py), table))
 }
 
 /// The table of an object's type.
 pub(crate) fn table_for(ob: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
-    if let Some(table) = remembered(ob) {
-        return Ok(Some(table));
+    let last = LAST.lock().unwrap_or_else(|p| p.into_inner()).as_ref().and_then(|k| k.table(ob));
+    if last.is_some() {
+        return Ok(last);
     }
     let class = ob.get_type();
     let table = table_of(class.as_any())?;
     if let Some(table) = table.filter(|t| !std::ptr::eq(*t, &TABLE)) {
-        let last = LAST.lock().unwrap_or_else(|p| p.into_inner()).replace((class.unbind(), table));
+        let last = LAST.lock().unwrap_or_else(|p| p.into_inner()).replace(Known(class.unbind(), table));
         drop(last); // outside of the lock: the end of a type may run anything
     }
     Ok(table)

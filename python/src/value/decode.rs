@@ -88,9 +88,11 @@ impl<'py> Build for Objects<'py> {
         items: Vec<(&str, Bound<'py, PyAny>)>,
     ) -> Result<Option<Bound<'py, PyAny>>, Failed> {
         let (d, n) = (PyDict::new(self.0), items.len());
+        let mut keys = Keys::taken();
         for (i, (key, v)) in items.into_iter().enumerate() {
-            d.set_item(key_at(self.0, i, key), v)?;
+            d.set_item(keys.at(self.0, i, key), v)?;
         }
+        keys.put_back();
         Ok(match class {
             _ if d.len() != n => None,
             Some(name) => Some(dataclass(name, d)?),
@@ -105,20 +107,34 @@ const MOST_KEY: usize = 256;
 
 /// The keys of the last dict, by position: most that arrive have the keys of the one before, and a string
 /// that is there already need not be made, nor hashed.
-static KEYS: Mutex<Vec<Py<PyString>>> = Mutex::new(Vec::new());
+static KEYS: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
 
-/// The string of a dict's i-th key.
-fn key_at<'py>(py: Python<'py>, i: usize, key: &str) -> Bound<'py, PyString> {
-    let mut keys = KEYS.lock().unwrap_or_else(|p| p.into_inner());
-    if let Some(k) = keys.get(i).map(|k| k.bind(py)).filter(|k| k.to_str().is_ok_and(|k| k == key)) {
-        return k.clone();
+struct Keys(Vec<Py<PyString>>);
+
+impl Keys {
+    /// Those of the last dict, taken away: to ask for each would take a lock for each.
+    fn taken() -> Keys {
+        Keys(std::mem::take(&mut KEYS.lock().unwrap_or_else(|p| p.into_inner()).0))
     }
-    let made = PyString::new(py, key);
-    if key.len() <= MOST_KEY && i < MOST_KEYS.min(keys.len() + 1) {
-        keys.truncate(i); // what follows belongs to another dict, too
-        keys.push(made.clone().unbind());
+
+    /// The string of a dict's i-th key.
+    fn at<'py>(&mut self, py: Python<'py>, i: usize, key: &str) -> Bound<'py, PyString> {
+        let Keys(all) = self;
+        if let Some(k) = all.get(i).map(|k| k.bind(py)).filter(|k| k.to_str().is_ok_and(|k| k == key)) {
+            return k.clone();
+        }
+        let made = PyString::new(py, key);
+        if key.len() <= MOST_KEY && i < MOST_KEYS.min(all.len() + 1) {
+            all.truncate(i); // what follows belongs to another dict, too
+            all.push(made.clone().unbind());
+        }
+        made
     }
-    made
+
+    /// Leaves them for the next dict.
+    fn put_back(self) {
+        *KEYS.lock().unwrap_or_else(|p| p.into_inner()) = self;
+    }
 }
 
 /// A dataclass of a module that this program has imported itself; of another one, or one of other fields,

@@ -15,7 +15,7 @@ use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
 use crate::cuda::alloc_on;
 use crate::errors::{error, invalid};
-use crate::exchange::remembered;
+use crate::exchange::{self, Known};
 use crate::memory::Room;
 use crate::source::Source;
 use crate::tensor::Tensor;
@@ -56,7 +56,8 @@ struct Encoder {
     depth: usize,
     names: Names, // of the tensors, which are the leaves
     leaves: Vec<Leaf>,
-    plain: bool, // JSON without tags, for meta
+    last: Option<Known>, // the type of most of the arrays
+    plain: bool,         // JSON without tags, for meta
     take: Take,
 }
 
@@ -82,7 +83,7 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
             return Ok(Payload::from(t));
         }
     }
-    let mut e = Encoder::new(false, take);
+    let mut e = Encoder::new(py, false, take);
     let flat = e.flat(value)?;
     if !flat {
         e.value(value)?;
@@ -98,16 +99,16 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
 
 /// The JSON of meta.
 pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
-    let mut e = Encoder::new(true, Take::Reference);
+    let mut e = Encoder::new(value.py(), true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree)?;
     serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
 impl Encoder {
-    fn new(plain: bool, take: Take) -> Encoder {
+    fn new(py: Python<'_>, plain: bool, take: Take) -> Encoder {
         let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, plain, take }
+        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: exchange::last(py), plain, take }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -130,17 +131,22 @@ impl Encoder {
         Ok(!self.leaves.is_empty())
     }
 
+    /// The array that an object is, if it is of a type that was met before.
+    #[inline]
+    fn known(&self, v: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        match self.last.as_ref().and_then(|k| k.table(v)) {
+            Some(table) => Source::lent_by(v, table),
+            None if is_known(v) => Source::of(v),
+            None => Ok(None),
+        }
+    }
+
     /// The tensor or array that an object is.
-    fn leaf(&self, v: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+    fn leaf(&mut self, v: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
         if self.plain {
             return Ok(None);
         }
-        let known = match remembered(v) {
-            Some(table) => Source::lent_by(v, table)?,
-            None if is_known(v) => Source::of(v)?,
-            None => None,
-        };
-        if let Some(s) = known {
+        if let Some(s) = self.known(v)? {
             return Ok(Some(Leaf::Foreign(s)));
         }
         if let Ok(t) = v.cast::<Tensor>() {
@@ -166,17 +172,21 @@ impl Encoder {
         let found = Source::of(v)?;
         if found.is_some() {
             KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
+            self.last = exchange::last(v.py());
         }
         Ok(found.map(Leaf::Foreign))
     }
 
     fn value(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
         // Before all else what there may be many of.
-        if !self.plain
-            && (v.is_exact_instance_of::<Tensor>() || remembered(v).is_some() || is_known(v))
-            && let Some(leaf) = self.leaf(v)?
-        {
-            return self.nested(1, |e| e.tensor(leaf));
+        if !self.plain {
+            let leaf = match v.is_exact_instance_of::<Tensor>() {
+                true => self.leaf(v)?,
+                false => self.known(v)?.map(Leaf::Foreign),
+            };
+            if let Some(leaf) = leaf {
+                return self.nested(1, |e| e.tensor(leaf));
+            }
         }
         if self.scalar(v)? {
             return Ok(());
