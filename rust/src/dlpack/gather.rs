@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::DLTensor;
+use super::stream::{end_around, is_much};
 use super::view::View;
 use crate::dims::Dims;
 use crate::dtype::DType;
@@ -85,6 +86,7 @@ impl Session {
         }
         let room = self.alloc_dtype(DType::UINT8, &[places.total as i64])?;
         let base = room.address(true)?;
+        let around = plans.len() > 1 && is_much(places.total);
         let mut owners = room.held.owners(plans.len());
         let (mut made, mut plans) = (Vec::with_capacity(plans.len()), plans.into_iter());
         while let Some(plan) = plans.next() {
@@ -95,10 +97,16 @@ impl Session {
                 Plan::There(t) => t,
                 Plan::Make(v, at) => {
                     // SAFETY: as the caller says; the storage was just made and has room for it there.
-                    unsafe { v.copy_to(base.wrapping_add(at as usize), None) };
+                    unsafe {
+                        let to = base.wrapping_add(at as usize);
+                        if around { v.copy_around_to(to) } else { v.copy_to(to, None) }
+                    }
                     at_place(owners.next(), at, v.bytes, v.dtype, v.shape)
                 }
             });
+        }
+        if around {
+            end_around();
         }
         Ok(made)
     }

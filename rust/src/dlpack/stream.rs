@@ -2,56 +2,99 @@
 
 /// From so many bytes on a copy goes around the cache: to write there would first fetch what stood there,
 /// and drive out what is still needed.
-#[cfg(target_arch = "x86_64")]
 const LARGE: usize = 4 << 20;
+/// As `LARGE`, for all the copies of many small ones together: their sources lie about, and each is drawn
+/// into the cache for its copy alone.
+const MANY: u64 = 512 << 10;
+
+/// Whether copies of so many bytes together go around the cache.
+pub(super) fn is_much(bytes: u64) -> bool {
+    bytes >= MANY
+}
 
 /// Copies bytes; the two places may overlap.
 ///
 /// # Safety
 /// `n` bytes may be read at `from` and written at `to`.
 pub(super) unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if n >= LARGE && from.addr().abs_diff(to.addr()) >= n {
-        // SAFETY: as the caller says; they do not overlap.
-        return unsafe { around_the_cache(from, to, n) };
-    }
     // SAFETY: as the caller says.
-    unsafe { std::ptr::copy(from, to, n) }
+    unsafe {
+        if n < LARGE || from.addr().abs_diff(to.addr()) < n {
+            return std::ptr::copy(from, to, n);
+        }
+        copy_around(from, to, n);
+    }
+    end_around();
 }
 
-/// Copies four pages at a time, a line of each in turn: so the memory has several pages at work.
+/// Copies around the cache: four pages at a time, a line of each in turn, so that the memory has several
+/// pages at work. `end_around` must follow.
 ///
 /// # Safety
 /// As of `copy_bytes`; the two places do not overlap.
 #[cfg(target_arch = "x86_64")]
-unsafe fn around_the_cache(from: *const u8, to: *mut u8, n: usize) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
     use std::ptr::copy_nonoverlapping as copy;
 
-    const LINE: usize = 64;
     const PAGE: usize = 4096;
     const BLOCK: usize = 4 * PAGE;
 
     let head = to.align_offset(LINE).min(n);
-    let tail = head + (n - head) / BLOCK * BLOCK;
-    // SAFETY: parts of what the caller says, cut at `head` and `tail`; from `head` on the destination is
-    // aligned to lines, which the stores need. SSE2 is part of x86-64.
+    let blocks = head + (n - head) / BLOCK * BLOCK;
+    let lines = head + (n - head) / LINE * LINE;
+    // SAFETY: parts of what the caller says, cut at `head`, `blocks` and `lines`; from `head` on the
+    // destination is aligned to lines.
     unsafe {
         copy(from, to, head);
-        copy(from.add(tail), to.add(tail), n - tail);
-        for block in (head..tail).step_by(BLOCK) {
+        for block in (head..blocks).step_by(BLOCK) {
             for line in (0..PAGE).step_by(LINE) {
                 for page in (0..BLOCK).step_by(PAGE) {
-                    let at = block + page + line;
-                    let (from, to) = (from.add(at).cast::<__m128i>(), to.add(at).cast::<__m128i>());
-                    let all = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
-                    all.into_iter().enumerate().for_each(|(i, v)| _mm_stream_si128(to.add(i), v));
+                    copy_line(from, to, block + page + line);
                 }
             }
         }
-        _mm_sfence(); // such stores come in no order: whoever is told of the memory later must see them
+        (blocks..lines).step_by(LINE).for_each(|at| copy_line(from, to, at));
+        copy(from.add(lines), to.add(lines), n - lines);
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// # Safety
+/// A line may be read `at` bytes behind `from`, and written behind `to`, where one begins.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_line(from: *const u8, to: *mut u8, at: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    // SAFETY: as the caller says. SSE2 is part of x86-64.
+    unsafe {
+        let (from, to) = (from.add(at).cast::<__m128i>(), to.add(at).cast::<__m128i>());
+        let all = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+        all.into_iter().enumerate().for_each(|(i, v)| _mm_stream_si128(to.add(i), v));
+    }
+}
+
+/// Ends copies around the cache: their stores come in no order, and whoever is told of the memory later
+/// must see them.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn end_around() {
+    // SAFETY: SSE is part of x86-64.
+    unsafe { std::arch::x86_64::_mm_sfence() }
+}
+
+/// Other processors find out by themselves what is written as a stream.
+///
+/// # Safety
+/// As of `copy_bytes`.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: as the caller says.
+    unsafe { std::ptr::copy(from, to, n) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn end_around() {}
 
 #[cfg(test)]
 mod tests {
@@ -68,6 +111,19 @@ mod tests {
             unsafe { copy_bytes(from[a..].as_ptr(), to[b..].as_mut_ptr(), n) };
             assert!(to[b..b + n] == from[a..a + n], "from {a} to {b}");
             assert!(to[..b].iter().chain(&to[b + n..]).all(|v| *v == 0xa5), "bytes beside the copy were written");
+        }
+    }
+
+    #[test]
+    fn copies_around_the_cache_are_whole_whatever_their_length() {
+        let from: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
+        for (a, b, n) in [(0, 0, 0), (3, 1, 5), (1, 0, 63), (0, 60, 68), (7, 0, 4096), (0, 9, 4097), (64, 1, 39_000)] {
+            let mut to = vec![0xffu8; n + b + 64];
+            // SAFETY: both have n bytes behind these places.
+            unsafe { copy_around(from[a..].as_ptr(), to[b..].as_mut_ptr(), n) };
+            end_around();
+            assert!(to[b..b + n] == from[a..a + n], "{n} bytes from {a} to {b}");
+            assert!(to[..b].iter().chain(&to[b + n..]).all(|v| *v == 0xff), "bytes beside the copy were written");
         }
     }
 

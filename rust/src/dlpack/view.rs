@@ -1,7 +1,7 @@
 //! What another library's tensor says, copied out of it and checked.
 
 use super::copy::{copy, pack};
-use super::stream::copy_bytes;
+use super::stream::{copy_around, copy_bytes};
 use super::{DLTensor, device, flag};
 use crate::dims::Dims;
 use crate::dtype::{DType, compact_strides, is_contiguous};
@@ -120,6 +120,20 @@ impl View {
     /// Whether a tensor of Baton's could be this very view.
     pub(crate) fn is_plain(&self) -> bool {
         !self.padded && self.strides.iter().all(|s| *s >= 0)
+    }
+
+    /// Copies the elements to a compact tensor in memory that nobody has looked at, around the cache where
+    /// they are compact, too. `end_around` must follow.
+    ///
+    /// # Safety
+    /// As of `copy_to`.
+    pub(super) unsafe fn copy_around_to(&self, to: *mut u8) {
+        match self.is_compact() && !self.first.is_null() {
+            // SAFETY: as the caller says; new memory does not overlap the view's.
+            true => unsafe { copy_around(self.first, to, self.bytes as usize) },
+            // SAFETY: as the caller says.
+            false => unsafe { self.copy_to(to, None) },
+        }
     }
 
     /// Copies the elements to a compact tensor, or, with strides (in elements), one with these.
