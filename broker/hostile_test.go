@@ -18,6 +18,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -228,9 +229,7 @@ func init() {
 }
 
 func TestOtherUsersAreRefusedUnlessAllowed(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	testkit.Need(t, "root") // to become another user
 	const nobody = 65534
 	// A directory that others can enter; the runtime directory itself is private.
 	dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others

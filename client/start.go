@@ -94,7 +94,14 @@ func start(ctx context.Context, o *options, socket string) error {
 	defer lock.Close()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for lock.Lock(false) != nil {
+	for {
+		err := lock.Lock(false)
+		if err == nil {
+			break
+		}
+		if !sys.IsLocked(err) {
+			return protocol.Errorf(protocol.CodeNoBroker, "set XDG_RUNTIME_DIR to a folder where files can be locked", "lock %s: %w", filepath.Join(dir, "start.lock"), err)
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::{DType, NameOptions, QueueOptions, TopicOptions, Turns};
+use baton::{DType, Deadline, NameOptions, QueueOptions, TopicOptions, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -233,7 +233,8 @@ impl Session {
         let (shape, stream) = (shape_of(shape)?, cuda::stream_of(stream)?);
         if let Some(on) = device {
             no_pages_there(py, on, pages)?;
-            return Ok(wait(py, || self.session.zeros_on(on, d, &shape, stream))?.into());
+            let timeout = seconds(py, timeout)?;
+            return Ok(wait(py, || self.session.zeros_on_within(on, d, &shape, stream, timeout))?.into());
         }
         let room = Room::of(py, timeout, pages)?;
         let t = alloc_room(py, &self.session, d, &shape, room)?;
@@ -265,11 +266,12 @@ impl Session {
             no_pages_there(py, on, pages)?;
         }
         let room = Room::of(py, timeout, pages)?;
+        let until = Deadline::after(room.timeout);
         let t = alloc_room(py, &self.session, d, &shape_of(shape)?, room)?;
         fill(py, &t, &element)?;
         let stream = cuda::stream_of(stream)?;
         Ok(match device {
-            Some(on) => wait(py, || t.to_device(on, stream))?,
+            Some(on) => wait(py, || t.to_device_within(on, stream, until.left()))?,
             None => t,
         }
         .into())

@@ -84,6 +84,33 @@ assert calls(b"cuMemHostRegister_v2") == registered  # none that no GPU needs
     )
 
 
+def test_full_memory_of_a_gpu_is_awaited(gpu, child, monkeypatch):
+    monkeypatch.setenv("BATON_STANDIN_MEMORY", str(64 << 20))
+    run(
+        child,
+        """
+import threading
+sys.path.append(sys.argv[1])
+from conftest import PATIENCE, asleep, eventually
+kept, how = [], {"dtype": "uint8", "device": "cuda:0"}
+for make in (baton.empty, baton.zeros, lambda n, **how: baton.full(n, 1, **how)):
+    kept.append(make(48 << 20, **how))
+    try:
+        make(48 << 20, **how)
+        say("made")
+    except (baton.OutOfMemory, baton.QuotaExceeded):
+        pass
+    t = threading.Thread(target=lambda: kept.append(make(48 << 20, timeout=PATIENCE, **how)))
+    t.start()
+    eventually(lambda: asleep(t) or not t.is_alive(), "the wait for memory")
+    kept.pop(0).release()
+    t.join()
+    kept.pop().release()
+""",
+        str(Path(__file__).parent),
+    )
+
+
 def test_what_does_not_reach_a_gpu_says_what_to_do(gpu, child):
     run(
         child,

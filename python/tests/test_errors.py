@@ -11,6 +11,7 @@ import baton
 import numpy as np
 import pytest
 from baton import _errors
+from conftest import PATIENCE, eventually
 
 TABLE = json.loads((Path(__file__).parents[2] / "protocol" / "testdata" / "errors.json").read_text())["errors"]
 
@@ -50,11 +51,21 @@ def test_no_broker_is_a_connection_error(tmp_path):
 
 
 def test_timeouts_tell_who_is_there(name):
-    t = baton.topic(name)
-    r = t.reader()
-    with pytest.raises(baton.Timeout) as e:
-        r.receive(0)
-    assert isinstance(e.value, TimeoutError) and e.value.detail["readers"] == 1
+    def told(what):
+        """Waits for a timeout for which the broker told that in time."""
+        with pytest.raises(baton.Timeout) as e:
+            r.receive(0)
+        assert isinstance(e.value, TimeoutError)
+        return e.value if e.value.detail.get(what) else None
+
+    r = baton.topic(name).reader()
+    e = eventually(lambda: told("readers"), "the broker to tell who reads")
+    assert e.detail["readers"] == 1 and "0 writing and 1 reading" in str(e)
+    with baton.connect() as other:
+        other.topic(name).send(1)
+        assert r.receive(PATIENCE).value == 1
+    e = eventually(lambda: told("last_left"), "the broker to tell who left")
+    assert f"{e.detail['last_left']} left last" in str(e)
     with pytest.raises(baton.Empty) as e:
         baton.queue(name + "q").get(timeout=0.01)
     assert isinstance(e.value, queue.Empty) and isinstance(e.value, baton.Timeout)

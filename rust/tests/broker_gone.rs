@@ -84,7 +84,7 @@ fn a_reader_goes_on_with_whom_it_knows_when_the_broker_dies_before_it_has_told_o
     topic.send(&x)?;
     assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<u8>()?, [1]);
     topic.send(&y)?;
-    unknown.topic("t")?.send(&unknown.from_slice(&[1], &[3u8])?.freeze())?;
+    unknown.topic("t")?.send(unknown.from_slice(&[1], &[3u8])?.freeze())?;
 
     kills.store(true, Ordering::Relaxed);
     assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<u8>()?, [2]);

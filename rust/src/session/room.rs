@@ -7,6 +7,7 @@ use super::Session;
 use super::deadline::deadline;
 use super::inner::Inner;
 use super::tensor::{Tensor, TensorMut};
+use crate::cuda::Stream;
 use crate::dtype::{DType, Element};
 use crate::error::{Code, Result};
 use crate::layout::BELL_WORD;
@@ -90,6 +91,18 @@ impl Session {
         self.inner()?.wait_for_room(timeout.into(), || self.alloc_on(device, dtype, shape))
     }
 
+    /// As [`zeros_on`](Session::zeros_on), waiting as [`alloc_within`](Session::alloc_within) does.
+    pub fn zeros_on_within(
+        &self,
+        device: &str,
+        dtype: DType,
+        shape: &[i64],
+        stream: Stream,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Tensor> {
+        self.inner()?.wait_for_room(timeout.into(), || self.zeros_on(device, dtype, shape, stream))
+    }
+
     /// As [`alloc_raw`](Session::alloc_raw), waiting as [`alloc_within`](Session::alloc_within) does.
     pub fn alloc_raw_within(
         &self,
@@ -98,5 +111,17 @@ impl Session {
         timeout: impl Into<Option<Duration>>,
     ) -> Result<TensorMut<u8>> {
         self.inner()?.wait_for_room(timeout.into(), || self.alloc_raw(dtype, shape))
+    }
+}
+
+impl Tensor {
+    /// As [`to_device`](Tensor::to_device), waiting as [`alloc_within`](Session::alloc_within) does.
+    pub fn to_device_within(
+        &self,
+        device: &str,
+        stream: Stream,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Tensor> {
+        self.held.inner().wait_for_room(timeout.into(), || self.to_device(device, stream))
     }
 }

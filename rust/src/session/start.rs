@@ -134,7 +134,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     sys::check_private_dir(dir)?;
     let lock = Lock::open(&dir.join("start.lock"))?;
-    while !lock.try_lock() {
+    while !lock.try_lock()? {
         if is_over(until) {
             return Err(no_broker(socket, "somebody else is starting one"));
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open};
+use rustix::io::Errno;
 use rustix::process::{geteuid, setsid};
 
 use crate::error::{Code, Error, Result, os};
@@ -50,8 +51,15 @@ impl Lock {
     }
 
     /// Takes the lock; false when somebody else has it.
-    pub(crate) fn try_lock(&self) -> bool {
-        flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
+    pub(crate) fn try_lock(&self) -> Result<bool> {
+        match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
+            Err(e) => {
+                let remedy = "set XDG_RUNTIME_DIR to a folder where files can be locked";
+                Err(os(Code::NoBroker, remedy, "lock the start of a broker", e))
+            }
+        }
     }
 }
 
