@@ -34,7 +34,7 @@ func (b *Broker) adopt(l *lane, budget *int) {
 		}
 		// A number that a writer who died at any instruction can leave: in its own
 		// slot, at most one turn behind, or published and head not yet moved.
-		if i&(slots-1) != k || i > head+1 || i+slots <= head || i >= 1<<52 {
+		if i&(slots-1) != k || i > head+1 || i+slots <= head {
 			b.reject(l, k, "number out of place")
 			continue
 		}

@@ -33,9 +33,8 @@ func (t *topic) liveLane(p *pages) *lane {
 	return nil
 }
 
-// nextNumber returns the number of the message that comes behind the lane's head, of
-// which its writer may say anything.
-func (l *lane) nextNumber() uint64 { return min(l.view.Head(), 1<<52-2) + 1 }
+// nextNumber returns the number of the message that comes behind the lane's head.
+func (l *lane) nextNumber() uint64 { return l.view.Head() + 1 }
 
 // opTopicWrite makes the session a writer, with a lane ready in its own file.
 func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.FD, error) {

@@ -94,7 +94,7 @@ func (r *recorder) until(f func() bool) {
 	}
 }
 
-func newMirrored(t *testing.T, to *recorder) *client.Client {
+func newMirrored(t *testing.T, to *recorder) (c *client.Client, socket string) {
 	t.Helper()
 	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: 1 << 28})
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func newMirrored(t *testing.T, to *recorder) *client.Client {
 	mirror := b.Mirror(to)
 	go func() { served <- b.Serve(ctx) }()
 	go func() { defer close(mirrored); mirror(ctx) }()
-	c, err := client.Connect(ctx, client.WithAddress(b.Socket()))
+	c, err = client.Connect(ctx, client.WithAddress(b.Socket()))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		c.Close()
@@ -112,12 +112,12 @@ func newMirrored(t *testing.T, to *recorder) *client.Client {
 		require.NoError(t, <-served)
 		require.NoError(t, to.bad)
 	})
-	return c
+	return c, b.Socket()
 }
 
 func TestMirrorPublishesEachMessageThatIsKept(t *testing.T) {
 	to := newRecorder("baton.default.topic.a.b")
-	c := newMirrored(t, to)
+	c, _ := newMirrored(t, to)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	seen, err := c.Topic(ctx, "a/b", client.Depth(64))
@@ -149,7 +149,7 @@ func TestMirrorPublishesEachMessageThatIsKept(t *testing.T) {
 
 func TestMirrorCountsWhatWasOverwrittenBeforeItLooked(t *testing.T) {
 	to := newRecorder("baton.default.topic.fast")
-	c := newMirrored(t, to)
+	c, _ := newMirrored(t, to)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	topic, err := c.Topic(ctx, "fast", client.Depth(2))
@@ -172,7 +172,7 @@ func TestMirrorCountsWhatWasOverwrittenBeforeItLooked(t *testing.T) {
 func TestMirrorCountsWhatNATSRefused(t *testing.T) {
 	to := newRecorder("baton.default.topic.refused")
 	to.refuse = 7
-	c := newMirrored(t, to)
+	c, _ := newMirrored(t, to)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	topic, err := c.Topic(ctx, "refused", client.Depth(64))
@@ -197,7 +197,7 @@ func TestMirrorCountsWhatNATSRefused(t *testing.T) {
 func TestMirrorLeavesMessagesInTheirLaneWhileMuchIsQueued(t *testing.T) {
 	to := newRecorder("baton.default.topic.many")
 	to.queued = 1 << 30 // always: what a batch holds is published each time it looks
-	c := newMirrored(t, to)
+	c, _ := newMirrored(t, to)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	const messages = 2000
@@ -216,9 +216,29 @@ func TestMirrorLeavesMessagesInTheirLaneWhileMuchIsQueued(t *testing.T) {
 	}
 }
 
+func TestMirrorGoesOnPastAHeadThatLies(t *testing.T) {
+	to := newRecorder("baton.default.topic.shared")
+	c, socket := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	topic, err := c.Topic(ctx, "shared")
+	require.NoError(t, err)
+	liar := connect(t, socket, "liar")
+	lane := liar.writer(liar.open(topicOf("shared")))
+	for i, head := range liedHeads {
+		liar.file.Store64(lane.at+protocol.LaneHead, head)
+		x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+		require.NoError(t, err)
+		require.NoError(t, topic.Send(ctx, x, client.Meta(i)))
+		x.Release()
+		to.until(func() bool { return len(to.tuples) == i+1 })
+		require.Equal(t, strconv.Itoa(i), string(to.tuples[i].Meta))
+	}
+}
+
 func TestMirrorFollowsNames(t *testing.T) {
 	to := newRecorder("")
-	c := newMirrored(t, to)
+	c, _ := newMirrored(t, to)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})

@@ -32,11 +32,7 @@ func (l *laneView) firstIn(head uint64) uint64 {
 // oldest returns the first message that the lane still has, or the next to come.
 func (k *cursor) oldest() uint64 {
 	head := k.lane.Head()
-	first := uint64(1)
-	if n := k.lane.Slots(); head >= n {
-		first = head - n + 2
-	}
-	for i := first; i <= head; i++ {
+	for i := k.firstIn(head + 1); i <= head; i++ {
 		if k.lane.Has(i) {
 			return i
 		}

@@ -22,8 +22,8 @@ func isLost(err error) bool { return protocolCode(err) == protocol.CodeBrokerLos
 // uncertain tells of an error that leaves open whether the broker has carried
 // the request out.
 func uncertain(err error) bool {
-	e, ok := err.(*protocol.Error)
-	return err != nil && (!ok || e.Code == protocol.CodeTimeout || e.Code == protocol.CodeBrokerLost)
+	code := protocolCode(err)
+	return err != nil && (code == "" || code == protocol.CodeTimeout || code == protocol.CodeBrokerLost)
 }
 
 // contextError is a Timeout for a deadline and the context's own error otherwise.

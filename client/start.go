@@ -87,7 +87,8 @@ func start(ctx context.Context, o *options, socket string) error {
 	if err := sys.CheckPrivateDir(dir); err != nil {
 		return protocol.Errorf(protocol.CodePermission, "remove it or set XDG_RUNTIME_DIR", "%w", err)
 	}
-	lock, err := sys.OpenLock(filepath.Join(dir, "start.lock"))
+	path := filepath.Join(dir, "start.lock")
+	lock, err := sys.OpenLock(path)
 	if err != nil {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "%w", err)
 	}
@@ -100,7 +101,7 @@ func start(ctx context.Context, o *options, socket string) error {
 			break
 		}
 		if !sys.IsLocked(err) {
-			return protocol.Errorf(protocol.CodeNoBroker, "set XDG_RUNTIME_DIR to a folder where files can be locked", "lock %s: %w", filepath.Join(dir, "start.lock"), err)
+			return protocol.Errorf(protocol.CodeNoBroker, "set XDG_RUNTIME_DIR to a folder where files can be locked", "lock %s: %w", path, err)
 		}
 		select {
 		case <-tick.C:

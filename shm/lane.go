@@ -65,10 +65,16 @@ func (l Lane) Room() int { return int(l.stride) - protocol.SlotSize }
 
 func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l.stride }
 
-// Head returns the number of the last message published, 0 for none.
+// mostMessages is more than a lane ever has: a group's words keep numbers in 52
+// bits, and the message behind the last has a number too.
+const mostMessages = 1<<52 - 2
+
+// Head returns the number of the last message published, 0 for none. It is the
+// writer's word, kept within what a lane can have: who counts up to it, or one
+// beyond it, comes to an end.
 //
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
-func (l Lane) Head() uint64 { return l.r.Load64(protocol.LaneHead) }
+func (l Lane) Head() uint64 { return min(l.r.Load64(protocol.LaneHead), mostMessages) }
 
 // Seq returns the number that slot i holds, 0 when it holds none.
 //

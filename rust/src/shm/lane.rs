@@ -18,8 +18,9 @@ const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 /// Words that a reader keeps for a message from the begin on.
 const USUAL_WORDS: usize = 64;
 
-/// More messages than a lane ever has.
-const MOST: u64 = 1 << 53;
+/// More messages than a lane ever has: a group's words keep numbers in 52 bits, and the message
+/// behind the last has a number too.
+const MOST: u64 = (1 << 52) - 2;
 
 /// A lane, in the own session file or in another's.
 #[derive(Debug, Clone)]
