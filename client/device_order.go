@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,7 +13,10 @@ import (
 
 // Stream names a stream of a GPU as DLPack does: 1 is the legacy default stream,
 // larger numbers are pointers; NoStream is for who synchronises himself. 2, the
-// per-thread stream, is refused, since goroutines change threads.
+// per-thread stream, is refused, since goroutines change threads. A stream lives as
+// long as the client holds what was used on it or sent behind it: the driver tells
+// nobody that a pointer is another stream's by now. One that is being captured into a
+// graph cannot be named.
 type Stream int64
 
 // Streams with fixed names.
@@ -67,10 +72,17 @@ func (p *streamPoint) passed() (bool, error) {
 
 // deviceUse is what streams have to do with a holding.
 type deviceUse struct {
-	written streamPoint // when the sender's stream has written it; set before others see this
-	mu      sync.Mutex  // guards what follows, until the last release
-	uses    []streamUse // by streams of this process
+	written streamPoint   // when the sender's stream has written it; set before others see this
+	mu      sync.Mutex    // guards what follows, until the last release
+	told    []namedStream // which wait for it already
+	uses    []streamUse   // by streams of this process
 	opened  []*deviceSegment
+}
+
+// namedStream is a stream of this process.
+type namedStream struct {
+	gpu    *gpu
+	stream Stream
 }
 
 type streamUse struct {
@@ -92,6 +104,30 @@ func (u *deviceUse) use(g *gpu, s Stream, done streamPoint) {
 		}
 	}
 	u.uses = append(u.uses, streamUse{g, s, done})
+}
+
+// follow makes a stream wait until the holding is written, once for all tensors of a
+// message. The stream lives as long as the holding, so that no other is taken for it.
+func (u *deviceUse) follow(o *deviceOrder, g *gpu, s Stream) error {
+	if ok, err := u.written.passed(); ok || err != nil {
+		return err
+	}
+	named := namedStream{g, s}
+	u.mu.Lock()
+	told := slices.Contains(u.told, named)
+	u.mu.Unlock()
+	if told {
+		return nil
+	}
+	if err := o.follow(g, s, u.written); err != nil {
+		return err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !slices.Contains(u.told, named) { // another goroutine may have told it as well
+		u.told = append(u.told, named)
+	}
+	return nil
 }
 
 // used returns the notes of a holding, made at the first call.
@@ -184,7 +220,9 @@ func (o *deviceOrder) mark(g *gpu, s Stream) (streamPoint, error) {
 	if page == 0 || w == nil {
 		return streamPoint{}, g.SynchronizeStream(uint64(s))
 	}
-	if err := g.WriteValue(uint64(s), wordAt(page, w.number), w.last+1); err != nil {
+	if err := g.WriteValue(uint64(s), wordAt(page, w.number), w.last+1); cannot(err) {
+		return streamPoint{}, g.SynchronizeStream(uint64(s))
+	} else if err != nil {
 		return streamPoint{}, err
 	}
 	w.last++
@@ -211,13 +249,27 @@ func (o *deviceOrder) follow(g *gpu, s Stream, p streamPoint) error {
 		return err
 	}
 	o.orderMu.Lock()
+	if i := int(p.number) - 1; p.file == o.c.pages.session && i < len(o.own) && o.own[i].gpu == g && o.own[i].stream == s {
+		o.orderMu.Unlock()
+		return nil // it comes after its own work
+	}
 	page := o.pageOf(g, p.file)
+	var err error
 	if page != 0 {
-		defer o.orderMu.Unlock()
-		return g.WaitValue(uint64(s), wordAt(page, p.number), p.value)
+		err = g.WaitValue(uint64(s), wordAt(page, p.number), p.value)
 	}
 	o.orderMu.Unlock()
-	return p.await(context.Background())
+	if page == 0 || cannot(err) {
+		return p.await(context.Background())
+	}
+	return err
+}
+
+// cannot tells of an error by which a driver says that it cannot order streams in this
+// way, whatever its attributes promise: then the processor waits. Statuses differ
+// between drivers.
+func cannot(err error) bool {
+	return errors.Is(err, protocol.ErrUnsupported) || errors.Is(err, protocol.ErrInvalid)
 }
 
 // await waits on the processor.
@@ -253,7 +305,7 @@ func (t *Tensor) UseOn(s Stream) error {
 		return err
 	}
 	u := t.held.used()
-	if err := t.held.c.devices.follow(t.device.gpu, s, u.written); err != nil {
+	if err := u.follow(&t.held.c.devices.deviceOrder, t.device.gpu, s); err != nil {
 		return err
 	}
 	u.use(t.device.gpu, s, streamPoint{})
@@ -304,23 +356,27 @@ func (d *deviceSet) orderSend(ctx context.Context, tensors []*Tensor, o *sendOpt
 		return streamPoint{}, err
 	}
 	g := tensors[0].device.gpu
+	var before []streamPoint // the last of each stream: it comes after its earlier ones
 	for _, t := range tensors {
 		if t.device.gpu != g && s != NoStream {
 			return streamPoint{}, protocol.Errorf(protocol.CodeInvalid, "send them apart, or synchronise and use NoStream",
 				"one message with tensors on %s and %s has no common stream", g.Device(), t.Device())
 		}
-		var err error
 		if s == NoStream {
-			err = t.Written(ctx)
+			if err := t.Written(ctx); err != nil {
+				return streamPoint{}, err
+			}
 		} else if u := t.held.device.Load(); u != nil {
-			err = d.follow(g, s, u.written)
-		}
-		if err != nil {
-			return streamPoint{}, err
+			before = last(before, u.written)
 		}
 	}
 	if s == NoStream {
 		return streamPoint{}, nil
+	}
+	for _, p := range before {
+		if err := d.follow(g, s, p); err != nil {
+			return streamPoint{}, err
+		}
 	}
 	done, err := d.mark(g, s)
 	if err != nil {
@@ -330,6 +386,18 @@ func (d *deviceSet) orderSend(ctx context.Context, tensors []*Tensor, o *sendOpt
 		t.held.used().use(g, s, done)
 	}
 	return done, nil
+}
+
+// last adds a point to those of other streams, or puts it in the place of an earlier one
+// of its own.
+func last(all []streamPoint, p streamPoint) []streamPoint {
+	for i := range all {
+		if all[i].file == p.file && all[i].number == p.number {
+			all[i].value = max(all[i].value, p.value)
+			return all
+		}
+	}
+	return append(all, p)
 }
 
 // settleWritten waits until everything on these tensors' GPUs is done: what a name or

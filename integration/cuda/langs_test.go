@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/integration/clib"
+	"github.com/baton-ipc/baton/integration/cuda/standin"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -31,6 +33,21 @@ func init() {
 		}
 		return stallIn(w, func(t *client.Tensor) error { return q.Put(w.ctx, t, client.Stream(w.stream)) })
 	})
+	roles["stall with many tensors"] = on(func(w *worker) error {
+		q, err := w.c.Queue(w.ctx, "q", client.Depth(4), soon)
+		if err != nil {
+			return err
+		}
+		return stallIn(w, func(t *client.Tensor) error {
+			parts := map[string]*client.Tensor{}
+			for i := range int64(20) {
+				if parts[fmt.Sprint(i)], err = t.Slice(0, 100*i, 100*i+100); err != nil {
+					return err
+				}
+			}
+			return q.Put(w.ctx, client.NewBundle(parts), client.Stream(w.stream))
+		})
+	})
 }
 
 // order is what a driver is asked to do, with tensors on the GPU whose bytes are all
@@ -39,6 +56,8 @@ func init() {
 //	put      put count tensors of seed, seed+1… into queue, by a stream
 //	take     take count out of queue and read them by a stream; hold keeps them
 //	wait     take one, let a stream wait for it, and wait until it is written
+//	follow   take a message, let a stream use each of its tensors, twice, and tell how often
+//	         the driver was told to wait
 //	held     read what is held; release lets it go
 //	set get delete   a name
 //	handle open      a handle
@@ -224,6 +243,32 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 			return a, err
 		}
 		return a, m.Tensor().Written(d.ctx)
+	case "follow":
+		q, err := d.queue(o.Queue)
+		if err != nil {
+			return a, err
+		}
+		m, err := q.Get(d.ctx)
+		if err != nil {
+			return a, err
+		}
+		d.held = append(d.held, m)
+		b, err := m.Bundle()
+		if err != nil {
+			return a, err
+		}
+		before, err := standin.Calls("cuStreamWaitValue64_v2")
+		for _, t := range slices.Concat(b.Tensors(), b.Tensors()) {
+			if err == nil {
+				err = t.UseOn(client.Stream(d.stream))
+			}
+		}
+		if err != nil {
+			return a, err
+		}
+		after, err := standin.Calls("cuStreamWaitValue64_v2")
+		a.Seen = []any{len(b.Tensors()), after - before}
+		return a, err
 	case "held":
 		for _, m := range d.held {
 			one, err := d.read(m.Tensor())
@@ -488,6 +533,24 @@ func TestStalledSenderIsKilledInFrontOfAnotherLanguage(t *testing.T) {
 			m.empty(t)
 		})
 	}
+}
+
+// The tensors of a message are written by one stream, for which another waits once.
+func TestStreamWaitsOnceForAMessage(t *testing.T) {
+	standinOnly(t)
+	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
+		consumer := m.speak(t, l)
+		consumer.do(command{"do": "take", "queue": "q", "count": 0}) // keeps the queue
+		producer := m.play("stall with many tensors", nil)
+		producer.Next(new(string))
+		producer.Tell("go")
+		producer.Next(new(string))
+		assert.Equal(t, []any{20.0, 1.0}, consumer.do(command{"do": "follow", "queue": "q"}))
+		producer.Kill()
+		consumer.do(command{"do": "release"})
+		consumer.Done()
+		m.empty(t)
+	})
 }
 
 func TestRefusalsAreAlikeInAllLanguages(t *testing.T) {

@@ -69,8 +69,11 @@ def torch_answer(there, back):
         back.put(len(value))
 
 
-def baton_round(there, back, n):
+def baton_round(there, back, n, late=None):
+    """A round trip; `late` holds up the stream behind whose work the tensors are sent."""
     value = {f"p{i}": baton.empty(ELEMENTS, device="cuda:0") for i in range(n)}
+    if late is not None:
+        late.hold(1)
     before, began = calls(), time.perf_counter()
     there.put(value)
     theirs = back.get()
@@ -98,8 +101,12 @@ def count(there, back):
         sides = [shown(middle([r[side][:3] for r in rounds])) for side in (1, 2)]
         print(f"{case:24} {sides[0]:>24} {sides[1]:>24}")
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    from foreign_gpu import Foreign  # cudaMalloc's, as torch has it
+    from foreign_gpu import Foreign, Gate  # cudaMalloc's memory, as torch has it
 
+    gate = Gate()
+    _, ours, theirs = baton_round(there, back, 300, late=gate)
+    gate.open()
+    print(f"{'300, not yet written':24} {shown(ours):>24} {shown(theirs[:3]):>24}")
     slab, lent = first_of_slab(back, 1 << 20), first_use(there, back, baton.share(Foreign(1 << 20, 1), copy=False))
     print(f"{'first use of a slab':24} {'':>24} {shown(slab[:3]):>24}")
     print(f"{'first use of lent memory':24} {'':>24} {shown(lent[:3]):>24}")

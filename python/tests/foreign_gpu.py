@@ -1,11 +1,14 @@
 """Memory of another library's on the GPU, as torch has it, on the stand-in for the driver."""
 
 import ctypes
+import mmap
 import threading
 
 import baton
 
 cuda = ctypes.CDLL("libcuda.so.1")
+if hasattr(cuda, "standin_calls"):  # a real driver does not count
+    cuda.standin_calls.restype = ctypes.c_uint64
 
 
 class DLTensor(ctypes.Structure):
@@ -35,14 +38,47 @@ def fill(at, value, n):
     assert cuda.cuMemsetD8Async(ctypes.c_uint64(at), ctypes.c_ubyte(value), ctypes.c_size_t(n), 1) == 0
 
 
+def enter():
+    """Makes the context of the first GPU current on this thread."""
+    baton.empty(1, "uint8", device="cuda:0")  # starts the driver
+    context = ctypes.c_void_p()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxPushCurrent_v2(context) == 0
+
+
+def new_stream():
+    """A stream that is not ordered with the legacy one."""
+    enter()
+    stream = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    return stream.value
+
+
+class Gate:
+    """Work of streams that stays behind `hold` until it is opened."""
+
+    def __init__(self):
+        enter()
+        self.page, at = mmap.mmap(-1, mmap.PAGESIZE), ctypes.c_uint64()
+        self.word = ctypes.c_uint64.from_buffer(self.page)
+        host = ctypes.c_void_p(ctypes.addressof(self.word))
+        assert cuda.cuMemHostRegister_v2(host, ctypes.c_size_t(mmap.PAGESIZE), 2) == 0
+        assert cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(at), host, 0) == 0
+        self.at = at
+
+    def hold(self, stream):
+        assert cuda.cuStreamWaitValue64_v2(ctypes.c_void_p(stream), self.at, ctypes.c_uint64(1), 0) == 0
+
+    def open(self):
+        self.word.value = 1
+
+
 class Foreign:
     """An array of n bytes: it notes which stream it was asked for, and when it is let go."""
 
     def __init__(self, n, value, allocate="cuMemAlloc_v2"):
-        baton.empty(1, "uint8", device="cuda:0")  # makes the context
-        context, at = ctypes.c_void_p(), ctypes.c_uint64()
-        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-        assert cuda.cuCtxPushCurrent_v2(context) == 0
+        enter()
+        at = ctypes.c_uint64()
         assert getattr(cuda, allocate)(ctypes.byref(at), ctypes.c_size_t(n), None) == 0
         fill(at.value, value, n)
         self.at, self.asked, self.let_go = at, [], threading.Event()

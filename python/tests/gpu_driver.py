@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import baton
-from foreign_gpu import Foreign
+from foreign_gpu import Foreign, cuda
 
 STREAM = 2  # the default stream of this thread
 PATIENCE = 30.0
@@ -51,6 +51,13 @@ class Driver:
                 t = self.queue(c["queue"]).get(PATIENCE)
                 t.__dlpack__(stream=STREAM, max_version=(1, 3))
                 t.written(PATIENCE)
+            case "follow":
+                m = self.queue(c["queue"]).get(PATIENCE)
+                self.held.extend(m.values())
+                before = cuda.standin_calls(b"cuStreamWaitValue64_v2")
+                for t in 2 * self.held:
+                    t.__dlpack__(stream=STREAM, max_version=(1, 3))
+                return {"seen": [len(m), cuda.standin_calls(b"cuStreamWaitValue64_v2") - before]}
             case "held":
                 return {"seen": [seen(t) for t in self.held]}
             case "release":

@@ -181,6 +181,75 @@ assert current(1, 0, ctypes.byref(out)) == 0 and not out.value
     )
 
 
+def test_streams_wait_for_each_other_and_none_for_itself(gpu, child):
+    run(
+        child,
+        FOREIGN
+        + """
+a, b, gate = new_stream(), new_stream(), Gate()
+def waits(f):
+    before = cuda.standin_calls(b"cuStreamWaitValue64_v2")
+    f()
+    return cuda.standin_calls(b"cuStreamWaitValue64_v2") - before
+def idle(stream):
+    return cuda.cuStreamQuery(ctypes.c_void_p(stream)) == 0
+def export(stream, *tensors):
+    for t in tensors:
+        t.__dlpack__(stream=stream, max_version=(1, 3))
+
+# What was copied by one stream is waited for by others, once, and not by itself.
+n, x = np.arange(5000, dtype="int32"), baton.zeros(5000, "int32", device="cuda:0", stream=a)
+x.cpu(stream=a)
+gate.hold(a)
+x.copy_from(baton.share(n), stream=a)
+assert waits(lambda: export(a, x, x[5:])) == 0
+assert waits(lambda: export(b, x, x[5:], x)) == 1 and not idle(b)
+assert waits(lambda: x.copy_from(baton.share(n), stream=b)) == 0
+gate.open()
+assert (x.cpu(stream=b).numpy() == n).all()
+x.written(120)
+
+# A message of tensors that one stream writes is waited for once by the stream of its sender, if that is another.
+gate = Gate()
+gate.hold(a)
+layers = [baton.full(100, i, "uint8", device="cuda:0", stream=a) for i in range(30)]
+q = baton.queue()
+assert waits(lambda: q.put(layers, stream=a)) == 0
+assert waits(lambda: q.put(layers, stream=b)) == 1
+got = q.get()
+assert waits(lambda: export(a, *got)) == 0
+assert waits(lambda: export(b, *got, *got)) == 1
+gate.open()
+assert [int(t.cpu(stream=b).numpy()[0]) for t in got] == list(range(30))
+""",
+    )
+
+
+def test_what_the_driver_refuses_of_the_order_is_waited_for_by_the_processor(gpu, child, name, monkeypatch):
+    monkeypatch.setenv("BATON_STANDIN_DELAY", "20000")
+    for call, code in (("cuStreamWriteValue64_v2", 801), ("cuStreamWaitValue64_v2", 1), ("cuMemHostRegister_v2", 801)):
+        with monkeypatch.context() as m:
+            m.setenv("BATON_STANDIN_FAULTS", f"{call}={code}")
+            queue = f"{name}/{call}"
+            taker = child(
+                """
+q = baton.queue(sys.argv[1])
+say("ready")
+say([int(t.cpu(stream=2).numpy()[0]) for t in q.get(120)])
+""",
+                queue,
+            )
+            assert taker.hear() == "ready"
+            run(
+                child,
+                "q = baton.queue(sys.argv[1])\n"
+                "q.put([baton.full(9, i, 'uint8', device='cuda:0', stream=2) for i in range(5)], stream=1)",
+                queue,
+            )
+            assert taker.hear() == "[0, 1, 2, 3, 4]", call
+            taker.end()
+
+
 def test_foreign_array_on_a_gpu_is_copied_once(gpu, child):
     run(
         child,

@@ -71,6 +71,16 @@ unsafe fn get<'a, T>(cuda: &'a Library, name: &str) -> Symbol<'a, T> {
     unsafe { cuda.get(name.as_bytes()) }.expect(name)
 }
 
+/// How often the stand-in for the driver was told to let a stream wait.
+fn waits() -> u64 {
+    // SAFETY: the stand-in's own function, by its type.
+    unsafe {
+        let cuda = Library::new("libcuda.so.1").expect("the driver");
+        let calls: Symbol<unsafe extern "C" fn(*const std::ffi::c_char) -> u64> = get(&cuda, "standin_calls");
+        calls(c"cuStreamWaitValue64_v2".as_ptr())
+    }
+}
+
 fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or_default()
 }
@@ -156,6 +166,17 @@ impl Driver {
                 let t = self.queue(c)?.get(Duration::from_secs(30))?.into_tensor()?;
                 t.use_on(self.stream)?;
                 t.written(Duration::from_secs(30))?;
+            }
+            "follow" => {
+                let m = self.queue(c)?.get(Duration::from_secs(30))?;
+                let (b, before) = (m.bundle()?, waits());
+                for (_, t) in b.iter().chain(b.iter()) {
+                    t.use_on(self.stream)?;
+                }
+                let seen = json!([b.len(), waits() - before]);
+                let first = m.tensor()?;
+                self.held.push((m, first));
+                return Ok(json!({ "seen": seen }));
             }
             "held" => {
                 let seen = self.held.iter().map(|(_, t)| self.seen(t)).collect::<Result<Vec<_>, _>>()?;

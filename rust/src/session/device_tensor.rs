@@ -138,7 +138,8 @@ impl Tensor {
     }
 
     /// Copies a tensor of the same type and shape here, at least one of the two on a GPU, behind the work
-    /// of a stream. What was enqueued is waited for where the processor is to read it. Errors:
+    /// of a stream. Other streams wait for it by [`use_on`](Tensor::use_on); where the processor is to read
+    /// what was copied it is waited for. Errors:
     /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` where elements are not
     /// contiguous or lie on two GPUs.
     pub fn copy_tensor(&self, from: &Tensor, stream: Stream) -> Result<()> {
@@ -171,7 +172,9 @@ impl Tensor {
                 from.used_by(&gpu, stream)?;
                 self.used_by(&gpu, stream)?;
                 // SAFETY: both holdings are kept until the stream has passed.
-                unsafe { gpu.device.copy_within(self.device_ptr(true)?, from.device_address(false)?, n, stream) }
+                unsafe { gpu.device.copy_within(self.device_ptr(true)?, from.device_address(false)?, n, stream)? };
+                self.held.writes(&gpu, stream);
+                Ok(())
             }
             _ => Err(Error::new(
                 Code::Unsupported,
@@ -187,7 +190,9 @@ impl Tensor {
         from.used_by(gpu, stream)?;
         from.reach(gpu);
         // SAFETY: both holdings are kept until the stream has passed.
-        unsafe { gpu.device.copy_in(to, from.address(false)?, n, stream) }
+        unsafe { gpu.device.copy_in(to, from.address(false)?, n, stream)? };
+        self.held.writes(gpu, stream);
+        Ok(())
     }
 
     /// Copies contiguous elements of the machine's memory to this tensor on a GPU, behind the work of a
@@ -205,7 +210,9 @@ impl Tensor {
         };
         self.used_by(&gpu, stream)?;
         // SAFETY: as the caller says; this holding is kept until the stream has passed.
-        unsafe { gpu.device.copy_in(self.device_ptr(true)?, from, self.num_bytes(), stream) }
+        unsafe { gpu.device.copy_in(self.device_ptr(true)?, from, self.num_bytes(), stream)? };
+        self.held.writes(&gpu, stream);
+        Ok(())
     }
 
     /// Copies elements that lie contiguous on a GPU here, and waits for it.

@@ -6,7 +6,8 @@
 //! words of a session that is over, so that nobody waits for the dead.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::deadline::deadline;
@@ -28,6 +29,12 @@ pub(crate) struct Point {
     value: u64,
 }
 
+impl PartialEq for Point {
+    fn eq(&self, o: &Point) -> bool {
+        self.is_of_stream_of(o) && self.value == o.value
+    }
+}
+
 impl Point {
     /// What a message says, checked, of the session that has this file.
     pub(crate) fn of(file: &Region, o: Order) -> Point {
@@ -37,6 +44,11 @@ impl Point {
     /// As a message says it.
     pub(crate) fn order(&self) -> Order {
         Order { stream: self.number, ready: self.value }
+    }
+
+    /// Whether both are of the same stream.
+    fn is_of_stream_of(&self, o: &Point) -> bool {
+        self.number == o.number && self.file.address(0, 0) == o.file.address(0, 0)
     }
 
     /// Whether the stream has come so far; `Expired` when it never will, since its session is over.
@@ -75,10 +87,35 @@ impl Point {
 /// What streams have to do with a holding.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceUse {
-    /// When it is written; set before others see the holding.
-    written: OnceLock<Point>,
+    written: Mutex<Written>,
     uses: Mutex<Vec<Use>>,      // by streams of this process
     opened: Mutex<Vec<Opened>>, // of memory that other processes lend
+}
+
+/// When a holding is written, and which streams of this process wait for that already. A stream that is named
+/// for a tensor lives as long as the tensor, so that its number is no other stream's meanwhile.
+#[derive(Debug, Default)]
+struct Written {
+    at: Option<Point>,
+    told: Vec<Named>,
+    /// What has written it since, which nobody can wait for yet.
+    by: Option<Named>,
+}
+
+/// A stream of this process.
+#[derive(Debug, Clone)]
+struct Named(Arc<Gpu>, Stream, Option<ThreadId>); // each thread has its own default stream
+
+impl Named {
+    fn new(gpu: &Arc<Gpu>, stream: Stream) -> Named {
+        Named(gpu.clone(), stream, (stream == Stream::PER_THREAD).then(|| std::thread::current().id()))
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, o: &Named) -> bool {
+        Arc::ptr_eq(&self.0, &o.0) && (self.1, self.2) == (o.1, o.2)
+    }
 }
 
 /// That a stream of this process uses a holding.
@@ -121,6 +158,10 @@ impl DeviceUse {
         }
     }
 
+    fn written(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
     /// Closes what was borrowed.
     pub(super) fn close(&self) {
         self.opened.lock().unwrap_or_else(|p| p.into_inner()).clear();
@@ -138,13 +179,44 @@ impl Holding {
         self.device.get_or_init(Box::default)
     }
 
-    /// Notes when a fresh holding is written.
-    pub(crate) fn written_at(&self, written: Point) {
-        let _ = self.used().written.set(written);
+    /// Notes when a holding is written.
+    pub(crate) fn written_at(&self, at: Point) {
+        *self.used().written() = Written { at: Some(at), ..Written::default() };
     }
 
-    fn written(&self) -> Option<&Point> {
-        self.device.get()?.written.get()
+    /// Notes that a stream of this process writes it, which was told to wait for what was written before.
+    pub(crate) fn writes(&self, gpu: &Arc<Gpu>, stream: Stream) {
+        self.used().written().by = Some(Named::new(gpu, stream));
+    }
+
+    /// When it is written, for who is not the stream that writes it.
+    fn written(&self, reader: Option<&Named>) -> Result<Option<Point>> {
+        let Some(used) = self.device.get() else { return Ok(None) };
+        let by = used.written().by.clone();
+        if let Some(by) = by.filter(|by| reader != Some(by)) {
+            let point = self.inner().devices().mark(self.inner(), &by.0, by.1.seen_by_all())?;
+            let mut written = used.written();
+            if written.by.as_ref() == Some(&by) {
+                *written = Written { at: point, ..Written::default() };
+            }
+        }
+        Ok(used.written().at.clone())
+    }
+
+    /// Makes a stream wait until the holding is written, once for all tensors of a message.
+    fn follow(&self, gpu: &Arc<Gpu>, stream: Stream) -> Result<()> {
+        let reader = Named::new(gpu, stream);
+        let Some(p) = self.written(Some(&reader))? else { return Ok(()) };
+        if p.passed()? || self.used().written().told.contains(&reader) {
+            return Ok(());
+        }
+        self.inner().devices().follow(self.inner(), gpu, stream, &p)?;
+        let mut written = self.used().written();
+        // Unless another thread has had it written anew meanwhile, or has told the stream as well.
+        if written.at.as_ref() == Some(&p) && !written.told.contains(&reader) {
+            written.told.push(reader);
+        }
+        Ok(())
     }
 
     /// Opens borrowed memory, for as long as this holding lives. `Expired`: its owner has ended.
@@ -249,17 +321,20 @@ impl Devices {
         let file = &inner.pages.session;
         let mut orders = self.orders();
         let seen = stream.seen_by_all();
+        // What is noted of a thread's default stream is noted of the legacy one.
+        let wait = || match stream {
+            Stream::LEGACY => gpu.device.synchronize(),
+            s => gpu.device.synchronize_stream(s),
+        };
         let (Some(words), Some(at)) = (orders.words_of(gpu, file, true), orders.number(gpu, seen)) else {
             drop(orders);
-            // What is noted of a thread's default stream is noted of the legacy one.
-            let wait = || match stream {
-                Stream::LEGACY => gpu.device.synchronize(),
-                s => gpu.device.synchronize_stream(s),
-            };
             return wait().map(|()| None);
         };
         let value = orders.own[at].last + 1;
-        gpu.device.write_value(seen, words + 8 * at as u64, value)?;
+        if let Err(e) = gpu.device.write_value(seen, words + 8 * at as u64, value) {
+            drop(orders);
+            return if cannot(&e) { wait().map(|()| None) } else { Err(e) };
+        }
         orders.own[at].last = value;
         Ok(Some(Point { file: file.clone(), number: at as u32 + 1, value }))
     }
@@ -271,14 +346,27 @@ impl Devices {
         }
         let own = p.file.address(0, 0) == inner.pages.session.address(0, 0);
         let mut orders = self.orders();
-        match orders.words_of(gpu, &p.file, own) {
-            Some(words) => gpu.device.wait_value(stream, words + 8 * u64::from(p.number - 1), p.value),
-            None => {
-                drop(orders);
-                p.wait(inner, None)
-            }
+        if own
+            && orders.own.get(p.number as usize - 1).is_some_and(|w| std::ptr::eq(&*w.gpu, gpu) && w.stream == stream)
+        {
+            return Ok(()); // it comes after its own work
+        }
+        let told = orders
+            .words_of(gpu, &p.file, own)
+            .map(|words| gpu.device.wait_value(stream, words + 8 * u64::from(p.number - 1), p.value));
+        drop(orders);
+        match told {
+            Some(Ok(())) => Ok(()),
+            Some(Err(e)) if !cannot(&e) => Err(e),
+            _ => p.wait(inner, None),
         }
     }
+}
+
+/// Whether a driver says that it cannot order streams in this way, whatever its attributes promise: then the
+/// processor waits. Statuses differ between drivers.
+fn cannot(e: &Error) -> bool {
+    matches!(e.code(), Code::Unsupported | Code::InvalidArgument)
 }
 
 impl Tensor {
@@ -295,11 +383,8 @@ impl Tensor {
 
     /// As `use_on`, for memory of the machine too.
     pub(crate) fn used_by(&self, gpu: &Arc<Gpu>, stream: Stream) -> Result<()> {
-        let inner = self.held.inner();
         self.held.check_lenders()?;
-        if let Some(p) = self.held.written() {
-            inner.devices().follow(inner, gpu, stream, p)?;
-        }
+        self.held.follow(gpu, stream)?;
         self.held.used().note(gpu, stream.seen_by_all(), Done::Open);
         Ok(())
     }
@@ -311,11 +396,11 @@ impl Tensor {
     pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
         self.held.check()?;
         let until = deadline(timeout);
-        self.held.written().map_or(Ok(()), |p| p.wait(self.held.inner(), until))?;
+        self.held.written(None)?.map_or(Ok(()), |p| p.wait(self.held.inner(), until))?;
         self.held.check_lenders()
     }
 
-    /// Notes that a fresh tensor is written when a stream has come as far as it was told.
+    /// Notes that a tensor is written when a stream has come as far as it was told.
     pub(crate) fn written_by(&self, gpu: &Arc<Gpu>, stream: Stream) -> Result<()> {
         let inner = self.held.inner();
         if let Some(p) = inner.devices().mark(inner, gpu, stream)? {
@@ -338,6 +423,7 @@ impl Inner {
         let on_gpus = on_gpus.collect::<Result<Vec<_>>>()?;
         let Some((first, gpu)) = on_gpus.first() else { return Ok(None) };
         let devices = self.devices();
+        let mut before: Vec<Point> = Vec::new(); // the last of each stream: it comes after its earlier ones
         for (t, g) in &on_gpus {
             if stream == Stream::NONE {
                 t.written(None)?;
@@ -349,13 +435,17 @@ impl Inner {
                 let remedy = "send them apart, or synchronise and send with Stream::NONE";
                 return Err(Error::new(Code::InvalidArgument, remedy, what));
             }
-            if let Some(p) = t.held.written() {
-                devices.follow(self, g, stream, p)?;
+            let Some(p) = t.held.written(Some(&Named::new(g, stream)))? else { continue };
+            match before.iter_mut().find(|q| q.is_of_stream_of(&p)) {
+                Some(q) if q.value >= p.value => (),
+                Some(q) => *q = p,
+                None => before.push(p),
             }
         }
         if stream == Stream::NONE {
             return Ok(None);
         }
+        before.iter().try_for_each(|p| devices.follow(self, gpu, stream, p))?;
         let point = devices.mark(self, gpu, stream)?;
         let done = point.clone().map_or(Done::Now, Done::At);
         on_gpus.iter().for_each(|(t, g)| t.held.used().note(g, stream.seen_by_all(), done.clone()));
