@@ -30,6 +30,10 @@ pub(crate) fn parse(ob: &Bound<'_, PyAny>) -> PyResult<DType> {
         let name = t.name()?;
         return DType::parse(name.to_str()?).or_raise(py);
     }
+    if ob.getattr_opt("isnative")?.is_some_and(|yes| !yes.is_truthy().unwrap_or(true)) {
+        let what = format!("dtype {ob} has its bytes the other way round");
+        return Err(invalid(py, "use its native form, dtype.newbyteorder(\"=\")", what));
+    }
     // A numpy.dtype has a name, a torch.dtype only its text.
     let text = match ob.getattr_opt("name")? {
         Some(name) => name,

@@ -77,5 +77,7 @@ fn position(k: &Bound<'_, PyAny>) -> PyResult<i64> {
     if k.is_instance_of::<PyBool>() || !k.hasattr("__index__")? {
         return Err(wrong());
     }
-    k.call_method0("__index__")?.extract()
+    k.call_method0("__index__")
+        .map_err(|e| if e.is_instance_of::<PyTypeError>(k.py()) { wrong() } else { e })?
+        .extract()
 }

@@ -4,13 +4,14 @@
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
 use baton::{Code, DType, Dims, Session, Stream};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyMemoryView;
+use pyo3::types::{PyDict, PyMemoryView};
 
 use crate::cuda::on_gpu;
 use crate::dtype;
@@ -106,6 +107,62 @@ pub(crate) fn is_array(ob: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(buffer || ob.hasattr("__dlpack__")?)
 }
 
+/// Refuses NumPy's masked arrays: what lends the elements does not tell which of them count.
+fn refuse_mask(ob: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// numpy.ndarray, which lives as long as the process. Nothing is asked of its own arrays.
+    static PLAIN: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+    if PLAIN.load(Ordering::Relaxed) == ob.get_type_ptr() {
+        return Ok(());
+    }
+    let py = ob.py();
+    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let Some(numpy) = modules.get_item("numpy")? else { return Ok(()) };
+    if numpy.getattr("ndarray")?.is(ob.get_type()) {
+        PLAIN.store(ob.get_type_ptr(), Ordering::Relaxed);
+        return Ok(());
+    }
+    // Where nobody has imported it there are none.
+    let Some(ma) = modules.get_item("numpy.ma")? else { return Ok(()) };
+    if !ob.is_instance(&ma.getattr("MaskedArray")?)? || ob.getattr("mask")?.is(ma.getattr("nomask")?) {
+        return Ok(());
+    }
+    let remedy = "give a.filled(value), or the two arrays {\"data\": a.data, \"mask\": a.mask}";
+    Err(PyTypeError::new_err(format!("a masked array would lose its mask: {remedy}")))
+}
+
+/// Whether a tensor's elements may be lent without a conjugation or a negation that torch has put off: of
+/// numbers that are not complex only those that are the imaginary parts of some, which do not lie side by side.
+fn may_be_lazy(t: &DLTensor) -> bool {
+    match t.dtype {
+        DType { code: 5, .. } => true,
+        DType::FLOAT16 | DType::FLOAT32 | DType::FLOAT64 if !t.strides.is_null() => {
+            let mut next = 1i64;
+            for i in (0..t.ndim.max(0) as usize).rev() {
+                // SAFETY: `ndim` numbers each, lent with the view.
+                let (n, by) = unsafe { (t.shape.add(i).read_unaligned(), t.strides.add(i).read_unaligned()) };
+                if n != 1 && by != next {
+                    return true;
+                }
+                next = next.wrapping_mul(n);
+            }
+            next == 1
+        }
+        _ => false,
+    }
+}
+
+/// The tensor with what torch has put off done; `None` where that is nothing.
+fn made_real<'py>(ob: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let put_off = |what: &str| match ob.getattr_opt(what)? {
+        Some(f) => f.call0()?.is_truthy(),
+        None => Ok(false),
+    };
+    Ok(match put_off("is_conj")? || put_off("is_neg")? {
+        true => Some(ob.call_method0("resolve_conj")?.call_method0("resolve_neg")?),
+        false => None,
+    })
+}
+
 /// What is said of a NumPy array whose elements are no numbers that others know; `None` where they are.
 fn of_no_dtype(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
     let dtype = ob.getattr("dtype").ok()?;
@@ -115,7 +172,10 @@ fn of_no_dtype(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
         'O' => "make it an array of numbers, or give a list",
         'S' | 'T' | 'U' => "give strings as a list: a.tolist()",
         'M' | 'm' => "give its numbers: a.view(\"int64\")",
+        'V' if dtype.getattr("names").ok()?.is_none() => "give its bytes: a.view(\"uint8\")",
         'V' => "give its fields one by one: a[name]",
+        // ml_dtypes' own letter of complex numbers.
+        'W' => "give what others know: a.astype(\"complex64\")",
         'f' if bytes > 8 => "give what fits: a.astype(\"float64\")",
         'c' if bytes > 16 => "give what fits: a.astype(\"complex128\")",
         _ if !dtype.getattr("isnative").ok()?.extract::<bool>().ok()? => {
@@ -129,6 +189,10 @@ fn of_no_dtype(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
 /// What is said of a tensor of torch's whose elements do not lie in memory one by one; `None` where they do.
 fn of_no_memory(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
     let is = |what: &str| ob.getattr(what).is_ok_and(|yes| yes.is_truthy().unwrap_or(false));
+    if is_traced_by_jax(ob) {
+        let remedy = "hand it over outside of jit, grad and vmap, or in a function for jax.debug.callback";
+        return Some(PyTypeError::new_err(format!("an array that JAX is tracing has no elements yet: {remedy}")));
+    }
     let layout = ob.getattr("layout").ok()?.to_string();
     let layout = layout.strip_prefix("torch.")?;
     let (kind, remedy) = if is("is_nested") {
@@ -139,10 +203,23 @@ fn of_no_memory(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
         ("meta", "make one that has elements: torch.empty_like(a, device=\"cpu\")")
     } else if layout != "strided" {
         (layout, "give a.to_dense(), or its indices and values one by one")
+    } else if ob.call_method0("data_ptr").is_err() {
+        ("traced or wrapped", "hand it over outside of torch.func, torch.compile and the like, or give what it wraps")
     } else {
-        return None;
+        let dtype = ob.getattr("dtype").ok()?;
+        let what = format!("a tensor of {dtype} is nothing that other libraries know: give a.view(torch.uint8)");
+        return Some(PyTypeError::new_err(what));
     };
     Some(PyTypeError::new_err(format!("a {kind} tensor is nothing that other libraries know: {remedy}")))
+}
+
+fn is_traced_by_jax(ob: &Bound<'_, PyAny>) -> bool {
+    let tracer = || -> PyResult<bool> {
+        let modules = ob.py().import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+        let Some(core) = modules.get_item("jax.core")? else { return Ok(false) };
+        ob.is_instance(&core.getattr("Tracer")?)
+    };
+    tracer().unwrap_or(false)
 }
 
 /// What is said of a buffer whose elements are no numbers that others know.
@@ -166,6 +243,7 @@ impl Source {
         let buffer = unsafe { ffi::PyObject_CheckBuffer(ob.as_ptr()) } != 0;
         let mut refused = None;
         if buffer {
+            refuse_mask(ob)?;
             refused = match Source::of_buffer(ob) {
                 // NumPy's scalars of time lend eight bytes as if they were numbers.
                 Ok(Some(s)) if s.dtype() == DType::UINT8 && *s.shape() == [8] => {
@@ -208,6 +286,11 @@ impl Source {
     pub(crate) fn lent_by(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
         let lent = borrowed(ob, table);
         let Some(t) = lent.filter(|t| device::is_host(t.device.device_type)) else { return Ok(None) };
+        if may_be_lazy(&t)
+            && let Some(made) = made_real(ob)?
+        {
+            return Source::lent_by(&made, table);
+        }
         Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
     }
 
@@ -280,6 +363,7 @@ impl Source {
         let bits = match class.getattr_opt("itemsize")?.map(|n| n.extract()).transpose()? {
             Some(1) => "uint8",
             Some(2) => "uint16",
+            Some(4) if dtype == DType::COMPLEX32 => "uint32",
             _ => return Ok(None),
         };
         // JAX's view packs what is narrower than a byte, where NumPy's has a byte for each element.
@@ -296,6 +380,9 @@ impl Source {
     }
 
     fn of_dlpack(ob: &Bound<'_, PyAny>) -> PyResult<Source> {
+        if let Some(made) = made_real(ob)? {
+            return Source::of_dlpack(&made);
+        }
         let m = Imported::of(ob)?;
         let (t, flags) = (*m.tensor(), m.flags());
         Source::of_view(ob.py(), &t, flags, Keep::Import(m))

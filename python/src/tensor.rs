@@ -454,6 +454,11 @@ impl Tensor {
     }
 
     /// The only element's truth. Of several, or none, it is an error, as in NumPy: ask `len(x)`.
+    /// Refused: without it `in` would compare objects.
+    fn __contains__(&self, _value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Err(PyTypeError::new_err("a tensor does not look for values: ask its array, `value in x.numpy()`"))
+    }
+
     fn __bool__<'py>(slf: &Bound<'py, Self>) -> PyResult<bool> {
         slf.get().item(slf.py())?.is_truthy()
     }

@@ -8,6 +8,7 @@ import queue
 from pathlib import Path
 
 import baton
+import ml_dtypes
 import numpy as np
 import pytest
 from baton import _errors
@@ -121,6 +122,8 @@ def test_handles_of_nothing_are_invalid():
         (np.array(["2020-01-01"], "datetime64[D]"), 'a.view("int64")'),
         (np.zeros(2, [("x", "i4")]), "a[name]"),
         (np.zeros(2, ">f4"), "newbyteorder"),
+        (np.zeros(2, "V3"), 'a.view("uint8")'),
+        (np.zeros(2, ml_dtypes.bcomplex32), 'astype("complex64")'),
     ],
     ids=lambda a: str(a.dtype) if isinstance(a, np.ndarray) else a,
 )
@@ -129,6 +132,46 @@ def test_elements_that_others_do_not_know_are_a_type_error_with_a_way_out(array,
         with pytest.raises(TypeError, match="dtype") as e:
             take(array)
         assert remedy in str(e.value)
+
+
+def test_a_masked_array_keeps_its_mask_or_is_refused():
+    masked = np.ma.masked_array([1.0, 2.0, 3.0], mask=[0, 1, 0])
+    q = baton.queue()
+    for take in (baton.share, baton.zeros(3, "float64").copy_from, lambda a: q.put([a]), lambda a: q.put({"a": a})):
+        with pytest.raises(TypeError, match="filled"):
+            take(masked)
+    q.put({"data": masked.data, "mask": masked.mask})
+    v = q.get()
+    assert np.ma.masked_array(v["data"].numpy(), v["mask"].numpy()).sum() == 4
+    assert baton.share(np.ma.masked_array([1.0, 2.0])).tolist() == [1, 2]
+
+
+def test_what_a_value_cannot_hold_is_named_by_its_place():
+    q = baton.queue()
+    for value in ({"x": np.array([None])}, {"x": np.array([None]), "y": 1}):
+        with pytest.raises(TypeError, match='^"x" of the value: an array of dtype object'):
+            q.put(value)
+
+
+def test_half_a_surrogate_pair_is_refused_and_named():
+    bad, t = "a\ud800b", baton.topic()
+    for value, place in (
+        (bad, "the value"),
+        ({"k": ["v", bad]}, '"k/1"'),
+        ({"m": {bad: 1}}, '"m"'),
+        ({bad: np.ones(1)}, "the value"),
+        ({"m": {1: 1, bad: 2}}, '"m"'),
+        ({(1, bad): 2}, "the value"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{place}.*ud800b.*surrogatepass"):
+            t.send(value)
+    with pytest.raises(ValueError, match=r'^"k" of the value.*ud800b'):
+        t.send(None, meta={"k": bad})
+
+
+def test_a_dtype_of_the_other_byte_order_is_refused():
+    with pytest.raises(baton.InvalidArgument, match="newbyteorder"):
+        baton.empty(3, np.dtype(">f4"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ NUMBERS = "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 c
 TORCH = [*NUMBERS, "uint16", "uint32", "uint64", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]  # fmt: skip
 JAX = "bool uint8 int8 int16 int32 uint16 uint32 float16 float32 complex64 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float8_e4m3fnuz float8_e5m2fnuz float8_e3m4 float8_e4m3 float8_e8m0fnu".split()  # fmt: skip
 TENSORFLOW = [d for d in NUMBERS if d != "bool"] + ["uint16", "uint32", "uint64", "bfloat16"]
-ML_DTYPES = "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()  # fmt: skip
+ML_DTYPES = "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu complex32".split()  # fmt: skip
 NARROW = "int2 int4 uint2 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn".split()
 
 
@@ -138,8 +138,9 @@ def test_types_narrower_than_a_byte_are_packed(dtype):
     assert [packed >> (bits * i) & ((1 << bits) - 1) for i in range(8)] == [
         one * int(v) for v in [0, 1, 1, 0, 1, 0, 0, 1]
     ]
-    with pytest.raises(TypeError, match="view"):
-        x.numpy()
+    for few in (1, 3, 8):  # in fewer bytes, or in as many as NumPy would take
+        with pytest.raises(TypeError, match="view"):
+            baton.share(a[:few]).numpy()
 
 
 @pytest.mark.parametrize("dtype", "int2 int4 uint2 uint4 float4_e2m1fn".split())
@@ -174,6 +175,49 @@ def test_tensors_of_torch_without_elements_in_memory_name_the_way_out(make, reme
     for take in (baton.share, lambda t: baton.queue().put({"t": t})):
         with pytest.raises(TypeError, match=remedy):
             take(t)
+
+
+def test_tensors_that_torch_traces_name_the_way_out():
+    torch = need("torch")
+
+    def share(t):
+        with pytest.raises(TypeError, match="outside"):
+            baton.share(t)
+        return t.sum()
+
+    torch.func.grad(share)(torch.ones(3))
+    torch.vmap(share)(torch.ones(2, 3))
+    with pytest.raises(TypeError, match="torch.uint8"):
+        baton.share(torch.zeros(4, dtype=torch.uint8).view(torch.bits8))
+
+
+def test_arrays_that_jax_traces_name_the_way_out():
+    jax = need("jax")
+    q = baton.queue()
+
+    def put(a):
+        with pytest.raises(TypeError, match='"a" of the value.*outside of jit'):
+            q.put({"a": a})
+        return a.sum()
+
+    for over in (jax.jit, jax.grad, jax.vmap):
+        over(put)(jax.numpy.ones((2, 3)))
+
+
+def test_what_torch_has_put_off_is_done_before_a_tensor_goes():
+    torch = need("torch")
+    c = torch.tensor([[1 + 2j, 3 - 4j]])
+    shared = baton.share(c.numpy()).torch()
+    q = baton.queue()
+    for t in (c.conj(), c.conj().T, c.conj().imag, c[0, 0].conj().imag, c.conj().imag.expand(3, 2), shared.conj()):
+        assert t.is_conj() or t.is_neg()
+        q.put({"t": t})
+        q.put([torch.ones(1), t])
+        got = [baton.share(t), q.get()["t"], q.get()[1]]
+        to = baton.empty(tuple(t.shape), str(t.dtype).removeprefix("torch."))
+        to.copy_from(t)
+        for x in (*got, to):
+            assert torch.equal(x.torch(), t.resolve_conj().resolve_neg())
 
 
 def test_what_a_framework_has_not_names_the_way_out():

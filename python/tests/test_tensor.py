@@ -101,8 +101,8 @@ def test_views_outside_raise():
     for bad in (4, -5, (0, 0, 0), (..., ...)):
         with pytest.raises(IndexError):
             x[bad]
-    for bad in (True, "a", 1.5, [0, 1]):
-        with pytest.raises(TypeError):
+    for bad in (True, "a", 1.5, [0, 1], np.array([True, False])):
+        with pytest.raises(TypeError, match="np.asarray"):
             x[bad]
     for call in (
         lambda: x[::-1],
@@ -276,6 +276,11 @@ def test_elements_are_written_in_place_as_numpy_broadcasts_them():
     with pytest.raises(baton.ReadOnly, match=r"float32\[2, 3\] is read-only"):
         x.as_readonly()[0] = 0
     assert x.tolist() == [[1, 9, 3], [0, 9, 0.5]], "what is refused changes nothing"
+
+
+def test_a_tensor_is_not_asked_for_values():
+    with pytest.raises(TypeError, match=r"x\.numpy\(\)"):
+        0.0 in baton.zeros(3)  # noqa: B015
 
 
 def test_one_element_is_a_number_and_several_are_none():

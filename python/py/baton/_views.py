@@ -16,6 +16,9 @@ _NATIVE = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
 )
 
+# What has less than a byte.
+_NARROW = frozenset("int1 int2 int4 uint1 uint2 uint4 float4 float6".split())
+
 
 def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
     """The array of a tensor's memory; types of ml_dtypes where NumPy has none."""
@@ -29,15 +32,18 @@ def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
         import ml_dtypes
 
         dtype = np.dtype(getattr(ml_dtypes, x.dtype))
-        if x.size * dtype.itemsize != x.nbytes:
-            raise AttributeError("NumPy gives a whole byte to each element")
-        bits = {1: "uint8", 2: "uint16"}[dtype.itemsize]
-        return np.asarray(x.view(bits)).view(dtype)
     except (ImportError, AttributeError):
         raise TypeError(
             f"NumPy has no {x.dtype}: install ml_dtypes, use x.torch() or x.jax() where they know it, "
             'or look at the bits by x.view("uint8")'
         ) from None
+    if x.dtype.split("_")[0] in _NARROW:
+        raise TypeError(
+            f"NumPy has a byte for each {x.dtype}, which lie packed here: look at the bits by "
+            'x.reshape(-1).view("uint8"), or send a.view("uint8") of the array'
+        )
+    bits = {1: "uint8", 2: "uint16", 4: "uint32"}[dtype.itemsize]
+    return np.asarray(x.view(bits)).view(dtype)
 
 
 def array(x: "Tensor", dtype: Any = None, copy: bool | None = None) -> "np.ndarray[Any, Any]":

@@ -116,7 +116,10 @@ impl Encoder {
         let Ok(d) = value.cast_exact::<PyDict>() else { return Ok(false) };
         for (i, (key, v)) in d.iter().enumerate() {
             let key = key.cast::<PyString>().ok().and_then(|k| k.to_str().ok()).filter(|k| !k.is_empty());
-            let leaf = key.map_or(Ok(None), |_| self.leaf(&v))?;
+            let leaf = key.map_or(Ok(None), |_| self.leaf(&v)).map_err(|e| match key {
+                Some(k) => at(v.py(), &format!("{k:?} of the value"), e),
+                None => e,
+            })?;
             let (Some(leaf), Some(key)) = (leaf, key) else {
                 self.names.clear();
                 self.leaves.clear();
@@ -182,7 +185,7 @@ impl Encoder {
         if !self.plain {
             let leaf = match v.is_exact_instance_of::<Tensor>() {
                 true => self.leaf(v)?,
-                false => self.known(v)?.map(Leaf::Foreign),
+                false => self.known(v).map_err(|e| self.at(v.py(), e))?.map(Leaf::Foreign),
             };
             if let Some(leaf) = leaf {
                 return self.nested(1, |e| e.tensor(leaf));
@@ -212,7 +215,7 @@ impl Encoder {
             let value = b.get().value(v.py())?;
             return self.value(value.bind(v.py()));
         }
-        if let Some(leaf) = self.leaf(v)? {
+        if let Some(leaf) = self.leaf(v).map_err(|e| self.at(v.py(), e))? {
             return self.nested(1, |e| e.tensor(leaf));
         }
         let class = v.get_type();
@@ -241,6 +244,20 @@ impl Encoder {
         if self.path.is_empty() { "the value".to_owned() } else { format!("{:?} of the value", self.path) }
     }
 
+    /// An error that tells where in the value it happened.
+    fn at(&self, py: Python<'_>, e: PyErr) -> PyErr {
+        if self.path.is_empty() { e } else { at(py, &self.place(), e) }
+    }
+
+    /// The UTF-8 of a text, which half a surrogate pair has not.
+    fn utf8<'a>(&self, s: &'a Bound<'_, PyString>) -> PyResult<&'a str> {
+        s.to_str().map_err(|_| {
+            let text = s.repr().map(|r| r.to_string()).unwrap_or_default();
+            let what = format!("{} has half a surrogate pair in the text {text}: give its bytes", self.place());
+            PyValueError::new_err(format!("{what}, s.encode(\"utf-8\", \"surrogatepass\")"))
+        })
+    }
+
     fn scalar(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
         if v.is_none() {
             self.tree.extend(b"null");
@@ -251,7 +268,8 @@ impl Encoder {
         } else if let Ok(f) = v.cast::<PyFloat>() {
             self.float(f.value())?;
         } else if let Ok(s) = v.cast::<PyString>() {
-            self.text(s.to_str()?)?;
+            let s = self.utf8(s)?;
+            self.text(s)?;
         } else if let (Ok(b), false) = (v.cast::<PyBytes>(), self.plain) {
             self.tree.extend(br#"{"$":"bytes","v":""#);
             self.tree.extend(STANDARD.encode(b.as_bytes()).bytes());
@@ -368,7 +386,8 @@ impl Encoder {
                 if i > 0 {
                     e.tree.push(b',');
                 }
-                e.member(k.cast::<PyString>()?.to_str()?, &v)?;
+                let key = e.utf8(k.cast::<PyString>()?)?;
+                e.member(key, &v)?;
             }
             e.tree.push(b'}');
             Ok(())
@@ -390,7 +409,7 @@ impl Encoder {
                 let from = e.tree.len();
                 e.key(&k)?;
                 let part = match k.cast::<PyString>() {
-                    Ok(k) => k.to_str()?.to_owned(),
+                    Ok(k) => e.utf8(k)?.to_owned(),
                     Err(_) => String::from_utf8(e.tree[from..].to_vec())?,
                 };
                 e.tree.push(b',');
@@ -515,6 +534,14 @@ impl Take {
             }
         }
         s.copied_on(py, session, &gpu, Stream::LEGACY)
+    }
+}
+
+/// A TypeError that tells where in the value it happened; other errors are their libraries' own.
+fn at(py: Python<'_>, place: &str, e: PyErr) -> PyErr {
+    match e.get_type(py).is(py.get_type::<PyTypeError>()) {
+        true => PyTypeError::new_err(format!("{place}: {}", e.value(py))),
+        false => e,
     }
 }
 
