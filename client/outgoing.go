@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -119,7 +120,7 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 		return protocol.Errorf(protocol.CodeInvalid, "see whether there is a tensor of that name where it came from", "tensor %q is nil", name)
 	}
 	if t.held == nil || t.held.c != c {
-		return protocol.Errorf(protocol.CodeInvalid, "send tensors of the same client", "tensor %q belongs to another session", name)
+		return c.notOurs(t, name)
 	}
 	if t.over.Load() {
 		return errReleased(t.String())
@@ -207,4 +208,23 @@ func (o *outgoing) finish() {
 		o.spill.release()
 		o.spill = nil
 	}
+}
+
+// notOurs is the error of a tensor of another session, whose memory is another
+// broker's, or counted in another row.
+func (c *Client) notOurs(t *Tensor, name string) error {
+	tensor := "the tensor"
+	if name != "" {
+		tensor = fmt.Sprintf("tensor %q", name)
+	}
+	if t.held == nil {
+		return protocol.Errorf(protocol.CodeInvalid, "send one that was allocated or received", "%s belongs to no session", tensor)
+	}
+	its, this := t.held.c.pages, c.pages
+	if its.instance != this.instance {
+		return protocol.Errorf(protocol.CodeInvalid, "copy its elements into this session",
+			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.serial, its.instance, this.serial, this.instance)
+	}
+	return protocol.Errorf(protocol.CodeInvalid, "send it in its own session, or open its handle in this one",
+		"%s belongs to another session: to %d, and this is %d", tensor, its.serial, this.serial)
 }

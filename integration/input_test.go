@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -268,4 +269,26 @@ func TestSendOfWhatCannotBeSent(t *testing.T) {
 	require.ErrorIs(t, topic.Send(ctx, x), protocol.ErrClosed, "a released tensor")
 	require.NoError(t, topic.Close())
 	testkit.AuditEmpty(t, b, c)
+}
+
+// Both sessions are named: the error is met where a program has more than one.
+func TestTensorOfAnotherSessionIsRefusedAndNamed(t *testing.T) {
+	b := testkit.StartBroker(t)
+	c, other := b.Connect(), b.Connect()
+	ctx := testkit.Context(t)
+	q, err := c.Queue(ctx, "q")
+	require.NoError(t, err)
+	x, err := other.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	defer x.Release()
+
+	require.ErrorContains(t, q.Put(ctx, x),
+		fmt.Sprintf("the tensor belongs to another session: to %d, and this is %d (send it in its own session, or open its handle in this one)", other.Session(), c.Session()))
+	require.ErrorContains(t, q.Put(ctx, map[string]*client.Tensor{"a": x}), `tensor "a" belongs to another session`)
+	h, err := x.Handle(ctx)
+	require.NoError(t, err)
+	mine, err := c.Open(ctx, h)
+	require.NoError(t, err)
+	defer mine.Release()
+	require.NoError(t, q.Put(ctx, mine))
 }

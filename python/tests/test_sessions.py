@@ -75,7 +75,7 @@ def test_pickles_lead_to_brokers_that_are_not_the_default(tmp_path, child):
         c.end()
         with pytest.raises(baton.InvalidHandle, match="broker"):
             baton.open(s.zeros(1).handle())
-        with pytest.raises(baton.InvalidArgument, match="session"):
+        with pytest.raises(baton.InvalidArgument, match="another session: .* of broker .*copy its elements"):
             baton.queue().put(s.zeros(1))
         s.close()
     finally:
@@ -215,8 +215,12 @@ def test_objects_are_referenced_weakly_and_handles_are_keys():
 def test_a_tensor_of_another_session_goes_by_its_handle():
     with baton.connect() as s:
         x, q = s.full(2, 7), baton.queue()
-        with pytest.raises(baton.InvalidArgument, match="the tensor belongs to another session .*handle"):
+        default = baton._default.session().serial
+        text = f"belongs to another session: to {s.serial}, and this is {default} .*handle"
+        with pytest.raises(baton.InvalidArgument, match="the tensor " + text):
             q.put(x)
+        with pytest.raises(baton.InvalidArgument, match='tensor "a" ' + text):
+            q.put({"a": x})
         q.put(baton.open(x.handle()))
         assert q.get(10).tolist() == [7, 7]
 
@@ -228,3 +232,61 @@ def test_a_runtime_directory_that_cannot_be_made_says_what_to_set():
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE
     ).stdout
     assert "/proc/none" in said and "that you may write" in said
+
+
+def test_the_timeout_of_a_first_call_bounds_its_wait_for_a_broker(tmp_path, child, monkeypatch):
+    monkeypatch.setenv("BATON_ADDRESS", str(tmp_path / "b.sock"))
+    c = child(
+        """
+import threading
+from baton import _default
+def patient():
+    try: baton.connect(timeout=29)
+    except baton.NoBroker: pass
+waits = threading.Thread(target=patient, daemon=True)
+waits.start()
+def first():
+    for call in (lambda: baton.get("x", timeout=0.01), lambda: baton.zeros(1, timeout=0.01)):
+        try: call()
+        except baton.NoBroker as e: say(e)
+first()
+opens = threading.Thread(target=lambda: baton.get("x", timeout=29), daemon=True)
+opens.start()
+while not _default._lock.locked(): pass
+first()
+say(waits.is_alive(), opens.is_alive())
+"""
+    )
+    heard = [c.hear() for _ in range(5)]
+    assert all("nobody listens" in line for line in heard[:2])
+    assert all("another thread" in line for line in heard[2:4])
+    assert heard[4] == "True True"
+    c.kill()
+
+
+def test_what_is_left_of_a_timeout_goes_to_the_call(monkeypatch):
+    session = baton._default.session()
+    monkeypatch.setattr(baton._default, "_session", None)
+    monkeypatch.setattr(baton._native, "Session", lambda timeout: session)
+    for timeout in (None, 0, 60):
+        baton._default._session = None
+        s, left = baton._default.within(timeout)
+        assert s is session and (left == timeout if not timeout else 0 < left < 60)
+
+
+def test_threads_open_their_first_sessions_at_once(child):
+    c = child(
+        """
+import threading
+begin, serials = threading.Barrier(8), []
+def open_one():
+    begin.wait()
+    with baton.connect() as s: serials.append(s.serial)
+threads = [threading.Thread(target=open_one) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+say(len(set(serials)))
+"""
+    )
+    assert c.hear() == "8"
+    c.end()

@@ -94,7 +94,8 @@ def empty(
     >>> x.shape, x.dtype, x.nbytes
     ((2, 3), 'int16', 12)
     """
-    return _default.session().empty(shape, dtype, timeout=timeout, pages=pages, device=device)
+    s, timeout = _default.within(timeout)
+    return s.empty(shape, dtype, timeout=timeout, pages=pages, device=device)
 
 
 def zeros(
@@ -114,7 +115,8 @@ def zeros(
     >>> baton.zeros(3).numpy().tolist()
     [0.0, 0.0, 0.0]
     """
-    return _default.session().zeros(shape, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
+    s, timeout = _default.within(timeout)
+    return s.zeros(shape, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
 
 
 def full(
@@ -132,7 +134,8 @@ def full(
     >>> baton.full((2,), 7).numpy().tolist(), baton.full((2,), 7).dtype
     ([7, 7], 'int64')
     """
-    return _default.session().full(shape, value, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
+    s, timeout = _default.within(timeout)
+    return s.full(shape, value, dtype, timeout=timeout, pages=pages, device=device, stream=stream)
 
 
 def empty_like(a: Any, *, timeout: float | None = 0.0, pages: str | None = None) -> Any:
@@ -144,7 +147,8 @@ def empty_like(a: Any, *, timeout: float | None = 0.0, pages: str | None = None)
     >>> {path: t.shape for path, t in b.items()}
     {'w': (2, 3), 'b': (3,)}
     """
-    return _default.session().empty_like(a, timeout=timeout, pages=pages)
+    s, timeout = _default.within(timeout)
+    return s.empty_like(a, timeout=timeout, pages=pages)
 
 
 def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream: Any = None) -> Any:
@@ -251,8 +255,9 @@ def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, m
 
 
 def get(name: str, timeout: float | None = 0.0) -> Bundle:
-    """The newest revision of a name, waiting `timeout` seconds for one. Raises NotFound."""
-    return _default.session().get(name, timeout)
+    """The newest revision of a name, waiting `timeout` seconds for one (None: for ever). Raises NotFound."""
+    s, timeout = _default.within(timeout)
+    return s.get(name, timeout)
 
 
 def watch(name: str) -> Watch:

@@ -8,8 +8,10 @@ sessions of the child's own.
 import atexit
 import os
 import threading
+import time
 
 from baton import _native
+from baton._errors import NoBroker
 
 # A broker's socket and a namespace.
 Place = tuple[str, str]
@@ -19,17 +21,39 @@ _session: _native.Session | None = None
 _others: dict[Place, _native.Session] = {}
 
 
-def session() -> _native.Session:
+def session(timeout: float | None = 30.0) -> _native.Session:
     """The default session: the broker at $BATON_ADDRESS, else the user's, started on first use."""
     global _session
     s = _session
     if s is not None and not s.closed:
         return s
-    with _lock:
+    until = None if timeout is None else time.monotonic() + timeout
+    if not _lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+        raise NoBroker("another thread is still opening the session (give it more time)")
+    try:
         if _session is None or _session.closed:
-            _session = _native.Session()
+            _session = _native.Session(timeout=None if until is None else max(until - time.monotonic(), 0))
             _native.allocate_in(_session)
         return _session
+    finally:
+        _lock.release()
+
+
+def within(timeout: float | None) -> tuple[_native.Session, float | None]:
+    """The default session for a call with a timeout, and what is left of that.
+
+    The broker is awaited no longer than the call may take. One that only polls waits for nothing else,
+    and for the broker as a call without a timeout does.
+    """
+    s = _session
+    if s is not None and not s.closed:
+        return s, timeout
+    if timeout is None:
+        return session(None), None
+    if not timeout > 0:
+        return session(), timeout
+    until = time.monotonic() + timeout
+    return session(timeout), max(until - time.monotonic(), 0)
 
 
 def session_at(address: str, namespace: str) -> _native.Session:

@@ -5,14 +5,19 @@ import sys
 import sysconfig
 from pathlib import Path
 
+# Of the installers' schemes. It is looked up by the import, which one thread does: two that ask sysconfig
+# for the first time at once break it.
+_SCRIPTS = [
+    sysconfig.get_path("scripts"),
+    sysconfig.get_path("scripts", vars={"base": sys.base_prefix}),
+    sysconfig.get_path("scripts", scheme=sysconfig.get_preferred_scheme("user")),
+]
+
 
 def places() -> list[Path]:
     """Every place where an installer may have put the program, the likeliest first."""
-    user = sysconfig.get_preferred_scheme("user")
     found = [
-        sysconfig.get_path("scripts"),
-        sysconfig.get_path("scripts", vars={"base": sys.base_prefix}),
-        sysconfig.get_path("scripts", scheme=user),
+        *_SCRIPTS,
         # pip install --target, and the folders that build isolation lays over the path
         os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin"),
         *(os.path.join(os.path.dirname(p), "bin") for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p),
