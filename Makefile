@@ -46,8 +46,11 @@ test-arm64: ## what knows the machine, as programs for arm64; on others by emula
 	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client ./dlpack ./handles ./internal/wire ./protocol ./shm
 
 test-gpu: build ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
-	BATON_TEST_GPU=1 $(TEST) -v -timeout 20m ./integration/cuda
-	BATON_TEST_GPU=1 tools/python test -k test_gpu
+	@tools/python package || true # the tests in Go drive it too; those in Python say why it is not there
+	@status=0; \
+	BATON_TEST_GPU=1 $(TEST) -v -timeout 60m ./integration/cuda || status=1; \
+	BATON_TEST_GPU=1 tools/python test -k test_gpu || status=1; \
+	exit $$status
 
 bench-gpu: build ## what a hand-over of CUDA tensors takes, beside torch's; without a GPU the calls of the driver
 	tools/bench-gpu

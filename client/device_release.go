@@ -1,8 +1,11 @@
 package client
 
 import (
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // retired are holdings that were released while streams of this process still use
@@ -40,8 +43,9 @@ func (d *deviceSet) retire(h *holding, u *deviceUse) {
 		}
 		var err error
 		if u.uses[i].done, err = d.mark(u.uses[i].gpu, u.uses[i].stream); err != nil {
-			// The stream may be gone; what it did is over when all the GPU's work is.
-			if u.uses[i].gpu.Synchronize() != nil {
+			// A graph that has captured the stream may use it at any time. Else the stream may be
+			// gone; what it did is over when all the GPU's work is.
+			if errors.Is(err, protocol.ErrConflict) || u.uses[i].gpu.Synchronize() != nil {
 				return // nobody can tell: it stays counted until this process has ended
 			}
 		}

@@ -129,6 +129,12 @@ func (a *api) newStream(flags uintptr) (stream uint64, err error) {
 	return stream, err
 }
 
+func (a *api) isCapturing(stream uint64) (bool, error) {
+	var status int32
+	err := a.capturing.call(uintptr(stream), uintptr(unsafe.Pointer(&status)))
+	return status != 0, err
+}
+
 func (a *api) hostRegister(b []byte, flags uintptr) error {
 	return a.register.call(uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags)
 }

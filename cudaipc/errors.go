@@ -15,6 +15,9 @@ const (
 	ErrInvalidValue      Result = 1
 	ErrOutOfMemory       Result = 2
 	ErrNotInitialized    Result = 3
+	ErrDeinitialized     Result = 4
+	ErrStubLibrary       Result = 34
+	ErrUnavailable       Result = 46
 	ErrNoDevice          Result = 100
 	ErrInvalidDevice     Result = 101
 	ErrInvalidContext    Result = 201
@@ -24,11 +27,17 @@ const (
 	ErrInvalidHandle     Result = 400
 	ErrNotReady          Result = 600
 	ErrIllegalAddress    Result = 700
+	ErrContextDestroyed  Result = 709
 	ErrAlreadyRegistered Result = 712
 	ErrNotRegistered     Result = 713
+	ErrLaunchFailed      Result = 719
 	ErrNotPermitted      Result = 800
 	ErrNotSupported      Result = 801
+	ErrSystemNotReady    Result = 802
 	ErrDriverMismatch    Result = 803
+	ErrCompatibility     Result = 804
+	ErrCapture           Result = 900
+	ErrCaptureImplicit   Result = 906
 )
 
 // meaning is what a status is called, which code callers match, and what to do.
@@ -42,6 +51,9 @@ var meanings = map[Result]meaning{
 	ErrInvalidValue:      {"CUDA_ERROR_INVALID_VALUE", "invalid argument", protocol.CodeInvalid, "use memory and sizes that the call allows"},
 	ErrOutOfMemory:       {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory", protocol.CodeOutOfMemory, "release tensors of this GPU, or end what else uses it (nvidia-smi tells)"},
 	ErrNotInitialized:    {"CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised", protocol.CodeUnsupported, "start processes with spawn: CUDA does not survive a fork"},
+	ErrDeinitialized:     {"CUDA_ERROR_DEINITIALIZED", "the driver has shut down", protocol.CodeClosed, "close sessions before the program ends"},
+	ErrStubLibrary:       {"CUDA_ERROR_STUB_LIBRARY", "the toolkit's stub was loaded for the driver", protocol.CodeUnsupported, "let the loader find the driver's own libcuda.so.1 first (LD_LIBRARY_PATH)"},
+	ErrUnavailable:       {"CUDA_ERROR_DEVICE_UNAVAILABLE", "the GPU is busy or unavailable", protocol.CodeBusy, "see whether it is another process's alone (nvidia-smi -q -d COMPUTE)"},
 	ErrNoDevice:          {"CUDA_ERROR_NO_DEVICE", "no GPU is there", protocol.CodeNotFound, "check CUDA_VISIBLE_DEVICES, and that the container was given a GPU"},
 	ErrInvalidDevice:     {"CUDA_ERROR_INVALID_DEVICE", "no such GPU is visible", protocol.CodeNotFound, "make it visible with CUDA_VISIBLE_DEVICES"},
 	ErrInvalidContext:    {"CUDA_ERROR_INVALID_CONTEXT", "invalid context", protocol.CodeInvalid, "open another process's handle, in this one's pid namespace"},
@@ -51,11 +63,17 @@ var meanings = map[Result]meaning{
 	ErrInvalidHandle:     {"CUDA_ERROR_INVALID_HANDLE", "invalid handle", protocol.CodeHandle, "use a handle or stream of this process that still lives"},
 	ErrNotReady:          {"CUDA_ERROR_NOT_READY", "not ready", protocol.CodeBusy, "ask again"},
 	ErrIllegalAddress:    {"CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel touched memory that it may not", protocol.CodeInternal, "restart the process: its context is lost; a read-only tensor was perhaps written"},
+	ErrContextDestroyed:  {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "the context was destroyed", protocol.CodeInternal, "restart the process, and do not reset the device while tensors of it are there"},
 	ErrAlreadyRegistered: {"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the host memory is registered already", protocol.CodeConflict, "register it once in a process"},
 	ErrNotRegistered:     {"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the host memory is not registered", protocol.CodeInvalid, "register it first"},
-	ErrNotPermitted:      {"CUDA_ERROR_NOT_PERMITTED", "not permitted", protocol.CodePermission, "finish the stream's capture first"},
+	ErrLaunchFailed:      {"CUDA_ERROR_LAUNCH_FAILED", "a kernel failed", protocol.CodeInternal, "restart the process: its context is lost"},
+	ErrNotPermitted:      {"CUDA_ERROR_NOT_PERMITTED", "not permitted", protocol.CodePermission, "see what NVIDIA's documents say of the call"},
 	ErrNotSupported:      {"CUDA_ERROR_NOT_SUPPORTED", "not supported", protocol.CodeUnsupported, "use a newer driver or GPU (docs/cuda.md says which)"},
+	ErrSystemNotReady:    {"CUDA_ERROR_SYSTEM_NOT_READY", "the system is not ready", protocol.CodeUnsupported, "start what the GPUs need (nvidia-fabricmanager)"},
 	ErrDriverMismatch:    {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel driver and library differ", protocol.CodeUnsupported, "install both of one version, or reboot after an update"},
+	ErrCompatibility:     {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "the compatibility library does not know this GPU", protocol.CodeUnsupported, "use the driver's own libcuda.so.1, or a newer driver"},
+	ErrCapture:           {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted while a stream is captured", protocol.CodeConflict, "do it before the capture begins or after it has ended"},
+	ErrCaptureImplicit:   {"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "the legacy stream would wait for one that is captured", protocol.CodeConflict, "do it before the capture begins or after it has ended, or by another stream"},
 }
 
 // Error gives the driver's name of the status and what it means.

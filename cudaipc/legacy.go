@@ -49,7 +49,7 @@ func (d *Device) Lend(at uint64) (b Borrowed, err error) {
 			return err
 		}
 		b.Offset, b.Bytes = at-base, bytes
-		b.Handle, err = d.api.getIPCHandle(at)
+		b.Handle, err = d.api.getIPCHandle(base)
 		return err
 	})
 	return b, err

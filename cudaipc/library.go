@@ -39,7 +39,7 @@ type api struct {
 	reserve, unreserve, mapAt, unmap, setAccess            function
 	pointerAttribute, addressRange, ipcGet, ipcClose       function
 	alloc, free                                            function
-	streamCreate, streamDestroy, streamSync                function
+	streamCreate, streamDestroy, streamSync, capturing     function
 	writeValue, waitValue                                  function
 	register, unregister, hostAddress                      function
 	copyIn, copyOut, copyWithin, fill                      function
@@ -60,7 +60,7 @@ func (a *api) names() map[string]*function {
 		"cuMemAddressReserve": &a.reserve, "cuMemAddressFree": &a.unreserve, "cuMemMap": &a.mapAt, "cuMemUnmap": &a.unmap,
 		"cuMemSetAccess": &a.setAccess, "cuPointerGetAttribute": &a.pointerAttribute, "cuMemGetAddressRange_v2": &a.addressRange,
 		"cuIpcGetMemHandle": &a.ipcGet, "cuIpcCloseMemHandle": &a.ipcClose, "cuMemAlloc_v2": &a.alloc, "cuMemFree_v2": &a.free,
-		"cuStreamCreate": &a.streamCreate, "cuStreamDestroy_v2": &a.streamDestroy, "cuStreamSynchronize": &a.streamSync,
+		"cuStreamCreate": &a.streamCreate, "cuStreamDestroy_v2": &a.streamDestroy, "cuStreamSynchronize": &a.streamSync, "cuStreamIsCapturing": &a.capturing,
 		"cuStreamWriteValue64_v2": &a.writeValue, "cuStreamWaitValue64_v2": &a.waitValue,
 		"cuMemHostRegister_v2": &a.register, "cuMemHostUnregister": &a.unregister, "cuMemHostGetDevicePointer_v2": &a.hostAddress,
 		"cuMemcpyHtoDAsync_v2": &a.copyIn, "cuMemcpyDtoHAsync_v2": &a.copyOut, "cuMemcpyDtoDAsync_v2": &a.copyWithin,

@@ -36,24 +36,45 @@ func (d *Device) SynchronizeStream(s Stream) error {
 }
 
 // WriteValue makes the stream store a value at a device address, after all that
-// was enqueued before and visible after it.
+// was enqueued before and visible after it. ErrConflict: it is being captured.
 func (d *Device) WriteValue(s Stream, at, value uint64) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave()
+	if err := d.notCapturing(s); err != nil {
+		return err
+	}
 	return d.api.writeValue.call(uintptr(s), uintptr(at), uintptr(value), 0)
+}
+
+// notCapturing refuses a stream whose work goes into a graph: a value would be written
+// with each run of the graph, not now, and words would go back. The legacy stream is
+// never captured. The context is current.
+func (d *Device) notCapturing(s Stream) error {
+	if s == LegacyStream {
+		return nil
+	}
+	capturing, err := d.api.isCapturing(uint64(s))
+	if err == nil && capturing {
+		return protocol.Errorf(protocol.CodeConflict, "do it before the capture begins or after it has ended, or by another stream",
+			"the stream is being captured into a graph, which cannot order what is handed over")
+	}
+	return err
 }
 
 const waitAtLeast = 0 // CU_STREAM_WAIT_VALUE_GEQ
 
 // WaitValue makes the stream wait until the word at a device address is at least a
-// value, as signed numbers that wrap.
+// value, as signed numbers that wrap. ErrConflict: it is being captured.
 func (d *Device) WaitValue(s Stream, at, value uint64) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave()
+	if err := d.notCapturing(s); err != nil {
+		return err
+	}
 	return d.api.waitValue.call(uintptr(s), uintptr(at), uintptr(value), waitAtLeast)
 }
 

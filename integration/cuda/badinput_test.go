@@ -67,7 +67,6 @@ func eachLanguage(t *testing.T, gpus int, f func(t *testing.T, m machine, l lang
 
 // The receiver is told, and goes on with the next.
 func TestDescriptorThatIsNoMemoryOfAGPU(t *testing.T) {
-	standinOnly(t)
 	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
 		s := m.speak(t, l)
 		from := &speaker{m.play("offer what is no memory", nil), t}
@@ -112,11 +111,15 @@ func TestHandleOfAnotherGPU(t *testing.T) {
 }
 
 func TestFullGPUIsAnErrorInAllLanguages(t *testing.T) {
-	standinOnly(t)
 	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
-		m.gpus.Memory = 64 << 20
+		tooMuch := uint64(100 << 20)
+		if onGPU {
+			tooMuch = m.inUse(t).Most + granule
+		} else {
+			m.gpus.Memory = 64 << 20
+		}
 		s := m.speak(t, l)
-		a := s.try(command{"do": "alloc", "bytes": 100 << 20})
+		a := s.try(command{"do": "alloc", "bytes": tooMuch})
 		assert.Equal(t, "OutOfMemory", a.Code, "%s", a.Message+a.Broken)
 		assert.Contains(t, a.Message, "nvidia-smi")
 		s.do(command{"do": "put", "queue": "q", "seed": 1})
@@ -138,6 +141,62 @@ func TestContainerWithoutTheDevice(t *testing.T) {
 			assert.Equal(t, "NotFound", a.Code, "%s", a.Message+a.Broken)
 			assert.Contains(t, a.Message, "the container was given a GPU")
 			s.Done()
+		})
+	}
+}
+
+// A receiver whose driver fails at a step of the first use is told which, and has the next.
+func TestReceiversDriverFailsAtAnyStep(t *testing.T) {
+	standinOnly(t)
+	for _, l := range languages {
+		for _, f := range []struct{ call, code, put string }{
+			{"cuMemImportFromShareableHandle=1", "InvalidHandle", "put"},
+			{"cuMemAddressReserve=2", "OutOfMemory", "put"},
+			{"cuMemMap=205", "Internal", "put"},
+			{"cuMemSetAccess=999", "Internal", "put"},
+			{"cuIpcOpenMemHandle_v2=1", "InvalidArgument", "lend"},
+			{"cuIpcOpenMemHandle_v2=201", "InvalidArgument", "lend"},
+			{"cuIpcOpenMemHandle_v2=205", "Internal", "lend"},
+			{"cuIpcOpenMemHandle_v2=217", "Unsupported", "lend"},
+			{"cuIpcOpenMemHandle_v2=400", "InvalidHandle", "lend"},
+			{"cuMemGetAddressRange_v2=1", "", "lend"}, // then what the lender says holds
+		} {
+			t.Run(l.name+" "+f.call, func(t *testing.T) {
+				l.with(t)
+				m := start(t, 1)
+				from, to := m.speak(t, languages[0]), m.speak(t, l, testkit.Env("BATON_STANDIN_FAULTS", f.call+"@1"))
+				to.do(command{"do": "take", "queue": "q", "count": 0}) // keeps the queue
+				from.do(command{"do": f.put, "queue": "q", "seed": 1, "count": 2})
+				a := to.try(command{"do": "take", "queue": "q"})
+				assert.Equal(t, f.code, a.Code, "%s", a.Message+a.Broken)
+				if call, _, _ := strings.Cut(f.call, "="); f.code != "" {
+					assert.Contains(t, a.Message, call)
+				}
+				assert.Equal(t, numbers(2, 1), to.do(command{"do": "take", "queue": "q"}))
+				to.Done()
+				from.do(command{"do": "free"})
+				from.Done()
+				m.empty(t)
+			})
+		}
+	}
+}
+
+// What is captured into a graph runs when the graph does: no value orders that.
+func TestStreamThatIsCapturedIsRefused(t *testing.T) {
+	standinOnly(t)
+	for _, l := range []language{languages[0], languages[2]} { // with streams of their own
+		t.Run(l.name, func(t *testing.T) {
+			l.with(t)
+			m := start(t, 1)
+			s := m.speak(t, l, testkit.Env("BATON_STANDIN_FAULTS", "cuStreamIsCapturing=900@1"))
+			a := s.try(command{"do": "put", "queue": "q", "seed": 1})
+			assert.Equal(t, "Conflict", a.Code, "%s", a.Message+a.Broken)
+			assert.Contains(t, a.Message, "before the capture begins")
+			s.do(command{"do": "put", "queue": "q", "seed": 2})
+			assert.Equal(t, numbers(2, 1), s.do(command{"do": "take", "queue": "q"}))
+			s.Done()
+			m.empty(t)
 		})
 	}
 }

@@ -190,10 +190,11 @@ func getName(w *worker) error {
 	}
 	t.Release()
 	// Written against the rules, read-only memory is an error of this process alone.
-	if err := w.fill(b.Tensor("w"), 9); err != nil {
-		return err
+	err = w.fill(b.Tensor("w"), 9)
+	if err == nil {
+		err = w.gpu.SynchronizeStream(w.stream)
 	}
-	return w.Say(fmt.Sprint(w.gpu.SynchronizeStream(w.stream)))
+	return w.Say(fmt.Sprint(err))
 }
 
 func TestNamesAndHandlesAreReadOnlyOnTheGPU(t *testing.T) {
@@ -206,7 +207,9 @@ func TestNamesAndHandlesAreReadOnlyOnTheGPU(t *testing.T) {
 		getter := m.play("get a name", h)
 		var said string
 		getter.Next(&said)
-		assert.Contains(t, said, "CUDA_ERROR_ILLEGAL_ADDRESS")
+		if assert.NotEqual(t, "<nil>", said); !onGPU { // whose driver may see it before the stream does
+			assert.Contains(t, said, "CUDA_ERROR_ILLEGAL_ADDRESS")
+		}
 		getter.Done()
 	}
 	setter.Done()
@@ -260,6 +263,10 @@ func countCalls(w *worker) error {
 		if err != nil {
 			return err
 		}
+		asked, err := standin.Calls("cuStreamIsCapturing")
+		if err != nil {
+			return err
+		}
 		around, err := standin.Calls("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
 		if err != nil {
 			return err
@@ -271,8 +278,9 @@ func countCalls(w *worker) error {
 		}
 		allNow, _ := standin.Calls("")
 		orderingNow, _ := standin.Calls("cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2")
+		askedNow, _ := standin.Calls("cuStreamIsCapturing")
 		aroundNow, _ := standin.Calls("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
-		told := calls{All: allNow - all, Ordering: orderingNow - ordering, Around: aroundNow - around, Rounds: rounds}
+		told := calls{All: allNow - all, Ordering: orderingNow - ordering, Asked: askedNow - asked, Around: aroundNow - around, Rounds: rounds}
 		if err := w.Say(told); err != nil {
 			return err
 		}
@@ -280,7 +288,7 @@ func countCalls(w *worker) error {
 	return nil
 }
 
-type calls struct{ All, Ordering, Around, Rounds uint64 }
+type calls struct{ All, Ordering, Asked, Around, Rounds uint64 }
 
 func TestHandOverMakesNoCallsOfTheDriverButForTheOrder(t *testing.T) {
 	standinOnly(t)
@@ -290,7 +298,8 @@ func TestHandOverMakesNoCallsOfTheDriverButForTheOrder(t *testing.T) {
 	p.Next(&got)
 	assert.Equal(t, calls{Rounds: got.Rounds}, got, "without a stream")
 	p.Next(&got)
-	assert.Equal(t, got.All, got.Ordering+got.Around)
+	assert.Equal(t, got.All, got.Ordering+got.Asked+got.Around)
+	assert.Equal(t, got.Ordering, got.Asked, "whether the stream is captured")
 	assert.LessOrEqual(t, got.Ordering, 3*got.Rounds, "a write, a wait, and a write at the release")
 	assert.Equal(t, 2*got.Ordering, got.Around, "the context is made current for each")
 	p.Done()

@@ -145,11 +145,12 @@ func start(t *testing.T, gpus int, opts ...testkit.BrokerOption) machine {
 		return machine{Broker: testkit.StartBroker(t, opts...), gpus: found}
 	}
 	testkit.Need(t, "cuda")
-	if gpus > 1 {
-		standinOnly(t)
-	}
 	m := machine{Broker: testkit.StartBroker(t, opts...)}
-	m.before = m.used(t)
+	now := m.inUse(t)
+	if now.GPUs < gpus {
+		testkit.Skip(t, "gpus", fmt.Sprintf("this machine has %d GPUs, and the test needs %d", now.GPUs, gpus))
+	}
+	m.before = now.Bytes
 	return m
 }
 
@@ -157,7 +158,7 @@ func start(t *testing.T, gpus int, opts ...testkit.BrokerOption) machine {
 func standinOnly(t *testing.T) {
 	t.Helper()
 	if onGPU {
-		t.Skip("stand-in: needs its faults, counts or second GPU")
+		t.Skip("stand-in: needs its faults, its counts, or a driver that is older")
 	}
 }
 
@@ -174,12 +175,32 @@ func init() {
 		if err != nil {
 			return err
 		}
-		free, total, err := d.Devices()[0].Memory()
-		if err != nil {
-			return err
+		now := inUse{GPUs: len(d.Devices())}
+		for _, g := range d.Devices() {
+			free, total, err := g.Memory()
+			if err != nil {
+				return err
+			}
+			now.Bytes += total - free
+			now.Most = max(now.Most, total)
 		}
-		return child.Say(total - free)
+		return child.Say(now)
 	}
+}
+
+// inUse is what the driver says of the GPUs of this machine: a process of its own asks,
+// and its context counts too, in each answer.
+type inUse struct {
+	GPUs        int
+	Bytes, Most uint64 // in use of all, and all that the largest has
+}
+
+func (m machine) inUse(t *testing.T) (now inUse) {
+	t.Helper()
+	p := m.play("in use", nil)
+	p.Next(&now)
+	p.Ended()
+	return now
 }
 
 // used returns the bytes in use of all GPUs, as the driver counts them, more than
@@ -187,9 +208,7 @@ func init() {
 func (m machine) used(t *testing.T) (sum uint64) {
 	t.Helper()
 	if m.gpus == nil {
-		p := m.play("in use", nil)
-		p.Next(&sum)
-		p.Ended()
+		sum = m.inUse(t).Bytes
 		return sum - min(sum, m.before)
 	}
 	for g := range m.gpus.GPUs {
@@ -202,12 +221,21 @@ func (m machine) used(t *testing.T) (sum uint64) {
 	return sum
 }
 
-// empty waits until nobody holds any storage and no memory of the GPUs is in use.
+// empty waits until nobody holds any storage and no memory of the GPUs is in use. Call it
+// when the workers have ended: on a GPU their contexts are memory in use. There
+// a little comes and goes with the driver; what leaks is a granule at least.
 func (m machine) empty(t *testing.T) {
 	t.Helper()
 	testkit.AuditEmpty(t, m.Broker)
+	allowed := uint64(0)
+	if onGPU {
+		allowed = granule - 1
+	}
 	testkit.Until(t, "the GPUs are empty", func() (bool, string) {
 		used := m.used(t)
-		return used == 0, fmt.Sprintf("%d bytes of the GPUs are in use", used)
+		return used <= allowed, fmt.Sprintf("%d bytes of the GPUs are in use", used)
 	})
 }
+
+// granule is the least that a GPU gives.
+const granule = 2 << 20

@@ -79,7 +79,7 @@ func look(child *testkit.Child) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.Alloc(ctx, dlpack.Uint8, []int64{1}, client.Device("cuda:7")); !errors.Is(err, protocol.ErrUnsupported) && !errors.Is(err, protocol.ErrNotFound) {
+	if _, err := c.Alloc(ctx, dlpack.Uint8, []int64{1}, client.Device("cuda:99")); !errors.Is(err, protocol.ErrUnsupported) && !errors.Is(err, protocol.ErrNotFound) {
 		return fmt.Errorf("a GPU that is not there: %w", err)
 	}
 	topic, err := c.Topic(ctx, "both", soon)
@@ -139,6 +139,20 @@ func TestGPUsAreTheSameUnderOtherNumbers(t *testing.T) {
 	assert.Equal(t, "cuda:1", said)
 	said = meet(t, m, true, nil, []testkit.StartOption{testkit.Env("CUDA_VISIBLE_DEVICES", "1,0")})
 	assert.Equal(t, "cuda:1", said)
+}
+
+// Also where one process sees a GPU by its UUID, and another by its number.
+func TestGPUThatIsVisibleByItsUUID(t *testing.T) {
+	m := start(t, 1)
+	p := m.play("send both", nil)
+	var uuid string
+	p.Next(&uuid)
+	p.Tell("go")
+	p.Next(new(string))
+	p.Done()
+	named := []testkit.StartOption{testkit.Env("CUDA_VISIBLE_DEVICES", uuid)}
+	assert.Equal(t, "cuda:0", meet(t, m, true, named, nil))
+	assert.Equal(t, "cuda:0", meet(t, m, true, nil, named))
 }
 
 // Who cannot have a tensor is told, once, and goes on with the next.

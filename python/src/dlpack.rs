@@ -50,8 +50,10 @@ pub(crate) fn export<'py>(py: Python<'py>, t: &baton::Tensor, r: Request) -> PyR
         // SAFETY: just made, to be given away.
         return unsafe { capsule(py, m) };
     }
-    given.use_on(r.stream).or_raise(py)?;
-    let m = given.to_dlpack_legacy_private().or_raise(py)?;
+    let m = match on_gpu(given) {
+        true => given.to_dlpack_legacy_on(r.stream).or_raise(py)?,
+        false => given.to_dlpack_legacy_private().or_raise(py)?,
+    };
     // SAFETY: as above.
     unsafe { capsule(py, m) }
 }

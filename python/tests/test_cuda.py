@@ -74,9 +74,14 @@ calls = ctypes.CDLL("libcuda.so.1").standin_calls
 calls.restype = ctypes.c_uint64
 registered = calls(b"cuMemHostRegister_v2")  # the streams' words, and slabs that were copied from or to
 assert 1 < registered < 8, registered
+from baton import _default
+s = _default.session()
+live = s.stats()["live"]
 for _ in range(20):
     x.copy_from(baton.share(a))
     x.cpu()
+    while s.stats()["live"] > live:  # until the stream lets go: else other slabs are needed
+        s.collect()
 assert calls(b"cuMemHostRegister_v2") == registered  # each once
 baton.zeros(100_000).copy_from(np.ones(100_000, "float32"))
 assert calls(b"cuMemHostRegister_v2") == registered  # none that no GPU needs
@@ -216,11 +221,42 @@ layers = [baton.full(100, i, "uint8", device="cuda:0", stream=a) for i in range(
 q = baton.queue()
 assert waits(lambda: q.put(layers, stream=a)) == 0
 assert waits(lambda: q.put(layers, stream=b)) == 1
-got = q.get()
+q.put(layers, stream=a)
+got, _, late = q.get(), q.get(), q.get()
 assert waits(lambda: export(a, *got)) == 0
 assert waits(lambda: export(b, *got, *got)) == 1
+assert waits(lambda: late[0].__dlpack__(stream=-1)) == 0  # the structure before 1.0
+assert waits(lambda: late[0].__dlpack__(stream=b)) == 1
 gate.open()
 assert [int(t.cpu(stream=b).numpy()[0]) for t in got] == list(range(30))
+""",
+    )
+
+
+def test_stream_that_is_captured_into_a_graph_is_refused(gpu, child):
+    run(
+        child,
+        FOREIGN
+        + """
+a, c, gate, q = new_stream(), new_stream(), Gate(), baton.queue()
+early, x = baton.full(9, 5, "uint8", device="cuda:0"), baton.full(9, 7, "uint8", device="cuda:0")
+early.written()
+gate.hold(a)
+late = baton.full(9, 6, "uint8", device="cuda:0", stream=a)
+assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(c), 0) == 0
+early.__dlpack__(stream=c, max_version=(1, 3))  # it waits for nothing
+for use in (lambda: late.__dlpack__(stream=c, max_version=(1, 3)), lambda: q.put(x, stream=c)):
+    try:
+        use()
+        say("used")
+    except baton.Conflict as e:
+        assert "captured into a graph" in str(e), e
+del early  # the graph may read it whenever it runs
+graph = ctypes.c_void_p()
+assert cuda.cuStreamEndCapture(ctypes.c_void_p(c), ctypes.byref(graph)) == 0
+gate.open()
+q.put(x, stream=c)
+assert (q.get().cpu(stream=c).numpy() == 7).all() and (late.cpu(stream=c).numpy() == 6).all()
 """,
     )
 

@@ -85,10 +85,10 @@ say(free - after)  # a second context would take hundreds of MiB
     c.end()
 
 
-def test_torch_memory_is_copied_into_a_slab_whatever_allocated_it(child):
-    for how in ("", "expandable_segments:True", "backend:cudaMallocAsync"):
-        c = child(
-            """
+@pytest.mark.parametrize("how", ["", "expandable_segments:True", "backend:cudaMallocAsync"])
+def test_torch_memory_is_copied_into_a_slab_whatever_allocated_it(child, how):
+    c = child(
+        """
 import os
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1]
 import torch
@@ -97,10 +97,10 @@ x = baton.share({"t": t, "strided": t.reshape(100, 1000)[:, :10].contiguous()})
 assert torch.equal(x["t"].torch(), t) and x["t"].device == "cuda:0"
 say("done")
 """,
-            how,
-        )
-        assert c.hear() == "done"
-        c.end()
+        how,
+    )
+    assert c.hear() == "done"
+    c.end()
 
 
 BORROWER = """
@@ -138,10 +138,10 @@ say("done")
     )
 
 
-def test_torch_memory_that_cannot_be_lent_is_refused(child):
-    for how in ("expandable_segments:True", "backend:cudaMallocAsync"):
-        c = child(
-            """
+@pytest.mark.parametrize("how", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_torch_memory_that_cannot_be_lent_is_refused(child, how):
+    c = child(
+        """
 import os
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1]
 import torch
@@ -152,10 +152,10 @@ try:
 except baton.Unsupported as e:
     say("copy=True" in str(e))
 """,
-            how,
-        )
-        assert c.hear() == "True"
-        c.end()
+        how,
+    )
+    assert c.hear() == "True"
+    c.end()
 
 
 def test_torch_allocates_in_slabs(child, name):

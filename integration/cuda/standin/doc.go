@@ -20,16 +20,20 @@
 //     cannot be opened anew through /proc. Import leaves the caller's descriptor
 //     open. A handle type that was not asked for at creation is refused. Sizes are
 //     multiples of 2 MiB. What is mapped has no access until it is set.
-//   - Contexts belong to threads, and calls without one give 201. A GPU that
-//     CUDA_VISIBLE_DEVICES hides cannot be imported from.
+//   - Contexts belong to threads, and calls without one give 201, those of virtual
+//     memory too, which a GPU may allow. A GPU that CUDA_VISIBLE_DEVICES hides cannot
+//     be imported from.
 //   - Streams are threads that do their work in order and late, by a random time
 //     (BATON_STANDIN_DELAY, microseconds). Copies read and write when they are
 //     done, not when they are asked for, except from pageable memory, which is
 //     staged. The legacy stream and blocking streams order each other.
+//   - To name a stream that was destroyed aborts, and its address is soon another
+//     stream's. What is captured into a graph is not done, and its stream cannot
+//     be synchronised.
 //   - Values are written to and waited for in real shared memory. What is
 //     registered has a device address that differs from the host's; a mapping
 //     that cannot be written is registered read-only or not at all.
-//   - Legacy handles are of cudaMalloc's memory alone, name the base, are refused
+//   - Legacy handles are of cudaMalloc's memory alone, are made of its base, are refused
 //     (201) by the process that made them, count reopens, and end with their
 //     exporter. Freeing what another process has open aborts.
 //   - A forked child has no driver: every call fails.
@@ -44,7 +48,6 @@
 // has stopped a dead process's kernels before its pidfd tells; that values written
 // by a GPU and its data are seen in that order by another one's; what descriptors of
 // the driver look like to fstat; error codes where NVIDIA's documents give
-// several; how long anything takes; peers, managed memory, MPS, MIG; living beside
-// torch in one process. It demands less than a GPU in one respect: virtual memory
-// calls need no current context.
+// several; how long anything takes; what a context costs; graphs that run; peers,
+// managed memory, MPS, MIG; living beside torch in one process.
 package standin

@@ -31,6 +31,7 @@ func TestStandInIsAsUnkindAsADriver(t *testing.T) {
 	for name, ends := range map[string]syscall.Signal{
 		"creation": 0, "descriptor": 0, "killed": 0, "touch": syscall.SIGSEGV, "unset": 0, "read_only": 0, "threads": 0,
 		"forked": 0, "late": 0, "legacy": 0, "freed_too_early": syscall.SIGABRT, "faults": 0, "hidden": 0,
+		"reused": 0, "destroyed": syscall.SIGABRT, "captured": 0,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := New(t, 2)

@@ -104,6 +104,7 @@ functions! {
     ipc_open = "cuIpcOpenMemHandle_v2"(at: *mut Address, handle: IpcHandle, flags: c_uint);
     ipc_close = "cuIpcCloseMemHandle"(at: Address);
     stream_synchronize = "cuStreamSynchronize"(stream: RawStream);
+    is_capturing = "cuStreamIsCapturing"(stream: RawStream, status: *mut c_int);
     write_value = "cuStreamWriteValue64_v2"(stream: RawStream, at: Address, value: u64, flags: c_uint);
     wait_value = "cuStreamWaitValue64_v2"(stream: RawStream, at: Address, value: u64, flags: c_uint);
     register = "cuMemHostRegister_v2"(at: *mut c_void, bytes: usize, flags: c_uint);

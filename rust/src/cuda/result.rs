@@ -8,6 +8,9 @@ const MEANINGS: &[(i32, &str, &str, Code, &str)] = &[
     (1, "CUDA_ERROR_INVALID_VALUE", "invalid argument", Code::InvalidArgument, "use memory and sizes that the call allows"),
     (2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory", Code::OutOfMemory, "release tensors of this GPU, or end what else uses it (nvidia-smi tells)"),
     (3, "CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised", Code::Unsupported, SPAWN),
+    (4, "CUDA_ERROR_DEINITIALIZED", "the driver has shut down", Code::Closed, "close sessions before the program ends"),
+    (34, "CUDA_ERROR_STUB_LIBRARY", "the toolkit's stub was loaded for the driver", Code::Unsupported, "let the loader find the driver's own libcuda.so.1 first (LD_LIBRARY_PATH)"),
+    (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "the GPU is busy or unavailable", Code::Busy, "see whether it is another process's alone (nvidia-smi -q -d COMPUTE)"),
     (100, "CUDA_ERROR_NO_DEVICE", "no GPU is there", Code::NotFound, "check CUDA_VISIBLE_DEVICES, and that the container was given a GPU"),
     (101, "CUDA_ERROR_INVALID_DEVICE", "no such GPU is visible", Code::NotFound, "make it visible with CUDA_VISIBLE_DEVICES"),
     (201, "CUDA_ERROR_INVALID_CONTEXT", "invalid context", Code::InvalidArgument, "use a stream and memory of this GPU"),
@@ -16,10 +19,16 @@ const MEANINGS: &[(i32, &str, &str, Code, &str)] = &[
     (304, "CUDA_ERROR_OPERATING_SYSTEM", "a system call of the driver failed", Code::Internal, "see the kernel's log; raise the limit of open files"),
     (400, "CUDA_ERROR_INVALID_HANDLE", "invalid handle", Code::InvalidHandle, "use a handle or stream of this process that still lives"),
     (700, "CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel touched memory that it may not", Code::Internal, "restart the process: its context is lost; a read-only tensor was perhaps written"),
+    (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "the context was destroyed", Code::Internal, "restart the process, and do not reset the device while tensors of it are there"),
     (712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the host memory is registered already", Code::Conflict, "register it once in a process"),
-    (800, "CUDA_ERROR_NOT_PERMITTED", "not permitted", Code::PermissionDenied, "finish the stream's capture first"),
+    (719, "CUDA_ERROR_LAUNCH_FAILED", "a kernel failed", Code::Internal, "restart the process: its context is lost"),
+    (800, "CUDA_ERROR_NOT_PERMITTED", "not permitted", Code::PermissionDenied, "see what NVIDIA's documents say of the call"),
     (801, "CUDA_ERROR_NOT_SUPPORTED", "not supported", Code::Unsupported, "use a newer driver or GPU (docs/cuda.md says which)"),
+    (802, "CUDA_ERROR_SYSTEM_NOT_READY", "the system is not ready", Code::Unsupported, "start what the GPUs need (nvidia-fabricmanager)"),
     (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel driver and library differ", Code::Unsupported, "install both of one version, or reboot after an update"),
+    (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "the compatibility library does not know this GPU", Code::Unsupported, "use the driver's own libcuda.so.1, or a newer driver"),
+    (900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted while a stream is captured", Code::Conflict, "do it before the capture begins or after it has ended"),
+    (906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "the legacy stream would wait for one that is captured", Code::Conflict, "do it before the capture begins or after it has ended, or by another stream"),
 ];
 
 pub(super) const SPAWN: &str = "start processes with spawn: CUDA does not survive a fork";

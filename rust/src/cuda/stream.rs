@@ -6,7 +6,8 @@ use crate::error::{Code, Error, Result};
 
 /// A stream of a GPU, by the number that DLPack gives it: the driver's pointer, or one of the constants.
 /// It is the caller's, and lives as long as what was used on it or sent behind it is held here: the driver
-/// tells nobody that a number is another stream's by now. What is being captured into a graph cannot be named.
+/// tells nobody that a number is another stream's by now. One that is being captured into a graph
+/// is refused with `Conflict`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(i64);
 
@@ -53,9 +54,26 @@ impl Default for Stream {
 }
 
 impl Device {
+    /// Refuses a stream whose work goes into a graph: a value would be written with each run of the graph,
+    /// not now, and words would go back. The legacy stream is never captured. The context is current.
+    fn check_not_capturing(&self, s: Stream) -> Result<()> {
+        let mut status = 0;
+        if s != Stream::LEGACY {
+            // SAFETY: a place for the result; the caller's stream, or one with a fixed name.
+            unsafe { self.api.is_capturing(s.raw(), &mut status)? };
+        }
+        if status == 0 {
+            return Ok(());
+        }
+        let what = "the stream is being captured into a graph, which cannot order what is handed over";
+        let remedy = "do it before the capture begins or after it has ended, or by another stream";
+        Err(Error::new(Code::Conflict, remedy, what))
+    }
+
     /// Makes a stream store a value at a device address, behind all that was enqueued and visible after it.
     pub(crate) fn write_value(&self, s: Stream, at: Address, value: u64) -> Result<()> {
         let _current = self.enter()?;
+        self.check_not_capturing(s)?;
         // SAFETY: the address is that of a registered page's word.
         unsafe { self.api.write_value(s.raw(), at, value, 0) }
     }
@@ -63,6 +81,7 @@ impl Device {
     /// Makes a stream wait until the word at a device address is at least a value.
     pub(crate) fn wait_value(&self, s: Stream, at: Address, value: u64) -> Result<()> {
         let _current = self.enter()?;
+        self.check_not_capturing(s)?;
         // SAFETY: as above.
         unsafe { self.api.wait_value(s.raw(), at, value, WAIT_AT_LEAST) }
     }

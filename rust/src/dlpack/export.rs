@@ -77,11 +77,17 @@ impl Tensor {
     /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no
     /// read-only flag: a read-only tensor is refused (`ReadOnly`).
     pub fn to_dlpack_legacy(&self) -> Result<*mut DLManagedTensor> {
+        self.to_dlpack_legacy_on(Stream::LEGACY)
+    }
+
+    /// As [`to_dlpack_legacy`](Tensor::to_dlpack_legacy), for work of a stream, as by
+    /// [`to_dlpack_on`](Tensor::to_dlpack_on).
+    pub fn to_dlpack_legacy_on(&self, stream: Stream) -> Result<*mut DLManagedTensor> {
         if self.is_read_only() {
             let what = "the legacy structure cannot say that a tensor is read-only";
             return Err(Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what));
         }
-        self.use_on(Stream::LEGACY)?;
+        self.use_on(stream)?;
         let m = DLManagedTensor {
             dl_tensor: view(self)?,
             manager_ctx: std::ptr::null_mut(),

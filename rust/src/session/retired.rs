@@ -11,6 +11,7 @@ use super::inner::Inner;
 use super::lend::Lender;
 use super::order::{Done, Use};
 use super::tensor::Tensor;
+use crate::error::Code;
 
 const SOONEST: Duration = Duration::from_micros(50);
 const LATEST: Duration = Duration::from_millis(50);
@@ -102,6 +103,8 @@ impl Devices {
         for u in uses.iter_mut().filter(|u| matches!(u.done, Done::Open)) {
             u.done = match self.mark(inner, &u.gpu, u.stream) {
                 Ok(point) => point.map_or(Done::Now, Done::At),
+                // A graph that has captured the stream may use it at any time.
+                Err(e) if e.code() == Code::Conflict => return std::mem::forget(held),
                 // The stream may be gone; what it did is over when all the GPU's work is.
                 Err(_) if u.gpu.device.synchronize().is_ok() => Done::Now,
                 // Nobody can tell: it stays counted until this process has ended.

@@ -105,7 +105,7 @@ EXPORTED CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdev
 
 EXPORTED CUresult cuPointerGetAttribute(void *to, int attribute, CUdeviceptr at)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	CUresult err = CUDA_SUCCESS;
 	pthread_mutex_lock(&space_lock);
 	struct range *r = range_find(at);
@@ -139,8 +139,8 @@ EXPORTED CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
 	memcpy(t.magic, "legacy", 7);
 	pthread_mutex_lock(&space_lock);
 	struct range *r = range_find(at);
-	bool right = r && r->kind == RANGE_ALLOC;
-	if (right) { /* of the allocation's base, wherever in it the address is */
+	bool right = r && r->kind == RANGE_ALLOC && r->at == at; /* the manual asks for the base */
+	if (right) {
 		sscanf(strrchr(r->path, '/'), "/block-%*d-%d-legacy", &t.block);
 		t.size = r->size;
 		memcpy(t.uuid, gpus[gpu_of(r->device)].uuid.bytes, 16);

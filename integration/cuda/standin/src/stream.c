@@ -16,13 +16,16 @@ struct item {
 };
 
 struct stream {
-	struct stream *next; /* of all there ever were: what is destroyed stays */
+	struct stream *next; /* of all there ever were: what is destroyed becomes a new one, at the same address */
 	struct context *context;
-	bool blocking, destroyed;
+	bool blocking, destroyed, ended;
+	enum capture capture;
 	struct stream *others; /* default streams of the same thread in other contexts */
 	struct item *first, *last;
 	uint64_t asked, done;
 };
+
+enum capture_mode { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* something was asked or done */
@@ -71,38 +74,61 @@ static void *serve(void *arg)
 		free(i->after);
 		free(i);
 	}
+	s->ended = true;
 	pthread_mutex_unlock(&lock);
 	return NULL;
 }
 
+/* A stream that was destroyed and has done its work, or memory for one. The caller has lock. */
+static struct stream *room(void)
+{
+	for (struct stream *s = streams; s; s = s->next)
+		if (s->ended)
+			return s;
+	struct stream *s = calloc(1, sizeof *s);
+	if (s) {
+		s->next = streams;
+		streams = s;
+	}
+	return s;
+}
+
 struct stream *stream_make(struct context *c, bool blocking)
 {
-	struct stream *s = calloc(1, sizeof *s);
 	pthread_t thread;
-	if (!s)
-		return NULL;
-	s->context = c;
-	s->blocking = blocking;
-	if (pthread_create(&thread, NULL, serve, s)) {
-		free(s);
-		return NULL;
-	}
-	pthread_detach(thread);
 	pthread_mutex_lock(&lock);
-	s->next = streams;
-	streams = s;
+	struct stream *s = room();
+	if (s) {
+		s->context = c;
+		s->blocking = blocking;
+		s->destroyed = s->ended = false;
+		s->capture = CAPTURE_NONE;
+		if (pthread_create(&thread, NULL, serve, s)) {
+			s->destroyed = s->ended = true;
+			s = NULL;
+		} else
+			pthread_detach(thread);
+	}
 	pthread_mutex_unlock(&lock);
 	return s;
 }
 
-/* Finds what a caller means; NULL is an invalid handle. The caller has lock. */
+/* Finds what a caller means; NULL is an invalid handle. To name a stream that was destroyed is
+ * undefined, and ends the process. The caller has lock. */
 static struct stream *find(CUstream h)
 {
 	if (h == NULL || h == STREAM_LEGACY)
 		return current->legacy;
-	for (struct stream *s = streams; s; s = s->next)
-		if (s == h && !s->destroyed && s->context == current && s != current->legacy)
+	for (struct stream *s = streams; s; s = s->next) {
+		if (s != h || s == current->legacy)
+			continue;
+		if (s->destroyed) {
+			fprintf(stderr, "stand-in: stream %p is used after it was destroyed: undefined behaviour\n", (void *)h);
+			abort();
+		}
+		if (s->context == current)
 			return s;
+	}
 	return NULL;
 }
 
@@ -154,6 +180,12 @@ CUresult enqueue(CUstream h, struct work *w, bool wait)
 	}
 	i->work = *w;
 	pthread_mutex_lock(&lock);
+	if (s->capture != CAPTURE_NONE) { /* it goes into the graph, which the stand-in does not run */
+		pthread_mutex_unlock(&lock);
+		free(w->staged);
+		free(i);
+		return wait ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+	}
 	order(s, i);
 	i->number = ++s->asked;
 	if (s->last)
@@ -187,6 +219,44 @@ EXPORTED CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+EXPORTED CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+	ENTER(NEED_CONTEXT);
+	struct stream *s = resolve(stream);
+	if (s)
+		*status = s->capture;
+	return s ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult capture(CUstream stream, enum capture from, enum capture to)
+{
+	struct stream *s = resolve(stream);
+	if (!s)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&lock);
+	bool right = s != current->legacy && s->capture == from;
+	if (right)
+		s->capture = to;
+	pthread_mutex_unlock(&lock);
+	return right ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+EXPORTED CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	ENTER(NEED_CONTEXT);
+	if (mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	return capture(stream, CAPTURE_NONE, CAPTURE_ACTIVE);
+}
+
+/* There is no graph to run: what was captured is forgotten. */
+EXPORTED CUresult cuStreamEndCapture(CUstream stream, void **graph)
+{
+	ENTER(NEED_CONTEXT);
+	*graph = NULL;
+	return capture(stream, CAPTURE_ACTIVE, CAPTURE_NONE);
+}
+
 EXPORTED CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	ENTER(NEED_CONTEXT);
@@ -207,9 +277,11 @@ EXPORTED CUresult cuStreamSynchronize(CUstream stream)
 	if (!s)
 		return CUDA_ERROR_INVALID_HANDLE;
 	pthread_mutex_lock(&lock);
-	wait_for(s, s->asked);
+	bool captures = s->capture != CAPTURE_NONE;
+	if (!captures)
+		wait_for(s, s->asked);
 	pthread_mutex_unlock(&lock);
-	return atomic_load(&s->context->sticky);
+	return captures ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : atomic_load(&s->context->sticky);
 }
 
 EXPORTED CUresult cuStreamQuery(CUstream stream)

@@ -70,7 +70,7 @@ static CUresult check(const CUmemAllocationProp *prop)
 
 EXPORTED CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *prop, int option)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	CUresult err = check(prop);
 	(void)option;
 	*size = GRANULARITY;
@@ -79,7 +79,7 @@ EXPORTED CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocat
 
 EXPORTED CUresult cuMemCreate(CUhandle *handle, size_t size, const CUmemAllocationProp *prop, ull flags)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	CUresult err = check(prop);
 	if (err)
 		return err;
@@ -95,7 +95,7 @@ EXPORTED CUresult cuMemCreate(CUhandle *handle, size_t size, const CUmemAllocati
 
 EXPORTED CUresult cuMemRelease(CUhandle handle)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	pthread_mutex_lock(&space_lock);
 	struct allocation *a = find(handle);
 	for (struct allocation **p = &allocations; a && *p; p = &(*p)->next)
@@ -116,7 +116,7 @@ EXPORTED CUresult cuMemRelease(CUhandle handle)
  * reopened, so that nobody takes it for a file. */
 EXPORTED CUresult cuMemExportToShareableHandle(void *to, CUhandle handle, int type, ull flags)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	pthread_mutex_lock(&space_lock);
 	struct allocation *a = find(handle);
 	struct allocation copy = a ? *a : (struct allocation){ .fd = -1 };
@@ -150,7 +150,7 @@ EXPORTED CUresult cuMemExportToShareableHandle(void *to, CUhandle handle, int ty
 /* The caller's descriptor is not consumed. */
 EXPORTED CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	if (type != HANDLE_POSIX_FD || lacking("vmm"))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	struct parcel p;
@@ -180,7 +180,7 @@ EXPORTED CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, i
 
 EXPORTED CUresult cuMemAddressReserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint, ull flags)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	(void)hint;
 	if (flags || size == 0 || size % GRANULARITY || alignment > GRANULARITY)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -200,7 +200,7 @@ EXPORTED CUresult cuMemAddressReserve(CUdeviceptr *at, size_t size, size_t align
 
 EXPORTED CUresult cuMemAddressFree(CUdeviceptr at, size_t size)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	CUresult err = CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&space_lock);
 	for (struct reservation **p = &reservations; *p; p = &(*p)->next) {
@@ -221,7 +221,7 @@ EXPORTED CUresult cuMemAddressFree(CUdeviceptr at, size_t size)
 
 EXPORTED CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUhandle handle, ull flags)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	CUresult err = CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&space_lock);
 	struct allocation *a = find(handle);
@@ -245,7 +245,7 @@ EXPORTED CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUhandle 
 
 EXPORTED CUresult cuMemUnmap(CUdeviceptr at, size_t size)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	pthread_mutex_lock(&space_lock);
 	struct range *r = range_find(at);
 	bool right = r && r->kind == RANGE_VMM && r->at == at && r->size == size;
@@ -257,7 +257,7 @@ EXPORTED CUresult cuMemUnmap(CUdeviceptr at, size_t size)
 
 EXPORTED CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-	ENTER(NEED_INIT);
+	ENTER(NEED_CONTEXT);
 	if (!desc || count != 1 || desc->location.type != 1 ||
 		(desc->flags != ACCESS_NONE && desc->flags != ACCESS_READ && desc->flags != ACCESS_READWRITE))
 		return CUDA_ERROR_INVALID_VALUE;

@@ -42,6 +42,10 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr);
 CUresult cuStreamCreate(CUstream *, unsigned);
 CUresult cuStreamSynchronize(CUstream);
 CUresult cuStreamQuery(CUstream);
+CUresult cuStreamDestroy_v2(CUstream);
+CUresult cuStreamBeginCapture_v2(CUstream, int);
+CUresult cuStreamIsCapturing(CUstream, int *);
+CUresult cuStreamEndCapture(CUstream, void **);
 CUresult cuStreamWriteValue64_v2(CUstream, CUdeviceptr, uint64_t, unsigned);
 CUresult cuStreamWaitValue64_v2(CUstream, CUdeviceptr, uint64_t, unsigned);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
@@ -230,9 +234,10 @@ static void write_access(const CUmemAccessDesc *access)
 	start();
 	int fd = export(SLAB);
 	WANT(0, cuMemImportFromShareableHandle(&h, address((CUdeviceptr)fd), HANDLE_POSIX_FD));
+	CUdeviceptr good = map(h, &both);
 	WANT(0, cuMemsetD8Async(map(h, access), 1, 64, STREAM_LEGACY));
 	WANT(700, cuCtxSynchronize());
-	WANT(700, cuMemsetD8Async(map(h, &both), 1, 64, STREAM_LEGACY)); /* the context is lost */
+	WANT(700, cuMemsetD8Async(good, 1, 64, STREAM_LEGACY)); /* the context is lost */
 }
 
 static void unset(char *self)
@@ -250,7 +255,9 @@ static void read_only(char *self)
 static void *without_context(void *arg)
 {
 	CUdeviceptr at;
+	CUhandle h;
 	WANT(201, cuMemAlloc_v2(&at, 64));
+	WANT(201, cuMemCreate(&h, SLAB, &pinned, 0));
 	return arg;
 }
 
@@ -332,6 +339,58 @@ static void late(char *self)
 	WANT(1, cuStreamWriteValue64_v2(s, word, 9, 0));
 }
 
+/* The address of a stream that was destroyed is another's soon. */
+static void reused(char *self)
+{
+	(void)self;
+	start();
+	CUstream first, s;
+	WANT(0, cuStreamCreate(&first, STREAM_NON_BLOCKING));
+	WANT(0, cuStreamDestroy_v2(first));
+	do {
+		WANT(0, cuStreamCreate(&s, STREAM_NON_BLOCKING));
+		WANT(0, cuStreamQuery(s));
+		WANT(0, cuStreamDestroy_v2(s));
+	} while (s != first);
+}
+
+static void destroyed(char *self)
+{
+	(void)self;
+	start();
+	CUstream s;
+	WANT(0, cuStreamCreate(&s, STREAM_NON_BLOCKING));
+	WANT(0, cuStreamDestroy_v2(s));
+	cuStreamQuery(s);
+}
+
+/* What is captured is not done. */
+static void captured(char *self)
+{
+	(void)self;
+	start();
+	CUstream s;
+	CUdeviceptr at;
+	void *graph;
+	int status = -1;
+	unsigned char got = 0;
+	WANT(0, cuStreamCreate(&s, STREAM_NON_BLOCKING));
+	WANT(0, cuMemAlloc_v2(&at, 64));
+	WANT(0, cuMemsetD8Async(at, 1, 64, s));
+	WANT(0, cuStreamSynchronize(s));
+	WANT(0, cuStreamBeginCapture_v2(s, 0));
+	WANT(0, cuMemsetD8Async(at, 2, 64, s));
+	WANT(900, cuStreamSynchronize(s));
+	WANT(0, cuStreamIsCapturing(s, &status));
+	WANT(1, status);
+	WANT(0, cuStreamEndCapture(s, &graph));
+	WANT(0, cuStreamIsCapturing(s, &status));
+	WANT(0, status);
+	WANT(0, cuStreamSynchronize(s));
+	WANT(0, cuMemcpyDtoH_v2(&got, at, 1));
+	WANT(1, got);
+}
+
 static void open_from_3(char *self)
 {
 	(void)self;
@@ -355,24 +414,24 @@ static void legacy(char *self)
 {
 	start();
 	CUdeviceptr at, async;
-	CUipcMemHandle h, same;
+	CUipcMemHandle h;
 	int capable = -1, pipes[2];
 	WANT(0, cuMemAlloc_v2(&at, 1000));
 	WANT(0, cuMemsetD8Async(at, 7, 1000, STREAM_LEGACY));
 	WANT(0, cuCtxSynchronize());
-	WANT(0, cuIpcGetMemHandle(&h, at + 10));
-	WANT(0, cuIpcGetMemHandle(&same, at));
-	TRUE(!memcmp(&h, &same, sizeof h)); /* of the base */
+	WANT(1, cuIpcGetMemHandle(&h, at + 10)); /* of the base alone */
+	WANT(0, cuIpcGetMemHandle(&h, at));
 	WANT(0, cuPointerGetAttribute(&capable, POINTER_LEGACY_IPC, at));
 	WANT(1, capable);
 	WANT(201, cuIpcOpenMemHandle_v2(&async, h, 1));
 	WANT(0, cuMemAllocAsync(&async, 64, STREAM_LEGACY));
 	WANT(0, cuPointerGetAttribute(&capable, POINTER_LEGACY_IPC, async));
 	WANT(0, capable);
-	WANT(1, cuIpcGetMemHandle(&same, async));
+	CUipcMemHandle none;
+	WANT(1, cuIpcGetMemHandle(&none, async));
 	CUhandle v;
 	WANT(0, cuMemCreate(&v, SLAB, &pinned, 0));
-	WANT(1, cuIpcGetMemHandle(&same, map(v, &both)));
+	WANT(1, cuIpcGetMemHandle(&none, map(v, &both)));
 	TRUE(pipe(pipes) == 0 && write(pipes[1], &h, sizeof h) == sizeof h);
 	WANT(0, in_child(self, "open_from_3", pipes[0]));
 	WANT(0, cuMemFree_v2(at));
@@ -469,7 +528,7 @@ static const struct check { const char *name; void (*run)(char *); } checks[] = 
 	{ "creation", creation }, { "descriptor", descriptor }, { "killed", killed }, { "export_to_3", export_to_3 }, { "touch", touch },
 	{ "unset", unset }, { "read_only", read_only }, { "threads", threads }, { "forked", forked }, { "late", late },
 	{ "legacy", legacy }, { "open_from_3", open_from_3 }, { "hold_from_3", hold_from_3 }, { "freed_too_early", freed_too_early },
-	{ "faults", faults }, { "hidden", hidden },
+	{ "faults", faults }, { "hidden", hidden }, { "reused", reused }, { "destroyed", destroyed }, { "captured", captured },
 };
 
 int main(int argc, char **argv)
