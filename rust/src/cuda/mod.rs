@@ -14,6 +14,7 @@ mod result;
 mod slab;
 mod stream;
 
+use std::fmt::Display;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -79,6 +80,25 @@ pub(crate) fn driver() -> Result<&'static Driver> {
     }
 }
 
+/// The GPU that a user names: `cuda` (the first), `cuda:1` (as this process counts), `cuda:GPU-…`.
+pub(crate) fn named(name: &str) -> Result<&'static Device> {
+    let which = match name.strip_prefix("cuda") {
+        Some("") => Some("0"),
+        Some(rest) => rest.strip_prefix(':'),
+        None => None,
+    };
+    if let Some(uuid) = which.filter(|w| w.starts_with(device::PREFIX)) {
+        return driver()?.by_uuid(uuid);
+    }
+    match which.and_then(|w| w.parse::<usize>().ok()) {
+        Some(index) => driver()?.numbered(index),
+        None => {
+            let what = format!("{name:?} names no GPU");
+            Err(Error::new(Code::InvalidArgument, "use cpu, cuda, cuda:0 or cuda:GPU-…", what))
+        }
+    }
+}
+
 #[cfg(feature = "cuda")]
 fn load() -> Result<api::Api> {
     api::Api::load()
@@ -103,30 +123,12 @@ impl Driver {
         Ok(Driver { devices, process })
     }
 
-    /// The GPU that a user names: `cuda` (the first), `cuda:1` (as this process counts), `cuda:GPU-…`.
-    pub(crate) fn named(&'static self, name: &str) -> Result<&'static Device> {
-        let which = match name.strip_prefix("cuda") {
-            Some("") => Some("0"),
-            Some(rest) => rest.strip_prefix(':'),
-            None => None,
-        };
-        let Some(which) = which else {
-            let what = format!("{name:?} names no GPU");
-            return Err(Error::new(Code::InvalidArgument, "use cpu, cuda, cuda:0 or cuda:GPU-…", what));
-        };
-        if which.starts_with(device::PREFIX) {
-            return self.by_uuid(which);
-        }
-        if let Some(d) = which.parse().ok().and_then(|i: usize| self.devices.get(i)) {
-            return Ok(d);
-        }
-        let what = format!("there is no {name}: this process sees {} GPUs", self.devices.len());
-        Err(Error::new(Code::NotFound, "check CUDA_VISIBLE_DEVICES", what))
-    }
-
     /// The GPU that has this index here.
-    pub(crate) fn numbered(&'static self, index: i32) -> Result<&'static Device> {
-        self.named(&format!("cuda:{index}"))
+    pub(crate) fn numbered(&'static self, index: impl TryInto<usize> + Display + Copy) -> Result<&'static Device> {
+        index.try_into().ok().and_then(|i| self.devices.get(i)).ok_or_else(|| {
+            let what = format!("there is no cuda:{index}: this process sees {} GPUs", self.devices.len());
+            Error::new(Code::NotFound, "check CUDA_VISIBLE_DEVICES", what)
+        })
     }
 
     /// The GPU by what names it in all processes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Session;
 use super::device::Gpu;
 use super::tensor::{Place, Tensor};
-use crate::cuda::{Device, Slab, Stream, driver};
+use crate::cuda::{Device, Slab, Stream, named};
 use crate::dims::Dims;
 use crate::dlpack::{CPU, DLDevice, device};
 use crate::dtype::DType;
@@ -22,7 +22,7 @@ impl Session {
         }
         let n = dtype.num_bytes(shape)?;
         let inner = self.inner()?;
-        let gpu = inner.gpu(driver()?.named(device)?);
+        let gpu = inner.gpu(named(device)?);
         let (held, place) = match n {
             0 => (inner.nothing(), Place::Nowhere),
             n => (inner.fill_by(|| inner.cut(&gpu, n))?, Place::Storage(0)),
@@ -47,7 +47,7 @@ impl Session {
 
     /// Bytes of a GPU that are free, and that it has, as its driver counts them for all processes.
     pub fn device_memory(device: &str) -> Result<(u64, u64)> {
-        driver()?.named(device)?.memory()
+        named(device)?.memory()
     }
 }
 
@@ -110,7 +110,7 @@ impl Tensor {
         let there = match device {
             "cpu" => self.on_device().is_none(),
             name => {
-                let d = driver()?.named(name)?;
+                let d = named(name)?;
                 self.on_device().is_some_and(|s| std::ptr::eq(s.device, d))
             }
         };

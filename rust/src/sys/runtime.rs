@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open};
@@ -39,25 +39,28 @@ pub(crate) fn check_private_dir(path: &Path) -> Result<()> {
 }
 
 /// A lock file. The kernel drops the lock with the last descriptor.
-pub(crate) struct Lock(OwnedFd);
+pub(crate) struct Lock {
+    file: OwnedFd,
+    path: PathBuf,
+}
 
 impl Lock {
     /// Opens or makes a lock file, mode 0600.
     pub(crate) fn open(path: &Path) -> Result<Lock> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         open(path, flags, Mode::from_raw_mode(0o600))
-            .map(Lock)
+            .map(|file| Lock { file, path: path.to_owned() })
             .map_err(|e| os(Code::NoBroker, "check the runtime directory", format_args!("open {}", path.display()), e))
     }
 
     /// Takes the lock; false when somebody else has it.
     pub(crate) fn try_lock(&self) -> Result<bool> {
-        match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
             Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
             Err(e) => {
                 let remedy = "set XDG_RUNTIME_DIR to a folder where files can be locked";
-                Err(os(Code::NoBroker, remedy, "lock the start of a broker", e))
+                Err(os(Code::NoBroker, remedy, format_args!("lock {}", self.path.display()), e))
             }
         }
     }
