@@ -135,6 +135,23 @@ impl Error {
         matches!(self.0.code, Code::Timeout | Code::Empty | Code::Full)
     }
 
+    /// Whether there was no memory: `OutOfMemory` and `QuotaExceeded`.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self.0.code, Code::OutOfMemory | Code::QuotaExceeded)
+    }
+
+    /// Whether the broker has not answered a request in time, as one that is stopped.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.0.detail.contains_key(REQUEST)
+    }
+
+    /// Adds to the end of a wait that the broker has not answered meanwhile.
+    pub(crate) fn unanswered_too(mut self, e: &Error) -> Error {
+        self.0.message += &format!("; {}", e.message());
+        self.0.detail.extend(e.0.detail.clone());
+        self
+    }
+
     /// Whether this process cannot reach the device that `detail` names.
     pub(crate) fn about_device(&self) -> bool {
         self.0.detail.contains_key("device")
@@ -146,6 +163,14 @@ impl Error {
         }
         format!("{} ({})", self.0.message, self.0.remedy)
     }
+}
+
+const REQUEST: &str = "request";
+
+/// The error of a request that the broker has not answered in time.
+pub(crate) fn unanswered(op: &str) -> Error {
+    let what = format!("time ran out waiting for the broker to answer {op}");
+    Error::new(Code::Timeout, "wait longer, or look whether the broker runs", what).with(REQUEST, op)
 }
 
 /// A system call that failed while doing something that has a name.

@@ -1,4 +1,5 @@
-//! Calls that were given up while the broker did not answer, and that it carried out later.
+//! A broker that stands still: calls keep their deadlines, and what it carries out after they were given up is
+//! undone.
 
 mod kit;
 
@@ -58,4 +59,69 @@ fn what_the_broker_does_too_late_is_undone() -> Result<()> {
     until("all is undone", || counts() == before && of("third", "openers") == 0 && of("first", "readers") == 1);
     assert_eq!((of("first", "writers"), of("second", "writers")), (1, 1));
     Ok(())
+}
+
+#[test]
+fn deadlines_hold_while_the_broker_stands_still() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (session, other) = (broker.session(), broker.session());
+    let x = session.from_slice(&[1], &[1u8])?.freeze();
+    let mut reader = session.topic("t")?.reader(Start::New)?;
+    let (work, more) = (session.queue("work")?, session.queue("more")?);
+    work.put(&x, None)?;
+    work.get(None)?;
+    let mut watch = session.watch("name")?;
+    // Each of the calls below has to ask who takes part now, or where memory lies.
+    let y = other.from_slice(&[1], &[2u8])?.freeze();
+    other.topic("t")?.send(&y)?;
+    other.queue("work")?.put(&y, None)?;
+    other.set("name", &y)?;
+
+    broker.pause();
+    let brief = Duration::from_millis(1);
+    let code = |e: baton::Error| e.code();
+    assert_eq!(reader.recv(brief).map_err(code).err(), Some(Code::Timeout));
+    assert_eq!(reader.recv(Duration::ZERO).map_err(code).err(), Some(Code::Timeout));
+    assert!(reader.try_recv()?.is_none());
+    assert_eq!(work.get(brief).map_err(code).err(), Some(Code::Empty));
+    assert!(work.try_get()?.is_none());
+    assert_eq!(work.put(&x, brief).map_err(code).err(), Some(Code::Full));
+    assert!(!work.try_put(&x)?);
+    assert_eq!(more.get(brief).map_err(code).err(), Some(Code::Empty));
+    assert_eq!(watch.next(brief).map_err(code).err(), Some(Code::Timeout));
+    assert_eq!(session.get("name", brief).map_err(code).err(), Some(Code::Timeout));
+    assert_eq!(session.alloc_within::<u8>(&[64 << 20], brief).map_err(code).err(), Some(Code::Timeout));
+    let opening = Session::builder().address(broker.address()).timeout(brief);
+    assert_eq!(opening.connect().map_err(code).err(), Some(Code::NoBroker));
+    // A call with a deadline has it too while another that has none asks the broker.
+    std::thread::scope(|s| {
+        let patient = s.spawn(|| work.put(&x, None));
+        assert_eq!(work.put(&x, brief).map_err(code).err(), Some(Code::Full));
+        broker.go_on();
+        patient.join().unwrap()
+    })?;
+
+    assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<u8>()?, [2]);
+    assert_eq!(work.get(SOON)?.tensor()?.to_vec::<u8>()?, [2]);
+    assert_eq!(work.get(SOON)?.tensor()?.to_vec::<u8>()?, [1]);
+    assert_eq!(work.waiting()?, 0, "what was given up was not put");
+    assert_eq!(watch.next(SOON)?.revision(), 1);
+    Ok(())
+}
+
+#[test]
+fn nobody_waits_to_tell_a_broker_that_stands_still() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let session = broker.session();
+    let topic = session.topic("t")?;
+    // The socket has room for the leaving of some hundred.
+    let readers = (0..1000).map(|_| topic.reader(Start::New)).collect::<Result<Vec<_>>>()?;
+    let reading = || broker.listed("topics")[0]["readers"].as_u64().unwrap();
+    assert_eq!(reading(), 1000);
+
+    broker.pause();
+    drop(readers);
+    broker.go_on();
+    until("all have left", || reading() == 0);
+    topic.send(session.zeros::<u8>(&[1])?.freeze())
 }

@@ -223,3 +223,19 @@ fn waits_for_room_end_with_the_queue_and_the_session() {
         assert_eq!(of_b.await.unwrap(), Code::Closed);
     });
 }
+
+#[test]
+fn a_task_waits_on_while_the_broker_stands_still() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (ours, theirs) = (broker.session(), broker.session());
+    one_thread().block_on(async {
+        let mut reader = ours.topic("t").unwrap().reader(Start::New).unwrap();
+        theirs.topic("t").unwrap().send(tensor(&theirs, 7)).unwrap();
+        broker.pause(); // which alone can tell the reader of the sender
+        let brief = Duration::from_millis(1);
+        assert_eq!(reader.recv_async(brief).await.unwrap_err().code(), Code::Timeout);
+        assert!(tokio::time::timeout(brief, reader.recv_async(None)).await.is_err(), "it waits on");
+        broker.go_on();
+        assert_eq!(number(&reader.recv_async(LONG).await.unwrap()), 7);
+    });
+}

@@ -393,12 +393,13 @@ impl State {
     fn grow(&mut self, source: &dyn Source, class: u64) -> Result<()> {
         let bytes = self.stats.granted.clamp(self.first, MAX_SLAB).max(class);
         let least = class.max(self.first);
+        let full = |grant: &Result<Grant>| grant.as_ref().is_err_and(Error::is_full);
         let mut grant = source.grant(bytes, 1);
-        if grant.is_err() && bytes > least {
+        if full(&grant) && bytes > least {
             // A quota may have room for what is needed, if not for a slab of the usual size.
             grant = source.grant(least, 1);
         }
-        if grant.is_err() {
+        if full(&grant) {
             self.trim(source);
             grant = source.grant(class.next_multiple_of(PAGE), 1);
         }

@@ -14,7 +14,7 @@ use super::leave::Left;
 use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
-use crate::sys::{Waker, wait_readable};
+use crate::sys::{Waker, wait_ready};
 use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TrimEvent};
 use crate::wire::{Control, Event, Frames, Incoming, Late, Reply};
 
@@ -39,7 +39,7 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) struct Background {
     jobs: Mutex<VecDeque<Job>>,
-    waker: Waker,
+    waker: Arc<Waker>,
     thread: OnceLock<ThreadId>,
     stopped: AtomicBool,
     pump: Mutex<Frames>, // locked by the thread alone
@@ -52,7 +52,7 @@ impl Background {
         })?;
         Ok(Background {
             jobs: Mutex::default(),
-            waker,
+            waker: Arc::new(waker),
             thread: OnceLock::new(),
             stopped: AtomicBool::new(false),
             pump: Mutex::new(frames),
@@ -101,23 +101,18 @@ impl Background {
     fn run(&self, inner: &Weak<Inner>, mut control: Arc<Control>) {
         // The spawning thread sets it as well; whoever is first.
         let _ = self.thread.set(std::thread::current().id());
+        control.wakes(&self.waker);
         // What came together with the answer to hello.
         if let Err(e) = self.deliver(&control) {
             control.fail(&e);
         }
         while !self.stopped.load(Ordering::Acquire) {
-            match wait_readable(control.socket(), &self.waker) {
-                Ok(true) => {
-                    if let Err(e) = self.step(&control) {
-                        control.fail(&e);
-                        match self.reconnect(inner) {
-                            Some(next) => control = next,
-                            None => return,
-                        }
-                    }
+            if let Err(e) = self.step(&control) {
+                control.fail(&e);
+                match self.reconnect(inner) {
+                    Some(next) => control = next,
+                    None => return,
                 }
-                Ok(false) => {}
-                Err(_) => return,
             }
             self.work(inner);
         }
@@ -125,8 +120,17 @@ impl Background {
         control.fail(&Error::new(Code::Closed, "", "the session was closed"));
     }
 
-    /// Reads what has come and delivers it.
+    /// Waits until there is something to do, then sends what there was no room for, and reads what has
+    /// come and delivers it.
     fn step(&self, control: &Control) -> Result<()> {
+        let ready = wait_ready(control.socket(), control.is_behind(), &self.waker)
+            .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")))?;
+        if ready.writable {
+            control.catch_up()?;
+        }
+        if !ready.readable {
+            return Ok(());
+        }
         if !self.frames().receive(control.socket())? {
             return Err(Error::new(Code::BrokerLost, "", "the broker closed it"));
         }
@@ -219,6 +223,7 @@ impl Background {
         // Another client may start the next broker; this one waits for it like everybody.
         let options = Options { interrupted: None, ..inner.options.clone() };
         let control = Arc::new(Control::new(dial(&options, Some(until))?));
+        control.wakes(&self.waker);
         let p = &inner.pages;
         let resume = Resume { instance: p.instance.clone(), serial: p.serial, secret: p.secret.clone() };
         let (ok, fds): (HelloReply, _) = inner.ask(&control, "hello", &hello(&options, Some(resume)), &[], until)?;

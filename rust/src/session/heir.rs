@@ -174,7 +174,7 @@ impl Counted {
     ) -> Result<(Frames, Pages, Vec<Inherited>, References)> {
         let mut frames = Frames::default();
         let (json, fds) = greet(control, &mut frames, &from.options, Some(until))?;
-        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until)) };
+        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until), None) };
         let pages = Pages::open(greeted(&json)?, fds)?;
         if pages.instance != from.pages.instance {
             return Err(expired("another broker runs now"));
@@ -205,7 +205,7 @@ impl Counted {
 /// Connects to the socket of the parent's broker, which may be about to be replaced.
 fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
     loop {
-        match sys::connect_by(Path::new(socket), until) {
+        match sys::connect(Path::new(socket), Some(until)) {
             Ok(fd) => return Ok(fd),
             Err(e) if Instant::now() + TICK >= until => {
                 return Err(unreachable_at(Path::new(socket), &e));

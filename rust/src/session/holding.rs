@@ -291,7 +291,7 @@ impl Inner {
             let what = format!("no storage index {} of grant {serial}", reference.index);
             return Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what));
         }
-        let _one = self.attaching.lock().unwrap_or_else(|p| p.into_inner());
+        let _one = self.turn(&self.attaching)?;
         if self.attached.has(chunk, serial) {
             return Ok(());
         }

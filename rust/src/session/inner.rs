@@ -15,6 +15,7 @@ use super::Options;
 use super::attach::Attachments;
 use super::background::Background;
 use super::binding::interrupted;
+use super::deadline;
 use super::device::Devices;
 use super::heir::{Heir, forked};
 use super::huge::HugePools;
@@ -27,22 +28,21 @@ use super::room::Room;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use crate::crash_point;
-use crate::error::{Code, Error, Result, closed};
+use crate::error::{Code, Error, Result, closed, unanswered};
 use crate::ledger::{FreeTest, Pool};
 use crate::shm::{LOOK_AGAIN, Parking, Segment, pause};
 use crate::sys::{self, PerProcess};
+use crate::turns::{Turn, Turnstile};
 use crate::wire::ops::Nothing;
 use crate::wire::{Control, decode};
 
-/// How long a request waits for its answer, a broker's absence included.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a thread that waits for an answer looks for signals.
-const NOTICE: Duration = Duration::from_millis(100);
+pub(super) const NOTICE: Duration = Duration::from_millis(100);
 
 /// Who is to answer a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Broker {
-    /// The broker that is there, or while there is none the next one: at most [`PATIENCE`] in all.
+    /// The broker that is there, or while there is none the next one: until the request's time is over.
     Any,
     /// The broker that is there: `BrokerLost` when it goes away before it has answered.
     This,
@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     #[cfg(feature = "tokio")]
     pub(crate) tasks: OnceLock<Arc<Tasks>>,
     pub(crate) attached: Attachments,
-    pub(crate) attaching: Mutex<()>,
+    pub(crate) attaching: Turnstile<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
     pub(crate) topics: Topics,
     pub(crate) lanes: Mutex<LaneSpace>,
@@ -105,7 +105,7 @@ impl Inner {
             #[cfg(feature = "tokio")]
             tasks: OnceLock::new(),
             attached: Attachments::new(),
-            attaching: Mutex::new(()),
+            attaching: Turnstile::default(),
             segments: Mutex::default(),
             topics: Topics::default(),
             lanes: Mutex::new(LaneSpace::new()),
@@ -175,7 +175,7 @@ impl Inner {
         body: &B,
         with: &[BorrowedFd<'_>],
     ) -> Result<(R, Vec<OwnedFd>)> {
-        let until = Instant::now() + PATIENCE;
+        let until = deadline::of_request();
         loop {
             self.check_open()?;
             let link = self.link();
@@ -211,9 +211,7 @@ impl Inner {
                     }
                     Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
                     Err(RecvTimeoutError::Timeout) => {
-                        let what = || format!("time ran out waiting for the broker to answer {op}");
-                        let late = || Err(Error::new(Code::Timeout, "wait longer", what()));
-                        break link.give_up(id, &from).unwrap_or_else(late);
+                        break link.give_up(id, &from).unwrap_or_else(|| Err(unanswered(op)));
                     }
                     Err(RecvTimeoutError::Disconnected) => {
                         break Err(Error::new(Code::BrokerLost, "try again", "the connection ended"));
@@ -223,6 +221,17 @@ impl Inner {
         };
         let (json, fds) = reply?;
         Ok((decode(op, &json)?, fds))
+    }
+
+    /// The turn of a call that may ask the broker meanwhile, which others wait for as for their own answers.
+    #[inline]
+    pub(crate) fn turn<'a, T>(&self, of: &'a Turnstile<T>) -> Result<Turn<'a, T>> {
+        match of.try_lock() {
+            Some(turn) => Ok(turn),
+            None => of
+                .lock_until(Some(deadline::of_request()), || self.interrupted())?
+                .ok_or_else(|| unanswered("another thread")),
+        }
     }
 
     fn await_link(&self, lost: &Arc<Control>, until: Instant, why: Error) -> Result<()> {

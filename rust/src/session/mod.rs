@@ -80,7 +80,7 @@ use crate::wire::ops::{ClientInfo, Hello, HelloReply, Nothing, Resume};
 use crate::wire::{Control, Frames, Reply, decode};
 use background::Background;
 use deadline::deadline;
-use inner::Inner;
+use inner::{Inner, NOTICE};
 use pages::Pages;
 
 /// How a session is opened.
@@ -155,9 +155,15 @@ impl Builder {
     }
 }
 
+/// How long a broker that listens has at least to greet.
+const HELLO: Duration = Duration::from_secs(1);
+
 fn connect(o: Options) -> Result<Arc<Inner>> {
-    let control = Arc::new(Control::new(start::dial(&o, deadline(o.timeout))?));
-    let (pages, background) = greeted_pages(&control, &o).inspect_err(|_| leave(&control))?;
+    let until = deadline(o.timeout);
+    let control = Arc::new(Control::new(start::dial(&o, until)?));
+    // A broker that has just been found may take a moment.
+    let until = until.map(|u| u.max(Instant::now() + HELLO));
+    let (pages, background) = greeted_pages(&control, &o, until).inspect_err(|_| leave(&control))?;
     let (background, spins) = (Arc::new(background), sys::several_processors());
     let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone(), spins)?);
     background.start(&inner, control)?;
@@ -165,18 +171,19 @@ fn connect(o: Options) -> Result<Arc<Inner>> {
     Ok(inner)
 }
 
-fn greeted_pages(control: &Control, o: &Options) -> Result<(Pages, Background)> {
+fn greeted_pages(control: &Control, o: &Options, until: Option<Instant>) -> Result<(Pages, Background)> {
     let mut frames = Frames::default();
-    let (json, fds) = greet(control, &mut frames, o, None)?;
+    let (json, fds) = greet(control, &mut frames, o, until)?;
     Ok((Pages::open(greeted(&json)?, fds)?, Background::new(frames)?))
 }
 
 /// Says hello and reads the answer.
 fn greet(control: &Control, frames: &mut Frames, o: &Options, until: Option<Instant>) -> Reply {
     match control.request("hello", &hello(o, None), &[]) {
-        Ok((_, from)) => answered(control, frames, &from, until),
+        Ok((_, from)) => answered(control, frames, &from, until, o.interrupted),
         // A broker that refuses the connection has said why.
-        Err(e) => answered(control, frames, &sync_channel(0).1, until).map_err(|_| control.refusal().unwrap_or(e)),
+        Err(e) => answered(control, frames, &sync_channel(0).1, until, o.interrupted)
+            .map_err(|_| control.refusal().unwrap_or(e)),
     }
 }
 
@@ -194,7 +201,13 @@ fn greeted(json: &RawValue) -> Result<HelloReply> {
 
 /// Reads the answer to a request of a connection that nobody else reads yet. Events that come before it
 /// are of no use to a session that has nothing yet.
-fn answered(control: &Control, frames: &mut Frames, from: &Receiver<Reply>, until: Option<Instant>) -> Reply {
+fn answered(
+    control: &Control,
+    frames: &mut Frames,
+    from: &Receiver<Reply>,
+    until: Option<Instant>,
+    interrupt: Option<fn() -> bool>,
+) -> Reply {
     loop {
         if let Ok(reply) = from.try_recv() {
             return reply;
@@ -206,8 +219,15 @@ fn answered(control: &Control, frames: &mut Frames, from: &Receiver<Reply>, unti
         if let Some(refused) = control.refusal() {
             return Err(refused);
         }
-        let come = until.is_none_or(|u| sys::readable_by(control.socket(), u).unwrap_or(false));
-        if !come || !frames.receive(control.socket())? {
+        let notice = Instant::now() + NOTICE;
+        let come = sys::readable_by(control.socket(), until.map_or(notice, |u| u.min(notice)));
+        if matches!(come, Ok(false)) && until.is_none_or(|u| u > notice) {
+            if interrupt.is_some_and(|look| look()) {
+                return Err(interrupted());
+            }
+            continue;
+        }
+        if !come.unwrap_or(false) || !frames.receive(control.socket())? {
             return Err(Error::new(
                 Code::NoBroker,
                 "try again",

@@ -1,13 +1,13 @@
 //! Names: published revisions that nobody writes any more, and live ones that all write.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::bundle::Bundle;
-use super::deadline::deadline;
+use super::deadline::{deadline, within};
 use super::message::Message;
 use super::options::NameOptions;
 use super::payload::{Outgoing, Payload};
@@ -120,9 +120,10 @@ impl Session {
     /// The newest revision of a name. `NotFound` when there is none within the timeout; with zero it
     /// does not wait, without one for ever.
     pub fn get(&self, name: &str, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
-        let timeout = timeout.into();
-        self.watch(name)?.next(timeout).map_err(|e| {
-            if !e.is_timeout() {
+        let until = deadline(timeout);
+        let mut watch = within(until, || self.watch(name))?;
+        watch.next_until(until).map_err(|e| {
+            if !e.is_timeout() || e.is_unanswered() {
                 return e;
             }
             Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"))
@@ -147,7 +148,10 @@ impl Watch {
     /// The newest revision not seen yet, waiting for one: for ever without a timeout, not at all with
     /// zero. A name that was deleted may be set again: the watch waits for that. Error: `Timeout`.
     pub fn next(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
-        let until = deadline(timeout);
+        self.next_until(deadline(timeout))
+    }
+
+    fn next_until(&mut self, until: Option<Instant>) -> Result<Bundle> {
         bundle_of(&self.reader.receive(until, Code::Timeout, "no revision")?)
     }
 }

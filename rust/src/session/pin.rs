@@ -48,7 +48,7 @@ impl Inner {
         let topics = self.topics.all();
         // While these are locked, what the lanes keep is what they count. A sender at work cannot be
         // waited for: then a child inherits what its lane names too, and keeps it until it ends.
-        let writers: Vec<_> = topics.iter().filter_map(|t| t.writer.try_lock().ok()).collect();
+        let writers: Vec<_> = topics.iter().filter_map(|t| t.writer.try_lock()).collect();
         let mut kept = HashMap::<u32, u64>::new();
         writers.iter().flat_map(|w| w.kept()).for_each(|index| *kept.entry(index).or_default() += 1);
         let attached = (0..limits::CHUNKS).map(|c| (c, self.attached.serial(c))).filter(|(_, serial)| *serial != 0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deadline::deadline;
+use super::deadline::{at_once, deadline, persist};
 use super::message::Message;
 use super::options::QueueOptions;
 use super::payload::Payload;
@@ -113,7 +113,11 @@ impl Queue {
         let until = deadline(timeout);
         let takers = &self.takers()?.of_threads;
         match takers.lock_until(until, || self.state.inner.interrupted())? {
-            Some(mut reader) => self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM),
+            Some(mut reader) => {
+                let joined = persist(until, || self.joined(&mut reader).map(|_| ()));
+                joined.map_err(|e| self.state.why_late(e, Code::Empty, NO_ITEM))?;
+                self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
+            }
             None => Err(self.state.here()?.timed_out(Code::Empty, NO_ITEM)),
         }
     }
@@ -121,14 +125,14 @@ impl Queue {
     /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first.
     pub fn try_get(&self) -> Result<Option<Message>> {
         match self.takers()?.of_threads.try_lock() {
-            Some(mut reader) => self.joined(&mut reader)?.try_recv(),
+            Some(mut reader) => at_once(|| self.joined(&mut reader)?.poll()),
             None => Ok(None),
         }
     }
 
     /// Adds an item if there is room; false when there is none. Errors as of [`put`](Queue::put).
     pub fn try_put(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.here()?.offer(&mut value.into(), slot_flag::WRITABLE)
+        self.state.here()?.try_send(&mut value.into(), slot_flag::WRITABLE)
     }
 
     /// How many items wait to be taken.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::deadline::deadline;
+use super::deadline::{at_once, deadline, persist};
 use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
 use super::topic::{LaneView, TopicState, View};
@@ -309,12 +309,13 @@ impl Reader {
 
     /// The next message if one is there.
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
-        self.poll()
+        at_once(|| self.poll())
     }
 
     pub(crate) fn receive(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
         loop {
-            if let Some(m) = self.poll()? {
+            let found = persist(until, || self.poll());
+            if let Some(m) = found.map_err(|e| self.topic.why_late(e, code, what))? {
                 return Ok(m);
             }
             let spin = self.spin.until();

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Session;
-use super::deadline::deadline;
+use super::deadline::{deadline, within};
 use super::inner::Inner;
 use super::tensor::{Tensor, TensorMut};
 use crate::cuda::Stream;
 use crate::dtype::{DType, Element};
-use crate::error::{Code, Result};
+use crate::error::{Error, Result};
 use crate::layout::BELL_WORD;
 
 /// Tells allocations that wait that there may be memory.
@@ -34,9 +34,10 @@ impl Inner {
     /// looks once a second as well.
     pub(super) fn wait_for_room<T>(&self, timeout: Option<Duration>, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         let until = deadline(timeout);
-        let full = |made: &Result<T>| {
-            made.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded))
-        };
+        // Who does not wait for memory gives the broker the time that it takes.
+        let asking = until.filter(|_| timeout != Some(Duration::ZERO));
+        let mut make = || within(asking, &mut make);
+        let full = |made: &Result<T>| made.as_ref().is_err_and(Error::is_full);
         let first = make();
         if !full(&first) || until.is_some_and(|u| Instant::now() >= u) {
             return first;

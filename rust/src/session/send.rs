@@ -1,9 +1,10 @@
 //! Sending: a message into the own lane, and what leaves it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Instant;
 
+use super::deadline::{at_once, within};
 use super::inner::Inner;
 use super::leave::LeftLane;
 use super::payload::{Outgoing, Payload};
@@ -14,6 +15,7 @@ use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
+use crate::turns::Turn;
 use crate::wire::ops::{Peers, TopicInfo, TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.
@@ -98,11 +100,20 @@ impl TopicState {
     /// Publishes a value in the own lane, waiting for room. The caller drops it then: its count may be the
     /// place's now.
     pub(crate) fn send(&self, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
-        let mut writer = self.writer()?;
-        if !self.info.overwrite {
-            writer = self.room(writer, until)?;
-        }
-        self.hand_over(&mut writer, value, flags)
+        let sent = within(until, || {
+            let mut writer = self.writer()?;
+            if !self.info.overwrite {
+                writer = self.room(writer, until)?;
+            }
+            self.hand_over(&mut writer, value, flags)
+        });
+        sent.map_err(|e| if until.is_some() { self.why_late(e, Code::Full, NO_ROOM) } else { e })
+    }
+
+    /// As `send`, without waiting: false where there is no room, or where the broker had to tell and did
+    /// not in a moment.
+    pub(crate) fn try_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
+        at_once(|| Ok(self.offer(value, flags)?.then_some(()))).map(|sent| sent.is_some())
     }
 
     /// As `send` if there is room for the value, which it tells.
@@ -116,9 +127,9 @@ impl TopicState {
 
     /// This thread's turn at the writing side, with a lane.
     #[inline]
-    fn writer(&self) -> Result<MutexGuard<'_, Writer>> {
+    fn writer(&self) -> Result<Turn<'_, Writer>> {
         self.inner.check_open()?;
-        let mut writer = self.writer.lock().unwrap_or_else(|p| p.into_inner());
+        let mut writer = self.inner.turn(&self.writer)?;
         if self.is_closed() {
             return Err(closed(self));
         }
@@ -144,13 +155,14 @@ impl TopicState {
         // SYNC parked: published before this fence; a reader sets parked, fences, and looks again.
         // The fence serves the look at the version as well.
         fence();
-        if view.version != self.version()
-            && let Ok(new) = self.current()
-        {
-            *view = new;
-        }
+        let changed = view.version != self.version();
         crash_point::at("send-ring");
         view.bells.iter().for_each(|b| b.ring());
+        // Who has come meanwhile is rung as soon as the broker names him.
+        if changed && let Ok(Some(new)) = at_once(|| self.current().map(Some)) {
+            new.bells.iter().for_each(|b| b.ring());
+            *view = new;
+        }
         out.end();
         inner.handovers.fetch_add(1, Ordering::Relaxed);
         let i = own.head;
@@ -228,12 +240,8 @@ impl TopicState {
 
     /// Gives back messages that a queue is finished with; a sender at work does it itself.
     pub(crate) fn withdraw_done(&self) {
-        let mut guard = match self.writer.try_lock() {
-            Ok(g) => g,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if let (Some(own), Some(view)) = (&mut guard.own, self.view()) {
+        let Some(mut writer) = self.writer.try_lock() else { return };
+        if let (Some(own), Some(view)) = (&mut writer.own, self.view()) {
             self.withdraw_done_of(own, &view);
         }
     }
@@ -263,11 +271,7 @@ impl TopicState {
     }
 
     /// Waits for room. Others have their turn at the writing side meanwhile.
-    fn room<'a>(
-        &'a self,
-        mut writer: MutexGuard<'a, Writer>,
-        until: Option<Instant>,
-    ) -> Result<MutexGuard<'a, Writer>> {
+    fn room<'a>(&'a self, mut writer: Turn<'a, Writer>, until: Option<Instant>) -> Result<Turn<'a, Writer>> {
         while let Some(blocker) = self.blocker(&mut writer)? {
             let spin = writer.spin.until();
             drop(writer);

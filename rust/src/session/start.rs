@@ -69,14 +69,14 @@ fn environment(name: &str) -> Option<OsString> {
 /// allowed, and waiting for one otherwise.
 pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
     let (socket, given) = resolve(o.address.as_deref(), &environment)?;
-    if let Some(fd) = dial_once(&socket)? {
+    if let Some(fd) = dial_once(&socket, until)? {
         return Ok(fd);
     }
     if !given && o.start {
         start(o, &socket, until)?;
     }
     loop {
-        if let Some(fd) = dial_once(&socket)? {
+        if let Some(fd) = dial_once(&socket, until)? {
             return Ok(fd);
         }
         if !given && !o.start || is_over(until) {
@@ -113,8 +113,8 @@ fn give_way(o: &Options) -> Result<()> {
 }
 
 /// `None`: nobody listens (yet).
-fn dial_once(socket: &Path) -> Result<Option<OwnedFd>> {
-    match sys::connect(socket) {
+fn dial_once(socket: &Path, until: Option<Instant>) -> Result<Option<OwnedFd>> {
+    match sys::connect(socket, until) {
         Ok(fd) => Ok(Some(fd)),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
         // A listener whose queue is full for the moment.
@@ -141,7 +141,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
         give_way(o)?;
         std::thread::sleep(TICK);
     }
-    if dial_once(socket)?.is_some() {
+    if dial_once(socket, until)?.is_some() {
         return Ok(());
     }
     let mut binary = find_binary(o, &environment)?;
@@ -163,13 +163,13 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
     let mut child = command.spawn().map_err(|e| broken(&format!("start {} serve", binary.display()), e))?;
     // Keep the lock until it answers, so that nobody starts another.
     loop {
-        if dial_once(socket)?.is_some() {
+        if dial_once(socket, until)?.is_some() {
             // It outlives us, or is reaped when it ends before us.
             std::thread::spawn(move || child.wait());
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
-            if dial_once(socket)?.is_some() {
+            if dial_once(socket, until)?.is_some() {
                 return Ok(());
             }
             let remedy = format!("read {}", log.display());

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::Queue;
-use super::deadline::deadline;
+use super::deadline::{deadline, shortly};
 use super::inner::Inner;
 use super::message::Message;
 use super::name::{Watch, bundle_of};
@@ -66,7 +66,7 @@ impl Inner {
             let mut rung = pin!(tasks.alarm.notified());
             rung.as_mut().enable();
             tasks.arm();
-            let found = look()?;
+            let found = shortly(&mut look)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -189,6 +189,8 @@ impl Queue {
                 Err(_) => return Err(self.timed_out()),
             },
         };
-        self.joined(&mut reader)?.receive_async(until, Code::Empty, NO_ITEM).await
+        let here = self.state.here()?;
+        let got = here.inner.wait_for(until, || self.joined(&mut reader)?.poll());
+        got.await?.ok_or_else(|| here.timed_out(Code::Empty, NO_ITEM))
     }
 }

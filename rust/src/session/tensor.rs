@@ -35,7 +35,7 @@ impl Inner {
     pub(super) fn fill_by(self: &Arc<Inner>, cut: impl Fn() -> Result<Storage>) -> Result<Shared> {
         self.check_open()?;
         let mut got = cut();
-        if got.as_ref().is_err_and(|e| matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded)) {
+        if got.as_ref().is_err_and(Error::is_full) {
             self.settle(); // withdraw what queues still name, then try once more
             got = cut();
         }

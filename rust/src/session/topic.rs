@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
@@ -21,10 +21,8 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, group_bytes, limits, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Region};
 use crate::sys::PerProcess;
+use crate::turns::Turnstile;
 use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
-
-/// How long the broker has to say who takes part, for the text of an error.
-const SHORT: Duration = Duration::from_millis(200);
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -33,8 +31,8 @@ pub(crate) struct TopicState {
     pub(crate) info: TopicInfo,
     at: u64, // of the record in the broker file
     view: ArcSwapOption<View>,
-    refreshing: Mutex<()>,
-    pub(super) writer: Mutex<Writer>,
+    refreshing: Turnstile<()>,
+    pub(super) writer: Turnstile<Writer>,
     /// In the child of a fork: the same topic in the session that took this one's place.
     heir: PerProcess<Arc<TopicState>>,
 }
@@ -49,6 +47,10 @@ pub(crate) struct View {
     /// Of those who read; rung by the writer.
     pub(crate) bells: Vec<Bell>,
     pub(crate) groups: Vec<Arc<GroupView>>,
+    /// For people.
+    writers: usize,
+    readers: u64,
+    last_left: String,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl Drop for TopicState {
             // The lane is the parent's, and another thread of it may have been sending.
             return std::mem::forget(std::mem::take(&mut self.writer));
         }
-        let lane = self.writer.get_mut().unwrap_or_else(|p| p.into_inner()).leave(&self.info);
+        let lane = self.writer.get_mut().leave(&self.info);
         self.inner.leave_topic(self.reference(), lane);
     }
 }
@@ -109,8 +111,8 @@ impl Inner {
                     inner: self.clone(),
                     at: broker_file::TOPICS + u64::from(info.topic) * topic_record::SIZE,
                     view: ArcSwapOption::empty(),
-                    refreshing: Mutex::new(()),
-                    writer: Mutex::default(),
+                    refreshing: Turnstile::default(),
+                    writer: Turnstile::default(),
                     heir: PerProcess::new(),
                     info,
                 })
@@ -196,7 +198,7 @@ impl TopicState {
         if let Some(v) = self.view().filter(fresh) {
             return Ok(v);
         }
-        let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
+        let _one = self.inner.turn(&self.refreshing)?;
         let before = self.view();
         let of = match &before {
             Some(v) if fresh(v) || self.inner.broker_away() => return Ok(v.clone()),
@@ -212,7 +214,7 @@ impl TopicState {
 
     /// Adopts an answer that came with another request.
     pub(crate) fn adopt_locked(&self, p: &Peers, group: Option<Arc<GroupView>>) -> Result<Arc<View>> {
-        let _one = self.refreshing.lock().unwrap_or_else(|p| p.into_inner());
+        let _one = self.inner.turn(&self.refreshing)?;
         let before = self.view();
         if let Some(g) = group {
             // The file just received serves the view that is built next, and a new broker is given it.
@@ -227,7 +229,9 @@ impl TopicState {
     fn adopt(&self, of: Broker, p: &Peers) -> Result<Arc<View>> {
         let inner = &self.inner;
         let before = self.view();
-        let mut v = View { version: p.version, gone: p.gone, ..View::default() };
+        let mut v = View { version: p.version, gone: p.gone, readers: p.members, ..View::default() };
+        v.writers = p.lanes.iter().filter(|l| l.state == state::LANE_LIVE).count();
+        v.last_left.clone_from(&p.last_left);
         let gone = |e: &Error| matches!(e.code(), Code::NotFound | Code::Expired); // meanwhile; the version will say so
         for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
             let peer = match inner.peer(of, l.slot, l.serial) {
@@ -281,23 +285,26 @@ impl TopicState {
         self.inner.call::<_, Ignored>("topic.close", &self.reference()).map(|_| ())
     }
 
+    /// What a part of a wait is that the broker did not answer before the wait's end; other errors stay.
+    pub(crate) fn why_late(&self, e: Error, code: Code, what: &str) -> Error {
+        if e.is_unanswered() { self.timed_out(code, what).unanswered_too(&e) } else { e }
+    }
+
     /// Describes a wait that ended without what it waited for.
     pub(crate) fn timed_out(&self, code: Code, what: &str) -> Error {
         let e = |more: String| {
             Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"))
         };
-        let until = Instant::now() + SHORT;
-        let p = match self.inner.ask::<_, Peers>(&self.inner.link(), "topic.peers", &self.reference(), &[], until) {
-            Ok((p, _)) => p,
-            Err(lost) if lost.code() == Code::BrokerLost => return e("; the broker is away".to_owned()),
-            Err(_) => return e(String::new()),
-        };
-        let writers = p.lanes.iter().filter(|l| l.state == state::LANE_LIVE).count();
-        let mut more = format!(": {writers} writing and {} reading sessions attached", p.members);
-        if !p.last_left.is_empty() {
-            more += &format!(", {} left last", p.last_left);
+        if self.inner.broker_away() {
+            return e("; the broker is away".to_owned());
         }
-        e(more).with("writers", writers).with("readers", p.members).with("last_left", p.last_left)
+        // Joining and leaving change the version, so what the wait has last seen is how it is.
+        let Some(v) = self.view() else { return e(String::new()) };
+        let mut more = format!(": {} writing and {} reading sessions attached", v.writers, v.readers);
+        if !v.last_left.is_empty() {
+            more += &format!(", {} left last", v.last_left);
+        }
+        e(more).with("writers", v.writers).with("readers", v.readers).with("last_left", v.last_left.as_str())
     }
 }
 
@@ -386,7 +393,7 @@ impl Topic {
 
     /// As [`send`](Topic::send), without waiting: false when there is no room.
     pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.here()?.offer(&mut value.into(), 0)
+        self.state.here()?.try_send(&mut value.into(), 0)
     }
 
     /// Joins as a reader: of every message, or, in a lossless topic, each message once.

@@ -2,11 +2,8 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::os::fd::OwnedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::error::{Code, Result, os};
@@ -35,17 +32,4 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Says a word into a pipe.
 pub(crate) fn say(to: &OwnedFd) {
     let _ = rustix::io::write(to, &[1]);
-}
-
-/// Waits until a descriptor can be read, or its other end is gone; false when the time has come.
-pub(crate) fn readable_by(fd: impl AsFd, until: Instant) -> io::Result<bool> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
-            Ok(n) => return Ok(n > 0),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
 }

@@ -16,14 +16,14 @@ mod runtime;
 mod socket;
 
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
-pub(crate) use fork::{at_fork, pipe, readable_by, say};
+pub(crate) use fork::{at_fork, pipe, say};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;
 pub(crate) use process::{is_process, process_number, several_processors};
 pub(crate) use runtime::{Lock, check_private_dir, detach};
-pub(crate) use socket::{Waker, connect, connect_by, is_no_descriptors, receive, send, wait_readable};
+pub(crate) use socket::{Waker, connect, is_no_descriptors, readable_by, receive, send_some, wait_ready};
 
 /// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.
 pub(crate) fn roughly_now() -> u64 {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -17,33 +17,17 @@ use rustix::net::{
 /// SCM_MAX_FD of the kernel: no message carries more.
 const MOST_FDS: usize = 253;
 
-/// Connects to a Unix stream socket.
-pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let fd = stream()?;
-    connect_to(&fd, path)?;
-    Ok(fd)
-}
-
-/// As [`connect`]; a listener whose queue stays full until the time has come is `WouldBlock`.
-pub(crate) fn connect_by(path: &Path, until: Instant) -> io::Result<OwnedFd> {
-    let fd = stream()?;
+/// Connects to a Unix stream socket; a listener whose queue stays full until the time has come is
+/// `WouldBlock`.
+pub(crate) fn connect(path: &Path, until: Option<Instant>) -> io::Result<OwnedFd> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // No time at all would mean for ever.
-    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    set_socket_timeout(&fd, Timeout::Send, Some(left))?;
-    connect_to(&fd, path)?;
-    set_socket_timeout(&fd, Timeout::Send, None)?;
-    Ok(fd)
-}
-
-fn stream() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
-}
-
-fn connect_to(fd: &OwnedFd, path: &Path) -> io::Result<()> {
+    let left = until.map(|u| u.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+    set_socket_timeout(&fd, Timeout::Send, left)?;
     let address = SocketAddrUnix::new(path)?;
     loop {
-        match rustix::net::connect(fd, &address) {
-            Ok(()) => return Ok(()),
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) => return Ok(fd), // what is sent later does not wait
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
@@ -55,24 +39,22 @@ pub(crate) fn is_no_descriptors(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Sends all bytes; the descriptors travel with the first.
-pub(crate) fn send(socket: impl AsFd, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends what the socket has room for, without waiting; the descriptors travel with the first byte. The
+/// number of bytes sent, 0 where there is no room.
+pub(crate) fn send_some(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors"));
     }
-    while !bytes.is_empty() {
-        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-            Ok(n) => {
-                bytes = &bytes[n..];
-                control.clear();
-            }
+    loop {
+        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(n) => return Ok(n),
+            Err(Errno::AGAIN) => return Ok(0),
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    Ok(())
 }
 
 /// Receives some bytes, 0 at the end, and appends the descriptors that came with them, and `None` behind
@@ -98,7 +80,20 @@ pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<Option<O
     Ok(got.bytes)
 }
 
-/// Wakes a thread that waits in [`wait_readable`], or polls its descriptor.
+/// Waits until a descriptor can be read, or its other end is gone; false when the time has come.
+pub(crate) fn readable_by(fd: impl AsFd, until: Instant) -> io::Result<bool> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
+            Ok(n) => return Ok(n > 0),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Wakes a thread that waits in [`wait_ready`], or polls its descriptor.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -121,20 +116,25 @@ impl Waker {
     }
 }
 
-/// Waits until the socket can be read (true) or the waker was used (false).
-pub(crate) fn wait_readable(socket: impl AsFd, waker: &Waker) -> io::Result<bool> {
-    loop {
-        let mut fds = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&waker.0, PollFlags::IN)];
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-        if !fds[0].revents().is_empty() {
-            return Ok(true);
-        }
-        if !fds[1].revents().is_empty() {
-            waker.clear();
-            return Ok(false);
+/// What [`wait_ready`] found.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Ready {
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+}
+
+/// Waits until the socket can be read, or the waker was used, or, where that is wanted, the socket has room.
+pub(crate) fn wait_ready(socket: impl AsFd, room: bool, waker: &Waker) -> io::Result<Ready> {
+    let wanted = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut fds = [PollFd::new(&socket, wanted), PollFd::new(&waker.0, PollFlags::IN)];
+    while let Err(e) = poll(&mut fds, None) {
+        if e != Errno::INTR {
+            return Err(e.into());
         }
     }
+    if !fds[1].revents().is_empty() {
+        waker.clear();
+    }
+    let found = fds[0].revents();
+    Ok(Ready { readable: !(found - PollFlags::OUT).is_empty(), writable: found.contains(PollFlags::OUT) })
 }

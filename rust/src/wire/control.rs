@@ -1,9 +1,10 @@
 //! The connection to the broker: requests from any thread, replies and events read by one.
 
-use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use serde_json::value::RawValue;
 use super::frame;
 use super::ops::WireError;
 use crate::error::{Code, Error, Result};
+use crate::sys::{self, Waker};
 
 /// What to do where no more files may be open.
 pub(crate) const NO_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n), or close some";
@@ -53,9 +55,15 @@ pub(crate) struct Late {
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: OwnedFd,
-    turn: Mutex<()>, // one writes at a time
+    /// What the socket had no room for; it goes before all else. One thread writes at a time, and none
+    /// waits meanwhile.
+    unsent: Mutex<VecDeque<Unsent>>,
+    waker: OnceLock<Arc<Waker>>,
     state: Mutex<State>,
 }
+
+/// The rest of a frame, and descriptors that travel with its first byte.
+type Unsent = (Vec<u8>, Vec<OwnedFd>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -87,7 +95,7 @@ struct Envelope {
 
 impl Control {
     pub(crate) fn new(socket: OwnedFd) -> Control {
-        Control { socket, turn: Mutex::new(()), state: Mutex::default() }
+        Control { socket, unsent: Mutex::default(), waker: OnceLock::new(), state: Mutex::default() }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -99,7 +107,7 @@ impl Control {
     }
 
     /// Sends a request, whose fields beside id and op are those of `body`. The reply comes by the
-    /// receiver.
+    /// receiver. It does not wait: what a broker that stands still leaves no room for is sent later.
     pub(crate) fn request<B: Serialize>(
         &self,
         op: &'static str,
@@ -123,17 +131,63 @@ impl Control {
             s.pending.insert(id, Asked { op, body, to: Some(to) });
             (id, json)
         };
-        let sent = {
-            let _turn = self.turn.lock().unwrap_or_else(|p| p.into_inner());
-            frame::send(&self.socket, &json, fds)
+        let sent = frame::encode(&json, fds.len()).and_then(|frame| self.send(frame, fds));
+        sent.inspect_err(|_| self.forget(id))?;
+        Ok((id, from))
+    }
+
+    fn send(&self, frame: Vec<u8>, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let mut unsent = self.unsent();
+        let sent = match self.send_first(&mut unsent)? {
+            true => sys::send_some(&self.socket, &frame, fds).map_err(unsendable)?,
+            false => 0,
         };
-        match sent {
-            Ok(()) => Ok((id, from)),
-            Err(e) => {
-                self.forget(id);
-                Err(e)
+        if sent == frame.len() {
+            return Ok(());
+        }
+        let fds = if sent == 0 { fds } else { &[] };
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>().map_err(unsendable)?;
+        unsent.push_back((frame[sent..].to_vec(), fds));
+        drop(unsent);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends what there was no room for, as far as there is room.
+    pub(crate) fn catch_up(&self) -> Result<()> {
+        self.send_first(&mut self.unsent()).map(|_| ())
+    }
+
+    /// Whether something waits for room, which the thread that reads looks for.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.unsent().is_empty()
+    }
+
+    /// Whom to wake when something begins to wait for room.
+    pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
+        let _ = self.waker.set(waker.clone());
+    }
+
+    /// Whether all that waited has been sent.
+    fn send_first(&self, unsent: &mut VecDeque<Unsent>) -> Result<bool> {
+        while let Some((frame, fds)) = unsent.front_mut() {
+            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match sys::send_some(&self.socket, frame, &borrowed).map_err(unsendable)? {
+                0 => return Ok(false),
+                n if n < frame.len() => {
+                    frame.drain(..n);
+                    fds.clear();
+                }
+                _ => drop(unsent.pop_front()),
             }
         }
+        Ok(true)
+    }
+
+    fn unsent(&self) -> std::sync::MutexGuard<'_, VecDeque<Unsent>> {
+        self.unsent.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// Sends a request whose reply nobody waits for.
@@ -225,6 +279,10 @@ fn empty() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).unwrap_or_default()
 }
 
+fn unsendable(e: io::Error) -> Error {
+    Error::new(Code::BrokerLost, "it reconnects by itself; try again", format!("send to the broker: {e}"))
+}
+
 fn unencodable(op: &str, e: &serde_json::Error) -> Error {
     Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode {op}: {e}"))
 }
@@ -250,6 +308,7 @@ pub(crate) fn decode<R: DeserializeOwned>(op: &str, json: &RawValue) -> Result<R
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::time::Instant;
 
     use super::*;
 
@@ -277,6 +336,38 @@ mod tests {
         let (id, from) = c.request("bye", &serde_json::json!({}), &[]).unwrap();
         c.deliver(answer(id), Some(Vec::new())).unwrap();
         assert!(c.give_up(id, &from).unwrap().is_ok(), "it had come before it was given up");
+    }
+
+    #[test]
+    fn what_the_socket_has_no_room_for_is_sent_later_and_in_order() {
+        let (c, broker) = control();
+        let waker = Arc::new(Waker::new().unwrap());
+        c.wakes(&waker);
+        let mut asked = 0;
+        while !c.is_behind() {
+            c.request("peer", &serde_json::json!({}), &[]).unwrap();
+            asked += 1;
+        }
+        assert!(sys::readable_by(waker.fd(), Instant::now()).unwrap(), "who reads is told");
+        // Longer than there is ever room for, so that it is cut.
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let long = serde_json::json!({"name": "n".repeat(1 << 20)});
+        c.tell("bye", &serde_json::json!({})).unwrap();
+        c.request("name.delete", &long, &[file.as_fd()]).unwrap();
+        c.tell("collect", &serde_json::json!({})).unwrap();
+
+        let (broker, mut frames, mut ops) = (OwnedFd::from(broker), super::super::Frames::default(), Vec::new());
+        while ops.last().is_none_or(|op| op != "collect") {
+            assert!(frames.receive(&broker).unwrap());
+            while let Some((json, fds)) = frames.next().unwrap() {
+                let request: Value = serde_json::from_slice(&json).unwrap();
+                assert_eq!(fds.unwrap().len(), usize::from(request["op"] == "name.delete"));
+                ops.push(request["op"].as_str().unwrap().to_owned());
+            }
+            c.catch_up().unwrap();
+        }
+        assert_eq!(ops.iter().filter(|op| *op == "peer").count(), asked);
+        assert_eq!(ops[asked..], ["bye", "name.delete", "collect"]);
     }
 
     #[test]

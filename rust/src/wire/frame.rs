@@ -1,7 +1,7 @@
 //! Frames: a head of 8 bytes, then JSON. Descriptors are queued as they come, and each frame is given
 //! its count.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use crate::error::{Code, Error, Result};
 use crate::layout::{frame_head as head, limits};
@@ -78,34 +78,38 @@ impl Frames {
     }
 }
 
-/// Sends one frame.
-pub(super) fn send(socket: &OwnedFd, json: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-    if json.len() > limits::FRAME || fds.len() > limits::FRAME_FDS {
+/// One frame, whose descriptors, so many, travel with its first byte.
+pub(super) fn encode(json: &[u8], fds: usize) -> Result<Vec<u8>> {
+    if json.len() > limits::FRAME || fds > limits::FRAME_FDS {
         return Err(Error::new(
             Code::InvalidArgument,
             "split the request",
-            format!("a message of {} bytes and {} descriptors is too large", json.len(), fds.len()),
+            format!("a message of {} bytes and {fds} descriptors is too large", json.len()),
         ));
     }
     let mut frame = Vec::with_capacity(head::SIZE as usize + json.len());
     frame.extend((json.len() as u32).to_le_bytes());
-    frame.extend((fds.len() as u16).to_le_bytes());
+    frame.extend((fds as u16).to_le_bytes());
     frame.extend([0, 0]);
     frame.extend(json);
-    sys::send(socket, &frame, fds).map_err(|e| {
-        Error::new(Code::BrokerLost, "it reconnects by itself; try again", format!("send to the broker: {e}"))
-    })
+    Ok(frame)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, BorrowedFd};
 
     use super::*;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
         (a.into(), b.into())
+    }
+
+    fn send(socket: &OwnedFd, json: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let frame = encode(json, fds.len())?;
+        assert_eq!(sys::send_some(socket, &frame, fds).unwrap(), frame.len());
+        Ok(())
     }
 
     #[test]
