@@ -202,7 +202,7 @@ typedef struct baton_options {
   const char *binary;
   // Whether the user's broker is started when none runs. Default: BATON_YES.
   int32_t start;
-  // How long to wait for a broker. 0: 30 s.
+  // How long to wait for a broker: 0 for 30 s, BATON_FOREVER.
   int64_t timeout_ns;
 } baton_options;
 

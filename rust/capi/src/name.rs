@@ -9,7 +9,7 @@ use crate::error::{answer, refused, run};
 use crate::message::baton_message;
 use crate::payload::{baton_payload, payload};
 use crate::status::baton_status;
-use crate::{baton_session, c_text, give, give_object, given, maybe_text, text, wait};
+use crate::{baton_session, c_text, give, give_object, given, maybe_give, maybe_text, text, wait};
 
 /// The name is live: one bundle that everybody may write in place.
 pub const BATON_LIVE: u32 = 1;
@@ -30,7 +30,7 @@ pub extern "C" fn baton_set(
     flags: u32,
     revision: Option<&mut MaybeUninit<u64>>,
 ) -> baton_status {
-    run(|| {
+    let set = || {
         let session = &given(session, "session")?.0;
         if flags & !(BATON_LIVE | BATON_EPHEMERAL) != 0 {
             return refused(format!("flags are {flags:#x}"));
@@ -38,12 +38,9 @@ pub extern "C" fn baton_set(
         // SAFETY: the header asks for a text or NULL.
         let name = unsafe { text(name, "name") }?;
         let o = NameOptions::default().live(flags & BATON_LIVE != 0).ephemeral(flags & BATON_EPHEMERAL != 0);
-        let n = session.set_with(name, payload(session, value)?, &o)?;
-        if let Some(revision) = revision {
-            revision.write(n);
-        }
-        Ok(())
-    })
+        Ok(session.set_with(name, payload(session, value)?, &o)?)
+    };
+    run(|| maybe_give(revision, 0, set))
 }
 
 /// The newest revision of a name, as a message whose sequence is its number. BATON_NOT_FOUND when

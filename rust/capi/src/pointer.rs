@@ -20,6 +20,14 @@ pub(crate) fn give<T>(out: Option<&mut MaybeUninit<T>>, none: T, make: impl FnOn
     Ok(())
 }
 
+/// As [`give`], where the program may want no result.
+pub(crate) fn maybe_give<T>(out: Option<&mut MaybeUninit<T>>, none: T, make: impl FnOnce() -> Outcome<T>) -> Outcome {
+    match out {
+        Some(_) => give(out, none, make),
+        None => make().map(|_| ()),
+    }
+}
+
 /// As [`give`], for an object.
 pub(crate) fn give_object<T>(
     out: Option<&mut MaybeUninit<Option<Box<T>>>>,

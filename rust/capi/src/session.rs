@@ -9,7 +9,7 @@ use baton::{Builder, Session};
 
 use crate::error::{Outcome, answer, run};
 use crate::status::baton_status;
-use crate::{give_object, given, maybe_text, refused};
+use crate::{give_object, given, maybe_text, refused, wait};
 
 /// Waits for ever; as a lease: until the session ends.
 pub const BATON_FOREVER: i64 = -1;
@@ -36,7 +36,7 @@ pub struct baton_options {
     pub binary: *const c_char,
     /// Whether the user's broker is started when none runs. Default: BATON_YES.
     pub start: i32,
-    /// How long to wait for a broker. 0: 30 s.
+    /// How long to wait for a broker: 0 for 30 s, BATON_FOREVER.
     pub timeout_ns: i64,
 }
 
@@ -81,11 +81,10 @@ fn builder(o: &baton_options) -> Outcome<Builder> {
     if let Some(start) = choice(o.start, "start")? {
         b = b.start(start);
     }
-    match u64::try_from(o.timeout_ns) {
-        Ok(0) => Ok(b),
-        Ok(ns) => Ok(b.timeout(Duration::from_nanos(ns))),
-        Err(_) => refused(format!("timeout_ns is {}: use a positive time, or 0 for the default", o.timeout_ns)),
-    }
+    Ok(match o.timeout_ns {
+        0 => b,
+        ns => b.timeout(wait(ns).unwrap_or(Duration::MAX)),
+    })
 }
 
 /// Opens a session with the user's broker, which is started if none runs. options may be NULL.

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use crate::error::run;
 use crate::status::baton_status;
-use crate::{baton_session, give, given};
+use crate::{baton_session, give, given, maybe_give};
 
 /// What a session has and did.
 #[repr(C)]
@@ -50,11 +50,5 @@ pub extern "C" fn baton_session_collect(
     session: Option<&baton_session>,
     bytes: Option<&mut MaybeUninit<u64>>,
 ) -> baton_status {
-    run(|| {
-        let n = given(session, "session")?.0.collect();
-        if let Some(bytes) = bytes {
-            bytes.write(n);
-        }
-        Ok(())
-    })
+    run(|| maybe_give(bytes, 0, || Ok(given(session, "session")?.0.collect())))
 }

@@ -195,9 +195,10 @@ pub extern "C" fn baton_open(
 ) -> baton_status {
     run(|| {
         give_tensor(out, || {
+            let session = &given(session, "session")?.0;
             // SAFETY: the header asks for a text or NULL.
             let handle = Handle::from_json(unsafe { text(handle, "handle") }?)?;
-            Ok(given(session, "session")?.0.open(&handle)?)
+            Ok(session.open(&handle)?)
         })
     })
 }
@@ -207,9 +208,10 @@ pub extern "C" fn baton_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_handle_release(session: Option<&baton_session>, handle: *const c_char) -> baton_status {
     run(|| {
+        let session = &given(session, "session")?.0;
         // SAFETY: the header asks for a text or NULL.
         let handle = Handle::from_json(unsafe { text(handle, "handle") }?)?;
-        Ok(given(session, "session")?.0.release_handle(&handle)?)
+        Ok(session.release_handle(&handle)?)
     })
 }
 
