@@ -34,7 +34,7 @@ type Client struct {
 	// devices is nil without WithDevices.
 	devices *deviceSet
 
-	openMu   sync.Mutex   // opens and closes of topics take turns
+	openMu   turn         // opens and closes of topics take turns
 	claiming sync.RWMutex // held for reading from the look whether the client is closed to a claim or its acknowledgement
 
 	mu       sync.Mutex // guards what follows
@@ -46,7 +46,7 @@ type Client struct {
 	claims   []uint64                 // leases that were opened here, of which the broker is not told yet
 
 	attached [protocol.MaxChunks]atomic.Pointer[attachment]
-	attachMu sync.Mutex // one goroutine attaches at a time
+	attachMu turn // one goroutine attaches at a time
 
 	room      room
 	set       atomic.Bool   // up: all of the above that does not change is there
@@ -70,7 +70,7 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{opts: o, lost: make(chan struct{}), topics: map[uint64]*topic{},
+	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
 		segments: map[uint64]*segmentEntry{}, trace: os.Getenv("BATON_TRACE") == "1"}
 	if c.dl, err = dlpack.NewPool(sys.MapAnonymous); err != nil {
 		conn.Close()
@@ -272,14 +272,14 @@ func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool)
 	go func() {
 		n := map[uint32]uint64{}
 		for _, t := range topics {
-			t.mu.Lock()
+			t.mu.must()
 			t.writing = false // its lane is the broker's to read
 			for _, kept := range t.kept {
 				for _, index := range kept {
 					n[index]++
 				}
 			}
-			t.mu.Unlock()
+			t.mu.end()
 		}
 		lanes <- n
 	}()

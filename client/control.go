@@ -20,7 +20,8 @@ type control struct {
 	// given up, or could not be given the descriptors.
 	onLate func(op string, body any, ok []byte)
 
-	writeMu sync.Mutex
+	writing turn       // guards unsent
+	unsent  []byte     // the rest of a frame, to be sent before all else
 	mu      sync.Mutex // guards what follows
 	next    uint64
 	pending map[uint64]asked
@@ -43,7 +44,7 @@ type reply struct {
 }
 
 func newControl(conn *wire.Conn, onEvent func(string, []byte), onLate func(string, any, []byte)) *control {
-	return &control{conn: conn, onEvent: onEvent, onLate: onLate, pending: map[uint64]asked{}, done: make(chan struct{})}
+	return &control{conn: conn, onEvent: onEvent, onLate: onLate, pending: map[uint64]asked{}, writing: newTurn(), done: make(chan struct{})}
 }
 
 // run reads until the connection ends, then fails all that wait.
@@ -140,10 +141,8 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 
 	frame, err := encodeRequest(id, op, body, len(send))
 	if err == nil {
-		k.writeMu.Lock()
-		err = k.conn.WriteFrame(frame, send)
-		k.writeMu.Unlock()
-		if err != nil {
+		err = k.write(ctx, frame, send)
+		if err != nil && ctx.Err() == nil {
 			// The broker has closed the connection: the reader learns why.
 			select {
 			case <-k.done:
@@ -174,6 +173,40 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 		return finish(op, <-to, ok)
 	}
 	return nil, contextError(ctx, "waiting for the broker to answer "+op)
+}
+
+// write sends a frame unless ctx ends before: a broker that stands still leaves no
+// room for it at some time. One that was sent in part counts as sent: the next
+// write begins with its rest.
+func (k *control) write(ctx context.Context, frame []byte, fds []*sys.FD) error {
+	if err := k.writing.take(ctx); err != nil {
+		return err
+	}
+	defer k.writing.end()
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		k.conn.SetWriteDeadline(time.Unix(1, 0)) // ends the write
+		close(over)
+	})
+	var err error
+	if len(k.unsent) > 0 {
+		k.unsent, err = k.conn.WriteSome(k.unsent, nil)
+	}
+	if err == nil {
+		var rest []byte
+		rest, err = k.conn.WriteSome(frame, fds)
+		if err != nil && ctx.Err() != nil && len(rest) < len(frame) {
+			k.unsent, err = rest, nil
+		}
+	}
+	if !stop() {
+		<-over
+		k.conn.SetWriteDeadline(time.Time{})
+	}
+	if err != nil && ctx.Err() != nil {
+		return contextError(ctx, "waiting for the broker to read")
+	}
+	return err
 }
 
 func finish(op string, r reply, ok any) ([]*sys.FD, error) {

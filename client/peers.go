@@ -120,8 +120,10 @@ func (c *Client) attach(ctx context.Context, ref protocol.Ref) (*attachment, err
 }
 
 func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*attachment, error) {
-	c.attachMu.Lock()
-	defer c.attachMu.Unlock()
+	if err := c.attachMu.take(ctx); err != nil {
+		return nil, err
+	}
+	defer c.attachMu.end()
 	if a := c.attached[chunk].Load(); a != nil && a.Serial == serial {
 		return a, nil
 	}

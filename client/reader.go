@@ -67,8 +67,11 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 // begin maps what a new reader needs and finds its place in each lane.
 func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) error {
 	t := r.t
-	t.peersMu.Lock()
-	defer t.peersMu.Unlock()
+	if err := t.peersMu.take(ctx); err != nil {
+		wire.CloseAll(fds)
+		return err
+	}
+	defer t.peersMu.end()
 	if r.grouped && ok.Group != nil {
 		for _, g := range ok.Groups {
 			if g.Group != *ok.Group {

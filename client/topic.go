@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -22,10 +21,10 @@ type topic struct {
 	versionWord, idWord *uint64
 	stateWord           *uint32
 
-	peersMu sync.Mutex // one refresh at a time
+	peersMu turn // one refresh at a time
 	view    atomic.Pointer[peersView]
 
-	mu      sync.Mutex // the writer's turn; guards what follows
+	mu      turn // the writer's turn; guards what follows
 	lane    shm.Lane
 	laneNo  uint32
 	laneAt  uint64
@@ -40,8 +39,10 @@ type topic struct {
 
 // openTopic opens or makes a topic or name at the broker, once for this process.
 func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic, error) {
-	c.openMu.Lock() // an open and the last close of one topic must not cross
-	defer c.openMu.Unlock()
+	if err := c.openMu.take(ctx); err != nil { // an open and the last close of one topic must not cross
+		return nil, err
+	}
+	defer c.openMu.end()
 	var info protocol.TopicInfo
 	if _, err := c.call(ctx, op, request, &info); err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic,
 	t := c.topics[info.ID]
 	if t == nil {
 		b, at := c.pages.broker, protocol.BrokerTopics+uint64(info.Topic)*protocol.TopicRecordSize
-		t = &topic{c: c, info: info, versionWord: b.Word(at + protocol.TopicVersion),
+		t = &topic{c: c, info: info, mu: newTurn(), peersMu: newTurn(), versionWord: b.Word(at + protocol.TopicVersion),
 			idWord: b.Word(at + protocol.TopicID), stateWord: b.Word32(at + protocol.TopicState)}
 		c.topics[info.ID] = t
 	}
@@ -102,9 +103,10 @@ func (t *topic) startWriting(ctx context.Context) error {
 			crashpoint.At("lane-joined")
 			t.writing, t.head, t.tail = true, 0, 1
 			t.kept = make([][]uint32, t.info.Slots)
-			t.peersMu.Lock()
-			_, err = t.adopt(ctx, &ok.Peers)
-			t.peersMu.Unlock()
+			if err = t.peersMu.take(ctx); err == nil {
+				_, err = t.adopt(ctx, &ok.Peers)
+				t.peersMu.end()
+			}
 			return err
 		}
 	}
@@ -122,8 +124,10 @@ func (t *topic) startWriting(ctx context.Context) error {
 // send publishes a value in the own lane: row up, slot, seq, head; then the
 // message that leaves is un-named and counted down; then readers are rung.
 func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if err := t.mu.take(ctx); err != nil {
+		return t.late(ctx, err, protocol.CodeFull)
+	}
+	defer t.mu.end()
 	defer t.out.finish()
 	return t.sendLocked(ctx, v, flags, opts)
 }
@@ -217,10 +221,10 @@ func (t *topic) withdraw(i uint64) {
 
 // withdrawDone gives back messages that a queue is finished with.
 func (t *topic) withdrawDone() {
-	if t.info.Overwrite || !t.mu.TryLock() {
+	if t.info.Overwrite || !t.mu.try() {
 		return // a sender at work does it itself
 	}
-	defer t.mu.Unlock()
+	defer t.mu.end()
 	if v := t.view.Load(); v != nil && t.writing {
 		t.withdrawLocked(v)
 	}
@@ -290,10 +294,10 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 // awaitRoom waits, without t.mu, until look says that there may be room.
 func (t *topic) awaitRoom(ctx context.Context, look func() bool) error {
 	spin := t.spin.budget()
-	t.mu.Unlock()
+	t.mu.end()
 	crashpoint.At("room-waiting")
 	err := t.c.hub.wait(ctx, spin, look)
-	t.mu.Lock()
+	t.mu.must()
 	if err != nil {
 		t.spin.gaveUp()
 		return t.timeout(ctx, protocol.CodeFull, "no room for another message")
@@ -306,10 +310,10 @@ func (t *topic) awaitRoom(ctx context.Context, look func() bool) error {
 // the broker, which keeps what was sent for those who have not seen it.
 func (t *topic) close(ctx context.Context) error {
 	c := t.c
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c.openMu.Lock()
-	defer c.openMu.Unlock()
+	t.mu.must()
+	defer t.mu.end()
+	c.openMu.must()
+	defer c.openMu.end()
 	c.mu.Lock()
 	t.users--
 	last := t.users == 0

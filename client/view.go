@@ -48,8 +48,10 @@ func (t *topic) current(ctx context.Context) (*peersView, error) {
 	if v != nil && v.version == t.version() {
 		return v, nil
 	}
-	t.peersMu.Lock()
-	defer t.peersMu.Unlock()
+	if err := t.peersMu.take(ctx); err != nil {
+		return nil, err
+	}
+	defer t.peersMu.end()
 	if v = t.view.Load(); v != nil && v.version == t.version() {
 		return v, nil
 	}

@@ -265,6 +265,48 @@ func TestStoppedBrokerHoldsUpNothingButWhatNeedsIt(t *testing.T) {
 	exchange(200)
 }
 
+// A call's deadline holds beside calls without one that wait for a stopped broker,
+// and when nothing more can be written to it.
+func TestDeadlinesHoldWhileTheBrokerIsStopped(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c, d := b.Connect(), b.Connect()
+	q, err := c.Queue(ctx, "q")
+	require.NoError(t, err)
+	in, err := d.Queue(ctx, "q")
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	y, err := d.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	require.NoError(t, q.Put(ctx, x))
+	require.NoError(t, in.Put(ctx, y)) // so that c has to ask who takes part
+	b.Process().Stop()
+	patient := make(chan error, 1)
+	go func() { patient <- q.Put(ctx, x) }()
+	short := func(call func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		return call(ctx)
+	}
+	for range 2000 { // the socket has room for the requests of some hundred
+		require.ErrorIs(t, short(func(ctx context.Context) error { return q.Put(ctx, x) }), protocol.ErrFull)
+		require.ErrorIs(t, short(func(ctx context.Context) error { _, err := c.Topic(ctx, "new"); return err }), protocol.ErrTimeout)
+	}
+	b.Process().Cont()
+	require.NoError(t, <-patient)
+	for range 3 { // and nothing that was given up
+		m, err := in.Get(ctx)
+		require.NoError(t, err)
+		m.Release()
+	}
+	n, err := in.Len(ctx)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	x.Release()
+	y.Release()
+}
+
 // A stopped reader keeps what it holds and, where the topic overwrites, blocks
 // nobody; when it goes on it counts what it lost, and what it held is unharmed.
 func TestStoppedReaderKeepsWhatItHoldsAndBlocksNobody(t *testing.T) {

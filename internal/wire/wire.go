@@ -158,6 +158,13 @@ func Encode(v any, fds int) ([]byte, error) {
 
 // WriteFrame sends an encoded frame with its descriptors.
 func (c *Conn) WriteFrame(frame []byte, fds []*sys.FD) error {
+	_, err := c.WriteSome(frame, fds)
+	return err
+}
+
+// WriteSome is WriteFrame for one that may end by a write deadline: with the error
+// comes what was not sent, all of it or the frame's rest, which has no descriptors.
+func (c *Conn) WriteSome(frame []byte, fds []*sys.FD) (rest []byte, err error) {
 	var oob []byte
 	if len(fds) > 0 {
 		ns := make([]int, len(fds))
@@ -169,11 +176,11 @@ func (c *Conn) WriteFrame(frame []byte, fds []*sys.FD) error {
 	for len(frame) > 0 {
 		n, _, err := c.WriteMsgUnix(frame, oob, nil)
 		if err != nil {
-			return err
+			return frame, err
 		}
 		frame, oob = frame[n:], nil
 	}
-	return nil
+	return nil, nil
 }
 
 // CloseAll closes descriptors.
