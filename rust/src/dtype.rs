@@ -7,6 +7,16 @@ use crate::error::{Code, Error, Result};
 use crate::layout::limits;
 
 /// What one element is: DLDataType, kept as integers because others write them.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// use baton::DType;
+///
+/// let t = DType::parse("bfloat16")?;
+/// assert_eq!((t, t.to_string()), (DType::BFLOAT16, "bfloat16".to_owned()));
+/// assert_eq!(DType::UINT4.num_bytes(&[3])?, 2); // packed
+/// # Ok(()) }
+/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DType {

@@ -83,6 +83,18 @@ impl fmt::Display for Code {
 }
 
 /// What happened, to what, and what to do next.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let e = session.get("nobody/has/set/this", std::time::Duration::ZERO).unwrap_err();
+/// match e.code() {
+///     baton::Code::NotFound => println!("{}: {}", e.message(), e.remedy()),
+///     _ => return Err(e),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct Error(Box<Parts>);

@@ -10,6 +10,19 @@ const MOST_JSON: usize = 16 << 10;
 
 /// Where a storage is and what the view over it looks like. A tensor without elements has no storage:
 /// the numbers are 0 then and there is no lease.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let x = session.from_slice(&[2], &[1u8, 2])?.freeze();
+/// let handle = x.handle(baton::Lease::Once)?;
+/// let carried = baton::Handle::from_json(&handle.to_json())?;
+/// assert_eq!(carried, handle);
+/// assert_eq!(session.open(&carried)?.to_vec::<u8>()?, [1, 2]);
+/// assert_eq!(baton::Handle::from_json("{}").unwrap_err().code(), baton::Code::InvalidHandle);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Wire", try_from = "Wire")]
 pub struct Handle {

@@ -31,6 +31,24 @@ pub(crate) struct Contents<'a, T> {
 
 /// What a reader received. It holds its storages; tensors taken from it hold them on. With
 /// redelivery, dropping the last of them is the acknowledgement.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let topic = session.topic_with("steps", &baton::TopicOptions::default().depth(1))?;
+/// let mut reader = topic.reader(baton::Start::New)?;
+/// for step in [1, 2] {
+///     let value = baton::Payload::named([("x", session.zeros::<f32>(&[3])?.freeze())]);
+///     topic.send(value.meta(&step)?)?; // the second overwrites the first
+/// }
+/// let message = reader.recv(None)?;
+/// assert_eq!((message.sequence(), message.lost()), (2, 1));
+/// let bundle = message.bundle()?;
+/// assert_eq!((bundle.meta(), bundle.get("x").map(|x| x.len())), (&b"2"[..], Some(3)));
+/// drop(message); // the bundle's tensors hold their memory on
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Message {
     pub(crate) held: Shared,

@@ -4,6 +4,18 @@ use std::time::Duration;
 
 /// Options of a topic. One left out takes what exists, else the default; one that differs from the
 /// existing topic's is the error `Conflict`.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let lossless = baton::TopicOptions::default().overwrite(false).depth(2);
+/// let topic = session.topic_with("ranks", &lossless)?;
+/// assert_eq!(session.topic("ranks")?.name(), topic.name()); // takes what exists
+/// let e = session.topic_with("ranks", &baton::TopicOptions::default().depth(3)).unwrap_err();
+/// assert_eq!(e.code(), baton::Code::Conflict);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct TopicOptions {
     pub(super) depth: Option<u32>,
@@ -48,6 +60,16 @@ impl TopicOptions {
 
 /// Options of a queue. One left out takes what exists, else the default; one that differs from the
 /// existing queue's is the error `Conflict`.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let queue = session.queue_with("work", &baton::QueueOptions::default().depth(1))?;
+/// let x = session.zeros::<u8>(&[1])?.freeze();
+/// assert!(queue.try_put(&x)? && !queue.try_put(&x)?);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct QueueOptions {
     pub(super) depth: Option<u32>,

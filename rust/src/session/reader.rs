@@ -27,7 +27,24 @@ pub enum Start {
 
 /// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
 /// when it looks; in a lossless one every message from its making on, alone or sharing the work with
-/// its group. One thread at a time uses it, any thread may.
+/// its group. One thread at a time uses it, any thread may. As an iterator it waits for each message, and
+/// ends with the topic.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let topic = session.topic("numbers")?;
+/// let reader = topic.reader(baton::Start::New)?;
+/// for k in [1, 2] {
+///     topic.send(session.from_slice(&[1], &[k])?.freeze())?;
+/// }
+/// topic.end()?;
+/// for (message, k) in reader.zip([1, 2]) {
+///     assert_eq!(message?.tensor()?.to_vec::<i32>()?, [k]);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Reader {
     topic: Arc<TopicState>,
