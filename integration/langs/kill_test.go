@@ -31,6 +31,61 @@ var may = []string{"", "Timeout", "Empty", "Full", "NotFound"}
 // Whatever arrives is whole, and in the end nothing is left of anybody.
 func TestRandomKillsInMixedCompany(t *testing.T) {
 	b := testkit.StartBroker(t)
+	random, drivers, join := company(t, b)
+	for n := range kills(t) {
+		for _, d := range drivers {
+			d.ask(work(random))
+		}
+		for range random.Intn(5000) {
+			runtime.Gosched()
+		}
+		victim := n % len(drivers)
+		drivers[victim].Kill()
+		for i, d := range drivers {
+			if i == victim {
+				continue
+			}
+			d.answersAsItMay(t)
+		}
+		drivers[victim] = join(languages[victim%len(languages)])
+	}
+	part(t, b, drivers)
+}
+
+// As above, and nobody dies: one, or the broker, is stopped at some instruction. The
+// others do not need a driver that stands still; when it goes on, and when the broker
+// does, all goes on as if nothing had been.
+func TestRandomStopsInMixedCompany(t *testing.T) {
+	b := testkit.StartBroker(t)
+	random, drivers, _ := company(t, b)
+	for n := range kills(t) / 2 { // who is stopped holds the round up
+		for _, d := range drivers {
+			d.ask(work(random))
+		}
+		for range random.Intn(5000) {
+			runtime.Gosched()
+		}
+		late := drivers // without the broker anybody may be late
+		stopped := b.Process()
+		if victim := n % (len(drivers) + 1); victim < len(drivers) {
+			stopped, late = drivers[victim].Process, drivers[victim:victim+1]
+		}
+		stopped.Stop()
+		for _, d := range drivers {
+			if !slices.Contains(late, d) {
+				d.answersAsItMay(t)
+			}
+		}
+		stopped.Cont()
+		for _, d := range late {
+			d.answersAsItMay(t)
+		}
+	}
+	part(t, b, drivers)
+}
+
+// company starts two drivers of each language, and gives what starts another.
+func company(t *testing.T, b *testkit.Broker) (*rand.Rand, []*driver, func(language) *driver) {
 	seed := rand.Int63()
 	t.Logf("random seed %d", seed)
 	random := rand.New(rand.NewSource(seed))
@@ -45,30 +100,22 @@ func TestRandomKillsInMixedCompany(t *testing.T) {
 			drivers = append(drivers, join(l))
 		}
 	}
-	for n := range kills(t) {
-		for _, d := range drivers {
-			d.ask(work(random))
-		}
-		for range random.Intn(5000) {
-			runtime.Gosched()
-		}
-		victim := n % len(drivers)
-		drivers[victim].Kill()
-		for i, d := range drivers {
-			if i == victim {
-				continue
-			}
-			var a answer
-			d.Next(&a)
-			require.Empty(t, a.Broken, d.Name)
-			require.Contains(t, may, a.Code, a.Message)
-		}
-		drivers[victim] = join(languages[victim%len(languages)])
-	}
+	return random, drivers, join
+}
+
+// part has drivers end, and nothing is left of them.
+func part(t *testing.T, b *testkit.Broker, drivers []*driver) {
 	testkit.Audit(t, b)
 	drivers[0].do(command{"do": "set", "name": "w", "seed": nameSeed})
 	drivers[0].do(command{"do": "delete", "name": "w"})
 	leave(t, b, drivers...)
+}
+
+func (d *driver) answersAsItMay(t *testing.T) {
+	var a answer
+	d.Next(&a)
+	require.Empty(t, a.Broken, d.Name)
+	require.Contains(t, may, a.Code, a.Message)
 }
 
 // nameSeed is the seed of every revision of the name, so that a reader knows it.
