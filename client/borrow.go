@@ -1,7 +1,9 @@
 package client
 
 import (
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -148,13 +150,26 @@ func (h *holding) open(i int) error {
 		}
 	}
 	if err := d.open(); err != nil {
-		if over := h.checkLender(s); over != nil {
-			return over // the owner's death is why it failed
-		}
-		return err
+		return h.whyNotOpen(s, err)
 	}
 	u.opened = append(u.opened, d)
 	return nil
+}
+
+// deathIsTold is how late the broker may tell of a death.
+const deathIsTold = time.Second
+
+// whyNotOpen tells why memory is not opened: its owner's death, of which the broker
+// tells a moment later, or the error.
+func (h *holding) whyNotOpen(s *storage, err error) error {
+	for until := time.Now().Add(deathIsTold); ; time.Sleep(time.Millisecond) {
+		if over := h.checkLender(s); over != nil {
+			return over
+		}
+		if errors.Is(err, protocol.ErrUnsupported) || time.Now().After(until) {
+			return err
+		}
+	}
 }
 
 // checkLender refuses memory whose lender has ended.

@@ -43,7 +43,7 @@ def enter():
     baton.empty(1, "uint8", device="cuda:0")  # starts the driver
     context = ctypes.c_void_p()
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-    assert cuda.cuCtxPushCurrent_v2(context) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
 
 
 def new_stream():

@@ -21,6 +21,9 @@ use crate::layout::{PAGE, STREAM_POISON, limits, session_file};
 use crate::message::Order;
 use crate::shm::{Region, Segment};
 
+/// How late the broker may tell of a death.
+const NEWS: Duration = Duration::from_secs(1);
+
 /// How far a session's stream is to come.
 #[derive(Debug, Clone)]
 pub(crate) struct Point {
@@ -227,10 +230,23 @@ impl Holding {
         self.check_lender(h)?;
         let mut all = self.used().opened.lock().unwrap_or_else(|p| p.into_inner());
         if !all.iter().any(|o| Arc::ptr_eq(&o.0, &h.at.segment)) {
-            // The owner's death may be why it fails.
-            all.push(Opened::new(&h.at.segment).or_else(|e| self.check_lender(h).and(Err(e)))?);
+            all.push(Opened::new(&h.at.segment).or_else(|e| Err(self.why_not_open(h, e)))?);
         }
         Ok(())
+    }
+
+    /// Why memory is not opened: its owner's death, of which the broker tells a moment later, or the error.
+    fn why_not_open(&self, h: &Held, e: Error) -> Error {
+        let until = Instant::now() + NEWS;
+        loop {
+            if let Err(ended) = self.check_lender(h) {
+                return ended;
+            }
+            if e.code() == Code::Unsupported || Instant::now() >= until {
+                return e;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Refuses memory whose lender has ended.
