@@ -80,6 +80,25 @@ fn a_long_description_is_spilled_and_comes_back() {
 }
 
 #[test]
+fn tensors_of_one_message_keep_their_shapes_and_strides() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    let mut reader = to.topic("shapes").unwrap().reader(Start::New).unwrap();
+    let x = from.from_slice(&[3, 1, 2, 1, 2, 2], &(0..24u16).collect::<Vec<_>>()).unwrap().freeze();
+    let turned = x.as_strided(&[2, 1, 2, 2, 1, 3], Some(&[1, 9, 2, 4, 7, 8]), 0).unwrap();
+    let column = x.as_strided(&[3], Some(&[8]), 5).unwrap();
+    let none = x.as_strided(&[0, 4], None, 0).unwrap();
+    let all = [("x", &x), ("turned", &turned), ("column", &column), ("none", &none)];
+    from.topic("shapes").unwrap().send(Payload::named(all.map(|(name, t)| (name, t.clone())))).unwrap();
+    let got = reader.recv(SOON).unwrap().bundle().unwrap();
+    for (name, t) in all {
+        let g = got.get(name).unwrap();
+        assert_eq!((g.shape(), g.strides(), g.dtype()), (t.shape(), t.strides(), t.dtype()), "{name}");
+        assert_eq!(g.to_vec::<u16>().unwrap(), t.to_vec::<u16>().unwrap(), "{name}");
+    }
+}
+
+#[test]
 fn each_item_of_a_queue_goes_to_one_taker_who_may_write_it() {
     let Some(b) = Broker::start() else { return };
     let from = b.session();

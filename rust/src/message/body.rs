@@ -26,6 +26,25 @@ pub(crate) struct TensorDesc<'a, D = Dims> {
     pub(crate) name: &'a str,
 }
 
+/// Extents or strides of a description where they were received. They are copied but once, to where they
+/// stay: a processor that moves what it has just written in parts waits for that.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Extents<'a>(pub(super) &'a [[u8; 8]]);
+
+impl<'a> Extents<'a> {
+    /// The numbers in their order.
+    #[inline(always)]
+    pub(crate) fn iter(self) -> impl Iterator<Item = i64> + 'a {
+        self.0.iter().map(|n| i64::from_le_bytes(*n))
+    }
+
+    /// A copy.
+    #[inline(always)]
+    pub(crate) fn dims(self) -> Dims {
+        Dims::from_fn(self.0.len(), |i| i64::from_le_bytes(self.0[i]))
+    }
+}
+
 /// A body. Tree and meta are carried unread; an empty tree means: one unnamed tensor is the value
 /// itself, otherwise a flat dict of the named tensors.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -129,13 +148,6 @@ pub(crate) fn first_bytes(words: &[u64], n: usize) -> Vec<u8> {
 }
 
 impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
-    /// The same without the name, which alone stands in the message.
-    #[inline]
-    pub(crate) fn unnamed(self) -> TensorDesc<'static, D> {
-        let TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, .. } = self;
-        TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name: "" }
-    }
-
     #[inline]
     fn encode(&self, out: &mut Vec<u64>) -> Result<()> {
         let refused = |remedy: &str, what: String| {

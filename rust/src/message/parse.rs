@@ -1,11 +1,13 @@
 //! Reading a body that another process wrote, from a private copy.
 
-use super::body::{Body, TensorDesc};
+use super::body::{Body, Extents, TensorDesc};
 use super::refs::{bad, u32_at, u64_at};
-use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, tensor_desc as rec};
+
+/// A description as it is read.
+type Read<'a> = TensorDesc<'a, Extents<'a>>;
 
 /// The parts of a body, cut but not read.
 struct Parts<'a> {
@@ -38,8 +40,8 @@ impl<'a> Parts<'a> {
 
     /// Reads tensor i, at the front of a table, and gives what stands behind it.
     #[inline(always)]
-    fn tensor(table: &'a [u8], i: usize, refs: usize) -> Result<(TensorDesc<'a>, &'a [u8])> {
-        let (t, used) = TensorDesc::parse(table).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
+    fn tensor(table: &'a [u8], i: usize, refs: usize) -> Result<(Read<'a>, &'a [u8])> {
+        let (t, used) = Read::parse(table).map_err(|what| bad(format!("tensor {i} of a message {what}")))?;
         if t.storage.is_some_and(|s| usize::from(s) >= refs) {
             return Err(bad(format!("tensor {i} of a message is in a storage that the message does not name")));
         }
@@ -54,7 +56,7 @@ impl<'a> Body<'a> {
     pub(crate) fn parse(src: &'a [u8], refs: usize) -> Result<Body<'a>> {
         let all = Body::each(src, refs)?;
         let (tree, meta) = (all.tree, all.meta);
-        Ok(Body { tensors: all.collect::<Result<_>>()?, tree, meta })
+        Ok(Body { tensors: all.map(|t| t.map(TensorDesc::copied)).collect::<Result<_>>()?, tree, meta })
     }
 
     /// Reads tensor after tensor, each when it is asked for.
@@ -68,7 +70,7 @@ impl<'a> Body<'a> {
 
     /// The first tensor alone; of the others only the lengths of their table are looked at.
     #[inline]
-    pub(crate) fn first(src: &'a [u8], refs: usize) -> Result<Option<TensorDesc<'a>>> {
+    pub(crate) fn first(src: &'a [u8], refs: usize) -> Result<Option<Read<'a>>> {
         let parts = Parts::of(src)?;
         match parts.count {
             0 => Ok(None),
@@ -88,10 +90,10 @@ pub(crate) struct Descriptions<'a> {
 }
 
 impl<'a> Iterator for Descriptions<'a> {
-    type Item = Result<TensorDesc<'a>>;
+    type Item = Result<Read<'a>>;
 
-    #[inline]
-    fn next(&mut self) -> Option<Result<TensorDesc<'a>>> {
+    #[inline(always)]
+    fn next(&mut self) -> Option<Result<Read<'a>>> {
         if self.next >= self.count {
             return None;
         }
@@ -113,11 +115,18 @@ impl<'a> Iterator for Descriptions<'a> {
 
 impl ExactSizeIterator for Descriptions<'_> {}
 
-impl<'a> TensorDesc<'a> {
+impl<'a> Read<'a> {
+    /// The same with its numbers copied.
+    pub(crate) fn copied(self) -> TensorDesc<'a> {
+        let TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name } = self;
+        let (shape, strides) = (shape.dims(), strides.map(Extents::dims));
+        TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name }
+    }
+
     /// Reads one description at the front of a table; the bytes that it takes. It becomes part of what
     /// makes a tensor of it: a description that is moved waits, time and again, for its own writing.
     #[inline(always)]
-    fn parse(d: &'a [u8]) -> std::result::Result<(TensorDesc<'a>, usize), &'static str> {
+    fn parse(d: &'a [u8]) -> std::result::Result<(Read<'a>, usize), &'static str> {
         let fixed = rec::SIZE as usize;
         if d.len() < fixed {
             return Err("does not fit in the table");
@@ -138,13 +147,13 @@ impl<'a> TensorDesc<'a> {
         if size != end.next_multiple_of(8) || size > d.len() {
             return Err("has a size that its dimensions and name do not make");
         }
-        let dims = |from: usize| Dims::from_fn(ndim, |i| u64_at(d, (fixed + 8 * (from + i)) as u64) as i64);
-        let shape = dims(0);
-        if shape.iter().any(|n| *n < 0) {
+        let (shape, behind) = d[fixed..fixed + 8 * words].as_chunks().0.split_at(ndim);
+        let (shape, strides) = (Extents(shape), strided.then_some(Extents(behind)));
+        if shape.iter().any(|n| n < 0) {
             return Err("has a negative dimension");
         }
         let storage = Some(u16_at(rec::REF)).filter(|r| *r != NO_REF);
-        if storage.is_none() && !shape.contains(&0) {
+        if storage.is_none() && shape.iter().all(|n| n != 0) {
             return Err("has elements but no storage");
         }
         let Ok(name) = std::str::from_utf8(&d[end - name..end]) else {
@@ -160,7 +169,7 @@ impl<'a> TensorDesc<'a> {
             device_id: u32_at(d, rec::DEVICE_ID) as i32,
             offset: u64_at(d, rec::OFFSET),
             readonly: flags & u32::from(DESC_READ_ONLY) != 0,
-            strides: strided.then(|| dims(ndim)),
+            strides,
             shape,
             name,
         };

@@ -16,7 +16,7 @@ use super::topic::LaneView;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, reference, slot_flag, spill};
-use crate::message::{Body, Order, Ref, TensorDesc, parse_spill};
+use crate::message::{Body, Extents, Order, Ref, TensorDesc, parse_spill};
 use crate::shm::{Lane, SlotHead};
 
 /// A tensor under its name.
@@ -92,10 +92,10 @@ impl Message {
         let all = Body::each(body, self.held.storages.len())?;
         let (tree, meta) = (all.tree, all.meta);
         let mut owners = self.held.owners(all.len());
-        let make = move |d: Result<TensorDesc<'a>>| {
+        let make = move |d: Result<TensorDesc<'a, Extents<'a>>>| {
             let d = d?;
             let name = if tree.is_empty() { key_of(d.name) } else { d.name.into() };
-            Ok((name, Tensor::described(owners.next(), d, writable)?))
+            Ok((name, Tensor::one_of_many(owners.next(), d, writable)?))
         };
         Ok(Contents { tensors: all.map(make), tree, meta })
     }
@@ -132,7 +132,7 @@ fn first(held: Shared) -> Result<Tensor> {
     let Some(d) = Body::first(&received.body, held.storages.len())? else {
         return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
     };
-    let (d, writable) = (d.unnamed(), received.flags & slot_flag::WRITABLE != 0);
+    let (d, writable) = (TensorDesc { name: "", ..d.copied() }, received.flags & slot_flag::WRITABLE != 0);
     Tensor::described(held, d, writable)
 }
 

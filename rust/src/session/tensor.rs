@@ -16,8 +16,26 @@ use crate::dtype::{DType, Element, compact_strides, is_contiguous};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::limits;
 use crate::ledger::Storage;
-use crate::message::TensorDesc;
+use crate::message::{Extents, TensorDesc};
 use crate::sys::Mapping;
+
+impl Holding {
+    /// Refuses a description that is wrong about the device of its storage. The storage's bytes; none
+    /// without one.
+    #[inline(always)]
+    fn check_device<D>(&self, d: &TensorDesc<'_, D>) -> Result<u64> {
+        let storage = d.storage.and_then(|at| self.storages.get(usize::from(at)));
+        let there = match storage.and_then(|h| h.at.segment.device()) {
+            None => d.device_type == device::CPU,
+            Some(on) => (d.device_type, d.device_id) == (device::CUDA, on.id),
+        };
+        if !there {
+            let what = format!("tensor {:?} is said to be on device type {} and is not", d.name, d.device_type);
+            return Err(Error::new(Code::InvalidHandle, "its sender is at fault", what));
+        }
+        Ok(storage.map_or(0, |h| h.bytes))
+    }
+}
 
 impl Inner {
     /// What a tensor without elements holds.
@@ -234,17 +252,26 @@ impl Tensor {
     /// A tensor of a holding from its description, all of which is another process's word.
     #[inline]
     pub(crate) fn described(held: Shared, d: TensorDesc, write: bool) -> Result<Tensor> {
-        let storage = d.storage.and_then(|at| held.storages.get(usize::from(at)));
-        let there = match storage.and_then(|h| h.at.segment.device()) {
-            None => d.device_type == device::CPU,
-            Some(on) => (d.device_type, d.device_id) == (device::CUDA, on.id),
-        };
-        if !there {
-            let what = format!("tensor {:?} is said to be on device type {} and is not", d.name, d.device_type);
-            return Err(Error::new(Code::InvalidHandle, "its sender is at fault", what));
-        }
+        held.check_device(&d)?;
         let place = d.storage.map_or(Place::Nowhere, Place::Storage);
         Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)
+    }
+
+    /// As `described`, of one of many: it is made where it stays, by what can be kept in registers.
+    #[inline(always)]
+    pub(crate) fn one_of_many(held: Shared, d: TensorDesc<'_, Extents<'_>>, write: bool) -> Result<Tensor> {
+        let bytes = held.check_device(&d)?;
+        let (shape, strides) = (d.shape.dims(), d.strides.map(Extents::dims)); // to be looked at alone
+        d.dtype.check_view(&shape, strides.as_deref(), d.offset, bytes)?;
+        Ok(Tensor {
+            held,
+            place: d.storage.map_or(Place::Nowhere, Place::Storage),
+            offset: d.offset,
+            dtype: d.dtype,
+            shape: d.shape.dims(),
+            strides: d.strides.map(Extents::dims),
+            readonly: !write || d.readonly,
+        })
     }
 
     /// A compact tensor that may be written, for which a storage was just made: there is room for it.
