@@ -72,6 +72,7 @@ pub(crate) fn table_for(ob: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPac
 
 /// A tensor's own view, lent as long as the object is there and is not resized. `None` where the table
 /// has no function for that, or refuses.
+#[inline(always)]
 pub(crate) fn borrowed(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> Option<DLTensor> {
     let mut t = MaybeUninit::<DLTensor>::uninit();
     let lend = table.dltensor_from_py_object_no_sync?;

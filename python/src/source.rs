@@ -18,6 +18,7 @@ use crate::dtype;
 use crate::errors::{OrRaise, error, invalid};
 use crate::exchange::{borrowed, table_for};
 use crate::import::Imported;
+use crate::memory::Room;
 use crate::tensor::Tensor;
 use crate::wait::wait;
 
@@ -283,15 +284,21 @@ impl Source {
     }
 
     /// As `of_lent`, by the table of the object's type.
+    #[inline(always)]
     pub(crate) fn lent_by(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
         let lent = borrowed(ob, table);
         let Some(t) = lent.filter(|t| device::is_host(t.device.device_type)) else { return Ok(None) };
         if may_be_lazy(&t)
             && let Some(made) = made_real(ob)?
         {
-            return Source::lent_by(&made, table);
+            return Source::lent_anew(&made, table);
         }
         Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
+    }
+
+    #[cold]
+    fn lent_anew(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
+        Source::lent_by(ob, table)
     }
 
     /// The view of a tensor, to be copied.
@@ -326,6 +333,17 @@ impl Source {
         let lent = Lent(all, PhantomData);
         // SAFETY: the owners say that their views may be read while they are lent.
         wait(py, || unsafe { session.gather(lent.take(), how) })
+    }
+
+    /// Room for tensors like sources on the host, in one storage.
+    pub(crate) fn room_for<'a>(
+        py: Python<'_>,
+        session: &Session,
+        all: impl Iterator<Item = &'a Source> + Clone,
+        room: Room,
+    ) -> PyResult<Vec<baton::Tensor>> {
+        let lent = Lent(all.map(|s| (s.dtype(), s.shape())), PhantomData);
+        wait(py, || session.room_for(lent.take(), room.pages, room.timeout))
     }
 
     fn of_buffer(ob: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
@@ -389,6 +407,7 @@ impl Source {
     }
 
     /// A view that is alive as long as what is kept.
+    #[inline(always)]
     fn of_view(py: Python<'_>, t: &DLTensor, flags: u64, keep: Keep) -> PyResult<Source> {
         reachable(py, t.device.device_type)?;
         if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
@@ -440,6 +459,7 @@ impl Source {
     }
 
     /// The extents.
+    #[inline]
     pub(crate) fn shape(&self) -> Dims {
         // SAFETY: `ndim` numbers, alive as long as what is kept.
         unsafe { numbers(self.view.shape, self.view.ndim) }
@@ -489,12 +509,13 @@ fn host(data: *mut u8, dtype: DType, (shape, ndim): (*const i64, i32), strides: 
 
 /// # Safety
 /// `p` points to `n` numbers, or is null, which gives none.
+#[inline]
 unsafe fn numbers(p: *const i64, n: i32) -> Dims {
     if p.is_null() {
         return Dims::SCALAR;
     }
     // SAFETY: as the caller says; the address of a foreign array may be unaligned.
-    (0..n.max(0) as usize).map(|i| unsafe { p.add(i).read_unaligned() }).collect()
+    Dims::from_fn(n.max(0) as usize, |i| unsafe { p.add(i).read_unaligned() })
 }
 
 /// Refuses what lies where neither the processor nor CUDA looks.

@@ -22,8 +22,8 @@ impl Dims {
 
 impl Dims {
     /// `n` dimensions, each from its position.
-    #[inline]
-    pub(crate) fn from_fn(n: usize, mut each: impl FnMut(usize) -> i64) -> Dims {
+    #[inline(always)]
+    pub fn from_fn(n: usize, mut each: impl FnMut(usize) -> i64) -> Dims {
         if n > INLINE {
             return Dims(Repr::Heap((0..n).map(each).collect()));
         }

@@ -19,7 +19,6 @@ use crate::exchange::{self, Known};
 use crate::memory::Room;
 use crate::source::Source;
 use crate::tensor::Tensor;
-use crate::wait::wait;
 
 /// What becomes of the tensors of a value.
 #[derive(Clone, Copy, PartialEq)]
@@ -83,7 +82,11 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
             return Ok(Payload::from(t));
         }
     }
-    let mut e = Encoder::new(py, false, take);
+    let mut e = Encoder::new(false, take);
+    if e.scalar(value)? {
+        return Ok(Payload::of_names(e.names, Vec::new(), e.tree));
+    }
+    e.last = exchange::last(py);
     let flat = e.flat(value)?;
     if !flat {
         e.value(value)?;
@@ -99,16 +102,16 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
 
 /// The JSON of meta.
 pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
-    let mut e = Encoder::new(value.py(), true, Take::Reference);
+    let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree)?;
     serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
 impl Encoder {
-    fn new(py: Python<'_>, plain: bool, take: Take) -> Encoder {
+    fn new(plain: bool, take: Take) -> Encoder {
         let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: exchange::last(py), plain, take }
+        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -116,11 +119,11 @@ impl Encoder {
         let Ok(d) = value.cast_exact::<PyDict>() else { return Ok(false) };
         for (i, (key, v)) in d.iter().enumerate() {
             let key = key.cast::<PyString>().ok().and_then(|k| k.to_str().ok()).filter(|k| !k.is_empty());
-            let leaf = key.map_or(Ok(None), |_| self.leaf(&v)).map_err(|e| match key {
+            let taken = key.map_or(Ok(false), |_| self.leaf(&v)).map_err(|e| match key {
                 Some(k) => at(v.py(), &format!("{k:?} of the value"), e),
                 None => e,
             })?;
-            let (Some(leaf), Some(key)) = (leaf, key) else {
+            let (true, Some(key)) = (taken, key) else {
                 self.names.clear();
                 self.leaves.clear();
                 return Ok(false);
@@ -129,28 +132,28 @@ impl Encoder {
                 self.leaves.reserve(d.len());
             }
             self.names.push(&Names::escaped(key));
-            self.leaves.push(leaf);
         }
         Ok(!self.leaves.is_empty())
     }
 
-    /// The array that an object is, if it is of a type that was met before.
-    #[inline]
-    fn known(&self, v: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
-        match self.last.as_ref().and_then(|k| k.table(v)) {
-            Some(table) => Source::lent_by(v, table),
-            None if is_known(v) => Source::of(v),
-            None => Ok(None),
-        }
+    /// Takes the array that an object is, if it is of a type that was met before.
+    #[inline(always)]
+    fn known(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let found = match self.last.as_ref().and_then(|k| k.table(v)) {
+            Some(table) => Source::lent_by(v, table)?,
+            None if is_known(v) => Source::of(v)?,
+            None => return Ok(false),
+        };
+        Ok(found.map(|s| self.leaves.push(Leaf::Foreign(s))).is_some())
     }
 
-    /// The tensor or array that an object is.
-    fn leaf(&mut self, v: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+    /// Takes the tensor or array that an object is.
+    fn leaf(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.plain {
-            return Ok(None);
+            return Ok(false);
         }
-        if let Some(s) = self.known(v)? {
-            return Ok(Some(Leaf::Foreign(s)));
+        if self.known(v)? {
+            return Ok(true);
         }
         if let Ok(t) = v.cast::<Tensor>() {
             let t = t.get().tensor(v.py())?;
@@ -159,7 +162,8 @@ impl Encoder {
                 Take::Reference | Take::Shared => t.is_shared(),
                 Take::Copy | Take::Room(_) => false,
             };
-            return Ok(Some(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) }));
+            self.leaves.push(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) });
+            return Ok(true);
         }
         let scalar = v.is_none()
             || v.is_instance_of::<PyInt>()
@@ -170,25 +174,24 @@ impl Encoder {
             || v.is_instance_of::<PyList>()
             || v.is_instance_of::<PyTuple>();
         if scalar {
-            return Ok(None);
+            return Ok(false);
         }
-        let found = Source::of(v)?;
-        if found.is_some() {
-            KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
-            self.last = exchange::last(v.py());
-        }
-        Ok(found.map(Leaf::Foreign))
+        let Some(found) = Source::of(v)? else { return Ok(false) };
+        KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
+        self.last = exchange::last(v.py());
+        self.leaves.push(Leaf::Foreign(found));
+        Ok(true)
     }
 
     fn value(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
         // Before all else what there may be many of.
         if !self.plain {
-            let leaf = match v.is_exact_instance_of::<Tensor>() {
+            let taken = match v.is_exact_instance_of::<Tensor>() {
                 true => self.leaf(v)?,
-                false => self.known(v).map_err(|e| self.at(v.py(), e))?.map(Leaf::Foreign),
+                false => self.known(v).map_err(|e| self.at(v.py(), e))?,
             };
-            if let Some(leaf) = leaf {
-                return self.nested(1, |e| e.tensor(leaf));
+            if taken {
+                return self.nested(1, Encoder::tensor);
             }
         }
         if self.scalar(v)? {
@@ -215,8 +218,8 @@ impl Encoder {
             let value = b.get().value(v.py())?;
             return self.value(value.bind(v.py()));
         }
-        if let Some(leaf) = self.leaf(v).map_err(|e| self.at(v.py(), e))? {
-            return self.nested(1, |e| e.tensor(leaf));
+        if self.leaf(v).map_err(|e| self.at(v.py(), e))? {
+            return self.nested(1, Encoder::tensor);
         }
         let class = v.get_type();
         if !self.plain && class.hasattr("__dataclass_fields__")? && !v.is_instance_of::<PyType>() {
@@ -231,12 +234,12 @@ impl Encoder {
         Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
     }
 
-    fn tensor(&mut self, leaf: Leaf) -> PyResult<()> {
-        self.tree.extend(br#"{"$":"tensor","i":"#);
-        self.tree.extend(decimal(self.leaves.len(), &mut [0; DIGITS]).bytes());
+    /// Writes the leaf that was taken last.
+    fn tensor(&mut self) -> PyResult<()> {
+        self.tree.extend_from_slice(br#"{"$":"tensor","i":"#);
+        self.tree.extend_from_slice(decimal(self.leaves.len() - 1, &mut [0; DIGITS]).as_bytes());
         self.tree.push(b'}');
         self.names.push(&self.path);
-        self.leaves.push(leaf);
         Ok(())
     }
 
@@ -477,11 +480,7 @@ impl Encoder {
         }
         let n = on_host.clone().count();
         let gathered = match take {
-            Take::Room(room) => {
-                let like: Vec<_> = on_host.map(|s| (s.dtype(), s.shape())).collect();
-                let all: Vec<(_, &[i64])> = like.iter().map(|(dtype, shape)| (*dtype, &**shape)).collect();
-                wait(py, || session.room_for(&all, room.pages, room.timeout))?
-            }
+            Take::Room(room) => Source::room_for(py, session, on_host, room)?,
             Take::Copy => Source::gather(py, session, on_host, Gather::Copy)?,
             _ => Source::gather(py, session, on_host, Gather::Reference)?,
         };

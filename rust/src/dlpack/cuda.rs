@@ -3,13 +3,12 @@
 use super::view::View;
 use super::{DLTensor, device};
 use crate::cuda::{Stream, driver};
-use crate::dtype::is_contiguous;
 use crate::error::{Code, Error, Result};
 use crate::session::{Place, Session, Tensor};
 
 /// Refuses elements that no single copy reaches.
 fn contiguous(v: &View) -> Result<()> {
-    if is_contiguous(&v.shape, Some(&v.strides)) && v.is_plain() {
+    if v.strides.is_none() && v.is_plain() {
         return Ok(());
     }
     let what = format!("a {}{:?} with strides {:?} on a GPU", v.dtype, v.shape, v.strides);
@@ -76,8 +75,7 @@ impl Session {
         let inner = self.inner()?;
         let gpu = inner.gpu(driver()?.numbered(view.device.device_id)?);
         let (held, offset) = inner.lend(&gpu, v.first.addr() as u64, v.span, keep)?;
-        let strides = Some(v.strides).filter(|s| !is_contiguous(&v.shape, Some(s)));
-        let t = Tensor::checked(held, Place::Storage(0), offset, v.dtype, v.shape, strides, v.readonly)?;
+        let t = Tensor::checked(held, Place::Storage(0), offset, v.dtype, v.shape, v.strides, v.readonly)?;
         if stream != Stream::NONE {
             t.written_by(&gpu, stream)?;
         }

@@ -1,5 +1,6 @@
 //! Many tensors of other libraries at once: one storage for all that must be copied.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use super::DLTensor;
@@ -7,7 +8,7 @@ use super::stream::{end_around, is_much};
 use super::view::View;
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, disagree};
 use crate::session::{HugePages, Place, Session, Shared, Tensor};
 use crate::shm::prefetch;
 
@@ -52,6 +53,7 @@ impl Places {
 }
 
 /// The compact tensor at a place of a storage.
+#[inline(always)]
 fn at_place(held: Shared, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Tensor {
     let (place, at) = if bytes > 0 { (Place::Storage(0), at) } else { (Place::Nowhere, 0) };
     Tensor::laid_out(held, place, at, dtype, shape)
@@ -120,32 +122,38 @@ impl Session {
     /// # let session = baton::Session::connect()?;
     /// use baton::DType;
     ///
-    /// let made = session.room_for(&[(DType::FLOAT32, &[2, 3]), (DType::INT64, &[0])], None, None)?;
+    /// let like = [(DType::FLOAT32, &[2, 3][..]), (DType::INT64, &[0])];
+    /// let made = session.room_for(like.into_iter(), None, None)?;
     /// assert_eq!((made[0].shape(), made[1].dtype()), (&[2, 3][..], DType::INT64));
     /// # Ok(()) }
     /// ```
-    pub fn room_for(
+    pub fn room_for<D: Deref<Target = [i64]>>(
         &self,
-        all: &[(DType, &[i64])],
+        all: impl Iterator<Item = (DType, D)> + Clone,
         pages: Option<HugePages>,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Vec<Tensor>> {
-        let mut places = Places::default();
-        let place = |(dtype, shape): &(DType, &[i64])| {
-            let bytes = dtype.num_bytes(shape)?;
-            Ok((places.take(bytes)?, bytes))
-        };
-        let found = all.iter().map(place).collect::<Result<Vec<_>>>()?;
+        let (mut places, mut n) = (Places::default(), 0);
+        for (dtype, shape) in all.clone() {
+            places.take(dtype.num_bytes(&shape)?)?;
+            n += 1;
+        }
         let total = [places.total as i64];
         let room = match pages {
             None => self.alloc_raw_within(DType::UINT8, &total, timeout)?,
             Some(p) => self.alloc_huge_raw(p, DType::UINT8, &total, timeout)?,
         }
         .freeze();
-        let mut owners = room.held.owners(found.len());
-        let make = |((at, bytes), (dtype, shape)): ((u64, u64), &(DType, &[i64]))| {
-            at_place(owners.next(), at, bytes, *dtype, Dims::from(*shape))
-        };
-        Ok(found.into_iter().zip(all).map(make).collect())
+        let (mut places, mut owners) = (Places::default(), room.held.owners(n));
+        let mut made = Vec::with_capacity(n);
+        for (dtype, shape) in all {
+            let bytes = dtype.num_bytes(&shape)?;
+            let at = places.take(bytes)?;
+            if places.total > total[0] as u64 {
+                return Err(disagree("shapes that were counted have grown"));
+            }
+            made.push(at_place(owners.next(), at, bytes, dtype, Dims::from(&*shape)));
+        }
+        Ok(made)
     }
 }

@@ -100,8 +100,7 @@ impl Session {
             return None;
         }
         let (holding, offset, writable) = self.inner().ok()?.holder_of(v.first, v.span)?;
-        let (shape, strides) = (v.shape.clone(), Some(v.strides.clone()));
-        let strides = strides.filter(|s| !crate::dtype::is_contiguous(&v.shape, Some(s)));
+        let (shape, strides) = (v.shape.clone(), v.strides.clone());
         Tensor::checked(holding.into(), Place::Storage(0), offset, v.dtype, shape, strides, v.readonly || !writable)
             .ok()
     }

@@ -18,8 +18,8 @@ pub(crate) struct View {
     pub(crate) bytes: u64,
     pub(crate) dtype: DType,
     pub(crate) shape: Dims,
-    /// In elements.
-    pub(crate) strides: Dims,
+    /// In elements; `None`: C-contiguous.
+    pub(crate) strides: Option<Dims>,
     pub(crate) readonly: bool,
     /// Each element of a sub-byte type takes a byte.
     padded: bool,
@@ -34,6 +34,7 @@ impl View {
     ///
     /// # Safety
     /// Shape and strides, where they are not null, point to `ndim` numbers.
+    #[inline(always)]
     pub(crate) unsafe fn of(t: &DLTensor, flags: u64) -> Result<View> {
         if !device::is_host(t.device.device_type) {
             let what =
@@ -48,6 +49,7 @@ impl View {
     ///
     /// # Safety
     /// As of `of`.
+    #[inline(always)]
     pub(crate) unsafe fn anywhere(t: &DLTensor, flags: u64) -> Result<View> {
         let ndim = usize::try_from(t.ndim).ok().filter(|n| *n <= limits::NDIM);
         let Some(ndim) = ndim else {
@@ -60,9 +62,9 @@ impl View {
         let shape = unsafe { numbers(t.shape, ndim) };
         let bytes = t.dtype.num_bytes(&shape)?;
         let strides = match t.strides.is_null() {
-            true => compact_strides(&shape),
+            true => None,
             // SAFETY: as above.
-            false => unsafe { numbers(t.strides, ndim) },
+            false => Some(unsafe { numbers(t.strides, ndim) }).filter(|s| !is_contiguous(&shape, Some(s))),
         };
         let padded = flags & flag::SUBBYTE_TYPE_PADDED != 0 && t.dtype.bits < 8;
         if padded && t.dtype.lanes != 1 {
@@ -70,56 +72,38 @@ impl View {
         }
         let bits = if padded { 8 } else { t.dtype.item_bits() };
         let readonly = flags & flag::READ_ONLY != 0;
-        let mut v = View { first: std::ptr::null(), span: 0, bytes, dtype: t.dtype, shape, strides, readonly, padded };
-        if bytes == 0 {
-            return Ok(v);
-        }
-        if t.data.is_null() {
-            return Err(impossible(format!("{}{:?} without memory", v.dtype, v.shape)));
-        }
-        let (low, high) = match v.is_compact() {
-            true => (0, bytes),
-            false => v.reach(bits)?,
-        };
-        let first = (t.data as usize as u64).checked_add(t.byte_offset);
-        let fits = |a: u64| a.checked_sub(low).is_some_and(|a| a > 0) && a.checked_add(high).is_some();
-        let Some(first) = first.filter(|a| fits(*a)) else {
-            let what = format!("{high} bytes from offset {} of address {:p} on wrap", t.byte_offset, t.data);
-            return Err(impossible(what));
-        };
-        v.first = t.data.cast::<u8>().cast_const().wrapping_add((first - t.data as usize as u64) as usize);
-        v.span = high;
-        Ok(v)
-    }
-
-    /// Bytes below the first element, and from it to behind the last; there are elements.
-    fn reach(&self, bits: u64) -> Result<(u64, u64)> {
-        let (mut low, mut high) = (0i128, i128::from(bits));
-        for (n, s) in self.shape.iter().zip(self.strides.iter()) {
-            // Each product is below 2^126 and is checked before the next sum.
-            let steps = i128::from(n - 1) * i128::from(*s);
-            let room = i128::from(i64::MAX) / i128::from(bits);
-            if steps.abs() > room {
-                return Err(impossible(format!("strides {:?} of {:?} overflow", self.strides, self.shape)));
+        let (mut first, mut span) = (std::ptr::null(), 0);
+        if bytes > 0 {
+            if t.data.is_null() {
+                return Err(impossible(format!("{}{:?} without memory", t.dtype, shape)));
             }
-            low += (steps * i128::from(bits)).min(0);
-            high += (steps * i128::from(bits)).max(0);
+            let (low, high) = match &strides {
+                None if !padded => (0, bytes),
+                None => reach(&shape, &compact_strides(&shape), bits)?,
+                Some(strides) => reach(&shape, strides, bits)?,
+            };
+            let at = (t.data as usize as u64).checked_add(t.byte_offset);
+            let fits = |a: u64| a.checked_sub(low).is_some_and(|a| a > 0) && a.checked_add(high).is_some();
+            let Some(at) = at.filter(|a| fits(*a)) else {
+                let what = format!("{high} bytes from offset {} of address {:p} on wrap", t.byte_offset, t.data);
+                return Err(impossible(what));
+            };
+            first = t.data.cast::<u8>().cast_const().wrapping_add((at - t.data as usize as u64) as usize);
+            span = high;
         }
-        let bytes = |n: i128| u64::try_from((n + 7) >> 3).ok().filter(|b| *b <= i64::MAX as u64);
-        match (bytes(-low), bytes(high)) {
-            (Some(low), Some(high)) => Ok((low, high)),
-            _ => Err(impossible(format!("strides {:?} of {:?} overflow", self.strides, self.shape))),
-        }
+        // Number by number: what was just written in parts is not moved as a whole without a wait.
+        let shape = Dims::from(&*shape);
+        Ok(View { first, span, bytes, dtype: t.dtype, shape, strides, readonly, padded })
     }
 
     /// Whether its bytes are those of a compact tensor.
     fn is_compact(&self) -> bool {
-        !self.padded && is_contiguous(&self.shape, Some(&self.strides))
+        !self.padded && self.strides.is_none()
     }
 
     /// Whether a tensor of Baton's could be this very view.
     pub(crate) fn is_plain(&self) -> bool {
-        !self.padded && self.strides.iter().all(|s| *s >= 0)
+        !self.padded && self.strides.as_ref().is_none_or(|all| all.iter().all(|s| *s >= 0))
     }
 
     /// Copies the elements to a compact tensor in memory that nobody has looked at, around the cache where
@@ -150,23 +134,45 @@ impl View {
             return unsafe { copy_bytes(self.first, to, self.bytes as usize) };
         }
         let bits = self.dtype.item_bits();
+        let own = self.strides.clone().unwrap_or_else(|| compact_strides(&self.shape));
         if bits.is_multiple_of(8) && !self.padded {
             let item = bits as i64 / 8;
             let bytes = |d: &[i64]| d.iter().map(|s| s.wrapping_mul(item)).collect::<Dims>();
             let compact = compact_strides(&self.shape);
-            let (to_strides, from_strides) = (bytes(strides.unwrap_or(&compact)), bytes(&self.strides));
+            let (to_strides, from_strides) = (bytes(strides.unwrap_or(&compact)), bytes(&own));
             // SAFETY: as the caller says; `of` has checked that the sums do not wrap.
             return unsafe { copy((to, &to_strides), (self.first, &from_strides), &self.shape, item as usize) };
         }
         let step = if self.padded { 8 } else { bits as i64 };
-        let place = |index: &[i64]| index.iter().zip(self.strides.iter()).map(|(i, s)| i * s * step).sum();
+        let place = |index: &[i64]| index.iter().zip(own.iter()).map(|(i, s)| i * s * step).sum();
         // SAFETY: as the caller says; a destination of a sub-byte type is compact and packed.
         unsafe { pack(to, self.first, &self.shape, bits, place) }
     }
 }
 
+/// Bytes below the first element, and from it to behind the last; there are elements.
+fn reach(shape: &[i64], strides: &[i64], bits: u64) -> Result<(u64, u64)> {
+    let (mut low, mut high) = (0i128, i128::from(bits));
+    for (n, s) in shape.iter().zip(strides) {
+        // Each product is below 2^126 and is checked before the next sum.
+        let steps = i128::from(n - 1) * i128::from(*s);
+        let room = i128::from(i64::MAX) / i128::from(bits);
+        if steps.abs() > room {
+            return Err(impossible(format!("strides {strides:?} of {shape:?} overflow")));
+        }
+        low += (steps * i128::from(bits)).min(0);
+        high += (steps * i128::from(bits)).max(0);
+    }
+    let bytes = |n: i128| u64::try_from((n + 7) >> 3).ok().filter(|b| *b <= i64::MAX as u64);
+    match (bytes(-low), bytes(high)) {
+        (Some(low), Some(high)) => Ok((low, high)),
+        _ => Err(impossible(format!("strides {strides:?} of {shape:?} overflow"))),
+    }
+}
+
 /// # Safety
 /// `p` points to `n` numbers; it may be null when there are none.
+#[inline(always)]
 unsafe fn numbers(p: *const i64, n: usize) -> Dims {
     // SAFETY: as the caller says; the address of a foreign array may be unaligned.
     Dims::from_fn(n, |i| unsafe { p.add(i).read_unaligned() })

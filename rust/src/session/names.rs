@@ -73,7 +73,8 @@ pub(super) fn named<S: AsRef<str>>(all: impl IntoIterator<Item = (S, Tensor)>) -
 }
 
 fn needs_escape(key: &str) -> bool {
-    key.bytes().any(|c| c == b'~' || c == b'/')
+    // All of it: many bytes in one step, where `any` takes one by one.
+    key.bytes().fold(false, |found, c| found | (c == b'~') | (c == b'/'))
 }
 
 fn is_escaped(path: &str) -> bool {
