@@ -37,12 +37,6 @@ use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
 
-/// Sets the session in which libraries allocate by the exchange table.
-#[pyfunction]
-fn allocate_in(session: &session::Session) {
-    baton::dlpack::allocate_in(&session.session);
-}
-
 /// The socket of the broker that a session without an address would use.
 #[pyfunction]
 fn default_address(py: Python<'_>) -> PyResult<String> {
@@ -75,13 +69,13 @@ mod native {
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]
-    use super::session::Session;
+    use super::session::{Session, empty, set_default};
     #[pymodule_export]
     use super::tensor::Tensor;
     #[pymodule_export]
     use super::topic::{Reader, Topic};
     #[pymodule_export]
-    use super::{allocate_in, default_address, finish_devices};
+    use super::{default_address, finish_devices};
 
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
     /// errors, is the first one's.

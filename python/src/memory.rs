@@ -29,7 +29,8 @@ impl Room {
     }
 }
 
-/// Memory for a compact tensor, without the interpreter where the broker may have to grant it.
+/// Memory for a compact tensor: what is at hand, else without the interpreter, since the broker may have to
+/// grant it.
 pub(crate) fn alloc(
     py: Python<'_>,
     s: &Session,
@@ -37,7 +38,10 @@ pub(crate) fn alloc(
     shape: &[i64],
     timeout: Option<Duration>,
 ) -> PyResult<baton::Tensor> {
-    wait(py, || s.alloc_raw_within(d, shape, timeout).map(baton::TensorMut::freeze))
+    match s.alloc_at_hand(d, shape).or_raise(py)? {
+        Some(t) => Ok(t),
+        None => wait(py, || s.alloc_raw_within(d, shape, timeout).map(baton::TensorMut::freeze)),
+    }
 }
 
 /// As `alloc`, in huge pages if their size is given.

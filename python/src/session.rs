@@ -1,7 +1,7 @@
 //! Sessions.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton::{DType, Deadline, NameOptions, QueueOptions, TopicOptions, Turns};
@@ -42,10 +42,52 @@ pub(crate) fn reopen<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, Py
     py.import("baton._default")?.getattr(name)
 }
 
+/// The default session as `baton._default` last had it.
+static DEFAULT: Mutex<Option<baton::Session>> = Mutex::new(None);
+
+/// Tells which session is the default one, in which libraries allocate by the exchange table, too.
+#[pyfunction]
+pub(crate) fn set_default(session: &Session) {
+    baton::dlpack::allocate_in(&session.session);
+    let before = DEFAULT.lock().unwrap_or_else(|p| p.into_inner()).replace(session.session.clone());
+    drop(before); // outside of the lock
+}
+
+/// The default session if it is open.
+fn open_default() -> Option<baton::Session> {
+    let last = DEFAULT.lock().unwrap_or_else(|p| p.into_inner()).clone();
+    last.filter(|s| !s.is_ended())
+}
+
 /// The process's default session.
 pub(crate) fn default(py: Python<'_>) -> PyResult<baton::Session> {
+    if let Some(s) = open_default() {
+        return Ok(s);
+    }
     let s = py.import("baton._default")?.getattr("session")?.call0()?;
     Ok(s.cast::<Session>()?.get().session.clone())
+}
+
+/// `Session.empty` of the default session. It is called for each batch, and costs as much again where
+/// Python finds the session and names the arguments.
+#[pyfunction]
+pub(crate) fn empty(
+    py: Python<'_>,
+    shape: &Bound<'_, PyAny>,
+    dtype: Option<&Bound<'_, PyAny>>,
+    timeout: Option<f64>,
+    pages: Option<&str>,
+    device: Option<&str>,
+) -> PyResult<Tensor> {
+    let (session, timeout) = match open_default() {
+        Some(s) => (s, timeout),
+        None => {
+            let within = py.import("baton._default")?.getattr("within")?.call1((timeout,))?;
+            let (s, left) = within.extract::<(Bound<'_, Session>, Option<f64>)>()?;
+            (s.get().session.clone(), left)
+        }
+    };
+    Session { session }.empty(py, shape, dtype, timeout, pages, device)
 }
 
 /// Refuses huge pages of memory that is on a device.

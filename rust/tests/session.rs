@@ -5,7 +5,7 @@ mod kit;
 
 use std::time::Duration;
 
-use baton::{Code, Handle, Lease, NameOptions, Payload, QueueOptions, Start, TopicOptions};
+use baton::{Code, DType, Handle, Lease, NameOptions, Payload, QueueOptions, Start, TopicOptions};
 use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -96,6 +96,26 @@ fn tensors_of_one_message_keep_their_shapes_and_strides() {
         assert_eq!((g.shape(), g.strides(), g.dtype()), (t.shape(), t.strides(), t.dtype()), "{name}");
         assert_eq!(g.to_vec::<u16>().unwrap(), t.to_vec::<u16>().unwrap(), "{name}");
     }
+}
+
+#[test]
+fn memory_at_hand_is_what_was_found_free() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let (topic, small) = (s.topic("any").unwrap(), s.alloc::<u8>(&[1]).unwrap().freeze());
+    let at_hand = |n: i64| s.alloc_at_hand(DType::FLOAT32, &[n]).unwrap();
+    assert!(at_hand(1000).is_none() && at_hand(0).is_none());
+    let x = s.alloc::<f32>(&[1000]).unwrap().freeze();
+    let (y, address) = (x.clone(), x.as_ptr().unwrap());
+    drop(x);
+    topic.send(&small).unwrap(); // which looks for what is free
+    assert!(at_hand(1000).is_none(), "it is still held");
+    drop(y);
+    topic.send(&small).unwrap();
+    let x = at_hand(1000).expect("it is free");
+    assert_eq!((x.as_ptr().unwrap(), x.shape(), x.is_read_only()), (address, &[1000][..], false));
+    assert!(at_hand(1000).is_none());
+    assert_eq!(s.alloc_at_hand(DType::FLOAT32, &[-1]).unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[test]

@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from baton import _default
+from baton import _default, _native
 from baton._errors import (
     BrokerLost,
     Busy,
@@ -94,8 +94,7 @@ def empty(
     >>> x.shape, x.dtype, x.nbytes
     ((2, 3), 'int16', 12)
     """
-    s, timeout = _default.within(timeout)
-    return s.empty(shape, dtype, timeout=timeout, pages=pages, device=device)
+    return _native.empty(shape, dtype, timeout, pages, device)
 
 
 def zeros(

@@ -33,7 +33,7 @@ def session(timeout: float | None = 30.0) -> _native.Session:
     try:
         if _session is None or _session.closed:
             _session = _native.Session(timeout=None if until is None else max(until - time.monotonic(), 0))
-            _native.allocate_in(_session)
+            _native.set_default(_session)
         return _session
     finally:
         _lock.release()

@@ -21,6 +21,8 @@ const MIN_SLAB: u64 = 64 << 10;
 const FIRST_SLAB: u64 = 4 << 20;
 const SLABS_IN_QUOTA: u64 = 64;
 const MAX_SLAB: u64 = 256 << 20;
+/// Bytes that a storage may have.
+const MOST: u64 = 1 << 52;
 /// Bounds the work that one allocation does for recycling.
 const TESTS_PER_ALLOC: usize = 8;
 const MAX_CHUNK_ASK: u32 = 64;
@@ -154,7 +156,7 @@ impl Pool {
 
     /// A storage of `n` > 0 bytes, counted once in the own row. Its bytes are whatever was there.
     pub(crate) fn alloc(&self, source: &dyn Source, n: u64) -> Result<Storage> {
-        if n == 0 || n > 1 << 52 {
+        if n == 0 || n > MOST {
             return Err(Error::new(Code::OutOfMemory, "ask for less", format!("{n} bytes cannot be allocated")));
         }
         let class = class_of(n);
@@ -169,19 +171,15 @@ impl Pool {
             Some(i) => i,
             None => p.carve(source, class)?,
         };
-        let r = p.record(index);
-        r.out = true;
-        let (slab, offset) = (r.slab, r.offset);
-        let reference = Ref { serial: r.serial, generation: r.generation, index };
-        p.slab(slab).used += 1;
-        p.entries.describe(index, offset, n, sys::roughly_now());
-        crash_point::at("alloc-described");
-        if let Err(e) = p.row.take(index) {
-            p.bin(index);
-            return Err(e);
-        }
-        crash_point::at("alloc-counted");
-        Ok(Storage { reference, offset, bytes: n })
+        p.hand_out(index, n)
+    }
+
+    /// As `alloc` for one who cannot wait; `None` where that could be: another thread allocates, or no
+    /// storage of the size is free and warm.
+    pub(crate) fn alloc_at_hand(&self, n: u64) -> Option<Result<Storage>> {
+        let mut p = self.state.try_lock().ok()?;
+        let index = if n > 0 && n <= MOST { p.take_bin(class_of(n))? } else { return None };
+        Some(p.hand_out(index, n))
     }
 
     /// Tells the pool that this session's count of an own index fell to zero. Any thread.
@@ -331,6 +329,24 @@ impl State {
             self.bins.resize_with(bin + 1, Vec::new);
         }
         self.bins[bin].push(index);
+    }
+
+    /// Makes a storage without content one that was handed out.
+    #[inline]
+    fn hand_out(&mut self, index: u32, n: u64) -> Result<Storage> {
+        let r = self.record(index);
+        r.out = true;
+        let (slab, offset) = (r.slab, r.offset);
+        let reference = Ref { serial: r.serial, generation: r.generation, index };
+        self.slab(slab).used += 1;
+        self.entries.describe(index, offset, n, sys::roughly_now());
+        crash_point::at("alloc-described");
+        if let Err(e) = self.row.take(index) {
+            self.bin(index);
+            return Err(e);
+        }
+        crash_point::at("alloc-counted");
+        Ok(Storage { reference, offset, bytes: n })
     }
 
     fn take_bin(&mut self, class: u64) -> Option<u32> {

@@ -117,6 +117,17 @@ impl Session {
         Ok(Tensor::fresh(held, place, dtype, shape))
     }
 
+    /// As [`alloc_raw`](Session::alloc_raw), for one who must not wait: `None` where memory of the size is
+    /// not free and warm, or a thread is allocating.
+    pub fn alloc_at_hand(&self, dtype: DType, shape: &[i64]) -> Result<Option<Tensor>> {
+        let n = dtype.num_bytes(shape)?;
+        let inner = self.inner()?;
+        inner.check_open()?;
+        let Some(storage) = inner.pool.alloc_at_hand(n).transpose()? else { return Ok(None) };
+        let held = inner.holding_of(storage)?;
+        Ok(Some(Tensor::fresh(held, Place::Storage(0), dtype, shape)))
+    }
+
     /// A new storage for the elements of a shape.
     #[inline]
     fn hold_new(&self, dtype: DType, shape: &[i64]) -> Result<(Shared, Place)> {
