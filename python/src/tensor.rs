@@ -26,7 +26,7 @@ use crate::{buffer, cuda, dtype, exchange, index, view};
 ///
 /// Published names and topic messages arrive read-only; queue items, live names and opened handles may
 /// be written where the handle may. What was sent is not written any more by its sender.
-#[pyclass(frozen, module = "baton", weakref)]
+#[pyclass(frozen, module = "baton", weakref, freelist = 1024)]
 pub(crate) struct Tensor {
     held: Mutex<Option<baton::Tensor>>,
     lent: Mutex<Option<Export>>,
@@ -453,12 +453,12 @@ impl Tensor {
         Tensor::numpy(slf)?.set_item(key, value)
     }
 
-    /// The only element's truth. Of several, or none, it is an error, as in NumPy: ask `len(x)`.
     /// Refused: without it `in` would compare objects.
     fn __contains__(&self, _value: &Bound<'_, PyAny>) -> PyResult<bool> {
         Err(PyTypeError::new_err("a tensor does not look for values: ask its array, `value in x.numpy()`"))
     }
 
+    /// The only element's truth. Of several, or none, it is an error, as in NumPy: ask `len(x)`.
     fn __bool__<'py>(slf: &Bound<'py, Self>) -> PyResult<bool> {
         slf.get().item(slf.py())?.is_truthy()
     }

@@ -1,5 +1,6 @@
 """Sessions: the default one, explicit ones, namespaces, what pickles lead to."""
 
+import gc
 import inspect
 import os
 import pickle
@@ -210,6 +211,19 @@ def test_objects_are_referenced_weakly_and_handles_are_keys():
     assert all(weakref.ref(o)() is o for o in (q, t, r, w, b, h))
     assert {h: 1}[baton.Handle.from_json(h.to_json())] == 1
     assert repr(q) == "baton.Queue(private)" and repr(r) == "baton.Reader(private)"
+
+
+def test_a_weak_reference_does_not_lead_to_the_next_tensor():
+    for _ in range(3):
+        gone = []
+        x = baton.zeros(3)
+        old = weakref.ref(x, gone.append)
+        of = id(x)
+        del x
+        y = baton.zeros(4)
+        assert id(y) == of, "the object is used anew"
+        assert old() is None and gone == [old] and weakref.getweakrefcount(y) == 0
+        assert y.shape == (4,) and not gc.is_tracked(y)
 
 
 def test_a_tensor_of_another_session_goes_by_its_handle():
