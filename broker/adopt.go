@@ -1,24 +1,35 @@
 package broker
 
 import (
-	"bytes"
-
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
 // maxAdopted bounds the references that one session's lanes can make the broker
-// count: a liar can have every slot name a spill of 65,535.
+// look at and count: a liar can have every slot name a spill of 65,535.
 const maxAdopted = 8 << 20
+
+// adoptable returns how many more references the broker takes over from a session,
+// living or not: lanes can be left one after the other.
+func (p *pages) adoptable() int {
+	budget := maxAdopted
+	for l := range p.lanes {
+		for _, indices := range l.kept {
+			budget -= len(indices)
+		}
+	}
+	return budget
+}
 
 // adopt makes the broker the keeper of a lane whose writer has gone: it counts
 // every message that can be read up in its own row, and only then the lane
 // changes hands. Slots that are nonsense are emptied. The writer's row still
 // counts meanwhile, so nothing is free in between. budget is what may still be
-// counted; it is lowered.
+// looked at; it is lowered.
 func (b *Broker) adopt(l *lane, budget *int) {
-	l.kept = map[uint64][]uint32{}
+	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
 	if !l.pages.there() {
 		b.log.Warn("a lane of an ended session was handed over by nobody: what it sent is lost", "lane", l.String())
 		b.dropLane(l)
@@ -73,43 +84,46 @@ func (b *Broker) reject(l *lane, slot uint64, why string) {
 }
 
 // countMessage counts every storage that a message names up in the broker's row
-// and returns their indices; if one cannot be held, none is.
+// and returns their indices; if one cannot be held, none is. What was looked at in
+// vain is charged as well.
 func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
-	if err != nil || len(refs) > *budget {
+	if err != nil {
 		return nil, false
 	}
 	defer func() {
 		if !ok {
 			b.dropAll(indices)
 			indices = nil
-			return
 		}
-		*budget -= len(indices)
 	}()
-	for _, r := range refs {
-		if b.hold(r) != nil {
-			return indices, false
+	holdAll := func(refs []protocol.Ref) bool {
+		if *budget -= len(refs); *budget < 0 {
+			return false
 		}
-		indices = append(indices, r.Index)
+		for _, r := range refs {
+			if b.hold(r) != nil {
+				return false
+			}
+			indices = append(indices, r.Index)
+		}
+		return true
+	}
+	if !holdAll(refs) {
+		return indices, false
 	}
 	if h.Flags&protocol.SlotSpilled == 0 {
 		return indices, true
 	}
-	if len(refs) != 1 {
+	if len(refs) != 1 || *budget <= 0 {
 		return indices, false
 	}
 	nested, err := b.readSpill(refs[0])
-	if err != nil || len(nested)+1 > *budget {
+	if err != nil {
+		*budget -= protocol.MaxRefs // as many may have been read
 		return indices, false
 	}
-	for _, r := range nested {
-		if b.hold(r) != nil {
-			return indices, false
-		}
-		indices = append(indices, r.Index)
-	}
-	return indices, true
+	return indices, holdAll(nested)
 }
 
 // hold counts a storage up in the broker's row in the way of one who opens a
@@ -147,56 +161,64 @@ func (b *Broker) dropAll(indices []uint32) {
 	}
 }
 
-// spill views a spill storage, which the broker holds; its writer may still change it.
-func (b *Broker) spill(r protocol.Ref) ([]byte, error) {
+// spill is a spill storage, which the broker holds. Its writer may still change it
+// and take its pages away: it is read through its file and never mapped, so that
+// neither is a fault, and what was read once is not read again.
+type spill struct {
+	segment *shm.Segment
+	at      uint64
+	nref    int
+	body    uint64
+}
+
+// openSpill reads and checks the head of a spill storage.
+func (b *Broker) openSpill(r protocol.Ref) (s spill, err error) {
 	c := b.findChunkOf(r.Index, r.Serial)
 	if c == nil {
-		return nil, expired(r)
+		return s, expired(r)
 	}
 	g := c.segment
 	if g.view == nil || !g.owner.there() {
-		return nil, awaited("segment of " + g.owner.name)
+		return s, awaited("segment of " + g.owner.name)
 	}
 	e := g.owner.entries.Load(r.Index)
-	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize || e.Bytes > protocol.MaxSpill {
-		return nil, protocol.Errorf(protocol.CodeHandle, "send the message anew",
+	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {
+		return s, protocol.Errorf(protocol.CodeHandle, "send the message anew",
 			"storage %d lies outside its segment, or is no spilled message's", r.Index)
 	}
-	region, err := g.view.Readable()
-	if err != nil {
-		return nil, err
+	var words [protocol.SpillSize / 8]uint64
+	if err := g.view.ReadAt(shm.BytesOf(words[:]), e.Offset); err != nil {
+		return s, err
 	}
-	return region.Bytes(e.Offset, e.Bytes), nil
+	nref, body := words[1]&0xffffffff, words[1]>>32
+	if words[0] != protocol.SpillMagic || nref > protocol.MaxRefs || body > protocol.MaxBody ||
+		protocol.SpillSize+nref*protocol.RefSize+body > e.Bytes {
+		return s, protocol.Errorf(protocol.CodeHandle, "send the message anew", "a spilled message does not fit its storage")
+	}
+	return spill{g.view, e.Offset + protocol.SpillSize, int(nref), body}, nil
+}
+
+// read copies its refs, and the body behind them if it is asked for.
+func (s *spill) read(whole bool) (refs []protocol.Ref, body []byte, err error) {
+	n := uint64(s.nref) * protocol.RefSize
+	size := n
+	if whole {
+		size += s.body
+	}
+	private := make([]byte, size)
+	if err := s.segment.ReadAt(private, s.at); err != nil {
+		return nil, nil, err
+	}
+	refs, err = protocol.ParseRefs(nil, private, s.nref)
+	return refs, private[n:], err
 }
 
 // readSpill reads the refs that stand in a spill storage.
 func (b *Broker) readSpill(r protocol.Ref) ([]protocol.Ref, error) {
-	s, err := b.spill(r)
+	s, err := b.openSpill(r)
 	if err != nil {
 		return nil, err
 	}
-	head := [protocol.SpillSize]byte(s)
-	n, err := spillRefs(head[:], uint64(len(s)))
-	if err != nil {
-		return nil, err
-	}
-	return protocol.ParseRefs(nil, bytes.Clone(s[protocol.SpillSize:protocol.SpillSize+n*protocol.RefSize]), n)
-}
-
-// copySpill copies a whole spill storage.
-func (b *Broker) copySpill(r protocol.Ref) ([]byte, error) {
-	s, err := b.spill(r)
-	return bytes.Clone(s), err
-}
-
-// spillRefs checks a spill's head and returns how many refs follow it.
-func spillRefs(head []byte, bytes uint64) (int, error) {
-	words := make([]uint64, protocol.SpillSize/8)
-	copy(shm.BytesOf(words), head)
-	n, body := words[1]&0xffffffff, words[1]>>32
-	if words[0] != protocol.SpillMagic || n > protocol.MaxRefs || body > protocol.MaxBody ||
-		protocol.SpillSize+n*protocol.RefSize+body > bytes {
-		return 0, protocol.Errorf(protocol.CodeHandle, "send the message anew", "a spilled message does not fit its storage")
-	}
-	return int(n), nil
+	refs, _, err := s.read(false)
+	return refs, err
 }

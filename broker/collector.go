@@ -146,7 +146,7 @@ func (b *Broker) retireIn(t *topic) (progress bool) {
 			continue
 		}
 		for i := range l.kept {
-			if t.kind != protocol.TopicKindQueue && l.view.Stamp(i) >= newest || !l.doneByAll(i) {
+			if t.kind != protocol.TopicKindQueue && l.stamp(i) >= newest || !l.doneByAll(i) {
 				continue
 			}
 			b.retire(l, i)
@@ -200,7 +200,7 @@ func (l *lane) appendStamps(stamps []uint64, n uint64) []uint64 {
 	}
 	head := l.view.Head()
 	for i := head; i > 0 && head-i < min(n, l.view.Slots()); i-- {
-		if stamp := l.view.Stamp(i); l.view.Has(i) {
+		if stamp := l.stamp(i); l.view.Has(i) {
 			stamps = append(stamps, stamp)
 		}
 	}

@@ -50,7 +50,7 @@ func (b *Broker) bury(s *session) {
 // adoptLanes counts what the session sent up in the broker's row, and takes its
 // lanes over.
 func (b *Broker) adoptLanes(s *session, touched map[*topic]struct{}) {
-	budget := maxAdopted
+	budget := s.pages.adoptable()
 	for l := range s.lanes {
 		if l.state == protocol.LaneLive {
 			touched[l.topic] = struct{}{}

@@ -199,6 +199,9 @@ func (b *Broker) opOffer(s *session, data []byte, fds []*sys.FD) error {
 func (p *pages) poison() {
 	for i := range uint64(protocol.MaxStreams) {
 		at := protocol.SessionStreams + 8*i // 0 as well: who waits for a first value
-		p.session.region.Store64(at, p.session.region.Load64(at)|protocol.StreamPoison)
+		// A larger number than any stream's is a lie, and streams compare signed: left
+		// there, it would be waited for on and on.
+		came := min(p.session.region.Load64(at), protocol.StreamPoison-1)
+		p.session.region.Store64(at, came|protocol.StreamPoison)
 	}
 }

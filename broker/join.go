@@ -103,7 +103,7 @@ func (b *Broker) opTopicLeave(s *session, r *protocol.TopicLeave) (any, []*sys.F
 		if l == nil {
 			return nil, nil, none
 		}
-		budget := maxAdopted
+		budget := s.pages.adoptable()
 		b.adopt(l, &budget)
 	case protocol.RoleNameRead:
 		rd := m.readers[r.Reader]

@@ -20,7 +20,17 @@ type lane struct {
 	view   shm.Lane
 	// kept are the messages of an adopted lane: what each made the broker's row
 	// count, which is what its retirement counts down.
-	kept map[uint64][]uint32
+	kept  map[uint64][]uint32
+	ended uint64 // of an adopted lane: when nothing more was sent, CLOCK_MONOTONIC
+}
+
+// stamp returns the time of message i: what its writer says, but no time to come.
+func (l *lane) stamp(i uint64) uint64 {
+	until := l.ended
+	if until == 0 {
+		until = sys.Monotonic()
+	}
+	return min(l.view.Stamp(i), until)
 }
 
 // liveLane finds the lane that a session writes in the topic.
@@ -152,7 +162,7 @@ func (b *Broker) dropLane(l *lane) {
 			delete(b.adopted, t)
 		}
 	}
-	t.gone += l.view.Head()
+	t.gone = jsonNumber(t.gone + l.view.Head())
 	b.setLaneState(l, protocol.LaneClosed)
 	b.file.Store64(laneAt(t.index, l.number)+protocol.LaneRecordSerial, 0)
 	crashpoint.At("broker-lane-dropped")

@@ -106,7 +106,7 @@ func (m *mirror) run(ctx context.Context) {
 // broker is being torn down.
 func (m *mirror) step(ctx context.Context) bool {
 	began := time.Now()
-	if m.look() || began.Sub(m.parked) < wakePace {
+	if m.look(ctx) || began.Sub(m.parked) < wakePace {
 		return m.pause(mirrorPace - time.Since(began))
 	}
 	// Nothing was there: sleep until a sender rings, or interest may have changed.
@@ -180,7 +180,8 @@ func (m *mirror) pause(d time.Duration) bool {
 }
 
 // look publishes what is there, in batches, and tells whether there was anything.
-func (m *mirror) look() (found bool) {
+// Who sends on and on, be it what nobody can read, does not keep it past its context.
+func (m *mirror) look(ctx context.Context) (found bool) {
 	for {
 		m.b.mu.Lock()
 		if m.b.mirror != m {
@@ -191,12 +192,13 @@ func (m *mirror) look() (found bool) {
 			m.choose()
 		}
 		m.copied.reset()
-		m.copyNames()
-		more := m.copyTopics()
+		more := m.copyNames()
+		m.copied.spilled = 0 // who sets long names on and on does not keep topics waiting
+		more = m.copyTopics() || more
 		m.b.mu.Unlock()
 		found = found || !m.copied.empty()
 		m.publish()
-		if !more || m.to.Queued() > mirrorAhead {
+		if !more || m.to.Queued() > mirrorAhead || ctx.Err() != nil {
 			return found
 		}
 	}

@@ -8,6 +8,12 @@ import (
 const (
 	copiedWords    = 8 << 10 // of slots, room for a batch of small messages
 	copiedStorages = 1 << 10 // kept room for
+	// copiedSpills is how many bytes of spilled messages make a batch full. One alone
+	// may have 64 MiB.
+	copiedSpills = 1 << 20
+	// copiedTries is how many messages are looked at for a batch, whether they can be
+	// read or not.
+	copiedTries = 64 * mirrorBatch
 )
 
 // copied is a batch of messages as they stood in their slots. It is filled under
@@ -18,6 +24,8 @@ type copied struct {
 	words    []uint64
 	refs     []protocol.Ref
 	storages []protocol.Storage
+	spilled  uint64 // bytes read of spilled messages
+	tries    int    // messages looked at
 }
 
 // copiedMessage is one message. What it aliases is private.
@@ -38,7 +46,7 @@ type copiedName struct {
 func (c *copied) empty() bool { return len(c.messages) == 0 && len(c.names) == 0 }
 
 func (c *copied) full() bool {
-	return len(c.messages) >= mirrorBatch || len(c.words) > copiedWords/2
+	return len(c.messages) >= mirrorBatch || len(c.words) > copiedWords/2 || c.spilled > copiedSpills || c.tries > copiedTries
 }
 
 // reset forgets the last batch and what it needed more memory for than most.
@@ -52,13 +60,14 @@ func (c *copied) reset() {
 	if cap(c.storages) > copiedStorages {
 		c.storages, c.refs = nil, nil
 	}
-	c.words, c.storages = c.words[:0], c.storages[:0]
+	c.words, c.storages, c.spilled, c.tries = c.words[:0], c.storages[:0], 0, 0
 }
 
 // add copies message i of a lane that is published on a subject. It returns false
 // when the slot does not hold it any more or nobody could read it. Callers hold
 // the broker's mu.
 func (c *copied) add(b *Broker, l *lane, i uint64, subject string, p *place) bool {
+	c.tries++
 	n := len(c.messages)
 	c.messages = append(c.messages, copiedMessage{subject: subject, place: p, skipped: p.skipped})
 	if !c.message(b, l, i, &c.messages[n].tuple) {
@@ -90,7 +99,7 @@ func (c *copied) message(b *Broker, l *lane, i uint64, m *protocol.TupleMessage)
 		if len(refs) != 1 {
 			return false
 		}
-		if refs, m.Body, err = b.spilled(refs[0]); err != nil {
+		if refs, m.Body, err = c.spill(b, refs[0]); err != nil {
 			return false
 		}
 	}
@@ -120,23 +129,28 @@ func (b *Broker) stored(r protocol.Ref) (protocol.Storage, bool) {
 		Generation: generation, Offset: offset, Bytes: bytes}, generation == r.Generation
 }
 
-// spilled reads the refs and the body of a spilled message. The spill storage is
+// spill reads the refs and the body of a spilled message. The spill storage is
 // held meanwhile, in the way of one who opens a handle.
-func (b *Broker) spilled(r protocol.Ref) ([]protocol.Ref, []byte, error) {
+func (c *copied) spill(b *Broker, r protocol.Ref) ([]protocol.Ref, []byte, error) {
 	if err := b.hold(r); err != nil {
 		return nil, nil, err
 	}
 	defer b.own.row.Drop(r.Index)
-	private, err := b.copySpill(r)
+	s, err := b.openSpill(r)
 	if err != nil {
 		return nil, nil, err
 	}
-	return protocol.ParseSpill(private)
+	c.spilled += uint64(s.nref)*protocol.RefSize + s.body
+	return s.read(true)
 }
 
-// copyNames copies what names have become. Callers hold mu.
-func (m *mirror) copyNames() {
+// copyNames copies what names have become, until there is enough for one batch; then
+// it returns true. Callers hold mu.
+func (m *mirror) copyNames() (more bool) {
 	for t := range m.names {
+		if m.copied.full() {
+			return true
+		}
 		delete(m.names, t)
 		n := copiedName{namespace: t.key.namespace, name: t.key.name, deleted: m.b.topics[t.index] != t || !t.name.set}
 		ok := n.deleted
@@ -147,4 +161,5 @@ func (m *mirror) copyNames() {
 			m.copied.names = append(m.copied.names, n)
 		}
 	}
+	return false
 }

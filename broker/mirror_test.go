@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -24,6 +25,7 @@ type recorder struct {
 	queued     int
 	tuples     []protocol.Tuple
 	names      map[string]uint64
+	longest    int // text given at once
 	changed    *sync.Cond
 	bad        error
 }
@@ -38,6 +40,7 @@ func (r *recorder) Publish(subject string, text []byte, bounds []int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed.Broadcast()
+	r.longest = max(r.longest, len(text))
 	for i := range len(bounds) - 1 {
 		if r.refuse > 0 {
 			r.refuse--
@@ -214,6 +217,28 @@ func TestMirrorLeavesMessagesInTheirLaneWhileMuchIsQueued(t *testing.T) {
 		require.EqualValues(t, i+1, tuple.Sequence)
 		require.Equal(t, strconv.Itoa(i), string(tuple.Meta))
 	}
+}
+
+func TestMirrorCopiesFewLongMessagesAtATime(t *testing.T) {
+	to := newRecorder("nothing yet")
+	c, _ := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	const messages, meta = 12, 1 << 20
+	topic, err := c.Topic(ctx, "long", client.Depth(messages))
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	for range messages {
+		require.NoError(t, topic.Send(ctx, x, client.Meta(strings.Repeat("m", meta))))
+	}
+	x.Release()
+	to.mu.Lock() // all of them at one look
+	to.subscribed = "baton.default.topic.long"
+	to.version++
+	to.mu.Unlock()
+	to.until(func() bool { return len(to.tuples) == messages })
+	require.Less(t, to.longest, 3*meta)
 }
 
 func TestMirrorGoesOnPastAHeadThatLies(t *testing.T) {

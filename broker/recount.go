@@ -63,7 +63,9 @@ func (b *Broker) readAdopted(l *lane, target map[uint32]uint64) {
 		b.dropLane(l)
 		return
 	}
+	l.ended = sys.Monotonic()
 	head, slots := l.view.Head(), l.view.Slots()
+	budget := l.pages.adoptable()
 	var words []uint64
 	for k := range slots {
 		i := l.view.Seq(k)
@@ -74,7 +76,8 @@ func (b *Broker) readAdopted(l *lane, target map[uint32]uint64) {
 		words = data
 		indices, known := []uint32(nil), false
 		if ok && i&(slots-1) == k && i <= head && i+slots > head {
-			indices, known = b.namedBy(h, data)
+			indices, known = b.namedBy(h, data, &budget)
+			known = known && fits(target, indices)
 		}
 		if !known {
 			b.reject(l, k, "cannot be read any more")
@@ -90,21 +93,36 @@ func (b *Broker) readAdopted(l *lane, target map[uint32]uint64) {
 	}
 }
 
+// fits tells whether the row can count a message more. Who left a lane and lives
+// may have written there since what no broker has counted.
+func fits(target map[uint32]uint64, indices []uint32) bool {
+	for _, index := range indices {
+		if target[index]+uint64(len(indices)) >= protocol.CountLimit/2 {
+			return false
+		}
+	}
+	return true
+}
+
 // namedBy lists the storages of a message that the former broker had counted.
-func (b *Broker) namedBy(h shm.SlotHead, data []uint64) ([]uint32, bool) {
+func (b *Broker) namedBy(h shm.SlotHead, data []uint64, budget *int) ([]uint32, bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil {
 		return nil, false
 	}
 	if h.Flags&protocol.SlotSpilled != 0 {
-		if len(refs) != 1 {
+		if len(refs) != 1 || *budget <= 0 {
 			return nil, false
 		}
 		nested, err := b.readSpill(refs[0])
 		if err != nil {
+			*budget -= protocol.MaxRefs // as many may have been read
 			return nil, false
 		}
 		refs = append(refs, nested...)
+	}
+	if *budget -= len(refs); *budget < 0 {
+		return nil, false
 	}
 	indices := make([]uint32, len(refs))
 	for i, r := range refs {
@@ -136,7 +154,8 @@ func (b *Broker) readRevision(t *topic) {
 	if !ok {
 		return
 	}
-	indices, ok := b.namedBy(h, data)
+	budget := 1 + protocol.MaxRefs // of one message
+	indices, ok := b.namedBy(h, data, &budget)
 	if !ok || b.file.Load32(topicAt(t.index)+protocol.TopicFlags)&protocol.TopicDeleted != 0 {
 		if !ok {
 			b.log.Warn("what a name held was handed over by nobody", "name", t.key.name, "namespace", t.key.namespace)

@@ -65,6 +65,9 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 		if m != nil || err != nil {
 			return m, q.t.late(ctx, err, protocol.CodeEmpty)
 		}
+		if q.reader.passed == mostPassed && ctx.Err() != nil {
+			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		}
 		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
 			q.reader.spin.gaveUp()
 			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")

@@ -152,11 +152,8 @@ func (g GroupLane) Release(member uint8) int {
 // Rewind lowers the hint to at most next and bumps its version, so that a late
 // swap of the former one fails. The broker's.
 func (g GroupLane) Rewind(next uint64) {
-	for {
-		old := g.r.Load64(protocol.GroupHint)
-		n, v := protocol.SplitHint(old)
-		if g.r.CAS64(protocol.GroupHint, old, protocol.HintWord(min(n, next), v+1)) {
-			return
-		}
-	}
+	n, v := protocol.SplitHint(g.r.Load64(protocol.GroupHint))
+	// A swap that came in between is undone, which costs the next member a longer
+	// look. Swapping here as well would be up to who writes on and on.
+	g.r.Store64(protocol.GroupHint, protocol.HintWord(min(n, next), v+1))
 }

@@ -59,6 +59,23 @@ func (s *Segment) Discard() error {
 	return s.FD().Punch(0, int64(s.Bytes))
 }
 
+// ReadAt copies bytes of the segment without mapping it: where its owner has taken
+// pages away, or cut the file, that is no fault.
+func (s *Segment) ReadAt(to []byte, at uint64) error {
+	if s.device {
+		return s.onDevice()
+	}
+	if at > s.Bytes || uint64(len(to)) > s.Bytes-at {
+		return protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it", "%d bytes at %d lie outside segment %d", len(to), at, s.Serial)
+	}
+	return s.FD().ReadAt(to, int64(at))
+}
+
+func (s *Segment) onDevice() error {
+	return protocol.Errorf(protocol.CodeHandle, "its sender is at fault: it describes memory of a device as the cpu's",
+		"segment %d lies on a device", s.Serial)
+}
+
 // Give adds a descriptor, writable or not, and takes ownership of it.
 func (s *Segment) Give(fd *sys.FD, write bool) error {
 	if s.device {
@@ -117,8 +134,7 @@ func (s *Segment) mapLocked(fd *sys.FD, write bool, to *atomic.Pointer[Region]) 
 		return *r, nil
 	}
 	if s.device {
-		return Region{}, protocol.Errorf(protocol.CodeHandle, "its sender is at fault: it describes memory of a device as the cpu's",
-			"segment %d lies on a device", s.Serial)
+		return Region{}, s.onDevice()
 	}
 	if fd == nil {
 		return Region{}, protocol.Errorf(protocol.CodeReadOnly, "ask the broker for it writable",

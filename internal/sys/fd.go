@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"io"
 	"math/bits"
 	"os"
 	"sync/atomic"
@@ -145,6 +146,24 @@ func (f *FD) seal(name string, more int) error {
 func (f *FD) ReadStart(to []byte) bool {
 	n, err := unix.Pread(f.Int(), to, 0)
 	return err == nil && n == len(to)
+}
+
+// ReadAt fills to with the bytes at an offset. Holes are zeros, and take no memory.
+// It fails where the file ends before.
+func (f *FD) ReadAt(to []byte, offset int64) error {
+	for len(to) > 0 {
+		n, err := unix.Pread(f.Int(), to, offset)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return fmt.Errorf("read %d bytes of shared memory: %w", len(to), err)
+		case n == 0:
+			return fmt.Errorf("read %d bytes of shared memory: %w", len(to), io.ErrUnexpectedEOF)
+		}
+		to, offset = to[n:], offset+int64(n)
+	}
+	return nil
 }
 
 // Sealed tells whether nobody can resize the file. Only a memfd can say yes.

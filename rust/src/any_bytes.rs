@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::handle::Handle;
-use crate::layout::{GROUP_AREAS, claim, group_area, group_bytes, lane_bytes, reference, session_file, slot};
+use crate::layout::{GROUP_AREAS, claim, group_area, group_bytes, lane, lane_bytes, reference, session_file, slot};
 use crate::ledger::{Entries, Row};
 use crate::message::{Body, TensorDesc, parse_spill};
 use crate::shm::{GroupLane, Lane, Region};
@@ -165,7 +165,10 @@ proptest! {
             g.take(i, hint, 1, true);
         }
         g.done(head);
-        g.waiting(head);
+        let pages = memory(lane_bytes(4, 64));
+        pages.store(lane::HEAD, head);
+        let lane = Lane::new(&pages, 0, 4, 64).unwrap();
+        prop_assert!(g.waiting(&lane) <= 4);
     }
 
     #[test]

@@ -176,4 +176,9 @@ impl Inner {
     pub(crate) fn interrupted(&self) -> bool {
         self.options.interrupted.is_some_and(unlimited)
     }
+
+    /// Ends a wait of this thread where the program's hook wants that.
+    pub(crate) fn check_interrupted(&self) -> Result<()> {
+        if self.interrupted() { Err(interrupted()) } else { Ok(()) }
+    }
 }

@@ -375,9 +375,7 @@ impl Inner {
             if found || look() {
                 return Ok(true);
             }
-            if self.interrupted() {
-                return Err(interrupted());
-            }
+            self.check_interrupted()?;
             if self.is_foreign() {
                 self.check_open()?; // what the program's hook did has forked
             }

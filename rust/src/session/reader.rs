@@ -25,6 +25,10 @@ pub enum Start {
     All,
 }
 
+/// How many messages that cannot be had are passed over before it is looked again whether there is
+/// time: a liar can send such faster than they are read.
+const MOST_PASSED: u32 = 1 << 12;
+
 /// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
 /// when it looks; in a lossless one every message from its making on, alone or sharing the work with
 /// its group. One thread at a time uses it, any thread may. As an iterator it waits for each message, and
@@ -57,6 +61,7 @@ pub struct Reader {
     view: Arc<View>,
     spin: Spinner,
     scratch: Scratch,
+    passed: u32, // messages that the last poll passed over
 }
 
 /// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
@@ -231,6 +236,7 @@ impl Reader {
             view: Arc::default(),
             spin: Spinner::default(),
             scratch: Scratch::default(),
+            passed: 0,
         };
         let mut received = None;
         if group.is_some() {
@@ -335,6 +341,13 @@ impl Reader {
             if let Some(m) = found.map_err(|e| self.topic.why_late(e, code, what))? {
                 return Ok(m);
             }
+            if self.passed == MOST_PASSED {
+                if until.is_some_and(|u| u <= Instant::now()) {
+                    return Err(self.topic.timed_out(code, what));
+                }
+                self.topic.inner.check_interrupted()?;
+                continue;
+            }
             let spin = self.spin.until();
             let (topic, cursors, view) = (&self.topic, &self.cursors, &self.view);
             let inner = &topic.inner;
@@ -363,7 +376,8 @@ impl Reader {
 
     /// Takes the message with the smallest stamp among the lanes.
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
-        loop {
+        self.passed = 0;
+        while self.passed < MOST_PASSED {
             if self.topic.inner.is_closed() {
                 self.join_here()?; // where a fork is what closed it
                 self.topic.inner.check_open()?;
@@ -384,7 +398,9 @@ impl Reader {
             if let Some(m) = self.take_from(at, i, hint)? {
                 return Ok(Some(m));
             }
+            self.passed += 1;
         }
+        Ok(None)
     }
 
     /// Finds the next message. When there are several lanes it looks at all of them once more after
@@ -417,12 +433,12 @@ impl Reader {
             // device is said once: it would be so each time.
             Taken::Malformed(e) if !refuted(&e) => {
                 if k.group.is_none() && e.about_device() {
-                    k.skip(i, hint, self.member, true);
+                    k.skip(i, hint, self.member);
                 }
                 return Err(e);
             }
-            other => {
-                k.skip(i, hint, self.member, matches!(other, Taken::Malformed(_)));
+            _ => {
+                k.skip(i, hint, self.member);
                 return Ok(None);
             }
         }
@@ -473,16 +489,17 @@ fn refuted(e: &Error) -> bool {
 }
 
 impl Cursor {
-    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed. In a group a
-    /// malformed one is claimed, so that it blocks nobody.
-    fn skip(&mut self, i: u64, hint: u64, member: u8, there: bool) {
+    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed. In a group it is
+    /// claimed, so that it blocks nobody; that fails, as it should, when a faster member has taken it.
+    /// An honest writer's message is there until it is done with, so only a liar's can be lost here.
+    fn skip(&mut self, i: u64, hint: u64, member: u8) {
         match &self.group {
             None => {
                 self.lost += 1;
                 self.next = i + 1;
             }
             Some(g) => {
-                if there && g.take(i, hint, member, false) {
+                if g.take(i, hint, member, false) {
                     self.lost += 1;
                     self.lane.ring();
                 }

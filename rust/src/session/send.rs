@@ -206,7 +206,7 @@ impl TopicState {
         let mut n = 0;
         for l in &view.lanes {
             for g in &view.groups {
-                n += GroupLane::new(&g.file, l.info.lane, self.info.slots)?.waiting(l.lane.head());
+                n += GroupLane::new(&g.file, l.info.lane, self.info.slots)?.waiting(&l.lane);
             }
         }
         Ok(n)

@@ -1,6 +1,7 @@
 //! One lane's claims in one group. The claim word is the truth; the hint says where to look first.
 //! Members write both, so a lying one can lose or block this group's messages, and nothing else.
 
+use super::lane::Lane;
 use super::region::Region;
 use crate::crash_point;
 use crate::error::{Result, disagree};
@@ -64,12 +65,13 @@ impl GroupLane {
         None
     }
 
-    /// How many messages up to `head` are open.
-    pub(crate) fn waiting(&self, head: u64) -> usize {
+    /// How many messages of the lane are open.
+    pub(crate) fn waiting(&self, lane: &Lane) -> usize {
+        let head = lane.head();
         let start = self.r.load(group_area::START);
         let first = if start == NO_START { 1 } else { start };
         let first = first.max(head.saturating_sub(self.mask)).max(1);
-        (first..=head).filter(|i| self.open(*i)).count()
+        (first..=head).filter(|i| lane.has(*i) && self.open(*i)).count()
     }
 
     /// Claims message i for a member, who holds its references already, and moves the hint. False
