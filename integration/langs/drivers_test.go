@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU}) }
+func TestMain(m *testing.M) {
+	testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU, "liar": liar})
+}
 
 // language starts a driver.
 type language struct {

@@ -177,6 +177,11 @@ func (d *goDriver) read(ctx context.Context, o *order) error {
 	if o.Group != "" {
 		opts = append(opts, client.Group(o.Group))
 	}
+	if before := d.readers[o.Topic]; before != nil {
+		if err := before.Close(); err != nil {
+			return err
+		}
+	}
 	d.readers[o.Topic], err = t.Reader(ctx, opts...)
 	return err
 }
