@@ -79,6 +79,7 @@ type stage struct {
 	liar   *testkit.Process
 	words  int // that a liar has
 	seed   uint64
+	turn   int
 	at     string // what was written last
 }
 
@@ -149,7 +150,9 @@ func (s *stage) tries(n int, value uint64) {
 // look reads what the liar may have written. Anything may come of it, but an answer.
 func (s *stage) look() {
 	now := func(c command) command { c["timeout_ms"] = 0; return c }
-	for _, d := range s.honest {
+	s.turn++ // each comes first, before another has passed over what is there
+	for i := range s.honest {
+		d := s.honest[(s.turn+i)%len(s.honest)]
 		for _, topic := range []string{"loose", "left"} {
 			for _, start := range []string{"all", "last"} {
 				d.try(command{"do": "read", "topic": topic, "start": start})
