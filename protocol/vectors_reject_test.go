@@ -174,6 +174,7 @@ func rejectSpills(t *testing.T, f *rejectFile) {
 		{"number of refs overflows", put32(protocol.SpillNref, math.MaxUint32)},
 		{"number of refs overflows 32 bits of bytes", put32(protocol.SpillNref, 178956971)},
 		{"body longer than fits", func(b []byte) { b[protocol.SpillBody]++ }},
+		{"more refs than fit, and no body", func(b []byte) { b[protocol.SpillNref], b[protocol.SpillBody] = 6, 0 }},
 		{"body length overflows", put32(protocol.SpillBody, math.MaxUint32)},
 		{"ref of no storage", put32(protocol.SpillSize+protocol.RefIndex, protocol.MaxStorages)},
 	} {

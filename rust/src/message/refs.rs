@@ -73,7 +73,7 @@ pub(crate) fn parse_spill(mut src: Vec<u8>) -> Result<(Vec<Ref>, Vec<u8>)> {
     }
     let (nref, body) = (u32_at(&src, rec::NREF) as usize, u32_at(&src, rec::BODY) as usize);
     let refs_end = head + nref.min(limits::REFS) * reference::SIZE as usize;
-    if nref > limits::REFS || body > limits::BODY || body > src.len().saturating_sub(refs_end) {
+    if nref > limits::REFS || body > limits::BODY || src.len().checked_sub(refs_end).is_none_or(|rest| body > rest) {
         return Err(bad(format!(
             "a spilled message of {nref} storages and {body} bytes does not fit in its storage of {} bytes",
             src.len()
