@@ -11,37 +11,44 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 thread_local! {
-    static LIMIT: Cell<Option<Limit>> = const { Cell::new(None) };
+    static LIMIT: Cell<Limit> = const { Cell::new(Limit::None) };
 }
 
+/// How long the requests of a part of a call may wait. It is small, for each receive and put sets it.
 #[derive(Clone, Copy)]
-struct Limit {
-    /// `None`: what there is at once is all that is wanted.
-    until: Option<Instant>,
-    /// From the first request on.
-    least: Duration,
+enum Limit {
+    None,
+    /// Of a call with a deadline; it has a moment at least, from its first request on.
+    Until(Instant),
+    /// Of a call that does not wait: a moment, from its first request on.
+    AtOnce,
+    /// Of a task: a tenth of that.
+    #[cfg(feature = "tokio")]
+    Shortly,
+    /// Of what has asked already.
+    Begun(Instant),
 }
 
 /// Carries out a part of a call that has a deadline: what it asks the broker, in whatever depth, is
 /// waited for until then, though for a moment at least. Without a deadline each request has its own time.
 #[inline]
 pub(crate) fn within<T>(until: Option<Instant>, part: impl FnOnce() -> T) -> T {
-    if until.is_none() {
-        return part();
+    match until {
+        Some(until) => limited(Limit::Until(until), part),
+        None => part(),
     }
-    limited(Some(Limit { until, least: A_MOMENT }), part)
 }
 
 /// As [`within`], of a call that does not wait. `None` too when the broker has not answered in a moment.
 #[inline]
 pub(crate) fn at_once<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
-    answered(limited(Some(Limit { until: None, least: A_MOMENT }), look))
+    answered(limited(Limit::AtOnce, look))
 }
 
 /// As [`at_once`], of a task, which must not hold up its thread: it looks again later.
 #[cfg(feature = "tokio")]
 pub(crate) fn shortly<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
-    answered(limited(Some(Limit { until: None, least: A_MOMENT / 10 }), look))
+    answered(limited(Limit::Shortly, look))
 }
 
 fn answered<T>(found: Result<Option<T>>) -> Result<Option<T>> {
@@ -65,12 +72,12 @@ pub(crate) fn persist<T>(until: Option<Instant>, mut look: impl FnMut() -> Resul
 
 /// Calls the program's hook, whose own calls have nothing to do with the one that is under way.
 pub(crate) fn unlimited(hook: fn() -> bool) -> bool {
-    limited(None, hook)
+    limited(Limit::None, hook)
 }
 
 #[inline]
-fn limited<T>(limit: Option<Limit>, part: impl FnOnce() -> T) -> T {
-    struct Before(Option<Limit>);
+fn limited<T>(limit: Limit, part: impl FnOnce() -> T) -> T {
+    struct Before(Limit);
     impl Drop for Before {
         fn drop(&mut self) {
             LIMIT.set(self.0);
@@ -83,9 +90,15 @@ fn limited<T>(limit: Option<Limit>, part: impl FnOnce() -> T) -> T {
 /// Until when a request that this thread makes now may wait for its answer.
 pub(crate) fn of_request() -> Instant {
     let now = Instant::now();
-    let Some(Limit { until, least }) = LIMIT.get() else { return now + PATIENCE };
-    let until = until.map_or(now + least, |u| u.max(now + least));
-    LIMIT.set(Some(Limit { until: Some(until), least: Duration::ZERO }));
+    let until = match LIMIT.get() {
+        Limit::None => return now + PATIENCE,
+        Limit::Until(until) => until.max(now + A_MOMENT),
+        Limit::AtOnce => now + A_MOMENT,
+        #[cfg(feature = "tokio")]
+        Limit::Shortly => now + A_MOMENT / 10,
+        Limit::Begun(until) => until,
+    };
+    LIMIT.set(Limit::Begun(until));
     until.min(now + PATIENCE)
 }
 
