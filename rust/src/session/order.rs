@@ -230,7 +230,7 @@ impl Holding {
         self.check_lender(h)?;
         let mut all = self.used().opened.lock().unwrap_or_else(|p| p.into_inner());
         if !all.iter().any(|o| Arc::ptr_eq(&o.0, &h.at.segment)) {
-            all.push(Opened::new(&h.at.segment).or_else(|e| Err(self.why_not_open(h, e)))?);
+            all.push(Opened::new(&h.at.segment).map_err(|e| self.why_not_open(h, e))?);
         }
         Ok(())
     }
