@@ -18,6 +18,7 @@ const (
 	turnAwaited = 2
 )
 
+// newTurn makes a turn that nobody has.
 func newTurn() turn { return turn{ended: make(chan struct{}, 1)} }
 
 // try takes the turn if nobody has it.
