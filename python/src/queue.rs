@@ -12,7 +12,7 @@ use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
 use crate::topic::shown;
 use crate::value::encode;
-use crate::wait::{timeout as seconds, wait};
+use crate::wait::{Seconds, timeout as seconds, wait};
 
 /// Gives each item to one taker; put waits while it is full.
 #[pyclass(frozen, module = "baton", weakref)]
@@ -23,8 +23,8 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// The next item; `None` when the queue was closed and is empty.
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        let t = seconds(py, timeout)?;
+    fn next(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Option<Py<PyAny>>> {
+        let t = seconds(py, timeout.map(|t| t.0))?;
         let got = wait(py, || match self.queue.get(t) {
             Err(e) if e.code() == Code::Closed => Ok(None),
             m => m.map(Some),
@@ -48,10 +48,10 @@ impl Queue {
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
+        timeout: Option<Seconds>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let t = seconds(py, timeout)?;
+        let t = seconds(py, timeout.map(|t| t.0))?;
         let mut p = encode(&self.session, value)?;
         if stream.is_some() {
             p = p.stream(stream_of(stream)?);
@@ -62,7 +62,7 @@ impl Queue {
     /// Takes an item. timeout: None waits for ever, 0 polls. Raises Empty; Closed when the queue was
     /// closed and is empty.
     #[pyo3(signature = (timeout=None))]
-    fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    fn get(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Py<PyAny>> {
         self.next(py, timeout)?
             .ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
     }
@@ -72,15 +72,17 @@ impl Queue {
     fn put_async<'py>(
         slf: &Bound<'py, Self>,
         value: Bound<'py, PyAny>,
-        timeout: Option<f64>,
+        timeout: Option<Seconds>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = timeout.map(|t| t.0);
         seconds(slf.py(), timeout)?;
         coroutine(slf.py(), "put", (slf, value, timeout))
     }
 
     /// `get` as a coroutine, which waits without a thread.
     #[pyo3(signature = (timeout=None))]
-    fn get_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+    fn get_async<'py>(slf: &Bound<'py, Self>, timeout: Option<Seconds>) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = timeout.map(|t| t.0);
         seconds(slf.py(), timeout)?;
         coroutine(slf.py(), "get", (slf, timeout))
     }

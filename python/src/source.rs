@@ -187,6 +187,19 @@ fn of_no_dtype(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
     Some(PyTypeError::new_err(format!("an array of dtype {dtype} is nothing that other libraries know: {remedy}")))
 }
 
+/// Refuses tensors of TensorFlow's without numbers, which end the process when they are asked for DLPack.
+fn refuse_strings(ob: &Bound<'_, PyAny>) -> PyResult<()> {
+    let Some(dtype) = ob.getattr_opt("dtype")? else { return Ok(()) };
+    let Some(name) = dtype.getattr_opt("name")? else { return Ok(()) };
+    let Ok(name) = name.extract::<&str>() else { return Ok(()) };
+    let remedy = match name {
+        "string" => "give strings as a list: a.numpy().tolist()",
+        "resource" | "variant" => "give the value that it leads to",
+        _ => return Ok(()),
+    };
+    Err(PyTypeError::new_err(format!("a tensor of {name} is nothing that other libraries know: {remedy}")))
+}
+
 /// What is said of a tensor of torch's whose elements do not lie in memory one by one; `None` where they do.
 fn of_no_memory(ob: &Bound<'_, PyAny>) -> Option<PyErr> {
     let is = |what: &str| ob.getattr(what).is_ok_and(|yes| yes.is_truthy().unwrap_or(false));
@@ -401,6 +414,7 @@ impl Source {
         if let Some(made) = made_real(ob)? {
             return Source::of_dlpack(&made);
         }
+        refuse_strings(ob)?;
         let m = Imported::of(ob)?;
         let (t, flags) = (*m.tensor(), m.flags());
         Source::of_view(ob.py(), &t, flags, Keep::Import(m))

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use baton::{Code, Turns};
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
 use crate::errors::{invalid, to_py};
 
@@ -42,6 +44,21 @@ pub(crate) fn closed<T: Send>(py: Python<'_>, turns: &Turns<Option<T>>) -> PyRes
         Err(e) if e.code() == Code::Closed => Ok(()),
         Err(e) => Err(e),
     })
+}
+
+/// The seconds of a queue's calls, whose counterparts in `queue.Queue` take a bool, whether to wait, in their
+/// place.
+pub(crate) struct Seconds(pub(crate) f64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Seconds {
+    type Error = PyErr;
+
+    fn extract(ob: Borrowed<'a, 'py, PyAny>) -> PyResult<Seconds> {
+        if ob.is_instance_of::<PyBool>() {
+            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait for ever, not a bool"));
+        }
+        ob.extract().map(Seconds)
+    }
 }
 
 /// Seconds of Python: None waits for ever, 0 polls.

@@ -153,6 +153,14 @@ def test_what_a_value_cannot_hold_is_named_by_its_place():
             q.put(value)
 
 
+def test_a_bool_is_no_timeout_of_a_queue():
+    q = baton.queue()
+    for call in (lambda: q.get(True), lambda: q.put(1, False), lambda: q.get_async(True)):
+        with pytest.raises(TypeError, match="0 to poll or None"):
+            call()
+    assert q.qsize() == 0
+
+
 def test_half_a_surrogate_pair_is_refused_and_named():
     bad, t = "a\ud800b", baton.topic()
     for value, place in (
@@ -167,6 +175,13 @@ def test_half_a_surrogate_pair_is_refused_and_named():
             t.send(value)
     with pytest.raises(ValueError, match=r'^"k" of the value.*ud800b'):
         t.send(None, meta={"k": bad})
+
+
+@pytest.mark.parametrize("device", ["tpu", "tpu:0", "mps", "cuda:x", ""])
+def test_what_names_no_device_is_refused_without_a_driver(device):
+    for call in (lambda: baton.empty(3, device=device), lambda: baton.zeros(3).to(device)):
+        with pytest.raises(baton.InvalidArgument, match="use cpu, cuda"):
+            call()
 
 
 def test_a_dtype_of_the_other_byte_order_is_refused():

@@ -107,6 +107,14 @@ def test_tensorflow_takes_the_legacy_capsule(dtype):
     assert np.asarray(t).all()
 
 
+@pytest.mark.parametrize("make", ["tf.constant(['a'])", "tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[1])"])
+def test_tensors_of_tensorflow_without_numbers_end_no_process(make):
+    tf = need("tensorflow")
+    for take in (baton.share, lambda t: baton.queue().put({"t": t})):
+        with pytest.raises(TypeError, match="nothing that other libraries know"):
+            take(eval(make, {"tf": tf}))
+
+
 def test_mpi_sends_and_fills_tensors():
     comm = need("mpi4py.MPI").COMM_SELF
     x, y = baton.full((4, 6), 3, "float32"), baton.zeros((4, 6), "float32")

@@ -4,6 +4,7 @@ import gc
 import inspect
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -276,6 +277,42 @@ say(waits.is_alive(), opens.is_alive())
     assert all("another thread" in line for line in heard[2:4])
     assert heard[4] == "True True"
     c.kill()
+
+
+def test_timeouts_hold_while_the_broker_is_stopped(tmp_path, child, monkeypatch):
+    tmp_path.chmod(0o700)
+    socket = str(tmp_path / "b.sock")
+    broker = subprocess.Popen([BATON, "serve", "--address", socket, "--no-nats", "--log-level", "error"])
+    monkeypatch.setenv("BATON_ADDRESS", socket)
+    calls = """
+import threading
+def patient():
+    try: baton.connect(timeout=29)
+    except baton.NoBroker: pass
+def outlast(*calls):
+    waits = threading.Thread(target=patient, daemon=True)
+    waits.start()
+    for call in calls:
+        try: say(call())
+        except (baton.NoBroker, baton.Timeout) as e: say(type(e).__name__)
+    say(waits.is_alive())
+"""
+    try:
+        new, old = (
+            child(calls + "sys.stdin.readline()\noutlast(lambda: baton.get('x', timeout=0.01))"),
+            child(
+                calls + "q = baton.queue()\nsay('there')\nsys.stdin.readline()\noutlast(lambda: q.get(timeout=0.01))"
+            ),
+        )
+        assert old.hear() == "there"
+        broker.send_signal(signal.SIGSTOP)
+        for c, error in ((new, "NoBroker"), (old, "Empty")):
+            c.tell()
+            assert (c.hear(), c.hear()) == (error, "True")
+            c.kill()
+    finally:
+        broker.kill()
+        broker.wait()
 
 
 def test_what_is_left_of_a_timeout_goes_to_the_call(monkeypatch):
