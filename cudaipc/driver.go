@@ -87,15 +87,17 @@ func (d *Driver) Devices() []*Device { return d.devices }
 func (d *Driver) Device(name string) (*Device, error) {
 	rest, ok := strings.CutPrefix(name, "cuda")
 	which, numbered := strings.CutPrefix(rest, ":")
-	switch {
-	case !ok || rest != "" && !numbered:
-		return nil, protocol.Errorf(protocol.CodeInvalid, "use cuda, cuda:0 or cuda:GPU-…", "%q names no GPU", name)
-	case strings.HasPrefix(which, uuidPrefix):
+	if numbered && strings.HasPrefix(which, uuidPrefix) {
 		return d.ByUUID(which)
-	case rest == "":
+	}
+	if rest == "" {
 		which = "0"
 	}
-	if i, err := strconv.ParseUint(which, 10, 31); err == nil && int(i) < len(d.devices) {
+	i, err := strconv.ParseUint(which, 10, 31)
+	if !ok || err != nil || rest != "" && !numbered {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "use cuda, cuda:0 or cuda:GPU-…", "%q names no GPU", name)
+	}
+	if int(i) < len(d.devices) {
 		return d.devices[i], nil
 	}
 	return nil, protocol.Errorf(protocol.CodeNotFound, "check CUDA_VISIBLE_DEVICES", "there is no %s: this process sees %d GPUs", name, len(d.devices))

@@ -62,6 +62,12 @@ def test_what_is_no_picture_is_told_in_words(shape):
     assert "img" not in html and "float32" in html
 
 
+def test_a_released_tensor_is_told_in_words():
+    x = baton.zeros((4, 4))
+    x.release()
+    assert x._repr_html_() == "<code>baton.Tensor(released)</code>"
+
+
 def test_types_that_numpy_has_not_are_told_in_words():
     assert "img" not in baton.zeros((4, 4), "float6_e2m3fn")._repr_html_()
 

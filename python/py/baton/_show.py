@@ -6,6 +6,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from baton._errors import Error
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -20,8 +22,8 @@ def html(x: "Tensor") -> str:
     text = f"<code>{markup.escape(repr(x))}</code>"
     try:
         pixels = _pixels(x)
-    except (ImportError, TypeError, ValueError, NotImplementedError):
-        return text  # without NumPy, of a type that it has not, or on a GPU
+    except (ImportError, TypeError, ValueError, Error):
+        return text  # without NumPy, of a type that it has not, on a GPU, or released
     if pixels is None:
         return text
     h, w = pixels.shape[:2]
