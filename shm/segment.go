@@ -103,8 +103,8 @@ func (s *Segment) Give(fd *sys.FD, write bool) error {
 	return nil
 }
 
-// Readable returns the read-only mapping, made at the first call. A process
-// that has the segment writable reads through that mapping.
+// Readable returns the read-only mapping, made at the first call; where only a
+// writable descriptor was given, of that one.
 func (s *Segment) Readable() (Region, error) {
 	if r := s.readable.Load(); r != nil {
 		return *r, nil
