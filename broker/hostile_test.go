@@ -1,12 +1,10 @@
 package broker_test
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -19,8 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
-	"github.com/baton-ipc/baton/client"
-	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -280,62 +276,5 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 	p.must(protocol.OpStatus, struct{}{}, nil)
 	for _, c := range conns {
 		c.Close()
-	}
-}
-
-// liedHeads are what a writer may say of its last message without having sent it.
-var liedHeads = []uint64{1 << 52, 1 << 63, math.MaxUint64}
-
-func TestQueueIsCountedAndEmptiedBesideALaneWhoseHeadLies(t *testing.T) {
-	b := serve(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c, err := client.Connect(ctx, client.WithAddress(b.socket))
-	require.NoError(t, err)
-	defer c.Close()
-	q, err := c.Queue(ctx, "work")
-	require.NoError(t, err)
-	liar := connect(t, b.socket, "liar")
-	lane := liar.writer(liar.open(queueOf("work")))
-	for _, head := range liedHeads {
-		liar.file.Store64(lane.at+protocol.LaneHead, head)
-		x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
-		require.NoError(t, err)
-		require.NoError(t, q.Put(ctx, x))
-		x.Release()
-		n, err := q.Len(ctx)
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		m, err := q.Get(ctx)
-		require.NoError(t, err)
-		m.Release()
-	}
-}
-
-func TestReadersStartBesideALaneWhoseHeadLies(t *testing.T) {
-	b := serve(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c, err := client.Connect(ctx, client.WithAddress(b.socket))
-	require.NoError(t, err)
-	defer c.Close()
-	topic, err := c.Topic(ctx, "shared")
-	require.NoError(t, err)
-	liar := connect(t, b.socket, "liar")
-	lane := liar.writer(liar.open(topicOf("shared")))
-	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
-	require.NoError(t, err)
-	defer x.Release()
-	require.NoError(t, topic.Send(ctx, x))
-	for _, head := range liedHeads {
-		liar.file.Store64(lane.at+protocol.LaneHead, head)
-		for _, start := range []client.Start{client.StartAll, client.StartLast} {
-			r, err := topic.Reader(ctx, start)
-			require.NoError(t, err)
-			m, err := r.Receive(ctx)
-			require.NoError(t, err)
-			m.Release()
-			r.Close()
-		}
 	}
 }

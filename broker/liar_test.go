@@ -23,8 +23,18 @@ func (s storage) spill(t *testing.T, refs []protocol.Ref) {
 	t.Helper()
 	data, err := protocol.AppendSpill(nil, refs, nil)
 	require.NoError(t, err)
-	at := uint64(0)
-	copy(s.region.Bytes(at, uint64(len(data))), data)
+	copy(s.region.Bytes(0, uint64(len(data))), data)
+}
+
+// honest is a client beside the liar, with the time that its calls have.
+func honest(t *testing.T, b *served) (context.Context, *client.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	c, err := client.Connect(ctx, client.WithAddress(b.socket))
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return ctx, c
 }
 
 func adopted(p *peer) int {
@@ -109,11 +119,7 @@ func TestStreamsThatWaitForALiarAreReleasedByItsEnd(t *testing.T) {
 
 func TestReceiveEndsInTimeBesideWhatCannotBeRead(t *testing.T) {
 	b := serve(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c, err := client.Connect(ctx, client.WithAddress(b.socket))
-	require.NoError(t, err)
-	defer c.Close()
+	ctx, c := honest(t, b)
 	const depth = 1<<16 - 1
 	topic, err := c.Topic(ctx, "shared", client.Depth(depth), client.Description(64))
 	require.NoError(t, err)
@@ -139,4 +145,53 @@ func TestReceiveEndsInTimeBesideWhatCannotBeRead(t *testing.T) {
 	m, err := r.Receive(ctx)
 	require.NoError(t, err, "what follows is received")
 	m.Release()
+}
+
+// liedHeads are what a writer may say of its last message without having sent it.
+var liedHeads = []uint64{1 << 52, 1 << 63, math.MaxUint64}
+
+func TestQueueIsCountedAndEmptiedBesideALaneWhoseHeadLies(t *testing.T) {
+	b := serve(t, nil)
+	ctx, c := honest(t, b)
+	q, err := c.Queue(ctx, "work")
+	require.NoError(t, err)
+	liar := connect(t, b.socket, "liar")
+	lane := liar.writer(liar.open(queueOf("work")))
+	for _, head := range liedHeads {
+		liar.file.Store64(lane.at+protocol.LaneHead, head)
+		x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+		require.NoError(t, err)
+		require.NoError(t, q.Put(ctx, x))
+		x.Release()
+		n, err := q.Len(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		m, err := q.Get(ctx)
+		require.NoError(t, err)
+		m.Release()
+	}
+}
+
+func TestReadersStartBesideALaneWhoseHeadLies(t *testing.T) {
+	b := serve(t, nil)
+	ctx, c := honest(t, b)
+	topic, err := c.Topic(ctx, "shared")
+	require.NoError(t, err)
+	liar := connect(t, b.socket, "liar")
+	lane := liar.writer(liar.open(topicOf("shared")))
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	defer x.Release()
+	require.NoError(t, topic.Send(ctx, x))
+	for _, head := range liedHeads {
+		liar.file.Store64(lane.at+protocol.LaneHead, head)
+		for _, start := range []client.Start{client.StartAll, client.StartLast} {
+			r, err := topic.Reader(ctx, start)
+			require.NoError(t, err)
+			m, err := r.Receive(ctx)
+			require.NoError(t, err)
+			m.Release()
+			r.Close()
+		}
+	}
 }

@@ -160,6 +160,14 @@ func (d *driver) queue(name string) (*client.Queue, error) {
 	return q, err
 }
 
+func (d *driver) get(name string) (*client.Message, error) {
+	q, err := d.queue(name)
+	if err != nil {
+		return nil, err
+	}
+	return q.Get(d.ctx)
+}
+
 func (d *driver) filled(o *order, seed int) (*client.Tensor, error) {
 	t, err := d.alloc(o.Bytes)
 	if err == nil {
@@ -230,11 +238,7 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 		}
 		return a, err
 	case "wait":
-		q, err := d.queue(o.Queue)
-		if err != nil {
-			return a, err
-		}
-		m, err := q.Get(d.ctx)
+		m, err := d.get(o.Queue)
 		if err != nil {
 			return a, err
 		}
@@ -244,11 +248,7 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 		}
 		return a, m.Tensor().Written(d.ctx)
 	case "follow":
-		q, err := d.queue(o.Queue)
-		if err != nil {
-			return a, err
-		}
-		m, err := q.Get(d.ctx)
+		m, err := d.get(o.Queue)
 		if err != nil {
 			return a, err
 		}
