@@ -146,11 +146,11 @@ func (m *mirror) unpark() bool {
 	return true
 }
 
-// pending is the second look of a waiter.
+// pending is the second look of a waiter: whether it has something to do, be it to end.
 func (m *mirror) pending() bool {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
-	if len(m.names) > 0 || m.stale() {
+	if m.b.mirror != m || len(m.names) > 0 || m.stale() {
 		return true
 	}
 	for t, w := range m.topics {
