@@ -30,6 +30,9 @@ func (p *Pool) growLocked(ctx context.Context, class uint64) error {
 		return err
 	}
 	defer p.endAsking()
+	if p.over {
+		return errOver()
+	}
 	if p.grown != had {
 		return nil // somebody else has asked meanwhile
 	}
@@ -134,10 +137,13 @@ func (p *Pool) Collect(ctx context.Context) uint64 {
 	}
 	p.drainLocked()
 	p.recycleLocked(p.waiting.len())
-	if p.beginAsking(ctx) != nil || p.over {
+	if p.beginAsking(ctx) != nil {
 		return 0
 	}
 	defer p.endAsking()
+	if p.over {
+		return 0
+	}
 	return p.trimLocked(ctx)
 }
 

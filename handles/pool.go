@@ -170,7 +170,7 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {
-		return nil, protocol.Errorf(protocol.CodeClosed, "open a new one", "client is closed")
+		return nil, errOver()
 	}
 	p.drainLocked()
 	p.recycleLocked(testsPerAlloc)
@@ -399,6 +399,10 @@ func (p *Pool) End() {
 	defer p.mu.Unlock()
 	p.over, p.slabs, p.last = true, nil, nil
 	clear(p.bins)
+}
+
+func errOver() error {
+	return protocol.Errorf(protocol.CodeClosed, "open a new one", "client is closed")
 }
 
 // Find returns the record of an own storage, nil for others'.

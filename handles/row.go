@@ -23,7 +23,11 @@ func (r Row) Word(index uint32) *uint64 { return r.r.Word(uint64(index) * protoc
 //
 // SYNC row: acquire; a count seen as zero was lowered after its place was
 // un-named. Pairs with Take and Drop.
-func (r Row) Load(index uint32) uint64 { return r.r.Load64(uint64(index) * protocol.RowWordSize) }
+func (r Row) Load(index uint32) uint64 {
+	w := r.r.Load64(uint64(index) * protocol.RowWordSize)
+	raceAcquire(index)
+	return w
+}
 
 // Count returns how many references this row counts.
 func (r Row) Count(index uint32) uint64 { return r.Load(index) & protocol.CountMask }
@@ -52,6 +56,7 @@ func (r Row) Take(index uint32) error {
 // SYNC row: releases all that the holder did with the memory to the owner that
 // reads the word in its free test.
 func (r Row) Drop(index uint32) (last bool) {
+	raceRelease(index)
 	return r.r.Add64(uint64(index)*protocol.RowWordSize, protocol.Drop)&protocol.CountMask == 0 // MODEL lanes:drop, tso:release-drop
 }
 
