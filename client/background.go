@@ -135,8 +135,15 @@ func (c *Client) restore(ctx context.Context, ctl *control) error {
 	p := c.pages
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: p.serial}, {Role: protocol.RestoreBell, Serial: p.serial}}
 	fds := []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD}
+	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this
+	defer func() {
+		for _, fd := range held {
+			fd.Release()
+		}
+	}()
 	add := func(role string, serial uint64, fd *sys.FD) {
-		if fd.Int() >= 0 {
+		if _, err := fd.Acquire(); err == nil {
+			held = append(held, fd)
 			items = append(items, protocol.RestoreItem{Role: role, Serial: serial})
 			fds = append(fds, fd)
 		}

@@ -57,7 +57,12 @@ func (a accelerator) Create(bytes uint64) (client.DeviceMemory, error) {
 }
 
 func (a accelerator) Import(fd *sys.FD, bytes uint64) (client.DeviceMemory, error) {
-	s, err := a.gpu.Import(fd.Int(), bytes)
+	n, err := fd.Acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer fd.Release()
+	s, err := a.gpu.Import(n, bytes)
 	if err != nil {
 		return nil, err
 	}

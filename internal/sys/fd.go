@@ -10,39 +10,81 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FD owns a descriptor. The zero value owns none.
-type FD struct{ n atomic.Int64 } // descriptor + 1; 0: none
+// FD owns a descriptor. The zero value owns none. Close may be called while others
+// use it: the descriptor is closed behind the last call under way, since one that
+// has its number and not yet called the kernel would meet whatever file got the
+// number next.
+type FD struct {
+	n      int
+	uses   atomic.Int64 // calls under way, and one until Close; with the last the descriptor is closed
+	closed atomic.Bool
+}
 
 // NewFD takes ownership of a descriptor.
 func NewFD(n int) *FD {
-	f := &FD{}
-	f.n.Store(int64(n) + 1)
+	f := &FD{n: n}
+	f.uses.Store(1)
 	return f
 }
 
-// Int returns the number for a system call; -1 after Close.
+// Int returns the number, -1 after Close. It is for who knows that nobody closes it
+// meanwhile.
 func (f *FD) Int() int {
-	if f == nil {
+	if f == nil || f.closed.Load() || f.uses.Load() == 0 {
 		return -1
 	}
-	return int(f.n.Load() - 1)
+	return f.n
+}
+
+// Acquire returns the number, which stays this file's until Release. After Close it
+// fails, and there is nothing to release.
+func (f *FD) Acquire() (int, error) {
+	for f != nil && !f.closed.Load() {
+		uses := f.uses.Load()
+		if uses == 0 {
+			break
+		}
+		if f.uses.CompareAndSwap(uses, uses+1) {
+			return f.n, nil
+		}
+	}
+	return -1, unix.EBADF
+}
+
+// Release ends a use that Acquire began.
+func (f *FD) Release() { f.end() }
+
+func (f *FD) end() error {
+	if f.uses.Add(-1) > 0 {
+		return nil
+	}
+	return unix.Close(f.n)
 }
 
 // Close closes the descriptor once; further calls do nothing.
 func (f *FD) Close() error {
-	if f == nil {
+	if f == nil || f.uses.Load() == 0 || f.closed.Swap(true) {
 		return nil
 	}
-	n := f.n.Swap(0)
-	if n == 0 {
-		return nil
+	return f.end()
+}
+
+// take ends the ownership without closing.
+func (f *FD) take() int {
+	if f.closed.Swap(true) {
+		return -1
 	}
-	return unix.Close(int(n - 1))
+	return f.n
 }
 
 // Dup returns another descriptor of the same file, CLOEXEC.
 func (f *FD) Dup() (*FD, error) {
-	n, err := unix.FcntlInt(uintptr(f.Int()), unix.F_DUPFD_CLOEXEC, 3)
+	fd, err := f.Acquire()
+	if err != nil {
+		return nil, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	defer f.Release()
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate descriptor: %w", err)
 	}
@@ -58,7 +100,12 @@ func (f *FD) ReopenReadOnly() (*FD, error) { return f.reopen(unix.O_RDONLY) }
 func (f *FD) ReopenWritable() (*FD, error) { return f.reopen(unix.O_RDWR) }
 
 func (f *FD) reopen(flags int) (*FD, error) {
-	n, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Int()), flags|unix.O_CLOEXEC, 0)
+	fd, err := f.Acquire()
+	if err != nil {
+		return nil, fmt.Errorf("reopen shared file: %w", err)
+	}
+	defer f.Release()
+	n, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("reopen shared file: %w", err)
 	}
@@ -70,8 +117,13 @@ type FileID struct{ Dev, Ino uint64 }
 
 // Stat returns the file's size and identity.
 func (f *FD) Stat() (size int64, id FileID, err error) {
+	fd, err := f.Acquire()
+	if err != nil {
+		return 0, FileID{}, fmt.Errorf("stat shared file: %w", err)
+	}
+	defer f.Release()
 	var st unix.Stat_t
-	if err := unix.Fstat(f.Int(), &st); err != nil {
+	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, FileID{}, fmt.Errorf("stat shared file: %w", err)
 	}
 	return st.Size, FileID{uint64(st.Dev), st.Ino}, nil
@@ -144,15 +196,25 @@ func (f *FD) seal(name string, more int) error {
 
 // ReadStart reads the first bytes of the file; false when it has fewer.
 func (f *FD) ReadStart(to []byte) bool {
-	n, err := unix.Pread(f.Int(), to, 0)
+	fd, err := f.Acquire()
+	if err != nil {
+		return false
+	}
+	defer f.Release()
+	n, err := unix.Pread(fd, to, 0)
 	return err == nil && n == len(to)
 }
 
 // ReadAt fills to with the bytes at an offset. Holes are zeros, and take no memory.
 // It fails where the file ends before.
 func (f *FD) ReadAt(to []byte, offset int64) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return fmt.Errorf("read %d bytes of shared memory: %w", len(to), err)
+	}
+	defer f.Release()
 	for len(to) > 0 {
-		n, err := unix.Pread(f.Int(), to, offset)
+		n, err := unix.Pread(fd, to, offset)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -168,7 +230,12 @@ func (f *FD) ReadAt(to []byte, offset int64) error {
 
 // Sealed tells whether nobody can resize the file. Only a memfd can say yes.
 func (f *FD) Sealed() bool {
-	got, err := unix.FcntlInt(uintptr(f.Int()), unix.F_GET_SEALS, 0)
+	fd, err := f.Acquire()
+	if err != nil {
+		return false
+	}
+	defer f.Release()
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	want := unix.F_SEAL_GROW | unix.F_SEAL_SHRINK
 	return err == nil && got&want == want
 }
@@ -199,8 +266,13 @@ func OpenFile(path string) (*FD, error) {
 // Reserve allocates the pages of a range, so that touching them can no longer
 // fail. The calling process's container pays.
 func (f *FD) Reserve(offset, bytes int64) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return fmt.Errorf("reserve %d bytes of shared memory: %w", bytes, err)
+	}
+	defer f.Release()
 	for {
-		err := unix.Fallocate(f.Int(), unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
+		err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
 		if err == unix.EINTR {
 			continue
 		}
@@ -214,7 +286,12 @@ func (f *FD) Reserve(offset, bytes int64) error {
 // Punch gives the pages of a range back to the machine, also those that others
 // have mapped: they read zeros afterwards.
 func (f *FD) Punch(offset, bytes int64) error {
-	err := unix.Fallocate(f.Int(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
+	fd, err := f.Acquire()
+	if err != nil {
+		return fmt.Errorf("release %d bytes of shared memory: %w", bytes, err)
+	}
+	defer f.Release()
+	err = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
 	if err != nil {
 		return fmt.Errorf("release %d bytes of shared memory: %w", bytes, err)
 	}

@@ -17,11 +17,16 @@ func isErrno(err error, errno unix.Errno) bool {
 // Pages that a Go program's forked child must not inherit (all that this
 // process writes) are marked with DontFork.
 func Map(f *FD, size int, writable bool) ([]byte, error) {
+	fd, err := f.Acquire()
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes of shared memory: %w", size, err)
+	}
+	defer f.Release()
 	prot := unix.PROT_READ
 	if writable {
 		prot |= unix.PROT_WRITE
 	}
-	b, err := unix.Mmap(f.Int(), 0, size, prot, unix.MAP_SHARED)
+	b, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of shared memory: %w", size, err)
 	}

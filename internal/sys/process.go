@@ -57,7 +57,12 @@ func OpenPidfd(pid int) (*FD, error) {
 
 // PidfdPID returns the process that a pidfd stands for, -1 once it has ended.
 func PidfdPID(f *FD) (int, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Int()))
+	fd, err := f.Acquire()
+	if err != nil {
+		return 0, fmt.Errorf("read a pidfd: %w", err)
+	}
+	defer f.Release()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
 		return 0, fmt.Errorf("read a pidfd: %w", err)
 	}
@@ -66,14 +71,14 @@ func PidfdPID(f *FD) (int, error) {
 			return strconv.Atoi(strings.TrimSpace(rest))
 		}
 	}
-	return 0, fmt.Errorf("descriptor %d is not a pidfd", f.Int())
+	return 0, fmt.Errorf("descriptor %d is not a pidfd", fd)
 }
 
 // WaitPidfd blocks a goroutine, not a thread, until the process has ended, or
 // the returned stop is called. It takes ownership of the descriptor. The
 // function tells whether the process ended.
 func WaitPidfd(f *FD) (wait func() bool, stop func()) {
-	n := int(f.n.Swap(0) - 1)
+	n := f.take()
 	unix.SetNonblock(n, true)
 	file := os.NewFile(uintptr(n), "pidfd")
 	return func() bool {
@@ -125,12 +130,17 @@ func PIDNamespace(pid int) uint64 {
 // last descriptor. With wait false it returns syscall.EWOULDBLOCK at once when
 // somebody else has it.
 func (f *FD) Lock(wait bool) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return err
+	}
+	defer f.Release()
 	how := unix.LOCK_EX
 	if !wait {
 		how |= unix.LOCK_NB
 	}
 	for {
-		if err := unix.Flock(f.Int(), how); err != unix.EINTR {
+		if err := unix.Flock(fd, how); err != unix.EINTR {
 			return err
 		}
 	}

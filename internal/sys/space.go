@@ -10,8 +10,13 @@ import (
 // Allocated returns how many bytes of a file have pages: what was reserved or
 // touched, and not punched out since.
 func (f *FD) Allocated() (uint64, error) {
+	fd, err := f.Acquire()
+	if err != nil {
+		return 0, fmt.Errorf("stat shared file: %w", err)
+	}
+	defer f.Release()
 	var st unix.Stat_t
-	if err := unix.Fstat(f.Int(), &st); err != nil {
+	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, fmt.Errorf("stat shared file: %w", err)
 	}
 	return uint64(st.Blocks) * 512, nil

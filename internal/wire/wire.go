@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -169,7 +170,10 @@ func (c *Conn) WriteSome(frame []byte, fds []*sys.FD) (rest []byte, err error) {
 	if len(fds) > 0 {
 		ns := make([]int, len(fds))
 		for i, f := range fds {
-			ns[i] = f.Int()
+			if ns[i], err = f.Acquire(); err != nil {
+				return frame, fmt.Errorf("pass a descriptor: %w", err)
+			}
+			defer f.Release() // until then the number that the kernel gets is this file's
 		}
 		oob = sys.PassFDs(ns)
 	}
