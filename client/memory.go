@@ -41,6 +41,10 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed { // nobody would close it
+		wire.CloseAll(fds)
+		return nil, errClosed("client")
+	}
 	if e = c.segments[serial]; e != nil {
 		return e, e.Give(fds[0], write)
 	}
@@ -152,8 +156,14 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 		s.c.attached[k.Chunk].Store(&attachment{Chunk: record, owner: own, segment: e})
 	}
 	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.c.closed { // nobody would unmap it
+		for _, k := range chunks {
+			s.c.attached[k.Chunk].Store(nil)
+		}
+		return errClosed("client")
+	}
 	s.c.segments[seg.Serial] = e
-	s.c.mu.Unlock()
 	return nil
 }
 

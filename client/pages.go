@@ -36,6 +36,7 @@ type pages struct {
 	peers  [protocol.MaxSessions]atomic.Pointer[peer] // by slot: the session now there
 	peerMu sync.Mutex
 	old    map[uint64]*peer // by serial: sessions that have left their slot
+	over   bool             // the client was closed: no more files are kept open
 }
 
 // peer is another session's pages.
@@ -115,6 +116,7 @@ func (c *Client) closeFiles() {
 		fd.Close()
 	}
 	p.peerMu.Lock()
+	p.over = true
 	for _, q := range p.old {
 		q.closeFiles()
 	}
@@ -166,6 +168,8 @@ func (p *pages) add(q *peer) (kept *peer) {
 	case kept != nil:
 		q.closeFiles()
 		return kept
+	case p.over:
+		q.closeFiles()
 	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
 	default:

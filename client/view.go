@@ -125,7 +125,7 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err
 		}
 		v.groups = append(v.groups, gv)
 	}
-	t.view.Store(v)
+	t.keep(v)
 	before.closeGone(v)
 	t.c.tidyPeers()
 	return v, nil
@@ -195,8 +195,17 @@ func (t *topic) keepGroup(g protocol.GroupInfo, fds []*sys.FD) error {
 	}
 	with := *before
 	with.groups = append(append([]groupView(nil), before.groups...), gv)
-	t.view.Store(&with)
+	t.keep(&with)
 	return nil
+}
+
+// keep makes a view the one of now. Of a client that was closed meanwhile nobody would
+// close its files: one of the two sees the other.
+func (t *topic) keep(v *peersView) {
+	t.view.Store(v)
+	if t.c.live() != nil {
+		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+	}
 }
 
 // groupFiles lists the group files mapped here, for a new broker.
