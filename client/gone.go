@@ -21,6 +21,14 @@ func (g *gone) follow(count uint64, cursors map[laneKey]*cursor, first bool) {
 	}
 }
 
+// keep takes over what a member of a group passed over in lanes that have gone since. What
+// it did not take of them others have.
+func (g *gone) keep(cursors map[laneKey]*cursor) {
+	for _, k := range cursors {
+		g.balance += int64(k.lost)
+	}
+}
+
 // lost is what is to be reported. A cursor may go a little before the broker's count
 // tells of its lane.
 func (g *gone) lost() uint64 { return uint64(max(g.balance, 0)) }

@@ -128,10 +128,12 @@ func (r *Reader) follow(v *peersView, first bool) error {
 		}
 		r.cursors = append(r.cursors, k)
 	}
-	if !r.grouped {
-		r.gone.follow(v.gone, known, first)
+	if r.grouped {
+		r.gone.keep(known)
+		return nil
 	}
-	if first && !r.grouped {
+	r.gone.follow(v.gone, known, first)
+	if first {
 		r.rewind()
 	}
 	return nil
@@ -403,7 +405,8 @@ func refuted(err error) bool {
 // skip passes over a message that cannot be had: overwritten, withdrawn, or
 // malformed. In a group it is claimed, so that it blocks nobody; that fails, as
 // it should, when a faster member has taken it. An honest writer's message is
-// there until it is done with, so only a liar's can be lost here.
+// there until it is done with, so only a liar's can be lost here, and what its
+// owner had lent and took along when it ended.
 func (r *Reader) skip(k *cursor, i, hint uint64) {
 	if !r.grouped {
 		k.lost++

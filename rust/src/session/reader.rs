@@ -116,6 +116,14 @@ impl Gone {
         }
     }
 
+    /// Takes over what a member of a group passed over in lanes that have gone since. What it did not take
+    /// of them others have.
+    fn keep(&mut self, cursors: &[Cursor]) {
+        for k in cursors {
+            self.balance = self.balance.wrapping_add_unsigned(k.lost);
+        }
+    }
+
     /// What is to be reported. A cursor may go a little before the broker's count tells of its lane.
     fn lost(&self) -> u64 {
         self.balance.max(0) as u64
@@ -297,8 +305,9 @@ impl Reader {
             }
             self.cursors.push(k);
         }
-        if self.group.is_none() {
-            self.gone.follow(view.gone, &before, first);
+        match self.group {
+            Some(_) => self.gone.keep(&before),
+            None => self.gone.follow(view.gone, &before, first),
         }
         self.view = view;
         Ok(())
@@ -491,7 +500,8 @@ fn refuted(e: &Error) -> bool {
 impl Cursor {
     /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed. In a group it is
     /// claimed, so that it blocks nobody; that fails, as it should, when a faster member has taken it.
-    /// An honest writer's message is there until it is done with, so only a liar's can be lost here.
+    /// An honest writer's message is there until it is done with, so only a liar's can be lost here, and what
+    /// its owner had lent and took along when it ended.
     fn skip(&mut self, i: u64, hint: u64, member: u8) {
         match &self.group {
             None => {
