@@ -3,6 +3,7 @@ package broker
 import (
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 )
 
 // bury ends a session, whether its process has died or said bye. The order is
@@ -102,6 +103,10 @@ func (b *Broker) orphan(s *session) {
 		b.file.Store32(segmentAt(g.index)+protocol.SegmentState, protocol.SegmentOrphan)
 		if g.isBorrowed() {
 			b.expire(g)
+			shm.Fence()
+			for s := range g.given { // may wait for the news: its driver has refused the memory
+				s.wake()
+			}
 		}
 	}
 	clear(s.segments)

@@ -1,11 +1,14 @@
 package client
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -141,35 +144,50 @@ func (h *holding) open(i int) error {
 	if err := h.checkLender(s); err != nil {
 		return err
 	}
-	u := h.used()
+	if err := h.used().openFor(d); err != nil {
+		return h.whyNotOpen(s, err)
+	}
+	return nil
+}
+
+// openFor opens borrowed memory unless the holding has it open.
+func (u *deviceUse) openFor(d *deviceSegment) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, o := range u.opened {
-		if o == d {
-			return nil
-		}
+	if slices.Contains(u.opened, d) {
+		return nil
 	}
 	if err := d.open(); err != nil {
-		return h.whyNotOpen(s, err)
+		return err
 	}
 	u.opened = append(u.opened, d)
 	return nil
 }
 
-// deathIsTold is how late the broker may tell of a death.
-const deathIsTold = time.Second
+// deathIsTold is how long a process may take to end once its driver has let go of its
+// memory, and the broker to tell of it.
+const deathIsTold = 2 * time.Second
 
 // whyNotOpen tells why memory is not opened: its owner's death, of which the broker
-// tells a moment later, or the error.
+// tells a moment after the driver, or the error.
 func (h *holding) whyNotOpen(s *storage, err error) error {
-	for until := time.Now().Add(deathIsTold); ; time.Sleep(time.Millisecond) {
-		if over := h.checkLender(s); over != nil {
-			return over
-		}
-		if errors.Is(err, protocol.ErrUnsupported) || time.Now().After(until) {
-			return err
-		}
+	if !errors.Is(err, protocol.ErrInvalidHandle) && !errors.Is(err, protocol.ErrInvalid) {
+		return err // which no owner's death brings about
 	}
+	// A broker that stands still tells of nothing: that it answers comes first.
+	seg := s.at.segment
+	fds, asked := h.c.call(context.Background(), protocol.OpSegment, protocol.Segment{Segment: seg.Index, Serial: seg.Serial}, nil)
+	if asked == nil {
+		wire.CloseAll(fds)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), deathIsTold)
+	defer cancel()
+	// The broker rings whoever has the memory after it has taken the serial away.
+	_ = h.c.hub.wait(ctx, 0, func() bool { return h.checkLender(s) != nil })
+	if over := h.checkLender(s); over != nil {
+		return over
+	}
+	return err
 }
 
 // checkLender refuses memory whose lender has ended.

@@ -154,8 +154,9 @@ func TestReceiversDriverFailsAtAnyStep(t *testing.T) {
 			{"cuMemAddressReserve=2", "OutOfMemory", "put"},
 			{"cuMemMap=205", "Internal", "put"},
 			{"cuMemSetAccess=999", "Internal", "put"},
-			{"cuIpcOpenMemHandle_v2=1", "InvalidArgument", "lend"},
-			{"cuIpcOpenMemHandle_v2=205", "Internal", "lend"},
+			{"cuMemImportFromShareableHandle=700", "Internal", "put"}, // its own context is lost
+			{"cuIpcOpenMemHandle_v2=1", "InvalidHandle", "lend"},
+			{"cuIpcOpenMemHandle_v2=700", "Internal", "lend"},
 			{"cuIpcOpenMemHandle_v2=217", "Unsupported", "lend"},
 			{"cuMemGetAddressRange_v2=1", "", "lend"}, // then what the lender says holds
 		} {

@@ -54,7 +54,9 @@ func init() {
 // one number. Every language has a driver that does:
 //
 //	put      put count tensors of seed, seed+1… into queue, by a stream
-//	take     take count out of queue and read them by a stream; hold keeps them
+//	take     take count out of queue and read them by a stream; hold keeps them, unread
+//	         does so with messages of whose tensors nothing is asked yet, and sees how many
+//	         were lost before each
 //	wait     take one, let a stream wait for it, and wait until it is written
 //	follow   take a message, let a stream use each of its tensors, twice, and tell how often
 //	         the driver was told to wait
@@ -69,7 +71,7 @@ type order struct {
 	Do, Queue, Name, Handle, Device string
 	Seed, Count                     int
 	Bytes                           int64
-	Hold                            bool
+	Hold, Unread                    bool
 }
 
 type answer struct {
@@ -227,6 +229,11 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 			if m, err = q.Get(d.ctx); err != nil {
 				break
 			}
+			if o.Unread {
+				a.Seen = append(a.Seen, m.Lost)
+				d.held = append(d.held, m)
+				continue
+			}
 			var one answer
 			one, err = d.read(m.Tensor())
 			a.Seen = append(a.Seen, one.Seen...)
@@ -342,6 +349,9 @@ var languages = []language{
 	{"go", func(*testing.T) []testkit.StartOption { return nil }},
 	{"rust", func(t *testing.T) []testkit.StartOption { return []testkit.StartOption{testkit.Program(rustDriver(t))} }},
 	{"c", func(t *testing.T) []testkit.StartOption {
+		if path, ok := testkit.Prebuilt("gpu-c"); ok {
+			return []testkit.StartOption{testkit.Program(path)}
+		}
 		watch := clib.Sanitize
 		if onGPU { // whose driver leaves memory behind, and needs the addresses that the sanitizer takes
 			watch = []string{"-O2"}
@@ -360,6 +370,9 @@ var rust struct {
 // rustDriver builds the Rust driver, once.
 func rustDriver(t *testing.T) string {
 	t.Helper()
+	if path, ok := testkit.Prebuilt("gpu-rust"); ok {
+		return path
+	}
 	testkit.Need(t, "cargo")
 	rust.Do(func() {
 		cmd := exec.Command("cargo", "build", "--quiet", "--locked", "--example", "gpu")

@@ -13,22 +13,28 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// lenders runs a test for every pair of languages, in which one process has lent three
-// tensors of memory that another library allocated to the other.
-func lenders(t *testing.T, f func(t *testing.T, m machine, owner, borrower *speaker)) {
+// couples runs a test for every pair of languages, of which one process lends to the other.
+func couples(t *testing.T, f func(t *testing.T, m machine, owner, borrower *speaker)) {
 	for _, from := range languages {
 		for _, to := range languages {
 			t.Run(from.name+" to "+to.name, func(t *testing.T) {
 				from.with(t)
 				to.with(t)
 				m := start(t, 1)
-				owner, borrower := m.speak(t, from), m.speak(t, to)
-				owner.do(command{"do": "lend", "queue": "q", "bytes": 300_000, "seed": 3, "count": 3})
-				assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "take", "queue": "q", "count": 3, "hold": true}))
-				f(t, m, owner, borrower)
+				f(t, m, m.speak(t, from), m.speak(t, to))
 			})
 		}
 	}
+}
+
+// lenders runs a test for every pair of languages, in which one process has lent three
+// tensors of memory that another library allocated to the other.
+func lenders(t *testing.T, f func(t *testing.T, m machine, owner, borrower *speaker)) {
+	couples(t, func(t *testing.T, m machine, owner, borrower *speaker) {
+		owner.do(command{"do": "lend", "queue": "q", "bytes": 300_000, "seed": 3, "count": 3})
+		assert.Equal(t, numbers(3, 3), borrower.do(command{"do": "take", "queue": "q", "count": 3, "hold": true}))
+		f(t, m, owner, borrower)
+	})
 }
 
 // To free what a borrower has open is undefined; the driver's stand-in ends who does.

@@ -35,9 +35,24 @@ func Root() (string, error) {
 	}
 }
 
+// Prebuilt returns a program that was built before the test run, on another machine, in the
+// folder of BATON_PREBUILT.
+func Prebuilt(name string) (path string, ok bool) {
+	dir := os.Getenv("BATON_PREBUILT")
+	if dir == "" {
+		return "", false
+	}
+	path = filepath.Join(dir, name)
+	_, err := os.Stat(path)
+	return path, err == nil
+}
+
 // Binary returns the path of the program baton, built once for the test run.
 func Binary(t testing.TB) string {
 	t.Helper()
+	if path, ok := Prebuilt("baton"); ok {
+		return path
+	}
 	return build(t, "baton", "build", "-trimpath", "-o", "OUT", "./cmd/baton")
 }
 

@@ -15,7 +15,7 @@ PATIENCE = 30.0
 def seen(t: baton.Tensor) -> Any:
     """The number that all bytes are, as the stream reads them."""
     t.__dlpack__(stream=STREAM, max_version=(1, 3))  # waits as a library would, and is given back at once
-    values = set(t.cpu(stream=STREAM).numpy().tolist())
+    values = set(t.cpu(stream=STREAM).tolist())
     return values.pop() if len(values) == 1 else "a mixture"
 
 
@@ -43,8 +43,9 @@ class Driver:
                 q, taken = self.queue(c["queue"]), []
                 for _ in seeds:
                     t = q.get(PATIENCE)
-                    taken.append(seen(t))
-                    if c.get("hold"):
+                    if not c.get("unread"):
+                        taken.append(seen(t))
+                    if c.get("hold") or c.get("unread"):
                         self.held.append(t)
                 return {"seen": taken}
             case "wait":

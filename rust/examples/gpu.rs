@@ -154,6 +154,11 @@ impl Driver {
                 for _ in 0..count {
                     let m = q.get(Duration::from_secs(30))?;
                     let t = m.tensor()?;
+                    if c["unread"] == true {
+                        seen.push(json!(m.lost()));
+                        self.held.push((m, t));
+                        continue;
+                    }
                     t.use_on(self.stream)?;
                     seen.push(self.seen(&t)?);
                     if c["hold"] == true {

@@ -188,8 +188,13 @@ static baton_status take(const char *line) {
 		baton_message *m;
 		if ((s = baton_queue_get(queue, &m, 30000000000)) != BATON_OK)
 			break;
-		s = see_message(m);
-		if (flag(line, "hold"))
+		if (flag(line, "unread")) {
+			const size_t end = strlen(seen);
+			snprintf(seen + end, sizeof seen - end, "%s%llu", end ? "," : "", (unsigned long long)baton_message_lost(m));
+		} else {
+			s = see_message(m);
+		}
+		if (flag(line, "hold") || flag(line, "unread"))
 			held[held_count++] = m;
 		else
 			baton_message_release(m);

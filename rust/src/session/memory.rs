@@ -66,6 +66,13 @@ impl Inner {
         Ok(s)
     }
 
+    /// Asks the broker for a segment that is known, for the sake of an answer.
+    pub(crate) fn ask_for(&self, s: &Segment) {
+        let request = SegmentRequest { segment: s.index, serial: s.serial, write: false };
+        // What it says is of no matter.
+        let _ = self.call_fds::<_, SegmentReply>("segment", &request);
+    }
+
     fn segments(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Segment>>> {
         self.segments.lock().unwrap_or_else(|p| p.into_inner())
     }

@@ -21,8 +21,8 @@ use crate::layout::{PAGE, STREAM_POISON, limits, session_file};
 use crate::message::Order;
 use crate::shm::{Region, Segment};
 
-/// How late the broker may tell of a death.
-const NEWS: Duration = Duration::from_secs(1);
+/// How long a process may take to end once its driver has let go of its memory, and the broker to tell of it.
+const NEWS: Duration = Duration::from_secs(2);
 
 /// How far a session's stream is to come.
 #[derive(Debug, Clone)]
@@ -165,6 +165,15 @@ impl DeviceUse {
         self.written.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// Opens borrowed memory unless the holding has it open.
+    fn open(&self, segment: &Arc<Segment>) -> Result<()> {
+        let mut all = self.opened.lock().unwrap_or_else(|p| p.into_inner());
+        if !all.iter().any(|o| Arc::ptr_eq(&o.0, segment)) {
+            all.push(Opened::new(segment)?);
+        }
+        Ok(())
+    }
+
     /// Closes what was borrowed.
     pub(super) fn close(&self) {
         self.opened.lock().unwrap_or_else(|p| p.into_inner()).clear();
@@ -228,25 +237,22 @@ impl Holding {
             return Ok(());
         }
         self.check_lender(h)?;
-        let mut all = self.used().opened.lock().unwrap_or_else(|p| p.into_inner());
-        if !all.iter().any(|o| Arc::ptr_eq(&o.0, &h.at.segment)) {
-            all.push(Opened::new(&h.at.segment).map_err(|e| self.why_not_open(h, e))?);
-        }
-        Ok(())
+        self.used().open(&h.at.segment).map_err(|e| self.why_not_open(h, e))
     }
 
-    /// Why memory is not opened: its owner's death, of which the broker tells a moment later, or the error.
+    /// Why memory is not opened: its owner's death, of which the broker tells a moment after the driver, or
+    /// the error.
     fn why_not_open(&self, h: &Held, e: Error) -> Error {
-        let until = Instant::now() + NEWS;
-        loop {
-            if let Err(ended) = self.check_lender(h) {
-                return ended;
-            }
-            if e.code() == Code::Unsupported || Instant::now() >= until {
-                return e;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if !matches!(e.code(), Code::InvalidHandle | Code::InvalidArgument) {
+            return e; // which no owner's death brings about
         }
+        let inner = self.inner();
+        // A broker that stands still tells of nothing: that it answers comes first.
+        inner.ask_for(&h.at.segment);
+        // The broker rings whoever has the memory after it has taken the serial away. Where the program's
+        // hook interrupts the wait, what is known says why.
+        let _ = inner.wait(None, Some(Instant::now() + NEWS), || self.check_lender(h).is_err());
+        self.check_lender(h).err().unwrap_or(e)
     }
 
     /// Refuses memory whose lender has ended.
