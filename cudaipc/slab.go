@@ -76,8 +76,7 @@ func (d *Device) Import(fd int, bytes uint64) (*Slab, error) {
 		return err
 	})
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeHandle, "its maker is at fault, or its GPU is not visible here: check CUDA_VISIBLE_DEVICES",
-			"import a slab of %d bytes on %s: %w", bytes, d.Name, err)
+		return nil, fmt.Errorf("import a slab of %d bytes on %s: %w", bytes, d.Name, err)
 	}
 	return s, nil
 }

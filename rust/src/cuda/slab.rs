@@ -187,9 +187,8 @@ impl Slab {
         let raw = fd.as_raw_fd() as usize as *mut c_void; // the driver takes the number as a pointer
         // SAFETY: a place for the result; the descriptor stays ours, and the driver checks what it is.
         unsafe { self.device.api.import(&mut handle, raw, POSIX_FD) }.map_err(|e| {
-            let remedy = "its maker is at fault, or its GPU is not visible here: check CUDA_VISIBLE_DEVICES";
             let what = format!("import a slab of {} bytes on {}: {}", self.bytes, self.device.name, e.message());
-            Error::new(Code::InvalidHandle, remedy, what)
+            Error::new(e.code(), e.remedy().to_owned(), what)
         })?;
         Ok(handle)
     }
