@@ -6,7 +6,7 @@ use baton::{Code, Lease};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
 use crate::errors::error;
 use crate::json::meta_to_py;
@@ -38,6 +38,13 @@ impl From<baton::Bundle> for Bundle {
 
 /// What a pickle has of a bundle: handles, paths, tree, meta, revision, whether it is live, and where.
 type Parts<'py> = (Vec<String>, Vec<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64, bool, Place);
+
+impl Held {
+    /// The tensor of a path. No path has half a surrogate pair.
+    fn at(&self, path: &Bound<'_, PyString>) -> Option<&baton::Tensor> {
+        self.bundle.get(path.to_str().ok()?)
+    }
+}
 
 impl Bundle {
     fn held(&self, py: Python<'_>) -> PyResult<Arc<Held>> {
@@ -109,8 +116,8 @@ impl Bundle {
 
     /// The tensor of a path, else the default.
     #[pyo3(signature = (path, default=None))]
-    fn get(&self, py: Python<'_>, path: &str, default: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
-        match self.held(py)?.bundle.get(path) {
+    fn get(&self, py: Python<'_>, path: &Bound<'_, PyString>, default: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        match self.held(py)?.at(path) {
             Some(t) => Ok(Tensor::object(py, t.clone())?.into_any().unbind()),
             None => Ok(default.unwrap_or_else(|| py.None())),
         }
@@ -170,16 +177,16 @@ impl Bundle {
         Bound::new(slf.py(), Bundle::from(baton::Bundle::from(encode_as(&session, slf.as_any(), Take::Copy)?)))
     }
 
-    fn __getitem__(&self, py: Python<'_>, path: &str) -> PyResult<Tensor> {
-        match self.held(py)?.bundle.get(path) {
+    fn __getitem__(&self, py: Python<'_>, path: &Bound<'_, PyString>) -> PyResult<Tensor> {
+        match self.held(py)?.at(path) {
             Some(t) => Ok(t.clone().into()),
-            None => Err(PyKeyError::new_err(path.to_owned())),
+            None => Err(PyKeyError::new_err(path.clone().unbind())),
         }
     }
 
     fn __contains__(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<bool> {
         let held = self.held(py)?;
-        Ok(path.extract::<&str>().is_ok_and(|p| held.bundle.get(p).is_some()))
+        Ok(path.cast::<PyString>().is_ok_and(|p| held.at(p).is_some()))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

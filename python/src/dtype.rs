@@ -9,12 +9,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyType};
 
 use crate::errors::{OrRaise, invalid};
+use crate::text::Text;
 
 /// Reads a type: a name, a NumPy, torch or ml_dtypes type, or bool, int, float, complex.
 pub(crate) fn parse(ob: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = ob.py();
-    if let Ok(s) = ob.cast::<PyString>() {
-        return DType::parse(s.to_str()?).or_raise(py);
+    if ob.is_instance_of::<PyString>() {
+        return DType::parse(&ob.extract::<Text<'_>>()?).or_raise(py);
     }
     if let Ok(t) = ob.cast::<PyType>() {
         for (class, dtype) in [
@@ -28,7 +29,7 @@ pub(crate) fn parse(ob: &Bound<'_, PyAny>) -> PyResult<DType> {
             }
         }
         let name = t.name()?;
-        return DType::parse(name.to_str()?).or_raise(py);
+        return DType::parse(&name.extract::<Text<'_>>()?).or_raise(py);
     }
     if ob.getattr_opt("isnative")?.is_some_and(|yes| !yes.is_truthy().unwrap_or(true)) {
         let what = format!("dtype {ob} has its bytes the other way round");
@@ -39,11 +40,11 @@ pub(crate) fn parse(ob: &Bound<'_, PyAny>) -> PyResult<DType> {
         Some(name) => name,
         None => ob.str()?.into_any(),
     };
-    let Ok(text) = text.cast::<PyString>() else {
+    if !text.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("dtype must be a name such as \"float32\", or a NumPy or torch type"));
-    };
-    let text = text.to_str()?;
-    DType::parse(text.strip_prefix("torch.").unwrap_or(text)).or_raise(py)
+    }
+    let text = text.extract::<Text<'_>>()?;
+    DType::parse(text.strip_prefix("torch.").unwrap_or(&text)).or_raise(py)
 }
 
 /// How `struct` and the buffer protocol write the type.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton::Lease;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::errors::{OrRaise, invalid};
 use crate::wait::time;
@@ -39,8 +40,8 @@ impl Handle {
 
     /// Reads a handle that came from anywhere. Raises InvalidHandle.
     #[staticmethod]
-    pub(crate) fn from_json(py: Python<'_>, json: &str) -> PyResult<Handle> {
-        Ok(Handle(baton::Handle::from_json(json).or_raise(py)?))
+    pub(crate) fn from_json(py: Python<'_>, json: &Bound<'_, PyString>) -> PyResult<Handle> {
+        Ok(Handle(baton::Handle::from_json(&json.to_string_lossy()).or_raise(py)?))
     }
 
     /// The broker's instance that has the memory.

@@ -26,6 +26,7 @@ mod queue;
 mod session;
 mod source;
 mod tensor;
+mod text;
 mod topic;
 mod value;
 mod view;

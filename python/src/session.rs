@@ -19,6 +19,7 @@ use crate::name::Watch;
 use crate::queue::Queue;
 use crate::source::{Source, is_array};
 use crate::tensor::{Tensor, shape_of};
+use crate::text::Text;
 use crate::topic::Topic;
 use crate::value::{Take, encode_as, with_meta};
 use crate::wait::{interrupted, time, timeout as seconds, wait};
@@ -76,8 +77,8 @@ pub(crate) fn empty(
     shape: &Bound<'_, PyAny>,
     dtype: Option<&Bound<'_, PyAny>>,
     timeout: Option<f64>,
-    pages: Option<&str>,
-    device: Option<&str>,
+    pages: Option<Text<'_>>,
+    device: Option<Text<'_>>,
 ) -> PyResult<Tensor> {
     let (session, timeout) = match open_default() {
         Some(s) => (s, timeout),
@@ -176,26 +177,26 @@ impl Session {
     )]
     fn new(
         py: Python<'_>,
-        address: Option<String>,
-        namespace: Option<String>,
+        address: Option<Text<'_>>,
+        namespace: Option<Text<'_>>,
         start: bool,
         timeout: Option<f64>,
-        name: Option<String>,
+        name: Option<Text<'_>>,
     ) -> PyResult<Session> {
         const YEAR: Duration = Duration::from_secs(365 * 86_400);
         let mut b = baton::Session::builder().language("python").interrupted(interrupted).start(start);
         b = b.timeout(seconds(py, timeout)?.unwrap_or(YEAR));
         if let Some(a) = address {
-            b = b.address(a);
+            b = b.address(&*a);
         }
         if let Some(p) = py.import("baton._find_baton")?.call_method0("find_baton")?.extract::<Option<PathBuf>>()? {
             b = b.binary(p);
         }
         if let Some(n) = namespace {
-            b = b.namespace(n);
+            b = b.namespace(&*n);
         }
         if let Some(n) = name {
-            b = b.name(n);
+            b = b.name(&*n);
         }
         Ok(Session { session: wait(py, || b.connect())? })
     }
@@ -239,15 +240,15 @@ impl Session {
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
-        pages: Option<&str>,
-        device: Option<&str>,
+        pages: Option<Text<'_>>,
+        device: Option<Text<'_>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
         let shape = shape_of(shape)?;
-        Ok(match device {
-            None => alloc_room(py, &self.session, d, &shape, Room::of(py, timeout, pages)?)?,
+        Ok(match device.as_deref() {
+            None => alloc_room(py, &self.session, d, &shape, Room::of(py, timeout, pages.as_deref())?)?,
             Some(on) => {
-                no_pages_there(py, on, pages)?;
+                no_pages_there(py, on, pages.as_deref())?;
                 cuda::alloc_on(py, &self.session, on, d, &shape, seconds(py, timeout)?)?
             }
         }
@@ -267,18 +268,18 @@ impl Session {
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
-        pages: Option<&str>,
-        device: Option<&str>,
+        pages: Option<Text<'_>>,
+        device: Option<Text<'_>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or(Ok(DType::FLOAT32), dtype::parse)?;
         let (shape, stream) = (shape_of(shape)?, cuda::stream_of(stream)?);
-        if let Some(on) = device {
-            no_pages_there(py, on, pages)?;
+        if let Some(on) = device.as_deref() {
+            no_pages_there(py, on, pages.as_deref())?;
             let timeout = seconds(py, timeout)?;
             return Ok(wait(py, || self.session.zeros_on_within(on, d, &shape, stream, timeout))?.into());
         }
-        let room = Room::of(py, timeout, pages)?;
+        let room = Room::of(py, timeout, pages.as_deref())?;
         let t = alloc_room(py, &self.session, d, &shape, room)?;
         fill(py, &t, &[0])?;
         Ok(t.into())
@@ -298,21 +299,21 @@ impl Session {
         value: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
-        pages: Option<&str>,
-        device: Option<&str>,
+        pages: Option<Text<'_>>,
+        device: Option<Text<'_>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         let d = dtype.map_or_else(|| natural(value), dtype::parse)?;
         let element = dtype::pack(value, d)?;
-        if let Some(on) = device {
-            no_pages_there(py, on, pages)?;
+        if let Some(on) = device.as_deref() {
+            no_pages_there(py, on, pages.as_deref())?;
         }
-        let room = Room::of(py, timeout, pages)?;
+        let room = Room::of(py, timeout, pages.as_deref())?;
         let until = Deadline::after(room.timeout);
         let t = alloc_room(py, &self.session, d, &shape_of(shape)?, room)?;
         fill(py, &t, &element)?;
         let stream = cuda::stream_of(stream)?;
-        Ok(match device {
+        Ok(match device.as_deref() {
             Some(on) => wait(py, || t.to_device_within(on, stream, until.left()))?,
             None => t,
         }
@@ -330,10 +331,10 @@ impl Session {
         py: Python<'py>,
         a: &Bound<'py, PyAny>,
         copy: Option<bool>,
-        device: Option<&str>,
+        device: Option<Text<'_>>,
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(on) = device {
+        if let Some(on) = device.as_deref() {
             let Some(s) = Source::of(a)? else {
                 return Err(PyTypeError::new_err("share(device=…) takes one array"));
             };
@@ -359,9 +360,9 @@ impl Session {
         py: Python<'py>,
         a: &Bound<'py, PyAny>,
         timeout: Option<f64>,
-        pages: Option<&str>,
+        pages: Option<Text<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.taken(py, a, Take::Room(Room::of(py, timeout, pages)?))
+        self.taken(py, a, Take::Room(Room::of(py, timeout, pages.as_deref())?))
     }
 
     /// A bundle of tensors as they are; arrays in the value are copied into shared memory.
@@ -408,14 +409,14 @@ impl Session {
     fn topic(
         &self,
         py: Python<'_>,
-        name: Option<&str>,
+        name: Option<Text<'_>>,
         depth: Option<i64>,
         overwrite: Option<bool>,
         description: Option<i64>,
         linger: Option<f64>,
         create: bool,
     ) -> PyResult<Topic> {
-        let name = or_private(py, name)?;
+        let name = or_private(py, name.as_deref())?;
         let mut o = TopicOptions::default();
         o = count(py, "depth", depth)?.into_iter().fold(o, TopicOptions::depth);
         o = overwrite.into_iter().fold(o, TopicOptions::overwrite);
@@ -433,14 +434,14 @@ impl Session {
     fn queue(
         &self,
         py: Python<'_>,
-        name: Option<&str>,
+        name: Option<Text<'_>>,
         depth: Option<i64>,
         redeliver: Option<bool>,
         description: Option<i64>,
         linger: Option<f64>,
         create: bool,
     ) -> PyResult<Queue> {
-        let name = or_private(py, name)?;
+        let name = or_private(py, name.as_deref())?;
         let mut o = QueueOptions::default();
         o = count(py, "depth", depth)?.into_iter().fold(o, QueueOptions::depth);
         o = redeliver.into_iter().fold(o, QueueOptions::redeliver);
@@ -452,13 +453,13 @@ impl Session {
     }
 
     /// Another process's private topic, by its token.
-    fn private_topic(&self, py: Python<'_>, token: &str) -> PyResult<Topic> {
-        Ok(Topic { topic: wait(py, || self.session.private_topic(token))?, session: self.session.clone() })
+    fn private_topic(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Topic> {
+        Ok(Topic { topic: wait(py, || self.session.private_topic(&token))?, session: self.session.clone() })
     }
 
     /// Another process's private queue, by its token.
-    fn private_queue(&self, py: Python<'_>, token: &str) -> PyResult<Queue> {
-        Ok(Queue { queue: wait(py, || self.session.private_queue(token))?, session: self.session.clone() })
+    fn private_queue(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Queue> {
+        Ok(Queue { queue: wait(py, || self.session.private_queue(&token))?, session: self.session.clone() })
     }
 
     /// Publishes a revision of a name and returns its number. live=True: one bundle that everybody may
@@ -468,7 +469,7 @@ impl Session {
     fn set(
         &self,
         py: Python<'_>,
-        name: &str,
+        name: Text<'_>,
         value: &Bound<'_, PyAny>,
         live: bool,
         ephemeral: bool,
@@ -476,32 +477,32 @@ impl Session {
     ) -> PyResult<u64> {
         let p = with_meta(&self.session, value, meta)?;
         let o = NameOptions::default().live(live).ephemeral(ephemeral);
-        wait(py, || self.session.set_with(name, p, &o))
+        wait(py, || self.session.set_with(&name, p, &o))
     }
 
     /// The newest revision of a name. timeout: how long to wait for one, None for ever. Raises NotFound.
     #[pyo3(signature = (name, timeout=Some(0.0)), text_signature = "($self, name, timeout=0.0)")]
-    fn get(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Bundle> {
+    fn get(&self, py: Python<'_>, name: Text<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = seconds(py, timeout)?;
-        Ok(wait(py, || self.session.get(name, t))?.into())
+        Ok(wait(py, || self.session.get(&name, t))?.into())
     }
 
     /// Follows a name: the current revision at once, then always the newest.
-    fn watch(&self, py: Python<'_>, name: &str) -> PyResult<Watch> {
-        let w = wait(py, || self.session.watch(name))?;
+    fn watch(&self, py: Python<'_>, name: Text<'_>) -> PyResult<Watch> {
+        let w = wait(py, || self.session.watch(&name))?;
         let watch = Arc::new(Turns::new(Some(w)).or_raise(py)?);
         Ok(Watch { watch, session: self.session.clone(), name: name.to_owned() })
     }
 
     /// The names that are set; in a pattern * stands for any run of characters.
-    #[pyo3(signature = (pattern=""))]
-    fn names(&self, py: Python<'_>, pattern: &str) -> PyResult<Vec<String>> {
-        wait(py, || self.session.names(pattern))
+    #[pyo3(signature = (pattern=Text("")), text_signature = "($self, pattern='')")]
+    fn names(&self, py: Python<'_>, pattern: Text<'_>) -> PyResult<Vec<String>> {
+        wait(py, || self.session.names(&pattern))
     }
 
     /// Removes a name; what was got of it stays. Raises NotFound.
-    fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        wait(py, || self.session.delete(name))
+    fn delete(&self, py: Python<'_>, name: Text<'_>) -> PyResult<()> {
+        wait(py, || self.session.delete(&name))
     }
 
     /// The tensor of a handle (or of its JSON), writable where the handle is. Raises Expired,
@@ -514,7 +515,7 @@ impl Session {
                 wait(py, || self.session.open(h))?
             }
             Err(_) => {
-                let h = baton::Handle::from_json(handle.cast::<PyString>()?.to_str()?).or_raise(py)?;
+                let h = baton::Handle::from_json(&handle.cast::<PyString>()?.to_string_lossy()).or_raise(py)?;
                 wait(py, || self.session.open(&h))?
             }
         };

@@ -132,11 +132,17 @@ fn refuse_mask(ob: &Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 /// Whether a tensor's elements may be lent without a conjugation or a negation that torch has put off: of
-/// numbers that are not complex only those that are the imaginary parts of some, which do not lie side by side.
+/// numbers that are not complex only those that are the imaginary parts of some. These do not lie side by side,
+/// and where `as_strided` says that they do, they begin behind a real part. To ask torch for each of many
+/// tensors would cost as much as the copy.
 fn may_be_lazy(t: &DLTensor) -> bool {
     match t.dtype {
         DType { code: 5, .. } => true,
         DType::FLOAT16 | DType::FLOAT32 | DType::FLOAT64 if !t.strides.is_null() => {
+            let item = usize::from(t.dtype.bits) / 8;
+            if !(t.data.addr().wrapping_add(t.byte_offset as usize)).is_multiple_of(2 * item) {
+                return true;
+            }
             let mut next = 1i64;
             for i in (0..t.ndim.max(0) as usize).rev() {
                 // SAFETY: `ndim` numbers each, lent with the view.
@@ -162,6 +168,35 @@ fn made_real<'py>(ob: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>
         true => Some(ob.call_method0("resolve_conj")?.call_method0("resolve_neg")?),
         false => None,
     })
+}
+
+/// Refuses torch's integers of one to seven bits, which it lends as if they were of eight: what they are would
+/// not arrive, and how many of them lie in a byte is known to their owner alone.
+fn refuse_narrow(ob: &Bound<'_, PyAny>, t: &DLTensor) -> PyResult<()> {
+    /// torch.uint8 and torch.int8, which live as long as the process. Nothing more is asked of these.
+    static PLAIN: [AtomicPtr<ffi::PyObject>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
+    let plain = match t.dtype {
+        DType::UINT8 => &PLAIN[0],
+        DType::INT8 => &PLAIN[1],
+        _ => return Ok(()),
+    };
+    let Some(dtype) = ob.getattr_opt("dtype")? else { return Ok(()) };
+    if plain.load(Ordering::Relaxed) == dtype.as_ptr() {
+        return Ok(());
+    }
+    let text = dtype.str()?;
+    let Some(name) = text.to_str()?.strip_prefix("torch.") else { return Ok(()) };
+    match name.trim_start_matches(|c: char| c.is_ascii_alphabetic()) {
+        "8" => plain.store(dtype.as_ptr(), Ordering::Relaxed),
+        "1" | "2" | "3" | "4" | "5" | "6" | "7" => {
+            let remedy =
+                format!("give its bytes, a.view(torch.uint8), which the receiver sees by x.torch().view({text})");
+            let what = format!("a tensor of {text} is nothing that other libraries know: {remedy}");
+            return Err(PyTypeError::new_err(what));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// What is said of a NumPy array whose elements are no numbers that others know; `None` where they are.
@@ -306,6 +341,7 @@ impl Source {
         {
             return Source::lent_anew(&made, table);
         }
+        refuse_narrow(ob, &t)?;
         Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
     }
 
@@ -417,6 +453,7 @@ impl Source {
         refuse_strings(ob)?;
         let m = Imported::of(ob)?;
         let (t, flags) = (*m.tensor(), m.flags());
+        refuse_narrow(ob, &t)?;
         Source::of_view(ob.py(), &t, flags, Keep::Import(m))
     }
 

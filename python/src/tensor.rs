@@ -18,6 +18,7 @@ use crate::handle::{Handle, lease};
 use crate::memory::copied;
 use crate::session::{Place, place, reopen};
 use crate::source::Source;
+use crate::text::Text;
 use crate::wait::{timeout as seconds, wait};
 use crate::{buffer, cuda, dtype, exchange, index, view};
 
@@ -251,15 +252,15 @@ impl Tensor {
     /// copied behind the work of a stream and not waited for; to the CPU it is waited for. stream: None
     /// (the legacy default one), a number, or torch's or CuPy's object.
     #[pyo3(signature = (device, *, stream=None))]
-    fn to(&self, py: Python<'_>, device: &str, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+    fn to(&self, py: Python<'_>, device: Text<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
         let (t, stream) = (self.tensor(py)?, cuda::stream_of(stream)?);
-        Ok(wait(py, || t.to_device(device, stream))?.into())
+        Ok(wait(py, || t.to_device(&device, stream))?.into())
     }
 
     /// The tensor in the machine's memory: to("cpu").
     #[pyo3(signature = (*, stream=None))]
     fn cpu(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
-        self.to(py, "cpu", stream)
+        self.to(py, Text("cpu"), stream)
     }
 
     /// Waits until the sender's stream has written a tensor on a GPU. Raises Expired when the sender

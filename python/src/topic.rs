@@ -13,6 +13,7 @@ use crate::errors::{OrRaise, error, invalid};
 use crate::message::Message;
 use crate::poll::{coroutine, following, poll_fd};
 use crate::session::{Place, place, reopen};
+use crate::text::Text;
 use crate::value::{encode, with_meta};
 use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
@@ -89,9 +90,9 @@ impl Topic {
     /// Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what
     /// follows) or "all" (what is kept). group: of a lossless topic, shares the messages with the
     /// readers of that name.
-    #[pyo3(signature = (start="new", group=None))]
-    fn reader(&self, py: Python<'_>, start: &str, group: Option<&str>) -> PyResult<Reader> {
-        let start = match start {
+    #[pyo3(signature = (start=Text("new"), group=None), text_signature = "($self, start='new', group=None)")]
+    fn reader(&self, py: Python<'_>, start: Text<'_>, group: Option<Text<'_>>) -> PyResult<Reader> {
+        let start = match &*start {
             "new" => Start::New,
             "last" => Start::Last,
             "all" => Start::All,
@@ -99,7 +100,7 @@ impl Topic {
                 return Err(invalid(py, "use \"new\", \"last\" or \"all\"", format!("start {other:?} is unknown")));
             }
         };
-        let r = wait(py, || match group {
+        let r = wait(py, || match group.as_deref() {
             None => self.topic.reader(start),
             Some(g) => self.topic.group_reader(g),
         })?;

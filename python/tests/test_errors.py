@@ -161,6 +161,30 @@ def test_a_bool_is_no_timeout_of_a_queue():
     assert q.qsize() == 0
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        baton.queue, baton.topic, lambda n: baton.set(n, 1), baton.get, baton.watch, baton.delete, baton.names,
+        lambda n: baton.connect(address=n), lambda n: baton.connect(namespace=n), baton.Handle.from_json, baton.open,
+        lambda n: baton.empty(1, n), lambda n: baton.empty(1, device=n), lambda n: baton.empty(1, pages=n),
+        lambda n: baton.topic().reader(start=n), lambda n: baton.topic().reader(group=n),
+        lambda n: baton.zeros(1).to(n), lambda n: baton.zeros(1).view(n),
+    ],
+)  # fmt: skip
+def test_a_name_with_half_a_surrogate_pair_is_refused_and_named(call):
+    """As `os.fsdecode` gives for a file's name that is no UTF-8."""
+    with pytest.raises((baton.InvalidArgument, baton.InvalidHandle)) as e:
+        call("a\udcff")
+    assert str(e.value).isprintable() and ("a\\udcff" in str(e.value) or e.type is baton.InvalidHandle)
+
+
+def test_no_path_of_a_bundle_has_half_a_surrogate_pair():
+    b = baton.share({"a": np.zeros(1)})
+    assert "\udcff" not in b and b.get("\udcff") is None and b.get("\udcff", 3) == 3
+    with pytest.raises(KeyError):
+        b["\udcff"]
+
+
 def test_half_a_surrogate_pair_is_refused_and_named():
     bad, t = "a\ud800b", baton.topic()
     for value, place in (

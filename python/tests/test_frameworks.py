@@ -217,7 +217,12 @@ def test_what_torch_has_put_off_is_done_before_a_tensor_goes():
     c = torch.tensor([[1 + 2j, 3 - 4j]])
     shared = baton.share(c.numpy()).torch()
     q = baton.queue()
-    for t in (c.conj(), c.conj().T, c.conj().imag, c[0, 0].conj().imag, c.conj().imag.expand(3, 2), shared.conj()):
+    dense = c.conj().imag.as_strided((3,), (1,))  # side by side, and negated all the same
+    assert dense.is_contiguous()
+    for t in (
+        *(c.conj(), c.conj().T, c.conj().imag, c[0, 0].conj().imag, c.conj().imag.expand(3, 2), shared.conj()),
+        *(dense, c.to(torch.complex128).conj().imag.as_strided((3,), (1,))),
+    ):
         assert t.is_conj() or t.is_neg()
         q.put({"t": t})
         q.put([torch.ones(1), t])
@@ -226,6 +231,20 @@ def test_what_torch_has_put_off_is_done_before_a_tensor_goes():
         to.copy_from(t)
         for x in (*got, to):
             assert torch.equal(x.torch(), t.resolve_conj().resolve_neg())
+
+
+@pytest.mark.parametrize("bits", range(1, 8))
+@pytest.mark.parametrize("kind", ["int", "uint"])
+def test_narrow_integers_of_torch_do_not_arrive_as_bytes(kind, bits):
+    torch = need("torch")
+    t = torch.arange(4, dtype=torch.uint8).view(getattr(torch, f"{kind}{bits}"))
+    for take in (baton.share, lambda t: baton.queue().put({"t": t}), baton.zeros(4, f"{kind}8").copy_from):
+        with pytest.raises(TypeError, match=rf"torch\.{kind}{bits} .*view\(torch.uint8\)"):
+            take(t)
+    x = baton.share(t.view(torch.uint8))  # the way out
+    assert x.torch().view(t.dtype).dtype == t.dtype
+    for plain in (torch.uint8, torch.int8):
+        assert baton.share(torch.arange(4, dtype=plain)).tolist() == [0, 1, 2, 3]
 
 
 def test_what_a_framework_has_not_names_the_way_out():

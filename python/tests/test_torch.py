@@ -150,6 +150,22 @@ def test_a_sparse_buffer_is_refused_by_its_path(name):
         baton.torch.share_module(m, name)
 
 
+@pytest.mark.parametrize("dtype", ["uint4", "bits8"])
+def test_a_buffer_of_a_type_that_only_torch_has_is_refused_by_its_path(name, dtype):
+    m = torch.nn.Linear(2, 2)
+    m.register_buffer("packed", torch.zeros(4, dtype=torch.uint8).view(getattr(torch, dtype)))
+    with pytest.raises(baton.InvalidArgument, match=f"packed is torch.{dtype}.*uint8"):
+        baton.torch.share_module(m, name)
+
+
+def test_a_conjugate_buffer_keeps_its_numbers(name):
+    m = torch.nn.Module()
+    m.register_buffer("c", torch.tensor([1 + 2j, 3 - 4j]).conj())
+    baton.torch.share_module(m, name)
+    assert m.c.tolist() == baton.get(name)["c"].tolist() == [1 - 2j, 3 + 4j]
+    baton.delete(name)
+
+
 def test_other_architectures_are_refused(name):
     baton.torch.publish_module(torch.nn.Linear(3, 2), name)
     for other in (torch.nn.Linear(3, 3), torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(3, 2).double()):

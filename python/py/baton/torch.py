@@ -9,6 +9,7 @@ Death: the name, and with it the memory, stays until it is deleted.
 """
 
 import os
+import re
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -21,18 +22,24 @@ from baton._native import Bundle, Session, Tensor
 
 __all__ = ["cuda_pool", "load_module", "publish_module", "share_module"]
 
+# Types that no other library knows: of less than a byte, of no meaning, quantized.
+_OF_TORCH_ALONE = re.compile(r"torch\.(u?int[1-7]|bits.*|qu?int.*)")
+
 
 def share_module(module: torch.nn.Module, name: str) -> Bundle:
     """Moves parameters and buffers into one live bundle, in place, and sets it as a name.
 
     Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied. Others bind
-    themselves to the memory by `load_module`. Raises InvalidArgument for a module that is not on the CPU,
-    OutOfMemory.
+    themselves to the memory by `load_module`. Raises InvalidArgument for a module that is not on the CPU
+    or has what only torch knows, OutOfMemory.
     """
     default = _default.session()
     session = Session(default.address, default.namespace)  # its segment holds nothing but the module
     with torch.no_grad():
         own = _tensors(module)
+        for t in own.values():
+            if t.is_conj() or t.is_neg():  # what torch has put off; the memory has it done
+                t.data = t.resolve_conj().resolve_neg()
         bundle = session.bundle(_moved(session, own))
         session.set(name, bundle, live=True)
         _bind(own, dict(bundle.items()), bundle)
@@ -122,6 +129,8 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
             raise InvalidArgument(f"{path} lies on {t.device} (move the module by {way} first)")
         if t.layout != torch.strided:
             raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
+        if _OF_TORCH_ALONE.fullmatch(str(t.dtype)):
+            raise InvalidArgument(f"{path} is {t.dtype}, which only torch has (keep its bytes, .view(torch.uint8))")
         storage = t.untyped_storage()
         if storage.nbytes() > 0:
             whole[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
