@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     link: Mutex<Arc<Control>>,
     relinked: Condvar,
     pub(crate) closed: AtomicBool,
+    /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
+    claiming: RwLock<()>,
     process: u32, // that opened it
     pub(crate) spins: bool,
 }
@@ -120,6 +122,7 @@ impl Inner {
             link: Mutex::new(control),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
+            claiming: RwLock::new(()),
             process,
             spins,
             options,
@@ -306,11 +309,15 @@ impl Inner {
             }
             return;
         }
+        let wait = wait && !self.background.is_current();
+        if wait {
+            self.quiesce();
+        }
         if let Some(d) = self.devices.get() {
             d.end(self);
         }
         let link = self.link();
-        if wait && !self.background.is_current() {
+        if wait {
             if let Ok((_, from)) = link.request("bye", &Nothing {}, &[]) {
                 let _ = from.recv_timeout(Duration::from_secs(2));
             }
@@ -322,6 +329,25 @@ impl Inner {
         self.relinked.notify_all();
         self.end_poll();
         self.parking.wake();
+    }
+
+    /// Lets what writes to groups and lanes come to its end, now that the session is said to be closed:
+    /// once it is over for the broker, a message would be seen by nobody and a claim undone by nobody. A
+    /// send that waits for an answer of the broker is not waited for much longer than that takes.
+    fn quiesce(&self) {
+        drop(self.claiming.write().unwrap_or_else(|p| p.into_inner()));
+        let until = Some(Instant::now() + Duration::from_secs(2));
+        for topic in self.topics.all() {
+            topic.end_writing(until);
+        }
+    }
+
+    /// The right to change claims of a group; `None` when the session is closed: nobody would undo a
+    /// claim, and one of before may be another's.
+    #[inline]
+    pub(super) fn claiming(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let right = self.claiming.read().unwrap_or_else(|p| p.into_inner());
+        (!self.is_closed()).then_some(right)
     }
 
     /// Lets a program that polls, and tasks, see that the session has ended.

@@ -148,7 +148,9 @@ pub(crate) struct Acknowledge {
 
 impl Acknowledge {
     pub(crate) fn done(&self) {
-        self.group.acknowledge(self.number, self.member);
+        if let Some(_right) = self.lane.inner.claiming() {
+            self.group.acknowledge(self.number, self.member);
+        }
         crash_point::at("ack-done");
         self.lane.ring();
     }
@@ -456,10 +458,13 @@ impl Reader {
             Some(group) => {
                 crash_point::at("claim-before");
                 let acknowledge = self.topic.info.redeliver;
-                if !group.take(i, hint, self.member, acknowledge) {
+                let right = inner.claiming();
+                if right.is_none() || !group.take(i, hint, self.member, acknowledge) {
+                    drop(right);
                     self.scratch.let_go(inner);
                     return Ok(None);
                 }
+                drop(right);
                 if acknowledge {
                     let (group, lane) = (group.clone(), k.lane.clone());
                     let (member, _membership) = (self.member, self.membership.clone());
@@ -509,7 +514,8 @@ impl Cursor {
                 self.next = i + 1;
             }
             Some(g) => {
-                if g.take(i, hint, member, false) {
+                let right = self.lane.inner.claiming();
+                if right.is_some() && g.take(i, hint, member, false) {
                     self.lost += 1;
                     self.lane.ring();
                 }

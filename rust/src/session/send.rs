@@ -130,6 +130,7 @@ impl TopicState {
     fn writer(&self) -> Result<Turn<'_, Writer>> {
         self.inner.check_open()?;
         let mut writer = self.inner.turn(&self.writer)?;
+        self.inner.check_open()?; // once more: `end_writing` has waited for its turn, or does
         if self.is_closed() {
             return Err(closed(self));
         }
@@ -139,6 +140,11 @@ impl TopicState {
             self.adopt_locked(&peers, None)?;
         }
         Ok(writer)
+    }
+
+    /// Waits, of a session that is said to be closed, for the send that is under way; none begins any more.
+    pub(crate) fn end_writing(&self, until: Option<Instant>) {
+        let _ = self.writer.lock_until(until, || false);
     }
 
     /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
