@@ -22,7 +22,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-arm64 test-gpu bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
+.PHONY: help build test rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,12 +46,11 @@ test-arm64: build ## what knows the machine, as programs for arm64; on others by
 	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client ./dlpack ./handles ./internal/wire ./protocol ./shm
 	tools/rust arm64 $(T)
 
-test-gpu: build ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
-	@tools/python package || true # the tests in Go drive it too; those in Python say why it is not there
-	@status=0; \
-	BATON_TEST_GPU=1 $(TEST) -v -timeout 60m ./integration/cuda || status=1; \
-	BATON_TEST_GPU=1 tools/python test -k test_gpu || status=1; \
-	exit $$status
+test-gpu: ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
+	tools/test-gpu $(T)
+
+gpu-kit: ## build what test-gpu and bench-gpu need on another machine into build/gpu, where run does them
+	tools/gpu-kit
 
 bench-gpu: build ## what a hand-over of CUDA tensors takes, beside torch's; without a GPU the calls of the driver
 	tools/bench-gpu

@@ -16,6 +16,7 @@ if not os.path.exists("/dev/nvidiactl"):
     if "cuda" in os.environ.get("BATON_REQUIRE", "").split(","):
         pytest.fail("cuda is required by BATON_REQUIRE, and there is no NVIDIA GPU here", pytrace=False)
     pytest.skip("this machine or container has no NVIDIA GPU (/dev/nvidiactl)", allow_module_level=True)
+need("numpy")  # the children of these tests use it
 if not need("torch").cuda.is_available():
     if "torch" in os.environ.get("BATON_REQUIRE", "").split(","):
         pytest.fail("torch is required by BATON_REQUIRE, and the one here finds no GPU", pytrace=False)
