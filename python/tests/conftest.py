@@ -6,6 +6,7 @@ Nothing here sleeps to wait: `eventually` looks until what is awaited is there, 
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ import pytest
 
 BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
 PATIENCE = 120.0
+STANDIN = Path(__file__).resolve().parents[2] / "integration" / "cuda" / "standin" / "src"
+STANDIN_FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libcuda.so.1"
 
 # Folders of tests hold sockets, whose paths have room for 107 bytes, which a long TMPDIR would use up.
 tempfile.tempdir = "/tmp"
@@ -143,3 +146,31 @@ def child() -> Iterator[Callable[..., Child]]:
     yield start
     for c in all:
         c.kill()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in for the driver of GPUs."""
+    if not shutil.which("cc"):
+        if "cc" in os.environ.get("BATON_REQUIRE", "").split(","):
+            pytest.fail("cc is required by BATON_REQUIRE and is not installed")
+        pytest.skip("cc is not installed (Debian: apt-get install gcc libc6-dev)")
+    folder = tmp_path_factory.mktemp("driver")
+    sources = [str(f) for f in STANDIN.glob("*.c")]
+    subprocess.run(["cc", *STANDIN_FLAGS.split(), "-o", str(folder / "libcuda.so.1"), *sources], check=True)
+    return folder
+
+
+@pytest.fixture
+def gpu(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs of the stand-in's for the test's children; integration/cuda/standin says what it cannot show."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("BATON_STANDIN_DIR", str(tmp_path))
+    monkeypatch.setenv("BATON_STANDIN_GPUS", "2")
+
+
+def run(child: Callable[..., Child], script: str, *args: str) -> None:
+    """Runs a script in a child to its end."""
+    c = child(script + "\nsay('done')", *args)
+    assert c.hear() == "done"
+    c.end()
