@@ -87,11 +87,20 @@ func (c Config) withDefaults() (Config, error) {
 		c.RecoverWait = 5 * time.Second
 	}
 	if c.Memory == 0 {
-		m, err := c.ReadMemory()
-		if err != nil {
+		var err error
+		if c.Memory, err = DefaultMemory(c.ReadMemory); err != nil {
 			return c, err
 		}
-		c.Memory = m.Bound() / 2
 	}
 	return c, nil
+}
+
+// DefaultMemory is the quota of a broker that is given none, of a machine that read
+// tells about: nil is this one.
+func DefaultMemory(read func() (sys.Memory, error)) (uint64, error) {
+	if read == nil {
+		read = sys.ReadMemory
+	}
+	m, err := read()
+	return m.Bound() / 2, err
 }

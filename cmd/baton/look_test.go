@@ -300,6 +300,8 @@ func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {
 	require.NotNil(t, found[0].Waiting)
 	assert.Equal(t, 3, *found[0].Waiting)
 	assert.Regexp(t, `(?m)^waiting +3$`, p.must("show", "work"))
+	assert.Regexp(t, `(?m)^waiting +3$`, p.must("show", "queue", "work"))
+	p.baton("show", "queue", "both").fails(t, 3, `nothing is called "both"`, "")
 	n, err := q.Len(p.ctx())
 	require.NoError(t, err)
 	assert.Equal(t, 3, n, "nothing was taken")

@@ -14,6 +14,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -212,6 +213,12 @@ func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 
 // printSettings shows what serve would use.
 func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
+	if s.Memory == 0 { // as the broker would choose now
+		var err error
+		if s.Memory, err = broker.DefaultMemory(nil); err != nil {
+			return err
+		}
+	}
 	lines := s.Lines()
 	if asJSON {
 		return a.printJSON(lines)

@@ -206,6 +206,7 @@ func TestServeCheckConfigTellsValuesAndTheirSources(t *testing.T) {
 	assert.NotContains(t, text, "hush")
 	assert.NotContains(t, text, "s3cret")
 	assert.Equal(t, []string{"memory", "2GiB", "file"}, fields(regexp.MustCompile(`(?m)^memory .*$`).FindString(text)))
+	assert.Regexp(t, `(?m)^memory +[0-9.]+[KMGT]?i?B +default$`, newPlace(t).must("serve", "--check-config"))
 	gone(t, p.socket())
 }
 

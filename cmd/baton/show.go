@@ -47,8 +47,8 @@ func newShowCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show [" + strings.Join(singular(), "|") + "] WHAT",
-		Short: "Show one name, topic, session, segment, storage or lease",
-		Long: `Show all that is known of one thing. WHAT is a name or topic as it is called, a
+		Short: "Show one name, topic, queue, session, segment, storage or lease",
+		Long: `Show all that is known of one thing. WHAT is a name, topic or queue as it is called, a
 session by name, serial or pid, and a segment, storage or lease by its number.
 Without a kind everything of that name or number is shown.
 
@@ -71,15 +71,22 @@ func singular() []string {
 	var out []string
 	for _, l := range listings {
 		out = append(out, strings.TrimSuffix(l.what, "s"))
+		if l.what == protocol.ListTopics {
+			out = append(out, protocol.KindQueue) // listed among the topics
+		}
 	}
 	return out
 }
 
 func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bool) (err error) {
 	wanted := listings
-	what := args[len(args)-1]
+	what, queues := args[len(args)-1], false
 	if len(args) == 2 {
-		l, known := findListing(args[0])
+		kind := args[0]
+		if queues = kind == protocol.KindQueue; queues {
+			kind = protocol.ListTopics
+		}
+		l, known := findListing(kind)
 		if !known {
 			return badUsage("%q is no kind: use one of %s", args[0], strings.Join(singular(), ", "))
 		}
@@ -97,7 +104,7 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 			return err
 		}
 		for _, raw := range rows {
-			if !isCalled(l.what, raw, what) {
+			if !isCalled(l.what, raw, what) || queues && !isQueue(raw) {
 				continue
 			}
 			d, err := detail(ctx, c, l.what, raw)
@@ -134,6 +141,11 @@ func patternFor(kind, what string) string {
 		return strings.ReplaceAll(what, "*", "?")
 	}
 	return ""
+}
+
+func isQueue(raw json.RawMessage) bool {
+	var r broker.TopicRow
+	return json.Unmarshal(raw, &r) == nil && r.Kind == protocol.KindQueue
 }
 
 // isCalled tells whether a row goes by a name or number.
