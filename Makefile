@@ -8,6 +8,7 @@ PKG      ?= ./...
 CRASH    ?= 1000
 PREFIX   ?= /usr/local
 FUZZTIME ?= 30s
+SEEDS    ?= 1 2 3
 
 CARGO    := $(shell command -v cargo)
 VENV     := $(wildcard build/venv/bin/python)
@@ -22,7 +23,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
+.PHONY: help build test test-delays rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +39,12 @@ test: build ## all tests: units with the race detector, real processes, Rust, Py
 	$(if $(PROCESSES),$(TEST) -timeout 60m $(PROCESSES))
 	$(if $(filter-out ./...,$(PKG)),,tools/rust test $(T))
 	$(if $(filter ./...,$(PKG)),tools/python test $(if $(T),-k '$(T)'))
+
+test-delays: ## unit tests with pauses around locks, atomics and system calls, which make races likely (SEEDS="1 2 3", T=, PKG=)
+	$(GO) run ./internal/delays -o build/delays
+	@for seed in $(SEEDS); do echo "--- BATON_DELAYS=$$seed"; \
+		BATON_DELAYS=$$seed GOFLAGS='-overlay=$(CURDIR)/build/delays/overlay.json -vet=off' $(if $(RACE),CGO_ENABLED=1) \
+			$(TEST) -timeout 30m $(RACE) $(UNITS) || exit 1; done
 
 rust-test: build ## the tests of the Rust crates alone (T=name)
 	tools/rust test $(T)
