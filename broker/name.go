@@ -127,7 +127,8 @@ func (b *Broker) opNameSet(s *session, r *protocol.NameSet) (any, []*sys.FD, err
 }
 
 // publish writes the next message of a name's lane, then lets go of the one
-// before, then wakes who waits.
+// before, then wakes who waits. The mirror comes last: each wake costs time, and
+// what the mirror does then takes a processor.
 func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uint32) {
 	n := t.name
 	i := n.lane.view.Head() + 1
@@ -142,8 +143,8 @@ func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uin
 	}
 	n.set, n.revision, n.indices = true, i, indices
 	b.setDeleted(t, false)
-	b.noteName(t)
 	b.ringWaiters(t)
+	b.noteName(t)
 }
 
 // ringWaiters wakes those who read the topic and sleep.
