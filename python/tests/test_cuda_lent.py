@@ -260,3 +260,34 @@ say("done")
     assert giver.hear() == "done" and taker.hear() == "done"
     giver.end()
     taker.end()
+
+
+def test_pool_of_torch_stays_with_its_allocator(gpu, child):
+    run(
+        child,
+        """
+import ctypes, gc, weakref
+import baton.torch, torch
+
+class Custom:  # as torch with CUDA has it, which the one here lacks
+    def __init__(self, alloc, free):
+        self.alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)(alloc)
+        self.free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)(free)
+
+class Pool:  # many versions of torch do not keep the allocator
+    def __init__(self, allocator):
+        self.allocator = weakref.ref(allocator)
+
+device = 0
+torch._C._cuda_customAllocator, torch.cuda.MemPool, torch.cuda.current_device = Custom, Pool, lambda: device
+known = weakref.ref(baton.torch.cuda_pool())
+gc.collect()
+assert known() is baton.torch.cuda_pool()
+a = known().allocator()
+block = a.alloc(2 << 20, 0, None)
+assert block
+a.free(block, 2 << 20, 0, None)
+device = 1
+assert baton.torch.cuda_pool() is not known()
+""",
+    )

@@ -8,6 +8,7 @@ Ownership: a parameter that was bound keeps the bundle; a tensor that was made f
 Death: the name, and with it the memory, stays until it is deleted.
 """
 
+import functools
 import os
 import re
 import weakref
@@ -91,7 +92,7 @@ def _on_cpu(t: torch.Tensor) -> torch.Tensor:
 
 
 def cuda_pool() -> Any:
-    """A memory pool of torch's that lies in Baton's slabs on the GPU.
+    """The memory pool of torch's current GPU that lies in Baton's slabs: one for each GPU and process.
 
     What is allocated under `with torch.cuda.use_mem_pool(pool)` is handed over without a copy: others map
     the slab once, and torch uses the bytes anew when nobody holds them any more. It works with every
@@ -100,10 +101,21 @@ def cuda_pool() -> Any:
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise InvalidArgument("this torch was built without CUDA (install one with CUDA)")
     _native.allocate_on_gpus_in(_default.session())
+    return _cuda_pool(torch.cuda.current_device())
+
+
+# Pools and allocator stay to the end of the process: many versions of torch keep no allocator that a pool was made
+# with, and free by cudaFree what outlives its pool. A pool has the allocator on the GPU on which it was made.
+@functools.cache
+def _cuda_pool(_device: int) -> Any:
     cuda: Any = torch.cuda
-    return cuda.MemPool(
-        cuda.memory.CUDAPluggableAllocator(_native.__file__, "baton_cuda_alloc", "baton_cuda_free").allocator()
-    )
+    return cuda.MemPool(_cuda_allocator().allocator())
+
+
+@functools.cache
+def _cuda_allocator() -> Any:
+    cuda: Any = torch.cuda
+    return cuda.memory.CUDAPluggableAllocator(_native.__file__, "baton_cuda_alloc", "baton_cuda_free")
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
