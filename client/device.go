@@ -175,6 +175,11 @@ func (t *Tensor) Device() dlpack.Device {
 	return t.device.gpu.Device()
 }
 
+// OrderedByStreams tells whether streams wait for each other where this tensor is handed
+// over. False: it is memory of the machine, or the driver of its GPU is too old, and
+// the processor waits in their stead, which is as right and takes longer.
+func (t *Tensor) OrderedByStreams() bool { return t.device != nil && t.device.gpu.Values() }
+
 // Pointer returns the device address of the first element of a tensor on a GPU;
 // 0 where there is none. It may be used by work that follows UseOn, until Release.
 func (t *Tensor) Pointer() (uint64, error) {

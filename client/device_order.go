@@ -14,9 +14,9 @@ import (
 // Stream names a stream of a GPU as DLPack does: 1 is the legacy default stream,
 // larger numbers are pointers; NoStream is for who synchronises himself. 2, the
 // per-thread stream, is refused, since goroutines change threads. A stream lives as
-// long as the client holds what was used on it or sent behind it: the driver tells
-// nobody that a pointer is another stream's by now. One that is being captured into a
-// graph cannot be named.
+// long as the client holds what was used on it or sent behind it, for it is asked to
+// write a value when that is let go. One that is being captured into a graph cannot be
+// named.
 type Stream int64
 
 // Streams with fixed names.
@@ -79,7 +79,10 @@ type deviceUse struct {
 	opened  []*deviceSegment
 }
 
-// namedStream is a stream of this process.
+// namedStream is a stream of this process. The driver gives the address of a stream that
+// was destroyed to another only when its work is done: who was told to wait has waited
+// then, and the word of the one serves the other. cuStreamGetId, which tells them apart,
+// may not be asked of one that is destroyed, and is not needed.
 type namedStream struct {
 	gpu    *gpu
 	stream Stream

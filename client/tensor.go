@@ -65,6 +65,12 @@ func (t *Tensor) String() string {
 	if t.storage < 0 {
 		return fmt.Sprintf("Tensor(%s%v, empty)", t.dtype, t.shape)
 	}
+	if t.device != nil {
+		where += " on " + t.Device().String()
+		if !t.OrderedByStreams() {
+			where += " (its processor waits for streams)"
+		}
+	}
 	return fmt.Sprintf("Tensor(%s%v, %s, storage %d)", t.dtype, t.shape, where, t.held.storages[t.storage].ref.Index)
 }
 

@@ -83,10 +83,13 @@ func (d *Driver) Version() int { return d.version }
 func (d *Driver) Devices() []*Device { return d.devices }
 
 // Device finds the GPU that a user names: "cuda" (the first), "cuda:1" (as this
-// process counts them), "cuda:GPU-…" (by UUID).
+// process counts them), "cuda:GPU-…" or "cuda:MIG-…" (by UUID).
 func (d *Driver) Device(name string) (*Device, error) {
 	rest, ok := strings.CutPrefix(name, "cuda")
 	which, numbered := strings.CutPrefix(rest, ":")
+	if instance, ok := strings.CutPrefix(which, instancePrefix); ok && numbered {
+		which = uuidPrefix + instance
+	}
 	if numbered && strings.HasPrefix(which, uuidPrefix) {
 		return d.ByUUID(which)
 	}
@@ -116,7 +119,12 @@ func (d *Driver) ByUUID(uuid string) (*Device, error) {
 // UUID names a GPU in all processes of a machine.
 type UUID [16]byte
 
-const uuidPrefix = "GPU-"
+const (
+	uuidPrefix = "GPU-"
+	// What nvidia-smi puts before the UUID of a part of a GPU that is divided (MIG). The
+	// driver gives the part's UUID in the place of the GPU's, and no prefix.
+	instancePrefix = "MIG-"
+)
 
 // String gives the form of nvidia-smi: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
 func (u UUID) String() string {

@@ -1,6 +1,7 @@
 package cudaipc_test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -36,6 +37,9 @@ func TestGPUsAreNamedByNumberAndUUID(t *testing.T) {
 		again, err := d.Device("cuda:" + device.UUID.String())
 		require.NoError(t, err)
 		assert.Same(t, device, again)
+		again, err = d.Device("cuda:MIG-" + strings.TrimPrefix(device.UUID.String(), "GPU-"))
+		require.NoError(t, err)
+		assert.Same(t, device, again, "a part of a GPU is told by its UUID alone")
 	}
 	first, err := d.Device("cuda")
 	require.NoError(t, err)

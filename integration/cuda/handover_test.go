@@ -98,6 +98,14 @@ func TestStreamsWithoutAWordAreWaitedFor(t *testing.T) {
 // processors wait instead.
 func TestOldDriversAreOrderedByTheProcessor(t *testing.T) {
 	standinOnly(t)
+	m := start(t, 1)
+	for lacks, said := range map[string]string{"": "on cuda:0, storage", "memops": "on cuda:0 (its processor waits for streams), storage"} {
+		var text string
+		p := m.play("tell of a tensor", nil, testkit.Env("BATON_STANDIN_LACKS", lacks))
+		p.Next(&text)
+		assert.Contains(t, text, said)
+		p.Ended()
+	}
 	for _, lacks := range []string{"memops", "read-only-register"} {
 		t.Run(lacks, func(t *testing.T) {
 			handOver(t, start(t, 1), course{Topic: "batches", Count: 50, Bytes: 64 << 10}, 1, testkit.Env("BATON_STANDIN_LACKS", lacks))
@@ -129,6 +137,14 @@ func TestTensorPassesThroughSeveralProcesses(t *testing.T) {
 }
 
 func init() {
+	roles["tell of a tensor"] = on(func(w *worker) error {
+		t, err := w.alloc(4096)
+		if err != nil {
+			return err
+		}
+		defer t.Release()
+		return w.Say(t.String())
+	})
 	roles["set a name"] = on(setName)
 	roles["get a name"] = on(getName)
 	roles["count calls"] = on(countCalls)

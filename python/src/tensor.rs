@@ -519,6 +519,13 @@ impl Tensor {
         let shape = shape.to_str()?;
         let readonly = if t.is_read_only() { ", readonly" } else { "" };
         let device = cuda::name_of(&t);
-        Ok(format!("baton.Tensor({}, shape={}, device={device}{readonly}, {})", t.dtype(), shape, whereabouts(&t)))
+        let waits =
+            if device == "cpu" || t.is_ordered_by_streams() { "" } else { " (its processor waits for streams)" };
+        Ok(format!(
+            "baton.Tensor({}, shape={}, device={device}{waits}{readonly}, {})",
+            t.dtype(),
+            shape,
+            whereabouts(&t)
+        ))
     }
 }

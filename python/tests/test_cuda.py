@@ -281,6 +281,13 @@ baton.queue(sys.argv[1]).put({"layers": layers, "step": 3}, stream=2)
     taker.end()
 
 
+def test_tensor_says_that_the_processor_waits_for_streams(gpu, child, monkeypatch):
+    script = "say(repr(baton.empty(3, device='cuda:0')))"
+    assert "device=cuda:0, " in child(script).hear()
+    monkeypatch.setenv("BATON_STANDIN_LACKS", "memops")
+    assert "device=cuda:0 (its processor waits for streams), " in child(script).hear()
+
+
 def test_without_a_driver_the_rest_works(child):
     run(
         child,

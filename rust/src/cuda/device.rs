@@ -12,6 +12,10 @@ use crate::sys;
 /// What a GPU's UUID begins with, as nvidia-smi writes it.
 pub(super) const PREFIX: &str = "GPU-";
 
+/// What nvidia-smi puts before the UUID of a part of a GPU that is divided (MIG). The driver gives the part's
+/// UUID in the place of the GPU's, and no prefix.
+pub(super) const INSTANCE: &str = "MIG-";
+
 /// Attributes that decide what can be done (CU_DEVICE_ATTRIBUTE_…).
 mod attribute {
     use std::ffi::c_int;

@@ -80,7 +80,8 @@ pub(crate) fn driver() -> Result<&'static Driver> {
     }
 }
 
-/// The GPU that a user names: `cuda` (the first), `cuda:1` (as this process counts), `cuda:GPU-…`.
+/// The GPU that a user names: `cuda` (the first), `cuda:1` (as this process counts), `cuda:GPU-…`,
+/// `cuda:MIG-…`.
 pub(crate) fn named(name: &str) -> Result<&'static Device> {
     let which = match name.strip_prefix("cuda") {
         Some("") => Some("0"),
@@ -89,6 +90,9 @@ pub(crate) fn named(name: &str) -> Result<&'static Device> {
     };
     if let Some(uuid) = which.filter(|w| w.starts_with(device::PREFIX)) {
         return driver()?.by_uuid(uuid);
+    }
+    if let Some(part) = which.and_then(|w| w.strip_prefix(device::INSTANCE)) {
+        return driver()?.by_uuid(&format!("{}{part}", device::PREFIX));
     }
     match which.and_then(|w| w.parse::<usize>().ok()) {
         Some(index) => driver()?.numbered(index),

@@ -5,9 +5,8 @@ use super::api::{Address, RawStream};
 use crate::error::{Code, Error, Result};
 
 /// A stream of a GPU, by the number that DLPack gives it: the driver's pointer, or one of the constants.
-/// It is the caller's, and lives as long as what was used on it or sent behind it is held here: the driver
-/// tells nobody that a number is another stream's by now. One that is being captured into a graph
-/// is refused with `Conflict`.
+/// It is the caller's, and lives as long as what was used on it or sent behind it is held here, for it is asked
+/// to write a value when that is let go. One that is being captured into a graph is refused with `Conflict`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(i64);
 

@@ -81,6 +81,13 @@ impl Tensor {
         }
     }
 
+    /// Whether streams wait for each other where this tensor is handed over. False: it is memory of the
+    /// machine, or the driver of its GPU is too old, and the processor waits in their stead, which is as
+    /// right and takes longer.
+    pub fn is_ordered_by_streams(&self) -> bool {
+        self.on_device().is_some_and(|d| d.device.values())
+    }
+
     /// The device address of the first element of a tensor on a GPU, for kernels that follow
     /// [`use_on`](Tensor::use_on), as long as the tensor or a clone lives. `ReadOnly` when it is to be
     /// written and must not be; `InvalidArgument` for memory of the machine.

@@ -105,7 +105,9 @@ struct Written {
     by: Option<Named>,
 }
 
-/// A stream of this process.
+/// A stream of this process. The driver gives the address of a stream that was destroyed to another only when
+/// its work is done: who was told to wait has waited then, and the word of the one serves the other.
+/// cuStreamGetId, which tells them apart, may not be asked of one that is destroyed, and is not needed.
 #[derive(Debug, Clone)]
 struct Named(Arc<Gpu>, Stream, Option<ThreadId>); // each thread has its own default stream
 
