@@ -24,7 +24,6 @@ type chaos struct {
 	c, other *client.Client
 	topic    *client.Topic
 	queue    *client.Queue
-	handles  chan protocol.Handle
 }
 
 // calls are what the goroutines do, over and over. One that gives no error has
