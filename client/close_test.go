@@ -141,3 +141,57 @@ func TestCloseInTheMidstOfPutsLosesNothing(t *testing.T) {
 func TestCloseInTheMidstOfTakesLosesNothing(t *testing.T) {
 	(&midst{T: t, put: map[int64]bool{}, taken: map[int64]bool{}}).run(true)
 }
+
+// A second Close of one use leaves the others alone.
+func TestTopicClosedTwiceLeavesOtherUses(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	c := connect(t, address)
+	a, err := c.Topic(ctx, "t", client.Linger(0))
+	require.NoError(t, err)
+	b, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	q, err := c.Queue(ctx, "q", client.Linger(0))
+	require.NoError(t, err)
+	p, err := c.Queue(ctx, "q")
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, a.Close())
+		require.NoError(t, q.Close())
+	}
+	require.ErrorIs(t, a.Send(ctx, map[string]any{}), protocol.ErrClosed)
+	require.ErrorIs(t, q.Put(ctx, map[string]any{}), protocol.ErrClosed)
+	require.NoError(t, b.Send(ctx, map[string]any{}))
+	require.NoError(t, p.Put(ctx, map[string]any{}))
+	m, err := p.Get(ctx)
+	require.NoError(t, err)
+	m.Release()
+	require.NoError(t, b.Close())
+	require.NoError(t, p.Close())
+}
+
+func TestQueueClosedWhileAnotherGoroutineTakesEndsThat(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	c := connect(t, address)
+	for range 50 {
+		q, err := c.Queue(ctx, "q")
+		require.NoError(t, err)
+		ended := make(chan error, 2)
+		for range 2 {
+			go func() {
+				for {
+					m, err := q.Get(ctx)
+					if err != nil {
+						ended <- err
+						return
+					}
+					m.Release()
+				}
+			}()
+		}
+		require.NoError(t, q.Put(ctx, map[string]any{}))
+		require.NoError(t, q.Close())
+		for range 2 {
+			require.ErrorIs(t, <-ended, protocol.ErrClosed)
+		}
+	}
+}

@@ -167,8 +167,11 @@ func (w *Watch) TryNext(ctx context.Context) (*Bundle, error) {
 	return bundleOf(m)
 }
 
-// Close ends the watch.
+// Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() error {
+	if w.r.closed {
+		return nil
+	}
 	err := w.r.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

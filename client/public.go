@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -86,7 +87,10 @@ func Redeliver(yes bool) QueueOption {
 }
 
 // Topic is a channel of messages with many senders and many readers.
-type Topic struct{ t *topic }
+type Topic struct {
+	t      *topic
+	closed atomic.Bool
+}
 
 // Topic opens or makes a topic. An empty name makes a private one, which others
 // open by its Token. Errors: ErrInvalid, ErrConflict, ErrNotFound, ErrTooMany.
@@ -99,7 +103,7 @@ func (c *Client) Topic(ctx context.Context, name string, opts ...TopicOption) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Topic{t}, nil
+	return &Topic{t: t}, nil
 }
 
 func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
@@ -120,7 +124,7 @@ func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Topic{t}, nil
+	return &Topic{t: t}, nil
 }
 
 // Info tells what the topic is.
@@ -136,6 +140,9 @@ func (t *Topic) Token() string { return t.t.info.Token }
 // slowest reader has made room (ErrFull at the deadline of ctx). Other errors:
 // ErrClosed, ErrInvalid, ErrOutOfMemory.
 func (t *Topic) Send(ctx context.Context, v any, opts ...SendOption) error {
+	if t.closed.Load() {
+		return errClosed(t.t.title())
+	}
 	return t.t.send(ctx, v, 0, opts)
 }
 
@@ -158,6 +165,9 @@ func Group(name string) ReaderOption { return groupOption(name) }
 
 // Reader joins as a reader, by default for what is sent from now on.
 func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, error) {
+	if t.closed.Load() {
+		return nil, errClosed(t.t.title())
+	}
 	var o readerOptions
 	for _, f := range opts {
 		f.reader(&o)
@@ -171,8 +181,12 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 	return newReader(ctx, t.t, o.start, o.group)
 }
 
-// Close ends this use of the topic. What was sent is kept for its readers.
+// Close ends this use of the topic; others of this process stay open. What was sent is
+// kept for its readers. A second Close does nothing.
 func (t *Topic) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return t.t.close(ctx)

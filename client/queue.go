@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -14,6 +15,7 @@ type Queue struct {
 	t      *topic
 	turn   chan struct{} // one taker at a time uses the reader
 	reader *Reader
+	closed atomic.Bool
 }
 
 // Queue opens or makes a queue. An empty name makes a private one.
@@ -47,6 +49,9 @@ func (q *Queue) Token() string { return q.t.info.Token }
 // Put adds an item, as Topic.Send does, waiting while the queue is full (ErrFull
 // at the deadline of ctx, ErrClosed once it was closed). The taker may write it.
 func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
+	if q.closed.Load() {
+		return errClosed(q.t.title())
+	}
 	return q.t.send(ctx, v, protocol.SlotWritable, opts)
 }
 
@@ -68,7 +73,8 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 		if q.reader.passed == mostPassed && ctx.Err() != nil {
 			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 		}
-		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), q.reader.ready); err != nil {
+		ready := func() bool { return q.closed.Load() || q.reader.ready() }
+		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), ready); err != nil {
 			q.reader.spin.gaveUp()
 			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 		}
@@ -91,6 +97,9 @@ func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
 // take joins the queue's takers at the first call and takes an item if there is
 // one. Callers have the turn.
 func (q *Queue) take(ctx context.Context) (*Message, error) {
+	if q.closed.Load() {
+		return nil, errClosed(q.t.title())
+	}
 	if q.reader == nil {
 		group := "queue"
 		r, err := newReader(ctx, q.t, StartAll, &group)
@@ -111,11 +120,19 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	return q.t.waiting(v), nil
 }
 
-// Close ends this use of the queue; items put stay for takers.
+// Close ends this use of the queue, and a Get that waits in another goroutine; other
+// uses of this process stay open, and items put stay for takers. A second Close does
+// nothing.
 func (q *Queue) Close() error {
+	if q.closed.Swap(true) {
+		return nil
+	}
+	q.t.c.hub.wakeAll()
+	q.turn <- struct{}{} // of a Get that sees that it is closed, or ends by its context
 	if q.reader != nil {
 		q.reader.Close()
 	}
+	<-q.turn
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return q.t.close(ctx)
