@@ -109,7 +109,7 @@ var blamed = []struct {
 }{
 	{"cuMemImportFromShareableHandle", []Result{ErrInvalidValue, ErrInvalidDevice, ErrOperatingSystem, ErrInvalidHandle, ErrNotPermitted, ErrUnknown},
 		protocol.CodeHandle, "its maker is at fault, or its GPU is not visible here: check CUDA_VISIBLE_DEVICES"},
-	{"cuIpcOpenMemHandle_v2", []Result{ErrInvalidValue, ErrMapFailed, ErrInvalidHandle, ErrUnknown},
+	{"cuIpcOpenMemHandle_v2", []Result{ErrInvalidValue, ErrInvalidDevice, ErrMapFailed, ErrOperatingSystem, ErrInvalidHandle, ErrUnknown},
 		protocol.CodeHandle, "have it lent anew: its owner has ended, or it is memory of another GPU"},
 	{"cuIpcOpenMemHandle_v2", []Result{ErrInvalidContext},
 		protocol.CodeInvalid, "open another process's memory, in this one's pid namespace"},

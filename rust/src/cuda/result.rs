@@ -47,7 +47,7 @@ const MEANINGS: &[(i32, &str, &str, Code, &str)] = &[
 #[rustfmt::skip] // a table
 const BLAMED: &[(&str, &[i32], Code, &str)] = &[
     ("cuMemImportFromShareableHandle", &[1, 101, 304, 400, 800, 999], Code::InvalidHandle, "its maker is at fault, or its GPU is not visible here: check CUDA_VISIBLE_DEVICES"),
-    ("cuIpcOpenMemHandle_v2", &[1, 205, 400, 999], Code::InvalidHandle, "have it lent anew: its owner has ended, or it is memory of another GPU"),
+    ("cuIpcOpenMemHandle_v2", &[1, 101, 205, 304, 400, 999], Code::InvalidHandle, "have it lent anew: its owner has ended, or it is memory of another GPU"),
     ("cuIpcOpenMemHandle_v2", &[201], Code::InvalidArgument, "open another process's memory, in this one's pid namespace"),
 ];
 
