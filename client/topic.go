@@ -137,7 +137,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 		return err
 	}
 	if t.isClosed() {
-		return errClosed("topic " + t.title())
+		return errClosed(t.title())
 	}
 	if err := t.startWriting(ctx); err != nil {
 		return t.late(ctx, err, protocol.CodeFull)
@@ -261,7 +261,7 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 	o, depth := &t.out, uint64(t.info.Depth)
 	for {
 		if t.isClosed() {
-			return nil, errClosed("topic " + t.title())
+			return nil, errClosed(t.title())
 		}
 		o.reset(flags)
 		if err := t.c.compose(o, v, opts); err != nil {
