@@ -48,16 +48,12 @@ impl Payload {
     /// Tensors under the names that they have in the protocol (paths with their escapes), and the
     /// JSON of the tree that numbers them; empty: one unnamed tensor is the value, or a flat dict.
     pub fn with_tree(tensors: Vec<(String, Tensor)>, tree: Vec<u8>) -> Payload {
-        let mut p = Payload::default();
-        (p.tensors, p.tree) = (tensors.into_iter().collect(), tree);
-        p
+        Payload::of(tensors.into_iter().collect(), tree)
     }
 
     /// As `with_tree`, of as many names as tensors.
     pub fn of_names(names: Names, tensors: Vec<Tensor>, tree: Vec<u8>) -> Payload {
-        let mut p = Payload::default();
-        (p.tensors, p.tree) = (Tensors::Named(names, tensors.into()), tree);
-        p
+        Payload::of(Tensors::Named(names, tensors.into()), tree)
     }
 
     /// The tensors, in their order.

@@ -75,12 +75,19 @@ impl Tensors {
 }
 
 impl Payload {
+    /// Of tensors and a tree. Nothing is filled in from a default, which has a list of tensors of its own to
+    /// allocate, and is moved while it is still being written.
+    #[inline]
+    pub(super) fn of(tensors: Tensors, tree: Vec<u8>) -> Payload {
+        Payload { tensors, tree, meta: Vec::new(), stream: Stream::default() }
+    }
+
     /// Tensors under the keys of a flat dict, which is what receivers in Python see.
     pub fn named<K: AsRef<str>>(tensors: impl IntoIterator<Item = (K, Tensor)>) -> Payload {
         let (keys, tensors) = named(tensors);
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
-        Payload { tensors: Tensors::Named(keys.paths(), tensors.into()), tree, ..Payload::default() }
+        Payload::of(Tensors::Named(keys.paths(), tensors.into()), tree)
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
@@ -102,7 +109,7 @@ impl Payload {
 impl From<Tensor> for Payload {
     #[inline]
     fn from(t: Tensor) -> Payload {
-        Payload { tensors: Tensors::One(t), ..Payload::default() }
+        Payload::of(Tensors::One(t), Vec::new())
     }
 }
 
@@ -116,7 +123,7 @@ impl From<&Bundle> for Payload {
     fn from(b: &Bundle) -> Payload {
         let tree = if b.is_empty() && b.tree.is_empty() { b"{}".to_vec() } else { b.tree.clone() };
         let names = if b.tree.is_empty() { b.names.paths() } else { b.names.clone() };
-        Payload { tensors: Tensors::Named(names, b.tensors.clone()), tree, ..Payload::default() }
+        Payload::of(Tensors::Named(names, b.tensors.clone()), tree)
     }
 }
 
