@@ -173,10 +173,10 @@ func TestDriverFailsAtAnyStepInOtherLanguages(t *testing.T) {
 			"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuDevicePrimaryCtxRetain"} {
 			t.Run(l.name+" "+call, func(t *testing.T) {
 				m := start(t, 1)
-				s := m.speak(t, l, testkit.Env("BATON_STANDIN_FAULTS", call+"=999"))
+				s := m.speak(t, l, testkit.Env("BATON_STANDIN_FAULTS", call+"=998"))
 				a := s.try(command{"do": "alloc"})
 				assert.Contains(t, a.Message, call)
-				assert.Contains(t, a.Message, "CUDA error 999")
+				assert.Contains(t, a.Message, "CUDA error 998")
 				s.Done()
 				m.empty(t)
 			})
