@@ -70,19 +70,17 @@ pub(crate) fn table_for(ob: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPac
     Ok(table)
 }
 
-/// A tensor's own view, lent as long as the object is there and is not resized. `None` where the table
-/// has no function for that, or refuses.
+/// A tensor's own view, lent as long as the object is there and is not resized, written where it is to stay.
+/// False, and nothing is there, where the table has no function for that, or refuses.
 #[inline(always)]
-pub(crate) fn borrowed(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> Option<DLTensor> {
-    let mut t = MaybeUninit::<DLTensor>::uninit();
-    let lend = table.dltensor_from_py_object_no_sync?;
+pub(crate) fn borrow_to(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI, at: &mut MaybeUninit<DLTensor>) -> bool {
+    let Some(lend) = table.dltensor_from_py_object_no_sync else { return false };
     // SAFETY: a live object and a place for the view; the interpreter is held.
-    if unsafe { lend(ob.as_ptr().cast(), t.as_mut_ptr()) } != 0 {
+    let lent = unsafe { lend(ob.as_ptr().cast(), at.as_mut_ptr()) } == 0;
+    if !lent {
         drop(PyErr::take(ob.py()));
-        return None;
     }
-    // SAFETY: filled, as it says.
-    Some(unsafe { t.assume_init() })
+    lent
 }
 
 /// The table that a type publishes, under either name.

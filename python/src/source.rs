@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyMemoryView};
 use crate::cuda::on_gpu;
 use crate::dtype;
 use crate::errors::{OrRaise, error, invalid};
-use crate::exchange::{borrowed, table_for};
+use crate::exchange::{borrow_to, table_for};
 use crate::import::Imported;
 use crate::memory::Room;
 use crate::tensor::Tensor;
@@ -332,22 +332,59 @@ impl Source {
     }
 
     /// As `of_lent`, by the table of the object's type.
+    fn lent_by(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
+        let mut made = MaybeUninit::uninit();
+        // SAFETY: it was written, as is said.
+        Ok(Source::lend_to(ob, table, &mut made)?.then(|| unsafe { made.assume_init() }))
+    }
+
+    /// As `of_lent`, by the table of the object's type, behind others; false where there is none.
     #[inline(always)]
-    pub(crate) fn lent_by(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
-        let lent = borrowed(ob, table);
-        let Some(t) = lent.filter(|t| device::is_host(t.device.device_type)) else { return Ok(None) };
-        if may_be_lazy(&t)
+    pub(crate) fn push_lent(all: &mut Vec<Source>, ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<bool> {
+        let n = all.len();
+        all.reserve(1);
+        let Some(at) = all.spare_capacity_mut().first_mut() else { return Ok(false) };
+        let lent = Source::lend_to(ob, table, at)?;
+        // SAFETY: it was written, as is said, in the room that was reserved.
+        unsafe { all.set_len(n + usize::from(lent)) };
+        Ok(lent)
+    }
+
+    /// Makes the view that a table lends where it is to stay, and tells whether it did. The table writes it in
+    /// parts: to move it then, in larger ones, would wait for all of them.
+    #[inline(always)]
+    fn lend_to(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI, at: &mut MaybeUninit<Source>) -> PyResult<bool> {
+        let at = at.as_mut_ptr();
+        // SAFETY: the place is exclusive, and what is not yet written may be anything.
+        let view = unsafe { &mut *(&raw mut (*at).view).cast::<MaybeUninit<DLTensor>>() };
+        if !borrow_to(ob, table, view) {
+            return Ok(false);
+        }
+        // SAFETY: filled, as it says.
+        let t = unsafe { view.assume_init_ref() };
+        if !device::is_host(t.device.device_type) {
+            return Ok(false);
+        }
+        if may_be_lazy(t)
             && let Some(made) = made_real(ob)?
         {
-            return Source::lent_anew(&made, table);
+            return Source::lend_anew(&made, table, at);
         }
-        refuse_narrow(ob, &t)?;
-        Source::of_view(ob.py(), &t, 0, Keep::Object(ob.clone().unbind())).map(Some)
+        refuse_narrow(ob, t)?;
+        check(ob.py(), t)?;
+        // SAFETY: a place for each; nothing that must be dropped stood there.
+        unsafe {
+            (&raw mut (*at).flags).write(0);
+            (&raw mut (*at)._keep).write(Keep::Object(ob.clone().unbind()));
+        }
+        Ok(true)
     }
 
     #[cold]
-    fn lent_anew(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI) -> PyResult<Option<Source>> {
-        Source::lent_by(ob, table)
+    fn lend_anew(ob: &Bound<'_, PyAny>, table: &DLPackExchangeAPI, at: *mut Source) -> PyResult<bool> {
+        let made = Source::lent_by(ob, table)?;
+        // SAFETY: the place of `lend_to`, in which nothing stands that must be dropped.
+        Ok(made.map(|made| unsafe { at.write(made) }).is_some())
     }
 
     /// The view of a tensor, to be copied.
@@ -458,12 +495,8 @@ impl Source {
     }
 
     /// A view that is alive as long as what is kept.
-    #[inline(always)]
     fn of_view(py: Python<'_>, t: &DLTensor, flags: u64, keep: Keep) -> PyResult<Source> {
-        reachable(py, t.device.device_type)?;
-        if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
-            return Err(PyBufferError::new_err("the array came with an impossible shape"));
-        }
+        check(py, t)?;
         Ok(Source { view: *t, flags, _keep: keep })
     }
 
@@ -567,6 +600,16 @@ unsafe fn numbers(p: *const i64, n: i32) -> Dims {
     }
     // SAFETY: as the caller says; the address of a foreign array may be unaligned.
     Dims::from_fn(n.max(0) as usize, |i| unsafe { p.add(i).read_unaligned() })
+}
+
+/// Refuses what nobody here can look at.
+#[inline(always)]
+fn check(py: Python<'_>, t: &DLTensor) -> PyResult<()> {
+    reachable(py, t.device.device_type)?;
+    if !(0..=MOST_DIMENSIONS).contains(&t.ndim) || t.ndim > 0 && t.shape.is_null() {
+        return Err(PyBufferError::new_err("the array came with an impossible shape"));
+    }
+    Ok(())
 }
 
 /// Refuses what lies where neither the processor nor CUDA looks.

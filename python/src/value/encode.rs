@@ -43,9 +43,33 @@ fn is_known(v: &Bound<'_, PyAny>) -> bool {
     KNOWN.load(Ordering::Relaxed) == v.get_type_ptr()
 }
 
-enum Leaf {
-    Own(baton::Tensor),
-    Foreign(Source),
+/// The tensors and arrays of a value, in their order. There may be thousands: the two kinds stand apart, so
+/// that neither has to be moved.
+#[derive(Default)]
+struct Leaves {
+    arrays: Vec<Source>,
+    own: Vec<baton::Tensor>,
+    own_at: Vec<usize>, // where these stand among all
+}
+
+impl Leaves {
+    fn len(&self) -> usize {
+        self.arrays.len() + self.own.len()
+    }
+
+    fn push_own(&mut self, t: baton::Tensor) {
+        self.own_at.push(self.len());
+        self.own.push(t);
+    }
+
+    /// Makes room for so many of the kind that there is already.
+    fn reserve(&mut self, n: usize) {
+        if self.own.is_empty() {
+            return self.arrays.reserve(n);
+        }
+        self.own.reserve(n);
+        self.own_at.reserve(n);
+    }
 }
 
 struct Encoder {
@@ -54,7 +78,7 @@ struct Encoder {
     parts: usize, // of the path
     depth: usize,
     names: Names, // of the tensors, which are the leaves
-    leaves: Vec<Leaf>,
+    leaves: Leaves,
     last: Option<Known>, // the type of most of the arrays
     plain: bool,         // JSON without tags, for meta
     take: Take,
@@ -125,7 +149,7 @@ impl Encoder {
             })?;
             let (true, Some(key)) = (taken, key) else {
                 self.names.clear();
-                self.leaves.clear();
+                self.leaves = Leaves::default();
                 return Ok(false);
             };
             if i == 0 {
@@ -133,18 +157,17 @@ impl Encoder {
             }
             self.names.push(&Names::escaped(key));
         }
-        Ok(!self.leaves.is_empty())
+        Ok(self.leaves.len() > 0)
     }
 
     /// Takes the array that an object is, if it is of a type that was met before.
     #[inline(always)]
     fn known(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let found = match self.last.as_ref().and_then(|k| k.table(v)) {
-            Some(table) => Source::lent_by(v, table)?,
-            None if is_known(v) => Source::of(v)?,
-            None => return Ok(false),
-        };
-        Ok(found.map(|s| self.leaves.push(Leaf::Foreign(s))).is_some())
+        match self.last.as_ref().and_then(|k| k.table(v)) {
+            Some(table) => Source::push_lent(&mut self.leaves.arrays, v, table),
+            None if is_known(v) => Ok(Source::of(v)?.map(|s| self.leaves.arrays.push(s)).is_some()),
+            None => Ok(false),
+        }
     }
 
     /// Takes the tensor or array that an object is.
@@ -162,7 +185,10 @@ impl Encoder {
                 Take::Reference | Take::Shared => t.is_shared(),
                 Take::Copy | Take::Room(_) => false,
             };
-            self.leaves.push(if referenced { Leaf::Own(t) } else { Leaf::Foreign(Source::of_tensor(v.py(), &t)?) });
+            match referenced {
+                true => self.leaves.push_own(t),
+                false => self.leaves.arrays.push(Source::of_tensor(v.py(), &t)?),
+            }
             return Ok(true);
         }
         let scalar = v.is_none()
@@ -179,7 +205,7 @@ impl Encoder {
         let Some(found) = Source::of(v)? else { return Ok(false) };
         KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
         self.last = exchange::last(v.py());
-        self.leaves.push(Leaf::Foreign(found));
+        self.leaves.arrays.push(found);
         Ok(true)
     }
 
@@ -468,34 +494,38 @@ impl Encoder {
 
     /// Copies the arrays of others into one storage and gives all tensors.
     fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<baton::Tensor>> {
-        let take = self.take;
-        let on_host = self.leaves.iter().filter_map(|leaf| match leaf {
-            Leaf::Foreign(s) if s.gpu().is_none() => Some(s),
-            _ => None,
-        });
+        let (take, n) = (self.take, self.leaves.len());
+        let Leaves { arrays, own, own_at } = self.leaves;
+        if arrays.is_empty() {
+            return Ok(own);
+        }
+        let on_host = arrays.iter().filter(|s| s.gpu().is_none());
         if take == Take::Shared {
             for s in on_host.clone() {
                 take.in_place(py, session, s)?;
             }
         }
-        let n = on_host.clone().count();
         let gathered = match take {
             Take::Room(room) => Source::room_for(py, session, on_host, room)?,
             Take::Copy => Source::gather(py, session, on_host, Gather::Copy)?,
             _ => Source::gather(py, session, on_host, Gather::Reference)?,
         };
-        if n == self.leaves.len() {
+        if gathered.len() == n {
             return Ok(gathered);
         }
-        let mut gathered = gathered.into_iter();
-        let tensor = |leaf| match leaf {
-            Leaf::Own(t) => Ok(t),
-            Leaf::Foreign(s) if s.gpu().is_some() => take.on_gpu(py, session, s),
-            Leaf::Foreign(_) => {
-                gathered.next().ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
-            }
+        let (mut arrays, mut gathered) = (arrays.into_iter(), gathered.into_iter());
+        let (mut own, mut own_at) = (own.into_iter(), own_at.into_iter().peekable());
+        let tensor = |i| {
+            let found = match own_at.next_if_eq(&i) {
+                Some(_) => own.next(),
+                None => match arrays.next() {
+                    Some(s) if s.gpu().is_some() => return take.on_gpu(py, session, s),
+                    _ => gathered.next(),
+                },
+            };
+            found.ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
         };
-        self.leaves.into_iter().map(tensor).collect()
+        (0..n).map(tensor).collect()
     }
 }
 
