@@ -6,13 +6,15 @@
 //! for it in its own row: up before naming, un-name before down.
 //!
 //! Ownership: a [`Pool`] owns the storages of the chunks granted to its session. Concurrency: rows
-//! are changed by atomics from any thread; a pool has a lock of its own. Hostile peers: a row belongs
+//! are changed by atomics from any thread; a pool has a lock of its own, and a turn to ask the broker. Hostile peers: a row belongs
 //! to one process, so a liar can only pin or lose its own references. Death: the broker empties the
 //! row of the dead and recycles in the place of a dead owner.
 
 mod chunk;
 mod entry;
 mod freetest;
+#[cfg(not(baton_loom))]
+mod grow;
 #[cfg(not(baton_loom))]
 mod pool;
 mod ranges;
@@ -22,7 +24,9 @@ pub(crate) use chunk::{Chunk, Chunks};
 pub(crate) use entry::{Entries, Entry};
 pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]
+pub(crate) use grow::{Grant, Source};
+#[cfg(not(baton_loom))]
 pub use pool::PoolStats;
 #[cfg(not(baton_loom))]
-pub(crate) use pool::{Grant, Pool, Source, Storage};
+pub(crate) use pool::{Pool, Storage};
 pub(crate) use row::Row;

@@ -4,49 +4,30 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::ranges::Ranges;
-use super::{Entries, FreeTest, Row, Rows};
+use super::{Entries, FreeTest, Grant, Row, Rows, Source};
 use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::layout::{ALIGNMENT, PAGE, limits};
 use crate::message::Ref;
 use crate::shm::Segment;
 use crate::sys;
+use crate::turns::Turnstile;
 
 /// Slab sizes: the first is small so that a small program stays small, and a small quota serves many;
 /// each further one is as large as all before together.
 const MIN_SLAB: u64 = 64 << 10;
 const FIRST_SLAB: u64 = 4 << 20;
 const SLABS_IN_QUOTA: u64 = 64;
-const MAX_SLAB: u64 = 256 << 20;
+pub(super) const MAX_SLAB: u64 = 256 << 20;
 /// Bytes that a storage may have.
 const MOST: u64 = 1 << 52;
 /// Bounds the work that one allocation does for recycling.
 const TESTS_PER_ALLOC: usize = 8;
-const MAX_CHUNK_ASK: u32 = 64;
 /// Row words in a cache line.
 const LINE_WORDS: u32 = 8;
-
-/// Memory that the broker lets a session allocate in: a segment mapped for writing with its pages
-/// reserved, and index chunks over it, as (chunk, serial).
-#[derive(Debug)]
-pub(crate) struct Grant {
-    pub(crate) segment: Arc<Segment>,
-    pub(crate) chunks: Vec<(u32, u64)>,
-}
-
-/// Where a pool gets memory and gives it back: the session's broker. Calls are made with the pool's
-/// lock held, so no answer may need the pool.
-pub(crate) trait Source: Rows {
-    /// Asks for a segment of at least `bytes` with `chunks` index chunks whose entries it reserves.
-    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant>;
-    /// Asks for more indices over a segment.
-    fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>>;
-    /// Gives an empty segment back; false keeps it here.
-    fn give_back(&self, segment: &Arc<Segment>) -> bool;
-}
 
 /// A range of a segment that was handed out.
 #[derive(Debug, Clone)]
@@ -96,35 +77,43 @@ struct Record {
 }
 
 #[derive(Debug)]
-struct Slab {
-    segment: Arc<Segment>,
-    free: Ranges,
-    indices: Vec<u32>, // without memory
-    used: u64,         // storages with memory that are not in a bin
+pub(super) struct Slab {
+    pub(super) segment: Arc<Segment>,
+    pub(super) free: Ranges,
+    pub(super) indices: Vec<u32>, // without memory
+    used: u64,                    // storages with memory that are not in a bin
     binned: u64,
-    chunks: u32,
+    pub(super) chunks: u32,
+}
+
+impl Slab {
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0 && self.binned == 0
+    }
 }
 
 /// The pool of one session.
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<State>,
-    dropped: Mutex<Vec<u32>>, // own count fell to zero while another thread had the state
-    news: AtomicBool,         // whether there are any
+    pub(super) asking: Turnstile<()>, // of one who talks with the source; slabs come and go in it alone
+    dropped: Mutex<Vec<u32>>,         // own count fell to zero while another thread had the state
+    news: AtomicBool,                 // whether there are any
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     row: Row,
     entries: Entries,
     test: FreeTest,
     records: Vec<Option<Box<[Record]>>>, // by chunk
-    slabs: Vec<Option<Slab>>,
+    pub(super) slabs: Vec<Option<Slab>>,
     bins: Vec<Vec<u32>>, // free and warm, by number of their class
     waiting: VecDeque<u32>,
     spare: Vec<u32>, // in turn with `dropped`
-    stats: PoolStats,
-    first: u64, // bytes of the first slab
+    pub(super) stats: PoolStats,
+    pub(super) first: u64, // bytes of the first slab
+    pub(super) grown: u64, // how often the source gave something
 }
 
 /// How large the first slab is under these quotas, of which 0 is none: a small one has room for others.
@@ -148,10 +137,16 @@ impl Pool {
                 spare: Vec::new(),
                 stats: PoolStats::default(),
                 first: first_slab(quotas),
+                grown: 0,
             }),
+            asking: Turnstile::default(),
             dropped: Mutex::new(Vec::new()),
             news: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// A storage of `n` > 0 bytes, counted once in the own row. Its bytes are whatever was there.
@@ -160,18 +155,22 @@ impl Pool {
             return Err(Error::new(Code::OutOfMemory, "ask for less", format!("{n} bytes cannot be allocated")));
         }
         let class = class_of(n);
-        let mut p = self.state.lock().unwrap_or_else(|p| p.into_inner());
+        let mut p = self.state();
         let mut found = p.take_bin(class);
         if found.is_none() {
             self.drain(&mut p);
             p.recycle(source, TESTS_PER_ALLOC);
             found = p.take_bin(class);
         }
-        let index = match found {
-            Some(i) => i,
-            None => p.carve(source, class)?,
-        };
-        p.hand_out(index, n)
+        loop {
+            if let Some(index) = found {
+                return p.hand_out(index, n);
+            }
+            found = p.carve(source, class);
+            if found.is_none() {
+                p = self.grow(p, source, class)?;
+            }
+        }
     }
 
     /// As `alloc` for one who cannot wait; `None` where that could be: another thread allocates, or no
@@ -216,7 +215,8 @@ impl Pool {
     }
 
     /// Tests every storage that may be free and gives empty segments back to the broker. It returns
-    /// the bytes given back; 0 as well when another thread is allocating, which recycles itself.
+    /// the bytes given back; 0 as well when another thread is allocating, which recycles itself. It waits
+    /// for none: what reads the broker's answers to the others collects.
     pub(crate) fn collect(&self, source: &dyn Source) -> u64 {
         let mut p = match self.state.try_lock() {
             Ok(p) => p,
@@ -227,11 +227,12 @@ impl Pool {
         let all = p.waiting.len();
         p.recycle(source, all);
         p.test.forget();
-        p.trim(source)
+        drop(p);
+        self.asking.try_lock().map_or(0, |_turn| self.trim(source))
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
-        let p = self.state.lock().unwrap_or_else(|p| p.into_inner());
+        let p = self.state();
         let mut s = p.stats;
         for slab in p.slabs.iter().flatten() {
             s.live += slab.used;
@@ -357,37 +358,28 @@ impl State {
     }
 
     /// Cuts a storage from a slab, making room if it must.
-    fn carve(&mut self, source: &dyn Source, class: u64) -> Result<u32> {
-        if let Some(i) = self.cut(source, class) {
-            return Ok(i);
+    fn carve(&mut self, rows: &dyn Rows, class: u64) -> Option<u32> {
+        if let Some(i) = self.cut(class) {
+            return Some(i);
         }
         // Test all that waits before asking for more memory, then give binned memory of other sizes
         // back to the slabs.
         let all = self.waiting.len();
-        if self.recycle(source, all) > 0
+        if self.recycle(rows, all) > 0
             && let Some(i) = self.take_bin(class)
         {
-            return Ok(i);
+            return Some(i);
         }
-        if self.unbin()
-            && let Some(i) = self.cut(source, class)
-        {
-            return Ok(i);
-        }
-        self.grow(source, class)?;
-        self.cut(source, class).ok_or_else(|| {
-            Error::new(Code::Internal, "report this", format!("a fresh slab has no room for {class} bytes"))
-        })
+        if self.unbin() { self.cut(class) } else { None }
     }
 
-    fn cut(&mut self, source: &dyn Source, class: u64) -> Option<u32> {
-        for i in (0..self.slabs.len()).rev() {
-            let Some(slab) = &self.slabs[i] else { continue };
-            if !slab.free.has(class) || slab.indices.is_empty() && !self.more_indices(source, i) {
+    fn cut(&mut self, class: u64) -> Option<u32> {
+        for slab in self.slabs.iter_mut().rev().flatten() {
+            if slab.indices.is_empty() {
                 continue;
             }
-            let Some(slab) = &mut self.slabs[i] else { continue };
-            let (Some(at), Some(index)) = (slab.free.take(class), slab.indices.pop()) else { continue };
+            let Some(at) = slab.free.take(class) else { continue };
+            let Some(index) = slab.indices.pop() else { continue };
             let r = self.record(index);
             (r.offset, r.capacity) = (at, class);
             crash_point::at("alloc-cut");
@@ -396,30 +388,9 @@ impl State {
         None
     }
 
-    /// Asks for index chunks when a slab has memory but no index.
-    fn more_indices(&mut self, source: &dyn Source, i: usize) -> bool {
-        let Some(slab) = &self.slabs[i] else { return false };
-        match source.more_chunks(&slab.segment, slab.chunks.clamp(1, MAX_CHUNK_ASK)) {
-            Ok(chunks) => self.add_chunks(i, &chunks),
-            Err(_) => return false,
-        }
-        self.slabs[i].as_ref().is_some_and(|s| !s.indices.is_empty())
-    }
-
-    fn grow(&mut self, source: &dyn Source, class: u64) -> Result<()> {
-        let bytes = self.stats.granted.clamp(self.first, MAX_SLAB).max(class);
-        let least = class.max(self.first);
-        let full = |grant: &Result<Grant>| grant.as_ref().is_err_and(Error::is_full);
-        let mut grant = source.grant(bytes, 1);
-        if full(&grant) && bytes > least {
-            // A quota may have room for what is needed, if not for a slab of the usual size.
-            grant = source.grant(least, 1);
-        }
-        if full(&grant) {
-            self.trim(source);
-            grant = source.grant(class.next_multiple_of(PAGE), 1);
-        }
-        let Grant { segment, chunks } = grant?;
+    /// Adds a slab of a grant.
+    pub(super) fn add_slab(&mut self, grant: Grant) {
+        let Grant { segment, chunks } = grant;
         let mut free = Ranges::default();
         free.give(0, segment.bytes);
         self.stats.granted += segment.bytes;
@@ -430,10 +401,10 @@ impl State {
         });
         self.slabs[i] = Some(slab);
         self.add_chunks(i, &chunks);
-        Ok(())
     }
 
-    fn add_chunks(&mut self, slab: usize, chunks: &[(u32, u64)]) {
+    pub(super) fn add_chunks(&mut self, slab: usize, chunks: &[(u32, u64)]) {
+        self.grown += 1;
         for &(chunk, serial) in chunks {
             let record = Record { serial, generation: 1, slab, ..Default::default() };
             self.records[chunk as usize] = Some(vec![record; limits::CHUNK_INDICES as usize].into());
@@ -452,7 +423,7 @@ impl State {
     }
 
     /// Gives warm memory back to its slabs, where runs join.
-    fn unbin(&mut self) -> bool {
+    pub(super) fn unbin(&mut self) -> bool {
         let bins = std::mem::take(&mut self.bins);
         let mut any = false;
         for index in bins.into_iter().flatten() {
@@ -467,24 +438,14 @@ impl State {
         any
     }
 
-    fn trim(&mut self, source: &dyn Source) -> u64 {
-        self.unbin();
-        let mut given = 0;
-        for i in 0..self.slabs.len() {
-            let Some(slab) = &self.slabs[i] else { continue };
-            if slab.used > 0 || !source.give_back(&slab.segment) {
-                continue;
+    /// Forgets the records of a slab that was given back.
+    pub(super) fn forget_slab(&mut self, slab: usize, bytes: u64) {
+        for records in &mut self.records {
+            if records.as_ref().is_some_and(|r| r[0].slab == slab) {
+                *records = None;
             }
-            given += slab.segment.bytes;
-            for records in &mut self.records {
-                if records.as_ref().is_some_and(|r| r[0].slab == i) {
-                    *records = None;
-                }
-            }
-            self.slabs[i] = None;
         }
-        self.stats.granted -= given;
-        given
+        self.stats.granted -= bytes;
     }
 }
 

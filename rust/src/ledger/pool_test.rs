@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::super::Chunks;
@@ -7,6 +8,7 @@ use super::*;
 use crate::layout::{broker_file, chunk_record, row_word, session_file};
 use crate::shm::Region;
 use crate::sys::Mapping;
+use crate::turns::Turn;
 
 /// A broker in miniature: one session in slot 1, a second row in slot 2.
 struct World {
@@ -16,6 +18,7 @@ struct World {
     next: AtomicU32,
     returned: AtomicU64,
     pool: Pool,
+    asked: Mutex<Option<Arc<Barrier>>>, // where requests are held up
 }
 
 fn memfd(bytes: u64) -> OwnedFd {
@@ -35,7 +38,15 @@ impl World {
         let entries = Entries::new(&own);
         let test = FreeTest::new(Chunks::new(&broker), entries.clone());
         let pool = Pool::new(Row::new(&own), entries, test, [0, 0]);
-        World { broker, own, other, next: AtomicU32::new(0), returned: AtomicU64::new(0), pool }
+        World {
+            broker,
+            own,
+            other,
+            next: AtomicU32::new(0),
+            returned: AtomicU64::new(0),
+            pool,
+            asked: Mutex::default(),
+        }
     }
 
     fn attach(&self, chunk: u32, slot: u32) {
@@ -63,7 +74,16 @@ impl Rows for World {
 }
 
 impl Source for World {
+    fn turn<'a>(&self, of: &'a Turnstile<()>) -> Result<Turn<'a, ()>> {
+        Ok(of.lock_until(None, || false)?.unwrap())
+    }
+
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
+        let asked = self.asked.lock().unwrap().clone();
+        if let Some(asked) = asked {
+            asked.wait(); // the test knows of the request,
+            asked.wait(); // and lets it be answered
+        }
         let segment = Arc::new(Segment::new(0, 1, bytes, memfd(bytes), true)?);
         Ok(Grant { chunks: self.more_chunks(&segment, chunks)?, segment })
     }
@@ -185,4 +205,23 @@ fn a_storage_whose_drop_is_heard_twice_is_given_to_one() {
     let (b, c) = (w.alloc(1000), w.alloc(1000));
     assert_ne!(b.reference.index, c.reference.index);
     assert_ne!(b.offset, c.offset);
+}
+
+#[test]
+fn who_finds_memory_in_the_pool_does_not_wait_for_one_who_asks_for_more() {
+    let w = World::new();
+    let warm = w.alloc(1000);
+    w.release(&warm);
+    let asked = Arc::new(Barrier::new(2));
+    *w.asked.lock().unwrap() = Some(asked.clone());
+    std::thread::scope(|s| {
+        let large = s.spawn(|| w.alloc(2 * FIRST_SLAB));
+        asked.wait();
+        assert_eq!(w.alloc(1000).reference.index, warm.reference.index);
+        assert_ne!(w.alloc(5000).offset, warm.offset);
+        assert_eq!(w.pool.collect(&w), 0, "another thread is asking");
+        w.asked.lock().unwrap().take();
+        asked.wait();
+        assert_eq!(large.join().unwrap().bytes, 2 * FIRST_SLAB);
+    });
 }

@@ -12,6 +12,7 @@ use crate::cuda::{Device, Slab, driver};
 use crate::error::{Error, Result};
 use crate::ledger::{FreeTest, Grant, Pool, PoolStats, Row, Rows, Source, Storage};
 use crate::shm::Segment;
+use crate::turns::{Turn, Turnstile};
 use crate::wire::ops::{GrantReply, GrantRequest, Ignored, OfferRequest, ReturnRequest, SegmentReply};
 
 /// What precedes a GPU's UUID in the name by which brokers know it.
@@ -134,6 +135,10 @@ impl Rows for DeviceSource<'_> {
 }
 
 impl Source for DeviceSource<'_> {
+    fn turn<'a>(&self, of: &'a Turnstile<()>) -> Result<Turn<'a, ()>> {
+        self.0.turn(of)
+    }
+
     /// Asks the broker first, so that what a quota refuses was never taken.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
         let bytes = bytes.next_multiple_of(self.1.device.granularity()?.max(1));

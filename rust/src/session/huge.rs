@@ -13,6 +13,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Code, Error, Result};
 use crate::ledger::{FreeTest, Grant, Pool, PoolStats, Row, Rows, Source};
 use crate::shm::Segment;
+use crate::turns::{Turn, Turnstile};
 
 /// Sizes of huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,6 +91,10 @@ impl Rows for HugeSource<'_> {
 }
 
 impl Source for HugeSource<'_> {
+    fn turn<'a>(&self, of: &'a Turnstile<()>) -> Result<Turn<'a, ()>> {
+        self.0.turn(of)
+    }
+
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
         self.0.grant_in(bytes, chunks, Some(self.1.bytes()))
     }

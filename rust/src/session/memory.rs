@@ -14,6 +14,7 @@ use crate::layout::{limits, session_file, storage_entry};
 use crate::ledger::{Grant, Row, Rows, Source};
 use crate::shm::Segment;
 use crate::sys;
+use crate::turns::{Turn, Turnstile};
 use crate::wire::ops::{
     ChunkGrant, ChunksReply, ChunksRequest, GrantReply, GrantRequest, Ignored, PeerRequest, ReturnRequest,
     SegmentReply, SegmentRequest,
@@ -179,6 +180,10 @@ impl Rows for Inner {
 }
 
 impl Source for Inner {
+    fn turn<'a>(&self, of: &'a Turnstile<()>) -> Result<Turn<'a, ()>> {
+        Inner::turn(self, of)
+    }
+
     /// Asks the broker for a segment and reserves its pages here, so that this process's container
     /// pays and a full memory is an error now, not a SIGBUS later.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
