@@ -166,6 +166,14 @@ func (c *Client) away() <-chan struct{} {
 	return c.ctl.done
 }
 
+// heard returns the connection of this moment, and how many frames have come by it:
+// while both stay as they were the broker may stand still.
+func (c *Client) heard() (*control, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ctl, c.ctl.heard.Load()
+}
+
 // brokerAway tells whether the connection is down right now.
 func (c *Client) brokerAway() bool {
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -35,6 +36,7 @@ type topic struct {
 	spin    spinner
 	users   int // handles of this process that are open
 	out     outgoing
+	silence silence
 }
 
 // openTopic opens or makes a topic or name at the broker, once for this process.
@@ -121,51 +123,85 @@ func (t *topic) startWriting(ctx context.Context) error {
 	return err
 }
 
-// send publishes a value in the own lane: row up, slot, seq, head; then the
-// message that leaves is un-named and counted down; then readers are rung.
+// send publishes a value in the own lane, waiting for room in a lossless topic. While
+// it waits the turn is others'.
 func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption) error {
+	for waited := false; ; waited = true {
+		wait, err := t.attempt(ctx, waited, v, flags, opts)
+		if wait == nil {
+			return err
+		}
+		crashpoint.At("room-waiting")
+		if t.c.hub.wait(ctx, wait.spin, wait.look) != nil {
+			if t.mu.try() { // else another's waits teach the spinner
+				t.spin.gaveUp()
+				t.mu.end()
+			}
+			return t.timeout(ctx, protocol.CodeFull, "no room for another message")
+		}
+	}
+}
+
+// noRoom is a wait for room.
+type noRoom struct {
+	look func() bool // whether there may be some
+	spin time.Duration
+}
+
+// attempt is one turn of a send, which ends with a wait if there is no room.
+func (t *topic) attempt(ctx context.Context, waited bool, v any, flags uint32, opts []SendOption) (*noRoom, error) {
 	if err := t.mu.take(ctx); err != nil {
-		return t.late(ctx, err, protocol.CodeFull)
+		return nil, t.late(ctx, err, protocol.CodeFull)
 	}
 	defer t.mu.end()
 	defer t.out.finish()
-	return t.sendLocked(ctx, v, flags, opts)
+	if waited {
+		t.spin.happened(sys.Monotonic())
+	}
+	look, err := t.sendLocked(ctx, v, flags, opts)
+	if look == nil {
+		return nil, err
+	}
+	return &noRoom{look, t.spin.budget()}, nil
 }
 
-func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []SendOption) error {
+// sendLocked publishes: row up, slot, seq, head; then readers are rung; then the
+// message that leaves is un-named and counted down. Without room it returns what to
+// wait for.
+func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []SendOption) (look func() bool, err error) {
 	if err := t.c.live(); err != nil {
-		return err
+		return nil, err
 	}
 	if t.isClosed() {
-		return errClosed(t.title())
+		return nil, errClosed(t.title())
 	}
 	if err := t.startWriting(ctx); err != nil {
-		return t.late(ctx, err, protocol.CodeFull)
+		return nil, t.late(ctx, err, protocol.CodeFull)
 	}
 	c, o := t.c, &t.out
 	t.lane.PrepareWrite(t.head + 2)
 	if depth := uint64(t.info.Depth); t.head >= depth {
 		t.lane.PrepareUnname(t.head + 1 - depth)
 	}
-	view, err := t.compose(ctx, v, flags, opts)
-	if err != nil {
-		return err
+	view, look, err := t.compose(ctx, v, flags, opts)
+	if view == nil {
+		return look, err
 	}
 	if o.devices != nil {
 		if o.order, err = c.devices.orderSend(ctx, o.devices, &o.options); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	words, head, err := c.place(ctx, o, t.lane.Room())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for k, index := range o.counted {
 		if err := c.pages.row.Take(index); err != nil { // MODEL lanes:send-up
 			for _, up := range o.counted[:k] {
 				c.drop(up)
 			}
-			return err
+			return nil, err
 		}
 		crashpoint.At("send-counting")
 	}
@@ -182,16 +218,14 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	// SYNC parked: published before this fence; a reader sets parked, fences, and
 	// looks again. The fence serves the look at the version as well.
 	shm.Fence() // MODEL wake:fence-ringer
-	if view.version != t.version() {
-		if now, err := t.current(ctx); err == nil {
-			view = now
+	changed := view.version != t.version()
+	crashpoint.At("send-ring")
+	view.ring()
+	if changed { // who has come meanwhile is rung as soon as the broker names him
+		if now, err := t.currentAtOnce(ctx); err == nil && now != nil {
+			now.ring()
 		}
 	}
-	crashpoint.At("send-ring")
-	for i := range view.readers {
-		view.readers[i].bell.Ring()
-	}
-	runtime.KeepAlive(view)
 	// What leaves holds nobody up; those who sleep were rung first.
 	if i > uint64(t.info.Depth) {
 		t.withdraw(i - uint64(t.info.Depth))
@@ -199,7 +233,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	}
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
-	return nil
+	return nil, nil
 }
 
 // withdraw un-names message i, if that has not happened yet, then counts down
@@ -254,56 +288,33 @@ func (t *topic) done(v *peersView, i uint64) bool {
 	return true
 }
 
-// compose describes a message in t.out once there is room for it: the one of
-// depth before it must be done with by every group. Callers hold t.mu, which is
-// free for others while this waits.
-func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOption) (*peersView, error) {
+// compose describes a message in t.out, for those who take part. Without room for it,
+// where the one of depth before it is not done with by every group, it returns what to
+// wait for. Callers hold t.mu.
+func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOption) (*peersView, func() bool, error) {
 	o, depth := &t.out, uint64(t.info.Depth)
-	for {
-		if t.isClosed() {
-			return nil, errClosed(t.title())
-		}
-		o.reset(flags)
-		if err := t.c.compose(o, v, opts); err != nil {
-			return nil, err
-		}
-		// Read before the view: what changes behind it must end the wait. While the
-		// broker is away the view may be older than this version.
-		version, epoch := t.version(), t.c.epoch.Load()
-		view, err := t.current(ctx)
-		if err != nil {
-			return nil, t.late(ctx, err, protocol.CodeFull)
-		}
-		if t.info.Overwrite {
-			return view, nil
-		}
-		t.withdrawLocked(view)
-		if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
-			return view, nil
-		}
-		i := t.head + 1 - depth
-		err = t.awaitRoom(ctx, func() bool {
-			return t.done(view, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
-		})
-		if err != nil {
-			return nil, err
-		}
+	o.reset(flags)
+	if err := t.c.compose(o, v, opts); err != nil {
+		return nil, nil, err
 	}
-}
-
-// awaitRoom waits, without t.mu, until look says that there may be room.
-func (t *topic) awaitRoom(ctx context.Context, look func() bool) error {
-	spin := t.spin.budget()
-	t.mu.end()
-	crashpoint.At("room-waiting")
-	err := t.c.hub.wait(ctx, spin, look)
-	t.mu.must()
+	// Read before the view: what changes behind it must end the wait. While the
+	// broker is away the view may be older than this version.
+	version, epoch := t.version(), t.c.epoch.Load()
+	view, err := t.viewToSend(ctx)
 	if err != nil {
-		t.spin.gaveUp()
-		return t.timeout(ctx, protocol.CodeFull, "no room for another message")
+		return nil, nil, t.late(ctx, err, protocol.CodeFull)
 	}
-	t.spin.happened(sys.Monotonic())
-	return t.c.live()
+	if t.info.Overwrite {
+		return view, nil, nil
+	}
+	t.withdrawLocked(view)
+	if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
+		return view, nil, nil
+	}
+	i := t.head + 1 - depth
+	return nil, func() bool {
+		return t.done(view, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
+	}, nil
 }
 
 // close ends one use by this process; with the last one its lane is handed to

@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"slices"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -77,6 +79,60 @@ func (t *topic) current(ctx context.Context) (*peersView, error) {
 		return v, nil
 	}
 	return nil, err
+}
+
+// aMoment is how long a broker that runs may take to answer.
+const aMoment = time.Second
+
+// silence is when the broker did not say in a moment who takes part: the version that
+// was asked for, and how much had been heard of it. Until one of them changes it is not
+// asked again.
+type silence struct {
+	version uint64
+	ctl     *control
+	heard   uint64
+}
+
+// viewToSend is current for a send. Where messages are overwritten the last answer
+// serves while the broker stands still: no slot is kept for anybody, and who has come
+// since looks once a second. A lossless topic has to know of each group before it uses
+// a slot again. Callers hold t.mu.
+func (t *topic) viewToSend(ctx context.Context) (*peersView, error) {
+	before := t.view.Load()
+	if before == nil || !t.info.Overwrite || before.version == t.version() {
+		return t.current(ctx)
+	}
+	v, err := t.currentAtOnce(ctx)
+	if v == nil && err == nil {
+		v = before
+	}
+	return v, err
+}
+
+// currentAtOnce is current; nil where the broker does not answer in a moment, or
+// before the deadline of ctx, and then until it is heard of again. Callers hold t.mu.
+func (t *topic) currentAtOnce(ctx context.Context) (*peersView, error) {
+	now := silence{version: t.version()}
+	now.ctl, now.heard = t.c.heard()
+	if now == t.silence {
+		return nil, nil
+	}
+	brief, cancel := context.WithTimeout(ctx, aMoment)
+	defer cancel()
+	v, err := t.current(brief)
+	if err != nil && brief.Err() == context.DeadlineExceeded {
+		t.silence = now
+		return nil, nil
+	}
+	return v, err
+}
+
+// ring wakes those who read.
+func (v *peersView) ring() {
+	for i := range v.readers {
+		v.readers[i].bell.Ring()
+	}
+	runtime.KeepAlive(v)
 }
 
 // adopt builds a view of an answer; files mapped before are kept.

@@ -265,6 +265,60 @@ func TestStoppedBrokerHoldsUpNothingButWhatNeedsIt(t *testing.T) {
 	exchange(200)
 }
 
+// Who overwrites keeps no slot for anybody, so it need not know who has come; a
+// lossless topic waits until it knows.
+func TestSenderThatOverwritesNeedsNoAnswerOfWhoHasCome(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c, d := b.Connect(), b.Connect()
+	topic, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	lossless, err := c.Topic(ctx, "lossless", client.Overwrite(false))
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	defer x.Release()
+	read := func(name string) *client.Reader {
+		in, err := d.Topic(ctx, name)
+		require.NoError(t, err)
+		r, err := in.Reader(ctx)
+		require.NoError(t, err)
+		return r
+	}
+	receive := func(r *client.Reader, sequences ...int) {
+		for _, i := range sequences {
+			m, err := r.Receive(ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, i, m.Sequence)
+			m.Release()
+		}
+	}
+	first := read("t")
+	require.NoError(t, topic.Send(ctx, x))
+	require.NoError(t, lossless.Send(ctx, x))
+	receive(first, 1) // which maps the memory
+	second := read("t")
+	member := read("lossless")
+
+	b.Process().Stop()
+	patient := context.Background() // without a deadline
+	require.NoError(t, topic.Send(patient, x))
+	require.NoError(t, topic.Send(patient, x))
+	receive(first, 2, 3)
+	receive(second, 2, 3)
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, lossless.Send(short, x), protocol.ErrFull)
+	b.Process().Cont()
+
+	third := read("t")
+	require.NoError(t, topic.Send(ctx, x))
+	receive(first, 4)
+	receive(third, 4)
+	require.NoError(t, lossless.Send(ctx, x))
+	receive(member, 2)
+}
+
 // A call's deadline holds beside calls without one that wait for a stopped broker,
 // and when nothing more can be written to it.
 func TestDeadlinesHoldWhileTheBrokerIsStopped(t *testing.T) {

@@ -95,6 +95,12 @@ fn deadlines_hold_while_the_broker_stands_still() -> Result<()> {
     assert_eq!(opening.connect().map_err(code).err(), Some(Code::NoBroker));
     // A call with a deadline has it too while another that has none asks the broker.
     std::thread::scope(|s| {
+        let patient = s.spawn(|| session.alloc::<u8>(&[64 << 20]));
+        assert_eq!(session.alloc_within::<u8>(&[64 << 20], brief).map_err(code).err(), Some(Code::Timeout));
+        assert_eq!(session.from_slice(&[1], &[3u8])?.freeze().to_vec::<u8>()?, [3], "the pool has memory for it");
+        broker.go_on();
+        patient.join().unwrap().map(drop)?;
+        broker.pause();
         let patient = s.spawn(|| work.put(&x, None));
         assert_eq!(work.put(&x, brief).map_err(code).err(), Some(Code::Full));
         broker.go_on();
@@ -106,6 +112,31 @@ fn deadlines_hold_while_the_broker_stands_still() -> Result<()> {
     assert_eq!(work.get(SOON)?.tensor()?.to_vec::<u8>()?, [1]);
     assert_eq!(work.waiting()?, 0, "what was given up was not put");
     assert_eq!(watch.next(SOON)?.revision(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_sender_that_overwrites_needs_no_answer_of_who_has_come() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (session, other) = (broker.session(), broker.session());
+    let topic = session.topic("t")?;
+    let x = session.from_slice(&[1], &[1u8])?.freeze();
+    let mut first = other.topic("t")?.reader(Start::New)?;
+    topic.send(&x)?;
+    assert_eq!(first.recv(SOON)?.sequence(), 1); // which maps the memory
+    let mut second = other.topic("t")?.reader(Start::New)?;
+
+    broker.pause();
+    topic.send(&x)?;
+    topic.send(&x)?;
+    for sequence in 2..=3 {
+        assert_eq!(first.recv(SOON)?.sequence(), sequence);
+        assert_eq!(second.recv(SOON)?.sequence(), sequence);
+    }
+    broker.go_on();
+    let mut third = broker.session().topic("t")?.reader(Start::New)?;
+    topic.send(&x)?;
+    assert_eq!(third.recv(SOON)?.sequence(), 4);
     Ok(())
 }
 

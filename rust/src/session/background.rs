@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::ThreadId;
@@ -43,6 +43,7 @@ pub(crate) struct Background {
     thread: OnceLock<ThreadId>,
     stopped: AtomicBool,
     pump: Mutex<Frames>, // locked by the thread alone
+    heard: AtomicU64,    // frames
 }
 
 impl Background {
@@ -56,6 +57,7 @@ impl Background {
             thread: OnceLock::new(),
             stopped: AtomicBool::new(false),
             pump: Mutex::new(frames),
+            heard: AtomicU64::new(0),
         })
     }
 
@@ -72,6 +74,11 @@ impl Background {
     /// Whether the caller is the background thread.
     pub(crate) fn is_current(&self) -> bool {
         self.thread.get() == Some(&std::thread::current().id())
+    }
+
+    /// How much has come from the broker: while that stays as it was, the broker may stand still.
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop(&self) {
@@ -144,6 +151,7 @@ impl Background {
     fn deliver(&self, control: &Control) -> Result<()> {
         let mut frames = self.frames();
         while let Some((json, fds)) = frames.next()? {
+            self.heard.fetch_add(1, Ordering::Relaxed); // a hint: a change of it is seen at some time
             match control.deliver(json, fds)? {
                 Incoming::Answered => {}
                 Incoming::Event(e) => self.note(&e),

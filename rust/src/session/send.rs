@@ -28,9 +28,14 @@ pub(crate) struct Writer {
     /// Where a lane was asked for without an answer: it is asked for there again.
     asked: Option<u64>,
     view: Option<Arc<View>>, // the last one used
+    silence: Option<Silence>,
     out: Outgoing,
     spin: Spinner,
 }
+
+/// When the broker did not say in a moment who takes part: the version that was asked for, and how much
+/// had been heard of it. Until one of them changes it is not asked again.
+type Silence = (u64, u64);
 
 #[derive(Debug)]
 struct OwnLane {
@@ -152,8 +157,8 @@ impl TopicState {
     #[inline]
     fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32) -> Result<()> {
         let inner = &self.inner;
-        let Writer { own: Some(own), view, out, .. } = writer else { return Err(closed(self)) };
-        let view = self.refreshed(view)?;
+        let Writer { own: Some(own), view, silence, out, .. } = writer else { return Err(closed(self)) };
+        let view = self.refreshed(view, silence)?;
         if let Err(e) = self.publish(own, out, value, flags) {
             out.end();
             return Err(e);
@@ -165,7 +170,7 @@ impl TopicState {
         crash_point::at("send-ring");
         view.bells.iter().for_each(|b| b.ring());
         // Who has come meanwhile is rung as soon as the broker names him.
-        if changed && let Ok(Some(new)) = at_once(|| self.current().map(Some)) {
+        if changed && let Ok(Some(new)) = self.current_at_once(silence) {
             new.bells.iter().for_each(|b| b.ring());
             *view = new;
         }
@@ -181,9 +186,38 @@ impl TopicState {
     }
 
     /// The view of an earlier look, or a new one where that is out of date.
-    fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>) -> Result<&'a mut Arc<View>> {
+    #[inline]
+    fn refreshed<'a>(
+        &self,
+        view: &'a mut Option<Arc<View>>,
+        silence: &mut Option<Silence>,
+    ) -> Result<&'a mut Arc<View>> {
         let fresh = view.take().filter(|v| v.version == self.version());
-        Ok(view.insert(fresh.map_or_else(|| self.current(), Ok)?))
+        Ok(view.insert(fresh.map_or_else(|| self.look_anew(silence), Ok)?))
+    }
+
+    /// Where messages are overwritten the last answer serves while the broker stands still: no slot is
+    /// kept for anybody, and who has come since looks once a second. A lossless topic has to know of each
+    /// group before it uses a slot again.
+    #[cold]
+    fn look_anew(&self, silence: &mut Option<Silence>) -> Result<Arc<View>> {
+        match self.view().filter(|_| self.info.overwrite) {
+            Some(before) => Ok(self.current_at_once(silence)?.unwrap_or(before)),
+            None => self.current(),
+        }
+    }
+
+    /// As `current`; `None` where the broker does not answer in a moment, and then until it is heard of
+    /// again.
+    #[cold]
+    fn current_at_once(&self, silence: &mut Option<Silence>) -> Result<Option<Arc<View>>> {
+        let now = (self.version(), self.inner.background.heard());
+        if *silence == Some(now) {
+            return Ok(None);
+        }
+        let view = at_once(|| self.current().map(Some))?;
+        *silence = view.is_none().then_some(now);
+        Ok(view)
     }
 
     fn publish(&self, own: &mut OwnLane, out: &mut Outgoing, value: &mut Payload, flags: u32) -> Result<()> {
@@ -266,8 +300,8 @@ impl TopicState {
     /// Gives back what is done, then looks whether the next message may take its slot: the one of depth
     /// before it must be done with by every group. What there is still to wait for.
     fn blocker(&self, writer: &mut Writer) -> Result<Option<Blocker>> {
-        let Writer { own: Some(own), view, .. } = writer else { return Err(closed(self)) };
-        let view = self.refreshed(view)?;
+        let Writer { own: Some(own), view, silence, .. } = writer else { return Err(closed(self)) };
+        let view = self.refreshed(view, silence)?;
         self.withdraw_done_of(own, view);
         let i = (own.head + 1).saturating_sub(u64::from(self.info.depth));
         if i == 0 || view.done(own.number, self.info.slots, i) {
