@@ -71,8 +71,14 @@ fn memory(bytes: u64) -> Region {
     Region::new(Arc::new(Mapping::anonymous(bytes as usize).unwrap()))
 }
 
+/// Two thousand of each, or `$PROPTEST_CASES`.
+fn cases() -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(2000) }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(cases())]
 
     #[test]
     fn bodies(b in near(&["structs/body.json", "reject/body.json"]), refs in 0..4usize) {
