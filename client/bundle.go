@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sort"
 
 	"github.com/baton-ipc/baton/dlpack"
@@ -47,6 +48,9 @@ func (c *Client) AllocBundleOn(ctx context.Context, device string, specs ...Spec
 
 func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) (*Bundle, error) {
 	b := &Bundle{held: newHolding(c)}
+	if err := checkNames(specs); err != nil {
+		return nil, err
+	}
 	offsets := make([]uint64, len(specs))
 	total := uint64(0)
 	for i, s := range specs {
@@ -76,6 +80,22 @@ func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) 
 		b.names, b.tensors = append(b.names, s.Name), append(b.tensors, t)
 	}
 	return b, nil
+}
+
+// checkNames refuses names that would not be the keys of a dict.
+func checkNames(specs []Spec) error {
+	seen := make(map[string]struct{}, len(specs))
+	for _, s := range specs {
+		if _, twice := seen[s.Name]; twice {
+			return errNames(fmt.Sprintf("two tensors have the name %q", s.Name))
+		}
+		seen[s.Name] = struct{}{}
+	}
+	return nil
+}
+
+func errNames(what string) error {
+	return protocol.Errorf(protocol.CodeInvalid, "give each tensor a name of its own", "%s", what)
 }
 
 // NewBundle gathers tensors under names. They stay their owner's: the bundle is

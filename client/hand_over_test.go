@@ -339,3 +339,20 @@ func TestAllocRefusesImpossibleShapes(t *testing.T) {
 	require.Empty(t, b)
 	x.Release()
 }
+
+func TestNamesThatAreNoKeysOfADictAreRefusedBeforeTheyAreSent(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	c := connect(t, address)
+	spec := func(name string) client.Spec {
+		return client.Spec{Name: name, DType: dlpack.Float32, Shape: []int64{1}}
+	}
+	_, err := c.AllocBundle(ctx, spec("x"), spec("y"), spec("x"))
+	require.ErrorIs(t, err, protocol.ErrInvalid)
+	topic, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	x := tensor(t, c, 1)
+	err = topic.Send(ctx, client.NewBundle(map[string]*client.Tensor{"": x, "x": x}))
+	require.ErrorIs(t, err, protocol.ErrInvalid)
+	require.NoError(t, topic.Send(ctx, client.NewBundle(map[string]*client.Tensor{"": x})))
+	x.Release()
+}

@@ -79,6 +79,9 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 		}
 		o.desc.Tree = v.tree
 		for i, t := range v.tensors {
+			if v.names[i] == "" && len(v.names) > 1 && len(v.tree) == 0 {
+				return errNames("a tensor without a name beside others")
+			}
 			if err := c.addTensor(o, t, v.path(i)); err != nil {
 				return err
 			}

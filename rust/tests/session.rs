@@ -412,3 +412,19 @@ fn any_thread_may_have_and_share_what_there_is() {
     shared::<baton::Payload>();
     shared::<baton::Error>();
 }
+
+#[test]
+fn names_that_are_no_keys_of_a_dict_are_refused_before_they_are_sent() {
+    let Some(broker) = Broker::start() else { return };
+    let session = broker.session();
+    let topic = session.topic("t").unwrap();
+    let mut reader = topic.reader(Start::New).unwrap();
+    let x = session.from_slice(&[1], &[1u8]).unwrap().freeze();
+    let of = |names: &[&str]| Payload::named(names.iter().map(|n| (*n, x.clone())));
+    for names in [&["a", "b", "a"][..], &["a", ""]] {
+        assert_eq!(topic.send(of(names)).unwrap_err().code(), Code::InvalidArgument, "{names:?}");
+        assert_eq!(session.set("name", of(names)).unwrap_err().code(), Code::InvalidArgument, "{names:?}");
+    }
+    topic.send(of(&["a", "b"])).unwrap();
+    assert_eq!(reader.recv(None).unwrap().sequence(), 1, "nothing was sent before");
+}

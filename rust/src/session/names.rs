@@ -1,6 +1,7 @@
 //! The names of tensors: paths on the wire, keys for who sends or receives a flat dict.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::tensor::Tensor;
 
@@ -34,6 +35,18 @@ impl Names {
     /// Takes all away.
     pub fn clear(&mut self) {
         (self.text, self.ends) = Default::default();
+    }
+
+    /// Why they are not the keys of a flat dict, for who receives it.
+    pub(super) fn fault(&self) -> Option<String> {
+        if self.ends.len() < 2 {
+            return None;
+        }
+        let mut seen = HashSet::with_capacity(self.ends.len());
+        self.iter().find_map(|n| match n {
+            "" => Some("a tensor without a name beside others".to_owned()),
+            n => (!seen.insert(n)).then(|| format!("two tensors have the name {n:?}")),
+        })
     }
 
     /// The paths of a flat dict's keys.

@@ -34,6 +34,8 @@ pub struct Payload {
     pub(crate) tree: Vec<u8>,
     meta: Vec<u8>,
     stream: Stream,
+    /// Why it cannot be sent.
+    fault: Option<Box<str>>,
 }
 
 /// The tensors of a payload.
@@ -79,15 +81,17 @@ impl Payload {
     /// allocate, and is moved while it is still being written.
     #[inline]
     pub(super) fn of(tensors: Tensors, tree: Vec<u8>) -> Payload {
-        Payload { tensors, tree, meta: Vec::new(), stream: Stream::default() }
+        Payload { tensors, tree, meta: Vec::new(), stream: Stream::default(), fault: None }
     }
 
-    /// Tensors under the keys of a flat dict, which is what receivers in Python see.
+    /// Tensors under the keys of a flat dict, which is what receivers in Python see. A key that stands
+    /// twice, or that is empty beside others, is refused when the payload is sent: `InvalidArgument`.
     pub fn named<K: AsRef<str>>(tensors: impl IntoIterator<Item = (K, Tensor)>) -> Payload {
         let (keys, tensors) = named(tensors);
+        let fault = keys.fault().map(String::into_boxed_str);
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
-        Payload::of(Tensors::Named(keys.paths(), tensors.into()), tree)
+        Payload { fault, ..Payload::of(Tensors::Named(keys.paths(), tensors.into()), tree) }
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
@@ -143,6 +147,9 @@ impl Outgoing {
     /// Gathers refs and body. Tensors of another session are refused: their memory is another
     /// broker's, or counted in another row.
     pub(crate) fn compose(&mut self, inner: &Arc<Inner>, value: &Payload, flags: u32) -> Result<()> {
+        if let Some(what) = &value.fault {
+            return Err(Error::new(Code::InvalidArgument, "give each tensor a name of its own", what.as_ref()));
+        }
         let Outgoing { refs, body, counted, .. } = self;
         refs.clear();
         counted.clear();
