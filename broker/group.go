@@ -56,7 +56,7 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 	number := slices.Index(t.groups[:], nil)
 	if number < 0 {
-		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use overwrite=True",
+		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use a topic that overwrites",
 			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
 	}
 	g := &group{topic: t, number: uint32(number), id: b.serial(), name: name, alone: alone,
@@ -177,7 +177,7 @@ func (b *Broker) groupFor(t *topic, name *string) (*group, error) {
 	case name == nil:
 		return nil, nil
 	case !t.lossless:
-		return nil, protocol.Errorf(protocol.CodeInvalid, "make the topic with overwrite=False, or read it without a group",
+		return nil, protocol.Errorf(protocol.CodeInvalid, "make the topic lossless, so that it does not overwrite, or read it without a group",
 			"%s overwrites, so it can promise nothing to a group", t)
 	case t.kind == protocol.TopicKindQueue:
 		if *name != "" && *name != "queue" {

@@ -135,7 +135,7 @@ func (t *topic) check() error {
 	case t.kind == protocol.TopicKindQueue && !t.lossless:
 		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite out, or use a topic", "%s cannot overwrite items that nobody took", t)
 	case t.redeliver && !t.lossless:
-		return protocol.Errorf(protocol.CodeInvalid, "use overwrite=False with it", "%s cannot both overwrite and redeliver", t)
+		return protocol.Errorf(protocol.CodeInvalid, "make it lossless, so that it does not overwrite", "%s cannot both overwrite and redeliver", t)
 	case protocol.LaneBytes(protocol.Slots(t.depth), protocol.Stride(t.description)) > protocol.SessionBytes-protocol.SessionLanes:
 		return protocol.Errorf(protocol.CodeInvalid, "use a smaller depth or description",
 			"depth %d with descriptions of %d bytes of %s does not fit in a session's pages", t.depth, t.description, t)

@@ -57,7 +57,7 @@ fn ordered(stream: Stream) -> Result<Stream> {
         return Ok(stream);
     }
     let what = "a copy on a GPU without a stream";
-    Err(Error::new(Code::InvalidArgument, "use Stream::LEGACY, or a stream of yours", what))
+    Err(Error::new(Code::InvalidArgument, "use the legacy default stream, or a stream of yours", what))
 }
 
 impl Tensor {

@@ -456,7 +456,7 @@ impl Inner {
             if !Arc::ptr_eq(gpu, g) {
                 let (a, b) = (first.device(), t.device());
                 let what = format!("one message with tensors on cuda:{} and cuda:{}", a.device_id, b.device_id);
-                let remedy = "send them apart, or synchronise and send with Stream::NONE";
+                let remedy = "send them apart, or synchronise and send with no stream";
                 return Err(Error::new(Code::InvalidArgument, remedy, what));
             }
             let Some(p) = t.held.written(Some(&Named::new(g, stream)))? else { continue };
