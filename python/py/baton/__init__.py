@@ -254,18 +254,24 @@ def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, m
 
 
 def get(name: str, timeout: float | None = 0.0) -> Bundle:
-    """The newest revision of a name, waiting `timeout` seconds for one (None: for ever). Raises NotFound."""
+    """The newest revision of a name, waiting `timeout` seconds for one (None: for ever).
+
+    What is published arrives read-only, what is live may be written. Raises NotFound, InvalidArgument.
+    """
     s, timeout = _default.within(timeout)
     return s.get(name, timeout)
 
 
 def watch(name: str) -> Watch:
-    """Follows a name: the current revision at once, then always the newest."""
+    """Follows a name, which need not be set yet: the current revision at once, then always the newest.
+
+    Revisions that came and went while nobody looked are skipped. Raises InvalidArgument.
+    """
     return _default.session().watch(name)
 
 
 def names(pattern: str = "") -> list[str]:
-    """The names that are set; in a pattern * stands for any run of characters."""
+    """The names that are set; in a pattern * stands for any run of characters, "" for all of them."""
     return _default.session().names(pattern)
 
 
@@ -275,10 +281,18 @@ def delete(name: str) -> None:
 
 
 def open(handle: Handle | str, readonly: bool = False) -> Tensor:
-    """The tensor of a handle, or of its JSON. Raises Expired, InvalidHandle."""
+    """The tensor of a handle, or of its JSON, where it lies: writable where the handle is, unless readonly=True.
+
+    Raises Expired when the memory is used for something else, InvalidHandle for what is no handle of this
+    broker's.
+    """
     return _default.session().open(handle, readonly=readonly)
 
 
 def stats() -> dict[str, int]:
-    """What this process's default session has and did."""
+    """What this process's default session has and did.
+
+    granted: bytes that the broker has given it; live: storages of its own that were not yet found
+    free; warm: those ready to be used again; recycled: how often one was found free; handovers: messages sent.
+    """
     return _default.session().stats()
