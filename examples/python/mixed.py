@@ -32,7 +32,8 @@ def take_part(name, number, parties):
         topic.send({"pictures": batch}, meta={"from": "Python"})
     received = [reader.receive(timeout=60) for _ in range(parties * MESSAGES)]
     total = sum(float(m["pictures"].numpy().sum(dtype="float64")) for m in received)
-    print(f"Python: {len(received)} messages, sum {total:.4f}", flush=True)
+    # The end of the line in the same write: two other programs print beside this one.
+    print(f"Python: {len(received)} messages, sum {total:.4f}\n", end="", flush=True)
 
 
 def main():
