@@ -43,8 +43,8 @@ const fn width_of(kind: &str) -> u64 {
     }
 }
 
-/// Fields lie in order, apart, aligned, and inside.
-const fn check(s: &Struct) {
+/// The structure, whose fields lie in order, apart, aligned, and inside.
+const fn checked(s: Struct) -> Struct {
     let (mut i, mut end) = (0, 0);
     while i < s.fields.len() {
         let f = &s.fields[i];
@@ -54,6 +54,7 @@ const fn check(s: &Struct) {
         i += 1;
     }
     assert!(end <= s.size, "fields reach past the structure");
+    s
 }
 
 macro_rules! layout {
@@ -66,11 +67,10 @@ macro_rules! layout {
                 /// Bytes of the structure, or of its fixed begin.
                 pub const SIZE: u64 = $size;
                 /// The structure.
-                pub const STRUCT: Struct = Struct { name: stringify!($name), size: $size, fields: &[$(Field {
+                pub const STRUCT: Struct = super::checked(Struct { name: stringify!($name), size: $size, fields: &[$(Field {
                     name: stringify!($field), kind: stringify!($kind), offset: $at,
                     width: super::width_of(stringify!($kind)), count: layout!(@count $($count)?),
-                },)*] };
-                const _: () = super::check(&STRUCT);
+                },)*] });
             }
         )*
         /// Every structure of the layout.
