@@ -23,6 +23,7 @@ mod message;
 mod name;
 mod poll;
 mod queue;
+mod refused;
 mod session;
 mod source;
 mod tensor;

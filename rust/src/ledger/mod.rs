@@ -6,9 +6,9 @@
 //! for it in its own row: up before naming, un-name before down.
 //!
 //! Ownership: a [`Pool`] owns the storages of the chunks granted to its session. Concurrency: rows
-//! are changed by atomics from any thread; a pool has a lock of its own, and a turn to ask the broker. Hostile peers: a row belongs
-//! to one process, so a liar can only pin or lose its own references. Death: the broker empties the
-//! row of the dead and recycles in the place of a dead owner.
+//! are changed by atomics from any thread; a pool has a lock of its own, and a turn to ask the broker.
+//! Hostile peers: a row belongs to one process, so a liar can only pin or lose its own references.
+//! Death: the broker empties the row of the dead and recycles in the place of a dead owner.
 
 mod chunk;
 mod entry;
