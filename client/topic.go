@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -335,7 +336,12 @@ func (t *topic) close(ctx context.Context) error {
 	var first error
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
 		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
-		if first == nil {
+		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
+			c.mu.Lock()
+			c.pages.lanes.give(t.laneAt)
+			c.mu.Unlock()
+			t.laneAt, first = 0, nil
+		} else if first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
 			t.writing, t.laneAt = false, 0

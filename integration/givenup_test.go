@@ -38,3 +38,29 @@ func TestTopicEndsAlthoughItsFirstSendWasGivenUp(t *testing.T) {
 		return len(rows) == 0, "it is listed"
 	})
 }
+
+// A request that was given up may never be read: its broker is killed, or it was still
+// waiting for its turn on the socket. Nothing is to be taken back then.
+func TestTopicIsClosedAlthoughItsFirstSendCameToNoBroker(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	topic, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{3})
+	require.NoError(t, err)
+	defer x.Release()
+
+	b.Process().Stop()
+	soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, topic.Send(soon, x), protocol.ErrTimeout)
+	b.Kill()
+	b.Restart()
+
+	require.NoError(t, topic.Close())
+	again, err := c.Topic(ctx, "t")
+	require.NoError(t, err)
+	require.NoError(t, again.Send(ctx, x))
+	require.NoError(t, again.Close())
+}
