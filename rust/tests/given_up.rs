@@ -156,3 +156,19 @@ fn nobody_waits_to_tell_a_broker_that_stands_still() -> Result<()> {
     until("all have left", || reading() == 0);
     topic.send(session.zeros::<u8>(&[1])?.freeze())
 }
+
+#[test]
+fn a_queue_is_left_although_its_first_put_was_given_up() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let session = broker.session();
+    let x = session.from_slice(&[1], &[1u8])?.freeze();
+    let work = session.queue("work")?;
+    broker.pause();
+    assert!(work.put(&x, Duration::from_millis(50)).is_err(), "a stopped broker has answered");
+    broker.go_on();
+    drop(work); // and the broker's writer with it, of whom nobody was told
+    let work = session.queue("work")?;
+    work.put(&x, SOON)?;
+    assert_eq!(work.get(SOON)?.tensor()?.to_vec::<u8>()?, [1]);
+    Ok(())
+}

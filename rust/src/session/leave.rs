@@ -12,6 +12,7 @@ use super::background::Job;
 use super::inner::Inner;
 use super::topic::TopicState;
 use crate::crash_point;
+use crate::error::Code;
 use crate::wire::ops::{TopicLeave, TopicRef};
 use crate::wire::{Control, Reply};
 
@@ -104,9 +105,16 @@ impl Left {
     /// Counts down what the lane's messages name, once the broker counts for them. Without an answer
     /// the end of the session hands the lane over.
     pub(crate) fn finish(self, inner: &Inner) {
-        if inner.background.pump_for(&self.link, &self.answer).is_ok() {
-            crash_point::at("leave-write");
-            self.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+        match inner.background.pump_for(&self.link, &self.answer) {
+            Ok(_) => {
+                crash_point::at("leave-write");
+                self.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+            }
+            // It was asked for only, and that came to no broker.
+            Err(e) if e.code() == Code::NotFound && self.lane.kept.is_empty() => {
+                inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).reuse(&inner.pages, self.lane.offset);
+            }
+            Err(_) => {}
         }
     }
 }

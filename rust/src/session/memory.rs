@@ -242,8 +242,9 @@ impl LaneSpace {
         self.left.insert(at, bytes);
     }
 
-    /// Takes back a range that was left, now that its messages have been read to their end.
-    fn reuse(&mut self, pages: &Pages, at: u64) {
+    /// Takes back a range that was left, now that its messages have been read to their end, or that there
+    /// never were any.
+    pub(super) fn reuse(&mut self, pages: &Pages, at: u64) {
         if let Some(bytes) = self.left.remove(&at) {
             self.give(pages, at, bytes);
         }

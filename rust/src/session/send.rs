@@ -55,11 +55,13 @@ impl Writer {
         self.own.iter().flat_map(|own| own.kept.iter().flatten().map(|(index, _)| *index))
     }
 
-    /// Gives up writing: the lane, if there was one.
+    /// Gives up writing: the lane, if there was one, or maybe was.
     pub(crate) fn leave(&mut self, info: &TopicInfo) -> Option<LeftLane> {
-        let own = self.own.take()?;
-        let bytes = lane_bytes(info.slots, info.stride);
-        Some(LeftLane { offset: own.offset, bytes, kept: own.kept.into_iter().flatten().collect() })
+        let (offset, kept) = match self.own.take() {
+            Some(own) => (own.offset, own.kept.into_iter().flatten().collect()),
+            None => (self.asked.take()?, Vec::new()),
+        };
+        Some(LeftLane { offset, bytes: lane_bytes(info.slots, info.stride), kept })
     }
 }
 
