@@ -90,7 +90,7 @@ impl Segment {
     fn on_host(&self) -> Result<()> {
         let Some(slab) = &self.device else { return Ok(()) };
         let what = format!("the tensor lies on cuda:{}, where the processor does not reach it", slab.device.index);
-        Err(Error::new(Code::Unsupported, "copy it to the device cpu first", what))
+        Err(Error::new(Code::Unsupported, "copy it to the device cpu first, in Python by x.cpu()", what))
     }
 
     /// Adds a descriptor, writable or not.
