@@ -104,8 +104,8 @@ func (b *Broker) orphan(s *session) {
 		if g.isBorrowed() {
 			b.expire(g)
 			shm.Fence()
-			for s := range g.given { // may wait for the news: its driver has refused the memory
-				s.wake()
+			for to := range g.given { // may wait for the news: its driver has refused the memory
+				to.wake()
 			}
 		}
 	}

@@ -119,16 +119,7 @@ var calls = map[string]func(*chaos, context.Context) error{
 		return nil
 	},
 	"handles": func(t *chaos, ctx context.Context) error {
-		x, err := t.c.Alloc(ctx, dlpack.Int64, []int64{8})
-		if err != nil {
-			return err
-		}
-		defer x.Release()
-		h, err := x.Handle(ctx)
-		if err != nil {
-			return err
-		}
-		y, err := t.c.Open(ctx, h)
+		y, err := t.openOf(ctx, t.c)
 		if err != nil {
 			return err
 		}
@@ -136,16 +127,7 @@ var calls = map[string]func(*chaos, context.Context) error{
 		return nil
 	},
 	"open another's": func(t *chaos, ctx context.Context) error {
-		x, err := t.other.Alloc(ctx, dlpack.Int64, []int64{8})
-		if err != nil {
-			return err
-		}
-		defer x.Release()
-		h, err := x.Handle(ctx)
-		if err != nil {
-			return err
-		}
-		y, err := t.c.Open(ctx, h)
+		y, err := t.openOf(ctx, t.other)
 		if err != nil {
 			return err
 		}
@@ -165,6 +147,20 @@ var calls = map[string]func(*chaos, context.Context) error{
 		}
 		return t.c.Broker(ctx, protocol.OpStatus, nil, &struct{}{})
 	},
+}
+
+// openOf opens the handle of a tensor that a client has just made.
+func (t *chaos) openOf(ctx context.Context, maker *client.Client) (*client.Tensor, error) {
+	x, err := maker.Alloc(ctx, dlpack.Int64, []int64{8})
+	if err != nil {
+		return nil, err
+	}
+	defer x.Release()
+	h, err := x.Handle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.c.Open(ctx, h)
 }
 
 func TestCloseInTheMidstOfEverything(t *testing.T) {

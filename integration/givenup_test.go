@@ -14,22 +14,29 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// The broker lists a sender whose request it reads when the sender has given up
-// waiting for the answer. Nobody sends then, and the topic must end all the same.
-func TestTopicEndsAlthoughItsFirstSendWasGivenUp(t *testing.T) {
+// givenUp stops the broker and gives up the first send into a topic.
+func givenUp(t *testing.T, opts ...client.TopicOption) (*testkit.Broker, *client.Client, *client.Topic, *client.Tensor) {
+	t.Helper()
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	c := b.Connect()
-	topic, err := c.Topic(ctx, "t", client.Linger(0))
+	topic, err := c.Topic(ctx, "t", opts...)
 	require.NoError(t, err)
 	x, err := c.Alloc(ctx, dlpack.Float32, []int64{3})
 	require.NoError(t, err)
-	defer x.Release()
+	t.Cleanup(x.Release)
 
 	b.Process().Stop()
 	soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, topic.Send(soon, x), protocol.ErrTimeout)
+	return b, c, topic, x
+}
+
+// The broker lists a sender whose request it reads when the sender has given up
+// waiting for the answer. Nobody sends then, and the topic must end all the same.
+func TestTopicEndsAlthoughItsFirstSendWasGivenUp(t *testing.T) {
+	b, _, topic, _ := givenUp(t, client.Linger(0))
 	b.Process().Cont()
 
 	require.NoError(t, topic.Close())
@@ -42,23 +49,12 @@ func TestTopicEndsAlthoughItsFirstSendWasGivenUp(t *testing.T) {
 // A request that was given up may never be read: its broker is killed, or it was still
 // waiting for its turn on the socket. Nothing is to be taken back then.
 func TestTopicIsClosedAlthoughItsFirstSendCameToNoBroker(t *testing.T) {
-	b := testkit.StartBroker(t)
-	ctx := testkit.Context(t)
-	c := b.Connect()
-	topic, err := c.Topic(ctx, "t")
-	require.NoError(t, err)
-	x, err := c.Alloc(ctx, dlpack.Float32, []int64{3})
-	require.NoError(t, err)
-	defer x.Release()
-
-	b.Process().Stop()
-	soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, topic.Send(soon, x), protocol.ErrTimeout)
+	b, c, topic, x := givenUp(t)
 	b.Kill()
 	b.Restart()
 
 	require.NoError(t, topic.Close())
+	ctx := testkit.Context(t)
 	again, err := c.Topic(ctx, "t")
 	require.NoError(t, err)
 	require.NoError(t, again.Send(ctx, x))

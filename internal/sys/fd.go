@@ -71,7 +71,7 @@ func (f *FD) Close() error {
 
 // take ends the ownership without closing.
 func (f *FD) take() int {
-	if f.closed.Swap(true) {
+	if f.uses.Load() == 0 || f.closed.Swap(true) {
 		return -1
 	}
 	return f.n
