@@ -182,7 +182,8 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 }
 
 // Close ends this use of the topic; others of this process stay open. What was sent is
-// kept for its readers. A second Close does nothing.
+// kept for its readers. A second Close does nothing. ErrTimeout after five seconds in
+// which the broker did not answer; then the use ends with the client.
 func (t *Topic) Close() error {
 	if t.closed.Swap(true) {
 		return nil

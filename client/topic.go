@@ -319,12 +319,17 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 }
 
 // close ends one use by this process; with the last one its lane is handed to
-// the broker, which keeps what was sent for those who have not seen it.
+// the broker, which keeps what was sent for those who have not seen it. Behind a call
+// that does not end before ctx does the use stays, until the client is closed.
 func (t *topic) close(ctx context.Context) error {
 	c := t.c
-	t.mu.must()
+	if err := t.mu.take(ctx); err != nil {
+		return err
+	}
 	defer t.mu.end()
-	c.openMu.must()
+	if err := c.openMu.take(ctx); err != nil {
+		return err
+	}
 	defer c.openMu.end()
 	c.mu.Lock()
 	t.users--

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,4 +60,33 @@ func TestTopicIsClosedAlthoughItsFirstSendCameToNoBroker(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, again.Send(ctx, x))
 	require.NoError(t, again.Close())
+}
+
+// A send without a deadline waits for a broker that stands still. Who closes the topic
+// meanwhile waits no longer than a Close does.
+func TestTopicIsClosedBesideASendThatWaitsForTheBroker(t *testing.T) {
+	b, _, topic, x := givenUp(t)
+	sent := make(chan error, 1)
+	long, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	go func() { sent <- topic.Send(long, x) }()
+	testkit.Until(t, "the send waits", func() (bool, string) {
+		soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		err := topic.Send(soon, x)
+		require.ErrorIs(t, err, protocol.ErrTimeout)
+		return strings.Contains(err.Error(), "waiting for another call"), err.Error()
+	})
+
+	closed := make(chan error, 1)
+	go func() { closed <- topic.Close() }()
+	select {
+	case err := <-closed:
+		require.ErrorIs(t, err, protocol.ErrTimeout)
+	case err := <-sent:
+		require.NoError(t, err)
+		require.Fail(t, "the Close waited for the send")
+	}
+	b.Process().Cont()
+	require.NoError(t, <-sent)
 }
