@@ -270,6 +270,82 @@ static void in_a_session(baton_session *s) {
 	baton_tensor_release(t);
 }
 
+// A tree that receivers could not read, or that says something else than its items, is refused where it
+// is sent; one that was received is sent on as it came.
+static void trees(baton_session *s) {
+	const int64_t shape[1] = {1};
+	const baton_topic_options brief = {.linger_ns = BATON_NO_LINGER};
+	DLManagedTensorVersioned *t[2], *got;
+	baton_topic *topic;
+	baton_reader *reader;
+	baton_message *m;
+	for (uint64_t i = 0; i < 2; i++) {
+		MUST(baton_alloc(s, word_type, 1, shape, &t[i]));
+		*words_of(t[i]) = i;
+	}
+	MUST(baton_topic_open(s, "trees", &brief, &topic));
+	MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &reader));
+
+	baton_item items[2] = {{"a/b", t[0]}, {"c~1d/0", t[1]}};
+	const char *right = "{\"a\": {\"b\": {\"$\":\"tensor\",\"i\":0}}, \"c/d\": [{\"$\":\"tensor\",\"i\":1}]}";
+	baton_payload v = {items, 2, NULL, right, 0};
+	for (int hop = 0; hop < 3; hop++) { // with paths, without, and sent on
+		MUST(baton_topic_send(topic, &v, 0));
+		if (hop)
+			baton_message_release(m);
+		MUST(baton_reader_receive(reader, &m, BATON_FOREVER));
+		MUST(baton_message_tensor_named(m, "c~1d/0", &got));
+		if (*words_of(got) != 1)
+			fatal("the tensor of a path");
+		baton_tensor_release(got);
+		for (size_t i = 0; i < 2; i++)
+			items[i].name = hop ? baton_message_name(m, i) : NULL;
+		if (hop) {
+			v.meta = baton_message_meta(m);
+			v.tree = baton_message_tree(m);
+		}
+	}
+	baton_message_release(m);
+	v.meta = NULL;
+	v.tree = right;
+	items[0].name = items[1].name = "a/b";
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	items[0].name = "c~1d/0";
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	items[0].name = items[1].name = NULL;
+	const char *const odd[] = {
+	    "[]", "[{\"$\":\"tensor\",\"i\":0}]", // without both
+	    "[{\"$\":\"tensor\",\"i\":1},{\"$\":\"tensor\",\"i\":0}]", // in another order
+	    "[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":0}]",
+	    "[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":1},{\"$\":\"tensor\",\"i\":0}]",
+	    "[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":2}]", // that is not there
+	    "[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":-1}]",
+	    "{\"a\":{\"$\":\"tensor\",\"i\":0},\"a\":{\"$\":\"tensor\",\"i\":1}}", // a key twice
+	    "{\"$\":\"dict\",\"v\":[[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":1}]]}", // a tensor as key
+	    "[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":1},{\"$\":\"void\"}]",
+	    "[{\"$\":\"tensor\",\"i\":0},{\"$\":\"tensor\",\"i\":1},9007199254740993]",
+	};
+	for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+		v.tree = odd[i];
+		ARGUMENT(baton_topic_send(topic, &v, 0));
+		ARGUMENT(baton_set(s, "trees", &v, 0, NULL));
+	}
+	char deep[402];
+	memset(deep, '[', 200);
+	memset(deep + 200, ']', 200);
+	deep[400] = 0;
+	v = (baton_payload){NULL, 0, NULL, deep, 0};
+	ARGUMENT(baton_topic_send(topic, &v, 0));
+	v.tree = "[1, \"two\"]";
+	MUST(baton_topic_send(topic, &v, 0));
+	v.tree = v.meta = "";
+	MUST(baton_topic_send(topic, &v, 0));
+	baton_reader_release(reader);
+	baton_topic_release(topic);
+	baton_tensor_release(t[0]);
+	baton_tensor_release(t[1]);
+}
+
 static int deleted;
 
 static void count_deletion(DLManagedTensorVersioned *t) {
@@ -329,6 +405,7 @@ int main(void) {
 	foreign(s);
 	with_options(s);
 	lending(s);
+	trees(s);
 	in_a_session(s);
 	baton_session_release(s);
 	return wrong;

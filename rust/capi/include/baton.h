@@ -256,8 +256,8 @@ typedef struct baton_topic_options {
 
 // A tensor under a name.
 typedef struct baton_item {
-  // The key in a flat dict, or, with a tree, the path. NULL: the tensor is the value itself and the
-  // only one.
+  // The key in a flat dict, or, with a tree, the path at which the tensor stands there. NULL: with a
+  // tree that path; else the tensor is the value itself and the only one.
   const char *name;
   // Lent for the call. One of another library is copied into shared memory, as by
   // baton_from_dlpack.
@@ -270,10 +270,11 @@ typedef struct baton_payload {
   const struct baton_item *items;
   // How many.
   size_t count;
-  // JSON that travels with the message or revision. NULL: none.
+  // JSON that travels with the message or revision. NULL or "": none.
   const char *meta;
-  // JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors.
-  // NULL: the value is the unnamed tensor, or a flat dict of the named ones.
+  // JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors: each
+  // once, in their order. NULL or "": the value is the unnamed tensor, or a flat dict of the named
+  // ones.
   const char *tree;
   // The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
   // streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
