@@ -106,19 +106,28 @@ impl DType {
         u64::from(bits / 8).max(1)
     }
 
+    #[inline]
     fn check(self) -> Result<()> {
         let known = KNOWN
             .get(usize::from(self.code))
             .is_some_and(|bits| bits[usize::from(self.bits / 64)] >> (self.bits % 64) & 1 == 1);
-        if known && self.lanes > 0 {
-            Ok(())
-        } else {
-            Err(invalid("use a dtype of DLPack 1.3", format!("unknown type {self}")))
-        }
+        if known && self.lanes > 0 { Ok(()) } else { Err(self.unknown()) }
+    }
+
+    #[cold]
+    fn unknown(self) -> Error {
+        invalid("use a dtype of DLPack 1.3", format!("unknown type {self}"))
     }
 
     /// Bytes of a compact tensor; 0 when an extent is.
+    #[inline]
     pub fn num_bytes(self, shape: &[i64]) -> Result<u64> {
+        self.num_bytes_of(shape.iter().copied())
+    }
+
+    /// As `num_bytes`, of extents wherever they stand.
+    #[inline]
+    pub(crate) fn num_bytes_of(self, shape: impl ExactSizeIterator<Item = i64> + Clone) -> Result<u64> {
         self.check()?;
         let (n, empty) = product(shape)?;
         let bytes = bytes_of(n, self.item_bits())?;
@@ -138,6 +147,16 @@ impl DType {
             if !shape.contains(&0) {
                 span = bytes_of(last + 1, self.item_bits())?;
             }
+        }
+        self.check_span(span, offset, storage)
+    }
+
+    /// Refuses `span` bytes from `offset` on that do not lie inside a storage of `storage` bytes, or begin where
+    /// no element may.
+    #[inline]
+    pub(crate) fn check_span(self, span: u64, offset: u64, storage: u64) -> Result<()> {
+        if offset == 0 && span <= storage {
+            return Ok(());
         }
         if offset > storage || span > storage - offset {
             let what = format!("{span} bytes at {offset} reach past a storage of {storage} bytes");
@@ -162,29 +181,46 @@ impl fmt::Display for DType {
 }
 
 /// The product of the extents, 0 counted as 1, and whether one is 0.
-fn product(shape: &[i64]) -> Result<(u64, bool)> {
-    if shape.len() > limits::NDIM {
-        let what = format!("{} dimensions, at most {} fit", shape.len(), limits::NDIM);
-        return Err(invalid("use fewer dimensions", what));
-    }
+#[inline]
+fn product(shape: impl ExactSizeIterator<Item = i64> + Clone) -> Result<(u64, bool)> {
     let (mut n, mut empty) = (1i64, false);
-    for d in shape {
-        empty |= *d == 0;
-        if *d < 0 {
-            return Err(invalid("use extents of 0 or more", format!("negative extent in {shape:?}")));
+    if shape.len() > limits::NDIM {
+        return Err(refused(shape));
+    }
+    for d in shape.clone() {
+        empty |= d == 0;
+        match n.checked_mul(d.max(1)) {
+            Some(more) if d >= 0 => n = more,
+            _ => return Err(refused(shape)),
         }
-        n = n.checked_mul((*d).max(1)).ok_or_else(|| too_large(format!("shape {shape:?} overflows")))?;
     }
     Ok((n as u64, empty))
 }
 
+/// What is wrong with a shape.
+#[cold]
+fn refused(shape: impl Iterator<Item = i64>) -> Error {
+    let shape: Vec<i64> = shape.collect();
+    if shape.len() > limits::NDIM {
+        let what = format!("{} dimensions, at most {} fit", shape.len(), limits::NDIM);
+        return invalid("use fewer dimensions", what);
+    }
+    if shape.iter().any(|d| *d < 0) {
+        return invalid("use extents of 0 or more", format!("negative extent in {shape:?}"));
+    }
+    too_large(format!("shape {shape:?} overflows"))
+}
+
 #[inline]
 fn bytes_of(n: u64, bits: u64) -> Result<u64> {
-    let bytes = (u128::from(n) * u128::from(bits)).div_ceil(8);
-    if bytes > i64::MAX as u128 {
+    let bytes = match n.checked_mul(bits) {
+        Some(all) => all.div_ceil(8),
+        None => u64::try_from((u128::from(n) * u128::from(bits)).div_ceil(8)).unwrap_or(u64::MAX),
+    };
+    if bytes > i64::MAX as u64 {
         return Err(too_large(format!("{n} elements of {bits} bits overflow")));
     }
-    Ok(bytes as u64)
+    Ok(bytes)
 }
 
 /// The element index that the highest coordinates reach.

@@ -73,7 +73,7 @@ impl World {
     /// Takes the message as a reader does. `look_again`: whether it looks at the slot after counting.
     fn take(&self, look_again: bool) {
         let mut words = Vec::new();
-        let Some(head) = self.lane.read(1, &mut words) else { return };
+        let Some(head) = self.lane.read(1, &mut words, |_| ()) else { return };
         let Some(r) = head.refs(&words).next() else { return };
         let row = Row::new(&self.taker);
         row.take(r.index).unwrap();
@@ -152,7 +152,7 @@ fn overwritten(unname: bool) {
     });
     let mut words = Vec::new();
     for i in [1, 3] {
-        if let Some(h) = lane.read(i, &mut words)
+        if let Some(h) = lane.read(i, &mut words, |_| ())
             && lane.still_has(i)
         {
             assert_eq!((h.stamp, &words[..2]), (i, &[i, i][..]), "a mixture");

@@ -39,7 +39,7 @@ impl Step {
     /// Takes the reference that message i names: reads the slot, counts up, looks again; then drops it.
     /// Whether it was there.
     pub fn take_and_drop(&mut self, i: u64) -> Result<bool> {
-        let Some(head) = self.lane.read(i, &mut self.words) else { return Ok(false) };
+        let Some(head) = self.lane.read(i, &mut self.words, |_| ()) else { return Ok(false) };
         let Some(r) = head.refs(&self.words).next() else { return Ok(false) };
         self.row.take(r.index)?;
         let there = self.lane.still_has(i);

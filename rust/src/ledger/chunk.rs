@@ -1,7 +1,7 @@
 //! The chunk records of the broker file, which the broker alone writes.
 
 use crate::layout::{broker_file, chunk_record as rec, limits};
-use crate::shm::Region;
+use crate::shm::{LINE, Region};
 
 /// The chunk records.
 #[derive(Debug, Clone)]
@@ -56,8 +56,20 @@ impl Chunks {
         self.0.load(Self::at(chunk) + rec::EPOCH)
     }
 
-    /// Word `w` of the attached bits.
-    pub(crate) fn attached(&self, chunk: u32, w: usize) -> u64 {
-        self.0.load(Self::at(chunk) + rec::ATTACHED + w as u64 * 8)
+    /// The attached bits.
+    pub(crate) fn attached(&self, chunk: u32) -> [u64; limits::BITMAP_WORDS] {
+        std::array::from_fn(|w| self.0.load(Self::at(chunk) + rec::ATTACHED + 8 * w as u64))
+    }
+
+    /// Whether the attached bits are still the same.
+    #[inline]
+    pub(crate) fn is_attached(&self, chunk: u32, before: &[u64; limits::BITMAP_WORDS]) -> bool {
+        let lines = before.as_chunks::<{ LINE as usize / 8 }>().0.iter();
+        lines.zip((Self::at(chunk) + rec::ATTACHED..).step_by(LINE as usize)).all(|(words, at)| {
+            let line = self.0.line(at);
+            words.iter().zip((0..).step_by(8)).all(|(w, at)| line.load(at) == *w)
+        })
     }
 }
+
+const _: () = assert!((8 * limits::BITMAP_WORDS as u64).is_multiple_of(LINE));

@@ -82,7 +82,7 @@ impl FreeTest {
             self.known.resize_with(at + 1, || None);
         }
         if self.known[at].as_ref().is_none_or(|a| a.epoch != epoch) {
-            let attached = std::array::from_fn(|w| self.chunks.attached(chunk, w));
+            let attached = self.chunks.attached(chunk);
             let slots = attached.iter().enumerate().flat_map(|(w, bits)| slots_of(w, *bits));
             let rows = slots.map(|slot| rows.row(slot)).collect::<Option<_>>()?;
             self.known[at] = Some(Box::new(Audience { epoch, attached, rows }));
@@ -94,9 +94,7 @@ impl FreeTest {
 impl Audience {
     /// Whether bits and epoch of its chunk are still the same.
     fn is_of(&self, chunks: &Chunks, chunk: u32) -> bool {
-        let words = self.attached.iter().enumerate();
-        words.fold(0, |differ, (w, bits)| differ | chunks.attached(chunk, w) ^ bits) == 0
-            && chunks.epoch(chunk) == self.epoch
+        chunks.is_attached(chunk, &self.attached) && chunks.epoch(chunk) == self.epoch
     }
 }
 

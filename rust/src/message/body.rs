@@ -34,7 +34,7 @@ pub(crate) struct Extents<'a>(pub(super) &'a [[u8; 8]]);
 impl<'a> Extents<'a> {
     /// The numbers in their order.
     #[inline(always)]
-    pub(crate) fn iter(self) -> impl Iterator<Item = i64> + 'a {
+    pub(crate) fn iter(self) -> impl ExactSizeIterator<Item = i64> + Clone + 'a {
         self.0.iter().map(|n| i64::from_le_bytes(*n))
     }
 
@@ -68,24 +68,26 @@ fn invalid(remedy: &str, what: String) -> Error {
     Error::new(Code::InvalidArgument, remedy, what)
 }
 
-/// Writes a body, which is words up to its texts: begin, each tensor, end.
+/// Writes a body, which is words up to its texts, behind what is there: begin, each tensor, end.
 #[derive(Debug)]
 pub(crate) struct Encoder<'a> {
     out: &'a mut Vec<u64>,
+    begin: usize,
     tensors: usize,
 }
 
 impl<'a> Encoder<'a> {
-    /// Begins a body in `out`, whose content goes.
+    /// Begins a body at the end of `out`.
+    #[inline]
     pub(crate) fn new(out: &'a mut Vec<u64>) -> Encoder<'a> {
-        out.clear();
+        let begin = out.len();
         out.extend_from_slice(&[0; HEAD_WORDS]);
-        Encoder { out, tensors: 0 }
+        Encoder { out, begin, tensors: 0 }
     }
 
     /// Adds a tensor. Refuses what has no wire form: too many tensors or dimensions, a tensor without
     /// storage that has elements, a name that is too long.
-    #[inline]
+    #[inline(always)] // most of it falls away where there is no name
     pub(crate) fn add<D: Deref<Target = [i64]>>(&mut self, t: &TensorDesc<'_, D>) -> Result<()> {
         self.tensors += 1;
         if self.tensors > limits::TENSORS {
@@ -96,9 +98,10 @@ impl<'a> Encoder<'a> {
     }
 
     /// Adds the rest and writes the lengths; the number of tensors, and how many bytes the body has.
+    #[inline]
     pub(crate) fn end(self, tree: &[u8], meta: &[u8]) -> Result<(u16, u32)> {
-        let Encoder { out, tensors } = self;
-        let table = 8 * (out.len() - HEAD_WORDS);
+        let Encoder { out, begin, tensors } = self;
+        let table = 8 * (out.len() - begin - HEAD_WORDS);
         let bytes = head::SIZE as usize + table + tree.len() + meta.len();
         if bytes > limits::BODY {
             return Err(invalid(
@@ -107,7 +110,7 @@ impl<'a> Encoder<'a> {
             ));
         }
         let pair = |low: usize, high: usize| (high as u64) << 32 | low as u64;
-        (out[0], out[1]) = (pair(tensors, table), pair(tree.len(), meta.len()));
+        out[begin..][..HEAD_WORDS].copy_from_slice(&[pair(tensors, table), pair(tree.len(), meta.len())]);
         if !tree.is_empty() || !meta.is_empty() {
             append_bytes(out, &[tree, meta].concat());
         }
@@ -148,7 +151,7 @@ pub(crate) fn first_bytes(words: &[u64], n: usize) -> Vec<u8> {
 }
 
 impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
-    #[inline]
+    #[inline(always)]
     fn encode(&self, out: &mut Vec<u64>) -> Result<()> {
         let refused = |remedy: &str, what: String| {
             let name: String = self.name.chars().take(200).collect();
@@ -184,9 +187,13 @@ impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
             u64::from(self.device_type as u32) | u64::from(self.device_id as u32) << 32,
             self.offset,
         ]);
-        out.extend(self.shape.iter().map(|d| *d as u64));
-        out.extend(self.strides.iter().flat_map(|s| s.iter()).map(|d| *d as u64));
-        append_bytes(out, self.name.as_bytes());
+        self.shape.iter().for_each(|d| out.push(*d as u64));
+        if let Some(strides) = &self.strides {
+            strides.iter().for_each(|d| out.push(*d as u64));
+        }
+        if !self.name.is_empty() {
+            append_bytes(out, self.name.as_bytes());
+        }
         Ok(())
     }
 }

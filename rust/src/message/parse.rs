@@ -117,6 +117,7 @@ impl ExactSizeIterator for Descriptions<'_> {}
 
 impl<'a> Read<'a> {
     /// The same with its numbers copied.
+    #[inline(always)]
     pub(crate) fn copied(self) -> TensorDesc<'a> {
         let TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name } = self;
         let (shape, strides) = (shape.dims(), strides.map(Extents::dims));
@@ -156,11 +157,15 @@ impl<'a> Read<'a> {
         if storage.is_none() && shape.iter().all(|n| n != 0) {
             return Err("has elements but no storage");
         }
-        let Ok(name) = std::str::from_utf8(&d[end - name..end]) else {
-            return Err("has a name that is not UTF-8");
-        };
-        if d[end..size].iter().any(|c| *c != 0) {
-            return Err("has padding that is not zero");
+        let mut named = "";
+        if name > 0 {
+            let Ok(text) = std::str::from_utf8(&d[end - name..end]) else {
+                return Err("has a name that is not UTF-8");
+            };
+            named = text;
+            if d[end..size].iter().any(|c| *c != 0) {
+                return Err("has padding that is not zero");
+            }
         }
         let t = TensorDesc {
             storage,
@@ -171,7 +176,7 @@ impl<'a> Read<'a> {
             readonly: flags & u32::from(DESC_READ_ONLY) != 0,
             strides,
             shape,
-            name,
+            name: named,
         };
         Ok((t, size))
     }

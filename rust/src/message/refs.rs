@@ -18,15 +18,26 @@ impl Ref {
         [self.serial, self.generation, u64::from(self.index)]
     }
 
+    /// What stands in words, unchecked.
+    #[inline]
+    pub(crate) fn of_words(w: [u64; 3]) -> Ref {
+        // Half a word, and the zero after it: a number that `check` refuses is there otherwise.
+        Ref { serial: w[0], generation: w[1], index: u32::try_from(w[2]).unwrap_or(u32::MAX) }
+    }
+
     /// Refuses numbers that can name no storage.
+    #[inline]
     pub(crate) fn check(self) -> Result<()> {
         if self.index >= limits::STORAGES || self.serial == 0 || self.generation > GENERATION_MASK {
-            return Err(bad(format!(
-                "a storage of a message has index {}, serial {}, generation {:#x}",
-                self.index, self.serial, self.generation
-            )));
+            return Err(self.refused());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn refused(self) -> Error {
+        let Ref { index, serial, generation } = self;
+        bad(format!("a storage of a message has index {index}, serial {serial}, generation {generation:#x}"))
     }
 }
 

@@ -35,7 +35,8 @@ impl Inner {
     fn holders(&self, h: &Held) -> Vec<Holder> {
         let index = h.reference.index;
         let chunk = index / limits::CHUNK_INDICES;
-        let attached = |slot: u32| self.pages.chunks.attached(chunk, slot as usize / 64) >> (slot % 64) & 1 == 1;
+        let attached = self.pages.chunks.attached(chunk);
+        let attached = |slot: u32| attached[slot as usize / 64] >> (slot % 64) & 1 == 1;
         let counts = |slot| self.row(slot).map_or(0, |row| row.count(index));
         let slots = (0..limits::SESSIONS).filter(|slot| attached(*slot));
         slots.map(|slot| (slot, counts(slot))).filter(|(_, n)| *n > 0).map(|(s, n)| self.holder(s, n)).collect()

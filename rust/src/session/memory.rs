@@ -97,7 +97,7 @@ impl Inner {
 
     /// Makes sure that a segment can be written here.
     pub(crate) fn writable(&self, s: &Segment) -> Result<()> {
-        if s.has(true) {
+        if s.mapped(true).is_some() || s.has(true) {
             return Ok(());
         }
         self.segment(s.index, s.serial, true).map(|_| ())

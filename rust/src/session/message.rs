@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::attach::Attached;
 use super::bundle::Bundle;
-use super::holding::{Holding, Received, Storages};
+use super::holding::{Held, Holding, Received, Storages};
 use super::inner::Inner;
 use super::names::{Names, key_of};
 use super::order::Point;
@@ -95,7 +95,7 @@ impl Message {
         let make = move |d: Result<TensorDesc<'a, Extents<'a>>>| {
             let d = d?;
             let name = if tree.is_empty() { key_of(d.name) } else { d.name.into() };
-            Ok((name, Tensor::one_of_many(owners.next(), d, writable)?))
+            Ok((name, Tensor::described(owners.next(), d, writable)?))
         };
         Ok(Contents { tensors: all.map(make), tree, meta })
     }
@@ -132,8 +132,8 @@ fn first(held: Shared) -> Result<Tensor> {
     let Some(d) = Body::first(&received.body, held.storages.len())? else {
         return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
     };
-    let (d, writable) = (TensorDesc { name: "", ..d.copied() }, received.flags & slot_flag::WRITABLE != 0);
-    Tensor::described(held, d, writable)
+    let view = held.view(&d, received.flags & slot_flag::WRITABLE != 0)?;
+    Ok(Tensor::of_view(held, view))
 }
 
 /// What became of an attempt to take a message.
@@ -186,18 +186,66 @@ impl Scratch {
 
     /// Lets go of what was just held: another member was first.
     pub(crate) fn let_go(&mut self, inner: &Inner) {
-        inner.let_go_all(&self.refs, &self.held);
+        for s in std::mem::take(&mut self.storages).iter() {
+            inner.let_go(s.reference.index, s.at.own);
+        }
     }
 }
 
 impl Inner {
     /// Copies message i of a lane and holds what it names.
+    #[inline]
     pub(crate) fn take(&self, lane: &Lane, i: u64, scratch: &mut Scratch) -> Taken {
-        self.attached.expect(lane.first_index(i), &self.pages.row);
-        let Scratch { head, words, refs, held, unspilled, order, storages } = scratch;
-        let Some(read) = lane.read(i, words) else { return Taken::Gone };
+        let expect = |index| self.attached.expect(index, &self.pages.row);
+        let Some(head) = lane.read(i, &mut scratch.words, expect) else { return Taken::Gone };
         crash_point::at("take-read");
-        (*head, *unspilled) = (read, None);
+        scratch.head = head;
+        match head.only_ref(&scratch.words) {
+            Some(r) => self.take_one(lane, i, scratch, r),
+            None => self.take_all(lane, i, scratch),
+        }
+    }
+
+    /// As `take_all`, of a message that names one storage and is whole as it was copied.
+    #[inline]
+    fn take_one(&self, lane: &Lane, i: u64, scratch: &mut Scratch, r: Ref) -> Taken {
+        let refused = |e| if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone };
+        let at = match r.check().and_then(|()| self.hold(r)) {
+            Ok(at) => at,
+            Err(e) => return refused(e),
+        };
+        crash_point::at("take-counting");
+        if scratch.head.flags & slot_flag::WRITABLE != 0
+            && let Err(e) = self.writable(&at.segment)
+        {
+            self.let_go(r.index, at.own);
+            return refused(e);
+        }
+        crash_point::at("take-counted");
+        // SYNC slot-seq: the second look, as in `take_all`.
+        if !lane.still_has(i) {
+            self.let_go(r.index, at.own);
+            return Taken::Gone;
+        }
+        crash_point::at("take-held");
+        match at.locate(r) {
+            Ok(one) => {
+                self.expect_again(&one);
+                (scratch.unspilled, scratch.order) = (None, None);
+                scratch.storages = one.into();
+                Taken::Held
+            }
+            Err(e) => {
+                self.let_go(r.index, at.own);
+                Taken::Malformed(e)
+            }
+        }
+    }
+
+    /// Holds all that a copied message names.
+    fn take_all(&self, lane: &Lane, i: u64, scratch: &mut Scratch) -> Taken {
+        let Scratch { head, words, refs, held, unspilled, order, storages } = scratch;
+        *unspilled = None;
         refs.clear();
         refs.extend(head.refs(words));
         held.clear();
@@ -245,12 +293,18 @@ impl Inner {
             return Ok(Storages::Many(all));
         };
         let one = a.locate(*r)?;
+        self.expect_again(&one);
+        Ok(one.into())
+    }
+
+    /// Notes where a storage lies: its next content mostly comes in the same place.
+    #[inline]
+    fn expect_again(&self, one: &Held) {
         if one.at.segment.device().is_none()
             && let Ok(at) = one.address(false)
         {
-            self.attached.note(&one, at);
+            self.attached.note(one, at);
         }
-        Ok(one.into())
     }
 
     /// Reads the refs and the body from a held spill storage and holds the refs in its place. On an

@@ -1,5 +1,6 @@
 //! What is sent: tensors under their names, a value tree, meta.
 
+use std::iter;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -131,16 +132,69 @@ impl From<&Bundle> for Payload {
     }
 }
 
+/// Words of a ref.
+const REF_WORDS: usize = reference::SIZE as usize / 8;
+
 /// A message before it has a place. One that sends keeps it, and its buffers, for the next.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub(crate) head: SlotHead,
     pub(crate) refs: Vec<Ref>,
-    body: Vec<u64>,
-    words: Vec<u64>,
+    words: Vec<u64>,           // refs, order, body; while it has no place, room for them and the body
+    front: usize,              // words before the body
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
     spilled: Option<Shared>,
     order: Option<Order>, // when a stream will have written it
+}
+
+/// Adds a tensor to a message: its storage, unless another tensor has named it, and its description. How
+/// many bytes it has.
+#[inline(always)] // a message of one tensor has no loop around it
+fn add(
+    inner: &Arc<Inner>,
+    name: &str,
+    t: &Tensor,
+    refs: &mut Vec<Ref>,
+    counted: &mut Vec<(u32, bool)>,
+    encoder: &mut Encoder<'_>,
+) -> Result<u64> {
+    let native = Arc::ptr_eq(t.held.inner(), inner);
+    if !native {
+        t.check_successor(inner, name)?;
+    }
+    t.check_shared()?;
+    let mut d = TensorDesc {
+        storage: None,
+        dtype: t.dtype(),
+        device_type: device::CPU,
+        device_id: 0,
+        offset: 0,
+        readonly: t.is_read_only(),
+        shape: t.shape(),
+        strides: t.strides(),
+        name,
+    };
+    let mut bytes = 0;
+    if let Some(h) = t.storage() {
+        let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
+            refs.push(h.reference);
+            counted.push((h.reference.index, native && h.at.own));
+            refs.len() - 1
+        });
+        d.storage = Some(u16::try_from(at).map_err(|_| too_many())?);
+        d.offset = t.offset;
+        if let Some(on) = h.at.segment.device() {
+            (d.device_type, d.device_id) = (device::CUDA, on.id);
+        }
+        bytes = t.num_bytes();
+    }
+    encoder.add(&d)?;
+    Ok(bytes)
+}
+
+#[cold]
+fn too_many() -> Error {
+    Error::new(Code::InvalidArgument, "pack tensors into one storage", "a message of more than 65,535 storages")
 }
 
 impl Outgoing {
@@ -150,45 +204,21 @@ impl Outgoing {
         if let Some(what) = &value.fault {
             return Err(Error::new(Code::InvalidArgument, "give each tensor a name of its own", what.as_ref()));
         }
-        let Outgoing { refs, body, counted, .. } = self;
+        let Outgoing { refs, words, front, counted, .. } = self;
         refs.clear();
         counted.clear();
-        let mut encoder = Encoder::new(body);
-        let mut bytes = 0;
-        for (name, t) in value.tensors.iter() {
-            let native = Arc::ptr_eq(t.held.inner(), inner);
-            if !native {
-                t.check_successor(inner, name)?;
+        words.clear();
+        words.extend_from_slice(&[0; REF_WORDS]); // most messages name one storage
+        *front = REF_WORDS;
+        let mut encoder = Encoder::new(words);
+        let mut bytes = 0u64; // strides of 0 make many of few
+        match &value.tensors {
+            Tensors::One(t) => bytes = add(inner, "", t, refs, counted, &mut encoder)?,
+            Tensors::Named(names, all) => {
+                for (name, t) in names.iter().zip(&**all) {
+                    bytes = bytes.saturating_add(add(inner, name, t, refs, counted, &mut encoder)?);
+                }
             }
-            t.check_shared()?;
-            let (mut storage, mut device) = (None, None);
-            if let Some(h) = t.storage() {
-                device = h.at.segment.device();
-                let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
-                    refs.push(h.reference);
-                    counted.push((h.reference.index, native && h.at.own));
-                    refs.len() - 1
-                });
-                storage = Some(u16::try_from(at).map_err(|_| {
-                    Error::new(
-                        Code::InvalidArgument,
-                        "pack tensors into one storage",
-                        "a message of more than 65,535 storages",
-                    )
-                })?);
-                bytes = t.num_bytes().saturating_add(bytes); // strides of 0 make many of few
-            }
-            encoder.add(&TensorDesc {
-                storage,
-                dtype: t.dtype(),
-                device_type: device.map_or(device::CPU, |_| device::CUDA),
-                device_id: device.map_or(0, |d| d.id),
-                offset: if storage.is_some() { t.offset } else { 0 },
-                readonly: t.is_read_only(),
-                shape: t.shape(),
-                strides: t.strides(),
-                name,
-            })?;
         }
         let (tensors, body) = encoder.end(&value.tree, &value.meta)?;
         self.order = None;
@@ -209,15 +239,18 @@ impl Outgoing {
     /// Lays the message out for a place with `room` bytes, in a spill storage of its own when it is
     /// too long.
     pub(crate) fn place(&mut self, inner: &Arc<Inner>, room: usize) -> Result<()> {
-        self.words.clear();
-        let order = self.order.map_or([0; 2], Order::words);
-        let order = &order[..if self.order.is_some() { Order::WORDS } else { 0 }];
-        let room = room.saturating_sub(8 * order.len());
-        if self.refs.len() * reference::SIZE as usize + self.head.body as usize <= room {
+        let order = self.order.map(Order::words);
+        let order = order.as_ref().map_or(&[][..], |words| words);
+        let front = REF_WORDS * self.refs.len() + order.len();
+        if 8 * front + self.head.body as usize <= room {
             self.head.nref = self.refs.len() as u16;
-            self.refs.iter().for_each(|r| self.words.extend_from_slice(&r.words()));
-            self.words.extend(order);
-            self.words.extend_from_slice(&self.body);
+            if front != self.front {
+                self.words.splice(..self.front, iter::repeat_n(0, front));
+                self.front = front;
+            }
+            let (refs, behind) = self.words[..front].split_at_mut(REF_WORDS * self.refs.len());
+            refs.as_chunks_mut().0.iter_mut().zip(&self.refs).for_each(|(words, r)| *words = r.words());
+            behind.copy_from_slice(order);
             return Ok(());
         }
         let bytes = spill(&self.refs, &self.body())?;
@@ -232,14 +265,16 @@ impl Outgoing {
         self.head.flags |= slot_flag::SPILLED;
         (self.head.nref, self.head.body) = (1, 0);
         self.spilled = Some(holding);
+        self.words.clear();
         self.words.extend(reference.words());
         self.words.extend(order);
+        self.front = self.words.len();
         Ok(())
     }
 
     /// The body as bytes, before it has a place.
     pub(crate) fn body(&self) -> Vec<u8> {
-        first_bytes(&self.body, self.head.body as usize)
+        first_bytes(&self.words[self.front..], self.head.body as usize)
     }
 
     /// Refs and body of the place.

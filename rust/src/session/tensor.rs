@@ -20,6 +20,26 @@ use crate::message::{Extents, TensorDesc};
 use crate::sys::Mapping;
 
 impl Holding {
+    /// The view that a description makes, refused where it is wrong about the device of its storage or does not
+    /// lie in it. Its extents go from where they were received to where they stay, by registers: a processor
+    /// that moves what it has just written in parts waits for that.
+    #[inline(always)]
+    pub(crate) fn view(&self, d: &TensorDesc<'_, Extents<'_>>, write: bool) -> Result<View> {
+        let bytes = self.check_device(d)?;
+        match d.strides {
+            None => d.dtype.check_span(d.dtype.num_bytes_of(d.shape.iter())?, d.offset, bytes)?,
+            Some(strides) => d.dtype.check_view(&d.shape.dims(), Some(&strides.dims()), d.offset, bytes)?,
+        }
+        Ok(View {
+            place: d.storage.map_or(Place::Nowhere, Place::Storage),
+            offset: d.offset,
+            dtype: d.dtype,
+            shape: d.shape.dims(),
+            strides: d.strides.map(Extents::dims),
+            readonly: !write || d.readonly,
+        })
+    }
+
     /// Refuses a description that is wrong about the device of its storage. The storage's bytes; none
     /// without one.
     #[inline(always)]
@@ -234,6 +254,16 @@ pub(crate) enum Place {
     File(Arc<MappedFile>),
 }
 
+/// What a description says of a tensor, checked.
+pub(crate) struct View {
+    place: Place,
+    offset: u64,
+    dtype: DType,
+    shape: Dims,
+    strides: Option<Dims>,
+    readonly: bool,
+}
+
 /// A view of shared memory: type, shape, strides in elements. It counts a reference, which clones
 /// share and the last drop gives back.
 ///
@@ -261,28 +291,17 @@ impl Tensor {
     }
 
     /// A tensor of a holding from its description, all of which is another process's word.
-    #[inline]
-    pub(crate) fn described(held: Shared, d: TensorDesc, write: bool) -> Result<Tensor> {
-        held.check_device(&d)?;
-        let place = d.storage.map_or(Place::Nowhere, Place::Storage);
-        Tensor::checked(held, place, d.offset, d.dtype, d.shape, d.strides, !write || d.readonly)
+    #[inline(always)]
+    pub(crate) fn described(held: Shared, d: TensorDesc<'_, Extents<'_>>, write: bool) -> Result<Tensor> {
+        let view = held.view(&d, write)?;
+        Ok(Tensor::of_view(held, view))
     }
 
-    /// As `described`, of one of many: it is made where it stays, by what can be kept in registers.
+    /// As `described`, of what the holding itself says.
     #[inline(always)]
-    pub(crate) fn one_of_many(held: Shared, d: TensorDesc<'_, Extents<'_>>, write: bool) -> Result<Tensor> {
-        let bytes = held.check_device(&d)?;
-        let (shape, strides) = (d.shape.dims(), d.strides.map(Extents::dims)); // to be looked at alone
-        d.dtype.check_view(&shape, strides.as_deref(), d.offset, bytes)?;
-        Ok(Tensor {
-            held,
-            place: d.storage.map_or(Place::Nowhere, Place::Storage),
-            offset: d.offset,
-            dtype: d.dtype,
-            shape: d.shape.dims(),
-            strides: d.strides.map(Extents::dims),
-            readonly: !write || d.readonly,
-        })
+    pub(crate) fn of_view(held: Shared, v: View) -> Tensor {
+        let View { place, offset, dtype, shape, strides, readonly } = v;
+        Tensor { held, place, offset, dtype, shape, strides, readonly }
     }
 
     /// A compact tensor that may be written, for which a storage was just made: there is room for it.
@@ -292,7 +311,7 @@ impl Tensor {
     }
 
     /// A tensor whose view is checked against its storage.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn checked(
         held: Shared,
         place: Place,
@@ -331,11 +350,13 @@ impl Tensor {
     /// Refuses what is not in shared memory.
     #[inline]
     pub(crate) fn check_shared(&self) -> Result<()> {
-        if self.is_shared() {
-            return Ok(());
-        }
+        if self.is_shared() { Ok(()) } else { Err(self.of_a_file()) }
+    }
+
+    #[cold]
+    fn of_a_file(&self) -> Error {
         let what = format!("a {}{:?} of a mapped file is to be handed over", self.dtype, self.shape);
-        Err(Error::new(Code::InvalidArgument, "copy it into a tensor of shared memory first", what))
+        Error::new(Code::InvalidArgument, "copy it into a tensor of shared memory first", what)
     }
 
     /// A copy-on-write mapping of all that the view may reach, and the address of its first element
@@ -409,6 +430,7 @@ impl Tensor {
     }
 
     /// The bytes that the elements take C-contiguous.
+    #[inline]
     pub fn num_bytes(&self) -> u64 {
         self.dtype.num_bytes(&self.shape).unwrap_or(0)
     }
@@ -433,9 +455,10 @@ impl Tensor {
 
     /// The address of the first element, mapped for a use; dangling without elements. `ReadOnly` when
     /// this tensor must not be written.
+    #[inline]
     pub(crate) fn address(&self, write: bool) -> Result<*mut u8> {
         if write && self.readonly {
-            return Err(Error::new(Code::ReadOnly, "copy it", format!("{}{:?} is read-only", self.dtype, self.shape)));
+            return Err(self.refused_to_write());
         }
         self.held.check()?;
         let first = match &self.place {
@@ -448,20 +471,31 @@ impl Tensor {
         Ok(unsafe { first.add(self.offset as usize) })
     }
 
-    pub(crate) fn typed<T: Element>(&self) -> Result<()> {
-        if T::DTYPE != self.dtype {
-            let what = format!("a tensor of {} is read as {}", self.dtype, T::DTYPE);
-            return Err(Error::new(Code::InvalidArgument, "use the tensor's type", what));
-        }
-        Ok(())
+    #[cold]
+    fn refused_to_write(&self) -> Error {
+        Error::new(Code::ReadOnly, "copy it", format!("{}{:?} is read-only", self.dtype, self.shape))
     }
 
+    #[inline]
+    pub(crate) fn typed<T: Element>(&self) -> Result<()> {
+        if T::DTYPE == self.dtype { Ok(()) } else { Err(self.read_as(T::DTYPE)) }
+    }
+
+    #[cold]
+    fn read_as(&self, dtype: DType) -> Error {
+        let what = format!("a tensor of {} is read as {dtype}", self.dtype);
+        Error::new(Code::InvalidArgument, "use the tensor's type", what)
+    }
+
+    #[inline]
     fn contiguous(&self) -> Result<()> {
-        if !self.is_contiguous() {
-            let what = format!("elements of {:?} with strides {:?} are not contiguous", self.shape, self.strides);
-            return Err(Error::new(Code::InvalidArgument, "copy them with to_vec", what));
-        }
-        Ok(())
+        if self.strides.is_none() || self.is_contiguous() { Ok(()) } else { Err(self.scattered()) }
+    }
+
+    #[cold]
+    fn scattered(&self) -> Error {
+        let what = format!("elements of {:?} with strides {:?} are not contiguous", self.shape, self.strides);
+        Error::new(Code::InvalidArgument, "copy them with to_vec", what)
     }
 
     /// The elements in place.

@@ -19,7 +19,7 @@ use super::send::Writer;
 use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, group_bytes, limits, slot, state, topic_record};
-use crate::shm::{Bell, Lane, Region};
+use crate::shm::{Bell, Lane, Line, Region};
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
 use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
@@ -172,19 +172,27 @@ impl TopicState {
         TopicRef { topic: self.info.topic, id: self.info.id }
     }
 
+    /// The begin of the topic's record.
+    #[inline]
+    fn record(&self) -> Line<'_> {
+        self.inner.pages.broker.line(self.at)
+    }
+
     /// The broker's count of changes of who takes part.
     ///
     /// SYNC topic-version: read after a publish and its fence; the broker changes it and fences
     /// before it lets a new reader look. One of the two sees the other.
+    #[inline]
     pub(crate) fn version(&self) -> u64 {
-        self.inner.pages.broker.load(self.at + topic_record::VERSION)
+        self.record().load(topic_record::VERSION)
     }
 
     /// Whether the topic may no longer be sent to, from the broker's page.
+    #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        let b = &self.inner.pages.broker;
-        b.load(self.at + topic_record::ID) != self.info.id
-            || b.load32(self.at + topic_record::STATE) != state::TOPIC_OPEN
+        let record = self.record();
+        let state = record.load(topic_record::STATE) as u32;
+        record.load(topic_record::ID) != self.info.id || state != state::TOPIC_OPEN
     }
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {

@@ -1,14 +1,11 @@
 //! One writer's ring in one topic: slots of fixed stride, message i in slot i mod slots. The
 //! geometry comes from the broker, never from the page.
 
-use super::region::{Region, fence_acquire, fence_release, no_read_ahead};
+use super::region::{LINE, Region, fence_acquire, fence_release, no_read_ahead};
 use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{PAGE, lane, lane_bytes, order, reference, slot, slot_flag};
 use crate::message::{Description, Order, Ref};
-
-/// Bytes of a cache line.
-const LINE: u64 = 64;
 
 const LINE_WORDS: usize = (LINE / 8) as usize;
 
@@ -117,14 +114,6 @@ impl Lane {
         self.r.load(self.at(i) + slot::STAMP)
     }
 
-    /// The index of the storage that message i names first, if it names one; a hint of what to prefetch.
-    /// It stands in the same line as the number.
-    #[inline]
-    pub(crate) fn first_index(&self, i: u64) -> u32 {
-        no_read_ahead();
-        self.r.load32(self.at(i) + slot::SIZE + reference::INDEX)
-    }
-
     /// Starts to fetch the slot of a message that is to be written; not its first line, where a reader
     /// may be waiting for it.
     #[inline]
@@ -140,33 +129,47 @@ impl Lane {
     }
 
     /// Copies message i into words: refs, then body. What stands behind them is of earlier messages: the
-    /// words only become more. `None` when the slot does not hold i or its
-    /// lengths are impossible. The copy is worth something only if `still_has` says so after the
-    /// references were counted.
-    #[inline]
-    pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>) -> Option<SlotHead> {
+    /// words only become more. `expect` is told, before the slot's next lines are read, the index of the
+    /// storage that the message names first, if it names one: a hint of what to prefetch. `None` when the
+    /// slot does not hold i or its lengths are impossible. The copy is worth something only if `still_has`
+    /// says so after the references were counted.
+    #[inline(always)]
+    pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>, expect: impl FnOnce(u32)) -> Option<SlotHead> {
         let at = self.at(i);
-        if i == 0 || self.r.load(at + slot::SEQ) != i {
+        let first = self.r.line(at);
+        if i == 0 || first.load(slot::SEQ) != i {
             return None;
         }
-        let counts = self.r.load(at + slot::FLAGS);
+        no_read_ahead();
+        expect(first.peek(slot::SIZE + reference::INDEX) as u32);
+        let counts = first.peek(slot::FLAGS);
         let h = SlotHead {
-            stamp: self.r.load(at + slot::STAMP),
+            stamp: first.peek(slot::STAMP),
             flags: counts as u32,
             nref: (counts >> 32) as u16,
             tensors: (counts >> 48) as u16,
-            bytes: self.r.load(at + slot::BYTES),
-            body: self.r.load32(at + slot::BODY),
+            bytes: first.peek(slot::BYTES),
+            body: first.peek(slot::BODY) as u32,
         };
         let n = 8 * h.body_at() as u64 + u64::from(h.body);
         if n > self.stride - slot::SIZE {
             return None;
         }
         let n = n.div_ceil(8) as usize;
-        if n > words.len() {
-            words.resize(n.max(USUAL_WORDS), 0);
+        if n.next_multiple_of(LINE_WORDS) + FIRST_WORDS > words.len() {
+            words.resize((n + LINE_WORDS).next_multiple_of(USUAL_WORDS), 0);
         }
-        self.r.read_words(at + slot::SIZE, &mut words[..n]);
+        for (k, w) in words[..FIRST_WORDS].iter_mut().enumerate() {
+            *w = first.peek(slot::SIZE + 8 * k as u64);
+        }
+        // By whole lines: what stands behind the message in its last one does no harm.
+        let rest = words[FIRST_WORDS..].as_chunks_mut::<LINE_WORDS>().0;
+        for (k, to) in rest[..n.saturating_sub(FIRST_WORDS).div_ceil(LINE_WORDS)].iter_mut().enumerate() {
+            let line = self.r.line(at + LINE * (k as u64 + 1));
+            for (j, w) in to.iter_mut().enumerate() {
+                *w = line.peek(8 * j as u64);
+            }
+        }
         // SYNC slot-body: the copy above is complete before seq is looked at again.
         fence_acquire();
         Some(h)
@@ -186,19 +189,24 @@ impl Lane {
         // SYNC slot-body: seq was stored 0 before anything below is; a reader that copies a mixture
         // will find seq changed.
         fence_release();
-        if let Some(rest) = data.get(FIRST_WORDS..).filter(|rest| !rest.is_empty()) {
-            self.r.write_words(self.at(i) + LINE, rest);
-            (1..=rest.len().div_ceil(LINE_WORDS)).for_each(|line| self.r.hand_over(self.at(i) + line as u64 * LINE));
+        let mut at = self.at(i);
+        for words in data.get(FIRST_WORDS..).unwrap_or_default().chunks(LINE_WORDS) {
+            at += LINE;
+            let line = self.r.line(at);
+            words.iter().zip((0..).step_by(8)).for_each(|(w, at)| line.put(at, *w));
+            self.r.hand_over(at);
         }
     }
 
     /// The second step of `write`. Readers look at the first line all the time: what is written there
     /// early is fetched away, and has to be fetched back for the number.
     pub(crate) fn write_first(&self, i: u64, h: &SlotHead, data: &[u64]) {
-        let at = self.at(i);
-        let counts = u64::from(h.flags) | u64::from(h.nref) << 32 | u64::from(h.tensors) << 48;
-        self.r.write_words(at + slot::SIZE, &data[..data.len().min(FIRST_WORDS)]);
-        self.r.write_words(at + slot::STAMP, &[h.stamp, counts, h.bytes, u64::from(h.body)]);
+        let line = self.r.line(self.at(i));
+        data.iter().take(FIRST_WORDS).zip((slot::SIZE..).step_by(8)).for_each(|(w, at)| line.put(at, *w));
+        line.put(slot::STAMP, h.stamp);
+        line.put(slot::FLAGS, u64::from(h.flags) | u64::from(h.nref) << 32 | u64::from(h.tensors) << 48);
+        line.put(slot::BYTES, h.bytes);
+        line.put(slot::BODY, u64::from(h.body));
     }
 
     /// Makes message i, the one after head, visible. Only its writer.
@@ -229,11 +237,14 @@ const _: () = {
 impl SlotHead {
     /// The refs at the front of a copied message.
     pub(crate) fn refs<'a>(&self, words: &'a [u64]) -> impl Iterator<Item = Ref> + 'a {
-        words.chunks_exact(3).take(usize::from(self.nref)).map(|w| Ref {
-            serial: w[0],
-            generation: w[1],
-            index: u32::try_from(w[2]).unwrap_or(u32::MAX), // and the zero after it; refused by `check`
-        })
+        words.as_chunks().0.iter().take(usize::from(self.nref)).map(|w| Ref::of_words(*w))
+    }
+
+    /// The ref of a copied message that names one storage and has nothing that is looked for elsewhere.
+    #[inline]
+    pub(crate) fn only_ref(&self, words: &[u64]) -> Option<Ref> {
+        let plain = self.nref == 1 && self.flags & (slot_flag::SPILLED | slot_flag::ORDERED) == 0;
+        words.first_chunk().filter(|_| plain).map(|w| Ref::of_words(*w))
     }
 
     /// The order behind the refs of a copied message, where it has one.
@@ -282,12 +293,12 @@ mod tests {
         l.init(9);
         send(&l, 1, b"hello tensor");
         let mut words = Vec::new();
-        let h = l.read(1, &mut words).unwrap();
+        let h = l.read(1, &mut words, |_| ()).unwrap();
         assert_eq!(h.refs(&words).collect::<Vec<_>>(), [Ref { serial: 7, generation: 1, index: 3 }]);
         assert_eq!(*h.body_of(&words), *b"hello tensor");
         assert!(l.still_has(1));
         l.unname(1);
-        assert!(!l.still_has(1) && l.read(1, &mut words).is_none());
+        assert!(!l.still_has(1) && l.read(1, &mut words, |_| ()).is_none());
         assert_eq!(l.head(), 1);
     }
 
@@ -302,14 +313,14 @@ mod tests {
         l.write(1, &h, &words);
         l.publish(1);
         let mut words = Vec::new();
-        let h = l.read(1, &mut words).unwrap();
+        let h = l.read(1, &mut words, |_| ()).unwrap();
         assert_eq!(h.refs(&words).collect::<Vec<_>>(), [Ref { serial: 7, generation: 1, index: 3 }]);
         assert_eq!(Order::of(h.order_of(&words).unwrap()).unwrap(), order);
         assert_eq!(*h.body_of(&words), *b"body");
         // The order counts to what must fit.
         l.write(2, &SlotHead { flags: slot_flag::ORDERED, nref: 3, body: 1, ..Default::default() }, &[]);
         l.publish(2);
-        assert!(l.read(2, &mut Vec::new()).is_none());
+        assert!(l.read(2, &mut Vec::new(), |_| ()).is_none());
     }
 
     #[test]
@@ -317,10 +328,10 @@ mod tests {
         let l = lane(4, 128);
         l.write(1, &SlotHead { nref: 4, ..Default::default() }, &[]);
         l.publish(1);
-        assert!(l.read(1, &mut Vec::new()).is_none());
+        assert!(l.read(1, &mut Vec::new(), |_| ()).is_none());
         l.write(2, &SlotHead { body: u32::MAX, ..Default::default() }, &[]);
         l.publish(2);
-        assert!(l.read(2, &mut Vec::new()).is_none());
+        assert!(l.read(2, &mut Vec::new(), |_| ()).is_none());
     }
 
     #[test]
@@ -352,7 +363,7 @@ mod tests {
                     std::hint::spin_loop();
                     continue;
                 }
-                if let Some(h) = l.read(head, &mut words)
+                if let Some(h) = l.read(head, &mut words, |_| ())
                     && l.still_has(head)
                 {
                     assert_eq!(*h.body_of(&words), [head as u8; 400]);

@@ -24,7 +24,7 @@ pub(crate) use group::GroupLane;
 pub(crate) use lane::{Lane, SlotHead};
 #[cfg(baton_loom)]
 pub(crate) use region::weak;
-pub(crate) use region::{Region, fence};
+pub(crate) use region::{LINE, Line, Region, fence};
 #[cfg(not(baton_loom))]
 pub(crate) use region::{pause, prefetch};
 #[cfg(not(baton_loom))]

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::sys::{self, Mapping};
 
+/// Bytes of a cache line.
+pub(crate) const LINE: u64 = 64;
+
 /// A range of a mapping that other processes may share. It keeps the mapping alive. Cloning costs an
 /// atomic increment, so views are made once, off the hot path.
 #[derive(Debug, Clone)]
@@ -64,10 +67,19 @@ impl Region {
         }
     }
 
+    /// As `check` for a word of `1 << log` bytes in one comparison: of a misaligned offset the rotation
+    /// makes a number larger than any.
+    #[inline]
+    fn check_word(&self, off: u64, log: u32) {
+        if off.rotate_right(log) >= self.size >> log {
+            outside(off, 1 << log, self.size);
+        }
+    }
+
     /// The word at `off`. Atomics on it are sound whatever other processes do.
     #[inline]
     pub(crate) fn word(&self, off: u64) -> &AtomicU64 {
-        self.check(off, 8, 8);
+        self.check_word(off, 3);
         // SAFETY: inside the mapping, which lives as long as self, and 8-aligned, as mappings and
         // the offsets of regions are. Loads only are made of what is mapped read-only.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(off as usize).cast()) }
@@ -76,9 +88,20 @@ impl Region {
     /// The 32-bit word at `off`, for a futex or a half word.
     #[inline]
     pub(crate) fn word32(&self, off: u64) -> &AtomicU32 {
-        self.check(off, 4, 4);
+        self.check_word(off, 2);
         // SAFETY: as above, 4-aligned.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(off as usize).cast()) }
+    }
+
+    /// The line of words that begins at `off`, checked once for all that is read and written in it.
+    #[inline]
+    pub(crate) fn line(&self, off: u64) -> Line<'_> {
+        const WORDS: u64 = LINE / 8;
+        if (self.size / 8).checked_sub(WORDS).is_none_or(|last| off.rotate_right(3) > last) {
+            outside(off, LINE, self.size);
+        }
+        // SAFETY: inside the mapping, and aligned as `word` says.
+        Line(unsafe { &*self.base.as_ptr().add(off as usize).cast() })
     }
 
     #[inline]
@@ -157,22 +180,6 @@ impl Region {
         debug_assert!(self.map.writable(), "written through a read-only mapping");
     }
 
-    /// Copies words out, each read once.
-    pub(crate) fn read_words(&self, off: u64, into: &mut [u64]) {
-        let words = self.words(off, into.len());
-        for (w, word) in into.iter_mut().zip(words) {
-            *w = word.load(Ordering::Relaxed);
-        }
-    }
-
-    /// Copies words in. Only the writer of the place, before it names it.
-    pub(crate) fn write_words(&self, off: u64, from: &[u64]) {
-        self.writable();
-        for (w, word) in from.iter().zip(self.words(off, from.len())) {
-            word.store(*w, Ordering::Relaxed);
-        }
-    }
-
     #[inline]
     fn words(&self, off: u64, n: usize) -> &[AtomicU64] {
         self.check(off, n as u64 * 8, 8);
@@ -216,6 +223,29 @@ impl Region {
             out[skip + k] = unsafe { std::sync::atomic::AtomicU8::from_ptr(p) }.load(Ordering::Relaxed);
         }
         out
+    }
+}
+
+/// Eight words of shared memory beside each other, by their offsets in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line<'a>(&'a [AtomicU64; LINE as usize / 8]);
+
+impl Line<'_> {
+    #[inline(always)]
+    pub(crate) fn load(self, off: u64) -> u64 {
+        self.0[off as usize / 8].load(Ordering::Acquire)
+    }
+
+    /// What is of use only if a look afterwards says so.
+    #[inline(always)]
+    pub(crate) fn peek(self, off: u64) -> u64 {
+        self.0[off as usize / 8].load(Ordering::Relaxed)
+    }
+
+    /// Writes what a later store of the same writer makes visible. Only of memory mapped writable.
+    #[inline(always)]
+    pub(crate) fn put(self, off: u64, v: u64) {
+        self.0[off as usize / 8].store(v, Ordering::Relaxed);
     }
 }
 

@@ -29,6 +29,26 @@ fn full() {
     }
 }
 
+pub(crate) const LINE: u64 = 64;
+
+/// Eight words beside each other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line<'a>(&'a Region, u64);
+
+impl Line<'_> {
+    pub(crate) fn load(self, off: u64) -> u64 {
+        self.0.load(self.1 + off)
+    }
+
+    pub(crate) fn peek(self, off: u64) -> u64 {
+        self.0.word(self.1 + off).load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn put(self, off: u64, v: u64) {
+        self.0.word(self.1 + off).store(v, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 struct Memory {
     words: Mutex<HashMap<u64, Arc<AtomicU64>>>,
@@ -74,6 +94,11 @@ impl Region {
         assert!(self.has(off, 8) && off.is_multiple_of(8));
         let mut words = self.memory.words.lock().unwrap();
         words.entry(self.at + off).or_insert_with(|| Arc::new(AtomicU64::new(0))).clone()
+    }
+
+    pub(crate) fn line(&self, off: u64) -> Line<'_> {
+        assert!(self.has(off, LINE));
+        Line(self, off)
     }
 
     pub(crate) fn load(&self, off: u64) -> u64 {
@@ -122,18 +147,6 @@ impl Region {
     pub(crate) fn prefetch_write(&self, _: u64) {}
 
     pub(crate) fn hand_over(&self, _: u64) {}
-
-    pub(crate) fn read_words(&self, off: u64, into: &mut [u64]) {
-        for (i, w) in into.iter_mut().enumerate() {
-            *w = self.word(off + 8 * i as u64).load(Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn write_words(&self, off: u64, from: &[u64]) {
-        for (i, w) in from.iter().enumerate() {
-            self.word(off + 8 * i as u64).store(*w, Ordering::Relaxed);
-        }
-    }
 
     /// Sleeps for ever where a process would look again after a while: loom reports a wake that is
     /// missing as a deadlock.

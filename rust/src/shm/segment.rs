@@ -120,15 +120,18 @@ impl Segment {
 
     /// The mapping for a use, made at the first call. `ReadOnly` when this process was given no
     /// writable descriptor.
+    #[inline]
     pub(crate) fn region(&self, write: bool) -> Result<&Region> {
-        if let Some(r) = self.writable.get() {
-            return Ok(r);
+        match self.mapped(write) {
+            Some(r) => Ok(r),
+            None => self.map(write),
         }
-        let cell = if write { &self.writable } else { &self.readable };
-        if let Some(r) = cell.get() {
-            return Ok(r);
-        }
+    }
+
+    #[cold]
+    fn map(&self, write: bool) -> Result<&Region> {
         self.on_host()?;
+        let cell = if write { &self.writable } else { &self.readable };
         let files = self.files();
         let fd = if write { files.rw.clone() } else { files.ro.clone().or_else(|| files.rw.clone()) };
         let Some(fd) = fd else {
@@ -147,6 +150,7 @@ impl Segment {
     }
 
     /// The mapping for a use if there is one, without a look at any lock.
+    #[inline]
     pub(crate) fn mapped(&self, write: bool) -> Option<&Region> {
         self.writable.get().or_else(|| self.readable.get().filter(|_| !write))
     }
