@@ -1,10 +1,12 @@
 // Eight threads share one session: four send and put, four receive, take and look; in the end all
-// wait for ever and are woken by the end of the session.
+// wait for ever and are woken by the end of the session. Then they do all of it in a session that is
+// ended in the midst.
 
 #include "kit.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 
 enum { SENDERS = 4, READERS = 4, ROUNDS = 200 };
 
@@ -103,6 +105,83 @@ static void *wait_for_ever(void *reader) {
 	return NULL;
 }
 
+static int going_on(baton_status s) {
+	if (s != BATON_OK && s != BATON_CLOSED)
+		fatal("a call in a session that ends");
+	return s == BATON_OK;
+}
+
+static sem_t rounds;
+
+static void *send_to_the_end(void *arg) {
+	struct value v;
+	char *json;
+	DLManagedTensorVersioned *t;
+	for (uint64_t i = (uint64_t)(uintptr_t)arg * 1000;; i++) {
+		if (!going_on(make_value(session, i, 2 + (int64_t)(i * 37 % 500), &v)))
+			return NULL;
+		int on = going_on(baton_topic_send(topic, &v.payload, BATON_FOREVER)) &&
+		         going_on(baton_queue_put(queue, &v.payload, BATON_FOREVER)) &&
+		         going_on(baton_tensor_handle(v.other, BATON_FOREVER, &json));
+		if (on) {
+			on = going_on(baton_open(session, json, &t));
+			baton_tensor_release(t);
+			baton_string_free(json);
+		}
+		drop_value(&v);
+		if (!on)
+			return NULL;
+	}
+}
+
+static void *take_to_the_end(void *reader) {
+	char broken[100];
+	int readonly, on;
+	baton_status got;
+	for (;;) {
+		baton_message *m;
+		if (!going_on(baton_reader_receive(reader, &m, BATON_FOREVER)))
+			return NULL;
+		on = going_on(check_value(m, seed_of(m), 0, &readonly, broken, sizeof broken));
+		baton_message_release(m);
+		if (!on)
+			return NULL;
+		got = baton_queue_get(queue, &m, 0); // every reader has every message, and one of them each item
+		if (got != BATON_EMPTY && !going_on(got))
+			return NULL;
+		baton_message_release(m);
+		sem_post(&rounds);
+	}
+}
+
+static void end_in_the_midst(void) {
+	pthread_t threads[SENDERS + READERS];
+	baton_reader *readers[READERS];
+	const baton_topic_options lossless = {.depth = 4, .overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER};
+	MUST(baton_connect(NULL, &session));
+	MUST(baton_topic_open(session, "t", &lossless, &topic));
+	const baton_topic_options brief = {.linger_ns = BATON_NO_LINGER};
+	MUST(baton_queue_open(session, "q", &brief, &queue));
+	for (int i = 0; i < READERS; i++)
+		MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &readers[i]));
+	sem_init(&rounds, 0, 0);
+	for (int i = 0; i < SENDERS; i++)
+		pthread_create(&threads[i], NULL, send_to_the_end, (void *)(uintptr_t)(i + 1));
+	for (int i = 0; i < READERS; i++)
+		pthread_create(&threads[SENDERS + i], NULL, take_to_the_end, readers[i]);
+	for (int i = 0; i < 40; i++)
+		sem_wait(&rounds);
+	MUST(baton_session_end(session));
+	for (int i = 0; i < SENDERS + READERS; i++)
+		pthread_join(threads[i], NULL);
+	sem_destroy(&rounds);
+	for (int i = 0; i < READERS; i++)
+		baton_reader_release(readers[i]);
+	baton_topic_release(topic);
+	baton_queue_release(queue);
+	baton_session_release(session);
+}
+
 int main(void) {
 	pthread_t threads[SENDERS + READERS];
 	baton_reader *readers[READERS];
@@ -124,6 +203,9 @@ int main(void) {
 	// All on the readers, two on each.
 	for (int i = 0; i < SENDERS + READERS; i++)
 		pthread_create(&threads[i], NULL, wait_for_ever, readers[i % READERS]);
+	for (int i = 0; i < READERS; i++)
+		if (baton_reader_lost(readers[i]) != 0) // waits for nobody
+			fatal("lost in a lossless topic");
 	MUST(baton_session_end(session));
 	for (int i = 0; i < SENDERS + READERS; i++)
 		pthread_join(threads[i], NULL);
@@ -132,5 +214,6 @@ int main(void) {
 	baton_topic_release(topic);
 	baton_queue_release(queue);
 	baton_session_release(session);
+	end_in_the_midst();
 	return 0;
 }

@@ -272,9 +272,8 @@ typedef struct baton_payload {
   size_t count;
   // JSON that travels with the message or revision. NULL or "": none.
   const char *meta;
-  // JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors: each
-  // once, in their order. NULL or "": the value is the unnamed tensor, or a flat dict of the named
-  // ones.
+  // JSON of the value tree (docs/protocol.md, section 6), with each tensor's number once, in their
+  // order. NULL or "": the value is the unnamed tensor, or a flat dict of the named ones.
   const char *tree;
   // The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
   // streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
@@ -514,7 +513,8 @@ baton_status baton_reader_receive(const struct baton_reader *reader,
                                   struct baton_message **out,
                                   int64_t timeout_ns);
 
-// Messages that went by unseen and that no later message has reported. 0 for NULL.
+// Messages that went by unseen and that no later message has reported; while another thread receives,
+// as it was before. 0 for NULL.
 uint64_t baton_reader_lost(const struct baton_reader *reader);
 
 // Releases the reader; NULL is nothing.

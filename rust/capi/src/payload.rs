@@ -32,9 +32,8 @@ pub struct baton_payload {
     pub count: usize,
     /// JSON that travels with the message or revision. NULL or "": none.
     pub meta: *const c_char,
-    /// JSON of the value tree (docs/protocol.md, section 6), in which numbers stand for the tensors: each
-    /// once, in their order. NULL or "": the value is the unnamed tensor, or a flat dict of the named
-    /// ones.
+    /// JSON of the value tree (docs/protocol.md, section 6), with each tensor's number once, in their
+    /// order. NULL or "": the value is the unnamed tensor, or a flat dict of the named ones.
     pub tree: *const c_char,
     /// The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
     /// streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.

@@ -2,6 +2,8 @@
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use baton::{Deadline, Reader, Start, Turns};
 
@@ -19,7 +21,10 @@ pub const BATON_START_ALL: i32 = 2;
 
 /// Receives a topic's messages. Threads that share one take turns, also while one waits: open one for
 /// each thread that is to receive side by side.
-pub struct baton_reader(Turns<Reader>);
+pub struct baton_reader {
+    turns: Turns<Reader>,
+    lost: AtomicU64, // as the last receive left it, for who asks while one waits
+}
 
 /// Joins a topic as a reader of every message, or, with the name of a group and in a lossless topic,
 /// as one of the readers that share them. start: BATON_START_NEW, _LAST or _ALL; of groups
@@ -46,7 +51,7 @@ pub extern "C" fn baton_reader_open(
                 Some(group) => topic.group_reader(group)?,
                 None => topic.reader(start)?,
             };
-            Ok(baton_reader(Turns::new(reader)?))
+            Ok(baton_reader { turns: Turns::new(reader)?, lost: AtomicU64::new(0) })
         })
     })
 }
@@ -63,16 +68,25 @@ pub extern "C" fn baton_reader_receive(
     run(|| {
         give_object(out, || {
             let t = Deadline::after(wait(timeout_ns));
-            let mut reader = given(reader, "reader")?.0.lock(t.left(), || false)?;
-            Ok(baton_message::received(reader.recv(t.left())?))
+            let r = given(reader, "reader")?;
+            let mut reader = r.turns.lock(t.left(), || false)?;
+            let received = reader.recv(t.left());
+            r.lost.store(reader.lost(), Ordering::Relaxed);
+            Ok(baton_message::received(received?))
         })
     })
 }
 
-/// Messages that went by unseen and that no later message has reported. 0 for NULL.
+/// Messages that went by unseen and that no later message has reported; while another thread receives,
+/// as it was before. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_reader_lost(reader: Option<&baton_reader>) -> u64 {
-    answer(0, || reader.and_then(|r| r.0.lock(None, || false).ok()).map_or(0, |r| r.lost()))
+    answer(0, || {
+        reader.map_or(0, |r| match r.turns.lock(Some(Duration::ZERO), || false) {
+            Ok(reader) => reader.lost(),
+            Err(_) => r.lost.load(Ordering::Relaxed),
+        })
+    })
 }
 
 /// Releases the reader; NULL is nothing.
