@@ -111,7 +111,7 @@ func (u *deviceUse) use(g *gpu, s Stream, done streamPoint) {
 
 // follow makes a stream wait until the holding is written, once for all tensors of a
 // message. The stream lives as long as the holding, so that no other is taken for it.
-func (u *deviceUse) follow(o *deviceOrder, g *gpu, s Stream) error {
+func (u *deviceUse) follow(ctx context.Context, o *deviceOrder, g *gpu, s Stream) error {
 	if ok, err := u.written.passed(); ok || err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (u *deviceUse) follow(o *deviceOrder, g *gpu, s Stream) error {
 	if told {
 		return nil
 	}
-	if err := o.follow(g, s, u.written); err != nil {
+	if err := o.follow(ctx, g, s, u.written); err != nil {
 		return err
 	}
 	u.mu.Lock()
@@ -246,8 +246,9 @@ func (o *deviceOrder) find(g *gpu, s Stream) *ownStream {
 	return w
 }
 
-// follow makes a stream wait for a point of another session's.
-func (o *deviceOrder) follow(g *gpu, s Stream, p streamPoint) error {
+// follow makes a stream wait for a point of another session's. The context is for where
+// the processor waits.
+func (o *deviceOrder) follow(ctx context.Context, g *gpu, s Stream, p streamPoint) error {
 	if ok, err := p.passed(); ok || err != nil {
 		return err
 	}
@@ -263,7 +264,7 @@ func (o *deviceOrder) follow(g *gpu, s Stream, p streamPoint) error {
 	}
 	o.orderMu.Unlock()
 	if page == 0 || cannot(err) {
-		return p.await(context.Background())
+		return p.await(ctx)
 	}
 	return err
 }
@@ -308,7 +309,7 @@ func (t *Tensor) UseOn(s Stream) error {
 		return err
 	}
 	u := t.held.used()
-	if err := u.follow(&t.held.c.devices.deviceOrder, t.device.gpu, s); err != nil {
+	if err := u.follow(context.Background(), &t.held.c.devices.deviceOrder, t.device.gpu, s); err != nil {
 		return err
 	}
 	u.use(t.device.gpu, s, streamPoint{})
@@ -377,7 +378,7 @@ func (d *deviceSet) orderSend(ctx context.Context, tensors []*Tensor, o *sendOpt
 		return streamPoint{}, nil
 	}
 	for _, p := range before {
-		if err := d.follow(g, s, p); err != nil {
+		if err := d.follow(ctx, g, s, p); err != nil {
 			return streamPoint{}, err
 		}
 	}

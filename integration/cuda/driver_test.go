@@ -2,11 +2,13 @@ package cuda
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
@@ -24,12 +26,15 @@ func init() { roles["driver"] = on(drive) }
 //	         does so with messages of whose tensors nothing is asked yet, and sees how many
 //	         were lost before each
 //	wait     take one, let a stream wait for it, and wait until it is written
+//	pass     take one and put it back, for which there is a tenth of a second
 //	follow   take a message, let a stream use each of its tensors, twice, and tell how often
 //	         the driver was told to wait
 //	held     read what is held; release lets it go
 //	set get delete   a name
 //	handle open      a handle
 //	alloc    allocate bytes on device and let them go
+//	ordered  tell whether streams wait for each other (1) or the processor (0)
+//	calls    tell how often the driver was called
 //	look     look at a tensor's bytes with the processor; in C nothing is in the way
 //	lend     as put, of memory that another library allocated, not copied
 //	free     free what was lent, once nobody has it
@@ -56,17 +61,21 @@ func drive(w *worker) error {
 		} else if err != nil {
 			return err
 		}
-		a, err := d.carryOut(&o)
-		var e *protocol.Error
-		if errors.As(err, &e) {
-			a = answer{Code: string(e.Code), Message: e.Error()}
-		} else if err != nil {
-			a = answer{Broken: err.Error()}
-		}
-		if err := w.Say(a); err != nil {
+		if err := w.Say(told(d.carryOut(&o))); err != nil {
 			return err
 		}
 	}
+}
+
+// told is how an outcome is written.
+func told(a answer, err error) answer {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return answer{Code: string(e.Code), Message: e.Error()}
+	} else if err != nil {
+		return answer{Broken: err.Error()}
+	}
+	return a
 }
 
 type driver struct {
@@ -220,6 +229,26 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 			return a, err
 		}
 		return a, m.Tensor().Written(d.ctx)
+	case "pass":
+		m, err := d.get(o.Queue)
+		if err != nil {
+			return a, err
+		}
+		defer m.Release()
+		ctx, cancel := context.WithTimeout(d.ctx, 100*time.Millisecond)
+		defer cancel()
+		return a, d.queues[o.Queue].Put(ctx, m.Tensor(), client.Stream(d.stream))
+	case "ordered":
+		t, err := d.filled(o, 1)
+		if err != nil {
+			return a, err
+		}
+		defer t.Release()
+		a.Seen = []any{0}
+		if t.OrderedByStreams() {
+			a.Seen = []any{1}
+		}
+		return a, nil
 	case "follow":
 		m, err := d.get(o.Queue)
 		if err != nil {
@@ -299,6 +328,10 @@ func (d *driver) carryOut(o *order) (a answer, err error) {
 		if err == nil {
 			t.Release()
 		}
+		return a, err
+	case "calls":
+		n, err := standin.Calls("")
+		a.Seen = []any{n}
 		return a, err
 	default:
 		return a, fmt.Errorf("unknown: %s", o.Do)

@@ -209,3 +209,53 @@ func TestOlderDriversInOtherLanguages(t *testing.T) {
 		})
 	}
 }
+
+func TestTensorTellsWhoWaits(t *testing.T) {
+	standinOnly(t)
+	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
+		for lacks, want := range map[string]float64{"": 1, "memops": 0} {
+			s := m.speak(t, l, testkit.Env("BATON_STANDIN_LACKS", lacks))
+			assert.Equal(t, []any{want}, s.do(command{"do": "ordered"}), "without %q", lacks)
+			s.Done()
+		}
+		m.empty(t)
+	})
+}
+
+// What is passed on by a process that has asked nothing of it is written as late as before.
+func TestWhatIsPassedOnUntouchedIsWaitedFor(t *testing.T) {
+	standinOnly(t)
+	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
+		relay, end := m.speak(t, l), m.speak(t, languages[0])
+		relay.do(command{"do": "take", "queue": "q", "count": 0}) // keeps the queue
+		producer := m.play("stall in a queue", nil)
+		producer.Next(new(string))
+		producer.Tell("go")
+		producer.Next(new(string))
+		relay.do(command{"do": "pass", "queue": "q"})
+		assert.Equal(t, []any{1.0, 1.0}, end.do(command{"do": "follow", "queue": "q"}))
+		producer.Kill()
+		end.do(command{"do": "release"})
+		end.Done()
+		relay.Done()
+		m.empty(t)
+	})
+}
+
+// Where the processor waits for what is to be handed on, a send waits no longer than it may.
+func TestSendOfWhatIsNotWrittenEndsInTime(t *testing.T) {
+	standinOnly(t)
+	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
+		taker := m.speak(t, l, testkit.Env("BATON_STANDIN_LACKS", "memops"))
+		taker.do(command{"do": "take", "queue": "q", "count": 0}) // keeps the queue
+		producer := m.play("stall in a queue", nil)
+		producer.Next(new(string))
+		producer.Tell("go")
+		producer.Next(new(string))
+		a := taker.try(command{"do": "pass", "queue": "q"})
+		assert.Equal(t, "Timeout", a.Code, "%s", a.Message+a.Broken)
+		producer.Kill()
+		taker.Done()
+		m.empty(t)
+	})
+}

@@ -1,5 +1,7 @@
 //! Queues: each item to one taker.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use baton::Code;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -19,9 +21,20 @@ use crate::wait::{Seconds, timeout as seconds, wait};
 pub(crate) struct Queue {
     pub(crate) queue: baton::Queue,
     pub(crate) session: baton::Session,
+    lost: AtomicU64, // what the items that came have told
 }
 
 impl Queue {
+    pub(crate) fn new(queue: baton::Queue, session: baton::Session) -> Queue {
+        Queue { queue, session, lost: AtomicU64::new(0) }
+    }
+
+    /// What a message carries, which tells as well what went by before it.
+    fn taken(&self, py: Python<'_>, m: &baton::Message) -> PyResult<Py<PyAny>> {
+        self.lost.fetch_add(m.lost(), Ordering::Relaxed);
+        value_of(py, m)
+    }
+
     /// The next item; `None` when the queue was closed and is empty.
     fn next(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Option<Py<PyAny>>> {
         let t = seconds(py, timeout.map(|t| t.0))?;
@@ -29,7 +42,7 @@ impl Queue {
             Err(e) if e.code() == Code::Closed => Ok(None),
             m => m.map(Some),
         })?;
-        got.map(|m| value_of(py, &m)).transpose()
+        got.map(|m| self.taken(py, &m)).transpose()
     }
 }
 
@@ -39,6 +52,13 @@ impl Queue {
     #[getter]
     fn name(&self) -> &str {
         self.queue.name()
+    }
+
+    /// How many items went by before those that were taken by this object, since whoever had lent their
+    /// memory on a GPU had ended.
+    #[getter]
+    fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Adds an item, whose tensors its taker may write. stream: after whose work tensors on a GPU are
@@ -90,7 +110,7 @@ impl Queue {
     /// An item in a tuple if there is one.
     fn _take(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
         let m = wait(py, || self.queue.try_get())?;
-        m.map(|m| Ok((value_of(py, &m)?,))).transpose()
+        m.map(|m| Ok((self.taken(py, &m)?,))).transpose()
     }
 
     /// A value with its arrays copied, to be offered often.

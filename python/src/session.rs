@@ -449,7 +449,7 @@ impl Session {
         o = self::linger(py, linger)?.into_iter().fold(o, QueueOptions::linger);
         o = if create { o } else { o.must_exist() };
         let queue = wait(py, || self.session.queue_with(name, &o))?;
-        Ok(Queue { queue, session: self.session.clone() })
+        Ok(Queue::new(queue, self.session.clone()))
     }
 
     /// Another process's private topic, by its token.
@@ -459,7 +459,7 @@ impl Session {
 
     /// Another process's private queue, by its token.
     fn private_queue(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Queue> {
-        Ok(Queue { queue: wait(py, || self.session.private_queue(&token))?, session: self.session.clone() })
+        Ok(Queue::new(wait(py, || self.session.private_queue(&token))?, self.session.clone()))
     }
 
     /// Publishes a revision of a name and returns its number. live=True: one bundle that everybody may

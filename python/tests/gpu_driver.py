@@ -42,12 +42,15 @@ class Driver:
             case "take":
                 q, taken = self.queue(c["queue"]), []
                 for _ in seeds:
+                    lost = q.lost
                     t = q.get(PATIENCE)
-                    if not c.get("unread"):
-                        taken.append(seen(t))
+                    taken.append(q.lost - lost if c.get("unread") else seen(t))
                     if c.get("hold") or c.get("unread"):
                         self.held.append(t)
                 return {"seen": taken}
+            case "pass":
+                t = self.queue(c["queue"]).get(PATIENCE)
+                self.queue(c["queue"]).put(t, 0.1, stream=STREAM)
             case "wait":
                 t = self.queue(c["queue"]).get(PATIENCE)
                 t.__dlpack__(stream=STREAM, max_version=(1, 3))
@@ -84,6 +87,8 @@ class Driver:
                     f.free()
             case "alloc":
                 baton.empty(c.get("bytes", 4096), "uint8", device=c.get("device") or "cuda:0")
+            case "ordered":
+                return {"seen": [int("processor waits" not in repr(self.filled(c, 1)))]}
             case "look":
                 memoryview(self.filled(c, 1))
             case other:

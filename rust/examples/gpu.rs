@@ -73,11 +73,16 @@ unsafe fn get<'a, T>(cuda: &'a Library, name: &str) -> Symbol<'a, T> {
 
 /// How often the stand-in for the driver was told to let a stream wait.
 fn waits() -> u64 {
+    calls(c"cuStreamWaitValue64_v2")
+}
+
+/// How often a function of the stand-in was called; all of them without a name.
+fn calls(name: &std::ffi::CStr) -> u64 {
     // SAFETY: the stand-in's own function, by its type.
     unsafe {
         let cuda = Library::new("libcuda.so.1").expect("the driver");
         let calls: Symbol<unsafe extern "C" fn(*const std::ffi::c_char) -> u64> = get(&cuda, "standin_calls");
-        calls(c"cuStreamWaitValue64_v2".as_ptr())
+        calls(name.as_ptr())
     }
 }
 
@@ -172,6 +177,11 @@ impl Driver {
                 t.use_on(self.stream)?;
                 t.written(Duration::from_secs(30))?;
             }
+            "pass" => {
+                let q = self.queue(c)?;
+                let t = q.get(Duration::from_secs(30))?.into_tensor()?;
+                q.put(Payload::from(t).stream(self.stream), Duration::from_millis(100))?;
+            }
             "follow" => {
                 let m = self.queue(c)?.get(Duration::from_secs(30))?;
                 let (b, before) = (m.bundle()?, waits());
@@ -208,6 +218,10 @@ impl Driver {
                 let device = if text(c, "device").is_empty() { "cuda:0" } else { text(c, "device") };
                 drop(self.session.alloc_on(device, DType::UINT8, &[n])?);
             }
+            "ordered" => {
+                return Ok(json!({ "seen": [i32::from(self.filled(c, seed)?.is_ordered_by_streams())] }));
+            }
+            "calls" => return Ok(json!({ "seen": [calls(c"")] })),
             "look" => {
                 // What the processor may not look at.
                 let t = self.filled(c, seed)?;

@@ -219,6 +219,27 @@ static baton_status wait_for(const char *line) {
 	return s;
 }
 
+// Takes one and puts it back, for which there is a tenth of a second.
+static baton_status pass(const char *line) {
+	baton_message *m = NULL;
+	DLManagedTensorVersioned *t = NULL;
+	baton_status s = open_queue(line);
+	if (s == BATON_OK)
+		s = baton_queue_get(queue, &m, 30000000000);
+	if (s == BATON_OK)
+		s = baton_message_stream(m, BATON_NO_STREAM);
+	if (s == BATON_OK)
+		s = baton_message_tensor(m, 0, &t);
+	if (s == BATON_OK) {
+		const baton_item item = {NULL, t};
+		const baton_payload value = {.items = &item, .count = 1, .stream = stream()};
+		s = baton_queue_put(queue, &value, 100000000);
+	}
+	baton_tensor_release(t);
+	baton_message_release(m);
+	return s;
+}
+
 // Lets the stream use each tensor of a message, twice, and tells how often the driver was told to wait.
 static baton_status follow(const char *line) {
 	baton_message *m = NULL;
@@ -301,6 +322,15 @@ static baton_status allocate(const char *line) {
 	return s;
 }
 
+static baton_status tell_who_waits(const char *line) {
+	DLManagedTensorVersioned *t;
+	baton_status s = filled_by(line, 1, &t);
+	if (s == BATON_OK)
+		snprintf(seen, sizeof seen, "%d", baton_tensor_ordered_by_streams(t));
+	baton_tensor_release(t);
+	return s;
+}
+
 static void release(void) {
 	while (held_count > 0)
 		baton_message_release(held[--held_count]);
@@ -316,6 +346,10 @@ static baton_status carry_out(const char *line) {
 		return take(line);
 	if (strcmp(what, "wait") == 0)
 		return wait_for(line);
+	if (strcmp(what, "pass") == 0)
+		return pass(line);
+	if (strcmp(what, "ordered") == 0)
+		return tell_who_waits(line);
 	if (strcmp(what, "follow") == 0)
 		return follow(line);
 	if (strcmp(what, "set") == 0)

@@ -453,16 +453,17 @@ baton_status baton_tensor_use_on(const DLManagedTensorVersioned *tensor, int64_t
 // read what was there before: who must not use that asks here, when the stream has passed.
 baton_status baton_tensor_written(const DLManagedTensorVersioned *tensor, int64_t timeout_ns);
 
-// Names the stream for which tensors on a GPU are taken from a message from now on, as by
-// baton_tensor_use_on; until then it is the legacy default stream.
+// 1 where streams wait for each other when it is handed over; 0: the processor does, or it is on no GPU.
+int32_t baton_tensor_ordered_by_streams(const DLManagedTensorVersioned *tensor);
+
+// The stream for which tensors are taken from a message from now on; until then the legacy default one.
 baton_status baton_message_stream(const struct baton_message *message, int64_t stream);
 
 // A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
 // The tensor given is taken over in any case: its deleter is called when nobody holds the memory any
 // more, on a thread of the session's, and on failure before the return. stream: after whose work it is
-// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
-// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack
-// copies it), or there is none.
+// written. Others have it while this session lives, then BATON_EXPIRED; what they hold is kept to the end
+// of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack copies it).
 baton_status baton_lend(const struct baton_session *session,
                         DLManagedTensorVersioned *tensor,
                         int64_t stream,

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use baton::Stream;
 use baton::dlpack::{DLManagedTensorVersioned, VERSION};
 
-use crate::error::{Outcome, Refusal, run};
+use crate::error::{Outcome, Refusal, answer, run};
 use crate::message::baton_message;
 use crate::status::baton_status;
 use crate::tensor::{baton_tensor_release, give_tensor_on, own};
@@ -45,8 +45,14 @@ pub extern "C" fn baton_tensor_written(tensor: *const DLManagedTensorVersioned, 
     run(|| Ok(unsafe { own(tensor) }?.written(wait(timeout_ns))?))
 }
 
-/// Names the stream for which tensors on a GPU are taken from a message from now on, as by
-/// baton_tensor_use_on; until then it is the legacy default stream.
+/// 1 where streams wait for each other when it is handed over; 0: the processor does, or it is on no GPU.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_tensor_ordered_by_streams(tensor: *const DLManagedTensorVersioned) -> i32 {
+    // SAFETY: the header asks for a live structure.
+    answer(0, || unsafe { own(tensor) }.map_or(0, |t| i32::from(t.is_ordered_by_streams())))
+}
+
+/// The stream for which tensors are taken from a message from now on; until then the legacy default one.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: i64) -> baton_status {
     run(|| {
@@ -58,9 +64,8 @@ pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: 
 /// A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
 /// The tensor given is taken over in any case: its deleter is called when nobody holds the memory any
 /// more, on a thread of the session's, and on failure before the return. stream: after whose work it is
-/// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
-/// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack
-/// copies it), or there is none.
+/// written. Others have it while this session lives, then BATON_EXPIRED; what they hold is kept to the end
+/// of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack copies it).
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_lend(
     session: Option<&baton_session>,

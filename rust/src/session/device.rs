@@ -89,6 +89,7 @@ impl Inner {
             Error::new(e.code(), e.remedy(), format!("memory on {}: {}", ok.device, e.message()))
                 .with("device", &*ok.device)
         })?;
+        self.devices(); // a send looks for an order where there are any
         let slab = if ok.borrowed { Slab::to_borrow } else { Slab::to_import };
         Ok(Segment::on_device(index, serial, fd, slab(device, ok.device_id, ok.bytes)))
     }

@@ -224,7 +224,7 @@ impl Holding {
         if p.passed()? || self.used().written().told.contains(&reader) {
             return Ok(());
         }
-        self.inner().devices().follow(self.inner(), gpu, stream, &p)?;
+        self.inner().devices().follow(self.inner(), gpu, stream, &p, None)?;
         let mut written = self.used().written();
         // Unless another thread has had it written anew meanwhile, or has told the stream as well.
         if written.at.as_ref() == Some(&p) && !written.told.contains(&reader) {
@@ -363,8 +363,8 @@ impl Devices {
         Ok(Some(Point { file: file.clone(), number: at as u32 + 1, value }))
     }
 
-    /// Makes a stream wait for a point, also another session's.
-    fn follow(&self, inner: &Inner, gpu: &Gpu, stream: Stream, p: &Point) -> Result<()> {
+    /// Makes a stream wait for a point, also another session's. The deadline is for where the processor waits.
+    fn follow(&self, inner: &Inner, gpu: &Gpu, stream: Stream, p: &Point, until: Option<Instant>) -> Result<()> {
         if p.passed()? {
             return Ok(());
         }
@@ -382,7 +382,7 @@ impl Devices {
         match told {
             Some(Ok(())) => Ok(()),
             Some(Err(e)) if !cannot(&e) => Err(e),
-            _ => p.wait(inner, None),
+            _ => p.wait(inner, until),
         }
     }
 }
@@ -418,8 +418,11 @@ impl Tensor {
     /// the sender died has read what was there before: who must not use that asks here, when the stream
     /// has passed.
     pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        self.written_until(deadline(timeout))
+    }
+
+    fn written_until(&self, until: Option<Instant>) -> Result<()> {
         self.held.check()?;
-        let until = deadline(timeout);
         self.held.written(None)?.map_or(Ok(()), |p| p.wait(self.held.inner(), until))?;
         self.held.check_lenders()
     }
@@ -442,6 +445,7 @@ impl Inner {
         &self,
         tensors: impl Iterator<Item = &'a Tensor>,
         stream: Stream,
+        until: Option<Instant>,
     ) -> Result<Option<Point>> {
         let on_gpus = tensors.filter_map(|t| Some(t.gpu().transpose()?.map(|gpu| (t, gpu))));
         let on_gpus = on_gpus.collect::<Result<Vec<_>>>()?;
@@ -450,7 +454,7 @@ impl Inner {
         let mut before: Vec<Point> = Vec::new(); // the last of each stream: it comes after its earlier ones
         for (t, g) in &on_gpus {
             if stream == Stream::NONE {
-                t.written(None)?;
+                t.written_until(until)?;
                 continue;
             }
             if !Arc::ptr_eq(gpu, g) {
@@ -469,7 +473,7 @@ impl Inner {
         if stream == Stream::NONE {
             return Ok(None);
         }
-        before.iter().try_for_each(|p| devices.follow(self, gpu, stream, p))?;
+        before.iter().try_for_each(|p| devices.follow(self, gpu, stream, p, until))?;
         let point = devices.mark(self, gpu, stream)?;
         let done = point.clone().map_or(Done::Now, Done::At);
         on_gpus.iter().for_each(|(t, g)| t.held.used().note(g, stream.seen_by_all(), done.clone()));

@@ -2,6 +2,7 @@
 
 use std::iter;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -226,11 +227,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Makes the message come after the work of its stream, where it has tensors on a GPU.
-    pub(crate) fn order(&mut self, inner: &Inner, value: &Payload) -> Result<()> {
+    /// Makes the message come after the work of its stream, where it has tensors on a GPU. The deadline is for
+    /// where the processor waits.
+    pub(crate) fn order(&mut self, inner: &Inner, value: &Payload, until: Option<Instant>) -> Result<()> {
         if inner.devices.get().is_some() {
             let tensors = value.tensors.iter().map(|(_, t)| t);
-            self.order = inner.order_send(tensors, value.stream)?.map(|p| p.order());
+            self.order = inner.order_send(tensors, value.stream, until)?.map(|p| p.order());
             self.head.flags |= if self.order.is_some() { slot_flag::ORDERED } else { 0 };
         }
         Ok(())

@@ -112,7 +112,7 @@ impl TopicState {
             if !self.info.overwrite {
                 writer = self.room(writer, until)?;
             }
-            self.hand_over(&mut writer, value, flags)
+            self.hand_over(&mut writer, value, flags, until)
         });
         sent.map_err(|e| if until.is_some() { self.why_late(e, Code::Full, NO_ROOM) } else { e })
     }
@@ -129,7 +129,7 @@ impl TopicState {
         if !self.info.overwrite && self.blocker(&mut writer)?.is_some() {
             return Ok(false);
         }
-        self.hand_over(&mut writer, value, flags).map(|()| true)
+        self.hand_over(&mut writer, value, flags, None).map(|()| true)
     }
 
     /// This thread's turn at the writing side, with a lane.
@@ -157,11 +157,11 @@ impl TopicState {
     /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
     /// counted down, while the readers are at work already.
     #[inline]
-    fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32) -> Result<()> {
+    fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
         let Writer { own: Some(own), view, silence, out, .. } = writer else { return Err(closed(self)) };
         let view = self.refreshed(view, silence)?;
-        if let Err(e) = self.publish(own, out, value, flags) {
+        if let Err(e) = self.publish(own, out, value, flags, until) {
             out.end();
             return Err(e);
         }
@@ -222,10 +222,17 @@ impl TopicState {
         Ok(view)
     }
 
-    fn publish(&self, own: &mut OwnLane, out: &mut Outgoing, value: &mut Payload, flags: u32) -> Result<()> {
+    fn publish(
+        &self,
+        own: &mut OwnLane,
+        out: &mut Outgoing,
+        value: &mut Payload,
+        flags: u32,
+        until: Option<Instant>,
+    ) -> Result<()> {
         let inner = &self.inner;
         out.compose(inner, value, flags)?;
-        out.order(inner, value)?;
+        out.order(inner, value, until)?;
         out.place(inner, own.lane.room())?;
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
         own.lane.fetch_first(i);
