@@ -6,16 +6,29 @@ import "runtime"
 // which it locks, until the function returned by the caller's defer is called. It
 // is split in two so that the path of every hand-over makes no closure.
 func (d *Device) enter() error {
-	d.once.Do(func() { d.context, d.contextErr = d.api.retain(d.number) })
-	if d.contextErr != nil {
-		return d.contextErr
+	context, err := d.retained()
+	if err != nil {
+		return err
 	}
 	runtime.LockOSThread()
-	if err := d.api.push.call(d.context); err != nil {
+	if err := d.api.push.call(context); err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
 	return nil
+}
+
+// retained returns the primary context, made at the first call. Two goroutines may both
+// retain it: it is one context, and kept to the end of the process.
+func (d *Device) retained() (uintptr, error) {
+	if c := d.context.Load(); c != 0 {
+		return c, nil
+	}
+	c, err := d.api.retain(d.number)
+	if err == nil {
+		d.context.Store(c)
+	}
+	return c, err
 }
 
 // leave puts the context back that was current.

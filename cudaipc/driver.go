@@ -2,10 +2,11 @@ package cudaipc
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -73,7 +74,22 @@ func (d *Driver) find(index int32) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{api: d.api, Index: int(index), UUID: uuid, Name: name, number: number}, nil
+	device := &Device{api: d.api, Index: int(index), UUID: uuid, Name: name, number: number}
+	for _, a := range []struct {
+		attribute uintptr
+		has       *bool
+	}{
+		{attributeVMM, &device.vmm}, {attributePosixFD, &device.posixFD},
+		{attributeReadOnlyRegister, &device.readOnlyRegister}, {attribute64BitMemOps, &device.values},
+	} {
+		n, err := d.api.getInt(&d.api.deviceAttribute, a.attribute, uintptr(number))
+		// A driver that does not know the attribute is too old for what it tells of.
+		if err != nil && !errors.Is(err, protocol.ErrInvalid) && !errors.Is(err, protocol.ErrUnsupported) {
+			return nil, err
+		}
+		*a.has = err == nil && n != 0
+	}
+	return device, nil
 }
 
 // Version is the newest CUDA version that the driver supports: 12040 is 12.4.
@@ -141,9 +157,9 @@ type Device struct {
 	api    *api
 	number int32 // CUdevice
 
-	once       sync.Once
-	context    uintptr
-	contextErr error
+	vmm, posixFD, readOnlyRegister, values bool
+
+	context atomic.Uintptr // 0: not yet retained
 }
 
 // Attributes of a device that decide what can be done (CU_DEVICE_ATTRIBUTE_…).
@@ -154,16 +170,11 @@ const (
 	attribute64BitMemOps      = 122
 )
 
-func (d *Device) has(attribute uintptr) bool {
-	n, err := d.api.getInt(&d.api.deviceAttribute, attribute, uintptr(d.number))
-	return err == nil && n != 0
-}
-
 // Slabs tells whether the device can share memory by descriptors.
-func (d *Device) Slabs() bool { return d.has(attributeVMM) && d.has(attributePosixFD) }
+func (d *Device) Slabs() bool { return d.vmm && d.posixFD }
 
 // Values tells whether its streams can write and wait for 64-bit values.
-func (d *Device) Values() bool { return d.has(attribute64BitMemOps) }
+func (d *Device) Values() bool { return d.values }
 
 // ReadOnlyRegister tells whether it can reach host memory that may not be written.
-func (d *Device) ReadOnlyRegister() bool { return d.has(attributeReadOnlyRegister) }
+func (d *Device) ReadOnlyRegister() bool { return d.readOnlyRegister }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -70,6 +71,20 @@ func TestDeviceIsUsedFromManyGoroutines(t *testing.T) {
 		}()
 	}
 	all.Wait()
+}
+
+// What a GPU had no room for once may be had later.
+func TestContextThatWasRefusedIsAskedForAgain(t *testing.T) {
+	d := open(t).Devices()[1]
+	lib, err := purego.Dlopen(library(t), purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	var fault func(name string, code int32, nth int)
+	purego.RegisterLibFunc(&fault, lib, "standin_fault")
+	fault("cuDevicePrimaryCtxRetain", 2, 1)
+	_, _, err = d.Memory()
+	require.ErrorIs(t, err, protocol.ErrOutOfMemory)
+	_, _, err = d.Memory()
+	require.NoError(t, err)
 }
 
 func TestStatusIsTheCauseOfAnError(t *testing.T) {

@@ -49,6 +49,12 @@ func TestCreatorIsKilled(t *testing.T) {
 	testkit.AuditEmpty(t, m.Broker)
 	consumer.Done()
 	m.empty(t)
+	brokerKeepsNoMore(t, m, before)
+}
+
+// brokerKeepsNoMore waits until the broker has closed the descriptors of freed memory.
+func brokerKeepsNoMore(t *testing.T, m machine, before int) {
+	t.Helper()
 	testkit.Until(t, "the broker keeps no descriptor of freed memory", func() (bool, string) {
 		now := testkit.FDs(m.Process().PID())
 		return now <= before, fmt.Sprintf("%d descriptors, %d before", now, before)

@@ -444,8 +444,7 @@ void baton_message_release(struct baton_message *message);
 // Says that work enqueued on a stream from now on uses a tensor on a GPU: the stream waits until its
 // sender has written it, and released memory is not used anew before the stream has passed. Work that
 // follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
-// default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
-// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
+// default stream, 2 the thread's, BATON_NO_STREAM none. BATON_EXPIRED: as of baton_tensor_written.
 baton_status baton_tensor_use_on(const DLManagedTensorVersioned *tensor, int64_t stream);
 
 // Waits on the processor until a tensor's sender has written it: BATON_TIMEOUT. BATON_EXPIRED: the sender

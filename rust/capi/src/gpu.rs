@@ -25,8 +25,7 @@ pub(crate) fn stream(number: i64) -> Outcome<Stream> {
 /// Says that work enqueued on a stream from now on uses a tensor on a GPU: the stream waits until its
 /// sender has written it, and released memory is not used anew before the stream has passed. Work that
 /// follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
-/// default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
-/// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
+/// default stream, 2 the thread's, BATON_NO_STREAM none. BATON_EXPIRED: as of baton_tensor_written.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_use_on(tensor: *const DLManagedTensorVersioned, stream: i64) -> baton_status {
     run(|| {

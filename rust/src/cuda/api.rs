@@ -44,8 +44,6 @@ macro_rules! functions {
         /// What of the driver is used. A function that the library lacks fails when it is called.
         pub(crate) struct Api {
             $($name: Option<unsafe extern "C" fn($($kind),*) -> c_int>,)*
-            #[cfg(feature = "cuda")]
-            _library: libloading::Library, // keeps the functions
         }
 
         impl Api {
@@ -54,12 +52,14 @@ macro_rules! functions {
             pub(super) fn load() -> Result<Api> {
                 // SAFETY: the driver's own library, whose constructors are made to be run so.
                 let library = unsafe { libloading::Library::new(super::LIBRARY) }.map_err(super::result::no_driver)?;
-                Ok(Api {
-                    // SAFETY: each has the type that cuda.h gives to the function of this name, and is
-                    // not called after the library is gone, which stands beside them.
+                let api = Api {
+                    // SAFETY: each has the type that cuda.h gives to the function of this name, and the
+                    // library stays.
                     $($name: unsafe { library.get(concat!($symbol, "\0").as_bytes()) }.ok().map(|f| *f),)*
-                    _library: library,
-                })
+                };
+                // Never unloaded, also where it cannot start: it may have threads by then.
+                std::mem::forget(library);
+                Ok(api)
             }
 
             $(

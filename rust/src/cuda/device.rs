@@ -79,12 +79,16 @@ impl Device {
         let has = |attribute| {
             let mut value = 0;
             // SAFETY: a place for the result.
-            unsafe { api.device_attribute(&mut value, attribute, number) }.is_ok() && value != 0
+            match unsafe { api.device_attribute(&mut value, attribute, number) } {
+                // A driver that does not know the attribute is too old for what it tells of.
+                Err(e) if matches!(e.code(), Code::InvalidArgument | Code::Unsupported) => Ok(false),
+                got => got.map(|()| value != 0),
+            }
         };
         let has = Features {
-            slabs: has(attribute::VIRTUAL_MEMORY) && has(attribute::POSIX_DESCRIPTOR),
-            values: has(attribute::STREAM_VALUES),
-            read_only_register: has(attribute::READ_ONLY_REGISTER),
+            slabs: has(attribute::VIRTUAL_MEMORY)? && has(attribute::POSIX_DESCRIPTOR)?,
+            values: has(attribute::STREAM_VALUES)?,
+            read_only_register: has(attribute::READ_ONLY_REGISTER)?,
         };
         let uuid = written(uuid);
         Ok(Device { index, uuid, name, number, api: api.clone(), process, context: OnceLock::new(), has })

@@ -11,7 +11,7 @@ static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *name; ull calls; } counts[MAX_NAMES];
 static atomic_int initialised_in; /* process that called cuInit */
 
-/* A fault told by standin_fault or BATON_STANDIN_FAULTS: name=code[@nth],… */
+/* A fault told by standin_fault or BATON_STANDIN_FAULTS: name=code[@nth],…; the name * is every call. */
 static struct fault { char name[64]; CUresult code; long nth, seen; } faults[16];
 static int fault_count;
 static pthread_once_t read_once = PTHREAD_ONCE_INIT;
@@ -74,8 +74,11 @@ static CUresult counted(const char *name)
 	}
 	for (int i = 0; i < fault_count; i++) {
 		struct fault *f = &faults[i];
-		if (!strcmp(f->name, name) && (f->nth == 0 || ++f->seen == f->nth))
+		if ((!strcmp(f->name, name) || !strcmp(f->name, "*")) && (f->nth == 0 || ++f->seen == f->nth)) {
 			code = f->code;
+			if (f->name[0] == '*')
+				fprintf(stderr, "stand-in: told to fail %s\n", name);
+		}
 	}
 	pthread_mutex_unlock(&counts_lock);
 	return code;
