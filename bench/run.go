@@ -35,7 +35,7 @@ var groups = []group{
 	{"tuples", "Tuples on the embedded NATS server, to a nats.go subscriber", (*bencher).tuples},
 	{"flat", "Round trip of 4 KiB, beside what does not take part", (*bencher).flat},
 	{"recycling", "Alloc and Release of 4 KiB, by sessions attached to the same memory", (*bencher).recycling},
-	{"rust", "Rust: round trips against iceoryx2, wakes, take and drop, beside Go", (*bencher).rust},
+	{"rust", "Rust: round trips against iceoryx2, wakes, take and drop, beside Go; forks", (*bencher).rust},
 	{"python-busy", "Python: round trips, both busy; the receiver reads the first and the last element", inPython(pythonBusy)},
 	{"python-asleep", "Python: round trips of 4 KiB, both asleep", inPython(pythonAsleep)},
 	{"python-local", "Python: one process", inPython(pythonLocal)},

@@ -42,5 +42,19 @@ func (b *bencher) rust(ctx context.Context, group string) error {
 		ms = append(ms, b.local(group, fmt.Sprintf("alloc and drop, %s", size.name), nil,
 			job{Role: "alloc", N: b.opts.rounds(200000), Bytes: size.bytes, programs: both}))
 	}
-	return b.inTurn(ctx, group, ms)
+	return b.inTurn(ctx, group, append(ms, b.forks(group, both)...))
+}
+
+// forks measures how long fork keeps a process, without a session and with one, by
+// what it holds: that a child counts before its parent runs on.
+func (b *bencher) forks(group string, programs [2]string) []measurement {
+	const bare = "bare fork"
+	n := b.opts.rounds(500)
+	ms := []measurement{b.local(group, bare, nil, job{Role: "fork-bare", N: n, programs: programs})}
+	for _, held := range []int{0, 1, 1000} {
+		name := fmt.Sprintf("fork, %d held", held)
+		b.figure(group, name, UnitTime).against(bare, nil)
+		ms = append(ms, b.local(group, name, nil, job{Role: "fork", N: n, Storages: held, programs: programs}))
+	}
+	return ms
 }

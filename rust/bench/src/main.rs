@@ -2,6 +2,7 @@
 //! does it, and writes what it reports to its standard output, exactly as the processes in Go do
 //! (package bench). The clock's readings go to the page that the processes of a measurement share.
 
+mod fork;
 mod handover;
 mod iceoryx;
 mod local;
@@ -33,6 +34,9 @@ struct Job {
     /// Of a tensor.
     #[serde(default)]
     bytes: usize,
+    /// That live beside what is measured.
+    #[serde(default)]
+    storages: usize,
     #[serde(default)]
     socket: String,
     /// Of the topics or services of this measurement alone.
@@ -78,6 +82,8 @@ fn main() -> Outcome {
         "wake" => handover::wake(&seat),
         "iceoryx2-cycle" => iceoryx::cycle(&seat),
         "iceoryx2-wake" => iceoryx::wake(&seat),
+        "fork-bare" => fork::bare(&mut seat),
+        "fork" => fork::holding(&mut seat),
         "slot" => local::slot(&mut seat),
         "message" => local::message(&mut seat),
         "alloc" => local::alloc(&mut seat),
