@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -259,4 +260,40 @@ func TestMemoryOfTheGPUOutlivesTheBroker(t *testing.T) {
 	c := m.Connect()
 	require.NoError(t, c.Delete(testkit.Context(t), "weights"))
 	m.empty(t)
+}
+
+// The same of every language, with memory that is lent too: whoever is killed first, the
+// other meets typed errors alone.
+func TestDriversAreKilledAnywhere(t *testing.T) {
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			l.with(t)
+			m := start(t, 1)
+			const orders, rounds = 40, 6
+			for round := range rounds {
+				from, to := m.speak(t, l), m.speak(t, l)
+				for i := range orders {
+					from.Tell(command{"do": []string{"put", "lend"}[i%2], "queue": "q", "seed": i, "bytes": 100_000})
+					to.Tell(command{"do": "take", "queue": "q", "hold": i%5 == 0})
+				}
+				for range rand.IntN(orders - 5) { // the last few wait for ever, when the other has gone
+					var a answer
+					from.Next(&a)
+					require.Empty(t, a.Code+a.Broken, "%s", a.Message)
+				}
+				first, then := from, to
+				if round%2 == 1 {
+					first, then = to, from
+				}
+				first.Kill()
+				testkit.Gone(t, m.Broker, first.PID())
+				for a := (answer{}); then.Poll(&a); a = (answer{}) {
+					require.Empty(t, a.Broken)
+				}
+				then.Kill()
+				testkit.Audit(t, m.Broker)
+			}
+			m.empty(t)
+		})
+	}
 }
