@@ -91,18 +91,21 @@ type lent struct {
 	letGo chan struct{}
 }
 
+// before is how many bytes of an allocation lie before what is lent of it.
+const before = 1000
+
 // lend lends memory of cudaMalloc's whose bytes are all one number.
 func (d *driver) lend(o *order, seed int) (*client.Tensor, error) {
-	at, err := d.gpu.Malloc(uint64(o.Bytes))
+	at, err := d.gpu.Malloc(before + uint64(o.Bytes))
 	if err != nil {
 		return nil, err
 	}
-	if err := d.gpu.Fill(at, byte(seed), uint64(o.Bytes), d.stream); err != nil {
+	if err := d.gpu.Fill(at+before, byte(seed), uint64(o.Bytes), d.stream); err != nil {
 		return nil, err
 	}
 	l := lent{at, make(chan struct{})}
 	d.lent = append(d.lent, l)
-	v := dlpack.View{Device: dlpack.Device{Type: dlpack.CUDA}, DType: dlpack.Uint8, Shape: []int64{o.Bytes}, Strides: []int64{1}, Data: uintptr(at)}
+	v := dlpack.View{Device: dlpack.Device{Type: dlpack.CUDA}, DType: dlpack.Uint8, Shape: []int64{o.Bytes}, Strides: []int64{1}, Data: uintptr(at), ByteOffset: before}
 	return d.c.Lend(d.ctx, v, func() { close(l.letGo) }, client.Stream(d.stream))
 }
 

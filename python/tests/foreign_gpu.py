@@ -74,17 +74,18 @@ class Gate:
 
 
 class Foreign:
-    """An array of n bytes: it notes which stream it was asked for, and when it is let go."""
+    """An array of n bytes, behind others: it notes which stream it was asked for, and when it is let go."""
 
-    def __init__(self, n, value, allocate="cuMemAlloc_v2"):
+    def __init__(self, n, value, allocate="cuMemAlloc_v2", before=0):
         enter()
         at = ctypes.c_uint64()
-        assert getattr(cuda, allocate)(ctypes.byref(at), ctypes.c_size_t(n), None) == 0
-        fill(at.value, value, n)
+        assert getattr(cuda, allocate)(ctypes.byref(at), ctypes.c_size_t(before + n), None) == 0
+        fill(at.value, value + 1, before + n)
+        fill(at.value + before, value, n)
         self.at, self.asked, self.let_go = at, [], threading.Event()
         self.destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda _: self.let_go.set())
         self.shape, device = (ctypes.c_int64 * 1)(n), (ctypes.c_int32 * 2)(2, 0)
-        self.managed = Managed(DLTensor(at.value, device, 1, 1, 8, 1, self.shape, None, 0), None, None)
+        self.managed = Managed(DLTensor(at.value, device, 1, 1, 8, 1, self.shape, None, before), None, None)
 
     def __dlpack_device__(self):
         return (2, 0)

@@ -78,7 +78,7 @@ class Driver:
                 return {"seen": [seen(baton.open(baton.Handle.from_json(c["handle"])))]}
             case "lend":
                 for seed in seeds:
-                    self.lent.append(Foreign(c.get("bytes", 4096), seed))
+                    self.lent.append(Foreign(c.get("bytes", 4096), seed, before=1000))
                     self.queue(c["queue"]).put(baton.share(self.lent[-1], copy=False), PATIENCE)
             case "free":  # once nobody has it
                 while self.lent:

@@ -202,6 +202,31 @@ assert [int(t.cpu(stream=b).numpy()[0]) for t in got] == list(range(30))
     )
 
 
+def test_memory_that_a_stream_still_reads_is_not_used_anew(gpu, child):
+    run(
+        child,
+        FOREIGN
+        + """
+a, b, n = new_stream(), new_stream(), 3 << 20
+taker = baton.Session()
+there, here = taker.queue("there"), baton.queue("there")
+for received in (False, True):
+    gate, x, y = Gate(), baton.full(n, 7, "uint8", device="cuda:0", stream=a), baton.zeros(n, "uint8", device="cuda:0")
+    y.written()
+    if received:
+        here.put(x, stream=a)
+        x = there.get()
+    gate.hold(b)
+    y.copy_from(x, stream=b)
+    x = None
+    after = [baton.full(n, i, "uint8", device="cuda:0", stream=a) for i in range(5)]
+    assert [int(t.cpu(stream=a).numpy()[0]) for t in after] == list(range(5))
+    gate.open()
+    assert (y.cpu(stream=b).numpy() == 7).all(), received
+""",
+    )
+
+
 def test_stream_that_is_captured_into_a_graph_is_refused(gpu, child):
     run(
         child,

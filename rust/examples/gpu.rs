@@ -21,6 +21,9 @@ struct Driver {
 
 type Outcome = Result<Value, Error>;
 
+/// How many bytes of an allocation lie before what is lent of it.
+const BEFORE: u64 = 1000;
+
 /// Memory that another library allocated, and how it hears that nobody has it any more.
 struct Lent {
     cuda: Library,
@@ -42,9 +45,9 @@ impl Lent {
             let push: Symbol<unsafe extern "C" fn(usize) -> i32> = get(&cuda, "cuCtxPushCurrent_v2");
             assert_eq!(push(context), 0);
             let alloc: Symbol<unsafe extern "C" fn(&mut u64, usize) -> i32> = get(&cuda, "cuMemAlloc_v2");
-            assert_eq!(alloc(&mut at, n as usize), 0);
+            assert_eq!(alloc(&mut at, BEFORE as usize + n as usize), 0);
             let fill: Symbol<unsafe extern "C" fn(u64, u8, usize, usize) -> i32> = get(&cuda, "cuMemsetD8Async");
-            assert_eq!(fill(at, value, n as usize, 1), 0);
+            assert_eq!(fill(at + BEFORE, value, n as usize, 1), 0);
             let (tell, let_go) = channel();
             (Lent { cuda, at, let_go }, tell)
         }
@@ -124,7 +127,7 @@ impl Driver {
             dtype: DType::UINT8,
             shape: shape.as_mut_ptr(),
             strides: std::ptr::null_mut(),
-            byte_offset: 0,
+            byte_offset: BEFORE,
         };
         self.lent.push(lent);
         // SAFETY: the memory is freed when `tell` was dropped, and what writes it is on that stream.

@@ -20,6 +20,9 @@ static char *handle;
 static baton_message *held[64];
 static size_t held_count;
 
+// How many bytes of an allocation lie before what is lent of it.
+enum { BEFORE = 1000 };
+
 struct lent {
 	DLManagedTensorVersioned managed;
 	int64_t shape[1];
@@ -145,10 +148,10 @@ static void let_go(DLManagedTensorVersioned *managed) {
 static baton_status lend(const char *line, uint64_t seed, DLManagedTensorVersioned **out) {
 	struct lent *l = lent[lent_count] = calloc(1, sizeof *l);
 	const int64_t s = stream(), n = l->shape[0] = number(line, "bytes", 4096);
-	done(cuda.alloc(&l->at, (size_t)n), "allocate");
-	done(cuda.fill(l->at, (unsigned char)seed, (size_t)n, cuda.stream), "fill");
+	done(cuda.alloc(&l->at, BEFORE + (size_t)n), "allocate");
+	done(cuda.fill(l->at + BEFORE, (unsigned char)seed, (size_t)n, cuda.stream), "fill");
 	l->managed = (DLManagedTensorVersioned){.version = {1, 3}, .manager_ctx = l, .deleter = let_go};
-	l->managed.dl_tensor = (DLTensor){.data = (void *)(uintptr_t)l->at, .device = {2, 0}, .ndim = 1, .dtype = byte_type, .shape = l->shape};
+	l->managed.dl_tensor = (DLTensor){.data = (void *)(uintptr_t)l->at, .device = {2, 0}, .ndim = 1, .dtype = byte_type, .shape = l->shape, .byte_offset = BEFORE};
 	lent_count++;
 	return baton_lend(session, &l->managed, s, out);
 }

@@ -175,8 +175,8 @@ impl Tensor {
                 unsafe { gpu.device.copy_out(to, from.device_address(false)?, n, stream)? };
                 gpu.device.synchronize_stream(stream)
             }
-            (Some(gpu), Some(b)) if Arc::ptr_eq(&gpu, &b) => {
-                from.used_by(&gpu, stream)?;
+            (Some(gpu), Some(theirs)) if std::ptr::eq(gpu.device, theirs.device) => {
+                from.used_by(&theirs, stream)?; // by its own session
                 self.used_by(&gpu, stream)?;
                 // SAFETY: both holdings are kept until the stream has passed.
                 unsafe { gpu.device.copy_within(self.device_ptr(true)?, from.device_address(false)?, n, stream)? };
