@@ -25,7 +25,8 @@ pub(crate) fn stream(number: i64) -> Outcome<Stream> {
 /// Says that work enqueued on a stream from now on uses a tensor on a GPU: the stream waits until its
 /// sender has written it, and released memory is not used anew before the stream has passed. Work that
 /// follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
-/// default stream, 2 the thread's, BATON_NO_STREAM none. BATON_EXPIRED: as of baton_tensor_written.
+/// default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
+/// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_use_on(tensor: *const DLManagedTensorVersioned, stream: i64) -> baton_status {
     run(|| {
@@ -44,14 +45,16 @@ pub extern "C" fn baton_tensor_written(tensor: *const DLManagedTensorVersioned, 
     run(|| Ok(unsafe { own(tensor) }?.written(wait(timeout_ns))?))
 }
 
-/// 1 where streams wait for each other when it is handed over; 0: the processor does, or it is on no GPU.
+/// 1 where streams wait for each other when the tensor is handed over; 0 where the processor waits in
+/// their place, since the driver cannot let them wait, and for a tensor that is on no GPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_ordered_by_streams(tensor: *const DLManagedTensorVersioned) -> i32 {
     // SAFETY: the header asks for a live structure.
     answer(0, || unsafe { own(tensor) }.map_or(0, |t| i32::from(t.is_ordered_by_streams())))
 }
 
-/// The stream for which tensors are taken from a message from now on; until then the legacy default one.
+/// Names the stream for which tensors on a GPU are taken from a message from now on, as by
+/// baton_tensor_use_on; until then it is the legacy default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: i64) -> baton_status {
     run(|| {
@@ -63,8 +66,9 @@ pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: 
 /// A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
 /// The tensor given is taken over in any case: its deleter is called when nobody holds the memory any
 /// more, on a thread of the session's, and on failure before the return. stream: after whose work it is
-/// written. Others have it while this session lives, then BATON_EXPIRED; what they hold is kept to the end
-/// of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack copies it).
+/// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
+/// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack
+/// copies it), or there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_lend(
     session: Option<&baton_session>,
