@@ -120,11 +120,14 @@ impl Inner {
     /// Reserves the entries of new chunks and attaches this session to them; the broker has set its
     /// bit already.
     pub(super) fn prepare(&self, segment: &Arc<Segment>, chunks: &[ChunkGrant]) -> Result<Vec<(u32, u64)>> {
-        let own = self.pages.known(self.pages.slot, self.pages.serial).ok_or_else(|| disagree("own pages are gone"))?;
+        // A session that was closed meanwhile is over for the broker, and its chunks with it.
+        let wrong = |what: String| self.check_open().err().unwrap_or_else(|| disagree(what));
+        let own = self.pages.known(self.pages.slot, self.pages.serial);
+        let own = own.ok_or_else(|| wrong("own pages are gone".into()))?;
         for k in chunks {
             let listed = self.pages.chunks.load(k.chunk.min(limits::CHUNKS - 1));
             if k.chunk >= limits::CHUNKS || listed.serial != k.serial || listed.segment_serial != segment.serial {
-                return Err(disagree(format!("chunk {} was granted and is not listed", k.chunk)));
+                return Err(wrong(format!("chunk {} was granted and is not listed", k.chunk)));
             }
             let n = u64::from(limits::CHUNK_INDICES) * storage_entry::SIZE;
             sys::reserve(&self.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
