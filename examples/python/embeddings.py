@@ -4,6 +4,7 @@ Which digit is it? The label of the most similar of 200,000 known pictures, whic
 pictures with noise. The kernel's books (/proc/PID/smaps) tell what the table costs the machine.
 """
 
+import contextlib
 import multiprocessing
 import os
 from pathlib import Path
@@ -23,8 +24,8 @@ def search(name, number, answers, end):
         nearest = (b["squares"] - 2 * (b["table"] @ picture)).argmin()
         right += int(b["labels"][nearest] == label)
     answers.put(right)
-    for _ in end:  # stay until all have been looked at
-        pass
+    with contextlib.suppress(baton.Closed):
+        end.get(timeout=60)  # stay until all have been looked at
 
 
 def file_of(array):
@@ -62,10 +63,10 @@ def main():
     answers, end = baton.queue(), baton.queue()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["baton", "digits"])
-    searchers = [context.Process(target=search, args=(name, i, answers, end)) for i in range(SEARCHERS)]
+    searchers = [context.Process(target=search, args=(name, i, answers, end), daemon=True) for i in range(SEARCHERS)]
     for s in searchers:
         s.start()
-    right = sum(answers.get() for _ in searchers)
+    right = sum(answers.get(timeout=60) for _ in searchers)
     print(f"{SEARCHERS} searchers, accuracy {right / len(test):.3f}")
 
     file = file_of(table.numpy())

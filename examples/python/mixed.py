@@ -7,6 +7,7 @@ program in the other languages. All come to the same sum, and no picture was cop
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import baton
@@ -45,6 +46,7 @@ def main():
         print(f"{tool} is not on PATH: its program stays out")
     present = [commands for tool, commands in OTHERS.items() if tool not in missing]
     parties = 1 + len(present)
+    print("building the programs in Go and Rust, which takes minutes at first", file=sys.stderr, flush=True)
     for build, _ in present:
         subprocess.run(build, cwd=ROOT, check=True)
     started = [

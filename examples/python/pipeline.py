@@ -54,12 +54,12 @@ def main():
         (trainer, (ready, name)),
         (evaluate, (name, results)),
     ]
-    processes = [context.Process(target=run, args=args) for run, args in stages]
+    processes = [context.Process(target=run, args=args, daemon=True) for run, args in stages]
     for p in processes:
         p.start()
     step = 0
     while step < BATCHES:
-        step, right = results.get()
+        step, right = results.get(timeout=60)
         print(f"step {step}: accuracy {right:.3f}")
     for p in processes:
         p.join()

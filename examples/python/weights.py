@@ -20,7 +20,7 @@ def checksum(p):
 def infer(name, results):
     _, _, x, y = digits.load()
     watch = baton.watch(name)
-    b = watch.receive()
+    b = watch.receive(timeout=60)
     seen = 0
     while True:
         p = b.numpy()
@@ -32,7 +32,7 @@ def infer(name, results):
         try:
             b = watch.receive(timeout=0)  # a newer one, if there is one
         except baton.Timeout:
-            b = watch.receive()
+            b = watch.receive(timeout=60)
     results.put((seen, right))
 
 
@@ -40,7 +40,7 @@ def main():
     name = f"examples/weights-{baton.connect().serial}"
     results = baton.queue()
     context = multiprocessing.get_context("spawn")
-    readers = [context.Process(target=infer, args=(name, results)) for _ in range(2)]
+    readers = [context.Process(target=infer, args=(name, results), daemon=True) for _ in range(2)]
     for r in readers:
         r.start()
     x, y, _, _ = digits.load()
@@ -50,7 +50,7 @@ def main():
             batch = random.integers(len(y), size=32)
             digits.train(p, x[batch], y[batch])
         baton.set(name, p | {"checksum": checksum(p), "last": i == REVISIONS - 1})
-    got = [results.get() for _ in readers]
+    got = [results.get(timeout=60) for _ in readers]
     for r in readers:
         r.join()
     print(f"{REVISIONS} revisions, {len(got)} readers, none torn, accuracy {min(right for _, right in got):.3f}")

@@ -39,12 +39,11 @@ def publish(name, p):
 
 def infer(name, results):
     _, _, x, y = digits.load()
-    seen, known = 0, 0.0
-    for bundle in baton.watch(name):
+    watch, seen, known, revision = baton.watch(name), 0, 0.0, 0
+    while revision < REVISIONS:
+        bundle = watch.receive(timeout=60)
         assert bundle["w1"].device == DEVICE and bundle["w1"].readonly
-        seen, known = seen + 1, accuracy(bundle, x, y)
-        if bundle.revision == REVISIONS:
-            break
+        seen, known, revision = seen + 1, accuracy(bundle, x, y), bundle.revision
     results.put((seen, known))
 
 
@@ -52,7 +51,7 @@ def main():
     name = f"examples/weights-gpu-{baton.connect().serial}"
     results = baton.queue()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    readers = [context.Process(target=infer, args=(name, results)) for _ in range(2)]
+    readers = [context.Process(target=infer, args=(name, results), daemon=True) for _ in range(2)]
     for r in readers:
         r.start()
     x, y, _, _ = digits.load()
@@ -62,7 +61,7 @@ def main():
             batch = random.integers(len(y), size=32)
             digits.train(p, x[batch], y[batch])
         publish(name, p)
-    got = [results.get() for _ in readers]
+    got = [results.get(timeout=60) for _ in readers]
     for r in readers:
         r.join()
     where = "on the GPU" if COMPUTES else "copied to the CPU to compute"

@@ -390,6 +390,12 @@ def test_weights_on_a_gpu_are_switched(gpu):
     assert float(done.stdout.split()[-1]) >= 0.93, done.stdout
 
 
+def test_an_example_that_fails_does_not_wait_for_its_processes(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "baton.Unsupported" in done.stderr, done.stderr
+
+
 def test_bench_counts_calls_of_the_driver_and_says_why_it_cannot_time(gpu):
     bench = [BATON, "run", "--", sys.executable, TREE / "python" / "bench" / "gpu.py"]
     done = subprocess.run(bench, capture_output=True, text=True, timeout=300)

@@ -72,6 +72,12 @@ def test_program_crate_and_package_have_one_version():
     assert [row["version"] for row in mine] == [VERSION]
 
 
+def test_import_takes_no_framework_along():
+    script = "import baton, sys; print({m.partition('.')[0] for m in sys.modules} & {'numpy', 'torch', 'jax'})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 @pytest.mark.parametrize("missing", ["go", "cargo"])
 def test_a_checkout_says_what_it_lacks(missing, tmp_path):
     present = {"go", "cargo"} - {missing}

@@ -392,6 +392,9 @@ WAITS = {
     "queue.put": "q = baton.queue(n, depth=1); q.put(1); q.put(2)",
     "watch": "baton.watch(n).receive()",
     "iteration": "next(baton.topic(n).reader())",
+    "topic.send": "t = baton.topic(n, depth=1, overwrite=False); r = t.reader(); t.send(1); t.send(2)",
+    "get": "baton.get(n, timeout=600)",
+    "queue iteration": "list(baton.queue(n))",
     "connect": "baton.connect(address='/tmp/' + n.replace('/', '-'), timeout=600)",
 }
 
