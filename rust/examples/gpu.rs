@@ -42,8 +42,8 @@ impl Lent {
             assert_eq!(init(0), 0);
             let retain: Symbol<unsafe extern "C" fn(&mut usize, i32) -> i32> = get(&cuda, "cuDevicePrimaryCtxRetain");
             assert_eq!(retain(&mut context, 0), 0);
-            let push: Symbol<unsafe extern "C" fn(usize) -> i32> = get(&cuda, "cuCtxPushCurrent_v2");
-            assert_eq!(push(context), 0);
+            let enter: Symbol<unsafe extern "C" fn(usize) -> i32> = get(&cuda, "cuCtxSetCurrent");
+            assert_eq!(enter(context), 0);
             let alloc: Symbol<unsafe extern "C" fn(&mut u64, usize) -> i32> = get(&cuda, "cuMemAlloc_v2");
             assert_eq!(alloc(&mut at, BEFORE as usize + n as usize), 0);
             let fill: Symbol<unsafe extern "C" fn(u64, u8, usize, usize) -> i32> = get(&cuda, "cuMemsetD8Async");
