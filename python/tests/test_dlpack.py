@@ -43,6 +43,14 @@ def test_fields_are_the_standards():
     assert fields(baton.zeros((0, 3)).__dlpack__(max_version=(1, 0))).data is None
 
 
+def test_each_export_has_a_shape_of_its_own():
+    x = baton.zeros((2, 3))
+    assert x.__dlpack_info__() == (1, 3)
+    one, other = (x.__dlpack__(max_version=(1, 0)) for _ in range(2))
+    fields(one).shape[0] = fields(one).strides[0] = 7  # as a consumer may
+    assert (fields(other).shape[:2], fields(other).strides[:2], x.shape, x.strides) == ([2, 3], [3, 1], (2, 3), (3, 1))
+
+
 def test_other_devices_and_streams_are_refused():
     x = baton.zeros((2,))
     for keywords in ({"dl_device": (2, 0)}, {"stream": 1}):
