@@ -365,6 +365,17 @@ func (c *Client) reap() {
 	})
 }
 
+// countUp counts one reference up in the own row. That of a session that has
+// ended may look full: the broker has cleared it, and what is dropped after that
+// lowers it below zero.
+func (c *Client) countUp(index uint32) error {
+	err := c.pages.row.Take(index)
+	if err != nil && c.live() != nil {
+		return c.live()
+	}
+	return err
+}
+
 // drop counts a reference down and offers the storage for recycling.
 func (c *Client) drop(index uint32) {
 	if c.pages.row.Drop(index) {

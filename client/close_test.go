@@ -45,6 +45,24 @@ func TestClosedClientRefusesEverything(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// The broker has cleared the row of an ended session: what is dropped after that
+// lowers it below zero, and a row that looks full is not what the caller must hear.
+func TestExportAfterCloseAndDropIsRefusedAsClosed(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	c := connect(t, address)
+	x, err := c.Alloc(ctx, dlpack.Int64, []int64{8})
+	require.NoError(t, err)
+	before, err := x.ToDLPack()
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.NoError(t, dlpack.Release(before))
+	_, err = x.ToDLPack()
+	require.ErrorIs(t, err, protocol.ErrClosed)
+	_, err = x.ToDLPackLegacy()
+	require.ErrorIs(t, err, protocol.ErrClosed)
+	x.Release()
+}
+
 // midst closes clients in the midst of puts, and of takes with redelivery: what a
 // Put has said it sent is taken by somebody.
 type midst struct {

@@ -125,7 +125,7 @@ func (l *lender) lend(ctx context.Context, g *gpu, at, n uint64, done func(), t 
 	if attached == nil { // Close has let go of everything meanwhile
 		return errClosed("client")
 	}
-	if err := l.c.pages.row.Take(ref.Index); err != nil {
+	if err := l.c.countUp(ref.Index); err != nil {
 		return err
 	}
 	b.free = b.free[:len(b.free)-1]

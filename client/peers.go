@@ -164,7 +164,7 @@ func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error
 		if err != nil {
 			return nil, err
 		}
-		if err := c.pages.row.Take(ref.Index); err != nil {
+		if err := c.countUp(ref.Index); err != nil {
 			return nil, err
 		}
 		// SYNC attachment: trim removes the attachment, then looks whether this

@@ -256,7 +256,7 @@ func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
 	}
 	c := t.held.c
 	index := t.held.storages[t.storage].ref.Index
-	if err := c.pages.row.Take(index); err != nil {
+	if err := c.countUp(index); err != nil {
 		return nil, err
 	}
 	s.Data = t.region.Address(t.offset)

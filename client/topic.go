@@ -198,7 +198,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 		return nil, err
 	}
 	for k, index := range o.counted {
-		if err := c.pages.row.Take(index); err != nil { // MODEL lanes:send-up
+		if err := c.countUp(index); err != nil { // MODEL lanes:send-up
 			for _, up := range o.counted[:k] {
 				c.drop(up)
 			}

@@ -201,7 +201,7 @@ impl Inner {
             if reference.serial == 0 || !self.attached.has(chunk, reference.serial) {
                 self.attach(chunk, reference)?;
             }
-            self.pages.row.take(reference.index)?;
+            self.count_up(reference.index)?;
             if let Some(a) = self.attached.find(chunk, reference.serial) {
                 return Ok(a);
             }
@@ -262,7 +262,7 @@ impl Inner {
             let first = chunk * limits::CHUNK_INDICES;
             // What this row counts cannot be recycled, so its entry stays as it is.
             for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.pages.row.count(*i) > 0) {
-                self.pages.row.take(index).ok()?;
+                self.count_up(index).ok()?;
                 let serial = self.attached.serial(chunk);
                 let found = self.attached.find(chunk, serial).filter(|_| serial != 0);
                 let Some(a) = found.filter(|a| a.chunk.segment_serial == segment.serial) else {

@@ -281,6 +281,19 @@ impl Inner {
         self.heir.get().map_or_else(forked, |_| during())
     }
 
+    /// Counts one reference up in the own row.
+    #[inline]
+    pub(crate) fn count_up(&self, index: u32) -> Result<()> {
+        self.pages.row.take(index).map_err(|e| self.refused(e))
+    }
+
+    /// Why the own row was full. That of a session that has ended looks so: the broker has cleared it,
+    /// and what is dropped after that lowers it below zero.
+    #[cold]
+    pub(super) fn refused(&self, full: Error) -> Error {
+        self.check_open().err().unwrap_or(full)
+    }
+
     /// Of a holding that is made now; what it holds is counted already.
     ///
     /// SYNC era: read after the row was raised; pairs with `pin_all`.

@@ -223,7 +223,7 @@ impl Inner {
         let within = off % ALIGNMENT;
         let s = Storage { reference, offset: off - within, bytes: n + within };
         self.pages.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
-        self.pages.row.take(reference.index).inspect_err(|_| b.free.push(reference))?;
+        self.count_up(reference.index).inspect_err(|_| b.free.push(reference))?;
         b.lent.insert(reference.index, Lent { reference, keep });
         drop(state);
         self.devices().retired.watch(lender);

@@ -299,7 +299,7 @@ impl Outgoing {
             return Ok(&self.counted);
         }
         for (k, (index, _)) in self.counted.iter().enumerate() {
-            if let Err(e) = inner.pages.row.take(*index) {
+            if let Err(e) = inner.count_up(*index) {
                 self.counted[..k].iter().for_each(|(index, own)| inner.let_go(*index, *own));
                 return Err(e);
             }

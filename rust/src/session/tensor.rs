@@ -77,7 +77,7 @@ impl Inner {
             self.settle(); // withdraw what queues still name, then try once more
             got = cut();
         }
-        self.holding_of(got?)
+        self.holding_of(got.map_err(|e| self.refused(e))?)
     }
 
     /// What holds a storage that was just handed out, and counted.
@@ -143,7 +143,9 @@ impl Session {
         let n = dtype.num_bytes(shape)?;
         let inner = self.inner()?;
         inner.check_open()?;
-        let Some(storage) = inner.pool.alloc_at_hand(n).transpose()? else { return Ok(None) };
+        let Some(storage) = inner.pool.alloc_at_hand(n).transpose().map_err(|e| inner.refused(e))? else {
+            return Ok(None);
+        };
         let held = inner.holding_of(storage)?;
         Ok(Some(Tensor::fresh(held, Place::Storage(0), dtype, shape)))
     }
