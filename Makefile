@@ -40,11 +40,14 @@ test: build ## all tests: units with the race detector, real processes, Rust, Py
 	$(if $(filter-out ./...,$(PKG)),,tools/rust test $(T))
 	$(if $(filter ./...,$(PKG)),tools/python test $(if $(T),-k '$(T)'))
 
-test-delays: ## unit tests with pauses around locks, atomics and system calls, which make races likely (SEEDS="1 2 3", T=, PKG=)
+test-delays: ## tests with pauses around locks, atomics and system calls, which make races likely (SEEDS="1 2 3", T=, PKG=)
 	$(GO) run ./internal/delays -o build/delays
-	@for seed in $(SEEDS); do echo "--- BATON_DELAYS=$$seed"; \
-		BATON_DELAYS=$$seed GOFLAGS='-overlay=$(CURDIR)/build/delays/overlay.json -vet=off' $(if $(RACE),CGO_ENABLED=1) \
-			$(TEST) -timeout 30m $(RACE) $(UNITS) || exit 1; done
+	CGO_ENABLED=0 build/delays/run 0 $(GO) build -o build/delays/baton ./cmd/baton
+	@set -e; for seed in $(SEEDS); do echo "--- BATON_DELAYS=$$seed"; run="build/delays/run $$seed"; \
+		$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $$run $(TEST) -timeout 30m $(RACE) $(UNITS);) \
+		$(if $(filter ./...,$(PKG)),$$run tools/rust test $(T);) \
+		$(if $(filter %/integration/langs,$(PROCESSES)),$$run $(GO) test -count=1 -timeout 30m -run '$(or $(T),Threads|Fork|Kill)' ./integration/langs;) \
+	done
 
 rust-test: build ## the tests of the Rust crates alone (T=name)
 	tools/rust test $(T)

@@ -1,9 +1,11 @@
 // Command delays makes races likely: it writes a copy of the project's code in
 // which every lock, atomic, channel operation, system call and start of a
 // goroutine has a pause before and behind it, and the file that has the go
-// command take the copies for the sources (go test -overlay). At run time the
-// pauses of a few places, chosen by BATON_DELAYS, are long, those of the others
-// short and seldom; without it there are none. `make test-delays` runs tests so.
+// command take the copies for the sources (go test -overlay). Of the Rust crate
+// it writes such a copy too, with a pause before each step, and what has cargo
+// take it. At run time the pauses of a few places, chosen by BATON_DELAYS, are
+// long, those of the others short and seldom; without it there are none.
+// `make test-delays` runs tests so, build/delays/run any command.
 //
 // It reads the project's sources and writes below one folder. Nothing imports it.
 package main
@@ -51,18 +53,18 @@ func write(out string) (int, error) {
 		return 0, err
 	}
 	replace := map[string]string{}
-	put := func(file string, data []byte) error {
+	overlay := func(file string, data []byte) error {
 		to := filepath.Join(out, file+".txt") // no part of ./... itself
 		replace[filepath.Join(root, file)] = to
-		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-			return err
-		}
-		return os.WriteFile(to, data, 0o600)
+		return put(to, data)
 	}
-	if err := put("internal/delays/pause/pause.go", pause); err != nil {
+	if err := overlay("internal/delays/pause/pause.go", pause); err != nil {
 		return 0, err
 	}
-	places := 0
+	places, err := writeRust(out)
+	if err != nil {
+		return 0, err
+	}
 	for _, dir := range dirs {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(files) == 0 {
@@ -84,7 +86,7 @@ func write(out string) (int, error) {
 				continue
 			}
 			places += n
-			if err := put(file, woven); err != nil {
+			if err := overlay(file, woven); err != nil {
 				return 0, err
 			}
 		}
@@ -93,7 +95,18 @@ func write(out string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return places, os.WriteFile(filepath.Join(out, "overlay.json"), data, 0o600)
+	return places, put(filepath.Join(out, "overlay.json"), data)
+}
+
+// put writes a file, unless it is as it shall be: cargo builds what is newer anew.
+func put(file string, data []byte) error {
+	if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o700)
 }
 
 // steps are the names of functions and methods around which a pause may show a
