@@ -13,6 +13,15 @@ use crate::json::meta_to_py;
 use crate::value::decode;
 
 /// A message: its value, and who sent it. Its tensors hold the memory on their own.
+///
+/// >>> t = baton.topic()
+/// >>> r = t.reader()
+/// >>> t.send({"x": np.arange(3), "step": 7}, meta={"epoch": 1})
+/// >>> m = r.receive()
+/// >>> m.value["step"], m["x"].tolist(), m.meta
+/// (7, [0, 1, 2], {'epoch': 1})
+/// >>> m.sequence, m.lost, m.time <= time.monotonic(), type(m.sender)
+/// (1, 0, True, <class 'str'>)
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Message {
     held: Mutex<Option<Arc<Held>>>,
@@ -96,6 +105,15 @@ impl Message {
     }
 
     /// Lets go of the memory, as far as no tensor taken from the message holds it on.
+    ///
+    /// >>> t = baton.topic()
+    /// >>> r = t.reader()
+    /// >>> t.send(np.arange(3))
+    /// >>> with r.receive() as m:  # released at its end
+    /// ...     x = m.value
+    /// >>> m.release()
+    /// >>> x.tolist()
+    /// [0, 1, 2]
     fn release(&self) {
         let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).take();
         drop(held);

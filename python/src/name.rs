@@ -12,6 +12,17 @@ use crate::poll::{coroutine, following, poll_fd};
 use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
 /// Follows a name: the current revision at once, then always the newest.
+///
+/// >>> w = baton.watch("doc/step")
+/// >>> [baton.set("doc/step", {"x": np.zeros(1)}) for _ in range(3)]
+/// [1, 2, 3]
+/// >>> asyncio.run(w.receive_async(timeout=5)).revision
+/// 3
+/// >>> w.receive(timeout=0)
+/// Traceback (most recent call last):
+/// baton.Timeout: ...
+/// >>> w.close()
+/// >>> baton.delete("doc/step")
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Watch {
     pub(crate) watch: Arc<Turns<Option<baton::Watch>>>,

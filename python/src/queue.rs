@@ -17,6 +17,15 @@ use crate::value::encode;
 use crate::wait::{Seconds, timeout as seconds, wait};
 
 /// Gives each item to one taker; put waits while it is full.
+///
+/// >>> q = baton.queue("doc/jobs")
+/// >>> for i in range(3):
+/// ...     q.put({"x": np.full(2, i), "i": i})
+/// >>> q.get()["x"].tolist(), q.get(timeout=0)["i"], q.qsize(), q.name, q.lost
+/// ([0, 0], 1, 1, 'doc/jobs', 0)
+/// >>> q.close()
+/// >>> [item["i"] for item in q]
+/// [2]
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Queue {
     pub(crate) queue: baton::Queue,
@@ -63,6 +72,12 @@ impl Queue {
 
     /// Adds an item, whose tensors its taker may write. stream: after whose work tensors on a GPU are
     /// written (None: the legacy default one). Raises Full, Closed, TypeError, OutOfMemory.
+    ///
+    /// >>> q = baton.queue(depth=1)
+    /// >>> q.put(np.arange(3))
+    /// >>> q.put(np.arange(3), timeout=0)
+    /// Traceback (most recent call last):
+    /// baton.Full: ...
     #[pyo3(signature = (value, timeout=None, *, stream=None))]
     fn put(
         &self,
@@ -81,6 +96,10 @@ impl Queue {
 
     /// Takes an item. timeout: None waits for ever, 0 polls. Raises Empty; Closed when the queue was
     /// closed and is empty.
+    ///
+    /// >>> baton.queue().get(timeout=0)
+    /// Traceback (most recent call last):
+    /// baton.Empty: ...
     #[pyo3(signature = (timeout=None))]
     fn get(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Py<PyAny>> {
         self.next(py, timeout)?
@@ -100,6 +119,13 @@ impl Queue {
     }
 
     /// `get` as a coroutine, which waits without a thread.
+    ///
+    /// >>> async def pipe():
+    /// ...     q = baton.queue()
+    /// ...     await q.put_async(np.arange(3))
+    /// ...     return await q.get_async(timeout=5)
+    /// >>> asyncio.run(pipe()).tolist()
+    /// [0, 1, 2]
     #[pyo3(signature = (timeout=None))]
     fn get_async<'py>(slf: &Bound<'py, Self>, timeout: Option<Seconds>) -> PyResult<Bound<'py, PyAny>> {
         let timeout = timeout.map(|t| t.0);

@@ -25,6 +25,14 @@ use crate::value::{Take, encode_as, with_meta};
 use crate::wait::{interrupted, time, timeout as seconds, wait};
 
 /// A connection to the user's broker.
+///
+/// >>> with baton.connect(namespace="doc") as s:
+/// ...     b = s.bundle({"w": s.zeros((2, 3))})
+/// ...     s.set("model", b), s.names(), s.get("model").revision, s.namespace
+/// ...     s.delete("model")
+/// (1, ['model'], 1, 'doc')
+/// >>> s.closed, s.serial > 0, os.path.exists(s.address)
+/// (True, True, True)
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Session {
     pub(crate) session: baton::Session,
@@ -377,13 +385,16 @@ impl Session {
 
     /// The bytes of a file as a read-only tensor of uint8: mapped and not read. Sending it copies it.
     /// A file that is cut short meanwhile ends its readers by SIGBUS: replace files by renaming.
+    ///
+    /// >>> baton.connect().map_file(os.__file__).dtype
+    /// 'uint8'
     fn map_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<Tensor> {
         Ok(self.session.map_file(path).or_raise(py)?.into())
     }
 
     /// The bundle of tensors and a tree: what unpickling needs.
     #[expect(clippy::too_many_arguments, reason = "the parts of a pickle")]
-    fn open_bundle(
+    fn _open_bundle(
         &self,
         py: Python<'_>,
         handles: Vec<String>,
@@ -453,12 +464,12 @@ impl Session {
     }
 
     /// Another process's private topic, by its token.
-    fn private_topic(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Topic> {
+    fn _private_topic(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Topic> {
         Ok(Topic { topic: wait(py, || self.session.private_topic(&token))?, session: self.session.clone() })
     }
 
     /// Another process's private queue, by its token.
-    fn private_queue(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Queue> {
+    fn _private_queue(&self, py: Python<'_>, token: Text<'_>) -> PyResult<Queue> {
         Ok(Queue::new(wait(py, || self.session.private_queue(&token))?, self.session.clone()))
     }
 
@@ -535,6 +546,11 @@ impl Session {
     }
 
     /// Gives empty memory back to the broker; the bytes given back.
+    ///
+    /// >>> s = baton.connect()
+    /// >>> s.empty(1000).release()
+    /// >>> s.collect(), s.stats()["granted"]
+    /// (4194304, 0)
     fn collect(&self, py: Python<'_>) -> u64 {
         py.detach(|| self.session.collect())
     }
@@ -545,6 +561,12 @@ impl Session {
     }
 
     /// Ends the session. What was sent is still received; tensors of it mean nothing any more.
+    ///
+    /// >>> s = baton.connect()
+    /// >>> s.close()
+    /// >>> s.topic("t")
+    /// Traceback (most recent call last):
+    /// baton.Closed: ...
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.session.end());
     }

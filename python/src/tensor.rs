@@ -27,6 +27,15 @@ use crate::{buffer, cuda, dtype, exchange, index, view};
 ///
 /// Published names and topic messages arrive read-only; queue items, live names and opened handles may
 /// be written where the handle may. What was sent is not written any more by its sender.
+///
+/// >>> x = baton.share(np.arange(6, dtype="float32").reshape(2, 3))
+/// >>> x.shape, x.strides, x.ndim, x.size, x.nbytes
+/// ((2, 3), (3, 1), 2, 6, 24)
+/// >>> x.dtype, x.device, x.readonly
+/// ('float32', 'cpu', False)
+/// >>> np.asarray(x)[0, 0] = 9.0
+/// >>> x[0].tolist(), x.T.shape
+/// ([9.0, 1.0, 2.0], (3, 2))
 #[pyclass(frozen, module = "baton", weakref, freelist = 1024)]
 pub(crate) struct Tensor {
     held: Mutex<Option<baton::Tensor>>,
@@ -222,28 +231,43 @@ impl Tensor {
     }
 
     /// The view with two dimensions exchanged.
+    ///
+    /// >>> baton.share(np.arange(6).reshape(2, 3)).transpose(0, 1).tolist()
+    /// [[0, 3], [1, 4], [2, 5]]
     fn transpose(&self, py: Python<'_>, a: isize, b: isize) -> PyResult<Tensor> {
         Ok(view::exchanged(py, &self.tensor(py)?, a, b)?.into())
     }
 
     /// The view of another shape; one extent may be -1. The elements must be contiguous.
+    ///
+    /// >>> baton.share(np.arange(6)).reshape(-1, 3).tolist()
+    /// [[0, 1, 2], [3, 4, 5]]
     #[pyo3(signature = (*shape))]
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> PyResult<Tensor> {
         Ok(view::reshaped(py, &self.tensor(py)?, arguments(shape)?)?.into())
     }
 
     /// The same bits as another dtype; the last dimension shrinks or grows with its size.
+    ///
+    /// >>> baton.share(np.ones(2, "float32")).view("uint8").tolist()
+    /// [0, 0, 128, 63, 0, 0, 128, 63]
     fn view(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         Ok(view::retyped(py, &self.tensor(py)?, dtype::parse(dtype)?)?.into())
     }
 
     /// The view of any shape and strides (in elements) inside the storage.
+    ///
+    /// >>> baton.share(np.arange(6)).as_strided((2, 4), (2, 1)).tolist()
+    /// [[0, 1, 2, 3], [2, 3, 4, 5]]
     fn as_strided(&self, py: Python<'_>, shape: &Bound<'_, PyAny>, strides: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let t = self.tensor(py)?;
         Ok(t.as_strided(&shape_of(shape)?, Some(&shape_of(strides)?), 0).or_raise(py)?.into())
     }
 
     /// The same tensor, read-only.
+    ///
+    /// >>> baton.zeros(3).as_readonly().numpy().flags.writeable
+    /// False
     fn as_readonly(&self, py: Python<'_>) -> PyResult<Tensor> {
         Ok(self.tensor(py)?.as_read_only().into())
     }
@@ -251,6 +275,10 @@ impl Tensor {
     /// The tensor on a device, "cuda:0" or "cpu": itself where it is there, else a copy. To a GPU it is
     /// copied behind the work of a stream and not waited for; to the CPU it is waited for. stream: None
     /// (the legacy default one), a number, or torch's or CuPy's object.
+    ///
+    /// >>> x = baton.zeros(3)
+    /// >>> x.to("cpu").handle() == x.handle(), x.cpu().device
+    /// (False, 'cpu')
     #[pyo3(signature = (device, *, stream=None))]
     fn to(&self, py: Python<'_>, device: Text<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
         let (t, stream) = (self.tensor(py)?, cuda::stream_of(stream)?);
@@ -265,6 +293,8 @@ impl Tensor {
 
     /// Waits until the sender's stream has written a tensor on a GPU. Raises Expired when the sender
     /// ended before; Timeout. On the CPU it does nothing.
+    ///
+    /// >>> baton.zeros(3).written(timeout=5)
     #[pyo3(signature = (timeout=None))]
     fn written(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let (t, timeout) = (self.tensor(py)?, seconds(py, timeout)?);
@@ -273,6 +303,11 @@ impl Tensor {
 
     /// Copies an array of the same shape and dtype into the tensor. Where one of the two lies on a GPU
     /// it is done behind the work of a stream, and waited for unless it goes from the CPU to a GPU.
+    ///
+    /// >>> x = baton.empty((2, 2), "int64")
+    /// >>> x.copy_from(np.eye(2, dtype="int64"))
+    /// >>> x.tolist()
+    /// [[1, 0], [0, 1]]
     #[pyo3(signature = (a, *, stream=None))]
     fn copy_from(&self, py: Python<'_>, a: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let t = self.tensor(py)?;
@@ -294,6 +329,9 @@ impl Tensor {
     }
 
     /// The value of the only element.
+    ///
+    /// >>> baton.full(1, 2.5).item()
+    /// 2.5
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let t = self.tensor(py)?;
         if t.len() != 1 || t.dtype().item_bits() % 8 != 0 {
@@ -310,11 +348,22 @@ impl Tensor {
 
     /// A NumPy array of the same memory; read-only where the tensor is. Types that NumPy has not need
     /// ml_dtypes.
+    ///
+    /// >>> x = baton.zeros(3)
+    /// >>> x.numpy()[:] = [1, 2, 3]
+    /// >>> x.tolist()
+    /// [1.0, 2.0, 3.0]
     pub(crate) fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("baton._views")?.call_method1("numpy", (slf,))
     }
 
     /// A torch tensor of the same memory. What is written to that of a read-only tensor stays there.
+    ///
+    /// >>> x = baton.zeros(3)
+    /// >>> x.torch().add_(1)
+    /// tensor([1., 1., 1.])
+    /// >>> x.tolist()
+    /// [1.0, 1.0, 1.0]
     pub(crate) fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let t = slf.get().tensor(py)?;
@@ -341,6 +390,9 @@ impl Tensor {
     }
 
     /// A JAX array of the same memory. JAX holds arrays to be constant: do not write the tensor then.
+    ///
+    /// >>> baton.full(3, 2.0, "float32").jax().sum()
+    /// Array(6., dtype=float32)
     pub(crate) fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("baton._views")?.call_method1("jax", (slf,))
     }
@@ -357,6 +409,10 @@ impl Tensor {
 
     /// A handle to carry by any means. The broker keeps the tensor for `lease` seconds; None: until
     /// this session ends.
+    ///
+    /// >>> h = baton.share(np.arange(3)).handle(lease=10)
+    /// >>> baton.open(h).tolist()
+    /// [0, 1, 2]
     #[pyo3(signature = (lease=Some(30.0)), text_signature = "($self, lease=30.0)")]
     fn handle(&self, py: Python<'_>, lease: Option<f64>) -> PyResult<Handle> {
         let t = self.shared(py)?;
@@ -372,6 +428,12 @@ impl Tensor {
     }
 
     /// Ends this object. Arrays made from it keep the memory.
+    ///
+    /// >>> x = baton.zeros(3)
+    /// >>> a = x.numpy()
+    /// >>> x.release()
+    /// >>> x, a.sum()
+    /// (baton.Tensor(released), np.float32(0.0))
     fn release(&self) {
         let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).take();
         let lent = self.lent.lock().unwrap_or_else(|p| p.into_inner()).take();

@@ -18,6 +18,15 @@ use crate::value::{encode, with_meta};
 use crate::wait::{closed, interrupted, timeout as seconds, wait};
 
 /// A channel of messages with many senders and many readers.
+///
+/// >>> t = baton.topic("doc/frames", depth=4)
+/// >>> r = t.reader()
+/// >>> t.send(np.arange(3))
+/// >>> r.receive(timeout=5).value.tolist(), t.name
+/// ([0, 1, 2], 'doc/frames')
+/// >>> t.close()
+/// >>> list(r)
+/// []
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Topic {
     pub(crate) topic: baton::Topic,
@@ -56,6 +65,12 @@ impl Topic {
     }
 
     /// `send` as a coroutine, which waits without a thread.
+    ///
+    /// >>> t = baton.topic()
+    /// >>> r = t.reader()
+    /// >>> asyncio.run(t.send_async(7))
+    /// >>> r.receive().value
+    /// 7
     #[pyo3(signature = (value, meta=None, timeout=None))]
     fn send_async<'py>(
         slf: &Bound<'py, Self>,
@@ -90,6 +105,12 @@ impl Topic {
     /// Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what
     /// follows) or "all" (what is kept). group: of a lossless topic, shares the messages with the
     /// readers of that name.
+    ///
+    /// >>> t = baton.topic(depth=4)
+    /// >>> for i in range(6):
+    /// ...     t.send(i)
+    /// >>> [m.value for _, m in zip(range(4), t.reader(start="all"))], t.reader(start="last").receive().value
+    /// ([2, 3, 4, 5], 5)
     #[pyo3(signature = (start=Text("new"), group=None), text_signature = "($self, start='new', group=None)")]
     fn reader(&self, py: Python<'_>, start: Text<'_>, group: Option<Text<'_>>) -> PyResult<Reader> {
         let start = match &*start {
@@ -139,6 +160,13 @@ pub(crate) fn shown(class: &str, name: &str) -> String {
 }
 
 /// Receives a topic's messages. Threads that share it take turns.
+///
+/// >>> t = baton.topic()
+/// >>> with t.reader() as r:  # closed at its end
+/// ...     t.send("a")
+/// ...     r.receive(timeout=5).value
+/// 'a'
+/// >>> r.close()
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Reader {
     reader: Arc<Turns<Option<baton::Reader>>>,
@@ -176,12 +204,25 @@ impl Reader {
 impl Reader {
     /// The next message. timeout: None waits for ever, 0 polls. Raises Timeout; Closed when the topic
     /// was closed and everything was received.
+    ///
+    /// >>> baton.topic().reader().receive(timeout=0)
+    /// Traceback (most recent call last):
+    /// baton.Timeout: ...
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         self.next(py, timeout)?.ok_or_else(|| error(py, Code::Closed, "open a new one", "the topic is closed"))
     }
 
     /// `receive` as a coroutine, which waits without a thread.
+    ///
+    /// >>> async def first(r):
+    /// ...     async for m in r:  # or await r.receive_async(timeout=5)
+    /// ...         return m.value
+    /// >>> t = baton.topic()
+    /// >>> r = t.reader()
+    /// >>> t.send("a")
+    /// >>> asyncio.run(first(r))
+    /// 'a'
     #[pyo3(signature = (timeout=None))]
     fn receive_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         seconds(slf.py(), timeout)?;

@@ -1,10 +1,15 @@
 """The examples do what they say, and so do those of the docstrings."""
 
+import asyncio
 import doctest
+import inspect
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import baton
@@ -86,5 +91,32 @@ def test_the_tour_hands_batches_over():
 
 
 def test_docstrings():
-    failed, tried = doctest.testmod(baton, extraglobs={"baton": baton, "np": np})
-    assert tried >= 8 and failed == 0
+    need("torch")
+    need("jax")
+    known = {m.__name__: m for m in (asyncio, baton, os, tempfile, time)} | {"np": np}
+    for module in (baton, baton.torch):
+        failed, tried = doctest.testmod(module, extraglobs=known, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+        assert tried > 0 and failed == 0, module
+
+
+def examples(*things) -> str:
+    """What the docstrings of things run."""
+    parse = doctest.DocTestParser().get_examples
+    return "".join(example.source for thing in things for example in parse(thing.__doc__ or ""))
+
+
+@pytest.mark.parametrize("name", [n for n in baton.__all__ if not n.startswith("_")])
+def test_what_is_public_has_an_example(name):
+    """Each function its own; a class names each of its members in an example, unless a function of the same name does."""
+    thing = getattr(baton, name)
+    if not inspect.isclass(thing):
+        assert examples(thing)
+    elif not issubclass(thing, Exception):
+        members = [m for m in vars(thing) if not m.startswith("_")]
+        shown = examples(thing, *(getattr(thing, m) for m in members))
+        assert [m for m in members if not re.search(rf"\.{m}\b", shown + examples(getattr(baton, m, None)))] == []
+
+
+def test_what_is_public_for_torch_has_an_example():
+    need("torch")
+    assert [n for n in baton.torch.__all__ if not examples(getattr(baton.torch, n))] == []

@@ -71,6 +71,10 @@ def connect(
     address: the broker's socket. Without one: $BATON_ADDRESS (a broker is awaited there, never started),
     else the user's broker, which is started unless start=False. namespace: where names live, default
     $BATON_NAMESPACE or "default". Raises NoBroker.
+
+    >>> with baton.connect(namespace="doc") as s:
+    ...     s.namespace, s.names()
+    ('doc', [])
     """
     return Session(address=address, namespace=namespace, start=start, timeout=timeout)
 
@@ -174,6 +178,11 @@ def load(path: "str | os.PathLike[str]") -> Any:
     Nothing is read until it is looked at, and processes that load one file share its pages. Sending
     copies once. Replace such a file by renaming a new one over it; one that is cut short ends its
     readers. Raises FileNotFoundError and other OSErrors, InvalidArgument for what is no such file.
+
+    >>> path = os.path.join(tempfile.mkdtemp(), "x.npz")
+    >>> np.savez(path, x=np.arange(3), y=np.ones((2, 2)))
+    >>> {name: t.shape for name, t in baton.load(path).items()}
+    {'x': (3,), 'y': (2, 2)}
     """
     return _default.session().load(path)
 
@@ -257,6 +266,12 @@ def get(name: str, timeout: float | None = 0.0) -> Bundle:
     """The newest revision of a name, waiting `timeout` seconds for one (None: for ever).
 
     What is published arrives read-only, what is live may be written. Raises NotFound, InvalidArgument.
+
+    >>> baton.set("doc/step", {"x": np.arange(3)})
+    1
+    >>> baton.get("doc/step", timeout=5)["x"].tolist()
+    [0, 1, 2]
+    >>> baton.delete("doc/step")
     """
     s, timeout = _default.within(timeout)
     return s.get(name, timeout)
@@ -266,17 +281,37 @@ def watch(name: str) -> Watch:
     """Follows a name, which need not be set yet: the current revision at once, then always the newest.
 
     Revisions that came and went while nobody looked are skipped. Raises InvalidArgument.
+
+    >>> w = baton.watch("doc/step")
+    >>> [baton.set("doc/step", {"x": np.zeros(1)}) for _ in range(3)]
+    [1, 2, 3]
+    >>> w.receive(timeout=5).revision
+    3
+    >>> baton.delete("doc/step")
     """
     return _default.session().watch(name)
 
 
 def names(pattern: str = "") -> list[str]:
-    """The names that are set; in a pattern * stands for any run of characters, "" for all of them."""
+    """The names that are set; in a pattern * stands for any run of characters, "" for all of them.
+
+    >>> [baton.set(f"doc/{agent}", {"x": np.zeros(1)}) for agent in ("actor", "critic")]
+    [1, 1]
+    >>> baton.names("doc/a*")
+    ['doc/actor']
+    >>> for name in baton.names("doc/*"):
+    ...     baton.delete(name)
+    """
     return _default.session().names(pattern)
 
 
 def delete(name: str) -> None:
-    """Removes a name; what was got of it stays. Raises NotFound."""
+    """Removes a name; what was got of it stays. Raises NotFound.
+
+    >>> baton.delete("doc/nothing")
+    Traceback (most recent call last):
+    baton.NotFound: ...
+    """
     _default.session().delete(name)
 
 
@@ -285,6 +320,10 @@ def open(handle: Handle | str, readonly: bool = False) -> Tensor:
 
     Raises Expired when the memory is used for something else, InvalidHandle for what is no handle of this
     broker's.
+
+    >>> text = baton.share(np.arange(3)).handle().to_json()  # goes to another process by any means
+    >>> baton.open(text).tolist()
+    [0, 1, 2]
     """
     return _default.session().open(handle, readonly=readonly)
 
@@ -294,5 +333,9 @@ def stats() -> dict[str, int]:
 
     granted: bytes that the broker has given it; live: storages of its own that were not yet found
     free; warm: those ready to be used again; recycled: how often one was found free; handovers: messages sent.
+
+    >>> x = baton.zeros(3)
+    >>> baton.stats()["live"] > 0
+    True
     """
     return _default.session().stats()

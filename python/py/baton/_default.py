@@ -77,19 +77,19 @@ def reopen_bundle(
     handles: list[str], names: list[str], tree: bytes, meta: bytes, revision: int, live: bool, place: Place
 ) -> _native.Bundle:
     """Opens a pickled bundle."""
-    return session_at(*place).open_bundle(handles, names, tree, meta, revision, live)
+    return session_at(*place)._open_bundle(handles, names, tree, meta, revision, live)
 
 
 def reopen_topic(name: str, token: str, place: Place) -> _native.Topic:
     """Opens a pickled topic."""
     s = session_at(*place)
-    return s.topic(name) if name else s.private_topic(token)
+    return s.topic(name) if name else s._private_topic(token)
 
 
 def reopen_queue(name: str, token: str, place: Place) -> _native.Queue:
     """Opens a pickled queue."""
     s = session_at(*place)
-    return s.queue(name) if name else s.private_queue(token)
+    return s.queue(name) if name else s._private_queue(token)
 
 
 def _in_child() -> None:

@@ -33,6 +33,13 @@ def share_module(module: torch.nn.Module, name: str) -> Bundle:
     Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied. Others bind
     themselves to the memory by `load_module`. Raises InvalidArgument for a module that is not on the CPU
     or has what only torch knows, OutOfMemory.
+
+    >>> shared = torch.nn.Linear(3, 1)
+    >>> baton.torch.share_module(shared, "doc/shared").keys()
+    ['weight', 'bias']
+    >>> shared.weight.is_shared()
+    True
+    >>> baton.delete("doc/shared")
     """
     default = _default.session()
     session = Session(default.address, default.namespace)  # its segment holds nothing but the module
@@ -53,6 +60,18 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
     A live bundle is bound in place: what one process writes the others read. A published revision is
     bound copy-on-write: what is written stays in this process. copy=True copies into the module's own
     memory. Raises NotFound, InvalidArgument where paths, shapes or types differ.
+
+    >>> shared, worker = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    >>> bundle = baton.torch.share_module(shared, "doc/shared")
+    >>> baton.torch.load_module(worker, "doc/shared").live
+    True
+    >>> with torch.no_grad():
+    ...     shared.bias.fill_(7.0)
+    Parameter containing:
+    tensor([7.], requires_grad=True)
+    >>> worker.bias.item()
+    7.0
+    >>> baton.delete("doc/shared")
     """
     bundle = _default.session().get(name_or_bundle) if isinstance(name_or_bundle, str) else name_or_bundle
     own, theirs = _tensors(module), dict(bundle.items())
@@ -82,6 +101,12 @@ def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
 
     meta: what JSON can hold, such as the step of the weights, which readers find as `meta` of the Bundle.
     Raises as `baton.set`.
+
+    >>> baton.torch.publish_module(torch.nn.Linear(3, 1), "doc/weights", meta={"step": 9})
+    1
+    >>> baton.get("doc/weights").meta
+    {'step': 9}
+    >>> baton.delete("doc/weights")
     """
     value = {path: _on_cpu(t.detach()) for path, t in _tensors(module).items()}
     return _default.session().set(name, value, meta=meta)
@@ -97,6 +122,9 @@ def cuda_pool() -> Any:
     What is allocated under `with torch.cuda.use_mem_pool(pool)` is handed over without a copy: others map
     the slab once, and torch uses the bytes anew when nobody holds them any more. It works with every
     backend of torch's own but expandable segments. Raises InvalidArgument without CUDA in torch.
+
+    >>> with torch.cuda.use_mem_pool(baton.torch.cuda_pool()):  # doctest: +SKIP
+    ...     x = torch.empty(1000, device="cuda")
     """
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise InvalidArgument("this torch was built without CUDA (install one with CUDA)")
