@@ -365,15 +365,23 @@ func (c *Client) reap() {
 	})
 }
 
-// countUp counts one reference up in the own row. That of a session that has
-// ended may look full: the broker has cleared it, and what is dropped after that
-// lowers it below zero.
+// countUp counts one reference up in the own row.
 func (c *Client) countUp(index uint32) error {
-	err := c.pages.row.Take(index)
-	if err != nil && c.live() != nil {
-		return c.live()
+	if err := c.pages.row.Take(index); err != nil {
+		return c.refused(err)
 	}
-	return err
+	return nil
+}
+
+// refused is why something is refused: that the session has ended, where it has.
+// For then the own row may look full, as the broker has cleared it, and what is
+// dropped after that lowers it below zero; and what a lease of the session
+// protected is gone.
+func (c *Client) refused(why error) error {
+	if ended := c.live(); ended != nil {
+		return ended
+	}
+	return why
 }
 
 // drop counts a reference down and offers the storage for recycling.

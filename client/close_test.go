@@ -25,6 +25,12 @@ func TestClosedClientRefusesEverything(t *testing.T) {
 	require.NoError(t, queue.Put(ctx, x))
 	m, err := queue.Get(ctx)
 	require.NoError(t, err)
+	there, err := x.Handle(ctx)
+	require.NoError(t, err)
+	gone := there
+	gone.Serial += 1000
+	_, err = c.Open(ctx, gone)
+	require.ErrorIs(t, err, protocol.ErrExpired)
 	require.NoError(t, c.Close())
 	_, alloc := c.Alloc(ctx, dlpack.Int64, []int64{8})
 	_, receive := reader.Receive(ctx)
@@ -37,6 +43,10 @@ func TestClosedClientRefusesEverything(t *testing.T) {
 		"Receive": receive, "Queue.Get": get, "Set": set, "Get": name, "Handle": handle, "Topic": open} {
 		require.ErrorIs(t, err, protocol.ErrClosed, what)
 	}
+	_, opened := c.Open(ctx, there)
+	require.ErrorIs(t, opened, protocol.ErrClosed)
+	_, opened = c.Open(ctx, gone)
+	require.ErrorIs(t, opened, protocol.ErrClosed)
 	v, err := client.Slice[int64](x) // not released: still there, though it means nothing
 	require.NoError(t, err)
 	v[0] = 1

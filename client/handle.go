@@ -91,6 +91,9 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	if err := h.Check(); err != nil {
 		return nil, err
 	}
+	if err := c.live(); err != nil {
+		return nil, err
+	}
 	if h.Host != c.pages.instance {
 		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
 			"the handle is of broker %s, this is %s", h.Host, c.pages.instance)
@@ -105,7 +108,7 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	t := &Tensor{held: newHolding(c), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
 	if !h.Empty() {
 		if err := c.openStorage(ctx, &h, t); err != nil {
-			return nil, err
+			return nil, c.refused(err)
 		}
 	}
 	if err := t.check(); err != nil {

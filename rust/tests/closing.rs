@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use baton::{Code, Lease, Payload, QueueOptions, Result, Session, Start};
+use baton::{Code, Handle, Lease, Payload, QueueOptions, Result, Session, Start};
 use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -175,5 +175,19 @@ fn a_session_is_closed_in_the_midst_of_everything() {
         for (i, work) in WORK.iter().enumerate() {
             assert_eq!(work(&s, &other).unwrap_err().code(), Code::Closed, "work {i}");
         }
+    }
+}
+
+#[test]
+fn a_closed_session_opens_no_handle() {
+    let Some(b) = Broker::start() else { return };
+    let (s, other) = (b.session(), b.session());
+    let h = other.zeros::<u8>(&[9]).unwrap().freeze().handle(Lease::default()).unwrap();
+    let gone = Handle { generation: h.generation + 2, ..h.clone() };
+    drop(s.open(&h).unwrap()); // its memory stays mapped
+    assert_eq!(s.open(&gone).unwrap_err().code(), Code::Expired);
+    s.clone().close();
+    for h in [h, gone] {
+        assert_eq!(s.open(&h).unwrap_err().code(), Code::Closed);
     }
 }

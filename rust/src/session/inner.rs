@@ -287,11 +287,12 @@ impl Inner {
         self.pages.row.take(index).map_err(|e| self.refused(e))
     }
 
-    /// Why the own row was full. That of a session that has ended looks so: the broker has cleared it,
-    /// and what is dropped after that lowers it below zero.
+    /// Why something is refused: that the session has ended, where it has. For then the own row may look
+    /// full, as the broker has cleared it, and what is dropped after that lowers it below zero; and what
+    /// a lease of the session protected is gone.
     #[cold]
-    pub(super) fn refused(&self, full: Error) -> Error {
-        self.check_open().err().unwrap_or(full)
+    pub(super) fn refused(&self, why: Error) -> Error {
+        self.check_open().err().unwrap_or(why)
     }
 
     /// Of a holding that is made now; what it holds is counted already.

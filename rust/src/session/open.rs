@@ -171,6 +171,7 @@ impl Session {
     fn open_unclaimed(&self, h: &Handle) -> Result<Tensor> {
         h.check()?;
         let inner = self.inner()?;
+        inner.check_open()?;
         if h.host != inner.pages.instance {
             let what = format!("the handle is of broker {}, this is {}", h.host, inner.pages.instance);
             return Err(Error::new(Code::InvalidHandle, "open it with a client of the broker that made it", what));
@@ -179,7 +180,7 @@ impl Session {
         let dtype = DType::parse(&h.dtype).map_err(bad)?;
         let (storages, place) = match h.is_empty() {
             true => (Storages::default(), Place::Nowhere),
-            false => (self.hold_handle(h)?.into(), Place::Storage(0)),
+            false => (self.hold_handle(h).map_err(|e| inner.refused(e))?.into(), Place::Storage(0)),
         };
         let holding = Holding::new(inner, storages);
         let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
