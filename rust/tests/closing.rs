@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use baton::{Code, Handle, Lease, Payload, QueueOptions, Result, Session, Start};
+use baton::{Code, Handle, Lease, Payload, QueueOptions, Result, Session, Start, TopicOptions};
 use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -59,6 +59,24 @@ fn what_was_put_before_a_close_is_taken() {
         queue.end().unwrap();
         check(&put, taker.join().unwrap());
     });
+}
+
+#[test]
+fn a_session_that_is_dropped_is_over() {
+    let Some(b) = Broker::start() else { return };
+    let brief = TopicOptions::default().linger(Duration::ZERO);
+    for _ in 0..300 {
+        let s = b.session();
+        let topic = s.topic_with("t", &brief).unwrap();
+        let mut reader = topic.reader(Start::New).unwrap();
+        topic.send(s.from_slice(&[1], &[1u8]).unwrap().freeze()).unwrap();
+        // The broker has yet to answer the leaving of each when the last reference goes.
+        let m = reader.recv(SOON).unwrap();
+        drop((s.topic("t/2").unwrap(), topic, reader, m, s));
+    }
+    let ours = || b.listed("sessions").iter().filter(|s| s["language"] == "rust").count();
+    until("all sessions are over", || ours() == 0);
+    b.nothing_is_held();
 }
 
 #[test]

@@ -123,8 +123,12 @@ impl Background {
             }
             self.work(inner);
         }
-        // `bye` was sent; the broker closes its end when it has read it.
-        control.fail(&Error::new(Code::Closed, "", "the session was closed"));
+        // `bye` was sent, or waits for room; the broker closes its end when it has read it. Were this end
+        // closed first, it could not write what was asked before, and would take the session for one that
+        // was cut off and may come back.
+        control.refuse(&Error::new(Code::Closed, "", "the session was closed"));
+        while self.step(&control).is_ok() {}
+        control.shut();
     }
 
     /// Waits until there is something to do, then sends what there was no room for, and reads what has

@@ -249,6 +249,12 @@ impl Control {
 
     /// Ends the connection: all that wait fail with `BrokerLost`.
     pub(crate) fn fail(&self, why: &Error) {
+        self.refuse(why);
+        self.shut();
+    }
+
+    /// Ends the waiting for replies as `fail` does; what was asked before still goes out.
+    pub(crate) fn refuse(&self, why: &Error) {
         let lost = Error::new(
             Code::BrokerLost,
             "it reconnects by itself; try again",
@@ -260,8 +266,6 @@ impl Control {
             let _ = to.send(Err(lost.clone()));
         }
         s.lost.get_or_insert(lost);
-        drop(s);
-        self.shut();
     }
 
     /// Ends the connection from this side; the reading thread notices.
