@@ -1,12 +1,15 @@
 package client_test
 
 import (
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -71,6 +74,54 @@ func TestExportAfterCloseAndDropIsRefusedAsClosed(t *testing.T) {
 	_, err = x.ToDLPackLegacy()
 	require.ErrorIs(t, err, protocol.ErrClosed)
 	x.Release()
+}
+
+// A Send that succeeds beside the closing of its topic is seen by who reads to the end.
+func TestSendBesideCloseOfTopicIsReceivedOrClosed(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	sender, other := connect(t, address), connect(t, address)
+	for round := range 200 {
+		name, overwrite := fmt.Sprintf("t/%d", round), round%2 == 0
+		topic, err := other.Topic(ctx, name, client.Depth(64), client.Overwrite(overwrite), client.Linger(0))
+		require.NoError(t, err)
+		reader, err := topic.Reader(ctx)
+		require.NoError(t, err)
+		sending, err := sender.Topic(ctx, name)
+		require.NoError(t, err)
+		var senders sync.WaitGroup
+		var sent atomic.Uint64
+		for range 2 {
+			senders.Go(func() {
+				for {
+					err := sending.Send(ctx, nil)
+					if err != nil {
+						assert.ErrorIs(t, err, protocol.ErrClosed)
+						return
+					}
+					sent.Add(1)
+				}
+			})
+		}
+		seen := uint64(0)
+		for {
+			m, err := reader.Receive(ctx)
+			if err != nil {
+				require.ErrorIs(t, err, protocol.ErrClosed)
+				break
+			}
+			if seen == 0 {
+				senders.Go(func() { assert.NoError(t, topic.End(ctx)) })
+			}
+			seen += 1 + m.Lost
+			m.Release()
+		}
+		seen += reader.Lost()
+		senders.Wait()
+		require.LessOrEqual(t, sent.Load(), seen, "round %d", round)
+		require.NoError(t, reader.Close())
+		require.NoError(t, topic.Close())
+		require.NoError(t, sending.Close())
+	}
 }
 
 // midst closes clients in the midst of puts, and of takes with redelivery: what a

@@ -194,7 +194,8 @@ func (t *Topic) Close() error {
 }
 
 // End closes the topic for everybody: sends fail with ErrClosed, and readers get
-// it once they have received all that is there.
+// it once they have received all that is there. What another sends at that moment
+// may be received although the send fails, and not the other way round.
 func (t *Topic) End(ctx context.Context) error { return t.t.end(ctx) }
 
 func (t *topic) end(ctx context.Context) error {

@@ -217,9 +217,11 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	slot := i & (t.lane.Slots() - 1)
 	t.kept[slot] = append(t.kept[slot][:0], o.counted...)
 	// SYNC parked: published before this fence; a reader sets parked, fences, and
-	// looks again. The fence serves the look at the version as well.
+	// looks again. The fence serves the looks at version and state as well: a reader
+	// who finds the topic closed looks for messages after that, and sees this one
+	// unless the state is closed here, too.
 	shm.Fence() // MODEL wake:fence-ringer
-	changed := view.version != t.version()
+	changed, ended := view.version != t.version(), t.isClosed()
 	crashpoint.At("send-ring")
 	view.ring()
 	if changed { // who has come meanwhile is rung as soon as the broker names him
@@ -234,6 +236,9 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	}
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
+	if ended {
+		return nil, errClosed(t.title())
+	}
 	return nil, nil
 }
 

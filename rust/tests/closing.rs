@@ -80,6 +80,50 @@ fn a_session_that_is_dropped_is_over() {
 }
 
 #[test]
+fn what_was_sent_before_a_topic_was_closed_is_received_or_counted() {
+    let Some(b) = Broker::start() else { return };
+    let (s, theirs) = (b.session(), b.session());
+    for round in 0..200 {
+        let o = TopicOptions::default().depth(64).overwrite(round % 2 == 0).linger(Duration::ZERO);
+        let name = format!("t/{round}");
+        let topic = theirs.topic_with(&name, &o).unwrap();
+        let mut reader = topic.reader(Start::New).unwrap();
+        let (s, o, name) = (&s, &o, &name);
+        let sends = || {
+            let topic = s.topic_with(name, o).unwrap();
+            let mut sent = 0u64;
+            loop {
+                match topic.send_timeout(Payload::default(), SOON) {
+                    Ok(()) => sent += 1,
+                    Err(e) if e.code() == Code::Closed => return sent,
+                    Err(e) => panic!("{e}"),
+                }
+            }
+        };
+        let (sent, seen) = thread::scope(|all| {
+            let senders = [all.spawn(sends), all.spawn(sends)];
+            let mut seen = 0;
+            let closed = loop {
+                match reader.recv(SOON) {
+                    Ok(m) => {
+                        if seen == 0 {
+                            let topic = topic.clone();
+                            all.spawn(move || topic.end().unwrap());
+                        }
+                        seen += 1 + m.lost();
+                    }
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!(closed.code(), Code::Closed, "{closed}");
+            seen += reader.lost();
+            (senders.map(|t| t.join().unwrap()).iter().sum::<u64>(), seen)
+        });
+        assert!(sent <= seen, "round {round}: {sent} were sent, {seen} received or counted as lost");
+    }
+}
+
+#[test]
 fn what_a_closed_session_had_taken_and_not_released_goes_to_another() {
     let Some(b) = Broker::start() else { return };
     let keeper = b.session();

@@ -166,9 +166,10 @@ impl TopicState {
             return Err(e);
         }
         // SYNC parked: published before this fence; a reader sets parked, fences, and looks again.
-        // The fence serves the look at the version as well.
+        // The fence serves the looks at version and state as well: a reader who finds the topic closed
+        // looks for messages after that, and sees this one unless the state is closed here, too.
         fence();
-        let changed = view.version != self.version();
+        let (changed, ended) = (view.version != self.version(), self.is_closed());
         crash_point::at("send-ring");
         view.bells.iter().for_each(|b| b.ring());
         // Who has come meanwhile is rung as soon as the broker names him.
@@ -184,7 +185,7 @@ impl TopicState {
         }
         own.lane.prepare(i + 1);
         inner.pool.tidy(&**inner);
-        Ok(())
+        if ended { Err(closed(self)) } else { Ok(()) }
     }
 
     /// The view of an earlier look, or a new one where that is out of date.

@@ -351,6 +351,23 @@ impl Session {
     }
 
     /// Opens another process's private topic by its token.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use std::time::Duration;
+    /// use baton::{Payload, TopicOptions};
+    ///
+    /// let lossless = TopicOptions::default().overwrite(false).depth(1).description(512).linger(Duration::ZERO);
+    /// let topic = session.topic_with("", &lossless)?; // without a name: private
+    /// let mut members = [topic.group_reader("g")?, session.private_topic(topic.token())?.group_reader("g")?];
+    /// topic.send_timeout(Payload::default(), Duration::from_secs(1))?;
+    /// assert!(!topic.try_send(Payload::default())?); // full
+    /// assert_eq!(members[0].recv(None)?.sequence(), 1);
+    /// assert!(members[1].try_recv()?.is_none()); // one of them has it
+    /// # Ok(()) }
+    /// ```
     pub fn private_topic(&self, token: &str) -> Result<Topic> {
         let request = TopicOpen { token: Some(token), kind: "topic", ..TopicOpen::default() };
         Ok(Topic { state: self.inner()?.open_topic("topic.open", &request)? })
@@ -416,7 +433,8 @@ impl Topic {
     }
 
     /// Closes the topic for everybody: sends fail with `Closed`, and readers get it once they have
-    /// received all that is there.
+    /// received all that is there. What another sends at that moment may be received although the send
+    /// fails, and not the other way round.
     pub fn end(&self) -> Result<()> {
         self.state.here()?.end()
     }
