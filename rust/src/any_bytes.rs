@@ -14,6 +14,7 @@ use crate::ledger::{Entries, Row};
 use crate::message::{Body, TensorDesc, parse_spill};
 use crate::shm::{GroupLane, Lane, Region};
 use crate::sys::Mapping;
+use crate::value::for_any_bytes as tree;
 use crate::wire::ops::{ChunksReply, GrantReply, HelloReply, LeaseReply, NameSetReply, Peers, SegmentReply};
 use crate::wire::ops::{TopicInfo, TopicReadReply, TopicWriteReply, TrimEvent};
 use crate::wire::{Control, Frames, decode};
@@ -95,6 +96,16 @@ proptest! {
         if let Ok((refs, body)) = parse_spill(b.clone()) {
             prop_assert!(refs.iter().all(|r| r.check().is_ok()));
             prop_assert!(refs.len() * reference::SIZE as usize + body.len() <= b.len());
+        }
+    }
+
+    #[test]
+    fn trees(b in near(&["messages/tree.json", "reject/tree.json"]), tensors in 0..4usize) {
+        let marks = || (0..tensors).map(|i| tree::Value::Text(format!("tensor {i}"))).collect();
+        if let Ok(v) = tree::of_parts(&tree::Values, Vec::new(), marks(), &b) {
+            let sent = tree::tree_of(&v).expect("what was received can be sent on");
+            let back = tree::of_parts(&tree::Values, Vec::new(), Vec::new(), sent.as_bytes()).unwrap();
+            prop_assert_eq!(format!("{back:?}"), format!("{v:?}"));
         }
     }
 

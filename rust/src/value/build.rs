@@ -34,7 +34,7 @@ pub trait Build {
 }
 
 /// Makes values of this crate.
-pub(super) struct Values;
+pub(crate) struct Values;
 
 impl Build for Values {
     type Made = Value;

@@ -27,6 +27,16 @@ pub(crate) fn decode<'a, B: Build>(
             names.push(name);
         }
     }
+    of_parts(build, names, made, tree)
+}
+
+/// As `decode`, of tensors that are made already.
+pub(crate) fn of_parts<B: Build>(
+    build: &B,
+    names: Vec<Cow<'_, str>>,
+    mut made: Vec<B::Made>,
+    tree: &[u8],
+) -> std::result::Result<B::Made, B::Error> {
     if is_list(tree, made.len()) {
         return build.list(made);
     }

@@ -22,6 +22,14 @@ pub(super) fn encode(v: &Value) -> Result<Payload> {
     Ok(Payload::with_tree(e.tensors, e.tree.into_bytes()))
 }
 
+/// The tree of a value without tensors.
+#[cfg(test)]
+pub(crate) fn tree_of(v: &Value) -> Result<String> {
+    let mut e = Encoder::default();
+    e.value(v)?;
+    Ok(e.tree)
+}
+
 /// The text of a key, by which keys are told apart.
 pub(super) fn key_text(v: &Value) -> Result<String> {
     let mut e = Encoder::default();

@@ -6,6 +6,15 @@ mod decode;
 mod encode;
 mod json;
 
+/// What `any_bytes` reads trees by.
+#[cfg(test)]
+pub(crate) mod for_any_bytes {
+    pub(crate) use super::Value;
+    pub(crate) use super::build::Values;
+    pub(crate) use super::decode::of_parts;
+    pub(crate) use super::encode::tree_of;
+}
+
 use std::borrow::Cow;
 
 pub use build::Build;
