@@ -100,7 +100,7 @@ model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake atta
 	models/check $(if $(SHORT),--short) $(T)
 
 loom: ## run lanes, ledger and waiting of the Rust crate through every order of their steps (SHORT=1: a minute at most)
-	cd rust && RUSTFLAGS='--cfg baton_loom' $(if $(SHORT),LOOM_MAX_PREEMPTIONS=2) $(CARGO) test --quiet --locked --release --lib --target-dir target/loom loom_models
+	cd rust && RUSTFLAGS='--cfg baton_loom' $(if $(SHORT),LOOM_MAX_PREEMPTIONS=2) cargo test --quiet --locked --release --lib --target-dir target/loom loom_models
 
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc
