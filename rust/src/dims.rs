@@ -6,6 +6,12 @@ use std::ops::Deref;
 const INLINE: usize = 4;
 
 /// Extents or strides: up to four stand inline.
+///
+/// ```
+/// let shape = baton::Dims::from_fn(3, |i| i as i64 + 2);
+/// assert_eq!(*shape, [2, 3, 4]);
+/// assert!(baton::Dims::SCALAR.is_empty());
+/// ```
 #[derive(Clone)]
 pub struct Dims(Repr);
 

@@ -77,6 +77,20 @@ impl Tensor {
     /// # Safety
     /// Nobody, in this or another process, writes the memory as long as the view lives; see
     /// [`as_slice`](Tensor::as_slice).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let mut x = session.alloc::<f32>(&[2, 2])?;
+    /// x.as_array_mut()?.fill(1.0); // in shared memory
+    /// assert_eq!(x.as_array()?.sum(), 4.0);
+    /// let mut x = x.freeze();
+    /// let mut all = unsafe { x.as_array_mut::<f32>()? }; // here nobody else looks at it
+    /// all[[0, 1]] = 3.0;
+    /// assert_eq!(unsafe { x.as_array::<f32>()? }.sum(), 6.0);
+    /// # Ok(()) }
+    /// ```
     pub unsafe fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.typed::<T>()?;
         let (shape, span) = layout(self)?;

@@ -131,6 +131,24 @@ impl<T> Drop for Turn<'_, T> {
 /// A value that threads use in turns, for bindings whose objects any thread may use. In the child of a
 /// fork a value that another thread was using at that moment cannot be used any more, nor dropped:
 /// asking for it is the error `Closed`, where a lock would never come free.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use std::time::Duration;
+/// use baton::{Code, Deadline, Turns};
+///
+/// let deadline = Deadline::after(Duration::from_secs(60));
+/// let reader = Turns::new(session.topic("t")?.reader(baton::Start::New)?)?;
+/// let mut turn = reader.lock(deadline.left(), || false)?;
+/// assert!(turn.try_recv()?.is_none());
+/// assert!(reader.try_lock()?.is_none()); // it is the first's turn
+/// let late = reader.lock(Duration::ZERO, || false).unwrap_err();
+/// assert!(late.is_timeout() && late.code() == Code::Timeout && late.detail().is_empty());
+/// assert_eq!((late.code().as_str(), baton::Error::closed_here("the reader").code()), ("Timeout", Code::Closed));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Turns<T> {
     value: ManuallyDrop<Turnstile<T>>,

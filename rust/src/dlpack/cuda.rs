@@ -59,6 +59,37 @@ impl Session {
     /// # Safety
     /// As of [`share`](Session::share), and the elements stay where they are until `keep` is dropped. Work of
     /// the stream comes after what writes them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::dlpack::{DLDevice, DLTensor, device};
+    /// use baton::{DType, DeviceAllocator, Stream};
+    ///
+    /// if baton::Session::device_memory("cuda").is_err() {
+    ///     return Ok(()); // without a GPU there is no more to see
+    /// }
+    /// let rented = DeviceAllocator::new(&session); // or memory of cudaMalloc
+    /// assert!(rented.is_of(&session));
+    /// let (at, mut shape) = (rented.alloc(0, 8)?, [2]);
+    /// let view = DLTensor {
+    ///     data: at as *mut _,
+    ///     device: DLDevice { device_type: device::CUDA, device_id: 0 },
+    ///     ndim: 1,
+    ///     dtype: DType::FLOAT32,
+    ///     shape: shape.as_mut_ptr(),
+    ///     strides: std::ptr::null_mut(),
+    ///     byte_offset: 0,
+    /// };
+    /// assert!(unsafe { session.is_rented(&view, 0)? });
+    /// let copy = unsafe { session.share_on("cuda:0", &view, 0, Stream::LEGACY)? };
+    /// unsafe { copy.copy_from_on(&view, 0, Stream::LEGACY)? };
+    /// // The allocator goes when nobody holds the tensor any more, and its memory with it.
+    /// let lent = unsafe { session.lend(&view, 0, Stream::LEGACY, Box::new(rented))? };
+    /// assert_eq!(lent.device_ptr(false)?, at);
+    /// # Ok(()) }
+    /// ```
     pub unsafe fn lend(
         &self,
         view: &DLTensor,

@@ -46,6 +46,31 @@ pub const fn exchange_api(
 
 /// Sets the session in which the exchange table's allocator makes tensors. It is used until it is
 /// closed.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use baton::dlpack::{self, DLManagedTensorVersioned};
+/// use std::ffi::{c_int, c_void};
+///
+/// unsafe extern "C" fn from_py(_: *mut c_void, _: *mut *mut DLManagedTensorVersioned) -> c_int {
+///     -1 // those of the Python package know Python's objects
+/// }
+/// unsafe extern "C" fn to_py(_: *mut DLManagedTensorVersioned, _: *mut *mut c_void) -> c_int {
+///     -1
+/// }
+/// let table = dlpack::exchange_api(from_py, to_py, None);
+/// dlpack::allocate_in(&session);
+/// let x = session.zeros::<f32>(&[2])?.freeze().to_dlpack()?;
+/// let mut made = std::ptr::null_mut();
+/// let make = table.managed_tensor_allocator.unwrap();
+/// // The prototype has the type and the shape; errors go to the function, here to none.
+/// assert_eq!(unsafe { make(&raw mut (*x).dl_tensor, &mut made, std::ptr::null_mut(), None) }, 0);
+/// let (y, _x) = unsafe { (session.from_dlpack(made)?, session.from_dlpack(x)?) };
+/// assert_eq!((y.shape(), y.is_shared()), (&[2][..], true));
+/// # Ok(()) }
+/// ```
 pub fn allocate_in(session: &Session) {
     SESSION.store(Some(Arc::new(session.clone())));
 }

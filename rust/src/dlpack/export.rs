@@ -76,6 +76,28 @@ impl Tensor {
 
     /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no
     /// read-only flag: a read-only tensor is refused (`ReadOnly`).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
+    /// let old = x.to_dlpack_legacy()?; // for a consumer of the structure before 1.0
+    /// assert_eq!(unsafe { session.from_dlpack_legacy(old)? }.as_ptr()?, x.as_ptr()?);
+    /// let read_only = x.as_read_only();
+    /// assert_eq!(read_only.to_dlpack_legacy().unwrap_err().code(), baton::Code::ReadOnly);
+    /// for private in [read_only.to_dlpack_legacy_private()?] {
+    ///     // What is written there stays there.
+    ///     let t = unsafe { &(*private).dl_tensor };
+    ///     unsafe { *t.data.cast::<i32>() = 7 };
+    ///     drop(unsafe { session.from_dlpack_legacy(private)? });
+    /// }
+    /// let private = read_only.to_dlpack_private()?;
+    /// unsafe { *(*private).dl_tensor.data.cast::<i32>() = 7 };
+    /// drop(unsafe { session.from_dlpack(private)? });
+    /// assert_eq!(x.to_vec::<i32>()?, [1, 2]);
+    /// # Ok(()) }
+    /// ```
     pub fn to_dlpack_legacy(&self) -> Result<*mut DLManagedTensor> {
         self.to_dlpack_legacy_on(Stream::LEGACY)
     }
@@ -106,6 +128,17 @@ impl Tensor {
     ///
     /// # Safety
     /// A live structure, that stays so as long as the tensor is used.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
+    /// let m = x.to_dlpack()?;
+    /// assert_eq!(unsafe { baton::Tensor::of_dlpack(m) }.unwrap().as_ptr()?, x.as_ptr()?);
+    /// drop(unsafe { session.from_dlpack(m)? }); // whoever has it takes it once
+    /// # Ok(()) }
+    /// ```
     pub unsafe fn of_dlpack<'a>(m: *const DLManagedTensorVersioned) -> Option<&'a Tensor> {
         // SAFETY: as the caller says. The deleter is this crate's own and its alone, so the context is
         // what `export` put there.

@@ -68,6 +68,33 @@ impl Session {
     /// # Safety
     /// The view is live and its addresses are right: shape and strides have `ndim` numbers, strides
     /// may be null; the elements may be read and nobody writes them meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::dlpack::{CPU, DLDevice, DLTensor, Gather, device};
+    ///
+    /// let (mut theirs, mut shape) = ([1i32, 2, 3], [3]);
+    /// let view = DLTensor {
+    ///     data: theirs.as_mut_ptr().cast(),
+    ///     device: DLDevice { device_type: CPU, device_id: 0 },
+    ///     ndim: 1,
+    ///     dtype: baton::DType::INT32,
+    ///     shape: shape.as_mut_ptr(),
+    ///     strides: std::ptr::null_mut(), // C-contiguous
+    ///     byte_offset: 0,
+    /// };
+    /// assert!(device::is_host(view.device.device_type));
+    /// assert!(unsafe { session.share_in_place(&view, 0)? }.is_none()); // in this program's own memory
+    /// let x = unsafe { session.share(&view, 0)? };
+    /// assert_eq!(x.to_vec::<i32>()?, [1, 2, 3]);
+    /// let all = unsafe { session.gather([(&view, 0), (&view, 0)].into_iter(), Gather::Copy)? };
+    /// theirs[0] = 9;
+    /// unsafe { x.copy_from(&view, 0)? };
+    /// assert_eq!((x.to_vec::<i32>()?, all[1].to_vec::<i32>()?), (vec![9, 2, 3], vec![1, 2, 3]));
+    /// # Ok(()) }
+    /// ```
     pub unsafe fn share(&self, view: &DLTensor, flags: u64) -> Result<Tensor> {
         if view.device.device_type == device::CUDA {
             // SAFETY: as the caller says.

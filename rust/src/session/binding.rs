@@ -26,6 +26,18 @@ impl Builder {
     /// What a thread calls when a signal, or nothing, has ended its sleep in a wait: true gives the
     /// wait up, with the error `Timeout`. It is called without any lock of this crate that others
     /// need to be interrupted themselves.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// fn signalled() -> bool {
+    ///     false // whether the interpreter has a signal for the program
+    /// }
+    /// let builder = baton::Session::builder().language("python").interrupted(signalled);
+    /// assert!(builder.connect()?.topic("t")?.reader(baton::Start::New)?.try_recv()?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn interrupted(mut self, look: fn() -> bool) -> Builder {
         self.0.interrupted = Some(look);
         self
@@ -47,6 +59,32 @@ pub(crate) fn interrupted() -> Error {
 impl Payload {
     /// Tensors under the names that they have in the protocol (paths with their escapes), and the
     /// JSON of the tree that numbers them; empty: one unnamed tensor is the value, or a flat dict.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::{Bundle, Names, Payload, Value};
+    ///
+    /// let x = session.zeros::<u8>(&[1])?.freeze();
+    /// let tree = br#"{"a/b":{"$":"tensor","i":0}}"#;
+    /// let path = Names::escaped("a/b"); // a~1b: a key, not two
+    /// let value = Payload::with_tree(vec![(path.to_string(), x.clone())], tree.to_vec());
+    /// session.set("tree", value)?;
+    /// let bundle = session.get("tree", None)?;
+    /// assert_eq!((bundle.tree(), bundle.is_empty(), bundle.is_live()), (&tree[..], false, false));
+    /// assert!(bundle.value()?.get("a/b").is_some_and(|v| v.tensor().is_some()));
+    ///
+    /// let mut names = Names::default();
+    /// names.push("gone");
+    /// names.clear();
+    /// names.push("x");
+    /// let flat = Payload::of_names(names, vec![x.clone()], Vec::new());
+    /// assert_eq!(flat.into_tensors().count(), 1);
+    /// let again = Bundle::of_parts(vec![("x".to_owned(), x)], Vec::new(), b"7".to_vec(), 3, false);
+    /// assert_eq!((again.revision(), again.meta()), (3, &b"7"[..]));
+    /// # Ok(()) }
+    /// ```
     pub fn with_tree(tensors: Vec<(String, Tensor)>, tree: Vec<u8>) -> Payload {
         Payload::of(tensors.into_iter().collect(), tree)
     }

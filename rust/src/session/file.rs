@@ -41,6 +41,18 @@ impl Session {
     /// The bytes of a file as a read-only tensor of uint8, mapped and not read. A file that is cut
     /// short while it is mapped ends a reader with SIGBUS: replace files by renaming. The tensor
     /// cannot be sent; copy it into one that can. Errors: `NotFound`, `PermissionDenied`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let path = std::env::temp_dir().join(format!("baton-example-{}", std::process::id()));
+    /// std::fs::write(&path, [1, 2, 3]).unwrap();
+    /// let x = session.map_file(&path)?;
+    /// std::fs::remove_file(&path).unwrap();
+    /// assert_eq!((x.to_vec::<u8>()?, x.is_read_only(), x.is_shared()), (vec![1, 2, 3], true, false));
+    /// # Ok(()) }
+    /// ```
     pub fn map_file(&self, path: impl AsRef<Path>) -> Result<Tensor> {
         let path = path.as_ref();
         let failed = |e: std::io::Error| {

@@ -144,6 +144,19 @@ impl Session {
     }
 
     /// As [`alloc_huge`](Session::alloc_huge), for types that Rust has no type for.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::{Code, DType, HugePages};
+    ///
+    /// match session.alloc_huge_raw(HugePages::MiB2, DType::BFLOAT16, &[1024], std::time::Duration::ZERO) {
+    ///     Ok(x) => assert_eq!(x.freeze().dtype(), DType::BFLOAT16),
+    ///     Err(e) => assert!(matches!(e.code(), Code::OutOfMemory | Code::Unsupported), "{e}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn alloc_huge_raw(
         &self,
         pages: HugePages,

@@ -107,6 +107,19 @@ impl Message {
     }
 
     /// The first tensor, for which the message is given up.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let topic = session.topic("t")?;
+    /// let mut reader = topic.reader(baton::Start::New)?;
+    /// topic.send(session.from_slice(&[2], &[1u8, 2])?.freeze())?;
+    /// let message = reader.recv(None)?;
+    /// assert!(!message.sender().is_empty() && message.stamp() > 0);
+    /// assert_eq!(message.into_tensor()?.to_vec::<u8>()?, [1, 2]);
+    /// # Ok(()) }
+    /// ```
     pub fn into_tensor(self) -> Result<Tensor> {
         first(self.held)
     }

@@ -340,6 +340,31 @@ impl Session {
     }
 
     /// Settings for a session that is not the usual one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let usual = baton::Session::default_address()?;
+    /// let other = baton::Session::builder()
+    ///     .address(&usual) // awaited; without an address the user's broker is started
+    ///     .start(false)
+    ///     .binary("/usr/local/bin/baton")
+    ///     .namespace("team")
+    ///     .name("loader")
+    ///     .timeout(Duration::from_secs(5))
+    ///     .connect()?;
+    /// assert_eq!((other.instance(), other.address()), (session.instance(), session.address()));
+    /// assert!(other.serial() != session.serial() && other.namespace() == "team");
+    /// drop(other.zeros::<f32>(&[1000])?);
+    /// other.collect(); // to the broker, for others
+    /// let same = other.clone();
+    /// other.close();
+    /// assert!(same.is_ended());
+    /// # Ok(()) }
+    /// ```
     pub fn builder() -> Builder {
         let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
         let mut name = program.file_name().map_or("rust".into(), |n| n.to_string_lossy().into_owned());

@@ -158,6 +158,17 @@ impl Watch {
 
 impl Watch {
     /// The newest revision not seen yet, if there is one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let mut watch = session.watch("run")?;
+    /// assert!(watch.try_next()?.is_none());
+    /// session.set_ephemeral("run", session.zeros::<f32>(&[3])?.freeze())?; // until this session ends
+    /// assert_eq!(watch.try_next()?.map(|bundle| bundle.revision()), Some(1));
+    /// # Ok(()) }
+    /// ```
     pub fn try_next(&mut self) -> Result<Option<Bundle>> {
         self.reader.try_recv()?.map(|m| bundle_of(&m)).transpose()
     }

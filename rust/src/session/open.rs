@@ -114,6 +114,21 @@ impl Inner {
 impl Bundle {
     /// Handles of all tensors, in their order, under one lease: they are opened together, by
     /// [`Session::open_all`], which claims it once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.zeros::<f32>(&[3])?.freeze();
+    /// session.set("state", baton::Payload::named([("w", x.clone()), ("b", x)]))?;
+    /// let handles = session.get("state", None)?.handles(baton::Lease::default())?;
+    /// assert!(handles.iter().all(|h| !h.is_empty() && h.check().is_ok()));
+    /// let opened = session.open_all(&handles)?;
+    /// assert_eq!(opened[1].shape(), [3]);
+    /// let alone = opened[0].handle(baton::Lease::default())?;
+    /// session.release_handle(&alone)?; // nobody will open it
+    /// # Ok(()) }
+    /// ```
     pub fn handles(&self, lease: Lease) -> Result<Vec<Handle>> {
         if let Some(first) = self.tensors.first() {
             first.held.inner().settle_written(self.tensors.iter())?;

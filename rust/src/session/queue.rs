@@ -41,6 +41,23 @@ impl Session {
     }
 
     /// Opens another process's private queue by its token.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::{Code, Payload, QueueOptions};
+    ///
+    /// let again = QueueOptions::default().redeliver(true).description(512).linger(std::time::Duration::ZERO);
+    /// let queue = session.queue_with("", &again)?; // without a name: private
+    /// let theirs = session.private_queue(queue.token())?;
+    /// assert!(theirs.try_get()?.is_none());
+    /// queue.put(Payload::default(), None)?;
+    /// assert_eq!(theirs.try_get()?.unwrap().sequence(), 1);
+    /// let absent = session.queue_with("absent", &QueueOptions::default().must_exist()).unwrap_err();
+    /// assert_eq!(absent.code(), Code::NotFound);
+    /// # Ok(()) }
+    /// ```
     pub fn private_queue(&self, token: &str) -> Result<Queue> {
         let request = TopicOpen { token: Some(token), kind: "queue", ..TopicOpen::default() };
         Ok(Queue::new(self.inner()?.open_topic("topic.open", &request)?))

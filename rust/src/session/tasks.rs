@@ -112,6 +112,18 @@ impl Reader {
 
 impl Watch {
     /// As [`next`](Watch::next), for async tasks; see [`Reader::recv_async`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let mut watch = session.watch("weights")?;
+    /// session.set("weights", session.zeros::<f32>(&[3])?.freeze())?;
+    /// assert_eq!(watch.next_async(None).await?.revision(), 1);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn next_async(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
         let until = deadline(timeout);
         bundle_of(&self.reader.receive_async(until, Code::Timeout, "no revision").await?)
@@ -179,6 +191,18 @@ impl Queue {
 
     /// As [`get`](Queue::get), for async tasks; see [`Reader::recv_async`]. Tasks that share a `Queue`
     /// take turns; threads in [`get`](Queue::get) are takers beside them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let queue = session.queue("work")?;
+    /// queue.put_async(session.zeros::<f32>(&[3])?.freeze(), None).await?;
+    /// assert_eq!(queue.get_async(None).await?.tensor()?.shape(), [3]);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn get_async(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = deadline(timeout);
         let turn = self.takers()?.of_tasks.lock();

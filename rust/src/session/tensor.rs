@@ -121,6 +121,23 @@ impl Session {
 
     /// Bytes to fill of a type that Rust has no type for (`bfloat16`, `float8_e4m3fn`…); the frozen
     /// tensor has the type.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::DType;
+    ///
+    /// let mut x = session.alloc_raw(DType::UINT4, &[4])?;
+    /// x.copy_from_slice(&[0x21, 0x43]); // two to a byte
+    /// assert_eq!((x.freeze().num_bytes(), DType::UINT4.item_bits()), (2, 4));
+    /// let y = session.alloc_raw_within(DType::BFLOAT16, &[8], std::time::Duration::from_secs(1))?.freeze();
+    /// drop(y);
+    /// if let Some(warm) = session.alloc_at_hand(DType::BFLOAT16, &[8])? {
+    ///     assert_eq!(warm.shape(), [8]);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn alloc_raw(&self, dtype: DType, shape: &[i64]) -> Result<TensorMut<u8>> {
         self.alloc_as(dtype, shape)
     }
@@ -274,6 +291,24 @@ pub(crate) struct View {
 /// written at any time. Rust's slices promise that memory does not change, which nobody can promise
 /// here: that is why [`as_slice`](Tensor::as_slice) is `unsafe`, and
 /// [`to_vec`](Tensor::to_vec), which copies with atomic loads, is not.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let x = session.from_slice(&[2, 3], &[0f32, 1.0, 2.0, 3.0, 4.0, 5.0])?.freeze();
+/// let turned = x.transpose(0, 1)?.as_read_only(); // the same memory
+/// assert_eq!((turned.shape(), turned.strides()), (&[3, 2][..], Some(&[1, 3][..])));
+/// assert!(turned.is_read_only() && turned.is_shared() && !turned.is_contiguous() && !turned.is_empty());
+/// assert_eq!(turned.to_vec::<f32>()?, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+/// assert_eq!(unsafe { x.as_slice::<f32>()? }[5], 5.0); // here nobody writes it
+/// let bits = x.view_as(baton::DType::UINT32, &[6], None, 0)?;
+/// assert_eq!(bits.to_vec::<u32>()?[1], 1f32.to_bits());
+/// assert_eq!(x.as_mut_ptr()?.cast_const(), x.as_ptr()?);
+/// assert!(x.file()?.is_some() && x.session().serial() == session.serial());
+/// assert_eq!(x.holders()[0].pid, std::process::id());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Tensor {
     pub(crate) held: Shared,
