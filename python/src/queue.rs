@@ -171,7 +171,8 @@ impl Queue {
         wait(py, || self.queue.waiting())
     }
 
-    /// Closes the queue for everybody: puts raise Closed, takers get what is there.
+    /// Closes the queue for everybody: puts raise Closed, takers get what is there. What
+    /// another puts at that moment may be taken although the put fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.queue.end())
     }

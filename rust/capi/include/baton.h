@@ -497,7 +497,8 @@ baton_status baton_topic_send(const struct baton_topic *topic,
                               int64_t timeout_ns);
 
 // Closes the topic for everybody: sends give BATON_CLOSED, and readers get it when they have received
-// all that is there.
+// all that is there. What another sends at that moment may be received although the send fails, and not
+// the other way round.
 baton_status baton_topic_end(const struct baton_topic *topic);
 
 // Releases the topic; NULL is nothing. What was sent is still received.
@@ -553,6 +554,7 @@ baton_status baton_queue_get(const struct baton_queue *queue, struct baton_messa
 baton_status baton_queue_waiting(const struct baton_queue *queue, size_t *out);
 
 // Closes the queue for everybody: puts give BATON_CLOSED, and takers get it when the queue is empty.
+// What another puts at that moment may be taken although the put fails, and not the other way round.
 baton_status baton_queue_end(const struct baton_queue *queue);
 
 // Releases the queue; NULL is nothing.
