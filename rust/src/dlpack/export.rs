@@ -86,12 +86,9 @@ impl Tensor {
     /// assert_eq!(unsafe { session.from_dlpack_legacy(old)? }.as_ptr()?, x.as_ptr()?);
     /// let read_only = x.as_read_only();
     /// assert_eq!(read_only.to_dlpack_legacy().unwrap_err().code(), baton::Code::ReadOnly);
-    /// for private in [read_only.to_dlpack_legacy_private()?] {
-    ///     // What is written there stays there.
-    ///     let t = unsafe { &(*private).dl_tensor };
-    ///     unsafe { *t.data.cast::<i32>() = 7 };
-    ///     drop(unsafe { session.from_dlpack_legacy(private)? });
-    /// }
+    /// let private = read_only.to_dlpack_legacy_private()?;
+    /// unsafe { *(*private).dl_tensor.data.cast::<i32>() = 7 }; // what is written there stays there
+    /// drop(unsafe { session.from_dlpack_legacy(private)? });
     /// let private = read_only.to_dlpack_private()?;
     /// unsafe { *(*private).dl_tensor.data.cast::<i32>() = 7 };
     /// drop(unsafe { session.from_dlpack(private)? });
