@@ -31,7 +31,7 @@ const (
 // job is what one process is to do.
 type job struct {
 	Role string `json:"role"`
-	Side int    `json:"side"`
+	Side int    `json:"side"` // left, right, then further readers
 	Page int    `json:"page"` // length of a series; 0: no page
 	N    int    `json:"n"`    // rounds, those to warm up included
 
@@ -43,6 +43,8 @@ type job struct {
 	Socket    string `json:"socket,omitempty"`    // of the broker
 	Directory string `json:"directory,omitempty"` // the broker's runtime directory
 	Path      string `json:"path,omitempty"`      // prefix of topics, or a socket of one's own
+
+	Readers int `json:"readers,omitempty"` // who all have what left sends, and answer; 0: right alone
 
 	Storages int `json:"storages,omitempty"` // that live beside those handed over
 	Topics   int `json:"topics,omitempty"`

@@ -97,17 +97,18 @@ func (o Options) rounds(n int) int {
 	return n
 }
 
-// twoCPUs picks the first and the last CPU that we may use: neighbours may share
-// a core.
-func twoCPUs() ([2]int, error) {
+// ownCPUs lists the CPUs that we may use. The first two are those of a pair: the
+// first and the last of all, as neighbours may share a core.
+func ownCPUs() ([]int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cpus, err := sys.Affinity()
 	if err != nil {
-		return [2]int{}, err
+		return nil, err
 	}
 	if len(cpus) < 2 {
-		return [2]int{}, fmt.Errorf("this process may use CPU %v alone: the measurements need two", cpus)
+		return nil, fmt.Errorf("this process may use CPU %v alone: the measurements need two", cpus)
 	}
-	return [2]int{cpus[0], cpus[len(cpus)-1]}, nil
+	last := len(cpus) - 1
+	return append([]int{cpus[0], cpus[last]}, cpus[1:last]...), nil
 }

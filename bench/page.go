@@ -7,7 +7,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// page is memory that the two processes of a pair and their parent share: words,
+// page is memory that the processes of a measurement and their parent share: words,
 // each on a line of its own, and series of time stamps that one process writes
 // and the parent reads when both have ended.
 type page struct {
@@ -25,9 +25,12 @@ const (
 	lineAsks  = 4 // right writes: it is about to sleep for this number
 	lineCount = 5 // a counter of one process for another
 	lineStop  = 6
-	lineDone  = 7 // left writes: it is ready for the slice of this number, from 1 on
-	lineTurn  = 8 // the parent writes: the pair may do this slice
+	lineDone  = 7  // left writes: it is ready for the slice of this number, from 1 on
+	lineTurn  = 8  // the parent writes: the pair may do this slice
+	lineMore  = 16 // and on: how often each further reader came to the barrier
 	pageHead  = 4096
+
+	maxReaders = right + pageHead/lineBytes - lineMore // who have a line
 )
 
 // Series of the page.

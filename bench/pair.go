@@ -30,7 +30,7 @@ type process struct {
 // start runs a job in a process of its own, on some CPUs alone. It is killed
 // when ctx ends.
 func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, error) {
-	program := j.programs[j.Side]
+	program := j.programs[min(j.Side, right)]
 	if program == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -98,10 +98,10 @@ func (p *process) wait() (map[string][]float64, error) {
 	return values, nil
 }
 
-// outcome is what a pair did.
+// outcome is what the processes of a job did.
 type outcome struct {
 	series [seriesCount][]uint64
-	values [2]map[string][]float64
+	values []map[string][]float64 // of each side
 }
 
 // gaps subtracts one series from another, leaving out the first numbers.
@@ -118,15 +118,16 @@ func (o *outcome) gapsOf(to, from, first, end int) []int64 {
 	return d
 }
 
-// couple is two processes at work on one job, on one CPU each.
+// couple is two processes at work on one job, or more where it has more readers, on
+// one CPU each.
 type couple struct {
 	job    job
 	page   *page
-	sides  [2]*process
+	sides  []*process
 	cancel context.CancelFunc // ends them
 }
 
-func startCouple(ctx context.Context, cpus [2]int, j job) (*couple, error) {
+func startCouple(ctx context.Context, cpus []int, j job) (*couple, error) {
 	memory, pg, err := newPage(j.N)
 	if err != nil {
 		return nil, err
@@ -135,28 +136,27 @@ func startCouple(ctx context.Context, cpus [2]int, j job) (*couple, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	j.Page = j.N
 	c := &couple{job: j, page: pg, cancel: cancel}
-	for side := range c.sides {
+	for side := range 1 + max(1, j.Readers) {
 		j.Side = side
-		if c.sides[side], err = start(ctx, j, cpus[side:side+1], memory); err != nil {
+		p, err := start(ctx, j, cpus[side:side+1], memory)
+		if err != nil {
 			cancel()
 			c.finish()
 			return nil, err
 		}
+		c.sides = append(c.sides, p)
 	}
 	return c, nil
 }
 
-// finish waits until both have ended. When one fails the other is killed.
+// finish waits until all have ended. When one fails the others are killed.
 func (c *couple) finish() (*outcome, error) {
 	defer c.page.close()
 	defer c.cancel()
-	o := &outcome{}
-	var errs [2]error
+	o := &outcome{values: make([]map[string][]float64, len(c.sides))}
+	errs := make([]error, len(c.sides))
 	var group sync.WaitGroup
 	for side, p := range c.sides {
-		if p == nil {
-			continue
-		}
 		group.Go(func() {
 			if o.values[side], errs[side] = p.wait(); errs[side] != nil {
 				c.cancel()
@@ -164,7 +164,7 @@ func (c *couple) finish() (*outcome, error) {
 		})
 	}
 	group.Wait()
-	if err := errors.Join(errs[:]...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	for k := range o.series {
@@ -174,7 +174,7 @@ func (c *couple) finish() (*outcome, error) {
 }
 
 // runPair runs one job in two processes and waits for both.
-func runPair(ctx context.Context, cpus [2]int, j job) (*outcome, error) {
+func runPair(ctx context.Context, cpus []int, j job) (*outcome, error) {
 	c, err := startCouple(ctx, cpus, j)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ type python struct {
 // measures it.
 func inPython(plan func(*python)) func(*bencher, context.Context, string) error {
 	return func(b *bencher, ctx context.Context, group string) error {
-		t, err := talk(ctx, b.opts.Python, b.cpus, b.broker.socket())
+		t, err := talk(ctx, b.opts.Python, [2]int(b.cpus), b.broker.socket())
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 type bencher struct {
 	opts Options
 	*Report
-	cpus   [2]int
+	cpus   []int
 	broker *served
 	serial int // of topics: each pair has its own
 }
@@ -50,13 +50,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := twoCPUs()
+	cpus, err := ownCPUs()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
 	b := &bencher{opts: o, cpus: cpus, Report: &Report{Date: began.UTC().Truncate(time.Second),
-		Version: o.Version, Quick: o.Quick, Passes: o.Passes, Machine: thisMachine(cpus)}}
+		Version: o.Version, Quick: o.Quick, Passes: o.Passes, Machine: thisMachine([2]int(cpus))}}
 	var failed []error
 	for _, g := range groups {
 		if !o.wants(g.name) {

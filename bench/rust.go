@@ -19,6 +19,10 @@ func (b *bencher) rust(ctx context.Context, group string) error {
 			trip(ice, job{Role: "iceoryx2-cycle", N: n, Bytes: size.bytes, programs: both}),
 			trip(own, job{Role: "cycle", N: n, Bytes: size.bytes, programs: both})))
 	}
+	// With more readers, as far as there are CPUs to spare: all have what is sent, and answer.
+	for readers := 2; readers < len(b.cpus) && readers <= maxReaders; readers *= 2 {
+		ms = append(ms, b.shared(group, readers, both))
+	}
 	golang := b.figure(group, "round trip, Go and Go", UnitTime)
 	j := job{Role: "cycle", N: n, Bytes: sizes[0].bytes}
 	company := []contender{trip(golang, j)}
@@ -43,6 +47,16 @@ func (b *bencher) rust(ctx context.Context, group string) error {
 			job{Role: "alloc", N: b.opts.rounds(200000), Bytes: size.bytes, programs: both}))
 	}
 	return b.inTurn(ctx, group, append(ms, b.forks(group, both)...))
+}
+
+// shared compares round trips of 4 KiB to several readers.
+func (b *bencher) shared(group string, readers int, programs [2]string) measurement {
+	name := fmt.Sprintf("4 KiB, %d readers", readers)
+	j := job{N: b.opts.rounds(20000), Bytes: 4 << 10, Readers: readers, programs: programs}
+	ice := b.figure(group, iceName+name, UnitTime)
+	theirs, ours := j, j
+	theirs.Role, ours.Role = "iceoryx2-cycle", "cycle"
+	return b.comparison(name, trip(ice, theirs), trip(b.figure(group, "round trip, "+name, UnitTime).against(ice.Name, nil), ours))
 }
 
 // forks measures how long fork keeps a process, without a session and with one, by

@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton::{Message, Reader, Session, Start, Topic};
 
 use crate::page::{Line, Series, linger};
-use crate::{LEFT, Outcome, Seat};
+use crate::{LEFT, Outcome, RIGHT, Seat};
 
 /// How long the sender waits after the receiver has said that it goes to sleep: by then its processor
 /// is idle. The same as in bench/floor.go.
@@ -26,8 +26,8 @@ impl Ends {
     fn open(seat: &Seat) -> Fallible<Ends> {
         let session = Session::builder().address(&*seat.job.socket).name("bench-rust").connect()?;
         let names = ["there", "back"].map(|way| format!("{}/{way}", seat.job.path));
-        let to = session.topic(&names[seat.job.side])?;
-        let from = session.topic(&names[1 - seat.job.side])?.reader(Start::New)?;
+        let to = session.topic(&names[seat.job.side.min(RIGHT)])?;
+        let from = session.topic(&names[1 - seat.job.side.min(RIGHT)])?.reader(Start::New)?;
         seat.meet();
         Ok(Ends { session, to, from })
     }
@@ -62,7 +62,7 @@ fn check(m: Message, v: u8) -> Fallible<()> {
 }
 
 /// What a program does: allocate, fill, send, take, read, answer on a second topic with a tensor of
-/// eight bytes, take that, drop both.
+/// eight bytes, take that, drop both. Of several readers each answers.
 pub fn cycle(seat: &Seat) -> Outcome {
     let mut e = Ends::open(seat)?;
     for i in 0..seat.job.n {
@@ -71,7 +71,9 @@ pub fn cycle(seat: &Seat) -> Outcome {
             seat.page.stamp(Series::Depart, i);
             e.pass(seat.job.bytes, i as u8)?;
         }
-        check(e.take()?, i as u8)?;
+        for _ in 0..seat.others() {
+            check(e.take()?, i as u8)?;
+        }
         if seat.job.side == LEFT {
             seat.page.stamp(Series::Back, i);
         } else {

@@ -6,7 +6,7 @@ use iceoryx2::port::update_connections::UpdateConnections;
 use iceoryx2::prelude::*;
 
 use crate::page::{Line, Series, linger};
-use crate::{LEFT, Outcome, Seat};
+use crate::{LEFT, Outcome, RIGHT, Seat};
 
 /// As in `handover`.
 const ASLEEP: Duration = Duration::from_micros(100);
@@ -17,13 +17,16 @@ pub fn cycle(seat: &Seat) -> Outcome {
     let node = NodeBuilder::new().create::<ipc::Service>()?;
     let service = |way: &str, bytes: usize| -> Result<_, Box<dyn std::error::Error>> {
         let name: ServiceName = format!("{}/{way}", seat.job.path).as_str().try_into()?;
-        let service = node.service_builder(&name).publish_subscribe::<[u8]>().open_or_create()?;
+        let most = seat.readers();
+        let service = node.service_builder(&name).publish_subscribe::<[u8]>();
+        let service = service.max_nodes(most + 1).max_publishers(most).max_subscribers(most).open_or_create()?;
         Ok((service, bytes))
     };
     let ways = [service("there", seat.job.bytes)?, service("back", 8)?];
-    let (to, bytes) = &ways[seat.job.side];
+    let side = seat.job.side.min(RIGHT);
+    let (to, bytes) = &ways[side];
     let publisher = to.publisher_builder().initial_max_slice_len(*bytes).create()?;
-    let subscriber = ways[1 - seat.job.side].0.subscriber_builder().create()?;
+    let subscriber = ways[1 - side].0.subscriber_builder().create()?;
     seat.meet();
     // Connections are made at the first send: both sides have all their ports now.
     publisher.update_connections()?;
@@ -37,7 +40,7 @@ pub fn cycle(seat: &Seat) -> Outcome {
         // value, and u8 has no invalid ones.
         let sample = unsafe { sample.assume_init() };
         match sample.send()? {
-            1 => Ok(()),
+            n if n == seat.others() => Ok(()),
             n => Err(format!("a sample reached {n} subscribers").into()),
         }
     };
@@ -48,17 +51,18 @@ pub fn cycle(seat: &Seat) -> Outcome {
             seat.page.stamp(Series::Depart, i);
             pass(v)?;
         }
-        let sample = loop {
-            if let Some(s) = subscriber.receive()? {
-                break s;
+        for _ in 0..seat.others() {
+            let sample = loop {
+                if let Some(s) = subscriber.receive()? {
+                    break s;
+                }
+            };
+            let payload = sample.payload();
+            match (payload.first(), payload.last()) {
+                (Some(a), Some(b)) if (*a, *b) == (v, v) => {}
+                ends => return Err(format!("sample {i} carries {ends:?}").into()),
             }
-        };
-        let payload = sample.payload();
-        match (payload.first(), payload.last()) {
-            (Some(a), Some(b)) if (*a, *b) == (v, v) => {}
-            ends => return Err(format!("sample {i} carries {ends:?}").into()),
         }
-        drop(sample);
         if seat.job.side == LEFT {
             seat.page.stamp(Series::Back, i);
         } else {

@@ -19,10 +19,14 @@ type Outcome = Result<(), Box<dyn Error>>;
 /// The side that sends first.
 const LEFT: usize = 0;
 
+/// The side that answers, the first of them where there are several.
+const RIGHT: usize = 1;
+
 /// What the process is to do: the job of package bench, as far as it concerns this side.
 #[derive(Deserialize)]
 struct Job {
     role: String,
+    /// LEFT, RIGHT, then further readers.
     side: usize,
     /// Length of a series; 0: no page.
     page: usize,
@@ -31,6 +35,9 @@ struct Job {
     /// Rounds until another pair has its turn; 0: all.
     #[serde(default)]
     slice: usize,
+    /// Who all have what left sends, and answer; 0: right alone.
+    #[serde(default)]
+    readers: usize,
     /// Of a tensor.
     #[serde(default)]
     bytes: usize,
@@ -52,9 +59,18 @@ struct Seat {
 }
 
 impl Seat {
-    /// Waits for the other side.
+    /// Waits for the other side, who sends first for all others.
     fn meet(&self) {
-        self.page.meet(self.job.side);
+        self.page.meet(self.job.side, self.readers());
+    }
+
+    fn readers(&self) -> usize {
+        self.job.readers.max(1)
+    }
+
+    /// From how many it has an answer, or a message.
+    fn others(&self) -> usize {
+        if self.job.side == LEFT { self.readers() } else { 1 }
     }
 
     /// Ends a slice before round i, where one ends, and waits asleep until it is the pair's turn again

@@ -9,9 +9,14 @@ use std::time::Duration;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::thread::futex;
 
+use crate::{LEFT, RIGHT};
+
 const LINE: usize = 128;
 const HEAD: usize = 4096;
 const SERIES: usize = 4;
+
+/// Where the words of further readers begin: how often each came to the barrier.
+const MORE: usize = 16;
 
 /// Words of the page.
 #[derive(Clone, Copy)]
@@ -132,12 +137,14 @@ impl Page {
         self.word(HEAD + (series as usize * self.n + i) * 8).store(at, Ordering::Relaxed);
     }
 
-    /// Waits until the other side has come here as often as this one.
-    pub fn meet(&self, side: usize) {
-        let (own, other) = (side * LINE, (1 - side) * LINE);
-        let turn = self.word(own).load(Ordering::SeqCst) + 1;
-        self.word(own).store(turn, Ordering::SeqCst);
-        self.wake(own);
-        self.sleep_until(other, turn);
+    /// Waits until the other side has come here as often as this one: left for all readers, each of
+    /// them for left.
+    pub fn meet(&self, side: usize, readers: usize) {
+        let at = |side: usize| if side > RIGHT { (MORE + side - RIGHT - 1) * LINE } else { side * LINE };
+        let turn = self.word(at(side)).load(Ordering::SeqCst) + 1;
+        self.word(at(side)).store(turn, Ordering::SeqCst);
+        self.wake(at(side));
+        let others = if side == LEFT { RIGHT..=readers } else { LEFT..=LEFT };
+        others.for_each(|other| self.sleep_until(at(other), turn));
     }
 }
