@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Sanitize makes gcc watch over addresses, leaks and undefined behaviour.
-var Sanitize = []string{"-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
+// Sanitize makes a compiler watch over addresses, leaks and undefined behaviour.
+var Sanitize = []string{"-g", "-O1", sanitizers, "-fno-sanitize-recover=all"}
+
+const sanitizers = "-fsanitize=address,undefined"
 
 // Library builds and installs the C library, once, and returns where.
 func Library(t *testing.T) string {
@@ -52,6 +55,17 @@ func NeedCompiler(t *testing.T, name string) string {
 	return Need(t, name, "Debian: apt-get install gcc g++ clang")
 }
 
+// needSanitizers skips a test where a compiler comes without what Sanitize links, as
+// Debian's clang does.
+func needSanitizers(t *testing.T, compiler string) {
+	t.Helper()
+	cmd := exec.Command(compiler, sanitizers, "-x", "c", "-", "-o", os.DevNull)
+	cmd.Stdin = strings.NewReader("int main(void) { return 0; }")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		testkit.Skip(t, "sanitizers", fmt.Sprintf("%s has none (Debian: apt-get install libclang-rt-dev): %s", filepath.Base(compiler), strings.TrimSpace(string(out))))
+	}
+}
+
 // Root is the folder of the whole tree.
 func Root(t *testing.T) string {
 	t.Helper()
@@ -74,6 +88,9 @@ func Compiled(t *testing.T, compiler, source string, flags ...string) string {
 	name := strings.TrimSuffix(filepath.Base(source), filepath.Ext(source))
 	// A folder for each set of flags: the file's name is the session's.
 	dir := testkit.Once(t, strings.Join(append([]string{filepath.Base(compiler), name}, flags...), ""), func(dir string) error {
+		if slices.Contains(flags, sanitizers) {
+			needSanitizers(t, compiler)
+		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
