@@ -155,8 +155,9 @@ impl Encoder {
             if i == 0 {
                 self.leaves.reserve(d.len());
             }
-            self.names.push(&Names::escaped(key));
+            self.names.push(key);
         }
+        self.names = std::mem::take(&mut self.names).paths();
         Ok(self.leaves.len() > 0)
     }
 

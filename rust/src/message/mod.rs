@@ -16,4 +16,4 @@ pub(crate) use body::append_bytes;
 pub(crate) use body::{Body, Encoder, Extents, TensorDesc, first_bytes};
 pub(crate) use description::Description;
 pub(crate) use order::Order;
-pub(crate) use refs::{Ref, parse_spill, spill};
+pub(crate) use refs::{Ref, parse_spill, spill_front};

@@ -57,8 +57,8 @@ pub(super) fn u64_at(b: &[u8], at: u64) -> u64 {
     b.get(at..at + 8).map_or(0, |s| u64::from_le_bytes(s.try_into().unwrap_or_default()))
 }
 
-/// What a spill storage holds.
-pub(crate) fn spill(refs: &[Ref], body: &[u8]) -> Result<Vec<u8>> {
+/// What a spill storage holds in front of a body of so many bytes.
+pub(crate) fn spill_front(refs: &[Ref], body: u32) -> Result<Vec<u64>> {
     if refs.len() > limits::REFS {
         return Err(Error::new(
             Code::InvalidArgument,
@@ -66,13 +66,19 @@ pub(crate) fn spill(refs: &[Ref], body: &[u8]) -> Result<Vec<u8>> {
             format!("a message of {} storages: at most {} fit", refs.len(), limits::REFS),
         ));
     }
-    let mut out = Vec::with_capacity(rec::SIZE as usize + refs.len() * reference::SIZE as usize + body.len());
-    out.extend(SPILL_MAGIC.to_le_bytes());
-    out.extend((refs.len() as u32).to_le_bytes());
-    out.extend((body.len() as u32).to_le_bytes());
-    out.extend(refs.iter().flat_map(|r| r.words()).flat_map(u64::to_le_bytes));
-    out.extend(body);
+    let mut out = Vec::with_capacity((rec::SIZE as usize + refs.len() * reference::SIZE as usize) / 8);
+    out.extend([SPILL_MAGIC, refs.len() as u64 | u64::from(body) << 32]);
+    refs.iter().for_each(|r| out.extend(r.words()));
     Ok(out)
+}
+
+const _: () = assert!(rec::MAGIC == 0 && rec::NREF == 8 && rec::BODY == 12 && rec::SIZE == 16);
+
+/// The whole of it, for the tests.
+#[cfg(test)]
+pub(crate) fn spill(refs: &[Ref], body: &[u8]) -> Result<Vec<u8>> {
+    let front = spill_front(refs, body.len() as u32)?;
+    Ok(front.into_iter().flat_map(u64::to_le_bytes).chain(body.iter().copied()).collect())
 }
 
 /// Reads a private copy of a spill storage, of which the body remains. Bytes after the body are ignored: a storage may be

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Body, parse_spill, spill};
+use super::refs::spill;
+use super::{Body, parse_spill};
 use crate::error::Code;
 use crate::handle::Handle;
 use crate::layout::limits;

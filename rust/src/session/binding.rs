@@ -79,7 +79,7 @@ impl Payload {
     /// names.push("gone");
     /// names.clear();
     /// names.push("x");
-    /// let flat = Payload::of_names(names, vec![x.clone()], Vec::new());
+    /// let flat = Payload::of_names(names.paths(), vec![x.clone()], Vec::new());
     /// assert_eq!(flat.into_tensors().count(), 1);
     /// let again = Bundle::of_parts(vec![("x".to_owned(), x)], Vec::new(), b"7".to_vec(), 3, false);
     /// assert_eq!((again.revision(), again.meta()), (3, &b"7"[..]));

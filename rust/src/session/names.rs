@@ -49,11 +49,11 @@ impl Names {
         })
     }
 
-    /// The paths of a flat dict's keys.
-    pub(super) fn paths(&self) -> Names {
+    /// The paths of a flat dict's keys, which most of them are already.
+    pub fn paths(self) -> Names {
         match needs_escape(&self.text) {
             true => self.iter().map(Names::escaped).collect(),
-            false => self.clone(),
+            false => self,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::cuda::Stream;
 use crate::dlpack::device;
 use crate::error::{Code, Error, Result};
 use crate::layout::{reference, slot_flag};
-use crate::message::{Encoder, Order, Ref, TensorDesc, first_bytes, spill};
+use crate::message::{Encoder, Order, Ref, TensorDesc, first_bytes, spill_front};
 use crate::shm::SlotHead;
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
@@ -128,7 +128,7 @@ impl From<&Tensor> for Payload {
 impl From<&Bundle> for Payload {
     fn from(b: &Bundle) -> Payload {
         let tree = if b.is_empty() && b.tree.is_empty() { b"{}".to_vec() } else { b.tree.clone() };
-        let names = if b.tree.is_empty() { b.names.paths() } else { b.names.clone() };
+        let names = if b.tree.is_empty() { b.names.clone().paths() } else { b.names.clone() };
         Payload::of(Tensors::Named(names, b.tensors.clone()), tree)
     }
 }
@@ -255,12 +255,19 @@ impl Outgoing {
             behind.copy_from_slice(order);
             return Ok(());
         }
-        let bytes = spill(&self.refs, &self.body())?;
-        let holding = inner.fill(bytes.len() as u64)?;
+        let spilled = spill_front(&self.refs, self.head.body)?;
+        let (begin, body) = (8 * spilled.len(), self.head.body as usize);
+        let words = &self.words[self.front..][..body.div_ceil(8)];
+        let holding = inner.fill((begin + body) as u64)?;
         let h = &holding.storages[0];
         let to = h.address(true)?;
-        // SAFETY: the storage was just allocated with as many bytes, and nobody else has it yet.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        // Words lie in a slot as they are, and here too.
+        // SAFETY: the storage was just allocated with as many bytes, and nobody else has it yet; the words
+        // have as many.
+        unsafe {
+            std::ptr::copy_nonoverlapping(spilled.as_ptr().cast(), to, begin);
+            std::ptr::copy_nonoverlapping(words.as_ptr().cast(), to.add(begin), body);
+        }
         crash_point::at("spill-written");
         let reference = h.reference;
         self.counted.insert(0, (reference.index, true));
