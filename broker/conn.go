@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// queueLength bounds the replies that wait for a client to read them.
-	queueLength = 16
 	// maxTrims bounds what a client that does not read its events costs.
 	maxTrims = 4096
 	// helloTime is how long a connection may take to say who it is.
@@ -27,35 +25,28 @@ const (
 	farewellTime = time.Second
 )
 
-// conn is one connection: a reader that carries out requests in order and a
-// writer. The writer's queue is bounded; a handler that finds it full waits, so
-// that a client that does not read is not read from either.
+// conn is one connection: a reader that carries out requests in order and answers
+// them itself, so that a request wakes nobody but who asked, and a teller of
+// events. A client that does not read is not read from either.
 type conn struct {
 	b    *Broker
 	w    *wire.Conn
 	cred sys.Credentials
 
-	queue chan outgoing
 	kick  chan struct{} // there are events
-	stop  chan struct{} // closed: write what is queued, then close
-	ended chan struct{} // closed by the writer when it has closed the socket
+	stop  chan struct{} // closed: write the last events, then close
+	ended chan struct{} // closed when the socket is
 	once  sync.Once
+
+	writing sync.Mutex // one frame at a time; never taken with the broker's mutex held
+	greeted bool       // under writing: hello is answered, so that events may follow
+	broken  bool       // under writing: a frame was not written whole, nothing may follow
 
 	mu      sync.Mutex // guards pending; taken with or without the broker's
 	pending pending
 
-	greeted bool // the writer's: hello is answered, so that events may follow
-	asked   bool // the reader's: a request came after hello
-
 	session   *session   // set by hello; the broker's mutex guards it
 	returning *returning // between a former broker's client's hello and its restored
-}
-
-// outgoing is one frame and the descriptors to close once it is sent.
-type outgoing struct {
-	frame  []byte
-	fds    []*sys.FD
-	greets bool // it is the answer to hello
 }
 
 // pending are events not yet written. They are merged, so that their size is
@@ -67,11 +58,11 @@ type pending struct {
 }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
-	return &conn{b: b, w: w, cred: cred, queue: make(chan outgoing, queueLength),
+	return &conn{b: b, w: w, cred: cred,
 		kick: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// event changes the pending events and lets the writer know. It never blocks.
+// event changes the pending events and has them told. It never blocks.
 func (c *conn) event(change func(*pending)) {
 	c.mu.Lock()
 	change(&c.pending)
@@ -88,7 +79,8 @@ func (c *conn) event(change func(*pending)) {
 	}
 }
 
-// finish lets the writer send what is queued, then close. Any goroutine.
+// finish lets what is being written and the last events go out, then the socket be
+// closed. Any goroutine.
 func (c *conn) finish() {
 	c.once.Do(func() {
 		c.w.SetWriteDeadline(time.Now().Add(farewellTime))
@@ -106,26 +98,34 @@ func (c *conn) refuse(err error) {
 	c.b.mu.Unlock()
 }
 
-// reply queues a reply and waits while the queue is full. It takes ownership of
-// the descriptors. The broker's mutex is not held.
+// reply writes a reply, and waits while the client leaves no room for it. It takes
+// ownership of the descriptors. The broker's mutex is not held.
 func (c *conn) reply(id uint64, ok any, fds []*sys.FD, err error) {
-	c.enqueue(id, ok, fds, err, false)
+	c.answer(id, ok, fds, err, false)
 }
 
-func (c *conn) enqueue(id uint64, ok any, fds []*sys.FD, err error, greets bool) {
+// answer is reply; with greets it is the answer to a hello.
+func (c *conn) answer(id uint64, ok any, fds []*sys.FD, err error, greets bool) {
+	defer func() { wire.CloseAll(fds) }()
 	frame, encodeErr := encodeReply(id, ok, len(fds), err)
 	if encodeErr != nil {
 		wire.CloseAll(fds)
 		fds = nil
 		frame, _ = encodeReply(id, nil, 0, encodeErr)
 	}
-	select {
-	case c.queue <- outgoing{frame, fds, greets}:
-	case <-c.stop:
-		wire.CloseAll(fds)
-	case <-c.ended:
-		wire.CloseAll(fds)
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.broken {
+		return
 	}
+	c.wrote(c.w.WriteFrame(frame, fds))
+	if !greets || c.broken {
+		return
+	}
+	c.greeted = true
+	crashpoint.At("broker-hello-answered")
+	c.b.answered(c)
+	c.sendEvents()
 }
 
 type reply struct {
@@ -141,93 +141,65 @@ func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {
 	return wire.Encode(reply{ID: id, OK: ok}, fds)
 }
 
-// writeLoop sends frames until the connection ends.
-func (c *conn) writeLoop() {
+// tellLoop writes events until the connection ends.
+func (c *conn) tellLoop() {
 	defer close(c.ended)
 	defer c.w.Close()
 	for {
+		last := false
 		select {
-		case o := <-c.queue:
-			if !c.send(o) || o.greets && !c.sendEvents() {
-				return
-			}
 		case <-c.kick:
-			if !c.sendQueued() || !c.sendEvents() {
-				return
-			}
 		case <-c.stop:
-			if c.sendQueued() {
-				c.sendEvents()
-			}
+			last = true
+		}
+		c.writing.Lock()
+		c.sendEvents()
+		c.writing.Unlock()
+		if last {
 			return
 		}
 	}
 }
 
-// sendQueued sends what is queued now.
-func (c *conn) sendQueued() bool {
-	for {
-		select {
-		case o := <-c.queue:
-			if !c.send(o) {
-				return false
-			}
-		default:
-			return true
-		}
-	}
-}
-
-func (c *conn) send(o outgoing) bool {
-	err := c.w.WriteFrame(o.frame, o.fds)
-	wire.CloseAll(o.fds)
-	c.greeted = c.greeted || o.greets
-	if o.greets && err == nil {
-		crashpoint.At("broker-hello-answered")
-		c.b.answered(c)
-	}
-	return err == nil
-}
-
-func (c *conn) sendEvents() bool {
-	if !c.greeted {
-		return true
+// sendEvents writes the events there are, once hello was answered. It is called
+// under writing.
+func (c *conn) sendEvents() {
+	if !c.greeted || c.broken {
+		return
 	}
 	c.mu.Lock()
 	p := c.pending
 	c.pending = pending{}
 	c.mu.Unlock()
 	for trims := range slices.Chunk(p.trims, 1024) {
-		if c.w.Write(protocol.TrimEvent{Event: protocol.EventTrim, Segments: trims}) != nil {
-			return false
-		}
+		c.tell(protocol.TrimEvent{Event: protocol.EventTrim, Segments: trims})
 	}
 	for lanes := range slices.Chunk(p.lanes, 1024) {
-		if c.w.Write(protocol.TrimEvent{Event: protocol.EventTrim, Lanes: lanes}) != nil {
-			return false
-		}
+		c.tell(protocol.TrimEvent{Event: protocol.EventTrim, Lanes: lanes})
 	}
-	if p.collect && c.w.Write(protocol.Envelope{Event: protocol.EventCollect}) != nil {
-		return false
+	if p.collect {
+		c.tell(protocol.Envelope{Event: protocol.EventCollect})
 	}
-	if p.closing && c.w.Write(protocol.Envelope{Event: protocol.EventClosing}) != nil {
-		return false
+	if p.closing {
+		c.tell(protocol.Envelope{Event: protocol.EventClosing})
 	}
-	if p.room && c.w.Write(protocol.Envelope{Event: protocol.EventRoom}) != nil {
-		return false
+	if p.room {
+		c.tell(protocol.Envelope{Event: protocol.EventRoom})
 	}
-	return true
 }
 
-// discard closes the descriptors of what will not be sent.
-func (c *conn) discard() {
-	for {
-		select {
-		case o := <-c.queue:
-			wire.CloseAll(o.fds)
-		default:
-			return
-		}
+// tell writes one event, unless one before it failed.
+func (c *conn) tell(event any) {
+	if !c.broken {
+		c.wrote(c.w.Write(event))
+	}
+}
+
+// wrote ends a connection on which a frame could not be written.
+func (c *conn) wrote(err error) {
+	if err != nil {
+		c.broken = true
+		c.finish()
 	}
 }
 
@@ -254,7 +226,6 @@ func (c *conn) readLoop() {
 	c.b.mu.Unlock()
 	c.finish()
 	<-c.ended
-	c.discard()
 }
 
 // lost answers what was malformed; a mere end needs no answer.
@@ -295,10 +266,6 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	case c.session == nil:
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello first", "the request %q came before hello", h.Op))
 		return false
-	}
-	if !c.asked {
-		c.asked = true
-		c.b.answered(c) // the writer may not have come to say so
 	}
 	op := ops[h.Op]
 	if h.Op == protocol.OpOffer { // the one op that keeps a descriptor

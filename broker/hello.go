@@ -20,7 +20,7 @@ func (c *conn) hello(id uint64, data []byte, fds []*sys.FD) bool {
 	if err == nil {
 		c.w.SetReadDeadline(time.Time{})
 	}
-	c.enqueue(id, reply, out, err, err == nil && !reply.Restore)
+	c.answer(id, reply, out, err, err == nil && !reply.Restore)
 	return err == nil
 }
 

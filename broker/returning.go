@@ -63,7 +63,7 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	if h.Op == protocol.OpRestored {
 		wire.CloseAll(fds)
 		reply, out, err := c.b.restored(c)
-		c.enqueue(h.ID, reply, out, err, err == nil)
+		c.answer(h.ID, reply, out, err, err == nil)
 		return err == nil
 	}
 	err := c.b.restoreFiles(c, data, fds)

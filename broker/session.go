@@ -143,8 +143,8 @@ func (b *Broker) putSession(s *session) {
 }
 
 // answered notes that the client of a connection knows its session: the answer to
-// its hello is written, or it has made a request. Should this broker die before,
-// there may be nobody who could come back with it: its successor does not wait.
+// its hello is written. Should this broker die before, there may be nobody who could
+// come back with it: its successor does not wait.
 func (b *Broker) answered(c *conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -101,10 +101,19 @@ func WaitPidfd(f *FD) (wait func() bool, stop func()) {
 // StartTime returns when a process began, in clock ticks since boot: with the
 // boot id and the pid it names a process for ever. 0: no such process.
 func StartTime(pid int) uint64 {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// By hand: os would ask the poller about each file that it opens, and every
+	// session's opening waits for this.
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/stat", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
 	}
+	defer unix.Close(fd)
+	buf := make([]byte, 2048) // 52 numbers and a name of at most 64 bytes
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return 0
+	}
+	data := buf[:n]
 	i := bytes.LastIndexByte(data, ')') // the name may hold anything
 	if i < 0 {
 		return 0
@@ -113,8 +122,8 @@ func StartTime(pid int) uint64 {
 	if len(f) < 20 {
 		return 0
 	}
-	n, _ := strconv.ParseUint(f[19], 10, 64)
-	return n
+	began, _ := strconv.ParseUint(f[19], 10, 64)
+	return began
 }
 
 // PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.
