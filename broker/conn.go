@@ -25,26 +25,28 @@ const (
 	farewellTime = time.Second
 )
 
-// conn is one connection: a reader that carries out requests in order and answers
-// them itself, so that a request wakes nobody but who asked, and a teller of
-// events. A client that does not read is not read from either.
+// conn is one connection: a goroutine that reads requests, carries them out in order
+// and answers them itself, so that a request wakes nobody but who asked, and one
+// that writes events while there are any. A client that does not read is not read
+// from either.
 type conn struct {
 	b    *Broker
 	w    *wire.Conn
 	cred sys.Credentials
 
-	kick  chan struct{} // there are events
-	stop  chan struct{} // closed: write the last events, then close
+	stop  chan struct{} // closed: the last events are written, then the socket is closed
 	ended chan struct{} // closed when the socket is
 	once  sync.Once
 
 	writing sync.Mutex // one frame at a time; never taken with the broker's mutex held
 	greeted bool       // under writing: hello is answered, so that events may follow
-	broken  bool       // under writing: a frame was not written whole, nothing may follow
+	broken  bool       // under writing: nothing may follow, a frame was not written whole or the socket is closed
 
-	mu      sync.Mutex // guards pending; taken with or without the broker's
+	mu      sync.Mutex // guards what follows; taken with or without the broker's
 	pending pending
+	telling bool // somebody is about to write them
 
+	watch     func()     // the reader's: what waits for the end of a new session's process
 	session   *session   // set by hello; the broker's mutex guards it
 	returning *returning // between a former broker's client's hello and its restored
 }
@@ -58,8 +60,7 @@ type pending struct {
 }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
-	return &conn{b: b, w: w, cred: cred,
-		kick: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	return &conn{b: b, w: w, cred: cred, stop: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // event changes the pending events and has them told. It never blocks.
@@ -67,24 +68,37 @@ func (c *conn) event(change func(*pending)) {
 	c.mu.Lock()
 	change(&c.pending)
 	over := len(c.pending.trims)+len(c.pending.lanes) > maxTrims
+	told := c.telling
+	c.telling = true
 	c.mu.Unlock()
 	if over {
 		c.b.log.Warn("disconnecting a client that does not read its events", "pid", c.cred.PID)
 		c.finish()
 		return
 	}
-	select {
-	case c.kick <- struct{}{}:
-	default:
+	if !told {
+		go func() {
+			c.writing.Lock()
+			defer c.writing.Unlock()
+			c.sendEvents()
+		}()
 	}
 }
 
-// finish lets what is being written and the last events go out, then the socket be
-// closed. Any goroutine.
+// finish lets what is being written and the last events go out, then has the socket
+// closed. It never blocks. Any goroutine.
 func (c *conn) finish() {
 	c.once.Do(func() {
 		c.w.SetWriteDeadline(time.Now().Add(farewellTime))
 		close(c.stop)
+		go func() {
+			c.writing.Lock()
+			defer c.writing.Unlock()
+			c.sendEvents()
+			c.broken = true
+			c.w.Close()
+			close(c.ended)
+		}()
 	})
 }
 
@@ -107,6 +121,7 @@ func (c *conn) reply(id uint64, ok any, fds []*sys.FD, err error) {
 // answer is reply; with greets it is the answer to a hello.
 func (c *conn) answer(id uint64, ok any, fds []*sys.FD, err error, greets bool) {
 	defer func() { wire.CloseAll(fds) }()
+	defer c.startWatch()
 	frame, encodeErr := encodeReply(id, ok, len(fds), err)
 	if encodeErr != nil {
 		wire.CloseAll(fds)
@@ -128,6 +143,16 @@ func (c *conn) answer(id uint64, ok any, fds []*sys.FD, err error, greets bool) 
 	c.sendEvents()
 }
 
+// startWatch starts what waits for the end of the process of a session just opened:
+// behind the answer, since it wakes a thread. The answer does not wait for the
+// client, being the first thing written on its connection.
+func (c *conn) startWatch() {
+	if c.watch != nil {
+		go c.watch()
+		c.watch = nil
+	}
+}
+
 type reply struct {
 	ID    uint64          `json:"id"`
 	OK    any             `json:"ok,omitempty"`
@@ -141,35 +166,15 @@ func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {
 	return wire.Encode(reply{ID: id, OK: ok}, fds)
 }
 
-// tellLoop writes events until the connection ends.
-func (c *conn) tellLoop() {
-	defer close(c.ended)
-	defer c.w.Close()
-	for {
-		last := false
-		select {
-		case <-c.kick:
-		case <-c.stop:
-			last = true
-		}
-		c.writing.Lock()
-		c.sendEvents()
-		c.writing.Unlock()
-		if last {
-			return
-		}
-	}
-}
-
-// sendEvents writes the events there are, once hello was answered. It is called
-// under writing.
+// sendEvents writes the events there are, once hello was answered: until then they
+// wait for its answer. It is called under writing.
 func (c *conn) sendEvents() {
 	if !c.greeted || c.broken {
 		return
 	}
 	c.mu.Lock()
 	p := c.pending
-	c.pending = pending{}
+	c.pending, c.telling = pending{}, false
 	c.mu.Unlock()
 	for trims := range slices.Chunk(p.trims, 1024) {
 		c.tell(protocol.TrimEvent{Event: protocol.EventTrim, Segments: trims})

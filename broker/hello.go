@@ -166,7 +166,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 // takes ownership of pidfd.
 func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	if s.stopWaiting == nil {
-		b.watch(s, pidfd)
+		go b.watch(s, pidfd)()
 	} else {
 		pidfd.Close()
 	}

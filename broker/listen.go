@@ -130,7 +130,6 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	full := len(b.conns) >= maxConns
 	b.conns[c] = struct{}{}
 	b.mu.Unlock()
-	go c.tellLoop()
 	switch {
 	case !b.allowed(cred.UID):
 		b.log.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)

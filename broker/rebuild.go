@@ -299,7 +299,7 @@ func (b *Broker) buryDead(sameBoot bool) {
 		if !dead && !b.foreign && s.start != 0 {
 			pidfd, err := sys.OpenPidfd(s.pid)
 			if dead = err != nil || sys.StartTime(s.pid) != s.start; !dead {
-				b.watch(s, pidfd)
+				go b.watch(s, pidfd)()
 			} else if err == nil {
 				pidfd.Close()
 			}

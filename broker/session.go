@@ -107,11 +107,11 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
 	s.version, s.connectedAt = printable(h.Client.Version, maxClientVersion), time.Now()
 	if c.cred.PID != 0 {
-		s.start, s.pidNS = sys.StartTime(pid), sys.PIDNamespace(pid)
+		s.start = sys.StartTime(pid)
 	}
 	b.slots[slot] = s
 	b.putSession(s)
-	b.watch(s, pidfd)
+	c.watch = b.watch(s, pidfd)
 	line := s.lineOf()
 	b.noteState(stateChange{Opened: &line})
 	b.checkIdle()
@@ -154,6 +154,10 @@ func (b *Broker) answered(c *conn) {
 	}
 	s.answered = true
 	b.file.Store32(sessionAt(s.slot)+sessionAnswered, 1)
+	if c.cred.PID != 0 { // for people only, and dear for a process that was never looked at
+		s.pidNS = sys.PIDNamespace(s.pid)
+		b.file.Store64(sessionAt(s.slot)+protocol.SessionPIDNS, s.pidNS)
+	}
 }
 
 func (b *Broker) setState(s *session, state uint32) {
@@ -161,12 +165,12 @@ func (b *Broker) setState(s *session, state uint32) {
 	b.file.Store32(sessionAt(s.slot)+protocol.SessionState, state)
 }
 
-// watch buries the session when its process has ended. It takes ownership of
-// the pidfd.
-func (b *Broker) watch(s *session, pidfd *sys.FD) {
+// watch makes what waits for the end of the session's process and then buries it; the
+// caller runs it in a goroutine. It takes ownership of the pidfd.
+func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 	wait, stop := sys.WaitPidfd(pidfd)
 	s.stopWaiting = stop
-	go func() {
+	return func() {
 		if !wait() {
 			return
 		}
@@ -180,7 +184,7 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) {
 				c.finish()
 			}
 		}
-	}()
+	}
 }
 
 // disconnected is called when a connection has ended. Its session stays as it
