@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/dlpack"
@@ -34,7 +35,7 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	if t.over.Load() {
 		return protocol.Handle{}, errReleased(t.String())
 	}
-	h := protocol.Handle{Host: t.held.c.pages.instance, DType: t.dtype.String(), Shape: t.shape, Strides: t.strides, Device: "cpu", ReadOnly: t.readonly}
+	h := protocol.Handle{Host: t.held.c.pages.instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
 	if t.storage < 0 {
 		return h, nil
 	}
@@ -59,6 +60,19 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	crashpoint.At("lease-made")
 	h.Lease = &ok.Lease
 	return h, nil
+}
+
+// handleStrides are strides as JSON can carry them. One beyond that leads to no
+// element of a storage: it is of a dimension with one at most, or of a tensor without
+// any, and may be any number.
+func handleStrides(strides []int64) []int64 {
+	strides = slices.Clone(strides)
+	for i, s := range strides {
+		if s < -protocol.MaxSafeInt || s > protocol.MaxSafeInt {
+			strides[i] = 1
+		}
+	}
+	return strides
 }
 
 // ReleaseHandle ends a handle's lease before its time.

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -364,6 +365,28 @@ func TestHandleOfATensorWithoutElementsNeedsNoMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, bytes)
 	y.Release()
+	testkit.AuditEmpty(t, b, c, d)
+}
+
+// Such a stride leads nowhere and may be any number, of which JSON holds 53 bits.
+func TestHandleOfAStrideThatLeadsNowhereIsOpened(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c, d := b.Connect(), b.Connect()
+	x, err := filled(ctx, c, 3, 1)
+	require.NoError(t, err)
+	row, err := x.AsStrided([]int64{1, 3}, []int64{math.MaxInt64, 1}, 0)
+	require.NoError(t, err)
+	h, err := row.Handle(ctx)
+	require.NoError(t, err)
+	y, err := d.Open(ctx, h)
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 3}, y.Shape())
+	require.Equal(t, []int64{math.MaxInt64, 1}, row.Strides(), "the view stays as it was made")
+	for _, t := range []*client.Tensor{x, row, y} {
+		t.Release()
+	}
+	require.NoError(t, c.ReleaseHandle(ctx, h))
 	testkit.AuditEmpty(t, b, c, d)
 }
 

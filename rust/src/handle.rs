@@ -8,6 +8,11 @@ use crate::layout::{GENERATION_MASK, limits};
 const MOST: u64 = (1 << 53) - 1;
 const MOST_JSON: usize = 16 << 10;
 
+/// Whether JSON holds a number exactly, whoever reads it.
+fn within(n: i64) -> bool {
+    n.unsigned_abs() <= MOST
+}
+
 /// Where a storage is and what the view over it looks like. A tensor without elements has no storage:
 /// the numbers are 0 then and there is no lease.
 ///
@@ -140,6 +145,12 @@ fn bad(what: impl std::fmt::Display) -> Error {
 }
 
 impl Handle {
+    /// Strides as JSON can carry them. One beyond that leads to no element of a storage: it is of a
+    /// dimension with one at most, or of a tensor without any, and may be any number.
+    pub(crate) fn strides_of(strides: &[i64]) -> Vec<i64> {
+        strides.iter().map(|s| if within(*s) { *s } else { 1 }).collect()
+    }
+
     /// Writes the JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // strings and numbers only
@@ -163,7 +174,6 @@ impl Handle {
     /// storage exists is seen when it is opened.
     pub fn check(&self) -> Result<()> {
         let token = |s: &str| !s.is_empty() && s.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-');
-        let within = |n: i64| n.unsigned_abs() <= MOST;
         if self.host.len() > 64 || !token(&self.host) {
             return Err(bad("is of a host that is no instance"));
         }

@@ -88,7 +88,7 @@ impl Tensor {
             bytes: 0,
             dtype: self.dtype().to_string(),
             shape: self.shape().to_vec(),
-            strides: self.strides().map(<[i64]>::to_vec),
+            strides: self.strides().map(Handle::strides_of),
             byte_offset: 0,
             device: "cpu".to_owned(),
             readonly: self.is_read_only(),
