@@ -1,5 +1,8 @@
 //! Copies that are larger than a core's cache.
 
+#[cfg(target_arch = "x86_64")]
+use crate::shm::prefetch;
+
 /// From so many bytes on a copy goes around the cache: to write there would first fetch what stood there,
 /// and drive out what is still needed.
 const LARGE: usize = 4 << 20;
@@ -27,17 +30,13 @@ pub(super) unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
     end_around();
 }
 
-/// Copies around the cache: four pages at a time, a line of each in turn, so that the memory has several
-/// pages at work. `end_around` must follow.
+/// Copies around the cache. `end_around` must follow.
 ///
 /// # Safety
 /// As of `copy_bytes`; the two places do not overlap.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
     use std::ptr::copy_nonoverlapping as copy;
-
-    const PAGE: usize = 4096;
-    const BLOCK: usize = 4 * PAGE;
 
     let head = to.align_offset(LINE).min(n);
     let blocks = head + (n - head) / BLOCK * BLOCK;
@@ -46,12 +45,10 @@ pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
     // destination is aligned to lines.
     unsafe {
         copy(from, to, head);
-        for block in (head..blocks).step_by(BLOCK) {
-            for line in (0..PAGE).step_by(LINE) {
-                for page in (0..BLOCK).step_by(PAGE) {
-                    copy_line(from, to, block + page + line);
-                }
-            }
+        if blocks > head && is_amd() {
+            (head..blocks).step_by(LINE).for_each(|at| copy_line_ahead(from, to, at));
+        } else {
+            (head..blocks).step_by(BLOCK).for_each(|at| copy_block(from, to, at));
         }
         (blocks..lines).step_by(LINE).for_each(|at| copy_line(from, to, at));
         copy(from.add(lines), to.add(lines), n - lines);
@@ -60,6 +57,54 @@ pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
 
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
+#[cfg(target_arch = "x86_64")]
+const PAGE: usize = 4096;
+#[cfg(target_arch = "x86_64")]
+const BLOCK: usize = 4 * PAGE;
+
+/// Whether the processor is AMD's. There one page after the other, with the next fetched ahead, takes 37 to 49
+/// us for a MiB where four at a time take 52 to 71 (EPYC, 1 to 256 MiB).
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    use std::arch::x86_64::__cpuid;
+    use std::sync::OnceLock;
+
+    // Kept: in a virtual machine the instruction is an exit to its host.
+    static AMD: OnceLock<bool> = OnceLock::new();
+    *AMD.get_or_init(|| {
+        #[allow(unused_unsafe, reason = "safe in newer versions of Rust")]
+        // SAFETY: every x86-64 processor has the instruction, and the leaf 0 with its maker's name.
+        let leaf = unsafe { __cpuid(0) };
+        [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
+    })
+}
+
+/// Copies four pages, a line of each in turn, so that the memory has several pages at work.
+///
+/// # Safety
+/// As of `copy_line`, for a block.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_block(from: *const u8, to: *mut u8, at: usize) {
+    for line in (0..PAGE).step_by(LINE) {
+        for page in (0..BLOCK).step_by(PAGE) {
+            // SAFETY: as the caller says.
+            unsafe { copy_line(from, to, at + page + line) };
+        }
+    }
+}
+
+/// Copies a line and begins to fetch the one a page later, which the processor does not do by itself across the
+/// end of a page.
+///
+/// # Safety
+/// As of `copy_line`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_line_ahead(from: *const u8, to: *mut u8, at: usize) {
+    prefetch(from.wrapping_add(at + PAGE));
+    // SAFETY: as the caller says.
+    unsafe { copy_line(from, to, at) };
+}
 
 /// # Safety
 /// A line may be read `at` bytes behind `from`, and written behind `to`, where one begins.
