@@ -1,7 +1,8 @@
 """Models in two processes: trained by both at once, and handed to one that runs."""
 
+import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pair import ASKS, SEEN, STAMP, Partner, Ways, choose_strategy, now
 
 DATA = Path(__file__).resolve().parents[2] / "internal" / "digits" / "data"
 BATCH = 32
+# Of a training: a phase in which the machine does less falls on both ways alike.
+SLICES = 20
 # Queues of torch.multiprocessing that carry a model: its fastest way.
 TORCH = "fastest"
 
@@ -44,38 +47,45 @@ def prepared() -> tuple[torch.Tensor, torch.Tensor]:
     return data
 
 
-def train_too(ways: Ways, page: Any, ready: Callable[[], None], model: torch.nn.Module | str, steps: int) -> None:
-    """The partner's share of the training, of a module that came by torch or of a live name."""
-    if isinstance(model, str):
-        model, name = network(), model
-        baton.torch.load_module(model, name)
+def train_too(ways: Ways, page: Any, ready: Callable[[], None], by_torch: torch.nn.Module, name: str, n: int) -> None:
+    """The partner's share of the training, of a module that came by torch and of a live name."""
+    by_baton = network()
+    baton.torch.load_module(by_baton, name)
     data = prepared()
     ready()
-    train(model, *data, steps)
-
-
-def hogwild(by_baton: bool) -> Callable[..., Any]:
-    """A role: both train one model in place; samples a second."""
-
-    def role(partner: Partner, n: int, size: int, count: int) -> Any:
-        choose_strategy(TORCH)
-        torch.manual_seed(0)
-        model, data, name = network(), prepared(), f"bench/{uuid.uuid4().hex}"
-        if by_baton:
-            baton.torch.share_module(model, name)
-        else:
-            model.share_memory()
-        partner.begin(train_too, name if by_baton else model, n)
-        start = now()
+    for turn, model in turns(by_torch, by_baton):
+        while page[ASKS] < turn:
+            pass
         train(model, *data, n)
-        partner.finish()
-        rate = 2 * n * BATCH / (now() - start) * 1e9
-        loss = torch.nn.functional.cross_entropy(model(data[0]), data[1]).item()
-        if by_baton:
-            baton.delete(name)
-        return {"rate": [rate], "loss": [loss]}
+        page[SEEN] = turn
 
-    return role
+
+def turns(by_torch: torch.nn.Module, by_baton: torch.nn.Module) -> Iterator[tuple[int, torch.nn.Module]]:
+    """Which module is trained in each slice, from 1; the one that is first in a pair of slices changes."""
+    both = by_torch, by_baton
+    return enumerate(itertools.islice(itertools.cycle((*both, *reversed(both))), 2 * SLICES), 1)
+
+
+def hogwild(partner: Partner, n: int, size: int, count: int) -> Any:
+    """Both processes train one model in place, in slices by turns one that torch shares and one that Baton
+    does; samples a second of each slice."""
+    choose_strategy(TORCH)
+    torch.manual_seed(0)
+    by_torch, by_baton, data, name = network(), network(), prepared(), f"bench/{uuid.uuid4().hex}"
+    by_torch.share_memory()
+    baton.torch.share_module(by_baton, name)
+    steps = max(n // SLICES, 1)
+    partner.begin(train_too, by_torch, name, steps)
+    rates: dict[str, list[float]] = {"torch": [], "baton": []}
+    for turn, model in turns(by_torch, by_baton):
+        partner.page[ASKS] = turn
+        start = now()
+        train(model, *data, steps)
+        partner.await_word(SEEN, turn)
+        rates["torch" if model is by_torch else "baton"].append(2 * steps * BATCH / (now() - start) * 1e9)
+    partner.finish()
+    baton.delete(name)
+    return rates
 
 
 def follow(ways: Ways, page: Any, ready: Callable[[], None], name: str, n: int) -> None:
@@ -149,8 +159,7 @@ def live(partner: Partner, n: int, size: int, count: int) -> Any:
 
 
 ROLES = {
-    "hogwild baton": hogwild(True),
-    "hogwild torch": hogwild(False),
+    "hogwild": hogwild,
     "model published": handed(True),
     "model by torch": handed(False),
     "model live": live,

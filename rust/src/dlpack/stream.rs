@@ -36,6 +36,16 @@ pub(super) unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
 /// As of `copy_bytes`; the two places do not overlap.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: as the caller says.
+    unsafe { copy_lines(from, to, n, n >= BLOCK && is_amd()) }
+}
+
+/// As `copy_around`: page after page, or four at a time.
+///
+/// # Safety
+/// As of `copy_around`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_lines(from: *const u8, to: *mut u8, n: usize, one_by_one: bool) {
     use std::ptr::copy_nonoverlapping as copy;
 
     let head = to.align_offset(LINE).min(n);
@@ -45,7 +55,7 @@ pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
     // destination is aligned to lines.
     unsafe {
         copy(from, to, head);
-        if blocks > head && is_amd() {
+        if one_by_one {
             (head..blocks).step_by(LINE).for_each(|at| copy_line_ahead(from, to, at));
         } else {
             (head..blocks).step_by(BLOCK).for_each(|at| copy_block(from, to, at));
@@ -169,6 +179,15 @@ mod tests {
             end_around();
             assert!(to[b..b + n] == from[a..a + n], "{n} bytes from {a} to {b}");
             assert!(to[..b].iter().chain(&to[b + n..]).all(|v| *v == 0xff), "bytes beside the copy were written");
+            #[cfg(target_arch = "x86_64")]
+            for one_by_one in [false, true] {
+                to.fill(0xff);
+                // SAFETY: as above.
+                unsafe { copy_lines(from[a..].as_ptr(), to[b..].as_mut_ptr(), n, one_by_one) };
+                end_around();
+                assert!(to[b..b + n] == from[a..a + n], "{n} bytes from {a} to {b}, one by one: {one_by_one}");
+                assert!(to[..b].iter().chain(&to[b + n..]).all(|v| *v == 0xff), "bytes beside the copy were written");
+            }
         }
     }
 
