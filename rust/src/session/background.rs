@@ -1,11 +1,14 @@
-//! A session's one background thread: it reads the control socket, gives replies to their callers,
-//! and does what is off the hot path: trims, recycling on request, new peers, reconnecting.
+//! A session's one background thread: it reads the control socket while no caller does, gives replies to
+//! their callers, and does what is off the hot path: trims, recycling on request, new peers, reconnecting.
+//!
+//! Who asks reads the socket itself until its answer is there, unless another does: so it is woken once, and
+//! not the thread first and then the caller.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -14,9 +17,12 @@ use super::leave::Left;
 use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
-use crate::sys::{Waker, wait_ready};
+use crate::sys::{Waker, readable_by, wait_ready};
 use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TrimEvent};
 use crate::wire::{Control, Event, Frames, Incoming, Late, Reply};
+
+/// How long the thread stands aside where a caller reads what has come for itself.
+const ASIDE: Duration = Duration::from_micros(100);
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -42,7 +48,7 @@ pub(crate) struct Background {
     waker: Arc<Waker>,
     thread: OnceLock<ThreadId>,
     stopped: AtomicBool,
-    pump: Mutex<Frames>, // locked by the thread alone
+    pump: Mutex<Frames>, // locked by who reads the socket
     heard: AtomicU64,    // frames
 }
 
@@ -91,7 +97,7 @@ impl Background {
         self.waker.wake();
     }
 
-    fn jobs(&self) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
+    fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
         self.jobs.lock().unwrap_or_else(|p| p.into_inner())
     }
 
@@ -110,7 +116,7 @@ impl Background {
         let _ = self.thread.set(std::thread::current().id());
         control.wakes(&self.waker);
         // What came together with the answer to hello.
-        if let Err(e) = self.deliver(&control) {
+        if let Err(e) = self.deliver(&control, &mut self.frames()) {
             control.fail(&e);
         }
         while !self.stopped.load(Ordering::Acquire) {
@@ -142,18 +148,29 @@ impl Background {
         if !ready.readable {
             return Ok(());
         }
-        if !self.frames().receive(control.socket())? {
-            return Err(Error::new(Code::BrokerLost, "", "the broker closed it"));
+        match self.pump.try_lock() {
+            Ok(mut frames) => self.read(control, &mut frames),
+            Err(TryLockError::Poisoned(p)) => self.read(control, &mut p.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(ASIDE);
+                Ok(())
+            }
         }
-        self.deliver(control)
     }
 
-    fn frames(&self) -> std::sync::MutexGuard<'_, Frames> {
+    fn frames(&self) -> MutexGuard<'_, Frames> {
         self.pump.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    fn deliver(&self, control: &Control) -> Result<()> {
-        let mut frames = self.frames();
+    /// Receives what has come, which another may just have done, and delivers it.
+    fn read(&self, control: &Control, frames: &mut Frames) -> Result<()> {
+        if !frames.receive(control.socket())? {
+            return Err(Error::new(Code::BrokerLost, "", "the broker closed it"));
+        }
+        self.deliver(control, frames)
+    }
+
+    fn deliver(&self, control: &Control, frames: &mut Frames) -> Result<()> {
         while let Some((json, fds)) = frames.next()? {
             self.heard.fetch_add(1, Ordering::Relaxed); // a hint: a change of it is seen at some time
             match control.deliver(json, fds)? {
@@ -163,6 +180,33 @@ impl Background {
             }
         }
         Ok(())
+    }
+
+    /// Reads on the caller's thread until its answer is there. `None`: it is not, for another reads, or the
+    /// time has come, or the connection has ended.
+    pub(crate) fn read_for(&self, control: &Control, from: &Receiver<Reply>, until: Instant) -> Option<Reply> {
+        let mut frames = self.pump.try_lock().ok()?;
+        loop {
+            if let Ok(reply) = from.try_recv() {
+                return Some(reply); // who read before has delivered it
+            }
+            // The frames may be the next connection's by now.
+            if control.is_lost() || !readable_by(control.socket(), until).unwrap_or(false) {
+                return None;
+            }
+            let before = self.heard();
+            if let Err(e) = self.read(control, &mut frames) {
+                control.fail(&e); // the thread sees that it has ended
+            }
+            let (reply, heard) = (from.try_recv().ok(), self.heard() - before);
+            // What was not for this caller may be for the thread, which does not read it any more.
+            if heard > u64::from(reply.is_some()) {
+                self.waker.wake();
+            }
+            if reply.is_some() {
+                return reply;
+            }
+        }
     }
 
     /// Reads until a reply that the thread itself waits for has come.

@@ -191,8 +191,7 @@ impl Inner {
         }
     }
 
-    /// Asks over one connection. The background thread, which reads the answers of all others, reads
-    /// its own meanwhile.
+    /// Asks over one connection, and reads it meanwhile unless another thread does.
     pub(crate) fn ask<B: Serialize, R: DeserializeOwned>(
         &self,
         link: &Control,
@@ -206,8 +205,13 @@ impl Inner {
             self.background.pump_for(link, &from)
         } else {
             loop {
-                let left = until.saturating_duration_since(Instant::now());
-                match from.recv_timeout(left.min(NOTICE)) {
+                let now = Instant::now();
+                let left = until.saturating_duration_since(now);
+                let notice = now + left.min(NOTICE);
+                if let Some(reply) = self.background.read_for(link, &from, notice) {
+                    break reply;
+                }
+                match from.recv_timeout(notice.saturating_duration_since(Instant::now())) {
                     Ok(reply) => break reply,
                     Err(RecvTimeoutError::Timeout) if self.interrupted() => {
                         break link.give_up(id, &from).unwrap_or_else(|| Err(interrupted()));

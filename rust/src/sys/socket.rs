@@ -57,13 +57,18 @@ pub(crate) fn send_some(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>])
     }
 }
 
-/// Receives some bytes, 0 at the end, and appends the descriptors that came with them, and `None` behind
+/// Receives what bytes there are (`WouldBlock`: none), 0 at the end, and appends the descriptors that came with them, and `None` behind
 /// them where this process could have no more files open.
 pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<Option<OwnedFd>>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(into)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+        ) {
             Ok(m) => break m,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),

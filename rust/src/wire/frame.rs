@@ -57,7 +57,7 @@ impl Frames {
         Ok(Some((json, lost.is_none().then_some(came))))
     }
 
-    /// Receives some bytes; false at the connection's end.
+    /// Receives what bytes there are; false at the connection's end.
     pub(crate) fn receive(&mut self, socket: &OwnedFd) -> Result<bool> {
         if self.from > 0 {
             self.buf.drain(..self.from);
@@ -73,6 +73,7 @@ impl Frames {
         match got {
             Ok(0) if !self.buf.is_empty() => Err(broken("the connection ended inside a frame")),
             Ok(n) => Ok(n > 0),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(true),
             Err(e) => Err(Error::new(Code::BrokerLost, "", format!("receive from the broker: {e}"))),
         }
     }
