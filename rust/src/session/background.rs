@@ -97,6 +97,15 @@ impl Background {
         self.waker.wake();
     }
 
+    /// The lanes that wait for the broker's answer.
+    pub(super) fn take_leaves(&self) -> Vec<Left> {
+        let mut jobs = self.jobs();
+        let (leaves, others) = std::mem::take(&mut *jobs).into_iter().partition(|j| matches!(j, Job::Leave(_)));
+        *jobs = others;
+        let lane = |j| if let Job::Leave(left) = j { Some(left) } else { None };
+        VecDeque::into_iter(leaves).filter_map(lane).collect()
+    }
+
     fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
         self.jobs.lock().unwrap_or_else(|p| p.into_inner())
     }
@@ -127,7 +136,7 @@ impl Background {
                     None => return,
                 }
             }
-            self.work(inner);
+            self.work(inner, &control);
         }
         // `bye` was sent, or waits for room; the broker closes its end when it has read it. Were this end
         // closed first, it could not write what was asked before, and would take the session for one that
@@ -233,7 +242,7 @@ impl Background {
         }
     }
 
-    fn work(&self, inner: &Weak<Inner>) {
+    fn work(&self, inner: &Weak<Inner>, control: &Control) {
         loop {
             let Some(job) = self.jobs().pop_front() else { return };
             let Some(inner) = inner.upgrade() else { return };
@@ -246,7 +255,7 @@ impl Background {
                 Job::Room => inner.room_made(),
                 Job::Peer(slot, serial) => drop(inner.peer(Broker::This, slot, serial)),
                 Job::Undo(late) => inner.undo(&late),
-                Job::Leave(left) => left.finish(&inner),
+                Job::Leave(left) => left.finish(&inner, control),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -19,7 +19,7 @@ use super::deadline;
 use super::device::Devices;
 use super::heir::{Heir, forked};
 use super::huge::HugePools;
-use super::leave::Topics;
+use super::leave::{Link, Topics};
 use super::memory::LaneSpace;
 use super::pages::Pages;
 use super::pin::Inherited;
@@ -73,8 +73,8 @@ pub(crate) struct Inner {
     pub(super) inherited: Vec<Inherited>,
     /// In the child of a fork: what took this session's place.
     pub(crate) heir: PerProcess<Arc<Heir>>,
-    link: Mutex<Arc<Control>>,
-    relinked: Condvar,
+    link: Mutex<Link>,
+    pub(super) relinked: Condvar,
     pub(crate) closed: AtomicBool,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
     claiming: RwLock<()>,
@@ -119,7 +119,7 @@ impl Inner {
             era: AtomicU32::new(1),
             inherited: Vec::new(),
             heir: PerProcess::new(),
-            link: Mutex::new(control),
+            link: Mutex::new(Link::new(control)),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
             claiming: RwLock::new(()),
@@ -131,14 +131,11 @@ impl Inner {
     }
 
     pub(crate) fn link(&self) -> Arc<Control> {
-        self.link.lock().unwrap_or_else(|p| p.into_inner()).clone()
+        self.link_locked().control.clone()
     }
 
-    /// Puts a new connection in the place of a lost one.
-    pub(crate) fn relink(&self, control: Arc<Control>) {
-        *self.link.lock().unwrap_or_else(|p| p.into_inner()) = control;
-        self.relinked.notify_all();
-        self.parking.wake();
+    pub(super) fn link_locked(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// Whether the connection is down right now.
@@ -242,8 +239,8 @@ impl Inner {
     }
 
     fn await_link(&self, lost: &Arc<Control>, until: Instant, why: Error) -> Result<()> {
-        let mut now = self.link.lock().unwrap_or_else(|p| p.into_inner());
-        while Arc::ptr_eq(&now, lost) && !self.is_closed() {
+        let mut now = self.link_locked();
+        while Arc::ptr_eq(&now.control, lost) && !self.is_closed() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(why);
@@ -253,9 +250,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends a request whose answer nobody needs; when the broker is away it is not sent.
+    /// Sends a request whose answer nobody needs. A broker that goes away before it has answered leaves it to
+    /// the next one.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
-        let _ = self.link().tell(op, body);
+        let _ = self.link_locked().control.tell(op, body);
     }
 
     #[inline]

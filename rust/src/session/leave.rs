@@ -93,55 +93,138 @@ pub(crate) struct LeftLane {
     pub(crate) kept: Vec<(u32, bool)>,
 }
 
+/// A lane that a broker is still to take over.
+#[derive(Debug)]
+struct Leaving {
+    topic: TopicRef,
+    lane: LeftLane,
+    /// A broker was asked, and went away before it had answered.
+    asked: bool,
+}
+
 /// A lane that the broker was asked to take over.
 #[derive(Debug)]
 pub(crate) struct Left {
-    lane: LeftLane,
-    link: Arc<Control>,
+    what: Leaving,
     answer: Receiver<Reply>,
 }
 
-impl Left {
-    /// Counts down what the lane's messages name, once the broker counts for them. Without an answer
-    /// the end of the session hands the lane over.
-    pub(crate) fn finish(self, inner: &Inner) {
-        match inner.background.pump_for(&self.link, &self.answer) {
-            Ok(_) => {
-                crash_point::at("leave-write");
-                self.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
-            }
-            // It was asked for only, and that came to no broker.
-            Err(e) if e.code() == Code::NotFound && self.lane.kept.is_empty() => {
-                inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).reuse(&inner.pages, self.lane.offset);
-            }
-            Err(_) => {}
+impl Leaving {
+    /// Asks by a connection; comes back where that is lost.
+    fn ask(self, control: &Control) -> Result<Left, Leaving> {
+        match control.request("topic.leave", &TopicLeave { topic: self.topic, role: "write", reader: None }, &[]) {
+            Ok((_, answer)) => Ok(Left { what: self, answer }),
+            Err(_) => Err(self),
         }
+    }
+}
+
+impl Left {
+    /// As it was before it was asked for.
+    fn unanswered(self) -> Leaving {
+        Leaving { asked: true, ..self.what }
+    }
+
+    /// Counts down what the lane's messages name, once the broker counts for them. The next broker is asked
+    /// where this one goes away before it has answered.
+    pub(crate) fn finish(self, inner: &Inner, control: &Control) {
+        let reply = inner.background.pump_for(control, &self.answer);
+        if let Some(still) = self.settle(inner, reply) {
+            inner.link_locked().lanes.push(still);
+        }
+    }
+
+    /// Does what follows from an answer; comes back where no broker has answered.
+    fn settle(self, inner: &Inner, reply: Reply) -> Option<Leaving> {
+        let Leaving { lane, asked, .. } = &self.what;
+        match reply {
+            Err(e) if e.code() == Code::BrokerLost => return Some(self.unanswered()),
+            // The lane was asked for only, and that came to no broker.
+            Err(e) if e.code() == Code::NotFound && lane.kept.is_empty() && !asked => {
+                inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).reuse(&inner.pages, lane.offset);
+            }
+            // Nothing but this request ends a lane of a session that goes on: one that a broker does not
+            // find was taken over by one that could not say so any more.
+            Err(e) if e.code() != Code::NotFound || !asked => {}
+            _ => {
+                crash_point::at("leave-write");
+                self.what.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+            }
+        }
+        None
+    }
+}
+
+/// The connection of a session, and the lanes that are left once there is another.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) control: Arc<Control>,
+    lanes: Vec<Leaving>,
+}
+
+impl Link {
+    pub(super) fn new(control: Arc<Control>) -> Link {
+        Link { control, lanes: Vec::new() }
+    }
+
+    /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that who asks by it
+    /// finds left what was left.
+    fn renew(&mut self, control: Arc<Control>) -> Vec<Left> {
+        let mut asked = Vec::new();
+        for lane in std::mem::take(&mut self.lanes) {
+            match lane.ask(&control) {
+                Ok(left) => asked.push(left),
+                Err(still) => self.lanes.push(still),
+            }
+        }
+        for owed in self.control.take_owed() {
+            let _ = control.tell_value(owed);
+        }
+        self.control = control;
+        asked
     }
 }
 
 impl Inner {
     /// Leaves a topic: hands the lane to the broker, which keeps what was sent for those who have not
-    /// seen it. It waits for no answer.
+    /// seen it. It waits for no answer; where there is no broker, the next one is told.
     pub(crate) fn leave_topic(&self, topic: TopicRef, lane: Option<LeftLane>) {
-        let link = self.link();
+        let mut link = self.link_locked();
         if let Some(lane) = lane {
             // Before the request: the event that gives it back may come at once.
             self.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
-            let leave = TopicLeave { topic, role: "write", reader: None };
-            if let Ok((_, answer)) = link.request("topic.leave", &leave, &[]) {
-                self.background.post(Job::Leave(Left { lane, link: link.clone(), answer }));
+            match (Leaving { topic, lane, asked: false }).ask(&link.control) {
+                Ok(left) => self.background.post(Job::Leave(left)),
+                Err(still) => link.lanes.push(still),
             }
         }
-        tell_closed(&link, topic);
+        let _ = link.control.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
+        drop(link);
         self.topics.forget(topic.id);
     }
 
     /// Takes back that a topic was opened once more.
     pub(super) fn unopen(&self, topic: TopicRef) {
-        tell_closed(&self.link(), topic);
+        self.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
     }
-}
 
-fn tell_closed(link: &Control, topic: TopicRef) {
-    let _ = link.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
+    /// Puts a new connection in the place of a lost one. Called by the background thread.
+    pub(super) fn relink(&self, control: Arc<Control>) {
+        // Locked, so that nobody adds to what is owed, or asks the new broker before it is told of that.
+        let (mut link, mut answered) = (self.link_locked(), Vec::new());
+        for left in self.background.take_leaves() {
+            match left.answer.try_recv() {
+                Ok(reply) if !matches!(&reply, Err(e) if e.code() == Code::BrokerLost) => answered.push((left, reply)),
+                _ => link.lanes.push(left.unanswered()),
+            }
+        }
+        let asked = link.renew(control);
+        drop(link);
+        asked.into_iter().for_each(|left| self.background.post(Job::Leave(left)));
+        for (left, reply) in answered {
+            let _ = left.settle(self, reply); // which was an answer
+        }
+        self.relinked.notify_all();
+        self.parking.wake();
+    }
 }

@@ -72,13 +72,28 @@ struct State {
     /// Why the broker will not serve this connection, which it closes.
     refused: Option<Error>,
     lost: Option<Error>,
+    /// What was told and no broker has answered, when the connection was lost.
+    owed: Vec<Owed>,
 }
+
+/// What a broker was told that may not have come to it: the op, and the request's fields.
+pub(crate) type Owed = (&'static str, Value);
 
 #[derive(Debug)]
 struct Asked {
     op: &'static str,
     body: Value,
-    to: Option<SyncSender<Reply>>, // none: given up
+    by: By,
+}
+
+/// Who asked.
+#[derive(Debug)]
+enum By {
+    Caller(SyncSender<Reply>),
+    /// A caller that has given it up.
+    Nobody,
+    /// Somebody who needs no answer, but a broker to do it: the next one, where this one has not.
+    Teller,
 }
 
 #[derive(Deserialize)]
@@ -91,6 +106,21 @@ struct Envelope {
     error: Option<WireError>,
     #[serde(default)]
     event: Option<String>,
+}
+
+impl State {
+    /// Notes a request, and writes it.
+    fn ask(&mut self, op: &'static str, mut body: Value, by: By) -> Result<(u64, Vec<u8>)> {
+        let id = self.next + 1;
+        if let Value::Object(m) = &mut body {
+            m.insert("id".to_owned(), id.into());
+            m.insert("op".to_owned(), op.into());
+        }
+        let json = serde_json::to_vec(&body).map_err(|e| unencodable(op, &e))?;
+        self.next = id;
+        self.pending.insert(id, Asked { op, body, by });
+        Ok((id, json))
+    }
 }
 
 impl Control {
@@ -115,22 +145,13 @@ impl Control {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(u64, Receiver<Reply>)> {
         let (to, from) = sync_channel(1);
-        let mut body = serde_json::to_value(body).map_err(|e| unencodable(op, &e))?;
-        let (id, json) = {
-            let mut s = self.state();
-            if let Some(e) = &s.lost {
-                return Err(e.clone());
-            }
-            s.next += 1;
-            let id = s.next;
-            if let Value::Object(m) = &mut body {
-                m.insert("id".to_owned(), id.into());
-                m.insert("op".to_owned(), op.into());
-            }
-            let json = serde_json::to_vec(&body).map_err(|e| unencodable(op, &e))?;
-            s.pending.insert(id, Asked { op, body, to: Some(to) });
-            (id, json)
-        };
+        let body = serde_json::to_value(body).map_err(|e| unencodable(op, &e))?;
+        let mut s = self.state();
+        if let Some(e) = &s.lost {
+            return Err(e.clone());
+        }
+        let (id, json) = s.ask(op, body, By::Caller(to))?;
+        drop(s);
         let sent = frame::encode(&json, fds.len()).and_then(|frame| self.send(frame, fds));
         sent.inspect_err(|_| self.forget(id))?;
         Ok((id, from))
@@ -190,9 +211,27 @@ impl Control {
         self.unsent.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Sends a request whose reply nobody waits for.
+    /// Sends a request whose reply nobody waits for. Where the connection is lost before the reply it is owed.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) -> Result<()> {
-        self.request(op, body, &[]).map(|(id, _)| self.forget(id))
+        self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?))
+    }
+
+    /// As `tell`, of what is owed by an earlier connection.
+    pub(crate) fn tell_value(&self, (op, body): Owed) -> Result<()> {
+        let mut s = self.state();
+        if s.lost.is_some() {
+            s.owed.push((op, body));
+            return Ok(());
+        }
+        let (_, json) = s.ask(op, body, By::Teller)?;
+        drop(s);
+        // What cannot be sent is owed once the thread that reads has found the connection lost.
+        frame::encode(&json, 0).and_then(|frame| self.send(frame, &[]))
+    }
+
+    /// What was told by this connection, which is lost, and that no broker may have done.
+    pub(crate) fn take_owed(&self) -> Vec<Owed> {
+        std::mem::take(&mut self.state().owed)
     }
 
     fn forget(&self, id: u64) {
@@ -202,7 +241,7 @@ impl Control {
     /// Gives a reply up: what it says was done is [`Late`]. If it has come meanwhile, here it is.
     pub(crate) fn give_up(&self, id: u64, from: &Receiver<Reply>) -> Option<Reply> {
         if let Some(asked) = self.state().pending.get_mut(&id) {
-            asked.to = None;
+            asked.by = By::Nobody;
             return None;
         }
         from.recv().ok()
@@ -227,13 +266,13 @@ impl Control {
             return Ok(Incoming::Answered);
         }
         let asked = self.state().pending.remove(&e.id);
-        let Some(Asked { op, body, to }) = asked else { return Ok(Incoming::Answered) };
-        match (to, answer, fds) {
-            (Some(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
-            (Some(to), Err(e), _) => drop(to.send(Err(e))),
-            (None, Err(_), _) => {}
-            (to, Ok(ok), _) => {
-                if let Some(to) = to {
+        let Some(Asked { op, body, by }) = asked else { return Ok(Incoming::Answered) };
+        match (by, answer, fds) {
+            (By::Teller, ..) | (By::Nobody, Err(_), _) => {}
+            (By::Caller(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
+            (By::Caller(to), Err(e), _) => drop(to.send(Err(e))),
+            (by, Ok(ok), _) => {
+                if let By::Caller(to) = by {
                     let _ = to.send(Err(no_descriptors()));
                 }
                 return Ok(Incoming::Late(Late { op, body, ok }));
@@ -262,8 +301,14 @@ impl Control {
         );
         let mut s = self.state();
         let lost = s.refused.clone().unwrap_or(lost);
-        for to in s.pending.drain().filter_map(|(_, asked)| asked.to) {
-            let _ = to.send(Err(lost.clone()));
+        let mut asked: Vec<_> = s.pending.drain().collect();
+        asked.sort_unstable_by_key(|(id, _)| *id); // what is owed is told again in its order
+        for (_, Asked { op, body, by }) in asked {
+            match by {
+                By::Caller(to) => drop(to.send(Err(lost.clone()))),
+                By::Teller => s.owed.push((op, body)),
+                By::Nobody => {}
+            }
         }
         s.lost.get_or_insert(lost);
     }
@@ -372,6 +417,24 @@ mod tests {
         }
         assert_eq!(ops.iter().filter(|op| *op == "peer").count(), asked);
         assert_eq!(ops[asked..], ["bye", "name.delete", "collect"]);
+    }
+
+    #[test]
+    fn what_was_told_and_not_answered_is_owed() {
+        let (c, _broker) = control();
+        let leave = |reader: u32| serde_json::json!({"reader": reader});
+        let owed = |c: &Control| c.take_owed().iter().map(|(op, b)| (*op, b["reader"].as_u64())).collect::<Vec<_>>();
+        (1..=3).for_each(|reader| c.tell("topic.leave", &leave(reader)).unwrap());
+        c.deliver(answer(1), Some(Vec::new())).unwrap();
+        let (_, from) = c.request("grant", &serde_json::json!({}), &[]).unwrap();
+        c.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
+        assert_eq!(from.recv().unwrap().unwrap_err().code(), Code::BrokerLost);
+        c.tell("topic.leave", &leave(4)).unwrap();
+        assert_eq!(owed(&c), [2, 3, 4].map(|reader| ("topic.leave", Some(reader))));
+        let (next, _broker) = control();
+        next.tell_value(("topic.leave", leave(2))).unwrap();
+        next.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
+        assert_eq!(owed(&next), [("topic.leave", Some(2))]);
     }
 
     #[test]

@@ -76,6 +76,19 @@ pub fn binary() -> Option<PathBuf> {
     found
 }
 
+fn serve(binary: &Path, dir: &Dir, flags: &[&str]) -> Child {
+    Command::new(binary)
+        .args(["serve", "--address"])
+        .arg(dir.path().join("b.sock"))
+        .args(flags)
+        .env("XDG_RUNTIME_DIR", dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
+        .spawn()
+        .unwrap()
+}
+
 impl Broker {
     /// `None` when there is no program to start.
     pub fn start() -> Option<Broker> {
@@ -85,17 +98,19 @@ impl Broker {
     /// As `start`, with more flags of `baton serve`.
     pub fn start_with(flags: &[&str]) -> Option<Broker> {
         let (binary, dir) = (binary()?, Dir::new());
-        let child = Command::new(&binary)
-            .args(["serve", "--address"])
-            .arg(dir.path().join("b.sock"))
-            .args(flags)
-            .env("XDG_RUNTIME_DIR", dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
+        let child = serve(&binary, &dir, flags);
         Some(Broker { child, binary, dir })
+    }
+
+    /// Ends it as the kernel would for want of memory; when this returns it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts the next one at the same socket, with no flags. The one before is gone.
+    pub fn restart(&mut self) {
+        self.child = serve(&self.binary, &self.dir, &[]);
     }
 
     /// Its socket.

@@ -1,0 +1,61 @@
+//! What is given back while there is no broker is told to the next one.
+
+mod kit;
+
+use std::time::Duration;
+
+use baton::{Lease, Result, Start, TopicOptions};
+use kit::Broker;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Leaves while the broker is gone, or stands still and is killed before it has read of it.
+fn left_without_a_broker(stands_still: bool) -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    let (session, other) = (broker.session(), broker.session());
+    let gone_at_once = TopicOptions::default().linger(Duration::ZERO);
+    let lossless = gone_at_once.clone().overwrite(false).depth(1);
+
+    let (sender, reading) = (other.topic_with("all", &lossless)?, session.topic_with("all", &lossless)?);
+    let mut reader = reading.reader(Start::New)?;
+    sender.send(other.from_slice(&[1], &[1])?.freeze())?;
+    drop(reader.recv(SOON)?);
+    let writing = session.topic_with("mine", &gone_at_once)?;
+    writing.send(session.zeros::<u8>(&[1 << 20])?.freeze())?;
+    let lent = other.from_slice(&[1], &[7])?.freeze();
+    drop(session.open(&lent.handle(Lease::Once)?)?); // from now on its memory is mapped for writing
+    let handle = lent.handle(Lease::Once)?;
+
+    if stands_still {
+        broker.pause();
+    } else {
+        broker.kill();
+    }
+    assert_eq!(session.open(&handle)?.to_vec::<i32>()?, [7]);
+    drop((reader, writing));
+    if stands_still {
+        broker.kill();
+    }
+    broker.restart();
+
+    for k in 0..3 {
+        sender.send_timeout(other.from_slice(&[1], &[k])?.freeze(), SOON)?; // for nobody reads any more
+    }
+    let writing = session.topic_with("mine", &gone_at_once)?;
+    writing.send(session.from_slice(&[1], &[2])?.freeze())?;
+    let mut reader = other.topic_with("mine", &gone_at_once)?.reader(Start::Last)?;
+    assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<i32>()?, [2]);
+    drop((reader, reading, writing, sender, lent));
+    broker.nothing_is_held();
+    Ok(())
+}
+
+#[test]
+fn what_is_left_while_no_broker_is_there_is_left_for_the_next() -> Result<()> {
+    left_without_a_broker(false)
+}
+
+#[test]
+fn what_a_broker_had_not_read_when_it_died_is_left_for_the_next() -> Result<()> {
+    left_without_a_broker(true)
+}
