@@ -92,6 +92,7 @@ func (c *Client) reconnect() bool {
 			c.mu.Unlock()
 			c.epoch.Add(1)
 			c.hub.wakeAll()
+			c.post(func() {}) // claims that no broker was there for follow each job
 			return true
 		}
 		if final {

@@ -140,6 +140,12 @@ func (c *Client) hello(resume *protocol.Resume) *protocol.Hello {
 func (c *Client) call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
 	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
 	defer cancel()
+	return c.callUntil(ctx, op, body, ok, send...)
+}
+
+// callUntil is call without a time of its own: where ctx has no end, until a broker
+// has answered or the client is closed.
+func (c *Client) callUntil(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
 	for {
 		c.mu.Lock()
 		ctl, lost, closed := c.ctl, c.lost, c.closed

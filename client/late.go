@@ -12,7 +12,7 @@ import (
 // that reads replies.
 func (c *Client) onLate(op string, body any, ok []byte) {
 	undo := func(op string, body any) {
-		go c.call(context.Background(), op, body, nil)
+		go c.callUntil(context.Background(), op, body, nil)
 	}
 	switch op {
 	case protocol.OpGrant:

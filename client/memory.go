@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -199,16 +200,10 @@ func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 
 // returnLater gives a segment back when it is not known whether the broker has it.
 func (s source) returnLater(seg *shm.Segment) {
-	for {
-		_, err := s.c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
-		switch code := protocolCode(err); {
-		case err == nil || code == protocol.CodeNotFound:
-			s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
-			return
-		case code != protocol.CodeTimeout && code != protocol.CodeBrokerLost:
-			return // held, or the client is closed: it stays until the session ends
-		}
-	}
+	_, err := s.c.callUntil(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
+	if err == nil || errors.Is(err, protocol.ErrNotFound) {
+		s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
+	} // else it is held, or the client is closed: it stays until the session ends
 }
 
 // trim forgets segments that the broker has taken back. A mapping goes only when

@@ -139,7 +139,7 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	}
 	r, err := newReader(ctx, t, StartLast, nil)
 	if err != nil {
-		t.close(ctx)
+		t.close()
 		return nil, err
 	}
 	return &Watch{r}, nil
@@ -173,9 +173,7 @@ func (w *Watch) Close() error {
 		return nil
 	}
 	err := w.r.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if e := w.r.t.close(ctx); err == nil {
+	if e := w.r.t.close(); err == nil {
 		err = e
 	}
 	return err

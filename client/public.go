@@ -183,14 +183,13 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 
 // Close ends this use of the topic; others of this process stay open. What was sent is
 // kept for its readers. A second Close does nothing. ErrTimeout after five seconds in
-// which the broker did not answer; then the use ends with the client.
+// which the broker did not answer, ErrBrokerLost where none was there: the use ends
+// once it, or the next one, is told.
 func (t *Topic) Close() error {
 	if t.closed.Swap(true) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return t.t.close(ctx)
+	return t.t.close()
 }
 
 // End closes the topic for everybody: sends fail with ErrClosed, and readers get

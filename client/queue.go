@@ -4,7 +4,6 @@ import (
 	"context"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -133,9 +132,7 @@ func (q *Queue) Close() error {
 		q.reader.Close()
 	}
 	<-q.turn
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return q.t.close(ctx)
+	return q.t.close()
 }
 
 // End closes the queue for everybody: puts fail with ErrClosed, and takers get it

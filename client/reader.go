@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"runtime"
-	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -443,9 +442,9 @@ func (r *Reader) Close() error {
 		return nil
 	}
 	r.closed = true
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	_, err := r.t.c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
-	crashpoint.At("leave-read")
-	return err
+	return r.t.behind(func(ctx context.Context) error {
+		_, err := r.t.c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
+		crashpoint.At("leave-read")
+		return unlessLeft(err)
+	})
 }

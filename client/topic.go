@@ -323,10 +323,45 @@ func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOpt
 	}, nil
 }
 
+// leaving is how long a Close waits for the broker.
+const leaving = 5 * time.Second
+
+// behind runs what ends a use, and waits a while for it. It goes on behind that: were
+// the broker, or the one that comes after it, not told, the use would last as long as
+// the client.
+func (t *topic) behind(end func(context.Context) error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- end(context.Background()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), leaving)
+	defer cancel()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	if t.c.brokerAway() {
+		return protocol.Errorf(protocol.CodeBrokerLost, "the next one is told", "no broker was there to hear of the end of a use of %s", t.title())
+	}
+	return contextError(ctx, "waiting for the broker to end a use of "+t.title())
+}
+
+// unlessLeft is an error of leaving, unless it says that this was done before: by a
+// broker that went away before it had answered. Nothing else ends what is left.
+func unlessLeft(err error) error {
+	if errors.Is(err, protocol.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // close ends one use by this process; with the last one its lane is handed to
-// the broker, which keeps what was sent for those who have not seen it. Behind a call
-// that does not end before ctx does the use stays, until the client is closed.
-func (t *topic) close(ctx context.Context) error {
+// the broker, which keeps what was sent for those who have not seen it. It goes on
+// behind an error that says that time ran out.
+func (t *topic) close() error { return t.behind(t.leave) }
+
+// leave waits as long as ctx lasts. Who opens the topic meanwhile waits behind it, and
+// finds it left.
+func (t *topic) leave(ctx context.Context) error {
 	c := t.c
 	if err := t.mu.take(ctx); err != nil {
 		return err
@@ -345,13 +380,13 @@ func (t *topic) close(ctx context.Context) error {
 	c.mu.Unlock()
 	var first error
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
-		_, first = c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
+		_, first = c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
 			c.mu.Lock()
 			c.pages.lanes.give(t.laneAt)
 			c.mu.Unlock()
 			t.laneAt, first = 0, nil
-		} else if first == nil {
+		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
 			t.writing, t.laneAt = false, 0
@@ -363,9 +398,9 @@ func (t *topic) close(ctx context.Context) error {
 			t.kept = nil
 		}
 	}
-	_, err := c.call(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen}, nil)
+	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen}, nil)
 	if first == nil {
-		first = err
+		first = unlessLeft(err)
 	}
 	if last {
 		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })

@@ -422,3 +422,49 @@ func TestCallInFlightWhenTheBrokerDiesIsAnsweredByTheNext(t *testing.T) {
 	require.Len(t, names, 10)
 	testkit.AuditKept(t, b)
 }
+
+// What is given back while no broker is there is told to the next one, also when that
+// comes later than a Close waits.
+func TestWhatIsLeftWithoutABrokerIsLeftForTheNext(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	sends, leaves := b.Connect(), b.Connect()
+	at := func(c *client.Client, name string, opts ...client.TopicOption) *client.Topic {
+		topic, err := c.Topic(ctx, name, opts...)
+		require.NoError(t, err)
+		return topic
+	}
+	send := func(topic *client.Topic, c *client.Client) {
+		x, err := filled(ctx, c, 1<<17, 1)
+		require.NoError(t, err)
+		require.NoError(t, topic.Send(ctx, x))
+		x.Release()
+	}
+	all := at(sends, "all", client.Overwrite(false), client.Depth(1))
+	reader, err := at(leaves, "all").Reader(ctx)
+	require.NoError(t, err)
+	send(all, sends)
+	m, err := reader.Receive(ctx)
+	require.NoError(t, err)
+	m.Release()
+	mine := at(leaves, "mine", client.Linger(0))
+	send(mine, leaves)
+
+	b.Kill()
+	closed := make(chan error, 2)
+	go func() { closed <- reader.Close() }()
+	go func() { closed <- mine.Close() }()
+	for range 2 {
+		require.ErrorIs(t, <-closed, protocol.ErrBrokerLost)
+	}
+	b.Restart()
+
+	for range 3 {
+		send(all, sends) // for nobody reads any more
+	}
+	mine = at(leaves, "mine")
+	send(mine, leaves)
+	require.NoError(t, mine.Close())
+	require.NoError(t, all.Close())
+	testkit.AuditKept(t, b)
+}
