@@ -12,11 +12,23 @@ func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD,
 	if err != nil {
 		return nil, nil, err
 	}
+	if r.Reader > protocol.MaxSafeInt {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use a number that JSON can hold", "a reader of %s is to have number %d", t, r.Reader)
+	}
+	if have := m.readers[r.Reader]; have != nil { // asked again, because the answer was lost
+		if (have.group != nil) == (r.Group != nil) {
+			return b.readerReply(t, have)
+		}
+		b.leaveReader(t, s, m, have) // the group was taken back with the answer
+	}
 	g, err := b.groupFor(t, r.Group)
 	if err != nil {
 		return nil, nil, err
 	}
-	rd := &reader{number: b.serial()}
+	rd := &reader{number: r.Reader}
+	for rd.number == 0 || m.readers[rd.number] != nil {
+		rd.number = b.serial()
+	}
 	if g != nil {
 		if err := b.enter(g, rd, s); err != nil {
 			return nil, nil, err
@@ -32,15 +44,23 @@ func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD,
 	m.readers[rd.number] = rd
 	b.setWaiter(t, s.slot, true)
 	b.changed(t)
-	reply := protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: b.peers(t)}
-	if g == nil {
-		return reply, nil, nil
-	}
-	reply.Group = &g.number
-	fds, err := collect(g.file.fd.Dup)
+	reply, fds, err := b.readerReply(t, rd)
 	if err != nil {
 		b.leaveReader(t, s, m, rd)
 		b.changed(t)
+	}
+	return reply, fds, err
+}
+
+// readerReply tells a reader what it needs to begin.
+func (b *Broker) readerReply(t *topic, rd *reader) (any, []*sys.FD, error) {
+	reply := protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: b.peers(t)}
+	if rd.group == nil {
+		return reply, nil, nil
+	}
+	reply.Group = &rd.group.number
+	fds, err := collect(rd.group.file.fd.Dup)
+	if err != nil {
 		return nil, nil, err
 	}
 	return reply, fds, nil

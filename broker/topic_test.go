@@ -235,6 +235,32 @@ func TestNewGroupIsPromisedWhatComesAfterIt(t *testing.T) {
 	q.refused(protocol.CodeNotFound, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "read", Reader: r.Reader})
 }
 
+func TestReaderThatIsAskedForAgainIsTheSame(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "a")
+	info := p.open(protocol.TopicOpenRequest{Name: "t", Kind: protocol.KindTopic, Overwrite: ptr(false), Create: true})
+	join := func(group *string, number uint64) (r protocol.TopicReadReply) {
+		fds, err := p.call(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: group, Reader: number}, &r)
+		require.NoError(t, err)
+		require.Len(t, fds, 1)
+		wire.CloseAll(fds)
+		return r
+	}
+	first, other := join(ptr("g"), 7), join(ptr("g"), 0)
+	again := join(ptr("g"), 7)
+	require.EqualValues(t, 7, again.Reader)
+	require.Equal(t, first.Member, again.Member)
+	require.NotEqual(t, first.Member, other.Member)
+	join(ptr(""), 8)
+	join(ptr(""), 8)
+	require.Len(t, p.peers(info).Groups, 2)
+	for _, number := range []uint64{7, 8, other.Reader} {
+		p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "read", Reader: number}, nil)
+	}
+	require.Empty(t, p.peers(info).Groups)
+	p.refused(protocol.CodeInvalid, protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("g"), Reader: 1 << 53})
+}
+
 func TestGroupOnATopicThatOverwritesIsRefused(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "a")

@@ -52,6 +52,7 @@ type Client struct {
 	set       atomic.Bool   // up: all of the above that does not change is there
 	epoch     atomic.Uint64 // counts reconnections
 	handovers atomic.Uint64
+	readers   atomic.Uint64 // the number that the last reader has
 	bytesSent atomic.Uint64
 	background
 }

@@ -51,8 +51,12 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 		group = &alone
 	}
 	var ok protocol.TopicReadReply
-	fds, err := t.c.call(ctx, protocol.OpTopicRead, protocol.TopicRead{TopicRef: t.ref(), Group: group}, &ok)
+	asked := protocol.TopicRead{TopicRef: t.ref(), Group: group, Reader: t.c.readers.Add(1)}
+	fds, err := t.c.call(ctx, protocol.OpTopicRead, asked, &ok)
 	if err != nil {
+		if uncertain(err) { // a broker may have done it, and the next one count it
+			go t.c.callUntil(context.Background(), protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader}, nil)
+		}
 		return nil, err
 	}
 	crashpoint.At("reader-joined")

@@ -274,9 +274,12 @@ type TopicWrite struct {
 }
 
 // TopicRead joins as a reader; with Group as a member of it ("": alone in one).
+// Reader is the number that it is to have among the session's readers of the topic, 0
+// for one of the broker's choice: who asks again for one that is there gets it.
 type TopicRead struct {
 	TopicRef
-	Group *string `json:"group,omitempty"`
+	Group  *string `json:"group,omitempty"`
+	Reader uint64  `json:"reader,omitempty"`
 }
 
 // TopicGroupFile asks for a group's file.

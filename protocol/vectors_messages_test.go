@@ -167,7 +167,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpTopicWrite: {{"first lane", protocol.TopicWrite{TopicRef: topic, Offset: protocol.SessionLanes}, nil, protocol.TopicWriteReply{Lane: 0, Peers: peers}, nil}},
 		protocol.OpTopicRead: {
 			{"by itself", protocol.TopicRead{TopicRef: topic}, nil, protocol.TopicReadReply{Reader: 70, Peers: peers}, nil},
-			{"in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("eval")}, nil,
+			{"in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("eval"), Reader: 71}, nil,
 				protocol.TopicReadReply{Reader: 71, Member: 1, Group: pointer[uint32](0), Peers: peers}, []string{"group file"}},
 			{"alone in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("")}, nil,
 				protocol.TopicReadReply{Reader: 72, Member: 1, Group: pointer[uint32](1), Peers: peers}, []string{"group file"}},

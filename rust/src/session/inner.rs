@@ -64,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) lanes: Mutex<LaneSpace>,
     pub(crate) background: Arc<Background>,
     pub(crate) handovers: AtomicU64,
+    /// The number that the next reader has.
+    pub(super) readers: AtomicU64,
     pub(crate) devices: OnceLock<Devices>,
     pub(crate) huge: OnceLock<HugePools>,
     pub(crate) room: Room,
@@ -113,6 +115,7 @@ impl Inner {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             handovers: AtomicU64::new(0),
+            readers: AtomicU64::new(1),
             devices: OnceLock::new(),
             huge: OnceLock::new(),
             room: Room::default(),

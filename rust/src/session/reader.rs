@@ -1,6 +1,7 @@
 //! Receiving: cursors over the lanes of a topic, claims in a group.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::deadline::{at_once, deadline, persist};
@@ -231,8 +232,12 @@ impl Reader {
     /// of its own.
     pub(crate) fn new(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
         let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
-        let request = TopicRead { topic: topic.reference(), group };
-        let (ok, fds) = topic.inner.call_fds::<_, TopicReadReply>("topic.read", &request)?;
+        let (inner, of) = (&topic.inner, topic.reference());
+        let request = TopicRead { topic: of, group, reader: inner.readers.fetch_add(1, Ordering::Relaxed) };
+        let asked = inner.call_fds::<_, TopicReadReply>("topic.read", &request);
+        // Whatever failed, a broker may have done it, and the next one count it.
+        let leave = || inner.tell("topic.leave", &TopicLeave { topic: of, role: "read", reader: Some(request.reader) });
+        let (ok, fds) = asked.inspect_err(|_| leave())?;
         crash_point::at("reader-joined");
         // From here on its drop leaves the topic, whatever fails.
         let mut r = Reader {

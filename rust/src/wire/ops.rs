@@ -220,6 +220,8 @@ pub(crate) struct TopicRead<'a> {
     pub(crate) topic: TopicRef,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<&'a str>,
+    /// The number that it is to have, so that it can be asked for again and left.
+    pub(crate) reader: u64,
 }
 
 #[derive(Serialize)]
