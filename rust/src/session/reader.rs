@@ -231,6 +231,17 @@ impl Reader {
     /// Joins a topic; without a group as an independent reader, which in a lossless topic is a group
     /// of its own.
     pub(crate) fn new(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
+        loop {
+            let link = topic.inner.link();
+            match Reader::join(topic.clone(), start, group) {
+                // A new broker came between the answer and its adoption, and took back what was not listed.
+                Err(e) if e.code() == Code::Protocol && !Arc::ptr_eq(&link, &topic.inner.link()) => {}
+                joined => return joined,
+            }
+        }
+    }
+
+    fn join(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
         let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
         let (inner, of) = (&topic.inner, topic.reference());
         let request = TopicRead { topic: of, group, reader: inner.readers.fetch_add(1, Ordering::Relaxed) };
@@ -276,6 +287,14 @@ impl Reader {
     #[inline]
     pub(super) fn join_here(&mut self) -> Result<()> {
         if self.topic.inner.is_foreign() { self.join_anew() } else { Ok(()) }
+    }
+
+    /// Joins its group again, which a new broker took back: it had begun before the answer was adopted that
+    /// told of the group.
+    #[cold]
+    fn rejoin(&mut self) -> Result<()> {
+        *self = Reader::new(self.topic.clone(), Start::New, self.joined.as_deref())?;
+        Ok(())
     }
 
     #[cold]
@@ -404,7 +423,9 @@ impl Reader {
                     Err(e) if ended && e.code() == Code::NotFound => return Err(closed(&self.topic)),
                     view => view?,
                 };
-                if !Arc::ptr_eq(&view, &self.view) {
+                if self.group.is_some_and(|id| !view.has_group(id)) {
+                    self.rejoin()?;
+                } else if !Arc::ptr_eq(&view, &self.view) {
                     self.follow(view, false)?;
                 }
             }
