@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"runtime"
+	"slices"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -31,8 +32,8 @@ type Reader struct {
 	tried   uint64 // version that was last asked for
 	epoch   uint64 // of the connection that was asked
 	member  uint8
+	group   *string // its name; nil: none
 	groupID uint64
-	grouped bool
 	cursors []*cursor
 	gone    gone
 	view    *peersView
@@ -50,6 +51,20 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 		alone := ""
 		group = &alone
 	}
+	for {
+		epoch := t.c.epoch.Load()
+		r, err := joinReader(ctx, t, start, group)
+		if err != errTakenBack || t.c.epoch.Load() == epoch {
+			return r, err
+		}
+	}
+}
+
+// errTakenBack says that the group of a reader is gone: a new broker came between the
+// answer that told of it and its adoption, and took back what was not listed.
+var errTakenBack = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader is gone")
+
+func joinReader(ctx context.Context, t *topic, start Start, group *string) (*Reader, error) {
 	var ok protocol.TopicReadReply
 	asked := protocol.TopicRead{TopicRef: t.ref(), Group: group, Reader: t.c.readers.Add(1)}
 	fds, err := t.c.call(ctx, protocol.OpTopicRead, asked, &ok)
@@ -60,7 +75,7 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 		return nil, err
 	}
 	crashpoint.At("reader-joined")
-	r := &Reader{t: t, number: ok.Reader, member: ok.Member, grouped: group != nil, start: start}
+	r := &Reader{t: t, number: ok.Reader, member: ok.Member, group: group, start: start}
 	if err := r.begin(ctx, &ok, fds); err != nil {
 		r.Close() // the broker counts this reader already
 		return nil, err
@@ -76,7 +91,7 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 		return err
 	}
 	defer t.peersMu.end()
-	if r.grouped && ok.Group != nil {
+	if r.grouped() && ok.Group != nil {
 		for _, g := range ok.Groups {
 			if g.Group != *ok.Group {
 				continue
@@ -93,7 +108,7 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 	if err != nil {
 		return err
 	}
-	if r.grouped && r.groupID == 0 {
+	if r.grouped() && r.groupID == 0 {
 		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that is not listed", t.title())
 	}
 	return r.follow(v, true)
@@ -103,6 +118,9 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 // lanes begin at their first message, or where start says at the first view. What
 // was not yet read of lanes that are no more is lost.
 func (r *Reader) follow(v *peersView, first bool) error {
+	if r.grouped() && !slices.ContainsFunc(v.groups, func(g groupView) bool { return g.ID == r.groupID }) {
+		return errTakenBack
+	}
 	known := map[laneKey]*cursor{}
 	for _, k := range r.cursors {
 		known[k.key()] = k
@@ -119,7 +137,7 @@ func (r *Reader) follow(v *peersView, first bool) error {
 		}
 		k.laneView = l
 		delete(known, l.key())
-		if r.grouped {
+		if r.grouped() {
 			for _, g := range v.groups {
 				if g.ID == r.groupID {
 					var err error
@@ -131,7 +149,7 @@ func (r *Reader) follow(v *peersView, first bool) error {
 		}
 		r.cursors = append(r.cursors, k)
 	}
-	if r.grouped {
+	if r.grouped() {
 		r.gone.keep(known)
 		return nil
 	}
@@ -167,7 +185,7 @@ func (r *Reader) rewind() {
 // ready tells whether poll may find something, or has to look at the topic anew.
 func (r *Reader) ready() bool {
 	for _, k := range r.cursors {
-		if k.pending(r.grouped) {
+		if k.pending(r.grouped()) {
 			return true
 		}
 	}
@@ -181,7 +199,7 @@ func (r *Reader) finished() bool {
 	if !r.t.isClosed() {
 		return false
 	}
-	if !r.grouped || !r.t.info.Redeliver {
+	if !r.grouped() || !r.t.info.Redeliver {
 		return true
 	}
 	for _, k := range r.cursors {
@@ -242,7 +260,11 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 				return nil, err
 			}
 			if v != r.view {
-				if err := r.follow(v, false); err != nil {
+				err := r.follow(v, false)
+				if err == errTakenBack {
+					err = r.rejoin(ctx)
+				}
+				if err != nil {
 					return nil, err
 				}
 			}
@@ -263,6 +285,17 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 		}
 	}
 	return nil, nil
+}
+
+func (r *Reader) grouped() bool { return r.group != nil }
+
+// rejoin joins the group again that a new broker took back.
+func (r *Reader) rejoin(ctx context.Context) error {
+	n, err := newReader(ctx, r.t, StartNew, r.group)
+	if err == nil {
+		*r = *n
+	}
+	return err
 }
 
 // choose finds the next message. When there are several lanes it looks at all of
@@ -299,7 +332,7 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 // skips to a little after the oldest kept, so that it is not overtaken again at
 // once.
 func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
-	if r.grouped {
+	if r.grouped() {
 		i, hint, ok = k.group.Next(k.lane.Head())
 		return i, hint, ok
 	}
@@ -337,7 +370,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	}
 	ok, err := r.t.c.take(ctx, k.peer, k.lane, i, m) // MODEL group:take-first
 	if err != nil && !refuted(err) {
-		if unreachable(err) && !r.grouped {
+		if unreachable(err) && !r.grouped() {
 			r.skip(k, i, hint) // said once: it would be so each time
 		}
 		return nil, err // it stays, for another attempt or another member
@@ -346,7 +379,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 		r.skip(k, i, hint)
 		return nil, nil
 	}
-	if r.grouped {
+	if r.grouped() {
 		acknowledge := r.t.info.Redeliver
 		crashpoint.At("claim-before")
 		if ok, err := r.claim(k, i, hint, acknowledge); !ok {
@@ -411,7 +444,7 @@ func refuted(err error) bool {
 // there until it is done with, so only a liar's can be lost here, and what its
 // owner had lent and took along when it ended.
 func (r *Reader) skip(k *cursor, i, hint uint64) {
-	if !r.grouped {
+	if !r.grouped() {
 		k.lost++
 		k.next = i + 1
 		return

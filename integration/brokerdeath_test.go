@@ -468,3 +468,62 @@ func TestWhatIsLeftWithoutABrokerIsLeftForTheNext(t *testing.T) {
 	require.NoError(t, all.Close())
 	testkit.AuditKept(t, b)
 }
+
+// Readers that come and go while brokers die are gone at the end: one that a dying
+// broker made and could not tell of is not left in its group, where senders would wait
+// for it.
+func TestReadersComeAndGoWhileBrokersDie(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	topic, err := c.Topic(ctx, "all", client.Overwrite(false), client.Depth(2))
+	require.NoError(t, err)
+	ended, come := make(chan struct{}), make(chan error)
+	for range 4 {
+		go func() {
+			for {
+				select {
+				case <-ended:
+					come <- nil
+					return
+				default:
+				}
+				r, err := topic.Reader(ctx, client.Group("g"))
+				if err == nil {
+					var m *client.Message
+					if m, err = r.TryReceive(ctx); m != nil {
+						m.Release()
+					}
+					if e := r.Close(); err == nil {
+						err = e
+					}
+				}
+				if err != nil {
+					come <- err
+					return
+				}
+			}
+		}()
+	}
+	for range 20 {
+		x, err := filled(ctx, c, 64, 1)
+		require.NoError(t, err)
+		if err := topic.Send(shortly(t), x); err != nil {
+			require.ErrorIs(t, err, protocol.ErrFull)
+		}
+		x.Release()
+		b.Kill()
+		b.Restart()
+	}
+	close(ended)
+	for range 4 {
+		require.NoError(t, <-come)
+	}
+	for range 4 {
+		x, err := filled(ctx, c, 64, 1)
+		require.NoError(t, err)
+		require.NoError(t, topic.Send(ctx, x)) // for nobody reads any more
+		x.Release()
+	}
+	testkit.AuditKept(t, b)
+}
