@@ -93,16 +93,25 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 	})
 	step(func() (err error) { q, err = c.Queue(ctx, "work", client.Redeliver(true)); return err })
 	step(func() (err error) {
-		topic, err = c.Topic(ctx, "ranks", client.Overwrite(false), client.Linger(time.Millisecond))
+		topic, err = c.Topic(ctx, "ranks", client.Overwrite(false), client.Depth(1), client.Linger(time.Millisecond))
 		return err
 	})
 	step(func() (err error) { r, err = topic.Reader(ctx); return err })
 	x, err := filled(ctx, c, 77)
 	require.NoError(t, err)
-	step(func() error { return topic.Send(ctx, x) })
-	m, err := r.Receive(ctx)
-	require.NoError(t, err)
-	m.Release()
+	mates := make([]*client.Reader, 2)
+	for i := range mates {
+		step(func() (err error) { mates[i], err = topic.Reader(ctx, client.Group("mates")); return err })
+	}
+	for _, mate := range mates {
+		require.NoError(t, mate.Close())
+	}
+	for range 3 { // for the one who still reads
+		step(func() error { return topic.Send(ctx, x) })
+		m, err := r.Receive(ctx)
+		require.NoError(t, err)
+		m.Release()
+	}
 	for range 2 {
 		step(func() error { _, err := c.Set(ctx, "kept", x); return err })
 	}
@@ -222,6 +231,9 @@ func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 		times := []string{""}
 		if point.Name == "broker-group-listed" {
 			times = append(times, ":2") // a queue's group, and one that a reader asks for
+		}
+		if point.Name == "broker-reader-listed" {
+			times = append(times, ":3") // the first of its group, and the second
 		}
 		if strings.HasPrefix(point.Name, "broker-hello-") {
 			times = []string{":2"} // the giver comes; before that nobody has anything to hand over

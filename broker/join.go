@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -44,6 +45,7 @@ func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD,
 	m.readers[rd.number] = rd
 	b.setWaiter(t, s.slot, true)
 	b.changed(t)
+	crashpoint.At("broker-reader-listed")
 	reply, fds, err := b.readerReply(t, rd)
 	if err != nil {
 		b.leaveReader(t, s, m, rd)

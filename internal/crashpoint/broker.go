@@ -29,6 +29,7 @@ var BrokerPoints = []Point{
 	{"broker-chunk-attached", "a chunk's bits are set, it has no serial"},
 	{"broker-attach-set", "a session is attached, and was not told"},
 	{"broker-group-listed", "a group is listed, its promise begins nowhere"},
+	{"broker-reader-listed", "a reader is a member of its group, its session was not told"},
 	{"broker-lane-listed", "a lane is listed, the version is the old one"},
 	{"broker-name-held", "a revision is counted, nothing names it"},
 	{"broker-name-published", "two revisions of a name stand in its lane"},
