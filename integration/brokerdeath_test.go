@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -479,6 +480,7 @@ func TestReadersComeAndGoWhileBrokersDie(t *testing.T) {
 	topic, err := c.Topic(ctx, "all", client.Overwrite(false), client.Depth(2))
 	require.NoError(t, err)
 	ended, come := make(chan struct{}), make(chan error)
+	var joined atomic.Int64
 	for range 4 {
 		go func() {
 			for {
@@ -490,6 +492,7 @@ func TestReadersComeAndGoWhileBrokersDie(t *testing.T) {
 				}
 				r, err := topic.Reader(ctx, client.Group("g"))
 				if err == nil {
+					joined.Add(1)
 					var m *client.Message
 					if m, err = r.TryReceive(ctx); m != nil {
 						m.Release()
@@ -512,6 +515,8 @@ func TestReadersComeAndGoWhileBrokersDie(t *testing.T) {
 			require.ErrorIs(t, err, protocol.ErrFull)
 		}
 		x.Release()
+		before := joined.Load()
+		testkit.Until(t, "readers come", func() (bool, string) { return joined.Load() > before+10, "" })
 		b.Kill()
 		b.Restart()
 	}
