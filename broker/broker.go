@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -40,7 +41,7 @@ type Broker struct {
 	mu        sync.Mutex // guards all below and every shared page the broker writes
 	closing   bool
 	broker    mapped
-	file      shm.Region // of broker
+	file      record.File // of broker
 	reserved  [protocol.BrokerBytes / reserveStep]bool
 	chunks    handles.Chunks
 	own       *pages // slot 0: the broker's row and the lanes of names
@@ -115,9 +116,9 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		chunkTable:   newTable(protocol.MaxChunks, 4),
 		segmentTable: newTable(protocol.MaxSegments, 16),
 		topicTable:   newTable(protocol.MaxTopics, 16),
-		joins:        newTable(maxJoins, 16),
+		joins:        newTable(record.MaxJoins, 16),
 		leaseTable:   newTable(protocol.MaxLeases, 16),
-		remains:      newTable(maxRemains, 16),
+		remains:      newTable(record.MaxRemains, 16),
 		nameRoom:     nameRoom{newTable(nameLanes, 16)},
 	}
 	b.slotTable.claim(protocol.BrokerSlot)
@@ -190,9 +191,9 @@ func (b *Broker) begin() error {
 	if err := m.fd.Lock(false); err != nil {
 		return fmt.Errorf("lock the broker file: %w", err)
 	}
-	b.putText(brokerBoot, brokerBootBytes, sys.BootID())
-	b.putText(brokerDir, brokerDirBytes, b.cfg.Dir)
-	b.file.Store64(brokerPIDNS, sys.PIDNamespace(processID))
+	b.file.SetBoot(sys.BootID())
+	b.file.SetDir(b.cfg.Dir)
+	b.file.SetPIDNamespace(sys.PIDNamespace(processID))
 	return b.makeOwnPages()
 }
 
@@ -212,17 +213,17 @@ func (b *Broker) openFiles() error {
 }
 
 func (b *Broker) useBrokerFile(m mapped) {
-	b.broker, b.file = m, m.region
+	b.broker, b.file = m, record.Of(m.region)
 	clear(b.reserved[:])
-	b.chunks = handles.NewChunks(m.region)
+	b.chunks = b.file.Chunks()
 	b.free = handles.FreeTest{Chunks: b.chunks, Row: b.rowOf}
 }
 
 // serial gives out the next serial: one counter for sessions, chunks, segments,
 // topics and groups, so that nothing is ever mistaken for its predecessor.
-func (b *Broker) serial() uint64 { return b.file.Add64(brokerSerial, 1) }
+func (b *Broker) serial() uint64 { return b.file.NextSerial() }
 
-func (b *Broker) lastSerial() uint64 { return b.file.Load64(brokerSerial) }
+func (b *Broker) lastSerial() uint64 { return b.file.LastSerial() }
 
 // ID is the broker's instance, the `host` of its handles.
 func (b *Broker) ID() string { return b.id }
@@ -312,7 +313,7 @@ func (b *Broker) tearDown(clean bool) {
 	}
 	keep := b.keepsNames() || !clean && !b.fresh
 	b.broker.close()
-	b.file = shm.Region{}
+	b.file = record.File{}
 	if b.files != nil {
 		b.files.leave(keep)
 	}

@@ -96,7 +96,7 @@ func (p *pages) reserveRow(chunk uint32) error {
 
 // freeChunk takes a chunk back: its serial goes first, then who is attached.
 func (b *Broker) freeChunk(c *chunk) {
-	b.setChunkSerial(c.index, 0)
+	b.file.SetChunkSerial(c.index, 0)
 	b.chunks.EachAttached(c.index, func(slot uint32) bool {
 		if s := b.slots[slot]; s != nil {
 			s.setAttached(c.index, false)
@@ -148,10 +148,4 @@ func (b *Broker) opAttach(s *session, r *protocol.Attach) (any, []*sys.FD, error
 	owner := c.segment.owner
 	return protocol.AttachReply{Owner: owner.slot, OwnerSerial: owner.serial,
 		Segment: c.segment.index, SegmentSerial: c.segment.serial}, nil, nil
-}
-
-// setChunkSerial names or un-names a chunk: with another serial, or none, every
-// handle to it is Expired.
-func (b *Broker) setChunkSerial(chunk uint32, serial uint64) {
-	b.file.Store64(protocol.BrokerChunks+uint64(chunk)*protocol.ChunkRecordSize+protocol.ChunkSerial, serial)
 }

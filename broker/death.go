@@ -100,7 +100,7 @@ func (b *Broker) orphan(s *session) {
 	for g := range s.segments {
 		g.holder = nil
 		b.orphans[g] = struct{}{}
-		b.file.Store32(segmentAt(g.index)+protocol.SegmentState, protocol.SegmentOrphan)
+		b.file.Segment(g.index).SetOrphan()
 		if g.isBorrowed() {
 			b.expire(g)
 			shm.Fence()
@@ -125,7 +125,7 @@ func (b *Broker) leaveSlot(s *session) {
 		b.keepRemains(s.pages)
 	}
 	crashpoint.At("broker-bury-remains")
-	b.file.Store64(sessionAt(s.slot)+protocol.SessionSerial, 0)
+	b.file.Session(s.slot).Free()
 	b.slots[s.slot] = nil
 	b.slotTable.give(s.slot)
 	crashpoint.At("broker-bury-gone")

@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -27,19 +28,19 @@ func (b *Broker) deviceOf(name string) (*device, error) {
 			return d, nil
 		}
 	}
-	if len(b.devices) == maxDevices {
-		return nil, protocol.Errorf(protocol.CodeTooMany, "restart the broker", "it knows %d devices and has room for no more", maxDevices)
+	if len(b.devices) == record.MaxDevices {
+		return nil, protocol.Errorf(protocol.CodeTooMany, "restart the broker", "it knows %d devices and has room for no more", record.MaxDevices)
 	}
 	d := &device{id: int32(len(b.devices)), name: name}
-	b.putText(deviceAt(d.id), deviceNameBytes, name)
+	b.file.SetDevice(d.id, name)
 	b.devices = append(b.devices, d)
 	return d, nil
 }
 
 // rebuildDevices reads the names that a former broker noted.
 func (b *Broker) rebuildDevices() {
-	for id := range int32(maxDevices) {
-		name := b.text(deviceAt(id), deviceNameBytes)
+	for id := range int32(record.MaxDevices) {
+		name := b.file.Device(id)
 		if name == "" {
 			return
 		}
@@ -48,11 +49,11 @@ func (b *Broker) rebuildDevices() {
 }
 
 // rebuiltDevice finds the device of a former broker's segment.
-func (b *Broker) rebuiltDevice(id uint32) *device {
-	if id < uint32(len(b.devices)) {
+func (b *Broker) rebuiltDevice(id int32) *device {
+	if uint32(id) < uint32(len(b.devices)) {
 		return b.devices[id]
 	}
-	return &device{id: int32(id), name: protocol.DeviceCUDA + "unknown"}
+	return &device{id: id, name: protocol.DeviceCUDA + "unknown"}
 }
 
 // grantDevice lets a session make memory on a device, which it offers afterwards.
@@ -115,7 +116,7 @@ func (g *segment) cost() uint64 {
 // SYNC lender: release; who uses the memory looks at the serial.
 func (b *Broker) expire(g *segment) {
 	for _, c := range g.chunks {
-		b.setChunkSerial(c.index, 0)
+		b.file.SetChunkSerial(c.index, 0)
 	}
 }
 

@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -75,7 +76,7 @@ func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 	}
 	t.groups[number] = g
 	b.putGroup(g)
-	b.file.Add64(topicAt(t.index)+protocol.TopicVersion, 1)
+	b.file.Topic(t.index).RaiseVersion()
 	crashpoint.At("broker-group-listed")
 	// SYNC topic-version: pairs with a sender's fence between its publish and its
 	// look at the version.
@@ -89,17 +90,12 @@ func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 }
 
 func (b *Broker) putGroup(g *group) {
-	at := groupAt(g.topic.index, g.number)
-	b.file.Store64(at+protocol.GroupID, 0)
 	flags := uint32(0)
 	if g.topic.redeliver {
 		flags |= protocol.GroupAcknowledged
 	}
-	b.file.Store32(at+protocol.GroupMembers, uint32(len(g.members)))
-	b.file.Store32(at+protocol.GroupFlags, flags)
-	b.file.Store64(at+groupInode, g.file.inode)
-	b.putText(at+protocol.GroupName, protocol.GroupNameBytes, g.name)
-	b.file.Store64(at+protocol.GroupID, g.id)
+	b.file.Topic(g.topic.index).Group(g.number).Store(record.Group{
+		ID: g.id, Members: uint32(len(g.members)), Flags: flags, Name: g.name, File: g.file.inode})
 	b.countGroups(g.topic)
 }
 
@@ -110,13 +106,13 @@ func (b *Broker) countGroups(t *topic) {
 			n++
 		}
 	}
-	b.file.Store32(topicAt(t.index)+protocol.TopicGroupCount, n)
+	b.file.Topic(t.index).SetGroupCount(n)
 }
 
 // dropGroup ends a group: senders wait for it no longer once they see the
 // version that the caller's changed makes.
 func (b *Broker) dropGroup(g *group) {
-	b.file.Store64(groupAt(g.topic.index, g.number)+protocol.GroupID, 0)
+	b.file.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
 	b.countGroups(g.topic)
 	g.file.close()
@@ -144,7 +140,7 @@ func (b *Broker) enter(g *group, r *reader, s *session) error {
 	}
 	r.group, r.member = g, g.next
 	g.members[r.member], g.owners[r.member] = r, s
-	b.file.Store32(groupAt(g.topic.index, g.number)+protocol.GroupMembers, uint32(len(g.members)))
+	b.file.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	return nil
 }
 
@@ -164,7 +160,7 @@ func (b *Broker) exit(r *reader) {
 	}
 	delete(g.members, r.member)
 	delete(g.owners, r.member)
-	b.file.Store32(groupAt(g.topic.index, g.number)+protocol.GroupMembers, uint32(len(g.members)))
+	b.file.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	if len(g.members) == 0 && g.topic.kind != protocol.TopicKindQueue {
 		b.dropGroup(g)
 	}

@@ -70,12 +70,7 @@ func (b *Broker) readerReply(t *topic, rd *reader) (any, []*sys.FD, error) {
 
 // setWaiter marks a session as one to ring, or not.
 func (b *Broker) setWaiter(t *topic, slot uint32, on bool) {
-	at := topicAt(t.index) + protocol.TopicWaiters + uint64(slot/64)*8
-	if on {
-		b.file.Or64(at, 1<<(slot%64))
-	} else {
-		b.file.And64(at, ^uint64(1<<(slot%64)))
-	}
+	b.file.Topic(t.index).SetWaiter(slot, on)
 }
 
 // opTopicPeers tells who takes part in a topic.

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -135,19 +136,14 @@ func (b *Broker) addLane(l *lane) {
 	t := l.topic
 	t.lanes[l.number] = l
 	l.pages.lanes[l] = struct{}{}
-	at := laneAt(t.index, l.number)
-	b.file.Store64(at+protocol.LaneRecordSerial, 0)
-	b.file.Store64(at+protocol.LaneRecordOffset, l.offset)
-	b.file.Store32(at+protocol.LaneRecordSlot, l.pages.slot)
-	b.file.Store32(at+protocol.LaneRecordState, l.state)
-	b.file.Store64(at+protocol.LaneRecordSender, l.pages.serial)
-	b.file.Store64(at+protocol.LaneRecordSerial, l.pages.serial)
-	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
+	b.file.Topic(t.index).Lane(l.number).Store(record.Lane{
+		Serial: l.pages.serial, Offset: l.offset, Slot: l.pages.slot, State: l.state, Sender: l.pages.serial})
+	b.file.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
 func (b *Broker) setLaneState(l *lane, state uint32) {
 	l.state = state
-	b.file.Store32(laneAt(l.topic.index, l.number)+protocol.LaneRecordState, state)
+	b.file.Topic(l.topic.index).Lane(l.number).SetState(state)
 }
 
 // dropLane takes a lane out of its topic: what it keeps is un-named and counted
@@ -164,10 +160,10 @@ func (b *Broker) dropLane(l *lane) {
 	}
 	t.gone = jsonNumber(t.gone + l.view.Head())
 	b.setLaneState(l, protocol.LaneClosed)
-	b.file.Store64(laneAt(t.index, l.number)+protocol.LaneRecordSerial, 0)
+	b.file.Topic(t.index).Lane(l.number).Free()
 	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.number)
-	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
+	b.file.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 	delete(l.pages.lanes, l)
 	if s := b.slots[l.pages.slot]; s != nil && s.pages == l.pages && !s.ended {
 		s.event(func(p *pending) { p.lanes = append(p.lanes, l.offset) })

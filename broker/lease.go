@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -26,7 +27,6 @@ const (
 	// afterSession is how long a pickled handle outlives its session.
 	afterSession = 30 * time.Second
 	maxLease     = 10 * 365 * 24 * time.Hour
-	leaseOnce    = 1 // LeaseRecord flag
 )
 
 // opLease holds storages for a time.
@@ -77,13 +77,12 @@ func (b *Broker) takeLeaseRecords(l *lease) error {
 	for range l.refs {
 		n, _ := b.leaseTable.take()
 		l.records = append(l.records, n)
-		if err := b.reserve(leaseAt(n), protocol.LeaseRecordSize); err != nil {
+		if err := b.reserve(record.LeasePlace(n)); err != nil {
 			for _, n := range l.records {
 				b.leaseTable.give(n)
 			}
 			return err
 		}
-		b.markUsed(leasesUsed, n)
 	}
 	return nil
 }
@@ -110,19 +109,7 @@ func (b *Broker) setExpiry(l *lease, d time.Duration) {
 // putLease writes a record for each storage, its id last.
 func (b *Broker) putLease(l *lease) {
 	for i, n := range l.records {
-		at := leaseAt(n)
-		b.file.Store64(at+protocol.LeaseExpires, l.expires)
-		b.file.Store64(at+protocol.LeaseSession, l.session.serial)
-		b.file.Store64(at+protocol.LeaseSerial, l.refs[i].Serial)
-		b.file.Store64(at+protocol.LeaseGeneration, l.refs[i].Generation)
-		b.file.Store32(at+protocol.LeaseIndex, l.refs[i].Index)
-		flags := uint32(0)
-		if l.once {
-			flags = leaseOnce
-		}
-		b.file.Store32(at+protocol.LeaseFlags, flags)
-		b.file.Store64(at+protocol.LeaseBundle, l.id)
-		b.file.Store64(at+protocol.LeaseID, l.id)
+		b.file.Lease(n).Store(record.Lease{ID: l.id, Expires: l.expires, Session: l.session.serial, Ref: l.refs[i], Once: l.once})
 	}
 }
 
@@ -130,7 +117,7 @@ func (b *Broker) putLease(l *lease) {
 func (b *Broker) endLease(l *lease) {
 	l.alarm.cancel()
 	for _, n := range l.records {
-		b.file.Store64(leaseAt(n)+protocol.LeaseID, 0)
+		b.file.Lease(n).Free()
 		b.leaseTable.give(n)
 	}
 	crashpoint.At("broker-lease-ended")

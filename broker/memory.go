@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -104,22 +105,12 @@ func (b *Broker) makeSegment(s *session, index uint32, bytes, pageBytes uint64) 
 }
 
 func (b *Broker) putSegment(g *segment) {
-	at := segmentAt(g.index)
-	b.file.Store64(at+protocol.SegmentSerial, 0)
-	b.zero(at+8, protocol.SegmentRecordSize-8)
-	b.file.Store64(at+protocol.SegmentBytes, g.bytes)
-	b.file.Store32(at+protocol.SegmentKind, g.kind)
-	b.file.Store32(at+protocol.SegmentOwner, g.owner.slot)
-	b.file.Store64(at+protocol.SegmentOwnerSerial, g.owner.serial)
-	b.file.Store32(at+protocol.SegmentState, protocol.SegmentGranted)
-	b.file.Store32(at+protocol.SegmentDeviceType, deviceCPU)
+	s := record.Segment{Serial: g.serial, Bytes: g.bytes, Kind: g.kind, Owner: g.owner.slot, OwnerSerial: g.owner.serial,
+		State: protocol.SegmentGranted, DeviceType: deviceCPU, MadeAt: uint64(g.made.UnixNano()), File: g.inode}
 	if g.device != nil {
-		b.file.Store32(at+protocol.SegmentDeviceType, deviceCUDA)
-		b.file.Store32(at+protocol.SegmentDeviceID, uint32(g.device.id))
+		s.DeviceType, s.DeviceID = deviceCUDA, g.device.id
 	}
-	b.file.Store64(at+protocol.SegmentMadeAt, uint64(g.made.UnixNano()))
-	b.file.Store64(at+segmentInode, g.inode)
-	b.file.Store64(at+protocol.SegmentSerial, g.serial)
+	b.file.Segment(g.index).Store(s)
 }
 
 // DLPack's kDLCPU and kDLCUDA.
@@ -187,12 +178,12 @@ func (b *Broker) opReturn(s *session, r *protocol.Return) (any, []*sys.FD, error
 	// Openers look at the serial after they counted up: whoever came while the
 	// rows were read is seen by the second look, or sees the serial gone.
 	for _, c := range g.chunks {
-		b.setChunkSerial(c.index, 0)
+		b.file.SetChunkSerial(c.index, 0)
 	}
 	shm.Fence()
 	if index, holder, held := b.heldIn(g); held {
 		for _, c := range g.chunks {
-			b.setChunkSerial(c.index, c.serial)
+			b.file.SetChunkSerial(c.index, c.serial)
 		}
 		return nil, nil, busy(g, index, holder)
 	}
@@ -249,7 +240,7 @@ func (b *Broker) freeSegmentNow(g *segment) {
 		b.freeChunk(c)
 	}
 	crashpoint.At("broker-free-chunks")
-	b.file.Store64(segmentAt(g.index)+protocol.SegmentSerial, 0)
+	b.file.Segment(g.index).Free()
 	crashpoint.At("broker-free-record")
 	b.segments[g.index] = nil
 	b.segmentTable.give(g.index)

@@ -219,17 +219,10 @@ func (b *Broker) setEphemeral(t *topic, s *session, on bool) {
 		t.name.ephemeral, serial = s, s.serial
 		s.names[t] = struct{}{}
 	}
-	b.file.Store64(topicAt(t.index)+topicEphemeral, serial)
+	b.file.Topic(t.index).SetEphemeral(serial)
 }
 
-func (b *Broker) setDeleted(t *topic, on bool) {
-	at := topicAt(t.index) + protocol.TopicFlags
-	flags := b.file.Load32(at) &^ protocol.TopicDeleted
-	if on {
-		flags |= protocol.TopicDeleted
-	}
-	b.file.Store32(at, flags)
-}
+func (b *Broker) setDeleted(t *topic, on bool) { b.file.Topic(t.index).SetDeleted(on) }
 
 // opNameDelete takes a name away; those who hold its tensors keep them.
 func (b *Broker) opNameDelete(s *session, r *protocol.NameRef) (any, []*sys.FD, error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -176,39 +177,31 @@ func (b *Broker) info(t *topic) protocol.TopicInfo {
 }
 
 func (b *Broker) version(t *topic) uint64 {
-	return b.file.Load64(topicAt(t.index) + protocol.TopicVersion)
+	return b.file.Topic(t.index).Version()
 }
 
 // putJoin records an opener (reader nil) or a reader for a successor.
 func (b *Broker) putJoin(s *session, t *topic, r *reader) (uint32, error) {
 	i, ok := b.joins.take()
 	if !ok {
-		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics that are not used", "all %d places for openers and readers are taken", maxJoins)
+		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics that are not used", "all %d places for openers and readers are taken", record.MaxJoins)
 	}
-	if err := b.reserve(joinAt(i), joinSize); err != nil {
+	if err := b.reserve(record.JoinPlace(i)); err != nil {
 		b.joins.give(i)
 		return 0, err
 	}
-	b.markUsed(joinsUsed, i)
-	at := joinAt(i)
-	tail := uint64(t.index)
-	b.file.Store64(at+joinTopicID, t.id)
-	b.file.Store64(at+joinReader, 0)
+	j := record.Join{Session: s.serial, TopicID: t.id, Topic: t.index}
 	if r != nil {
-		b.file.Store64(at+joinReader, r.number)
+		j.Reader = r.number
 		if r.group != nil {
-			tail |= uint64(r.group.number+1)<<32 | uint64(r.member)<<40
-			if r.group.alone {
-				tail |= joinAlone << 48
-			}
+			j.Group, j.Member, j.Alone = uint8(r.group.number+1), r.member, r.group.alone
 		}
 	}
-	b.file.Store64(at+joinWordTail, tail)
-	b.file.Store64(at+joinSession, s.serial)
+	b.file.Join(i).Store(j)
 	return i, nil
 }
 
 func (b *Broker) dropJoin(i uint32) {
-	b.file.Store64(joinAt(i)+joinSession, 0)
+	b.file.Join(i).Free()
 	b.joins.give(i)
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -75,16 +76,11 @@ func (b *Broker) makeOwnPages() error {
 
 // putOwn writes the broker's own session record.
 func (b *Broker) putOwn() {
-	p, at := b.own, sessionAt(protocol.BrokerSlot)
-	b.file.Store32(at+protocol.SessionPID, uint32(p.pid))
-	b.file.Store64(at+protocol.SessionStartTime, sys.StartTime(p.pid))
-	b.file.Store32(at+protocol.SessionLanguage, protocol.LanguageGo)
-	b.file.Store64(at+sessionInode, p.session.inode)
-	b.file.Store64(at+bellInode, p.bell.inode)
-	b.file.Store64(at+protocol.SessionConnected, uint64(b.started.UnixNano()))
-	b.putText(at+protocol.SessionName, protocol.SessionNameBytes, p.name)
-	b.file.Store32(at+protocol.SessionState, protocol.SessionLive)
-	b.file.Store64(at+protocol.SessionSerial, p.serial)
+	p := b.own
+	b.file.Session(protocol.BrokerSlot).Store(record.Session{
+		Serial: p.serial, State: protocol.SessionLive, PID: uint32(p.pid), StartTime: sys.StartTime(p.pid),
+		Language: protocol.LanguageGo, Connected: uint64(b.started.UnixNano()), Name: p.name,
+		File: p.session.inode, Bell: p.bell.inode})
 }
 
 // keepRemains notes what a successor must know of the pages of a dead session.
@@ -95,15 +91,9 @@ func (b *Broker) keepRemains(p *pages) {
 		b.log.Warn("too many ended sessions whose messages or memory are still held: a broker after this one would lose them", "session", p.serial)
 		return
 	}
-	b.markUsed(remainsUsed, n)
 	p.remains = n + 1
-	at := remainsAt(n)
-	b.file.Store64(at+remainsSession, p.session.inode)
-	b.file.Store64(at+remainsBell, p.bell.inode)
-	b.file.Store32(at+remainsSlot, p.slot)
-	b.file.Store32(at+remainsPID, uint32(p.pid))
-	b.putText(at+remainsName, 64, p.name)
-	b.file.Store64(at+remainsSerial, p.serial)
+	b.file.Remains(n).Store(record.Remains{Serial: p.serial, File: p.session.inode, Bell: p.bell.inode,
+		Slot: p.slot, PID: uint32(p.pid), Name: p.name})
 }
 
 // dropRemains frees the pages of a dead session of which nothing is left.
@@ -112,7 +102,7 @@ func (b *Broker) dropRemains(p *pages) {
 		return
 	}
 	if p.remains != 0 {
-		b.file.Store64(remainsAt(p.remains-1)+remainsSerial, 0)
+		b.file.Remains(p.remains - 1).Free()
 		b.remains.give(p.remains - 1)
 	}
 	delete(b.pages, p.serial)

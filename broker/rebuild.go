@@ -54,7 +54,7 @@ func (b *Broker) rebuild(sameBoot bool, fetch func(fileKey) *sys.FD) error {
 			b.leftAlone(t)
 		}
 	}
-	b.putText(brokerBoot, brokerBootBytes, sys.BootID())
+	b.file.SetBoot(sys.BootID())
 	b.settle()
 	b.careSoon()
 	return nil
@@ -129,8 +129,7 @@ func (b *Broker) blankPages() shm.Region {
 }
 
 func (b *Broker) rebuildOwn(fetch func(fileKey) *sys.FD) error {
-	at := sessionAt(protocol.BrokerSlot)
-	serial := b.file.Load64(at + protocol.SessionSerial)
+	serial := b.file.Session(protocol.BrokerSlot).Serial()
 	p := b.newPages(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
 	if !p.there() {
 		return protocol.Errorf(protocol.CodeProtocol, "start the broker once more: it begins anew",
@@ -151,40 +150,32 @@ func (b *Broker) rebuildOwn(fetch func(fileKey) *sys.FD) error {
 
 func (b *Broker) rebuildSessions(fetch func(fileKey) *sys.FD) {
 	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
-		at := sessionAt(slot)
-		serial := b.file.Load64(at + protocol.SessionSerial)
+		serial := b.file.Session(slot).Serial()
 		if serial == 0 || b.pages[serial] != nil {
 			continue
 		}
-		p := b.newPages(fetch, slot, serial, b.text(at+protocol.SessionName, protocol.SessionNameBytes), b.file.Load32(at+protocol.SessionPID))
-		s := newSession(p)
-		s.absent, s.answered = true, b.file.Load32(at+sessionAnswered) == 1
-		s.state = b.file.Load32(at + protocol.SessionState)
-		s.uid = b.file.Load32(at + protocol.SessionUID)
-		s.start = b.file.Load64(at + protocol.SessionStartTime)
-		s.pidNS = b.file.Load64(at + protocol.SessionPIDNS)
-		s.language = b.file.Load32(at + protocol.SessionLanguage)
-		s.namespace = b.text(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes)
-		s.connectedAt = formerly(b.file.Load64(at + protocol.SessionConnected))
-		copy(s.secretHash[:], b.file.Bytes(at+protocol.SessionSecretHash, 16))
+		r := b.file.Session(slot).Load()
+		s := newSession(b.newPages(fetch, slot, serial, r.Name, r.PID))
+		s.absent, s.answered = true, r.Answered
+		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
+		s.namespace, s.connectedAt, s.secretHash = r.Namespace, formerly(r.Connected), r.SecretHash
 		b.slots[slot] = s
 		b.slotTable.claim(slot)
 	}
 }
 
 func (b *Broker) rebuildRemains(fetch func(fileKey) *sys.FD) {
-	for i := range min(b.file.Load32(remainsUsed), maxRemains) {
-		at := remainsAt(i)
-		serial := b.file.Load64(at + remainsSerial)
-		if serial == 0 {
+	for i := range b.file.UsedRemains() {
+		r := b.file.Remains(i).Load()
+		if r.Serial == 0 {
 			continue
 		}
 		// A session that is still in its slot was not wholly buried: it will be.
-		if b.pages[serial] != nil {
-			b.file.Store64(at+remainsSerial, 0)
+		if b.pages[r.Serial] != nil {
+			b.file.Remains(i).Free()
 			continue
 		}
-		p := b.newPages(fetch, b.file.Load32(at+remainsSlot), serial, b.text(at+remainsName, 64), b.file.Load32(at+remainsPID))
+		p := b.newPages(fetch, r.Slot, r.Serial, r.Name, r.PID)
 		p.dead, p.remains = true, i+1
 		b.remains.claim(i)
 	}
@@ -192,26 +183,24 @@ func (b *Broker) rebuildRemains(fetch func(fileKey) *sys.FD) {
 
 func (b *Broker) rebuildSegments(fetch func(fileKey) *sys.FD) {
 	for i := range uint32(protocol.MaxSegments) {
-		at := segmentAt(i)
-		serial := b.file.Load64(at + protocol.SegmentSerial)
-		if serial == 0 {
+		if b.file.Segment(i).Serial() == 0 {
 			continue
 		}
-		g := &segment{index: i, serial: serial, bytes: b.file.Load64(at + protocol.SegmentBytes),
-			inode: b.file.Load64(at + segmentInode), kind: b.file.Load32(at + protocol.SegmentKind),
-			given: map[*session]struct{}{}, made: formerly(b.file.Load64(at + protocol.SegmentMadeAt))}
-		g.owner = b.pages[b.file.Load64(at+protocol.SegmentOwnerSerial)]
+		r := b.file.Segment(i).Load()
+		g := &segment{index: i, serial: r.Serial, bytes: r.Bytes, inode: r.File, kind: r.Kind,
+			given: map[*session]struct{}{}, made: formerly(r.MadeAt)}
+		g.owner = b.pages[r.OwnerSerial]
 		if g.owner == nil {
 			// Its owner is over and left no record: settle frees it.
-			g.owner = &pages{serial: b.file.Load64(at + protocol.SegmentOwnerSerial), name: "an ended session", dead: true,
+			g.owner = &pages{serial: r.OwnerSerial, name: "an ended session", dead: true,
 				chunks: map[*chunk]struct{}{}, lanes: map[*lane]struct{}{}}
 			b.view(g.owner)
 			b.pages[g.owner.serial] = g.owner
 		}
-		if g.kind == protocol.KindCUDA || g.isBorrowed() {
-			g.device = b.rebuiltDevice(b.file.Load32(at + protocol.SegmentDeviceID))
+		if r.OnDevice() {
+			g.device = b.rebuiltDevice(r.DeviceID)
 		}
-		k := fileKey{protocol.RestoreSegment, serial}
+		k := fileKey{protocol.RestoreSegment, r.Serial}
 		if g.device == nil || b.files.kind() != protocol.KindFile { // a directory has none of a device
 			if fd := fetch(k); fd != nil {
 				b.setView(g, k, fd)
@@ -224,7 +213,7 @@ func (b *Broker) rebuildSegments(fetch func(fileKey) *sys.FD) {
 		} else {
 			b.chargeAll(g)
 			b.orphans[g] = struct{}{}
-			b.file.Store32(at+protocol.SegmentState, protocol.SegmentOrphan)
+			b.file.Segment(i).SetOrphan()
 		}
 	}
 }
@@ -264,7 +253,7 @@ func (b *Broker) rebuildChunks() {
 		}
 		if c.segment == nil || c.segment.serial != v.SegmentSerial {
 			// Its segment's freeing was half done: nobody held anything of it.
-			b.setChunkSerial(i, 0)
+			b.file.SetChunkSerial(i, 0)
 			b.chunkTable.give(i)
 			continue
 		}
@@ -272,7 +261,7 @@ func (b *Broker) rebuildChunks() {
 		c.segment.chunks = append(c.segment.chunks, c)
 		c.segment.owner.chunks[c] = struct{}{}
 		if c.segment.isBorrowed() && c.segment.holder == nil {
-			b.setChunkSerial(i, 0) // as in expire: its owner ended while no broker ran
+			b.file.SetChunkSerial(i, 0) // as in expire: its owner ended while no broker ran
 		}
 		b.chunks.EachAttached(i, func(slot uint32) bool {
 			if s := b.slots[slot]; s != nil {
@@ -289,8 +278,8 @@ func (b *Broker) rebuildChunks() {
 // Of a process that cannot be seen (another pid namespace) only its own return
 // tells; until then it keeps what it holds.
 func (b *Broker) buryDead(sameBoot bool) {
-	b.foreign = b.file.Load64(brokerPIDNS) != sys.PIDNamespace(processID)
-	b.file.Store64(brokerPIDNS, sys.PIDNamespace(processID))
+	b.foreign = b.file.PIDNamespace() != sys.PIDNamespace(processID)
+	b.file.SetPIDNamespace(sys.PIDNamespace(processID))
 	for _, s := range b.slots {
 		if s == nil {
 			continue

@@ -4,14 +4,15 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
 func (b *Broker) rebuildTopics(fetch func(fileKey) *sys.FD) {
-	for i := range min(b.file.Load32(topicsUsed), protocol.MaxTopics) {
-		if b.file.Load64(topicAt(i)+protocol.TopicID) == 0 {
+	for i := range b.file.UsedTopics() {
+		if b.file.Topic(i).ID() == 0 {
 			continue
 		}
 		b.topicTable.claim(i)
@@ -23,7 +24,7 @@ func (b *Broker) rebuildTopics(fetch func(fileKey) *sys.FD) {
 				b.removeTopic(t)
 			}
 		} else {
-			b.file.Store64(topicAt(i)+protocol.TopicID, 0)
+			b.file.Topic(i).Free()
 			b.topicTable.give(i)
 		}
 	}
@@ -31,58 +32,51 @@ func (b *Broker) rebuildTopics(fetch func(fileKey) *sys.FD) {
 
 // readTopic reads a topic's record; nil when it makes no sense.
 func (b *Broker) readTopic(i uint32) *topic {
-	at, r := topicAt(i), b.file
-	flags := r.Load32(at + protocol.TopicFlags)
+	r := b.file.Topic(i).Load()
 	t := &topic{
-		index: i, id: r.Load64(at + protocol.TopicID), kind: r.Load32(at + protocol.TopicKind),
-		key:      topicKey{b.text(at+protocol.TopicNamespace, 64), b.text(at+protocol.TopicName, protocol.TopicNameBytes), false},
-		lossless: flags&protocol.TopicLossless != 0, redeliver: flags&protocol.TopicRedeliver != 0,
-		depth: r.Load32(at + protocol.TopicDepth), description: r.Load32(at + topicDescription),
-		linger: time.Duration(min(r.Load64(at+protocol.TopicLinger), 1<<62)), creator: b.text(at+protocol.TopicCreator, 64),
-		made:   formerly(r.Load64(at + protocol.TopicMadeAt)),
-		closed: r.Load32(at+protocol.TopicState) == protocol.TopicClosed,
-		lanes:  map[uint32]*lane{}, members: map[*session]*member{},
+		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
+		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
+		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
+		made: formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
+		lanes: map[uint32]*lane{}, members: map[*session]*member{},
 	}
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
 	if t.check() != nil || kindName(t.kind) == "unknown" ||
-		t.slots != r.Load32(at+protocol.TopicSlots) || t.stride != r.Load32(at+protocol.TopicStride) {
+		t.slots != r.Slots || t.stride != r.Stride {
 		return nil
 	}
 	if t.kind == protocol.TopicKindName {
 		t.key.isName = true
 		t.name = &name{setter: t.creator}
 	}
-	if flags&protocol.TopicPrivate != 0 {
-		t.token = hex.EncodeToString(r.Bytes(at+protocol.TopicToken, 16))
+	if r.Flags&protocol.TopicPrivate != 0 {
+		t.token = hex.EncodeToString(r.Token[:])
 	}
 	return t
 }
 
 func (b *Broker) rebuildGroups(t *topic, fetch func(fileKey) *sys.FD) {
 	for n := range uint32(protocol.MaxGroups) {
-		at := groupAt(t.index, n)
-		id := b.file.Load64(at + protocol.GroupID)
-		if id == 0 {
+		r := b.file.Topic(t.index).Group(n).Load()
+		if r.ID == 0 {
 			continue
 		}
-		g := &group{topic: t, number: n, id: id, name: b.text(at+protocol.GroupName, protocol.GroupNameBytes),
-			members: map[uint8]*reader{}, owners: map[uint8]*session{}}
-		g.file = b.fetchFile(fetch, fileKey{protocol.RestoreGroup, id}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
+		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint8]*reader{}, owners: map[uint8]*session{}}
+		g.file = b.fetchFile(fetch, fileKey{protocol.RestoreGroup, r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
 		t.groups[n] = g
 	}
 }
 
 func (b *Broker) rebuildLanes(t *topic) {
 	for n := range uint32(protocol.MaxLanes) {
-		at := laneAt(t.index, n)
-		serial := b.file.Load64(at + protocol.LaneRecordSerial)
-		if serial == 0 {
+		view := b.file.Topic(t.index).Lane(n)
+		if view.Serial() == 0 {
 			continue
 		}
-		l := &lane{topic: t, number: n, pages: b.pages[serial], offset: b.file.Load64(at + protocol.LaneRecordOffset),
-			state: b.file.Load32(at + protocol.LaneRecordState)}
+		r := view.Load()
+		l := &lane{topic: t, number: n, pages: b.pages[r.Serial], offset: r.Offset, state: r.State}
 		if l.pages == nil || l.state == protocol.LaneClosed || b.viewLane(l) != nil {
-			b.file.Store64(at+protocol.LaneRecordSerial, 0)
+			view.Free()
 			continue
 		}
 		if l.state == protocol.LaneLive && l.pages.dead {
@@ -100,7 +94,7 @@ func (b *Broker) rebuildLanes(t *topic) {
 			b.nameRoom.claim(uint32((l.offset - protocol.SessionLanes) / nameLane))
 		}
 	}
-	b.file.Store32(topicAt(t.index)+protocol.TopicLaneCount, uint32(len(t.lanes)))
+	b.file.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
 // viewLane makes the view of a lane whose place was written by a broker.
@@ -119,46 +113,42 @@ func (b *Broker) viewLane(l *lane) error {
 
 // rebuildJoins finds out who has what open and reads it as which member.
 func (b *Broker) rebuildJoins() {
-	for i := range min(b.file.Load32(joinsUsed), maxJoins) {
-		at := joinAt(i)
-		serial := b.file.Load64(at + joinSession)
-		if serial == 0 {
+	for i := range b.file.UsedJoins() {
+		j := b.file.Join(i).Load()
+		if j.Session == 0 {
 			continue
 		}
 		b.joins.claim(i)
-		tail := b.file.Load64(at + joinWordTail)
-		index := uint32(tail)
 		var s *session
-		if p := b.pages[serial]; p != nil && p != b.own {
+		if p := b.pages[j.Session]; p != nil && p != b.own {
 			if s = b.slots[p.slot]; s != nil && s.pages != p {
 				s = nil
 			}
 		}
-		if s == nil || index >= protocol.MaxTopics || b.topics[index] == nil || b.topics[index].id != b.file.Load64(at+joinTopicID) {
+		if s == nil || j.Topic >= protocol.MaxTopics || b.topics[j.Topic] == nil || b.topics[j.Topic].id != j.TopicID {
 			b.dropJoin(i)
 			continue
 		}
-		t := b.topics[index]
+		t := b.topics[j.Topic]
 		m := t.members[s]
 		if m == nil {
 			m = &member{readers: map[uint64]*reader{}}
 			t.members[s], s.topics[t] = m, m
 		}
-		number := b.file.Load64(at + joinReader)
-		if number == 0 {
+		if j.Reader == 0 {
 			m.opens = append(m.opens, i)
 			continue
 		}
-		rd := &reader{number: number, join: i}
-		if n, id := uint32(tail>>32&0xff), uint8(tail>>40); n > 0 && n <= protocol.MaxGroups && id > 0 {
+		rd := &reader{number: j.Reader, join: i}
+		if n, id := j.Group, j.Member; n > 0 && n <= protocol.MaxGroups && id > 0 {
 			if g := t.groups[n-1]; g != nil && g.members[id] == nil {
 				rd.group, rd.member = g, id
 				g.members[id], g.owners[id] = rd, s
 				g.next = max(g.next, id)
-				g.alone = tail>>48&joinAlone != 0
+				g.alone = j.Alone
 			}
 		}
-		m.readers[number] = rd
+		m.readers[j.Reader] = rd
 	}
 	b.rebuildMembers()
 }
@@ -177,9 +167,7 @@ func (b *Broker) rebuildMembers() {
 				t.members[s], s.topics[t] = m, m
 			}
 		}
-		for w := range uint64(protocol.BitmapWords) {
-			b.file.Store64(topicAt(t.index)+protocol.TopicWaiters+w*8, 0)
-		}
+		b.file.Topic(t.index).ClearWaiters()
 		for s, m := range t.members {
 			if len(m.readers) > 0 {
 				b.setWaiter(t, s.slot, true)
@@ -199,25 +187,22 @@ func (b *Broker) rebuildMembers() {
 }
 
 func (b *Broker) rebuildLeases(sameBoot bool) {
-	for i := range min(b.file.Load32(leasesUsed), protocol.MaxLeases) {
-		at := leaseAt(i)
-		id := b.file.Load64(at + protocol.LeaseID)
-		if id == 0 {
+	for i := range b.file.UsedLeases() {
+		r := b.file.Lease(i).Load()
+		if r.ID == 0 {
 			continue
 		}
-		ref := protocol.Ref{Serial: b.file.Load64(at + protocol.LeaseSerial),
-			Generation: b.file.Load64(at + protocol.LeaseGeneration), Index: b.file.Load32(at + protocol.LeaseIndex)}
-		if !sameBoot || b.findChunkOf(ref.Index, ref.Serial) == nil {
-			b.file.Store64(at+protocol.LeaseID, 0)
+		if !sameBoot || b.findChunkOf(r.Ref.Index, r.Ref.Serial) == nil {
+			b.file.Lease(i).Free()
 			continue
 		}
 		b.leaseTable.claim(i)
-		l := b.leases[id]
+		l := b.leases[r.ID]
 		if l == nil {
-			l = b.readLease(id, at)
-			b.leases[id] = l
+			l = b.readLease(i, r)
+			b.leases[r.ID] = l
 		}
-		l.refs = append(l.refs, ref)
+		l.refs = append(l.refs, r.Ref)
 		l.records = append(l.records, i)
 	}
 	for _, l := range b.leases {
@@ -228,22 +213,20 @@ func (b *Broker) rebuildLeases(sameBoot bool) {
 	}
 }
 
-func (b *Broker) readLease(id, at uint64) *lease {
-	l := &lease{id: id, expires: b.file.Load64(at + protocol.LeaseExpires), maker: "an ended session",
-		once: b.file.Load32(at+protocol.LeaseFlags)&leaseOnce != 0}
-	serial := b.file.Load64(at + protocol.LeaseSession)
+func (b *Broker) readLease(i uint32, r record.Lease) *lease {
+	l := &lease{id: r.ID, expires: r.Expires, maker: "an ended session", once: r.Once}
 	for _, s := range b.slots {
-		if s != nil && s.serial == serial {
+		if s != nil && s.serial == r.Session {
 			l.session, l.maker = s, s.name
 			s.leases[l] = struct{}{}
 			return l
 		}
 	}
 	// Of a session that is over only what has a time is left.
-	l.session = newSession(&pages{serial: serial})
+	l.session = newSession(&pages{serial: r.Session})
 	if l.expires == 0 {
 		l.expires = sys.Monotonic() + uint64(afterSession)
-		b.file.Store64(at+protocol.LeaseExpires, l.expires)
+		b.file.Lease(i).SetExpires(l.expires)
 	}
 	return l
 }

@@ -156,7 +156,7 @@ func (b *Broker) readRevision(t *topic) {
 	}
 	budget := 1 + protocol.MaxRefs // of one message
 	indices, ok := b.namedBy(h, data, &budget)
-	if !ok || b.file.Load32(topicAt(t.index)+protocol.TopicFlags)&protocol.TopicDeleted != 0 {
+	if !ok || b.file.Topic(t.index).Deleted() {
 		if !ok {
 			b.log.Warn("what a name held was handed over by nobody", "name", t.key.name, "namespace", t.key.namespace)
 		}
@@ -167,7 +167,7 @@ func (b *Broker) readRevision(t *topic) {
 	n.set, n.revision, n.indices = true, i, indices
 	n.live, n.bytes, n.tensors = h.Flags&protocol.SlotLive != 0, h.Bytes, h.Tensors
 	n.at = time.Now().Add(-time.Duration(sys.Monotonic() - min(sys.Monotonic(), h.Stamp)))
-	if serial := b.file.Load64(topicAt(t.index) + topicEphemeral); serial != 0 {
+	if serial := b.file.Topic(t.index).Ephemeral(); serial != 0 {
 		if p := b.pages[serial]; p != nil && b.slots[p.slot] != nil && b.slots[p.slot].pages == p {
 			n.ephemeral = b.slots[p.slot]
 			n.ephemeral.names[t] = struct{}{}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -104,8 +105,7 @@ func readOwner(fd *sys.FD) (string, error) {
 		return "", err
 	}
 	defer sys.Unmap(m)
-	owner, _, _ := strings.Cut(string(m[brokerDir:brokerDir+brokerDirBytes]), "\x00")
-	return owner, nil
+	return record.Of(shm.NewRegion(m)).Dir(), nil
 }
 
 // survivors are the sessions whose processes live, as far as can be told.
@@ -146,7 +146,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	b.missing = b.wanted()
-	sameBoot := b.text(brokerBoot, brokerBootBytes) == sys.BootID()
+	sameBoot := b.file.Boot() == sys.BootID()
 	err = b.rebuild(sameBoot, func(k fileKey) *sys.FD {
 		fd, err := p.dir.open(k.role, k.serial)
 		if err != nil {
@@ -233,19 +233,19 @@ func (b *Broker) isGhost(s stateSession) bool {
 	if !b.file.Valid() || s.Slot >= protocol.MaxSessions {
 		return false
 	}
-	at := sessionAt(s.Slot)
-	return b.file.Load64(at+protocol.SessionSerial) == s.Serial && b.file.Load32(at+sessionAnswered) == 0
+	v := b.file.Session(s.Slot)
+	return v.Serial() == s.Serial && !v.Answered()
 }
 
 func (b *Broker) completeTakeover(t *takeover) error {
 	own := fileKey{protocol.RestoreSession, 0}
 	if b.file.Valid() {
-		own.serial = b.file.Load64(sessionAt(protocol.BrokerSlot) + protocol.SessionSerial)
+		own.serial = b.file.Session(protocol.BrokerSlot).Serial()
 	}
 	if t.files[own] == nil {
 		b.log.Warn("no client of the former broker handed over its memory: starting anew")
 		b.broker.close()
-		b.file, b.missing = shm.Region{}, nil
+		b.file, b.missing = record.File{}, nil
 		return b.begin()
 	}
 	err := b.rebuild(true, func(k fileKey) *sys.FD {
@@ -378,27 +378,27 @@ func (b *Broker) wanted() map[fileKey]uint64 {
 			w[fileKey{role, serial}] = inode
 		}
 	}
-	r := b.file
 	for slot := range uint32(protocol.MaxSessions) {
-		at := sessionAt(slot)
-		serial := r.Load64(at + protocol.SessionSerial)
-		add(protocol.RestoreSession, serial, r.Load64(at+sessionInode))
-		add(protocol.RestoreBell, serial, r.Load64(at+bellInode))
+		if v := b.file.Session(slot); v.Serial() != 0 {
+			s := v.Load()
+			add(protocol.RestoreSession, s.Serial, s.File)
+			add(protocol.RestoreBell, s.Serial, s.Bell)
+		}
 	}
-	for i := range min(r.Load32(remainsUsed), maxRemains) {
-		at := remainsAt(i)
-		serial := r.Load64(at + remainsSerial)
-		add(protocol.RestoreSession, serial, r.Load64(at+remainsSession))
-		add(protocol.RestoreBell, serial, r.Load64(at+remainsBell))
+	for i := range b.file.UsedRemains() {
+		m := b.file.Remains(i).Load()
+		add(protocol.RestoreSession, m.Serial, m.File)
+		add(protocol.RestoreBell, m.Serial, m.Bell)
 	}
 	for i := range uint32(protocol.MaxSegments) {
-		at := segmentAt(i)
-		add(protocol.RestoreSegment, r.Load64(at+protocol.SegmentSerial), r.Load64(at+segmentInode))
+		if v := b.file.Segment(i); v.Serial() != 0 {
+			add(protocol.RestoreSegment, v.Serial(), v.Load().File)
+		}
 	}
-	for i := range min(r.Load32(topicsUsed), protocol.MaxTopics) {
-		for g := uint32(0); g < protocol.MaxGroups && r.Load64(topicAt(i)+protocol.TopicID) != 0; g++ {
-			at := groupAt(i, g)
-			add(protocol.RestoreGroup, r.Load64(at+protocol.GroupID), r.Load64(at+groupInode))
+	for i := range b.file.UsedTopics() {
+		for g := uint32(0); g < protocol.MaxGroups && b.file.Topic(i).ID() != 0; g++ {
+			r := b.file.Topic(i).Group(g).Load()
+			add(protocol.RestoreGroup, r.ID, r.File)
 		}
 	}
 	return w

@@ -1,14 +1,14 @@
 package broker
 
-import "github.com/baton-ipc/baton/protocol"
+import "github.com/baton-ipc/baton/broker/record"
 
 // reserveStep is how much of the broker file is reserved at once.
 const reserveStep = 64 << 10
 
 // reserve makes sure that records of the broker file have pages. On a file
 // system that is full, touching a hole is SIGBUS, on tmpfs even for a reader.
-func (b *Broker) reserve(at, bytes uint64) error {
-	for step := at / reserveStep; step*reserveStep < at+bytes; step++ {
+func (b *Broker) reserve(p record.Place) error {
+	for step := p.At / reserveStep; step*reserveStep < p.At+p.Bytes; step++ {
 		if b.reserved[step] {
 			continue
 		}
@@ -24,9 +24,9 @@ func (b *Broker) reserve(at, bytes uint64) error {
 // and what a death must be able to note. Topics, joins and leases get their pages
 // as they are used, lowest numbers first.
 func (b *Broker) reserveTables() error {
-	err := b.reserve(0, segmentAt(protocol.MaxSegments))
+	err := b.reserve(record.Tables())
 	if err == nil {
-		err = b.reserve(brokerRemains, maxRemains*remainsSize)
+		err = b.reserve(record.AllRemains())
 	}
 	return err
 }

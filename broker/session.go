@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -121,25 +122,10 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 
 // putSession writes the session's record, the serial last.
 func (b *Broker) putSession(s *session) {
-	at := sessionAt(s.slot)
-	b.file.Store64(at+protocol.SessionSerial, 0)
-	b.zero(at+8, protocol.SessionRecordSize-8)
-	b.file.Store32(at+protocol.SessionState, s.state)
-	b.file.Store32(at+protocol.SessionPID, uint32(s.pid))
-	b.file.Store64(at+protocol.SessionStartTime, s.start)
-	b.file.Store32(at+protocol.SessionUID, s.uid)
-	b.file.Store32(at+protocol.SessionLanguage, s.language)
-	copy(b.file.Bytes(at+protocol.SessionSecretHash, 16), s.secretHash[:])
-	b.file.Store64(at+protocol.SessionConnected, uint64(s.connectedAt.UnixNano()))
-	b.file.Store64(at+protocol.SessionPIDNS, s.pidNS)
-	b.file.Store64(at+sessionInode, s.session.inode)
-	b.file.Store64(at+bellInode, s.bell.inode)
-	if s.answered {
-		b.file.Store32(at+sessionAnswered, 1)
-	}
-	b.putText(at+protocol.SessionName, protocol.SessionNameBytes, s.name)
-	b.putText(at+protocol.SessionNamespace, protocol.SessionNamespaceBytes, s.namespace)
-	b.file.Store64(at+protocol.SessionSerial, s.serial)
+	b.file.Session(s.slot).Store(record.Session{
+		Serial: s.serial, State: s.state, PID: uint32(s.pid), StartTime: s.start, UID: s.uid, Language: s.language,
+		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.name, Namespace: s.namespace,
+		File: s.session.inode, Bell: s.bell.inode, Answered: s.answered})
 }
 
 // answered notes that the client of a connection knows its session: the answer to
@@ -153,16 +139,16 @@ func (b *Broker) answered(c *conn) {
 		return
 	}
 	s.answered = true
-	b.file.Store32(sessionAt(s.slot)+sessionAnswered, 1)
+	b.file.Session(s.slot).SetAnswered()
 	if c.cred.PID != 0 { // for people only, and dear for a process that was never looked at
 		s.pidNS = sys.PIDNamespace(s.pid)
-		b.file.Store64(sessionAt(s.slot)+protocol.SessionPIDNS, s.pidNS)
+		b.file.Session(s.slot).SetPIDNamespace(s.pidNS)
 	}
 }
 
 func (b *Broker) setState(s *session, state uint32) {
 	s.state = state
-	b.file.Store32(sessionAt(s.slot)+protocol.SessionState, state)
+	b.file.Session(s.slot).SetState(state)
 }
 
 // watch makes what waits for the end of the session's process and then buries it; the

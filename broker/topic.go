@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -93,14 +94,13 @@ func (b *Broker) makeTopic(t *topic) error {
 		return protocol.Errorf(protocol.CodeTooMany, "close or delete some: baton ls topics lists them",
 			"all %d topics, queues and names of this broker are taken", protocol.MaxTopics)
 	}
-	if err := b.reserve(topicAt(index), protocol.TopicRecordSize); err != nil {
+	if err := b.reserve(record.TopicPlace(index)); err != nil {
 		b.topicTable.give(index)
 		return err
 	}
-	b.markUsed(topicsUsed, index)
 	t.index, t.id, t.made = index, b.serial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
-	b.zero(topicAt(index)+protocol.TopicID, protocol.TopicRecordSize-protocol.TopicID)
+	b.file.Topic(index).Begin()
 	t.lanes, t.members = map[uint32]*lane{}, map[*session]*member{}
 	if t.kind != protocol.TopicKindName && t.key.name == "" {
 		var token [16]byte
@@ -131,35 +131,21 @@ func (b *Broker) enlist(t *topic) {
 // putTopic writes the head of a new topic's record, the id last. Groups are
 // there already.
 func (b *Broker) putTopic(t *topic) {
-	at := topicAt(t.index)
-	r := b.file
-	r.Store64(at+protocol.TopicID, 0)
-	flags := uint32(0)
+	r := record.Topic{ID: t.id, State: protocol.TopicOpen, Kind: t.kind, Depth: t.depth, Slots: t.slots, Stride: t.stride,
+		Description: t.description, MadeAt: uint64(t.made.UnixNano()), Linger: uint64(t.linger),
+		Name: t.key.name, Namespace: t.key.namespace, Creator: t.creator}
 	if t.lossless {
-		flags |= protocol.TopicLossless
+		r.Flags |= protocol.TopicLossless
 	}
 	if t.redeliver {
-		flags |= protocol.TopicRedeliver
+		r.Flags |= protocol.TopicRedeliver
 	}
 	if t.token != "" {
-		flags |= protocol.TopicPrivate
+		r.Flags |= protocol.TopicPrivate
 		token, _ := hex.DecodeString(t.token)
-		copy(r.Bytes(at+protocol.TopicToken, 16), token)
+		copy(r.Token[:], token)
 	}
-	r.Store32(at+protocol.TopicState, protocol.TopicOpen)
-	r.Store32(at+protocol.TopicKind, t.kind)
-	r.Store32(at+protocol.TopicFlags, flags)
-	r.Store32(at+protocol.TopicDepth, t.depth)
-	r.Store32(at+protocol.TopicSlots, t.slots)
-	r.Store32(at+protocol.TopicStride, t.stride)
-	r.Store64(at+protocol.TopicMadeAt, uint64(t.made.UnixNano()))
-	r.Store64(at+protocol.TopicLinger, uint64(t.linger))
-	r.Store32(at+topicDescription, t.description)
-	r.Store64(at+topicEphemeral, 0)
-	b.putText(at+protocol.TopicName, protocol.TopicNameBytes, t.key.name)
-	b.putText(at+protocol.TopicNamespace, 64, t.key.namespace)
-	b.putText(at+protocol.TopicCreator, 64, t.creator)
-	r.Store64(at+protocol.TopicID, t.id)
+	b.file.Topic(t.index).Store(r)
 }
 
 // changed tells everybody in the topic that lanes, waiters, groups or state have
@@ -168,7 +154,7 @@ func (b *Broker) putTopic(t *topic) {
 // SYNC topic-version: the change is visible before the version is; a sender
 // reads it after a fence behind its publish and fetches the peers anew.
 func (b *Broker) changed(t *topic) {
-	b.file.Add64(topicAt(t.index)+protocol.TopicVersion, 1)
+	b.file.Topic(t.index).RaiseVersion()
 	t.seen = 0
 	b.ringAll(t)
 	if b.mirror != nil {
@@ -198,9 +184,7 @@ func (b *Broker) removeTopic(t *topic) {
 			b.dropGroup(g)
 		}
 	}
-	at := topicAt(t.index)
-	b.file.Store64(at+protocol.TopicID, 0)
-	b.zero(at+protocol.TopicID+8, protocol.TopicRecordSize-protocol.TopicID-8)
+	b.file.Topic(t.index).Free()
 	b.changed(t)
 	b.topics[t.index] = nil
 	b.topicTable.give(t.index)
@@ -255,7 +239,7 @@ func (b *Broker) opTopicClose(s *session, r *protocol.TopicRef) (any, []*sys.FD,
 	}
 	if !t.closed {
 		t.closed = true
-		b.file.Store32(topicAt(t.index)+protocol.TopicState, protocol.TopicClosed)
+		b.file.Topic(t.index).SetState(protocol.TopicClosed)
 		b.changed(t)
 	}
 	return done{}, nil, nil

@@ -24,6 +24,7 @@ var layers = []layer{
 	{dir: "shm", only: []string{"protocol", "internal/sys", "internal/crashpoint"}},
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint"}},
 	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
+	{dir: "broker/record", only: []string{"handles", "shm", "protocol"}},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},

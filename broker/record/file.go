@@ -1,0 +1,131 @@
+package record
+
+import (
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// The rest of the head page, the broker's alone.
+const (
+	headSerial  = 0x80  // u64: last serial given out
+	headBoot    = 0x88  // char[40]: boot id of the machine
+	headTopics  = 0xb0  // u32: records from here on were never used
+	headJoins   = 0xb4  // u32
+	headLeases  = 0xb8  // u32
+	headRemains = 0xbc  // u32
+	headPIDNS   = 0xc0  // u64: inode of the broker's pid namespace
+	headDir     = 0x100 // char[1024]: runtime directory
+	headDevices = 0x580 // names of devices by number, to the end of the head page
+
+	bootBytes = 40
+	dirBytes  = 1024
+)
+
+const (
+	// MaxDevices is how many devices have a number.
+	MaxDevices      = 56
+	deviceNameBytes = 48
+)
+
+// Tables that are the broker's alone.
+const (
+	joinsAt   = 0x800000
+	remainsAt = 0xf80000
+
+	// MaxJoins is how many openings and readers there can be.
+	MaxJoins = 245760
+	// MaxRemains is how many ended sessions a successor can know of.
+	MaxRemains = 4096
+)
+
+// File is a view of a mapped broker file. The zero File has none.
+type File struct{ r shm.Region }
+
+// Of views a mapping of a whole broker file.
+func Of(r shm.Region) File { return File{r} }
+
+// Valid tells whether there is a file.
+func (f File) Valid() bool { return f.r.Valid() }
+
+// Chunks views the chunk records.
+func (f File) Chunks() handles.Chunks { return handles.NewChunks(f.r) }
+
+// SetChunkSerial names or un-names a chunk: with another serial, or none, every
+// handle to it is Expired.
+func (f File) SetChunkSerial(chunk uint32, serial uint64) {
+	f.r.Store64(protocol.BrokerChunks+uint64(chunk)*protocol.ChunkRecordSize+protocol.ChunkSerial, serial)
+}
+
+// NextSerial gives out the next serial: one counter for sessions, chunks, segments,
+// topics and groups, so that nothing is ever mistaken for its predecessor.
+func (f File) NextSerial() uint64 { return f.r.Add64(headSerial, 1) }
+
+// LastSerial returns the last serial given out.
+func (f File) LastSerial() uint64 { return f.r.Load64(headSerial) }
+
+// Boot returns the boot id of the machine on which the broker ran that wrote it.
+func (f File) Boot() string { return text(f.r, headBoot, bootBytes) }
+
+// SetBoot notes the boot id of the machine.
+func (f File) SetBoot(id string) { putText(f.r, headBoot, bootBytes, id) }
+
+// PIDNamespace returns the inode of the broker's pid namespace.
+func (f File) PIDNamespace() uint64 { return f.r.Load64(headPIDNS) }
+
+// SetPIDNamespace notes it.
+func (f File) SetPIDNamespace(inode uint64) { f.r.Store64(headPIDNS, inode) }
+
+// SetDir notes the runtime directory that the file belongs to.
+func (f File) SetDir(path string) { putText(f.r, headDir, dirBytes, path) }
+
+// Dir returns the runtime directory that the file belongs to. Its head page is
+// enough.
+func (f File) Dir() string { return text(f.r, headDir, dirBytes) }
+
+// Device returns the name of a device, "" when the number was not given out.
+func (f File) Device(id int32) string {
+	return text(f.r, headDevices+uint64(id)*deviceNameBytes, deviceNameBytes)
+}
+
+// SetDevice notes a device's name under its number.
+func (f File) SetDevice(id int32, name string) {
+	putText(f.r, headDevices+uint64(id)*deviceNameBytes, deviceNameBytes, name)
+}
+
+// UsedTopics and its kin return how far a table has been used, so that a successor
+// does not touch the pages behind. Store notes it.
+func (f File) UsedTopics() uint32 { return min(f.r.Load32(headTopics), protocol.MaxTopics) }
+
+// UsedJoins is as UsedTopics.
+func (f File) UsedJoins() uint32 { return min(f.r.Load32(headJoins), MaxJoins) }
+
+// UsedLeases is as UsedTopics.
+func (f File) UsedLeases() uint32 { return min(f.r.Load32(headLeases), protocol.MaxLeases) }
+
+// UsedRemains is as UsedTopics.
+func (f File) UsedRemains() uint32 { return min(f.r.Load32(headRemains), MaxRemains) }
+
+// markUsed is called before the record's first word is set.
+func (f File) markUsed(at uint64, n uint32) {
+	if n >= f.r.Load32(at) {
+		f.r.Store32(at, n+1)
+	}
+}
+
+// putText writes a text and the zeros behind it; what is too long is cut.
+func putText(r shm.Region, at, bytes uint64, s string) {
+	dst := r.Bytes(at, bytes)
+	clear(dst[copy(dst[:bytes-1], s):])
+}
+
+// text reads what putText wrote.
+func text(r shm.Region, at, bytes uint64) string {
+	src := r.Bytes(at, bytes)
+	for i, c := range src {
+		if c == 0 {
+			return string(src[:i])
+		}
+	}
+	return string(src)
+}

@@ -1,0 +1,62 @@
+package record
+
+import "github.com/baton-ipc/baton/shm"
+
+// A join, the broker's alone: which session has which topic open, or reads it as
+// which member.
+const (
+	joinSession = 0  // u64 serial of the session; 0: free
+	joinTopicID = 8  // u64
+	joinReader  = 16 // u64; 0: an opener
+	joinTail    = 24 // topic u32 @24, group + 1 u8 @28, member u8 @29, flags u8 @30, as one word
+	joinSize    = 32
+
+	joinAlone = 1 // flag
+)
+
+// Join is a copy of a join.
+type Join struct {
+	Session uint64 // serial; 0: free
+	TopicID uint64
+	Reader  uint64 // its number; 0: an opener
+	Topic   uint32 // table index
+	Group   uint8  // number of the group + 1; 0: none
+	Member  uint8
+	Alone   bool // in its group
+}
+
+// JoinView stands for one join.
+type JoinView struct {
+	f File
+	i uint32
+	r shm.Region
+}
+
+// Join views a record of the table of joins.
+func (f File) Join(i uint32) JoinView {
+	p := JoinPlace(i)
+	return JoinView{f, i, f.r.Sub(p.At, p.Bytes)}
+}
+
+// Load copies the record.
+func (v JoinView) Load() Join {
+	tail := v.r.Load64(joinTail)
+	return Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Reader: v.r.Load64(joinReader),
+		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint8(tail >> 40), Alone: tail>>48&joinAlone != 0}
+}
+
+// Store writes the record, the session last.
+func (v JoinView) Store(j Join) {
+	v.f.markUsed(headJoins, v.i)
+	tail := uint64(j.Topic) | uint64(j.Group)<<32 | uint64(j.Member)<<40
+	if j.Alone {
+		tail |= joinAlone << 48
+	}
+	v.r.Store64(joinTopicID, j.TopicID)
+	v.r.Store64(joinReader, j.Reader)
+	v.r.Store64(joinTail, tail)
+	v.r.Store64(joinSession, j.Session)
+}
+
+// Free makes the record free.
+func (v JoinView) Free() { v.r.Store64(joinSession, 0) }

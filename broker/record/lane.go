@@ -1,0 +1,48 @@
+package record
+
+import (
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Lane is a copy of a LaneRecord.
+type Lane struct {
+	Serial uint64 // of the session in whose file it lies
+	Offset uint64 // there
+	Slot   uint32
+	State  uint32
+	Sender uint64 // serial of the session that sent
+}
+
+// LaneView stands for one LaneRecord.
+type LaneView struct{ r shm.Region }
+
+// Lane views the record of a lane of the topic.
+func (v TopicView) Lane(n uint32) LaneView {
+	return LaneView{v.r.Sub(protocol.TopicLanes+uint64(n)*protocol.LaneRecordSize, protocol.LaneRecordSize)}
+}
+
+// Serial returns the serial of the lane's session, 0 when the record is free.
+func (v LaneView) Serial() uint64 { return v.r.Load64(protocol.LaneRecordSerial) }
+
+// Load copies the record.
+func (v LaneView) Load() Lane {
+	return Lane{Serial: v.Serial(), Offset: v.r.Load64(protocol.LaneRecordOffset), Slot: v.r.Load32(protocol.LaneRecordSlot),
+		State: v.r.Load32(protocol.LaneRecordState), Sender: v.r.Load64(protocol.LaneRecordSender)}
+}
+
+// Store writes the record, the serial last.
+func (v LaneView) Store(l Lane) {
+	v.r.Store64(protocol.LaneRecordSerial, 0)
+	v.r.Store64(protocol.LaneRecordOffset, l.Offset)
+	v.r.Store32(protocol.LaneRecordSlot, l.Slot)
+	v.r.Store32(protocol.LaneRecordState, l.State)
+	v.r.Store64(protocol.LaneRecordSender, l.Sender)
+	v.r.Store64(protocol.LaneRecordSerial, l.Serial)
+}
+
+// SetState changes the lane's state alone.
+func (v LaneView) SetState(state uint32) { v.r.Store32(protocol.LaneRecordState, state) }
+
+// Free makes the record free.
+func (v LaneView) Free() { v.r.Store64(protocol.LaneRecordSerial, 0) }

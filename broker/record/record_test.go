@@ -1,0 +1,125 @@
+package record_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+	"github.com/stretchr/testify/require"
+)
+
+// newFile is a broker file in memory of this process, and its bytes.
+func newFile(t *testing.T) (record.File, []byte) {
+	m, err := sys.MapAnonymous(protocol.BrokerBytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { sys.Unmap(m) })
+	return record.Of(shm.NewRegion(m)), m
+}
+
+var (
+	aSession = record.Session{Serial: 7, State: protocol.SessionLive, PID: 8, StartTime: 9, UID: 10, Language: 2, SecretHash: [16]byte{1, 2},
+		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Bell: 14, Answered: true}
+	aSegment = record.Segment{Serial: 7, Bytes: 8, Kind: protocol.KindCUDA, Owner: 9, OwnerSerial: 10, State: protocol.SegmentGranted,
+		DeviceType: 2, DeviceID: 3, MadeAt: 11, File: 12}
+	aLease = record.Lease{ID: 7, Expires: 8, Session: 9, Ref: protocol.Ref{Serial: 10, Generation: 11, Index: 12}, Once: true}
+	aTopic = record.Topic{ID: 7, State: protocol.TopicOpen, Kind: protocol.TopicKindName, Flags: protocol.TopicPrivate, Depth: 1, Slots: 2,
+		Stride: 3, Description: 4, MadeAt: 5, Linger: 6, Name: "weights/actor", Namespace: "default", Creator: "me", Token: [16]byte{3}, Ephemeral: 8}
+	aGroup   = record.Group{ID: 7, Members: 2, Flags: protocol.GroupAcknowledged, Name: "queue", File: 8}
+	aLane    = record.Lane{Serial: 7, Offset: 8, Slot: 9, State: protocol.LaneLive, Sender: 10}
+	aJoin    = record.Join{Session: 7, TopicID: 8, Reader: 9, Topic: 10, Group: 8, Member: 255, Alone: true}
+	aRemains = record.Remains{Serial: 7, File: 8, Bell: 9, Slot: 10, PID: 11, Name: "trainer"}
+)
+
+func TestRecordsReadAsTheyWereStored(t *testing.T) {
+	f, _ := newFile(t)
+	f.Session(1023).Store(aSession)
+	require.Equal(t, aSession, f.Session(1023).Load())
+	f.Segment(protocol.MaxSegments - 1).Store(aSegment)
+	require.Equal(t, aSegment, f.Segment(protocol.MaxSegments-1).Load())
+	f.Lease(protocol.MaxLeases - 1).Store(aLease)
+	require.Equal(t, aLease, f.Lease(protocol.MaxLeases-1).Load())
+	topic := f.Topic(protocol.MaxTopics - 1)
+	topic.Begin()
+	topic.Store(aTopic)
+	topic.Group(protocol.MaxGroups - 1).Store(aGroup)
+	topic.Lane(protocol.MaxLanes - 1).Store(aLane)
+	require.Equal(t, aTopic, topic.Load())
+	require.Equal(t, aGroup, topic.Group(protocol.MaxGroups-1).Load())
+	require.Equal(t, aLane, topic.Lane(protocol.MaxLanes-1).Load())
+	f.Join(record.MaxJoins - 1).Store(aJoin)
+	require.Equal(t, aJoin, f.Join(record.MaxJoins-1).Load())
+	f.Remains(record.MaxRemains - 1).Store(aRemains)
+	require.Equal(t, aRemains, f.Remains(record.MaxRemains-1).Load())
+	require.EqualValues(t, protocol.MaxTopics, f.UsedTopics())
+	require.EqualValues(t, record.MaxJoins, f.UsedJoins())
+	require.EqualValues(t, protocol.MaxLeases, f.UsedLeases())
+	require.EqualValues(t, record.MaxRemains, f.UsedRemains())
+}
+
+func TestRecordsAreFreedByTheirFirstWord(t *testing.T) {
+	f, _ := newFile(t)
+	f.Session(1).Store(aSession)
+	f.Session(1).Free()
+	require.Zero(t, f.Session(1).Serial())
+	f.Session(1).Store(record.Session{Serial: 8})
+	require.Equal(t, record.Session{Serial: 8}, f.Session(1).Load(), "nothing of the session before is left")
+	f.Topic(1).Begin()
+	f.Topic(1).Store(aTopic)
+	f.Topic(1).Lane(3).Store(aLane)
+	f.Topic(1).RaiseVersion()
+	f.Topic(1).Free()
+	f.Topic(1).Begin()
+	require.Equal(t, record.Topic{}, f.Topic(1).Load())
+	require.Equal(t, record.Lane{}, f.Topic(1).Lane(3).Load())
+	require.EqualValues(t, 1, f.Topic(1).Version(), "a version never falls: clients compare it")
+}
+
+func TestSingleWordsOfARecordChangeAlone(t *testing.T) {
+	f, _ := newFile(t)
+	f.Topic(2).Store(aTopic)
+	f.Topic(2).SetDeleted(true)
+	require.True(t, f.Topic(2).Deleted())
+	f.Topic(2).SetDeleted(false)
+	require.Equal(t, aTopic, f.Topic(2).Load())
+	f.Session(2).Store(aSession)
+	f.Session(2).SetState(protocol.SessionDisconnected)
+	want := aSession
+	want.State = protocol.SessionDisconnected
+	require.Equal(t, want, f.Session(2).Load())
+	f.SetDevice(record.MaxDevices-1, "cuda:GPU-1")
+	require.Equal(t, "cuda:GPU-1", f.Device(record.MaxDevices-1))
+	require.Zero(t, f.Session(0).Load(), "the last device ends with the head page")
+}
+
+// Records lie side by side: one that is stored may change no other.
+func TestRecordsDoNotOverlap(t *testing.T) {
+	f, m := newFile(t)
+	stores := []func(){
+		func() { f.SetBoot("boot") }, func() { f.SetDir("/run") }, func() { f.SetPIDNamespace(1) }, func() { f.NextSerial() },
+		func() { f.SetDevice(0, "a") }, func() { f.SetDevice(1, "b") },
+		func() { f.Session(0).Store(aSession) }, func() { f.Session(1).Store(aSession) },
+		func() { f.SetChunkSerial(0, 1) }, func() { f.Segment(0).Store(aSegment) }, func() { f.Segment(1).Store(aSegment) },
+		func() { f.Topic(0).Store(aTopic) }, func() { f.Topic(0).Group(0).Store(aGroup) }, func() { f.Topic(0).Group(1).Store(aGroup) },
+		func() { f.Topic(0).Lane(0).Store(aLane) }, func() { f.Topic(0).Lane(1).Store(aLane) },
+		func() { f.Topic(0).SetWaiter(1023, true) }, func() { f.Topic(1).Store(aTopic) },
+		func() { f.Lease(0).Store(aLease) }, func() { f.Lease(1).Store(aLease) },
+		func() { f.Join(0).Store(aJoin) }, func() { f.Join(1).Store(aJoin) },
+		func() { f.Remains(0).Store(aRemains) }, func() { f.Remains(1).Store(aRemains) },
+	}
+	const counters = 0x100 // how far tables are used: raised by several
+	var before []byte
+	for i, store := range stores {
+		before = append(before[:0], m[:0x1400000]...)
+		store()
+		for at := counters; at < len(before); at += 64 {
+			if was := before[at : at+64]; !bytes.Equal(was, m[at:at+64]) {
+				for k, c := range was {
+					require.False(t, c != 0 && c != m[at+k], "store %d changed byte %#x of another", i, at+k)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package record
+
+import (
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// In a TopicRecord, the broker's alone.
+const (
+	topicEphemeral   = 592 // u64 serial of the session whose end deletes the name
+	topicDescription = 600 // u32 as asked for
+
+	topicTextBytes = 64
+)
+
+// Topic is a copy of the head of a TopicRecord; its groups and lanes have views of
+// their own.
+type Topic struct {
+	ID          uint64
+	State       uint32
+	Kind        uint32
+	Flags       uint32
+	Depth       uint32
+	Slots       uint32
+	Stride      uint32
+	Description uint32
+	MadeAt      uint64 // ns, CLOCK_REALTIME
+	Linger      uint64 // ns
+	Name        string
+	Namespace   string
+	Creator     string
+	Token       [16]byte // of a private one
+	Ephemeral   uint64   // serial of the session whose end deletes the name
+}
+
+// TopicView stands for one TopicRecord.
+type TopicView struct {
+	f File
+	i uint32
+	r shm.Region
+}
+
+// Topic views a record of the table of topics.
+func (f File) Topic(i uint32) TopicView {
+	p := TopicPlace(i)
+	return TopicView{f, i, f.r.Sub(p.At, p.Bytes)}
+}
+
+// ID returns the topic's id, 0 when the record is free.
+func (v TopicView) ID() uint64 { return v.r.Load64(protocol.TopicID) }
+
+// Load copies the head of the record.
+func (v TopicView) Load() Topic {
+	t := Topic{
+		ID: v.ID(), State: v.r.Load32(protocol.TopicState), Kind: v.r.Load32(protocol.TopicKind),
+		Flags: v.r.Load32(protocol.TopicFlags), Depth: v.r.Load32(protocol.TopicDepth),
+		Slots: v.r.Load32(protocol.TopicSlots), Stride: v.r.Load32(protocol.TopicStride),
+		Description: v.r.Load32(topicDescription),
+		MadeAt:      v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
+		Name:      text(v.r, protocol.TopicName, protocol.TopicNameBytes),
+		Namespace: text(v.r, protocol.TopicNamespace, topicTextBytes), Creator: text(v.r, protocol.TopicCreator, topicTextBytes),
+		Ephemeral: v.r.Load64(topicEphemeral),
+	}
+	copy(t.Token[:], v.r.Bytes(protocol.TopicToken, 16))
+	return t
+}
+
+// Begin makes the record ready for groups and lanes, while its id is still 0. The
+// version goes on from where it is.
+func (v TopicView) Begin() {
+	v.f.markUsed(headTopics, v.i)
+	v.r.Store64(protocol.TopicID, 0)
+	clear(v.r.Bytes(protocol.TopicID, protocol.TopicRecordSize-protocol.TopicID))
+}
+
+// Store writes the head of the record, the id last. Groups and lanes stay.
+func (v TopicView) Store(t Topic) {
+	v.r.Store64(protocol.TopicID, 0)
+	v.r.Store32(protocol.TopicState, t.State)
+	v.r.Store32(protocol.TopicKind, t.Kind)
+	v.r.Store32(protocol.TopicFlags, t.Flags)
+	v.r.Store32(protocol.TopicDepth, t.Depth)
+	v.r.Store32(protocol.TopicSlots, t.Slots)
+	v.r.Store32(protocol.TopicStride, t.Stride)
+	v.r.Store64(protocol.TopicMadeAt, t.MadeAt)
+	v.r.Store64(protocol.TopicLinger, t.Linger)
+	v.r.Store32(topicDescription, t.Description)
+	v.r.Store64(topicEphemeral, t.Ephemeral)
+	copy(v.r.Bytes(protocol.TopicToken, 16), t.Token[:])
+	putText(v.r, protocol.TopicName, protocol.TopicNameBytes, t.Name)
+	putText(v.r, protocol.TopicNamespace, topicTextBytes, t.Namespace)
+	putText(v.r, protocol.TopicCreator, topicTextBytes, t.Creator)
+	v.r.Store64(protocol.TopicID, t.ID)
+}
+
+// Free makes the record free, and its groups and lanes with it. The version stays.
+func (v TopicView) Free() {
+	v.r.Store64(protocol.TopicID, 0)
+	clear(v.r.Bytes(protocol.TopicID+8, protocol.TopicRecordSize-protocol.TopicID-8))
+}
+
+// Version returns the count of changes of lanes, waiters, groups or state.
+func (v TopicView) Version() uint64 { return v.r.Load64(protocol.TopicVersion) }
+
+// RaiseVersion tells that something of the topic has changed.
+//
+// SYNC topic-version: the change is visible before the version is.
+func (v TopicView) RaiseVersion() { v.r.Add64(protocol.TopicVersion, 1) }
+
+// SetState changes the topic's state alone.
+func (v TopicView) SetState(state uint32) { v.r.Store32(protocol.TopicState, state) }
+
+// Deleted tells whether a name was deleted.
+func (v TopicView) Deleted() bool {
+	return v.r.Load32(protocol.TopicFlags)&protocol.TopicDeleted != 0
+}
+
+// SetDeleted notes that a name was deleted, or is set anew.
+func (v TopicView) SetDeleted(on bool) {
+	flags := v.r.Load32(protocol.TopicFlags) &^ protocol.TopicDeleted
+	if on {
+		flags |= protocol.TopicDeleted
+	}
+	v.r.Store32(protocol.TopicFlags, flags)
+}
+
+// Ephemeral returns the serial of the session whose end deletes the name, or 0.
+func (v TopicView) Ephemeral() uint64 { return v.r.Load64(topicEphemeral) }
+
+// SetEphemeral notes it.
+func (v TopicView) SetEphemeral(session uint64) { v.r.Store64(topicEphemeral, session) }
+
+// SetLaneCount and SetGroupCount tell clients how many there are.
+func (v TopicView) SetLaneCount(n uint32) { v.r.Store32(protocol.TopicLaneCount, n) }
+
+// SetGroupCount is as SetLaneCount.
+func (v TopicView) SetGroupCount(n uint32) { v.r.Store32(protocol.TopicGroupCount, n) }
+
+// SetWaiter marks a session slot as one to ring, or not.
+func (v TopicView) SetWaiter(slot uint32, on bool) {
+	at := protocol.TopicWaiters + uint64(slot/64)*8
+	if on {
+		v.r.Or64(at, 1<<(slot%64))
+	} else {
+		v.r.And64(at, ^uint64(1<<(slot%64)))
+	}
+}
+
+// ClearWaiters marks no session.
+func (v TopicView) ClearWaiters() {
+	for w := range uint64(protocol.BitmapWords) {
+		v.r.Store64(protocol.TopicWaiters+w*8, 0)
+	}
+}
