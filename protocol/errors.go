@@ -37,6 +37,8 @@ const (
 	CodeReadOnly Code = "ReadOnly"
 	CodeBusy     Code = "Busy" // still held
 	CodeInternal Code = "Internal"
+	// Any time.
+	CodeSessionLost Code = "SessionLost" // the broker said that the session is over
 )
 
 // Error is what crosses the socket and what clients return.
@@ -134,4 +136,5 @@ var (
 	ErrReadOnly         = &Error{Code: CodeReadOnly, Message: "read-only"}
 	ErrBusy             = &Error{Code: CodeBusy, Message: "still held"}
 	ErrInternal         = &Error{Code: CodeInternal, Message: "internal error"}
+	ErrSessionLost      = &Error{Code: CodeSessionLost, Message: "the session is lost"}
 )

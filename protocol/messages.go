@@ -38,13 +38,15 @@ const (
 	OpList           = "list"
 	OpStatus         = "status"
 	OpBye            = "bye"
+	OpStop           = "stop"
 )
 
 // Events from the broker.
 const (
 	EventTrim    = "trim"
 	EventCollect = "collect"
-	EventClosing = "closing"
+	EventClosing = "closing" // this broker goes; another one may take over
+	EventStopped = "stopped" // the broker ended for good, and the session with it
 	EventRoom    = "room"
 )
 
@@ -395,6 +397,11 @@ type LeaseReply struct {
 // LeaseRef names a lease.
 type LeaseRef struct {
 	Lease uint64 `json:"lease"`
+}
+
+// Stop ends the broker for good. It needs no session, and the broker's own user.
+type Stop struct {
+	Discard bool `json:"discard,omitempty"` // what stands in files too
 }
 
 // TrimEvent lists segments that are gone, and the offsets of lanes in the own

@@ -59,6 +59,7 @@ var opTypes = map[string][2]any{
 	protocol.OpList:           {protocol.List{}, protocol.ListReply{}},
 	protocol.OpStatus:         {empty{}, map[string]any{}},
 	protocol.OpBye:            {empty{}, empty{}},
+	protocol.OpStop:           {protocol.Stop{}, empty{}},
 }
 
 // eventTypes are the Go types of each event.
@@ -66,6 +67,7 @@ var eventTypes = map[string]any{
 	protocol.EventTrim:    protocol.TrimEvent{},
 	protocol.EventCollect: empty{},
 	protocol.EventClosing: empty{},
+	protocol.EventStopped: empty{},
 	protocol.EventRoom:    empty{},
 }
 
@@ -203,6 +205,11 @@ func exchanges() map[string][]exchange {
 			protocol.ListReply{Rows: []json.RawMessage{json.RawMessage(`{"name":"weights/actor"}`)}, Cursor: "200"}, nil}},
 		protocol.OpStatus: {{"status", empty{}, nil, map[string]any{"broker": map[string]any{"version": "0.1.0", "instance": host}}, nil}},
 		protocol.OpBye:    {{"bye", empty{}, nil, empty{}, nil}},
+		protocol.OpStop: {
+			{"for good", protocol.Stop{}, nil, empty{}, nil},
+			{"with what stands in files", protocol.Stop{Discard: true}, nil, empty{}, nil},
+			{"another user's", protocol.Stop{}, nil, protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user 1001 may not stop this broker"), nil},
+		},
 	}
 }
 
@@ -248,7 +255,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 	}
 	files["messages/event.trim.json"] = messageFile{Event: protocol.EventTrim, Cases: []messageCase{{Name: "two segments",
 		Event: flatObject(t, empty{}, "event", protocol.EventTrim, "segments", []protocol.SegmentRef{{Segment: 7, Serial: 9}, {Segment: 8, Serial: 10}})}}}
-	for _, event := range []string{protocol.EventCollect, protocol.EventClosing, protocol.EventRoom} {
+	for _, event := range []string{protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

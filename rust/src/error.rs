@@ -74,6 +74,8 @@ codes! {
     Busy = "Busy",
     /// A mistake in Baton.
     Internal = "Internal",
+    /// The broker said that the session is over: open a new one. Tensors of it can still be read.
+    SessionLost = "SessionLost",
 }
 
 impl fmt::Display for Code {

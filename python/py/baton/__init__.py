@@ -39,6 +39,7 @@ from baton._errors import (
     ProtocolError,
     QuotaExceeded,
     ReadOnly,
+    SessionLost,
     Timeout,
     TooMany,
     Unsupported,
@@ -49,8 +50,8 @@ from baton._native import Bundle, Handle, Message, Queue, Reader, Session, Tenso
 __all__ = [
     "BrokerLost", "Bundle", "Busy", "Closed", "Conflict", "Empty", "Error", "Expired", "Full", "Handle",
     "InternalError", "InvalidArgument", "InvalidHandle", "Message", "NoBroker", "NotFound", "OutOfMemory",
-    "PermissionDenied", "ProtocolError", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "Session", "Tensor",
-    "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty",
+    "PermissionDenied", "ProtocolError", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "Session", "SessionLost",
+    "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty",
     "empty_like", "full", "get", "load", "names", "open", "queue", "set", "share", "stats", "topic", "watch", "zeros",
 ]  # fmt: skip
 

@@ -103,6 +103,10 @@ class InternalError(Error):
     """A mistake in Baton."""
 
 
+class SessionLost(Error, ConnectionError):
+    """The broker said that the session is over. Tensors of it can still be read and copied."""
+
+
 BY_CODE: dict[str, type[Error]] = {
     "NoBroker": NoBroker,
     "BrokerLost": BrokerLost,
@@ -125,6 +129,7 @@ BY_CODE: dict[str, type[Error]] = {
     "ReadOnly": ReadOnly,
     "Busy": Busy,
     "Internal": InternalError,
+    "SessionLost": SessionLost,
 }
 for _code, _class in BY_CODE.items():
     _class.code = _code

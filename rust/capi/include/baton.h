@@ -158,6 +158,8 @@ enum baton_status
   BATON_BUSY = 20,
   // A mistake in Baton.
   BATON_INTERNAL = 21,
+  // The broker said that the session is over: open a new one. Tensors of it can still be read.
+  BATON_SESSION_LOST = 22,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -71,6 +71,8 @@ pub enum baton_status {
     BATON_BUSY = 20,
     /// A mistake in Baton.
     BATON_INTERNAL = 21,
+    /// The broker said that the session is over: open a new one. Tensors of it can still be read.
+    BATON_SESSION_LOST = 22,
 }
 
 statuses! {
@@ -95,6 +97,7 @@ statuses! {
     BATON_READ_ONLY = 19 ReadOnly c"ReadOnly",
     BATON_BUSY = 20 Busy c"Busy",
     BATON_INTERNAL = 21 Internal c"Internal",
+    BATON_SESSION_LOST = 22 SessionLost c"SessionLost",
 }
 
 /// The name of a status in the protocol, such as "Expired"; "unknown" for another number. Never NULL.
