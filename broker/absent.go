@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -25,16 +27,16 @@ func (b *Broker) absentees() (n int) {
 
 // ghostFiles are the files that only sessions could hand over which are absent and
 // were not answered. They may come as long as the session is there.
-func (b *Broker) ghostFiles() map[fileKey]uint64 {
-	var files map[fileKey]uint64
+func (b *Broker) ghostFiles() map[pages.Key]uint64 {
+	var files map[pages.Key]uint64
 	for _, s := range b.slots {
 		if s == nil || !s.absent || s.answered {
 			continue
 		}
-		for _, k := range []fileKey{{protocol.RestoreSession, s.serial}, {protocol.RestoreBell, s.serial}} {
-			if inode, ok := b.missing[k]; ok {
+		for _, k := range []pages.Key{{Role: protocol.RestoreSession, Serial: s.Serial}, {Role: protocol.RestoreBell, Serial: s.Serial}} {
+			if inode, ok := b.store.Missing[k]; ok {
 				if files == nil {
-					files = map[fileKey]uint64{}
+					files = map[pages.Key]uint64{}
 				}
 				files[k] = inode
 			}
@@ -44,24 +46,21 @@ func (b *Broker) ghostFiles() map[fileKey]uint64 {
 }
 
 // install uses a file that was missing. It takes ownership of fd.
-func (b *Broker) install(k fileKey, fd *sys.FD) {
-	switch k.role {
+func (b *Broker) install(k pages.Key, fd *sys.FD) {
+	switch k.Role {
 	case protocol.RestoreSession, protocol.RestoreBell:
-		if p := b.pages[k.serial]; p != nil {
+		if p := b.store.BySerial(k.Serial); p != nil {
 			b.installPages(p, k, fd)
 			return
 		}
 	case protocol.RestoreSegment:
-		for _, g := range b.segments {
-			if g != nil && g.serial == k.serial && g.view == nil {
-				b.setView(g, k, fd)
-				return
-			}
+		if b.memory.Install(k, fd) {
+			return
 		}
 	case protocol.RestoreGroup:
 		for _, t := range b.topics {
 			for i := 0; t != nil && i < len(t.groups); i++ {
-				if g := t.groups[i]; g != nil && g.id == k.serial && !g.file.region.Valid() {
+				if g := t.groups[i]; g != nil && g.id == k.Serial && !g.file.Region.Valid() {
 					b.installGroup(g, k, fd)
 					return
 				}
@@ -71,23 +70,11 @@ func (b *Broker) install(k fileKey, fd *sys.FD) {
 	fd.Close()
 }
 
-func (b *Broker) installPages(p *pages, k fileKey, fd *sys.FD) {
-	role, bytes, to := uint32(protocol.RoleSession), uint64(protocol.SessionBytes), &p.session
-	if k.role == protocol.RestoreBell {
-		role, bytes, to = protocol.RoleBell, protocol.BellBytes, &p.bell
-	}
-	if to.region.Valid() {
-		fd.Close()
+func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
+	if !b.store.Install(p, k, fd) {
 		return
 	}
-	m, err := b.adoptFile(k, fd, role, bytes)
-	if err != nil {
-		b.log.Error("a file of the former broker cannot be used", "role", k.role, "serial", k.serial, "error", err)
-		return
-	}
-	*to = m
-	b.view(p)
-	for l := range p.lanes {
+	for l := range b.lanesIn[p] {
 		if b.viewLane(l) == nil {
 			b.promise(l)
 		}
@@ -109,10 +96,10 @@ func (b *Broker) promise(l *lane) {
 	b.changed(l.topic)
 }
 
-func (b *Broker) installGroup(g *group, k fileKey, fd *sys.FD) {
-	m, err := b.adoptFile(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
+func (b *Broker) installGroup(g *group, k pages.Key, fd *sys.FD) {
+	m, err := b.store.Adopt(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
 	if err != nil {
-		b.log.Error("a file of the former broker cannot be used", "role", k.role, "serial", k.serial, "error", err)
+		b.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return
 	}
 	g.file = m
@@ -133,51 +120,37 @@ func (b *Broker) installGroup(g *group, k fileKey, fd *sys.FD) {
 }
 
 // settle gives up what is still missing when nobody is left who could hand it
-// over: then nobody has it mapped, so nobody can hold anything of it.
+// over: then nobody has it pages.File, so nobody can hold anything of it.
 func (b *Broker) settle() {
-	if b.missing == nil || b.absentees() > 0 {
+	if b.store.Missing == nil || b.absentees() > 0 {
 		return
 	}
-	missing := b.missing
-	b.missing = b.ghostFiles()
+	missing := b.store.Missing
+	b.store.Missing = b.ghostFiles()
 	for _, t := range b.topics {
 		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil && !g.file.region.Valid() {
+			if g := t.groups[i]; g != nil && !g.file.Region.Valid() {
 				b.remakeGroup(g)
 			}
 		}
 	}
-	gone := map[*segment]bool{}
-	for _, g := range b.segments {
-		if g == nil {
-			continue
-		}
-		// One on a device that was granted since may still be offered.
-		_, waited := missing[fileKey{protocol.RestoreSegment, g.serial}]
-		if g.view == nil && (g.device == nil || waited) || !g.owner.there() {
-			gone[g] = true
-		}
-	}
+	gone := b.memory.Gone(missing)
 	b.letGo(gone)
-	for g := range gone {
-		b.log.Warn("a segment was handed over by nobody: its tensors are gone", "segment", g.index, "owner", g.owner.name)
-		b.freeSegmentNow(g)
-	}
-	for _, p := range slices.Collect(maps.Values(b.pages)) {
-		if p != b.own && p.there() && !p.bell.region.Valid() {
-			if m, err := b.newFile(protocol.RoleBell, protocol.RestoreBell, p.serial, p.slot, protocol.BellBytes); err == nil {
-				p.bell = m
-				b.view(p)
+	gone.Free()
+	for _, p := range b.store.All() {
+		if p != b.store.Own {
+			if err := b.store.RemakeBell(p); err != nil {
+				b.log.Error("cannot make the bell of a session", "name", p.Name, "error", err)
 			}
 		}
-		b.dropRemains(p)
+		b.store.DropRemains(p)
 	}
 }
 
 // remakeGroup makes the claims of a group anew. None of its members is left, or
 // it would have handed them over; what is still in the lanes is open again.
 func (b *Broker) remakeGroup(g *group) {
-	m, err := b.newFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(g.topic.slots))
+	m, err := b.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(g.topic.slots))
 	if err != nil {
 		b.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
 		return
@@ -193,14 +166,11 @@ func (b *Broker) remakeGroup(g *group) {
 }
 
 // letGo un-names everything of the broker's that lies in segments that are gone.
-func (b *Broker) letGo(gone map[*segment]bool) {
-	if len(gone) == 0 {
+func (b *Broker) letGo(gone memory.Gone) {
+	if gone.None() {
 		return
 	}
-	lost := func(index uint32) bool {
-		c := b.chunkOf[index/protocol.ChunkIndices]
-		return c != nil && gone[c.segment]
-	}
+	lost := gone.Lost
 	for _, t := range b.topics {
 		if t == nil {
 			continue

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -13,9 +14,9 @@ const maxAdopted = 8 << 20
 
 // adoptable returns how many more references the broker takes over from a session,
 // living or not: lanes can be left one after the other.
-func (p *pages) adoptable() int {
+func (b *Broker) adoptable(p *pages.Pages) int {
 	budget := maxAdopted
-	for l := range p.lanes {
+	for l := range b.lanesIn[p] {
 		for _, indices := range l.kept {
 			budget -= len(indices)
 		}
@@ -30,7 +31,7 @@ func (p *pages) adoptable() int {
 // looked at; it is lowered.
 func (b *Broker) adopt(l *lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
-	if !l.pages.there() {
+	if !l.pages.There() {
 		b.log.Warn("a lane of an ended session was handed over by nobody: what it sent is lost", "lane", l.String())
 		b.dropLane(l)
 		return
@@ -93,7 +94,7 @@ func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indic
 	}
 	defer func() {
 		if !ok {
-			b.dropAll(indices)
+			b.memory.DropAll(indices)
 			indices = nil
 		}
 	}()
@@ -102,7 +103,7 @@ func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indic
 			return false
 		}
 		for _, r := range refs {
-			if b.hold(r) != nil {
+			if b.memory.Hold(r) != nil {
 				return false
 			}
 			indices = append(indices, r.Index)
@@ -118,107 +119,10 @@ func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indic
 	if len(refs) != 1 || *budget <= 0 {
 		return indices, false
 	}
-	nested, err := b.readSpill(refs[0])
+	nested, err := b.memory.ReadSpill(refs[0])
 	if err != nil {
 		*budget -= protocol.MaxRefs // as many may have been read
 		return indices, false
 	}
 	return indices, holdAll(nested)
-}
-
-// hold counts a storage up in the broker's row in the way of one who opens a
-// handle: up, then look. It fails with ErrExpired when the storage is not what
-// the ref names any more.
-//
-// SYNC row: up before the look at the generation.
-// SYNC generation: a RETIRING mark or another number undoes it.
-func (b *Broker) hold(r protocol.Ref) error {
-	c := b.findChunkOf(r.Index, r.Serial)
-	if c == nil || r.Generation == 0 {
-		return expired(r)
-	}
-	if !c.segment.owner.there() {
-		return awaited("description of storages of " + c.segment.owner.name)
-	}
-	if err := b.own.row.Take(r.Index); err != nil {
-		return err
-	}
-	if c.segment.owner.entries.Word(r.Index) != r.Generation {
-		b.own.row.Drop(r.Index)
-		return expired(r)
-	}
-	return nil
-}
-
-func expired(r protocol.Ref) error {
-	return protocol.Errorf(protocol.CodeExpired, "take the tensor anew from where it came",
-		"storage %d of generation %d (grant %d) has been recycled", r.Index, r.Generation, r.Serial)
-}
-
-func (b *Broker) dropAll(indices []uint32) {
-	for _, index := range indices {
-		b.own.row.Drop(index)
-	}
-}
-
-// spill is a spill storage, which the broker holds. Its writer may still change it
-// and take its pages away: it is read through its file and never mapped, so that
-// neither is a fault, and what was read once is not read again.
-type spill struct {
-	segment *shm.Segment
-	at      uint64
-	nref    int
-	body    uint64
-}
-
-// openSpill reads and checks the head of a spill storage.
-func (b *Broker) openSpill(r protocol.Ref) (s spill, err error) {
-	c := b.findChunkOf(r.Index, r.Serial)
-	if c == nil {
-		return s, expired(r)
-	}
-	g := c.segment
-	if g.view == nil || !g.owner.there() {
-		return s, awaited("segment of " + g.owner.name)
-	}
-	e := g.owner.entries.Load(r.Index)
-	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {
-		return s, protocol.Errorf(protocol.CodeHandle, "send the message anew",
-			"storage %d lies outside its segment, or is no spilled message's", r.Index)
-	}
-	var words [protocol.SpillSize / 8]uint64
-	if err := g.view.ReadAt(shm.BytesOf(words[:]), e.Offset); err != nil {
-		return s, err
-	}
-	nref, body := words[1]&0xffffffff, words[1]>>32
-	if words[0] != protocol.SpillMagic || nref > protocol.MaxRefs || body > protocol.MaxBody ||
-		protocol.SpillSize+nref*protocol.RefSize+body > e.Bytes {
-		return s, protocol.Errorf(protocol.CodeHandle, "send the message anew", "a spilled message does not fit its storage")
-	}
-	return spill{g.view, e.Offset + protocol.SpillSize, int(nref), body}, nil
-}
-
-// read copies its refs, and the body behind them if it is asked for.
-func (s *spill) read(whole bool) (refs []protocol.Ref, body []byte, err error) {
-	n := uint64(s.nref) * protocol.RefSize
-	size := n
-	if whole {
-		size += s.body
-	}
-	private := make([]byte, size)
-	if err := s.segment.ReadAt(private, s.at); err != nil {
-		return nil, nil, err
-	}
-	refs, err = protocol.ParseRefs(nil, private, s.nref)
-	return refs, private[n:], err
-}
-
-// readSpill reads the refs that stand in a spill storage.
-func (b *Broker) readSpill(r protocol.Ref) ([]protocol.Ref, error) {
-	s, err := b.openSpill(r)
-	if err != nil {
-		return nil, err
-	}
-	refs, _, err := s.read(false)
-	return refs, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,8 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
-	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -27,8 +28,6 @@ type Broker struct {
 	log      *slog.Logger
 	lock     *sys.FD
 	listener *net.UnixListener
-	files    maker
-	instance [16]byte
 	fresh    bool   // the instance's directory was made by this broker
 	id       string // instance as text
 	started  time.Time
@@ -38,57 +37,38 @@ type Broker struct {
 	quitOnce sync.Once
 	quitErr  error
 
-	mu        sync.Mutex // guards all below and every shared page the broker writes
+	mu        sync.Mutex // guards all below, the rooms, and every shared page the broker writes
 	closing   bool
-	broker    mapped
-	file      record.File // of broker
-	reserved  [protocol.BrokerBytes / reserveStep]bool
-	chunks    handles.Chunks
-	own       *pages // slot 0: the broker's row and the lanes of names
+	clock     *alarm.Clock
+	store     *pages.Store
+	memory    *memory.Memory
 	conns     map[*conn]struct{}
 	slots     [protocol.MaxSessions]*session
-	slotTable table
-	pages     map[uint64]*pages // by serial: the living, and the remains of the dead
-	idle      *alarm
+	slotTable record.Table
+	idle      *alarm.Alarm
 
-	chunkOf      [protocol.MaxChunks]*chunk
-	chunkTable   table
-	segments     [protocol.MaxSegments]*segment
-	segmentTable table
-	used         uint64 // bytes of all segments
-	unreserved   map[*segment]struct{}
-	collected    time.Time             // when idle owners were last asked to collect
-	asking       *alarm                // they are to be asked again, when the pause is over
-	refused      map[*session]struct{} // a grant, since memory last came free
-
+	lanesIn    map[*pages.Pages]map[*lane]struct{}
 	topics     [protocol.MaxTopics]*topic
-	topicTable table
+	topicTable record.Table
 	named      map[topicKey]*topic
 	tokens     map[string]*topic
-	joins      table
-	remains    table
+	joins      record.Table
 	nameRoom   nameRoom
 
 	leases     map[uint64]*lease
-	leaseTable table
+	leaseTable record.Table
 
-	devices []*device // by number
-
-	caretaker *alarm // runs while there are orphans or adopted lanes
+	caretaker *alarm.Alarm // runs while there are orphans or adopted lanes
 	careDelay time.Duration
-	orphans   map[*segment]struct{}
 	adopted   map[*topic]int // lanes
-	free      handles.FreeTest
-	mirror    *mirror // nil while nobody mirrors
+	mirror    *mirror        // nil while nobody mirrors
 
 	state stateFile
 	extra map[string]func() any // parts of status that others add
 
-	taking  *takeover          // while the broker waits for the clients of a dead one
-	missing map[fileKey]uint64 // inodes of files that were not handed over yet
-	inodes  uint64             // device of the files' inodes
-	foreign bool               // process numbers in the files are of another namespace
-	blank   []byte             // stands for missing session files
+	taking  *takeover // while the broker waits for the clients of a dead one
+	inodes  uint64    // device of the files' inodes
+	foreign bool      // process numbers in the files are of another namespace
 }
 
 // New makes a broker: takes the runtime directory's lock, makes the shared
@@ -107,21 +87,21 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}),
-		conns: map[*conn]struct{}{}, pages: map[uint64]*pages{},
-		unreserved: map[*segment]struct{}{}, refused: map[*session]struct{}{},
+		conns: map[*conn]struct{}{}, lanesIn: map[*pages.Pages]map[*lane]struct{}{},
+		store: pages.NewStore(cfg.Log),
 		named: map[topicKey]*topic{}, tokens: map[string]*topic{},
-		leases: map[uint64]*lease{}, orphans: map[*segment]struct{}{}, adopted: map[*topic]int{},
-		extra:        map[string]func() any{},
-		slotTable:    newTable(protocol.MaxSessions, 16),
-		chunkTable:   newTable(protocol.MaxChunks, 4),
-		segmentTable: newTable(protocol.MaxSegments, 16),
-		topicTable:   newTable(protocol.MaxTopics, 16),
-		joins:        newTable(record.MaxJoins, 16),
-		leaseTable:   newTable(protocol.MaxLeases, 16),
-		remains:      newTable(record.MaxRemains, 16),
-		nameRoom:     nameRoom{newTable(nameLanes, 16)},
+		leases: map[uint64]*lease{}, adopted: map[*topic]int{},
+		extra:      map[string]func() any{},
+		slotTable:  record.NewTable(protocol.MaxSessions, 16),
+		topicTable: record.NewTable(protocol.MaxTopics, 16),
+		joins:      record.NewTable(record.MaxJoins, 16),
+		leaseTable: record.NewTable(protocol.MaxLeases, 16),
+		nameRoom:   nameRoom{record.NewTable(nameLanes, 16)},
 	}
-	b.slotTable.claim(protocol.BrokerSlot)
+	b.clock = alarm.NewClock(&b.mu)
+	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
+		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
+	b.slotTable.Claim(protocol.BrokerSlot)
 	if err := b.occupy(); err != nil {
 		return nil, err
 	}
@@ -173,57 +153,49 @@ func (b *Broker) findFiles() error {
 
 // begin makes the files of a new instance.
 func (b *Broker) begin() error {
-	rand.Read(b.instance[:])
-	b.id = hex.EncodeToString(b.instance[:])
+	rand.Read(b.store.Instance[:])
+	b.id = hex.EncodeToString(b.store.Instance[:])
 	if err := b.openFiles(); err != nil {
 		return err
 	}
-	m, err := b.newFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
+	m, err := b.store.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
 	b.useBrokerFile(m)
-	if err := b.reserveTables(); err != nil {
+	if err := b.store.ReserveTables(); err != nil {
 		return err
 	}
-	b.inodes = m.device
+	b.inodes = m.Device
 	// Another broker must not take the files over while this one lives.
-	if err := m.fd.Lock(false); err != nil {
+	if err := m.FD.Lock(false); err != nil {
 		return fmt.Errorf("lock the broker file: %w", err)
 	}
-	b.file.SetBoot(sys.BootID())
-	b.file.SetDir(b.cfg.Dir)
-	b.file.SetPIDNamespace(sys.PIDNamespace(processID))
+	b.store.Record.SetBoot(sys.BootID())
+	b.store.Record.SetDir(b.cfg.Dir)
+	b.store.Record.SetPIDNamespace(sys.PIDNamespace(processID))
 	return b.makeOwnPages()
 }
 
 // openFiles makes the place of a new instance's files.
 func (b *Broker) openFiles() error {
 	if b.cfg.MemoryDir == "" {
-		b.files = memfds{}
+		b.store.Files = pages.Memfds{}
 		return nil
 	}
-	d := directory{filepath.Join(b.cfg.MemoryDir, instancePrefix+b.id)}
-	if err := os.MkdirAll(d.path, 0o700); err != nil {
+	d := pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+b.id)}
+	if err := os.MkdirAll(d.Path, 0o700); err != nil {
 		return protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
 			"cannot make the folder of this broker's memory: %w", err)
 	}
-	b.files, b.fresh = d, true
+	b.store.Files, b.fresh = d, true
 	return nil
 }
 
-func (b *Broker) useBrokerFile(m mapped) {
-	b.broker, b.file = m, record.Of(m.region)
-	clear(b.reserved[:])
-	b.chunks = b.file.Chunks()
-	b.free = handles.FreeTest{Chunks: b.chunks, Row: b.rowOf}
+func (b *Broker) useBrokerFile(m pages.File) {
+	b.store.UseBrokerFile(m)
+	b.memory.UseRecord()
 }
-
-// serial gives out the next serial: one counter for sessions, chunks, segments,
-// topics and groups, so that nothing is ever mistaken for its predecessor.
-func (b *Broker) serial() uint64 { return b.file.NextSerial() }
-
-func (b *Broker) lastSerial() uint64 { return b.file.LastSerial() }
 
 // ID is the broker's instance, the `host` of its handles.
 func (b *Broker) ID() string { return b.id }
@@ -247,6 +219,7 @@ func (b *Broker) Serve(ctx context.Context) error {
 func (b *Broker) end(clean bool) {
 	b.mu.Lock()
 	b.closing = true
+	b.clock.Stop()
 	conns := make([]*conn, 0, len(b.conns))
 	for c := range b.conns {
 		conns = append(conns, c)
@@ -280,7 +253,7 @@ func (b *Broker) stop(err error) {
 // are kept where files can keep them. The mutex is held.
 func (b *Broker) tearDown(clean bool) {
 	if b.mirror != nil {
-		shm.WakeBell(b.own.bell.region)
+		shm.WakeBell(b.store.Own.Bell.Region)
 		b.mirror = nil // it looks, under the lock, before it touches a page
 	}
 	if b.listener != nil {
@@ -295,27 +268,16 @@ func (b *Broker) tearDown(clean bool) {
 		if t != nil {
 			for _, g := range t.groups {
 				if g != nil {
-					g.file.close()
+					g.file.Close()
 				}
 			}
 		}
 	}
-	for _, g := range b.segments {
-		if g != nil && g.view != nil {
-			g.view.Close()
-		}
-	}
-	for _, p := range b.pages {
-		p.close()
-	}
-	if b.blank != nil {
-		sys.Unmap(b.blank)
-	}
+	b.memory.Close()
 	keep := b.keepsNames() || !clean && !b.fresh
-	b.broker.close()
-	b.file = record.File{}
-	if b.files != nil {
-		b.files.leave(keep)
+	b.store.Close()
+	if b.store.Files != nil {
+		b.store.Files.Leave(keep)
 	}
 	if clean {
 		b.removeState()
@@ -335,15 +297,3 @@ func (b *Broker) AddStatus(name string, part func() any) {
 
 var errEnding = &protocol.Error{Code: protocol.CodeBrokerLost,
 	Message: "the broker is ending", Remedy: "connect again"}
-
-// asError makes an error fit for the socket.
-func asError(err error) *protocol.Error {
-	var e *protocol.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	if sys.IsNoDescriptors(err) {
-		return protocol.Errorf(protocol.CodeTooMany, "raise the broker's limit of open files (ulimit -n)", "%w", err)
-	}
-	return protocol.Errorf(protocol.CodeInternal, "see the broker's log", "%w", err)
-}

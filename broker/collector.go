@@ -4,101 +4,41 @@ import (
 	"slices"
 	"time"
 
-	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 const (
 	careSoonest = 20 * time.Millisecond
 	careLatest  = 500 * time.Millisecond
-	// testsPerRound bounds how long the collector keeps the mutex.
-	testsPerRound = 1 << 14
 )
 
 // careSoon makes the broker look after what the dead left: storages that nobody
 // holds any more, messages that all have seen. It looks again and again while
 // there is any, less often while nothing changes.
 func (b *Broker) careSoon() {
-	if len(b.orphans) == 0 && len(b.adopted) == 0 {
+	if b.memory.Orphans() == 0 && len(b.adopted) == 0 {
 		return
 	}
 	if b.caretaker != nil && b.careDelay == careSoonest {
 		return // it looks soon, and not later because ever more sessions end
 	}
 	b.careDelay = careSoonest
-	b.caretaker.cancel()
-	b.caretaker = b.after(b.careDelay, b.care)
+	b.caretaker.Cancel()
+	b.caretaker = b.clock.After(b.careDelay, b.care)
 }
 
 func (b *Broker) care() {
 	b.caretaker = nil
 	progress := b.retireAdopted()
-	progress = b.collectOrphans() || progress
-	if len(b.orphans) == 0 && len(b.adopted) == 0 {
+	progress = b.memory.Collect() || progress
+	if b.memory.Orphans() == 0 && len(b.adopted) == 0 {
 		return
 	}
 	b.careDelay = min(2*b.careDelay, careLatest)
 	if progress {
 		b.careDelay = careSoonest
 	}
-	b.caretaker = b.after(b.careDelay, b.care)
-}
-
-// collectOrphans frees the segments of dead owners of which nothing is held.
-func (b *Broker) collectOrphans() (progress bool) {
-	budget := testsPerRound
-	for g := range b.orphans {
-		if budget <= 0 {
-			return true
-		}
-		free := true
-		for _, c := range g.chunks {
-			tested, found, all := b.collectChunk(c)
-			budget -= tested
-			progress = progress || found
-			free = free && all
-		}
-		if free {
-			crashpoint.At("broker-free-found")
-			b.log.Debug("freed a segment of an ended session", "segment", g.index, "bytes", g.bytes, "session", g.owner.serial)
-			b.freeSegmentNow(g)
-			progress = true
-		}
-	}
-	return progress
-}
-
-// collectChunk tests the storages of a dead owner's chunk that were not found
-// free before. With the owner dead nobody describes them anew, so free is for
-// good.
-func (b *Broker) collectChunk(c *chunk) (tested int, found, all bool) {
-	p := c.segment.owner
-	if !p.there() || !c.segment.usable() {
-		return 1, false, false
-	}
-	test := b.free
-	test.Entries = p.entries
-	all = true
-	for i := range uint32(protocol.ChunkIndices) {
-		if c.free[i/64]>>(i%64)&1 != 0 {
-			continue
-		}
-		if tested == 0 {
-			// The test writes here: where the owner died before it reserved its
-			// entries, this must not be what runs out of memory.
-			if at, n := entryPart(c.index); p.session.fd.Reserve(at, n) != nil {
-				return 1, false, false
-			}
-		}
-		tested++
-		if _, free := test.Recycle(c.index*protocol.ChunkIndices + i); free {
-			c.free[i/64] |= 1 << (i % 64)
-			found = true
-		} else {
-			all = false
-		}
-	}
-	return tested, found, all
+	b.caretaker = b.clock.After(b.careDelay, b.care)
 }
 
 // retireAdopted lets go of what the dead sent and nobody needs any more.
@@ -123,7 +63,7 @@ func (b *Broker) moved(t *topic) bool {
 	}
 	sum := uint64(1)
 	for _, l := range t.lanes {
-		if l.pages.there() {
+		if l.pages.There() {
 			sum += l.view.Head()
 		}
 	}
@@ -195,7 +135,7 @@ func (t *topic) oldestKept() uint64 {
 
 // appendStamps adds the stamps of a lane's newest n messages.
 func (l *lane) appendStamps(stamps []uint64, n uint64) []uint64 {
-	if !l.pages.there() {
+	if !l.pages.There() {
 		return stamps
 	}
 	head := l.view.Head()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -161,7 +162,7 @@ type reply struct {
 
 func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {
 	if err != nil {
-		return wire.Encode(reply{ID: id, Error: asError(err)}, 0)
+		return wire.Encode(reply{ID: id, Error: pages.AsError(err)}, 0)
 	}
 	return wire.Encode(reply{ID: id, OK: ok}, fds)
 }

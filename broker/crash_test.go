@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
 )
 
 const crashItems = 6
@@ -299,7 +298,9 @@ func TestEveryBrokerPointStandsInTheCodeOnce(t *testing.T) {
 	places := map[string]int{}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, f := range files {
+	rooms, err := filepath.Glob("*/*.go")
+	require.NoError(t, err)
+	for _, f := range append(files, rooms...) {
 		if strings.HasSuffix(f, "_test.go") {
 			continue
 		}

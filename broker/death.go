@@ -3,7 +3,6 @@ package broker
 import (
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
 
 // bury ends a session, whether its process has died or said bye. The order is
@@ -19,15 +18,14 @@ func (b *Broker) bury(s *session) {
 	if s.stopWaiting != nil {
 		s.stopWaiting()
 	}
-	if s.there() {
-		s.poison()
+	if s.There() {
+		s.Poison()
 	}
 	crashpoint.At("broker-bury-poisoned")
 	touched := map[*topic]struct{}{}
 	b.adoptLanes(s, touched)
 	b.leaveTopics(s, touched)
-	b.dropRow(s)
-	b.orphan(s)
+	b.memory.End(s.memory)
 	crashpoint.At("broker-bury-orphaned")
 	b.endLeasesOf(s)
 	for t := range s.names {
@@ -36,7 +34,7 @@ func (b *Broker) bury(s *session) {
 	crashpoint.At("broker-bury-unset")
 	// Everybody on its topics looks again.
 	for t := range touched {
-		t.lastLeft = s.name
+		t.lastLeft = s.Name
 		delete(t.members, s)
 		b.changed(t)
 		b.leftAlone(t)
@@ -51,8 +49,8 @@ func (b *Broker) bury(s *session) {
 // adoptLanes counts what the session sent up in the broker's row, and takes its
 // lanes over.
 func (b *Broker) adoptLanes(s *session, touched map[*topic]struct{}) {
-	budget := s.pages.adoptable()
-	for l := range s.lanes {
+	budget := b.adoptable(s.Pages)
+	for l := range b.lanesIn[s.Pages] {
 		if l.state == protocol.LaneLive {
 			touched[l.topic] = struct{}{}
 			b.adopt(l, &budget)
@@ -60,7 +58,7 @@ func (b *Broker) adoptLanes(s *session, touched map[*topic]struct{}) {
 		}
 	}
 	if budget <= 0 {
-		b.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.serial, "name", s.name)
+		b.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.Serial, "name", s.Name)
 	}
 }
 
@@ -79,59 +77,20 @@ func (b *Broker) leaveTopics(s *session, touched map[*topic]struct{}) {
 	}
 }
 
-// dropRow empties the session's row, so that nothing that it counted is held any
-// more, and then takes the bits away, so that nobody looks at it.
-func (b *Broker) dropRow(s *session) {
-	s.eachAttached(func(chunk uint32) {
-		for i := range uint32(protocol.ChunkIndices) {
-			if s.there() {
-				s.row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
-			}
-		}
-		crashpoint.At("broker-bury-cleared")
-		b.chunks.Detach(chunk, s.slot) // MODEL attach:bit-clear
-	})
-	clear(s.attached[:])
-	crashpoint.At("broker-bury-detached")
-}
-
-// orphan gives the session's segments to the broker's collector.
-func (b *Broker) orphan(s *session) {
-	for g := range s.segments {
-		g.holder = nil
-		b.orphans[g] = struct{}{}
-		b.file.Segment(g.index).SetOrphan()
-		if g.isBorrowed() {
-			b.expire(g)
-			shm.Fence()
-			for to := range g.given { // may wait for the news: its driver has refused the memory
-				to.wake()
-			}
-		}
-	}
-	clear(s.segments)
-	clear(s.onDevice)
-	s.granted = 0
-	for _, g := range b.segments {
-		if g != nil {
-			delete(g.given, s)
-		}
-	}
-}
-
 // leaveSlot frees the slot; the pages stay while anything of them is needed.
 func (b *Broker) leaveSlot(s *session) {
-	if len(s.pages.chunks) > 0 || len(s.pages.lanes) > 0 {
-		b.keepRemains(s.pages)
+	if s.InUse() {
+		b.store.KeepRemains(s.Pages)
 	}
 	crashpoint.At("broker-bury-remains")
-	b.file.Session(s.slot).Free()
-	b.slots[s.slot] = nil
-	b.slotTable.give(s.slot)
+	b.store.Record.Session(s.Slot).Free()
+	b.slots[s.Slot] = nil
+	b.memory.Forget(s.memory)
+	b.slotTable.Give(s.Slot)
 	crashpoint.At("broker-bury-gone")
-	s.pages.dead = true
-	b.dropRemains(s.pages)
+	s.Pages.Dead = true
+	b.store.DropRemains(s.Pages)
 	if !b.closing {
-		b.noteState(stateChange{Ended: s.serial})
+		b.noteState(stateChange{Ended: s.Serial})
 	}
 }

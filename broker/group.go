@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -18,7 +19,7 @@ type group struct {
 	id      uint64
 	name    string // "" when alone
 	alone   bool
-	file    mapped
+	file    pages.File
 	members map[uint8]*reader
 	owners  map[uint8]*session
 	next    uint8 // last member number given out
@@ -26,14 +27,14 @@ type group struct {
 
 // reset makes a lane's area ready: nothing claimed, promised from start.
 func (g *group) reset(t *topic, lane uint32, start uint64) error {
-	if !g.file.region.Valid() {
-		return awaited("claims of a group of " + t.String())
+	if !g.file.Region.Valid() {
+		return pages.Awaited("claims of a group of " + t.String())
 	}
 	area := protocol.GroupAreaBytes(t.slots)
-	if err := g.file.fd.Reserve(int64(protocol.GroupAreas+uint64(lane)*area), int64(area)); err != nil {
-		return noMemory(err, "a group's claims")
+	if err := g.file.FD.Reserve(int64(protocol.GroupAreas+uint64(lane)*area), int64(area)); err != nil {
+		return pages.NoMemory(err, "a group's claims")
 	}
-	a, err := shm.NewGroupLane(g.file.region, lane, t.slots)
+	a, err := shm.NewGroupLane(g.file.Region, lane, t.slots)
 	if err != nil {
 		return err
 	}
@@ -44,10 +45,10 @@ func (g *group) reset(t *topic, lane uint32, start uint64) error {
 
 // area views a lane's claims; false while the file is not there.
 func (g *group) area(lane uint32) (shm.GroupLane, bool) {
-	if !g.file.region.Valid() {
+	if !g.file.Region.Valid() {
 		return shm.GroupLane{}, false
 	}
-	a, err := shm.NewGroupLane(g.file.region, lane, g.topic.slots)
+	a, err := shm.NewGroupLane(g.file.Region, lane, g.topic.slots)
 	return a, err == nil
 }
 
@@ -60,29 +61,29 @@ func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
 		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use a topic that overwrites",
 			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
 	}
-	g := &group{topic: t, number: uint32(number), id: b.serial(), name: name, alone: alone,
+	g := &group{topic: t, number: uint32(number), id: b.store.Record.NextSerial(), name: name, alone: alone,
 		members: map[uint8]*reader{}, owners: map[uint8]*session{}}
 	var err error
-	g.file, err = b.newFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(t.slots))
+	g.file, err = b.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(t.slots))
 	if err != nil {
 		return nil, err
 	}
 	for n := range t.lanes {
 		if err := g.reset(t, n, protocol.NoStart); err != nil {
-			g.file.close()
-			b.files.remove(protocol.RestoreGroup, g.id)
+			g.file.Close()
+			b.store.Files.Remove(protocol.RestoreGroup, g.id)
 			return nil, err
 		}
 	}
 	t.groups[number] = g
 	b.putGroup(g)
-	b.file.Topic(t.index).RaiseVersion()
+	b.store.Record.Topic(t.index).RaiseVersion()
 	crashpoint.At("broker-group-listed")
 	// SYNC topic-version: pairs with a sender's fence between its publish and its
 	// look at the version.
 	shm.Fence()
 	for n, l := range t.lanes {
-		if a, ok := g.area(n); ok && l.pages.there() {
+		if a, ok := g.area(n); ok && l.pages.There() {
 			a.SetStart(l.nextNumber())
 		}
 	}
@@ -94,8 +95,8 @@ func (b *Broker) putGroup(g *group) {
 	if g.topic.redeliver {
 		flags |= protocol.GroupAcknowledged
 	}
-	b.file.Topic(g.topic.index).Group(g.number).Store(record.Group{
-		ID: g.id, Members: uint32(len(g.members)), Flags: flags, Name: g.name, File: g.file.inode})
+	b.store.Record.Topic(g.topic.index).Group(g.number).Store(record.Group{
+		ID: g.id, Members: uint32(len(g.members)), Flags: flags, Name: g.name, File: g.file.Inode})
 	b.countGroups(g.topic)
 }
 
@@ -106,17 +107,17 @@ func (b *Broker) countGroups(t *topic) {
 			n++
 		}
 	}
-	b.file.Topic(t.index).SetGroupCount(n)
+	b.store.Record.Topic(t.index).SetGroupCount(n)
 }
 
 // dropGroup ends a group: senders wait for it no longer once they see the
 // version that the caller's changed makes.
 func (b *Broker) dropGroup(g *group) {
-	b.file.Topic(g.topic.index).Group(g.number).Free()
+	b.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
 	b.countGroups(g.topic)
-	g.file.close()
-	b.files.remove(protocol.RestoreGroup, g.id)
+	g.file.Close()
+	b.store.Files.Remove(protocol.RestoreGroup, g.id)
 }
 
 // maxMembers is what a claim word's eight bits can tell apart; 0 is nobody.
@@ -124,8 +125,8 @@ const maxMembers = 255
 
 // enter makes a reader a member.
 func (b *Broker) enter(g *group, r *reader, s *session) error {
-	if !g.file.region.Valid() {
-		return awaited("claims of a group of " + g.topic.String())
+	if !g.file.Region.Valid() {
+		return pages.Awaited("claims of a group of " + g.topic.String())
 	}
 	if len(g.members) >= maxMembers {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, maxMembers)
@@ -140,7 +141,7 @@ func (b *Broker) enter(g *group, r *reader, s *session) error {
 	}
 	r.group, r.member = g, g.next
 	g.members[r.member], g.owners[r.member] = r, s
-	b.file.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
+	b.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	return nil
 }
 
@@ -160,7 +161,7 @@ func (b *Broker) exit(r *reader) {
 	}
 	delete(g.members, r.member)
 	delete(g.owners, r.member)
-	b.file.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
+	b.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	if len(g.members) == 0 && g.topic.kind != protocol.TopicKindQueue {
 		b.dropGroup(g)
 	}
@@ -207,9 +208,9 @@ func (b *Broker) opTopicGroupFile(s *session, r *protocol.TopicGroupFile) (any, 
 	if r.Group >= protocol.MaxGroups || t.groups[r.Group] == nil {
 		return nil, nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's peers again", "%s has no group %d", t, r.Group)
 	}
-	if !t.groups[r.Group].file.region.Valid() {
-		return nil, nil, awaited("claims of a group of " + t.String())
+	if !t.groups[r.Group].file.Region.Valid() {
+		return nil, nil, pages.Awaited("claims of a group of " + t.String())
 	}
-	fds, err := collect(t.groups[r.Group].file.fd.Dup)
+	fds, err := pages.Descriptors(t.groups[r.Group].file.FD.Dup)
 	return done{}, fds, err
 }

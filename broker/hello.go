@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -57,7 +58,7 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
 func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil {
-		s.cuda = slices.Contains(h.Features, protocol.FeatureCUDA)
+		s.memory.CUDA = slices.Contains(h.Features, protocol.FeatureCUDA)
 		b.resume(c, s, h, pidfd)
 		reply := b.helloReply(s)
 		reply.Resumed = true
@@ -74,14 +75,14 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	if err != nil {
 		return nil, nil, err
 	}
-	out, err := collect(b.broker.fd.ReopenReadOnly, s.session.fd.Dup, s.bell.fd.Dup,
-		b.own.session.fd.ReopenReadOnly, b.own.bell.fd.Dup)
+	out, err := pages.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.Session.FD.Dup, s.Bell.FD.Dup,
+		b.store.Own.Session.FD.ReopenReadOnly, b.store.Own.Bell.FD.Dup)
 	if err != nil {
 		b.bury(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
 	}
 	crashpoint.At("broker-hello-opened")
-	c.session, s.cuda = s, slices.Contains(h.Features, protocol.FeatureCUDA)
+	c.session, s.memory.CUDA = s, slices.Contains(h.Features, protocol.FeatureCUDA)
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])
 	return reply, out, nil
@@ -89,7 +90,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 
 func (b *Broker) helloReply(s *session) *protocol.HelloReply {
 	reply := b.greeting()
-	reply.Slot, reply.Serial = s.slot, s.serial
+	reply.Slot, reply.Serial = s.Slot, s.Serial
 	return reply
 }
 
@@ -104,7 +105,7 @@ func (b *Broker) greeting() *protocol.HelloReply {
 
 func (b *Broker) checkHello(h *protocol.Hello) error {
 	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "client", Build: printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
+		protocol.Speaker{Role: "client", Build: pages.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
 	if err != nil {
 		return err
 	}
@@ -153,9 +154,9 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	}
 	hash := hashSecret(secret)
 	for _, s := range b.slots {
-		if s != nil && s.serial == r.Serial && s.uid == c.cred.UID &&
+		if s != nil && s.Serial == r.Serial && s.uid == c.cred.UID &&
 			subtle.ConstantTimeCompare(hash[:], s.secretHash[:]) == 1 &&
-			(c.cred.PID == 0 || c.cred.PID == s.pid || s.absent && b.foreign) {
+			(c.cred.PID == 0 || c.cred.PID == s.PID || s.absent && b.foreign) {
 			return s
 		}
 	}
@@ -172,9 +173,9 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	}
 	if s.absent {
 		s.absent = false
-		s.version = printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
+		s.version = pages.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
 		if c.cred.PID != 0 {
-			s.pid, s.start, s.pidNS = c.cred.PID, sys.StartTime(c.cred.PID), sys.PIDNamespace(c.cred.PID)
+			s.PID, s.start, s.pidNS = c.cred.PID, sys.StartTime(c.cred.PID), sys.PIDNamespace(c.cred.PID)
 			b.putSession(s)
 		}
 	}
@@ -185,5 +186,5 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	c.event(func(p *pending) { *p = s.missed })
 	s.missed = pending{}
 	b.setState(s, protocol.SessionLive)
-	b.log.Info("session resumed", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+	b.log.Info("session resumed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 }

@@ -7,10 +7,10 @@ func (b *Broker) checkIdle() {
 	switch {
 	case b.cfg.IdleExit == 0 || b.closing:
 	case busy && b.idle != nil:
-		b.idle.cancel()
+		b.idle.Cancel()
 		b.idle = nil
 	case !busy && b.idle == nil:
-		b.idle = b.after(b.cfg.IdleExit, func() {
+		b.idle = b.clock.After(b.cfg.IdleExit, func() {
 			b.log.Info("ending: no session and no lease", "for", b.cfg.IdleExit)
 			b.stop(nil)
 		})

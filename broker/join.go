@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -28,7 +29,7 @@ func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD,
 	}
 	rd := &reader{number: r.Reader}
 	for rd.number == 0 || m.readers[rd.number] != nil {
-		rd.number = b.serial()
+		rd.number = b.store.Record.NextSerial()
 	}
 	if g != nil {
 		if err := b.enter(g, rd, s); err != nil {
@@ -43,7 +44,7 @@ func (b *Broker) opTopicRead(s *session, r *protocol.TopicRead) (any, []*sys.FD,
 		return nil, nil, err
 	}
 	m.readers[rd.number] = rd
-	b.setWaiter(t, s.slot, true)
+	b.setWaiter(t, s.Slot, true)
 	b.changed(t)
 	crashpoint.At("broker-reader-listed")
 	reply, fds, err := b.readerReply(t, rd)
@@ -61,7 +62,7 @@ func (b *Broker) readerReply(t *topic, rd *reader) (any, []*sys.FD, error) {
 		return reply, nil, nil
 	}
 	reply.Group = &rd.group.number
-	fds, err := collect(rd.group.file.fd.Dup)
+	fds, err := pages.Descriptors(rd.group.file.FD.Dup)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -70,7 +71,7 @@ func (b *Broker) readerReply(t *topic, rd *reader) (any, []*sys.FD, error) {
 
 // setWaiter marks a session as one to ring, or not.
 func (b *Broker) setWaiter(t *topic, slot uint32, on bool) {
-	b.file.Topic(t.index).SetWaiter(slot, on)
+	b.store.Record.Topic(t.index).SetWaiter(slot, on)
 }
 
 // opTopicPeers tells who takes part in a topic.
@@ -86,18 +87,18 @@ func (b *Broker) peers(t *topic) protocol.Peers {
 	p := protocol.Peers{Version: b.version(t), Closed: t.closed, LastLeft: t.lastLeft, Gone: t.gone}
 	for n := range uint32(protocol.MaxLanes) {
 		if l := t.lanes[n]; l != nil {
-			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.pages.slot, Serial: l.pages.serial,
-				Offset: l.offset, State: l.state, Sender: l.pages.name})
+			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.pages.Slot, Serial: l.pages.Serial,
+				Offset: l.offset, State: l.state, Sender: l.pages.Name})
 		}
 	}
 	for s, m := range t.members {
 		if len(m.readers) > 0 {
-			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.slot, Serial: s.serial})
+			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.Slot, Serial: s.Serial})
 			p.Members++
 		}
 	}
 	if t.mirrored {
-		p.Waiters = append(p.Waiters, protocol.Waiter{Slot: protocol.BrokerSlot, Serial: b.own.serial})
+		p.Waiters = append(p.Waiters, protocol.Waiter{Slot: protocol.BrokerSlot, Serial: b.store.Own.Serial})
 	}
 	for _, g := range t.groups {
 		if g != nil {
@@ -116,11 +117,11 @@ func (b *Broker) opTopicLeave(s *session, r *protocol.TopicLeave) (any, []*sys.F
 	none := protocol.Errorf(protocol.CodeNotFound, "leave once what was joined once", "this session has no such role (%s) in %s", r.Role, t)
 	switch r.Role {
 	case protocol.RoleNameWrite:
-		l := t.liveLane(s.pages)
+		l := t.liveLane(s.Pages)
 		if l == nil {
 			return nil, nil, none
 		}
-		budget := s.pages.adoptable()
+		budget := b.adoptable(s.Pages)
 		b.adopt(l, &budget)
 	case protocol.RoleNameRead:
 		rd := m.readers[r.Reader]
@@ -138,7 +139,7 @@ func (b *Broker) opTopicLeave(s *session, r *protocol.TopicLeave) (any, []*sys.F
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use write, read or open", "unknown role %q", r.Role)
 	}
 	if r.Role != protocol.RoleNameOpen {
-		t.lastLeft = s.name
+		t.lastLeft = s.Name
 		b.changed(t)
 	}
 	b.leaveIfDone(t, s, m)
@@ -149,7 +150,7 @@ func (b *Broker) opTopicLeave(s *session, r *protocol.TopicLeave) (any, []*sys.F
 func (b *Broker) leaveReader(t *topic, s *session, m *member, rd *reader) {
 	delete(m.readers, rd.number)
 	if len(m.readers) == 0 {
-		b.setWaiter(t, s.slot, false)
+		b.setWaiter(t, s.Slot, false)
 	}
 	if rd.group != nil {
 		b.exit(rd)

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -15,7 +16,7 @@ import (
 type lane struct {
 	topic  *topic
 	number uint32
-	pages  *pages
+	pages  *pages.Pages
 	offset uint64
 	state  uint32
 	view   shm.Lane
@@ -35,7 +36,7 @@ func (l *lane) stamp(i uint64) uint64 {
 }
 
 // liveLane finds the lane that a session writes in the topic.
-func (t *topic) liveLane(p *pages) *lane {
+func (t *topic) liveLane(p *pages.Pages) *lane {
 	for _, l := range t.lanes {
 		if l.pages == p && l.state == protocol.LaneLive {
 			return l
@@ -53,7 +54,7 @@ func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.F
 	if err != nil {
 		return nil, nil, err
 	}
-	have := t.liveLane(s.pages)
+	have := t.liveLane(s.Pages)
 	switch {
 	case t.kind == protocol.TopicKindName:
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
@@ -65,23 +66,23 @@ func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.F
 	case have != nil:
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
 	}
-	if err := s.checkLane(t, r.Offset); err != nil {
+	if err := b.checkLane(s, t, r.Offset); err != nil {
 		return nil, nil, err
 	}
-	view, err := shm.NewLane(s.session.region, r.Offset, t.slots, t.stride)
+	view, err := shm.NewLane(s.Session.Region, r.Offset, t.slots, t.stride)
 	if err != nil {
 		return nil, nil, err
 	}
 	// Whoever reads the lane must meet no hole; where the client has reserved it,
 	// as it must, this does nothing.
-	if err := s.session.fd.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
-		return nil, nil, noMemory(err, "a lane")
+	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
+		return nil, nil, pages.NoMemory(err, "a lane")
 	}
 	number, ok := t.freeLane()
 	if !ok {
 		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "use several topics", "%s has %d writers already", t, protocol.MaxLanes)
 	}
-	l := &lane{topic: t, number: number, pages: s.pages, offset: r.Offset, state: protocol.LaneLive, view: view}
+	l := &lane{topic: t, number: number, pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, view: view}
 	// A group is promised all of a lane that joins after it.
 	for _, g := range t.groups {
 		if g != nil {
@@ -102,14 +103,14 @@ func closedError(t *topic) error {
 
 // checkLane refuses a lane outside its place in the session file, or over
 // another.
-func (s *session) checkLane(t *topic, offset uint64) error {
+func (b *Broker) checkLane(s *session, t *topic, offset uint64) error {
 	bytes := protocol.LaneBytes(t.slots, t.stride)
 	if offset%protocol.PageBytes != 0 || offset < protocol.SessionLanes || offset > protocol.SessionBytes ||
 		bytes > protocol.SessionBytes-offset {
 		return protocol.Errorf(protocol.CodeInvalid, "give a page-aligned place among the lanes",
 			"a lane of %d bytes at %d is outside the session file's lanes", bytes, offset)
 	}
-	for l := range s.lanes {
+	for l := range b.lanesIn[s.Pages] {
 		have := protocol.LaneBytes(l.topic.slots, l.topic.stride)
 		if offset < l.offset+have && l.offset < offset+bytes {
 			return protocol.Errorf(protocol.CodeInvalid, "give a place that no other lane of the session has",
@@ -135,15 +136,35 @@ func (t *topic) freeLane() (uint32, bool) {
 func (b *Broker) addLane(l *lane) {
 	t := l.topic
 	t.lanes[l.number] = l
-	l.pages.lanes[l] = struct{}{}
-	b.file.Topic(t.index).Lane(l.number).Store(record.Lane{
-		Serial: l.pages.serial, Offset: l.offset, Slot: l.pages.slot, State: l.state, Sender: l.pages.serial})
-	b.file.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+	b.listLane(l)
+	b.store.Record.Topic(t.index).Lane(l.number).Store(record.Lane{
+		Serial: l.pages.Serial, Offset: l.offset, Slot: l.pages.Slot, State: l.state, Sender: l.pages.Serial})
+	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
 func (b *Broker) setLaneState(l *lane, state uint32) {
 	l.state = state
-	b.file.Topic(l.topic.index).Lane(l.number).SetState(state)
+	b.store.Record.Topic(l.topic.index).Lane(l.number).SetState(state)
+}
+
+// listLane notes a lane in a session's file, which it keeps.
+func (b *Broker) listLane(l *lane) {
+	if b.lanesIn[l.pages] == nil {
+		b.lanesIn[l.pages] = map[*lane]struct{}{}
+	}
+	b.lanesIn[l.pages][l] = struct{}{}
+	l.pages.Use()
+}
+
+func (b *Broker) unlistLane(l *lane) {
+	if _, listed := b.lanesIn[l.pages][l]; !listed {
+		return
+	}
+	delete(b.lanesIn[l.pages], l)
+	if len(b.lanesIn[l.pages]) == 0 {
+		delete(b.lanesIn, l.pages)
+	}
+	l.pages.Unuse()
 }
 
 // dropLane takes a lane out of its topic: what it keeps is un-named and counted
@@ -158,17 +179,17 @@ func (b *Broker) dropLane(l *lane) {
 			delete(b.adopted, t)
 		}
 	}
-	t.gone = jsonNumber(t.gone + l.view.Head())
+	t.gone = min(t.gone+l.view.Head(), protocol.MaxSafeInt)
 	b.setLaneState(l, protocol.LaneClosed)
-	b.file.Topic(t.index).Lane(l.number).Free()
+	b.store.Record.Topic(t.index).Lane(l.number).Free()
 	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.number)
-	b.file.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
-	delete(l.pages.lanes, l)
-	if s := b.slots[l.pages.slot]; s != nil && s.pages == l.pages && !s.ended {
+	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+	b.unlistLane(l)
+	if s := b.slots[l.pages.Slot]; s != nil && s.Pages == l.pages && !s.ended {
 		s.event(func(p *pending) { p.lanes = append(p.lanes, l.offset) })
 	}
-	b.dropRemains(l.pages)
+	b.store.DropRemains(l.pages)
 }
 
 // retire un-names a message of an adopted lane, then counts down what it named.
@@ -178,11 +199,11 @@ func (b *Broker) retire(l *lane, i uint64) {
 	l.view.Unname(i) // MODEL lanes:adopt-retire
 	crashpoint.At("broker-retired")
 	for _, index := range l.kept[i] {
-		b.own.row.Drop(index)
+		b.memory.Drop(index)
 	}
 	delete(l.kept, i)
 }
 
 func (l *lane) String() string {
-	return fmt.Sprintf("lane %d of %s (session %d)", l.number, l.topic, l.pages.serial)
+	return fmt.Sprintf("lane %d of %s (session %d)", l.number, l.topic, l.pages.Serial)
 }

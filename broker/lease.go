@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -20,7 +21,7 @@ type lease struct {
 	expires uint64 // ns, CLOCK_MONOTONIC; 0: with its session
 	refs    []protocol.Ref
 	records []uint32
-	alarm   *alarm
+	alarm   *alarm.Alarm
 }
 
 const (
@@ -41,13 +42,13 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 		}
 		d = time.Duration(min(*r.Seconds, maxLease.Seconds()) * float64(time.Second))
 	}
-	if !b.leaseTable.room(len(r.Refs)) {
+	if !b.leaseTable.Room(len(r.Refs)) {
 		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "release leases, or give them less time", "all %d leases are taken", protocol.MaxLeases)
 	}
-	l := &lease{id: b.leaseID(), session: s, maker: s.name, once: r.Once}
+	l := &lease{id: b.leaseID(), session: s, maker: s.Name, once: r.Once}
 	for _, sr := range r.Refs {
 		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
-		if err := b.hold(ref); err != nil {
+		if err := b.memory.Hold(ref); err != nil {
 			b.dropRefs(l.refs)
 			return nil, nil, err
 		}
@@ -75,11 +76,11 @@ func (b *Broker) opLease(s *session, r *protocol.LeaseRequest) (any, []*sys.FD, 
 // room for them.
 func (b *Broker) takeLeaseRecords(l *lease) error {
 	for range l.refs {
-		n, _ := b.leaseTable.take()
+		n, _ := b.leaseTable.Take()
 		l.records = append(l.records, n)
-		if err := b.reserve(record.LeasePlace(n)); err != nil {
+		if err := b.store.Reserve(record.LeasePlace(n)); err != nil {
 			for _, n := range l.records {
-				b.leaseTable.give(n)
+				b.leaseTable.Give(n)
 			}
 			return err
 		}
@@ -102,23 +103,23 @@ func (b *Broker) leaseID() uint64 {
 func (b *Broker) setExpiry(l *lease, d time.Duration) {
 	l.expires = sys.Monotonic() + uint64(d)
 	b.putLease(l)
-	l.alarm.cancel()
-	l.alarm = b.after(d, func() { b.endLease(l) })
+	l.alarm.Cancel()
+	l.alarm = b.clock.After(d, func() { b.endLease(l) })
 }
 
 // putLease writes a record for each storage, its id last.
 func (b *Broker) putLease(l *lease) {
 	for i, n := range l.records {
-		b.file.Lease(n).Store(record.Lease{ID: l.id, Expires: l.expires, Session: l.session.serial, Ref: l.refs[i], Once: l.once})
+		b.store.Record.Lease(n).Store(record.Lease{ID: l.id, Expires: l.expires, Session: l.session.Serial, Ref: l.refs[i], Once: l.once})
 	}
 }
 
 // endLease un-names what a lease names, then counts it down.
 func (b *Broker) endLease(l *lease) {
-	l.alarm.cancel()
+	l.alarm.Cancel()
 	for _, n := range l.records {
-		b.file.Lease(n).Free()
-		b.leaseTable.give(n)
+		b.store.Record.Lease(n).Free()
+		b.leaseTable.Give(n)
 	}
 	crashpoint.At("broker-lease-ended")
 	b.dropRefs(l.refs)
@@ -129,7 +130,7 @@ func (b *Broker) endLease(l *lease) {
 
 func (b *Broker) dropRefs(refs []protocol.Ref) {
 	for _, r := range refs {
-		b.own.row.Drop(r.Index)
+		b.memory.Drop(r.Index)
 	}
 }
 

@@ -34,8 +34,12 @@ var listers = map[string]lister{
 	protocol.ListSessions: {protocol.MaxSessions, (*Broker).sessionRow},
 	protocol.ListTopics:   {protocol.MaxTopics, (*Broker).topicRow},
 	protocol.ListNames:    {protocol.MaxTopics, (*Broker).nameRow},
-	protocol.ListSegments: {protocol.MaxSegments, (*Broker).segmentRow},
-	protocol.ListStorages: {protocol.MaxStorages, (*Broker).storageRow},
+	protocol.ListSegments: {protocol.MaxSegments, func(b *Broker, _ *session, i int, match func(string) bool) (any, int) {
+		return b.memory.SegmentRow(i, match)
+	}},
+	protocol.ListStorages: {protocol.MaxStorages, func(b *Broker, _ *session, i int, match func(string) bool) (any, int) {
+		return b.memory.StorageRow(i, match)
+	}},
 }
 
 // opList gives a page of a listing. Topics and names are those of the session's

@@ -74,8 +74,8 @@ type mirror struct {
 func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bell := b.own.bell.region
-	m := &mirror{b: b, to: to, bell: bell, parking: shm.NewParking(b.own.session.region, bell),
+	bell := b.store.Own.Bell.Region
+	m := &mirror{b: b, to: to, bell: bell, parking: shm.NewParking(b.store.Own.Session.Region, bell),
 		topics: map[*topic]*mirrored{}, names: map[*topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
 	for _, t := range b.named {
 		if t.name != nil && t.name.set {
@@ -208,6 +208,6 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 func (b *Broker) noteName(t *topic) {
 	if b.mirror != nil && t.name != nil {
 		b.mirror.names[t] = struct{}{}
-		shm.WakeBell(b.own.bell.region)
+		shm.WakeBell(b.store.Own.Bell.Region)
 	}
 }

@@ -105,7 +105,7 @@ func (c *copied) message(b *Broker, l *lane, i uint64, m *protocol.TupleMessage)
 	}
 	from := len(c.storages)
 	for _, r := range refs {
-		s, ok := b.stored(r)
+		s, ok := b.memory.Stored(r)
 		if !ok {
 			c.storages = c.storages[:from]
 			return false
@@ -118,30 +118,19 @@ func (c *copied) message(b *Broker, l *lane, i uint64, m *protocol.TupleMessage)
 	return l.view.Has(i)
 }
 
-// stored finds where a storage lies, if it is still the one that a ref names.
-func (b *Broker) stored(r protocol.Ref) (protocol.Storage, bool) {
-	c := b.findChunkOf(r.Index, r.Serial)
-	if c == nil || !c.segment.owner.there() {
-		return protocol.Storage{}, false
-	}
-	offset, bytes, generation := c.segment.owner.entries.Place(r.Index)
-	return protocol.Storage{Segment: c.segment.serial, Serial: r.Serial, Index: r.Index,
-		Generation: generation, Offset: offset, Bytes: bytes}, generation == r.Generation
-}
-
 // spill reads the refs and the body of a spilled message. The spill storage is
 // held meanwhile, in the way of one who opens a handle.
 func (c *copied) spill(b *Broker, r protocol.Ref) ([]protocol.Ref, []byte, error) {
-	if err := b.hold(r); err != nil {
+	if err := b.memory.Hold(r); err != nil {
 		return nil, nil, err
 	}
-	defer b.own.row.Drop(r.Index)
-	s, err := b.openSpill(r)
+	defer b.memory.Drop(r.Index)
+	s, err := b.memory.OpenSpill(r)
 	if err != nil {
 		return nil, nil, err
 	}
-	c.spilled += uint64(s.nref)*protocol.RefSize + s.body
-	return s.read(true)
+	c.spilled += s.Bytes()
+	return s.Read(true)
 }
 
 // copyNames copies what names have become, until there is enough for one batch; then

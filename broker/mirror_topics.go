@@ -23,23 +23,23 @@ type place struct {
 
 // newPlace is where a reader begins that has seen nothing before next.
 func (b *Broker) newPlace(l *lane, next uint64) *place {
-	e, err := protocol.NewTupleEncoder(l.topic.key.name, l.pages.name, b.id)
+	e, err := protocol.NewTupleEncoder(l.topic.key.name, l.pages.Name, b.id)
 	if err != nil {
-		b.log.Error("the tuples of a sender cannot be written", "topic", l.topic, "sender", l.pages.name, "error", err)
+		b.log.Error("the tuples of a sender cannot be written", "topic", l.topic, "sender", l.pages.Name, "error", err)
 	}
 	return &place{next: next, encoder: e}
 }
 
 // stale tells whether topics or subscriptions have come or gone. Callers hold mu.
 func (m *mirror) stale() bool {
-	return m.serial != m.b.lastSerial() || m.interest != m.to.InterestVersion()
+	return m.serial != m.b.store.Record.LastSerial() || m.interest != m.to.InterestVersion()
 }
 
 // choose finds the topics that somebody subscribes to. From one that is new it
 // takes what was sent since the last choice, so that nothing falls between a
 // subscription and the look that notices it. Callers hold mu.
 func (m *mirror) choose() {
-	m.interest, m.serial = m.to.InterestVersion(), m.b.lastSerial()
+	m.interest, m.serial = m.to.InterestVersion(), m.b.store.Record.LastSerial()
 	since, at := m.chosen, m.chosenAt
 	m.chosen, m.chosenAt = sys.Monotonic(), time.Now()
 	wanted := map[*topic]*mirrored{}

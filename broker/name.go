@@ -3,6 +3,8 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -33,15 +35,15 @@ const (
 )
 
 // nameRoom gives out the places of names' lanes in the broker's own file.
-type nameRoom struct{ table }
+type nameRoom struct{ record.Table }
 
 func (r *nameRoom) take() (offset uint64, ok bool) {
-	n, ok := r.table.take()
+	n, ok := r.Table.Take()
 	return protocol.SessionLanes + uint64(n)*nameLane, ok
 }
 
 func (r *nameRoom) give(offset uint64) {
-	r.table.give(uint32((offset - protocol.SessionLanes) / nameLane))
+	r.Table.Give(uint32((offset - protocol.SessionLanes) / nameLane))
 }
 
 // nameTopic finds a name's topic, or makes one in which nothing is set yet.
@@ -53,7 +55,7 @@ func (b *Broker) nameTopic(s *session, text string) (*topic, error) {
 	if t := b.named[key]; t != nil {
 		return t, nil
 	}
-	t := &topic{key: key, kind: protocol.TopicKindName, creator: s.name, depth: nameDepth,
+	t := &topic{key: key, kind: protocol.TopicKindName, creator: s.Name, depth: nameDepth,
 		description: protocol.DefaultDescription, name: &name{}}
 	if err := b.makeTopic(t); err != nil {
 		return nil, err
@@ -70,18 +72,18 @@ func (b *Broker) addNameLane(t *topic) error {
 	if !ok {
 		return protocol.Errorf(protocol.CodeTooMany, "delete some", "the broker's file has no room for another name")
 	}
-	if err := b.own.session.fd.Reserve(int64(offset), nameLane); err != nil {
+	if err := b.store.Own.Session.FD.Reserve(int64(offset), nameLane); err != nil {
 		b.nameRoom.give(offset)
-		return noMemory(err, "a name")
+		return pages.NoMemory(err, "a name")
 	}
-	view, err := shm.NewLane(b.own.session.region, offset, t.slots, t.stride)
+	view, err := shm.NewLane(b.store.Own.Session.Region, offset, t.slots, t.stride)
 	if err != nil {
 		b.nameRoom.give(offset)
 		return err
 	}
 	view.Clear()
 	view.Init(t.id)
-	t.name.lane = &lane{topic: t, pages: b.own, offset: offset, state: protocol.LaneLive, view: view}
+	t.name.lane = &lane{topic: t, pages: b.store.Own, offset: offset, state: protocol.LaneLive, view: view}
 	b.addLane(t.name.lane)
 	b.changed(t)
 	return nil
@@ -108,7 +110,7 @@ func (b *Broker) opNameSet(s *session, r *protocol.NameSet) (any, []*sys.FD, err
 	}
 	t, err := b.nameTopic(s, r.Name)
 	if err != nil {
-		b.dropAll(indices)
+		b.memory.DropAll(indices)
 		return nil, nil, err
 	}
 	n := t.name
@@ -121,7 +123,7 @@ func (b *Broker) opNameSet(s *session, r *protocol.NameSet) (any, []*sys.FD, err
 		h.Flags |= protocol.SlotWritable | protocol.SlotLive
 	}
 	b.publish(t, h, words, indices)
-	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.name
+	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.Name
 	b.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil, nil
 }
@@ -139,7 +141,7 @@ func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uin
 		crashpoint.At("broker-name-published")
 		n.lane.view.Unname(n.revision)
 		crashpoint.At("broker-name-unnamed")
-		b.dropAll(n.indices)
+		b.memory.DropAll(n.indices)
 	}
 	n.set, n.revision, n.indices = true, i, indices
 	b.setDeleted(t, false)
@@ -151,8 +153,8 @@ func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uin
 func (b *Broker) ringWaiters(t *topic) {
 	shm.Fence()
 	for s, m := range t.members {
-		if len(m.readers) > 0 && s.ringer != nil {
-			s.ringer.Ring()
+		if len(m.readers) > 0 {
+			s.Ring()
 		}
 	}
 }
@@ -176,12 +178,12 @@ func (b *Broker) checkNameSet(r *protocol.NameSet) error {
 func (b *Broker) holdRevision(r *protocol.NameSet) (indices []uint32, words []uint64, err error) {
 	defer func() {
 		if err != nil {
-			b.dropAll(indices)
+			b.memory.DropAll(indices)
 		}
 	}()
 	for _, sr := range r.Refs {
 		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
-		if err := b.hold(ref); err != nil {
+		if err := b.memory.Hold(ref); err != nil {
 			return indices, nil, err
 		}
 		indices = append(indices, sr.Index)
@@ -193,7 +195,7 @@ func (b *Broker) holdRevision(r *protocol.NameSet) (indices []uint32, words []ui
 		return indices, shm.AppendBytes(words, r.Body), nil
 	}
 	// A successor finds in the spill what to count: it must say the same.
-	nested, err := b.readSpill(protocol.Ref{Serial: r.Refs[0].Serial, Index: r.Refs[0].Index})
+	nested, err := b.memory.ReadSpill(protocol.Ref{Serial: r.Refs[0].Serial, Index: r.Refs[0].Index})
 	if err != nil {
 		return indices, nil, err
 	}
@@ -216,13 +218,13 @@ func (b *Broker) setEphemeral(t *topic, s *session, on bool) {
 	}
 	serial := uint64(0)
 	if on {
-		t.name.ephemeral, serial = s, s.serial
+		t.name.ephemeral, serial = s, s.Serial
 		s.names[t] = struct{}{}
 	}
-	b.file.Topic(t.index).SetEphemeral(serial)
+	b.store.Record.Topic(t.index).SetEphemeral(serial)
 }
 
-func (b *Broker) setDeleted(t *topic, on bool) { b.file.Topic(t.index).SetDeleted(on) }
+func (b *Broker) setDeleted(t *topic, on bool) { b.store.Record.Topic(t.index).SetDeleted(on) }
 
 // opNameDelete takes a name away; those who hold its tensors keep them.
 func (b *Broker) opNameDelete(s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
@@ -240,7 +242,7 @@ func (b *Broker) unset(t *topic) {
 	n := t.name
 	b.setDeleted(t, true)
 	n.lane.view.Unname(n.revision)
-	b.dropAll(n.indices)
+	b.memory.DropAll(n.indices)
 	n.set, n.indices = false, nil
 	b.setEphemeral(t, nil, false)
 	b.noteName(t)

@@ -92,7 +92,7 @@ func (t *topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 // create makes a topic or queue with the options given and defaults for others.
 func (b *Broker) create(s *session, kind uint32, r *protocol.TopicOpenRequest) (*topic, error) {
 	t := &topic{
-		key: topicKey{s.namespace, r.Name, false}, kind: kind, creator: fmt.Sprintf("%s (process %d)", s.name, s.pid),
+		key: topicKey{s.namespace, r.Name, false}, kind: kind, creator: fmt.Sprintf("%s (process %d)", s.Name, s.PID),
 		depth: protocol.DefaultTopicDepth, description: protocol.DefaultDescription,
 		linger: protocol.DefaultLinger * time.Second,
 	}
@@ -177,31 +177,31 @@ func (b *Broker) info(t *topic) protocol.TopicInfo {
 }
 
 func (b *Broker) version(t *topic) uint64 {
-	return b.file.Topic(t.index).Version()
+	return b.store.Record.Topic(t.index).Version()
 }
 
 // putJoin records an opener (reader nil) or a reader for a successor.
 func (b *Broker) putJoin(s *session, t *topic, r *reader) (uint32, error) {
-	i, ok := b.joins.take()
+	i, ok := b.joins.Take()
 	if !ok {
 		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics that are not used", "all %d places for openers and readers are taken", record.MaxJoins)
 	}
-	if err := b.reserve(record.JoinPlace(i)); err != nil {
-		b.joins.give(i)
+	if err := b.store.Reserve(record.JoinPlace(i)); err != nil {
+		b.joins.Give(i)
 		return 0, err
 	}
-	j := record.Join{Session: s.serial, TopicID: t.id, Topic: t.index}
+	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index}
 	if r != nil {
 		j.Reader = r.number
 		if r.group != nil {
 			j.Group, j.Member, j.Alone = uint8(r.group.number+1), r.member, r.group.alone
 		}
 	}
-	b.file.Join(i).Store(j)
+	b.store.Record.Join(i).Store(j)
 	return i, nil
 }
 
 func (b *Broker) dropJoin(i uint32) {
-	b.file.Join(i).Free()
-	b.joins.give(i)
+	b.store.Record.Join(i).Free()
+	b.joins.Give(i)
 }

@@ -13,12 +13,27 @@ type handler func(b *Broker, s *session, data []byte) (any, []*sys.FD, error)
 
 // ops are the requests of a session; hello and those of a takeover stand apart.
 var ops = map[string]handler{
-	protocol.OpGrant:          locked((*Broker).opGrant),
-	protocol.OpChunks:         locked((*Broker).opChunks),
-	protocol.OpReturn:         locked((*Broker).opReturn),
-	protocol.OpAttach:         locked((*Broker).opAttach),
-	protocol.OpPeer:           locked((*Broker).opPeer),
-	protocol.OpSegment:        locked((*Broker).opSegment),
+	protocol.OpGrant: locked(func(b *Broker, s *session, r *protocol.Grant) (any, []*sys.FD, error) {
+		return b.memory.Grant(s.memory, r)
+	}),
+	protocol.OpChunks: locked(func(b *Broker, s *session, r *protocol.Chunks) (any, []*sys.FD, error) {
+		reply, err := b.memory.Chunks(s.memory, r)
+		return reply, nil, err
+	}),
+	protocol.OpReturn: locked(func(b *Broker, s *session, r *protocol.Return) (any, []*sys.FD, error) {
+		return done{}, nil, b.memory.Return(s.memory, r)
+	}),
+	protocol.OpAttach: locked(func(b *Broker, s *session, r *protocol.Attach) (any, []*sys.FD, error) {
+		reply, err := b.memory.Attach(s.memory, r)
+		return reply, nil, err
+	}),
+	protocol.OpPeer: locked(func(b *Broker, _ *session, r *protocol.Peer) (any, []*sys.FD, error) {
+		fds, err := b.store.Lend(r)
+		return done{}, fds, err
+	}),
+	protocol.OpSegment: locked(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
+		return b.memory.Segment(s.memory, r)
+	}),
 	protocol.OpTopicOpen:      locked((*Broker).opTopicOpen),
 	protocol.OpTopicWrite:     locked((*Broker).opTopicWrite),
 	protocol.OpTopicRead:      locked((*Broker).opTopicRead),
@@ -69,7 +84,22 @@ func (b *Broker) usable(s *session) error {
 		return errEnding
 	}
 	if s.ended {
-		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.serial)
+		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.Serial)
 	}
 	return nil
+}
+
+// opOffer takes the memory of a segment on a device. What is kept of the descriptors
+// is nil afterwards.
+func (b *Broker) opOffer(s *session, data []byte, fds []*sys.FD) error {
+	var r protocol.Offer
+	if err := decode(data, &r); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(s); err != nil {
+		return err
+	}
+	return b.memory.Offer(s.memory, &r, fds)
 }

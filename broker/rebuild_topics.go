@@ -4,18 +4,19 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-func (b *Broker) rebuildTopics(fetch func(fileKey) *sys.FD) {
-	for i := range b.file.UsedTopics() {
-		if b.file.Topic(i).ID() == 0 {
+func (b *Broker) rebuildTopics(fetch pages.Fetch) {
+	for i := range b.store.Record.UsedTopics() {
+		if b.store.Record.Topic(i).ID() == 0 {
 			continue
 		}
-		b.topicTable.claim(i)
+		b.topicTable.Claim(i)
 		if t := b.readTopic(i); t != nil {
 			b.enlist(t)
 			b.rebuildGroups(t, fetch)
@@ -24,20 +25,20 @@ func (b *Broker) rebuildTopics(fetch func(fileKey) *sys.FD) {
 				b.removeTopic(t)
 			}
 		} else {
-			b.file.Topic(i).Free()
-			b.topicTable.give(i)
+			b.store.Record.Topic(i).Free()
+			b.topicTable.Give(i)
 		}
 	}
 }
 
 // readTopic reads a topic's record; nil when it makes no sense.
 func (b *Broker) readTopic(i uint32) *topic {
-	r := b.file.Topic(i).Load()
+	r := b.store.Record.Topic(i).Load()
 	t := &topic{
 		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
 		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
 		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
-		made: formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
+		made: record.Formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
 		lanes: map[uint32]*lane{}, members: map[*session]*member{},
 	}
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
@@ -55,35 +56,35 @@ func (b *Broker) readTopic(i uint32) *topic {
 	return t
 }
 
-func (b *Broker) rebuildGroups(t *topic, fetch func(fileKey) *sys.FD) {
+func (b *Broker) rebuildGroups(t *topic, fetch pages.Fetch) {
 	for n := range uint32(protocol.MaxGroups) {
-		r := b.file.Topic(t.index).Group(n).Load()
+		r := b.store.Record.Topic(t.index).Group(n).Load()
 		if r.ID == 0 {
 			continue
 		}
 		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint8]*reader{}, owners: map[uint8]*session{}}
-		g.file = b.fetchFile(fetch, fileKey{protocol.RestoreGroup, r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
+		g.file = b.store.FetchFile(fetch, pages.Key{Role: protocol.RestoreGroup, Serial: r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
 		t.groups[n] = g
 	}
 }
 
 func (b *Broker) rebuildLanes(t *topic) {
 	for n := range uint32(protocol.MaxLanes) {
-		view := b.file.Topic(t.index).Lane(n)
+		view := b.store.Record.Topic(t.index).Lane(n)
 		if view.Serial() == 0 {
 			continue
 		}
 		r := view.Load()
-		l := &lane{topic: t, number: n, pages: b.pages[r.Serial], offset: r.Offset, state: r.State}
+		l := &lane{topic: t, number: n, pages: b.store.BySerial(r.Serial), offset: r.Offset, state: r.State}
 		if l.pages == nil || l.state == protocol.LaneClosed || b.viewLane(l) != nil {
 			view.Free()
 			continue
 		}
-		if l.state == protocol.LaneLive && l.pages.dead {
+		if l.state == protocol.LaneLive && l.pages.Dead {
 			b.setLaneState(l, protocol.LaneAdopted)
 		}
 		t.lanes[n] = l
-		l.pages.lanes[l] = struct{}{}
+		b.listLane(l)
 		t.nextLane = (n + 1) % protocol.MaxLanes
 		if l.state == protocol.LaneAdopted {
 			l.kept = map[uint64][]uint32{}
@@ -91,37 +92,33 @@ func (b *Broker) rebuildLanes(t *topic) {
 		}
 		if t.name != nil {
 			t.name.lane = l
-			b.nameRoom.claim(uint32((l.offset - protocol.SessionLanes) / nameLane))
+			b.nameRoom.Claim(uint32((l.offset - protocol.SessionLanes) / nameLane))
 		}
 	}
-	b.file.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
 // viewLane makes the view of a lane whose place was written by a broker.
 func (b *Broker) viewLane(l *lane) error {
-	if l.offset < protocol.SessionLanes || l.topic.name != nil && l.pages != b.own {
+	if l.offset < protocol.SessionLanes || l.topic.name != nil && l.pages != b.store.Own {
 		return protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d of %s", l.offset, l.topic)
 	}
-	file := l.pages.session.region
-	if !l.pages.there() {
-		file = b.blankPages()
-	}
-	view, err := shm.NewLane(file, l.offset, l.topic.slots, l.topic.stride)
+	view, err := shm.NewLane(b.store.Region(l.pages), l.offset, l.topic.slots, l.topic.stride)
 	l.view = view
 	return err
 }
 
 // rebuildJoins finds out who has what open and reads it as which member.
 func (b *Broker) rebuildJoins() {
-	for i := range b.file.UsedJoins() {
-		j := b.file.Join(i).Load()
+	for i := range b.store.Record.UsedJoins() {
+		j := b.store.Record.Join(i).Load()
 		if j.Session == 0 {
 			continue
 		}
-		b.joins.claim(i)
+		b.joins.Claim(i)
 		var s *session
-		if p := b.pages[j.Session]; p != nil && p != b.own {
-			if s = b.slots[p.slot]; s != nil && s.pages != p {
+		if p := b.store.BySerial(j.Session); p != nil && p != b.store.Own {
+			if s = b.slots[p.Slot]; s != nil && s.Pages != p {
 				s = nil
 			}
 		}
@@ -161,16 +158,16 @@ func (b *Broker) rebuildMembers() {
 			continue
 		}
 		for _, l := range t.lanes {
-			s := b.slots[l.pages.slot]
-			if l.state == protocol.LaneLive && s != nil && s.pages == l.pages && t.members[s] == nil {
+			s := b.slots[l.pages.Slot]
+			if l.state == protocol.LaneLive && s != nil && s.Pages == l.pages && t.members[s] == nil {
 				m := &member{readers: map[uint64]*reader{}}
 				t.members[s], s.topics[t] = m, m
 			}
 		}
-		b.file.Topic(t.index).ClearWaiters()
+		b.store.Record.Topic(t.index).ClearWaiters()
 		for s, m := range t.members {
 			if len(m.readers) > 0 {
-				b.setWaiter(t, s.slot, true)
+				b.setWaiter(t, s.Slot, true)
 			}
 		}
 		for _, g := range t.groups {
@@ -187,16 +184,16 @@ func (b *Broker) rebuildMembers() {
 }
 
 func (b *Broker) rebuildLeases(sameBoot bool) {
-	for i := range b.file.UsedLeases() {
-		r := b.file.Lease(i).Load()
+	for i := range b.store.Record.UsedLeases() {
+		r := b.store.Record.Lease(i).Load()
 		if r.ID == 0 {
 			continue
 		}
-		if !sameBoot || b.findChunkOf(r.Ref.Index, r.Ref.Serial) == nil {
-			b.file.Lease(i).Free()
+		if !sameBoot || !b.memory.Known(r.Ref) {
+			b.store.Record.Lease(i).Free()
 			continue
 		}
-		b.leaseTable.claim(i)
+		b.leaseTable.Claim(i)
 		l := b.leases[r.ID]
 		if l == nil {
 			l = b.readLease(i, r)
@@ -208,7 +205,7 @@ func (b *Broker) rebuildLeases(sameBoot bool) {
 	for _, l := range b.leases {
 		if l.expires != 0 {
 			left := time.Duration(l.expires - min(l.expires, sys.Monotonic()))
-			l.alarm = b.after(left, func() { b.endLease(l) })
+			l.alarm = b.clock.After(left, func() { b.endLease(l) })
 		}
 	}
 }
@@ -216,17 +213,17 @@ func (b *Broker) rebuildLeases(sameBoot bool) {
 func (b *Broker) readLease(i uint32, r record.Lease) *lease {
 	l := &lease{id: r.ID, expires: r.Expires, maker: "an ended session", once: r.Once}
 	for _, s := range b.slots {
-		if s != nil && s.serial == r.Session {
-			l.session, l.maker = s, s.name
+		if s != nil && s.Serial == r.Session {
+			l.session, l.maker = s, s.Name
 			s.leases[l] = struct{}{}
 			return l
 		}
 	}
 	// Of a session that is over only what has a time is left.
-	l.session = newSession(&pages{serial: r.Session})
+	l.session = newSession(&pages.Pages{Serial: r.Session})
 	if l.expires == 0 {
 		l.expires = sys.Monotonic() + uint64(afterSession)
-		b.file.Lease(i).SetExpires(l.expires)
+		b.store.Record.Lease(i).SetExpires(l.expires)
 	}
 	return l
 }

@@ -40,32 +40,20 @@ func (b *Broker) recount() {
 			target[r.Index]++
 		}
 	}
-	for index, n := range target { // MODEL lanes:rebuild-raise
-		for b.own.row.Count(index) < n && b.own.row.Take(index) == nil {
-		}
-	}
-	crashpoint.At("broker-rebuild-raised")
-	for _, c := range b.chunkOf { // MODEL lanes:rebuild-lower
-		for i := uint32(0); c != nil && i < protocol.ChunkIndices; i++ {
-			index := c.index*protocol.ChunkIndices + i
-			for b.own.row.Count(index) > target[index] {
-				b.own.row.Drop(index)
-			}
-		}
-	}
+	b.memory.Recount(target, func() { crashpoint.At("broker-rebuild-raised") })
 }
 
 // readAdopted finds what an adopted lane keeps. Slots that cannot be read any
 // more are emptied.
 func (b *Broker) readAdopted(l *lane, target map[uint32]uint64) {
-	if !l.pages.there() {
+	if !l.pages.There() {
 		b.log.Warn("the messages of an ended session were handed over by nobody", "lane", l.String())
 		b.dropLane(l)
 		return
 	}
 	l.ended = sys.Monotonic()
 	head, slots := l.view.Head(), l.view.Slots()
-	budget := l.pages.adoptable()
+	budget := b.adoptable(l.pages)
 	var words []uint64
 	for k := range slots {
 		i := l.view.Seq(k)
@@ -114,7 +102,7 @@ func (b *Broker) namedBy(h shm.SlotHead, data []uint64, budget *int) ([]uint32, 
 		if len(refs) != 1 || *budget <= 0 {
 			return nil, false
 		}
-		nested, err := b.readSpill(refs[0])
+		nested, err := b.memory.ReadSpill(refs[0])
 		if err != nil {
 			*budget -= protocol.MaxRefs // as many may have been read
 			return nil, false
@@ -126,7 +114,7 @@ func (b *Broker) namedBy(h shm.SlotHead, data []uint64, budget *int) ([]uint32, 
 	}
 	indices := make([]uint32, len(refs))
 	for i, r := range refs {
-		if b.findChunkOf(r.Index, r.Serial) == nil {
+		if !b.memory.Known(r) {
 			return nil, false
 		}
 		indices[i] = r.Index
@@ -156,7 +144,7 @@ func (b *Broker) readRevision(t *topic) {
 	}
 	budget := 1 + protocol.MaxRefs // of one message
 	indices, ok := b.namedBy(h, data, &budget)
-	if !ok || b.file.Topic(t.index).Deleted() {
+	if !ok || b.store.Record.Topic(t.index).Deleted() {
 		if !ok {
 			b.log.Warn("what a name held was handed over by nobody", "name", t.key.name, "namespace", t.key.namespace)
 		}
@@ -167,9 +155,9 @@ func (b *Broker) readRevision(t *topic) {
 	n.set, n.revision, n.indices = true, i, indices
 	n.live, n.bytes, n.tensors = h.Flags&protocol.SlotLive != 0, h.Bytes, h.Tensors
 	n.at = time.Now().Add(-time.Duration(sys.Monotonic() - min(sys.Monotonic(), h.Stamp)))
-	if serial := b.file.Topic(t.index).Ephemeral(); serial != 0 {
-		if p := b.pages[serial]; p != nil && b.slots[p.slot] != nil && b.slots[p.slot].pages == p {
-			n.ephemeral = b.slots[p.slot]
+	if serial := b.store.Record.Topic(t.index).Ephemeral(); serial != 0 {
+		if p := b.store.BySerial(serial); p != nil && b.slots[p.Slot] != nil && b.slots[p.Slot].Pages == p {
+			n.ephemeral = b.slots[p.Slot]
 			n.ephemeral.names[t] = struct{}{}
 			return
 		}

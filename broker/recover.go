@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -18,7 +20,7 @@ import (
 
 // A broker that finds what a dead one left takes its instance over: with
 // --memory-dir from the files, else from the clients, who hand over the
-// descriptors of all that they have mapped. The broker file says everything
+// descriptors of all that they have pages.File. The broker file says everything
 // else, so that slots, serials, topics and names stay as they are.
 //
 //	New: findPredecessor → startTakeover (gather) → complete: rebuild, settle
@@ -29,15 +31,9 @@ import (
 // predecessor is a dead broker's instance that can be taken over.
 type predecessor struct {
 	instance string
-	state    *state     // with memfds
-	dir      *directory // with files
-	file     *sys.FD    // of the broker, with files: locked
-}
-
-// fileKey names a shared file as restore does.
-type fileKey struct {
-	role   string
-	serial uint64
+	state    *state           // with memfds
+	dir      *pages.Directory // with files
+	file     *sys.FD          // of the broker, with files: locked
 }
 
 // takeover gathers a dead broker's files from its clients.
@@ -45,7 +41,7 @@ type takeover struct {
 	state *state
 	over  chan struct{} // closed when the broker serves
 	err   error
-	files map[fileKey]*sys.FD
+	files map[pages.Key]*sys.FD
 	back  map[uint64]bool // sessions that handed over all they have
 	until time.Time
 }
@@ -77,12 +73,12 @@ func (b *Broker) findInstance() (*predecessor, error) {
 			"cannot look for former brokers' memory: %w", err)
 	}
 	for _, e := range names {
-		instance, ok := strings.CutPrefix(e.Name(), instancePrefix)
+		instance, ok := strings.CutPrefix(e.Name(), pages.InstancePrefix)
 		if !ok || len(instance) != 32 {
 			continue
 		}
-		dir := directory{filepath.Join(b.cfg.MemoryDir, e.Name())}
-		fd, err := dir.open(protocol.RestoreBroker, 0)
+		dir := pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, e.Name())}
+		fd, err := dir.Open(protocol.RestoreBroker, 0)
 		if err != nil {
 			continue
 		}
@@ -126,37 +122,37 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	if p.dir == nil {
-		b.files = memfds{}
-		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[fileKey]*sys.FD{},
+		b.store.Files = pages.Memfds{}
+		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
 		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.survivors()))
 		return nil
 	}
-	b.files = *p.dir
-	m, err := mapFile(p.file, protocol.BrokerBytes)
+	b.store.Files = *p.dir
+	m, err := pages.MapFile(p.file, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
-	if err := b.checkHead(m, protocol.RoleBroker, 0); err != nil {
-		m.close()
+	if err := b.store.CheckHead(m, protocol.RoleBroker, 0); err != nil {
+		m.Close()
 		return err
 	}
 	b.useBrokerFile(m)
-	if err := b.reserveTables(); err != nil {
+	if err := b.store.ReserveTables(); err != nil {
 		return err
 	}
-	b.missing = b.wanted()
-	sameBoot := b.file.Boot() == sys.BootID()
-	err = b.rebuild(sameBoot, func(k fileKey) *sys.FD {
-		fd, err := p.dir.open(k.role, k.serial)
+	b.store.Missing = b.wanted()
+	sameBoot := b.store.Record.Boot() == sys.BootID()
+	err = b.rebuild(sameBoot, func(k pages.Key) *sys.FD {
+		fd, err := p.dir.Open(k.Role, k.Serial)
 		if err != nil {
-			b.log.Warn("a file of the former broker is gone", "role", k.role, "serial", k.serial, "error", err)
+			b.log.Warn("a file of the former broker is gone", "role", k.Role, "serial", k.Serial, "error", err)
 			return nil
 		}
 		return fd
 	})
 	if err == nil {
-		p.dir.sweep(b.wanted())
+		p.dir.Sweep(b.wanted())
 	}
 	return err
 }
@@ -202,6 +198,9 @@ func (b *Broker) giveUp(t *takeover, why error) error {
 // endTakeover lets those who wait for it go on, or, if it failed, know that.
 func (b *Broker) endTakeover(t *takeover) {
 	b.taking, b.closing = nil, t.err != nil
+	if b.closing {
+		b.clock.Stop()
+	}
 	for _, fd := range t.files {
 		fd.Close()
 	}
@@ -230,25 +229,25 @@ func (b *Broker) tryComplete() {
 // isGhost tells of a session that its client may not know of. It is found in the
 // broker file, once somebody has handed that over.
 func (b *Broker) isGhost(s stateSession) bool {
-	if !b.file.Valid() || s.Slot >= protocol.MaxSessions {
+	if !b.store.Record.Valid() || s.Slot >= protocol.MaxSessions {
 		return false
 	}
-	v := b.file.Session(s.Slot)
+	v := b.store.Record.Session(s.Slot)
 	return v.Serial() == s.Serial && !v.Answered()
 }
 
 func (b *Broker) completeTakeover(t *takeover) error {
-	own := fileKey{protocol.RestoreSession, 0}
-	if b.file.Valid() {
-		own.serial = b.file.Session(protocol.BrokerSlot).Serial()
+	own := pages.Key{Role: protocol.RestoreSession, Serial: 0}
+	if b.store.Record.Valid() {
+		own.Serial = b.store.Record.Session(protocol.BrokerSlot).Serial()
 	}
 	if t.files[own] == nil {
 		b.log.Warn("no client of the former broker handed over its memory: starting anew")
-		b.broker.close()
-		b.file, b.missing = record.File{}, nil
+		b.store.CloseBrokerFile()
+		b.store.Missing = nil
 		return b.begin()
 	}
-	err := b.rebuild(true, func(k fileKey) *sys.FD {
+	err := b.rebuild(true, func(k pages.Key) *sys.FD {
 		fd := t.files[k]
 		delete(t.files, k)
 		return fd
@@ -266,41 +265,29 @@ func (b *Broker) setInstance(text string) error {
 	if err != nil {
 		return err
 	}
-	b.instance, b.id = n, text
-	return nil
-}
-
-// checkHead refuses a file that is not what it should be.
-func (b *Broker) checkHead(m mapped, role uint32, serial uint64) error {
-	r := m.region
-	if r.Load64(protocol.HeadMagic) != protocol.Magic || r.Load32(protocol.HeadLayout) != protocol.Layout ||
-		r.Load32(protocol.HeadRole) != role || r.Load64(protocol.HeadSerial) != serial ||
-		string(r.Bytes(protocol.HeadInstance, 16)) != string(b.instance[:]) {
-		return protocol.Errorf(protocol.CodeProtocol, "report this: a file of the former broker is damaged",
-			"a file with role %d and serial %d is not of this instance or layout", role, serial)
-	}
+	b.store.Instance, b.id = n, text
 	return nil
 }
 
 // offer takes a descriptor that a client hands over, if its file is wanted and
 // the inode is the one that the former broker noted; else it is closed.
-func (b *Broker) offer(k fileKey, fd *sys.FD) error {
+func (b *Broker) offer(k pages.Key, fd *sys.FD) error {
 	_, id, err := fd.Stat()
 	if err != nil {
 		fd.Close()
 		return nil
 	}
-	if k.role == protocol.RestoreBroker {
+	if k.Role == protocol.RestoreBroker {
 		return b.offerBroker(fd, id)
 	}
-	if !b.file.Valid() {
+	if !b.store.Record.Valid() {
 		fd.Close()
-		return protocol.Errorf(protocol.CodeProtocol, "hand over the broker file first", "a %s file came before the broker's", k.role)
+		return protocol.Errorf(protocol.CodeProtocol, "hand over the broker file first", "a %s file came before the broker's", k.Role)
 	}
-	inode, wanted := b.missing[k]
+	inode, wanted := b.store.Missing[k]
 	// Memory of a device's driver has no inode of its own and cannot be opened anew.
-	driver := wanted && inode == 0 && k.role == protocol.RestoreSegment
-	if !wanted || !driver && (inode != id.Ino || id.Dev != b.inodes && !(k.role == protocol.RestoreSegment && inHugePages(id))) {
+	driver := wanted && inode == 0 && k.Role == protocol.RestoreSegment
+	if !wanted || !driver && (inode != id.Ino || id.Dev != b.inodes && !(k.Role == protocol.RestoreSegment && memory.InHugePages(id))) {
 		fd.Close()
 		return nil
 	}
@@ -311,7 +298,7 @@ func (b *Broker) offer(k fileKey, fd *sys.FD) error {
 	own, err := open()
 	fd.Close()
 	if err != nil {
-		return fmt.Errorf("reopen a %s file: %w", k.role, err)
+		return fmt.Errorf("reopen a %s file: %w", k.Role, err)
 	}
 	if b.taking == nil {
 		b.install(k, own)
@@ -327,7 +314,7 @@ func (b *Broker) offer(k fileKey, fd *sys.FD) error {
 
 func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	defer fd.Close()
-	if b.file.Valid() || b.taking == nil {
+	if b.store.Record.Valid() || b.taking == nil {
 		return nil
 	}
 	if st := b.taking.state; id.Ino != st.BrokerInode || id.Dev != st.Device {
@@ -337,67 +324,67 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	if err != nil {
 		return fmt.Errorf("reopen the broker file: %w", err)
 	}
-	m, err := mapFile(own, protocol.BrokerBytes)
+	m, err := pages.MapFile(own, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
-	if err := b.checkHead(m, protocol.RoleBroker, 0); err != nil {
-		m.close()
+	if err := b.store.CheckHead(m, protocol.RoleBroker, 0); err != nil {
+		m.Close()
 		return err
 	}
 	b.inodes = id.Dev
 	b.useBrokerFile(m)
-	b.missing = b.wanted()
+	b.store.Missing = b.wanted()
 	return nil
 }
 
 // wantedOrKnown tells whether a file is one of this instance's.
-func (b *Broker) wantedOrKnown(k fileKey) bool {
-	if !b.file.Valid() {
+func (b *Broker) wantedOrKnown(k pages.Key) bool {
+	if !b.store.Record.Valid() {
 		return false
 	}
-	if _, wanted := b.missing[k]; wanted {
+	if _, wanted := b.store.Missing[k]; wanted {
 		return true
 	}
-	switch k.role {
+	switch k.Role {
 	case protocol.RestoreSegment:
-		return slices.ContainsFunc(b.segments[:], func(g *segment) bool { return g != nil && g.serial == k.serial })
+		return b.memory.HasSegment(k.Serial)
 	case protocol.RestoreGroup:
 		return slices.ContainsFunc(b.topics[:], func(t *topic) bool {
-			return t != nil && slices.ContainsFunc(t.groups[:], func(g *group) bool { return g != nil && g.id == k.serial })
+			return t != nil && slices.ContainsFunc(t.groups[:], func(g *group) bool { return g != nil && g.id == k.Serial })
 		})
 	}
 	return false
 }
 
 // wanted lists every file that the broker file speaks of, with its inode.
-func (b *Broker) wanted() map[fileKey]uint64 {
-	w := map[fileKey]uint64{}
+func (b *Broker) wanted() map[pages.Key]uint64 {
+	w := map[pages.Key]uint64{}
 	add := func(role string, serial, inode uint64) {
 		if serial != 0 {
-			w[fileKey{role, serial}] = inode
+			w[pages.Key{Role: role, Serial: serial}] = inode
 		}
 	}
 	for slot := range uint32(protocol.MaxSessions) {
-		if v := b.file.Session(slot); v.Serial() != 0 {
+		if v := b.store.Record.Session(slot); v.Serial() != 0 {
 			s := v.Load()
 			add(protocol.RestoreSession, s.Serial, s.File)
 			add(protocol.RestoreBell, s.Serial, s.Bell)
 		}
 	}
-	for i := range b.file.UsedRemains() {
-		m := b.file.Remains(i).Load()
+	for i := range b.store.Record.UsedRemains() {
+		m := b.store.Record.Remains(i).Load()
 		add(protocol.RestoreSession, m.Serial, m.File)
 		add(protocol.RestoreBell, m.Serial, m.Bell)
 	}
 	for i := range uint32(protocol.MaxSegments) {
-		if v := b.file.Segment(i); v.Serial() != 0 {
+		if v := b.store.Record.Segment(i); v.Serial() != 0 {
 			add(protocol.RestoreSegment, v.Serial(), v.Load().File)
 		}
 	}
-	for i := range b.file.UsedTopics() {
-		for g := uint32(0); g < protocol.MaxGroups && b.file.Topic(i).ID() != 0; g++ {
-			r := b.file.Topic(i).Group(g).Load()
+	for i := range b.store.Record.UsedTopics() {
+		for g := uint32(0); g < protocol.MaxGroups && b.store.Record.Topic(i).ID() != 0; g++ {
+			r := b.store.Record.Topic(i).Group(g).Load()
 			add(protocol.RestoreGroup, r.ID, r.File)
 		}
 	}

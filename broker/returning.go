@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -10,7 +11,7 @@ import (
 type returning struct {
 	hello  protocol.Hello
 	pidfd  *sys.FD
-	listed map[fileKey]bool // what it handed over
+	listed map[pages.Key]bool // what it handed over
 }
 
 // helloTaking answers a hello while the broker waits for its predecessor's
@@ -29,7 +30,7 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
 func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
-	c.returning = &returning{hello: *h, pidfd: pidfd, listed: map[fileKey]bool{}}
+	c.returning = &returning{hello: *h, pidfd: pidfd, listed: map[pages.Key]bool{}}
 	reply := b.greeting()
 	reply.Restore = true
 	return reply
@@ -88,7 +89,7 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 		return errEnding
 	}
 	for i, item := range r.Items {
-		k := fileKey{item.Role, item.Serial}
+		k := pages.Key{Role: item.Role, Serial: item.Serial}
 		if b.wantedOrKnown(k) {
 			c.returning.listed[k] = true
 		}
@@ -130,24 +131,12 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 // reconcile compares what a session has mapped with what it has been given. What
 // it does not know of was in an answer that its broker's death kept from it: a
 // group that waits for it in vain, a segment that it will never use.
-func (b *Broker) reconcile(s *session, listed map[fileKey]bool) {
-	for _, g := range b.segments {
-		switch {
-		case g == nil:
-		case g.holder != s:
-			if listed[fileKey{protocol.RestoreSegment, g.serial}] {
-				g.given[s] = struct{}{}
-			}
-		case !listed[fileKey{protocol.RestoreSegment, g.serial}]:
-			if _, _, held := b.heldIn(g); !held {
-				b.freeSegmentNow(g)
-			}
-		}
-	}
+func (b *Broker) reconcile(s *session, listed map[pages.Key]bool) {
+	b.memory.Reconcile(s.memory, func(k pages.Key) bool { return listed[k] })
 	for t, m := range s.topics {
 		left := false
 		for _, rd := range m.readers {
-			if rd.group != nil && !listed[fileKey{protocol.RestoreGroup, rd.group.id}] {
+			if rd.group != nil && !listed[pages.Key{Role: protocol.RestoreGroup, Serial: rd.group.id}] {
 				b.leaveReader(t, s, m, rd)
 				left = true
 			}

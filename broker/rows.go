@@ -1,11 +1,19 @@
 package broker
 
 import (
-	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
+)
+
+// Rows of the listings `segments` and `storages`.
+type (
+	SegmentRow = memory.SegmentRow
+	StorageRow = memory.StorageRow
+	HolderRow  = memory.HolderRow
+	HolderUse  = memory.HolderUse
 )
 
 // SessionRow is a row of the listing `sessions`.
@@ -60,45 +68,6 @@ type NameRow struct {
 	Readers   int     `json:"readers"`
 }
 
-// SegmentRow is a row of the listing `segments`.
-type SegmentRow struct {
-	Segment  uint32  `json:"segment"`
-	Serial   uint64  `json:"serial"`
-	Bytes    uint64  `json:"bytes"`
-	Kind     string  `json:"kind"`             // memfd, file, hugetlb, cuda, borrowed
-	Device   string  `json:"device,omitempty"` // of memory that is not the machine's
-	State    string  `json:"state"`            // granted, orphan
-	Owner    string  `json:"owner"`
-	PID      int     `json:"pid"`
-	Chunks   int     `json:"chunks"`
-	Storages int     `json:"storages"` // held by anybody
-	Age      float64 `json:"age_seconds"`
-}
-
-// StorageRow is a row of the listing `storages`: those that anybody holds.
-type StorageRow struct {
-	Index      uint32      `json:"index"`
-	Serial     uint64      `json:"serial"` // of the chunk
-	Generation uint64      `json:"generation"`
-	Segment    uint32      `json:"segment"`
-	Offset     uint64      `json:"offset"`
-	Bytes      uint64      `json:"bytes"`
-	Age        float64     `json:"age_seconds"`
-	Creator    string      `json:"creator"`
-	CreatorPID int         `json:"creator_pid"`
-	Orphan     bool        `json:"orphan,omitempty"` // its creator has ended
-	Holders    []HolderRow `json:"holders"`
-	Trace      string      `json:"trace,omitempty"` // where it was made, when tracing is on
-}
-
-// HolderRow is one row's count of a storage.
-type HolderRow struct {
-	Session string `json:"session"`
-	Slot    uint32 `json:"slot"`
-	PID     int    `json:"pid,omitempty"`
-	Count   uint64 `json:"count"`
-}
-
 // LeaseRow is a row of the listing `leases`.
 type LeaseRow struct {
 	Lease     uint64   `json:"lease"`
@@ -110,16 +79,16 @@ type LeaseRow struct {
 
 func (b *Broker) sessionRow(_ *session, i int, match func(string) bool) (any, int) {
 	s := b.slots[i]
-	if s == nil || !match(s.name) {
+	if s == nil || !match(s.Name) {
 		return nil, 0
 	}
 	state := "live"
 	if s.state == protocol.SessionDisconnected {
 		state = "disconnected"
 	}
-	return SessionRow{Slot: s.slot, Serial: s.serial, Name: s.name, PID: s.pid, UID: s.uid,
+	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state,
-		ConnectedAt: s.connectedAt, Held: b.heldBytes(s), Granted: s.allGranted()}, 64
+		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted()}, 64
 }
 
 func (b *Broker) topicRow(s *session, i int, match func(string) bool) (any, int) {
@@ -147,7 +116,7 @@ func (b *Broker) topicRow(s *session, i int, match func(string) bool) (any, int)
 	cost := 1
 	for _, l := range t.lanes {
 		kept := 0
-		for k := uint64(0); l.pages.there() && k < l.view.Slots(); k++ {
+		for k := uint64(0); l.pages.There() && k < l.view.Slots(); k++ {
 			if l.view.Seq(k) != 0 {
 				kept++
 			}
@@ -175,94 +144,6 @@ func (b *Broker) nameRow(s *session, i int, match func(string) bool) (any, int) 
 		r.Readers += len(m.readers)
 	}
 	return r, 1
-}
-
-func kindOfSegment(kind uint32) string {
-	switch kind {
-	case protocol.KindMemfd:
-		return "memfd"
-	case protocol.KindFile:
-		return "file"
-	case protocol.KindHugePages:
-		return "hugetlb"
-	case protocol.KindCUDA:
-		return "cuda"
-	case protocol.KindCUDALegacy:
-		return "borrowed"
-	default:
-		return "other"
-	}
-}
-
-func (b *Broker) segmentRow(_ *session, i int, match func(string) bool) (any, int) {
-	g := b.segments[i]
-	if g == nil || !match(g.owner.name) {
-		return nil, 0
-	}
-	r := SegmentRow{Segment: g.index, Serial: g.serial, Bytes: g.bytes, Kind: kindOfSegment(g.kind), State: "granted",
-		Owner: g.owner.name, PID: g.owner.pid, Chunks: len(g.chunks), Age: time.Since(g.made).Seconds()}
-	if g.holder == nil {
-		r.State = "orphan"
-	}
-	if g.device != nil {
-		r.Device = g.device.name
-	}
-	for _, c := range g.chunks {
-		r.Storages += b.heldStorages(c)
-	}
-	return r, 16 * len(g.chunks)
-}
-
-// storageRow's cost of 0 says that the whole chunk has nothing to show.
-func (b *Broker) storageRow(_ *session, i int, match func(string) bool) (any, int) {
-	c := b.chunkOf[i/protocol.ChunkIndices]
-	if c == nil || !match(c.segment.owner.name) || i%protocol.ChunkIndices == 0 && b.heldStorages(c) == 0 {
-		return nil, 0
-	}
-	index := uint32(i)
-	var holders []HolderRow
-	cost := 1
-	b.chunks.EachAttached(c.index, func(slot uint32) bool {
-		cost++
-		if row, ok := b.rowOf(slot); ok {
-			if n := row.Count(index); n != 0 {
-				h := HolderRow{Slot: slot, Count: n, Session: b.own.name, PID: b.own.pid}
-				if s := b.slots[slot]; s != nil {
-					h.Session, h.PID = s.name, s.pid
-				}
-				holders = append(holders, h)
-			}
-		}
-		return true
-	})
-	if holders == nil {
-		return nil, cost
-	}
-	owner := c.segment.owner
-	if !owner.there() {
-		return StorageRow{Index: index, Serial: c.serial, Segment: c.segment.index, Creator: owner.name,
-			CreatorPID: owner.pid, Orphan: c.segment.holder == nil, Holders: holders}, cost
-	}
-	e := owner.entries.Load(index)
-	now := sys.Monotonic()
-	return StorageRow{Index: index, Serial: c.serial, Generation: e.Generation, Segment: c.segment.index,
-		Offset: jsonNumber(e.Offset), Bytes: jsonNumber(e.Bytes), Age: float64(now-min(now, e.MadeAt)) / 1e9,
-		Creator: owner.name, CreatorPID: owner.pid, Orphan: c.segment.holder == nil,
-		Holders: holders, Trace: owner.trace(index)}, cost
-}
-
-// jsonNumber bounds what an owner wrote to what JSON readers keep exact.
-func jsonNumber(n uint64) uint64 { return min(n, 1<<53-1) }
-
-// trace returns where a storage was made, if its owner says so.
-func (p *pages) trace(index uint32) string {
-	if p.session.region.Load32(protocol.SessionTraceOn) != 1 {
-		return ""
-	}
-	var text [protocol.TraceSize]byte
-	copy(text[:], p.session.region.Bytes(protocol.SessionTraces+uint64(index)*protocol.TraceSize, protocol.TraceSize))
-	s, _, _ := strings.Cut(string(text[:]), "\x00")
-	return printable(s, protocol.TraceSize+1)
 }
 
 func (l *lease) row() LeaseRow {

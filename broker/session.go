@@ -3,10 +3,10 @@ package broker
 import (
 	"fmt"
 	"os"
-	"strings"
 	"time"
-	"unicode"
 
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -17,7 +17,7 @@ var processID = os.Getpid()
 // session is one client process's place at the broker, from hello until its
 // process has ended or it said bye. Connections may come and go meanwhile.
 type session struct {
-	*pages
+	*pages.Pages
 	state       uint32 // as in the SessionRecord
 	ended       bool
 	absent      bool  // of a former broker, and not back yet
@@ -33,15 +33,11 @@ type session struct {
 	connectedAt time.Time
 	stopWaiting func() // for the pidfd
 
-	attached [protocol.MaxChunks / 64]uint64
-	cuda     bool               // its client can use memory of CUDA devices
-	granted  uint64             // bytes of its segments in the machine's memory
-	onDevice map[*device]uint64 // bytes of its segments there
-	segments map[*segment]struct{}
-	topics   map[*topic]*member
-	leases   map[*lease]struct{}
-	names    map[*topic]struct{} // ephemeral
-	missed   pending             // events while disconnected
+	memory *memory.Account
+	topics map[*topic]*member
+	leases map[*lease]struct{}
+	names  map[*topic]struct{} // ephemeral
+	missed pending             // events while disconnected
 }
 
 var languages = map[string]uint32{
@@ -60,37 +56,33 @@ func languageName(n uint32) string {
 // maxClientVersion bounds what a client says of its version, in bytes.
 const maxClientVersion = 64
 
-// printable makes a text of a client fit for a terminal and a record.
-func printable(s string, bytes int) string {
-	s = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-	if len(s) > bytes-1 {
-		s = strings.ToValidUTF8(s[:bytes-1], "")
-	}
-	return s
+func newSession(p *pages.Pages) *session {
+	return &session{Pages: p, topics: map[*topic]*member{}, leases: map[*lease]struct{}{}, names: map[*topic]struct{}{}}
 }
 
-func newSession(p *pages) *session {
-	return &session{pages: p, segments: map[*segment]struct{}{}, onDevice: map[*device]uint64{}, topics: map[*topic]*member{},
-		leases: map[*lease]struct{}{}, names: map[*topic]struct{}{}}
+// Trim, Collect and Room tell the session what happens to its memory.
+func (s *session) Trim(ref protocol.SegmentRef) {
+	s.event(func(p *pending) { p.trims = append(p.trims, ref) })
 }
+
+// Collect is as Trim.
+func (s *session) Collect() { s.event(func(p *pending) { p.collect = true }) }
+
+// Room is as Trim.
+func (s *session) Room() { s.event(func(p *pending) { p.room = true }) }
 
 // openSession makes a session for a process whose end pidfd tells. It takes
 // ownership of pidfd.
 func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHash [16]byte) (*session, error) {
-	slot, ok := b.slotTable.take()
+	slot, ok := b.slotTable.Take()
 	if !ok {
 		pidfd.Close()
 		return nil, protocol.Errorf(protocol.CodeTooMany, "end some of them: baton ls sessions lists them",
 			"all %d sessions of this broker are taken", protocol.MaxSessions-1)
 	}
-	p, err := b.makePages(slot, b.serial())
+	p, err := b.store.Make(slot, b.store.Record.NextSerial())
 	if err != nil {
-		b.slotTable.give(slot)
+		b.slotTable.Give(slot)
 		pidfd.Close()
 		return nil, err
 	}
@@ -98,34 +90,35 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	if pid == 0 {
 		pid = h.PID
 	}
-	p.pid = pid
-	p.name = printable(h.Client.Name, protocol.SessionNameBytes)
-	if p.name == "" {
-		p.name = fmt.Sprintf("process %d", pid)
+	p.PID = pid
+	p.Name = pages.Printable(h.Client.Name, protocol.SessionNameBytes)
+	if p.Name == "" {
+		p.Name = fmt.Sprintf("process %d", pid)
 	}
 	s := newSession(p)
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
-	s.version, s.connectedAt = printable(h.Client.Version, maxClientVersion), time.Now()
+	s.version, s.connectedAt = pages.Printable(h.Client.Version, maxClientVersion), time.Now()
 	if c.cred.PID != 0 {
 		s.start = sys.StartTime(pid)
 	}
 	b.slots[slot] = s
+	s.memory = b.memory.Open(p, s)
 	b.putSession(s)
 	c.watch = b.watch(s, pidfd)
 	line := s.lineOf()
 	b.noteState(stateChange{Opened: &line})
 	b.checkIdle()
-	b.log.Info("session opened", "slot", slot, "serial", s.serial, "name", s.name, "pid", pid, "namespace", s.namespace)
+	b.log.Info("session opened", "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
 	return s, nil
 }
 
 // putSession writes the session's record, the serial last.
 func (b *Broker) putSession(s *session) {
-	b.file.Session(s.slot).Store(record.Session{
-		Serial: s.serial, State: s.state, PID: uint32(s.pid), StartTime: s.start, UID: s.uid, Language: s.language,
-		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.name, Namespace: s.namespace,
-		File: s.session.inode, Bell: s.bell.inode, Answered: s.answered})
+	b.store.Record.Session(s.Slot).Store(record.Session{
+		Serial: s.Serial, State: s.state, PID: uint32(s.PID), StartTime: s.start, UID: s.uid, Language: s.language,
+		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.Name, Namespace: s.namespace,
+		File: s.Session.Inode, Bell: s.Bell.Inode, Answered: s.answered})
 }
 
 // answered notes that the client of a connection knows its session: the answer to
@@ -139,16 +132,16 @@ func (b *Broker) answered(c *conn) {
 		return
 	}
 	s.answered = true
-	b.file.Session(s.slot).SetAnswered()
+	b.store.Record.Session(s.Slot).SetAnswered()
 	if c.cred.PID != 0 { // for people only, and dear for a process that was never looked at
-		s.pidNS = sys.PIDNamespace(s.pid)
-		b.file.Session(s.slot).SetPIDNamespace(s.pidNS)
+		s.pidNS = sys.PIDNamespace(s.PID)
+		b.store.Record.Session(s.Slot).SetPIDNamespace(s.pidNS)
 	}
 }
 
 func (b *Broker) setState(s *session, state uint32) {
 	s.state = state
-	b.file.Session(s.slot).SetState(state)
+	b.store.Record.Session(s.Slot).SetState(state)
 }
 
 // watch makes what waits for the end of the session's process and then buries it; the
@@ -163,7 +156,7 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !s.ended && !b.closing {
-			b.log.Info("process ended", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+			b.log.Info("process ended", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			c := s.conn
 			b.bury(s)
 			if c != nil {
@@ -183,12 +176,15 @@ func (b *Broker) disconnected(c *conn) {
 	s.conn = nil
 	if !b.closing {
 		b.setState(s, protocol.SessionDisconnected)
-		b.log.Info("session disconnected", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+		b.log.Info("session disconnected", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
 }
 
 // event tells a session something, now or when it is back.
 func (s *session) event(change func(*pending)) {
+	if s.ended {
+		return
+	}
 	if s.conn != nil {
 		s.conn.event(change)
 		return
@@ -200,7 +196,7 @@ func (s *session) event(change func(*pending)) {
 
 // opBye ends a session in the way of a death: what it sent is received.
 func (b *Broker) opBye(s *session, _ *struct{}) (any, []*sys.FD, error) {
-	b.log.Info("session closed", "slot", s.slot, "serial", s.serial, "name", s.name, "pid", s.pid)
+	b.log.Info("session closed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	b.bury(s)
 	return done{}, nil, nil
 }

@@ -43,7 +43,7 @@ type stateSession struct {
 
 // lineOf is what the state file says of a session.
 func (s *session) lineOf() stateSession {
-	return stateSession{s.slot, s.serial, s.pid, s.start}
+	return stateSession{s.Slot, s.Serial, s.PID, s.start}
 }
 
 // stateChange is a line of the state file: a session that came, or one that went.
@@ -75,7 +75,7 @@ func (b *Broker) noteState(c stateChange) {
 
 func (b *Broker) appendState(c stateChange) error {
 	f := &b.state
-	if f.file == nil || f.changes >= maxStateChanges+2*b.slotTable.taken {
+	if f.file == nil || f.changes >= maxStateChanges+2*b.slotTable.Taken() {
 		return b.writeState()
 	}
 	data, err := json.Marshal(c)
@@ -101,7 +101,7 @@ func (f *stateFile) close() {
 func (b *Broker) writeState() error {
 	st := state{Instance: b.id, BootID: sys.BootID(), PID: processID, Version: b.cfg.Version,
 		PIDNS: sys.PIDNamespace(processID), Socket: b.cfg.Socket, MemoryDir: b.cfg.MemoryDir,
-		Device: b.broker.device, BrokerInode: b.broker.inode, Sessions: []stateSession{}}
+		Device: b.store.Broker.Device, BrokerInode: b.store.Broker.Inode, Sessions: []stateSession{}}
 	for _, s := range b.slots {
 		if s != nil {
 			st.Sessions = append(st.Sessions, s.lineOf())

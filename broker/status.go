@@ -85,20 +85,15 @@ func (b *Broker) Status() Status {
 	st := Status{
 		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket,
 		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil,
-		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.used, Free: free, Dir: b.cfg.MemoryDir},
+		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.memory.Use().Granted, Free: free, Dir: b.cfg.MemoryDir},
 	}
 	if b.closing || b.taking != nil {
 		return st
 	}
-	for _, d := range b.devices {
-		st.Devices = append(st.Devices, DeviceStatus{ID: d.id, Device: d.name, Limit: b.cfg.DeviceMemory, Granted: d.used})
-	}
-	for g := range b.orphans {
-		if g.device == nil {
-			st.Memory.Orphans += g.cost()
-		} else if int(g.device.id) < len(st.Devices) {
-			st.Devices[g.device.id].Orphans += g.cost()
-		}
+	use := b.memory.Use()
+	st.Memory.Orphans = use.Orphans
+	for _, d := range use.Devices {
+		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}
 	st.Counts = b.counts()
 	return st
@@ -113,11 +108,6 @@ func (b *Broker) counts() (n Counts) {
 			}
 		}
 	}
-	for _, g := range b.segments {
-		if g != nil {
-			n.Segments++
-		}
-	}
 	for _, t := range b.topics {
 		switch {
 		case t == nil:
@@ -129,34 +119,11 @@ func (b *Broker) counts() (n Counts) {
 			n.Names++
 		}
 	}
-	for _, c := range b.chunkOf {
-		if c != nil {
-			n.Chunks++
-			n.Storages += b.heldStorages(c)
-		}
-	}
+	m := b.memory.Counts()
+	n.Segments, n.Chunks, n.Storages = m.Segments, m.Chunks, m.Storages
 	for _, lanes := range b.adopted {
 		n.AdoptedLanes += lanes
 	}
 	n.Leases = len(b.leases)
-	return n
-}
-
-// heldStorages counts the storages of a chunk that any row counts.
-func (b *Broker) heldStorages(c *chunk) (n int) {
-	var held [protocol.ChunkIndices]bool
-	b.chunks.EachAttached(c.index, func(slot uint32) bool {
-		if row, ok := b.rowOf(slot); ok {
-			for i := range held {
-				held[i] = held[i] || row.Count(c.index*protocol.ChunkIndices+uint32(i)) != 0
-			}
-		}
-		return true
-	})
-	for _, h := range held {
-		if h {
-			n++
-		}
-	}
 	return n
 }

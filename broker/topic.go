@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -43,7 +44,7 @@ type topic struct {
 	members   map[*session]*member
 	lastLeft  string
 	gone      uint64 // messages that were sent in lanes that are no more
-	lingering *alarm
+	lingering *alarm.Alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
 	name      *name  // of kind name
 	mirrored  bool   // somebody on NATS gets its tuples
@@ -64,7 +65,7 @@ type reader struct {
 }
 
 func (m *member) empty(t *topic, s *session) bool {
-	return len(m.opens) == 0 && len(m.readers) == 0 && t.liveLane(s.pages) == nil
+	return len(m.opens) == 0 && len(m.readers) == 0 && t.liveLane(s.Pages) == nil
 }
 
 var kinds = map[string]uint32{
@@ -89,18 +90,18 @@ func (t *topic) String() string {
 
 // makeTopic makes a topic of which everything but its place is known.
 func (b *Broker) makeTopic(t *topic) error {
-	index, ok := b.topicTable.take()
+	index, ok := b.topicTable.Take()
 	if !ok {
 		return protocol.Errorf(protocol.CodeTooMany, "close or delete some: baton ls topics lists them",
 			"all %d topics, queues and names of this broker are taken", protocol.MaxTopics)
 	}
-	if err := b.reserve(record.TopicPlace(index)); err != nil {
-		b.topicTable.give(index)
+	if err := b.store.Reserve(record.TopicPlace(index)); err != nil {
+		b.topicTable.Give(index)
 		return err
 	}
-	t.index, t.id, t.made = index, b.serial(), time.Now()
+	t.index, t.id, t.made = index, b.store.Record.NextSerial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
-	b.file.Topic(index).Begin()
+	b.store.Record.Topic(index).Begin()
 	t.lanes, t.members = map[uint32]*lane{}, map[*session]*member{}
 	if t.kind != protocol.TopicKindName && t.key.name == "" {
 		var token [16]byte
@@ -109,7 +110,7 @@ func (b *Broker) makeTopic(t *topic) error {
 	}
 	if t.kind == protocol.TopicKindQueue {
 		if _, err := b.makeGroup(t, "queue", false); err != nil {
-			b.topicTable.give(index)
+			b.topicTable.Give(index)
 			return err
 		}
 	}
@@ -145,7 +146,7 @@ func (b *Broker) putTopic(t *topic) {
 		token, _ := hex.DecodeString(t.token)
 		copy(r.Token[:], token)
 	}
-	b.file.Topic(t.index).Store(r)
+	b.store.Record.Topic(t.index).Store(r)
 }
 
 // changed tells everybody in the topic that lanes, waiters, groups or state have
@@ -154,11 +155,11 @@ func (b *Broker) putTopic(t *topic) {
 // SYNC topic-version: the change is visible before the version is; a sender
 // reads it after a fence behind its publish and fetches the peers anew.
 func (b *Broker) changed(t *topic) {
-	b.file.Topic(t.index).RaiseVersion()
+	b.store.Record.Topic(t.index).RaiseVersion()
 	t.seen = 0
 	b.ringAll(t)
 	if b.mirror != nil {
-		shm.WakeBell(b.own.bell.region)
+		shm.WakeBell(b.store.Own.Bell.Region)
 	}
 }
 
@@ -166,13 +167,13 @@ func (b *Broker) changed(t *topic) {
 func (b *Broker) ringAll(t *topic) {
 	shm.Fence()
 	for s := range t.members {
-		s.wake() // MODEL wake:death-ring
+		s.Wake() // MODEL wake:death-ring
 	}
 }
 
 // removeTopic forgets a topic: what its adopted lanes keep is let go.
 func (b *Broker) removeTopic(t *topic) {
-	t.lingering.cancel()
+	t.lingering.Cancel()
 	for _, l := range t.lanes {
 		b.dropLane(l)
 	}
@@ -184,10 +185,10 @@ func (b *Broker) removeTopic(t *topic) {
 			b.dropGroup(g)
 		}
 	}
-	b.file.Topic(t.index).Free()
+	b.store.Record.Topic(t.index).Free()
 	b.changed(t)
 	b.topics[t.index] = nil
-	b.topicTable.give(t.index)
+	b.topicTable.Give(t.index)
 	if t.token != "" {
 		delete(b.tokens, t.token)
 	} else {
@@ -202,7 +203,7 @@ func (b *Broker) leftAlone(t *topic) {
 	}
 	switch {
 	case len(t.members) > 0:
-		t.lingering.cancel()
+		t.lingering.Cancel()
 		t.lingering = nil
 	case t.kind == protocol.TopicKindName:
 		if !t.name.set {
@@ -211,7 +212,7 @@ func (b *Broker) leftAlone(t *topic) {
 	case t.closed && len(t.lanes) == 0 || t.linger == 0:
 		b.removeTopic(t)
 	case t.lingering == nil:
-		t.lingering = b.after(t.linger, func() { b.removeTopic(t) })
+		t.lingering = b.clock.After(t.linger, func() { b.removeTopic(t) })
 	}
 }
 
@@ -239,7 +240,7 @@ func (b *Broker) opTopicClose(s *session, r *protocol.TopicRef) (any, []*sys.FD,
 	}
 	if !t.closed {
 		t.closed = true
-		b.file.Topic(t.index).SetState(protocol.TopicClosed)
+		b.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
 		b.changed(t)
 	}
 	return done{}, nil, nil

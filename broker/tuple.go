@@ -70,7 +70,7 @@ func (m *mirror) publishName(n *copiedName) {
 		m.to.DeleteName(n.namespace, n.name)
 		return
 	}
-	e, err := protocol.NewTupleEncoder(n.name, m.b.own.name, m.b.id)
+	e, err := protocol.NewTupleEncoder(n.name, m.b.store.Own.Name, m.b.id)
 	if err != nil {
 		return
 	}

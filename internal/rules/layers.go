@@ -17,6 +17,9 @@ type layer struct {
 	never []string
 }
 
+// mechanics are what any room of the broker may know.
+var mechanics = []string{"handles", "shm", "protocol", "internal/sys", "internal/crashpoint"}
+
 var layers = []layer{
 	{dir: "internal/sys", only: []string{}},
 	{dir: "internal/crashpoint", only: []string{}},
@@ -25,6 +28,10 @@ var layers = []layer{
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint"}},
 	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
 	{dir: "broker/record", only: []string{"handles", "shm", "protocol"}},
+	{dir: "broker/record", only: []string{"handles", "shm", "protocol"}},
+	{dir: "broker/alarm", only: []string{}},
+	{dir: "broker/pages", only: append([]string{"broker/record"}, mechanics...)},
+	{dir: "broker/memory", only: append([]string{"broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},

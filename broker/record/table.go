@@ -1,12 +1,12 @@
-package broker
+package record
 
 import "slices"
 
-// table gives out the numbers of a table's records. A number given back rests
+// Table gives out the numbers of a table's records. A number given back rests
 // while the next few are given back, so that it is not reused while somebody may
 // still look at what it was; apart from that low numbers are preferred, so that
 // the pages of high ones are never touched.
-type table struct {
+type Table struct {
 	size  uint32
 	spare int      // how many rest
 	next  uint32   // all from here on were never given out
@@ -14,10 +14,12 @@ type table struct {
 	taken int
 }
 
-func newTable(size uint32, spare int) table { return table{size: size, spare: spare} }
+// NewTable makes the table of size numbers of which spare rest when they are given
+// back.
+func NewTable(size uint32, spare int) Table { return Table{size: size, spare: spare} }
 
-// take returns a free number; false when there is none.
-func (t *table) take() (uint32, bool) {
+// Take returns a free number; false when there is none.
+func (t *Table) Take() (uint32, bool) {
 	if len(t.free) > t.spare || t.next >= t.size {
 		if len(t.free) == 0 {
 			return 0, false
@@ -32,8 +34,8 @@ func (t *table) take() (uint32, bool) {
 	return t.next - 1, true
 }
 
-// claim takes a certain free number, as a successor does for what it finds.
-func (t *table) claim(n uint32) {
+// Claim takes a certain free number, as a successor does for what it finds.
+func (t *Table) Claim(n uint32) {
 	t.taken++
 	if n < t.next {
 		if i := slices.Index(t.free, n); i >= 0 {
@@ -47,11 +49,14 @@ func (t *table) claim(n uint32) {
 	t.next = n + 1
 }
 
-// give returns a number that was taken.
-func (t *table) give(n uint32) {
+// Give returns a number that was taken.
+func (t *Table) Give(n uint32) {
 	t.taken--
 	t.free = append(t.free, n)
 }
 
-// room tells whether n numbers can be taken.
-func (t *table) room(n int) bool { return t.taken+n <= int(t.size) }
+// Room tells whether n numbers can be taken.
+func (t *Table) Room(n int) bool { return t.taken+n <= int(t.size) }
+
+// Taken tells how many numbers are taken.
+func (t *Table) Taken() int { return t.taken }

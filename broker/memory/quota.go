@@ -1,4 +1,4 @@
-package broker
+package memory
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -25,60 +26,58 @@ const (
 // checkRoom asks check whether a session may have a grant. What the dead left and
 // nobody holds any more, such as a name that was just deleted, is freed before anybody
 // is refused.
-func (b *Broker) checkRoom(s *session, check func() error) error {
+func (m *Memory) checkRoom(s *Account, check func() error) error {
 	err := check()
-	if err != nil && b.collectOrphans() {
+	if err != nil && m.Collect() {
 		err = check()
 	}
 	if err != nil {
-		b.askToCollect()
-		b.refused[s] = struct{}{}
+		m.askToCollect()
+		m.refused[s] = struct{}{}
 	}
 	return err
 }
 
 // checkLimits refuses a grant beyond the quotas, the machine's memory, or what the
 // client said is free where it runs.
-func (b *Broker) checkLimits(s *session, r *protocol.Grant, bytes uint64) error {
-	if err := b.checkQuota(s, bytes); err != nil {
+func (m *Memory) checkLimits(s *Account, r *protocol.Grant, bytes uint64) error {
+	if err := m.checkQuota(s, bytes); err != nil {
 		return err
 	}
 	if r.PageBytes != 0 {
-		return b.checkHugePages(bytes, r.PageBytes)
+		return m.checkHugePages(bytes, r.PageBytes)
 	}
-	return b.checkPages(bytes, r.Free)
+	return m.checkPages(bytes, r.Free)
 }
 
 // checkPages refuses what does not fit beside all else that has pages.
-func (b *Broker) checkPages(bytes uint64, clientFree *uint64) error {
-	if err := b.checkMachine(bytes); err != nil {
+func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
+	if err := m.checkMachine(bytes); err != nil {
 		return err
 	}
 	if clientFree != nil && bytes+minMargin > *clientFree {
-		return b.noRoom(protocol.CodeOutOfMemory, "release tensors, or raise the limit of the client's container", *clientFree, 0,
+		return m.noRoom(protocol.CodeOutOfMemory, "release tensors, or raise the limit of the client's container", *clientFree, 0,
 			"%d bytes more would leave the client's container less than the %d that are kept free (%d are free)", bytes, uint64(minMargin), *clientFree)
 	}
-	return b.checkPlace(bytes)
+	return m.checkPlace(bytes)
 }
 
 // tellOfRoom tells those whose grants were refused that memory has come free.
-func (b *Broker) tellOfRoom() {
-	for s := range b.refused {
-		if !s.ended {
-			s.event(func(p *pending) { p.room = true })
-		}
+func (m *Memory) tellOfRoom() {
+	for s := range m.refused {
+		s.client.Room()
 	}
-	clear(b.refused)
+	clear(m.refused)
 }
 
-func (b *Broker) checkQuota(s *session, bytes uint64) error {
-	if limit := b.cfg.SessionMemory; limit > 0 && (s.granted > limit || bytes > limit-s.granted) {
-		return b.noRoom(protocol.CodeQuota, "release tensors, or raise --session-memory", limit, s.granted,
+func (m *Memory) checkQuota(s *Account, bytes uint64) error {
+	if limit := m.limits.SessionMemory; limit > 0 && (s.granted > limit || bytes > limit-s.granted) {
+		return m.noRoom(protocol.CodeQuota, "release tensors, or raise --session-memory", limit, s.granted,
 			"%d bytes more would exceed the %d that one session may have (it has %d)", bytes, limit, s.granted)
 	}
-	if limit := b.cfg.Memory; b.used > limit || bytes > limit-b.used {
-		return b.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, b.used,
-			"%d bytes more would exceed the broker's %d (%d are granted)", bytes, limit, b.used)
+	if limit := m.limits.Memory; m.used > limit || bytes > limit-m.used {
+		return m.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, m.used,
+			"%d bytes more would exceed the broker's %d (%d are granted)", bytes, limit, m.used)
 	}
 	return nil
 }
@@ -86,17 +85,17 @@ func (b *Broker) checkQuota(s *session, bytes uint64) error {
 // checkMachine refuses what would leave the machine, or the smallest limit of
 // our control groups, with less than a margin. A memfd itself never says that
 // memory is full: too much of it ends in the out-of-memory killer.
-func (b *Broker) checkMachine(bytes uint64) error {
-	m, err := b.cfg.ReadMemory()
+func (m *Memory) checkMachine(bytes uint64) error {
+	machine, err := m.limits.ReadMemory()
 	if err != nil {
-		b.log.Warn("cannot read how much memory is free; granting without a check", "error", err)
+		m.log.Warn("cannot read how much memory is free; granting without a check", "error", err)
 		return nil
 	}
-	margin := min(max(m.Bound()/32, minMargin), maxMargin)
-	free := m.Free()
-	promised := b.promised()
+	margin := min(max(machine.Bound()/32, minMargin), maxMargin)
+	free := machine.Free()
+	promised := m.promised()
 	if need := bytes + promised + margin; need > free {
-		return b.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, end what else uses memory, or raise the container's limit",
+		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, end what else uses memory, or raise the container's limit",
 			free, promised, "%d bytes more would leave this machine less than the %d it keeps free (%d are free, %d of them promised)",
 			bytes, margin, free, promised)
 	}
@@ -106,25 +105,25 @@ func (b *Broker) checkMachine(bytes uint64) error {
 // checkPlace refuses what the directory of the files has no room for. A file
 // system says by itself that it is full, so it needs no margin for tensors, only
 // for the records of names and messages.
-func (b *Broker) checkPlace(bytes uint64) error {
-	free, ok := b.files.free()
+func (m *Memory) checkPlace(bytes uint64) error {
+	free, ok := m.store.Files.Free()
 	if !ok {
 		return nil
 	}
 	const margin = 1 << 20
-	if promised := b.promised(); bytes+promised+margin > free {
-		return b.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, make room there, or name a larger --memory-dir",
-			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised)", bytes, b.cfg.MemoryDir, free, promised)
+	if promised := m.promised(); bytes+promised+margin > free {
+		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, make room there, or name a larger --memory-dir",
+			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised)", bytes, m.limits.MemoryDir, free, promised)
 	}
 	return nil
 }
 
 // promised returns how much of what was granted has no pages yet.
-func (b *Broker) promised() (n uint64) {
-	for g := range b.unreserved {
+func (m *Memory) promised() (n uint64) {
+	for g := range m.unreserved {
 		got, err := g.view.FD().Allocated()
 		if err != nil || got >= g.bytes {
-			delete(b.unreserved, g)
+			delete(m.unreserved, g)
 			continue
 		}
 		n += g.bytes - got
@@ -141,8 +140,8 @@ type HolderUse struct {
 	Granted uint64 `json:"granted"`
 }
 
-func (b *Broker) noRoom(code protocol.Code, remedy string, limit, used uint64, format string, args ...any) error {
-	largest := b.largestHolders(3)
+func (m *Memory) noRoom(code protocol.Code, remedy string, limit, used uint64, format string, args ...any) error {
+	largest := m.largestHolders(3)
 	var names []string
 	for _, h := range largest {
 		names = append(names, fmt.Sprintf("%s (process %d): holds %d bytes, was granted %d", h.Session, h.PID, h.Held, h.Granted))
@@ -155,22 +154,22 @@ func (b *Broker) noRoom(code protocol.Code, remedy string, limit, used uint64, f
 }
 
 // largestHolders lists who holds or was granted most.
-func (b *Broker) largestHolders(n int) []HolderUse {
+func (m *Memory) largestHolders(n int) []HolderUse {
 	all := []HolderUse{}
-	for _, s := range b.slots {
+	for _, s := range m.accounts {
 		if s != nil {
-			if u := (HolderUse{s.name, s.pid, b.heldBytes(s), s.allGranted()}); u.Held+u.Granted > 0 {
+			if u := (HolderUse{s.Name, s.PID, m.Held(s), s.Granted()}); u.Held+u.Granted > 0 {
 				all = append(all, u)
 			}
 		}
 	}
-	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: processID}
-	for c := range b.chunkOf {
-		if b.chunkOf[c] != nil {
-			u.Held += b.heldInChunk(b.own, b.chunkOf[c])
+	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: m.store.Own.PID}
+	for c := range m.chunkOf {
+		if m.chunkOf[c] != nil {
+			u.Held += m.heldInChunk(m.store.Own, m.chunkOf[c])
 		}
 	}
-	for g := range b.orphans {
+	for g := range m.orphans {
 		u.Granted += g.cost()
 	}
 	if u.Held+u.Granted > 0 {
@@ -182,32 +181,32 @@ func (b *Broker) largestHolders(n int) []HolderUse {
 	return all[:min(n, len(all))]
 }
 
-// heldBytes sums the storages that a session's row counts.
-func (b *Broker) heldBytes(s *session) (n uint64) {
+// Held sums the bytes of the storages that a session's row counts.
+func (m *Memory) Held(s *Account) (n uint64) {
 	s.eachAttached(func(chunk uint32) {
-		if c := b.chunkOf[chunk]; c != nil {
-			n += b.heldInChunk(s.pages, c)
+		if c := m.chunkOf[chunk]; c != nil {
+			n += m.heldInChunk(s.Pages, c)
 		}
 	})
 	return n
 }
 
-func (b *Broker) heldInChunk(p *pages, c *chunk) (n uint64) {
-	if !p.there() || !c.segment.owner.there() {
+func (m *Memory) heldInChunk(p *pages.Pages, c *chunk) (n uint64) {
+	if !p.There() || !c.segment.owner.There() {
 		return 0
 	}
 	for i := range uint32(protocol.ChunkIndices) {
 		index := c.index*protocol.ChunkIndices + i
-		if p.row.Count(index) != 0 {
+		if p.Row.Count(index) != 0 {
 			// The owner wrote it: at most the segment's size counts.
-			n += min(c.segment.owner.entries.Load(index).Bytes, c.segment.bytes)
+			n += min(c.segment.owner.Entries.Load(index).Bytes, c.segment.bytes)
 		}
 	}
 	return n
 }
 
 // eachAttached calls f for every chunk that the session is attached to.
-func (s *session) eachAttached(f func(chunk uint32)) {
+func (s *Account) eachAttached(f func(chunk uint32)) {
 	for w, word := range s.attached {
 		for i := range uint32(64) {
 			if word>>i&1 != 0 {
@@ -220,22 +219,22 @@ func (s *session) eachAttached(f func(chunk uint32)) {
 // askToCollect asks every session to recycle and to return empty slabs: an idle
 // owner keeps what others have let go until somebody asks. Who is refused shortly
 // after somebody else has them asked again when the pause is over.
-func (b *Broker) askToCollect() {
-	if b.asking != nil {
+func (m *Memory) askToCollect() {
+	if m.asking != nil {
 		return
 	}
 	now := time.Now()
-	if rest := collectPause - now.Sub(b.collected); rest > 0 {
-		b.asking = b.after(rest, func() {
-			b.asking = nil
-			b.askToCollect()
+	if rest := collectPause - now.Sub(m.collected); rest > 0 {
+		m.asking = m.clock.After(rest, func() {
+			m.asking = nil
+			m.askToCollect()
 		})
 		return
 	}
-	b.collected = now
-	for _, s := range b.slots {
+	m.collected = now
+	for _, s := range m.accounts {
 		if s != nil && len(s.segments) > 0 {
-			s.event(func(p *pending) { p.collect = true })
+			s.client.Collect()
 		}
 	}
 }

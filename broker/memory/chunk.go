@@ -1,0 +1,142 @@
+package memory
+
+import (
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// chunk is 128 storage indices over one segment.
+type chunk struct {
+	index   uint32
+	serial  uint64
+	segment *segment
+	free    [protocol.ChunkIndices / 64]uint64 // of an orphan: found free
+}
+
+// Chunks gives a session more indices over a segment that it has.
+func (m *Memory) Chunks(s *Account, r *protocol.Chunks) (reply protocol.ChunksReply, err error) {
+	g, err := m.ownSegment(s, r.Segment)
+	if err != nil {
+		return reply, err
+	}
+	if r.Count < 1 || r.Count > protocol.MaxChunks {
+		return reply, protocol.Errorf(protocol.CodeInvalid, "ask for at least one", "%d chunks cannot be granted", r.Count)
+	}
+	granted, err := m.addChunks(g, r.Count)
+	if err != nil {
+		return reply, err
+	}
+	return protocol.ChunksReply{Chunks: granted}, nil
+}
+
+// addChunks grants n chunks over a segment, or none.
+func (m *Memory) addChunks(g *segment, n int) ([]protocol.ChunkGrant, error) {
+	var got []*chunk
+	var err error
+	for len(got) < n && err == nil {
+		var c *chunk
+		if c, err = m.addChunk(g); err == nil {
+			got = append(got, c)
+		}
+	}
+	if err != nil {
+		for _, c := range got {
+			m.freeChunk(c)
+		}
+		g.chunks = g.chunks[:len(g.chunks)-len(got)]
+		return nil, err
+	}
+	granted := make([]protocol.ChunkGrant, n)
+	for i, c := range got {
+		granted[i] = protocol.ChunkGrant{Chunk: c.index, Serial: c.serial}
+	}
+	return granted, nil
+}
+
+// addChunk makes a chunk that its owner and the broker are attached to.
+func (m *Memory) addChunk(g *segment) (*chunk, error) {
+	index, ok := m.chunkTable.Take()
+	if !ok {
+		return nil, protocol.Errorf(protocol.CodeTooMany, "release tensors, or put small ones together into one storage",
+			"all %d storages of this broker are given out", protocol.MaxStorages)
+	}
+	for _, p := range []*pages.Pages{g.owner, m.store.Own} {
+		if err := p.ReserveRow(index); err != nil {
+			m.chunkTable.Give(index)
+			return nil, err
+		}
+	}
+	c := &chunk{index: index, serial: m.store.Record.NextSerial(), segment: g}
+	m.chunkOf[index] = c
+	g.chunks = append(g.chunks, c)
+	g.owner.Use()
+	if g.holder != nil {
+		g.holder.setAttached(index, true)
+	}
+	m.chunks.Attach(index, g.owner.Slot)
+	m.chunks.Attach(index, protocol.BrokerSlot)
+	crashpoint.At("broker-chunk-attached")
+	m.chunks.Store(index, handles.Chunk{
+		Serial: c.serial, Owner: g.owner.Slot, OwnerSerial: g.owner.Serial,
+		Segment: g.index, SegmentSerial: g.serial, Offset: 0, Bytes: g.bytes,
+	})
+	return c, nil
+}
+
+// freeChunk takes a chunk back: its serial goes first, then who is attached.
+func (m *Memory) freeChunk(c *chunk) {
+	m.store.Record.SetChunkSerial(c.index, 0)
+	m.chunks.EachAttached(c.index, func(slot uint32) bool {
+		if s := m.accounts[slot]; s != nil {
+			s.setAttached(c.index, false)
+		}
+		m.chunks.Detach(c.index, slot)
+		return true
+	})
+	m.chunkOf[c.index] = nil
+	m.chunkTable.Give(c.index)
+	c.segment.owner.Unuse()
+}
+
+// findChunkOf finds the chunk that a storage index and a serial name.
+func (m *Memory) findChunkOf(index uint32, serial uint64) *chunk {
+	if index >= protocol.MaxStorages || serial == 0 {
+		return nil
+	}
+	if c := m.chunkOf[index/protocol.ChunkIndices]; c != nil && c.serial == serial {
+		return c
+	}
+	return nil
+}
+
+func (s *Account) setAttached(chunk uint32, on bool) {
+	if on {
+		s.attached[chunk/64] |= 1 << (chunk % 64)
+	} else {
+		s.attached[chunk/64] &^= 1 << (chunk % 64)
+	}
+}
+
+// Attach makes owners look at the session's row for a chunk. The part of the
+// row is reserved first; the bit and the epoch are set before the reply, after
+// which the session may count.
+func (m *Memory) Attach(s *Account, r *protocol.Attach) (reply protocol.AttachReply, err error) {
+	if r.Chunk >= protocol.MaxChunks || m.chunkOf[r.Chunk] == nil || m.chunkOf[r.Chunk].serial != r.Serial {
+		return reply, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
+			"chunk %d with serial %d is gone", r.Chunk, r.Serial)
+	}
+	c := m.chunkOf[r.Chunk]
+	if !m.chunks.IsAttached(c.index, s.Slot) {
+		if err := s.ReserveRow(c.index); err != nil {
+			return reply, err
+		}
+		m.chunks.Attach(c.index, s.Slot)
+		crashpoint.At("broker-attach-set")
+		s.setAttached(c.index, true)
+	}
+	owner := c.segment.owner
+	return protocol.AttachReply{Owner: owner.Slot, OwnerSerial: owner.Serial,
+		Segment: c.segment.index, SegmentSerial: c.segment.serial}, nil
+}

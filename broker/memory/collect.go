@@ -1,0 +1,70 @@
+package memory
+
+import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// testsPerRound bounds how long the collector keeps the mutex.
+const testsPerRound = 1 << 14
+
+// Orphans tells how many segments of ended sessions there are.
+func (m *Memory) Orphans() int { return len(m.orphans) }
+
+// Collect frees the segments of dead owners of which nothing is held, and tells
+// whether it found anything free.
+func (m *Memory) Collect() (progress bool) {
+	budget := testsPerRound
+	for g := range m.orphans {
+		if budget <= 0 {
+			return true
+		}
+		free := true
+		for _, c := range g.chunks {
+			tested, found, all := m.collectChunk(c)
+			budget -= tested
+			progress = progress || found
+			free = free && all
+		}
+		if free {
+			crashpoint.At("broker-free-found")
+			m.log.Debug("freed a segment of an ended session", "segment", g.index, "bytes", g.bytes, "session", g.owner.Serial)
+			m.freeSegmentNow(g)
+			progress = true
+		}
+	}
+	return progress
+}
+
+// collectChunk tests the storages of a dead owner's chunk that were not found
+// free before. With the owner dead nobody describes them anew, so free is for
+// good.
+func (m *Memory) collectChunk(c *chunk) (tested int, found, all bool) {
+	p := c.segment.owner
+	if !p.There() || !c.segment.usable() {
+		return 1, false, false
+	}
+	test := m.free
+	test.Entries = p.Entries
+	all = true
+	for i := range uint32(protocol.ChunkIndices) {
+		if c.free[i/64]>>(i%64)&1 != 0 {
+			continue
+		}
+		if tested == 0 {
+			// The test writes here: where the owner died before it reserved its
+			// entries, this must not be what runs out of memory.
+			if p.ReserveEntries(c.index) != nil {
+				return 1, false, false
+			}
+		}
+		tested++
+		if _, free := test.Recycle(c.index*protocol.ChunkIndices + i); free {
+			c.free[i/64] |= 1 << (i % 64)
+			found = true
+		} else {
+			all = false
+		}
+	}
+	return tested, found, all
+}

@@ -1,0 +1,19 @@
+// Package memory is the broker's room of what sessions allocate in: segments, the
+// chunks of storage indices over them, who may be granted how much, and the
+// collector, which frees what ended sessions left and nothing holds any more.
+//
+// Ownership: a [Memory] owns the descriptors of all segments until they are freed or
+// [Memory.Close]. Sessions have an [Account] each; callers get duplicates of
+// descriptors, those of memory that they may not write reopened for reading.
+//
+// Concurrency: all of it is called with the broker's mutex held. A session's
+// [Client] is called with it as well.
+//
+// Hostile peers: of what owners write (entries, spilled messages) each number is
+// copied once and checked. A client can fill tables and quotas and pin what it may
+// map.
+//
+// Death: [Memory.End] empties the row of a session and leaves its segments to
+// [Memory.Collect]. The broker's row has counted what the session sent and named
+// before.
+package memory

@@ -1,0 +1,59 @@
+package memory
+
+import (
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Hold counts a storage up in the broker's row in the way of one who opens a
+// handle: up, then look. It fails with ErrExpired when the storage is not what
+// the ref names any more.
+//
+// SYNC row: up before the look at the generation.
+// SYNC generation: a RETIRING mark or another number undoes it.
+func (m *Memory) Hold(r protocol.Ref) error {
+	c := m.findChunkOf(r.Index, r.Serial)
+	if c == nil || r.Generation == 0 {
+		return expired(r)
+	}
+	if !c.segment.owner.There() {
+		return pages.Awaited("description of storages of " + c.segment.owner.Name)
+	}
+	if err := m.store.Own.Row.Take(r.Index); err != nil {
+		return err
+	}
+	if c.segment.owner.Entries.Word(r.Index) != r.Generation {
+		m.store.Own.Row.Drop(r.Index)
+		return expired(r)
+	}
+	return nil
+}
+
+func expired(r protocol.Ref) error {
+	return protocol.Errorf(protocol.CodeExpired, "take the tensor anew from where it came",
+		"storage %d of generation %d (grant %d) has been recycled", r.Index, r.Generation, r.Serial)
+}
+
+// DropAll ends a Hold of each.
+func (m *Memory) DropAll(indices []uint32) {
+	for _, index := range indices {
+		m.store.Own.Row.Drop(index)
+	}
+}
+
+// Drop ends a Hold.
+func (m *Memory) Drop(index uint32) { m.store.Own.Row.Drop(index) }
+
+// Known tells whether the chunk of a ref is still granted.
+func (m *Memory) Known(r protocol.Ref) bool { return m.findChunkOf(r.Index, r.Serial) != nil }
+
+// Stored finds where a storage lies, if it is still the one that a ref names.
+func (m *Memory) Stored(r protocol.Ref) (protocol.Storage, bool) {
+	c := m.findChunkOf(r.Index, r.Serial)
+	if c == nil || !c.segment.owner.There() {
+		return protocol.Storage{}, false
+	}
+	offset, bytes, generation := c.segment.owner.Entries.Place(r.Index)
+	return protocol.Storage{Segment: c.segment.serial, Serial: r.Serial, Index: r.Index,
+		Generation: generation, Offset: offset, Bytes: bytes}, generation == r.Generation
+}

@@ -1,0 +1,122 @@
+package memory
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Limits say how much may be granted, in bytes; 0 is no limit but for Memory.
+type Limits struct {
+	// Memory is how much all segments together may have.
+	Memory uint64
+	// SessionMemory is how much one session may be granted.
+	SessionMemory uint64
+	// DeviceMemory and SessionDeviceMemory are how much all segments on one GPU
+	// together may have, and those of one session there.
+	DeviceMemory, SessionDeviceMemory uint64
+	// MemoryDir is where the files are, for messages; "": they are memfds.
+	MemoryDir string
+	// ReadMemory tells the machine's memory.
+	ReadMemory func() (sys.Memory, error)
+}
+
+// Memory is what sessions allocate in: segments, chunks of indices over them, and
+// who may have how much.
+type Memory struct {
+	limits Limits
+	log    *slog.Logger
+	clock  *alarm.Clock
+	store  *pages.Store
+
+	chunks       handles.Chunks
+	free         handles.FreeTest
+	accounts     [protocol.MaxSessions]*Account // by slot
+	chunkOf      [protocol.MaxChunks]*chunk
+	chunkTable   record.Table
+	segments     [protocol.MaxSegments]*segment
+	segmentTable record.Table
+	used         uint64 // bytes of all segments
+	unreserved   map[*segment]struct{}
+	orphans      map[*segment]struct{}
+	devices      []*device             // by number
+	collected    time.Time             // when idle owners were last asked to collect
+	asking       *alarm.Alarm          // they are to be asked again, when the pause is over
+	refused      map[*Account]struct{} // a grant, since memory last came free
+}
+
+// New makes an empty memory. The limits are complete.
+func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger) *Memory {
+	return &Memory{limits: limits, log: log, clock: clock, store: store,
+		chunkTable:   record.NewTable(protocol.MaxChunks, 4),
+		segmentTable: record.NewTable(protocol.MaxSegments, 16),
+		unreserved:   map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{}}
+}
+
+// UseRecord goes on with the broker file that the store has now.
+func (m *Memory) UseRecord() {
+	m.chunks = m.store.Record.Chunks()
+	m.free = handles.FreeTest{Chunks: m.chunks, Row: m.rowOf}
+}
+
+// Client is told what happens to the memory of a session. Its methods return at
+// once.
+type Client interface {
+	// Trim says that a segment is gone which the session has mapped, or may have.
+	Trim(protocol.SegmentRef)
+	// Collect asks for what the session was granted and does not need.
+	Collect()
+	// Room says that memory has come free since a grant was refused.
+	Room()
+}
+
+// Account is what one session has been granted and looks at, while it lasts.
+type Account struct {
+	*pages.Pages
+	// CUDA tells whether its client can use memory of CUDA devices.
+	CUDA bool
+
+	client   Client
+	attached [protocol.MaxChunks / 64]uint64
+	granted  uint64             // bytes of its segments in the machine's memory
+	onDevice map[*device]uint64 // bytes of its segments there
+	segments map[*segment]struct{}
+}
+
+// Open makes the account of a session.
+func (m *Memory) Open(p *pages.Pages, c Client) *Account {
+	a := &Account{Pages: p, client: c, onDevice: map[*device]uint64{}, segments: map[*segment]struct{}{}}
+	m.accounts[p.Slot] = a
+	return a
+}
+
+// Forget ends an account after End: its slot may be used again.
+func (m *Memory) Forget(a *Account) { m.accounts[a.Slot] = nil }
+
+// rowOf gives the free test the row of whoever has a slot.
+func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
+	if slot == protocol.BrokerSlot {
+		return m.store.Own.Row, true
+	}
+	if a := m.accounts[slot]; a != nil && a.There() {
+		return a.Row, true
+	}
+	// A session that is not back after a takeover: whatever it is attached to
+	// counts as held.
+	return handles.Row{}, false
+}
+
+// Close closes the files of all segments.
+func (m *Memory) Close() {
+	for _, g := range m.segments {
+		if g != nil && g.view != nil {
+			g.view.Close()
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package memory
+
+import (
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Spill is a spill storage, which the broker holds. Its writer may still change it
+// and take its pages away: it is read through its file and never mapped, so that
+// neither is a fault, and what was read once is not read again.
+type Spill struct {
+	segment *shm.Segment
+	at      uint64
+	nref    int
+	body    uint64
+}
+
+// OpenSpill reads and checks the head of a spill storage.
+func (m *Memory) OpenSpill(r protocol.Ref) (s Spill, err error) {
+	c := m.findChunkOf(r.Index, r.Serial)
+	if c == nil {
+		return s, expired(r)
+	}
+	g := c.segment
+	if g.view == nil || !g.owner.There() {
+		return s, pages.Awaited("segment of " + g.owner.Name)
+	}
+	e := g.owner.Entries.Load(r.Index)
+	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {
+		return s, protocol.Errorf(protocol.CodeHandle, "send the message anew",
+			"storage %d lies outside its segment, or is no spilled message's", r.Index)
+	}
+	var words [protocol.SpillSize / 8]uint64
+	if err := g.view.ReadAt(shm.BytesOf(words[:]), e.Offset); err != nil {
+		return s, err
+	}
+	nref, body := words[1]&0xffffffff, words[1]>>32
+	if words[0] != protocol.SpillMagic || nref > protocol.MaxRefs || body > protocol.MaxBody ||
+		protocol.SpillSize+nref*protocol.RefSize+body > e.Bytes {
+		return s, protocol.Errorf(protocol.CodeHandle, "send the message anew", "a spilled message does not fit its storage")
+	}
+	return Spill{g.view, e.Offset + protocol.SpillSize, int(nref), body}, nil
+}
+
+// Read copies its refs, and the body behind them if it is asked for.
+func (s *Spill) Read(whole bool) (refs []protocol.Ref, body []byte, err error) {
+	n := uint64(s.nref) * protocol.RefSize
+	size := n
+	if whole {
+		size += s.body
+	}
+	private := make([]byte, size)
+	if err := s.segment.ReadAt(private, s.at); err != nil {
+		return nil, nil, err
+	}
+	refs, err = protocol.ParseRefs(nil, private, s.nref)
+	return refs, private[n:], err
+}
+
+// ReadSpill reads the refs that stand in a spill storage.
+func (m *Memory) ReadSpill(r protocol.Ref) ([]protocol.Ref, error) {
+	s, err := m.OpenSpill(r)
+	if err != nil {
+		return nil, err
+	}
+	refs, _, err := s.Read(false)
+	return refs, err
+}
+
+// Bytes tells how many bytes Read reads of refs and body.
+func (s *Spill) Bytes() uint64 { return uint64(s.nref)*protocol.RefSize + s.body }

@@ -1,0 +1,61 @@
+package memory
+
+// Use says how much is granted, in bytes.
+type Use struct {
+	Granted, Orphans uint64 // of the machine's memory: all segments, and those of ended sessions
+	Devices          []DeviceUse
+}
+
+// DeviceUse is the use of one GPU, in bytes.
+type DeviceUse struct {
+	ID               int32
+	Device           string
+	Granted, Orphans uint64
+}
+
+// Use sums what is granted.
+func (m *Memory) Use() Use {
+	u := Use{Granted: m.used}
+	for _, d := range m.devices {
+		u.Devices = append(u.Devices, DeviceUse{ID: d.id, Device: d.name, Granted: d.used})
+	}
+	for g := range m.orphans {
+		if g.device == nil {
+			u.Orphans += g.cost()
+		} else if int(g.device.id) < len(u.Devices) {
+			u.Devices[g.device.id].Orphans += g.cost()
+		}
+	}
+	return u
+}
+
+// Counts says how full the tables are.
+type Counts struct {
+	Segments, Chunks int
+	Storages         int // held by any session or the broker
+}
+
+// Counts counts.
+func (m *Memory) Counts() (n Counts) {
+	for _, g := range m.segments {
+		if g != nil {
+			n.Segments++
+		}
+	}
+	for _, c := range m.chunkOf {
+		if c != nil {
+			n.Chunks++
+			n.Storages += m.heldStorages(c)
+		}
+	}
+	return n
+}
+
+// Granted sums the bytes of a session's segments, wherever they are.
+func (s *Account) Granted() uint64 {
+	n := s.granted
+	for _, bytes := range s.onDevice {
+		n += bytes
+	}
+	return n
+}

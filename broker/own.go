@@ -1,0 +1,28 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// makeOwnPages makes slot 0: the broker's row, and lanes for names.
+func (b *Broker) makeOwnPages() error {
+	p, err := b.store.Make(protocol.BrokerSlot, b.store.Record.NextSerial())
+	if err != nil {
+		return err
+	}
+	p.Name, p.PID = "broker", processID
+	b.store.Own = p
+	b.putOwn()
+	return nil
+}
+
+// putOwn writes the broker's own session record.
+func (b *Broker) putOwn() {
+	p := b.store.Own
+	b.store.Record.Session(protocol.BrokerSlot).Store(record.Session{
+		Serial: p.Serial, State: protocol.SessionLive, PID: uint32(p.PID), StartTime: sys.StartTime(p.PID),
+		Language: protocol.LanguageGo, Connected: uint64(b.started.UnixNano()), Name: p.Name,
+		File: p.Session.Inode, Bell: p.Bell.Inode})
+}

@@ -1,0 +1,40 @@
+package pages
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// NoMemory turns a failed file or mapping into what a client can act on.
+func NoMemory(err error, what string) error {
+	if sys.IsNoSpace(err) {
+		return protocol.Errorf(protocol.CodeOutOfMemory, "free memory on this machine, or raise the broker's container limit",
+			"no memory for %s: %w", what, err)
+	}
+	if sys.IsTooLarge(err) {
+		return protocol.Errorf(protocol.CodeOutOfMemory, "raise the broker's limit of the size of files, which binds memory files too (ulimit -f)",
+			"cannot make %s: %w", what, err)
+	}
+	return AsError(fmt.Errorf("cannot make %s: %w", what, err))
+}
+
+// Awaited is the answer about a file that this broker was not handed yet.
+func Awaited(what string) error {
+	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back",
+		"the %s has not been handed to this broker yet", what)
+}
+
+// AsError makes an error fit for the socket.
+func AsError(err error) *protocol.Error {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	if sys.IsNoDescriptors(err) {
+		return protocol.Errorf(protocol.CodeTooMany, "raise the broker's limit of open files (ulimit -n)", "%w", err)
+	}
+	return protocol.Errorf(protocol.CodeInternal, "see the broker's log", "%w", err)
+}

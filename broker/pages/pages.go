@@ -1,0 +1,147 @@
+package pages
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Pages are the files of one session: row, entries and lanes, and the bell. They
+// outlive the session while a lane of it is adopted or a chunk of it is held:
+// then they are its remains, found by serial.
+type Pages struct {
+	Slot   uint32
+	Serial uint64
+	Name   string // of the session, for people
+	PID    int
+	Dead   bool
+
+	Session, Bell File
+	Row           handles.Row
+	Entries       handles.Entries
+	ringer        *shm.Bell
+	remains       uint32 // its record's number + 1 when it is over
+	uses          int    // chunks granted to this session, and its lanes, live and adopted alike
+}
+
+// There tells whether this broker has the session file. After a takeover that of
+// a session which is not back yet may be missing.
+func (p *Pages) There() bool { return p.Session.Region.Valid() }
+
+// CanRing tells whether the session can be woken.
+func (p *Pages) CanRing() bool { return p.ringer != nil }
+
+// Wake makes the session look again.
+func (p *Pages) Wake() {
+	if p.ringer != nil {
+		p.ringer.Wake()
+	}
+}
+
+// Ring wakes the session if it sleeps.
+func (p *Pages) Ring() {
+	if p.ringer != nil {
+		p.ringer.Ring()
+	}
+}
+
+// Use keeps the pages of an ended session for a chunk or lane in them, until
+// Unuse.
+func (p *Pages) Use() { p.uses++ }
+
+// Unuse ends one Use. The caller calls DropRemains.
+func (p *Pages) Unuse() { p.uses-- }
+
+// InUse tells whether a chunk or lane needs the pages.
+func (p *Pages) InUse() bool { return p.uses > 0 }
+
+// rowPart is where a chunk's words stand in a session file, and their bytes.
+func rowPart(chunk uint32) (at, bytes int64) {
+	const n = protocol.ChunkIndices * protocol.RowWordSize
+	return protocol.SessionRow + int64(chunk)*n, n
+}
+
+// entryPart is where a chunk's entries stand in a session file, and their bytes.
+func entryPart(chunk uint32) (at, bytes int64) {
+	const n = protocol.ChunkIndices * protocol.EntrySize
+	return protocol.SessionEntries + int64(chunk)*n, n
+}
+
+// ReserveRow makes sure that a reader of the row meets no hole.
+func (p *Pages) ReserveRow(chunk uint32) error {
+	at, n := rowPart(chunk)
+	if err := p.Session.FD.Reserve(at, n); err != nil {
+		return NoMemory(err, "a row")
+	}
+	return nil
+}
+
+// ReserveEntries makes sure that what writes the entries of a chunk meets no hole.
+func (p *Pages) ReserveEntries(chunk uint32) error {
+	at, n := entryPart(chunk)
+	return p.Session.FD.Reserve(at, n)
+}
+
+// Poison releases the streams of others that wait for those of an ended session.
+//
+// SYNC stream-word: the process is gone, so nothing of its own follows; who waits
+// sees at least what he waits for, and below the poison how far the stream came.
+func (p *Pages) Poison() {
+	for i := range uint64(protocol.MaxStreams) {
+		at := protocol.SessionStreams + 8*i // 0 as well: who waits for a first value
+		// A larger number than any stream's is a lie, and streams compare signed: left
+		// there, it would be waited for on and on.
+		came := min(p.Session.Region.Load64(at), protocol.StreamPoison-1)
+		p.Session.Region.Store64(at, came|protocol.StreamPoison)
+	}
+}
+
+// Trace returns where a storage was made, if its owner says so.
+func (p *Pages) Trace(index uint32) string {
+	if p.Session.Region.Load32(protocol.SessionTraceOn) != 1 {
+		return ""
+	}
+	var text [protocol.TraceSize]byte
+	copy(text[:], p.Session.Region.Bytes(protocol.SessionTraces+uint64(index)*protocol.TraceSize, protocol.TraceSize))
+	s, _, _ := strings.Cut(string(text[:]), "\x00")
+	return Printable(s, protocol.TraceSize+1)
+}
+
+func (p *Pages) close() {
+	p.Session.Close()
+	p.Bell.Close()
+}
+
+// Printable makes a text of a client fit for a terminal and a record.
+func Printable(s string, bytes int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, s)
+	if len(s) > bytes-1 {
+		s = strings.ToValidUTF8(s[:bytes-1], "")
+	}
+	return s
+}
+
+// Descriptors gathers descriptors; if one cannot be had, none is.
+func Descriptors(makers ...func() (*sys.FD, error)) ([]*sys.FD, error) {
+	var fds []*sys.FD
+	for _, m := range makers {
+		fd, err := m()
+		if err != nil {
+			for _, f := range fds {
+				f.Close()
+			}
+			return nil, err
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}

@@ -1,0 +1,136 @@
+package pages
+
+import (
+	"fmt"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Key names a shared file as restore does.
+type Key struct {
+	Role   string
+	Serial uint64
+}
+
+// Fetch gives the descriptor of a file of the former broker; nil when it cannot
+// be had. The caller owns it.
+type Fetch func(Key) *sys.FD
+
+// Restore makes the pages of a session of the former broker, with such files as
+// there are. Those that are missing read as zeros meanwhile.
+func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pid uint32) *Pages {
+	p := &Pages{Slot: slot, Serial: serial, Name: Printable(name, protocol.SessionNameBytes), PID: int(pid)}
+	p.Session = s.FetchFile(fetch, Key{protocol.RestoreSession, serial}, protocol.RoleSession, protocol.SessionBytes)
+	p.Bell = s.FetchFile(fetch, Key{protocol.RestoreBell, serial}, protocol.RoleBell, protocol.BellBytes)
+	s.view(p)
+	s.bySerial[serial] = p
+	return p
+}
+
+// RestoreRemains makes the pages of the sessions that were over before. One that is
+// still in its slot was not wholly buried: it will be.
+func (s *Store) RestoreRemains(fetch Fetch) {
+	for i := range s.Record.UsedRemains() {
+		v := s.Record.Remains(i).Load()
+		if v.Serial == 0 {
+			continue
+		}
+		if s.bySerial[v.Serial] != nil {
+			s.Record.Remains(i).Free()
+			continue
+		}
+		p := s.Restore(fetch, v.Slot, v.Serial, v.Name, v.PID)
+		p.Dead, p.remains = true, i+1
+		s.remains.Claim(i)
+	}
+}
+
+// Lost stands for the owner of a segment who is over and left no record.
+func (s *Store) Lost(serial uint64) *Pages {
+	p := &Pages{Serial: serial, Name: "an ended session", Dead: true}
+	s.view(p)
+	s.bySerial[serial] = p
+	return p
+}
+
+// FetchFile maps a file of the former broker, if it can be had and is right.
+func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
+	fd := fetch(k)
+	if fd == nil {
+		return File{}
+	}
+	m, err := s.Adopt(k, fd, role, bytes)
+	if err != nil {
+		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+		return File{}
+	}
+	return m
+}
+
+// Adopt maps a file of the former broker if it is the one that is missing. It
+// takes ownership of fd.
+func (s *Store) Adopt(k Key, fd *sys.FD, role uint32, bytes uint64) (File, error) {
+	m, err := MapFile(fd, bytes)
+	if err != nil {
+		return m, err
+	}
+	err = s.CheckHead(m, role, k.Serial)
+	if err == nil && m.Inode != s.Missing[k] {
+		err = fmt.Errorf("inode %d where %d belongs", m.Inode, s.Missing[k])
+	}
+	if err != nil {
+		m.Close()
+		return File{}, err
+	}
+	delete(s.Missing, k)
+	return m, nil
+}
+
+// CheckHead refuses a file that is not what it should be.
+func (s *Store) CheckHead(m File, role uint32, serial uint64) error {
+	r := m.Region
+	if r.Load64(protocol.HeadMagic) != protocol.Magic || r.Load32(protocol.HeadLayout) != protocol.Layout ||
+		r.Load32(protocol.HeadRole) != role || r.Load64(protocol.HeadSerial) != serial ||
+		string(r.Bytes(protocol.HeadInstance, 16)) != string(s.Instance[:]) {
+		return protocol.Errorf(protocol.CodeProtocol, "report this: a file of the former broker is damaged",
+			"a file with role %d and serial %d is not of this instance or layout", role, serial)
+	}
+	return nil
+}
+
+// Install uses a file of a session that was missing, and tells whether it could.
+// It takes ownership of fd.
+func (s *Store) Install(p *Pages, k Key, fd *sys.FD) bool {
+	role, bytes, to := uint32(protocol.RoleSession), uint64(protocol.SessionBytes), &p.Session
+	if k.Role == protocol.RestoreBell {
+		role, bytes, to = protocol.RoleBell, protocol.BellBytes, &p.Bell
+	}
+	if to.Region.Valid() {
+		fd.Close()
+		return false
+	}
+	m, err := s.Adopt(k, fd, role, bytes)
+	if err != nil {
+		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+		return false
+	}
+	*to = m
+	s.view(p)
+	return true
+}
+
+// RemakeBell makes the bell of a session anew if it was lost with the former
+// broker.
+func (s *Store) RemakeBell(p *Pages) error {
+	if !p.There() || p.Bell.Region.Valid() {
+		return nil
+	}
+	m, err := s.NewFile(protocol.RoleBell, protocol.RestoreBell, p.Serial, p.Slot, protocol.BellBytes)
+	if err != nil {
+		return err
+	}
+	p.Bell = m
+	s.view(p)
+	return nil
+}

@@ -1,0 +1,165 @@
+package pages
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Store has the shared files of an instance: it makes them, finds those of a
+// session by serial, and keeps what ended sessions leave.
+type Store struct {
+	Files    Maker
+	Instance [16]byte
+	Own      *Pages         // slot 0: the broker's row and the lanes of names
+	Missing  map[Key]uint64 // inodes of files of a former broker that were not handed over yet
+	Broker   File           // the broker file
+	Record   record.File    // of it
+
+	log      *slog.Logger
+	reserved [protocol.BrokerBytes / reserveStep]bool
+	bySerial map[uint64]*Pages // the living, and the remains of the dead
+	remains  record.Table
+	blank    []byte // stands for missing session files
+}
+
+// NewStore makes a store without files.
+func NewStore(log *slog.Logger) *Store {
+	return &Store{log: log, bySerial: map[uint64]*Pages{}, remains: record.NewTable(record.MaxRemains, 16)}
+}
+
+// UseBrokerFile takes the broker file that was made or taken over.
+func (s *Store) UseBrokerFile(m File) {
+	s.Broker, s.Record = m, record.Of(m.Region)
+	clear(s.reserved[:])
+}
+
+// Make makes the files of a session.
+func (s *Store) Make(slot uint32, serial uint64) (*Pages, error) {
+	p := &Pages{Slot: slot, Serial: serial}
+	var err error
+	p.Session, err = s.NewFile(protocol.RoleSession, protocol.RestoreSession, serial, slot, protocol.SessionBytes)
+	if err != nil {
+		return nil, err
+	}
+	p.Bell, err = s.NewFile(protocol.RoleBell, protocol.RestoreBell, serial, slot, protocol.BellBytes)
+	if err != nil {
+		p.Session.Close()
+		s.Files.Remove(protocol.RestoreSession, serial)
+		return nil, err
+	}
+	s.view(p)
+	s.bySerial[serial] = p
+	return p, nil
+}
+
+// view makes the views of a session's files.
+func (s *Store) view(p *Pages) {
+	file := s.Region(p)
+	p.Row, p.Entries = handles.NewRow(file), handles.NewEntries(file)
+	if p.There() && p.Bell.Region.Valid() {
+		p.ringer = shm.NewBell(p.Session.Region, p.Bell.Region)
+	}
+}
+
+// Region is the session file, or zeros while it is missing.
+func (s *Store) Region(p *Pages) shm.Region {
+	if p.There() {
+		return p.Session.Region
+	}
+	return s.blankPages()
+}
+
+// blankPages stand for a session file that is missing: nothing is ever written
+// there, and untouched zeros take no memory.
+func (s *Store) blankPages() shm.Region {
+	if s.blank == nil {
+		m, err := sys.MapAnonymous(protocol.SessionBytes)
+		if err != nil {
+			m = make([]byte, protocol.SessionBytes)
+		}
+		s.blank = m
+	}
+	return shm.NewRegion(s.blank)
+}
+
+// BySerial returns the pages of a session, also of one that is over; nil when
+// there are none.
+func (s *Store) BySerial(serial uint64) *Pages { return s.bySerial[serial] }
+
+// All lists the pages of all sessions and what is left of ended ones.
+func (s *Store) All() []*Pages { return slices.Collect(maps.Values(s.bySerial)) }
+
+// Find finds the pages that a client names.
+func (s *Store) Find(slot uint32, serial uint64) (*Pages, error) {
+	p := s.bySerial[serial]
+	if p == nil || p.Slot != slot {
+		return nil, protocol.Errorf(protocol.CodeExpired, "look at the topic's peers again",
+			"session %d of slot %d is over and nothing of it is left", serial, slot)
+	}
+	return p, nil
+}
+
+// Lend gives descriptors of a session's files to another session, the session
+// file for reading only.
+func (s *Store) Lend(r *protocol.Peer) ([]*sys.FD, error) {
+	p, err := s.Find(r.Slot, r.Serial)
+	if err != nil {
+		return nil, err
+	}
+	if !p.There() || p.ringer == nil {
+		return nil, Awaited("pages of " + p.Name)
+	}
+	return Descriptors(p.Session.FD.ReopenReadOnly, p.Bell.FD.Dup)
+}
+
+// KeepRemains notes what a successor must know of the pages of a dead session.
+// In the rare case of a full table it will know nothing of these.
+func (s *Store) KeepRemains(p *Pages) {
+	n, ok := s.remains.Take()
+	if !ok {
+		s.log.Warn("too many ended sessions whose messages or memory are still held: a broker after this one would lose them", "session", p.Serial)
+		return
+	}
+	p.remains = n + 1
+	s.Record.Remains(n).Store(record.Remains{Serial: p.Serial, File: p.Session.Inode, Bell: p.Bell.Inode,
+		Slot: p.Slot, PID: uint32(p.PID), Name: p.Name})
+}
+
+// DropRemains frees the pages of a dead session of which nothing is left.
+func (s *Store) DropRemains(p *Pages) {
+	if !p.Dead || p.InUse() {
+		return
+	}
+	if p.remains != 0 {
+		s.Record.Remains(p.remains - 1).Free()
+		s.remains.Give(p.remains - 1)
+	}
+	delete(s.bySerial, p.Serial)
+	p.close()
+	s.Files.Remove(protocol.RestoreSession, p.Serial)
+	s.Files.Remove(protocol.RestoreBell, p.Serial)
+}
+
+// Close closes all files.
+func (s *Store) Close() {
+	for _, p := range s.bySerial {
+		p.close()
+	}
+	if s.blank != nil {
+		sys.Unmap(s.blank)
+	}
+	s.CloseBrokerFile()
+}
+
+// CloseBrokerFile ends the use of the broker file.
+func (s *Store) CloseBrokerFile() {
+	s.Broker.Close()
+	s.Record = record.File{}
+}
