@@ -18,10 +18,12 @@ use crate::ledger::{Chunk, Entries, Entry, Row};
 use crate::message::Ref;
 use crate::shm::{Segment, fence, prefetch};
 
-/// A chunk whose owner looks at this session's row. It keeps owner's entries and segment mapped.
+/// A chunk whose owner looks at this session's row. It keeps the owner's pages and the segment mapped, and
+/// their descriptors: a new broker needs both to know what this session holds.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     pub(crate) chunk: Chunk,
+    pub(crate) owner: Arc<Peer>,
     pub(crate) entries: Entries,
     pub(crate) segment: Arc<Segment>,
     /// Whether this session owns the chunk, so that its pool is to hear of the last drop.
@@ -174,6 +176,19 @@ impl Attachments {
         });
     }
 
+    /// The memory that is attached to, or that something counted in the row was, each with its owner's pages.
+    pub(crate) fn all(&self) -> Vec<(Arc<Segment>, Arc<Peer>)> {
+        // While the lock is held no attachment is freed.
+        let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
+        let noted = self.places.iter().filter_map(|p| NonNull::new(p.at.load(Ordering::SeqCst)));
+        let both = |at: NonNull<Attachment>| {
+            // SAFETY: it is noted, or among the past ones, and such live.
+            let a = unsafe { at.as_ref() };
+            (a.segment.clone(), a.owner.clone())
+        };
+        noted.chain(past.iter().map(|p| p.1)).map(both).collect()
+    }
+
     /// The chunks over some segments.
     pub(crate) fn over(&self, segments: &[u64]) -> Vec<u32> {
         // While the lock is held no attachment is freed.
@@ -205,11 +220,11 @@ impl Drop for Attachments {
 }
 
 impl Attachment {
-    pub(crate) fn new(chunk: Chunk, owner: &Peer, segment: Arc<Segment>, own: bool) -> Result<Attachment> {
+    pub(crate) fn new(chunk: Chunk, owner: &Arc<Peer>, segment: Arc<Segment>, own: bool) -> Result<Attachment> {
         if chunk.bytes > segment.bytes || chunk.offset > segment.bytes - chunk.bytes {
             return Err(disagree(format!("a chunk of segment {} reaches past it", chunk.segment_serial)));
         }
-        Ok(Attachment { chunk, entries: owner.entries.clone(), segment, own })
+        Ok(Attachment { chunk, entries: owner.entries.clone(), owner: owner.clone(), segment, own })
     }
 }
 

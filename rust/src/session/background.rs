@@ -5,7 +5,7 @@
 //! not the thread first and then the caller.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
@@ -306,21 +306,13 @@ impl Background {
     fn restore(&self, inner: &Inner, control: &Control, until: Instant) -> Result<()> {
         let p = &inner.pages;
         let item = |role, serial| RestoreItem { role, serial };
-        let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> = vec![
-            (item("broker", 0), p.broker_fd.as_fd()),
-            (item("session", p.serial), p.session_fd.as_fd()),
-            (item("bell", p.serial), p.bell_fd.as_fd()),
-        ];
-        let peers = p.all_peers();
-        for q in &peers {
-            if let Some((file, bell)) = &q.fds {
-                items.push((item("session", q.serial), file.as_fd()));
-                items.push((item("bell", q.serial), bell.as_fd()));
-            }
+        let mapped = inner.mapped();
+        let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> = vec![(item("broker", 0), p.broker_fd.as_fd())];
+        for (serial, [file, bell]) in &mapped.sessions {
+            items.push((item("session", *serial), file.as_fd()));
+            items.push((item("bell", *serial), bell.as_fd()));
         }
-        let segments: Vec<(u64, Arc<OwnedFd>)> =
-            inner.all_segments().iter().filter_map(|s| s.fd().map(|fd| (s.serial, fd))).collect();
-        items.extend(segments.iter().map(|(serial, fd)| (item("segment", *serial), fd.as_fd())));
+        items.extend(mapped.segments.iter().map(|(serial, fd)| (item("segment", *serial), fd.as_fd())));
         let groups = inner.group_files();
         items.extend(groups.iter().map(|g| (item("group", g.id), g.fd.as_fd())));
         for batch in items.chunks(32) {

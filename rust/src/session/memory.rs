@@ -1,7 +1,7 @@
 //! Segments: what the broker grants, what peers own, and what it takes back; and the space of the
 //! own session file for lanes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -25,6 +25,21 @@ fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
     match <[OwnedFd; 1]>::try_from(fds) {
         Ok([fd]) => Ok(fd),
         Err(_) => Err(disagree(format!("{op} came with {n} descriptors, not 1"))),
+    }
+}
+
+/// Files by serial: session file and bell of each session, and the memory.
+#[derive(Debug, Default)]
+pub(super) struct Mapped {
+    pub(super) sessions: BTreeMap<u64, [Arc<OwnedFd>; 2]>,
+    pub(super) segments: BTreeMap<u64, Arc<OwnedFd>>,
+}
+
+impl Mapped {
+    fn add(&mut self, segment: u64, fd: Option<Arc<OwnedFd>>) {
+        if let Some(fd) = fd {
+            self.segments.insert(segment, fd);
+        }
     }
 }
 
@@ -86,6 +101,26 @@ impl Inner {
     /// Every segment known here.
     pub(crate) fn all_segments(&self) -> Vec<Arc<Segment>> {
         self.segments().values().cloned().collect()
+    }
+
+    /// The files of everything mapped here, for a new broker: also of owners that have ended and of segments
+    /// that have been trimmed, as long as something of them is held.
+    pub(super) fn mapped(&self) -> Mapped {
+        let mut all = Mapped::default();
+        let mut sessions: Vec<Arc<Peer>> = self.pages.all_peers();
+        for segment in self.all_segments() {
+            all.add(segment.serial, segment.fd());
+        }
+        for (segment, owner) in self.attached.all() {
+            all.add(segment.serial, segment.fd());
+            sessions.push(owner);
+        }
+        for i in &self.inherited {
+            all.add(i.segment.0, i.segment.1.clone());
+            sessions.push(i.owner.clone());
+        }
+        all.sessions = sessions.into_iter().map(|p| (p.serial, p.fds.clone())).collect();
+        all
     }
 
     /// The segment in whose shared mappings `n` bytes at an address lie, the first one's offset, and

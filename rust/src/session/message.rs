@@ -192,7 +192,7 @@ impl Scratch {
             Holding::of_message(received, std::mem::take(&mut self.storages), acknowledge)
         });
         if let (Some(order), Some(received)) = (order, held.received()) {
-            held.written_at(Point::of(&received.lane.file, order));
+            held.written_at(Point::of(&received.lane.owner.file, order));
         }
         held
     }

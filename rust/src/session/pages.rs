@@ -24,8 +24,8 @@ pub(crate) struct Peer {
     pub(crate) bell: Region,
     pub(crate) row: Row,
     pub(crate) entries: Entries,
-    /// Session file and bell, for a new broker; not of the own session.
-    pub(crate) fds: Option<(OwnedFd, OwnedFd)>,
+    /// Session file and bell, for a new broker.
+    pub(crate) fds: [Arc<OwnedFd>; 2],
 }
 
 /// What a session maps.
@@ -37,8 +37,8 @@ pub(crate) struct Pages {
     pub(crate) secret: String,
     pub(crate) quotas: [u64; 2], // of the session, of all
     pub(crate) broker_fd: OwnedFd,
-    pub(crate) session_fd: OwnedFd,
-    pub(crate) bell_fd: OwnedFd,
+    pub(crate) session_fd: Arc<OwnedFd>,
+    pub(crate) bell_fd: Arc<OwnedFd>,
     pub(crate) broker: Region,
     pub(crate) session: Region,
     pub(crate) bell: Region,
@@ -84,7 +84,7 @@ impl Peer {
         let file = map_file(&file_fd, session_file::BYTES, false)?;
         let bell = map_file(&bell_fd, BELL_BYTES, true)?;
         let (row, entries) = (Row::new(&file), Entries::new(&file));
-        Ok(Peer { slot, serial, file, bell, row, entries, fds: Some((file_fd, bell_fd)) })
+        Ok(Peer { slot, serial, file, bell, row, entries, fds: [file_fd, bell_fd].map(Arc::new) })
     }
 }
 
@@ -112,8 +112,8 @@ impl Pages {
             secret: h.secret,
             quotas: [h.limits.session_bytes, h.limits.memory_bytes],
             broker_fd,
-            session_fd,
-            bell_fd,
+            session_fd: Arc::new(session_fd),
+            bell_fd: Arc::new(bell_fd),
             broker,
             session,
             bell,
@@ -127,7 +127,7 @@ impl Pages {
             bell: pages.bell.clone(),
             row: pages.row.clone(),
             entries: pages.entries.clone(),
-            fds: None,
+            fds: [pages.session_fd.clone(), pages.bell_fd.clone()],
         };
         pages.add(own);
         let serial = pages.session_serial(BROKER_SLOT);
@@ -169,9 +169,9 @@ impl Pages {
         p
     }
 
-    /// Every session whose pages are mapped here, the own one left out.
+    /// Every session whose pages are mapped here, the own one too.
     pub(crate) fn all_peers(&self) -> Vec<Arc<Peer>> {
         let known = self.known.lock().unwrap_or_else(|p| p.into_inner());
-        known.values().filter_map(Weak::upgrade).filter(|p| p.fds.is_some()).collect()
+        known.values().filter_map(Weak::upgrade).collect()
     }
 }

@@ -1,9 +1,13 @@
 //! What a session holds at the moment of a fork, kept so until the child counts it too.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::attach::Attached;
 use super::inner::Inner;
+use super::pages::Peer;
 use crate::layout::{limits, row_word};
 use crate::ledger::Entries;
 
@@ -14,6 +18,17 @@ pub(super) struct Inherited {
     pub(super) serial: u64,
     /// Mapped for reading, in children too.
     pub(super) entries: Entries,
+    /// What a new broker needs of it.
+    pub(super) owner: Arc<Peer>,
+    pub(super) segment: (u64, Option<Arc<OwnedFd>>),
+}
+
+impl Inherited {
+    fn new(chunk: u32, at: Attached) -> Inherited {
+        let (serial, s) = (at.chunk.serial, &at.segment);
+        let (entries, owner) = (at.entries.clone(), at.owner.clone());
+        Inherited { chunk, serial, entries, owner, segment: (s.serial, s.fd()) }
+    }
 }
 
 /// The storages of one chunk that a session holds.
@@ -67,14 +82,14 @@ impl Inner {
             let at = self.attached.find(chunk, serial);
             let own = at.is_some_and(|a| a.own);
             let of_parent = || self.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
-            let entries = at.map(|a| a.entries.clone()).or_else(|| of_parent().map(|i| i.entries.clone()));
+            let of = at.map(|a| Inherited::new(chunk, a)).or_else(|| of_parent().cloned());
             let references = before.saturating_sub(kept.get(&index).copied().unwrap_or(0));
-            let Some(entries) = entries.filter(|_| (1..row_word::LIMIT).contains(&references)) else {
+            let Some(of) = of.filter(|_| (1..row_word::LIMIT).contains(&references)) else {
                 self.let_go(index, own);
                 continue;
             };
-            let generation = entries.load(index).generation;
-            let new = || Pins { of: Inherited { chunk, serial, entries }, own, storages: Vec::new() };
+            let generation = of.entries.load(index).generation;
+            let new = || Pins { of, own, storages: Vec::new() };
             pins.get_or_insert_with(new).storages.push(Pin { index, generation, references });
         }
         pins

@@ -12,7 +12,7 @@ use super::deadline::deadline;
 use super::inner::{Broker, Inner};
 use super::leave::Opened;
 use super::options::TopicOptions;
-use super::pages::map_file;
+use super::pages::{Peer, map_file};
 use super::payload::Payload;
 use super::reader::{Reader, Start};
 use super::send::Writer;
@@ -65,8 +65,8 @@ pub(crate) struct LaneView {
     pub(crate) inner: Arc<Inner>,
     pub(crate) info: LaneInfo,
     pub(crate) lane: Lane,
-    /// The writer's session file.
-    pub(crate) file: Region,
+    /// The writer's pages.
+    pub(crate) owner: Arc<Peer>,
     /// Of the writer.
     pub(crate) bell: Bell,
 }
@@ -256,7 +256,7 @@ impl TopicState {
             v.lanes.push(Arc::new(LaneView {
                 lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
                 bell: Bell::new(peer.file.clone(), peer.bell.clone()),
-                file: peer.file.clone(),
+                owner: peer,
                 inner: inner.clone(),
                 info: l.clone(),
             }));
