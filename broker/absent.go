@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -18,16 +17,37 @@ import (
 // answered had nothing given to them but their own pages, and need not come.
 func (b *Broker) absentees() (n int) {
 	for _, s := range b.slots {
-		if s != nil && s.absent && s.answered {
+		if s != nil && s.absent && s.answered && s.state != protocol.SessionDead {
 			n++
 		}
 	}
 	return n
 }
 
-// ghostFiles are the files that only sessions could hand over which are absent and
+// buriedLater tells of a dead session whose file is missing and may still come: what
+// it sent is in there. Until then its row, which nobody can read, counts everything
+// that it is attached to.
+func (b *Broker) buriedLater(s *session) bool {
+	k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
+	if _, missing := b.store.Missing[k]; !missing || s.There() || !s.answered {
+		return false
+	}
+	b.setState(s, protocol.SessionDead)
+	return b.absentees() > 0
+}
+
+// buryLate buries the dead sessions that are not buried yet and need no longer wait.
+func (b *Broker) buryLate() {
+	for _, s := range b.slots {
+		if s != nil && s.absent && s.state == protocol.SessionDead {
+			b.bury(s)
+		}
+	}
+}
+
+// lateFiles are the files that only sessions could hand over which are absent and
 // were not answered. They may come as long as the session is there.
-func (b *Broker) ghostFiles() map[pages.Key]uint64 {
+func (b *Broker) lateFiles() map[pages.Key]uint64 {
 	var files map[pages.Key]uint64
 	for _, s := range b.slots {
 		if s == nil || !s.absent || s.answered {
@@ -55,6 +75,7 @@ func (b *Broker) install(k pages.Key, fd *sys.FD) {
 		}
 	case protocol.RestoreSegment:
 		if b.memory.Install(k, fd) {
+			b.reread()
 			return
 		}
 	case protocol.RestoreGroup:
@@ -78,6 +99,10 @@ func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
 		if b.viewLane(l) == nil {
 			b.promise(l)
 		}
+	}
+	b.reread()
+	if s := b.slots[p.Slot]; s != nil && s.Pages == p && s.state == protocol.SessionDead {
+		b.bury(s)
 	}
 	b.careSoon()
 }
@@ -119,14 +144,17 @@ func (b *Broker) installGroup(g *group, k pages.Key, fd *sys.FD) {
 	b.changed(g.topic)
 }
 
-// settle gives up what is still missing when nobody is left who could hand it
-// over: then nobody has it pages.File, so nobody can hold anything of it.
+// settle goes on without what is still missing when every session is back or dead:
+// dead sessions are buried whose rows nobody has, and groups and bells are made anew.
+// Segments without a file, or without their owner's, are the collector's: they stay
+// while any row counts anything of them.
 func (b *Broker) settle() {
 	if b.store.Missing == nil || b.absentees() > 0 {
 		return
 	}
-	missing := b.store.Missing
-	b.store.Missing = b.ghostFiles()
+	b.store.Missing, b.store.Settled = b.lateFiles(), true
+	b.buryLate()
+	b.giveUpUnread()
 	for _, t := range b.topics {
 		for i := 0; t != nil && i < len(t.groups); i++ {
 			if g := t.groups[i]; g != nil && !g.file.Region.Valid() {
@@ -134,9 +162,6 @@ func (b *Broker) settle() {
 			}
 		}
 	}
-	gone := b.memory.Gone(missing)
-	b.letGo(gone)
-	gone.Free()
 	for _, p := range b.store.All() {
 		if p != b.store.Own {
 			if err := b.store.RemakeBell(p); err != nil {
@@ -165,12 +190,8 @@ func (b *Broker) remakeGroup(g *group) {
 	b.changed(g.topic)
 }
 
-// letGo un-names everything of the broker's that lies in segments that are gone.
-func (b *Broker) letGo(gone memory.Gone) {
-	if gone.None() {
-		return
-	}
-	lost := gone.Lost
+// letGo un-names everything of the broker's that lies where lost says.
+func (b *Broker) letGo(lost func(index uint32) bool) {
 	for _, t := range b.topics {
 		if t == nil {
 			continue
@@ -185,7 +206,7 @@ func (b *Broker) letGo(gone memory.Gone) {
 					b.retire(l, i)
 				}
 			}
-			if l.state == protocol.LaneAdopted && len(l.kept) == 0 {
+			if _, unread := b.unread[l]; l.state == protocol.LaneAdopted && len(l.kept) == 0 && !unread {
 				b.dropLane(l)
 				b.changed(t)
 			}

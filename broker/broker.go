@@ -54,6 +54,7 @@ type Broker struct {
 	tokens     map[string]*topic
 	joins      record.Table
 	nameRoom   nameRoom
+	unread     map[*lane]struct{} // what they name is in files that were not handed over yet
 
 	leases     map[uint64]*lease
 	leaseTable record.Table
@@ -90,7 +91,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		conns: map[*conn]struct{}{}, lanesIn: map[*pages.Pages]map[*lane]struct{}{},
 		store: pages.NewStore(cfg.Log),
 		named: map[topicKey]*topic{}, tokens: map[string]*topic{},
-		leases: map[uint64]*lease{}, adopted: map[*topic]int{},
+		leases: map[uint64]*lease{}, adopted: map[*topic]int{}, unread: map[*lane]struct{}{},
 		extra:      map[string]func() any{},
 		slotTable:  record.NewTable(protocol.MaxSessions, 16),
 		topicTable: record.NewTable(protocol.MaxTopics, 16),
@@ -101,6 +102,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b.clock = alarm.NewClock(&b.mu)
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
+	b.memory.LetGo(b.letGo)
 	b.slotTable.Claim(protocol.BrokerSlot)
 	if err := b.occupy(); err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func (b *Broker) retireIn(t *topic) (progress bool) {
 			b.retire(l, i)
 			progress = true
 		}
-		if len(l.kept) == 0 {
+		if _, unread := b.unread[l]; len(l.kept) == 0 && !unread {
 			b.dropLane(l)
 			left = true
 		}

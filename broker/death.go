@@ -9,7 +9,7 @@ import (
 // that of docs/protocol.md, Death: at every step a surplus of counts is
 // possible, a deficit never, and each step may be done again by a successor.
 func (b *Broker) bury(s *session) {
-	if s.ended {
+	if s.ended || b.buriedLater(s) {
 		return
 	}
 	s.ended = true

@@ -179,6 +179,7 @@ func (b *Broker) dropLane(l *lane) {
 			delete(b.adopted, t)
 		}
 	}
+	b.understood(l)
 	t.gone = min(t.gone+l.view.Head(), protocol.MaxSafeInt)
 	b.setLaneState(l, protocol.LaneClosed)
 	b.store.Record.Topic(t.index).Lane(l.number).Free()

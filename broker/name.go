@@ -144,6 +144,7 @@ func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uin
 		b.memory.DropAll(n.indices)
 	}
 	n.set, n.revision, n.indices = true, i, indices
+	b.understood(n.lane)
 	b.setDeleted(t, false)
 	b.ringWaiters(t)
 	b.noteName(t)
@@ -244,6 +245,7 @@ func (b *Broker) unset(t *topic) {
 	n.lane.view.Unname(n.revision)
 	b.memory.DropAll(n.indices)
 	n.set, n.indices = false, nil
+	b.understood(n.lane)
 	b.setEphemeral(t, nil, false)
 	b.noteName(t)
 	b.changed(t)

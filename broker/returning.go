@@ -128,9 +128,11 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	return reply, fds, err
 }
 
-// reconcile compares what a session has mapped with what it has been given. What
-// it does not know of was in an answer that its broker's death kept from it: a
-// group that waits for it in vain, a segment that it will never use.
+// reconcile compares what a session has mapped with what it has been given. A group
+// that it does not know of was in an answer that its broker's death kept from it, and
+// would wait for it without a result. A segment of its own that it did not list stays:
+// the list may be incomplete, and only the client knows that it never got it. Then it
+// says `return`.
 func (b *Broker) reconcile(s *session, listed map[pages.Key]bool) {
 	b.memory.Reconcile(s.memory, func(k pages.Key) bool { return listed[k] })
 	for t, m := range s.topics {

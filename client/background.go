@@ -93,6 +93,7 @@ func (c *Client) reconnect() bool {
 			c.epoch.Add(1)
 			c.hub.wakeAll()
 			c.post(func() {}) // claims that no broker was there for follow each job
+			go c.returnStray()
 			return true
 		}
 		if final {

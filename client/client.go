@@ -43,6 +43,7 @@ type Client struct {
 	closed   bool
 	topics   map[uint64]*topic
 	segments map[uint64]*segmentEntry // by serial
+	granting sync.RWMutex             // read: a grant is asked for or made ready; see returnStray
 	claims   []uint64                 // leases that were opened here, of which the broker is not told yet
 
 	attached [protocol.MaxChunks]atomic.Pointer[attachment]

@@ -130,6 +130,8 @@ type deviceSource struct {
 // Grant asks the broker, makes the memory, which only then is taken, and offers
 // it, so that it outlives this process.
 func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
+	s.c.granting.RLock()
+	defer s.c.granting.RUnlock()
 	unit, err := s.gpu.Granularity()
 	if err != nil {
 		return handles.Grant{}, err

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -84,6 +85,8 @@ type source struct {
 // Grant asks the broker for a segment and reserves its pages here, so that this
 // process's container pays and a full memory is an error now, not a SIGBUS later.
 func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
+	s.c.granting.RLock()
+	defer s.c.granting.RUnlock()
 	request := protocol.Grant{Bytes: bytes, Chunks: chunks, PageBytes: s.pageBytes}
 	if m, err := sys.ReadMemory(); err == nil && s.pageBytes == 0 {
 		free := m.Free()
@@ -204,6 +207,36 @@ func (s source) returnLater(seg *shm.Segment) {
 	if err == nil || errors.Is(err, protocol.ErrNotFound) {
 		s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
 	} // else it is held, or the client is closed: it stays until the session ends
+}
+
+// returnStray gives back the segments that the broker has granted to this session and
+// that are not known here: the answer was lost with a connection or a broker. Only the
+// client can know this; a broker does not conclude it from what was handed to it.
+func (c *Client) returnStray() {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !c.granting.TryLock() { // never waited for, so that a grant keeps its own deadline
+		select {
+		case <-tick.C:
+		case <-c.background.stop:
+			return
+		}
+	}
+	// No grant is under way: each that was answered is known here, or was given back.
+	var stray []uint32
+	c.mu.Lock()
+	for i := range uint32(protocol.MaxSegments) {
+		at := protocol.BrokerSegments + uint64(i)*protocol.SegmentRecordSize
+		serial := c.pages.broker.Load64(at + protocol.SegmentSerial)
+		if serial != 0 && c.segments[serial] == nil && c.pages.broker.Load64(at+protocol.SegmentOwnerSerial) == c.pages.serial {
+			stray = append(stray, i)
+		}
+	}
+	c.mu.Unlock()
+	c.granting.Unlock()
+	for _, i := range stray {
+		c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: i}, nil)
+	}
 }
 
 // trim forgets segments that the broker has taken back. A mapping goes only when

@@ -19,6 +19,11 @@ func (m *Memory) Collect() (progress bool) {
 		if budget <= 0 {
 			return true
 		}
+		if !g.owner.There() || !g.usable() {
+			budget -= len(g.chunks)
+			progress = m.collectWhole(g) || progress
+			continue
+		}
 		free := true
 		for _, c := range g.chunks {
 			tested, found, all := m.collectChunk(c)
@@ -36,14 +41,34 @@ func (m *Memory) Collect() (progress bool) {
 	return progress
 }
 
+// collectWhole frees an orphan whose file, or whose owner's file, was handed over by
+// no client, when no row counts anything of it: its storages cannot be tested one by
+// one. While a session is absent the files may still come.
+func (m *Memory) collectWhole(g *segment) bool {
+	if !m.store.Settled {
+		return false
+	}
+	if !g.usable() {
+		if _, _, held := m.heldBeside(g, protocol.BrokerSlot); held {
+			return false
+		}
+		// No process has it mapped, and none can map it any more: what the broker
+		// names in it is lost.
+		m.log.Warn("a segment was handed over by no client: its tensors are gone", "segment", g.index, "owner", g.owner.Name)
+		m.letGo(func(index uint32) bool {
+			c := m.chunkOf[index/protocol.ChunkIndices]
+			return c != nil && c.segment == g
+		})
+	}
+	_, _, held := m.freeUnheld(g)
+	return !held
+}
+
 // collectChunk tests the storages of a dead owner's chunk that were not found
 // free before. With the owner dead nobody describes them anew, so free is for
 // good.
 func (m *Memory) collectChunk(c *chunk) (tested int, found, all bool) {
 	p := c.segment.owner
-	if !p.There() || !c.segment.usable() {
-		return 1, false, false
-	}
 	test := m.free
 	test.Entries = p.Entries
 	all = true

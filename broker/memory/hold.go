@@ -1,9 +1,6 @@
 package memory
 
-import (
-	"github.com/baton-ipc/baton/broker/pages"
-	"github.com/baton-ipc/baton/protocol"
-)
+import "github.com/baton-ipc/baton/protocol"
 
 // Hold counts a storage up in the broker's row in the way of one who opens a
 // handle: up, then look. It fails with ErrExpired when the storage is not what
@@ -17,7 +14,7 @@ func (m *Memory) Hold(r protocol.Ref) error {
 		return expired(r)
 	}
 	if !c.segment.owner.There() {
-		return pages.Awaited("description of storages of " + c.segment.owner.Name)
+		return m.store.Awaited("description of storages of " + c.segment.owner.Name)
 	}
 	if err := m.store.Own.Row.Take(r.Index); err != nil {
 		return err

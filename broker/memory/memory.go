@@ -49,6 +49,7 @@ type Memory struct {
 	collected    time.Time             // when idle owners were last asked to collect
 	asking       *alarm.Alarm          // they are to be asked again, when the pause is over
 	refused      map[*Account]struct{} // a grant, since memory last came free
+	letGo        func(lost func(index uint32) bool)
 }
 
 // New makes an empty memory. The limits are complete.
@@ -56,8 +57,12 @@ func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger
 	return &Memory{limits: limits, log: log, clock: clock, store: store,
 		chunkTable:   record.NewTable(protocol.MaxChunks, 4),
 		segmentTable: record.NewTable(protocol.MaxSegments, 16),
-		unreserved:   map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{}}
+		unreserved:   map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{},
+		letGo: func(func(uint32) bool) {}}
 }
+
+// LetGo sets what makes the broker un-name the storages that are lost.
+func (m *Memory) LetGo(f func(lost func(index uint32) bool)) { m.letGo = f }
 
 // UseRecord goes on with the broker file that the store has now.
 func (m *Memory) UseRecord() {

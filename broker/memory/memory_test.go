@@ -156,8 +156,7 @@ func TestRestoredMemoryIsAsGranted(t *testing.T) {
 	next.Restore(func(k pages.Key) *sys.FD { return files[k] })
 	require.EqualValues(t, 1<<20, next.Use().Granted)
 	require.NoError(t, next.Hold(ref))
-	require.True(t, next.Gone(nil).None())
-	next.Recount(map[uint32]uint64{}, func() {})
+	next.Lower(map[uint32]uint64{})
 	require.Zero(t, w.store.Own.Row.Count(ref.Index), "what no place names is not counted")
 	require.EqualValues(t, 1, handles.NewRow(a.Session.Region).Count(ref.Index), "and rows of others stay")
 }

@@ -47,7 +47,7 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 			given: map[*Account]struct{}{}, made: record.Formerly(v.MadeAt)}
 		g.owner = m.store.BySerial(v.OwnerSerial)
 		if g.owner == nil {
-			g.owner = m.store.Lost(v.OwnerSerial) // the segment is gone: see Gone
+			g.owner = m.store.Lost(v.OwnerSerial) // over, and left no record
 		}
 		if v.OnDevice() {
 			g.device = m.restoredDevice(v.DeviceID)
@@ -126,15 +126,18 @@ func (m *Memory) restoreChunks() {
 	}
 }
 
-// Recount makes the broker's row count what its places name: raised first, and
-// lowered last.
-func (m *Memory) Recount(target map[uint32]uint64, raised func()) {
+// Raise makes the broker's row count at least what its places name.
+func (m *Memory) Raise(target map[uint32]uint64) {
 	row := m.store.Own.Row
 	for index, n := range target { // MODEL lanes:rebuild-raise
 		for row.Count(index) < n && row.Take(index) == nil {
 		}
 	}
-	raised()
+}
+
+// Lower takes away what the broker's row counts beyond what its places name.
+func (m *Memory) Lower(target map[uint32]uint64) {
+	row := m.store.Own.Row
 	for _, c := range m.chunkOf { // MODEL lanes:rebuild-lower
 		for i := uint32(0); c != nil && i < protocol.ChunkIndices; i++ {
 			index := c.index*protocol.ChunkIndices + i
@@ -167,64 +170,12 @@ func (m *Memory) HasSegment(serial uint64) bool {
 	return false
 }
 
-// Gone are segments of a former broker that no process has mapped any more.
-type Gone struct {
-	m        *Memory
-	segments map[*segment]bool
-}
-
-// Gone lists the segments whose files no session can hand over any more. missing
-// are those that were waited for.
-func (m *Memory) Gone(missing map[pages.Key]uint64) Gone {
-	gone := Gone{m, map[*segment]bool{}}
-	for _, g := range m.segments {
-		if g == nil {
-			continue
-		}
-		// One on a device that was granted since may still be offered.
-		_, waited := missing[pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}]
-		if g.view == nil && (g.device == nil || waited) || !g.owner.There() {
-			gone.segments[g] = true
-		}
-	}
-	return gone
-}
-
-// None tells whether nothing is gone.
-func (g Gone) None() bool { return len(g.segments) == 0 }
-
-// Lost tells whether a storage lies in what is gone.
-func (g Gone) Lost(index uint32) bool {
-	c := g.m.chunkOf[index/protocol.ChunkIndices]
-	return c != nil && g.segments[c.segment]
-}
-
-// Free frees what is gone. Nothing of the broker's names it any more.
-func (g Gone) Free() {
-	for s := range g.segments {
-		g.m.log.Warn("a segment was handed over by nobody: its tensors are gone", "segment", s.index, "owner", s.owner.Name)
-		g.m.freeSegmentNow(s)
-	}
-}
-
-// Reconcile compares what a session has mapped, which listed tells, with what it
-// has been given. A segment that it does not know of was in an answer that its
-// broker's death kept from it, and it will never use it.
+// Reconcile notes which segments a session has mapped, which listed tells, so that it
+// is told of their end.
 func (m *Memory) Reconcile(s *Account, listed func(pages.Key) bool) {
 	for _, g := range m.segments {
-		if g == nil {
-			continue
-		}
-		mapped := listed(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial})
-		switch {
-		case g.holder != s:
-			if mapped {
-				g.given[s] = struct{}{}
-			}
-		case !mapped:
-			if _, _, held := m.heldIn(g); !held {
-				m.freeSegmentNow(g)
-			}
+		if g != nil && g.holder != s && listed(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}) {
+			g.given[s] = struct{}{}
 		}
 	}
 }

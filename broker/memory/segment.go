@@ -147,7 +147,7 @@ func (m *Memory) Segment(s *Account, r *protocol.Segment) (reply protocol.Segmen
 		return reply, nil, err
 	}
 	if g.view == nil {
-		return reply, nil, pages.Awaited("segment of " + g.owner.Name)
+		return reply, nil, m.store.Awaited("segment of " + g.owner.Name)
 	}
 	reply.Bytes = g.bytes
 	if g.device != nil {
@@ -174,34 +174,51 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 	if err != nil {
 		return err
 	}
-	if index, holder, held := m.heldIn(g); held {
-		return busy(g, index, holder)
+	if index, holder, held := m.freeUnheld(g); held {
+		return protocol.Errorf(protocol.CodeBusy, "return it when nobody holds it",
+			"storage %d of segment %d is held by %s", index, g.index, holder)
 	}
-	// Openers look at the serial after they counted up: whoever came while the
-	// rows were read is seen by the second look, or sees the serial gone.
+	return nil
+}
+
+// freeUnheld frees a segment if no row counts anything of it, by a double collect
+// over the whole segment: every attached word is zero, the chunks lose their names,
+// and after a fence every word is still zero. A row that cannot be read counts
+// everything that its session is attached to. It needs neither the segment's file
+// nor its owner's.
+//
+// SYNC row: openers look at the serial after they counted up: one that came while
+// the rows were read is seen by the second look, or sees the serial gone.
+func (m *Memory) freeUnheld(g *segment) (index uint32, holder string, held bool) {
+	if index, holder, held = m.heldIn(g); held {
+		return index, holder, held
+	}
 	for _, c := range g.chunks {
 		m.store.Record.SetChunkSerial(c.index, 0)
 	}
 	shm.Fence()
-	if index, holder, held := m.heldIn(g); held {
+	if index, holder, held = m.heldIn(g); held {
 		for _, c := range g.chunks {
 			m.store.Record.SetChunkSerial(c.index, c.serial)
 		}
-		return busy(g, index, holder)
+		return index, holder, held
 	}
 	m.freeSegmentNow(g)
-	return nil
-}
-
-func busy(g *segment, index uint32, holder string) error {
-	return protocol.Errorf(protocol.CodeBusy, "return it when nobody holds it",
-		"storage %d of segment %d is held by %s", index, g.index, holder)
+	return 0, "", false
 }
 
 // heldIn looks for a storage of the segment that an attached row counts.
 func (m *Memory) heldIn(g *segment) (index uint32, holder string, held bool) {
+	return m.heldBeside(g, protocol.MaxSessions)
+}
+
+// heldBeside is heldIn without the row of one slot.
+func (m *Memory) heldBeside(g *segment, but uint32) (index uint32, holder string, held bool) {
 	for _, c := range g.chunks {
 		m.chunks.EachAttached(c.index, func(slot uint32) bool {
+			if slot == but {
+				return true
+			}
 			row, ok := m.rowOf(slot)
 			for i := range uint32(protocol.ChunkIndices) {
 				index = c.index*protocol.ChunkIndices + i
@@ -230,7 +247,9 @@ func (m *Memory) slotName(slot uint32) string {
 }
 
 // freeSegmentNow forgets a segment that nobody holds: its chunks, its record,
-// its bytes, also where others have them mapped.
+// its bytes, also where others have them mapped. That no row counts anything of it
+// is the caller's to know, from a double collect or because nothing of it was ever
+// given away.
 func (m *Memory) freeSegmentNow(g *segment) {
 	for _, c := range g.chunks {
 		m.freeChunk(c)

@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -24,7 +23,7 @@ func (m *Memory) OpenSpill(r protocol.Ref) (s Spill, err error) {
 	}
 	g := c.segment
 	if g.view == nil || !g.owner.There() {
-		return s, pages.Awaited("segment of " + g.owner.Name)
+		return s, m.store.Awaited("segment of " + g.owner.Name)
 	}
 	e := g.owner.Entries.Load(r.Index)
 	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {
@@ -56,6 +55,13 @@ func (s *Spill) Read(whole bool) (refs []protocol.Ref, body []byte, err error) {
 	}
 	refs, err = protocol.ParseRefs(nil, private, s.nref)
 	return refs, private[n:], err
+}
+
+// SpillMissing tells whether a spill storage cannot be read because its file, or its
+// owner's, was not handed over.
+func (m *Memory) SpillMissing(r protocol.Ref) bool {
+	c := m.findChunkOf(r.Index, r.Serial)
+	return c != nil && (c.segment.view == nil || !c.segment.owner.There())
 }
 
 // ReadSpill reads the refs that stand in a spill storage.

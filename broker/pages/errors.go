@@ -21,6 +21,16 @@ func NoMemory(err error, what string) error {
 	return AsError(fmt.Errorf("cannot make %s: %w", what, err))
 }
 
+// Awaited is the answer about a file that this broker was not handed, or that it was
+// handed by no session and can be no more.
+func (s *Store) Awaited(what string) error {
+	if s.Settled {
+		return protocol.Errorf(protocol.CodeExpired, "take it where it is mapped already, or have it made anew",
+			"the %s was handed over by no client of the former broker", what)
+	}
+	return Awaited(what)
+}
+
 // Awaited is the answer about a file that this broker was not handed yet.
 func Awaited(what string) error {
 	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back",

@@ -19,6 +19,7 @@ type Store struct {
 	Instance [16]byte
 	Own      *Pages         // slot 0: the broker's row and the lanes of names
 	Missing  map[Key]uint64 // inodes of files of a former broker that were not handed over yet
+	Settled  bool           // no session can hand over any more of them
 	Broker   File           // the broker file
 	Record   record.File    // of it
 
@@ -114,7 +115,7 @@ func (s *Store) Lend(r *protocol.Peer) ([]*sys.FD, error) {
 		return nil, err
 	}
 	if !p.There() || p.ringer == nil {
-		return nil, Awaited("pages of " + p.Name)
+		return nil, s.Awaited("pages of " + p.Name)
 	}
 	return Descriptors(p.Session.FD.ReopenReadOnly, p.Bell.FD.Dup)
 }

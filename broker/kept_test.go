@@ -1,0 +1,158 @@
+package broker_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/shortdir"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// held is what a peer holds of a session that has ended.
+type held struct {
+	ref    protocol.StorageRef
+	index  uint32
+	memory shm.Region
+	attach protocol.AttachReply
+	file   *sys.FD   // of the segment
+	pages  []*sys.FD // of the ended session: file and bell
+}
+
+// holdOfTheDead has a session set a name and end, while p holds what it named.
+func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
+	c := start(t, socket, "setter")
+	h := &held{}
+	c.hear(&h.ref)
+	h.index = h.ref.Index
+	r := protocol.Ref{Serial: h.ref.Serial, Index: h.ref.Index}
+	h.attach = p.attach(r)
+	var err error
+	h.pages, err = p.call(protocol.OpPeer, protocol.Peer{Slot: h.attach.Owner, Serial: h.attach.OwnerSerial}, nil)
+	require.NoError(t, err)
+	files, err := p.call(protocol.OpSegment, protocol.Segment{Segment: h.attach.Segment, Serial: h.attach.SegmentSerial}, nil)
+	require.NoError(t, err)
+	h.file = files[0]
+	t.Cleanup(func() { h.file.Close(); wire.CloseAll(h.pages) })
+	h.memory = p.mapRegion(h.file, 4096, false)
+	require.NoError(t, p.row.Take(h.index))
+	c.kill()
+	eventually(t, "the setter is buried", func() bool {
+		return len(list[broker.SessionRow](p, protocol.ListSessions, "setter")) == 0
+	})
+	return h
+}
+
+// The broker sees a segment whose storages nobody described to it. What a row counts
+// of it stays as it is, and so does what names it.
+func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
+	for _, what := range []string{"segment without its owner", "neither", "owner without its segment"} {
+		t.Run(what, func(t *testing.T) {
+			old, socket, _ := first(t, "")
+			p := connect(t, socket, "holder")
+			h := holdOfTheDead(t, socket, p)
+			old.kill()
+			made := next(t, socket, nil)
+			var more []handedOver
+			switch what {
+			case "segment without its owner":
+				more = []handedOver{{"segment", h.attach.SegmentSerial, h.file}}
+			case "owner without its segment":
+				more = []handedOver{{"session", h.attach.OwnerSerial, h.pages[0]}, {"bell", h.attach.OwnerSerial, h.pages[1]}}
+			}
+			p2 := p.returns(socket, more...)
+			p2.resumed()
+			b := made()
+			// What the collector does happens before an alloc that finds no room.
+			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
+			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
+			require.EqualValues(t, 4096, b.Status().Memory.Granted)
+			require.Equal(t, 1, b.Status().Counts.Names)
+			_, lane := p2.nameLane("kept")
+			require.True(t, lane.Has(1))
+			require.Equal(t, h.attach.SegmentSerial, p2.attach(protocol.Ref{Serial: h.ref.Serial, Index: h.index}).SegmentSerial)
+			p2.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
+			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
+			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)), "the reader still holds it")
+			p2.row.Drop(h.index)
+			eventually(t, "it goes with its last holder", func() bool { return b.Status().Memory.Granted == 0 })
+		})
+	}
+}
+
+// A name of which only a stopped client has the memory waits for it.
+func TestNameWaitsForAStoppedClient(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p, q := connect(t, socket, "holder"), connect(t, socket, "stopped")
+	h := holdOfTheDead(t, socket, p)
+	p.row.Drop(h.index)
+	old.kill()
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * time.Millisecond })
+	q2 := q.returns(socket)
+	q2.resumed()
+	b := made()
+	require.Equal(t, 1, b.Status().Counts.Names)
+	require.Equal(t, 1, b.Status().Counts.Disconnected)
+	p2 := p.returns(socket, handedOver{"segment", h.attach.SegmentSerial, h.file},
+		handedOver{"session", h.attach.OwnerSerial, h.pages[0]}, handedOver{"bell", h.attach.OwnerSerial, h.pages[1]})
+	p2.resumed()
+	require.EqualValues(t, 1, q2.count(h.ref), "of the name")
+	require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
+	q2.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
+	eventually(t, "it goes with its name", func() bool { return b.Status().Memory.Granted == 0 })
+}
+
+// A client that lists a grant of its own late, or never, keeps it until it says that
+// it never got it.
+func TestGrantIsTakenBackOnlyWhenItsClientReturnsIt(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "a")
+	s := p.alloc(4096)
+	copy(s.region.Bytes(0, 5), "bytes")
+	var g protocol.GrantReply
+	p.must(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 3}, &g) // its answer is lost
+	p.row.Drop(s.Index)                                                     // warm, to be used again
+	old.kill()
+	made := next(t, socket, nil)
+	p2 := p.returns(socket) // lists neither
+	p2.resumed()
+	b := made()
+	p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
+	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
+	require.EqualValues(t, 1<<20+4096, b.Status().Memory.Granted)
+	require.Equal(t, 4, b.Status().Counts.Chunks)
+	p2.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+	require.EqualValues(t, 4096, b.Status().Memory.Granted)
+	require.Equal(t, 1, b.Status().Counts.Chunks)
+}
+
+func TestClientReturnsAGrantWhoseAnswerWasLost(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	socket := filepath.Join(shortdir.New(t), "run", "broker.sock")
+	old := start(t, socket, "broker", armed(crashProgram(t), "broker-grant-made", ""))
+	var id string
+	old.hear(&id)
+	made := successor(t, ctx, socket, "", exited(old))
+	c, err := client.Connect(ctx, client.WithAddress(socket), client.WithStart(false))
+	require.NoError(t, err)
+	defer c.Close()
+	var x *client.Tensor
+	require.NoError(t, again(ctx, func() (err error) { x, err = c.Alloc(ctx, dlpack.Uint64, []int64{512}); return err }))
+	defer x.Release()
+	b := <-made
+	require.Equal(t, id, b.ID())
+	p := connect(t, socket, "looks")
+	eventually(t, "the client has the one grant that it knows of", func() bool {
+		return len(list[broker.SegmentRow](p, protocol.ListSegments, "")) == 1
+	})
+}
