@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +16,6 @@ import (
 )
 
 const (
-	// maxTrims bounds what a client that does not read its events costs.
-	maxTrims = 4096
 	// helloTime is how long a connection may take to say who it is.
 	helloTime = 30 * time.Second
 	// farewellTime is how long a closing connection may take to read its last
@@ -52,13 +49,9 @@ type conn struct {
 	returning *returning // between a former broker's client's hello and its restored
 }
 
-// pending are events not yet written. They are merged, so that their size is
-// bounded whatever happens while a client does not read.
-type pending struct {
-	trims                  []protocol.SegmentRef
-	lanes                  []uint64
-	collect, closing, room bool
-}
+// pending are events not yet written. Each is a flag: what happens again while a
+// client does not read changes nothing.
+type pending struct{ trim, collect, closing, room bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	return &conn{b: b, w: w, cred: cred, stop: make(chan struct{}), ended: make(chan struct{})}
@@ -68,15 +61,9 @@ func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 func (c *conn) event(change func(*pending)) {
 	c.mu.Lock()
 	change(&c.pending)
-	over := len(c.pending.trims)+len(c.pending.lanes) > maxTrims
 	told := c.telling
 	c.telling = true
 	c.mu.Unlock()
-	if over {
-		c.b.log.Warn("disconnecting a client that does not read its events", "pid", c.cred.PID)
-		c.finish()
-		return
-	}
 	if !told {
 		go func() {
 			c.writing.Lock()
@@ -177,20 +164,18 @@ func (c *conn) sendEvents() {
 	p := c.pending
 	c.pending, c.telling = pending{}, false
 	c.mu.Unlock()
-	for trims := range slices.Chunk(p.trims, 1024) {
-		c.tell(protocol.TrimEvent{Event: protocol.EventTrim, Segments: trims})
-	}
-	for lanes := range slices.Chunk(p.lanes, 1024) {
-		c.tell(protocol.TrimEvent{Event: protocol.EventTrim, Lanes: lanes})
-	}
-	if p.collect {
-		c.tell(protocol.Envelope{Event: protocol.EventCollect})
-	}
-	if p.closing {
-		c.tell(protocol.Envelope{Event: protocol.EventClosing})
-	}
-	if p.room {
-		c.tell(protocol.Envelope{Event: protocol.EventRoom})
+	for _, e := range []struct {
+		told bool
+		name string
+	}{
+		{p.trim, protocol.EventTrim},
+		{p.collect, protocol.EventCollect},
+		{p.closing, protocol.EventClosing},
+		{p.room, protocol.EventRoom},
+	} {
+		if e.told {
+			c.tell(protocol.Envelope{Event: e.name})
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -363,24 +362,6 @@ func TestDisconnectedSessionKeepsAllAndResumes(t *testing.T) {
 	p.row.Drop(s.Index)
 	again.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
 	require.Zero(t, b.Status().Counts.Disconnected)
-}
-
-func TestResumedSessionHearsWhatItMissed(t *testing.T) {
-	b := serve(t, nil)
-	p, q := connect(t, b.socket, "owner"), connect(t, b.socket, "reader")
-	s := p.alloc(4096)
-	q.attach(s.Ref)
-	q.must(protocol.OpSegment, protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
-	q.w.Close()
-	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
-	p.row.Drop(s.Index)
-	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
-	h := helloOf("reader")
-	h.Resume = &protocol.Resume{Instance: q.hello.Instance, Serial: q.hello.Serial, Secret: q.hello.Secret}
-	again := connectAs(t, b.socket, h)
-	e, _ := again.read()
-	require.Equal(t, protocol.EventTrim, e.Event)
-	require.Contains(t, string(again.events[0]), fmt.Sprintf(`"serial":%d`, s.grant.SegmentSerial))
 }
 
 func TestSlotsAreReusedWithNewSerials(t *testing.T) {

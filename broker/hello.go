@@ -163,7 +163,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	return nil
 }
 
-// resume gives a session a new connection and the events that it missed. It
+// resume gives a session a new connection and tells it every event. It
 // takes ownership of pidfd.
 func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	if s.stopWaiting == nil {
@@ -183,8 +183,8 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		old.finish()
 	}
 	s.conn, c.session = c, s
-	c.event(func(p *pending) { *p = s.missed })
-	s.missed = pending{}
+	// An event may have been lost with the connection before, or written and not read.
+	c.event(func(p *pending) { p.trim, p.collect, p.room = true, true, true })
 	b.setState(s, protocol.SessionLive)
 	b.log.Info("session resumed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 }

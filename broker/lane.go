@@ -188,7 +188,7 @@ func (b *Broker) dropLane(l *lane) {
 	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 	b.unlistLane(l)
 	if s := b.slots[l.pages.Slot]; s != nil && s.Pages == l.pages && !s.ended {
-		s.event(func(p *pending) { p.lanes = append(p.lanes, l.offset) })
+		s.event(func(p *pending) { p.trim = true })
 	}
 	b.store.DropRemains(l.pages)
 }

@@ -37,7 +37,6 @@ type session struct {
 	topics map[*topic]*member
 	leases map[*lease]struct{}
 	names  map[*topic]struct{} // ephemeral
-	missed pending             // events while disconnected
 }
 
 var languages = map[string]uint32{
@@ -61,9 +60,7 @@ func newSession(p *pages.Pages) *session {
 }
 
 // Trim, Collect and Room tell the session what happens to its memory.
-func (s *session) Trim(ref protocol.SegmentRef) {
-	s.event(func(p *pending) { p.trims = append(p.trims, ref) })
-}
+func (s *session) Trim() { s.event(func(p *pending) { p.trim = true }) }
 
 // Collect is as Trim.
 func (s *session) Collect() { s.event(func(p *pending) { p.collect = true }) }
@@ -180,17 +177,14 @@ func (b *Broker) disconnected(c *conn) {
 	}
 }
 
-// event tells a session something, now or when it is back.
+// event tells a session something. One that is disconnected is told everything
+// when it is back.
 func (s *session) event(change func(*pending)) {
 	if s.ended {
 		return
 	}
 	if s.conn != nil {
 		s.conn.event(change)
-		return
-	}
-	if len(s.missed.trims)+len(s.missed.lanes) < maxTrims {
-		change(&s.missed)
 	}
 }
 

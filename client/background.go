@@ -10,16 +10,25 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// background is what a client does off the hot path: one goroutine for trims and
-// new peers, and one that reconnects, since the first may wait for a broker.
+// background is what a client does off the hot path: one goroutine for what is due, and
+// one that reconnects, since the first may wait for a broker.
 type background struct {
-	jobs chan func()
+	mu   sync.Mutex
+	due  due
+	wake chan struct{} // has a token while the goroutine may not have seen what is due
 	stop chan struct{}
 	once sync.Once
 }
 
+// due is what is to be done: what is asked for twice is done once, and nothing is
+// dropped.
+type due struct {
+	compare, collect, forgetPeers bool
+	peers                         map[uint64]uint32 // slots by serial of sessions to be mapped
+}
+
 func (c *Client) startBackground() {
-	c.background.jobs = make(chan func(), 64)
+	c.background.wake = make(chan struct{}, 1)
 	c.background.stop = make(chan struct{})
 	go c.work()
 	go c.keepConnected()
@@ -29,27 +38,67 @@ func (c *Client) stopBackground() {
 	c.background.once.Do(func() { close(c.background.stop) })
 }
 
-// post queues a job for the background goroutine; when the queue is full the job
-// is dropped: each is asked for again when it is still needed.
-func (c *Client) post(job func()) {
+// post adds to what the background goroutine has to do; nil: it looks at the claims only.
+func (c *Client) post(more func(*due)) {
+	b := &c.background
+	if more != nil {
+		b.mu.Lock()
+		more(&b.due)
+		b.mu.Unlock()
+	}
 	select {
-	case c.background.jobs <- job:
+	case b.wake <- struct{}{}:
 	default:
 	}
 }
 
+// wantPeer has a session's pages mapped.
+func (c *Client) wantPeer(slot uint32, serial uint64) {
+	c.post(func(d *due) {
+		if d.peers == nil {
+			d.peers = map[uint64]uint32{}
+		}
+		d.peers[serial] = slot
+	})
+}
+
 func (c *Client) work() {
+	often := time.NewTicker(compareEvery)
+	defer often.Stop()
+	b := &c.background
 	for {
 		select {
-		case <-c.background.stop:
+		case <-b.stop:
 			return
-		case job := <-c.background.jobs:
-			job()
-			c.tellClaims(func(op string, body any) error {
-				_, err := c.call(context.Background(), op, body, nil)
-				return err
-			})
+		case <-often.C:
+			c.compare()
+			continue
+		case <-b.wake:
 		}
+		b.mu.Lock()
+		now := b.due
+		b.due = due{}
+		b.mu.Unlock()
+		c.carryOut(&now)
+		c.tellClaims(func(op string, body any) error {
+			_, err := c.call(context.Background(), op, body, nil)
+			return err
+		})
+	}
+}
+
+func (c *Client) carryOut(d *due) {
+	if d.compare {
+		c.compare()
+	}
+	if d.collect {
+		c.Collect()
+	}
+	if d.forgetPeers {
+		c.forgetPeers()
+	}
+	for serial, slot := range d.peers {
+		c.peer(context.Background(), slot, serial)
 	}
 }
 
@@ -92,7 +141,8 @@ func (c *Client) reconnect() bool {
 			c.mu.Unlock()
 			c.epoch.Add(1)
 			c.hub.wakeAll()
-			c.post(func() {}) // claims that no broker was there for follow each job
+			// What was asked for while no broker was there, claims too.
+			c.post(func(d *due) { d.compare = true })
 			go c.returnStray()
 			return true
 		}

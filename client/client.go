@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"os"
 	"slices"
@@ -307,27 +306,17 @@ func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool)
 	}
 }
 
-func (c *Client) onEvent(event string, data []byte) {
+func (c *Client) onEvent(event string, _ []byte) {
 	if !c.set.Load() {
 		return // nothing is here yet that it could be about
 	}
 	switch event {
 	case protocol.EventTrim:
-		var t protocol.TrimEvent
-		if json.Unmarshal(data, &t) == nil {
-			c.mu.Lock()
-			for _, at := range t.Lanes {
-				c.pages.lanes.give(at)
-			}
-			c.mu.Unlock()
-			if len(t.Segments) > 0 {
-				c.post(func() { c.trim(t.Segments, nil) })
-			}
-		}
+		c.post(func(d *due) { d.compare = true })
 	case protocol.EventRoom:
 		c.room.told(c.hub)
 	case protocol.EventCollect:
-		c.post(func() { c.Collect() })
+		c.post(func(d *due) { d.collect = true })
 	}
 }
 

@@ -142,7 +142,7 @@ func (c *Client) claimLater(lease uint64) {
 	c.mu.Lock()
 	c.claims = append(c.claims, lease)
 	c.mu.Unlock()
-	c.post(func() {}) // claims are told after every job
+	c.post(nil)
 }
 
 // tellClaims tells of every lease that is waiting; ask makes a request.

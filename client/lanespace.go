@@ -1,6 +1,7 @@
 package client
 
 import (
+	"github.com/baton-ipc/baton/internal/ranges"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -10,50 +11,68 @@ import (
 type laneSpace struct {
 	fd   *sys.FD
 	file shm.Region
-	next uint64
-	free map[uint64][]uint64 // by length
+	free ranges.Free
 	used map[uint64]uint64   // length by offset
+	left map[uint64]leftLane // by offset: lanes that the broker keeps for their readers
 }
 
+// leftLane is where the broker lists a lane that this session has left.
+type leftLane struct{ topic, number uint32 }
+
 func newLaneSpace(fd *sys.FD, file shm.Region) laneSpace {
-	return laneSpace{fd: fd, file: file, next: protocol.SessionLanes, free: map[uint64][]uint64{}, used: map[uint64]uint64{}}
+	l := laneSpace{fd: fd, file: file, used: map[uint64]uint64{}, left: map[uint64]leftLane{}}
+	l.free.Give(protocol.SessionLanes, protocol.SessionBytes-protocol.SessionLanes)
+	return l
 }
 
 // take reserves a range of whole pages that read zero. Callers hold Client.mu.
 func (l *laneSpace) take(bytes uint64) (uint64, error) {
-	at := l.next
-	if f := l.free[bytes]; len(f) > 0 {
-		at = f[0]
-		l.free[bytes] = f[1:]
-	} else if l.next+bytes > protocol.SessionBytes {
+	at, ok := l.free.Take(bytes)
+	if !ok {
 		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics or use a smaller depth", "this session's space for lanes is full")
-	} else {
-		l.next += bytes
 	}
 	if err := l.fd.Reserve(int64(at), int64(bytes)); err != nil {
-		l.free[bytes] = append(l.free[bytes], at)
+		l.clear(at, bytes) // of the pages that there were some may be had
+		l.free.Give(at, bytes)
 		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
 	}
 	l.used[at] = bytes
 	return at, nil
 }
 
-// give takes a range back, which reads zero again. The oldest range is used first,
-// so that a late reader of a lane that has gone finds it empty rather than somebody
-// else's. The pages of a memfd go back to the machine. Those of a file stay: a late
-// reader would end with SIGBUS at a hole in a file system that has become full.
+// give takes a range back. Callers hold Client.mu.
 func (l *laneSpace) give(at uint64) {
 	bytes, ok := l.used[at]
 	if !ok {
 		return
 	}
-	if !l.fd.Sealed() {
-		for i := uint64(0); i < bytes; i += 8 {
-			l.file.Store64(at+i, 0)
-		}
-	} else if l.fd.Punch(int64(at), int64(bytes)) != nil {
+	l.clear(at, bytes)
+	delete(l.used, at)
+	delete(l.left, at)
+	l.free.Give(at, bytes)
+}
+
+// clear makes a range read zero. The pages of a memfd go back to the machine. Those of a
+// file stay: a late reader would end with SIGBUS at a hole in a file system that has
+// become full.
+func (l *laneSpace) clear(at, bytes uint64) {
+	if l.fd.Sealed() && l.fd.Punch(int64(at), int64(bytes)) == nil {
 		return
 	}
-	delete(l.used, at)
-	l.free[bytes] = append(l.free[bytes], at)
+	for i := uint64(0); i < bytes; i += 8 {
+		l.file.Store64(at+i, 0)
+	}
+}
+
+// leave notes that the broker keeps a lane until its messages have been read to their
+// end. Callers hold Client.mu.
+func (l *laneSpace) leave(at uint64, of leftLane) { l.left[at] = of }
+
+// compare takes back the lanes that the broker lists no more. Callers hold Client.mu.
+func (l *laneSpace) compare(listed func(at uint64, of leftLane) bool) {
+	for at, of := range l.left {
+		if !listed(at, of) {
+			l.give(at)
+		}
+	}
 }

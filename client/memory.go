@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/handles"
@@ -17,6 +19,7 @@ import (
 type segmentEntry struct {
 	*shm.Segment
 	device *deviceSegment // nil: memory of the machine
+	own    bool           // granted to this session and not given back; Client.mu guards it
 }
 
 // segment returns a segment, asking the broker for a descriptor that allows the
@@ -167,6 +170,7 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 		}
 		return errClosed("client")
 	}
+	e.own = true
 	s.c.segments[seg.Serial] = e
 	return nil
 }
@@ -197,7 +201,7 @@ func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 	if err != nil {
 		return false
 	}
-	s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
+	s.c.returned(seg.Serial)
 	return true
 }
 
@@ -205,7 +209,7 @@ func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 func (s source) returnLater(seg *shm.Segment) {
 	_, err := s.c.callUntil(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
 	if err == nil || errors.Is(err, protocol.ErrNotFound) {
-		s.c.trim([]protocol.SegmentRef{{Segment: seg.Index, Serial: seg.Serial}}, nil)
+		s.c.returned(seg.Serial)
 	} // else it is held, or the client is closed: it stays until the session ends
 }
 
@@ -239,25 +243,39 @@ func (c *Client) returnStray() {
 	}
 }
 
+// returned forgets a segment that this session has given back.
+func (c *Client) returned(serial uint64) {
+	c.mu.Lock()
+	if e := c.segments[serial]; e != nil {
+		e.own = false
+	}
+	c.mu.Unlock()
+	c.trim([]uint64{serial}, nil)
+}
+
 // trim forgets segments that the broker has taken back. A mapping goes only when
 // this row counts nothing in it but what lanes name (at the end of the session): an
-// honest process has nothing left there, and a lying one must not make us fault.
-func (c *Client) trim(gone []protocol.SegmentRef, named map[uint32]uint64) {
-	for _, g := range gone {
+// honest process has nothing left there but for a moment, after which the next
+// comparison finds it, and a lying one must not make us fault.
+func (c *Client) trim(gone []uint64, named map[uint32]uint64) {
+	for _, serial := range gone {
 		c.mu.Lock()
-		e := c.segments[g.Serial]
+		e := c.segments[serial]
 		c.mu.Unlock()
 		if e == nil {
 			continue
 		}
 		clear := true
+		removed := map[int]*attachment{}
 		for chunk := range c.attached {
 			a := c.attached[chunk].Load()
-			if a == nil || a.SegmentSerial != g.Serial {
+			if a == nil || a.SegmentSerial != serial {
 				continue
 			}
 			// SYNC attachment: removed first, counts read second; pairs with hold.
-			c.attached[chunk].CompareAndSwap(a, nil)
+			if c.attached[chunk].CompareAndSwap(a, nil) {
+				removed[chunk] = a
+			}
 			for i := uint32(0); i < protocol.ChunkIndices; i++ {
 				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) != named[index] {
 					clear = false
@@ -265,10 +283,15 @@ func (c *Client) trim(gone []protocol.SegmentRef, named map[uint32]uint64) {
 			}
 		}
 		if !clear {
+			for chunk, a := range removed {
+				if named == nil { // the next look is to find the counts again
+					c.attached[chunk].CompareAndSwap(nil, a)
+				}
+			}
 			continue
 		}
 		c.mu.Lock()
-		delete(c.segments, g.Serial)
+		delete(c.segments, serial)
 		c.mu.Unlock()
 		e.Close()
 	}
@@ -278,10 +301,7 @@ func (c *Client) trim(gone []protocol.SegmentRef, named map[uint32]uint64) {
 // itself. named are the counts of its lanes.
 func (c *Client) unmapFree(named map[uint32]uint64) {
 	c.mu.Lock()
-	all := make([]protocol.SegmentRef, 0, len(c.segments))
-	for serial := range c.segments {
-		all = append(all, protocol.SegmentRef{Serial: serial})
-	}
+	all := slices.Collect(maps.Keys(c.segments))
 	c.mu.Unlock()
 	c.trim(all, named)
 }

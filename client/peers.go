@@ -42,7 +42,7 @@ const manyOld = 8
 // tidyPeers has forgetPeers run when it may be worth while.
 func (c *Client) tidyPeers() {
 	if c.pages.countOld() >= manyOld {
-		c.post(c.forgetPeers)
+		c.post(func(d *due) { d.forgetPeers = true })
 	}
 }
 
@@ -87,7 +87,7 @@ func (c *Client) rowOf(slot uint32) (handles.Row, bool) {
 		return q.row, true
 	}
 	if serial != 0 {
-		c.post(func() { c.peer(context.Background(), slot, serial) })
+		c.wantPeer(slot, serial)
 	}
 	return handles.Row{}, false
 }

@@ -389,6 +389,7 @@ func (t *topic) leave(ctx context.Context) error {
 		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
+			c.laneLeft(t.laneAt, t.info.Topic)
 			t.writing, t.laneAt = false, 0
 			for _, kept := range t.kept {
 				for _, index := range kept {

@@ -37,7 +37,7 @@ func (p *Pool) growLocked(ctx context.Context, class uint64) error {
 		return nil // somebody else has asked meanwhile
 	}
 	for _, sl := range p.slabs {
-		if len(sl.indices) == 0 && sl.room(class) {
+		if len(sl.indices) == 0 && sl.free.Has(class) {
 			if p.moreIndicesLocked(ctx, sl) {
 				return nil
 			}
@@ -110,7 +110,7 @@ func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64) error {
 		return err
 	}
 	sl := &slab{segment: g.Segment, region: g.Region}
-	sl.free.give(0, g.Segment.Bytes)
+	sl.free.Give(0, g.Segment.Bytes)
 	p.granted += g.Segment.Bytes
 	p.slabs = append(p.slabs, sl)
 	p.addChunksLocked(sl, g.Chunks)

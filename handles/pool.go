@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/ranges"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -58,7 +59,7 @@ func (s *Storage) Ref() protocol.Ref {
 type slab struct {
 	segment *shm.Segment
 	region  shm.Region
-	free    ranges
+	free    ranges.Free
 	indices []*Storage // without memory
 	used    int        // storages with memory that are not in a bin
 	binned  int
@@ -328,7 +329,7 @@ func (p *Pool) cutLocked(class uint64) *Storage {
 		if len(sl.indices) == 0 {
 			continue
 		}
-		at, ok := sl.free.take(class)
+		at, ok := sl.free.Take(class)
 		if !ok {
 			continue
 		}
@@ -339,16 +340,6 @@ func (p *Pool) cutLocked(class uint64) *Storage {
 		return s
 	}
 	return nil
-}
-
-// room tells whether a slab has class bytes in one run.
-func (sl *slab) room(class uint64) bool {
-	for _, r := range sl.free.runs {
-		if r.len >= class {
-			return true
-		}
-	}
-	return false
 }
 
 func (p *Pool) addChunksLocked(sl *slab, chunks []protocol.ChunkGrant) {
@@ -374,7 +365,7 @@ func (p *Pool) unbinLocked() bool {
 	any := false
 	for _, b := range p.bins {
 		for _, s := range b.free {
-			s.slab.free.give(s.Offset, s.capacity)
+			s.slab.free.Give(s.Offset, s.capacity)
 			s.slab.indices = append(s.slab.indices, s)
 			s.slab.binned--
 			s.capacity, s.bin = 0, nil

@@ -403,17 +403,3 @@ type LeaseRef struct {
 type Stop struct {
 	Discard bool `json:"discard,omitempty"` // what stands in files too
 }
-
-// TrimEvent lists segments that are gone, and the offsets of lanes in the own
-// session file that nobody reads any more.
-type TrimEvent struct {
-	Event    string       `json:"event"`
-	Segments []SegmentRef `json:"segments,omitempty"`
-	Lanes    []uint64     `json:"lanes,omitempty"`
-}
-
-// SegmentRef names a segment.
-type SegmentRef struct {
-	Segment uint32 `json:"segment"`
-	Serial  uint64 `json:"serial"`
-}

@@ -64,7 +64,7 @@ var opTypes = map[string][2]any{
 
 // eventTypes are the Go types of each event.
 var eventTypes = map[string]any{
-	protocol.EventTrim:    protocol.TrimEvent{},
+	protocol.EventTrim:    empty{},
 	protocol.EventCollect: empty{},
 	protocol.EventClosing: empty{},
 	protocol.EventStopped: empty{},
@@ -253,9 +253,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 		}
 		files["messages/"+op+".json"] = f
 	}
-	files["messages/event.trim.json"] = messageFile{Event: protocol.EventTrim, Cases: []messageCase{{Name: "two segments",
-		Event: flatObject(t, empty{}, "event", protocol.EventTrim, "segments", []protocol.SegmentRef{{Segment: 7, Serial: 9}, {Segment: 8, Serial: 10}})}}}
-	for _, event := range []string{protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom} {
+	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

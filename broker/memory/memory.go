@@ -74,7 +74,7 @@ func (m *Memory) UseRecord() {
 // once.
 type Client interface {
 	// Trim says that a segment is gone which the session has mapped, or may have.
-	Trim(protocol.SegmentRef)
+	Trim()
 	// Collect asks for what the session was granted and does not need.
 	Collect()
 	// Room says that memory has come free since a grant was refused.

@@ -265,9 +265,8 @@ func (m *Memory) freeSegmentNow(g *segment) {
 	if s := g.holder; s != nil {
 		delete(s.segments, g)
 	}
-	ref := protocol.SegmentRef{Segment: g.index, Serial: g.serial}
 	for s := range g.given {
-		s.client.Trim(ref)
+		s.client.Trim()
 	}
 	if g.view != nil {
 		// Pages of a file, and huge ones, go with their last mapping: a late reader, of a

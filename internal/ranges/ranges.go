@@ -1,15 +1,25 @@
-package handles
+// Package ranges keeps free space: which runs of bytes of a slab or a file are free.
+package ranges
 
 import "sort"
 
-// ranges is the free memory of one slab: runs sorted by offset, none touching
-// the next.
-type ranges struct{ runs []run }
+// Free is free space: runs sorted by offset, none touching the next.
+type Free struct{ runs []run }
 
 type run struct{ at, len uint64 }
 
-// take cuts n bytes from the first run that has them.
-func (r *ranges) take(n uint64) (uint64, bool) {
+// Has tells whether one run has n bytes.
+func (r *Free) Has(n uint64) bool {
+	for i := range r.runs {
+		if r.runs[i].len >= n {
+			return true
+		}
+	}
+	return false
+}
+
+// Take cuts n bytes from the first run that has them.
+func (r *Free) Take(n uint64) (uint64, bool) {
 	for i := range r.runs {
 		if r.runs[i].len < n {
 			continue
@@ -25,8 +35,8 @@ func (r *ranges) take(n uint64) (uint64, bool) {
 	return 0, false
 }
 
-// give returns a run and joins it with its neighbours.
-func (r *ranges) give(at, n uint64) {
+// Give returns a run and joins it with its neighbours.
+func (r *Free) Give(at, n uint64) {
 	i := sort.Search(len(r.runs), func(i int) bool { return r.runs[i].at > at })
 	before := i > 0 && r.runs[i-1].at+r.runs[i-1].len == at
 	after := i < len(r.runs) && at+n == r.runs[i].at

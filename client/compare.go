@@ -1,0 +1,66 @@
+package client
+
+import (
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// compareEvery is how often a client that maps anything of others compares it with the
+// broker's records, although no event asks for it: an event may be lost with a
+// connection.
+const compareEvery = 5 * time.Second
+
+// compare finds what the broker has taken back: segments that are mapped here and
+// recorded no more, and lanes that were left and are listed no more. A broker that is
+// away takes nothing back.
+func (c *Client) compare() {
+	if c.brokerAway() {
+		return
+	}
+	p := c.pages
+	var gone []uint64
+	c.mu.Lock()
+	for serial, e := range c.segments {
+		if !e.own && p.segmentSerial(e.Index) != serial {
+			gone = append(gone, serial)
+		}
+	}
+	p.lanes.compare(p.listed)
+	c.mu.Unlock()
+	c.trim(gone, nil)
+}
+
+// segmentSerial returns the serial of the segment that the broker has now at an index.
+func (p *pages) segmentSerial(index uint32) uint64 {
+	return p.broker.Load64(protocol.BrokerSegments + uint64(index)*protocol.SegmentRecordSize + protocol.SegmentSerial)
+}
+
+// listed tells whether the broker still lists a lane of the own session file. It
+// un-names what a lane keeps before it clears the record.
+func (p *pages) listed(at uint64, of leftLane) bool {
+	record := protocol.BrokerTopics + uint64(of.topic)*protocol.TopicRecordSize + protocol.TopicLanes + uint64(of.number)*protocol.LaneRecordSize
+	return p.broker.Load64(record+protocol.LaneRecordSerial) == p.serial && p.broker.Load64(record+protocol.LaneRecordOffset) == at
+}
+
+// findLane finds where a topic lists a lane of this session whose number did not come.
+func (p *pages) findLane(topic uint32, at uint64) (leftLane, bool) {
+	for n := range uint32(protocol.MaxLanes) {
+		if of := (leftLane{topic, n}); p.listed(at, of) {
+			return of, true
+		}
+	}
+	return leftLane{}, false
+}
+
+// laneLeft notes that the broker has taken over a lane, or takes it back where nobody
+// needs it any more.
+func (c *Client) laneLeft(at uint64, topic uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if of, ok := c.pages.findLane(topic, at); ok {
+		c.pages.lanes.leave(at, of)
+	} else {
+		c.pages.lanes.give(at)
+	}
+}

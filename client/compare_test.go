@@ -1,0 +1,178 @@
+package client
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/shortdir"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
+)
+
+const patience = 90 * time.Second
+
+// pair opens two sessions of a broker of this process.
+func pair(t *testing.T) (a, b *Client) {
+	t.Helper()
+	br, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: 1 << 30})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- br.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	open := func() *Client {
+		c, err := Connect(context.Background(), WithAddress(br.Socket()))
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	return open(), open()
+}
+
+func alloc(t *testing.T, c *Client) *Tensor {
+	t.Helper()
+	x, err := c.Alloc(context.Background(), dlpack.Uint8, []int64{64})
+	require.NoError(t, err)
+	return x
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	require.Eventually(t, f, patience, 2*time.Millisecond, what)
+}
+
+// segments counts those that are mapped.
+func segments(c *Client) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.segments)
+}
+
+// mapsOthers has c map a segment of o, which then ends.
+func mapsOthers(t *testing.T, c, o *Client) {
+	t.Helper()
+	ctx := context.Background()
+	x := alloc(t, o)
+	_, err := o.Set(ctx, "n", x)
+	require.NoError(t, err)
+	x.Release()
+	m, err := c.Get(ctx, "n")
+	require.NoError(t, err)
+	m.Release()
+	require.Equal(t, 1, segments(c))
+	require.NoError(t, o.Delete(ctx, "n"))
+	require.NoError(t, o.Close())
+}
+
+func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
+	c, o := pair(t)
+	c.set.Store(false) // events are not heard from here on
+	mapsOthers(t, c, o)
+	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
+}
+
+func TestWhatIsDueStaysDueWhileTheBackgroundIsBusy(t *testing.T) {
+	c, o := pair(t)
+	busy, end := make(chan struct{}), make(chan struct{})
+	c.pool.Between(func() { // a collect waits until this ends
+		go func() {
+			c.pool.Between(func() { close(busy); <-end })
+		}()
+	})
+	<-busy
+	for range 1000 {
+		c.post(func(d *due) { d.collect = true })
+		c.wantPeer(protocol.MaxSessions-1, 1)
+	}
+	mapsOthers(t, c, o)
+	close(end)
+	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
+}
+
+func TestOwnMemoryIsNotTakenForGone(t *testing.T) {
+	c, _ := pair(t)
+	x := alloc(t, c)
+	c.compare()
+	require.Equal(t, 1, segments(c))
+	x.Release()
+	require.NotZero(t, c.Collect())
+	require.Zero(t, segments(c))
+}
+
+func TestMappingThatIsCountedForAMomentGoesLater(t *testing.T) {
+	c, o := pair(t)
+	x := alloc(t, o)
+	_, err := o.Set(context.Background(), "n", x)
+	require.NoError(t, err)
+	m, err := c.Get(context.Background(), "n")
+	require.NoError(t, err)
+	defer m.Release()
+	var serial uint64
+	c.mu.Lock()
+	for serial = range c.segments {
+	}
+	c.mu.Unlock()
+	for range 2 { // the second look finds the count as the first one did
+		c.trim([]uint64{serial}, nil)
+		require.Equal(t, 1, segments(c))
+	}
+	x.Release()
+}
+
+func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
+	c, o := pair(t)
+	ctx := context.Background()
+	out, err := c.Topic(ctx, "t", Linger(time.Hour))
+	require.NoError(t, err)
+	in, err := o.Topic(ctx, "t")
+	require.NoError(t, err)
+	x := alloc(t, c)
+	require.NoError(t, out.Send(ctx, x))
+	x.Release()
+	c.set.Store(false)
+	require.NoError(t, out.Close())
+	left := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.pages.lanes.left)
+	}
+	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
+	c.compare()
+	require.Equal(t, 1, left(), "it is still listed")
+	y := alloc(t, o)
+	for range 8 { // as many as the topic keeps
+		require.NoError(t, in.Send(ctx, y))
+	}
+	y.Release()
+	eventually(t, "the place of the lane is lost", func() bool { return left() == 0 })
+}
+
+func TestSpaceForLanesJoins(t *testing.T) {
+	c, _ := pair(t)
+	l := &c.pages.lanes
+	const all = protocol.SessionBytes - protocol.SessionLanes
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for pages := uint64(1); pages < 200; pages++ {
+		bytes := pages * protocol.PageBytes
+		first, err := l.take(bytes)
+		require.NoError(t, err)
+		second, err := l.take(bytes)
+		require.NoError(t, err)
+		l.file.Store64(first, 7)
+		l.give(first)
+		l.give(second)
+	}
+	at, err := l.take(2 * protocol.PageBytes)
+	require.NoError(t, err)
+	require.Zero(t, l.file.Load64(at))
+	l.give(at)
+	require.True(t, l.free.Has(all))
+}
