@@ -243,6 +243,7 @@ type writer struct {
 	info protocol.TopicInfo
 	lane shm.Lane
 	num  uint32
+	inc  uint64 // incarnation
 	at   uint64
 	held map[uint64][]uint32
 }
@@ -269,7 +270,7 @@ func (p *peer) writer(info protocol.TopicInfo) *writer {
 	lane.Init(info.ID)
 	var r protocol.TopicWriteReply
 	p.must(protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: at}, &r)
-	return &writer{p, info, lane, r.Lane, at, map[uint64][]uint32{}}
+	return &writer{p, info, lane, r.Lane, r.Incarnation, at, map[uint64][]uint32{}}
 }
 
 // post publishes the next message; the one that leaves is un-named.

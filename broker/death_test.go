@@ -150,6 +150,8 @@ func TestWhatADeadSenderSentIsKeptUntilTaken(t *testing.T) {
 			eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
 			lanes := p.peers(s.Info).Lanes
 			require.Len(t, lanes, 1)
+			require.NotZero(t, lanes[0].Incarnation)
+			lanes[0].Incarnation = 0
 			require.Equal(t, protocol.LaneInfo{Lane: 0, Slot: s.Slot, Serial: s.Serial, Offset: s.Offset, State: protocol.LaneAdopted, Sender: "sender"}, lanes[0])
 			for i, want := range []uint64{2, 1, 1, 1} {
 				require.Equal(t, want, p.count(s.Storages[i]), "storage %d", i)

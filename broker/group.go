@@ -25,7 +25,8 @@ type group struct {
 	next    uint8 // last member number given out
 }
 
-// reset makes a lane's area ready: nothing claimed, promised from start.
+// reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
+// no lane may have this number any more.
 func (g *group) reset(t *topic, lane uint32, start uint64) error {
 	if !g.file.Region.Valid() {
 		return pages.Awaited("claims of a group of " + t.String())
@@ -38,9 +39,27 @@ func (g *group) reset(t *topic, lane uint32, start uint64) error {
 	if err != nil {
 		return err
 	}
-	a.Reset()
-	a.SetStart(start)
+	if !a.Reset(start) {
+		return errUsedUp
+	}
 	return nil
+}
+
+// errUsedUp says that the numbers of an area are used up, which takes centuries or a
+// member or writer that lies.
+var errUsedUp = protocol.Errorf(protocol.CodeTooMany, "end the group or the topic", "a group has no more numbers for a lane's claims")
+
+// leaveLane notes in every group's area of a lane how far the lane came, so that the
+// claims of the lane that gets its number begin beyond.
+func (t *topic) leaveLane(l *lane) {
+	for _, g := range t.groups {
+		if g == nil {
+			continue
+		}
+		if a, ok := g.area(l.number); ok {
+			a.Leave(l.view.Head())
+		}
+	}
 }
 
 // area views a lane's claims; false while the file is not there.

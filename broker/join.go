@@ -88,7 +88,7 @@ func (b *Broker) peers(t *topic) protocol.Peers {
 	for n := range uint32(protocol.MaxLanes) {
 		if l := t.lanes[n]; l != nil {
 			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.pages.Slot, Serial: l.pages.Serial,
-				Offset: l.offset, State: l.state, Sender: l.pages.Name})
+				Offset: l.offset, State: l.state, Sender: l.pages.Name, Incarnation: l.incarnation})
 		}
 	}
 	for s, m := range t.members {

@@ -19,7 +19,10 @@ type lane struct {
 	pages  *pages.Pages
 	offset uint64
 	state  uint32
-	view   shm.Lane
+	// incarnation stands in the lane's record from its listing until nobody may read
+	// the lane any more. No other lane of this instance ever has it.
+	incarnation uint64
+	view        shm.Lane
 	// kept are the messages of an adopted lane: what each made the broker's row
 	// count, which is what its retirement counts down.
 	kept  map[uint64][]uint32
@@ -62,7 +65,7 @@ func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.F
 		return nil, nil, closedError(t)
 	case have != nil && have.offset == r.Offset:
 		// Asked again, because the answer was lost.
-		return protocol.TopicWriteReply{Lane: have.number, Peers: b.peers(t)}, nil, nil
+		return protocol.TopicWriteReply{Lane: have.number, Incarnation: have.incarnation, Peers: b.peers(t)}, nil, nil
 	case have != nil:
 		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
 	}
@@ -78,23 +81,16 @@ func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.F
 	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
 		return nil, nil, pages.NoMemory(err, "a lane")
 	}
-	number, ok := t.freeLane()
-	if !ok {
-		return nil, nil, protocol.Errorf(protocol.CodeTooMany, "use several topics", "%s has %d writers already", t, protocol.MaxLanes)
+	number, err := t.freeLane()
+	if err != nil {
+		return nil, nil, err
 	}
+	crashpoint.At("broker-lane-reset")
 	l := &lane{topic: t, number: number, pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, view: view}
-	// A group is promised all of a lane that joins after it.
-	for _, g := range t.groups {
-		if g != nil {
-			if err := g.reset(t, number, 1); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
 	b.addLane(l)
 	crashpoint.At("broker-lane-listed")
 	b.changed(t)
-	return protocol.TopicWriteReply{Lane: number, Peers: b.peers(t)}, nil, nil
+	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation, Peers: b.peers(t)}, nil, nil
 }
 
 func closedError(t *topic) error {
@@ -120,25 +116,47 @@ func (b *Broker) checkLane(s *session, t *topic, offset uint64) error {
 	return nil
 }
 
-// freeLane returns the lane number that comes round next, so that one is reused
-// late: members may still look at the claims of the lane that had it.
-func (t *topic) freeLane() (uint32, bool) {
+// freeLane returns the lane number that comes round next, with its claims in every
+// group ready: a group is promised all of a lane that joins after it.
+func (t *topic) freeLane() (uint32, error) {
+	full := protocol.Errorf(protocol.CodeTooMany, "use several topics", "%s has %d writers already", t, len(t.lanes))
 	for range protocol.MaxLanes {
 		n := t.nextLane
 		t.nextLane = (t.nextLane + 1) % protocol.MaxLanes
-		if t.lanes[n] == nil {
-			return n, true
+		if t.lanes[n] != nil {
+			continue
+		}
+		switch err := t.resetClaims(n); err {
+		case nil:
+			return n, nil
+		case errUsedUp:
+			full = errUsedUp
+		default:
+			return 0, err
 		}
 	}
-	return 0, false
+	return 0, full
 }
 
+func (t *topic) resetClaims(lane uint32) error {
+	for _, g := range t.groups {
+		if g != nil {
+			if err := g.reset(t, lane, 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addLane lists a lane, under an incarnation of its own.
 func (b *Broker) addLane(l *lane) {
 	t := l.topic
+	l.incarnation = b.store.Record.NextSerial()
 	t.lanes[l.number] = l
 	b.listLane(l)
 	b.store.Record.Topic(t.index).Lane(l.number).Store(record.Lane{
-		Serial: l.pages.Serial, Offset: l.offset, Slot: l.pages.Slot, State: l.state, Sender: l.pages.Serial})
+		Serial: l.pages.Serial, Offset: l.offset, Slot: l.pages.Slot, State: l.state, Incarnation: l.incarnation})
 	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
@@ -168,7 +186,8 @@ func (b *Broker) unlistLane(l *lane) {
 }
 
 // dropLane takes a lane out of its topic: what it keeps is un-named and counted
-// down. The caller calls changed.
+// down. With its incarnation its place is the writer's again; the event says so to a
+// writer that lives. The caller calls changed.
 func (b *Broker) dropLane(l *lane) {
 	t := l.topic
 	for i := range l.kept {
@@ -181,6 +200,10 @@ func (b *Broker) dropLane(l *lane) {
 	}
 	b.understood(l)
 	t.gone = min(t.gone+l.view.Head(), protocol.MaxSafeInt)
+	t.leaveLane(l)
+	crashpoint.At("broker-lane-ending")
+	b.store.Record.Topic(t.index).Lane(l.number).End()
+	crashpoint.At("broker-lane-cleared")
 	b.setLaneState(l, protocol.LaneClosed)
 	b.store.Record.Topic(t.index).Lane(l.number).Free()
 	crashpoint.At("broker-lane-dropped")

@@ -75,8 +75,9 @@ func (b *Broker) rebuildLanes(t *topic) {
 			continue
 		}
 		r := view.Load()
-		l := &lane{topic: t, number: n, pages: b.store.BySerial(r.Serial), offset: r.Offset, state: r.State}
-		if l.pages == nil || l.state == protocol.LaneClosed || b.viewLane(l) != nil {
+		l := &lane{topic: t, number: n, pages: b.store.BySerial(r.Serial), offset: r.Offset, state: r.State, incarnation: r.Incarnation}
+		// Without an incarnation its place may be another lane's already.
+		if l.incarnation == 0 || l.pages == nil || l.state == protocol.LaneClosed || b.viewLane(l) != nil {
 			view.Free()
 			continue
 		}

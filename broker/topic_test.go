@@ -128,7 +128,7 @@ func TestReaderFindsTheWritersLane(t *testing.T) {
 	peers := q.peers(info)
 	require.Len(t, peers.Lanes, 1)
 	require.Equal(t, protocol.LaneInfo{Lane: w.num, Slot: p.hello.Slot, Serial: p.hello.Serial, Offset: w.at,
-		State: protocol.LaneLive, Sender: "writer"}, peers.Lanes[0])
+		State: protocol.LaneLive, Sender: "writer", Incarnation: w.inc}, peers.Lanes[0])
 	require.Equal(t, []protocol.Waiter{{Slot: q.hello.Slot, Serial: q.hello.Serial}}, peers.Waiters)
 	h, words, ok := q.laneOf(info, peers.Lanes[0]).Read(1, nil)
 	require.True(t, ok)

@@ -11,15 +11,15 @@ type cursor struct {
 	next  uint64
 	lost  uint64
 	group shm.GroupLane
+	over  bool // the lane is no more; the next view says so, too
 }
 
-type laneKey struct {
-	serial uint64
-	offset uint64
-	lane   uint32
+// there tells whether the lane is still there, and notes if not: nothing is looked
+// for in it then.
+func (k *cursor) there() bool {
+	k.over = k.over || !k.current()
+	return !k.over
 }
-
-func (l *laneView) key() laneKey { return laneKey{l.Serial, l.Offset, l.Lane} }
 
 // firstIn returns the oldest message whose slot none up to head has taken over.
 func (l *laneView) firstIn(head uint64) uint64 {
@@ -42,6 +42,9 @@ func (k *cursor) oldest() uint64 {
 
 // pending tells, without a call, whether the lane has something for the reader.
 func (k *cursor) pending(grouped bool) bool {
+	if k.over {
+		return false
+	}
 	if grouped {
 		_, _, ok := k.group.Next(k.lane.Head())
 		return ok

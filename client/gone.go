@@ -8,7 +8,7 @@ type gone struct {
 }
 
 // follow takes over a new count and the cursors of lanes that have gone since.
-func (g *gone) follow(count uint64, cursors map[laneKey]*cursor, first bool) {
+func (g *gone) follow(count uint64, cursors map[uint64]*cursor, first bool) {
 	if count < g.seen { // of a new broker, which begins anew
 		g.seen = 0
 	}
@@ -23,7 +23,7 @@ func (g *gone) follow(count uint64, cursors map[laneKey]*cursor, first bool) {
 
 // keep takes over what a member of a group passed over in lanes that have gone since. What
 // it did not take of them others have.
-func (g *gone) keep(cursors map[laneKey]*cursor) {
+func (g *gone) keep(cursors map[uint64]*cursor) {
 	for _, k := range cursors {
 		g.balance += int64(k.lost)
 	}

@@ -174,11 +174,12 @@ func (h *holding) describe(t *Tensor, d *protocol.Tensor, flags uint32) error {
 	return nil
 }
 
-// take copies message i of a session's lane into m, a fresh one, and holds what it names.
-// ok is false when the slot no longer holds it. An error means that the message
+// take copies message i of a lane into m, a fresh one, and holds what it names.
+// ok is false when the slot no longer holds it, or the lane is no more. An error means that the message
 // is malformed or names what this process cannot have: it is then as good as
 // lost. In both cases m is of no more use.
-func (c *Client) take(ctx context.Context, from *peer, l shm.Lane, i uint64, m *Message) (ok bool, err error) {
+func (c *Client) take(ctx context.Context, from *laneView, i uint64, m *Message) (ok bool, err error) {
+	l := from.lane
 	c.fetchAhead(l.FirstIndex(i))
 	head, words, ok := l.Read(i, m.room[:0]) // MODEL lanes:take-look
 	if !ok {
@@ -202,7 +203,7 @@ func (c *Client) take(ctx context.Context, from *peer, l shm.Lane, i uint64, m *
 	}
 	if err == nil && head.Flags&protocol.SlotOrdered != 0 {
 		stream, value := head.Order(words)
-		if err = h.ordered(from, stream, value); err != nil {
+		if err = h.ordered(from.peer, stream, value); err != nil {
 			c.dropAll(h.storages)
 		}
 	}
@@ -212,6 +213,9 @@ func (c *Client) take(ctx context.Context, from *peer, l shm.Lane, i uint64, m *
 		}
 	}
 	if err != nil {
+		if !from.current() {
+			return false, nil
+		}
 		return l.Has(i), err
 	}
 	crashpoint.At("take-counted")
@@ -219,7 +223,7 @@ func (c *Client) take(ctx context.Context, from *peer, l shm.Lane, i uint64, m *
 	// still names the message, its writer counts every ref, so none can have
 	// been recycled before this row counted it.
 	shm.FenceAcquire()
-	if !l.Has(i) { // MODEL lanes:take-recheck
+	if !l.Has(i) || !from.current() { // MODEL lanes:take-recheck
 		c.dropAll(h.storages)
 		return false, nil
 	}

@@ -145,7 +145,7 @@ func (t *topic) waiting(v *peersView) int {
 	for _, l := range v.lanes {
 		for _, g := range v.groups {
 			gl, err := shm.NewGroupLane(g.file.Region, l.Lane, t.info.Slots)
-			if err != nil {
+			if err != nil || !l.current() {
 				continue
 			}
 			head := l.lane.Head()

@@ -121,14 +121,14 @@ func (r *Reader) follow(v *peersView, first bool) error {
 	if r.grouped() && !slices.ContainsFunc(v.groups, func(g groupView) bool { return g.ID == r.groupID }) {
 		return errTakenBack
 	}
-	known := map[laneKey]*cursor{}
+	known := map[uint64]*cursor{} // by incarnation
 	for _, k := range r.cursors {
-		known[k.key()] = k
+		known[k.Incarnation] = k
 	}
 	r.view = v
 	r.cursors = r.cursors[:0]
 	for _, l := range v.lanes {
-		k := known[l.key()]
+		k := known[l.Incarnation]
 		if k == nil {
 			k = &cursor{laneView: l, next: 1}
 			if first {
@@ -136,7 +136,7 @@ func (r *Reader) follow(v *peersView, first bool) error {
 			}
 		}
 		k.laneView = l
-		delete(known, l.key())
+		delete(known, l.Incarnation)
 		if r.grouped() {
 			for _, g := range v.groups {
 				if g.ID == r.groupID {
@@ -144,6 +144,7 @@ func (r *Reader) follow(v *peersView, first bool) error {
 					if k.group, err = shm.NewGroupLane(g.file.Region, l.Lane, r.t.info.Slots); err != nil {
 						return err
 					}
+					k.there() // else the claims are of another lane
 				}
 			}
 		}
@@ -204,7 +205,7 @@ func (r *Reader) finished() bool {
 	}
 	for _, k := range r.cursors {
 		head := k.lane.Head()
-		for i := k.firstIn(head); i <= head; i++ {
+		for i := k.firstIn(head); i <= head && k.there(); i++ {
 			if !k.group.Done(i) {
 				return false
 			}
@@ -332,6 +333,9 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 // skips to a little after the oldest kept, so that it is not overtaken again at
 // once.
 func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
+	if k.over {
+		return 0, 0, false
+	}
 	if r.grouped() {
 		i, hint, ok = k.group.Next(k.lane.Head())
 		return i, hint, ok
@@ -349,6 +353,9 @@ func (r *Reader) next(k *cursor) (i, hint uint64, ok bool) {
 		}
 		if k.lane.Has(k.next) {
 			continue
+		}
+		if !k.there() { // its head is another lane's
+			return 0, 0, false
 		}
 		depth := uint64(r.t.info.Depth)
 		to := k.next + 1
@@ -368,7 +375,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	if r.spare = nil; m == nil {
 		m = newMessage(r.t.c)
 	}
-	ok, err := r.t.c.take(ctx, k.peer, k.lane, i, m) // MODEL group:take-first
+	ok, err := r.t.c.take(ctx, &k.laneView, i, m) // MODEL group:take-first
 	if err != nil && !refuted(err) {
 		if unreachable(err) && !r.grouped() {
 			r.skip(k, i, hint) // said once: it would be so each time
@@ -439,11 +446,14 @@ func refuted(err error) bool {
 }
 
 // skip passes over a message that cannot be had: overwritten, withdrawn, or
-// malformed. In a group it is claimed, so that it blocks nobody; that fails, as
+// malformed; and over the whole lane if it is no more. In a group it is claimed, so that it blocks nobody; that fails, as
 // it should, when a faster member has taken it. An honest writer's message is
 // there until it is done with, so only a liar's can be lost here, and what its
 // owner had lent and took along when it ended.
 func (r *Reader) skip(k *cursor, i, hint uint64) {
+	if !k.there() {
+		return
+	}
 	if !r.grouped() {
 		k.lost++
 		k.next = i + 1

@@ -74,6 +74,12 @@ func (t *topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.info
 // and fences before it lets a new reader look. One of the two sees the other.
 func (t *topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
 
+// laneRecord returns where the broker says which lane has a number.
+func (t *topic) laneRecord(lane uint32) *uint64 {
+	at := protocol.BrokerTopics + uint64(t.info.Topic)*protocol.TopicRecordSize + protocol.TopicLanes
+	return t.c.pages.broker.Word(at + uint64(lane)*protocol.LaneRecordSize + protocol.LaneRecordIncarnation)
+}
+
 // isClosed tells from the broker's page whether the topic may not be sent to.
 func (t *topic) isClosed() bool {
 	return atomic.LoadUint64(t.idWord) != t.info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen

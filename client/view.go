@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -25,10 +26,19 @@ type peersView struct {
 
 type laneView struct {
 	protocol.LaneInfo
-	lane shm.Lane
-	bell *shm.Bell // of the writer, nil when it is the broker's by adoption
-	peer *peer     // whose mappings they look through
+	lane   shm.Lane
+	record *uint64   // the incarnation in the lane's record
+	bell   *shm.Bell // of the writer, nil when it is the broker's by adoption
+	peer   *peer     // whose mappings they look through
 }
+
+// current tells whether the lane is still there. Once it is not, its place may be
+// another lane's, of this topic or any other, and what is read there means nothing.
+//
+// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the
+// claims; the broker clears it before the place may be used anew, so that it is seen
+// cleared by who has seen something of another lane.
+func (l *laneView) current() bool { return atomic.LoadUint64(l.record) == l.Incarnation }
 
 // listener is a session that reads the topic.
 type listener struct {
@@ -156,10 +166,13 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err
 			return nil, err
 		}
 		lane, err := shm.NewLane(q.file.Region, l.Offset, t.info.Slots, t.info.Stride)
+		if err == nil && l.Lane >= protocol.MaxLanes {
+			err = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a lane of %s has the number %d", t.title(), l.Lane)
+		}
 		if err != nil {
 			return nil, err
 		}
-		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, bell: shm.NewBell(q.file.Region, q.bell.Region), peer: q})
+		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, record: t.laneRecord(l.Lane), bell: shm.NewBell(q.file.Region, q.bell.Region), peer: q})
 	}
 	for _, w := range p.Waiters {
 		q, err := t.c.peer(ctx, w.Slot, w.Serial)

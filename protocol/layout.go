@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 3
+	Layout  = 4
 )
 
 // Sizes that are part of the layout.
@@ -209,12 +209,12 @@ const (
 
 	GroupAcknowledged = 1
 
-	LaneRecordSerial = 0
-	LaneRecordOffset = 8
-	LaneRecordSlot   = 16
-	LaneRecordState  = 20
-	LaneRecordSender = 24
-	LaneRecordSize   = 32
+	LaneRecordSerial      = 0
+	LaneRecordOffset      = 8
+	LaneRecordSlot        = 16
+	LaneRecordState       = 20
+	LaneRecordIncarnation = 24
+	LaneRecordSize        = 32
 
 	LaneLive    = 1
 	LaneAdopted = 2
@@ -266,7 +266,9 @@ const (
 	EntrySize       = 32
 
 	GenerationMask uint64 = 1<<52 - 1
-	Retiring       uint64 = 1 << 63
+	// Private says that the storage's owner has given nobody a way to it yet.
+	Private  uint64 = 1 << 62
+	Retiring uint64 = 1 << 63
 )
 
 // Lane in a session file.
@@ -353,6 +355,8 @@ const (
 	GroupAreas         = 4096
 	GroupHint          = 0
 	GroupStart         = 8
+	GroupBase          = 16
+	GroupNext          = 24
 	GroupClaims        = 64
 	NoStart     uint64 = 1<<64 - 1
 

@@ -312,6 +312,8 @@ type LaneInfo struct {
 	Offset uint64 `json:"offset"`
 	State  uint32 `json:"state"`
 	Sender string `json:"sender"`
+	// Incarnation stands in the lane's record as long as the lane is this one.
+	Incarnation uint64 `json:"incarnation"`
 }
 
 // Waiter is a session to ring.
@@ -338,9 +340,10 @@ type Peers struct {
 	LastLeft string      `json:"last_left,omitempty"`
 }
 
-// TopicWriteReply tells the own lane's number.
+// TopicWriteReply tells the own lane's number and incarnation.
 type TopicWriteReply struct {
-	Lane uint32 `json:"lane"`
+	Lane        uint32 `json:"lane"`
+	Incarnation uint64 `json:"incarnation"`
 	Peers
 }
 

@@ -144,7 +144,7 @@ func init() {
 		field("offset", "u64", protocol.LaneRecordOffset).
 		field("slot", "u32", protocol.LaneRecordSlot).
 		field("state", "u32", protocol.LaneRecordState).
-		field("sender", "u64", protocol.LaneRecordSender)
+		field("incarnation", "u64", protocol.LaneRecordIncarnation)
 	fixed("TopicRecord", protocol.TopicRecordSize).
 		field("version", "u64", protocol.TopicVersion).
 		field("id", "u64", protocol.TopicID).
@@ -218,7 +218,9 @@ func init() {
 		field("bell", "u32", protocol.BellWord)
 	varies("GroupArea", protocol.GroupClaims).
 		field("hint", "u64", protocol.GroupHint).
-		field("start", "u64", protocol.GroupStart)
+		field("start", "u64", protocol.GroupStart).
+		field("base", "u64", protocol.GroupBase).
+		field("next", "u64", protocol.GroupNext)
 	frame := fixed("FrameHead", protocol.FrameHead).
 		field("length", "u32", protocol.FrameLength).
 		field("fds", "u16", protocol.FrameFDs).
@@ -287,7 +289,7 @@ var words = []wordSpec{
 	{"RowWord", []bitsSpec{{"sequence", protocol.CountBits, 64 - protocol.CountBits}, {"count", 0, protocol.CountBits}}},
 	{"ClaimWord", []bitsSpec{{"number", 12, 52}, {"member", 4, 8}, {"state", 0, 4}}},
 	{"HintWord", []bitsSpec{{"number", 12, 52}, {"version", 0, 12}}},
-	{"Generation", []bitsSpec{{"generation", 0, 52}, {"retiring", 63, 1}}},
+	{"Generation", []bitsSpec{{"generation", 0, 52}, {"private", 62, 1}, {"retiring", 63, 1}}},
 }
 
 type layoutFile struct {
@@ -297,8 +299,8 @@ type layoutFile struct {
 	Files     []fileSpec        `json:"files"`
 	Words     []wordSpec        `json:"words"`
 	Structs   []*structSpec     `json:"structs"`
-	// BrokerAlone changes with what clients do not read.
-	BrokerAlone string `json:"broker_alone"`
+	// BrokerAlone is where the parts stand that clients do not read.
+	BrokerAlone map[string]string `json:"broker_alone"`
 }
 
 func currentLayout(t *testing.T) layoutFile {
@@ -309,6 +311,12 @@ func currentLayout(t *testing.T) layoutFile {
 // constants evaluates every exported number in these source files, so that
 // none can be added without standing in the vectors.
 func constants(t *testing.T, files ...string) map[string]string {
+	t.Helper()
+	return numbers(t, ast.IsExported, files...)
+}
+
+// numbers evaluates the constants in source files that are whole numbers.
+func numbers(t *testing.T, wanted func(name string) bool, files ...string) map[string]string {
 	t.Helper()
 	set := token.NewFileSet()
 	var parsed []*ast.File
@@ -329,7 +337,7 @@ func constants(t *testing.T, files ...string) map[string]string {
 	out := map[string]string{}
 	for _, name := range pkg.Scope().Names() {
 		c, ok := pkg.Scope().Lookup(name).(*types.Const)
-		if ok && c.Exported() && c.Val().Kind() == constant.Int {
+		if ok && wanted(name) && c.Val().Kind() == constant.Int {
 			out[name] = c.Val().ExactString()
 		}
 	}

@@ -100,7 +100,7 @@ func exchanges() map[string][]exchange {
 	private.Name, private.Token, private.Kind, private.Overwrite, private.Redeliver, private.Depth, private.Slots = "", "0a1b2c3d4e5f60718293a4b5c6d7e8f9", protocol.KindQueue, false, true, 64, 128
 	name.Name, name.Kind, name.Depth, name.Slots = "weights/actor", protocol.KindName, 1, 2
 	peers := protocol.Peers{Version: 20,
-		Lanes:   []protocol.LaneInfo{{Lane: 0, Slot: 3, Serial: 12, Offset: protocol.SessionLanes, State: protocol.LaneLive, Sender: "trainer-0"}},
+		Lanes:   []protocol.LaneInfo{{Lane: 0, Slot: 3, Serial: 12, Offset: protocol.SessionLanes, State: protocol.LaneLive, Sender: "trainer-0", Incarnation: 57}},
 		Waiters: []protocol.Waiter{{Slot: 4, Serial: 13}},
 		Groups:  []protocol.GroupInfo{{Group: 0, ID: 90}},
 		Members: 1, LastLeft: "eval-2"}

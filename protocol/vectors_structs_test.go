@@ -139,9 +139,9 @@ func topicCases() []structCase {
 				7: {"id": 91, "members": 1, "name": strings.Repeat("g", protocol.GroupNameBytes)},
 			},
 			"lanes": map[int]fieldValues{
-				0:   {"serial": 12, "offset": protocol.SessionLanes, "slot": 3, "state": protocol.LaneLive, "sender": 12},
-				1:   {"serial": 1, "offset": protocol.SessionLanes + 4096, "slot": 0, "state": protocol.LaneAdopted, "sender": 8},
-				439: {"serial": ^uint64(0), "offset": protocol.SessionBytes - 4096, "slot": 1023, "state": protocol.LaneClosed, "sender": ^uint64(0)},
+				0:   {"serial": 12, "offset": protocol.SessionLanes, "slot": 3, "state": protocol.LaneLive, "incarnation": 12},
+				1:   {"serial": 1, "offset": protocol.SessionLanes + 4096, "slot": 0, "state": protocol.LaneAdopted, "incarnation": 8},
+				439: {"serial": ^uint64(0), "offset": protocol.SessionBytes - 4096, "slot": 1023, "state": protocol.LaneClosed, "incarnation": ^uint64(0)},
 			}}),
 		example("private queue with redelivery, closed", "TopicRecord", fieldValues{"version": 2, "id": 34, "state": protocol.TopicClosed,
 			"kind": protocol.TopicKindQueue, "flags": protocol.TopicLossless | protocol.TopicRedeliver | protocol.TopicPrivate, "depth": 64,

@@ -9,12 +9,32 @@ import (
 // group is promised from, and a claim word for each slot. The claim word is the
 // truth; the hint says where to look first. Members write it, so a lying one
 // can lose or block this group's messages, and nothing else.
+//
+// An area is used by one lane after the other. Hint and claim words have the
+// area's own numbers, which never return: message i of a lane is number base+i,
+// and the base of the next lane lies beyond all numbers of this one. So a member
+// that still has the view of a former lane finds nothing open, and no swap of it
+// can succeed, whenever it is carried out.
 type GroupLane struct {
 	r    Region
 	mask uint64
+	base uint64
 }
 
-// NewGroupLane views lane number lane of a group file whose topic has slots.
+// mostBase bounds a base, so that numbers fit a claim word.
+const mostBase = 1<<52 - 1<<48
+
+// blindJump is how far the next base lies away where the broker could not note how
+// far the lane before came: more than a lane sends while its group's file is missing.
+const blindJump = 1 << 40
+
+// NewGroupLane views lane number lane of a group file whose topic has slots, for the
+// lane that has the number now. Who is not its writer or the broker looks at the
+// lane's incarnation afterwards: it is still the one that the view is meant for, or
+// the view is of no use.
+//
+// SYNC claim-base: read before the incarnation; the broker sets it before it lists
+// the lane, after it has cleared the incarnation of the one before.
 func NewGroupLane(file Region, lane uint32, slots uint32) (GroupLane, error) {
 	n := protocol.GroupAreaBytes(slots)
 	at := protocol.GroupAreas + uint64(lane)*n
@@ -22,7 +42,8 @@ func NewGroupLane(file Region, lane uint32, slots uint32) (GroupLane, error) {
 		return GroupLane{}, protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
 			"claims of lane %d with %d slots do not fit a group file of %d bytes", lane, slots, file.Len())
 	}
-	return GroupLane{file.Sub(at, n), uint64(slots - 1)}, nil
+	r := file.Sub(at, n)
+	return GroupLane{r, uint64(slots - 1), min(r.Load64(protocol.GroupBase), mostBase)}, nil
 }
 
 func (g GroupLane) claim(i uint64) uint64 { return protocol.GroupClaims + 8*(i&g.mask) }
@@ -33,20 +54,70 @@ func (g GroupLane) Start() uint64 { return g.r.Load64(protocol.GroupStart) }
 // SetStart sets it; the broker's, when it makes a group or a lane.
 func (g GroupLane) SetStart(i uint64) { g.r.Store64(protocol.GroupStart, i) }
 
-// Reset forgets everything, for a lane number that is used anew. The broker's.
-func (g GroupLane) Reset() {
-	g.r.Store64(protocol.GroupStart, protocol.NoStart)
-	g.r.Store64(protocol.GroupHint, 0)
-	for i := uint64(0); i <= g.mask; i++ {
-		g.r.Store64(g.claim(i), 0)
+// Leave notes that the lane which has the area has ended, with head as its last
+// message: the next one's numbers begin beyond. The broker's, before it clears the
+// lane's incarnation; doing it again changes nothing.
+//
+// SYNC claim-base: until the incarnation is cleared the base stays what it is.
+func (g GroupLane) Leave(head uint64) {
+	if next := g.base + min(head, mostMessages) + g.mask + 2; next > g.r.Load64(protocol.GroupNext) {
+		g.r.Store64(protocol.GroupNext, next)
 	}
 }
 
-// Hint returns the hint word; Next the number in it.
+// Reset makes the area ready for a new lane: nothing claimed, promised from start.
+// False: its numbers are used up. The broker's, while no lane is listed that has it.
+//
+// SYNC claim-base: a member that sees the incarnation of the new lane, which comes
+// afterwards, sees this base and no claim of a former lane.
+func (g GroupLane) Reset(start uint64) bool {
+	base := g.next()
+	if base > mostBase {
+		return false
+	}
+	g.r.Store64(protocol.GroupBase, base)
+	g.r.Store64(protocol.GroupStart, start)
+	g.r.Store64(protocol.GroupHint, protocol.HintWord(base, 0))
+	for i := uint64(0); i <= g.mask; i++ {
+		g.r.Store64(g.claim(i), protocol.ClaimWord(base, 0, protocol.ClaimFree))
+	}
+	return true
+}
+
+// next returns where the numbers of the next lane begin.
+func (g GroupLane) next() uint64 {
+	start := g.r.Load64(protocol.GroupStart)
+	switch next := g.r.Load64(protocol.GroupNext); {
+	case next > g.base:
+		return next
+	case start == 0: // never used
+		return g.base
+	case start == protocol.NoStart || !g.untouched():
+		return g.base + blindJump
+	}
+	// Made ready for a lane that was not listed, or that nothing was taken of: its
+	// writer could not come further than this.
+	return g.base + min(start, mostMessages) + 2*(g.mask+1)
+}
+
+// untouched tells that nothing was claimed since the last Reset.
+func (g GroupLane) untouched() bool {
+	for i := uint64(0); i <= g.mask; i++ {
+		if g.Claim(i) != protocol.ClaimWord(g.base, 0, protocol.ClaimFree) {
+			return false
+		}
+	}
+	return true
+}
+
+// number is message i's in the area; a head is bounded, so it fits.
+func (g GroupLane) number(i uint64) uint64 { return g.base + min(i, mostMessages+1) }
+
+// Hint returns the hint word, and the message in it.
 func (g GroupLane) Hint() (word, next uint64) {
 	word = g.r.Load64(protocol.GroupHint)
-	next, _ = protocol.SplitHint(word)
-	return word, next
+	n, _ := protocol.SplitHint(word)
+	return word, n - min(n, g.base)
 }
 
 // Claim returns the claim word of message i.
@@ -54,9 +125,11 @@ func (g GroupLane) Claim(i uint64) uint64 { return g.r.Load64(g.claim(i)) }
 
 // Open tells whether message i is there for this group to take: neither claimed
 // nor done, nor its slot in use for a later one.
-func (g GroupLane) Open(i uint64) bool {
-	n, _, state := protocol.SplitClaim(g.Claim(i))
-	return n < i || n == i && state == protocol.ClaimFree
+func (g GroupLane) Open(i uint64) bool { return isOpen(g.Claim(i), g.number(i)) }
+
+func isOpen(claim, number uint64) bool {
+	n, _, state := protocol.SplitClaim(claim)
+	return n < number || n == number && state == protocol.ClaimFree
 }
 
 // Next returns the first message at or after the hint, at most head, that is
@@ -85,21 +158,21 @@ func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
 // SYNC claim: a successful swap is the hand-over; whoever sees DONE here may
 // reuse the slot, so the member's row was raised before.
 func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
-	old := g.Claim(i) // MODEL group:claim-read
-	if n, _, state := protocol.SplitClaim(old); n > i || n == i && state != protocol.ClaimFree {
+	old, number := g.Claim(i), g.number(i) // MODEL group:claim-read
+	if !isOpen(old, number) {
 		return false
 	}
 	state := uint8(protocol.ClaimDone)
 	if acknowledge {
 		state = protocol.ClaimClaimed
 	}
-	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(i, member, state)) { // MODEL group:claim-cas
+	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(number, member, state)) { // MODEL group:claim-cas
 		return false
 	}
 	crashpoint.At("claim-swapped")
 	// The hint's version keeps this swap from undoing a rewind: failing is fine.
 	_, version := protocol.SplitHint(hint)
-	g.r.CAS64(protocol.GroupHint, hint, protocol.HintWord(i+1, version)) // MODEL group:hint-cas
+	g.r.CAS64(protocol.GroupHint, hint, protocol.HintWord(number+1, version)) // MODEL group:hint-cas
 	crashpoint.At("claim-hinted")
 	return true
 }
@@ -109,8 +182,9 @@ func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
 //
 // SYNC claim: releases what the member did before; pairs with Done.
 func (g GroupLane) Acknowledge(i uint64, member uint8) bool {
-	return g.r.CAS64(g.claim(i), protocol.ClaimWord(i, member, protocol.ClaimClaimed),
-		protocol.ClaimWord(i, member, protocol.ClaimDone))
+	number := g.number(i)
+	return g.r.CAS64(g.claim(i), protocol.ClaimWord(number, member, protocol.ClaimClaimed),
+		protocol.ClaimWord(number, member, protocol.ClaimDone))
 }
 
 // Done tells whether the group is finished with message i, or was never
@@ -122,7 +196,8 @@ func (g GroupLane) Done(i uint64) bool {
 		return true
 	}
 	n, _, state := protocol.SplitClaim(g.Claim(i))
-	return n > i || n == i && state == protocol.ClaimDone
+	number := g.number(i)
+	return n > number || n == number && state == protocol.ClaimDone
 }
 
 // Release frees every claim of a dead member, lowers the hint to the first of
@@ -144,14 +219,16 @@ func (g GroupLane) Release(member uint8) int {
 		}
 	}
 	if freed > 0 {
-		g.Rewind(first)
+		g.rewind(first)
 	}
 	return freed
 }
 
-// Rewind lowers the hint to at most next and bumps its version, so that a late
-// swap of the former one fails. The broker's.
-func (g GroupLane) Rewind(next uint64) {
+// Rewind lowers the hint to at most message next and bumps its version, so that a
+// late swap of the former one fails. The broker's.
+func (g GroupLane) Rewind(next uint64) { g.rewind(g.number(next)) }
+
+func (g GroupLane) rewind(next uint64) {
 	n, v := protocol.SplitHint(g.r.Load64(protocol.GroupHint))
 	// A swap that came in between is undone, which costs the next member a longer
 	// look. Swapping here as well would be up to who writes on and on.

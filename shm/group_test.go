@@ -13,8 +13,7 @@ func newTestGroup(t *testing.T, slots uint32) GroupLane {
 	t.Helper()
 	g, err := NewGroupLane(memory(protocol.GroupBytes(slots)), 3, slots)
 	require.NoError(t, err)
-	g.Reset()
-	g.SetStart(1)
+	require.True(t, g.Reset(1))
 	return g
 }
 

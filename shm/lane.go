@@ -65,9 +65,9 @@ func (l Lane) Room() int { return int(l.stride) - protocol.SlotSize }
 
 func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l.stride }
 
-// mostMessages is more than a lane ever has: a group's words keep numbers in 52
-// bits, and the message behind the last has a number too.
-const mostMessages = 1<<52 - 2
+// mostMessages is more than a lane ever has, and leaves room for many lanes in the
+// numbers of a group's area.
+const mostMessages = 1<<48 - 2
 
 // Head returns the number of the last message published, 0 for none. It is the
 // writer's word, kept within what a lane can have: who counts up to it, or one

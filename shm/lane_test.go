@@ -92,7 +92,7 @@ func TestLaneReadRefusesLengthsBeyondTheSlot(t *testing.T) {
 
 func TestLaneHeadLeavesRoomForTheNextNumber(t *testing.T) {
 	lane := newTestLane(t, 2, 256)
-	for written, read := range map[uint64]uint64{0: 0, 7: 7, 1<<52 - 2: 1<<52 - 2, 1<<52 - 1: 1<<52 - 2, 1 << 63: 1<<52 - 2, 1<<64 - 1: 1<<52 - 2} {
+	for written, read := range map[uint64]uint64{0: 0, 7: 7, 1<<48 - 2: 1<<48 - 2, 1<<48 - 1: 1<<48 - 2, 1 << 63: 1<<48 - 2, 1<<64 - 1: 1<<48 - 2} {
 		lane.r.Store64(protocol.LaneHead, written)
 		require.Equal(t, read, lane.Head(), "written as %d", written)
 	}

@@ -11,7 +11,8 @@ type Lane struct {
 	Offset uint64 // there
 	Slot   uint32
 	State  uint32
-	Sender uint64 // serial of the session that sent
+	// Incarnation is a serial that no other lane has, 0 when the lane is no more.
+	Incarnation uint64
 }
 
 // LaneView stands for one LaneRecord.
@@ -28,21 +29,33 @@ func (v LaneView) Serial() uint64 { return v.r.Load64(protocol.LaneRecordSerial)
 // Load copies the record.
 func (v LaneView) Load() Lane {
 	return Lane{Serial: v.Serial(), Offset: v.r.Load64(protocol.LaneRecordOffset), Slot: v.r.Load32(protocol.LaneRecordSlot),
-		State: v.r.Load32(protocol.LaneRecordState), Sender: v.r.Load64(protocol.LaneRecordSender)}
+		State: v.r.Load32(protocol.LaneRecordState), Incarnation: v.r.Load64(protocol.LaneRecordIncarnation)}
 }
 
-// Store writes the record, the serial last.
+// Store writes the record, the incarnation last.
+//
+// SYNC lane-incarnation: set when all else stands, the lane's claims in groups too.
 func (v LaneView) Store(l Lane) {
 	v.r.Store64(protocol.LaneRecordSerial, 0)
 	v.r.Store64(protocol.LaneRecordOffset, l.Offset)
 	v.r.Store32(protocol.LaneRecordSlot, l.Slot)
 	v.r.Store32(protocol.LaneRecordState, l.State)
-	v.r.Store64(protocol.LaneRecordSender, l.Sender)
 	v.r.Store64(protocol.LaneRecordSerial, l.Serial)
+	v.r.Store64(protocol.LaneRecordIncarnation, l.Incarnation)
 }
 
 // SetState changes the lane's state alone.
 func (v LaneView) SetState(state uint32) { v.r.Store32(protocol.LaneRecordState, state) }
 
-// Free makes the record free.
-func (v LaneView) Free() { v.r.Store64(protocol.LaneRecordSerial, 0) }
+// End makes sure that no reader takes anything from the lane any more: from here on
+// its place may be another's.
+//
+// SYNC lane-incarnation: before the lane's writer, or the broker, uses the place for
+// another lane; pairs with a reader's look behind its second one at the slot.
+func (v LaneView) End() { v.r.Store64(protocol.LaneRecordIncarnation, 0) }
+
+// Free makes the record free, of a lane that is no more.
+func (v LaneView) Free() {
+	v.End()
+	v.r.Store64(protocol.LaneRecordSerial, 0)
+}

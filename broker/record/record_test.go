@@ -28,7 +28,7 @@ var (
 	aTopic = record.Topic{ID: 7, State: protocol.TopicOpen, Kind: protocol.TopicKindName, Flags: protocol.TopicPrivate, Depth: 1, Slots: 2,
 		Stride: 3, Description: 4, MadeAt: 5, Linger: 6, Name: "weights/actor", Namespace: "default", Creator: "me", Token: [16]byte{3}, Ephemeral: 8}
 	aGroup   = record.Group{ID: 7, Members: 2, Flags: protocol.GroupAcknowledged, Name: "queue", File: 8}
-	aLane    = record.Lane{Serial: 7, Offset: 8, Slot: 9, State: protocol.LaneLive, Sender: 10}
+	aLane    = record.Lane{Serial: 7, Offset: 8, Slot: 9, State: protocol.LaneLive, Incarnation: 10}
 	aJoin    = record.Join{Session: 7, TopicID: 8, Reader: 9, Topic: 10, Group: 8, Member: 255, Alone: true}
 	aRemains = record.Remains{Serial: 7, File: 8, Bell: 9, Slot: 10, PID: 11, Name: "trainer"}
 )

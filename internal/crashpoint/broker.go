@@ -20,6 +20,8 @@ var BrokerPoints = []Point{
 	{"broker-state-noted", "the state file says that a session came or went, nobody was told"},
 
 	{"broker-retired", "an adopted message is un-named and still counted"},
+	{"broker-lane-ending", "a lane is empty and its groups know how far it came, readers may still look"},
+	{"broker-lane-cleared", "its incarnation is gone, its record is not"},
 	{"broker-lane-dropped", "an empty lane has left its topic, nobody was told"},
 	{"broker-free-found", "every storage of an orphan was found free, nothing else is done"},
 	{"broker-free-chunks", "its chunks are free, its segment is not"},
@@ -30,6 +32,7 @@ var BrokerPoints = []Point{
 	{"broker-attach-set", "a session is attached, and was not told"},
 	{"broker-group-listed", "a group is listed, its promise begins nowhere"},
 	{"broker-reader-listed", "a reader is a member of its group, its session was not told"},
+	{"broker-lane-reset", "the claims of a number are ready for a lane that is not listed"},
 	{"broker-lane-listed", "a lane is listed, the version is the old one"},
 	{"broker-name-held", "a revision is counted, nothing names it"},
 	{"broker-name-published", "two revisions of a name stand in its lane"},

@@ -114,7 +114,7 @@ layout! {
     }
     lane_record LaneRecord 32 {
         SERIAL serial: u64 @ 0; OFFSET offset: u64 @ 8; SLOT slot: u32 @ 16; STATE state: u32 @ 20;
-        SENDER sender: u64 @ 24;
+        INCARNATION incarnation: u64 @ 24;
     }
     storage_entry StorageEntry 32 {
         OFFSET offset: u64 @ 0; BYTES bytes: u64 @ 8; GENERATION generation: u64 @ 16; MADE_AT made_at: u64 @ 24;
@@ -144,7 +144,7 @@ layout! {
         DEVICE_TYPE device_type: i32 @ 16; DEVICE_ID device_id: i32 @ 20; OFFSET offset: u64 @ 24;
     }
     group_area GroupArea 64 {
-        HINT hint: u64 @ 0; START start: u64 @ 8;
+        HINT hint: u64 @ 0; START start: u64 @ 8; BASE base: u64 @ 16; NEXT next: u64 @ 24;
     }
     frame_head FrameHead 8 {
         LENGTH length: u32 @ 0; FDS fds: u16 @ 4; ZERO zero: u16 @ 6;
@@ -154,7 +154,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -276,6 +276,8 @@ pub mod row_word {
 
 /// Bits of a generation.
 pub const GENERATION_MASK: u64 = (1 << 52) - 1;
+/// The mark of a storage to which its owner has given nobody a way yet.
+pub const PRIVATE: u64 = 1 << 62;
 /// The mark of a free test under way.
 pub const RETIRING: u64 = 1 << 63;
 /// Added to a stream's word by the broker when its session is over: it is larger than all values.

@@ -88,6 +88,7 @@ fn constants_are_those_of_the_vectors() {
         ("NoStart", NO_START),
         ("PageBytes", PAGE),
         ("Retiring", RETIRING),
+        ("Private", PRIVATE),
         ("RoleBell", role::BELL.into()),
         ("RoleBroker", role::BROKER.into()),
         ("RoleGroup", role::GROUP.into()),

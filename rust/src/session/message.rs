@@ -17,7 +17,7 @@ use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, reference, slot_flag, spill};
 use crate::message::{Body, Extents, Order, Ref, TensorDesc, parse_spill};
-use crate::shm::{Lane, SlotHead};
+use crate::shm::SlotHead;
 
 /// A tensor under its name.
 type Named<'a> = (Cow<'a, str>, Tensor);
@@ -149,11 +149,24 @@ fn first(held: Shared) -> Result<Tensor> {
     Ok(Tensor::of_view(held, view))
 }
 
+impl LaneView {
+    /// Whether slot i holds message i of this lane.
+    fn has(&self, i: u64) -> bool {
+        self.lane.has(i) && self.current()
+    }
+
+    /// The second look of a taker, after its row was raised.
+    #[inline]
+    fn still_has(&self, i: u64) -> bool {
+        self.lane.still_has(i) && self.current()
+    }
+}
+
 /// What became of an attempt to take a message.
 pub(crate) enum Taken {
     /// Held: the scratch has its storages and what it says.
     Held,
-    /// The slot no longer holds it.
+    /// The slot no longer holds it, or the lane is no more.
     Gone,
     /// It is there and cannot be had: malformed, or it names what this process cannot have.
     Malformed(Error),
@@ -208,9 +221,9 @@ impl Scratch {
 impl Inner {
     /// Copies message i of a lane and holds what it names.
     #[inline]
-    pub(crate) fn take(&self, lane: &Lane, i: u64, scratch: &mut Scratch) -> Taken {
+    pub(crate) fn take(&self, lane: &LaneView, i: u64, scratch: &mut Scratch) -> Taken {
         let expect = |index| self.attached.expect(index, &self.pages.row);
-        let Some(head) = lane.read(i, &mut scratch.words, expect) else { return Taken::Gone };
+        let Some(head) = lane.lane.read(i, &mut scratch.words, expect) else { return Taken::Gone };
         crash_point::at("take-read");
         scratch.head = head;
         match head.only_ref(&scratch.words) {
@@ -221,7 +234,7 @@ impl Inner {
 
     /// As `take_all`, of a message that names one storage and is whole as it was copied.
     #[inline]
-    fn take_one(&self, lane: &Lane, i: u64, scratch: &mut Scratch, r: Ref) -> Taken {
+    fn take_one(&self, lane: &LaneView, i: u64, scratch: &mut Scratch, r: Ref) -> Taken {
         let refused = |e| if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone };
         let at = match r.check().and_then(|()| self.hold(r)) {
             Ok(at) => at,
@@ -256,7 +269,7 @@ impl Inner {
     }
 
     /// Holds all that a copied message names.
-    fn take_all(&self, lane: &Lane, i: u64, scratch: &mut Scratch) -> Taken {
+    fn take_all(&self, lane: &LaneView, i: u64, scratch: &mut Scratch) -> Taken {
         let Scratch { head, words, refs, held, unspilled, order, storages } = scratch;
         *unspilled = None;
         refs.clear();

@@ -90,6 +90,8 @@ struct Cursor {
     next: u64,
     lost: u64,
     group: Option<GroupLane>,
+    /// The lane is no more; the next view says so, too.
+    over: bool,
 }
 
 /// What a reader lost with lanes that are no more. The broker counts all messages of such lanes, also
@@ -165,8 +167,18 @@ impl LaneView {
     }
 
     fn same(&self, other: &LaneView) -> bool {
-        let key = |l: &LaneView| (l.info.serial, l.info.offset, l.info.lane);
-        key(self) == key(other)
+        self.info.incarnation == other.info.incarnation
+    }
+
+    /// Whether the lane is still there. Once it is not, its place may be another lane's, of this topic or
+    /// any other, and what is read there means nothing.
+    ///
+    /// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the claims; the
+    /// broker clears it before the place may be used anew, so that it is seen cleared by who has seen
+    /// something of another lane.
+    #[inline]
+    pub(super) fn current(&self) -> bool {
+        self.inner.pages.broker.load(self.record) == self.info.incarnation
     }
 }
 
@@ -178,8 +190,17 @@ impl Cursor {
         (first..=head).find(|i| self.lane.lane.has(*i)).unwrap_or(head + 1)
     }
 
+    /// Whether the lane is still there, which is noted: nothing is looked for in it then.
+    fn there(&mut self) -> bool {
+        self.over |= !self.lane.current();
+        !self.over
+    }
+
     /// Whether the lane has something for the reader.
     fn pending(&self) -> bool {
+        if self.over {
+            return false;
+        }
         let lane = &self.lane.lane;
         match &self.group {
             Some(g) => g.next(lane.head()).is_some(),
@@ -198,6 +219,9 @@ impl Cursor {
     /// The lane's next message for this reader, and the hint in a group. One that fell behind skips
     /// to a little after the oldest kept, so that it is not overtaken again at once.
     fn next(&mut self, depth: u64) -> Option<(u64, u64)> {
+        if self.over {
+            return None;
+        }
         let lane = &self.lane.lane;
         if let Some(g) = &self.group {
             return g.next(lane.head());
@@ -215,6 +239,10 @@ impl Cursor {
             }
             if lane.has(self.next) {
                 continue;
+            }
+            if !self.lane.current() {
+                self.over = true; // the head is another lane's
+                return None;
             }
             let mut to = self.next + 1;
             if head > depth {
@@ -321,6 +349,7 @@ impl Reader {
                     lane: lane.clone(),
                     lost: 0,
                     group: None,
+                    over: false,
                 },
             };
             k.lane = lane.clone();
@@ -328,6 +357,7 @@ impl Reader {
                 let g = view.groups.iter().find(|g| g.id == id);
                 let g = g.ok_or_else(|| disagree(format!("the group of a reader left {}", self.topic)))?;
                 k.group = Some(GroupLane::new(&g.file, lane.info.lane, self.topic.info.slots)?);
+                k.there(); // else the claims are of another lane
             }
             self.cursors.push(k);
         }
@@ -464,7 +494,7 @@ impl Reader {
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
         let inner = &self.topic.inner;
         let k = &mut self.cursors[at];
-        match inner.take(&k.lane.lane, i, &mut self.scratch) {
+        match inner.take(&k.lane, i, &mut self.scratch) {
             Taken::Held => {}
             // It stays, for another attempt or another member. That this process does not reach the
             // device is said once: it would be so each time.
@@ -529,11 +559,14 @@ fn refuted(e: &Error) -> bool {
 }
 
 impl Cursor {
-    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed. In a group it is
-    /// claimed, so that it blocks nobody; that fails, as it should, when a faster member has taken it.
+    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed; and over the whole
+    /// lane if it is no more. In a group it is claimed, so that it blocks nobody; that fails, as it should, when a faster member has taken it.
     /// An honest writer's message is there until it is done with, so only a liar's can be lost here, and what
     /// its owner had lent and took along when it ended.
     fn skip(&mut self, i: u64, hint: u64, member: u8) {
+        if !self.there() {
+            return;
+        }
         match &self.group {
             None => {
                 self.lost += 1;

@@ -256,7 +256,10 @@ impl TopicState {
         let mut n = 0;
         for l in &view.lanes {
             for g in &view.groups {
-                n += GroupLane::new(&g.file, l.info.lane, self.info.slots)?.waiting(&l.lane);
+                let claims = GroupLane::new(&g.file, l.info.lane, self.info.slots)?;
+                if l.current() {
+                    n += claims.waiting(&l.lane);
+                }
             }
         }
         Ok(n)

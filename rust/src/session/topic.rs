@@ -18,7 +18,7 @@ use super::reader::{Reader, Start};
 use super::send::Writer;
 use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
-use crate::layout::{broker_file, group_bytes, limits, slot, state, topic_record};
+use crate::layout::{broker_file, group_bytes, lane_record, limits, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Line, Region};
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
@@ -64,6 +64,8 @@ impl View {
 pub(crate) struct LaneView {
     pub(crate) inner: Arc<Inner>,
     pub(crate) info: LaneInfo,
+    /// Where the broker file says which lane has its number.
+    pub(crate) record: u64,
     pub(crate) lane: Lane,
     /// The writer's pages.
     pub(crate) owner: Arc<Peer>,
@@ -253,7 +255,14 @@ impl TopicState {
                 Err(e) if gone(&e) => continue,
                 peer => peer?,
             };
+            if l.lane >= limits::LANES {
+                return Err(disagree(format!("a lane of {self} has the number {}", l.lane)));
+            }
             v.lanes.push(Arc::new(LaneView {
+                record: self.at
+                    + topic_record::LANES
+                    + u64::from(l.lane) * lane_record::SIZE
+                    + lane_record::INCARNATION,
                 lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
                 bell: Bell::new(peer.file.clone(), peer.bell.clone()),
                 owner: peer,

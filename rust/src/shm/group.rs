@@ -1,7 +1,12 @@
 //! One lane's claims in one group. The claim word is the truth; the hint says where to look first.
 //! Members write both, so a lying one can lose or block this group's messages, and nothing else.
+//!
+//! An area is used by one lane after the other. Hint and claim words have the area's own numbers, which
+//! never return: message i of a lane is number base+i, and the base of the next lane lies beyond all
+//! numbers of this one. So a member that still has the view of a former lane finds nothing open, and no
+//! swap of it can succeed, whenever it is carried out.
 
-use super::lane::Lane;
+use super::lane::{Lane, MOST};
 use super::region::Region;
 use crate::crash_point;
 use crate::error::{Result, disagree};
@@ -12,10 +17,19 @@ use crate::layout::{GROUP_AREAS, NO_START, claim, group_area, group_area_bytes, 
 pub(crate) struct GroupLane {
     r: Region,
     mask: u64,
+    base: u64,
 }
 
+/// Bounds a base, so that numbers fit a claim word.
+const MOST_BASE: u64 = (1 << 52) - (1 << 48);
+
 impl GroupLane {
-    /// Views lane number `lane` of a group file whose topic has `slots`.
+    /// Views lane number `lane` of a group file whose topic has `slots`, for the lane that has the number
+    /// now. Who is not its writer looks at the lane's incarnation afterwards: it is still the one that the
+    /// view is meant for, or the view is of no use.
+    ///
+    /// SYNC claim-base: read before the incarnation; the broker sets it before it lists the lane, after it
+    /// has cleared the incarnation of the one before.
     pub(crate) fn new(file: &Region, lane: u32, slots: u32) -> Result<GroupLane> {
         let n = group_area_bytes(slots);
         let at = GROUP_AREAS + u64::from(lane) * n;
@@ -25,7 +39,13 @@ impl GroupLane {
                 file.len()
             )));
         }
-        Ok(GroupLane { r: file.sub(at, n), mask: u64::from(slots - 1) })
+        let base = file.load(at + group_area::BASE).min(MOST_BASE);
+        Ok(GroupLane { r: file.sub(at, n), mask: u64::from(slots - 1), base })
+    }
+
+    /// The number of message i in the area; a head is bounded, so it fits.
+    fn number(&self, i: u64) -> u64 {
+        self.base + i.min(MOST + 1)
     }
 
     fn at(&self, i: u64) -> u64 {
@@ -40,15 +60,14 @@ impl GroupLane {
     /// Whether message i is there for this group to take: neither claimed nor done, nor its slot in
     /// use for a later one.
     fn open(&self, i: u64) -> bool {
-        let (n, _, state) = claim::split(self.claim(i));
-        n < i || n == i && state == claim::FREE
+        is_open(self.claim(i), self.number(i))
     }
 
     /// The first message at or after the hint, at most `head`, that is open, and the hint word to
     /// give to `take`.
     pub(crate) fn next(&self, head: u64) -> Option<(u64, u64)> {
         let hint = self.r.load(group_area::HINT);
-        let (mut i, _) = claim::split_hint(hint);
+        let mut i = claim::split_hint(hint).0.saturating_sub(self.base);
         let start = self.r.load(group_area::START);
         if start != NO_START {
             i = i.max(start);
@@ -80,19 +99,18 @@ impl GroupLane {
     /// SYNC claim: a successful swap is the hand-over; whoever sees DONE here may reuse the slot, so
     /// the member's row was raised before.
     pub(crate) fn take(&self, i: u64, hint: u64, member: u8, acknowledge: bool) -> bool {
-        let old = self.claim(i);
-        let (n, _, state) = claim::split(old);
-        if n > i || n == i && state != claim::FREE {
+        let (old, number) = (self.claim(i), self.number(i));
+        if !is_open(old, number) {
             return false;
         }
         let state = if acknowledge { claim::CLAIMED } else { claim::DONE };
-        if !self.r.cas(self.at(i), old, claim::pack(i, member, state)) {
+        if !self.r.cas(self.at(i), old, claim::pack(number, member, state)) {
             return false;
         }
         crash_point::at("claim-swapped");
         // The hint's version keeps this swap from undoing a rewind: failing is fine.
         let (_, version) = claim::split_hint(hint);
-        self.r.cas(group_area::HINT, hint, claim::pack_hint(i + 1, version));
+        self.r.cas(group_area::HINT, hint, claim::pack_hint(number + 1, version));
         crash_point::at("claim-hinted");
         true
     }
@@ -102,7 +120,8 @@ impl GroupLane {
     ///
     /// SYNC claim: releases what the member did before; pairs with `done`.
     pub(crate) fn acknowledge(&self, i: u64, member: u8) -> bool {
-        self.r.cas(self.at(i), claim::pack(i, member, claim::CLAIMED), claim::pack(i, member, claim::DONE))
+        let number = self.number(i);
+        self.r.cas(self.at(i), claim::pack(number, member, claim::CLAIMED), claim::pack(number, member, claim::DONE))
     }
 
     /// Whether the group is finished with message i, or was never promised it, so that its slot may
@@ -114,8 +133,14 @@ impl GroupLane {
             return true;
         }
         let (n, _, state) = claim::split(self.claim(i));
-        n > i || n == i && state == claim::DONE
+        let number = self.number(i);
+        n > number || n == number && state == claim::DONE
     }
+}
+
+fn is_open(claim: u64, number: u64) -> bool {
+    let (n, _, state) = claim::split(claim);
+    n < number || n == number && state == claim::FREE
 }
 
 #[cfg(all(test, not(baton_loom)))]

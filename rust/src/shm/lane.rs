@@ -15,9 +15,8 @@ const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 /// Words that a reader keeps for a message from the begin on.
 const USUAL_WORDS: usize = 64;
 
-/// More messages than a lane ever has: a group's words keep numbers in 52 bits, and the message
-/// behind the last has a number too.
-const MOST: u64 = (1 << 52) - 2;
+/// More messages than a lane ever has; it leaves room for many lanes in the numbers of a group's area.
+pub(crate) const MOST: u64 = (1 << 48) - 2;
 
 /// A lane, in the own session file or in another's.
 #[derive(Debug, Clone)]

@@ -249,6 +249,8 @@ pub(crate) struct LaneInfo {
     pub(crate) state: u32,
     #[serde(default)]
     pub(crate) sender: String,
+    /// What stands in the lane's record as long as the lane is this one.
+    pub(crate) incarnation: u64,
 }
 
 #[derive(Deserialize, Debug, Clone)]
