@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -47,22 +49,12 @@ type Broker struct {
 	slotTable record.Table
 	idle      *alarm.Alarm
 
-	lanesIn    map[*pages.Pages]map[*lane]struct{}
-	topics     [protocol.MaxTopics]*topic
-	topicTable record.Table
-	named      map[topicKey]*topic
-	tokens     map[string]*topic
-	joins      record.Table
-	nameRoom   nameRoom
-	unread     map[*lane]struct{} // what they name is in files that were not handed over yet
-
-	leases     map[uint64]*lease
-	leaseTable record.Table
+	topics *topics.Topics
+	leases *leases.Leases
 
 	caretaker *alarm.Alarm // runs while there are orphans or adopted lanes
 	careDelay time.Duration
-	adopted   map[*topic]int // lanes
-	mirror    *mirror        // nil while nobody mirrors
+	mirror    *mirror // nil while nobody mirrors
 
 	state stateFile
 	extra map[string]func() any // parts of status that others add
@@ -88,21 +80,15 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}),
-		conns: map[*conn]struct{}{}, lanesIn: map[*pages.Pages]map[*lane]struct{}{},
-		store: pages.NewStore(cfg.Log),
-		named: map[topicKey]*topic{}, tokens: map[string]*topic{},
-		leases: map[uint64]*lease{}, adopted: map[*topic]int{}, unread: map[*lane]struct{}{},
-		extra:      map[string]func() any{},
-		slotTable:  record.NewTable(protocol.MaxSessions, 16),
-		topicTable: record.NewTable(protocol.MaxTopics, 16),
-		joins:      record.NewTable(record.MaxJoins, 16),
-		leaseTable: record.NewTable(protocol.MaxLeases, 16),
-		nameRoom:   nameRoom{record.NewTable(nameLanes, 16)},
+		conns: map[*conn]struct{}{}, store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
+		slotTable: record.NewTable(protocol.MaxSessions, 16),
 	}
 	b.clock = alarm.NewClock(&b.mu)
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
 	b.memory.LetGo(b.letGo)
+	b.topics = topics.New(b.store, b.memory, b.clock, cfg.Log, watcher{b})
+	b.leases = leases.New(b.store, b.memory, b.clock, b.checkIdle)
 	b.slotTable.Claim(protocol.BrokerSlot)
 	if err := b.occupy(); err != nil {
 		return nil, err
@@ -266,15 +252,7 @@ func (b *Broker) tearDown(clean bool) {
 			s.stopWaiting()
 		}
 	}
-	for _, t := range b.topics {
-		if t != nil {
-			for _, g := range t.groups {
-				if g != nil {
-					g.file.Close()
-				}
-			}
-		}
-	}
+	b.topics.Close()
 	b.memory.Close()
 	keep := b.keepsNames() || !clean && !b.fresh
 	b.store.Close()

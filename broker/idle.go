@@ -3,7 +3,7 @@ package broker
 // checkIdle starts or stops the countdown to the end of a broker that nobody
 // needs. Called whenever sessions or leases come or go.
 func (b *Broker) checkIdle() {
-	busy := len(b.leases) > 0 || b.liveSessions() > 0 || b.taking != nil
+	busy := b.leases.Count() > 0 || b.liveSessions() > 0 || b.taking != nil
 	switch {
 	case b.cfg.IdleExit == 0 || b.closing:
 	case busy && b.idle != nil:

@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"cmp"
-	"slices"
 	"strconv"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -32,8 +30,12 @@ type lister struct {
 // listers are those of what stands in tables; leases do not.
 var listers = map[string]lister{
 	protocol.ListSessions: {protocol.MaxSessions, (*Broker).sessionRow},
-	protocol.ListTopics:   {protocol.MaxTopics, (*Broker).topicRow},
-	protocol.ListNames:    {protocol.MaxTopics, (*Broker).nameRow},
+	protocol.ListTopics: {protocol.MaxTopics, func(b *Broker, s *session, i int, match func(string) bool) (any, int) {
+		return b.topics.TopicRow(s.namespace, i, match)
+	}},
+	protocol.ListNames: {protocol.MaxTopics, func(b *Broker, s *session, i int, match func(string) bool) (any, int) {
+		return b.topics.NameRow(s.namespace, i, match)
+	}},
 	protocol.ListSegments: {protocol.MaxSegments, func(b *Broker, _ *session, i int, match func(string) bool) (any, int) {
 		return b.memory.SegmentRow(i, match)
 	}},
@@ -73,7 +75,12 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		return nil, nil, err
 	}
 	if r.What == protocol.ListLeases {
-		return b.leasePage(at, r.Limit, match), nil, nil
+		rows, next := b.leases.Rows(uint64(at), r.Limit, match)
+		reply := listReply{Rows: rows}
+		if next != 0 {
+			reply.Cursor = strconv.FormatUint(next, 10)
+		}
+		return reply, nil, nil
 	}
 	reply := listReply{Rows: []any{}}
 	for cost := 0; at < l.end && len(reply.Rows) < r.Limit && cost < maxScan; {
@@ -91,27 +98,4 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		reply.Cursor = strconv.Itoa(at)
 	}
 	return reply, nil, nil
-}
-
-// leasePage lists leases by number, which is random: the cursor is the last one.
-func (b *Broker) leasePage(after, limit int, match func(string) bool) listReply {
-	ids := make([]uint64, 0, len(b.leases))
-	for id := range b.leases {
-		if id > uint64(after) {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, cmp.Compare[uint64])
-	reply := listReply{Rows: []any{}}
-	for _, id := range ids {
-		if len(reply.Rows) == limit {
-			reply.Cursor = strconv.FormatUint(uint64(after), 10)
-			break
-		}
-		after = int(id)
-		if l := b.leases[id]; match(l.maker) {
-			reply.Rows = append(reply.Rows, l.row())
-		}
-	}
-	return reply
 }

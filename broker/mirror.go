@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -57,8 +58,8 @@ type mirror struct {
 	to      Publisher
 	bell    shm.Region
 	parking shm.Parking
-	topics  map[*topic]*mirrored
-	names   map[*topic]struct{} // changed since the last look
+	topics  map[*topics.Topic]*mirrored
+	names   map[*topics.Topic]struct{} // changed since the last look
 
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
@@ -76,11 +77,9 @@ func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	defer b.mu.Unlock()
 	bell := b.store.Own.Bell.Region
 	m := &mirror{b: b, to: to, bell: bell, parking: shm.NewParking(b.store.Own.Session.Region, bell),
-		topics: map[*topic]*mirrored{}, names: map[*topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
-	for _, t := range b.named {
-		if t.name != nil && t.name.set {
-			m.names[t] = struct{}{}
-		}
+		topics: map[*topics.Topic]*mirrored{}, names: map[*topics.Topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
+	for t := range b.topics.Names() {
+		m.names[t] = struct{}{}
 	}
 	b.mirror = m
 	return m.run
@@ -133,7 +132,7 @@ func (m *mirror) park() (bell uint32, topics, ok bool) {
 	if m.b.mirror != m {
 		return 0, false, false
 	}
-	return m.parking.Begin(), len(m.b.named) > 0, true
+	return m.parking.Begin(), m.b.topics.Any(), true
 }
 
 func (m *mirror) unpark() bool {
@@ -154,8 +153,8 @@ func (m *mirror) pending() bool {
 		return true
 	}
 	for t, w := range m.topics {
-		for _, l := range t.lanes {
-			if p := w.lanes[l]; p == nil || l.view.Head() >= p.next {
+		for l := range t.Lanes() {
+			if p := w.lanes[l]; p == nil || l.View.Head() >= p.next {
 				return true
 			}
 		}
@@ -204,10 +203,26 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 	}
 }
 
-// noteName tells the mirror that a name was set or deleted. Callers hold mu.
-func (b *Broker) noteName(t *topic) {
-	if b.mirror != nil && t.name != nil {
-		b.mirror.names[t] = struct{}{}
-		shm.WakeBell(b.store.Own.Bell.Region)
+// watcher tells the mirror and the collector what has happened to topics.
+type watcher struct{ b *Broker }
+
+// Changed wakes the mirror.
+func (w watcher) Changed() {
+	if w.b.mirror != nil {
+		shm.WakeBell(w.b.store.Own.Bell.Region)
 	}
 }
+
+// Named tells the mirror that a name was set or deleted.
+func (w watcher) Named(t *topics.Topic) {
+	if w.b.mirror != nil {
+		w.b.mirror.names[t] = struct{}{}
+		w.Changed()
+	}
+}
+
+// Understood lowers the broker's row.
+func (w watcher) Understood() { w.b.lowerRow() }
+
+// Adopted starts the collector.
+func (w watcher) Adopted() { w.b.careSoon() }

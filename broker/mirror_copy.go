@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -66,7 +67,7 @@ func (c *copied) reset() {
 // add copies message i of a lane that is published on a subject. It returns false
 // when the slot does not hold it any more or nobody could read it. Callers hold
 // the broker's mu.
-func (c *copied) add(b *Broker, l *lane, i uint64, subject string, p *place) bool {
+func (c *copied) add(b *Broker, l *topics.Lane, i uint64, subject string, p *place) bool {
 	c.tries++
 	n := len(c.messages)
 	c.messages = append(c.messages, copiedMessage{subject: subject, place: p, skipped: p.skipped})
@@ -81,8 +82,8 @@ func (c *copied) add(b *Broker, l *lane, i uint64, subject string, p *place) boo
 // message copies a message into m, which is empty. It takes no reference: what it reads beside the slot
 // (storage entries, a spill) belongs to storages that the slot names, and if the
 // slot still names the message afterwards, none of them has changed.
-func (c *copied) message(b *Broker, l *lane, i uint64, m *protocol.TupleMessage) bool {
-	h, words, ok := l.view.Read(i, c.words[len(c.words):])
+func (c *copied) message(b *Broker, l *topics.Lane, i uint64, m *protocol.TupleMessage) bool {
+	h, words, ok := l.View.Read(i, c.words[len(c.words):])
 	if !ok {
 		return false
 	}
@@ -115,7 +116,7 @@ func (c *copied) message(b *Broker, l *lane, i uint64, m *protocol.TupleMessage)
 	m.Storages = c.storages[from:len(c.storages):len(c.storages)]
 	// SYNC slot-seq: the second look, after everything else was read.
 	shm.FenceAcquire()
-	return l.view.Has(i)
+	return l.View.Has(i)
 }
 
 // spill reads the refs and the body of a spilled message. The spill storage is
@@ -141,10 +142,11 @@ func (m *mirror) copyNames() (more bool) {
 			return true
 		}
 		delete(m.names, t)
-		n := copiedName{namespace: t.key.namespace, name: t.key.name, deleted: m.b.topics[t.index] != t || !t.name.set}
+		l, revision, set := t.Revision()
+		n := copiedName{namespace: t.Namespace(), name: t.Name(), deleted: !m.b.topics.Has(t) || !set}
 		ok := n.deleted
 		if !n.deleted {
-			ok = m.copied.message(m.b, t.name.lane, t.name.revision, &n.message)
+			ok = m.copied.message(m.b, l, revision, &n.message)
 		}
 		if ok {
 			m.copied.names = append(m.copied.names, n)

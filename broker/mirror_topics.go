@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -10,7 +11,7 @@ import (
 // mirrored is a topic that somebody subscribes to.
 type mirrored struct {
 	subject string
-	lanes   map[*lane]*place
+	lanes   map[*topics.Lane]*place
 }
 
 // place is where the mirror is in one lane.
@@ -22,10 +23,10 @@ type place struct {
 }
 
 // newPlace is where a reader begins that has seen nothing before next.
-func (b *Broker) newPlace(l *lane, next uint64) *place {
-	e, err := protocol.NewTupleEncoder(l.topic.key.name, l.pages.Name, b.id)
+func (b *Broker) newPlace(l *topics.Lane, next uint64) *place {
+	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.Pages.Name, b.id)
 	if err != nil {
-		b.log.Error("the tuples of a sender cannot be written", "topic", l.topic, "sender", l.pages.Name, "error", err)
+		b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.Pages.Name, "error", err)
 	}
 	return &place{next: next, encoder: e}
 }
@@ -42,54 +43,42 @@ func (m *mirror) choose() {
 	m.interest, m.serial = m.to.InterestVersion(), m.b.store.Record.LastSerial()
 	since, at := m.chosen, m.chosenAt
 	m.chosen, m.chosenAt = sys.Monotonic(), time.Now()
-	wanted := map[*topic]*mirrored{}
-	for key, t := range m.b.named {
-		if key.isName || t.name != nil {
-			continue
-		}
-		subject := protocol.TopicSubject(key.namespace, key.name)
+	wanted := map[*topics.Topic]*mirrored{}
+	for t := range m.b.topics.Public() {
+		subject := protocol.TopicSubject(t.Namespace(), t.Name())
 		if !m.to.Interest(subject) {
 			continue
 		}
 		w := m.topics[t]
 		if w == nil {
-			w = &mirrored{subject: subject, lanes: map[*lane]*place{}}
-			for _, l := range t.lanes {
+			w = &mirrored{subject: subject, lanes: map[*topics.Lane]*place{}}
+			for l := range t.Lanes() {
 				first := uint64(1) // of a topic made since then all counts, if only as lost
-				if !t.made.After(at) {
+				if !t.Made().After(at) {
 					first = firstSince(l, since)
 				}
 				w.lanes[l] = m.b.newPlace(l, first)
 			}
-			m.b.setMirrored(t, true)
+			m.b.topics.SetMirrored(t, true)
 		}
 		wanted[t] = w
 	}
 	for t := range m.topics {
-		if wanted[t] == nil && m.b.topics[t.index] == t {
-			m.b.setMirrored(t, false)
+		if wanted[t] == nil && m.b.topics.Has(t) {
+			m.b.topics.SetMirrored(t, false)
 		}
 	}
 	m.topics = wanted
 }
 
 // firstSince finds the first message kept that was sent after a time.
-func firstSince(l *lane, since uint64) uint64 {
-	head := l.view.Head()
+func firstSince(l *topics.Lane, since uint64) uint64 {
+	head := l.View.Head()
 	first := head + 1
-	for first > 1 && head-(first-1) < l.view.Slots() && l.view.Has(first-1) && l.view.Stamp(first-1) >= since {
+	for first > 1 && head-(first-1) < l.View.Slots() && l.View.Has(first-1) && l.View.Stamp(first-1) >= since {
 		first--
 	}
 	return first
-}
-
-// setMirrored lists the broker among those whom senders ring. Callers hold mu.
-func (b *Broker) setMirrored(t *topic, on bool) {
-	if t.mirrored != on {
-		t.mirrored = on
-		b.setWaiter(t, protocol.BrokerSlot, on)
-		b.changed(t)
-	}
 }
 
 // copyTopics copies what topics have beyond the mirror's places, until there is
@@ -103,21 +92,21 @@ func (m *mirror) copyTopics() (more bool) {
 	return false
 }
 
-func (m *mirror) copyTopic(t *topic, w *mirrored) (more bool) {
+func (m *mirror) copyTopic(t *topics.Topic, w *mirrored) (more bool) {
 	for l := range w.lanes {
-		if t.lanes[l.number] != l {
+		if !t.HasLane(l) {
 			delete(w.lanes, l)
 		}
 	}
-	for _, l := range t.lanes {
+	for l := range t.Lanes() {
 		p := w.lanes[l]
 		if p == nil {
 			p = m.b.newPlace(l, 1)
 			w.lanes[l] = p
 		}
-		head := l.view.Head()
+		head := l.View.Head()
 		// What is more than a turn of the ring behind has left its slot.
-		if slots := l.view.Slots(); head >= slots && p.next <= head-slots {
+		if slots := l.View.Slots(); head >= slots && p.next <= head-slots {
 			p.skipped += head - slots + 1 - p.next
 			p.next = head - slots + 1
 		}
@@ -126,7 +115,7 @@ func (m *mirror) copyTopic(t *topic, w *mirrored) (more bool) {
 				return true
 			}
 			if p.next+mirrorFetch <= head {
-				l.view.Fetch(p.next + mirrorFetch)
+				l.View.Fetch(p.next + mirrorFetch)
 			}
 			if !m.copied.add(m.b, l, p.next, w.subject, p) {
 				p.skipped++

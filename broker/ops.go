@@ -34,22 +34,55 @@ var ops = map[string]handler{
 	protocol.OpSegment: locked(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
 		return b.memory.Segment(s.memory, r)
 	}),
-	protocol.OpTopicOpen:      locked((*Broker).opTopicOpen),
-	protocol.OpTopicWrite:     locked((*Broker).opTopicWrite),
-	protocol.OpTopicRead:      locked((*Broker).opTopicRead),
-	protocol.OpTopicPeers:     locked((*Broker).opTopicPeers),
-	protocol.OpTopicGroupFile: locked((*Broker).opTopicGroupFile),
-	protocol.OpTopicLeave:     locked((*Broker).opTopicLeave),
-	protocol.OpTopicClose:     locked((*Broker).opTopicClose),
-	protocol.OpNameSet:        locked((*Broker).opNameSet),
-	protocol.OpNameOpen:       locked((*Broker).opNameOpen),
-	protocol.OpNameDelete:     locked((*Broker).opNameDelete),
-	protocol.OpLease:          locked((*Broker).opLease),
-	protocol.OpLeaseClaim:     locked((*Broker).opLeaseClaim),
-	protocol.OpLeaseRelease:   locked((*Broker).opLeaseRelease),
-	protocol.OpList:           (*Broker).opList,
-	protocol.OpStatus:         (*Broker).opStatus,
-	protocol.OpBye:            locked((*Broker).opBye),
+	protocol.OpTopicOpen: locked(func(b *Broker, s *session, r *protocol.TopicOpenRequest) (any, []*sys.FD, error) {
+		reply, err := b.topics.OpenTopic(s.party, r)
+		return reply, nil, err
+	}),
+	protocol.OpTopicWrite: locked(func(b *Broker, s *session, r *protocol.TopicWrite) (any, []*sys.FD, error) {
+		reply, err := b.topics.Write(s.party, r)
+		return reply, nil, err
+	}),
+	protocol.OpTopicRead: locked(func(b *Broker, s *session, r *protocol.TopicRead) (any, []*sys.FD, error) {
+		return b.topics.Read(s.party, r)
+	}),
+	protocol.OpTopicPeers: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
+		reply, err := b.topics.Peers(s.party, r)
+		return reply, nil, err
+	}),
+	protocol.OpTopicGroupFile: locked(func(b *Broker, s *session, r *protocol.TopicGroupFile) (any, []*sys.FD, error) {
+		fds, err := b.topics.GroupFile(s.party, r)
+		return done{}, fds, err
+	}),
+	protocol.OpTopicLeave: locked(func(b *Broker, s *session, r *protocol.TopicLeave) (any, []*sys.FD, error) {
+		return done{}, nil, b.topics.LeaveRole(s.party, r)
+	}),
+	protocol.OpTopicClose: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
+		return done{}, nil, b.topics.End(s.party, r)
+	}),
+	protocol.OpNameSet: locked(func(b *Broker, s *session, r *protocol.NameSet) (any, []*sys.FD, error) {
+		reply, err := b.topics.SetName(s.party, r)
+		return reply, nil, err
+	}),
+	protocol.OpNameOpen: locked(func(b *Broker, s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
+		reply, err := b.topics.OpenName(s.party, r)
+		return reply, nil, err
+	}),
+	protocol.OpNameDelete: locked(func(b *Broker, s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
+		return done{}, nil, b.topics.DeleteName(s.party, r)
+	}),
+	protocol.OpLease: locked(func(b *Broker, s *session, r *protocol.LeaseRequest) (any, []*sys.FD, error) {
+		reply, err := b.leases.Make(s.Pages, r)
+		return reply, nil, err
+	}),
+	protocol.OpLeaseClaim: locked(func(b *Broker, _ *session, r *protocol.LeaseRef) (any, []*sys.FD, error) {
+		return done{}, nil, b.leases.Claim(r)
+	}),
+	protocol.OpLeaseRelease: locked(func(b *Broker, s *session, r *protocol.LeaseRef) (any, []*sys.FD, error) {
+		return done{}, nil, b.leases.Release(s.Pages, r)
+	}),
+	protocol.OpList:   (*Broker).opList,
+	protocol.OpStatus: (*Broker).opStatus,
+	protocol.OpBye:    locked((*Broker).opBye),
 }
 
 // done is the reply of an op that has nothing to tell.

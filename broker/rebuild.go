@@ -11,7 +11,7 @@ import (
 )
 
 // rebuild makes the broker's view from the broker file, with what fetch can get
-// of the files that b.store.Missing lists. Then it corrects its own row, buries the
+// of the files that the store lists as missing. Then it corrects its own row, buries the
 // dead, and lets everybody look again. sameBoot tells whether any process that
 // the file speaks of can still live.
 func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
@@ -21,35 +21,15 @@ func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 	b.rebuildSessions(fetch)
 	b.store.RestoreRemains(fetch)
 	b.memory.Restore(fetch)
-	b.rebuildTopics(fetch)
-	b.rebuildJoins()
-	b.rebuildLeases(sameBoot)
+	b.topics.Restore(fetch)
+	b.leases.Restore(sameBoot)
 	b.recount()
 	crashpoint.At("broker-rebuild-lowered")
-	for _, t := range b.topics {
-		if t == nil {
-			continue
-		}
-		for _, g := range t.groups {
-			for n := range t.lanes {
-				if g == nil {
-					continue
-				}
-				if a, ok := g.area(n); ok {
-					a.Rewind(1) // MODEL group:restart-hint
-				}
-			}
-		}
-	}
+	b.topics.Rewind()
 	crashpoint.At("broker-rebuild-hints")
 	b.buryDead(sameBoot)
 	crashpoint.At("broker-rebuild-buried")
-	for _, t := range b.topics {
-		if t != nil {
-			b.changed(t)
-			b.leftAlone(t)
-		}
-	}
+	b.topics.Announce()
 	b.store.Record.SetBoot(sys.BootID())
 	b.settle()
 	b.careSoon()
@@ -78,12 +58,12 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 			continue
 		}
 		r := b.store.Record.Session(slot).Load()
-		s := newSession(b.store.Restore(fetch, slot, serial, r.Name, r.PID))
+		s := &session{Pages: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
 		s.absent, s.answered = true, r.Answered
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
 		b.slots[slot] = s
-		s.memory = b.memory.Open(s.Pages, s)
+		b.enter(s)
 		b.slotTable.Claim(slot)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 
 // A broker that finds what a dead one left takes its instance over: with
 // --memory-dir from the files, else from the clients, who hand over the
-// descriptors of all that they have pages.File. The broker file says everything
+// descriptors of all that they have mapped. The broker file says everything
 // else, so that slots, serials, topics and names stay as they are.
 //
 //	New: findPredecessor → startTakeover (gather) → complete: rebuild, settle
@@ -350,9 +349,7 @@ func (b *Broker) wantedOrKnown(k pages.Key) bool {
 	case protocol.RestoreSegment:
 		return b.memory.HasSegment(k.Serial)
 	case protocol.RestoreGroup:
-		return slices.ContainsFunc(b.topics[:], func(t *topic) bool {
-			return t != nil && slices.ContainsFunc(t.groups[:], func(g *group) bool { return g != nil && g.id == k.Serial })
-		})
+		return b.topics.HasGroup(k.Serial)
 	}
 	return false
 }

@@ -134,18 +134,7 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 // the list may be incomplete, and only the client knows that it never got it. Then it
 // says `return`.
 func (b *Broker) reconcile(s *session, listed map[pages.Key]bool) {
-	b.memory.Reconcile(s.memory, func(k pages.Key) bool { return listed[k] })
-	for t, m := range s.topics {
-		left := false
-		for _, rd := range m.readers {
-			if rd.group != nil && !listed[pages.Key{Role: protocol.RestoreGroup, Serial: rd.group.id}] {
-				b.leaveReader(t, s, m, rd)
-				left = true
-			}
-		}
-		if left {
-			b.changed(t)
-			b.leaveIfDone(t, s, m)
-		}
-	}
+	has := func(k pages.Key) bool { return listed[k] }
+	b.memory.Reconcile(s.memory, has)
+	b.topics.Reconcile(s.party, has)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -34,9 +35,7 @@ type session struct {
 	stopWaiting func() // for the pidfd
 
 	memory *memory.Account
-	topics map[*topic]*member
-	leases map[*lease]struct{}
-	names  map[*topic]struct{} // ephemeral
+	party  *topics.Party
 }
 
 var languages = map[string]uint32{
@@ -55,11 +54,7 @@ func languageName(n uint32) string {
 // maxClientVersion bounds what a client says of its version, in bytes.
 const maxClientVersion = 64
 
-func newSession(p *pages.Pages) *session {
-	return &session{Pages: p, topics: map[*topic]*member{}, leases: map[*lease]struct{}{}, names: map[*topic]struct{}{}}
-}
-
-// Trim, Collect and Room tell the session what happens to its memory.
+// Trim, Collect and Room tell the session what happens to its memory and lanes.
 func (s *session) Trim() { s.event(func(p *pending) { p.trim = true }) }
 
 // Collect is as Trim.
@@ -92,7 +87,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	if p.Name == "" {
 		p.Name = fmt.Sprintf("process %d", pid)
 	}
-	s := newSession(p)
+	s := &session{Pages: p}
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
 	s.version, s.connectedAt = pages.Printable(h.Client.Version, maxClientVersion), time.Now()
@@ -100,7 +95,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 		s.start = sys.StartTime(pid)
 	}
 	b.slots[slot] = s
-	s.memory = b.memory.Open(p, s)
+	b.enter(s)
 	b.putSession(s)
 	c.watch = b.watch(s, pidfd)
 	line := s.lineOf()
@@ -108,6 +103,12 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.checkIdle()
 	b.log.Info("session opened", "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
 	return s, nil
+}
+
+// enter gives a session its place in each room.
+func (b *Broker) enter(s *session) {
+	s.memory = b.memory.Open(s.Pages, s)
+	s.party = b.topics.Open(s.Pages, s.namespace, s)
 }
 
 // putSession writes the session's record, the serial last.

@@ -108,22 +108,10 @@ func (b *Broker) counts() (n Counts) {
 			}
 		}
 	}
-	for _, t := range b.topics {
-		switch {
-		case t == nil:
-		case t.kind == protocol.TopicKindTopic:
-			n.Topics++
-		case t.kind == protocol.TopicKindQueue:
-			n.Queues++
-		case t.name.set:
-			n.Names++
-		}
-	}
+	t := b.topics.Counts()
+	n.Topics, n.Queues, n.Names, n.AdoptedLanes = t.Topics, t.Queues, t.Names, t.AdoptedLanes
 	m := b.memory.Counts()
 	n.Segments, n.Chunks, n.Storages = m.Segments, m.Chunks, m.Storages
-	for _, lanes := range b.adopted {
-		n.AdoptedLanes += lanes
-	}
-	n.Leases = len(b.leases)
+	n.Leases = b.leases.Count()
 	return n
 }

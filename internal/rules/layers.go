@@ -33,6 +33,8 @@ var layers = []layer{
 	{dir: "broker/alarm", only: []string{}},
 	{dir: "broker/pages", only: append([]string{"broker/record"}, mechanics...)},
 	{dir: "broker/memory", only: append([]string{"broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/topics", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/leases", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},

@@ -1,4 +1,4 @@
-package broker
+package topics
 
 import (
 	"github.com/baton-ipc/baton/broker/pages"
@@ -14,9 +14,9 @@ const maxAdopted = 8 << 20
 
 // adoptable returns how many more references the broker takes over from a session,
 // living or not: lanes can be left one after the other.
-func (b *Broker) adoptable(p *pages.Pages) int {
+func (ts *Topics) adoptable(p *pages.Pages) int {
 	budget := maxAdopted
-	for l := range b.lanesIn[p] {
+	for l := range ts.lanesIn[p] {
 		for _, indices := range l.kept {
 			budget -= len(indices)
 		}
@@ -29,36 +29,36 @@ func (b *Broker) adoptable(p *pages.Pages) int {
 // changes hands. Slots that are nonsense are emptied. The writer's row still
 // counts meanwhile, so nothing is free in between. budget is what may still be
 // looked at; it is lowered.
-func (b *Broker) adopt(l *lane, budget *int) {
+func (ts *Topics) adopt(l *Lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
-	if !l.pages.There() {
-		b.log.Warn("a lane of an ended session was handed over by nobody: what it sent is lost", "lane", l.String())
-		b.dropLane(l)
+	if !l.Pages.There() {
+		ts.log.Warn("a lane of an ended session was handed over by nobody: what it sent is lost", "lane", l.String())
+		ts.dropLane(l)
 		return
 	}
-	head := l.view.Head()
-	slots := l.view.Slots()
+	head := l.View.Head()
+	slots := l.View.Slots()
 	var words []uint64
 	for k := range slots {
-		i := l.view.Seq(k)
+		i := l.View.Seq(k)
 		if i == 0 {
 			continue
 		}
 		// A number that a writer who died at any instruction can leave: in its own
 		// slot, at most one turn behind, or published and head not yet moved.
 		if i&(slots-1) != k || i > head+1 || i+slots <= head {
-			b.reject(l, k, "number out of place")
+			ts.reject(l, k, "number out of place")
 			continue
 		}
-		h, data, ok := l.view.Read(i, words)
+		h, data, ok := l.View.Read(i, words)
 		words = data
 		if !ok {
-			b.reject(l, k, "lengths do not fit the slot")
+			ts.reject(l, k, "lengths do not fit the slot")
 			continue
 		}
-		indices, ok := b.countMessage(h, data, budget) // MODEL lanes:adopt-count
+		indices, ok := ts.countMessage(h, data, budget) // MODEL lanes:adopt-count
 		if !ok {
-			b.reject(l, k, "names what cannot be held")
+			ts.reject(l, k, "names what cannot be held")
 			continue
 		}
 		l.kept[i] = indices
@@ -67,34 +67,34 @@ func (b *Broker) adopt(l *lane, budget *int) {
 	// The last message may be published and head not yet moved: readers look as
 	// far as head.
 	if _, late := l.kept[head+1]; late {
-		l.view.Publish(head + 1)
+		l.View.Publish(head + 1)
 	}
 	crashpoint.At("broker-adopt-counted")
-	b.setLaneState(l, protocol.LaneAdopted)
-	b.adopted[l.topic]++
+	ts.setLaneState(l, protocol.LaneAdopted)
+	ts.adopted[l.Topic]++
 	if len(l.kept) == 0 {
-		b.dropLane(l)
+		ts.dropLane(l)
 	}
-	b.careSoon()
+	ts.watch.Adopted()
 }
 
 // reject empties a slot whose message nobody could take.
-func (b *Broker) reject(l *lane, slot uint64, why string) {
-	b.log.Debug("dropped a slot of an ended session", "lane", l.String(), "slot", slot, "why", why)
-	l.view.Unname(slot)
+func (ts *Topics) reject(l *Lane, slot uint64, why string) {
+	ts.log.Debug("dropped a slot of an ended session", "lane", l.String(), "slot", slot, "why", why)
+	l.View.Unname(slot)
 }
 
 // countMessage counts every storage that a message names up in the broker's row
 // and returns their indices; if one cannot be held, none is. What was looked at in
 // vain is charged as well.
-func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
+func (ts *Topics) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil {
 		return nil, false
 	}
 	defer func() {
 		if !ok {
-			b.memory.DropAll(indices)
+			ts.memory.DropAll(indices)
 			indices = nil
 		}
 	}()
@@ -103,7 +103,7 @@ func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indic
 			return false
 		}
 		for _, r := range refs {
-			if b.memory.Hold(r) != nil {
+			if ts.memory.Hold(r) != nil {
 				return false
 			}
 			indices = append(indices, r.Index)
@@ -119,7 +119,7 @@ func (b *Broker) countMessage(h shm.SlotHead, data []uint64, budget *int) (indic
 	if len(refs) != 1 || *budget <= 0 {
 		return indices, false
 	}
-	nested, err := b.memory.ReadSpill(refs[0])
+	nested, err := ts.memory.ReadSpill(refs[0])
 	if err != nil {
 		*budget -= protocol.MaxRefs // as many may have been read
 		return indices, false

@@ -1,4 +1,4 @@
-package broker
+package topics
 
 import (
 	"crypto/rand"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/record"
-	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -19,9 +18,9 @@ type topicKey struct {
 	isName          bool
 }
 
-// topic is a topic, a queue or a name. Its record in the broker file says the
+// Topic is a topic, a queue or a name. Its record in the broker file says the
 // same, so that a successor can go on from there.
-type topic struct {
+type Topic struct {
 	index       uint32
 	id          uint64
 	key         topicKey
@@ -38,10 +37,10 @@ type topic struct {
 	made        time.Time
 	closed      bool
 
-	lanes     map[uint32]*lane
+	lanes     map[uint32]*Lane
 	nextLane  uint32
 	groups    [protocol.MaxGroups]*group
-	members   map[*session]*member
+	members   map[*Party]*member
 	lastLeft  string
 	gone      uint64 // messages that were sent in lanes that are no more
 	lingering *alarm.Alarm
@@ -64,7 +63,7 @@ type reader struct {
 	member uint8
 }
 
-func (m *member) empty(t *topic, s *session) bool {
+func (m *member) empty(t *Topic, s *Party) bool {
 	return len(m.opens) == 0 && len(m.readers) == 0 && t.liveLane(s.Pages) == nil
 }
 
@@ -81,7 +80,7 @@ func kindName(kind uint32) string {
 	return "unknown"
 }
 
-func (t *topic) String() string {
+func (t *Topic) String() string {
 	if t.key.name == "" {
 		return "private " + kindName(t.kind)
 	}
@@ -89,49 +88,49 @@ func (t *topic) String() string {
 }
 
 // makeTopic makes a topic of which everything but its place is known.
-func (b *Broker) makeTopic(t *topic) error {
-	index, ok := b.topicTable.Take()
+func (ts *Topics) makeTopic(t *Topic) error {
+	index, ok := ts.topicTable.Take()
 	if !ok {
 		return protocol.Errorf(protocol.CodeTooMany, "close or delete some: baton ls topics lists them",
 			"all %d topics, queues and names of this broker are taken", protocol.MaxTopics)
 	}
-	if err := b.store.Reserve(record.TopicPlace(index)); err != nil {
-		b.topicTable.Give(index)
+	if err := ts.store.Reserve(record.TopicPlace(index)); err != nil {
+		ts.topicTable.Give(index)
 		return err
 	}
-	t.index, t.id, t.made = index, b.store.Record.NextSerial(), time.Now()
+	t.index, t.id, t.made = index, ts.store.Record.NextSerial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
-	b.store.Record.Topic(index).Begin()
-	t.lanes, t.members = map[uint32]*lane{}, map[*session]*member{}
+	ts.store.Record.Topic(index).Begin()
+	t.lanes, t.members = map[uint32]*Lane{}, map[*Party]*member{}
 	if t.kind != protocol.TopicKindName && t.key.name == "" {
 		var token [16]byte
 		rand.Read(token[:])
 		t.token = hex.EncodeToString(token[:])
 	}
 	if t.kind == protocol.TopicKindQueue {
-		if _, err := b.makeGroup(t, "queue", false); err != nil {
-			b.topicTable.Give(index)
+		if _, err := ts.makeGroup(t, "queue", false); err != nil {
+			ts.topicTable.Give(index)
 			return err
 		}
 	}
-	b.enlist(t)
-	b.putTopic(t)
+	ts.enlist(t)
+	ts.putTopic(t)
 	return nil
 }
 
 // enlist makes a topic findable.
-func (b *Broker) enlist(t *topic) {
-	b.topics[t.index] = t
+func (ts *Topics) enlist(t *Topic) {
+	ts.topics[t.index] = t
 	if t.token != "" {
-		b.tokens[t.token] = t
+		ts.tokens[t.token] = t
 	} else {
-		b.named[t.key] = t
+		ts.named[t.key] = t
 	}
 }
 
 // putTopic writes the head of a new topic's record, the id last. Groups are
 // there already.
-func (b *Broker) putTopic(t *topic) {
+func (ts *Topics) putTopic(t *Topic) {
 	r := record.Topic{ID: t.id, State: protocol.TopicOpen, Kind: t.kind, Depth: t.depth, Slots: t.slots, Stride: t.stride,
 		Description: t.description, MadeAt: uint64(t.made.UnixNano()), Linger: uint64(t.linger),
 		Name: t.key.name, Namespace: t.key.namespace, Creator: t.creator}
@@ -146,7 +145,7 @@ func (b *Broker) putTopic(t *topic) {
 		token, _ := hex.DecodeString(t.token)
 		copy(r.Token[:], token)
 	}
-	b.store.Record.Topic(t.index).Store(r)
+	ts.store.Record.Topic(t.index).Store(r)
 }
 
 // changed tells everybody in the topic that lanes, waiters, groups or state have
@@ -154,17 +153,15 @@ func (b *Broker) putTopic(t *topic) {
 //
 // SYNC topic-version: the change is visible before the version is; a sender
 // reads it after a fence behind its publish and fetches the peers anew.
-func (b *Broker) changed(t *topic) {
-	b.store.Record.Topic(t.index).RaiseVersion()
+func (ts *Topics) changed(t *Topic) {
+	ts.store.Record.Topic(t.index).RaiseVersion()
 	t.seen = 0
-	b.ringAll(t)
-	if b.mirror != nil {
-		shm.WakeBell(b.store.Own.Bell.Region)
-	}
+	ts.ringAll(t)
+	ts.watch.Changed()
 }
 
 // ringAll wakes every session that reads or writes in the topic.
-func (b *Broker) ringAll(t *topic) {
+func (ts *Topics) ringAll(t *Topic) {
 	shm.Fence()
 	for s := range t.members {
 		s.Wake() // MODEL wake:death-ring
@@ -172,33 +169,33 @@ func (b *Broker) ringAll(t *topic) {
 }
 
 // removeTopic forgets a topic: what its adopted lanes keep is let go.
-func (b *Broker) removeTopic(t *topic) {
+func (ts *Topics) removeTopic(t *Topic) {
 	t.lingering.Cancel()
 	for _, l := range t.lanes {
-		b.dropLane(l)
+		ts.dropLane(l)
 	}
 	if t.name != nil && t.name.lane != nil {
-		b.nameRoom.give(t.name.lane.offset)
+		ts.nameRoom.give(t.name.lane.offset)
 	}
 	for _, g := range t.groups {
 		if g != nil {
-			b.dropGroup(g)
+			ts.dropGroup(g)
 		}
 	}
-	b.store.Record.Topic(t.index).Free()
-	b.changed(t)
-	b.topics[t.index] = nil
-	b.topicTable.Give(t.index)
+	ts.store.Record.Topic(t.index).Free()
+	ts.changed(t)
+	ts.topics[t.index] = nil
+	ts.topicTable.Give(t.index)
 	if t.token != "" {
-		delete(b.tokens, t.token)
+		delete(ts.tokens, t.token)
 	} else {
-		delete(b.named, t.key)
+		delete(ts.named, t.key)
 	}
 }
 
 // leftAlone decides what happens to a topic that nobody has open any more.
-func (b *Broker) leftAlone(t *topic) {
-	if b.topics[t.index] != t {
+func (ts *Topics) leftAlone(t *Topic) {
+	if ts.topics[t.index] != t {
 		return
 	}
 	switch {
@@ -207,19 +204,19 @@ func (b *Broker) leftAlone(t *topic) {
 		t.lingering = nil
 	case t.kind == protocol.TopicKindName:
 		if !t.name.set {
-			b.removeTopic(t)
+			ts.removeTopic(t)
 		}
 	case t.closed && len(t.lanes) == 0 || t.linger == 0:
-		b.removeTopic(t)
+		ts.removeTopic(t)
 	case t.lingering == nil:
-		t.lingering = b.clock.After(t.linger, func() { b.removeTopic(t) })
+		t.lingering = ts.clock.After(t.linger, func() { ts.removeTopic(t) })
 	}
 }
 
 // findTopic finds a topic that the session takes part in.
-func (b *Broker) findTopic(s *session, r protocol.TopicRef) (*topic, *member, error) {
+func (ts *Topics) findTopic(s *Party, r protocol.TopicRef) (*Topic, *member, error) {
 	if r.Topic < protocol.MaxTopics {
-		if t := b.topics[r.Topic]; t != nil && t.id == r.ID {
+		if t := ts.topics[r.Topic]; t != nil && t.id == r.ID {
 			if m := t.members[s]; m != nil {
 				return t, m, nil
 			}
@@ -229,21 +226,21 @@ func (b *Broker) findTopic(s *session, r protocol.TopicRef) (*topic, *member, er
 		"this session has no topic %d with id %d open", r.Topic, r.ID)
 }
 
-// opTopicClose ends sending for everybody; readers drain what is there.
-func (b *Broker) opTopicClose(s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
-	t, _, err := b.findTopic(s, *r)
+// End ends sending for everybody; readers drain what is there.
+func (ts *Topics) End(s *Party, r *protocol.TopicRef) error {
+	t, _, err := ts.findTopic(s, *r)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if t.kind == protocol.TopicKindName {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use name.delete", "%s cannot be closed", t)
+		return protocol.Errorf(protocol.CodeInvalid, "use name.delete", "%s cannot be closed", t)
 	}
 	if !t.closed {
 		t.closed = true
-		b.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
-		b.changed(t)
+		ts.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
+		ts.changed(t)
 	}
-	return done{}, nil, nil
+	return nil
 }
 
 // lingerOf checks a linger in seconds and bounds it to what a record can hold.

@@ -1,4 +1,4 @@
-package broker
+package topics
 
 import (
 	"time"
@@ -14,11 +14,11 @@ import (
 // name is what a topic of kind name has besides: the present revision, which the
 // broker's row pays for. The topic's one lane lies in the broker's own file.
 type name struct {
-	lane      *lane
+	lane      *Lane
 	set       bool // a revision stands in the lane
 	revision  uint64
 	live      bool
-	ephemeral *session // its end deletes the name
+	ephemeral *Party   // its end deletes the name
 	indices   []uint32 // counted up for the revision
 	bytes     uint64
 	tensors   uint16
@@ -47,71 +47,71 @@ func (r *nameRoom) give(offset uint64) {
 }
 
 // nameTopic finds a name's topic, or makes one in which nothing is set yet.
-func (b *Broker) nameTopic(s *session, text string) (*topic, error) {
+func (ts *Topics) nameTopic(s *Party, text string) (*Topic, error) {
 	if err := protocol.CheckName(text); err != nil {
 		return nil, err
 	}
-	key := topicKey{s.namespace, text, true}
-	if t := b.named[key]; t != nil {
+	key := topicKey{s.Namespace, text, true}
+	if t := ts.named[key]; t != nil {
 		return t, nil
 	}
-	t := &topic{key: key, kind: protocol.TopicKindName, creator: s.Name, depth: nameDepth,
+	t := &Topic{key: key, kind: protocol.TopicKindName, creator: s.Name, depth: nameDepth,
 		description: protocol.DefaultDescription, name: &name{}}
-	if err := b.makeTopic(t); err != nil {
+	if err := ts.makeTopic(t); err != nil {
 		return nil, err
 	}
-	if err := b.addNameLane(t); err != nil {
-		b.removeTopic(t)
+	if err := ts.addNameLane(t); err != nil {
+		ts.removeTopic(t)
 		return nil, err
 	}
 	return t, nil
 }
 
-func (b *Broker) addNameLane(t *topic) error {
-	offset, ok := b.nameRoom.take()
+func (ts *Topics) addNameLane(t *Topic) error {
+	offset, ok := ts.nameRoom.take()
 	if !ok {
 		return protocol.Errorf(protocol.CodeTooMany, "delete some", "the broker's file has no room for another name")
 	}
-	if err := b.store.Own.Session.FD.Reserve(int64(offset), nameLane); err != nil {
-		b.nameRoom.give(offset)
+	if err := ts.store.Own.Session.FD.Reserve(int64(offset), nameLane); err != nil {
+		ts.nameRoom.give(offset)
 		return pages.NoMemory(err, "a name")
 	}
-	view, err := shm.NewLane(b.store.Own.Session.Region, offset, t.slots, t.stride)
+	view, err := shm.NewLane(ts.store.Own.Session.Region, offset, t.slots, t.stride)
 	if err != nil {
-		b.nameRoom.give(offset)
+		ts.nameRoom.give(offset)
 		return err
 	}
 	view.Clear()
 	view.Init(t.id)
-	t.name.lane = &lane{topic: t, pages: b.store.Own, offset: offset, state: protocol.LaneLive, view: view}
-	b.addLane(t.name.lane)
-	b.changed(t)
+	t.name.lane = &Lane{Topic: t, Pages: ts.store.Own, offset: offset, state: protocol.LaneLive, View: view}
+	ts.addLane(t.name.lane)
+	ts.changed(t)
 	return nil
 }
 
-// opNameOpen opens a name, also one in which nothing is set yet.
-func (b *Broker) opNameOpen(s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
-	t, err := b.nameTopic(s, r.Name)
+// OpenName opens a name, also one in which nothing is set yet.
+func (ts *Topics) OpenName(s *Party, r *protocol.NameRef) (info protocol.TopicInfo, err error) {
+	t, err := ts.nameTopic(s, r.Name)
 	if err != nil {
-		return nil, nil, err
+		return info, err
 	}
-	return b.openTopic(s, t)
+	return ts.openTopic(s, t)
 }
 
-// opNameSet publishes a revision, or sets a live name. The setter holds what it
+// SetName publishes a revision, or sets a live name. The setter holds what it
 // names; the broker holds it in its own row before the lane names it.
-func (b *Broker) opNameSet(s *session, r *protocol.NameSet) (any, []*sys.FD, error) {
-	if err := b.checkNameSet(r); err != nil {
-		return nil, nil, err
+func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSetReply, err error) {
+	if err := ts.checkNameSet(r); err != nil {
+		return reply, err
 	}
-	indices, words, err := b.holdRevision(r)
+	indices, words, err := ts.holdRevision(r)
 	if err != nil {
-		return nil, nil, err
+		return reply, err
 	}
-	t, err := b.nameTopic(s, r.Name)
+	t, err := ts.nameTopic(s, r.Name)
 	if err != nil {
-		b.memory.DropAll(indices)
-		return nil, nil, err
+		ts.memory.DropAll(indices)
+		return reply, err
 	}
 	n := t.name
 	h := shm.SlotHead{Stamp: sys.Monotonic(), Tensors: r.Tensors, Bytes: r.Bytes, Body: uint32(len(r.Body))}
@@ -122,36 +122,36 @@ func (b *Broker) opNameSet(s *session, r *protocol.NameSet) (any, []*sys.FD, err
 	if r.Live {
 		h.Flags |= protocol.SlotWritable | protocol.SlotLive
 	}
-	b.publish(t, h, words, indices)
+	ts.publish(t, h, words, indices)
 	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.Name
-	b.setEphemeral(t, s, r.Ephemeral)
-	return protocol.NameSetReply{Revision: n.revision}, nil, nil
+	ts.setEphemeral(t, s, r.Ephemeral)
+	return protocol.NameSetReply{Revision: n.revision}, nil
 }
 
 // publish writes the next message of a name's lane, then lets go of the one
 // before, then wakes who waits. The mirror comes last: each wake costs time, and
 // what the mirror does then takes a processor.
-func (b *Broker) publish(t *topic, h shm.SlotHead, words []uint64, indices []uint32) {
+func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []uint32) {
 	n := t.name
-	i := n.lane.view.Head() + 1
+	i := n.lane.View.Head() + 1
 	crashpoint.At("broker-name-held")
-	n.lane.view.Write(i, &h, words)
-	n.lane.view.Publish(i)
+	n.lane.View.Write(i, &h, words)
+	n.lane.View.Publish(i)
 	if n.set {
 		crashpoint.At("broker-name-published")
-		n.lane.view.Unname(n.revision)
+		n.lane.View.Unname(n.revision)
 		crashpoint.At("broker-name-unnamed")
-		b.memory.DropAll(n.indices)
+		ts.memory.DropAll(n.indices)
 	}
 	n.set, n.revision, n.indices = true, i, indices
-	b.understood(n.lane)
-	b.setDeleted(t, false)
-	b.ringWaiters(t)
-	b.noteName(t)
+	ts.understood(n.lane)
+	ts.setDeleted(t, false)
+	ts.ringWaiters(t)
+	ts.watch.Named(t)
 }
 
 // ringWaiters wakes those who read the topic and sleep.
-func (b *Broker) ringWaiters(t *topic) {
+func (ts *Topics) ringWaiters(t *Topic) {
 	shm.Fence()
 	for s, m := range t.members {
 		if len(m.readers) > 0 {
@@ -160,7 +160,7 @@ func (b *Broker) ringWaiters(t *topic) {
 	}
 }
 
-func (b *Broker) checkNameSet(r *protocol.NameSet) error {
+func (ts *Topics) checkNameSet(r *protocol.NameSet) error {
 	room := int(protocol.Stride(protocol.DefaultDescription)) - protocol.SlotSize
 	switch {
 	case r.Spilled && (len(r.Refs) == 0 || len(r.Body) > 0):
@@ -176,15 +176,15 @@ func (b *Broker) checkNameSet(r *protocol.NameSet) error {
 
 // holdRevision counts the storages of a revision up and returns them, with the
 // words for the slot: refs and body, or the spill's ref alone.
-func (b *Broker) holdRevision(r *protocol.NameSet) (indices []uint32, words []uint64, err error) {
+func (ts *Topics) holdRevision(r *protocol.NameSet) (indices []uint32, words []uint64, err error) {
 	defer func() {
 		if err != nil {
-			b.memory.DropAll(indices)
+			ts.memory.DropAll(indices)
 		}
 	}()
 	for _, sr := range r.Refs {
 		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
-		if err := b.memory.Hold(ref); err != nil {
+		if err := ts.memory.Hold(ref); err != nil {
 			return indices, nil, err
 		}
 		indices = append(indices, sr.Index)
@@ -196,7 +196,7 @@ func (b *Broker) holdRevision(r *protocol.NameSet) (indices []uint32, words []ui
 		return indices, shm.AppendBytes(words, r.Body), nil
 	}
 	// A successor finds in the spill what to count: it must say the same.
-	nested, err := b.memory.ReadSpill(protocol.Ref{Serial: r.Refs[0].Serial, Index: r.Refs[0].Index})
+	nested, err := ts.memory.ReadSpill(protocol.Ref{Serial: r.Refs[0].Serial, Index: r.Refs[0].Index})
 	if err != nil {
 		return indices, nil, err
 	}
@@ -212,7 +212,7 @@ func (b *Broker) holdRevision(r *protocol.NameSet) (indices []uint32, words []ui
 }
 
 // setEphemeral ties a name to its setter's end, or unties it.
-func (b *Broker) setEphemeral(t *topic, s *session, on bool) {
+func (ts *Topics) setEphemeral(t *Topic, s *Party, on bool) {
 	if old := t.name.ephemeral; old != nil {
 		delete(old.names, t)
 		t.name.ephemeral = nil
@@ -222,32 +222,32 @@ func (b *Broker) setEphemeral(t *topic, s *session, on bool) {
 		t.name.ephemeral, serial = s, s.Serial
 		s.names[t] = struct{}{}
 	}
-	b.store.Record.Topic(t.index).SetEphemeral(serial)
+	ts.store.Record.Topic(t.index).SetEphemeral(serial)
 }
 
-func (b *Broker) setDeleted(t *topic, on bool) { b.store.Record.Topic(t.index).SetDeleted(on) }
+func (ts *Topics) setDeleted(t *Topic, on bool) { ts.store.Record.Topic(t.index).SetDeleted(on) }
 
-// opNameDelete takes a name away; those who hold its tensors keep them.
-func (b *Broker) opNameDelete(s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
-	t := b.named[topicKey{s.namespace, r.Name, true}]
+// DeleteName takes a name away; those who hold its tensors keep them.
+func (ts *Topics) DeleteName(s *Party, r *protocol.NameRef) error {
+	t := ts.named[topicKey{s.Namespace, r.Name, true}]
 	if t == nil || !t.name.set {
-		return nil, nil, protocol.Errorf(protocol.CodeNotFound, "baton ls names lists what there is",
-			"no name %q is set in namespace %s", r.Name, s.namespace)
+		return protocol.Errorf(protocol.CodeNotFound, "baton ls names lists what there is",
+			"no name %q is set in namespace %s", r.Name, s.Namespace)
 	}
-	b.unset(t)
-	return done{}, nil, nil
+	ts.unset(t)
+	return nil
 }
 
 // unset un-names a name's revision. The topic stays while somebody has it open.
-func (b *Broker) unset(t *topic) {
+func (ts *Topics) unset(t *Topic) {
 	n := t.name
-	b.setDeleted(t, true)
-	n.lane.view.Unname(n.revision)
-	b.memory.DropAll(n.indices)
+	ts.setDeleted(t, true)
+	n.lane.View.Unname(n.revision)
+	ts.memory.DropAll(n.indices)
 	n.set, n.indices = false, nil
-	b.understood(n.lane)
-	b.setEphemeral(t, nil, false)
-	b.noteName(t)
-	b.changed(t)
-	b.leftAlone(t)
+	ts.understood(n.lane)
+	ts.setEphemeral(t, nil, false)
+	ts.watch.Named(t)
+	ts.changed(t)
+	ts.leftAlone(t)
 }

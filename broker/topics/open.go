@@ -1,40 +1,39 @@
-package broker
+package topics
 
 import (
 	"fmt"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/record"
-	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// opTopicOpen opens or makes a topic or queue, or finds a private one by token.
-func (b *Broker) opTopicOpen(s *session, r *protocol.TopicOpenRequest) (any, []*sys.FD, error) {
+// OpenTopic opens or makes a topic or queue, or finds a private one by token.
+func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protocol.TopicInfo, err error) {
 	kind := kinds[r.Kind]
 	if kind != protocol.TopicKindTopic && kind != protocol.TopicKindQueue {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use topic or queue (for a name: name.open)", "unknown kind %q", r.Kind)
+		return info, protocol.Errorf(protocol.CodeInvalid, "use topic or queue (for a name: name.open)", "unknown kind %q", r.Kind)
 	}
-	t, err := b.lookUp(s, r)
+	t, err := ts.lookUp(s, r)
 	if err != nil {
-		return nil, nil, err
+		return info, err
 	}
 	if t != nil {
 		err = t.agrees(kind, r)
 	} else {
-		t, err = b.create(s, kind, r)
+		t, err = ts.create(s, kind, r)
 	}
 	if err != nil {
-		return nil, nil, err
+		return info, err
 	}
-	return b.openTopic(s, t)
+	return ts.openTopic(s, t)
 }
 
 // lookUp finds an existing topic; nil when it may be made.
-func (b *Broker) lookUp(s *session, r *protocol.TopicOpenRequest) (*topic, error) {
+func (ts *Topics) lookUp(s *Party, r *protocol.TopicOpenRequest) (*Topic, error) {
 	if r.Token != "" {
-		t := b.tokens[r.Token]
-		if t == nil || t.key.namespace != s.namespace {
+		t := ts.tokens[r.Token]
+		if t == nil || t.key.namespace != s.Namespace {
 			return nil, protocol.Errorf(protocol.CodeNotFound, "its makers may all have ended: make a new one",
 				"no private %s has this token", r.Kind)
 		}
@@ -49,16 +48,16 @@ func (b *Broker) lookUp(s *session, r *protocol.TopicOpenRequest) (*topic, error
 	if err := protocol.CheckName(r.Name); err != nil {
 		return nil, err
 	}
-	t := b.named[topicKey{s.namespace, r.Name, false}]
+	t := ts.named[topicKey{s.Namespace, r.Name, false}]
 	if t == nil && !r.Create {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "check the name and namespace: baton ls topics lists them",
-			"there is no %s %s in namespace %s", r.Kind, r.Name, s.namespace)
+			"there is no %s %s in namespace %s", r.Kind, r.Name, s.Namespace)
 	}
 	return t, nil
 }
 
 // agrees compares the options given with those of an existing topic.
-func (t *topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
+func (t *Topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 	differs := func(option string, want, have any) error {
 		return protocol.Errorf(protocol.CodeConflict, "leave the option out to take what exists, or use another name",
 			"%s exists with %s %v, made by %s; %v was asked for", t, option, have, t.creator, want).
@@ -90,9 +89,9 @@ func (t *topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 }
 
 // create makes a topic or queue with the options given and defaults for others.
-func (b *Broker) create(s *session, kind uint32, r *protocol.TopicOpenRequest) (*topic, error) {
-	t := &topic{
-		key: topicKey{s.namespace, r.Name, false}, kind: kind, creator: fmt.Sprintf("%s (process %d)", s.Name, s.PID),
+func (ts *Topics) create(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*Topic, error) {
+	t := &Topic{
+		key: topicKey{s.Namespace, r.Name, false}, kind: kind, creator: fmt.Sprintf("%s (process %d)", s.Name, s.PID),
 		depth: protocol.DefaultTopicDepth, description: protocol.DefaultDescription,
 		linger: protocol.DefaultLinger * time.Second,
 	}
@@ -120,13 +119,13 @@ func (b *Broker) create(s *session, kind uint32, r *protocol.TopicOpenRequest) (
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	if err := b.makeTopic(t); err != nil {
+	if err := ts.makeTopic(t); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
-func (t *topic) check() error {
+func (t *Topic) check() error {
 	switch {
 	case t.depth < 1 || t.depth > protocol.MaxDepth:
 		return protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use 1 to %d", protocol.MaxDepth), "depth %d of %s", t.depth, t)
@@ -145,49 +144,49 @@ func (t *topic) check() error {
 }
 
 // openTopic makes the session an opener and tells what the topic is.
-func (b *Broker) openTopic(s *session, t *topic) (any, []*sys.FD, error) {
-	join, err := b.putJoin(s, t, nil)
+func (ts *Topics) openTopic(s *Party, t *Topic) (info protocol.TopicInfo, err error) {
+	join, err := ts.putJoin(s, t, nil)
 	if err != nil {
-		b.leftAlone(t)
-		return nil, nil, err
+		ts.leftAlone(t)
+		return info, err
 	}
-	m := b.join(s, t)
+	m := ts.join(s, t)
 	m.opens = append(m.opens, join)
-	return b.info(t), nil, nil
+	return ts.info(t), nil
 }
 
 // join finds or makes the session's part in a topic.
-func (b *Broker) join(s *session, t *topic) *member {
+func (ts *Topics) join(s *Party, t *Topic) *member {
 	m := t.members[s]
 	if m == nil {
 		m = &member{readers: map[uint64]*reader{}}
 		t.members[s] = m
 		s.topics[t] = m
-		b.leftAlone(t)
+		ts.leftAlone(t)
 	}
 	return m
 }
 
-func (b *Broker) info(t *topic) protocol.TopicInfo {
+func (ts *Topics) info(t *Topic) protocol.TopicInfo {
 	return protocol.TopicInfo{
 		Topic: t.index, ID: t.id, Name: t.key.name, Token: t.token, Kind: kindName(t.kind),
 		Depth: t.depth, Slots: t.slots, Stride: t.stride, Overwrite: !t.lossless, Redeliver: t.redeliver,
-		Description: t.description, Linger: t.linger.Seconds(), Version: b.version(t),
+		Description: t.description, Linger: t.linger.Seconds(), Version: ts.version(t),
 	}
 }
 
-func (b *Broker) version(t *topic) uint64 {
-	return b.store.Record.Topic(t.index).Version()
+func (ts *Topics) version(t *Topic) uint64 {
+	return ts.store.Record.Topic(t.index).Version()
 }
 
 // putJoin records an opener (reader nil) or a reader for a successor.
-func (b *Broker) putJoin(s *session, t *topic, r *reader) (uint32, error) {
-	i, ok := b.joins.Take()
+func (ts *Topics) putJoin(s *Party, t *Topic, r *reader) (uint32, error) {
+	i, ok := ts.joins.Take()
 	if !ok {
 		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics that are not used", "all %d places for openers and readers are taken", record.MaxJoins)
 	}
-	if err := b.store.Reserve(record.JoinPlace(i)); err != nil {
-		b.joins.Give(i)
+	if err := ts.store.Reserve(record.JoinPlace(i)); err != nil {
+		ts.joins.Give(i)
 		return 0, err
 	}
 	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index}
@@ -197,11 +196,11 @@ func (b *Broker) putJoin(s *session, t *topic, r *reader) (uint32, error) {
 			j.Group, j.Member, j.Alone = uint8(r.group.number+1), r.member, r.group.alone
 		}
 	}
-	b.store.Record.Join(i).Store(j)
+	ts.store.Record.Join(i).Store(j)
 	return i, nil
 }
 
-func (b *Broker) dropJoin(i uint32) {
-	b.store.Record.Join(i).Free()
-	b.joins.Give(i)
+func (ts *Topics) dropJoin(i uint32) {
+	ts.store.Record.Join(i).Free()
+	ts.joins.Give(i)
 }

@@ -1,4 +1,4 @@
-package broker
+package topics
 
 import (
 	"fmt"
@@ -11,18 +11,18 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// lane is one writer's ring in one topic. It lies in its session's file, also
+// Lane is one writer's ring in one topic. It lies in its session's file, also
 // when the broker has adopted it.
-type lane struct {
-	topic  *topic
-	number uint32
-	pages  *pages.Pages
+type Lane struct {
+	Topic  *Topic
+	Number uint32
+	Pages  *pages.Pages
+	View   shm.Lane
 	offset uint64
 	state  uint32
 	// incarnation stands in the lane's record from its listing until nobody may read
 	// the lane any more. No other lane of this instance ever has it.
 	incarnation uint64
-	view        shm.Lane
 	// kept are the messages of an adopted lane: what each made the broker's row
 	// count, which is what its retirement counts down.
 	kept  map[uint64][]uint32
@@ -30,18 +30,18 @@ type lane struct {
 }
 
 // stamp returns the time of message i: what its writer says, but no time to come.
-func (l *lane) stamp(i uint64) uint64 {
+func (l *Lane) stamp(i uint64) uint64 {
 	until := l.ended
 	if until == 0 {
 		until = sys.Monotonic()
 	}
-	return min(l.view.Stamp(i), until)
+	return min(l.View.Stamp(i), until)
 }
 
 // liveLane finds the lane that a session writes in the topic.
-func (t *topic) liveLane(p *pages.Pages) *lane {
+func (t *Topic) liveLane(p *pages.Pages) *Lane {
 	for _, l := range t.lanes {
-		if l.pages == p && l.state == protocol.LaneLive {
+		if l.Pages == p && l.state == protocol.LaneLive {
 			return l
 		}
 	}
@@ -49,65 +49,65 @@ func (t *topic) liveLane(p *pages.Pages) *lane {
 }
 
 // nextNumber returns the number of the message that comes behind the lane's head.
-func (l *lane) nextNumber() uint64 { return l.view.Head() + 1 }
+func (l *Lane) nextNumber() uint64 { return l.View.Head() + 1 }
 
-// opTopicWrite makes the session a writer, with a lane ready in its own file.
-func (b *Broker) opTopicWrite(s *session, r *protocol.TopicWrite) (any, []*sys.FD, error) {
-	t, _, err := b.findTopic(s, r.TopicRef)
+// Write makes the session a writer, with a lane ready in its own file.
+func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicWriteReply, err error) {
+	t, _, err := ts.findTopic(s, r.TopicRef)
 	if err != nil {
-		return nil, nil, err
+		return reply, err
 	}
 	have := t.liveLane(s.Pages)
 	switch {
 	case t.kind == protocol.TopicKindName:
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
+		return reply, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
 	case t.closed:
-		return nil, nil, closedError(t)
+		return reply, closedError(t)
 	case have != nil && have.offset == r.Offset:
 		// Asked again, because the answer was lost.
-		return protocol.TopicWriteReply{Lane: have.number, Incarnation: have.incarnation, Peers: b.peers(t)}, nil, nil
+		return protocol.TopicWriteReply{Lane: have.Number, Incarnation: have.incarnation, Peers: ts.peers(t)}, nil
 	case have != nil:
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
+		return reply, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
 	}
-	if err := b.checkLane(s, t, r.Offset); err != nil {
-		return nil, nil, err
+	if err := ts.checkLane(s, t, r.Offset); err != nil {
+		return reply, err
 	}
 	view, err := shm.NewLane(s.Session.Region, r.Offset, t.slots, t.stride)
 	if err != nil {
-		return nil, nil, err
+		return reply, err
 	}
 	// Whoever reads the lane must meet no hole; where the client has reserved it,
 	// as it must, this does nothing.
 	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
-		return nil, nil, pages.NoMemory(err, "a lane")
+		return reply, pages.NoMemory(err, "a lane")
 	}
 	number, err := t.freeLane()
 	if err != nil {
-		return nil, nil, err
+		return reply, err
 	}
 	crashpoint.At("broker-lane-reset")
-	l := &lane{topic: t, number: number, pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, view: view}
-	b.addLane(l)
+	l := &Lane{Topic: t, Number: number, Pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, View: view}
+	ts.addLane(l)
 	crashpoint.At("broker-lane-listed")
-	b.changed(t)
-	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation, Peers: b.peers(t)}, nil, nil
+	ts.changed(t)
+	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation, Peers: ts.peers(t)}, nil
 }
 
-func closedError(t *topic) error {
+func closedError(t *Topic) error {
 	return protocol.Errorf(protocol.CodeClosed, "open a topic of another name, or wait until all have left it", "%s is closed", t)
 }
 
 // checkLane refuses a lane outside its place in the session file, or over
 // another.
-func (b *Broker) checkLane(s *session, t *topic, offset uint64) error {
+func (ts *Topics) checkLane(s *Party, t *Topic, offset uint64) error {
 	bytes := protocol.LaneBytes(t.slots, t.stride)
 	if offset%protocol.PageBytes != 0 || offset < protocol.SessionLanes || offset > protocol.SessionBytes ||
 		bytes > protocol.SessionBytes-offset {
 		return protocol.Errorf(protocol.CodeInvalid, "give a page-aligned place among the lanes",
 			"a lane of %d bytes at %d is outside the session file's lanes", bytes, offset)
 	}
-	for l := range b.lanesIn[s.Pages] {
-		have := protocol.LaneBytes(l.topic.slots, l.topic.stride)
+	for l := range ts.lanesIn[s.Pages] {
+		have := protocol.LaneBytes(l.Topic.slots, l.Topic.stride)
 		if offset < l.offset+have && l.offset < offset+bytes {
 			return protocol.Errorf(protocol.CodeInvalid, "give a place that no other lane of the session has",
 				"a lane at %d would lie over the one at %d", offset, l.offset)
@@ -118,7 +118,7 @@ func (b *Broker) checkLane(s *session, t *topic, offset uint64) error {
 
 // freeLane returns the lane number that comes round next, with its claims in every
 // group ready: a group is promised all of a lane that joins after it.
-func (t *topic) freeLane() (uint32, error) {
+func (t *Topic) freeLane() (uint32, error) {
 	full := protocol.Errorf(protocol.CodeTooMany, "use several topics", "%s has %d writers already", t, len(t.lanes))
 	for range protocol.MaxLanes {
 		n := t.nextLane
@@ -138,7 +138,7 @@ func (t *topic) freeLane() (uint32, error) {
 	return 0, full
 }
 
-func (t *topic) resetClaims(lane uint32) error {
+func (t *Topic) resetClaims(lane uint32) error {
 	for _, g := range t.groups {
 		if g != nil {
 			if err := g.reset(t, lane, 1); err != nil {
@@ -150,84 +150,84 @@ func (t *topic) resetClaims(lane uint32) error {
 }
 
 // addLane lists a lane, under an incarnation of its own.
-func (b *Broker) addLane(l *lane) {
-	t := l.topic
-	l.incarnation = b.store.Record.NextSerial()
-	t.lanes[l.number] = l
-	b.listLane(l)
-	b.store.Record.Topic(t.index).Lane(l.number).Store(record.Lane{
-		Serial: l.pages.Serial, Offset: l.offset, Slot: l.pages.Slot, State: l.state, Incarnation: l.incarnation})
-	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+func (ts *Topics) addLane(l *Lane) {
+	t := l.Topic
+	l.incarnation = ts.store.Record.NextSerial()
+	t.lanes[l.Number] = l
+	ts.listLane(l)
+	ts.store.Record.Topic(t.index).Lane(l.Number).Store(record.Lane{
+		Serial: l.Pages.Serial, Offset: l.offset, Slot: l.Pages.Slot, State: l.state, Incarnation: l.incarnation})
+	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
-func (b *Broker) setLaneState(l *lane, state uint32) {
+func (ts *Topics) setLaneState(l *Lane, state uint32) {
 	l.state = state
-	b.store.Record.Topic(l.topic.index).Lane(l.number).SetState(state)
+	ts.store.Record.Topic(l.Topic.index).Lane(l.Number).SetState(state)
 }
 
 // listLane notes a lane in a session's file, which it keeps.
-func (b *Broker) listLane(l *lane) {
-	if b.lanesIn[l.pages] == nil {
-		b.lanesIn[l.pages] = map[*lane]struct{}{}
+func (ts *Topics) listLane(l *Lane) {
+	if ts.lanesIn[l.Pages] == nil {
+		ts.lanesIn[l.Pages] = map[*Lane]struct{}{}
 	}
-	b.lanesIn[l.pages][l] = struct{}{}
-	l.pages.Use()
+	ts.lanesIn[l.Pages][l] = struct{}{}
+	l.Pages.Use()
 }
 
-func (b *Broker) unlistLane(l *lane) {
-	if _, listed := b.lanesIn[l.pages][l]; !listed {
+func (ts *Topics) unlistLane(l *Lane) {
+	if _, listed := ts.lanesIn[l.Pages][l]; !listed {
 		return
 	}
-	delete(b.lanesIn[l.pages], l)
-	if len(b.lanesIn[l.pages]) == 0 {
-		delete(b.lanesIn, l.pages)
+	delete(ts.lanesIn[l.Pages], l)
+	if len(ts.lanesIn[l.Pages]) == 0 {
+		delete(ts.lanesIn, l.Pages)
 	}
-	l.pages.Unuse()
+	l.Pages.Unuse()
 }
 
 // dropLane takes a lane out of its topic: what it keeps is un-named and counted
 // down. With its incarnation its place is the writer's again; the event says so to a
 // writer that lives. The caller calls changed.
-func (b *Broker) dropLane(l *lane) {
-	t := l.topic
+func (ts *Topics) dropLane(l *Lane) {
+	t := l.Topic
 	for i := range l.kept {
-		b.retire(l, i)
+		ts.retire(l, i)
 	}
 	if l.state == protocol.LaneAdopted {
-		if b.adopted[t]--; b.adopted[t] <= 0 {
-			delete(b.adopted, t)
+		if ts.adopted[t]--; ts.adopted[t] <= 0 {
+			delete(ts.adopted, t)
 		}
 	}
-	b.understood(l)
-	t.gone = min(t.gone+l.view.Head(), protocol.MaxSafeInt)
+	ts.understood(l)
+	t.gone = min(t.gone+l.View.Head(), protocol.MaxSafeInt)
 	t.leaveLane(l)
 	crashpoint.At("broker-lane-ending")
-	b.store.Record.Topic(t.index).Lane(l.number).End()
+	ts.store.Record.Topic(t.index).Lane(l.Number).End()
 	crashpoint.At("broker-lane-cleared")
-	b.setLaneState(l, protocol.LaneClosed)
-	b.store.Record.Topic(t.index).Lane(l.number).Free()
+	ts.setLaneState(l, protocol.LaneClosed)
+	ts.store.Record.Topic(t.index).Lane(l.Number).Free()
 	crashpoint.At("broker-lane-dropped")
-	delete(t.lanes, l.number)
-	b.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
-	b.unlistLane(l)
-	if s := b.slots[l.pages.Slot]; s != nil && s.Pages == l.pages && !s.ended {
-		s.event(func(p *pending) { p.trim = true })
+	delete(t.lanes, l.Number)
+	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+	ts.unlistLane(l)
+	if s := ts.parties[l.Pages]; s != nil {
+		s.client.Trim()
 	}
-	b.store.DropRemains(l.pages)
+	ts.store.DropRemains(l.Pages)
 }
 
 // retire un-names a message of an adopted lane, then counts down what it named.
 //
 // SYNC slot-seq: un-named before counted down, as by any writer.
-func (b *Broker) retire(l *lane, i uint64) {
-	l.view.Unname(i) // MODEL lanes:adopt-retire
+func (ts *Topics) retire(l *Lane, i uint64) {
+	l.View.Unname(i) // MODEL lanes:adopt-retire
 	crashpoint.At("broker-retired")
 	for _, index := range l.kept[i] {
-		b.memory.Drop(index)
+		ts.memory.Drop(index)
 	}
 	delete(l.kept, i)
 }
 
-func (l *lane) String() string {
-	return fmt.Sprintf("lane %d of %s (session %d)", l.number, l.topic, l.pages.Serial)
+func (l *Lane) String() string {
+	return fmt.Sprintf("lane %d of %s (session %d)", l.Number, l.Topic, l.Pages.Serial)
 }

@@ -1,4 +1,4 @@
-package broker
+package topics
 
 import (
 	"slices"
@@ -14,20 +14,20 @@ import (
 // group is a set of readers who share the work of a lossless topic, or one
 // reader to whom nothing may be lost.
 type group struct {
-	topic   *topic
+	topic   *Topic
 	number  uint32
 	id      uint64
 	name    string // "" when alone
 	alone   bool
 	file    pages.File
 	members map[uint8]*reader
-	owners  map[uint8]*session
+	owners  map[uint8]*Party
 	next    uint8 // last member number given out
 }
 
 // reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
 // no lane may have this number any more.
-func (g *group) reset(t *topic, lane uint32, start uint64) error {
+func (g *group) reset(t *Topic, lane uint32, start uint64) error {
 	if !g.file.Region.Valid() {
 		return pages.Awaited("claims of a group of " + t.String())
 	}
@@ -51,13 +51,13 @@ var errUsedUp = protocol.Errorf(protocol.CodeTooMany, "end the group or the topi
 
 // leaveLane notes in every group's area of a lane how far the lane came, so that the
 // claims of the lane that gets its number begin beyond.
-func (t *topic) leaveLane(l *lane) {
+func (t *Topic) leaveLane(l *Lane) {
 	for _, g := range t.groups {
 		if g == nil {
 			continue
 		}
-		if a, ok := g.area(l.number); ok {
-			a.Leave(l.view.Head())
+		if a, ok := g.area(l.Number); ok {
+			a.Leave(l.View.Head())
 		}
 	}
 }
@@ -74,76 +74,76 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 // makeGroup makes a group and lists it. What it is promised begins behind each
 // lane's head: first everybody can see the group, then the heads are read, so
 // that a sender either sees it or its message is before the start.
-func (b *Broker) makeGroup(t *topic, name string, alone bool) (*group, error) {
+func (ts *Topics) makeGroup(t *Topic, name string, alone bool) (*group, error) {
 	number := slices.Index(t.groups[:], nil)
 	if number < 0 {
 		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use a topic that overwrites",
 			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
 	}
-	g := &group{topic: t, number: uint32(number), id: b.store.Record.NextSerial(), name: name, alone: alone,
-		members: map[uint8]*reader{}, owners: map[uint8]*session{}}
+	g := &group{topic: t, number: uint32(number), id: ts.store.Record.NextSerial(), name: name, alone: alone,
+		members: map[uint8]*reader{}, owners: map[uint8]*Party{}}
 	var err error
-	g.file, err = b.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(t.slots))
+	g.file, err = ts.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(t.slots))
 	if err != nil {
 		return nil, err
 	}
 	for n := range t.lanes {
 		if err := g.reset(t, n, protocol.NoStart); err != nil {
 			g.file.Close()
-			b.store.Files.Remove(protocol.RestoreGroup, g.id)
+			ts.store.Files.Remove(protocol.RestoreGroup, g.id)
 			return nil, err
 		}
 	}
 	t.groups[number] = g
-	b.putGroup(g)
-	b.store.Record.Topic(t.index).RaiseVersion()
+	ts.putGroup(g)
+	ts.store.Record.Topic(t.index).RaiseVersion()
 	crashpoint.At("broker-group-listed")
 	// SYNC topic-version: pairs with a sender's fence between its publish and its
 	// look at the version.
 	shm.Fence()
 	for n, l := range t.lanes {
-		if a, ok := g.area(n); ok && l.pages.There() {
+		if a, ok := g.area(n); ok && l.Pages.There() {
 			a.SetStart(l.nextNumber())
 		}
 	}
 	return g, nil
 }
 
-func (b *Broker) putGroup(g *group) {
+func (ts *Topics) putGroup(g *group) {
 	flags := uint32(0)
 	if g.topic.redeliver {
 		flags |= protocol.GroupAcknowledged
 	}
-	b.store.Record.Topic(g.topic.index).Group(g.number).Store(record.Group{
+	ts.store.Record.Topic(g.topic.index).Group(g.number).Store(record.Group{
 		ID: g.id, Members: uint32(len(g.members)), Flags: flags, Name: g.name, File: g.file.Inode})
-	b.countGroups(g.topic)
+	ts.countGroups(g.topic)
 }
 
-func (b *Broker) countGroups(t *topic) {
+func (ts *Topics) countGroups(t *Topic) {
 	n := uint32(0)
 	for _, g := range t.groups {
 		if g != nil {
 			n++
 		}
 	}
-	b.store.Record.Topic(t.index).SetGroupCount(n)
+	ts.store.Record.Topic(t.index).SetGroupCount(n)
 }
 
 // dropGroup ends a group: senders wait for it no longer once they see the
 // version that the caller's changed makes.
-func (b *Broker) dropGroup(g *group) {
-	b.store.Record.Topic(g.topic.index).Group(g.number).Free()
+func (ts *Topics) dropGroup(g *group) {
+	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
-	b.countGroups(g.topic)
+	ts.countGroups(g.topic)
 	g.file.Close()
-	b.store.Files.Remove(protocol.RestoreGroup, g.id)
+	ts.store.Files.Remove(protocol.RestoreGroup, g.id)
 }
 
 // maxMembers is what a claim word's eight bits can tell apart; 0 is nobody.
 const maxMembers = 255
 
 // enter makes a reader a member.
-func (b *Broker) enter(g *group, r *reader, s *session) error {
+func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if !g.file.Region.Valid() {
 		return pages.Awaited("claims of a group of " + g.topic.String())
 	}
@@ -160,7 +160,7 @@ func (b *Broker) enter(g *group, r *reader, s *session) error {
 	}
 	r.group, r.member = g, g.next
 	g.members[r.member], g.owners[r.member] = r, s
-	b.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
+	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (b *Broker) enter(g *group, r *reader, s *session) error {
 //
 // SYNC claim: what the dead had claimed becomes free, the hint falls to it and
 // its version rises.
-func (b *Broker) exit(r *reader) {
+func (ts *Topics) exit(r *reader) {
 	g := r.group
 	if g.topic.redeliver {
 		for n := range g.topic.lanes {
@@ -180,15 +180,15 @@ func (b *Broker) exit(r *reader) {
 	}
 	delete(g.members, r.member)
 	delete(g.owners, r.member)
-	b.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
+	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	if len(g.members) == 0 && g.topic.kind != protocol.TopicKindQueue {
-		b.dropGroup(g)
+		ts.dropGroup(g)
 	}
 }
 
 // groupFor finds or makes the group that a reader asks for; nil for one who only
 // looks on.
-func (b *Broker) groupFor(t *topic, name *string) (*group, error) {
+func (ts *Topics) groupFor(t *Topic, name *string) (*group, error) {
 	switch {
 	case name == nil:
 		return nil, nil
@@ -201,7 +201,7 @@ func (b *Broker) groupFor(t *topic, name *string) (*group, error) {
 		}
 		return t.groups[0], nil
 	case *name == "":
-		return b.makeGroup(t, "", true)
+		return ts.makeGroup(t, "", true)
 	}
 	if len(*name) >= protocol.GroupNameBytes {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shorter one", "group name of %d bytes is longer than %d", len(*name), protocol.GroupNameBytes-1)
@@ -214,22 +214,21 @@ func (b *Broker) groupFor(t *topic, name *string) (*group, error) {
 			return g, nil
 		}
 	}
-	return b.makeGroup(t, *name, false)
+	return ts.makeGroup(t, *name, false)
 }
 
-// opTopicGroupFile hands out a group's file, so that a sender can see what is
+// GroupFile hands out a group's file, so that a sender can see what is
 // done.
-func (b *Broker) opTopicGroupFile(s *session, r *protocol.TopicGroupFile) (any, []*sys.FD, error) {
-	t, _, err := b.findTopic(s, r.TopicRef)
+func (ts *Topics) GroupFile(s *Party, r *protocol.TopicGroupFile) ([]*sys.FD, error) {
+	t, _, err := ts.findTopic(s, r.TopicRef)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if r.Group >= protocol.MaxGroups || t.groups[r.Group] == nil {
-		return nil, nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's peers again", "%s has no group %d", t, r.Group)
+		return nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's peers again", "%s has no group %d", t, r.Group)
 	}
 	if !t.groups[r.Group].file.Region.Valid() {
-		return nil, nil, pages.Awaited("claims of a group of " + t.String())
+		return nil, pages.Awaited("claims of a group of " + t.String())
 	}
-	fds, err := pages.Descriptors(t.groups[r.Group].file.FD.Dup)
-	return done{}, fds, err
+	return pages.Descriptors(t.groups[r.Group].file.FD.Dup)
 }

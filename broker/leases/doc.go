@@ -1,0 +1,14 @@
+// Package leases is the broker's room of leases: what keeps storages for a handle on
+// its way. The broker's row counts them.
+//
+// Ownership: a lease holds its storages until it expires, is claimed once, is
+// released by the session that made it, or ends with that session.
+//
+// Concurrency: all of it is called with the broker's mutex held.
+//
+// Hostile peers: a lease has a number that cannot be guessed. A session can fill the
+// table.
+//
+// Death: a lease for a time outlives its session; a pickled handle's gets a while to
+// arrive ([Leases.EndOf]).
+package leases

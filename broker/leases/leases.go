@@ -1,0 +1,217 @@
+package leases
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// lease keeps storages for a handle on its way. The broker's row counts them.
+type lease struct {
+	id      uint64       // random, so that nobody claims what was not handed to him
+	maker   *pages.Pages // the session
+	name    string       // of it, for people
+	once    bool
+	expires uint64 // ns, CLOCK_MONOTONIC; 0: with its session
+	refs    []protocol.Ref
+	records []uint32
+	alarm   *alarm.Alarm
+}
+
+const (
+	// afterSession is how long a pickled handle outlives its session.
+	afterSession = 30 * time.Second
+	maxLease     = 10 * 365 * 24 * time.Hour
+)
+
+// Leases are the leases of a broker.
+type Leases struct {
+	clock   *alarm.Clock
+	store   *pages.Store
+	memory  *memory.Memory
+	changed func()
+
+	byID  map[uint64]*lease
+	of    map[*pages.Pages]map[*lease]struct{}
+	table record.Table
+}
+
+// New makes leases, none yet. changed is called when there is one more or less.
+func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, changed func()) *Leases {
+	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{},
+		of: map[*pages.Pages]map[*lease]struct{}{}, table: record.NewTable(protocol.MaxLeases, 16)}
+}
+
+// Count tells how many there are.
+func (ls *Leases) Count() int { return len(ls.byID) }
+
+// Make holds storages for a time.
+func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol.LeaseReply, err error) {
+	if len(r.Refs) == 0 {
+		return reply, protocol.Errorf(protocol.CodeInvalid, "name at least one storage", "a lease of nothing")
+	}
+	var d time.Duration
+	if r.Seconds != nil {
+		if !(*r.Seconds > 0) {
+			return reply, protocol.Errorf(protocol.CodeInvalid, "give seconds above 0, or none for the session's life", "lease of %v seconds", *r.Seconds)
+		}
+		d = time.Duration(min(*r.Seconds, maxLease.Seconds()) * float64(time.Second))
+	}
+	if !ls.table.Room(len(r.Refs)) {
+		return reply, protocol.Errorf(protocol.CodeTooMany, "release leases, or give them less time", "all %d leases are taken", protocol.MaxLeases)
+	}
+	l := &lease{id: ls.newID(), maker: s, name: s.Name, once: r.Once}
+	for _, sr := range r.Refs {
+		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
+		if err := ls.memory.Hold(ref); err != nil {
+			ls.dropRefs(l.refs)
+			return reply, err
+		}
+		l.refs = append(l.refs, ref)
+	}
+	crashpoint.At("broker-lease-held")
+	if err := ls.takeRecords(l); err != nil {
+		ls.dropRefs(l.refs)
+		return reply, err
+	}
+	ls.byID[l.id] = l
+	ls.list(l)
+	reply.Lease = l.id
+	if d > 0 {
+		ls.setExpiry(l, d)
+		reply.ExpiresIn = d.Seconds()
+	} else {
+		ls.put(l)
+	}
+	ls.changed()
+	return reply, nil
+}
+
+// takeRecords gives a lease a record for each storage, or none. There is
+// room for them.
+func (ls *Leases) takeRecords(l *lease) error {
+	for range l.refs {
+		n, _ := ls.table.Take()
+		l.records = append(l.records, n)
+		if err := ls.store.Reserve(record.LeasePlace(n)); err != nil {
+			for _, n := range l.records {
+				ls.table.Give(n)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// newID returns a number below 2^53 that cannot be guessed.
+func (ls *Leases) newID() uint64 {
+	for {
+		var random [8]byte
+		rand.Read(random[:])
+		id := binary.LittleEndian.Uint64(random[:]) >> 11
+		if id != 0 && ls.byID[id] == nil {
+			return id
+		}
+	}
+}
+
+func (ls *Leases) setExpiry(l *lease, d time.Duration) {
+	l.expires = sys.Monotonic() + uint64(d)
+	ls.put(l)
+	l.alarm.Cancel()
+	l.alarm = ls.clock.After(d, func() { ls.end(l) })
+}
+
+// put writes a record for each storage, its id last.
+func (ls *Leases) put(l *lease) {
+	for i, n := range l.records {
+		ls.store.Record.Lease(n).Store(record.Lease{ID: l.id, Expires: l.expires, Session: l.maker.Serial, Ref: l.refs[i], Once: l.once})
+	}
+}
+
+// list notes a lease with the session that made it.
+func (ls *Leases) list(l *lease) {
+	if ls.of[l.maker] == nil {
+		ls.of[l.maker] = map[*lease]struct{}{}
+	}
+	ls.of[l.maker][l] = struct{}{}
+}
+
+// end un-names what a lease names, then counts it down.
+func (ls *Leases) end(l *lease) {
+	l.alarm.Cancel()
+	for _, n := range l.records {
+		ls.store.Record.Lease(n).Free()
+		ls.table.Give(n)
+	}
+	crashpoint.At("broker-lease-ended")
+	ls.dropRefs(l.refs)
+	delete(ls.byID, l.id)
+	delete(ls.of[l.maker], l)
+	if len(ls.of[l.maker]) == 0 {
+		delete(ls.of, l.maker)
+	}
+	ls.changed()
+}
+
+func (ls *Leases) dropRefs(refs []protocol.Ref) {
+	for _, r := range refs {
+		ls.memory.Drop(r.Index)
+	}
+}
+
+func (ls *Leases) find(id uint64) (*lease, error) {
+	if l := ls.byID[id]; l != nil {
+		return l, nil
+	}
+	return nil, protocol.Errorf(protocol.CodeExpired, "ask for the handle anew, with a longer lease",
+		"lease %d has expired, or was claimed or released before", id)
+}
+
+// Claim tells that whoever got the handle holds it now: a lease that is
+// claimed once has done its work.
+func (ls *Leases) Claim(r *protocol.LeaseRef) error {
+	l, err := ls.find(r.Lease)
+	if err != nil {
+		return err
+	}
+	if l.once {
+		ls.end(l)
+	}
+	return nil
+}
+
+// Release ends a lease early; its maker may.
+func (ls *Leases) Release(s *pages.Pages, r *protocol.LeaseRef) error {
+	l, err := ls.find(r.Lease)
+	if err != nil {
+		return err
+	}
+	if l.maker != s {
+		return protocol.Errorf(protocol.CodePermission, "claim it, or wait until it expires", "lease %d was made by %s", r.Lease, l.name)
+	}
+	ls.end(l)
+	return nil
+}
+
+// EndOf ends what was to end with a session; pickled handles get a while
+// to arrive.
+func (ls *Leases) EndOf(s *pages.Pages) {
+	for l := range ls.of[s] {
+		switch {
+		case l.expires != 0: // for its time, whoever is there
+		case l.once:
+			ls.setExpiry(l, afterSession)
+		default:
+			ls.end(l)
+		}
+	}
+}

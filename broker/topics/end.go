@@ -1,0 +1,68 @@
+package topics
+
+import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// The end of a session has three steps here, between those of other rooms
+// (docs/protocol.md, Death): Leave, DropNames, Finish. Each may be done again by a
+// successor.
+
+// Leave counts what a session sent up in the broker's row, takes its lanes over,
+// and frees its claims for others.
+func (ts *Topics) Leave(s *Party) {
+	s.touched = map[*Topic]struct{}{}
+	ts.adoptLanes(s)
+	ts.leaveTopics(s)
+}
+
+// adoptLanes counts what the session sent up in the broker's row, and takes its
+// lanes over.
+func (ts *Topics) adoptLanes(s *Party) {
+	budget := ts.adoptable(s.Pages)
+	for l := range ts.lanesIn[s.Pages] {
+		if l.state == protocol.LaneLive {
+			s.touched[l.Topic] = struct{}{}
+			ts.adopt(l, &budget)
+			crashpoint.At("broker-adopted")
+		}
+	}
+	if budget <= 0 {
+		ts.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.Serial, "name", s.Name)
+	}
+}
+
+// leaveTopics frees the session's claims for others and ends its groups of one.
+func (ts *Topics) leaveTopics(s *Party) {
+	for t, m := range s.topics {
+		s.touched[t] = struct{}{}
+		for _, rd := range m.readers {
+			ts.leaveReader(t, s, m, rd)
+		}
+		for _, j := range m.opens {
+			ts.dropJoin(j)
+		}
+		m.opens = nil
+		crashpoint.At("broker-bury-left")
+	}
+}
+
+// DropNames deletes the names that end with the session.
+func (ts *Topics) DropNames(s *Party) {
+	for t := range s.names {
+		ts.unset(t)
+	}
+}
+
+// Finish has all others on the session's topics look again.
+func (ts *Topics) Finish(s *Party) {
+	for t := range s.touched {
+		t.lastLeft = s.Name
+		delete(t.members, s)
+		ts.changed(t)
+		ts.leftAlone(t)
+	}
+	clear(s.topics)
+	delete(ts.parties, s.Pages)
+}

@@ -1,0 +1,169 @@
+package topics
+
+import (
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Read makes the session a reader: from now on senders wake it, and with
+// a group it is promised what it has not seen.
+func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
+	t, m, err := ts.findTopic(s, r.TopicRef)
+	if err != nil {
+		return reply, nil, err
+	}
+	if r.Reader > protocol.MaxSafeInt {
+		return reply, nil, protocol.Errorf(protocol.CodeInvalid, "use a number that JSON can hold", "a reader of %s is to have number %d", t, r.Reader)
+	}
+	if have := m.readers[r.Reader]; have != nil { // asked again, because the answer was lost
+		if (have.group != nil) == (r.Group != nil) {
+			return ts.readerReply(t, have)
+		}
+		ts.leaveReader(t, s, m, have) // the group was taken back with the answer
+	}
+	g, err := ts.groupFor(t, r.Group)
+	if err != nil {
+		return reply, nil, err
+	}
+	rd := &reader{number: r.Reader}
+	for rd.number == 0 || m.readers[rd.number] != nil {
+		rd.number = ts.store.Record.NextSerial()
+	}
+	if g != nil {
+		if err := ts.enter(g, rd, s); err != nil {
+			return reply, nil, err
+		}
+	}
+	if rd.join, err = ts.putJoin(s, t, rd); err != nil {
+		if g != nil {
+			ts.exit(rd)
+			ts.changed(t)
+		}
+		return reply, nil, err
+	}
+	m.readers[rd.number] = rd
+	ts.setWaiter(t, s.Slot, true)
+	ts.changed(t)
+	crashpoint.At("broker-reader-listed")
+	reply, fds, err = ts.readerReply(t, rd)
+	if err != nil {
+		ts.leaveReader(t, s, m, rd)
+		ts.changed(t)
+	}
+	return reply, fds, err
+}
+
+// readerReply tells a reader what it needs to begin.
+func (ts *Topics) readerReply(t *Topic, rd *reader) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
+	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: ts.peers(t)}
+	if rd.group == nil {
+		return reply, nil, nil
+	}
+	reply.Group = &rd.group.number
+	fds, err = pages.Descriptors(rd.group.file.FD.Dup)
+	if err != nil {
+		return reply, nil, err
+	}
+	return reply, fds, nil
+}
+
+// setWaiter marks a session as one to ring, or not.
+func (ts *Topics) setWaiter(t *Topic, slot uint32, on bool) {
+	ts.store.Record.Topic(t.index).SetWaiter(slot, on)
+}
+
+// Peers tells who takes part in a topic.
+func (ts *Topics) Peers(s *Party, r *protocol.TopicRef) (peers protocol.Peers, err error) {
+	t, _, err := ts.findTopic(s, *r)
+	if err != nil {
+		return peers, err
+	}
+	return ts.peers(t), nil
+}
+
+func (ts *Topics) peers(t *Topic) protocol.Peers {
+	p := protocol.Peers{Version: ts.version(t), Closed: t.closed, LastLeft: t.lastLeft, Gone: t.gone}
+	for n := range uint32(protocol.MaxLanes) {
+		if l := t.lanes[n]; l != nil {
+			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.Pages.Slot, Serial: l.Pages.Serial,
+				Offset: l.offset, State: l.state, Sender: l.Pages.Name, Incarnation: l.incarnation})
+		}
+	}
+	for s, m := range t.members {
+		if len(m.readers) > 0 {
+			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.Slot, Serial: s.Serial})
+			p.Members++
+		}
+	}
+	if t.mirrored {
+		p.Waiters = append(p.Waiters, protocol.Waiter{Slot: protocol.BrokerSlot, Serial: ts.store.Own.Serial})
+	}
+	for _, g := range t.groups {
+		if g != nil {
+			p.Groups = append(p.Groups, protocol.GroupInfo{Group: g.number, ID: g.id})
+		}
+	}
+	return p
+}
+
+// LeaveRole ends one role of a session in a topic.
+func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
+	t, m, err := ts.findTopic(s, r.TopicRef)
+	if err != nil {
+		return err
+	}
+	none := protocol.Errorf(protocol.CodeNotFound, "leave once what was joined once", "this session has no such role (%s) in %s", r.Role, t)
+	switch r.Role {
+	case protocol.RoleNameWrite:
+		l := t.liveLane(s.Pages)
+		if l == nil {
+			return none
+		}
+		budget := ts.adoptable(s.Pages)
+		ts.adopt(l, &budget)
+	case protocol.RoleNameRead:
+		rd := m.readers[r.Reader]
+		if rd == nil {
+			return none
+		}
+		ts.leaveReader(t, s, m, rd)
+	case protocol.RoleNameOpen:
+		if len(m.opens) == 0 {
+			return none
+		}
+		ts.dropJoin(m.opens[len(m.opens)-1])
+		m.opens = m.opens[:len(m.opens)-1]
+	default:
+		return protocol.Errorf(protocol.CodeInvalid, "use write, read or open", "unknown role %q", r.Role)
+	}
+	if r.Role != protocol.RoleNameOpen {
+		t.lastLeft = s.Name
+		ts.changed(t)
+	}
+	ts.leaveIfDone(t, s, m)
+	return nil
+}
+
+// leaveReader ends one reader. The caller calls changed.
+func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
+	delete(m.readers, rd.number)
+	if len(m.readers) == 0 {
+		ts.setWaiter(t, s.Slot, false)
+	}
+	if rd.group != nil {
+		ts.exit(rd)
+	}
+	ts.dropJoin(rd.join)
+}
+
+// leaveIfDone takes a session without any role out of a topic.
+func (ts *Topics) leaveIfDone(t *Topic, s *Party, m *member) {
+	if !m.empty(t, s) {
+		return
+	}
+	delete(t.members, s)
+	delete(s.topics, t)
+	ts.leftAlone(t)
+}

@@ -1,0 +1,70 @@
+package topics
+
+import (
+	"iter"
+	"maps"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// What the mirror sees of topics: it is one more reader, in no group, that senders
+// ring.
+
+// Any tells whether there is a topic, queue or name that is not private.
+func (ts *Topics) Any() bool { return len(ts.named) > 0 }
+
+// Public gives the topics and queues that are not private.
+func (ts *Topics) Public() iter.Seq[*Topic] {
+	return func(yield func(*Topic) bool) {
+		for key, t := range ts.named {
+			if !key.isName && t.name == nil && !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// Names gives the names that are set.
+func (ts *Topics) Names() iter.Seq[*Topic] {
+	return func(yield func(*Topic) bool) {
+		for _, t := range ts.named {
+			if t.name != nil && t.name.set && !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// Has tells whether a topic has not been removed.
+func (ts *Topics) Has(t *Topic) bool { return ts.topics[t.index] == t }
+
+// SetMirrored lists the broker among those whom senders ring.
+func (ts *Topics) SetMirrored(t *Topic, on bool) {
+	if t.mirrored != on {
+		t.mirrored = on
+		ts.setWaiter(t, protocol.BrokerSlot, on)
+		ts.changed(t)
+	}
+}
+
+// Namespace is where the topic is.
+func (t *Topic) Namespace() string { return t.key.namespace }
+
+// Name is the topic's, "" of a private one.
+func (t *Topic) Name() string { return t.key.name }
+
+// Made is when the topic was made.
+func (t *Topic) Made() time.Time { return t.made }
+
+// Lanes gives the lanes, live and adopted.
+func (t *Topic) Lanes() iter.Seq[*Lane] { return maps.Values(t.lanes) }
+
+// HasLane tells whether a lane is still in the topic.
+func (t *Topic) HasLane(l *Lane) bool { return t.lanes[l.Number] == l }
+
+// Revision is the present revision of a name, and the lane in which it stands; set
+// is false when the name is deleted.
+func (t *Topic) Revision() (l *Lane, revision uint64, set bool) {
+	return t.name.lane, t.name.revision, t.name.set
+}

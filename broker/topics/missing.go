@@ -1,0 +1,190 @@
+package topics
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Install uses the file of a group that was missing, and tells whether it could; then
+// it has taken ownership of fd.
+func (ts *Topics) Install(k pages.Key, fd *sys.FD) bool {
+	for _, t := range ts.topics {
+		for i := 0; t != nil && i < len(t.groups); i++ {
+			if g := t.groups[i]; g != nil && g.id == k.Serial && !g.file.Region.Valid() {
+				ts.installGroup(g, k, fd)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// HasGroup tells whether there is a group with an id.
+func (ts *Topics) HasGroup(id uint64) bool {
+	for _, t := range ts.topics {
+		for i := 0; t != nil && i < len(t.groups); i++ {
+			if g := t.groups[i]; g != nil && g.id == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Returned views the lanes in the file of a session, which was missing until now.
+func (ts *Topics) Returned(p *pages.Pages) {
+	for l := range ts.lanesIn[p] {
+		if ts.viewLane(l) == nil {
+			ts.promise(l)
+		}
+	}
+}
+
+// promise begins a group's promise in a lane whose head could not be read when
+// the group was made.
+func (ts *Topics) promise(l *Lane) {
+	for _, g := range l.Topic.groups {
+		if g == nil {
+			continue
+		}
+		if a, ok := g.area(l.Number); ok && a.Start() == protocol.NoStart {
+			a.SetStart(l.nextNumber())
+		}
+	}
+	ts.changed(l.Topic)
+}
+
+func (ts *Topics) installGroup(g *group, k pages.Key, fd *sys.FD) {
+	m, err := ts.store.Adopt(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
+	if err != nil {
+		ts.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+		return
+	}
+	g.file = m
+	for n := range g.topic.lanes {
+		a, ok := g.area(n)
+		if !ok {
+			continue
+		}
+		// Members may have ended while their claims could not be freed.
+		for member := range uint8(maxMembers) {
+			if g.topic.redeliver && g.members[member+1] == nil {
+				a.Release(member + 1)
+			}
+		}
+		a.Rewind(1) // MODEL group:restart-hint
+	}
+	ts.changed(g.topic)
+}
+
+// remakeGroup makes the claims of a group anew. None of its members is left, or
+// it would have handed them over; what is still in the lanes is open again.
+func (ts *Topics) remakeGroup(g *group) {
+	m, err := ts.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(g.topic.slots))
+	if err != nil {
+		ts.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
+		return
+	}
+	g.file = m
+	for n := range g.topic.lanes {
+		if err := g.reset(g.topic, n, 1); err != nil {
+			ts.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
+		}
+	}
+	ts.putGroup(g)
+	ts.changed(g.topic)
+}
+
+// RemakeGroups makes the claims anew that no session can hand over any more.
+func (ts *Topics) RemakeGroups() {
+	for _, t := range ts.topics {
+		for i := 0; t != nil && i < len(t.groups); i++ {
+			if g := t.groups[i]; g != nil && !g.file.Region.Valid() {
+				ts.remakeGroup(g)
+			}
+		}
+	}
+}
+
+// LetGo un-names everything of the broker's that lies in storages that are lost.
+func (ts *Topics) LetGo(lost func(index uint32) bool) {
+	for _, t := range ts.topics {
+		if t == nil {
+			continue
+		}
+		if t.name != nil && t.name.set && slices.ContainsFunc(t.name.indices, lost) {
+			ts.unset(t)
+			continue
+		}
+		for _, l := range slices.Collect(maps.Values(t.lanes)) {
+			for i, indices := range l.kept {
+				if slices.ContainsFunc(indices, lost) {
+					ts.retire(l, i)
+				}
+			}
+			if _, unread := ts.unread[l]; l.state == protocol.LaneAdopted && len(l.kept) == 0 && !unread {
+				ts.dropLane(l)
+				ts.changed(t)
+			}
+		}
+	}
+}
+
+// Rewind has all members look at all claims again: a hint may have been ahead of
+// what a dead member had claimed.
+func (ts *Topics) Rewind() {
+	for _, t := range ts.topics {
+		if t == nil {
+			continue
+		}
+		for _, g := range t.groups {
+			for n := range t.lanes {
+				if g == nil {
+					continue
+				}
+				if a, ok := g.area(n); ok {
+					a.Rewind(1) // MODEL group:restart-hint
+				}
+			}
+		}
+	}
+}
+
+// Announce has all sessions look at all topics again, and ends the topics that no
+// session has open.
+func (ts *Topics) Announce() {
+	for _, t := range ts.topics {
+		if t != nil {
+			ts.changed(t)
+			ts.leftAlone(t)
+		}
+	}
+}
+
+// Reconcile compares what a session has mapped, which listed tells, with the groups
+// that it is in. One that it does not know of was in an answer that its broker's
+// death kept from it, and would wait for it without a result.
+func (ts *Topics) Reconcile(s *Party, listed func(pages.Key) bool) {
+	for t, m := range s.topics {
+		left := false
+		for _, rd := range m.readers {
+			if rd.group != nil && !listed(pages.Key{Role: protocol.RestoreGroup, Serial: rd.group.id}) {
+				ts.leaveReader(t, s, m, rd)
+				left = true
+			}
+		}
+		if left {
+			ts.changed(t)
+			ts.leaveIfDone(t, s, m)
+		}
+	}
+}
+
+// AnyName tells whether a name is set.
+func (ts *Topics) AnyName() bool {
+	return slices.ContainsFunc(ts.topics[:], func(t *Topic) bool { return t != nil && t.name != nil && t.name.set })
+}

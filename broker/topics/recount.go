@@ -1,0 +1,226 @@
+package topics
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Reread finds out from the lanes what the names and adopted lanes of a former broker
+// name, or, with late, what could not be read before. target is what the broker's row
+// is to count so far.
+func (ts *Topics) Reread(target map[uint32]uint64, late bool) {
+	if late {
+		for _, l := range slices.Collect(maps.Keys(ts.unread)) {
+			if l.Topic.name != nil {
+				ts.readRevision(l.Topic)
+			} else {
+				ts.readAdopted(l, target)
+				ts.changed(l.Topic)
+			}
+		}
+		return
+	}
+	for _, t := range ts.topics {
+		if t == nil {
+			continue
+		}
+		if t.name != nil {
+			ts.readRevision(t)
+			continue
+		}
+		for _, l := range slices.Collect(maps.Values(t.lanes)) {
+			if l.state == protocol.LaneAdopted {
+				ts.readAdopted(l, target)
+			}
+		}
+	}
+}
+
+// Recount adds to target what names and the messages of adopted lanes name, as far
+// as it is known.
+func (ts *Topics) Recount(target map[uint32]uint64) {
+	add := func(indices []uint32) {
+		for _, index := range indices {
+			target[index]++
+		}
+	}
+	for _, t := range ts.topics {
+		if t == nil {
+			continue
+		}
+		if t.name != nil {
+			add(t.name.indices)
+		}
+		for _, l := range t.lanes {
+			for _, indices := range l.kept {
+				add(indices)
+			}
+		}
+	}
+}
+
+// Unread tells how many lanes name what is not known yet.
+func (ts *Topics) Unread() int { return len(ts.unread) }
+
+// understood notes that nothing of a lane is to be read any more, or that it has been.
+func (ts *Topics) understood(l *Lane) {
+	if _, was := ts.unread[l]; was {
+		delete(ts.unread, l)
+		ts.watch.Understood()
+	}
+}
+
+// GiveUpUnread drops the adopted lanes that nobody has handed over and nobody can.
+func (ts *Topics) GiveUpUnread() {
+	for l := range ts.unread {
+		if !l.Pages.There() {
+			ts.log.Warn("the messages of an ended session were handed over by no client", "lane", l.String())
+			ts.dropLane(l)
+			ts.changed(l.Topic)
+		}
+	}
+}
+
+// readAdopted finds what an adopted lane keeps. Slots that cannot be read any
+// more are emptied. target is what the broker's row is to count so far.
+func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
+	if !l.Pages.There() {
+		ts.unread[l] = struct{}{}
+		return
+	}
+	delete(ts.unread, l)
+	l.ended = sys.Monotonic()
+	head, slots := l.View.Head(), l.View.Slots()
+	budget := ts.adoptable(l.Pages)
+	var words []uint64
+	for k := range slots {
+		i := l.View.Seq(k)
+		if i == 0 || l.kept[i] != nil {
+			continue
+		}
+		h, data, ok := l.View.Read(i, words)
+		words = data
+		indices, known := []uint32(nil), false
+		if ok && i&(slots-1) == k && i <= head && i+slots > head {
+			var late bool
+			if indices, known, late = ts.namedBy(h, data, &budget); late {
+				ts.unread[l] = struct{}{}
+				continue
+			}
+			known = known && fits(target, indices)
+		}
+		if !known {
+			ts.reject(l, k, "cannot be read any more")
+			continue
+		}
+		l.kept[i] = indices
+		for _, index := range indices {
+			target[index]++
+		}
+	}
+	if _, late := ts.unread[l]; !late && len(l.kept) == 0 {
+		ts.dropLane(l)
+	}
+}
+
+// fits tells whether the row can count a message more. Who left a lane and lives
+// may have written there since what no broker has counted.
+func fits(target map[uint32]uint64, indices []uint32) bool {
+	for _, index := range indices {
+		if target[index]+uint64(len(indices)) >= protocol.CountLimit/2 {
+			return false
+		}
+	}
+	return true
+}
+
+// namedBy lists the storages of a message that the former broker had counted. late
+// tells that they stand in a file that was not handed over.
+func (ts *Topics) namedBy(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok, late bool) {
+	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
+	if err != nil {
+		return nil, false, false
+	}
+	if h.Flags&protocol.SlotSpilled != 0 {
+		if len(refs) != 1 || *budget <= 0 {
+			return nil, false, false
+		}
+		if ts.memory.SpillMissing(refs[0]) {
+			return nil, false, true
+		}
+		nested, err := ts.memory.ReadSpill(refs[0])
+		if err != nil {
+			*budget -= protocol.MaxRefs // as many may have been read
+			return nil, false, false
+		}
+		refs = append(refs, nested...)
+	}
+	if *budget -= len(refs); *budget < 0 {
+		return nil, false, false
+	}
+	indices = make([]uint32, len(refs))
+	for i, r := range refs {
+		if !ts.memory.Known(r) {
+			return nil, false, false
+		}
+		indices[i] = r.Index
+	}
+	return indices, true, false
+}
+
+// readRevision finds a name's present revision: the newest in its lane. An older
+// one beside it is a publish that was not finished.
+func (ts *Topics) readRevision(t *Topic) {
+	n := t.name
+	view := n.lane.View
+	head := view.Head()
+	i := head
+	if view.Has(head + 1) {
+		i = head + 1
+		view.Publish(i)
+	}
+	for k := range view.Slots() {
+		if seq := view.Seq(k); seq != 0 && seq != i {
+			view.Unname(k)
+		}
+	}
+	h, data, ok := view.Read(i, nil)
+	if !ok {
+		return
+	}
+	budget := 1 + protocol.MaxRefs // of one message
+	indices, ok, late := ts.namedBy(h, data, &budget)
+	delete(ts.unread, n.lane)
+	if late {
+		ts.unread[n.lane] = struct{}{}
+	}
+	if !ok && !late || ts.store.Record.Topic(t.index).Deleted() {
+		delete(ts.unread, n.lane)
+		if !ok && !late {
+			ts.log.Warn("what a name held was handed over by no client", "name", t.key.name, "namespace", t.key.namespace)
+		}
+		view.Unname(i)
+		ts.setDeleted(t, true)
+		return
+	}
+	n.set, n.revision, n.indices = true, i, indices
+	n.live, n.bytes, n.tensors = h.Flags&protocol.SlotLive != 0, h.Bytes, h.Tensors
+	n.at = time.Now().Add(-time.Duration(sys.Monotonic() - min(sys.Monotonic(), h.Stamp)))
+	if serial := ts.store.Record.Topic(t.index).Ephemeral(); serial != 0 {
+		if s := ts.parties[ts.store.BySerial(serial)]; s != nil {
+			n.ephemeral = s
+			s.names[t] = struct{}{}
+			return
+		}
+		// Its setter is over: the deletion was half done.
+		delete(ts.unread, n.lane)
+		view.Unname(i)
+		ts.setDeleted(t, true)
+		n.set, n.indices = false, nil
+	}
+}

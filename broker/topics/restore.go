@@ -1,0 +1,187 @@
+package topics
+
+import (
+	"encoding/hex"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Restore finds out from the record what a former broker had: topics with their
+// groups and lanes, who has what open and reads it as which member. The parties of
+// its sessions are open, and the pages of those that are over are known.
+func (ts *Topics) Restore(fetch pages.Fetch) {
+	ts.restoreTopics(fetch)
+	ts.restoreJoins()
+}
+
+func (ts *Topics) restoreTopics(fetch pages.Fetch) {
+	for i := range ts.store.Record.UsedTopics() {
+		if ts.store.Record.Topic(i).ID() == 0 {
+			continue
+		}
+		ts.topicTable.Claim(i)
+		if t := ts.readTopic(i); t != nil {
+			ts.enlist(t)
+			ts.restoreGroups(t, fetch)
+			ts.restoreLanes(t)
+			if t.kind == protocol.TopicKindName && t.name.lane == nil {
+				ts.removeTopic(t)
+			}
+		} else {
+			ts.store.Record.Topic(i).Free()
+			ts.topicTable.Give(i)
+		}
+	}
+}
+
+// readTopic reads a topic's record; nil when it makes no sense.
+func (ts *Topics) readTopic(i uint32) *Topic {
+	r := ts.store.Record.Topic(i).Load()
+	t := &Topic{
+		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
+		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
+		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
+		made: record.Formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
+		lanes: map[uint32]*Lane{}, members: map[*Party]*member{},
+	}
+	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
+	if t.check() != nil || kindName(t.kind) == "unknown" ||
+		t.slots != r.Slots || t.stride != r.Stride {
+		return nil
+	}
+	if t.kind == protocol.TopicKindName {
+		t.key.isName = true
+		t.name = &name{setter: t.creator}
+	}
+	if r.Flags&protocol.TopicPrivate != 0 {
+		t.token = hex.EncodeToString(r.Token[:])
+	}
+	return t
+}
+
+func (ts *Topics) restoreGroups(t *Topic, fetch pages.Fetch) {
+	for n := range uint32(protocol.MaxGroups) {
+		r := ts.store.Record.Topic(t.index).Group(n).Load()
+		if r.ID == 0 {
+			continue
+		}
+		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint8]*reader{}, owners: map[uint8]*Party{}}
+		g.file = ts.store.FetchFile(fetch, pages.Key{Role: protocol.RestoreGroup, Serial: r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
+		t.groups[n] = g
+	}
+}
+
+func (ts *Topics) restoreLanes(t *Topic) {
+	for n := range uint32(protocol.MaxLanes) {
+		view := ts.store.Record.Topic(t.index).Lane(n)
+		if view.Serial() == 0 {
+			continue
+		}
+		r := view.Load()
+		l := &Lane{Topic: t, Number: n, Pages: ts.store.BySerial(r.Serial), offset: r.Offset, state: r.State, incarnation: r.Incarnation}
+		// Without an incarnation its place may be another lane's already.
+		if l.incarnation == 0 || l.Pages == nil || l.state == protocol.LaneClosed || ts.viewLane(l) != nil {
+			view.Free()
+			continue
+		}
+		if l.state == protocol.LaneLive && l.Pages.Dead {
+			ts.setLaneState(l, protocol.LaneAdopted)
+		}
+		t.lanes[n] = l
+		ts.listLane(l)
+		t.nextLane = (n + 1) % protocol.MaxLanes
+		if l.state == protocol.LaneAdopted {
+			l.kept = map[uint64][]uint32{}
+			ts.adopted[t]++
+		}
+		if t.name != nil {
+			t.name.lane = l
+			ts.nameRoom.Claim(uint32((l.offset - protocol.SessionLanes) / nameLane))
+		}
+	}
+	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+}
+
+// viewLane makes the view of a lane whose place was written by a broker.
+func (ts *Topics) viewLane(l *Lane) error {
+	if l.offset < protocol.SessionLanes || l.Topic.name != nil && l.Pages != ts.store.Own {
+		return protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d of %s", l.offset, l.Topic)
+	}
+	view, err := shm.NewLane(ts.store.Region(l.Pages), l.offset, l.Topic.slots, l.Topic.stride)
+	l.View = view
+	return err
+}
+
+// restoreJoins finds out who has what open and reads it as which member.
+func (ts *Topics) restoreJoins() {
+	for i := range ts.store.Record.UsedJoins() {
+		j := ts.store.Record.Join(i).Load()
+		if j.Session == 0 {
+			continue
+		}
+		ts.joins.Claim(i)
+		s := ts.parties[ts.store.BySerial(j.Session)]
+		if s == nil || j.Topic >= protocol.MaxTopics || ts.topics[j.Topic] == nil || ts.topics[j.Topic].id != j.TopicID {
+			ts.dropJoin(i)
+			continue
+		}
+		t := ts.topics[j.Topic]
+		m := t.members[s]
+		if m == nil {
+			m = &member{readers: map[uint64]*reader{}}
+			t.members[s], s.topics[t] = m, m
+		}
+		if j.Reader == 0 {
+			m.opens = append(m.opens, i)
+			continue
+		}
+		rd := &reader{number: j.Reader, join: i}
+		if n, id := j.Group, j.Member; n > 0 && n <= protocol.MaxGroups && id > 0 {
+			if g := t.groups[n-1]; g != nil && g.members[id] == nil {
+				rd.group, rd.member = g, id
+				g.members[id], g.owners[id] = rd, s
+				g.next = max(g.next, id)
+				g.alone = j.Alone
+			}
+		}
+		m.readers[j.Reader] = rd
+	}
+	ts.restoreMembers()
+}
+
+// restoreMembers completes what the joins say: writers, waiters, groups that
+// nobody is in any more.
+func (ts *Topics) restoreMembers() {
+	for _, t := range ts.topics {
+		if t == nil {
+			continue
+		}
+		for _, l := range t.lanes {
+			s := ts.parties[l.Pages]
+			if l.state == protocol.LaneLive && s != nil && t.members[s] == nil {
+				m := &member{readers: map[uint64]*reader{}}
+				t.members[s], s.topics[t] = m, m
+			}
+		}
+		ts.store.Record.Topic(t.index).ClearWaiters()
+		for s, m := range t.members {
+			if len(m.readers) > 0 {
+				ts.setWaiter(t, s.Slot, true)
+			}
+		}
+		for _, g := range t.groups {
+			if g == nil {
+				continue
+			}
+			if len(g.members) == 0 && t.kind != protocol.TopicKindQueue {
+				ts.dropGroup(g)
+				continue
+			}
+			ts.putGroup(g)
+		}
+	}
+}

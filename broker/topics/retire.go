@@ -1,0 +1,117 @@
+package topics
+
+import (
+	"slices"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Adopted tells for how many topics there is something to retire.
+func (ts *Topics) Adopted() int { return len(ts.adopted) }
+
+// Retire lets go of what the dead sent and no reader needs any more,
+// and tells whether it found any.
+func (ts *Topics) Retire() (progress bool) {
+	for t := range ts.adopted {
+		if t.kind == protocol.TopicKindQueue || ts.moved(t) {
+			progress = ts.retireIn(t) || progress
+		}
+	}
+	return progress
+}
+
+// moved tells whether anything was sent since the last look. For a lossless
+// topic with groups it cannot tell: what counts there is what was taken.
+func (ts *Topics) moved(t *Topic) bool {
+	if t.lossless {
+		for _, g := range t.groups {
+			if g != nil {
+				return true
+			}
+		}
+	}
+	sum := uint64(1)
+	for _, l := range t.lanes {
+		if l.Pages.There() {
+			sum += l.View.Head()
+		}
+	}
+	was := t.seen
+	t.seen = sum
+	return was != sum
+}
+
+// retireIn retires messages of a topic's adopted lanes: of a queue those that
+// are done, else those that every group is done with and that depth newer ones
+// follow, by stamp, in all lanes together.
+func (ts *Topics) retireIn(t *Topic) (progress bool) {
+	newest := uint64(0)
+	if t.kind != protocol.TopicKindQueue {
+		newest = t.oldestKept()
+	}
+	left := false
+	for _, l := range t.lanes {
+		if l.state != protocol.LaneAdopted {
+			continue
+		}
+		for i := range l.kept {
+			if t.kind != protocol.TopicKindQueue && l.stamp(i) >= newest || !l.doneByAll(i) {
+				continue
+			}
+			ts.retire(l, i)
+			progress = true
+		}
+		if _, unread := ts.unread[l]; len(l.kept) == 0 && !unread {
+			ts.dropLane(l)
+			left = true
+		}
+	}
+	if left {
+		ts.changed(t)
+		ts.leftAlone(t)
+	}
+	return progress
+}
+
+// doneByAll tells whether every group is finished with a message.
+//
+// SYNC claim: a group's DONE came after its member held the message.
+func (l *Lane) doneByAll(i uint64) bool {
+	for _, g := range l.Topic.groups {
+		if g == nil {
+			continue
+		}
+		if a, ok := g.area(l.Number); !ok || !a.Done(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// oldestKept returns the stamp of the depth-th newest message of the topic, 0
+// when there are fewer: what is older may go.
+func (t *Topic) oldestKept() uint64 {
+	var stamps []uint64
+	for _, l := range t.lanes {
+		stamps = l.appendStamps(stamps, uint64(t.depth))
+	}
+	if len(stamps) < int(t.depth) {
+		return 0
+	}
+	slices.Sort(stamps)
+	return stamps[len(stamps)-int(t.depth)]
+}
+
+// appendStamps adds the stamps of a lane's newest n messages.
+func (l *Lane) appendStamps(stamps []uint64, n uint64) []uint64 {
+	if !l.Pages.There() {
+		return stamps
+	}
+	head := l.View.Head()
+	for i := head; i > 0 && head-i < min(n, l.View.Slots()); i-- {
+		if stamp := l.stamp(i); l.View.Has(i) {
+			stamps = append(stamps, stamp)
+		}
+	}
+	return stamps
+}

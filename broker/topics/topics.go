@@ -1,0 +1,113 @@
+package topics
+
+import (
+	"log/slog"
+
+	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Topics are the topics, queues and names of a broker, and who takes part in them.
+type Topics struct {
+	log    *slog.Logger
+	clock  *alarm.Clock
+	store  *pages.Store
+	memory *memory.Memory
+	watch  Watcher
+
+	topics     [protocol.MaxTopics]*Topic
+	topicTable record.Table
+	named      map[topicKey]*Topic
+	tokens     map[string]*Topic
+	joins      record.Table
+	nameRoom   nameRoom
+	parties    map[*pages.Pages]*Party
+	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
+	adopted    map[*Topic]int                      // lanes
+	unread     map[*Lane]struct{}                  // what they name is in files that were not handed over yet
+}
+
+// Watcher is told what happens to topics. Its methods return at once.
+type Watcher interface {
+	// Changed says that the lanes, readers, groups or state of a topic have changed.
+	Changed()
+	// Named says that a name was set or deleted.
+	Named(*Topic)
+	// Understood says that what a lane names is known now, or is of no interest any
+	// more: it calls for the broker's row to be lowered to what Recount says.
+	Understood()
+	// Adopted says that there is something for Retire.
+	Adopted()
+}
+
+// New makes topics, none yet, over a store and a memory that have the same broker
+// file.
+func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
+	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
+		named: map[topicKey]*Topic{}, tokens: map[string]*Topic{},
+		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, unread: map[*Lane]struct{}{},
+		topicTable: record.NewTable(protocol.MaxTopics, 16),
+		joins:      record.NewTable(record.MaxJoins, 16),
+		nameRoom:   nameRoom{record.NewTable(nameLanes, 16)}}
+}
+
+// Client is told what happens to the lanes of a session. Its methods return at once.
+type Client interface {
+	// Trim says that the session's file has room again where a lane was.
+	Trim()
+}
+
+// Party is what one session takes part in, while it lasts.
+type Party struct {
+	*pages.Pages
+	// Namespace is where its names and topics are.
+	Namespace string
+
+	client  Client
+	topics  map[*Topic]*member
+	names   map[*Topic]struct{} // ephemeral
+	touched map[*Topic]struct{} // by Leave
+}
+
+// Open makes the party of a session.
+func (ts *Topics) Open(p *pages.Pages, namespace string, c Client) *Party {
+	s := &Party{Pages: p, Namespace: namespace, client: c, topics: map[*Topic]*member{}, names: map[*Topic]struct{}{}}
+	ts.parties[p] = s
+	return s
+}
+
+// Close closes the files of all groups.
+func (ts *Topics) Close() {
+	for _, t := range ts.topics {
+		for i := 0; t != nil && i < len(t.groups); i++ {
+			if g := t.groups[i]; g != nil {
+				g.file.Close()
+			}
+		}
+	}
+}
+
+// Counts says how many there are.
+type Counts struct{ Topics, Queues, Names, AdoptedLanes int }
+
+// Counts counts.
+func (ts *Topics) Counts() (n Counts) {
+	for _, t := range ts.topics {
+		switch {
+		case t == nil:
+		case t.kind == protocol.TopicKindTopic:
+			n.Topics++
+		case t.kind == protocol.TopicKindQueue:
+			n.Queues++
+		case t.name.set:
+			n.Names++
+		}
+	}
+	for _, lanes := range ts.adopted {
+		n.AdoptedLanes += lanes
+	}
+	return n
+}
