@@ -192,6 +192,12 @@ pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl 
     Error::new(code, remedy, format!("{what}: {cause}"))
 }
 
+/// The error of every call of a session that a broker has ended.
+pub(crate) fn lost(why: &str) -> Error {
+    let remedy = "open a new session; tensors of this one can still be read, copied and released";
+    Error::new(Code::SessionLost, remedy, format!("the session is lost: {why}"))
+}
+
 pub(crate) fn closed(what: impl fmt::Display) -> Error {
     Error::new(Code::Closed, "open a new one", format!("{what} is closed"))
 }

@@ -24,6 +24,10 @@ use crate::wire::{Control, Event, Frames, Incoming, Late, Reply};
 /// How long the thread stands aside where a caller reads what has come for itself.
 const ASIDE: Duration = Duration::from_micros(100);
 
+/// How long the thread waits before it tries to reconnect again.
+const SOONEST: Duration = Duration::from_millis(10);
+const LATEST: Duration = Duration::from_millis(200);
+
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -47,6 +51,7 @@ pub(crate) struct Background {
     jobs: Mutex<VecDeque<Job>>,
     waker: Arc<Waker>,
     thread: OnceLock<ThreadId>,
+    session: OnceLock<Weak<Inner>>,
     stopped: AtomicBool,
     pump: Mutex<Frames>, // locked by who reads the socket
     heard: AtomicU64,    // frames
@@ -61,6 +66,7 @@ impl Background {
             jobs: Mutex::default(),
             waker: Arc::new(waker),
             thread: OnceLock::new(),
+            session: OnceLock::new(),
             stopped: AtomicBool::new(false),
             pump: Mutex::new(frames),
             heard: AtomicU64::new(0),
@@ -70,6 +76,7 @@ impl Background {
     /// Starts the thread. It ends with the session, which it does not keep alive.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>, control: Arc<Control>) -> Result<()> {
         let (b, weak) = (self.clone(), Arc::downgrade(inner));
+        let _ = self.session.set(weak.clone());
         let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || b.run(&weak, control));
         let thread = thread
             .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
@@ -238,7 +245,13 @@ impl Background {
             }
             "collect" => self.jobs().push_back(Job::Collect),
             "room" => self.jobs().push_back(Job::Room),
-            _ => {} // "closing", and what later versions say
+            "stopped" => {
+                if let Some(inner) = self.session.get().and_then(Weak::upgrade) {
+                    inner.lose("the broker was stopped");
+                }
+            }
+            // "closing": the broker goes, and another may come, as after its death. And what later versions say.
+            _ => {}
         }
     }
 
@@ -262,8 +275,9 @@ impl Background {
 
     /// Tries until a broker takes this session back: the same one, to which it was only
     /// disconnected, or a new one, which is given all that is mapped here. `None` when the session
-    /// was closed or refused for good.
+    /// was closed, or is lost: that a broker knows it no more, or is of another layout, only an answer says.
     fn reconnect(&self, inner: &Weak<Inner>) -> Option<Arc<Control>> {
+        let mut pause = SOONEST;
         loop {
             if self.stopped.load(Ordering::Acquire) {
                 return None;
@@ -275,11 +289,15 @@ impl Background {
                     strong.relink(control.clone());
                     return Some(control);
                 }
-                Err(e) if matches!(e.code(), Code::Version | Code::PermissionDenied | Code::Expired) => return None,
+                Err(e) if matches!(e.code(), Code::Version | Code::Expired) => {
+                    strong.lose(e.message());
+                    return None;
+                }
                 Err(_) => {}
             }
             drop(strong);
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(LATEST);
         }
     }
 

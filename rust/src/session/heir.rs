@@ -249,6 +249,9 @@ impl Inner {
     #[cold]
     fn succeeded(&self) -> Result<&Arc<Inner>> {
         let heir = self.heir.get().ok_or_else(forked)?;
+        if self.is_lost() {
+            return Err(self.why_closed());
+        }
         if self.closed.load(Ordering::Acquire) {
             return Err(closed("the session"));
         }
@@ -312,6 +315,9 @@ impl Holding {
 
     #[cold]
     fn check_inherited(&self) -> Result<()> {
+        if self.inner().is_lost() {
+            return Ok(()); // nobody counts it any more, and it stays mapped
+        }
         let heir = self.inner().heir.get().ok_or_else(forked)?;
         self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;
         if self.storages.is_empty() || self.is_inherited() && self.storages.iter().all(|s| heir.has(s.reference)) {

@@ -28,7 +28,7 @@ use super::room::Room;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use crate::crash_point;
-use crate::error::{Code, Error, Result, closed, unanswered};
+use crate::error::{Code, Error, Result, closed, lost, unanswered};
 use crate::ledger::{FreeTest, Pool};
 use crate::shm::{LOOK_AGAIN, Parking, Segment, pause};
 use crate::sys::{self, PerProcess};
@@ -78,6 +78,8 @@ pub(crate) struct Inner {
     link: Mutex<Link>,
     pub(super) relinked: Condvar,
     pub(crate) closed: AtomicBool,
+    /// Why the session is over, where a broker has said so.
+    lost: OnceLock<Error>,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
     claiming: RwLock<()>,
     process: u32, // that opened it
@@ -125,6 +127,7 @@ impl Inner {
             link: Mutex::new(Link::new(control)),
             relinked: Condvar::new(),
             closed: AtomicBool::new(false),
+            lost: OnceLock::new(),
             claiming: RwLock::new(()),
             process,
             spins,
@@ -256,18 +259,41 @@ impl Inner {
     /// Sends a request whose answer nobody needs. A broker that goes away before it has answered leaves it to
     /// the next one.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
+        if self.is_lost() {
+            return; // no broker knows the session
+        }
         let _ = self.link_locked().control.tell(op, body);
     }
 
+    /// Whether the session takes no calls here any more: it was closed or lost, or is the parent's.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire) || self.is_foreign()
+        self.closed.load(Ordering::Acquire) || self.is_lost() || self.is_foreign()
+    }
+
+    /// Whether a broker has said that the session is over.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Refuses all calls from now on, those that wait too: a broker has said that the session is over. What
+    /// is held stays mapped.
+    pub(super) fn lose(&self, why: &str) {
+        if self.lost.set(lost(why)).is_err() {
+            return;
+        }
+        self.link().end(lost(why)); // locked, so that `await_link` has looked before or is told
+        self.background.stop();
+        self.relinked.notify_all();
+        self.end_poll();
+        self.parking.wake();
     }
 
     /// Whether nothing can be done with the session any more, nor in the child of a fork with its heir.
     pub(crate) fn is_ended(&self) -> bool {
         let ended = || self.heir.get().is_none_or(|h| h.opened().is_some_and(|s| s.is_closed()));
-        self.closed.load(Ordering::Acquire) || self.is_foreign() && ended()
+        self.closed.load(Ordering::Acquire) || self.is_lost() || self.is_foreign() && ended()
     }
 
     /// Refuses what cannot be done any more: the session was closed, or it is the parent's and a call
@@ -278,7 +304,10 @@ impl Inner {
     }
 
     #[cold]
-    fn why_closed(&self) -> Error {
+    pub(super) fn why_closed(&self) -> Error {
+        if let Some(lost) = self.lost.get() {
+            return lost.clone();
+        }
         if !self.is_foreign() {
             return closed("the session");
         }
@@ -336,7 +365,9 @@ impl Inner {
             d.end(self);
         }
         let link = self.link();
-        if wait {
+        if self.is_lost() {
+            // There is nobody to say it to.
+        } else if wait {
             if let Ok((_, from)) = link.request("bye", &Nothing {}, &[]) {
                 let _ = from.recv_timeout(Duration::from_secs(2));
             }

@@ -93,6 +93,7 @@ pub(crate) struct Options {
     pub(crate) binary: Option<PathBuf>,
     pub(crate) timeout: Duration,
     pub(crate) socket: String, // what the address led to when the session was opened
+    pub(crate) named: bool,    // by the program or $BATON_ADDRESS
     pub(crate) language: &'static str,
     pub(crate) interrupted: Option<fn() -> bool>,
 }
@@ -145,7 +146,7 @@ impl Builder {
     /// `InvalidArgument`.
     pub fn connect(self) -> Result<Session> {
         let mut o = self.0;
-        o.socket = start::address_of(o.address.as_deref())?;
+        (o.socket, o.named) = start::address_of(o.address.as_deref())?;
         check_token("namespace", &o.namespace, 32)?;
         if o.name.is_empty() || o.name.len() > 48 {
             let what = format!("client name {:?} is unusable", o.name);
@@ -336,7 +337,7 @@ impl Session {
     /// The socket of the broker that [`connect`](Session::connect) would use: `$BATON_ADDRESS`, else
     /// the user's.
     pub fn default_address() -> Result<String> {
-        start::address_of(None)
+        start::address_of(None).map(|(socket, _)| socket)
     }
 
     /// Settings for a session that is not the usual one.
@@ -378,9 +379,29 @@ impl Session {
             binary: None,
             timeout: Duration::from_secs(30),
             socket: String::new(),
+            named: false,
             language: "rust",
             interrupted: None,
         })
+    }
+
+    /// Opens another session with the settings of this one, which stays as it is: after `SessionLost` a
+    /// program goes on with the new one, and opens its topics, queues and readers there. Tensors of the old
+    /// one can be read and copied. Errors: as [`Builder::connect`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let mut session = baton::Session::connect()?;
+    /// match session.topic("batches") {
+    ///     Err(e) if e.code() == baton::Code::SessionLost => session = session.reopen()?,
+    ///     other => drop(other?),
+    /// }
+    /// # assert_ne!(session.reopen()?.serial(), session.serial());
+    /// # Ok(()) }
+    /// ```
+    pub fn reopen(&self) -> Result<Session> {
+        Ok(Session { inner: connect(self.inner.options.clone())? })
     }
 
     /// Where this session's names live.

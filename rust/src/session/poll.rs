@@ -53,8 +53,8 @@ impl Session {
     /// ```
     pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
         let inner = self.inner()?;
-        if inner.is_closed() && inner.poll.get().is_none() {
-            return Err(closed("the session"));
+        if inner.poll.get().is_none() {
+            inner.check_open()?;
         }
         if inner.poll.get().is_none() {
             let made = Waker::new().and_then(|w| Sleeper::start(w, inner.parking.clone())).map_err(|e| {

@@ -185,7 +185,11 @@ impl TopicState {
         }
         own.lane.prepare(i + 1);
         inner.pool.tidy(&**inner);
-        if ended { Err(closed(self)) } else { Ok(()) }
+        match (ended, inner.is_lost()) {
+            (_, true) => Err(inner.why_closed()), // there may be nobody any more who could see it
+            (true, _) => Err(closed(self)),
+            _ => Ok(()),
+        }
     }
 
     /// The view of an earlier look, or a new one where that is out of date.

@@ -56,9 +56,10 @@ fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Res
     Ok((socket, named.is_some()))
 }
 
-/// The socket of an address, or of the default one.
-pub(crate) fn address_of(address: Option<&str>) -> Result<String> {
-    Ok(resolve(address, &environment)?.0.to_string_lossy().into_owned())
+/// The socket of an address, or of the default one, and whether it was named.
+pub(crate) fn address_of(address: Option<&str>) -> Result<(String, bool)> {
+    let (socket, named) = resolve(address, &environment)?;
+    Ok((socket.to_string_lossy().into_owned(), named))
 }
 
 fn environment(name: &str) -> Option<OsString> {
@@ -68,19 +69,19 @@ fn environment(name: &str) -> Option<OsString> {
 /// Connects to the broker's socket, starting the user's broker when there is none and that is
 /// allowed, and waiting for one otherwise.
 pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
-    let (socket, given) = resolve(o.address.as_deref(), &environment)?;
-    if let Some(fd) = dial_once(&socket, until)? {
+    let socket = Path::new(&o.socket);
+    if let Some(fd) = dial_once(socket, until)? {
         return Ok(fd);
     }
-    if !given && o.start {
-        start(o, &socket, until)?;
+    if !o.named && o.start {
+        start(o, socket, until)?;
     }
     loop {
-        if let Some(fd) = dial_once(&socket, until)? {
+        if let Some(fd) = dial_once(socket, until)? {
             return Ok(fd);
         }
-        if !given && !o.start || is_over(until) {
-            return Err(no_broker(&socket, "nobody listens"));
+        if !o.named && !o.start || is_over(until) {
+            return Err(no_broker(socket, "nobody listens"));
         }
         give_way(o)?;
         std::thread::sleep(TICK);

@@ -38,9 +38,7 @@ impl Alarm for Notify {
 
 impl Inner {
     fn tasks(&self) -> Result<Arc<Tasks>> {
-        if self.is_closed() {
-            return Err(closed("the session"));
-        }
+        self.check_open()?;
         if let Some(t) = self.tasks.get() {
             return Ok(t.clone());
         }

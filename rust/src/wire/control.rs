@@ -313,6 +313,20 @@ impl Control {
         s.lost.get_or_insert(lost);
     }
 
+    /// Ends the connection for good, with the error of all that wait and of all that comes.
+    pub(crate) fn end(&self, why: Error) {
+        let mut s = self.state();
+        for (_, asked) in s.pending.drain() {
+            if let By::Caller(to) = asked.by {
+                let _ = to.send(Err(why.clone()));
+            }
+        }
+        s.owed.clear();
+        s.lost = Some(why);
+        drop(s);
+        self.shut();
+    }
+
     /// Ends the connection from this side; the reading thread notices.
     pub(crate) fn shut(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
