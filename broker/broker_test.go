@@ -47,7 +47,9 @@ func TestHelloGivesFilesWithHeads(t *testing.T) {
 	require.Equal(t, p.hello.Serial, p.broker.Load64(at+protocol.SessionSerial))
 	require.EqualValues(t, protocol.SessionLive, p.broker.Load32(at+protocol.SessionState))
 	require.EqualValues(t, os.Getpid(), p.broker.Load32(at+protocol.SessionPID))
-	require.Equal(t, sys.StartTime(os.Getpid()), p.broker.Load64(at+protocol.SessionStartTime))
+	start, err := sys.StartTime(os.Getpid())
+	require.NoError(t, err)
+	require.Equal(t, start, p.broker.Load64(at+protocol.SessionStartTime))
 	require.Equal(t, "a\x00", string(p.broker.Bytes(at+protocol.SessionName, 2)))
 }
 

@@ -172,10 +172,11 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		pidfd.Close()
 	}
 	if s.absent {
-		s.absent = false
+		s.absent, s.unknown = false, false
 		s.version = pages.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
 		if c.cred.PID != 0 {
-			s.PID, s.start, s.pidNS = c.cred.PID, sys.StartTime(c.cred.PID), sys.PIDNamespace(c.cred.PID)
+			s.PID, s.pidNS = c.cred.PID, sys.PIDNamespace(c.cred.PID)
+			s.start, _ = sys.StartTime(c.cred.PID)
 			b.putSession(s)
 		}
 	}

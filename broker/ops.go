@@ -83,6 +83,7 @@ var ops = map[string]handler{
 	protocol.OpList:   (*Broker).opList,
 	protocol.OpStatus: (*Broker).opStatus,
 	protocol.OpBye:    locked((*Broker).opBye),
+	protocol.OpEvict:  locked((*Broker).opEvict),
 }
 
 // done is the reply of an op that has nothing to tell.

@@ -21,8 +21,9 @@ func (b *Broker) makeOwnPages() error {
 // putOwn writes the broker's own session record.
 func (b *Broker) putOwn() {
 	p := b.store.Own
+	start, _ := sys.StartTime(p.PID)
 	b.store.Record.Session(protocol.BrokerSlot).Store(record.Session{
-		Serial: p.Serial, State: protocol.SessionLive, PID: uint32(p.PID), StartTime: sys.StartTime(p.PID),
+		Serial: p.Serial, State: protocol.SessionLive, PID: uint32(p.PID), StartTime: start,
 		Language: protocol.LanguageGo, Connected: uint64(b.started.UnixNano()), Name: p.Name,
 		File: p.Session.Inode, Bell: p.Bell.Inode})
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/hex"
+	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
@@ -23,6 +24,9 @@ func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 	b.memory.Restore(fetch)
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
+	if b.store.Lack != nil { // nothing is changed yet that another broker could not read
+		return pages.NoMemory(b.store.Lack, "the files of the former broker's sessions")
+	}
 	b.recount()
 	crashpoint.At("broker-rebuild-lowered")
 	b.topics.Rewind()
@@ -39,6 +43,9 @@ func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
 	serial := b.store.Record.Session(protocol.BrokerSlot).Serial()
 	p := b.store.Restore(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
+	if b.store.Lack != nil {
+		return pages.NoMemory(b.store.Lack, "the row of the former broker")
+	}
 	if !p.There() {
 		return protocol.Errorf(protocol.CodeProtocol, "start the broker once more: it begins anew",
 			"the row of the former broker of instance %s cannot be had", b.id)
@@ -68,9 +75,11 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 	}
 }
 
-// buryDead ends the sessions whose processes have ended, and watches the others.
-// Of a process that cannot be seen (another pid namespace) only its own return
-// tells; until then it keeps what it holds.
+// unknownAgain is how long after a look another one may find out about a process.
+const unknownAgain = 5 * time.Second
+
+// buryDead ends the sessions whose processes have ended, and watches the others. A
+// process has ended where that can be proved; every other session keeps what it holds.
 func (b *Broker) buryDead(sameBoot bool) {
 	b.foreign = b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
 	b.store.Record.SetPIDNamespace(sys.PIDNamespace(processID))
@@ -78,25 +87,75 @@ func (b *Broker) buryDead(sameBoot bool) {
 		if s == nil {
 			continue
 		}
-		dead := s.state == protocol.SessionDead || !sameBoot
-		if !dead && !b.foreign && s.start != 0 {
-			pidfd, err := sys.OpenPidfd(s.PID)
-			if dead = err != nil || sys.StartTime(s.PID) != s.start; !dead {
-				go b.watch(s, pidfd)()
-			} else if err == nil {
-				pidfd.Close()
-			}
-		}
-		if dead {
+		if s.state == protocol.SessionDead || !sameBoot || b.hasEnded(s) {
 			b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.bury(s)
 			continue
 		}
 		b.setState(s, protocol.SessionDisconnected)
+		if s.unknown {
+			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it",
+				"slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		}
 		if !s.answered {
 			b.clock.After(b.cfg.RecoverWait, func() { b.buryGhost(s) })
 		}
 	}
+	b.lookAgain()
+}
+
+// hasEnded looks for the process of an absent session, and watches it where it can.
+// A process in another pid namespace can be found neither alive nor dead.
+func (b *Broker) hasEnded(s *session) bool {
+	s.unknown = true
+	if b.foreign || s.start == 0 {
+		return false
+	}
+	pidfd, state := sys.FindProcess(s.PID, s.start)
+	if pidfd != nil { // when this one has ended, so has the one that was noted
+		go b.watch(s, pidfd)()
+	}
+	s.unknown = state == sys.ProcessUnknown
+	return state == sys.ProcessEnded
+}
+
+// lookAgain looks once more, later, for processes that could not be looked for.
+func (b *Broker) lookAgain() {
+	var left []*session
+	for _, s := range b.slots {
+		if s != nil && s.unknown && s.stopWaiting == nil && !b.foreign && s.start != 0 {
+			left = append(left, s)
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	b.clock.After(unknownAgain, func() {
+		for _, s := range left {
+			if !s.ended && s.unknown && s.stopWaiting == nil && b.hasEnded(s) {
+				b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+				b.bury(s)
+			}
+		}
+		b.lookAgain()
+	})
+}
+
+// opEvict ends a session by hand of whose process nothing is known. One that lives
+// ends with its process.
+func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) {
+	for _, s := range b.slots {
+		switch {
+		case s == nil || s.Serial != r.Serial:
+		case !s.unknown:
+			return nil, nil, protocol.Errorf(protocol.CodeBusy, "end its process", "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
+		default:
+			b.log.Warn("session evicted by hand", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.bury(s)
+			return done{}, nil, nil
+		}
+	}
+	return nil, nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", r.Serial)
 }
 
 // buryGhost ends a session whose process lives and does not know of it: the former

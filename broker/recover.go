@@ -103,13 +103,20 @@ func readOwner(fd *sys.FD) (string, error) {
 	return record.Of(shm.NewRegion(m)).Dir(), nil
 }
 
-// survivors are the sessions whose processes live, as far as can be told.
+// survivors are the sessions whose processes have not ended for certain.
 func (st *state) survivors() (alive []stateSession) {
 	sameView := st.PIDNS == sys.PIDNamespace(processID)
 	for _, s := range st.Sessions {
-		if s.StartTime == 0 || !sameView || sys.StartTime(s.PID) == s.StartTime {
-			alive = append(alive, s)
+		if sameView && s.StartTime != 0 {
+			fd, state := sys.FindProcess(s.PID, s.StartTime)
+			if fd != nil {
+				fd.Close()
+			}
+			if state == sys.ProcessEnded {
+				continue
+			}
 		}
+		alive = append(alive, s)
 	}
 	return alive
 }
@@ -121,6 +128,11 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	if p.dir == nil {
+		// How many files there are stands in the broker file, which is not here yet.
+		sessions := len(p.state.survivors())
+		if err := checkFiles(sessions, 2*sessions); err != nil {
+			return err
+		}
 		b.store.Files = pages.Memfds{}
 		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
@@ -141,6 +153,9 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	b.store.Missing = b.wanted()
+	if err := checkFiles(b.recordedSessions(), len(b.store.Missing)); err != nil {
+		return err
+	}
 	sameBoot := b.store.Record.Boot() == sys.BootID()
 	err = b.rebuild(sameBoot, func(k pages.Key) *sys.FD {
 		fd, err := p.dir.Open(k.Role, k.Serial)
@@ -251,11 +266,41 @@ func (b *Broker) completeTakeover(t *takeover) error {
 		delete(t.files, k)
 		return fd
 	})
-	if err != nil {
-		// The next start must not meet the same again.
+	if errors.Is(err, protocol.ErrProtocol) {
+		// The row is damaged: the next start must not meet the same again. Whatever else
+		// went wrong may be right for the next broker.
 		b.removeState()
 	}
 	return err
+}
+
+// filesBeside is what a broker has open beside its clients' files: the socket, locks,
+// NATS, and descriptors that are on their way.
+const filesBeside = 96
+
+// checkFiles finds out before a takeover whether this process may have the files open
+// that it needs: those that are to be handed over, and of each session its connection
+// and its process.
+func checkFiles(sessions, files int) error {
+	open, limit, err := sys.OpenFiles()
+	if err != nil {
+		return err
+	}
+	if need := open + uint64(2*sessions+files) + filesBeside; need > limit {
+		return protocol.Errorf(protocol.CodeTooMany, fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit)", need),
+			"the takeover of %d sessions needs %d open files, and %d are allowed; what the former broker left is as it was", sessions, need, limit)
+	}
+	return nil
+}
+
+// recordedSessions counts the sessions in the broker file.
+func (b *Broker) recordedSessions() (n int) {
+	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
+		if b.store.Record.Session(slot).Serial() != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // setInstance makes this broker the one of a given instance.
@@ -334,6 +379,11 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.inodes = id.Dev
 	b.useBrokerFile(m)
 	b.store.Missing = b.wanted()
+	if err := checkFiles(b.recordedSessions(), len(b.store.Missing)); err != nil {
+		b.taking.err = err
+		b.endTakeover(b.taking)
+		return err
+	}
 	return nil
 }
 

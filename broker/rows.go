@@ -30,7 +30,7 @@ type SessionRow struct {
 	Language    string    `json:"language"`
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
-	State       string    `json:"state"` // live, disconnected
+	State       string    `json:"state"` // live, disconnected, unknown
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
@@ -42,7 +42,10 @@ func (b *Broker) sessionRow(_ *session, i int, match func(string) bool) (any, in
 		return nil, 0
 	}
 	state := "live"
-	if s.state == protocol.SessionDisconnected {
+	switch {
+	case s.unknown:
+		state = "unknown"
+	case s.state != protocol.SessionLive:
 		state = "disconnected"
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,

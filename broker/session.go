@@ -23,6 +23,7 @@ type session struct {
 	ended       bool
 	absent      bool  // of a former broker, and not back yet
 	answered    bool  // its client knows of it: hello was answered
+	unknown     bool  // absent, and it cannot be told whether its process lives
 	conn        *conn // nil while disconnected
 	secretHash  [16]byte
 	uid         uint32
@@ -92,7 +93,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
 	s.version, s.connectedAt = pages.Printable(h.Client.Version, maxClientVersion), time.Now()
 	if c.cred.PID != 0 {
-		s.start = sys.StartTime(pid)
+		s.start, _ = sys.StartTime(pid) // 0: a successor cannot tell whether it lives
 	}
 	b.slots[slot] = s
 	b.enter(s)

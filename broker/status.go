@@ -46,6 +46,7 @@ type DeviceStatus struct {
 type Counts struct {
 	Sessions     int `json:"sessions"`
 	Disconnected int `json:"disconnected"`
+	Unknown      int `json:"unknown"` // of those: it cannot be told whether their processes live
 	Segments     int `json:"segments"`
 	Chunks       int `json:"chunks"`
 	Topics       int `json:"topics"`
@@ -105,6 +106,9 @@ func (b *Broker) counts() (n Counts) {
 			n.Sessions++
 			if s.state == protocol.SessionDisconnected {
 				n.Disconnected++
+			}
+			if s.unknown {
+				n.Unknown++
 			}
 		}
 	}

@@ -54,7 +54,8 @@ type process struct {
 // gone tells that it has ended, whether or not somebody has waited for it.
 func (p process) gone() bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
-	if err != nil || sys.StartTime(p.pid) != p.start {
+	start, startErr := sys.StartTime(p.pid)
+	if err != nil || startErr != nil || start != p.start {
 		return true
 	}
 	return strings.HasPrefix(string(data[bytes.LastIndexByte(data, ')')+1:]), " Z")
@@ -74,9 +75,10 @@ func childrenOf(pid int) map[string]process {
 			continue
 		}
 		child, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		start, _ := sys.StartTime(child)
 		line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
 		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		found[strings.Join(args[min(1, len(args)):], " ")] = process{child, sys.StartTime(child)}
+		found[strings.Join(args[min(1, len(args)):], " ")] = process{child, start}
 	}
 	return found
 }

@@ -39,6 +39,7 @@ const (
 	OpStatus         = "status"
 	OpBye            = "bye"
 	OpStop           = "stop"
+	OpEvict          = "evict"
 )
 
 // Events from the broker.
@@ -405,4 +406,9 @@ type LeaseRef struct {
 // Stop ends the broker for good. It needs no session, and the broker's own user.
 type Stop struct {
 	Discard bool `json:"discard,omitempty"` // what stands in files too
+}
+
+// Evict ends a session of whose process nothing is known.
+type Evict struct {
+	Serial uint64 `json:"serial"`
 }

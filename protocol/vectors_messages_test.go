@@ -60,6 +60,7 @@ var opTypes = map[string][2]any{
 	protocol.OpStatus:         {empty{}, map[string]any{}},
 	protocol.OpBye:            {empty{}, empty{}},
 	protocol.OpStop:           {protocol.Stop{}, empty{}},
+	protocol.OpEvict:          {protocol.Evict{}, empty{}},
 }
 
 // eventTypes are the Go types of each event.
@@ -205,6 +206,10 @@ func exchanges() map[string][]exchange {
 			protocol.ListReply{Rows: []json.RawMessage{json.RawMessage(`{"name":"weights/actor"}`)}, Cursor: "200"}, nil}},
 		protocol.OpStatus: {{"status", empty{}, nil, map[string]any{"broker": map[string]any{"version": "0.1.0", "instance": host}}, nil}},
 		protocol.OpBye:    {{"bye", empty{}, nil, empty{}, nil}},
+		protocol.OpEvict: {
+			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},
+			{"it lives", protocol.Evict{Serial: 7}, nil, refused(protocol.CodeBusy, "session 7 (trainer) belongs to process 4242, which lives", "end its process"), nil},
+		},
 		protocol.OpStop: {
 			{"for good", protocol.Stop{}, nil, empty{}, nil},
 			{"with what stands in files", protocol.Stop{Discard: true}, nil, empty{}, nil},

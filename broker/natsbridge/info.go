@@ -53,7 +53,8 @@ type Info struct {
 
 func newInfo(mode, url string) Info {
 	pid := os.Getpid()
-	return Info{Version: 1, Mode: mode, URL: url, PID: pid, StartTime: sys.StartTime(pid),
+	start, _ := sys.StartTime(pid) // 0: not to be compared
+	return Info{Version: 1, Mode: mode, URL: url, PID: pid, StartTime: start,
 		PIDNamespace: sys.PIDNamespace(pid), BootID: sys.BootID()}
 }
 
@@ -145,8 +146,11 @@ func (i Info) alive() bool {
 	if i.PIDNamespace != sys.PIDNamespace(os.Getpid()) {
 		return true
 	}
-	start := sys.StartTime(i.PID)
-	return start != 0 && start == i.StartTime
+	fd, state := sys.FindProcess(i.PID, i.StartTime)
+	if fd != nil {
+		fd.Close()
+	}
+	return i.StartTime == 0 || state != sys.ProcessEnded
 }
 
 // port of the embedded server, 0 if there is none.

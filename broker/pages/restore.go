@@ -62,6 +62,9 @@ func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 	}
 	m, err := s.Adopt(k, fd, role, bytes)
 	if err != nil {
+		if sys.IsNoSpace(err) || sys.IsNoDescriptors(err) {
+			s.Lack = err
+		}
 		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return File{}
 	}

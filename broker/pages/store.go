@@ -20,6 +20,7 @@ type Store struct {
 	Own      *Pages         // slot 0: the broker's row and the lanes of names
 	Missing  map[Key]uint64 // inodes of files of a former broker that were not handed over yet
 	Settled  bool           // no session can hand over any more of them
+	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
 	Record   record.File    // of it
 

@@ -112,6 +112,9 @@ func (s *statusReply) pairs() [][2]string {
 	if n.Disconnected > 0 {
 		sessions += fmt.Sprintf(" (%d disconnected)", n.Disconnected)
 	}
+	if n.Unknown > 0 {
+		sessions += fmt.Sprintf(", %d unknown: see baton ls sessions, baton evict", n.Unknown)
+	}
 	rows = append(rows,
 		[2]string{"sessions", sessions},
 		[2]string{"names", number(n.Names)},

@@ -99,31 +99,66 @@ func WaitPidfd(f *FD) (wait func() bool, stop func()) {
 }
 
 // StartTime returns when a process began, in clock ticks since boot: with the
-// boot id and the pid it names a process for ever. 0: no such process.
-func StartTime(pid int) uint64 {
+// boot id and the pid it names a process for ever. An error says that it could not
+// be read, which is no proof that the process has ended: FindProcess tells that.
+func StartTime(pid int) (uint64, error) {
 	// By hand: os would ask the poller about each file that it opens, and every
 	// session's opening waits for this.
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/stat", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("read a start time: %w", &os.PathError{Op: "open", Path: path, Err: err})
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, 2048) // 52 numbers and a name of at most 64 bytes
 	n, err := unix.Read(fd, buf)
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("read a start time: %w", &os.PathError{Op: "read", Path: path, Err: err})
 	}
 	data := buf[:n]
 	i := bytes.LastIndexByte(data, ')') // the name may hold anything
-	if i < 0 {
-		return 0
-	}
 	f := strings.Fields(string(data[i+1:]))
-	if len(f) < 20 {
-		return 0
+	if i < 0 || len(f) < 20 {
+		return 0, fmt.Errorf("read a start time: %s has another form", path)
 	}
-	began, _ := strconv.ParseUint(f[19], 10, 64)
-	return began
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// ProcessState is what can be said of a process that was noted earlier.
+type ProcessState int
+
+const (
+	// ProcessUnknown: it could not be looked at.
+	ProcessUnknown ProcessState = iota
+	// ProcessLives: it is the one that was noted.
+	ProcessLives
+	// ProcessEnded: there is none with this pid, or another one.
+	ProcessEnded
+)
+
+// FindProcess looks for a process that was noted with pid and start time, in this pid
+// namespace and since the machine's last start. It has ended when the kernel has no
+// such pid, or when the start time was read and is another; every other error leaves
+// it unknown. The descriptor, of whichever process has the pid now, may be nil unless
+// it lives.
+func FindProcess(pid int, start uint64) (*FD, ProcessState) {
+	fd, err := OpenPidfd(pid)
+	if isErrno(err, unix.ESRCH) {
+		return nil, ProcessEnded
+	}
+	began, readErr := StartTime(pid)
+	switch {
+	case readErr == nil && began != start:
+		if err == nil {
+			fd.Close()
+		}
+		return nil, ProcessEnded
+	case err != nil:
+		return nil, ProcessUnknown
+	case readErr != nil:
+		return fd, ProcessUnknown
+	}
+	return fd, ProcessLives
 }
 
 // PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.

@@ -22,6 +22,20 @@ func (f *FD) Allocated() (uint64, error) {
 	return uint64(st.Blocks) * 512, nil
 }
 
+// OpenFiles returns how many descriptors this process has open, and how many it may
+// have.
+func OpenFiles() (open, limit uint64, err error) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 0, 0, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, r.Cur, fmt.Errorf("count open files: %w", err)
+	}
+	return uint64(len(names)), r.Cur, nil
+}
+
 // FreeSpace returns how many bytes a file system has left for this user.
 func FreeSpace(dir string) (uint64, error) {
 	var st unix.Statfs_t

@@ -137,7 +137,7 @@ func Audit(t testing.TB, b *Broker) *Holdings {
 func (h *Holdings) ofTheDead(b *Broker) (wrong []string) {
 	slots := map[uint32]bool{protocol.BrokerSlot: true}
 	for _, s := range h.Sessions {
-		if sys.StartTime(s.PID) == 0 {
+		if _, err := sys.StartTime(s.PID); err != nil {
 			wrong = append(wrong, fmt.Sprintf("session %d of process %d, which has ended, is there", s.Serial, s.PID))
 		}
 		slots[s.Slot] = true

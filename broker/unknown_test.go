@@ -1,0 +1,144 @@
+package broker_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// A session whose process cannot be looked for keeps what it holds, and is shown.
+func TestSessionWhoseProcessCannotBeToldStays(t *testing.T) {
+	memory := filepath.Join(t.TempDir(), "memory")
+	old, socket, _ := first(t, memory)
+	c := start(t, socket, "stopped")
+	var r protocol.StorageRef
+	c.hear(&r)
+	old.kill()
+	c.kill() // it is over: only that cannot be told
+	files, err := filepath.Glob(filepath.Join(memory, "*", "broker-*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	f, err := os.OpenFile(files[0], os.O_RDWR, 0)
+	require.NoError(t, err)
+	// Its start time was never known, as that of a process in a hidden /proc.
+	_, err = f.WriteAt(make([]byte, 8), protocol.BrokerSessions+1*protocol.SessionRecordSize+protocol.SessionStartTime)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+
+	b := serve(t, func(c *broker.Config) { c.Dir, c.MemoryDir = filepath.Dir(socket), memory })
+	p := connect(t, b.socket, "operator")
+	rows := list[broker.SessionRow](p, protocol.ListSessions, "stopped")
+	require.Len(t, rows, 1)
+	require.Equal(t, "unknown", rows[0].State)
+	require.Equal(t, 1, b.Status().Counts.Unknown)
+	p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
+	require.EqualValues(t, 4096, b.Status().Memory.Granted, "it keeps its memory")
+
+	p.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
+	p.refused(protocol.CodeNotFound, protocol.OpEvict, protocol.Evict{Serial: 1 << 40})
+	p.must(protocol.OpEvict, protocol.Evict{Serial: rows[0].Serial}, nil)
+	eventually(t, "its memory goes with it", func() bool { return b.Status().Memory.Granted == 0 })
+	require.Zero(t, b.Status().Counts.Unknown)
+}
+
+func init() {
+	// limited tries to take over and tells what became of it.
+	parts["limited"] = func(c *played) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		b, err := broker.New(ctx, broker.Config{Dir: filepath.Dir(c.socket), Memory: 1 << 30, Version: "limited",
+			RecoverWait: patience, MemoryDir: os.Getenv(memoryVariable)})
+		if err != nil {
+			c.tell(err.Error() + "; " + err.(*protocol.Error).Remedy)
+			c.hear()
+			return
+		}
+		go b.Serve(context.Background())
+		c.tell("serves")
+		c.hear()
+	}
+}
+
+// A broker that may have too few files open changes nothing, and says how many it
+// needs; with so many, the next one takes over.
+func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
+	for _, kind := range []string{"memfds", "files"} {
+		t.Run(kind, func(t *testing.T) {
+			memory := ""
+			if kind == "files" {
+				memory = filepath.Join(t.TempDir(), "memory")
+			}
+			old, socket, instance := first(t, memory)
+			const n = 20
+			var peers []*peer
+			var files []handedOver
+			var held []shm.Region
+			for range n {
+				p := connect(t, socket, "p")
+				peers = append(peers, p)
+				var g protocol.GrantReply
+				fds, err := p.call(protocol.OpGrant, protocol.Grant{Bytes: 4096, Chunks: 1}, &g)
+				require.NoError(t, err)
+				files = append(files, handedOver{"segment", g.SegmentSerial, fds[0]})
+				t.Cleanup(func() { fds[0].Close() })
+				m := p.mapRegion(fds[0], 4096, true)
+				copy(m.Bytes(0, 5), "bytes")
+				require.NoError(t, p.row.Take(g.Chunks[0].Chunk*protocol.ChunkIndices))
+				held = append(held, m)
+			}
+			old.kill()
+			state, _ := os.ReadFile(filepath.Join(filepath.Dir(socket), "state.json"))
+			few := start(t, socket, "limited", func(cmd *exec.Cmd) {
+				cmd.Env = append(cmd.Env, memoryVariable+"="+memory)
+				limit(cmd, 150)
+			})
+			var said string
+			few.hear(&said)
+			number := regexp.MustCompile(`limit of open files to (\d+)`).FindStringSubmatch(said)
+			require.NotNil(t, number, said)
+			few.tell("end")
+			few.kill()
+			after, _ := os.ReadFile(filepath.Join(filepath.Dir(socket), "state.json"))
+			require.Equal(t, string(state), string(after))
+			for _, m := range held {
+				require.Equal(t, "bytes", string(m.Bytes(0, 5)))
+			}
+			need, err := strconv.Atoi(number[1])
+			require.NoError(t, err)
+			enough := start(t, socket, "limited", func(cmd *exec.Cmd) {
+				cmd.Env = append(cmd.Env, memoryVariable+"="+memory)
+				limit(cmd, need+2*n) // each segment is a file that the state does not tell of
+			})
+			listens(t, socket)
+			for i, p := range peers {
+				peers[i] = p.returns(socket, files[i])
+			}
+			for _, p := range peers {
+				p.resumed()
+			}
+			enough.hear(&said)
+			require.Equal(t, "serves", said)
+			var st broker.Status
+			peers[0].must(protocol.OpStatus, struct{}{}, &st)
+			require.Equal(t, instance, st.Instance)
+			require.Equal(t, n, st.Counts.Sessions)
+			require.Zero(t, st.Counts.Unknown+st.Counts.Disconnected)
+		})
+	}
+}
+
+// limit makes a child begin with a limit of open files.
+func limit(cmd *exec.Cmd, n int) {
+	cmd.Args = append([]string{"/bin/sh", "-c", `ulimit -n "$0" && exec "$@"`, strconv.Itoa(n), cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+}
