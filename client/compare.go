@@ -36,18 +36,25 @@ func (p *pages) segmentSerial(index uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSegments + uint64(index)*protocol.SegmentRecordSize + protocol.SegmentSerial)
 }
 
-// listed tells whether the broker still lists a lane of the own session file. It
-// un-names what a lane keeps before it clears the record.
-func (p *pages) listed(at uint64, of leftLane) bool {
-	record := protocol.BrokerTopics + uint64(of.topic)*protocol.TopicRecordSize + protocol.TopicLanes + uint64(of.number)*protocol.LaneRecordSize
-	return p.broker.Load64(record+protocol.LaneRecordSerial) == p.serial && p.broker.Load64(record+protocol.LaneRecordOffset) == at
+func laneRecordAt(topic, number uint32) uint64 {
+	return protocol.BrokerTopics + uint64(topic)*protocol.TopicRecordSize + protocol.TopicLanes + uint64(number)*protocol.LaneRecordSize
 }
 
-// findLane finds where a topic lists a lane of this session whose number did not come.
+// listed tells whether the broker still lists a lane.
+//
+// SYNC lane-incarnation: cleared when nothing of the lane is to be read any more; then
+// its place is this session's.
+func (p *pages) listed(l leftLane) bool {
+	return p.broker.Load64(laneRecordAt(l.topic, l.number)+protocol.LaneRecordIncarnation) == l.incarnation
+}
+
+// findLane finds where a topic lists a lane of the own session file.
 func (p *pages) findLane(topic uint32, at uint64) (leftLane, bool) {
 	for n := range uint32(protocol.MaxLanes) {
-		if of := (leftLane{topic, n}); p.listed(at, of) {
-			return of, true
+		record := laneRecordAt(topic, n)
+		if p.broker.Load64(record+protocol.LaneRecordSerial) == p.serial && p.broker.Load64(record+protocol.LaneRecordOffset) == at {
+			l := leftLane{topic, n, p.broker.Load64(record + protocol.LaneRecordIncarnation)}
+			return l, l.incarnation != 0
 		}
 	}
 	return leftLane{}, false

@@ -17,7 +17,10 @@ type laneSpace struct {
 }
 
 // leftLane is where the broker lists a lane that this session has left.
-type leftLane struct{ topic, number uint32 }
+type leftLane struct {
+	topic, number uint32
+	incarnation   uint64
+}
 
 func newLaneSpace(fd *sys.FD, file shm.Region) laneSpace {
 	l := laneSpace{fd: fd, file: file, used: map[uint64]uint64{}, left: map[uint64]leftLane{}}
@@ -69,9 +72,9 @@ func (l *laneSpace) clear(at, bytes uint64) {
 func (l *laneSpace) leave(at uint64, of leftLane) { l.left[at] = of }
 
 // compare takes back the lanes that the broker lists no more. Callers hold Client.mu.
-func (l *laneSpace) compare(listed func(at uint64, of leftLane) bool) {
+func (l *laneSpace) compare(listed func(leftLane) bool) {
 	for at, of := range l.left {
-		if !listed(at, of) {
+		if !listed(of) {
 			l.give(at)
 		}
 	}

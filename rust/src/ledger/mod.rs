@@ -29,4 +29,5 @@ pub(crate) use grow::{Grant, Source};
 pub use pool::PoolStats;
 #[cfg(not(baton_loom))]
 pub(crate) use pool::{Pool, Storage};
+pub(crate) use ranges::Ranges;
 pub(crate) use row::Row;

@@ -189,6 +189,14 @@ impl Attachments {
         noted.chain(past.iter().map(|p| p.1)).map(both).collect()
     }
 
+    /// The segments of the chunks that this session owns.
+    pub(crate) fn own(&self) -> Vec<u64> {
+        let _kept = self.past.lock().unwrap_or_else(|p| p.into_inner());
+        // SAFETY: it is noted, and what is noted lives while the lock is held.
+        let note = |p: &Place| unsafe { p.at.load(Ordering::SeqCst).as_ref() };
+        self.places.iter().filter_map(note).filter(|a| a.own).map(|a| a.chunk.segment_serial).collect()
+    }
+
     /// The chunks over some segments.
     pub(crate) fn over(&self, segments: &[u64]) -> Vec<u32> {
         // While the lock is held no attachment is freed.

@@ -1,5 +1,5 @@
 //! A session's one background thread: it reads the control socket while no caller does, gives replies to
-//! their callers, and does what is off the hot path: trims, recycling on request, new peers, reconnecting.
+//! their callers, and does what is off the hot path: comparing, recycling on request, new peers, reconnecting.
 //!
 //! Who asks reads the socket itself until its answer is there, unless another does: so it is woken once, and
 //! not the thread first and then the caller.
@@ -18,7 +18,7 @@ use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{Waker, readable_by, wait_ready};
-use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TrimEvent};
+use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume};
 use crate::wire::{Control, Event, Frames, Incoming, Late, Reply};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
@@ -28,11 +28,15 @@ const ASIDE: Duration = Duration::from_micros(100);
 const SOONEST: Duration = Duration::from_millis(10);
 const LATEST: Duration = Duration::from_millis(200);
 
+/// How often what is mapped is compared with the broker's records although no event asks for it: an event may
+/// be lost with a connection.
+const COMPARE_EVERY: Duration = Duration::from_secs(5);
+
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Forget segments, and use the places of lanes anew.
-    Trim(TrimEvent),
+    /// Look what the broker has taken back.
+    Compare,
     /// Recycle and give back.
     Collect,
     /// Tell allocations that wait of memory.
@@ -135,13 +139,18 @@ impl Background {
         if let Err(e) = self.deliver(&control, &mut self.frames()) {
             control.fail(&e);
         }
+        let mut compare_at = Instant::now() + COMPARE_EVERY;
         while !self.stopped.load(Ordering::Acquire) {
-            if let Err(e) = self.step(&control) {
+            if let Err(e) = self.step(&control, Some(compare_at)) {
                 control.fail(&e);
                 match self.reconnect(inner) {
                     Some(next) => control = next,
                     None => return,
                 }
+            }
+            if Instant::now() >= compare_at {
+                self.want(Job::Compare);
+                compare_at = Instant::now() + COMPARE_EVERY;
             }
             self.work(inner, &control);
         }
@@ -149,14 +158,14 @@ impl Background {
         // closed first, it could not write what was asked before, and would take the session for one that
         // was cut off and may come back.
         control.refuse(&Error::new(Code::Closed, "", "the session was closed"));
-        while self.step(&control).is_ok() {}
+        while self.step(&control, None).is_ok() {}
         control.shut();
     }
 
-    /// Waits until there is something to do, then sends what there was no room for, and reads what has
-    /// come and delivers it.
-    fn step(&self, control: &Control) -> Result<()> {
-        let ready = wait_ready(control.socket(), control.is_behind(), &self.waker)
+    /// Waits until there is something to do, or a time, then sends what there was no room for, and reads what
+    /// has come and delivers it.
+    fn step(&self, control: &Control, until: Option<Instant>) -> Result<()> {
+        let ready = wait_ready(control.socket(), control.is_behind(), &self.waker, until)
             .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")))?;
         if ready.writable {
             control.catch_up()?;
@@ -230,21 +239,25 @@ impl Background {
         loop {
             match from.try_recv() {
                 Ok(reply) => return reply,
-                Err(TryRecvError::Empty) => self.step(control).inspect_err(|e| control.fail(e))?,
+                Err(TryRecvError::Empty) => self.step(control, None).inspect_err(|e| control.fail(e))?,
                 Err(TryRecvError::Disconnected) => return Err(disagree("a reply was lost")),
             }
         }
     }
 
+    /// Queues what is done once however often it is asked for.
+    fn want(&self, job: Job) {
+        let mut jobs = self.jobs();
+        if !jobs.iter().any(|j| std::mem::discriminant(j) == std::mem::discriminant(&job)) {
+            jobs.push_back(job);
+        }
+    }
+
     fn note(&self, e: &Event) {
         match e.name.as_str() {
-            "trim" => {
-                if let Ok(t) = serde_json::from_slice::<TrimEvent>(&e.json) {
-                    self.jobs().push_back(Job::Trim(t));
-                }
-            }
-            "collect" => self.jobs().push_back(Job::Collect),
-            "room" => self.jobs().push_back(Job::Room),
+            "trim" => self.want(Job::Compare),
+            "collect" => self.want(Job::Collect),
+            "room" => self.want(Job::Room),
             "stopped" => {
                 if let Some(inner) = self.session.get().and_then(Weak::upgrade) {
                     inner.lose("the broker was stopped");
@@ -260,10 +273,7 @@ impl Background {
             let Some(job) = self.jobs().pop_front() else { return };
             let Some(inner) = inner.upgrade() else { return };
             match job {
-                Job::Trim(t) => {
-                    inner.trim(&t.segments.iter().map(|s| s.serial).collect::<Vec<_>>());
-                    inner.reuse_lanes(&t.lanes);
-                }
+                Job::Compare => inner.compare(),
                 Job::Collect => drop(inner.collect()),
                 Job::Room => inner.room_made(),
                 Job::Peer(slot, serial) => drop(inner.peer(Broker::This, slot, serial)),
@@ -287,6 +297,7 @@ impl Background {
             match self.resume(&strong) {
                 Ok(control) => {
                     strong.relink(control.clone());
+                    self.want(Job::Compare);
                     return Some(control);
                 }
                 Err(e) if matches!(e.code(), Code::Version | Code::Expired) => {

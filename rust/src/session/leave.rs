@@ -134,6 +134,12 @@ impl Left {
         }
     }
 
+    /// The broker keeps the lane for its readers, or its place is free.
+    fn taken_over(&self, inner: &Inner) {
+        let (topic, at) = (self.what.topic.topic, self.what.lane.offset);
+        inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).taken_over(&inner.pages, topic, at);
+    }
+
     /// Does what follows from an answer; comes back where no broker has answered.
     fn settle(self, inner: &Inner, reply: Reply) -> Option<Leaving> {
         let Leaving { lane, asked, .. } = &self.what;
@@ -141,13 +147,14 @@ impl Left {
             Err(e) if e.code() == Code::BrokerLost => return Some(self.unanswered()),
             // The lane was asked for only, and that came to no broker.
             Err(e) if e.code() == Code::NotFound && lane.kept.is_empty() && !asked => {
-                inner.lanes.lock().unwrap_or_else(|p| p.into_inner()).reuse(&inner.pages, lane.offset);
+                self.taken_over(inner);
             }
             // Nothing but this request ends a lane of a session that goes on: one that a broker does not
             // find was taken over by one that could not say so any more.
             Err(e) if e.code() != Code::NotFound || !asked => {}
             _ => {
                 crash_point::at("leave-write");
+                self.taken_over(inner);
                 self.what.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
             }
         }
@@ -191,7 +198,7 @@ impl Inner {
     pub(crate) fn leave_topic(&self, topic: TopicRef, lane: Option<LeftLane>) {
         let mut link = self.link_locked();
         if let Some(lane) = lane {
-            // Before the request: the event that gives it back may come at once.
+            // Before the request, whose answer may come at once.
             self.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
             match (Leaving { topic, lane, asked: false }).ask(&link.control) {
                 Ok(left) => self.background.post(Job::Leave(left)),

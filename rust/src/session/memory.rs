@@ -1,5 +1,4 @@
-//! Segments: what the broker grants, what peers own, and what it takes back; and the space of the
-//! own session file for lanes.
+//! Segments: what the broker grants, what peers own, and what it takes back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -7,10 +6,10 @@ use std::sync::Arc;
 
 use super::attach::Attachment;
 use super::inner::{Broker, Inner};
-use super::pages::{Pages, Peer};
+use super::pages::Peer;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
-use crate::layout::{limits, session_file, storage_entry};
+use crate::layout::{broker_file, limits, segment_record, session_file, storage_entry};
 use crate::ledger::{Grant, Row, Rows, Source};
 use crate::shm::Segment;
 use crate::sys;
@@ -138,18 +137,31 @@ impl Inner {
         self.segment(s.index, s.serial, true).map(|_| ())
     }
 
+    /// Looks what the broker has taken back: segments of others that are mapped here and recorded no more, and
+    /// lanes that were left and are listed no more. A broker that is away takes nothing back.
+    pub(crate) fn compare(&self) {
+        if self.broker_away() {
+            return;
+        }
+        let serial = broker_file::SEGMENTS + segment_record::SERIAL;
+        let recorded = |s: &Segment| self.pages.broker.load(serial + u64::from(s.index) * segment_record::SIZE);
+        let mut gone: Vec<u64> =
+            self.segments().values().filter(|s| recorded(s) != s.serial).map(|s| s.serial).collect();
+        if !gone.is_empty() {
+            // What this session gives back itself is the pool's until the broker has answered.
+            let own = self.attached.own();
+            gone.retain(|serial| !own.contains(serial));
+            self.trim(&gone);
+        }
+        self.lanes.lock().unwrap_or_else(|p| p.into_inner()).compare(&self.pages);
+    }
+
     /// Forgets segments that the broker has taken back. Their mappings go with their last user.
     pub(crate) fn trim(&self, gone: &[u64]) {
         for chunk in self.attached.over(gone) {
             self.attached.put(chunk, None, &self.pages.row);
         }
         self.segments().retain(|serial, _| !gone.contains(serial));
-    }
-
-    /// Uses the places of lanes anew that were left and have been read to their end.
-    pub(crate) fn reuse_lanes(&self, offsets: &[u64]) {
-        let mut lanes = self.lanes.lock().unwrap_or_else(|p| p.into_inner());
-        offsets.iter().for_each(|at| lanes.reuse(&self.pages, *at));
     }
 
     /// Reserves the entries of new chunks and attaches this session to them; the broker has set its
@@ -242,61 +254,5 @@ impl Source for Inner {
             self.trim(&[segment.serial]);
         }
         given
-    }
-}
-
-/// Hands out ranges of the own session file for lanes.
-#[derive(Debug)]
-pub(crate) struct LaneSpace {
-    next: u64,
-    free: HashMap<u64, Vec<u64>>, // by length
-    left: HashMap<u64, u64>,      // by offset: lengths of lanes that the broker keeps for their readers
-}
-
-impl LaneSpace {
-    pub(crate) fn new() -> LaneSpace {
-        LaneSpace { next: session_file::LANES, free: HashMap::new(), left: HashMap::new() }
-    }
-
-    /// Reserves a range of whole pages that read zero.
-    pub(crate) fn take(&mut self, fd: &OwnedFd, bytes: u64) -> Result<u64> {
-        let at = match self.free.get_mut(&bytes).and_then(Vec::pop) {
-            Some(at) => at,
-            None if bytes > session_file::BYTES - self.next => {
-                let what = "this session's space for lanes is full";
-                return Err(Error::new(Code::TooMany, "close topics or use a smaller depth", what));
-            }
-            None => {
-                self.next += bytes;
-                self.next - bytes
-            }
-        };
-        sys::reserve(fd, at, bytes).inspect_err(|_| self.free.entry(bytes).or_default().push(at))?;
-        Ok(at)
-    }
-
-    /// Notes a range whose lane was left: it is the broker's until an event gives it back.
-    pub(crate) fn leave(&mut self, at: u64, bytes: u64) {
-        self.left.insert(at, bytes);
-    }
-
-    /// Takes back a range that was left, now that its messages have been read to their end, or that there
-    /// never were any.
-    pub(super) fn reuse(&mut self, pages: &Pages, at: u64) {
-        if let Some(bytes) = self.left.remove(&at) {
-            self.give(pages, at, bytes);
-        }
-    }
-
-    /// Takes a range back, which reads zero again. The pages of a memfd go back to the machine.
-    /// Those of a file stay: a late reader would end with SIGBUS at a hole in a file system that has
-    /// become full.
-    pub(crate) fn give(&mut self, pages: &Pages, at: u64, bytes: u64) {
-        if !sys::sealed(&pages.session_fd) {
-            (at..at + bytes).step_by(8).for_each(|word| pages.session.store(word, 0));
-        } else if sys::punch(&pages.session_fd, at, bytes).is_err() {
-            return;
-        }
-        self.free.entry(bytes).or_default().push(at);
     }
 }

@@ -15,6 +15,7 @@ mod holders;
 mod holding;
 mod huge;
 mod inner;
+mod lane_space;
 mod late;
 mod leave;
 mod lend;

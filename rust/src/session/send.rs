@@ -276,7 +276,7 @@ impl TopicState {
         let space = || inner.lanes.lock().unwrap_or_else(|p| p.into_inner());
         let offset = match asked.take() {
             Some(at) => at,
-            None => space().take(&inner.pages.session_fd, bytes)?,
+            None => space().take(&inner.pages, bytes)?,
         };
         let joined = Lane::new(&inner.pages.session, offset, info.slots, info.stride).and_then(|lane| {
             lane.init(info.id);

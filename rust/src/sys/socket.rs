@@ -128,11 +128,16 @@ pub(crate) struct Ready {
     pub(crate) writable: bool,
 }
 
-/// Waits until the socket can be read, or the waker was used, or, where that is wanted, the socket has room.
-pub(crate) fn wait_ready(socket: impl AsFd, room: bool, waker: &Waker) -> io::Result<Ready> {
+/// Waits until the socket can be read, or the waker was used, or, where that is wanted, the socket has room, or a
+/// time has come.
+pub(crate) fn wait_ready(socket: impl AsFd, room: bool, waker: &Waker, until: Option<Instant>) -> io::Result<Ready> {
     let wanted = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let mut fds = [PollFd::new(&socket, wanted), PollFd::new(&waker.0, PollFlags::IN)];
-    while let Err(e) = poll(&mut fds, None) {
+    let left = || {
+        let left = until?.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+    };
+    while let Err(e) = poll(&mut fds, left().as_ref()) {
         if e != Errno::INTR {
             return Err(e.into());
         }

@@ -26,7 +26,6 @@ pub(crate) type Reply = Result<(Box<RawValue>, Vec<OwnedFd>)>;
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) name: String,
-    pub(crate) json: Vec<u8>,
 }
 
 /// What became of a received frame.
@@ -258,7 +257,7 @@ impl Control {
             )
         })?;
         if let Some(name) = e.event {
-            return Ok(Incoming::Event(Event { name, json }));
+            return Ok(Incoming::Event(Event { name }));
         }
         let answer = e.error.map_or_else(|| Ok(e.ok.unwrap_or_else(empty)), |e| Err(from_wire(e)));
         if e.id == 0 {

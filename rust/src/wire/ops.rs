@@ -347,19 +347,6 @@ pub(crate) struct LeaseRef {
     pub(crate) lease: u64,
 }
 
-#[derive(Deserialize, Debug)]
-pub(crate) struct SegmentRef {
-    pub(crate) serial: u64,
-}
-
-#[derive(Deserialize, Debug)]
-pub(crate) struct TrimEvent {
-    #[serde(default)]
-    pub(crate) segments: Vec<SegmentRef>,
-    #[serde(default)]
-    pub(crate) lanes: Vec<u64>,
-}
-
 #[derive(Deserialize)]
 pub(crate) struct WireError {
     pub(crate) code: String,
