@@ -80,6 +80,7 @@ func Grant(t testing.TB, m *memory.Memory, a *memory.Account, bytes uint64) (pro
 	index := g.Chunks[0].Chunk * protocol.ChunkIndices
 	a.Entries.Describe(index, 0, g.Bytes, 0)
 	a.Entries.SetGeneration(index, 1)
+	a.Entries.Share(index)
 	require.NoError(t, a.Row.Take(index))
 	return g, protocol.Ref{Serial: g.Chunks[0].Serial, Generation: 1, Index: index}
 }
