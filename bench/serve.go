@@ -38,7 +38,7 @@ func serve(ctx context.Context, binary string) (*served, error) {
 	}
 	b.cmd.Env = append(b.cmd.Env, "XDG_RUNTIME_DIR="+dir)
 	b.cmd.Stdout, b.cmd.Stderr = &b.errOut, &b.errOut
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
 	if err := b.cmd.Start(); err != nil {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("start %s serve: %w", binary, err)
@@ -104,7 +104,7 @@ func (b *served) connect(ctx context.Context) (*client.Client, error) {
 
 // stop ends the broker and removes what it left.
 func (b *served) stop() {
-	b.cmd.Process.Signal(syscall.SIGTERM)
+	b.cmd.Process.Signal(syscall.SIGINT) // for good
 	select {
 	case <-b.ended:
 	case <-time.After(10 * time.Second):

@@ -116,9 +116,3 @@ func (b *Broker) settle() {
 		b.store.DropRemains(p)
 	}
 }
-
-// keepsNames tells whether the shared files are of use after a clean end: names
-// stand in files, or clients still work with theirs.
-func (b *Broker) keepsNames() bool {
-	return b.topics.AnyName() || b.liveSessions() > 0
-}

@@ -37,7 +37,9 @@ type Broker struct {
 	accepted chan struct{} // closed when no more connections are accepted
 	quit     chan struct{} // closed when the broker must end by itself
 	quitOnce sync.Once
+	quitHow  ending
 	quitErr  error
+	over     chan struct{} // closed when everything is freed
 
 	mu        sync.Mutex // guards all below, the rooms, and every shared page the broker writes
 	closing   bool
@@ -79,7 +81,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
-		quit: make(chan struct{}), accepted: make(chan struct{}),
+		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
 		conns: map[*conn]struct{}{}, store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
 		slotTable: record.NewTable(protocol.MaxSessions, 16),
 	}
@@ -94,7 +96,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	if err := b.setUp(ctx); err != nil {
-		b.end(false)
+		b.end(endFailed)
 		return nil, err
 	}
 	return b, nil
@@ -191,20 +193,25 @@ func (b *Broker) ID() string { return b.id }
 // Socket is the path that the broker listens at.
 func (b *Broker) Socket() string { return b.cfg.Socket }
 
-// Serve runs until ctx ends, the broker has been idle for
-// Config.IdleExit, or it cannot go on; only then it returns an error. It tells
-// clients, removes the socket and frees everything. Call it once.
+// Serve runs until ctx ends, Stop is called, the broker has been idle for
+// Config.IdleExit, or it cannot go on; only then it returns an error. At the end of
+// ctx it leaves everything to the broker that comes next, as a kill would; Stop and
+// idleness end it for good. It tells clients, removes the socket and closes all that
+// it has. Call it once.
 func (b *Broker) Serve(ctx context.Context) error {
+	how := endLeave
 	select {
 	case <-ctx.Done():
 	case <-b.quit:
+		how = b.quitHow
 	}
-	b.end(true)
+	b.end(how)
 	return b.quitErr
 }
 
 // end closes every connection, then frees everything.
-func (b *Broker) end(clean bool) {
+func (b *Broker) end(how ending) {
+	defer close(b.over)
 	b.mu.Lock()
 	b.closing = true
 	b.clock.Stop()
@@ -218,7 +225,7 @@ func (b *Broker) end(clean bool) {
 		<-b.accepted
 	}
 	for _, c := range conns {
-		c.event(func(p *pending) { p.closing = true })
+		c.event(func(p *pending) { p.closing, p.stopped = !how.final(), how.final() })
 		c.finish()
 	}
 	for _, c := range conns {
@@ -226,20 +233,15 @@ func (b *Broker) end(clean bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tearDown(clean)
+	b.tearDown(how)
 }
 
-// stop makes Serve return err.
-func (b *Broker) stop(err error) {
-	b.quitOnce.Do(func() {
-		b.quitErr = err
-		close(b.quit)
-	})
-}
-
-// tearDown frees everything. With clean, the state file goes as well and names
-// are kept where files can keep them. The mutex is held.
-func (b *Broker) tearDown(clean bool) {
+// tearDown frees everything. The mutex is held.
+func (b *Broker) tearDown(how ending) {
+	keep := b.keeps(how)
+	if how.final() && b.store.Broker.Region.Valid() {
+		b.endSessions()
+	}
 	if b.mirror != nil {
 		shm.WakeBell(b.store.Own.Bell.Region)
 		b.mirror = nil // it looks, under the lock, before it touches a page
@@ -254,14 +256,14 @@ func (b *Broker) tearDown(clean bool) {
 	}
 	b.topics.Close()
 	b.memory.Close()
-	keep := b.keepsNames() || !clean && !b.fresh
 	b.store.Close()
 	if b.store.Files != nil {
 		b.store.Files.Leave(keep)
 	}
-	if clean {
+	if how.final() {
 		b.removeState()
 	}
+	b.state.close()
 	if b.lock != nil {
 		b.lock.Close()
 	}

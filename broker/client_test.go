@@ -24,11 +24,12 @@ import (
 // patience bounds what must happen and takes no time of its own.
 const patience = 90 * time.Second
 
-// served is a running broker; stop ends it and reports what Serve returned.
+// served is a running broker. stop ends it, as TERM does, and reports what Serve
+// returned; ended waits until it ends otherwise.
 type served struct {
 	*broker.Broker
-	socket string
-	stop   func() error
+	socket      string
+	stop, ended func() error
 }
 
 // serve runs a broker for one test.
@@ -44,8 +45,11 @@ func serve(t testing.TB, change func(*broker.Config)) *served {
 	result := make(chan error, 1)
 	go func() { result <- b.Serve(ctx) }()
 	s := &served{Broker: b, socket: b.Socket()}
-	s.stop = sync.OnceValue(func() error {
+	s.stop = func() error {
 		cancel()
+		return s.ended()
+	}
+	s.ended = sync.OnceValue(func() error {
 		select {
 		case err := <-result:
 			return err

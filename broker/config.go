@@ -42,6 +42,13 @@ type Config struct {
 	// died; 0: five seconds.
 	RecoverWait time.Duration
 
+	// Supervised: an operator or a service manager runs this broker, and will run the
+	// next one: its clients wait for that and start none.
+	Supervised bool
+	// Settings are the flags of `baton serve` with which a broker that stands in for
+	// this one is as this one.
+	Settings []string
+
 	// Version is the program's, shown to clients.
 	Version string
 	// Log receives what operators should know; nil: nothing is logged.
@@ -56,7 +63,6 @@ type Config struct {
 // Names in the runtime directory.
 const (
 	lockName   = "broker.lock"
-	stateName  = "state.json"
 	socketName = "broker.sock"
 	// maxSocketPath is what fits in sun_path with its closing zero.
 	maxSocketPath = 107

@@ -51,7 +51,7 @@ type conn struct {
 
 // pending are events not yet written. Each is a flag: what happens again while a
 // client does not read changes nothing.
-type pending struct{ trim, collect, closing, room bool }
+type pending struct{ trim, collect, closing, stopped, room bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	return &conn{b: b, w: w, cred: cred, stop: make(chan struct{}), ended: make(chan struct{})}
@@ -171,6 +171,7 @@ func (c *conn) sendEvents() {
 		{p.trim, protocol.EventTrim},
 		{p.collect, protocol.EventCollect},
 		{p.closing, protocol.EventClosing},
+		{p.stopped, protocol.EventStopped},
 		{p.room, protocol.EventRoom},
 	} {
 		if e.told {
@@ -252,6 +253,9 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		return false
 	}
 	switch {
+	case h.Op == protocol.OpStop:
+		c.stopBroker(h.ID, data)
+		return false
 	case h.Op == protocol.OpHello:
 		return c.hello(h.ID, data, fds)
 	case c.session == nil:

@@ -12,7 +12,7 @@ func (b *Broker) checkIdle() {
 	case !busy && b.idle == nil:
 		b.idle = b.clock.After(b.cfg.IdleExit, func() {
 			b.log.Info("ending: no session and no lease", "for", b.cfg.IdleExit)
-			b.stop(nil)
+			b.stop(endStop, nil)
 		})
 	}
 }

@@ -106,7 +106,7 @@ func (b *Broker) accept() {
 			if errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR) {
 				continue
 			}
-			b.stop(fmt.Errorf("accept: %w", err))
+			b.stop(endLeave, fmt.Errorf("accept: %w", err))
 			return
 		}
 		b.welcome(u)

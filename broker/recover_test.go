@@ -348,7 +348,7 @@ func TestWrongFilesAreNotTakenOver(t *testing.T) {
 }
 
 func TestNamesInFilesOutliveTheBroker(t *testing.T) {
-	for _, end := range []string{"killed", "ended"} {
+	for _, end := range []string{"killed", "ended", "stopped"} {
 		t.Run(end, func(t *testing.T) {
 			memory := filepath.Join(t.TempDir(), "memory")
 			var old *child
@@ -366,10 +366,14 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
 			require.ErrorIs(t, err, protocol.ErrConflict)
 			c.kill()
-			if end == "killed" {
+			switch end {
+			case "killed":
 				old.kill()
-			} else {
+			case "ended":
 				require.NoError(t, clean.stop())
+			default:
+				clean.Stop(false)
+				require.NoError(t, clean.ended())
 			}
 			b := serve(t, func(c *broker.Config) { c.Dir, c.MemoryDir = filepath.Dir(socket), memory })
 			require.Equal(t, instance, b.ID())
@@ -387,7 +391,8 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 			p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 			eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
 			p.must(protocol.OpBye, struct{}{}, nil)
-			require.NoError(t, b.stop())
+			b.Stop(false)
+			require.NoError(t, b.ended())
 			left, err := os.ReadDir(memory)
 			require.NoError(t, err)
 			require.Empty(t, left, "without names and clients nothing stays")

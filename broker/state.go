@@ -1,55 +1,31 @@
 package broker
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
-// state is what a broker leaves in its runtime directory for a successor: which
-// instance it was, and which processes have its memory. In the file it is a line of
-// JSON, with a line for each change of the sessions after it. The file is replaced
-// whole when there are many more changes than sessions, so that a change costs the
-// same however many there are.
-type state struct {
-	Instance string `json:"instance"`
-	BootID   string `json:"boot_id"`
-	PID      int    `json:"pid"`
-	Version  string `json:"version,omitempty"`
-	PIDNS    uint64 `json:"pid_namespace"`
-	Socket   string `json:"socket"`
-	// MemoryDir is where the shared files are; "": they are memfds.
-	MemoryDir string `json:"memory_dir,omitempty"`
-	// Device and BrokerInode tell the broker file from any other.
-	Device      uint64         `json:"device"`
-	BrokerInode uint64         `json:"broker_inode"`
-	Sessions    []stateSession `json:"sessions"`
-}
+// state is what a broker leaves in its runtime directory for a successor. The file
+// is replaced whole when there are many more changes than sessions, so that a change
+// costs the same however many there are.
+type state struct{ statefile.State }
 
-type stateSession struct {
-	Slot      uint32 `json:"slot"`
-	Serial    uint64 `json:"serial"`
-	PID       int    `json:"pid"`
-	StartTime uint64 `json:"start_time"`
-}
+type (
+	stateSession = statefile.Session
+	stateChange  = statefile.Change
+)
 
 // lineOf is what the state file says of a session.
 func (s *session) lineOf() stateSession {
-	return stateSession{s.Slot, s.Serial, s.PID, s.start}
-}
-
-// stateChange is a line of the state file: a session that came, or one that went.
-type stateChange struct {
-	Opened *stateSession `json:"opened,omitempty"`
-	Ended  uint64        `json:"ended,omitempty"` // serial
+	return stateSession{Slot: s.Slot, Serial: s.Serial, PID: s.PID, StartTime: s.start}
 }
 
 // stateFile is the state file, open to be appended to.
@@ -61,7 +37,7 @@ type stateFile struct {
 // maxStateChanges is how many may follow the first line beyond twice the sessions.
 const maxStateChanges = 64
 
-func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, stateName) }
+func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, statefile.Name) }
 
 // noteState adds a change to the state file. One write puts a short line there
 // whole: whoever kills the broker leaves the file with it or without.
@@ -99,8 +75,9 @@ func (f *stateFile) close() {
 
 // writeState replaces the state file whole.
 func (b *Broker) writeState() error {
-	st := state{Instance: b.id, BootID: sys.BootID(), PID: processID, Version: b.cfg.Version,
+	st := statefile.State{Instance: b.id, BootID: sys.BootID(), PID: processID, Version: b.cfg.Version,
 		PIDNS: sys.PIDNamespace(processID), Socket: b.cfg.Socket, MemoryDir: b.cfg.MemoryDir,
+		Supervised: b.cfg.Supervised, Settings: append([]string{}, b.cfg.Settings...),
 		Device: b.store.Broker.Device, BrokerInode: b.store.Broker.Inode, Sessions: []stateSession{}}
 	for _, s := range b.slots {
 		if s != nil {
@@ -136,42 +113,12 @@ func (b *Broker) removeState() {
 // readState returns what a predecessor left; nil when there is nothing, or
 // nothing that can be read.
 func (b *Broker) readState() *state {
-	data, err := os.ReadFile(b.statePath())
+	st, err := statefile.Read(b.cfg.Dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			b.log.Warn("cannot read what a former broker left", "error", err)
 		}
 		return nil
 	}
-	st, err := parseState(data)
-	if err != nil {
-		b.log.Warn("the state file of a former broker is damaged", "error", err)
-		return nil
-	}
-	return st
-}
-
-// parseState reads a state file. Of a last line without an end nobody had been
-// told: it is left out.
-func parseState(data []byte) (*state, error) {
-	first, changes, _ := bytes.Cut(data, []byte("\n"))
-	var st state
-	if err := json.Unmarshal(first, &st); err != nil {
-		return nil, fmt.Errorf("its first line: %w", err)
-	}
-	for line := range bytes.Lines(changes) {
-		if line[len(line)-1] != '\n' {
-			break
-		}
-		var c stateChange
-		if err := json.Unmarshal(line, &c); err != nil {
-			return nil, fmt.Errorf("a change of its sessions: %w", err)
-		}
-		if c.Opened != nil {
-			st.Sessions = append(st.Sessions, *c.Opened)
-		} else {
-			st.Sessions = slices.DeleteFunc(st.Sessions, func(s stateSession) bool { return s.Serial == c.Ended })
-		}
-	}
-	return &st, nil
+	return &state{*st}
 }

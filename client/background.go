@@ -120,13 +120,15 @@ func (c *Client) keepConnected() {
 
 // reconnect tries until a broker takes this session back: the same one, to which
 // it was only disconnected, or a new one, which is given all that is mapped
-// here. It returns false when the client was closed or refused for good.
+// here. It returns false when the client was closed or its session is lost.
 func (c *Client) reconnect() bool {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
+		if c.stopped.Load() {
+			c.lose(errStopped)
+			return false
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		ctl, final := c.resume(ctx)
+		ctl, err := c.resume(ctx)
 		cancel()
 		if ctl != nil {
 			c.mu.Lock()
@@ -146,22 +148,29 @@ func (c *Client) reconnect() bool {
 			go c.returnStray()
 			return true
 		}
-		if final {
+		if isFinal(err) {
+			c.lose(err)
 			return false
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-c.background.stop:
 			return false
 		}
 	}
 }
 
-// resume tries once; final: no broker will ever take the session back.
-func (c *Client) resume(ctx context.Context) (_ *control, final bool) {
+// Pauses between attempts to reconnect to a broker that answers.
+const (
+	reconnectSoon = 20 * time.Millisecond
+	reconnectLate = time.Second
+)
+
+// resume tries once. Only an answer of the broker tells that the session is lost.
+func (c *Client) resume(ctx context.Context) (*control, error) {
 	conn, err := dial(ctx, &c.opts)
 	if err != nil {
-		return nil, false
+		return nil, protocol.Errorf(protocol.CodeBrokerLost, "", "%w", err)
 	}
 	ctl := newControl(wire.New(conn), c.onEvent, c.onLate)
 	go ctl.run()
@@ -176,10 +185,9 @@ func (c *Client) resume(ctx context.Context) (_ *control, final bool) {
 	}
 	if err != nil {
 		ctl.close()
-		e, is := err.(*protocol.Error)
-		return nil, is && (e.Code == protocol.CodeVersion || e.Code == protocol.CodePermission || e.Code == protocol.CodeExpired)
+		return nil, err
 	}
-	return ctl, false
+	return ctl, nil
 }
 
 // restore hands a new broker the descriptors of everything mapped here.

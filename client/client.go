@@ -50,6 +50,7 @@ type Client struct {
 
 	room      room
 	set       atomic.Bool   // up: all of the above that does not change is there
+	stopped   atomic.Bool   // the broker said that it ends for good
 	epoch     atomic.Uint64 // counts reconnections
 	handovers atomic.Uint64
 	readers   atomic.Uint64 // the number that the last reader has
@@ -65,28 +66,20 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return connect(ctx, o)
+}
+
+func connect(ctx context.Context, o options) (*Client, error) {
 	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
 	defer cancel()
-	conn, err := dial(ctx, &o)
-	if err != nil {
-		return nil, err
-	}
 	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
 		segments: map[uint64]*segmentEntry{}, trace: os.Getenv("BATON_TRACE") == "1"}
+	var err error
 	if c.dl, err = dlpack.NewPool(sys.MapAnonymous); err != nil {
-		conn.Close()
 		return nil, err
 	}
-	c.ctl = newControl(wire.New(conn), c.onEvent, c.onLate)
-	go c.ctl.run()
-	var hello protocol.HelloReply
-	fds, err := c.ctl.call(ctx, protocol.OpHello, c.hello(nil), &hello)
-	if err == wire.ErrNoDescriptors {
-		c.ctl.leave()
-		return nil, err
-	}
+	hello, fds, err := c.open(ctx)
 	if err != nil {
-		c.ctl.close()
 		return nil, err
 	}
 	err = protocol.This("client", Version).CheckPeer(
@@ -96,7 +89,7 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 		c.ctl.leave()
 		return nil, err
 	}
-	if c.pages, err = openPages(&hello, fds, c.dl); err != nil {
+	if c.pages, err = openPages(hello, fds, c.dl); err != nil {
 		c.ctl.leave()
 		return nil, err
 	}
@@ -114,6 +107,37 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 	c.startBackground()
 	c.set.Store(true)
 	return c, nil
+}
+
+// open connects to a broker and asks it for a session. One that goes away meanwhile is
+// followed by another.
+func (c *Client) open(ctx context.Context) (*protocol.HelloReply, []*sys.FD, error) {
+	for pause := dialSoon; ; pause = min(2*pause, dialLate) {
+		conn, err := dial(ctx, &c.opts)
+		if err != nil {
+			return nil, nil, err
+		}
+		c.ctl = newControl(wire.New(conn), c.onEvent, c.onLate)
+		go c.ctl.run()
+		var hello protocol.HelloReply
+		fds, err := c.ctl.call(ctx, protocol.OpHello, c.hello(nil), &hello)
+		if err == nil {
+			return &hello, fds, nil
+		}
+		if err == wire.ErrNoDescriptors {
+			c.ctl.leave()
+			return nil, nil, err
+		}
+		c.ctl.close()
+		if !isLost(err) {
+			return nil, nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, nil, err
+		}
+	}
 }
 
 func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -136,23 +160,37 @@ func (c *Client) hello(resume *protocol.Resume) *protocol.Hello {
 	}
 }
 
+// awaitBroker is how long a call waits for the next broker at most.
+const awaitBroker = 30 * time.Second
+
 // call makes a request of the broker. While the broker is away it waits for the
-// next one until ctx ends, then returns ErrBrokerLost.
+// next one until ctx ends, 30 s at most, then returns ErrBrokerLost.
 func (c *Client) call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
-	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
+	ctx, cancel := withDefaultTimeout(ctx, awaitBroker)
 	defer cancel()
-	return c.callUntil(ctx, op, body, ok, send...)
+	tooLong := time.NewTimer(awaitBroker)
+	defer tooLong.Stop()
+	return c.ask(ctx, tooLong.C, op, body, ok, send...)
 }
 
 // callUntil is call without a time of its own: where ctx has no end, until a broker
-// has answered or the client is closed.
+// has answered, or the session is over.
 func (c *Client) callUntil(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
+	return c.ask(ctx, nil, op, body, ok, send...)
+}
+
+// ask makes a request of the broker, and of the next one where it goes away. It waits
+// for one until ctx or the time for that ends.
+func (c *Client) ask(ctx context.Context, tooLong <-chan time.Time, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
 	for {
 		c.mu.Lock()
 		ctl, lost, closed := c.ctl, c.lost, c.closed
 		c.mu.Unlock()
 		if closed {
 			return nil, errClosed("client")
+		}
+		if err := c.hub.lost.Load(); err != nil {
+			return nil, err
 		}
 		fds, err := ctl.call(ctx, op, body, ok, send...)
 		if err == nil || !isLost(err) {
@@ -161,6 +199,8 @@ func (c *Client) callUntil(ctx context.Context, op string, body, ok any, send ..
 		select {
 		case <-lost: // reconnected: ask the new connection
 		case <-ctx.Done():
+			return nil, err
+		case <-tooLong:
 			return nil, err
 		}
 	}
@@ -205,12 +245,16 @@ func (c *Client) untilAway(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cancel
 }
 
-// live returns ErrClosed once the client was closed.
+// live returns ErrClosed once the client was closed, ErrSessionLost once its session
+// is lost.
 func (c *Client) live() error {
-	if c.hub.ended.Load() {
-		return errClosed("client")
+	if !c.hub.ended.Load() {
+		return nil
 	}
-	return nil
+	if err := c.hub.lost.Load(); err != nil && !c.hub.closed.Load() {
+		return err
+	}
+	return errClosed("client")
 }
 
 // Namespace returns where this client's names live.
@@ -278,6 +322,7 @@ func (c *Client) Close() error {
 // an answer of the broker did not end before ctx.
 func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool) {
 	c.claiming.Lock()
+	c.hub.closed.Store(true)
 	c.hub.end()
 	c.claiming.Unlock()
 	c.pool.End()
@@ -307,12 +352,17 @@ func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool)
 }
 
 func (c *Client) onEvent(event string, _ []byte) {
+	if event == protocol.EventStopped {
+		c.stopped.Store(true) // whoever finds the connection ended looks here
+	}
 	if !c.set.Load() {
 		return // nothing is here yet that it could be about
 	}
 	switch event {
 	case protocol.EventTrim:
 		c.post(func(d *due) { d.compare = true })
+	case protocol.EventStopped:
+		c.lose(errStopped)
 	case protocol.EventRoom:
 		c.room.told(c.hub)
 	case protocol.EventCollect:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
@@ -21,7 +22,9 @@ type hub struct {
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
 	leading bool
-	ended   atomic.Bool // the client was closed
+	ended   atomic.Bool // the client was closed, or its session is lost
+	closed  atomic.Bool // the client was closed
+	lost    atomic.Pointer[protocol.Error]
 }
 
 // waiter is one goroutine. look is cheap, makes no call and takes no lock that

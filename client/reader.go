@@ -492,6 +492,6 @@ func (r *Reader) Close() error {
 	return r.t.behind(func(ctx context.Context) error {
 		_, err := r.t.c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
 		crashpoint.At("leave-read")
-		return unlessLeft(err)
+		return unlessLost(unlessLeft(err))
 	})
 }

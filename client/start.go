@@ -12,46 +12,62 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// dial connects to the broker's socket, starting the user's broker when there
-// is none and that is allowed, and waiting for one otherwise, until ctx ends.
+// Pauses between looks for a broker's socket.
+const (
+	dialSoon = 10 * time.Millisecond
+	dialLate = 250 * time.Millisecond
+	// mayStartAgain is how often it is asked anew whether one may be started.
+	mayStartAgain = time.Second
+)
+
+// dial connects to the broker's socket and waits for one until ctx ends. It starts
+// the user's broker where that is allowed and left to clients.
 func dial(ctx context.Context, o *options) (*net.UnixConn, error) {
 	socket, given, err := address.Resolve(o.address)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialOnce(ctx, socket)
-	if err == nil || !absent(err) {
-		return conn, err
-	}
-	if !given && o.start {
-		if err := start(ctx, o, socket); err != nil {
-			return nil, err
+	var found error // what was found while there was time
+	var asked time.Time
+	for pause := dialSoon; ; pause = min(2*pause, dialLate) {
+		conn, err := dialOnce(ctx, socket)
+		if err != nil && ctx.Err() != nil && found != nil {
+			return nil, found
 		}
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		conn, again := dialOnce(ctx, socket)
-		if again != nil && ctx.Err() != nil {
-			return nil, noBroker(socket, err) // what was found while there was time
-		}
-		if err = again; err == nil || !absent(err) {
+		if err == nil || !absent(err) {
 			return conn, err
 		}
-		if !given && !o.start {
-			return nil, noBroker(socket, err)
+		found = noBroker(socket, err)
+		switch {
+		case given:
+		case !o.start:
+			return nil, found
+		case time.Since(asked) >= mayStartAgain:
+			asked = time.Now()
+			if err := start(ctx, o, socket); err == nil {
+				continue
+			} else if err != errAwaited {
+				return nil, err
+			}
+		}
+		if !asked.IsZero() {
+			found = protocol.Errorf(protocol.CodeNoBroker, "start it again, as it was started before", "no broker answers at %s, and sessions of the last one, which is not the programs' to start, still live", socket)
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, noBroker(socket, err)
+			return nil, found
 		}
 	}
 }
+
+// errAwaited says that the next broker is not for clients to start.
+var errAwaited = errors.New("the broker is the operator's to start")
 
 func noBroker(socket string, err error) error {
 	return protocol.Errorf(protocol.CodeNoBroker, "start one with `baton serve`, or set BATON_ADDRESS", "no broker answers at %s: %w", socket, err)
@@ -80,8 +96,9 @@ func absent(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// start runs `baton serve` for this user. A lock makes one of many processes
-// that come at once do it, and a second look finds what another has started.
+// start runs `baton serve` for this user, unless the next broker is the operator's
+// to start (errAwaited). A lock makes one of many processes that come at once do it,
+// and a second look finds what another has started.
 func start(ctx context.Context, o *options, socket string) error {
 	dir := filepath.Dir(socket)
 	if err := sys.CheckPrivateDir(dir); err != nil {
@@ -112,6 +129,9 @@ func start(ctx context.Context, o *options, socket string) error {
 	if conn, err := dialOnce(ctx, socket); err == nil {
 		return conn.Close()
 	}
+	if st, err := statefile.Read(dir); err == nil && st.Awaits() {
+		return errAwaited
+	}
 	binary, err := findBinary(o)
 	if err != nil {
 		return err
@@ -121,7 +141,7 @@ func start(ctx context.Context, o *options, socket string) error {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, "serve", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
+	cmd := exec.Command(binary, "serve", "--stand-in", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log // os/exec passes no other descriptors on
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

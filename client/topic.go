@@ -242,6 +242,9 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	}
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
+	if err := c.live(); err != nil { // perhaps nobody looks there any more
+		return nil, err
+	}
 	if ended {
 		return nil, errClosed(t.title())
 	}
@@ -392,7 +395,7 @@ func (t *topic) leave(ctx context.Context) error {
 			c.pages.lanes.give(t.laneAt)
 			c.mu.Unlock()
 			t.laneAt, first = 0, nil
-		} else if first = unlessLeft(first); first == nil {
+		} else if first = unlessLost(unlessLeft(first)); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
 			c.laneLeft(t.laneAt, t.info.Topic)
@@ -407,7 +410,7 @@ func (t *topic) leave(ctx context.Context) error {
 	}
 	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen}, nil)
 	if first == nil {
-		first = unlessLeft(err)
+		first = unlessLost(unlessLeft(err))
 	}
 	if last {
 		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })

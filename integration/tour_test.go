@@ -50,7 +50,7 @@ got tour/weights, revision 1: [w]
 	require.NoError(t, err)
 	broker, err := os.FindProcess(number)
 	require.NoError(t, err)
-	require.NoError(t, broker.Signal(syscall.SIGTERM))
+	require.NoError(t, broker.Signal(syscall.SIGINT))
 	socket := filepath.Join(dir, "baton", "broker.sock")
 	testkit.Until(t, "the broker's socket to go", func() (bool, string) {
 		_, err := os.Stat(socket)

@@ -188,3 +188,30 @@ func (ts *Topics) Reconcile(s *Party, listed func(pages.Key) bool) {
 func (ts *Topics) AnyName() bool {
 	return slices.ContainsFunc(ts.topics[:], func(t *Topic) bool { return t != nil && t.name != nil && t.name.set })
 }
+
+// AnyItem tells whether a queue has an item that was not taken, as far as is known.
+func (ts *Topics) AnyItem() bool {
+	return slices.ContainsFunc(ts.topics[:], func(t *Topic) bool { return t != nil && t.kind == protocol.TopicKindQueue && t.waits() })
+}
+
+// waits tells whether a queue has items that were not taken.
+func (t *Topic) waits() bool {
+	for n, l := range t.lanes {
+		if !l.Pages.There() {
+			return true // nothing is known of it
+		}
+		head := l.View.Head()
+		for _, g := range t.groups {
+			if g == nil {
+				continue
+			}
+			a, ok := g.area(n)
+			for i := head - min(head, uint64(t.depth)) + 1; i <= head; i++ {
+				if !ok || l.View.Has(i) && !a.Done(i) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -61,6 +61,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		IdleExit: s.IdleExit, Version: version, Log: log,
+		Supervised: !s.StandIn, Settings: s.Recorded(),
 	})
 	if err != nil {
 		return nil, err
@@ -104,8 +105,13 @@ func joinConfig(s *settings.Settings) *natsbridge.JoinConfig {
 		User: s.NATSUser, Password: s.NATSPassword, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey}
 }
 
-// serve runs the broker until ctx ends, it has been idle for long enough, or it
-// cannot go on. The orderly end takes at most the drain timeout. Call it once.
+// errDiscard is the cause of a context with which a broker ends that leaves nothing.
+var errDiscard = errors.New("what it was for has ended")
+
+// serve runs the broker until ctx ends, it was stopped, has been idle for long enough,
+// or cannot go on. At the end of ctx it leaves everything to the next broker, unless
+// the cause is errInterrupted or errDiscard: these stop it. The orderly end takes at
+// most the drain timeout. Call it once.
 func (d *daemon) serve(ctx context.Context) error {
 	mirrorCtx, stopMirror := context.WithCancel(context.Background())
 	mirrored := make(chan struct{})
@@ -118,13 +124,23 @@ func (d *daemon) serve(ctx context.Context) error {
 		mirror(mirrorCtx)
 	}()
 	served := make(chan error, 1)
-	go func() { served <- d.broker.Serve(ctx) }()
+	left, leave := context.WithCancel(context.Background())
+	defer leave()
+	go func() { served <- d.broker.Serve(left) }()
 
 	var err error
 	select {
 	case err = <-served:
 		served <- nil
 	case <-ctx.Done():
+		switch context.Cause(ctx) {
+		case errInterrupted:
+			d.broker.Stop(false)
+		case errDiscard:
+			d.broker.Stop(true)
+		default:
+			leave()
+		}
 	}
 	d.draining.Store(true)
 	bounded, cancel := context.WithTimeout(context.Background(), d.drain)

@@ -44,11 +44,15 @@ func (a *app) run(args []string) int {
 	return a.report(err)
 }
 
+// errInterrupted is the cause of a context that INT has ended: what a person at a
+// terminal means by it is the end of all of it.
+var errInterrupted = errors.New("interrupted")
+
 // untilSignal gives a context that the first INT or TERM ends; the second then
 // ends the process, as if nobody had asked for it. ended tells the signal, 0 for
 // none yet.
 func untilSignal() (ctx context.Context, ended func() syscall.Signal, stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	var first atomic.Int32
@@ -59,12 +63,16 @@ func untilSignal() (ctx context.Context, ended func() syscall.Signal, stop func(
 			if n, ok := s.(syscall.Signal); ok {
 				first.Store(int32(n))
 			}
-			cancel()
+			if s == syscall.SIGINT {
+				cancel(errInterrupted)
+			} else {
+				cancel(nil)
+			}
 		case <-ctx.Done():
 			signal.Stop(signals)
 		}
 	}()
-	return ctx, func() syscall.Signal { return syscall.Signal(first.Load()) }, cancel
+	return ctx, func() syscall.Signal { return syscall.Signal(first.Load()) }, func() { cancel(nil) }
 }
 
 // newRoot makes the command tree.

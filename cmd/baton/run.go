@@ -73,7 +73,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(d.dir)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancelCause(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- d.serve(ctx) }()
 
@@ -82,7 +82,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
 	cmd.Env = append(without(os.Environ(), address.EnvAddress), address.EnvAddress+"=unix:"+d.broker.Socket())
 	status := a.wait(cmd, signals)
-	stop()
+	stop(errDiscard)
 	if err := <-served; err != nil {
 		if status == nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -17,6 +18,8 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/termplot"
 )
@@ -36,8 +39,10 @@ last user.
 Each setting may be a flag, an environment variable (BATON_MEMORY for --memory) or
 a key of the configuration file (memory = "8GiB"), in this order.
 
-TERM and INT end it in order, a second one at once. HUP reads the settings again
-and changes the log level. Under systemd use Type=notify or Type=notify-reload.`,
+TERM ends it in order and leaves its clients and what they have to the broker that
+comes next. INT, as baton stop, ends it for good: the sessions are over. A second
+signal ends it at once. HUP reads the settings again and changes the log level. Under
+systemd use Type=notify or Type=notify-reload.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +50,12 @@ and changes the log level. Under systemd use Type=notify or Type=notify-reload.`
 			if asJSON && !check {
 				return badUsage("--json is for --check-config")
 			}
-			if err := s.Load(os.Getenv); err != nil {
+			if s.StandIn {
+				var err error
+				if s, err = standIn(s); err != nil {
+					return err
+				}
+			} else if err := s.Load(os.Getenv); err != nil {
 				return err
 			}
 			if check {
@@ -58,7 +68,30 @@ and changes the log level. Under systemd use Type=notify or Type=notify-reload.`
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&check, "check-config", false, "print the settings in force and end; status 2 if they are wrong")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print them as JSON")
+	cmd.Flags().BoolVar(&s.StandIn, "stand-in", false, "a client starts it: with the settings of the broker that was there last")
+	cmd.Flags().MarkHidden("stand-in")
 	return cmd
+}
+
+// standIn loads the settings of a broker that a client starts: those that its
+// predecessor recorded, which the environment of that client does not change. What a
+// service manager said to the client is not for the broker.
+func standIn(s *settings.Settings) (*settings.Settings, error) {
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "FDSTORE"} {
+		os.Unsetenv(name)
+	}
+	socket, _, err := address.Resolve(s.Address)
+	if err != nil {
+		return nil, err
+	}
+	dir := s.RuntimeDir
+	if dir == "" {
+		dir = filepath.Dir(socket)
+	}
+	if st, err := statefile.Read(dir); err == nil && st.Settings != nil {
+		return s.Replay(st.Settings)
+	}
+	return s, s.Load(os.Getenv)
 }
 
 func (a *app) serve(ctx context.Context, s *settings.Settings) error {
@@ -68,8 +101,15 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	d, err := startDaemon(ctx, s, s.Socket, s.Dir, log)
-	if err != nil && ctx.Err() != nil {
+	starting, giveUp := context.WithCancel(context.Background())
+	defer giveUp()
+	defer context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) != errInterrupted { // else it ends for good, once it has taken over what that is
+			giveUp()
+		}
+	})()
+	d, err := startDaemon(starting, s, s.Socket, s.Dir, log)
+	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
 		return nil
 	}

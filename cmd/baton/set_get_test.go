@@ -132,7 +132,7 @@ func TestSetStartsTheUsersBrokerAndGetUsesIt(t *testing.T) {
 	broker, err := os.FindProcess(s.PID)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		broker.Signal(syscall.SIGTERM)
+		broker.Signal(syscall.SIGINT)
 		p.until("the broker has ended", func() bool {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID))
 			return err != nil || strings.Contains(string(stat), ") Z ") // nobody may wait for it here

@@ -55,7 +55,7 @@ func openPrivate(ctx context.Context, o Options) (*private, error) {
 	socket := filepath.Join(p.dir, "broker.sock")
 	p.children = &children{env: environment(socket), events: make(chan event)}
 	// No configuration file: the user's may join a NATS of his own.
-	p.broker, err = p.start("broker", log, syscall.SIGTERM, o.Binary, "serve", "--config", os.DevNull, "--address", socket,
+	p.broker, err = p.start("broker", log, syscall.SIGINT, o.Binary, "serve", "--config", os.DevNull, "--address", socket,
 		"--runtime-dir", p.dir, "--memory", o.BrokerMemory, "--log-level", "warn")
 	if err != nil {
 		return p, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/statefile"
 )
 
 // Broker is a broker of the test's own: a process with a runtime directory and a
@@ -89,7 +90,7 @@ func StartBroker(t testing.TB, opts ...BrokerOption) *Broker {
 	return b
 }
 
-// Restart starts the broker anew, after Kill or End.
+// Restart starts the broker anew, after Kill, Term or End.
 func (b *Broker) Restart() {
 	b.t.Helper()
 	if b.process != nil && b.process.Alive() {
@@ -140,11 +141,31 @@ func (b *Broker) Kill() {
 	b.process.Kill()
 }
 
-// End ends the broker with SIGTERM and fails the test unless it ends well.
+// End ends the broker for good, with SIGINT, and fails the test unless it ends well.
 func (b *Broker) End() {
 	b.t.Helper()
+	b.endBy(syscall.SIGINT)
+}
+
+// Term ends the broker with SIGTERM, which leaves everything to the next one, and
+// fails the test unless it ends well.
+func (b *Broker) Term() {
+	b.t.Helper()
+	b.endBy(syscall.SIGTERM)
+}
+
+// Forget removes what a broker that was killed left for its successor.
+func (b *Broker) Forget() {
+	b.t.Helper()
+	if err := os.Remove(filepath.Join(b.Dir, statefile.Name)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *Broker) endBy(s syscall.Signal) {
+	b.t.Helper()
 	b.dropRaw()
-	b.process.signal(syscall.SIGTERM)
+	b.process.signal(s)
 	b.process.Ended()
 }
 

@@ -124,7 +124,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     os.environ["BATON_ADDRESS"] = str(socket)
     eventually(socket.exists, "the broker's socket")
     yield str(socket)
-    process.terminate()
+    process.send_signal(signal.SIGINT)  # for good
     assert process.wait(PATIENCE) == 0
 
 

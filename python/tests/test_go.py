@@ -52,5 +52,5 @@ def test_first_use_starts_a_broker(child, tmp_path, monkeypatch):
     assert d.hear() == "3"
     status = json.loads(command("status", "--json"))
     c.end()
-    os.kill(status["pid"], signal.SIGTERM)
+    os.kill(status["pid"], signal.SIGINT)
     eventually(lambda: not os.path.exists(f"/proc/{status['pid']}"), "the broker to end")

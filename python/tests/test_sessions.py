@@ -81,7 +81,7 @@ def test_pickles_lead_to_brokers_that_are_not_the_default(tmp_path, child):
             baton.queue().put(s.zeros(1))
         s.close()
     finally:
-        p.terminate()
+        p.send_signal(signal.SIGINT)
         assert p.wait(PATIENCE) == 0
 
 
@@ -175,7 +175,7 @@ def test_full_memory_is_awaited(tmp_path):
         other.close()
         s.close()
     finally:
-        p.terminate()
+        p.send_signal(signal.SIGINT)
         assert p.wait(PATIENCE) == 0
 
 

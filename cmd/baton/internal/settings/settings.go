@@ -45,6 +45,9 @@ type Settings struct {
 	LogFormat string
 	LogLevel  slog.Level
 
+	// StandIn: a client has started the broker.
+	StandIn bool
+
 	// Socket and Dir follow from Address and RuntimeDir; Load fills them in.
 	Socket string
 	Dir    string

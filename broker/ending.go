@@ -1,0 +1,90 @@
+package broker
+
+import (
+	"os"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// ending is how a broker ends.
+type ending int
+
+const (
+	// endFailed: it never served. What it made goes, what it found stays.
+	endFailed ending = iota
+	// endLeave: another broker may take over, as after a kill. All stays, and the
+	// clients keep what they have.
+	endLeave
+	// endStop: for good. The sessions are over; of what stands in files the names
+	// and the items of queues stay for a broker to come.
+	endStop
+	// endDiscard: for good, with those.
+	endDiscard
+)
+
+// final tells whether the sessions end with the broker.
+func (e ending) final() bool { return e == endStop || e == endDiscard }
+
+// Stop makes Serve end the broker for good: its clients are told that their sessions
+// are over, and nothing is left for a successor but what names and queues hold in
+// files, with discard not even that. It returns at once. Any goroutine.
+func (b *Broker) Stop(discard bool) {
+	if discard {
+		b.stop(endDiscard, nil)
+	} else {
+		b.stop(endStop, nil)
+	}
+}
+
+// stop makes Serve end the broker in a way, and return err. The first call counts.
+func (b *Broker) stop(how ending, err error) {
+	b.quitOnce.Do(func() {
+		b.quitHow, b.quitErr = how, err
+		close(b.quit)
+	})
+}
+
+// stopBroker carries out the op stop, which needs no session: any state of the broker
+// and any layout of the client will do. The connection ends when all is freed.
+func (c *conn) stopBroker(id uint64, data []byte) {
+	var r protocol.Stop
+	err := decode(data, &r)
+	if uid := c.cred.UID; err == nil && uid != uint32(os.Geteuid()) && uid != 0 {
+		err = protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not stop this broker", uid)
+	}
+	if err != nil {
+		c.reply(id, nil, nil, err)
+		return
+	}
+	c.b.log.Info("ending: told to stop", "pid", c.cred.PID, "discard", r.Discard)
+	c.b.mu.Lock()
+	delete(c.b.conns, c) // end does not close it
+	c.b.disconnected(c)
+	c.b.mu.Unlock()
+	c.reply(id, done{}, nil, nil)
+	c.b.Stop(r.Discard)
+	<-c.b.over
+}
+
+// endSessions notes in the record that no session outlives this broker, for one that
+// takes the files over. The mutex is held.
+func (b *Broker) endSessions() {
+	for _, s := range b.slots {
+		if s != nil {
+			b.setState(s, protocol.SessionDead)
+		}
+	}
+}
+
+// keeps tells whether the shared files are of use when the broker ends in a way.
+func (b *Broker) keeps(how ending) bool {
+	switch how {
+	case endFailed:
+		return !b.fresh
+	case endLeave:
+		return true
+	case endDiscard:
+		return false
+	}
+	return b.topics.AnyName() || b.topics.AnyItem()
+}

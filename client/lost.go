@@ -1,0 +1,50 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// lose ends the session here because the broker said that it is over: every call
+// fails from now on, those that wait too. What is mapped stays. The first call
+// counts; a client that was closed is not lost.
+func (c *Client) lose(why error) {
+	c.mu.Lock()
+	if c.closed || c.hub.lost.Load() != nil {
+		c.mu.Unlock()
+		return
+	}
+	ctl := c.ctl
+	c.hub.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released",
+		"session %d of broker %s is over: %w", c.pages.serial, c.pages.instance, why))
+	close(c.lost) // calls that wait for a broker give up
+	c.lost = make(chan struct{})
+	c.mu.Unlock()
+	ctl.close()
+	c.hub.end()
+}
+
+// errStopped is why a session is lost whose broker was stopped.
+var errStopped = protocol.Errorf(protocol.CodeBrokerLost, "", "the broker was stopped")
+
+// isFinal tells of an answer to a resume that no broker will change.
+func isFinal(err error) bool {
+	code := protocolCode(err)
+	return code == protocol.CodeExpired || code == protocol.CodeVersion
+}
+
+// unlessLost is the error of ending a use. What the broker would be told of has ended
+// with the session.
+func unlessLost(err error) error {
+	if protocolCode(err) == protocol.CodeSessionLost {
+		return nil
+	}
+	return err
+}
+
+// Reopen opens a new session with the options of this one: what a program does after
+// ErrSessionLost. Topics, queues, readers and tensors of the old session stay its own:
+// calls go on to fail, and what was received can be read and released. Close the old
+// Client when it is of no more use. Errors are those of Connect.
+func (c *Client) Reopen(ctx context.Context) (*Client, error) { return connect(ctx, c.opts) }

@@ -1,0 +1,113 @@
+// Package statefile is the file in a broker's runtime directory that outlives it:
+// which instance it was, which processes have its memory, and who may start the next
+// broker. Brokers write it, the next broker and clients that find none read it.
+//
+// The file is a line of JSON, with a line for each change of the sessions after it. A
+// last line without an end was being written when its broker died: nothing depends on
+// it yet. It belongs to the broker's user and is read by no other.
+package statefile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/baton-ipc/baton/internal/sys"
+)
+
+// Name is the file's in the runtime directory.
+const Name = "state.json"
+
+// State is what the file says.
+type State struct {
+	Instance string `json:"instance"`
+	BootID   string `json:"boot_id"`
+	PID      int    `json:"pid"`
+	Version  string `json:"version,omitempty"`
+	PIDNS    uint64 `json:"pid_namespace"`
+	Socket   string `json:"socket"`
+	// Supervised: an operator runs the broker, or a service manager, and will run the
+	// next one.
+	Supervised bool `json:"supervised"`
+	// Settings are the flags of `baton serve` with which another broker is as this one.
+	Settings []string `json:"settings"`
+	// MemoryDir is where the shared files are; "": they are memfds.
+	MemoryDir string `json:"memory_dir,omitempty"`
+	// Device and BrokerInode tell the broker file from any other.
+	Device      uint64    `json:"device"`
+	BrokerInode uint64    `json:"broker_inode"`
+	Sessions    []Session `json:"sessions"`
+}
+
+// Session is a session and its process.
+type Session struct {
+	Slot      uint32 `json:"slot"`
+	Serial    uint64 `json:"serial"`
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start_time"`
+}
+
+// Change is a line after the first: a session that came, or one that went.
+type Change struct {
+	Opened *Session `json:"opened,omitempty"`
+	Ended  uint64   `json:"ended,omitempty"` // serial
+}
+
+// Read reads the file of a runtime directory. Without one the error is of the kind
+// fs.ErrNotExist.
+func Read(dir string) (*State, error) {
+	data, err := os.ReadFile(filepath.Join(dir, Name))
+	if err != nil {
+		return nil, err
+	}
+	return Parse(data)
+}
+
+// Parse reads what the file holds.
+func Parse(data []byte) (*State, error) {
+	first, changes, _ := bytes.Cut(data, []byte("\n"))
+	var st State
+	if err := json.Unmarshal(first, &st); err != nil {
+		return nil, fmt.Errorf("its first line: %w", err)
+	}
+	for line := range bytes.Lines(changes) {
+		if line[len(line)-1] != '\n' {
+			break
+		}
+		var c Change
+		if err := json.Unmarshal(line, &c); err != nil {
+			return nil, fmt.Errorf("a change of its sessions: %w", err)
+		}
+		if c.Opened != nil {
+			st.Sessions = append(st.Sessions, *c.Opened)
+		} else {
+			st.Sessions = slices.DeleteFunc(st.Sessions, func(s Session) bool { return s.Serial == c.Ended })
+		}
+	}
+	return &st, nil
+}
+
+// Awaits tells whether a client must leave the next broker to the operator: he ran the
+// last one, and sessions of it may live.
+func (st *State) Awaits() bool {
+	if !st.Supervised || st.BootID != sys.BootID() {
+		return false
+	}
+	sameView := st.PIDNS == sys.PIDNamespace(os.Getpid())
+	return slices.ContainsFunc(st.Sessions, func(s Session) bool {
+		return !sameView || s.StartTime == 0 || !s.over()
+	})
+}
+
+// over tells that the process has ended: another one has its number, or none. A
+// process that cannot be looked at lives.
+func (s Session) over() bool {
+	fd, is := sys.FindProcess(s.PID, s.StartTime)
+	if fd != nil {
+		fd.Close()
+	}
+	return is == sys.ProcessEnded
+}
