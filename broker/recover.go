@@ -56,7 +56,7 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 	if st == nil {
 		return nil, nil
 	}
-	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.survivors()) == 0 {
+	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.Survivors()) == 0 {
 		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
 		return nil, nil
 	}
@@ -103,24 +103,6 @@ func readOwner(fd *sys.FD) (string, error) {
 	return record.Of(shm.NewRegion(m)).Dir(), nil
 }
 
-// survivors are the sessions whose processes have not ended for certain.
-func (st *state) survivors() (alive []stateSession) {
-	sameView := st.PIDNS == sys.PIDNamespace(processID)
-	for _, s := range st.Sessions {
-		if sameView && s.StartTime != 0 {
-			fd, state := sys.FindProcess(s.PID, s.StartTime)
-			if fd != nil {
-				fd.Close()
-			}
-			if state == sys.ProcessEnded {
-				continue
-			}
-		}
-		alive = append(alive, s)
-	}
-	return alive
-}
-
 // startTakeover takes over at once where files have names, else it begins to
 // wait for clients; await tells the end.
 func (b *Broker) startTakeover(p *predecessor) error {
@@ -129,14 +111,14 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	}
 	if p.dir == nil {
 		// How many files there are stands in the broker file, which is not here yet.
-		sessions := len(p.state.survivors())
+		sessions := len(p.state.Survivors())
 		if err := checkFiles(sessions, 2*sessions); err != nil {
 			return err
 		}
 		b.store.Files = pages.Memfds{}
 		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
-		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.survivors()))
+		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.Survivors()))
 		return nil
 	}
 	b.store.Files = *p.dir
@@ -230,7 +212,7 @@ func (b *Broker) tryComplete() {
 		return
 	}
 	waiting := false
-	for _, s := range t.state.survivors() {
+	for _, s := range t.state.Survivors() {
 		waiting = waiting || !t.back[s.Serial] && !b.isGhost(s)
 	}
 	if waiting && time.Now().Before(t.until) {

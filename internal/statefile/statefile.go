@@ -93,21 +93,24 @@ func Parse(data []byte) (*State, error) {
 // Awaits tells whether a client must leave the next broker to the operator: he ran the
 // last one, and sessions of it may live.
 func (st *State) Awaits() bool {
-	if !st.Supervised || st.BootID != sys.BootID() {
-		return false
-	}
-	sameView := st.PIDNS == sys.PIDNamespace(os.Getpid())
-	return slices.ContainsFunc(st.Sessions, func(s Session) bool {
-		return !sameView || s.StartTime == 0 || !s.over()
-	})
+	return st.Supervised && st.BootID == sys.BootID() && len(st.Survivors()) > 0
 }
 
-// over tells that the process has ended: another one has its number, or none. A
-// process that cannot be looked at lives.
-func (s Session) over() bool {
-	fd, is := sys.FindProcess(s.PID, s.StartTime)
-	if fd != nil {
-		fd.Close()
+// Survivors are the sessions whose processes have not ended for certain, as long as the
+// machine runs.
+func (st *State) Survivors() (alive []Session) {
+	sameView := st.PIDNS == sys.PIDNamespace(os.Getpid())
+	for _, s := range st.Sessions {
+		if sameView && s.StartTime != 0 {
+			fd, is := sys.FindProcess(s.PID, s.StartTime)
+			if fd != nil {
+				fd.Close()
+			}
+			if is == sys.ProcessEnded {
+				continue
+			}
+		}
+		alive = append(alive, s)
 	}
-	return is == sys.ProcessEnded
+	return alive
 }
