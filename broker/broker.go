@@ -239,7 +239,7 @@ func (b *Broker) end(how ending) {
 // tearDown frees everything. The mutex is held.
 func (b *Broker) tearDown(how ending) {
 	keep := b.keeps(how)
-	if how.final() && b.store.Broker.Region.Valid() {
+	if how.final() && b.store.Record.Valid() {
 		b.endSessions()
 	}
 	if b.mirror != nil {
