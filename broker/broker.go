@@ -56,7 +56,9 @@ type Broker struct {
 
 	caretaker *alarm.Alarm // runs while there are orphans or adopted lanes
 	careDelay time.Duration
-	mirror    *mirror // nil while nobody mirrors
+	closed    map[*session]struct{} // that still hold
+	away      map[*session]struct{} // disconnected, of programs that exec may replace
+	mirror    *mirror               // nil while nobody mirrors
 
 	state stateFile
 	extra map[string]func() any // parts of status that others add
@@ -83,6 +85,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
 		conns: map[*conn]struct{}{}, store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
+		closed: map[*session]struct{}{}, away: map[*session]struct{}{},
 		slotTable: record.NewTable(protocol.MaxSessions, 16),
 	}
 	b.clock = alarm.NewClock(&b.mu)
@@ -250,9 +253,13 @@ func (b *Broker) tearDown(how ending) {
 		b.removeSocket()
 	}
 	for _, s := range b.slots {
-		if s != nil && s.stopWaiting != nil {
+		if s == nil {
+			continue
+		}
+		if s.stopWaiting != nil {
 			s.stopWaiting()
 		}
+		closeFile(s.alive)
 	}
 	b.topics.Close()
 	b.memory.Close()

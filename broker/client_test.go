@@ -97,10 +97,10 @@ func connect(t testing.TB, socket, name string) *peer {
 	return connectAs(t, socket, helloOf(name))
 }
 
-func connectAs(t testing.TB, socket string, h protocol.Hello) *peer {
+func connectAs(t testing.TB, socket string, h protocol.Hello, files ...*sys.FD) *peer {
 	t.Helper()
 	p := &peer{t: t, w: dial(t, socket), nextLane: protocol.SessionLanes}
-	fds, err := p.call(protocol.OpHello, h, &p.hello)
+	fds, err := p.call(protocol.OpHello, h, &p.hello, files...)
 	require.NoError(t, err)
 	p.fds = fds
 	t.Cleanup(func() { wire.CloseAll(p.fds) })
@@ -214,7 +214,6 @@ func (p *peer) alloc(bytes uint64) storage {
 	s.Serial, s.Generation, s.Index = g.Chunks[0].Serial, 1, g.Chunks[0].Chunk*protocol.ChunkIndices
 	require.NoError(p.t, p.fds[1].Reserve(protocol.SessionEntries+int64(s.Index)*protocol.EntrySize, protocol.PageBytes))
 	p.entries.SetGeneration(s.Index, 1)
-	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, bytes, sys.Monotonic())
 	require.NoError(p.t, p.row.Take(s.Index))
 	return s
@@ -225,7 +224,6 @@ func (p *peer) second(of storage, n uint32, offset, bytes uint64) storage {
 	s := of
 	s.Index += n
 	p.entries.SetGeneration(s.Index, 1)
-	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, offset, bytes, sys.Monotonic())
 	require.NoError(p.t, p.row.Take(s.Index))
 	s.bytes = bytes
@@ -302,6 +300,24 @@ func (w *writer) post(body string, flags uint32, named []protocol.Ref, nested ..
 		delete(w.held, old)
 	}
 	return i
+}
+
+// drop counts down what a lane named that the broker has taken over.
+func (w *writer) drop() {
+	for _, indices := range w.held {
+		for _, index := range indices {
+			w.p.row.Drop(index)
+		}
+	}
+	clear(w.held)
+}
+
+// bye closes the session and tells whether its row still counts anything.
+func (p *peer) bye() bool {
+	p.t.Helper()
+	var r protocol.ByeReply
+	p.must(protocol.OpBye, struct{}{}, &r)
+	return r.Held
 }
 
 // laneOf maps a lane of a topic's peers as a reader does.

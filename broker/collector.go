@@ -7,11 +7,11 @@ const (
 	careLatest  = 500 * time.Millisecond
 )
 
-// careSoon makes the broker look after what the dead left: storages that nobody
-// holds any more, messages that all have seen. It looks again and again while
+// careSoon makes the broker look after what the dead left, storages that nobody
+// holds any more and messages that all have seen, and after closed sessions. It looks again and again while
 // there is any, less often while nothing changes.
 func (b *Broker) careSoon() {
-	if b.memory.Orphans() == 0 && b.topics.Adopted() == 0 {
+	if !b.hasCares() {
 		return
 	}
 	if b.caretaker != nil && b.careDelay == careSoonest {
@@ -22,11 +22,20 @@ func (b *Broker) careSoon() {
 	b.caretaker = b.clock.After(b.careDelay, b.care)
 }
 
+// hasCares tells whether there is anything to look after.
+func (b *Broker) hasCares() bool {
+	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || len(b.closed) > 0 || len(b.away) > 0
+}
+
 func (b *Broker) care() {
 	b.caretaker = nil
 	progress := b.topics.Retire()
 	progress = b.memory.Collect() || progress
-	if b.memory.Orphans() == 0 && b.topics.Adopted() == 0 {
+	progress = b.endEmpty() || progress
+	for s := range b.away {
+		progress = b.endReplaced(s) || progress
+	}
+	if !b.hasCares() {
 		return
 	}
 	b.careDelay = min(2*b.careDelay, careLatest)

@@ -46,6 +46,7 @@ type conn struct {
 
 	watch     func()     // the reader's: what waits for the end of a new session's process
 	session   *session   // set by hello; the broker's mutex guards it
+	alive     *sys.FD    // came with hello, and no session has it yet
 	returning *returning // between a former broker's client's hello and its restored
 }
 
@@ -214,6 +215,7 @@ func (c *conn) readLoop() {
 	if c.returning != nil {
 		c.returning.pidfd.Close()
 	}
+	closeFile(c.alive)
 	c.b.disconnected(c)
 	c.b.mu.Unlock()
 	c.finish()
@@ -278,5 +280,6 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		observe(h.Op, time.Since(began), err != nil)
 	}
 	c.reply(h.ID, ok, out, err)
-	return h.Op != protocol.OpBye
+	bye, is := ok.(protocol.ByeReply)
+	return !is || bye.Held
 }

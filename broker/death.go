@@ -5,8 +5,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// bury ends a session, whether its process has died or said bye. The order is
-// that of docs/protocol.md, Death: at every step a surplus of counts is
+// bury ends a session whose process has died, or of which nothing is left. The order
+// is that of docs/protocol.md, Death: at every step a surplus of counts is
 // possible, a deficit never, and each step may be done again by a successor.
 func (b *Broker) bury(s *session) {
 	if s.ended || b.buriedLater(s) {
@@ -18,21 +18,32 @@ func (b *Broker) bury(s *session) {
 	if s.stopWaiting != nil {
 		s.stopWaiting()
 	}
+	b.leaveAll(s)
+	b.memory.End(s.memory)
+	delete(b.closed, s)
+	delete(b.away, s)
+	closeFile(s.alive)
+	s.alive = nil
+	b.leaveSlot(s)
+	b.settle()
+	b.careSoon()
+	b.checkIdle()
+}
+
+// leaveAll ends what a session takes part in: the broker takes over what it sent,
+// and the collector what it owns. Its row stands as it is.
+func (b *Broker) leaveAll(s *session) {
 	if s.There() {
 		s.Poison()
 	}
 	crashpoint.At("broker-bury-poisoned")
 	b.topics.Leave(s.party)
-	b.memory.End(s.memory)
+	b.memory.Orphan(s.memory)
 	crashpoint.At("broker-bury-orphaned")
 	b.leases.EndOf(s.Pages)
 	b.topics.DropNames(s.party)
 	crashpoint.At("broker-bury-unset")
 	b.topics.Finish(s.party)
-	b.leaveSlot(s)
-	b.settle()
-	b.careSoon()
-	b.checkIdle()
 }
 
 // leaveSlot frees the slot; the pages stay while anything of them is needed.

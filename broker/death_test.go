@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,10 +49,28 @@ func init() {
 		}
 		c.tell(out)
 		if c.hear() == "bye\n" {
-			p.must(protocol.OpBye, struct{}{}, nil)
+			require.True(c, p.bye(), "its row counts what its lane named")
+			w.drop()
+			require.False(c, p.bye())
 			c.tell("gone")
 			c.hear()
 		}
+	}
+	// holds attaches to a storage and counts it, closes its session if told to, and
+	// stays.
+	parts["holds"] = func(c *played) {
+		var r protocol.StorageRef
+		var reply struct{ Slot uint32 }
+		require.NoError(c, json.Unmarshal([]byte(c.hear()), &r))
+		p := connect(c, c.socket, "holds")
+		p.attach(protocol.Ref{Serial: r.Serial, Index: r.Index})
+		require.NoError(c, p.row.Take(r.Index))
+		reply.Slot = p.hello.Slot
+		if c.hear() == "bye\n" {
+			require.True(c, p.bye())
+		}
+		c.tell(reply)
+		c.hear()
 	}
 	// hostile fills a lane with nonsense and stays.
 	parts["hostile"] = func(c *played) {
@@ -309,16 +328,21 @@ func TestRowOfTheDeadIsEmptiedAndDetached(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "owner")
 	s := p.alloc(4096)
-	q := connect(t, b.socket, "reader")
-	q.attach(s.Ref)
-	require.NoError(t, q.row.Take(s.Index))
 	p.row.Drop(s.Index)
-	p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
-	epoch := p.chunks.Epoch(s.Index / 128)
-	q.must(protocol.OpBye, struct{}{}, nil)
-	require.Zero(t, q.row.Count(s.Index))
-	require.False(t, p.chunks.IsAttached(s.Index/128, q.hello.Slot))
-	require.Greater(t, p.chunks.Epoch(s.Index/128), epoch)
+	for _, end := range []string{"stay", "bye"} { // a closed session dies, too
+		q := start(t, b.socket, "holds")
+		text, err := json.Marshal(s.ref())
+		require.NoError(t, err)
+		q.tell(string(text))
+		q.tell(end)
+		var is struct{ Slot uint32 }
+		q.hear(&is)
+		p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+		epoch := p.chunks.Epoch(s.Index / 128)
+		q.kill()
+		eventually(t, "the session is buried", func() bool { return !p.chunks.IsAttached(s.Index/128, is.Slot) })
+		require.Greater(t, p.chunks.Epoch(s.Index/128), epoch)
+	}
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
 }
 

@@ -51,7 +51,6 @@ func (p *peer) allocOn(device string, bytes uint64, fd *sys.FD) storage {
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.fds[1].Reserve(protocol.SessionEntries+int64(s.Index)*protocol.EntrySize, protocol.PageBytes))
 	p.entries.SetGeneration(s.Index, 1)
-	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, bytes, sys.Monotonic())
 	require.NoError(p.t, p.row.Take(s.Index))
 	return s
@@ -164,6 +163,7 @@ func TestMemoryOfADeadCreatorIsFreed(t *testing.T) {
 	p.must(protocol.OpGrant, protocol.Grant{Bytes: 2 << 20, Chunks: 1, Device: gpu}, nil)
 	q.attach(s.Ref)
 	require.NoError(t, q.row.Take(s.Index))
+	p.row.Drop(s.Index)
 	p.must(protocol.OpBye, struct{}{}, nil)
 	eventually(t, "what was never offered is gone", func() bool { return b.Status().Devices[0].Granted == 2<<20 })
 	var r protocol.SegmentReply

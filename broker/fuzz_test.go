@@ -124,7 +124,10 @@ func FuzzLane(f *testing.F) {
 		p.file.Store64(w.at+protocol.LaneHead, head)
 		p.file.Store64(protocol.SessionRow+uint64(s.Index)*8, head)
 		p.file.Store64(protocol.SessionEntries+uint64(s.Index)*protocol.EntrySize+protocol.EntryOffset, head*uint64(count))
-		p.must(protocol.OpBye, struct{}{}, nil)
+		if p.bye() {
+			p.file.Store64(protocol.SessionRow+uint64(s.Index)*8, 0)
+			require.False(t, p.bye())
+		}
 		watcher.must(protocol.OpList, map[string]any{"what": "topics"}, nil)
 		watcher.must(protocol.OpList, map[string]any{"what": "storages"}, nil)
 		require.LessOrEqual(t, b.Status().Counts.Sessions, 1)

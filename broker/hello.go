@@ -33,6 +33,10 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	if err := b.checkHello(&h); err != nil {
 		return nil, nil, err
 	}
+	fds, err := c.keepAlive(&h, fds)
+	if err != nil {
+		return nil, nil, err
+	}
 	pidfd, err := c.pidfd(fds)
 	if err != nil {
 		return nil, nil, err
@@ -82,6 +86,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
 	}
 	crashpoint.At("broker-hello-opened")
+	s.takeAlive(c)
 	c.session, s.memory.CUDA = s, slices.Contains(h.Features, protocol.FeatureCUDA)
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])
@@ -184,8 +189,15 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		old.finish()
 	}
 	s.conn, c.session = c, s
+	s.takeAlive(c)
+	delete(b.away, s)
 	// An event may have been lost with the connection before, or written and not read.
 	c.event(func(p *pending) { p.trim, p.collect, p.room = true, true, true })
-	b.setState(s, protocol.SessionLive)
+	if s.state == protocol.SessionClosed {
+		s.counting = true // until its next bye
+		b.leave(s)
+	} else {
+		b.setState(s, protocol.SessionLive)
+	}
 	b.log.Info("session resumed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 }

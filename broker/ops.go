@@ -23,15 +23,16 @@ var ops = map[string]handler{
 	protocol.OpReturn: locked(func(b *Broker, s *session, r *protocol.Return) (any, []*sys.FD, error) {
 		return done{}, nil, b.memory.Return(s.memory, r)
 	}),
-	protocol.OpAttach: locked(func(b *Broker, s *session, r *protocol.Attach) (any, []*sys.FD, error) {
+	protocol.OpAttach: whileHeld(func(b *Broker, s *session, r *protocol.Attach) (any, []*sys.FD, error) {
+		s.counting = true
 		reply, err := b.memory.Attach(s.memory, r)
 		return reply, nil, err
 	}),
-	protocol.OpPeer: locked(func(b *Broker, _ *session, r *protocol.Peer) (any, []*sys.FD, error) {
+	protocol.OpPeer: whileHeld(func(b *Broker, _ *session, r *protocol.Peer) (any, []*sys.FD, error) {
 		fds, err := b.store.Lend(r)
 		return done{}, fds, err
 	}),
-	protocol.OpSegment: locked(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
+	protocol.OpSegment: whileHeld(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
 		return b.memory.Segment(s.memory, r)
 	}),
 	protocol.OpTopicOpen: locked(func(b *Broker, s *session, r *protocol.TopicOpenRequest) (any, []*sys.FD, error) {
@@ -82,7 +83,7 @@ var ops = map[string]handler{
 	}),
 	protocol.OpList:   (*Broker).opList,
 	protocol.OpStatus: (*Broker).opStatus,
-	protocol.OpBye:    locked((*Broker).opBye),
+	protocol.OpBye:    whileHeld((*Broker).opBye),
 	protocol.OpEvict:  locked((*Broker).opEvict),
 }
 
@@ -91,6 +92,15 @@ type done struct{}
 
 // locked makes a handler of an op that runs with the mutex held.
 func locked[Request any](op func(*Broker, *session, *Request) (any, []*sys.FD, error)) handler {
+	return lockedWhere((*Broker).usable, op)
+}
+
+// whileHeld is locked for an op that a closed session may use as well.
+func whileHeld[Request any](op func(*Broker, *session, *Request) (any, []*sys.FD, error)) handler {
+	return lockedWhere((*Broker).reachable, op)
+}
+
+func lockedWhere[Request any](check func(*Broker, *session) error, op func(*Broker, *session, *Request) (any, []*sys.FD, error)) handler {
 	return func(b *Broker, s *session, data []byte) (any, []*sys.FD, error) {
 		var r Request
 		if err := decode(data, &r); err != nil {
@@ -98,7 +108,7 @@ func locked[Request any](op func(*Broker, *session, *Request) (any, []*sys.FD, e
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if err := b.usable(s); err != nil {
+		if err := check(b, s); err != nil {
 			return nil, nil, err
 		}
 		return op(b, s, &r)
@@ -114,6 +124,17 @@ func decode(data []byte, to any) error {
 
 // usable tells whether a session's request can be carried out now.
 func (b *Broker) usable(s *session) error {
+	if err := b.reachable(s); err != nil {
+		return err
+	}
+	if s.state == protocol.SessionClosed {
+		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is closed: it may only keep what it holds", s.Serial)
+	}
+	return nil
+}
+
+// reachable is usable for what a closed session may still ask.
+func (b *Broker) reachable(s *session) error {
 	if b.closing {
 		return errEnding
 	}

@@ -71,6 +71,7 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
 		b.slots[slot] = s
 		b.enter(s)
+		s.memory.Closed = s.state == protocol.SessionClosed
 		b.slotTable.Claim(slot)
 	}
 }
@@ -89,7 +90,13 @@ func (b *Broker) buryDead(sameBoot bool) {
 		}
 		if s.state == protocol.SessionDead || !sameBoot || b.hasEnded(s) {
 			b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-			b.bury(s)
+			b.processEnded(s)
+			continue
+		}
+		if s.state == protocol.SessionClosed {
+			if s.There() {
+				b.leave(s)
+			} // else when it is back
 			continue
 		}
 		b.setState(s, protocol.SessionDisconnected)

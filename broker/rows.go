@@ -30,7 +30,7 @@ type SessionRow struct {
 	Language    string    `json:"language"`
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
-	State       string    `json:"state"` // live, disconnected, unknown
+	State       string    `json:"state"` // live, disconnected, closed, unknown
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
@@ -45,8 +45,10 @@ func (b *Broker) sessionRow(_ *session, i int, match func(string) bool) (any, in
 	switch {
 	case s.unknown:
 		state = "unknown"
-	case s.state != protocol.SessionLive:
+	case s.state == protocol.SessionDisconnected:
 		state = "disconnected"
+	case s.state == protocol.SessionClosed:
+		state = "closed"
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state,

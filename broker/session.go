@@ -22,6 +22,8 @@ type session struct {
 	state       uint32 // as in the SessionRecord
 	ended       bool
 	absent      bool  // of a former broker, and not back yet
+	left        bool  // closed, and its part in all is over
+	counting    bool  // closed, and may count up until its next bye
 	answered    bool  // its client knows of it: hello was answered
 	unknown     bool  // absent, and it cannot be told whether its process lives
 	conn        *conn // nil while disconnected
@@ -33,7 +35,8 @@ type session struct {
 	language    uint32
 	version     string // of the client library
 	connectedAt time.Time
-	stopWaiting func() // for the pidfd
+	stopWaiting func()  // for the pidfd
+	alive       *sys.FD // mapped for writing as long as the program runs; may be nil
 
 	memory *memory.Account
 	party  *topics.Party
@@ -156,11 +159,7 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 		defer b.mu.Unlock()
 		if !s.ended && !b.closing {
 			b.log.Info("process ended", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-			c := s.conn
-			b.bury(s)
-			if c != nil {
-				c.finish()
-			}
+			b.processEnded(s)
 		}
 	}
 }
@@ -173,9 +172,16 @@ func (b *Broker) disconnected(c *conn) {
 		return
 	}
 	s.conn = nil
-	if !b.closing {
+	if b.closing {
+		return
+	}
+	if s.state != protocol.SessionClosed {
 		b.setState(s, protocol.SessionDisconnected)
 		b.log.Info("session disconnected", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+	}
+	if !b.endReplaced(s) && s.alive != nil {
+		b.away[s] = struct{}{}
+		b.careSoon()
 	}
 }
 
@@ -188,11 +194,4 @@ func (s *session) event(change func(*pending)) {
 	if s.conn != nil {
 		s.conn.event(change)
 	}
-}
-
-// opBye ends a session in the way of a death: what it sent is received.
-func (b *Broker) opBye(s *session, _ *struct{}) (any, []*sys.FD, error) {
-	b.log.Info("session closed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-	b.bury(s)
-	return done{}, nil, nil
 }

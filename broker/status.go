@@ -47,6 +47,7 @@ type Counts struct {
 	Sessions     int `json:"sessions"`
 	Disconnected int `json:"disconnected"`
 	Unknown      int `json:"unknown"` // of those: it cannot be told whether their processes live
+	Closed       int `json:"closed"`  // and still hold
 	Segments     int `json:"segments"`
 	Chunks       int `json:"chunks"`
 	Topics       int `json:"topics"`
@@ -104,11 +105,14 @@ func (b *Broker) counts() (n Counts) {
 	for _, s := range b.slots {
 		if s != nil {
 			n.Sessions++
-			if s.state == protocol.SessionDisconnected {
+			switch {
+			case s.unknown:
 				n.Disconnected++
-			}
-			if s.unknown {
 				n.Unknown++
+			case s.state == protocol.SessionDisconnected:
+				n.Disconnected++
+			case s.state == protocol.SessionClosed:
+				n.Closed++
 			}
 		}
 	}

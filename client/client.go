@@ -304,8 +304,17 @@ func (c *Client) Close() error {
 		_, err := ctl.call(ctx, op, body, nil)
 		return err
 	})
-	_, err := ctl.call(ctx, protocol.OpBye, nil, nil)
+	var bye protocol.ByeReply
+	_, err := ctl.call(ctx, protocol.OpBye, nil, &bye)
 	crashpoint.At("bye-said")
+	if err == nil && bye.Held && ok {
+		for index, n := range named { // the broker counts for them now
+			for range n {
+				c.pages.row.Drop(index)
+			}
+		}
+		_, err = ctl.call(ctx, protocol.OpBye, nil, &bye)
+	}
 	ctl.close()
 	c.stopBackground()
 	c.hub.wakeAll()
@@ -412,10 +421,15 @@ func (c *Client) reap() {
 	})
 }
 
-// countUp counts one reference up in the own row.
+// countUp counts one reference up in the own row. A client that is being closed
+// looks at the row behind its end: what is counted later is for nothing, and undone.
 func (c *Client) countUp(index uint32) error {
 	if err := c.pages.row.Take(index); err != nil {
 		return c.refused(err)
+	}
+	if err := c.live(); err != nil {
+		c.pages.row.Drop(index)
+		return err
 	}
 	return nil
 }

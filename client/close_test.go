@@ -58,8 +58,7 @@ func TestClosedClientRefusesEverything(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// The broker has cleared the row of an ended session: what is dropped after that
-// lowers it below zero, and a row that looks full is not what the caller must hear.
+// What is counted after the broker has looked at the row would be for nothing.
 func TestExportAfterCloseAndDropIsRefusedAsClosed(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	c := connect(t, address)

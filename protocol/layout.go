@@ -93,6 +93,7 @@ const (
 	SessionLive         = 1
 	SessionDisconnected = 2
 	SessionDead         = 3
+	SessionClosed       = 4 // it said bye, and its row still counts
 )
 
 // Languages of a session's client.
@@ -224,6 +225,7 @@ const (
 // Session file.
 const (
 	SessionParked  = 0x80
+	SessionForking = 0x88 // ns, CLOCK_MONOTONIC: when a fork began; 0: none is under way
 	SessionTraceOn = 0x1000
 	SessionStreams = 0x1800
 	SessionRow     = 0x10000

@@ -78,7 +78,8 @@ type Resume struct {
 // FeatureCUDA in a hello says that the client can use memory of CUDA devices.
 const FeatureCUDA = "cuda"
 
-// Hello opens a session. Descriptor, optional: a pidfd of the client.
+// Hello opens a session. Descriptors: a pidfd of the client, optional, and with Alive
+// the memfd that only this program maps for writing.
 type Hello struct {
 	Protocol  int      `json:"protocol"`
 	Layout    int      `json:"layout"`
@@ -87,6 +88,7 @@ type Hello struct {
 	Namespace string   `json:"namespace,omitempty"`
 	PID       int      `json:"pid"`
 	Resume    *Resume  `json:"resume,omitempty"`
+	Alive     bool     `json:"alive,omitempty"`
 }
 
 // Limits that the broker sets for a session.
@@ -411,4 +413,10 @@ type Stop struct {
 // Evict ends a session of whose process nothing is known.
 type Evict struct {
 	Serial uint64 `json:"serial"`
+}
+
+// ByeReply tells whether the row of the session that was closed still counts
+// anything: then the session stays, closed, until it does not.
+type ByeReply struct {
+	Held bool `json:"held"`
 }

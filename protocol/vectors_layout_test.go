@@ -256,6 +256,7 @@ var sharedFiles = []fileSpec{
 	{"session", protocol.RoleSession, protocol.SessionBytes, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
 		{"parked", "u64", protocol.SessionParked, 1, 8},
+		{"forking", "u64", protocol.SessionForking, 1, 8},
 		{"trace_on", "u32", protocol.SessionTraceOn, 1, 4},
 		{"streams", "u64", protocol.SessionStreams, protocol.MaxStreams, 8},
 		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},

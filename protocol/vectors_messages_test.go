@@ -58,7 +58,7 @@ var opTypes = map[string][2]any{
 	protocol.OpLeaseRelease:   {protocol.LeaseRef{}, empty{}},
 	protocol.OpList:           {protocol.List{}, protocol.ListReply{}},
 	protocol.OpStatus:         {empty{}, map[string]any{}},
-	protocol.OpBye:            {empty{}, empty{}},
+	protocol.OpBye:            {empty{}, protocol.ByeReply{}},
 	protocol.OpStop:           {protocol.Stop{}, empty{}},
 	protocol.OpEvict:          {protocol.Evict{}, empty{}},
 }
@@ -94,6 +94,8 @@ func exchanges() map[string][]exchange {
 	again, other := hello, hello
 	again.Resume = &protocol.Resume{Instance: host, Serial: 12, Secret: "c2VjcmV0"}
 	other.Protocol = 2
+	alive := hello
+	alive.Alive = true
 	topic := protocol.TopicRef{Topic: 5, ID: 33}
 	info := protocol.TopicInfo{Topic: 5, ID: 33, Name: "batches", Kind: protocol.KindTopic, Depth: 8, Slots: 16, Stride: 1088, Overwrite: true,
 		Description: 1024, Linger: 60, Version: 19}
@@ -119,6 +121,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpHello: {
 			{"new session", hello, []string{"pidfd"}, welcome, welcomeFDs},
 			{"without pidfd", hello, nil, welcome, welcomeFDs},
+			{"with what tells of exec", alive, []string{"pidfd", "memfd mapped by this program alone"}, welcome, welcomeFDs},
 			{"resumed", again, nil, resumed, nil},
 			{"broker wants restoring", again, nil, waiting, nil},
 			{"other version", other, nil, refused(protocol.CodeVersion, "protocol 2 is not spoken here, only 1", "install the same version of client and broker").
@@ -205,7 +208,10 @@ func exchanges() map[string][]exchange {
 		protocol.OpList: {{"second page", protocol.List{What: protocol.ListNames, Pattern: "weights/*", Cursor: "100", Limit: 100}, nil,
 			protocol.ListReply{Rows: []json.RawMessage{json.RawMessage(`{"name":"weights/actor"}`)}, Cursor: "200"}, nil}},
 		protocol.OpStatus: {{"status", empty{}, nil, map[string]any{"broker": map[string]any{"version": "0.1.0", "instance": host}}, nil}},
-		protocol.OpBye:    {{"bye", empty{}, nil, empty{}, nil}},
+		protocol.OpBye: {
+			{"nothing is held", empty{}, nil, protocol.ByeReply{}, nil},
+			{"the row still counts", empty{}, nil, protocol.ByeReply{Held: true}, nil},
+		},
 		protocol.OpEvict: {
 			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},
 			{"it lives", protocol.Evict{Serial: 7}, nil, refused(protocol.CodeBusy, "session 7 (trainer) belongs to process 4242, which lives", "end its process"), nil},

@@ -6,11 +6,30 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// End ends what a session counts and owns: its row is emptied, and its segments are
-// the collector's. What it sent and named is counted in the broker's row by now.
+// End ends what a session counts: its row is emptied. What it sent and named is
+// counted in the broker's row by now, and what it owned is the collector's.
 func (m *Memory) End(s *Account) {
 	m.dropRow(s)
-	m.orphan(s)
+	for _, g := range m.segments {
+		if g != nil {
+			delete(g.given, s)
+		}
+	}
+}
+
+// Holds tells whether the session's row counts anything.
+//
+// SYNC row: a count seen as zero was lowered after the last use of the memory.
+func (m *Memory) Holds(s *Account) (held bool) {
+	if !s.There() {
+		return true // for all that can be told
+	}
+	s.eachAttached(func(chunk uint32) {
+		for i := uint32(0); i < protocol.ChunkIndices && !held; i++ {
+			held = s.Row.Count(chunk*protocol.ChunkIndices+i) != 0
+		}
+	})
+	return held
 }
 
 // dropRow empties the session's row, so that nothing that it counted is held any
@@ -29,8 +48,10 @@ func (m *Memory) dropRow(s *Account) {
 	crashpoint.At("broker-bury-detached")
 }
 
-// orphan gives the session's segments to the broker's collector.
-func (m *Memory) orphan(s *Account) {
+// Orphan gives the session's segments to the broker's collector.
+func (m *Memory) Orphan(s *Account) {
+	s.Closed = true
+	delete(m.refused, s)
 	for g := range s.segments {
 		g.holder = nil
 		m.orphans[g] = struct{}{}
@@ -46,9 +67,4 @@ func (m *Memory) orphan(s *Account) {
 	clear(s.segments)
 	clear(s.onDevice)
 	s.granted = 0
-	for _, g := range m.segments {
-		if g != nil {
-			delete(g.given, s)
-		}
-	}
 }

@@ -86,6 +86,8 @@ type Account struct {
 	*pages.Pages
 	// CUDA tells whether its client can use memory of CUDA devices.
 	CUDA bool
+	// Closed tells whether the session owns nothing any more.
+	Closed bool
 
 	client   Client
 	attached [protocol.MaxChunks / 64]uint64

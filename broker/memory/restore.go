@@ -60,7 +60,7 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 		}
 		m.segments[i] = g
 		m.segmentTable.Claim(i)
-		if s := m.accounts[g.owner.Slot]; s != nil && s.Pages == g.owner {
+		if s := m.accounts[g.owner.Slot]; s != nil && s.Pages == g.owner && !s.Closed {
 			m.charge(g, s)
 		} else {
 			m.chargeAll(g)

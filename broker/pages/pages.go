@@ -93,10 +93,13 @@ func (p *Pages) ReserveEntries(chunk uint32) error {
 func (p *Pages) Poison() {
 	for i := range uint64(protocol.MaxStreams) {
 		at := protocol.SessionStreams + 8*i // 0 as well: who waits for a first value
+		word := p.Session.Region.Load64(at)
+		if word/protocol.StreamPoison == 1 {
+			continue // a broker that died here had done it
+		}
 		// A larger number than any stream's is a lie, and streams compare signed: left
 		// there, it would be waited for on and on.
-		came := min(p.Session.Region.Load64(at), protocol.StreamPoison-1)
-		p.Session.Region.Store64(at, came|protocol.StreamPoison)
+		p.Session.Region.Store64(at, min(word, protocol.StreamPoison-1)|protocol.StreamPoison)
 	}
 }
 

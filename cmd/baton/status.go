@@ -115,6 +115,9 @@ func (s *statusReply) pairs() [][2]string {
 	if n.Unknown > 0 {
 		sessions += fmt.Sprintf(", %d unknown: see baton ls sessions, baton evict", n.Unknown)
 	}
+	if n.Closed > 0 {
+		sessions += fmt.Sprintf(" (%d closed, which still hold tensors)", n.Closed)
+	}
 	rows = append(rows,
 		[2]string{"sessions", sessions},
 		[2]string{"names", number(n.Names)},

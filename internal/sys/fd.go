@@ -228,6 +228,23 @@ func (f *FD) ReadAt(to []byte, offset int64) error {
 	return nil
 }
 
+// SealWrites forbids new writable mappings of a memfd; false while there is one.
+func (f *FD) SealWrites() (bool, error) {
+	fd, err := f.Acquire()
+	if err != nil {
+		return false, err
+	}
+	defer f.Release()
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
+	if err == unix.EBUSY {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("seal a memory file: %w", err)
+	}
+	return true, nil
+}
+
 // Sealed tells whether nobody can resize the file. Only a memfd can say yes.
 func (f *FD) Sealed() bool {
 	fd, err := f.Acquire()

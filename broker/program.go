@@ -1,0 +1,66 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// A pidfd says nothing of exec: the process goes on, with another program that knows
+// nothing of the session. So a client sends a memory file that its program alone has
+// mapped for writing. The kernel refuses to seal it while that mapping lives; closed
+// descriptors, a stopped process or a spawned child change nothing about it.
+
+// keepAlive takes that file out of what came with a hello: the last descriptor.
+func (c *conn) keepAlive(h *protocol.Hello, fds []*sys.FD) ([]*sys.FD, error) {
+	if !h.Alive {
+		return fds, nil
+	}
+	if len(fds) == 0 {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "send its descriptor with hello", "hello says that it brings a memory file, and brings none")
+	}
+	fd, err := fds[len(fds)-1].Dup()
+	if err != nil {
+		return nil, err
+	}
+	closeFile(c.alive)
+	c.alive = fd
+	return fds[:len(fds)-1], nil
+}
+
+// takeAlive gives a session the file that came with its client's hello.
+func (s *session) takeAlive(c *conn) {
+	if c.alive != nil {
+		closeFile(s.alive)
+		s.alive, c.alive = c.alive, nil
+	}
+}
+
+// endReplaced ends a disconnected session whose program was replaced by exec.
+func (b *Broker) endReplaced(s *session) bool {
+	if s.alive == nil || s.conn != nil {
+		return false
+	}
+	sealed, err := s.alive.SealWrites()
+	if err != nil {
+		b.log.Warn("cannot tell whether a program was replaced by exec: what it holds stays until its process ends",
+			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
+		closeFile(s.alive)
+		s.alive = nil
+		delete(b.away, s)
+		return false
+	}
+	if sealed {
+		closeFile(s.alive)
+		s.alive = nil
+		delete(b.away, s)
+		b.log.Info("program replaced by exec", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.processEnded(s)
+	}
+	return sealed
+}
+
+func closeFile(fd *sys.FD) {
+	if fd != nil {
+		fd.Close()
+	}
+}

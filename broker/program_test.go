@@ -1,0 +1,130 @@
+package broker_test
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// connectAlive opens a session with the file that tells of exec.
+func connectAlive(c *played, name string, resume *protocol.Resume) *peer {
+	alive, err := sys.OpenAlive()
+	require.NoError(c, err)
+	h := helloOf(name)
+	h.Alive, h.Resume = true, resume
+	return connectAs(c, c.socket, h, alive)
+}
+
+func init() {
+	// program holds a storage, and does what it is told to.
+	parts["program"] = func(c *played) {
+		p := connectAlive(c, "program", nil)
+		s := p.alloc(4096)
+		c.tell(s.ref())
+		for {
+			switch c.hear() {
+			case "exec\n":
+				sleep, err := exec.LookPath("sleep")
+				require.NoError(c, err)
+				require.NoError(c, sys.Exec(sleep, []string{"sleep", "1000"}, os.Environ()))
+			case "exec in place\n": // the same again, as the same process
+				require.NoError(c, sys.Exec(os.Args[0], os.Args, os.Environ()))
+			case "close\n":
+				p.w.Close()
+				wire.CloseAll(p.fds)
+				p.fds = nil
+				c.tell("closed")
+			case "return\n":
+				again := connectAlive(c, "program", &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret})
+				require.True(c, again.hello.Resumed)
+				p.w = again.w
+				c.tell("back")
+			case "":
+				return
+			}
+		}
+	}
+}
+
+func TestExecEndsTheSessionOfTheFormerProgram(t *testing.T) {
+	b := serve(t, nil)
+	c := start(t, b.socket, "program")
+	var s protocol.StorageRef
+	c.hear(&s)
+	require.NotZero(t, b.Status().Memory.Granted)
+	c.tell("exec")
+	eventually(t, "nothing of it is left", func() bool {
+		st := b.Status()
+		return st.Counts.Sessions == 0 && st.Memory.Granted == 0
+	})
+	require.NoError(t, c.cmd.Process.Signal(syscall.Signal(0)), "the process goes on")
+}
+
+func TestExecInPlaceLeavesNothingBehind(t *testing.T) {
+	b := serve(t, nil)
+	c := start(t, b.socket, "program")
+	for range 100 {
+		var s protocol.StorageRef
+		c.hear(&s)
+		eventually(t, "the former program's session is over", func() bool {
+			st := b.Status()
+			return st.Counts.Sessions == 1 && st.Counts.Segments == 1
+		})
+		c.tell("exec in place")
+	}
+	var s protocol.StorageRef
+	c.hear(&s)
+}
+
+func TestClosedDescriptorsAreNoExec(t *testing.T) {
+	b := serve(t, nil)
+	c := start(t, b.socket, "program")
+	var s protocol.StorageRef
+	c.hear(&s)
+	c.tell("close")
+	var said string
+	c.hear(&said)
+	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
+	collected(t, b) // the collector looks at it too
+	require.Equal(t, 1, b.Status().Counts.Disconnected)
+	require.NotZero(t, b.Status().Memory.Granted)
+	c.tell("return")
+	c.hear(&said)
+	require.Zero(t, b.Status().Counts.Disconnected)
+	require.Equal(t, 1, b.Status().Counts.Sessions)
+	c.tell("exec") // and the file that came with the second hello tells of it
+	eventually(t, "its session is over", func() bool { return b.Status().Counts.Sessions == 0 })
+}
+
+func TestStoppedProcessKeepsItsSession(t *testing.T) {
+	b := serve(t, nil)
+	c := start(t, b.socket, "program")
+	var s protocol.StorageRef
+	c.hear(&s)
+	c.tell("close")
+	var said string
+	c.hear(&said)
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
+	collected(t, b)
+	require.Equal(t, 1, b.Status().Counts.Disconnected)
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
+	c.tell("return")
+	c.hear(&said)
+	require.Zero(t, b.Status().Counts.Disconnected)
+}
+
+func TestHelloThatLacksItsFileIsRefused(t *testing.T) {
+	b := serve(t, nil)
+	h := helloOf("liar")
+	h.Alive = true
+	p := &peer{t: t, w: dial(t, b.socket)}
+	p.refused(protocol.CodeProtocol, protocol.OpHello, h)
+}
