@@ -237,6 +237,8 @@ pub mod session_file {
     use super::*;
     /// The parked word.
     pub const PARKED: u64 = 0x80;
+    /// When a fork of the process began, by CLOCK_MONOTONIC in nanoseconds; 0: none is under way.
+    pub const FORKING: u64 = 0x88;
     /// Whether traces are written.
     pub const TRACE_ON: u64 = 0x1000;
     /// The page that processes register with a device's driver.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use super::ranges::Ranges;
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
 use crate::crash_point;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, closed};
 use crate::layout::{ALIGNMENT, PAGE, limits};
 use crate::message::Ref;
 use crate::shm::Segment;
@@ -99,6 +99,7 @@ pub(crate) struct Pool {
     pub(super) asking: Turnstile<()>, // of one who talks with the source; slabs come and go in it alone
     dropped: Mutex<Vec<u32>>,         // own count fell to zero while another thread had the state
     news: AtomicBool,                 // whether there are any
+    ended: AtomicBool,                // changed with the state locked
 }
 
 #[derive(Debug)]
@@ -142,6 +143,7 @@ impl Pool {
             asking: Turnstile::default(),
             dropped: Mutex::new(Vec::new()),
             news: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -156,6 +158,7 @@ impl Pool {
         }
         let class = class_of(n);
         let mut p = self.state();
+        self.check_going()?;
         let mut found = p.take_bin(class);
         if found.is_none() {
             self.drain(&mut p);
@@ -163,6 +166,7 @@ impl Pool {
             found = p.take_bin(class);
         }
         loop {
+            self.check_going()?; // the lock was given up meanwhile
             if let Some(index) = found {
                 return p.hand_out(index, n);
             }
@@ -177,6 +181,9 @@ impl Pool {
     /// storage of the size is free and warm.
     pub(crate) fn alloc_at_hand(&self, n: u64) -> Option<Result<Storage>> {
         let mut p = self.state.try_lock().ok()?;
+        if let Err(e) = self.check_going() {
+            return Some(Err(e));
+        }
         let index = if n > 0 && n <= MOST { p.take_bin(class_of(n))? } else { return None };
         Some(p.hand_out(index, n))
     }
@@ -194,10 +201,25 @@ impl Pool {
     /// Tests a few storages that may be free, so that the next allocation finds one. What is not done
     /// because another thread allocates is done by the next that does.
     pub(crate) fn tidy(&self, rows: &dyn Rows) {
-        if let Ok(mut p) = self.state.try_lock() {
+        if let Ok(mut p) = self.state.try_lock()
+            && self.check_going().is_ok()
+        {
             self.drain(&mut p);
             p.recycle(rows, TESTS_PER_ALLOC);
         }
+    }
+
+    /// Ends the pool if, while nothing is handed out, that is so: its memory is the broker's then.
+    pub(crate) fn end_if(&self, so: impl FnOnce() -> bool) -> bool {
+        let _state = self.state();
+        let ends = so();
+        self.ended.store(ends, Ordering::Relaxed);
+        ends
+    }
+
+    /// Refuses to hand out or to recycle what is the broker's. The caller has the state locked.
+    fn check_going(&self) -> Result<()> {
+        if self.ended.load(Ordering::Relaxed) { Err(closed("the session")) } else { Ok(()) }
     }
 
     fn drain(&self, p: &mut State) {
@@ -223,6 +245,9 @@ impl Pool {
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
             Err(TryLockError::WouldBlock) => return 0,
         };
+        if self.check_going().is_err() {
+            return 0;
+        }
         self.drain(&mut p);
         let all = p.waiting.len();
         p.recycle(source, all);

@@ -197,6 +197,13 @@ impl Attachments {
         self.places.iter().filter_map(note).filter(|a| a.own).map(|a| a.chunk.segment_serial).collect()
     }
 
+    /// Whether the row counts anything that this session is, or was, attached to.
+    pub(super) fn count_any(&self, row: &Row) -> bool {
+        let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
+        let noted = (0..limits::CHUNKS).filter(|c| self.serial(*c) != 0);
+        noted.chain(past.iter().map(|p| p.0)).any(|chunk| counts(row, chunk))
+    }
+
     /// The chunks over some segments.
     pub(crate) fn over(&self, segments: &[u64]) -> Vec<u32> {
         // While the lock is held no attachment is freed.
@@ -210,7 +217,7 @@ impl Attachments {
     }
 }
 
-fn counts(row: &Row, chunk: u32) -> bool {
+pub(super) fn counts(row: &Row, chunk: u32) -> bool {
     let first = chunk * limits::CHUNK_INDICES;
     (first..first + limits::CHUNK_INDICES).any(|i| row.load(i) & row_word::COUNT_MASK != 0)
 }

@@ -6,23 +6,26 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use super::core::{Core, PARTING};
 use super::inner::{Broker, Inner};
 use super::leave::Left;
 use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
-use crate::sys::{Waker, readable_by, wait_ready};
-use crate::wire::ops::{HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume};
-use crate::wire::{Control, Event, Frames, Incoming, Late, Reply};
+use crate::sys::{self, Waker, readable_by, wait_ready};
+use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume};
+use crate::wire::{Control, Event, Frames, Incoming, Late, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
 const ASIDE: Duration = Duration::from_micros(100);
+/// How often the row of a closed session is looked at.
+const LOOK_AT_ROW: Duration = Duration::from_secs(1);
 
 /// How long the thread waits before it tries to reconnect again.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -55,8 +58,7 @@ pub(crate) struct Background {
     jobs: Mutex<VecDeque<Job>>,
     waker: Arc<Waker>,
     thread: OnceLock<ThreadId>,
-    session: OnceLock<Weak<Inner>>,
-    stopped: AtomicBool,
+    core: OnceLock<Weak<Core>>,
     pump: Mutex<Frames>, // locked by who reads the socket
     heard: AtomicU64,    // frames
 }
@@ -70,18 +72,17 @@ impl Background {
             jobs: Mutex::default(),
             waker: Arc::new(waker),
             thread: OnceLock::new(),
-            session: OnceLock::new(),
-            stopped: AtomicBool::new(false),
+            core: OnceLock::new(),
             pump: Mutex::new(frames),
             heard: AtomicU64::new(0),
         })
     }
 
-    /// Starts the thread. It ends with the session, which it does not keep alive.
-    pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>, control: Arc<Control>) -> Result<()> {
-        let (b, weak) = (self.clone(), Arc::downgrade(inner));
-        let _ = self.session.set(weak.clone());
-        let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || b.run(&weak, control));
+    /// Starts the thread. It keeps the core, and ends when that is closed and counts nothing any more.
+    pub(super) fn start(self: &Arc<Self>, core: &Arc<Core>, control: Arc<Control>) -> Result<()> {
+        let (b, core) = (self.clone(), core.clone());
+        let _ = self.core.set(Arc::downgrade(&core));
+        let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || b.run(&core, control));
         let thread = thread
             .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
         let _ = self.thread.set(thread.thread().id());
@@ -98,8 +99,13 @@ impl Background {
         self.heard.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
+    /// Whether the thread was started.
+    pub(super) fn is_running(&self) -> bool {
+        self.thread.get().is_some()
+    }
+
+    /// Has the thread look at what there is to be done.
+    pub(super) fn wake(&self) {
         self.waker.wake();
     }
 
@@ -131,7 +137,7 @@ impl Background {
         }
     }
 
-    fn run(&self, inner: &Weak<Inner>, mut control: Arc<Control>) {
+    fn run(&self, core: &Arc<Core>, mut control: Arc<Control>) {
         // The spawning thread sets it as well; whoever is first.
         let _ = self.thread.set(std::thread::current().id());
         control.wakes(&self.waker);
@@ -139,20 +145,27 @@ impl Background {
         if let Err(e) = self.deliver(&control, &mut self.frames()) {
             control.fail(&e);
         }
+        let mut parting = None;
         let mut compare_at = Instant::now() + COMPARE_EVERY;
-        while !self.stopped.load(Ordering::Acquire) {
-            if let Err(e) = self.step(&control, Some(compare_at)) {
+        while !core.is_over() {
+            // What a closed session holds is dropped without a word.
+            let look = (!core.is_open()).then(|| Instant::now() + LOOK_AT_ROW);
+            if let Err(e) = self.step(&control, Some(look.map_or(compare_at, |at| at.min(compare_at)))) {
                 control.fail(&e);
-                match self.reconnect(inner) {
+                match self.reconnect(core, &mut parting) {
                     Some(next) => control = next,
-                    None => return,
+                    None => {
+                        core.over();
+                        break;
+                    }
                 }
             }
             if Instant::now() >= compare_at {
                 self.want(Job::Compare);
                 compare_at = Instant::now() + COMPARE_EVERY;
             }
-            self.work(inner, &control);
+            self.work(core, &control);
+            self.part(core, &control);
         }
         // `bye` was sent, or waits for room; the broker closes its end when it has read it. Were this end
         // closed first, it could not write what was asked before, and would take the session for one that
@@ -160,6 +173,41 @@ impl Background {
         control.refuse(&Error::new(Code::Closed, "", "the session was closed"));
         while self.step(&control, None).is_ok() {}
         control.shut();
+        core.relinked.notify_all();
+    }
+
+    /// Tells the broker that the session was closed, and once nothing is counted any more that it is over.
+    fn part(&self, core: &Arc<Core>, control: &Control) {
+        if core.is_open() || core.is_over() {
+            return;
+        }
+        let leaving = self.is_leaving() || core.link_locked().is_leaving();
+        if !leaving && core.end_if_empty() {
+            let _ = self.ask_bye(core, control, false);
+            return core.over();
+        }
+        if !core.is_left() {
+            match self.ask_bye(core, control, true) {
+                Ok(true) => core.left(),
+                Err(e) if e.code() == Code::BrokerLost => {} // the next one is asked
+                _ => core.over(),
+            }
+        }
+    }
+
+    /// Tells the broker that the session was closed; whether it goes on keeping what is held.
+    fn ask_bye(&self, core: &Core, control: &Control, keep: bool) -> Result<bool> {
+        // Behind what its openings ask.
+        let link = core.link_locked();
+        let asked = control.request("bye", &Bye { keep }, &[]);
+        drop(link);
+        let (json, _) = self.pump_for(control, &asked?.1)?;
+        decode::<ByeReply>("bye", &json).map(|r| r.held)
+    }
+
+    /// Whether lanes wait for the broker's answer.
+    fn is_leaving(&self) -> bool {
+        self.jobs().iter().any(|j| matches!(j, Job::Leave(_)))
     }
 
     /// Waits until there is something to do, or a time, then sends what there was no room for, and reads what
@@ -259,8 +307,8 @@ impl Background {
             "collect" => self.want(Job::Collect),
             "room" => self.want(Job::Room),
             "stopped" => {
-                if let Some(inner) = self.session.get().and_then(Weak::upgrade) {
-                    inner.lose("the broker was stopped");
+                if let Some(core) = self.core.get().and_then(Weak::upgrade) {
+                    core.lose("the broker was stopped");
                 }
             }
             // "closing": the broker goes, and another may come, as after its death. And what later versions say.
@@ -268,10 +316,10 @@ impl Background {
         }
     }
 
-    fn work(&self, inner: &Weak<Inner>, control: &Control) {
+    fn work(&self, core: &Arc<Core>, control: &Control) {
         loop {
             let Some(job) = self.jobs().pop_front() else { return };
-            let Some(inner) = inner.upgrade() else { return };
+            let inner = served(core);
             match job {
                 Job::Compare => inner.compare(),
                 Job::Collect => drop(inner.collect()),
@@ -285,14 +333,19 @@ impl Background {
 
     /// Tries until a broker takes this session back: the same one, to which it was only
     /// disconnected, or a new one, which is given all that is mapped here. `None` when the session
-    /// was closed, or is lost: that a broker knows it no more, or is of another layout, only an answer says.
-    fn reconnect(&self, inner: &Weak<Inner>) -> Option<Arc<Control>> {
+    /// is lost: that a broker knows it no more, or is of another layout, only an answer says.
+    ///
+    /// A session that was closed and holds nothing is given up after a time, that of its `parting`.
+    fn reconnect(&self, core: &Arc<Core>, parting: &mut Option<Instant>) -> Option<Arc<Control>> {
         let mut pause = SOONEST;
-        loop {
-            if self.stopped.load(Ordering::Acquire) {
-                return None;
+        while !core.is_over() {
+            if !core.is_open() && !core.counts_any() {
+                let until = *parting.get_or_insert_with(|| Instant::now() + PARTING);
+                if Instant::now() >= until {
+                    return None;
+                }
             }
-            let strong = inner.upgrade().filter(|i| !i.is_closed())?;
+            let strong = served(core);
             *self.frames() = Frames::default();
             match self.resume(&strong) {
                 Ok(control) => {
@@ -301,7 +354,7 @@ impl Background {
                     return Some(control);
                 }
                 Err(e) if matches!(e.code(), Code::Version | Code::Expired) => {
-                    strong.lose(e.message());
+                    core.lose(e.message());
                     return None;
                 }
                 Err(_) => {}
@@ -310,17 +363,21 @@ impl Background {
             std::thread::sleep(pause);
             pause = (2 * pause).min(LATEST);
         }
+        None
     }
 
     fn resume(&self, inner: &Inner) -> Result<Arc<Control>> {
         let until = Instant::now() + Duration::from_secs(5);
         // Another client may start the next broker; this one waits for it like everybody.
-        let options = Options { interrupted: None, ..inner.options.clone() };
+        // One that was closed has no need of a broker, and starts none.
+        let start = inner.options.start && inner.is_open();
+        let options = Options { interrupted: None, start, ..inner.options.clone() };
         let control = Arc::new(Control::new(dial(&options, Some(until))?));
         control.wakes(&self.waker);
         let p = &inner.pages;
         let resume = Resume { instance: p.instance.clone(), serial: p.serial, secret: p.secret.clone() };
-        let (ok, fds): (HelloReply, _) = inner.ask(&control, "hello", &hello(&options, Some(resume)), &[], until)?;
+        let (ok, fds): (HelloReply, _) =
+            inner.ask(&control, "hello", &hello(&options, Some(resume)), &[sys::alive()?], until)?;
         drop(fds);
         if ok.restore {
             self.restore(inner, &control, until)?;
@@ -358,4 +415,9 @@ impl Background {
         }
         Ok(())
     }
+}
+
+/// The opening that the thread works for, or a helper of its own where the core is not open.
+fn served(core: &Arc<Core>) -> Arc<Inner> {
+    core.opening().filter(|i| !i.is_closed()).unwrap_or_else(|| Inner::helper(core.clone()))
 }

@@ -17,17 +17,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use super::Options;
+use super::core::Core;
 use super::heir::{Counted, Heir};
 use super::inner::Inner;
 use super::pin::Pins;
 use crate::error::Result;
+use crate::layout::session_file;
 use crate::sys::{self, PerProcess};
 
 /// How long a broker that was reached may take to give a child its session, and how long the parent
 /// waits for that: a machine may stand still for a while.
 const LIMIT: Duration = Duration::from_secs(10);
 
-type Sessions = Vec<Weak<Inner>>;
+type Sessions = Vec<Weak<Core>>;
 
 /// The sessions that this process opened or inherited. The lock is held from before a fork until after
 /// it, so there is one fork at a time.
@@ -45,7 +48,7 @@ unsafe impl Sync for UnderWay {}
 struct Fork {
     sessions: MutexGuard<'static, Sessions>,
     /// Those that live, and what they hold; `None`: of a session that was itself inherited.
-    all: Vec<(Arc<Inner>, Option<Vec<Pins>>)>,
+    all: Vec<(Arc<Core>, Option<Vec<Pins>>)>,
     pipe: Option<(OwnedFd, OwnedFd)>,
     until: Instant,
 }
@@ -59,8 +62,17 @@ pub(super) fn register(inner: &Arc<Inner>) -> Result<()> {
         HOOKED.store(true, Ordering::Relaxed);
     }
     sessions.retain(|s| s.strong_count() > 0);
-    sessions.push(Arc::downgrade(inner));
+    sessions.push(Arc::downgrade(inner.core()));
     Ok(())
+}
+
+/// Opens a session that was closed, and still holds something, once more.
+pub(super) fn reopened(o: &Options) -> Option<Arc<Inner>> {
+    let cores: Vec<_> = {
+        let sessions = SESSIONS.get()?.lock().unwrap_or_else(|p| p.into_inner());
+        sessions.iter().filter_map(Weak::upgrade).collect()
+    };
+    cores.iter().find_map(|core| core.open_again(o))
 }
 
 fn under_way() -> Option<Fork> {
@@ -71,17 +83,26 @@ fn under_way() -> Option<Fork> {
 extern "C" fn prepare() {
     let Some(sessions) = SESSIONS.get() else { return };
     let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
-    let pinned = |inner: Arc<Inner>| {
-        let held = (!inner.is_foreign()).then(|| if inner.is_closed() { Vec::new() } else { inner.pin_all() });
-        (inner, held)
+    let pinned = |core: Arc<Core>| {
+        let held = (!core.is_foreign()).then(|| core.pin_all());
+        (core, held)
     };
     let all: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(pinned).collect();
-    let anything = all.iter().any(|(_, held)| held.as_ref().is_some_and(|h| !h.is_empty()));
     // Without a pipe nobody waits, and the child looks whether what it counts is still there.
-    let pipe = if anything { sys::pipe().ok() } else { None };
+    let pipe = if holding(&all).next().is_some() { sys::pipe().ok() } else { None };
+    // Should this process end from here on, the broker keeps what it counts until a child had the time to
+    // count it.
+    let now = sys::monotonic();
+    holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, now));
     let fork = Fork { sessions, all, pipe, until: Instant::now() + LIMIT };
     // SAFETY: this thread holds the lock of SESSIONS.
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
+}
+
+/// The sessions of which a child inherits something.
+fn holding(all: &[(Arc<Core>, Option<Vec<Pins>>)]) -> impl Iterator<Item = &Arc<Core>> {
+    let holds = |held: &Option<Vec<Pins>>| held.as_ref().is_some_and(|h| !h.is_empty());
+    all.iter().filter(move |(_, held)| holds(held)).map(|(core, _)| core)
 }
 
 extern "C" fn in_parent() {
@@ -90,7 +111,8 @@ extern "C" fn in_parent() {
         drop(to); // so that the child's end is seen
         let _ = sys::readable_by(&from, until);
     }
-    all.iter().for_each(|(inner, held)| inner.unpin(held.as_deref().unwrap_or_default()));
+    holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, 0));
+    all.iter().for_each(|(core, held)| core.unpin(held.as_deref().unwrap_or_default()));
     drop(sessions);
 }
 
@@ -98,28 +120,28 @@ extern "C" fn in_child() {
     let Some(Fork { sessions, all, pipe, until }) = under_way() else { return };
     std::mem::forget(sessions); // the parent's
     let mut heirs = Vec::new();
-    let counted = |(inner, held): &(Arc<Inner>, Option<Vec<Pins>>)| match held.as_deref() {
+    let counted = |(core, held): &(Arc<Core>, Option<Vec<Pins>>)| match held.as_deref() {
         None | Some([]) => None,
-        Some(held) => Some(Counted::new(inner, held, until)),
+        Some(held) => Some(Counted::new(core, held, until)),
     };
     let counted: Vec<_> = all.iter().map(counted).collect();
     if let Some((_, to)) = &pipe {
         sys::say(to); // the parent may let go, and runs on
     }
-    for ((inner, held), counted) in all.iter().zip(counted) {
+    for ((core, held), counted) in all.iter().zip(counted) {
         if held.is_some() {
-            let heir = Arc::new(counted.map_or_else(|| Heir::idle(inner), |c| Heir::new(inner, c)));
-            let _ = inner.heir.get_or(|| heir.clone());
+            let heir = Arc::new(counted.map_or_else(|| Heir::idle(core), |c| Heir::new(core, c)));
+            let _ = core.heir.get_or(|| heir.clone());
             heirs.push(heir);
         }
     }
-    for (inner, _) in all.iter().filter(|(_, held)| held.is_none()) {
-        let heir = inner.heir.last().and_then(|h| h.next()).unwrap_or_else(|| Arc::new(Heir::idle(inner)));
-        let _ = inner.heir.get_or(|| heir);
+    for (core, _) in all.iter().filter(|(_, held)| held.is_none()) {
+        let heir = core.heir.last().and_then(|h| h.next()).unwrap_or_else(|| Arc::new(Heir::idle(core)));
+        let _ = core.heir.get_or(|| heir);
     }
-    let of_heirs = heirs.iter().filter_map(|h| h.holder());
-    let known = all.iter().map(|(inner, _)| inner).chain(of_heirs).map(Arc::downgrade).collect();
+    let of_heirs = heirs.iter().filter_map(|h| h.holder()).map(|s| s.core());
+    let known = all.iter().map(|(core, _)| core).chain(of_heirs).map(Arc::downgrade).collect();
     let _ = SESSIONS.get_or(|| Mutex::new(known));
     heirs.iter().for_each(|h| h.wake());
-    all.into_iter().for_each(|(inner, _)| std::mem::forget(inner));
+    all.into_iter().for_each(|(core, _)| std::mem::forget(core));
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::background::Background;
+use super::core::Core;
 use super::holding::{Held, Holding};
 use super::inner::Inner;
 use super::pages::{Pages, map_file};
@@ -56,7 +57,7 @@ struct Left {
 
 impl Heir {
     /// The heir of a session that holds nothing.
-    pub(super) fn idle(of: &Inner) -> Heir {
+    pub(super) fn idle(of: &Core) -> Heir {
         Heir {
             options: of.options.clone(),
             holder: None,
@@ -68,7 +69,7 @@ impl Heir {
     }
 
     /// The heir of a session of which this was counted.
-    pub(super) fn new(of: &Inner, counted: Result<Counted>) -> Heir {
+    pub(super) fn new(of: &Core, counted: Result<Counted>) -> Heir {
         let mut heir = Heir::idle(of);
         match counted.and_then(|c| c.into_session(of)) {
             Ok((holder, references)) => {
@@ -114,7 +115,7 @@ impl Heir {
             return Ok(s);
         }
         let s = match &self.holder {
-            Some(s) => s.background.start(s, s.link()).map(|()| s.clone())?,
+            Some(s) => s.background.start(s.core(), s.link()).map(|()| s.clone())?,
             None => connect(self.options.clone())?,
         };
         Ok(self.running.get_or_init(|| s))
@@ -155,7 +156,7 @@ pub(super) struct Counted {
 
 impl Counted {
     /// Opens a session and counts in its row what was pinned, as far as it is still there.
-    pub(super) fn new(from: &Inner, held: &[Pins], until: Instant) -> Result<Counted> {
+    pub(super) fn new(from: &Core, held: &[Pins], until: Instant) -> Result<Counted> {
         let control = Control::new(dial(&from.options.socket, until.min(Instant::now() + REACH))?);
         match Counted::over(&control, from, held, until) {
             Ok((frames, pages, inherited, references)) => Ok(Counted { control, frames, pages, inherited, references }),
@@ -168,7 +169,7 @@ impl Counted {
 
     fn over(
         control: &Control,
-        from: &Inner,
+        from: &Core,
         held: &[Pins],
         until: Instant,
     ) -> Result<(Frames, Pages, Vec<Inherited>, References)> {
@@ -194,11 +195,11 @@ impl Counted {
         Ok((frames, pages, inherited, references))
     }
 
-    fn into_session(self, from: &Inner) -> Result<(Arc<Inner>, References)> {
+    fn into_session(self, from: &Core) -> Result<(Arc<Inner>, References)> {
         let background = Arc::new(Background::new(self.frames).inspect_err(|_| leave(&self.control))?);
-        let mut inner = Inner::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
-        inner.inherited = self.inherited;
-        Ok((Arc::new(inner), self.references))
+        let mut core = Core::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
+        core.inherited = self.inherited;
+        Ok((Core::open(Arc::new(core)), self.references))
     }
 }
 
@@ -217,7 +218,7 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
 
 /// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
 /// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
-fn count(pages: &Pages, from: &Inner, p: &Pins, references: &mut References) -> Result<Inherited> {
+fn count(pages: &Pages, from: &Core, p: &Pins, references: &mut References) -> Result<Inherited> {
     let entries = match p.own {
         true => Entries::new(&map_file(&from.pages.session_fd, session_file::BYTES, false)?),
         false => p.of.entries.clone(),

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::attach::{Attached, Attachment};
+use super::core::Core;
 use super::inner::{Broker, Inner};
 use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
 use super::topic::LaneView;
 use crate::crash_point;
-use crate::error::{Code, Error, Result, expired};
+use crate::error::{Code, Error, Result, closed, expired};
 use crate::layout::limits;
 use crate::message::{Description, Ref};
 use crate::shm::Segment;
@@ -191,6 +192,23 @@ impl Held {
     }
 }
 
+impl Core {
+    /// Counts a reference down and offers an own storage for recycling.
+    #[inline]
+    pub(crate) fn let_go(&self, index: u32, own: bool) {
+        if self.pages.row.drop(index) && own {
+            self.pool.dropped(index);
+            if let Some(d) = self.devices.get() {
+                d.dropped(index);
+            }
+            if let Some(h) = self.huge.get() {
+                h.dropped(index);
+            }
+            self.room_made();
+        }
+    }
+}
+
 impl Inner {
     /// Counts a ref up in the own row. The caller then looks again at the place that named it, and
     /// lets go if it has changed. The count keeps the memory mapped whatever the broker trims.
@@ -202,10 +220,15 @@ impl Inner {
                 self.attach(chunk, reference)?;
             }
             self.count_up(reference.index)?;
-            if let Some(a) = self.attached.find(chunk, reference.serial) {
+            // SYNC closing: looked at after the row was raised; pairs with `end_if_empty`.
+            let ended = self.closed.load(Ordering::SeqCst);
+            if let Some(a) = self.attached.find(chunk, reference.serial).filter(|_| !ended) {
                 return Ok(a);
             }
             self.let_go(reference.index, true); // trimmed meanwhile; the index may be the pool's by now
+            if ended {
+                return Err(closed("the session"));
+            }
         }
     }
 
@@ -232,21 +255,6 @@ impl Inner {
     pub(crate) fn let_go_all(&self, refs: &[Ref], held: &[Attached]) {
         for (r, a) in refs.iter().zip(held) {
             self.let_go(r.index, a.own);
-        }
-    }
-
-    /// Counts a reference down and offers an own storage for recycling.
-    #[inline]
-    pub(crate) fn let_go(&self, index: u32, own: bool) {
-        if self.pages.row.drop(index) && own {
-            self.pool.dropped(index);
-            if let Some(d) = self.devices.get() {
-                d.dropped(index);
-            }
-            if let Some(h) = self.huge.get() {
-                h.dropped(index);
-            }
-            self.room_made();
         }
     }
 

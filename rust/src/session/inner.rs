@@ -1,41 +1,35 @@
 //! What all parts of one session share.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Options;
-use super::attach::Attachments;
-use super::background::Background;
 use super::binding::interrupted;
+use super::core::Core;
 use super::deadline;
-use super::device::Devices;
-use super::heir::{Heir, forked};
-use super::huge::HugePools;
-use super::lane_space::LaneSpace;
-use super::leave::{Link, Topics};
+use super::heir::forked;
+use super::leave::Topics;
 use super::pages::Pages;
-use super::pin::Inherited;
 use super::poll::PollFd;
-use super::room::Room;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use crate::crash_point;
-use crate::error::{Code, Error, Result, closed, lost, unanswered};
-use crate::ledger::{FreeTest, Pool};
-use crate::shm::{LOOK_AGAIN, Parking, Segment, pause};
-use crate::sys::{self, PerProcess};
+use crate::error::{Code, Error, Result, closed, unanswered};
+use crate::shm::{LOOK_AGAIN, pause};
+use crate::sys;
 use crate::turns::{Turn, Turnstile};
 use crate::wire::ops::Nothing;
-use crate::wire::{Control, decode};
+use crate::wire::{Control, Reply, decode};
 
+/// How long a close waits for the broker, and for sends that are under way.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a thread that waits for an answer looks for signals.
 pub(super) const NOTICE: Duration = Duration::from_millis(100);
 
@@ -48,42 +42,28 @@ pub(crate) enum Broker {
     This,
 }
 
-/// One session. Tensors, topics and readers keep it; the last to go ends it.
+/// One opening of a [`Core`]. Tensors, topics and readers keep it; the last to go ends it.
 pub(crate) struct Inner {
-    pub(crate) options: Options,
-    pub(crate) pages: Pages,
-    pub(crate) pool: Pool,
-    pub(crate) parking: Arc<Parking>,
+    core: Arc<Core>,
     pub(crate) poll: OnceLock<Arc<PollFd>>,
     #[cfg(feature = "tokio")]
     pub(crate) tasks: OnceLock<Arc<Tasks>>,
-    pub(crate) attached: Attachments,
-    pub(crate) attaching: Turnstile<()>,
-    pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
     pub(crate) topics: Topics,
-    pub(crate) lanes: Mutex<LaneSpace>,
-    pub(crate) background: Arc<Background>,
     pub(crate) handovers: AtomicU64,
-    /// The number that the next reader has.
-    pub(super) readers: AtomicU64,
-    pub(crate) devices: OnceLock<Devices>,
-    pub(crate) huge: OnceLock<HugePools>,
-    pub(crate) room: Room,
-    /// Counts forks, for holdings to tell those before them from those after.
-    pub(crate) era: AtomicU32,
-    /// Chunks of which this session counts what it inherited by a fork.
-    pub(super) inherited: Vec<Inherited>,
-    /// In the child of a fork: what took this session's place.
-    pub(crate) heir: PerProcess<Arc<Heir>>,
-    link: Mutex<Link>,
-    pub(super) relinked: Condvar,
     pub(crate) closed: AtomicBool,
-    /// Why the session is over, where a broker has said so.
-    lost: OnceLock<Error>,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
     claiming: RwLock<()>,
-    process: u32, // that opened it
-    pub(crate) spins: bool,
+    /// Whether the core's thread made it for itself, of a core that is not open.
+    helper: bool,
+}
+
+impl Deref for Inner {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
 }
 
 impl fmt::Debug for Inner {
@@ -95,53 +75,33 @@ impl fmt::Debug for Inner {
 }
 
 impl Inner {
-    pub(crate) fn new(
-        options: Options,
-        pages: Pages,
-        control: Arc<Control>,
-        background: Arc<Background>,
-        spins: bool,
-    ) -> Result<Inner> {
-        let process = sys::process_number()?;
-        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
-        Ok(Inner {
-            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
-            parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
+    /// A new opening of a core, which the caller notes there.
+    pub(super) fn new(core: Arc<Core>) -> Arc<Inner> {
+        core.users.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Inner::of(core, false))
+    }
+
+    /// What the thread of a core that is not open works with.
+    pub(super) fn helper(core: Arc<Core>) -> Arc<Inner> {
+        Arc::new(Inner::of(core, true))
+    }
+
+    fn of(core: Arc<Core>, helper: bool) -> Inner {
+        Inner {
+            core,
             poll: OnceLock::new(),
             #[cfg(feature = "tokio")]
             tasks: OnceLock::new(),
-            attached: Attachments::new(),
-            attaching: Turnstile::default(),
-            segments: Mutex::default(),
             topics: Topics::default(),
-            lanes: Mutex::new(LaneSpace::new()),
-            background,
             handovers: AtomicU64::new(0),
-            readers: AtomicU64::new(1),
-            devices: OnceLock::new(),
-            huge: OnceLock::new(),
-            room: Room::default(),
-            era: AtomicU32::new(1),
-            inherited: Vec::new(),
-            heir: PerProcess::new(),
-            link: Mutex::new(Link::new(control)),
-            relinked: Condvar::new(),
             closed: AtomicBool::new(false),
-            lost: OnceLock::new(),
             claiming: RwLock::new(()),
-            process,
-            spins,
-            options,
-            pages,
-        })
+            helper,
+        }
     }
 
-    pub(crate) fn link(&self) -> Arc<Control> {
-        self.link_locked().control.clone()
-    }
-
-    pub(super) fn link_locked(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(|p| p.into_inner())
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Whether the connection is down right now.
@@ -183,15 +143,28 @@ impl Inner {
     ) -> Result<(R, Vec<OwnedFd>)> {
         let until = deadline::of_request();
         loop {
-            self.check_open()?;
-            let link = self.link();
-            match self.ask(&link, op, body, with, until) {
+            let (link, asked) = self.request(op, body, with)?;
+            match asked.and_then(|(id, from)| self.answer(&link, op, id, &from, until)) {
                 Err(e) if e.code() == Code::BrokerLost && of == Broker::Any && !self.background.is_current() => {
                     self.await_link(&link, until, e)?
                 }
                 answer => return answer,
             }
         }
+    }
+
+    /// Sends a request. None comes to the broker behind the word that the session was closed, where it
+    /// would be the next opening's.
+    #[allow(clippy::type_complexity)]
+    fn request<B: Serialize>(
+        &self,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(Arc<Control>, Result<(u64, Receiver<Reply>)>)> {
+        let link = self.link_locked();
+        self.check_open()?;
+        Ok((link.control.clone(), link.control.request(op, body, with)))
     }
 
     /// Asks over one connection, and reads it meanwhile unless another thread does.
@@ -204,24 +177,35 @@ impl Inner {
         until: Instant,
     ) -> Result<(R, Vec<OwnedFd>)> {
         let (id, from) = link.request(op, body, fds)?;
+        self.answer(link, op, id, &from, until)
+    }
+
+    fn answer<R: DeserializeOwned>(
+        &self,
+        link: &Control,
+        op: &'static str,
+        id: u64,
+        from: &Receiver<Reply>,
+        until: Instant,
+    ) -> Result<(R, Vec<OwnedFd>)> {
         let reply = if self.background.is_current() {
-            self.background.pump_for(link, &from)
+            self.background.pump_for(link, from)
         } else {
             loop {
                 let now = Instant::now();
                 let left = until.saturating_duration_since(now);
                 let notice = now + left.min(NOTICE);
-                if let Some(reply) = self.background.read_for(link, &from, notice) {
+                if let Some(reply) = self.background.read_for(link, from, notice) {
                     break reply;
                 }
                 match from.recv_timeout(notice.saturating_duration_since(Instant::now())) {
                     Ok(reply) => break reply,
                     Err(RecvTimeoutError::Timeout) if self.interrupted() => {
-                        break link.give_up(id, &from).unwrap_or_else(|| Err(interrupted()));
+                        break link.give_up(id, from).unwrap_or_else(|| Err(interrupted()));
                     }
                     Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
                     Err(RecvTimeoutError::Timeout) => {
-                        break link.give_up(id, &from).unwrap_or_else(|| Err(unanswered(op)));
+                        break link.give_up(id, from).unwrap_or_else(|| Err(unanswered(op)));
                     }
                     Err(RecvTimeoutError::Disconnected) => {
                         break Err(Error::new(Code::BrokerLost, "try again", "the connection ended"));
@@ -259,35 +243,17 @@ impl Inner {
     /// Sends a request whose answer nobody needs. A broker that goes away before it has answered leaves it to
     /// the next one.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
-        if self.is_lost() {
-            return; // no broker knows the session
+        let link = self.link_locked();
+        // Closing undoes it, and behind that it would be the next opening's. No broker knows one that is lost.
+        if !self.closed.load(Ordering::Acquire) && !self.is_lost() {
+            let _ = link.control.tell(op, body);
         }
-        let _ = self.link_locked().control.tell(op, body);
     }
 
     /// Whether the session takes no calls here any more: it was closed or lost, or is the parent's.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) || self.is_lost() || self.is_foreign()
-    }
-
-    /// Whether a broker has said that the session is over.
-    #[inline]
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get().is_some()
-    }
-
-    /// Refuses all calls from now on, those that wait too: a broker has said that the session is over. What
-    /// is held stays mapped.
-    pub(super) fn lose(&self, why: &str) {
-        if self.lost.set(lost(why)).is_err() {
-            return;
-        }
-        self.link().end(lost(why)); // locked, so that `await_link` has looked before or is told
-        self.background.stop();
-        self.relinked.notify_all();
-        self.end_poll();
-        self.parking.wake();
     }
 
     /// Whether nothing can be done with the session any more, nor in the child of a fork with its heir.
@@ -337,18 +303,10 @@ impl Inner {
         self.era.load(Ordering::SeqCst)
     }
 
-    /// Whether it is the session of the parent, which forked: its row and its lanes are not even
-    /// mapped here, its background thread is not there, and a lock may be held for ever. What is made
-    /// of it leads to its heir; see [`here`](Inner::here).
-    #[inline]
-    pub(crate) fn is_foreign(&self) -> bool {
-        !sys::is_process(self.process)
-    }
-
-    /// Ends the session. What was sent is still received; references held here are dropped by the
-    /// broker.
+    /// Ends the session. What was sent is still received; what its tensors hold stays until they are dropped.
     pub(crate) fn close(&self, wait: bool) {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        // SYNC closing: before the row is looked at; pairs with `hold`.
+        if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
         if self.is_foreign() {
@@ -358,37 +316,31 @@ impl Inner {
             return;
         }
         let wait = wait && !self.background.is_current();
+        let until = Instant::now() + PATIENCE;
         if wait {
-            self.quiesce();
+            self.quiesce(until);
         }
         if let Some(d) = self.devices.get() {
             d.end(self);
         }
-        let link = self.link();
-        if self.is_lost() {
-            // There is nobody to say it to.
-        } else if wait {
-            if let Ok((_, from)) = link.request("bye", &Nothing {}, &[]) {
-                let _ = from.recv_timeout(Duration::from_secs(2));
-            }
-        } else {
-            let _ = link.tell("bye", &Nothing {});
+        self.leave();
+        if wait {
+            self.await_left(until);
         }
         crash_point::at("bye-said");
-        self.background.stop();
         self.relinked.notify_all();
         self.end_poll();
         self.parking.wake();
     }
 
-    /// Lets what writes to groups and lanes come to its end, now that the session is said to be closed:
-    /// once it is over for the broker, a message would be seen by nobody and a claim undone by nobody. A
-    /// send that waits for an answer of the broker is not waited for much longer than that takes.
-    fn quiesce(&self) {
+    /// Lets what writes to groups and lanes come to its end, now that the session is said to be closed: a
+    /// message that came later would be seen by nobody and a claim undone by nobody. A send that waits for
+    /// an answer of the broker is not waited for much longer than that takes. What lanes name is counted down
+    /// once the broker counts for it.
+    fn quiesce(&self, until: Instant) {
         drop(self.claiming.write().unwrap_or_else(|p| p.into_inner()));
-        let until = Some(Instant::now() + Duration::from_secs(2));
         for topic in self.topics.all() {
-            topic.end_writing(until);
+            topic.end_writing(Some(until));
         }
     }
 
@@ -461,7 +413,25 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.close(false);
+        if self.helper {
+            return;
+        }
+        let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
+        if self.is_foreign() {
+            if last && let Some(s) = self.heir.get().and_then(|h| h.opened()) {
+                s.close(false);
+            }
+            return;
+        }
+        if !self.background.is_running() {
+            let _ = self.link().tell("bye", &Nothing {}); // it came to nothing
+            return;
+        }
+        if !*self.closed.get_mut() {
+            self.close(false);
+        } else if last {
+            self.background.wake(); // nothing can be counted any more
+        }
     }
 }
 

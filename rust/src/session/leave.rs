@@ -5,6 +5,7 @@
 //! the entry from the table, and opening begins anew when anything was left meanwhile.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
@@ -174,6 +175,11 @@ impl Link {
         Link { control, lanes: Vec::new() }
     }
 
+    /// Whether a lane waits for another connection.
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.lanes.is_empty()
+    }
+
     /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that who asks by it
     /// finds left what was left.
     fn renew(&mut self, control: Arc<Control>) -> Vec<Left> {
@@ -196,18 +202,33 @@ impl Inner {
     /// Leaves a topic: hands the lane to the broker, which keeps what was sent for those who have not
     /// seen it. It waits for no answer; where there is no broker, the next one is told.
     pub(crate) fn leave_topic(&self, topic: TopicRef, lane: Option<LeftLane>) {
-        let mut link = self.link_locked();
         if let Some(lane) = lane {
-            // Before the request, whose answer may come at once.
-            self.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
-            match (Leaving { topic, lane, asked: false }).ask(&link.control) {
-                Ok(left) => self.background.post(Job::Leave(left)),
-                Err(still) => link.lanes.push(still),
-            }
+            self.leave_lane(topic, lane);
         }
-        let _ = link.control.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
-        drop(link);
+        self.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
         self.topics.forget(topic.id);
+    }
+
+    /// Hands a lane to the broker.
+    pub(super) fn leave_lane(&self, topic: TopicRef, lane: LeftLane) {
+        let mut link = self.link_locked();
+        let closed = self.closed.load(Ordering::Acquire);
+        if closed && self.is_left() {
+            drop(link);
+            // The broker has taken over all lanes of a session that was closed.
+            let mut lanes = self.lanes.lock().unwrap_or_else(|p| p.into_inner());
+            lanes.leave(lane.offset, lane.bytes);
+            lanes.taken_over(&self.pages, topic.topic, lane.offset);
+            drop(lanes);
+            return lane.kept.into_iter().for_each(|(index, own)| self.let_go(index, own));
+        }
+        // Before the request, whose answer may come at once.
+        self.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
+        // What the word of the close took over before this is not found, as by one that asks again.
+        match (Leaving { topic, lane, asked: closed }).ask(&link.control) {
+            Ok(left) => self.background.post(Job::Leave(left)),
+            Err(still) => link.lanes.push(still),
+        }
     }
 
     /// Takes back that a topic was opened once more.

@@ -5,6 +5,7 @@ mod background;
 mod binding;
 mod bundle;
 mod copied;
+mod core;
 pub(crate) mod deadline;
 mod device;
 mod device_tensor;
@@ -80,6 +81,7 @@ use crate::sys;
 use crate::wire::ops::{ClientInfo, Hello, HelloReply, Nothing, Resume};
 use crate::wire::{Control, Frames, Reply, decode};
 use background::Background;
+use core::Core;
 use deadline::deadline;
 use inner::{Inner, NOTICE};
 use pages::Pages;
@@ -97,6 +99,15 @@ pub(crate) struct Options {
     pub(crate) named: bool,    // by the program or $BATON_ADDRESS
     pub(crate) language: &'static str,
     pub(crate) interrupted: Option<fn() -> bool>,
+}
+
+impl Options {
+    /// Whether a session opened with these may be the next opening of one that was opened with others.
+    fn is_like(&self, o: &Options) -> bool {
+        let place = |o: &Options| (o.socket.clone(), o.address.clone(), o.start, o.binary.clone());
+        let who = |o: &Options| (o.namespace.clone(), o.name.clone(), o.language);
+        place(self) == place(o) && who(self) == who(o)
+    }
 }
 
 /// Settings of a session; see [`Session::builder`].
@@ -161,14 +172,17 @@ impl Builder {
 const HELLO: Duration = Duration::from_secs(1);
 
 fn connect(o: Options) -> Result<Arc<Inner>> {
+    if let Some(inner) = fork::reopened(&o) {
+        return Ok(inner);
+    }
     let until = deadline(o.timeout);
     let control = Arc::new(Control::new(start::dial(&o, until)?));
     // A broker that has just been found may take a moment.
     let until = until.map(|u| u.max(Instant::now() + HELLO));
     let (pages, background) = greeted_pages(&control, &o, until).inspect_err(|_| leave(&control))?;
     let (background, spins) = (Arc::new(background), sys::several_processors());
-    let inner = Arc::new(Inner::new(o, pages, control.clone(), background.clone(), spins)?);
-    background.start(&inner, control)?;
+    let inner = Core::open(Arc::new(Core::new(o, pages, control.clone(), background.clone(), spins)?));
+    background.start(inner.core(), control)?;
     fork::register(&inner)?;
     Ok(inner)
 }
@@ -181,7 +195,7 @@ fn greeted_pages(control: &Control, o: &Options, until: Option<Instant>) -> Resu
 
 /// Says hello and reads the answer.
 fn greet(control: &Control, frames: &mut Frames, o: &Options, until: Option<Instant>) -> Reply {
-    match control.request("hello", &hello(o, None), &[]) {
+    match control.request("hello", &hello(o, None), &[sys::alive()?]) {
         Ok((_, from)) => answered(control, frames, &from, until, o.interrupted),
         // A broker that refuses the connection has said why.
         Err(e) => answered(control, frames, &sync_channel(0).1, until, o.interrupted)
@@ -268,6 +282,7 @@ fn hello(o: &Options, resume: Option<Resume>) -> Hello<'_> {
         client: ClientInfo { name: &o.name, language: o.language, version: env!("CARGO_PKG_VERSION") },
         namespace: &o.namespace,
         pid: std::process::id(),
+        alive: true,
         resume,
     }
 }
@@ -444,8 +459,9 @@ impl Session {
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
     }
 
-    /// Ends the session for all its clones. What was sent is still received; what is held here is
-    /// dropped by the broker: tensors that are still there stay mapped and mean nothing any more.
+    /// Ends the session for all its clones: calls of it, of its topics and of its readers are the error
+    /// `Closed` from then on. What was sent is still received. Tensors that are still there keep their
+    /// bytes until they are dropped.
     pub fn close(self) {
         self.inner.close(true);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::attach::Attached;
-use super::inner::Inner;
+use super::core::Core;
 use super::pages::Peer;
 use crate::layout::{limits, row_word};
 use crate::ledger::Entries;
@@ -50,7 +50,7 @@ pub(super) struct Pin {
     pub(super) references: u64,
 }
 
-impl Inner {
+impl Core {
     /// Pins all that the session holds but for what its lanes name, which the parent goes on to own.
     ///
     /// A holding of another thread that is made from here on has a later era: it may not be counted
@@ -60,7 +60,8 @@ impl Inner {
     /// era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
         self.era.fetch_add(1, Ordering::SeqCst);
-        let topics = self.topics.all();
+        let opening = self.opening();
+        let topics = opening.map_or_else(Vec::new, |inner| inner.topics.all());
         // While these are locked, what the lanes keep is what they count. A sender at work cannot be
         // waited for: then a child inherits what its lane names too, and keeps it until it ends.
         let writers: Vec<_> = topics.iter().filter_map(|t| t.writer.try_lock()).collect();

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Session;
+use super::core::Core;
 use super::deadline::{deadline, within};
 use super::inner::Inner;
 use super::tensor::{Tensor, TensorMut};
@@ -19,7 +20,7 @@ pub(crate) struct Room {
     news: AtomicU64,    // own last references dropped while somebody waits, and what the broker told
 }
 
-impl Inner {
+impl Core {
     /// Notes that memory may have come free.
     #[inline]
     pub(crate) fn room_made(&self) {
@@ -28,7 +29,9 @@ impl Inner {
             self.parking.wake();
         }
     }
+}
 
+impl Inner {
     /// Tries again until the time has passed, without one for ever. A drop here, a reader's ring or the
     /// broker's word make it look again. Nobody tells when the last holder elsewhere lets go, so it
     /// looks once a second as well.

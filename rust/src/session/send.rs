@@ -149,9 +149,13 @@ impl TopicState {
         Ok(writer)
     }
 
-    /// Waits, of a session that is said to be closed, for the send that is under way; none begins any more.
+    /// Leaves the lane of a session that is said to be closed, behind the send that is under way; none begins
+    /// any more.
     pub(crate) fn end_writing(&self, until: Option<Instant>) {
-        let _ = self.writer.lock_until(until, || false);
+        let Ok(Some(mut writer)) = self.writer.lock_until(until, || false) else { return };
+        if let Some(lane) = writer.leave(&self.info) {
+            self.inner.leave_lane(self.reference(), lane);
+        }
     }
 
     /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and

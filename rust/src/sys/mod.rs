@@ -5,6 +5,7 @@
 //! safe from any thread. Hostile peers: received descriptors are CLOEXEC; what a mapping holds may
 //! change at any time. Death: a descriptor or mapping ends with its process.
 
+mod alive;
 mod file;
 mod fork;
 mod futex;
@@ -15,6 +16,7 @@ mod process;
 mod runtime;
 mod socket;
 
+pub(crate) use alive::alive;
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, pipe, say};
 pub(crate) use futex::{futex_wait, futex_wake};

@@ -10,6 +10,19 @@ pub(crate) struct Nothing {}
 pub(crate) struct Ignored {}
 
 #[derive(Serialize)]
+pub(crate) struct Bye {
+    /// Memory and row stay: something of them is held.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) keep: bool,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct ByeReply {
+    #[serde(default)]
+    pub(crate) held: bool,
+}
+
+#[derive(Serialize)]
 pub(crate) struct ClientInfo<'a> {
     pub(crate) name: &'a str,
     pub(crate) language: &'a str,
@@ -31,6 +44,8 @@ pub(crate) struct Hello<'a> {
     pub(crate) client: ClientInfo<'a>,
     pub(crate) namespace: &'a str,
     pub(crate) pid: u32,
+    /// The file that shows that this program runs comes with it.
+    pub(crate) alive: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resume: Option<Resume>,
 }

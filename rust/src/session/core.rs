@@ -1,0 +1,268 @@
+//! What a session has of its broker: the connection, the pages, the memory and what is counted in it.
+//!
+//! A [`Inner`] is one opening of it, from [`Session::connect`](super::Session::connect) to the close. What a
+//! program has made of an opening ends with it, but for tensors: their bytes stay as long as they do, in the
+//! row and the memory of the core. So a core whose opening was closed lives on while its row counts anything.
+//! It has no part in topics any more, and the next session that the process opens like it is its next
+//! opening: a program that opens and closes again and again, and keeps something each time, has one core.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use super::Options;
+use super::attach::{Attachments, counts};
+use super::background::Background;
+use super::device::Devices;
+use super::heir::Heir;
+use super::huge::HugePools;
+use super::inner::Inner;
+use super::lane_space::LaneSpace;
+use super::leave::Link;
+use super::pages::Pages;
+use super::pin::Inherited;
+use super::room::Room;
+use crate::error::{Error, Result, lost};
+use crate::ledger::{FreeTest, Pool};
+use crate::shm::{Parking, Segment};
+use crate::sys::{self, PerProcess};
+use crate::turns::Turnstile;
+use crate::wire::Control;
+
+/// One session of the broker's.
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) pages: Pages,
+    pub(crate) pool: Pool,
+    pub(crate) parking: Arc<Parking>,
+    pub(crate) attached: Attachments,
+    pub(crate) attaching: Turnstile<()>,
+    pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
+    pub(crate) lanes: Mutex<LaneSpace>,
+    pub(crate) background: Arc<Background>,
+    /// The number that the next reader has.
+    pub(super) readers: AtomicU64,
+    pub(crate) devices: OnceLock<Devices>,
+    pub(crate) huge: OnceLock<HugePools>,
+    pub(crate) room: Room,
+    /// Counts forks, for holdings to tell those before them from those after.
+    pub(crate) era: AtomicU32,
+    /// Chunks of which this session counts what it inherited by a fork.
+    pub(super) inherited: Vec<Inherited>,
+    /// In the child of a fork: what took this session's place.
+    pub(crate) heir: PerProcess<Arc<Heir>>,
+    pub(super) link: Mutex<Link>,
+    pub(super) relinked: Condvar,
+    pub(super) process: u32, // that opened it
+    pub(crate) spins: bool,
+    /// Why the session is over, where a broker has said so.
+    pub(super) lost: OnceLock<Error>,
+    /// Openings that something still refers to.
+    pub(super) users: AtomicUsize,
+    stage: Mutex<Stage>,
+    staged: Condvar,
+}
+
+/// Where a core is in its life.
+#[derive(Debug)]
+enum Stage {
+    /// It is open.
+    Open(Weak<Inner>),
+    /// Its opening was closed, which the broker has not answered yet.
+    Leaving,
+    /// It counts what its openings have left, and may be opened again.
+    Resting,
+    /// The broker ends it, or has given it up.
+    Over,
+}
+
+impl Core {
+    pub(super) fn new(
+        options: Options,
+        pages: Pages,
+        control: Arc<Control>,
+        background: Arc<Background>,
+        spins: bool,
+    ) -> Result<Core> {
+        let process = sys::process_number()?;
+        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
+        Ok(Core {
+            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
+            parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
+            attached: Attachments::new(),
+            attaching: Turnstile::default(),
+            segments: Mutex::default(),
+            lanes: Mutex::new(LaneSpace::new()),
+            background,
+            readers: AtomicU64::new(1),
+            devices: OnceLock::new(),
+            huge: OnceLock::new(),
+            room: Room::default(),
+            era: AtomicU32::new(1),
+            inherited: Vec::new(),
+            heir: PerProcess::new(),
+            link: Mutex::new(Link::new(control)),
+            relinked: Condvar::new(),
+            process,
+            spins,
+            options,
+            pages,
+            lost: OnceLock::new(),
+            users: AtomicUsize::new(0),
+            stage: Mutex::new(Stage::Open(Weak::new())),
+            staged: Condvar::new(),
+        })
+    }
+
+    pub(crate) fn link(&self) -> Arc<Control> {
+        self.link_locked().control.clone()
+    }
+
+    pub(super) fn link_locked(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Whether it is the session of the parent, which forked: its row and its lanes are not even
+    /// mapped here, its background thread is not there, and a lock may be held for ever. What is made
+    /// of it leads to its heir; see [`Inner::here`].
+    #[inline]
+    pub(crate) fn is_foreign(&self) -> bool {
+        !sys::is_process(self.process)
+    }
+
+    /// Whether a broker has said that the session is over.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Refuses all calls from now on, those that wait too: a broker has said that the session is over. What
+    /// is held stays mapped.
+    pub(super) fn lose(&self, why: &str) {
+        let opening = self.opening();
+        if self.lost.set(lost(why)).is_err() {
+            return;
+        }
+        self.link().end(lost(why)); // locked, so that `await_link` has looked before or is told
+        self.over();
+        self.background.wake();
+        self.relinked.notify_all();
+        if let Some(inner) = opening {
+            inner.end_poll();
+        }
+        self.parking.wake();
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn to(&self, stage: &mut Stage, next: Stage) {
+        *stage = next;
+        self.staged.notify_all();
+    }
+
+    /// Its opening, if it is open.
+    pub(super) fn opening(&self) -> Option<Arc<Inner>> {
+        match &*self.stage() {
+            Stage::Open(inner) => inner.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// Opens a new one.
+    pub(super) fn open(core: Arc<Core>) -> Arc<Inner> {
+        let inner = Inner::new(core);
+        *inner.stage() = Stage::Open(Arc::downgrade(&inner));
+        inner
+    }
+
+    /// Opens it once more, for one who wants a session like it.
+    pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Inner>> {
+        if self.is_foreign() || !self.options.is_like(o) || self.devices.get().is_some() || self.link().is_lost() {
+            return None;
+        }
+        let mut stage = self.stage();
+        if !matches!(*stage, Stage::Resting) {
+            return None;
+        }
+        let inner = Inner::new(self.clone());
+        self.to(&mut stage, Stage::Open(Arc::downgrade(&inner)));
+        Some(inner)
+    }
+
+    /// Ends its opening: the thread tells the broker.
+    pub(super) fn leave(&self) {
+        {
+            let mut stage = self.stage();
+            if matches!(*stage, Stage::Open(_)) {
+                self.to(&mut stage, Stage::Leaving);
+            }
+        }
+        self.background.wake();
+    }
+
+    /// Waits until the broker has heard that its opening was closed, and no longer than that.
+    pub(super) fn await_left(&self, until: Instant) {
+        let mut stage = self.stage();
+        while matches!(*stage, Stage::Leaving) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            stage = self.staged.wait_timeout(stage, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(*self.stage(), Stage::Open(_))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(*self.stage(), Stage::Over)
+    }
+
+    /// Whether the broker was told that its opening was closed, or need not be.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(*self.stage(), Stage::Resting | Stage::Over)
+    }
+
+    /// The broker has heard that its opening was closed.
+    pub(super) fn left(&self) {
+        let mut stage = self.stage();
+        if matches!(*stage, Stage::Leaving) {
+            self.to(&mut stage, Stage::Resting);
+        }
+    }
+
+    /// Nothing is left to be done with it.
+    pub(super) fn over(&self) {
+        let mut stage = self.stage();
+        self.to(&mut stage, Stage::Over);
+    }
+
+    /// Whether the row counts anything.
+    pub(super) fn counts_any(&self) -> bool {
+        self.attached.count_any(&self.pages.row) || self.inherited.iter().any(|i| counts(&self.pages.row, i.chunk))
+    }
+
+    /// Ends it if it is closed and counts nothing. From here on nothing is counted: the pool hands out no
+    /// storage, and who takes a reference looks, after counting it, whether the session was closed.
+    ///
+    /// SYNC closing: the openings were marked closed first, the row is read second; pairs with `hold`.
+    pub(super) fn end_if_empty(&self) -> bool {
+        let mut stage = self.stage();
+        if matches!(*stage, Stage::Open(_) | Stage::Over) {
+            return matches!(*stage, Stage::Over);
+        }
+        let ends = self.pool.end_if(|| !self.counts_any());
+        if ends {
+            *stage = Stage::Over;
+        }
+        ends
+    }
+}
+
+/// How long the thread of a session that holds nothing goes on trying to tell a broker that it was closed.
+pub(super) const PARTING: Duration = Duration::from_secs(30);

@@ -1,0 +1,57 @@
+//! A file by which others see that this program runs.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::{Mapping, PerProcess};
+use crate::error::{Code, Error, Result, os};
+
+/// A memfd that only this program has mapped for writing: as long as it has, the kernel lets nobody seal it
+/// against that. Exec takes the mapping away, where a pidfd says nothing; closed descriptors, a program that
+/// was stopped and children do not.
+#[derive(Debug)]
+struct Alive {
+    file: OwnedFd,
+    _map: Mapping,
+}
+
+static ALIVE: PerProcess<Alive> = PerProcess::new();
+
+/// The file of this process, one for all its sessions.
+pub(crate) fn alive() -> Result<BorrowedFd<'static>> {
+    if let Some(alive) = ALIVE.get() {
+        return Ok(alive.file.as_fd());
+    }
+    let made = make()?;
+    Ok(ALIVE.get_or(|| made)?.file.as_fd())
+}
+
+fn make() -> Result<Alive> {
+    let failed = |e| os(Code::TooMany, "raise the limit of open files", "make a memfd", e);
+    let file = memfd_create("baton-alive", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
+    let bytes = rustix::param::page_size();
+    ftruncate(&file, bytes as u64).map_err(failed)?;
+    let map = Mapping::shared(&file, bytes, true).map_err(|e| Error::new(e.code(), "free memory", e.message()))?;
+    map.dont_fork()?;
+    Ok(Alive { file, _map: map })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{SealFlags, fcntl_add_seals};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn it_cannot_be_sealed_while_it_is_mapped() {
+        let Alive { file, _map } = make().unwrap();
+        assert_eq!(fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::BUSY));
+        drop(_map);
+        fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+        assert_eq!(alive().unwrap().as_raw_fd(), alive().unwrap().as_raw_fd(), "one for all sessions");
+    }
+}
