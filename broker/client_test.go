@@ -214,6 +214,7 @@ func (p *peer) alloc(bytes uint64) storage {
 	s.Serial, s.Generation, s.Index = g.Chunks[0].Serial, 1, g.Chunks[0].Chunk*protocol.ChunkIndices
 	require.NoError(p.t, p.fds[1].Reserve(protocol.SessionEntries+int64(s.Index)*protocol.EntrySize, protocol.PageBytes))
 	p.entries.SetGeneration(s.Index, 1)
+	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, bytes, sys.Monotonic())
 	require.NoError(p.t, p.row.Take(s.Index))
 	return s
@@ -224,6 +225,7 @@ func (p *peer) second(of storage, n uint32, offset, bytes uint64) storage {
 	s := of
 	s.Index += n
 	p.entries.SetGeneration(s.Index, 1)
+	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, offset, bytes, sys.Monotonic())
 	require.NoError(p.t, p.row.Take(s.Index))
 	s.bytes = bytes

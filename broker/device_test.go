@@ -51,6 +51,7 @@ func (p *peer) allocOn(device string, bytes uint64, fd *sys.FD) storage {
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.fds[1].Reserve(protocol.SessionEntries+int64(s.Index)*protocol.EntrySize, protocol.PageBytes))
 	p.entries.SetGeneration(s.Index, 1)
+	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, bytes, sys.Monotonic())
 	require.NoError(p.t, p.row.Take(s.Index))
 	return s

@@ -152,6 +152,7 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	s := storage{grant: g, region: p.mapRegion(seg[0], 1<<20, true), bytes: 4096}
 	s.Serial, s.Generation, s.Index = g.Chunks[0].Serial, 1, g.Chunks[0].Chunk*protocol.ChunkIndices
 	p.entries.SetGeneration(s.Index, 1)
+	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, 4096, sys.Monotonic())
 	require.NoError(t, p.row.Take(s.Index))
 	p.must(protocol.OpNameSet, nameSet("kept", s), nil)

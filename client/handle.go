@@ -46,6 +46,7 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 		}
 	}
 	s := &t.held.storages[t.storage]
+	s.share(t.held.c)
 	h.Segment, h.Serial, h.Index, h.Generation = s.at.SegmentSerial, s.ref.Serial, s.ref.Index, s.ref.Generation
 	h.Offset, h.Bytes, h.ByteOffset = s.offset, s.bytes, t.offset
 	seconds := float64(protocol.DefaultLease)
@@ -180,7 +181,7 @@ func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor)
 	shm.Fence()                                            // MODEL tso:fence-taker
 	if a.owner.entries.Word(ref.Index) != ref.Generation { // MODEL lanes:open-recheck
 		c.drop(ref.Index)
-		return errExpired("its lease is over, or its topic has overwritten it")
+		return errExpired("its lease is over, its topic has overwritten it, or it was never given away")
 	}
 	s := storage{ref: ref, at: a}
 	err = s.locate()

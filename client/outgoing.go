@@ -133,7 +133,9 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 	if t.storage < 0 {
 		d.Offset = 0
 	} else {
-		ref := t.held.storages[t.storage].ref
+		s := &t.held.storages[t.storage]
+		s.share(c)
+		ref := s.ref
 		for i := len(o.refs) - 1; i >= 0; i-- {
 			if o.refs[i] == ref {
 				d.Ref = i
@@ -192,6 +194,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 		return nil, head, err
 	}
 	crashpoint.At("spill-written")
+	o.spill.storages[0].share(c)
 	ref := o.spill.storages[0].ref
 	o.counted = append(o.counted, ref.Index)
 	for _, r := range o.refs {

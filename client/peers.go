@@ -198,6 +198,14 @@ type storage struct {
 	bytes  uint64
 }
 
+// share lets others have a storage of this session's that was its alone: before the first
+// place or handle that names it.
+func (s *storage) share(c *Client) {
+	if s.at.owner.serial == c.pages.serial {
+		c.pages.entries.Share(s.ref.Index)
+	}
+}
+
 // locate reads a held storage's entry and checks it: the generation is the ref's,
 // the range lies in the chunk's.
 func (s *storage) locate() error {

@@ -18,7 +18,7 @@ func NewEntries(session shm.Region) Entries {
 // Entry is a copy of one storage entry.
 type Entry struct {
 	Offset, Bytes uint64
-	Generation    uint64 // without RETIRING
+	Generation    uint64 // without marks
 	Retiring      bool
 	MadeAt        uint64 // ns, CLOCK_MONOTONIC
 }
@@ -42,14 +42,15 @@ func (e Entries) Load(index uint32) Entry {
 	}
 }
 
-// Place copies where a storage lies, and its generation without RETIRING.
+// Place copies where a storage lies, and its generation without marks.
 func (e Entries) Place(index uint32) (offset, bytes, generation uint64) {
 	at := uint64(index) * protocol.EntrySize
 	generation = e.r.Load64(at+protocol.EntryGeneration) & protocol.GenerationMask
 	return e.r.Load64(at + protocol.EntryOffset), e.r.Load64(at + protocol.EntryBytes), generation
 }
 
-// Word returns the generation word: generation and RETIRING.
+// Word returns the generation word: generation, PRIVATE and RETIRING. Who opens a bare
+// handle may have the storage if it is the handle's generation and nothing else.
 //
 // SYNC generation: acquire; pairs with the owner's mark and with Next.
 func (e Entries) Word(index uint32) uint64 {
@@ -77,7 +78,20 @@ func (e Entries) unmark(index uint32) {
 	e.r.And64(uint64(index)*protocol.EntrySize+protocol.EntryGeneration, ^protocol.Retiring)
 }
 
-// next ends a generation: old handles are Expired from here on.
+// Share says that there is a way to the storage from now on; the owner's, which holds
+// it, before it first names the storage anywhere, or lets a child inherit it. It costs a
+// load where that was done before.
+//
+// SYNC generation: before the place, or the handle, that names it.
+func (e Entries) Share(index uint32) {
+	at := uint64(index)*protocol.EntrySize + protocol.EntryGeneration
+	if e.r.Load64(at)&protocol.Private != 0 {
+		e.r.And64(at, ^protocol.Private)
+	}
+}
+
+// next ends a generation: old handles are Expired from here on, and to the storage of
+// the new one there is no way yet.
 //
 // SYNC generation: release.
 func (e Entries) next(index uint32) uint64 {
@@ -86,11 +100,12 @@ func (e Entries) next(index uint32) uint64 {
 	if g == 0 {
 		g = 1
 	}
-	e.r.StoreRelease64(at, g)
+	e.r.StoreRelease64(at, g|protocol.Private)
 	return g
 }
 
-// SetGeneration starts a storage's generations; the owner's, at a fresh grant.
+// SetGeneration starts a storage's generations, with one that is private; the owner's,
+// at a fresh grant.
 func (e Entries) SetGeneration(index uint32, g uint64) {
-	e.r.Store64(uint64(index)*protocol.EntrySize+protocol.EntryGeneration, g&protocol.GenerationMask)
+	e.r.Store64(uint64(index)*protocol.EntrySize+protocol.EntryGeneration, g&protocol.GenerationMask|protocol.Private)
 }

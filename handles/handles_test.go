@@ -104,7 +104,7 @@ func TestPoolRecyclesAStorageWithANewGeneration(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ref.Index, b.Index, "the warm storage is used again")
 	require.Equal(t, ref.Generation+1, b.Generation)
-	require.Equal(t, b.Generation, w.own.Word(b.Index))
+	require.Equal(t, b.Generation, w.own.Load(b.Index).Generation)
 }
 
 func TestPoolRecyclesOneWhenToldTo(t *testing.T) {
@@ -118,7 +118,7 @@ func TestPoolRecyclesOneWhenToldTo(t *testing.T) {
 	w.rows[2].Drop(a.Index)
 	w.pool.RecycleOne()
 	require.Equal(t, 1, w.pool.Stats().Warm)
-	require.Equal(t, uint64(2), w.own.Word(a.Index))
+	require.Equal(t, 2|protocol.Private, w.own.Word(a.Index), "of which nobody was told")
 }
 
 func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
@@ -133,7 +133,7 @@ func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 		require.NotEqual(t, a.Index, b.Index)
 		w.drop(b)
 	}
-	require.Equal(t, uint64(1), w.own.Word(a.Index), "its generation stays, without a mark")
+	require.Equal(t, 1|protocol.Private, w.own.Word(a.Index), "its generation stays, without RETIRING")
 	w.rows[2].Drop(a.Index)
 	w.pool.Collect(context.Background())
 	require.Zero(t, w.pool.Stats().Live)

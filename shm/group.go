@@ -135,6 +135,7 @@ func isOpen(claim, number uint64) bool {
 // Next returns the first message at or after the hint, at most head, that is
 // open, and the hint word to give to Take.
 func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
+	head = min(head, mostMessages)
 	hint, i = g.Hint()
 	if s := g.Start(); s != protocol.NoStart {
 		i = max(i, s)

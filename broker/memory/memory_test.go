@@ -1,13 +1,11 @@
 package memory_test
 
 import (
-	"log/slog"
-	"sync"
 	"testing"
 
-	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/roomtest"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -24,25 +22,8 @@ type world struct {
 
 func newWorld(t *testing.T, limits memory.Limits) *world {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	s := pages.NewStore(log)
-	s.Files, s.Instance = pages.Memfds{}, [16]byte{1}
-	limits.ReadMemory = func() (sys.Memory, error) { return sys.Memory{Total: 1 << 40, Available: 1 << 40}, nil }
-	clock := alarm.NewClock(&sync.Mutex{})
-	m := memory.New(limits, s, clock, log)
-	t.Cleanup(func() {
-		clock.Stop()
-		m.Close()
-		s.Close()
-	})
-	file, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
-	require.NoError(t, err)
-	s.UseBrokerFile(file)
-	require.NoError(t, s.ReserveTables())
-	m.UseRecord()
-	s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial())
-	require.NoError(t, err)
-	return &world{t, s, m, 0}
+	s := roomtest.Store(t)
+	return &world{t, s, roomtest.Memory(t, s, limits), 0}
 }
 
 // told is a client that counts what it is told.
@@ -57,26 +38,13 @@ func (c *told) Room()    { c.room++ }
 func (w *world) session() (*memory.Account, *told) {
 	w.t.Helper()
 	w.slots++
-	p, err := w.store.Make(w.slots, w.store.Record.NextSerial())
-	require.NoError(w.t, err)
 	c := &told{}
-	return w.m.Open(p, c), c
+	return w.m.Open(roomtest.Pages(w.t, w.store, w.slots, "session"), c), c
 }
 
-// grant has a session allocate its whole grant as one storage, which it holds.
 func (w *world) grant(a *memory.Account, bytes uint64) (protocol.GrantReply, protocol.Ref) {
 	w.t.Helper()
-	g, fds, err := w.m.Grant(a, &protocol.Grant{Bytes: bytes, Chunks: 1})
-	require.NoError(w.t, err)
-	for _, fd := range fds {
-		require.NoError(w.t, fd.Close())
-	}
-	require.NoError(w.t, a.ReserveEntries(g.Chunks[0].Chunk))
-	index := g.Chunks[0].Chunk * protocol.ChunkIndices
-	a.Entries.Describe(index, 0, g.Bytes, 0)
-	a.Entries.SetGeneration(index, 1)
-	require.NoError(w.t, a.Row.Take(index))
-	return g, protocol.Ref{Serial: g.Chunks[0].Serial, Generation: 1, Index: index}
+	return roomtest.Grant(w.t, w.m, a, bytes)
 }
 
 func (w *world) end(a *memory.Account) {
@@ -148,9 +116,7 @@ func TestRestoredMemoryIsAsGranted(t *testing.T) {
 	require.NoError(t, err)
 	files[pages.Key{Role: protocol.RestoreSegment, Serial: g.SegmentSerial}] = fds[0]
 
-	next := memory.New(memory.Limits{Memory: 1 << 30}, w.store, alarm.NewClock(&sync.Mutex{}), slog.New(slog.DiscardHandler))
-	t.Cleanup(next.Close)
-	next.UseRecord()
+	next := roomtest.Memory(t, w.store, memory.Limits{})
 	next.Open(a.Pages, &told{})
 	next.Restore(func(k pages.Key) *sys.FD { return files[k] })
 	require.EqualValues(t, 1<<20, next.Use().Granted)

@@ -41,6 +41,7 @@ type Rule struct {
 // stands apart because it needs the output of the go command.
 var All = []Rule{
 	{"layers", CheckLayers},
+	{"rooms", CheckRooms},
 	{"unix", CheckUnix},
 	{"syscall", CheckSyscall},
 	{"unsafe", CheckUnsafe},

@@ -423,7 +423,9 @@ impl Tensor {
     /// For torch's own sharing: a duplicate of the descriptor of the writable file that the tensor lies
     /// in, the file's bytes, and where the tensor begins; None without elements.
     fn _file(&self, py: Python<'_>) -> PyResult<Option<(i32, u64, u64)>> {
-        let Some((fd, bytes, at)) = self.tensor(py)?.file().or_raise(py)? else { return Ok(None) };
+        let t = self.tensor(py)?;
+        // SAFETY: torch maps it whole and makes a tensor of this one's bytes alone.
+        let Some((fd, bytes, at)) = unsafe { t.file() }.or_raise(py)? else { return Ok(None) };
         Ok(Some((fd.try_clone()?.into_raw_fd(), bytes, at)))
     }
 

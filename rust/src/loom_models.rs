@@ -49,6 +49,7 @@ impl World {
         let lane = Lane::new(&owner, session_file::LANES, 2, 64).unwrap();
         let entries = Entries::new(&owner);
         entries.set_generation(INDEX, 1);
+        entries.share(INDEX);
         let w = World { broker, owner, taker, lane };
         // The message counts the storage.
         Row::new(&w.owner).take(INDEX).unwrap();

@@ -1,7 +1,7 @@
 //! The storage entries of a session file. Their owner writes them; to all others they are claims to
 //! be checked against the broker's chunk record.
 
-use crate::layout::{GENERATION_MASK, RETIRING, limits, session_file, storage_entry as rec};
+use crate::layout::{GENERATION_MASK, PRIVATE, RETIRING, limits, session_file, storage_entry as rec};
 use crate::shm::Region;
 
 /// The entries of one session.
@@ -27,7 +27,7 @@ impl Entries {
         u64::from(index) * rec::SIZE
     }
 
-    /// Copies an entry; the generation is without RETIRING.
+    /// Copies an entry; the generation is without marks.
     #[inline]
     pub(crate) fn load(&self, index: u32) -> Entry {
         let at = Self::at(index);
@@ -45,7 +45,8 @@ impl Entries {
         self.0.address(Self::at(index), rec::SIZE)
     }
 
-    /// The generation word, with RETIRING: the second look of who opens a bare handle.
+    /// The generation word, with PRIVATE and RETIRING: the second look of who opens a bare handle, and may
+    /// have the storage if it is the handle's generation and nothing else.
     ///
     /// SYNC generation: sequentially consistent, after the row was raised; pairs with the owner's
     /// mark and with `next`.
@@ -61,32 +62,46 @@ impl Entries {
         self.0.store(at + rec::MADE_AT, made_at);
     }
 
-    /// Starts a storage's generations; the owner's, at a fresh grant.
+    /// Starts a storage's generations, with one that is private; the owner's, at a fresh grant.
     pub(crate) fn set_generation(&self, index: u32, generation: u64) {
-        self.0.store(Self::at(index) + rec::GENERATION, generation & GENERATION_MASK);
+        self.0.store(Self::at(index) + rec::GENERATION, generation & GENERATION_MASK | PRIVATE);
+    }
+
+    /// Says that there is a way to the storage from now on; the owner's, which holds it, before it first
+    /// names the storage anywhere, or lets a child inherit it. It costs a load where that was done before.
+    ///
+    /// SYNC generation: before the place, or the handle, that names it.
+    #[inline]
+    pub(crate) fn share(&self, index: u32) {
+        let at = Self::at(index) + rec::GENERATION;
+        let word = self.0.load(at);
+        if word & PRIVATE != 0 {
+            self.0.store(at, word & !PRIVATE);
+        }
     }
 
     /// Says that a free test is under way: an opener of a bare handle that sees it gives up, one
-    /// that does not has counted up before the second collect. The generation that is tested.
+    /// that does not has counted up before the second collect. The word of before, for the steps that follow.
     ///
     /// SYNC generation: followed by a full fence; pairs with an opener's row up and look.
     pub(crate) fn mark(&self, index: u32) -> u64 {
         let at = Self::at(index) + rec::GENERATION;
-        let generation = self.0.load(at) & GENERATION_MASK;
-        self.0.store(at, generation | RETIRING);
-        generation
+        let word = self.0.load(at) & !RETIRING;
+        self.0.store(at, word | RETIRING);
+        word
     }
 
-    pub(crate) fn unmark(&self, index: u32, generation: u64) {
-        self.0.store(Self::at(index) + rec::GENERATION, generation);
+    pub(crate) fn unmark(&self, index: u32, word: u64) {
+        self.0.store(Self::at(index) + rec::GENERATION, word);
     }
 
-    /// Ends a generation, that of `mark`: old handles are Expired from here on. The next one.
+    /// Ends a generation, that of `mark`: old handles are Expired from here on, and to the storage of the
+    /// new one there is no way yet. The new one.
     ///
     /// SYNC generation: release.
-    pub(crate) fn next(&self, index: u32, generation: u64) -> u64 {
-        let next = ((generation + 1) & GENERATION_MASK).max(1);
-        self.0.store(Self::at(index) + rec::GENERATION, next);
+    pub(crate) fn next(&self, index: u32, word: u64) -> u64 {
+        let next = ((word + 1) & GENERATION_MASK).max(1);
+        self.0.store(Self::at(index) + rec::GENERATION, next | PRIVATE);
         next
     }
 }

@@ -59,18 +59,18 @@ impl FreeTest {
             self.words.push(word);
         }
         crash_point::at("recycle-collected");
-        let generation = self.entries.mark(index);
+        let word = self.entries.mark(index);
         crash_point::at("recycle-retiring");
         // SYNC generation: the mark and this process's own un-namings and drops are visible before
         // the second collect reads anything.
         fence();
         let same = audience.rows.iter().zip(&self.words).all(|(row, first)| row.load(index) == *first);
         if !same || !audience.is_of(&self.chunks, chunk) {
-            self.entries.unmark(index, generation);
+            self.entries.unmark(index, word);
             return None;
         }
         crash_point::at("recycle-checked");
-        let next = self.entries.next(index, generation);
+        let next = self.entries.next(index, word);
         crash_point::at("recycle-next");
         Some(next)
     }

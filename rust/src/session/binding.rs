@@ -127,7 +127,11 @@ impl Tensor {
     /// The writable file that its storage lies in, the bytes of that, and where in it this tensor begins;
     /// `None` without elements. Whoever maps it counts no reference: he keeps this tensor. `ReadOnly`
     /// when the tensor must not be written.
-    pub fn file(&self) -> Result<Option<(Arc<OwnedFd>, u64, u64)>> {
+    ///
+    /// # Safety
+    /// The file holds other tensors too, those of this process's `TensorMut`s among them: nothing outside
+    /// of this tensor is written through it, by any process that it is given to.
+    pub unsafe fn file(&self) -> Result<Option<(Arc<OwnedFd>, u64, u64)>> {
         self.check_shared()?;
         self.address(true)?;
         let Some(h) = self.storage() else { return Ok(None) };

@@ -95,7 +95,10 @@ impl Tensor {
             lease: None,
         };
         if let Some(s) = self.storage() {
-            let r = s.reference;
+            let (r, inner) = (s.reference, self.held.inner());
+            if s.at.own && !inner.is_foreign() {
+                inner.pages.entries.share(r.index);
+            }
             h.segment = s.at.chunk.segment_serial;
             (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);
             (h.offset, h.bytes, h.byte_offset) = (s.offset, s.bytes, self.offset);
@@ -221,7 +224,7 @@ impl Session {
                 Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what))
             })
         } else {
-            Err(expired("its lease is over, or its topic has overwritten it"))
+            Err(expired("its lease is over, its topic has overwritten it, or it was never given away"))
         };
         let held = located.and_then(|s| if h.readonly { Ok(s) } else { inner.writable(&a.segment).map(|()| s) });
         held.inspect_err(|_| inner.let_go(r.index, a.own))

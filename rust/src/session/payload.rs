@@ -178,8 +178,12 @@ fn add(
     let mut bytes = 0;
     if let Some(h) = t.storage() {
         let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
+            let own = native && h.at.own;
+            if own {
+                inner.pages.entries.share(h.reference.index);
+            }
             refs.push(h.reference);
-            counted.push((h.reference.index, native && h.at.own));
+            counted.push((h.reference.index, own));
             refs.len() - 1
         });
         d.storage = Some(u16::try_from(at).map_err(|_| too_many())?);
@@ -270,6 +274,7 @@ impl Outgoing {
         }
         crash_point::at("spill-written");
         let reference = h.reference;
+        inner.pages.entries.share(reference.index);
         self.counted.insert(0, (reference.index, true));
         self.head.flags |= slot_flag::SPILLED;
         (self.head.nref, self.head.body) = (1, 0);

@@ -305,7 +305,7 @@ pub(crate) struct View {
 /// let bits = x.view_as(baton::DType::UINT32, &[6], None, 0)?;
 /// assert_eq!(bits.to_vec::<u32>()?[1], 1f32.to_bits());
 /// assert_eq!(x.as_mut_ptr()?.cast_const(), x.as_ptr()?);
-/// assert!(x.file()?.is_some() && x.session().serial() == session.serial());
+/// assert!(unsafe { x.file()? }.is_some() && x.session().serial() == session.serial()); // nothing is written to it
 /// assert_eq!(x.holders()[0].pid, std::process::id());
 /// # Ok(()) }
 /// ```

@@ -66,6 +66,7 @@ impl GroupLane {
     /// The first message at or after the hint, at most `head`, that is open, and the hint word to
     /// give to `take`.
     pub(crate) fn next(&self, head: u64) -> Option<(u64, u64)> {
+        let head = head.min(MOST);
         let hint = self.r.load(group_area::HINT);
         let mut i = claim::split_hint(hint).0.saturating_sub(self.base);
         let start = self.r.load(group_area::START);

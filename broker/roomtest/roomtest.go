@@ -1,0 +1,94 @@
+// Package roomtest makes rooms of the broker over real files, without sockets,
+// processes or a broker, for the tests of each room.
+//
+// Ownership: everything is closed when the test ends. One goroutine uses it: there
+// is no mutex, and no alarm runs. Nothing else than tests imports it, so there is no
+// hostile peer and no death.
+package roomtest
+
+import (
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/stretchr/testify/require"
+)
+
+// Log is nowhere.
+var Log = slog.New(slog.DiscardHandler)
+
+// Clock makes alarms that do not run.
+func Clock() *alarm.Clock {
+	c := alarm.NewClock(&sync.Mutex{})
+	c.Stop()
+	return c
+}
+
+// Store makes a store of memfds with a broker file and the broker's own pages.
+func Store(t testing.TB) *pages.Store {
+	t.Helper()
+	s := pages.NewStore(Log)
+	s.Files, s.Instance = pages.Memfds{}, [16]byte{1}
+	t.Cleanup(s.Close)
+	m, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
+	require.NoError(t, err)
+	s.UseBrokerFile(m)
+	require.NoError(t, s.ReserveTables())
+	s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial())
+	require.NoError(t, err)
+	return s
+}
+
+// Pages makes the pages of a session in a slot.
+func Pages(t testing.TB, s *pages.Store, slot uint32, name string) *pages.Pages {
+	t.Helper()
+	p, err := s.Make(slot, s.Record.NextSerial())
+	require.NoError(t, err)
+	p.Name = name
+	return p
+}
+
+// Memory makes a memory over a store, on a machine with room for everything. A limit
+// of 0 for all segments is 1 GiB.
+func Memory(t testing.TB, s *pages.Store, limits memory.Limits) *memory.Memory {
+	t.Helper()
+	if limits.Memory == 0 {
+		limits.Memory = 1 << 30
+	}
+	limits.ReadMemory = func() (sys.Memory, error) { return sys.Memory{Total: 1 << 40, Available: 1 << 40}, nil }
+	m := memory.New(limits, s, Clock(), Log)
+	t.Cleanup(m.Close)
+	m.UseRecord()
+	return m
+}
+
+// Grant has a session allocate a grant of one chunk as one storage, which its row
+// counts once.
+func Grant(t testing.TB, m *memory.Memory, a *memory.Account, bytes uint64) (protocol.GrantReply, protocol.Ref) {
+	t.Helper()
+	g, fds, err := m.Grant(a, &protocol.Grant{Bytes: bytes, Chunks: 1})
+	require.NoError(t, err)
+	for _, fd := range fds {
+		require.NoError(t, fd.Close())
+	}
+	require.NoError(t, a.ReserveEntries(g.Chunks[0].Chunk))
+	index := g.Chunks[0].Chunk * protocol.ChunkIndices
+	a.Entries.Describe(index, 0, g.Bytes, 0)
+	a.Entries.SetGeneration(index, 1)
+	a.Entries.Share(index)
+	require.NoError(t, a.Row.Take(index))
+	return g, protocol.Ref{Serial: g.Chunks[0].Serial, Generation: 1, Index: index}
+}
+
+// Dup duplicates a descriptor that is handed over.
+func Dup(t testing.TB, fd *sys.FD) *sys.FD {
+	t.Helper()
+	d, err := fd.Dup()
+	require.NoError(t, err)
+	return d
+}

@@ -1,0 +1,89 @@
+//! A tensor to which its owner has given nobody a way cannot be opened, whatever a handle says.
+
+mod kit;
+
+use std::time::Duration;
+
+use baton::{Handle, Lease, Payload, Session, Tensor};
+use kit::{Broker, until};
+
+const SOON: Duration = Duration::from_secs(90);
+const MARK: f64 = 42.5;
+
+/// Whether some handle that is like a true one opens a tensor of marked elements in the session.
+fn opens(session: &Session, like: &Handle) -> bool {
+    let mut v: serde_json::Value = serde_json::from_str(&like.to_json()).unwrap();
+    v["lease"] = serde_json::Value::Null;
+    let first = v["index"].as_u64().unwrap() / 128 * 128;
+    (1..4u64).any(|generation| {
+        (0..16u64).any(|at| {
+            (first..first + 128).any(|index| {
+                v["generation"] = generation.into();
+                v["offset"] = (at * 256).into();
+                v["index"] = index.into();
+                let h = Handle::from_json(&v.to_string()).unwrap();
+                session.open(&h).is_ok_and(|t| t.to_vec::<f64>().unwrap().contains(&MARK))
+            })
+        })
+    })
+}
+
+#[test]
+fn a_tensor_that_was_never_given_away_cannot_be_opened() {
+    let Some(b) = Broker::start() else { return };
+    let (owner, other) = (b.session(), b.session());
+    let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
+    let like = seen.handle(Lease::default()).unwrap();
+    assert!(other.open(&like).is_ok());
+    // Before it is frozen, and after that.
+    let mut mine = owner.alloc::<f64>(&[4]).unwrap();
+    mine.fill(MARK);
+    assert!(!opens(&owner, &like) && !opens(&other, &like));
+    let mine = mine.freeze();
+    assert!(!opens(&owner, &like) && !opens(&other, &like));
+    mine.handle(Lease::default()).unwrap();
+    assert!(opens(&owner, &like) && opens(&other, &like), "as soon as there is a handle of it");
+}
+
+#[test]
+fn a_place_of_any_kind_is_a_way_to_a_tensor() {
+    let Some(b) = Broker::start() else { return };
+    let other = b.session();
+    let ways: [(&str, fn(&Session, Tensor)); 4] = [
+        ("a message", |s, x| s.topic("t").unwrap().send(x).unwrap()),
+        ("an item", |s, x| s.queue("q").unwrap().put(x, SOON).unwrap()),
+        ("a name", |s, x| assert!(s.set("n", x).is_ok())),
+        ("a spilled name", |s, x| {
+            let filler = |k| (format!("{k:0>40}"), s.zeros::<f64>(&[4]).unwrap().freeze());
+            s.set("n", Payload::named((0..100).map(filler).chain([("x".to_owned(), x)]))).unwrap();
+        }),
+    ];
+    for (what, give) in ways {
+        let owner = b.session();
+        let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
+        let like = seen.handle(Lease::default()).unwrap();
+        let x = owner.from_slice(&[4], &[MARK; 4]).unwrap().freeze();
+        assert!(!opens(&other, &like), "before {what}");
+        give(&owner, x.clone());
+        assert!(opens(&other, &like), "after {what}");
+    }
+}
+
+#[test]
+fn a_recycled_storage_is_private_again() {
+    let Some(b) = Broker::start() else { return };
+    let (owner, other) = (b.session(), b.session());
+    let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
+    let like = seen.handle(Lease::default()).unwrap();
+    owner.set("n", owner.from_slice(&[4], &[MARK; 4]).unwrap().freeze()).unwrap();
+    assert!(opens(&other, &like));
+    let before = owner.stats().pool.recycled;
+    owner.delete("n").unwrap();
+    until("the storage is used anew", || {
+        drop(owner.alloc::<f64>(&[4]).unwrap());
+        owner.stats().pool.recycled > before
+    });
+    let mut all: Vec<_> = (0..20).map(|_| owner.alloc::<f64>(&[4]).unwrap()).collect();
+    all.iter_mut().for_each(|x| x.fill(MARK));
+    assert!(!opens(&owner, &like) && !opens(&other, &like));
+}
