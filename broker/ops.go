@@ -57,6 +57,9 @@ var ops = map[string]handler{
 	protocol.OpTopicLeave: locked(func(b *Broker, s *session, r *protocol.TopicLeave) (any, []*sys.FD, error) {
 		return done{}, nil, b.topics.LeaveRole(s.party, r)
 	}),
+	protocol.OpTopicRing: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
+		return done{}, nil, b.topics.Ring(s.party, r)
+	}),
 	protocol.OpTopicClose: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
 		return done{}, nil, b.topics.End(s.party, r)
 	}),

@@ -56,6 +56,9 @@ type Counts struct {
 	Leases       int `json:"leases"`
 	AdoptedLanes int `json:"adopted_lanes"`
 	Storages     int `json:"storages"` // held by anybody
+	// Rung counts messages whose readers the broker woke, since their senders could
+	// map no more files.
+	Rung uint64 `json:"rung"`
 }
 
 func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
@@ -117,7 +120,7 @@ func (b *Broker) counts() (n Counts) {
 		}
 	}
 	t := b.topics.Counts()
-	n.Topics, n.Queues, n.Names, n.AdoptedLanes = t.Topics, t.Queues, t.Names, t.AdoptedLanes
+	n.Topics, n.Queues, n.Names, n.AdoptedLanes, n.Rung = t.Topics, t.Queues, t.Names, t.AdoptedLanes, t.Rung
 	m := b.memory.Counts()
 	n.Segments, n.Chunks, n.Storages = m.Segments, m.Chunks, m.Storages
 	n.Leases = b.leases.Count()

@@ -25,6 +25,7 @@ type background struct {
 type due struct {
 	compare, collect, forgetPeers bool
 	peers                         map[uint64]uint32 // slots by serial of sessions to be mapped
+	rings                         map[protocol.TopicRef]bool
 }
 
 func (c *Client) startBackground() {
@@ -62,6 +63,16 @@ func (c *Client) wantPeer(slot uint32, serial uint64) {
 	})
 }
 
+// ringByBroker has the broker wake those who read a topic.
+func (c *Client) ringByBroker(t protocol.TopicRef) {
+	c.post(func(d *due) {
+		if d.rings == nil {
+			d.rings = map[protocol.TopicRef]bool{}
+		}
+		d.rings[t] = true
+	})
+}
+
 func (c *Client) work() {
 	often := time.NewTicker(compareEvery)
 	defer often.Stop()
@@ -88,6 +99,9 @@ func (c *Client) work() {
 }
 
 func (c *Client) carryOut(d *due) {
+	for t := range d.rings {
+		c.call(context.Background(), protocol.OpTopicRing, t, nil)
+	}
 	if d.compare {
 		c.compare()
 	}

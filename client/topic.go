@@ -229,10 +229,12 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	shm.Fence() // MODEL wake:fence-ringer
 	changed, ended := view.version != t.version(), t.isClosed()
 	crashpoint.At("send-ring")
-	view.ring()
+	t.ring(view)
 	if changed { // who has come meanwhile is rung as soon as the broker names him
-		if now, err := t.currentAtOnce(ctx); err == nil && now != nil {
-			now.ring()
+		if now, err := t.currentAtOnce(ctx); err != nil {
+			c.ringByBroker(t.ref()) // the message is published: nothing is reported of it
+		} else if now != nil {
+			t.ring(now)
 		}
 	}
 	// What leaves holds nobody up; those who sleep were rung first.

@@ -20,6 +20,8 @@ type peersView struct {
 	gone    uint64 // messages of lanes that are no more
 	lanes   []laneView
 	readers []listener // rung by the writer, under topic.mu
+	far     bool       // readers that could not be mapped are not among them: the broker rings
+	made    uint64     // CLOCK_MONOTONIC
 	groups  []groupView
 	peers   protocol.Peers
 }
@@ -57,14 +59,14 @@ type groupView struct {
 // serves: hand-over needs no broker.
 func (t *topic) current(ctx context.Context) (*peersView, error) {
 	v := t.view.Load()
-	if v != nil && v.version == t.version() {
+	if v != nil && t.upToDate(v) {
 		return v, nil
 	}
 	if err := t.peersMu.take(ctx); err != nil {
 		return nil, err
 	}
 	defer t.peersMu.end()
-	if v = t.view.Load(); v != nil && v.version == t.version() {
+	if v = t.view.Load(); v != nil && t.upToDate(v) {
 		return v, nil
 	}
 	c := t.c
@@ -109,7 +111,7 @@ type silence struct {
 // a slot again. Callers hold t.mu.
 func (t *topic) viewToSend(ctx context.Context) (*peersView, error) {
 	before := t.view.Load()
-	if before == nil || !t.info.Overwrite || before.version == t.version() {
+	if before == nil || !t.info.Overwrite || t.upToDate(before) {
 		return t.current(ctx)
 	}
 	v, err := t.currentAtOnce(ctx)
@@ -137,8 +139,17 @@ func (t *topic) currentAtOnce(ctx context.Context) (*peersView, error) {
 	return v, err
 }
 
-// ring wakes those who read.
-func (v *peersView) ring() {
+// upToDate tells whether a view is still the one of now. Readers that could not be
+// mapped are tried again after a while.
+func (t *topic) upToDate(v *peersView) bool {
+	return v.version == t.version() && !(v.far && sys.Monotonic()-v.made > uint64(aMoment))
+}
+
+// ring wakes those who read: by the broker those whose bell this process cannot map.
+func (t *topic) ring(v *peersView) {
+	if v.far {
+		t.c.ringByBroker(t.ref())
+	}
 	for i := range v.readers {
 		v.readers[i].bell.Ring()
 	}
@@ -148,7 +159,7 @@ func (v *peersView) ring() {
 // adopt builds a view of an answer; files mapped before are kept.
 func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err error) {
 	before := t.view.Load()
-	v := &peersView{version: p.Version, closed: p.Closed, gone: p.Gone, peers: *p}
+	v := &peersView{version: p.Version, closed: p.Closed, gone: p.Gone, peers: *p, made: sys.Monotonic()}
 	defer func() {
 		if err != nil {
 			v.closeGone(before)
@@ -179,8 +190,12 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err
 		if err != nil && (isLost(err) || ctx.Err() != nil) {
 			return nil, err
 		}
-		if err != nil {
+		if code := protocolCode(err); code == protocol.CodeNotFound || code == protocol.CodeExpired {
 			continue // it has gone
+		}
+		if err != nil {
+			v.far = true
+			continue
 		}
 		v.readers = append(v.readers, listener{shm.NewBell(q.file.Region, q.bell.Region), q})
 	}

@@ -29,6 +29,7 @@ const (
 	OpTopicGroupFile = "topic.groupfile"
 	OpTopicLeave     = "topic.leave"
 	OpTopicClose     = "topic.close"
+	OpTopicRing      = "topic.ring"
 	OpNameSet        = "name.set"
 	OpNameOpen       = "name.open"
 	OpNameDelete     = "name.delete"

@@ -50,6 +50,7 @@ var opTypes = map[string][2]any{
 	protocol.OpTopicGroupFile: {protocol.TopicGroupFile{}, empty{}},
 	protocol.OpTopicLeave:     {protocol.TopicLeave{}, empty{}},
 	protocol.OpTopicClose:     {protocol.TopicRef{}, empty{}},
+	protocol.OpTopicRing:      {protocol.TopicRef{}, empty{}},
 	protocol.OpNameSet:        {protocol.NameSet{}, protocol.NameSetReply{}},
 	protocol.OpNameOpen:       {protocol.NameRef{}, protocol.TopicInfo{}},
 	protocol.OpNameDelete:     {protocol.NameRef{}, empty{}},
@@ -186,6 +187,7 @@ func exchanges() map[string][]exchange {
 			{"for good", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameOpen}, nil, empty{}, nil},
 		},
 		protocol.OpTopicClose: {{"close", topic, nil, empty{}, nil}},
+		protocol.OpTopicRing:  {{"ring", topic, nil, empty{}, nil}},
 		protocol.OpNameSet: {
 			{"revision", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body}, nil, protocol.NameSetReply{Revision: 7}, nil},
 			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,

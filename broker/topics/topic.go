@@ -226,6 +226,18 @@ func (ts *Topics) findTopic(s *Party, r protocol.TopicRef) (*Topic, *member, err
 		"this session has no topic %d with id %d open", r.Topic, r.ID)
 }
 
+// Ring wakes those who read a topic, for a sender that has no file left to map their
+// bells.
+func (ts *Topics) Ring(s *Party, r *protocol.TopicRef) error {
+	t, _, err := ts.findTopic(s, *r)
+	if err != nil {
+		return err
+	}
+	ts.rung++
+	ts.ringWaiters(t)
+	return nil
+}
+
 // End ends sending for everybody; readers drain what is there.
 func (ts *Topics) End(s *Party, r *protocol.TopicRef) error {
 	t, _, err := ts.findTopic(s, *r)

@@ -27,6 +27,7 @@ type Topics struct {
 	parties    map[*pages.Pages]*Party
 	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                      // lanes
+	rung       uint64                              // requests of Ring
 	unread     map[*Lane]struct{}                  // what they name is in files that were not handed over yet
 }
 
@@ -91,7 +92,11 @@ func (ts *Topics) Close() {
 }
 
 // Counts says how many there are.
-type Counts struct{ Topics, Queues, Names, AdoptedLanes int }
+type Counts struct {
+	Topics, Queues, Names, AdoptedLanes int
+	// Rung counts what was sent by those who could not wake its readers themselves.
+	Rung uint64
+}
 
 // Counts counts.
 func (ts *Topics) Counts() (n Counts) {
@@ -109,5 +114,6 @@ func (ts *Topics) Counts() (n Counts) {
 	for _, lanes := range ts.adopted {
 		n.AdoptedLanes += lanes
 	}
+	n.Rung = ts.rung
 	return n
 }
