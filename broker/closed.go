@@ -18,8 +18,17 @@ import (
 const childBound = 3 * time.Second
 
 // opBye ends a session in the way of a death: what it sent is received. A further
-// one ends it wholly when it holds nothing any more.
-func (b *Broker) opBye(s *session, _ *struct{}) (any, []*sys.FD, error) {
+// one ends it wholly when it holds nothing any more. A client that keeps its memory
+// recycles it itself, as before, and may go on to use the session.
+func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
+	if r.Keep && s.state != protocol.SessionClosed {
+		b.log.Info("session left all that it took part in", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.topics.Rest(s.party)
+		b.leases.EndOf(s.Pages)
+		b.settle()
+		b.careSoon()
+		return protocol.ByeReply{Held: true}, nil, nil
+	}
 	if s.state != protocol.SessionClosed {
 		b.log.Info("session closed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}

@@ -416,6 +416,12 @@ type Evict struct {
 	Serial uint64 `json:"serial"`
 }
 
+// Bye ends a session. With Keep its row and its memory stay the client's, which holds
+// something there and may use the session again.
+type Bye struct {
+	Keep bool `json:"keep,omitempty"`
+}
+
 // ByeReply tells whether the row of the session that was closed still counts
 // anything: then the session stays, closed, until it does not.
 type ByeReply struct {

@@ -59,7 +59,7 @@ var opTypes = map[string][2]any{
 	protocol.OpLeaseRelease:   {protocol.LeaseRef{}, empty{}},
 	protocol.OpList:           {protocol.List{}, protocol.ListReply{}},
 	protocol.OpStatus:         {empty{}, map[string]any{}},
-	protocol.OpBye:            {empty{}, protocol.ByeReply{}},
+	protocol.OpBye:            {protocol.Bye{}, protocol.ByeReply{}},
 	protocol.OpStop:           {protocol.Stop{}, empty{}},
 	protocol.OpEvict:          {protocol.Evict{}, empty{}},
 }
@@ -211,8 +211,9 @@ func exchanges() map[string][]exchange {
 			protocol.ListReply{Rows: []json.RawMessage{json.RawMessage(`{"name":"weights/actor"}`)}, Cursor: "200"}, nil}},
 		protocol.OpStatus: {{"status", empty{}, nil, map[string]any{"broker": map[string]any{"version": "0.1.0", "instance": host}}, nil}},
 		protocol.OpBye: {
-			{"nothing is held", empty{}, nil, protocol.ByeReply{}, nil},
-			{"the row still counts", empty{}, nil, protocol.ByeReply{Held: true}, nil},
+			{"nothing is held", protocol.Bye{}, nil, protocol.ByeReply{}, nil},
+			{"the row still counts", protocol.Bye{}, nil, protocol.ByeReply{Held: true}, nil},
+			{"the memory stays the client's", protocol.Bye{Keep: true}, nil, protocol.ByeReply{Held: true}, nil},
 		},
 		protocol.OpEvict: {
 			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},

@@ -55,8 +55,21 @@ func (ts *Topics) DropNames(s *Party) {
 	}
 }
 
-// Finish has all others on the session's topics look again.
+// Rest ends the part of a session that goes on, and may take part again.
+func (ts *Topics) Rest(s *Party) {
+	ts.Leave(s)
+	ts.DropNames(s)
+	ts.tell(s)
+}
+
+// Finish forgets the session.
 func (ts *Topics) Finish(s *Party) {
+	ts.tell(s)
+	delete(ts.parties, s.Pages)
+}
+
+// tell has all others on the session's topics look again.
+func (ts *Topics) tell(s *Party) {
 	for t := range s.touched {
 		t.lastLeft = s.Name
 		delete(t.members, s)
@@ -64,5 +77,4 @@ func (ts *Topics) Finish(s *Party) {
 		ts.leftAlone(t)
 	}
 	clear(s.topics)
-	delete(ts.parties, s.Pages)
 }

@@ -1,0 +1,159 @@
+//! What a program holds of a session that was closed stays as it is until the program drops it.
+
+mod kit;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use baton::{Code, Lease, Session, Start, Tensor, TopicOptions};
+use kit::{Broker, until};
+
+fn numbers(s: &Session, first: u64) -> Tensor {
+    s.from_slice(&[100], &(first..first + 100).collect::<Vec<_>>()).unwrap().freeze()
+}
+
+fn check(x: &Tensor, first: u64) {
+    assert_eq!(x.to_vec::<u64>().unwrap(), (first..first + 100).collect::<Vec<_>>());
+}
+
+/// A topic that is over with its last user.
+fn brief() -> TopicOptions {
+    TopicOptions::default().linger(Duration::ZERO)
+}
+
+fn sessions(b: &Broker) -> usize {
+    b.listed("sessions").iter().filter(|s| s["language"] == "rust").count()
+}
+
+#[test]
+fn a_slice_stays_when_another_thread_closes_the_session() {
+    let Some(b) = Broker::start() else { return };
+    let (s, theirs) = (b.session(), b.session());
+    let topic = theirs.topic_with("t", &brief()).unwrap();
+    let mut reader = s.topic_with("t", &brief()).unwrap().reader(Start::New).unwrap();
+    topic.send(numbers(&theirs, 5)).unwrap();
+    let received = reader.recv(None).unwrap().into_tensor().unwrap();
+    let opened = s.open(&numbers(&theirs, 6).handle(Lease::Once).unwrap()).unwrap();
+    theirs.close();
+    let mut x = s.alloc::<u64>(&[1 << 16]).unwrap();
+    x.fill(7);
+    let own = numbers(&s, 8);
+    thread::scope(|both| {
+        both.spawn(|| s.clone().close()).join().unwrap();
+    });
+    assert_eq!(s.alloc::<u8>(&[1]).unwrap_err().code(), Code::Closed);
+    assert_eq!(reader.try_recv().unwrap_err().code(), Code::Closed);
+    assert_eq!(own.handle(Lease::default()).unwrap_err().code(), Code::Closed);
+    // Memory that nobody holds is the broker's by now.
+    until("the lists are short", || sessions(&b) <= 1);
+    let other = b.session();
+    for i in 0..100 {
+        drop(numbers(&other, i));
+    }
+    assert!(x.iter().all(|v| *v == 7));
+    x.fill(9);
+    assert!(x.iter().all(|v| *v == 9), "it is written on");
+    check(&received, 5);
+    check(&opened, 6);
+    check(&own, 8);
+    drop((x, received, opened, own, reader, topic, other));
+    b.nothing_is_held();
+    drop(s);
+    until("all sessions are over", || sessions(&b) == 0);
+}
+
+#[test]
+fn a_session_that_holds_nothing_is_over_at_once() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    drop(numbers(&s, 1));
+    s.topic_with("t", &brief()).unwrap().send(numbers(&s, 2)).unwrap();
+    s.clone().close();
+    until("it is over", || sessions(&b) == 0);
+    assert!(s.is_ended());
+    b.nothing_is_held();
+}
+
+#[test]
+fn threads_drop_while_others_close() {
+    let Some(b) = Broker::start() else { return };
+    let over = AtomicBool::new(false);
+    let (to, from) = std::sync::mpsc::channel::<(Tensor, u64)>();
+    let from = std::sync::Mutex::new(from);
+    thread::scope(|all| {
+        for _ in 0..2 {
+            all.spawn(|| {
+                while let Ok((x, i)) = { from.lock().unwrap().recv() } {
+                    check(&x, i);
+                }
+            });
+        }
+        let opens: Vec<_> = (0..2u64)
+            .map(|k| {
+                let (to, b, over) = (to.clone(), &b, &over);
+                all.spawn(move || {
+                    for i in 0..300 {
+                        let s = b.session();
+                        for j in 0..5 {
+                            let first = k << 32 | i << 8 | j;
+                            to.send((numbers(&s, first), first)).unwrap();
+                        }
+                        s.close();
+                    }
+                    over.store(true, Ordering::Relaxed);
+                })
+            })
+            .collect();
+        opens.into_iter().for_each(|t| t.join().unwrap());
+        drop(to);
+    });
+    until("all sessions are over", || sessions(&b) == 0);
+    b.nothing_is_held();
+}
+
+#[test]
+fn what_is_held_of_a_closed_session_outlives_its_broker() {
+    let Some(mut b) = Broker::start() else { return };
+    let (s, theirs) = (b.session(), b.session());
+    let topic = theirs.topic_with("t", &brief()).unwrap();
+    let mut reader = s.topic_with("t", &brief()).unwrap().reader(Start::New).unwrap();
+    topic.send(numbers(&theirs, 5)).unwrap();
+    let received = reader.recv(None).unwrap().into_tensor().unwrap();
+    drop(topic);
+    theirs.close();
+    let own = numbers(&s, 8);
+    s.clone().close();
+    b.kill();
+    b.restart();
+    drop(b.session()); // it serves
+    until("the session is back", || sessions(&b) >= 1);
+    let other = b.session();
+    for i in 0..1000 {
+        drop(numbers(&other, i));
+    }
+    check(&received, 5);
+    check(&own, 8);
+    drop(other);
+    drop((received, own));
+    until("all sessions are over", || sessions(&b) == 0);
+    b.nothing_is_held();
+}
+
+#[test]
+fn a_session_that_is_closed_without_a_broker_is_closed_at_the_next_one() {
+    let Some(mut b) = Broker::start() else { return };
+    let s = b.session();
+    let kept = numbers(&s, 3);
+    s.topic_with("t", &brief()).unwrap().send(&kept).unwrap();
+    b.kill();
+    s.clone().close();
+    b.restart();
+    drop(b.session()); // it serves
+    until("the topic has lost its writer", || {
+        b.listed("topics").iter().all(|t| t["lanes"].as_array().is_none_or(Vec::is_empty)) && sessions(&b) == 1
+    });
+    check(&kept, 3);
+    drop(kept);
+    until("all sessions are over", || sessions(&b) == 0);
+}
