@@ -28,8 +28,8 @@ import (
 //go:embed pause.go.txt
 var pause []byte
 
-// dirs hold the code that gets pauses.
-var dirs = []string{"broker", "broker/natsbridge", "client", "cmd/baton", "cudaipc", "dlpack", "handles", "internal/sys", "internal/wire", "shm"}
+// dirs hold the code that gets pauses: patterns of folders.
+var dirs = []string{"broker", "broker/*", "client", "cmd/baton", "cudaipc", "dlpack", "handles", "internal/sys", "internal/wire", "shm"}
 
 func main() {
 	out := flag.String("o", "build/delays", "the folder to write")
