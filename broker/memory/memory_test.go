@@ -48,6 +48,7 @@ func (w *world) grant(a *memory.Account, bytes uint64) (protocol.GrantReply, pro
 }
 
 func (w *world) end(a *memory.Account) {
+	w.m.Orphan(a)
 	w.m.End(a)
 	w.m.Forget(a)
 	a.Dead = true

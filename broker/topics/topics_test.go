@@ -68,9 +68,10 @@ func (w *world) session(name string) *member {
 // end ends a session in the order of a death.
 func (w *world) end(s *member) {
 	w.ts.Leave(s.party)
-	w.m.End(s.Account)
+	w.m.Orphan(s.Account)
 	w.ts.DropNames(s.party)
 	w.ts.Finish(s.party)
+	w.m.End(s.Account)
 	w.m.Forget(s.Account)
 	s.Dead = true
 	w.store.DropRemains(s.Pages)
