@@ -1,13 +1,17 @@
 package broker_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -51,6 +55,74 @@ func init() {
 			}
 		}
 	}
+}
+
+func init() {
+	// clientprogram is program with the Go client, which connects again by itself.
+	parts["clientprogram"] = func(c *played) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		cl, err := client.Connect(ctx, client.WithAddress(c.socket), client.WithStart(false), client.WithName("program"))
+		require.NoError(c, err)
+		x, err := filled(ctx, cl, 7)
+		require.NoError(c, err)
+		c.tell("ready")
+		switch c.hear() {
+		case "exec\n":
+			sleep, err := exec.LookPath("sleep")
+			require.NoError(c, err)
+			require.NoError(c, sys.Exec(sleep, []string{"sleep", "1000"}, os.Environ()))
+		case "close sockets\n": // and the memory files: as a daemon does that closes what it does not know
+			closeFiles(c, "socket:", "/memfd:")
+			require.NoError(c, exec.Command("true").Run()) // a child that shares the memory until it execs
+			require.NoError(c, again(ctx, func() error { _, err := cl.Topic(ctx, "t"); return err }))
+			v, err := client.Slice[uint64](x)
+			require.NoError(c, err)
+			require.EqualValues(c, 7, v[0])
+			c.tell("back")
+			c.hear()
+		}
+	}
+}
+
+// closeFiles closes the descriptors of files whose names begin so.
+func closeFiles(c *played, prefixes ...string) {
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(c, err)
+	for _, e := range open {
+		name, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		for _, p := range prefixes {
+			if strings.HasPrefix(name, p) {
+				n, err := strconv.Atoi(e.Name())
+				require.NoError(c, err)
+				sys.NewFD(n).Close()
+			}
+		}
+	}
+}
+
+func TestExecEndsTheSessionOfAGoClient(t *testing.T) {
+	b := serve(t, nil)
+	c := start(t, b.socket, "clientprogram")
+	var said string
+	c.hear(&said)
+	c.tell("exec")
+	eventually(t, "nothing of it is left", func() bool {
+		st := b.Status()
+		return st.Counts.Sessions == 0 && st.Memory.Granted == 0
+	})
+	require.NoError(t, c.cmd.Process.Signal(syscall.Signal(0)), "the process goes on")
+}
+
+func TestGoClientWhoseDescriptorsAreClosedComesBack(t *testing.T) {
+	b := serve(t, nil)
+	c := start(t, b.socket, "clientprogram")
+	var said string
+	c.hear(&said)
+	c.tell("close sockets")
+	c.hear(&said)
+	require.Equal(t, 1, b.Status().Counts.Sessions)
+	require.NotZero(t, b.Status().Memory.Granted)
 }
 
 func TestExecEndsTheSessionOfTheFormerProgram(t *testing.T) {

@@ -190,7 +190,7 @@ func (c *Client) resume(ctx context.Context) (*control, error) {
 	go ctl.run()
 	var ok protocol.HelloReply
 	p := c.pages
-	fds, err := ctl.call(ctx, protocol.OpHello, c.hello(&protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}), &ok)
+	fds, err := c.greet(ctx, ctl, &protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}, &ok)
 	wire.CloseAll(fds)
 	if err == nil && ok.Restore {
 		err = c.restore(ctx, ctl)

@@ -120,7 +120,7 @@ func (c *Client) open(ctx context.Context) (*protocol.HelloReply, []*sys.FD, err
 		c.ctl = newControl(wire.New(conn), c.onEvent, c.onLate)
 		go c.ctl.run()
 		var hello protocol.HelloReply
-		fds, err := c.ctl.call(ctx, protocol.OpHello, c.hello(nil), &hello)
+		fds, err := c.greet(ctx, c.ctl, nil, &hello)
 		if err == nil {
 			return &hello, fds, nil
 		}
@@ -147,17 +147,19 @@ func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, 
 	return context.WithTimeout(ctx, d)
 }
 
-func (c *Client) hello(resume *protocol.Resume) *protocol.Hello {
+// greet says hello.
+func (c *Client) greet(ctx context.Context, ctl *control, resume *protocol.Resume, ok *protocol.HelloReply) ([]*sys.FD, error) {
+	file := aliveFile()
 	var features []string
 	if c.opts.devices != nil {
 		features = []string{protocol.FeatureCUDA}
 	}
-	return &protocol.Hello{
+	return ctl.call(ctx, protocol.OpHello, &protocol.Hello{
 		Features: features,
 		Protocol: protocol.Version, Layout: protocol.Layout,
 		Client:    protocol.Client{Name: c.opts.name, Language: "go", Version: Version},
-		Namespace: c.opts.namespace, PID: os.Getpid(), Resume: resume,
-	}
+		Namespace: c.opts.namespace, PID: os.Getpid(), Resume: resume, Alive: len(file) > 0,
+	}, ok, file...)
 }
 
 // awaitBroker is how long a call waits for the next broker at most.

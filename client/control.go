@@ -147,6 +147,9 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 	if err == nil {
 		err = k.write(ctx, frame, send)
 		if err != nil && ctx.Err() == nil {
+			if sys.IsClosed(err) {
+				k.conn.Close() // the program has closed the descriptor: no reader learns of it
+			}
 			// The broker has closed the connection: the reader learns why.
 			select {
 			case <-k.done:

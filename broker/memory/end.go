@@ -9,6 +9,7 @@ import (
 // End ends what a session counts: its row is emptied. What it sent and named is
 // counted in the broker's row by now, and what it owned is the collector's.
 func (m *Memory) End(s *Account) {
+	m.Orphan(s)
 	m.dropRow(s)
 	for _, g := range m.segments {
 		if g != nil {

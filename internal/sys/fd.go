@@ -321,6 +321,9 @@ func IsNoDescriptors(err error) bool {
 	return isErrno(err, unix.EMFILE) || isErrno(err, unix.ENFILE)
 }
 
+// IsClosed tells that a descriptor was closed by somebody else in this program.
+func IsClosed(err error) bool { return isErrno(err, unix.EBADF) }
+
 // IsTooLarge tells that a file may not become as large (ulimit -f).
 func IsTooLarge(err error) bool { return isErrno(err, unix.EFBIG) }
 
