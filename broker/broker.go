@@ -40,6 +40,7 @@ type Broker struct {
 	quitHow  ending
 	quitErr  error
 	over     chan struct{} // closed when everything is freed
+	kept     []string      // names at the keeper that are not needed any more
 
 	mu        sync.Mutex // guards all below, the rooms, and every shared page the broker writes
 	closing   bool
@@ -125,6 +126,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	if err := b.writeState(); err != nil {
 		return err
 	}
+	b.forgetKept()
 	b.checkIdle()
 	return nil
 }
@@ -241,6 +243,9 @@ func (b *Broker) end(how ending) {
 
 // tearDown frees everything. The mutex is held.
 func (b *Broker) tearDown(how ending) {
+	if how == endLeave {
+		b.leaveFiles()
+	}
 	keep := b.keeps(how)
 	if how.final() && b.store.Record.Valid() {
 		b.endSessions()

@@ -49,6 +49,11 @@ type Config struct {
 	// this one is as this one.
 	Settings []string
 
+	// Keeper takes shared memory when the broker leaves it to the next one; nil: there
+	// is none. Kept is what it passed on, by name, which New takes ownership of.
+	Keeper Keeper
+	Kept   map[string]*sys.FD
+
 	// Version is the program's, shown to clients.
 	Version string
 	// Log receives what operators should know; nil: nothing is logged.

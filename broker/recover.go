@@ -56,7 +56,7 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 	if st == nil {
 		return nil, nil
 	}
-	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.Survivors()) == 0 {
+	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
 		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
 		return nil, nil
 	}
@@ -118,7 +118,8 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		b.store.Files = pages.Memfds{}
 		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
-		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.Survivors()))
+		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", sessions)
+		b.takeKept()
 		return nil
 	}
 	b.store.Files = *p.dir

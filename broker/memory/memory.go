@@ -127,3 +127,20 @@ func (m *Memory) Close() {
 		}
 	}
 }
+
+// EachFile lists the files of all segments. alone are the bytes of one that the broker
+// counts and that no living session has mapped.
+func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
+	for _, g := range m.segments {
+		if g == nil || g.view == nil || g.view.FD() == nil {
+			continue
+		}
+		alone := uint64(0)
+		if g.holder == nil && len(g.given) == 0 {
+			for _, c := range g.chunks {
+				alone += m.heldInChunk(m.store.Own, c)
+			}
+		}
+		f(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}, g.view.FD(), alone)
+	}
+}

@@ -149,6 +149,26 @@ func (s *Store) DropRemains(p *Pages) {
 	s.Files.Remove(protocol.RestoreBell, p.Serial)
 }
 
+// EachFile lists the files, the broker's first; needed tells of those that the
+// next broker cannot do without, or that no living session has for its own.
+func (s *Store) EachFile(f func(k Key, fd *sys.FD, needed bool)) {
+	each := func(p *Pages) {
+		if p.Session.FD != nil {
+			f(Key{protocol.RestoreSession, p.Serial}, p.Session.FD, p == s.Own || p.Dead)
+		}
+		if p.Bell.FD != nil {
+			f(Key{protocol.RestoreBell, p.Serial}, p.Bell.FD, p == s.Own)
+		}
+	}
+	f(Key{Role: protocol.RestoreBroker}, s.Broker.FD, true)
+	each(s.Own)
+	for _, p := range s.bySerial {
+		if p != s.Own {
+			each(p)
+		}
+	}
+}
+
 // Close closes all files.
 func (s *Store) Close() {
 	for _, p := range s.bySerial {

@@ -215,3 +215,14 @@ func (t *Topic) waits() bool {
 	}
 	return false
 }
+
+// EachFile lists the files of all groups.
+func (ts *Topics) EachFile(f func(k pages.Key, fd *sys.FD)) {
+	for _, t := range ts.topics {
+		for i := 0; t != nil && i < len(t.groups); i++ {
+			if g := t.groups[i]; g != nil && g.file.FD != nil {
+				f(pages.Key{Role: protocol.RestoreGroup, Serial: g.id}, g.file.FD)
+			}
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -52,8 +53,9 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 }
 
 // startDaemon makes a broker that listens at socket, with dir as its runtime
-// directory, and starts NATS. ctx bounds the start only.
-func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger) (*daemon, error) {
+// directory, and starts NATS. ctx bounds the start only. keeper, if not nil, keeps
+// memory for the next broker, and kept is what it kept of the last one.
+func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD) (*daemon, error) {
 	requests := observe.NewRequests()
 	b, err := broker.New(ctx, broker.Config{
 		Observe: requests.Observe,
@@ -61,7 +63,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		IdleExit: s.IdleExit, Version: version, Log: log,
-		Supervised: !s.StandIn, Settings: s.Recorded(),
+		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept,
 	})
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 
 	log, _ := newLog(a.err, s)
 	d, err := startPrivate(func(socket, dir string) (*daemon, error) {
-		return startDaemon(context.Background(), s, socket, dir, log)
+		return startDaemon(context.Background(), s, socket, dir, log, nil, nil)
 	})
 	if err != nil {
 		return err

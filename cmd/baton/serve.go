@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/fdstore"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
@@ -108,7 +109,15 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 			giveUp()
 		}
 	})()
-	d, err := startDaemon(starting, s, s.Socket, s.Dir, log)
+	var keeper broker.Keeper // not a nil *Store in it
+	store, err := fdstore.Open(os.Getenv)
+	if err != nil {
+		log.Warn("the service manager's descriptor store is not used", "error", err)
+	} else if store != nil {
+		defer store.Close()
+		keeper = store
+	}
+	d, err := startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv))
 	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
 		return nil

@@ -27,6 +27,14 @@ func NewFD(n int) *FD {
 	return f
 }
 
+// InheritFD takes a descriptor that was open when the process began.
+func InheritFD(n int) (*FD, error) {
+	if _, err := unix.FcntlInt(uintptr(n), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("take descriptor %d: %w", n, err)
+	}
+	return NewFD(n), nil
+}
+
 // Int returns the number, -1 after Close. It is for who knows that nobody closes it
 // meanwhile.
 func (f *FD) Int() int {

@@ -1,0 +1,149 @@
+package main_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/sys"
+)
+
+// manager plays a service manager with a descriptor store.
+type manager struct {
+	p    *place
+	path string
+
+	mu     sync.Mutex // guards what follows
+	stored map[string]*sys.FD
+	ready  int
+}
+
+func newManager(p *place) *manager {
+	m := &manager{p: p, path: p.file("manager.sock"), stored: map[string]*sys.FD{}}
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { l.Close() })
+	go func() {
+		text, oob := make([]byte, 4096), make([]byte, sys.FDSpace(8))
+		for {
+			n, on, _, _, err := l.ReadMsgUnix(text, oob)
+			if err != nil {
+				return
+			}
+			fds, _ := sys.ReceiveFDs(oob[:on])
+			m.told(string(text[:n]), fds)
+		}
+	}()
+	return m
+}
+
+func (m *manager) told(text string, fds []*sys.FD) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	said := map[string]string{}
+	for _, line := range strings.Split(text, "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		said[key] = value
+	}
+	name := said["FDNAME"]
+	switch {
+	case said["READY"] == "1":
+		m.ready++
+	case said["FDSTORE"] == "1" && len(fds) == 1:
+		m.stored[name], fds = fds[0], nil
+	case said["FDSTOREREMOVE"] == "1":
+		m.stored[name].Close()
+		delete(m.stored, name)
+	}
+	for _, fd := range fds { // a barrier's, too
+		fd.Close()
+	}
+}
+
+func (m *manager) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.stored)
+}
+
+// serve starts a broker with what is stored, and waits until it is ready.
+func (m *manager) serve(room int) *running {
+	m.p.t.Helper()
+	cmd := m.p.command("serve", "--no-nats")
+	m.mu.Lock()
+	was := m.ready
+	var names []string
+	for name, fd := range m.stored {
+		names = append(names, name)
+		f, err := fd.Dup()
+		require.NoError(m.p.t, err)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(f.Int()), name))
+	}
+	m.mu.Unlock()
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+m.path, fmt.Sprintf("FDSTORE=%d", room))
+	if len(names) > 0 {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("LISTEN_FDS=%d", len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	}
+	shell, err := exec.LookPath("sh")
+	require.NoError(m.p.t, err)
+	cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$; export LISTEN_PID; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = shell
+	r := m.p.start(cmd)
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	m.p.until("the broker is ready", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.ready > was
+	})
+	return r
+}
+
+func TestDescriptorStoreKeepsWhatOnlyTheBrokerHad(t *testing.T) {
+	p := newPlace(t)
+	m := newManager(p)
+	b := m.serve(512)
+	file := p.array("a.npy", "uint8", []int64{3}, []byte{7, 8, 9})
+	p.must("set", "x", file)
+	for range 2 {
+		b.signal(syscall.SIGTERM)
+		require.Zero(t, b.wait().code)
+		require.NotZero(t, m.count(), b.err.String())
+		assert.NotContains(t, b.err.String(), "is lost")
+		b = m.serve(512)
+		p.must("get", "x", "-o", "o.npy")
+		want, err := os.ReadFile(file)
+		require.NoError(t, err)
+		got, err := os.ReadFile(p.file("o.npy"))
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+		p.until("nothing is stored that is in use", func() bool { return m.count() == 0 })
+	}
+}
+
+func TestWhatOnlyTheBrokerHadIsCountedWhereNothingKeepsIt(t *testing.T) {
+	for _, room := range []int{0, 3} {
+		t.Run(fmt.Sprint(room), func(t *testing.T) {
+			p := newPlace(t)
+			m := newManager(p)
+			b := m.serve(room)
+			p.must("set", "x", p.array("a.npy", "uint8", []int64{3}, []byte{7, 8, 9}))
+			b.signal(syscall.SIGTERM)
+			r := b.wait()
+			require.Zero(t, r.code)
+			assert.Contains(t, r.err, "memory that only this broker had is lost")
+			assert.Contains(t, r.err, "segments=1")
+			m.serve(room)
+			p.baton("get", "x", "-o", "o.npy").fails(t, 3, "x", "")
+		})
+	}
+}
