@@ -41,6 +41,7 @@ mod shared;
 mod sleeper;
 mod spinner;
 mod start;
+mod state_file;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod tensor;

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Options;
+use super::state_file::State;
 use crate::error::{Code, Error, Result};
 use crate::sys::{self, Lock};
 use crate::wire::NO_DESCRIPTORS;
@@ -17,6 +18,9 @@ use crate::wire::NO_DESCRIPTORS;
 /// sun_path less its final zero.
 const MOST_PATH: usize = 107;
 const TICK: Duration = Duration::from_millis(10);
+const LATEST: Duration = Duration::from_millis(100);
+/// How often it is looked again whether a broker may be started.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where this user's broker keeps its socket and small files.
 fn runtime_dir(env: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
@@ -70,21 +74,26 @@ fn environment(name: &str) -> Option<OsString> {
 /// allowed, and waiting for one otherwise.
 pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
     let socket = Path::new(&o.socket);
-    if let Some(fd) = dial_once(socket, until)? {
-        return Ok(fd);
-    }
-    if !o.named && o.start {
-        start(o, socket, until)?;
-    }
+    let (mut asked, mut pause) = (None::<Instant>, TICK);
     loop {
         if let Some(fd) = dial_once(socket, until)? {
             return Ok(fd);
         }
-        if !o.named && !o.start || is_over(until) {
+        if !o.named && !o.start {
             return Err(no_broker(socket, "nobody listens"));
         }
+        if !o.named && asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
+            asked = Some(Instant::now());
+            if start(o, socket, until)? {
+                continue;
+            }
+        }
+        if is_over(until) {
+            return Err(if o.named { no_broker(socket, "nobody listens") } else { not_ours(socket) });
+        }
         give_way(o)?;
-        std::thread::sleep(TICK);
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LATEST);
     }
 }
 
@@ -98,6 +107,13 @@ fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
         "start one with `baton serve`, or set BATON_ADDRESS",
         format!("no broker answers at {}: {why}", socket.display()),
     )
+}
+
+/// The next broker is an operator's to start.
+fn not_ours(socket: &Path) -> Error {
+    let (at, remedy) = (socket.display(), "start it again, as it was started before");
+    let what = "no broker answers at {}, and sessions of the last one, which is not the programs' to start, still live";
+    Error::new(Code::NoBroker, remedy, what.replace("{}", &at.to_string()))
 }
 
 /// Why a connection could not be had.
@@ -129,9 +145,10 @@ fn dial_once(socket: &Path, until: Option<Instant>) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Runs `baton serve` for this user. A lock makes one of many processes that come at once do it, and
-/// a second look finds what another has started.
-fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
+/// Runs `baton serve` for this user, with the settings of the broker before where its sessions still live.
+/// A lock makes one of many processes that come at once do it, and a second look finds what another has
+/// started. False: it is not for a client to start.
+fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<bool> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     sys::check_private_dir(dir)?;
     let lock = Lock::open(&dir.join("start.lock"))?;
@@ -143,7 +160,10 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
         std::thread::sleep(TICK);
     }
     if dial_once(socket, until)?.is_some() {
-        return Ok(());
+        return Ok(true);
+    }
+    if State::read(dir).is_some_and(|s| s.awaits()) {
+        return Ok(false);
     }
     let mut binary = find_binary(o, &environment)?;
     if binary.components().count() > 1 {
@@ -158,7 +178,8 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
     let out = out.map_err(|e| broken("open the broker's log", e))?;
     let again = out.try_clone().map_err(|e| broken("open the broker's log", e))?;
     let mut command = Command::new(&binary);
-    command.arg("serve").arg("--address").arg(socket).args(["--idle-exit", "60s"]).current_dir("/");
+    command.args(["serve", "--stand-in", "--address"]).arg(socket);
+    command.args(["--idle-exit", "60s", "--log-level", "warn"]).current_dir("/");
     command.stdin(Stdio::null()).stdout(out).stderr(again);
     sys::detach(&mut command);
     let mut child = command.spawn().map_err(|e| broken(&format!("start {} serve", binary.display()), e))?;
@@ -167,11 +188,11 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<()> {
         if dial_once(socket, until)?.is_some() {
             // It outlives us, or is reaped when it ends before us.
             std::thread::spawn(move || child.wait());
-            return Ok(());
+            return Ok(true);
         }
         if let Ok(Some(status)) = child.try_wait() {
             if dial_once(socket, until)?.is_some() {
-                return Ok(());
+                return Ok(true);
             }
             let remedy = format!("read {}", log.display());
             return Err(Error::new(Code::NoBroker, remedy, format!("the broker ended at once: {status}")));

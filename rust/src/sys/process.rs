@@ -2,10 +2,13 @@
 //! empties in the child, however it was forked.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::io::Errno;
 use rustix::mm::Advice;
+use rustix::process::{Pid, test_kill_process};
 
 use super::Mapping;
 use crate::error::Result;
@@ -56,6 +59,27 @@ fn several(list: &str) -> bool {
 #[inline]
 pub(crate) fn is_process(number: u32) -> bool {
     PAGE.get().is_some_and(|page| word(page).load(Ordering::Relaxed) == number)
+}
+
+/// Which start of the machine this is.
+pub(crate) fn boot_id() -> Option<String> {
+    Some(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+}
+
+/// Which processes this one sees, by the inode of its namespace.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
+}
+
+/// When a process began, in clock ticks since the machine did; `None` where it cannot be looked at.
+pub(crate) fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether no process has a number.
+pub(crate) fn no_process(pid: i32) -> bool {
+    Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 #[cfg(test)]

@@ -1,0 +1,110 @@
+//! The file that a broker leaves in its runtime directory, as far as it tells who may start the next one
+//! (docs/protocol.md, section 1).
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::sys;
+
+/// The first line, with what the others have changed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct State {
+    boot_id: String,
+    pid_namespace: u64,
+    /// An operator runs the broker, or a service manager, and will run the next one.
+    supervised: bool,
+    sessions: Vec<Session>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Session {
+    serial: u64,
+    pid: i32,
+    start_time: u64,
+}
+
+#[derive(Deserialize)]
+struct Change {
+    opened: Option<Session>,
+    #[serde(default)]
+    ended: u64,
+}
+
+impl State {
+    /// Reads the file of a runtime directory; `None` where there is none that can be read.
+    pub(super) fn read(dir: &Path) -> Option<State> {
+        State::parse(&std::fs::read_to_string(dir.join("state.json")).ok()?)
+    }
+
+    /// A last line without an end was being written when its broker died: nothing depends on it.
+    fn parse(text: &str) -> Option<State> {
+        let mut lines = text.split_inclusive('\n');
+        let mut state: State = serde_json::from_str(lines.next()?).ok()?;
+        for line in lines.filter(|l| l.ends_with('\n')) {
+            match serde_json::from_str::<Change>(line).ok()? {
+                Change { opened: Some(s), .. } => state.sessions.push(s),
+                Change { ended, .. } => state.sessions.retain(|s| s.serial != ended),
+            }
+        }
+        Some(state)
+    }
+
+    /// Whether a client must leave the next broker to the operator: the last one was the operator's, and
+    /// sessions of it may live.
+    pub(super) fn awaits(&self) -> bool {
+        if !self.supervised || sys::boot_id().is_none_or(|id| id != self.boot_id) {
+            return false;
+        }
+        let same_view = sys::pid_namespace() == Some(self.pid_namespace);
+        self.sessions.iter().any(|s| !same_view || s.start_time == 0 || !s.is_over())
+    }
+}
+
+impl Session {
+    /// Whether the process has ended: another one has its number, or none. A process that cannot be looked at
+    /// lives.
+    fn is_over(&self) -> bool {
+        match sys::start_time(self.pid) {
+            Some(began) => began != self.start_time,
+            None => sys::no_process(self.pid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(supervised: bool, pid: u32, start_time: u64, changes: &str) -> String {
+        let (boot, ns) = (sys::boot_id().unwrap(), sys::pid_namespace().unwrap());
+        let session = format!(r#"{{"slot":1,"serial":7,"pid":{pid},"start_time":{start_time}}}"#);
+        let head = format!(r#""boot_id":"{boot}","pid_namespace":{ns},"supervised":{supervised},"settings":[]"#);
+        format!("{{{head},\"sessions\":[{session}]}}\n{changes}")
+    }
+
+    #[test]
+    fn an_operators_broker_is_awaited_while_sessions_of_it_live() {
+        let me = std::process::id();
+        let began = sys::start_time(me as i32).unwrap();
+        let opened = format!("{{\"opened\":{{\"slot\":2,\"serial\":9,\"pid\":{me},\"start_time\":{began}}}}}");
+        let no_process = 0x7fff_fff0; // beyond what the kernel gives
+        for (text, awaits) in [
+            (state(true, me, began, ""), true),
+            (state(false, me, began, ""), false),
+            (state(true, me, began + 1, ""), false),
+            (state(true, no_process, began, ""), false),
+            (state(true, no_process, 0, ""), true), // unknown: it may live
+            (state(true, me, began, "{\"ended\":7}\n"), false),
+            (state(true, no_process, began, &format!("{opened}\n")), true),
+            (state(true, no_process, began, &opened), false), // its end is missing
+            (state(true, me, began, "").replace("pid_namespace\":", "pid_namespace\":1"), true),
+            (state(true, me, began, "").replace("boot_id\":\"", "boot_id\":\"another-"), false),
+        ] {
+            assert_eq!(State::parse(&text).map(|s| s.awaits()), Some(awaits), "{text}");
+        }
+        assert!(State::parse("{\"instance\"").is_none());
+    }
+}
