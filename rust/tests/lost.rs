@@ -147,6 +147,41 @@ fn code_of_poll(s: &Session) -> bool {
 }
 
 #[test]
+fn every_call_fails_once_the_broker_was_stopped() -> Result<()> {
+    everything_fails_and_tensors_stay(|broker| {
+        broker.tool(&["stop"]);
+        broker.child.wait().unwrap();
+        broker.restart();
+    })
+}
+
+/// A broker that goes says `closing`: another one takes over.
+#[test]
+fn nothing_is_lost_with_a_broker_that_is_terminated() -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    let (s, other) = (broker.session(), broker.session());
+    let (x, topic, queue) = (numbers(&s)?, s.topic("t")?, s.queue("q")?);
+    let mut reader = other.topic("t")?.reader(Start::New)?;
+    topic.send(&x)?;
+    reader.recv(SOON)?; // the memory is mapped there from now on
+    topic.send(&x)?;
+    s.set("name", &x)?;
+    let waiting = other.queue("q")?;
+    let taker = std::thread::spawn(move || waiting.get(SOON)?.tensor()?.to_vec::<f32>());
+    for round in 2..5u64 {
+        broker.terminate();
+        assert_eq!(reader.recv(SOON)?.sequence(), round, "what was sent before");
+        topic.send(&x)?; // without a broker
+        broker.restart();
+        assert_eq!(other.get("name", SOON)?.first().unwrap().to_vec::<f32>()?, [1.5, 2.5, 3.5]);
+    }
+    queue.put(&x, SOON)?;
+    assert_eq!(taker.join().unwrap()?, [1.5, 2.5, 3.5]);
+    assert!(!s.is_ended() && !other.is_ended());
+    Ok(())
+}
+
+#[test]
 fn every_call_fails_once_a_broker_does_not_know_the_session() -> Result<()> {
     everything_fails_and_tensors_stay(forget)
 }

@@ -108,6 +108,12 @@ impl Broker {
         self.child.wait().unwrap();
     }
 
+    /// Ends it as an operator who will start it again; when this returns it is gone.
+    pub fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+        self.child.wait().unwrap();
+    }
+
     /// Starts the next one at the same socket, with no flags. The one before is gone.
     pub fn restart(&mut self) {
         self.child = serve(&self.binary, &self.dir, &[]);
