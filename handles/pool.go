@@ -36,6 +36,7 @@ type Storage struct {
 	bin      *bin   // of its capacity
 	capacity uint64 // bytes taken from the slab; 0: the index alone is free
 	queued   bool   // waits in candidates
+	news     bool   // stands in dropped; under dropMu
 	// out: handed out and not found free since. A late taker that counts up and
 	// down again may bring news of a drop when the storage is free already: then
 	// it must not come into its bin, and from there to two owners, twice.
@@ -203,7 +204,10 @@ func (p *Pool) Dropped(index uint32) {
 		return
 	}
 	p.dropMu.Lock()
-	p.dropped = append(p.dropped, s)
+	if !s.news { // it may be taken and dropped often before the pool looks
+		s.news = true
+		p.dropped = append(p.dropped, s)
+	}
 	if !p.due.Load() {
 		p.due.Store(true)
 	}
@@ -213,6 +217,7 @@ func (p *Pool) Dropped(index uint32) {
 func (p *Pool) drainLocked() {
 	p.dropMu.Lock()
 	for _, s := range p.dropped {
+		s.news = false
 		if s.out && !s.queued {
 			s.queued = true
 			p.waiting.push(s)
