@@ -87,7 +87,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
 		conns: map[*conn]struct{}{}, store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{},
-		slotTable: record.NewTable(protocol.MaxSessions, 16),
+		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
 	b.clock = alarm.NewClock(&b.mu)
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
@@ -95,7 +95,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b.memory.LetGo(b.letGo)
 	b.topics = topics.New(b.store, b.memory, b.clock, cfg.Log, watcher{b})
 	b.leases = leases.New(b.store, b.memory, b.clock, b.checkIdle)
-	b.slotTable.Claim(protocol.BrokerSlot)
+	b.slotTable.Claim(protocol.BrokerSlot, record.Holder{})
 	if err := b.occupy(); err != nil {
 		return nil, err
 	}

@@ -85,14 +85,19 @@ func TestChunkSerialsAreNeverReused(t *testing.T) {
 	}
 }
 
-func TestAllChunksTakenIsAnError(t *testing.T) {
+func TestOneSessionLeavesChunksToOthers(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "owner")
 	s := p.alloc(4096)
 	p.refused(protocol.CodeTooMany, protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: protocol.MaxChunks})
 	require.Equal(t, 1, b.Status().Counts.Chunks)
+	const share = protocol.MaxChunks - protocol.MaxChunks/8
+	p.refused(protocol.CodeTooMany, protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: share})
 	var r protocol.ChunksReply
-	p.must(protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: protocol.MaxChunks - 1}, &r)
+	p.must(protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: share - 1}, &r)
 	p.refused(protocol.CodeTooMany, protocol.OpGrant, protocol.Grant{Bytes: 1, Chunks: 1})
 	require.Equal(t, 1, b.Status().Counts.Segments)
+	again := connect(t, b.socket, "of the same process")
+	again.refused(protocol.CodeTooMany, protocol.OpGrant, protocol.Grant{Bytes: 1, Chunks: 1})
+	p.must(protocol.OpBye, struct{}{}, nil)
 }

@@ -69,10 +69,11 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		s.absent, s.answered = true, r.Answered
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
+		s.Holder = b.holderOf(s.Serial, s.PID, s.uid)
 		b.slots[slot] = s
 		b.enter(s)
 		s.memory.Closed = s.state == protocol.SessionClosed
-		b.slotTable.Claim(slot)
+		b.slotTable.Claim(slot, s.Holder)
 	}
 }
 

@@ -70,23 +70,24 @@ func (s *session) Room() { s.event(func(p *pending) { p.room = true }) }
 // openSession makes a session for a process whose end pidfd tells. It takes
 // ownership of pidfd.
 func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHash [16]byte) (*session, error) {
-	slot, ok := b.slotTable.Take()
-	if !ok {
-		pidfd.Close()
-		return nil, protocol.Errorf(protocol.CodeTooMany, "end some of them: baton ls sessions lists them",
-			"all %d sessions of this broker are taken", protocol.MaxSessions-1)
+	pid := c.cred.PID
+	if pid == 0 {
+		pid = h.PID
 	}
-	p, err := b.store.Make(slot, b.store.Record.NextSerial())
+	serial := b.store.Record.NextSerial()
+	holder := b.holderOf(serial, c.cred.PID, c.cred.UID)
+	slot, err := b.slotTable.Take(holder)
+	if err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	p, err := b.store.Make(slot, serial)
 	if err != nil {
 		b.slotTable.Give(slot)
 		pidfd.Close()
 		return nil, err
 	}
-	pid := c.cred.PID
-	if pid == 0 {
-		pid = h.PID
-	}
-	p.PID = pid
+	p.PID, p.Holder = pid, holder
 	p.Name = pages.Printable(h.Client.Name, protocol.SessionNameBytes)
 	if p.Name == "" {
 		p.Name = fmt.Sprintf("process %d", pid)

@@ -47,7 +47,7 @@ type Leases struct {
 // New makes leases, none yet. changed is called when there is one more or less.
 func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, changed func()) *Leases {
 	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{},
-		of: map[*pages.Pages]map[*lease]struct{}{}, table: record.NewTable(protocol.MaxLeases, 16)}
+		of: map[*pages.Pages]map[*lease]struct{}{}, table: record.NewTable(record.NewShares("leases", "release leases, or give them less time", protocol.MaxLeases), 16)}
 }
 
 // Count tells how many there are.
@@ -65,8 +65,8 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 		}
 		d = time.Duration(min(*r.Seconds, maxLease.Seconds()) * float64(time.Second))
 	}
-	if !ls.table.Room(len(r.Refs)) {
-		return reply, protocol.Errorf(protocol.CodeTooMany, "release leases, or give them less time", "all %d leases are taken", protocol.MaxLeases)
+	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
+		return reply, err
 	}
 	l := &lease{id: ls.newID(), maker: s, name: s.Name, once: r.Once}
 	for _, sr := range r.Refs {
@@ -99,16 +99,24 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 // room for them.
 func (ls *Leases) takeRecords(l *lease) error {
 	for range l.refs {
-		n, _ := ls.table.Take()
+		n, err := ls.table.Take(l.maker.Holder)
+		if err != nil {
+			ls.giveRecords(l)
+			return err
+		}
 		l.records = append(l.records, n)
 		if err := ls.store.Reserve(record.LeasePlace(n)); err != nil {
-			for _, n := range l.records {
-				ls.table.Give(n)
-			}
+			ls.giveRecords(l)
 			return err
 		}
 	}
 	return nil
+}
+
+func (ls *Leases) giveRecords(l *lease) {
+	for _, n := range l.records {
+		ls.table.Give(n)
+	}
 }
 
 // newID returns a number below 2^53 that cannot be guessed.

@@ -22,12 +22,12 @@ func (ls *Leases) Restore(sameBoot bool) {
 			ls.store.Record.Lease(i).Free()
 			continue
 		}
-		ls.table.Claim(i)
 		l := ls.byID[r.ID]
 		if l == nil {
 			l = ls.read(i, r)
 			ls.byID[r.ID] = l
 		}
+		ls.table.Claim(i, l.maker.Holder)
 		l.refs = append(l.refs, r.Ref)
 		l.records = append(l.records, i)
 	}

@@ -34,7 +34,7 @@ func (m *Memory) Chunks(s *Account, r *protocol.Chunks) (reply protocol.ChunksRe
 // addChunks grants n chunks over a segment, or none.
 func (m *Memory) addChunks(g *segment, n int) ([]protocol.ChunkGrant, error) {
 	var got []*chunk
-	var err error
+	err := m.chunkTable.Check(g.owner.Holder, n)
 	for len(got) < n && err == nil {
 		var c *chunk
 		if c, err = m.addChunk(g); err == nil {
@@ -57,10 +57,9 @@ func (m *Memory) addChunks(g *segment, n int) ([]protocol.ChunkGrant, error) {
 
 // addChunk makes a chunk that its owner and the broker are attached to.
 func (m *Memory) addChunk(g *segment) (*chunk, error) {
-	index, ok := m.chunkTable.Take()
-	if !ok {
-		return nil, protocol.Errorf(protocol.CodeTooMany, "release tensors, or put small ones together into one storage",
-			"all %d storages of this broker are given out", protocol.MaxStorages)
+	index, err := m.chunkTable.Take(g.owner.Holder)
+	if err != nil {
+		return nil, err
 	}
 	for _, p := range []*pages.Pages{g.owner, m.store.Own} {
 		if err := p.ReserveRow(index); err != nil {

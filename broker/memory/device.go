@@ -51,9 +51,9 @@ func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply
 			return reply, err
 		}
 	}
-	index, ok := m.segmentTable.Take()
-	if !ok {
-		return reply, protocol.Errorf(protocol.CodeTooMany, "allocate larger slabs, or release tensors", "all %d segments are taken", protocol.MaxSegments)
+	index, err := m.segmentTable.Take(s.Holder)
+	if err != nil {
+		return reply, err
 	}
 	g := &segment{index: index, serial: m.store.Record.NextSerial(), bytes: bytes, kind: kind, device: d, owner: s.Pages,
 		given: map[*Account]struct{}{}, made: time.Now()}

@@ -55,8 +55,8 @@ type Memory struct {
 // New makes an empty memory. The limits are complete.
 func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger) *Memory {
 	return &Memory{limits: limits, log: log, clock: clock, store: store,
-		chunkTable:   record.NewTable(protocol.MaxChunks, 4),
-		segmentTable: record.NewTable(protocol.MaxSegments, 16),
+		chunkTable:   record.NewTable(record.NewShares("chunks of storages", "release tensors, or put small ones together into one storage", protocol.MaxChunks), 4),
+		segmentTable: record.NewTable(record.NewShares("segments", "allocate larger slabs, or release tensors", protocol.MaxSegments), 16),
 		unreserved:   map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{},
 		letGo: func(func(uint32) bool) {}}
 }

@@ -59,7 +59,7 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 			}
 		}
 		m.segments[i] = g
-		m.segmentTable.Claim(i)
+		m.segmentTable.Claim(i, g.owner.Holder)
 		if s := m.accounts[g.owner.Slot]; s != nil && s.Pages == g.owner && !s.Closed {
 			m.charge(g, s)
 		} else {
@@ -98,11 +98,15 @@ func (m *Memory) restoreChunks() {
 			})
 			continue
 		}
-		m.chunkTable.Claim(i)
 		c := &chunk{index: i, serial: v.Serial}
 		if v.Segment < protocol.MaxSegments {
 			c.segment = m.segments[v.Segment]
 		}
+		of := record.Holder{}
+		if c.segment != nil {
+			of = c.segment.owner.Holder
+		}
+		m.chunkTable.Claim(i, of)
 		if c.segment == nil || c.segment.serial != v.SegmentSerial {
 			// Its segment's freeing was half done: nobody held anything of it.
 			m.store.Record.SetChunkSerial(i, 0)

@@ -52,9 +52,9 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 	if err := m.checkRoom(s, func() error { return m.checkLimits(s, r, bytes) }); err != nil {
 		return reply, nil, err
 	}
-	index, ok := m.segmentTable.Take()
-	if !ok {
-		return reply, nil, protocol.Errorf(protocol.CodeTooMany, "allocate larger slabs, or release tensors", "all %d segments are taken", protocol.MaxSegments)
+	index, err := m.segmentTable.Take(s.Holder)
+	if err != nil {
+		return reply, nil, err
 	}
 	g, err := m.makeSegment(s, index, bytes, r.PageBytes)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -19,6 +20,8 @@ type Pages struct {
 	Name   string // of the session, for people
 	PID    int
 	Dead   bool
+	// Holder is with whom the session shares what it may take.
+	Holder record.Holder
 
 	Session, Bell File
 	Row           handles.Row

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"fmt"
+	"github.com/baton-ipc/baton/broker/record"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -42,7 +43,7 @@ func (s *Store) RestoreRemains(fetch Fetch) {
 		}
 		p := s.Restore(fetch, v.Slot, v.Serial, v.Name, v.PID)
 		p.Dead, p.remains = true, i+1
-		s.remains.Claim(i)
+		s.remains.Claim(i, record.Holder{})
 	}
 }
 

@@ -33,7 +33,7 @@ type Store struct {
 
 // NewStore makes a store without files.
 func NewStore(log *slog.Logger) *Store {
-	return &Store{log: log, bySerial: map[uint64]*Pages{}, remains: record.NewTable(record.MaxRemains, 16)}
+	return &Store{log: log, bySerial: map[uint64]*Pages{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), 16)}
 }
 
 // UseBrokerFile takes the broker file that was made or taken over.
@@ -124,8 +124,8 @@ func (s *Store) Lend(r *protocol.Peer) ([]*sys.FD, error) {
 // KeepRemains notes what a successor must know of the pages of a dead session.
 // In the rare case of a full table it will know nothing of these.
 func (s *Store) KeepRemains(p *Pages) {
-	n, ok := s.remains.Take()
-	if !ok {
+	n, err := s.remains.Take(record.Holder{})
+	if err != nil {
 		s.log.Warn("too many ended sessions whose messages or memory are still held: a broker after this one would lose them", "session", p.Serial)
 		return
 	}

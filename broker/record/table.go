@@ -2,41 +2,49 @@ package record
 
 import "slices"
 
-// Table gives out the numbers of a table's records. A number given back rests
-// while the next few are given back, so that it is not reused while somebody may
-// still look at what it was; apart from that low numbers are preferred, so that
-// the pages of high ones are never touched.
+// Table gives out the numbers of a table's records, and to each holder its share of
+// them. A number given back rests while the next few are given back, so that it is not
+// reused while somebody may still look at what it was; apart from that low numbers are
+// preferred, so that the pages of high ones are never touched.
 type Table struct {
-	size  uint32
-	spare int      // how many rest
-	next  uint32   // all from here on were never given out
-	free  []uint32 // given back, oldest first
-	taken int
+	Shares
+	holders map[uint32]Holder // of numbers that are taken; the broker's own are left out
+	spare   int               // how many rest
+	next    uint32            // all from here on were never given out
+	free    []uint32          // given back, oldest first
 }
 
-// NewTable makes the table of size numbers of which spare rest when they are given
-// back.
-func NewTable(size uint32, spare int) Table { return Table{size: size, spare: spare} }
+// NewTable makes a table of which spare numbers rest when they are given back.
+func NewTable(s Shares, spare int) Table {
+	return Table{Shares: s, holders: map[uint32]Holder{}, spare: spare}
+}
 
-// Take returns a free number; false when there is none.
-func (t *Table) Take() (uint32, bool) {
-	if len(t.free) > t.spare || t.next >= t.size {
-		if len(t.free) == 0 {
-			return 0, false
-		}
-		n := t.free[0]
-		t.free = t.free[1:]
-		t.taken++
-		return n, true
+// Take returns a free number for a holder, or ErrTooMany.
+func (t *Table) Take(h Holder) (uint32, error) {
+	if err := t.Check(h, 1); err != nil {
+		return 0, err
 	}
-	t.next++
-	t.taken++
-	return t.next - 1, true
+	n := t.next
+	if len(t.free) > t.spare || t.next >= uint32(t.size) {
+		n = t.free[0]
+		t.free = t.free[1:]
+	} else {
+		t.next++
+	}
+	t.note(n, h)
+	return n, nil
+}
+
+func (t *Table) note(n uint32, h Holder) {
+	t.Add(h, 1)
+	if h != (Holder{}) {
+		t.holders[n] = h
+	}
 }
 
 // Claim takes a certain free number, as a successor does for what it finds.
-func (t *Table) Claim(n uint32) {
-	t.taken++
+func (t *Table) Claim(n uint32, h Holder) {
+	t.note(n, h)
 	if n < t.next {
 		if i := slices.Index(t.free, n); i >= 0 {
 			t.free = slices.Delete(t.free, i, i+1)
@@ -51,12 +59,10 @@ func (t *Table) Claim(n uint32) {
 
 // Give returns a number that was taken.
 func (t *Table) Give(n uint32) {
-	t.taken--
+	t.Add(t.holders[n], -1)
+	delete(t.holders, n)
+	if len(t.holders) == 0 {
+		t.holders = map[uint32]Holder{} // a map keeps the size that it had once
+	}
 	t.free = append(t.free, n)
 }
-
-// Room tells whether n numbers can be taken.
-func (t *Table) Room(n int) bool { return t.taken+n <= int(t.size) }
-
-// Taken tells how many numbers are taken.
-func (t *Table) Taken() int { return t.taken }

@@ -37,9 +37,10 @@ const (
 // nameRoom gives out the places of names' lanes in the broker's own file.
 type nameRoom struct{ record.Table }
 
-func (r *nameRoom) take() (offset uint64, ok bool) {
-	n, ok := r.Table.Take()
-	return protocol.SessionLanes + uint64(n)*nameLane, ok
+// take needs no shares: a name has a topic, of which its maker has a share.
+func (r *nameRoom) take() (offset uint64, err error) {
+	n, err := r.Table.Take(record.Holder{})
+	return protocol.SessionLanes + uint64(n)*nameLane, err
 }
 
 func (r *nameRoom) give(offset uint64) {
@@ -57,7 +58,7 @@ func (ts *Topics) nameTopic(s *Party, text string) (*Topic, error) {
 	}
 	t := &Topic{key: key, kind: protocol.TopicKindName, creator: s.Name, depth: nameDepth,
 		description: protocol.DefaultDescription, name: &name{}}
-	if err := ts.makeTopic(t); err != nil {
+	if err := ts.makeTopic(s, t); err != nil {
 		return nil, err
 	}
 	if err := ts.addNameLane(t); err != nil {
@@ -68,9 +69,9 @@ func (ts *Topics) nameTopic(s *Party, text string) (*Topic, error) {
 }
 
 func (ts *Topics) addNameLane(t *Topic) error {
-	offset, ok := ts.nameRoom.take()
-	if !ok {
-		return protocol.Errorf(protocol.CodeTooMany, "delete some", "the broker's file has no room for another name")
+	offset, err := ts.nameRoom.take()
+	if err != nil {
+		return err
 	}
 	if err := ts.store.Own.Session.FD.Reserve(int64(offset), nameLane); err != nil {
 		ts.nameRoom.give(offset)

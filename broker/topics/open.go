@@ -119,7 +119,7 @@ func (ts *Topics) create(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	if err := ts.makeTopic(t); err != nil {
+	if err := ts.makeTopic(s, t); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -181,9 +181,9 @@ func (ts *Topics) version(t *Topic) uint64 {
 
 // putJoin records an opener (reader nil) or a reader for a successor.
 func (ts *Topics) putJoin(s *Party, t *Topic, r *reader) (uint32, error) {
-	i, ok := ts.joins.Take()
-	if !ok {
-		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics that are not used", "all %d places for openers and readers are taken", record.MaxJoins)
+	i, err := ts.joins.Take(s.Holder)
+	if err != nil {
+		return 0, err
 	}
 	if err := ts.store.Reserve(record.JoinPlace(i)); err != nil {
 		ts.joins.Give(i)

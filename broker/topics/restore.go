@@ -23,7 +23,7 @@ func (ts *Topics) restoreTopics(fetch pages.Fetch) {
 		if ts.store.Record.Topic(i).ID() == 0 {
 			continue
 		}
-		ts.topicTable.Claim(i)
+		ts.topicTable.Claim(i, record.Holder{}) // whose it is stands nowhere
 		if t := ts.readTopic(i); t != nil {
 			ts.enlist(t)
 			ts.restoreGroups(t, fetch)
@@ -100,7 +100,7 @@ func (ts *Topics) restoreLanes(t *Topic) {
 		}
 		if t.name != nil {
 			t.name.lane = l
-			ts.nameRoom.Claim(uint32((l.offset - protocol.SessionLanes) / nameLane))
+			ts.nameRoom.Claim(uint32((l.offset-protocol.SessionLanes)/nameLane), record.Holder{})
 		}
 	}
 	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
@@ -123,8 +123,12 @@ func (ts *Topics) restoreJoins() {
 		if j.Session == 0 {
 			continue
 		}
-		ts.joins.Claim(i)
 		s := ts.parties[ts.store.BySerial(j.Session)]
+		of := record.Holder{}
+		if s != nil {
+			of = s.Holder
+		}
+		ts.joins.Claim(i, of)
 		if s == nil || j.Topic >= protocol.MaxTopics || ts.topics[j.Topic] == nil || ts.topics[j.Topic].id != j.TopicID {
 			ts.dropJoin(i)
 			continue

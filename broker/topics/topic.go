@@ -87,12 +87,11 @@ func (t *Topic) String() string {
 	return kindName(t.kind) + " " + t.key.name
 }
 
-// makeTopic makes a topic of which everything but its place is known.
-func (ts *Topics) makeTopic(t *Topic) error {
-	index, ok := ts.topicTable.Take()
-	if !ok {
-		return protocol.Errorf(protocol.CodeTooMany, "close or delete some: baton ls topics lists them",
-			"all %d topics, queues and names of this broker are taken", protocol.MaxTopics)
+// makeTopic makes a topic of a session's of which everything but its place is known.
+func (ts *Topics) makeTopic(s *Party, t *Topic) error {
+	index, err := ts.topicTable.Take(s.Holder)
+	if err != nil {
+		return err
 	}
 	if err := ts.store.Reserve(record.TopicPlace(index)); err != nil {
 		ts.topicTable.Give(index)

@@ -50,9 +50,9 @@ func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Log
 	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
 		named: map[topicKey]*Topic{}, tokens: map[string]*Topic{},
 		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, unread: map[*Lane]struct{}{},
-		topicTable: record.NewTable(protocol.MaxTopics, 16),
-		joins:      record.NewTable(record.MaxJoins, 16),
-		nameRoom:   nameRoom{record.NewTable(nameLanes, 16)}}
+		topicTable: record.NewTable(record.NewShares("topics, queues and names", "close or delete some: baton ls topics lists them", protocol.MaxTopics), 16),
+		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),
+		nameRoom:   nameRoom{record.NewTable(record.NewShares("places for names", "delete some", nameLanes), 16)}}
 }
 
 // Client is told what happens to the lanes of a session. Its methods return at once.

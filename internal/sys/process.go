@@ -98,30 +98,48 @@ func WaitPidfd(f *FD) (wait func() bool, stop func()) {
 	}, func() { file.Close() }
 }
 
+// ParentPID returns the process that made another one.
+func ParentPID(pid int) (int, error) {
+	f, err := processStat(pid)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(f[1])
+}
+
 // StartTime returns when a process began, in clock ticks since boot: with the
 // boot id and the pid it names a process for ever. An error says that it could not
 // be read, which is no proof that the process has ended: FindProcess tells that.
 func StartTime(pid int) (uint64, error) {
+	f, err := processStat(pid)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// processStat returns what /proc/PID/stat says behind the name, from field 3 on.
+func processStat(pid int) ([]string, error) {
 	// By hand: os would ask the poller about each file that it opens, and every
 	// session's opening waits for this.
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("read a start time: %w", &os.PathError{Op: "open", Path: path, Err: err})
+		return nil, fmt.Errorf("look at a process: %w", &os.PathError{Op: "open", Path: path, Err: err})
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, 2048) // 52 numbers and a name of at most 64 bytes
 	n, err := unix.Read(fd, buf)
 	if err != nil {
-		return 0, fmt.Errorf("read a start time: %w", &os.PathError{Op: "read", Path: path, Err: err})
+		return nil, fmt.Errorf("look at a process: %w", &os.PathError{Op: "read", Path: path, Err: err})
 	}
 	data := buf[:n]
 	i := bytes.LastIndexByte(data, ')') // the name may hold anything
 	f := strings.Fields(string(data[i+1:]))
 	if i < 0 || len(f) < 20 {
-		return 0, fmt.Errorf("read a start time: %s has another form", path)
+		return nil, fmt.Errorf("look at a process: %s has another form", path)
 	}
-	return strconv.ParseUint(f[19], 10, 64)
+	return f, nil
 }
 
 // ProcessState is what can be said of a process that was noted earlier.

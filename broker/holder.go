@@ -1,0 +1,37 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/internal/sys"
+)
+
+// holderOf tells with whom a session shares what it may take: with the others of its
+// process, and with those of its parent, of which it may be a fork. A parent that has
+// no session any more is not known, and no process of another namespace is (pid 0).
+func (b *Broker) holderOf(serial uint64, pid int, uid uint32) record.Holder {
+	h := record.Holder{Family: serial}
+	if len(b.cfg.AllowUIDs) > 0 {
+		h.User = uint64(uid) + 1
+	}
+	if pid == 0 {
+		return h
+	}
+	if s := b.sessionOf(pid); s != nil {
+		h.Family = s.Holder.Family
+	} else if parent, err := sys.ParentPID(pid); err == nil {
+		if s := b.sessionOf(parent); s != nil {
+			h.Family = s.Holder.Family
+		}
+	}
+	return h
+}
+
+// sessionOf finds a session of a process.
+func (b *Broker) sessionOf(pid int) *session {
+	for _, s := range b.slots {
+		if s != nil && s.PID == pid {
+			return s
+		}
+	}
+	return nil
+}

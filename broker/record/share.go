@@ -1,0 +1,65 @@
+package record
+
+import "github.com/baton-ipc/baton/protocol"
+
+// Holder is who counts as one where a table is shared: the sessions of a process and of
+// its forks, and the user whose processes they are. The broker itself is the zero
+// Holder, to which no share applies.
+type Holder struct {
+	Family uint64
+	User   uint64 // 0: only one user may connect
+}
+
+// Shares count how much of a table each holder has. One may take all of it but for a
+// reserve, an eighth, which is kept for those who have less than a sixteenth; where
+// several users may connect, half of the reserve is kept for users who have less than
+// that.
+type Shares struct {
+	what, remedy string
+	size, taken  int
+	families     map[uint64]int
+	users        map[uint64]int
+}
+
+// NewShares makes the shares of a table of size things, which are called what. remedy
+// is what one can do who gets none.
+func NewShares(what, remedy string, size int) Shares {
+	return Shares{what: what, remedy: remedy, size: size, families: map[uint64]int{}, users: map[uint64]int{}}
+}
+
+// Check tells whether a holder may take n more: ErrTooMany if not.
+func (s *Shares) Check(h Holder, n int) error {
+	if n > s.size-s.taken {
+		return protocol.Errorf(protocol.CodeTooMany, s.remedy, "all %d %s of this broker are taken", s.size, s.what)
+	}
+	left := s.size - s.taken - n
+	if few := s.size / 16; h.Family != 0 && left < s.size/8 && s.families[h.Family]+n > few {
+		return protocol.Errorf(protocol.CodeTooMany, s.remedy,
+			"this process and its forks have %d of the broker's %d %s, and the %d that are left are kept for others",
+			s.families[h.Family], s.size, s.what, s.size-s.taken)
+	} else if h.User != 0 && left < s.size/16 && s.users[h.User]+n > few {
+		return protocol.Errorf(protocol.CodeTooMany, s.remedy,
+			"this user has %d of the broker's %d %s, and the %d that are left are kept for other users",
+			s.users[h.User], s.size, s.what, s.size-s.taken)
+	}
+	return nil
+}
+
+// Add counts n more, or with a negative n less.
+func (s *Shares) Add(h Holder, n int) {
+	s.taken += n
+	add(s.families, h.Family, n)
+	add(s.users, h.User, n)
+}
+
+// Taken tells how many are taken.
+func (s *Shares) Taken() int { return s.taken }
+
+func add(to map[uint64]int, key uint64, n int) {
+	if key == 0 {
+		return
+	}
+	if to[key] += n; to[key] == 0 {
+		delete(to, key)
+	}
+}

@@ -1,0 +1,58 @@
+package record_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func takeAll(t *record.Table, h record.Holder) (got []uint32) {
+	for {
+		n, err := t.Take(h)
+		if err != nil {
+			return got
+		}
+		got = append(got, n)
+	}
+}
+
+func TestOneHolderLeavesAReserveToThoseWithLittle(t *testing.T) {
+	table := record.NewTable(record.NewShares("things", "give some back", 256), 4)
+	greedy := takeAll(&table, record.Holder{Family: 1})
+	require.Len(t, greedy, 256-32)
+	_, err := table.Take(record.Holder{Family: 1})
+	require.ErrorIs(t, err, protocol.ErrTooMany)
+	require.ErrorContains(t, err, "224 of the broker's 256 things")
+	require.Len(t, takeAll(&table, record.Holder{Family: 2}), 16, "less than a sixteenth, and then no more")
+	require.Len(t, takeAll(&table, record.Holder{Family: 3}), 16)
+	_, err = table.Take(record.Holder{Family: 4})
+	require.ErrorContains(t, err, "all 256 things")
+	for _, n := range greedy {
+		table.Give(n)
+	}
+	require.Equal(t, 32, table.Taken())
+	require.Len(t, takeAll(&table, record.Holder{Family: 2}), 256-32-32, "it counts what it has, not what it had")
+}
+
+func TestOneUserLeavesHalfOfTheReserveToOthers(t *testing.T) {
+	table := record.NewTable(record.NewShares("things", "give some back", 256), 4)
+	mine := 0
+	for family := uint64(1); family < 300; family++ {
+		mine += len(takeAll(&table, record.Holder{Family: family, User: 1001}))
+	}
+	require.Equal(t, 256-16, mine)
+	require.Len(t, takeAll(&table, record.Holder{Family: 300, User: 1002}), 16)
+}
+
+func TestTheBrokerItselfHasNoShare(t *testing.T) {
+	table := record.NewTable(record.NewShares("things", "give some back", 64), 4)
+	require.Len(t, takeAll(&table, record.Holder{}), 64)
+	table.Give(7)
+	table.Give(9)
+	n, err := table.Take(record.Holder{})
+	require.NoError(t, err)
+	require.EqualValues(t, 7, n, "when no other is left, one that rests is taken")
+}
