@@ -102,3 +102,98 @@ func TestGroupWithRubbishInItsPageNeitherFaultsNorLoops(t *testing.T) {
 		g.Release(uint8(w >> 4))
 	}
 }
+
+// reused returns the view of a member of a lane that has ended, and the area as the lane
+// that has it now sees it.
+func reused(t *testing.T, slots uint32, head uint64) (former, now GroupLane) {
+	t.Helper()
+	file := memory(protocol.GroupBytes(slots))
+	former, err := NewGroupLane(file, 3, slots)
+	require.NoError(t, err)
+	require.True(t, former.Reset(1))
+	for i := uint64(1); i < head; i++ { // the last one is being claimed
+		_, hint, ok := former.Next(head)
+		require.True(t, ok)
+		require.True(t, former.Take(i, hint, 1, true))
+	}
+	former.Leave(head)
+	now, err = NewGroupLane(file, 3, slots)
+	require.NoError(t, err)
+	require.True(t, now.Reset(1))
+	now, err = NewGroupLane(file, 3, slots)
+	require.NoError(t, err)
+	return former, now
+}
+
+func TestGroupGivesNothingToMembersOfAFormerLane(t *testing.T) {
+	for head := uint64(1); head < 20; head++ {
+		former, now := reused(t, 8, head)
+		for i := uint64(1); i <= head; i++ { // what it may have taken from that lane
+			require.False(t, former.Open(i), "message %d of %d", i, head)
+			require.False(t, former.Take(i, former.r.Load64(protocol.GroupHint), 2, true))
+			require.False(t, former.Acknowledge(i, 1))
+			require.True(t, now.Open(i))
+			require.False(t, now.Done(i))
+		}
+		_, _, ok := former.Next(head)
+		require.False(t, ok)
+		i, _, ok := now.Next(3)
+		require.True(t, ok)
+		require.EqualValues(t, 1, i)
+	}
+}
+
+// A member is stopped between its look and each of its two swaps, and goes on when the
+// area is another lane's: however many lanes have had it since.
+func TestGroupSwapsOfAFormerLanesMemberFail(t *testing.T) {
+	const slots, lanes = 4, 50
+	file := memory(protocol.GroupBytes(slots))
+	view := func() GroupLane {
+		g, err := NewGroupLane(file, 0, slots)
+		require.NoError(t, err)
+		return g
+	}
+	type stopped struct{ at, old, new uint64 }
+	var all []stopped
+	for lane := range uint64(lanes) {
+		require.True(t, view().Reset(1))
+		g := view()
+		head := 1 + lane%9
+		for i := uint64(1); i <= head; i++ {
+			old, number := g.Claim(i), g.number(i)
+			hint, _ := g.Hint()
+			for _, s := range all { // of former lanes, before and after each claim of this one
+				require.False(t, g.r.CAS64(s.at, s.old, s.new))
+			}
+			all = append(all, stopped{g.claim(i), old, protocol.ClaimWord(number, 7, protocol.ClaimDone)},
+				stopped{protocol.GroupHint, hint, protocol.HintWord(number+1, 0)})
+			require.True(t, g.Take(i, hint, 1, false))
+			for _, s := range all {
+				require.False(t, g.r.CAS64(s.at, s.old, s.new))
+			}
+		}
+		g.Leave(head)
+		g.Leave(head) // by a successor, once more
+	}
+}
+
+func TestGroupAreaThatWasNotLeftIsUsedFurtherOn(t *testing.T) {
+	file := memory(protocol.GroupBytes(4))
+	view := func() GroupLane {
+		g, err := NewGroupLane(file, 0, 4)
+		require.NoError(t, err)
+		return g
+	}
+	require.True(t, view().Reset(1))
+	require.Zero(t, view().base)
+	require.True(t, view().Reset(1)) // made ready for a lane that was not listed
+	require.EqualValues(t, 9, view().base)
+	g := view()
+	require.True(t, g.Take(1, 0, 1, false))
+	require.True(t, g.Reset(1)) // its file was missing when the lane ended
+	require.EqualValues(t, 9+blindJump, view().base)
+	g.r.Store64(protocol.GroupNext, mostBase+1) // as liars may bring it about
+	require.False(t, view().Reset(1))
+	g.r.Store64(protocol.GroupBase, 1<<64-1)
+	require.Less(t, view().number(1<<63), uint64(1<<52), "what is packed into a word fits")
+}
