@@ -4,7 +4,7 @@ mod kit;
 
 use std::time::Duration;
 
-use baton::{Lease, Result, Start, TopicOptions};
+use baton::{Code, Lease, Result, Start, TopicOptions};
 use kit::Broker;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -58,4 +58,23 @@ fn what_is_left_while_no_broker_is_there_is_left_for_the_next() -> Result<()> {
 #[test]
 fn what_a_broker_had_not_read_when_it_died_is_left_for_the_next() -> Result<()> {
     left_without_a_broker(true)
+}
+
+/// The broker's page says that somebody has come, and no broker is there to say who.
+#[test]
+fn waits_end_in_time_though_nobody_says_who_has_come() {
+    let Some(mut broker) = Broker::start() else { return };
+    let (w, r, late) = (broker.session(), broker.session(), broker.session());
+    let one = || baton::QueueOptions::default().depth(1);
+    let (put, take) = (w.queue_with("full", &one()).unwrap(), r.queue("empty").unwrap());
+    let x = w.from_slice(&[1], &[1u8]).unwrap().freeze();
+    put.put(x.clone(), SOON).unwrap();
+    assert!(take.get(Duration::ZERO).is_err());
+    // Both have taken part in it before these come.
+    assert!(late.queue("empty").unwrap().get(Duration::ZERO).is_err());
+    late.queue_with("full", &one()).unwrap().put(late.from_slice(&[1], &[2u8]).unwrap().freeze(), SOON).unwrap();
+    broker.kill();
+    let short = Duration::from_millis(100);
+    assert_eq!(take.get(short).unwrap_err().code(), Code::Empty);
+    assert_eq!(put.put(x, short).unwrap_err().code(), Code::Full);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::deadline::{at_once, deadline, persist};
 use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
-use super::topic::{LaneView, TopicState, View};
+use super::topic::{LaneView, News, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, disagree};
 use crate::layout::state;
@@ -63,6 +63,8 @@ pub struct Reader {
     spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
+    /// When it was last asked who takes part: while nothing is new since, the view that there is serves.
+    asked: News,
 }
 
 /// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
@@ -291,6 +293,7 @@ impl Reader {
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
+            asked: News::default(),
         };
         let mut received = None;
         if group.is_some() {
@@ -414,11 +417,11 @@ impl Reader {
                 continue;
             }
             let spin = self.spin.until();
-            let (topic, cursors, view) = (&self.topic, &self.cursors, &self.view);
+            let (topic, cursors, view, asked) = (&self.topic, &self.cursors, &self.view, self.asked);
             let inner = &topic.inner;
             let found = inner.wait(spin, until, || {
                 cursors.iter().any(Cursor::pending)
-                    || view.version != topic.version()
+                    || view.version != topic.version() && asked != topic.news()
                     || topic.is_closed()
                     || inner.is_closed()
             })?;
@@ -449,6 +452,7 @@ impl Reader {
             }
             let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
             if self.view.version != self.topic.version() {
+                self.asked = self.topic.news();
                 let view = match self.topic.current() {
                     Err(e) if ended && e.code() == Code::NotFound => return Err(closed(&self.topic)),
                     view => view?,

@@ -9,7 +9,7 @@ use super::inner::Inner;
 use super::leave::LeftLane;
 use super::payload::{Outgoing, Payload};
 use super::spinner::Spinner;
-use super::topic::{TopicState, View};
+use super::topic::{News, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
@@ -28,14 +28,11 @@ pub(crate) struct Writer {
     /// Where a lane was asked for without an answer: it is asked for there again.
     asked: Option<u64>,
     view: Option<Arc<View>>, // the last one used
-    silence: Option<Silence>,
+    /// When the broker did not say in a moment who takes part: until there is news it is not asked again.
+    silence: Option<News>,
     out: Outgoing,
     spin: Spinner,
 }
-
-/// When the broker did not say in a moment who takes part: the version that was asked for, and how much
-/// had been heard of it. Until one of them changes it is not asked again.
-type Silence = (u64, u64);
 
 #[derive(Debug)]
 struct OwnLane {
@@ -87,6 +84,7 @@ struct Blocker {
     view: Arc<View>,
     lane: u32,
     i: u64,
+    asked: News, // for the view
 }
 
 impl Blocker {
@@ -198,11 +196,7 @@ impl TopicState {
 
     /// The view of an earlier look, or a new one where that is out of date.
     #[inline]
-    fn refreshed<'a>(
-        &self,
-        view: &'a mut Option<Arc<View>>,
-        silence: &mut Option<Silence>,
-    ) -> Result<&'a mut Arc<View>> {
+    fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>, silence: &mut Option<News>) -> Result<&'a mut Arc<View>> {
         let fresh = view.take().filter(|v| v.version == self.version());
         Ok(view.insert(fresh.map_or_else(|| self.look_anew(silence), Ok)?))
     }
@@ -211,7 +205,7 @@ impl TopicState {
     /// kept for anybody, and who has come since looks once a second. A lossless topic has to know of each
     /// group before it uses a slot again.
     #[cold]
-    fn look_anew(&self, silence: &mut Option<Silence>) -> Result<Arc<View>> {
+    fn look_anew(&self, silence: &mut Option<News>) -> Result<Arc<View>> {
         match self.view().filter(|_| self.info.overwrite) {
             Some(before) => Ok(self.current_at_once(silence)?.unwrap_or(before)),
             None => self.current(),
@@ -221,8 +215,8 @@ impl TopicState {
     /// As `current`; `None` where the broker does not answer in a moment, and then until it is heard of
     /// again.
     #[cold]
-    fn current_at_once(&self, silence: &mut Option<Silence>) -> Result<Option<Arc<View>>> {
-        let now = (self.version(), self.inner.background.heard());
+    fn current_at_once(&self, silence: &mut Option<News>) -> Result<Option<Arc<View>>> {
+        let now = self.news();
         if *silence == Some(now) {
             return Ok(None);
         }
@@ -322,13 +316,14 @@ impl TopicState {
     /// before it must be done with by every group. What there is still to wait for.
     fn blocker(&self, writer: &mut Writer) -> Result<Option<Blocker>> {
         let Writer { own: Some(own), view, silence, .. } = writer else { return Err(closed(self)) };
+        let asked = self.news();
         let view = self.refreshed(view, silence)?;
         self.withdraw_done_of(own, view);
         let i = (own.head + 1).saturating_sub(u64::from(self.info.depth));
         if i == 0 || view.done(own.number, self.info.slots, i) {
             return Ok(None);
         }
-        Ok(Some(Blocker { view: view.clone(), lane: own.number, i }))
+        Ok(Some(Blocker { view: view.clone(), lane: own.number, i, asked }))
     }
 
     /// Waits for room. Others have their turn at the writing side meanwhile.
@@ -339,7 +334,7 @@ impl TopicState {
             crash_point::at("room-waiting");
             let found = self.inner.wait(spin, until, || {
                 blocker.done(self.info.slots)
-                    || self.version() != blocker.view.version
+                    || self.version() != blocker.view.version && self.news() != blocker.asked
                     || self.is_closed()
                     || self.inner.is_closed()
             })?;

@@ -37,6 +37,14 @@ pub(crate) struct TopicState {
     heir: PerProcess<Arc<TopicState>>,
 }
 
+/// The version of a topic, and how much was heard of its broker: of one that is away nothing is, and then the
+/// last answer serves although the version is another one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    version: u64,
+    heard: u64,
+}
+
 /// Who takes part in a topic as of a version. It is never changed.
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -194,6 +202,11 @@ impl TopicState {
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.record().load(topic_record::VERSION)
+    }
+
+    /// What tells that it is of use to ask the broker once more who takes part.
+    pub(crate) fn news(&self) -> News {
+        News { version: self.version(), heard: self.inner.background.heard() }
     }
 
     /// Whether the topic may no longer be sent to, from the broker's page.
