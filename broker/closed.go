@@ -21,6 +21,9 @@ const childBound = 3 * time.Second
 // one ends it wholly when it holds nothing any more. A client that keeps its memory
 // recycles it itself, as before, and may go on to use the session.
 func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
+	if s.ended { // the collector was faster
+		return protocol.ByeReply{}, nil, nil
+	}
 	if r.Keep && s.state != protocol.SessionClosed {
 		b.log.Info("session left all that it took part in", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.topics.Rest(s.party)

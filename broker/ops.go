@@ -86,7 +86,7 @@ var ops = map[string]handler{
 	}),
 	protocol.OpList:   (*Broker).opList,
 	protocol.OpStatus: (*Broker).opStatus,
-	protocol.OpBye:    whileHeld((*Broker).opBye),
+	protocol.OpBye:    lockedWhere((*Broker).running, (*Broker).opBye),
 	protocol.OpEvict:  locked((*Broker).opEvict),
 }
 
@@ -136,10 +136,18 @@ func (b *Broker) usable(s *session) error {
 	return nil
 }
 
-// reachable is usable for what a closed session may still ask.
-func (b *Broker) reachable(s *session) error {
+// running is usable for what a session may still ask that is over.
+func (b *Broker) running(*session) error {
 	if b.closing {
 		return errEnding
+	}
+	return nil
+}
+
+// reachable is usable for what a closed session may still ask.
+func (b *Broker) reachable(s *session) error {
+	if err := b.running(s); err != nil {
+		return err
 	}
 	if s.ended {
 		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.Serial)

@@ -9,9 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
-	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -28,7 +26,7 @@ type Client struct {
 	pool  *handles.Pool
 	pools poolSet
 	hub   *hub
-	dl    *dlpack.Pool
+	dl    *exports
 	trace bool
 	// devices is nil without WithDevices.
 	devices *deviceSet
@@ -73,11 +71,7 @@ func connect(ctx context.Context, o options) (*Client, error) {
 	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
 	defer cancel()
 	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
-		segments: map[uint64]*segmentEntry{}, trace: os.Getenv("BATON_TRACE") == "1"}
-	var err error
-	if c.dl, err = dlpack.NewPool(sys.MapAnonymous); err != nil {
-		return nil, err
-	}
+		segments: map[uint64]*segmentEntry{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
 	hello, fds, err := c.open(ctx)
 	if err != nil {
 		return nil, err
@@ -276,92 +270,6 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 	return err
 }
 
-// Close ends the session. What was sent is still received; references held here
-// are dropped by the broker. Slices and DLPack tensors that were not released stay
-// mapped until the process ends, so that a late reader meets stale bytes and no
-// fault, but mean nothing any more. All else is unmapped: memory that nothing here
-// holds at once, the session's own pages when the Client and what came from it are
-// garbage.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return nil
-	}
-	ctl := c.ctl
-	c.closed = true
-	close(c.lost) // calls that wait for a broker give up
-	c.lost = make(chan struct{})
-	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	named, ok := c.quiesce(ctx)
-	if c.devices != nil {
-		c.devices.close()
-	}
-	if ok {
-		c.unmapFree(named) // while the row still says what is held
-	}
-	c.tellClaims(func(op string, body any) error {
-		_, err := ctl.call(ctx, op, body, nil)
-		return err
-	})
-	var bye protocol.ByeReply
-	_, err := ctl.call(ctx, protocol.OpBye, nil, &bye)
-	crashpoint.At("bye-said")
-	if err == nil && bye.Held && ok {
-		for index, n := range named { // the broker counts for them now
-			for range n {
-				c.pages.row.Drop(index)
-			}
-		}
-		_, err = ctl.call(ctx, protocol.OpBye, nil, &bye)
-	}
-	ctl.close()
-	c.stopBackground()
-	c.hub.wakeAll()
-	c.closeFiles()
-	if isLost(err) {
-		err = nil // then death of the process, or its descriptor, says the same
-	}
-	return err
-}
-
-// quiesce ends what writes to lanes and groups: once the session is over for the
-// broker, a message would be seen by nobody and a claim undone by nobody. It
-// returns how often the lanes name each storage; false when a send that waits for
-// an answer of the broker did not end before ctx.
-func (c *Client) quiesce(ctx context.Context) (named map[uint32]uint64, ok bool) {
-	c.claiming.Lock()
-	c.hub.closed.Store(true)
-	c.hub.end()
-	c.claiming.Unlock()
-	c.pool.End()
-	c.pools.end()
-	topics := c.allTopics()
-	lanes := make(chan map[uint32]uint64, 1)
-	go func() {
-		n := map[uint32]uint64{}
-		for _, t := range topics {
-			t.mu.must()
-			t.writing = false // its lane is the broker's to read
-			for _, kept := range t.kept {
-				for _, index := range kept {
-					n[index]++
-				}
-			}
-			t.mu.end()
-		}
-		lanes <- n
-	}()
-	select {
-	case named = <-lanes:
-		return named, true
-	case <-ctx.Done():
-		return nil, false
-	}
-}
-
 func (c *Client) onEvent(event string, _ []byte) {
 	if event == protocol.EventStopped {
 		c.stopped.Store(true) // whoever finds the connection ended looks here
@@ -412,7 +320,7 @@ func (c *Client) allTopics() []*topic {
 
 // reap takes note of DLPack tensors that C code has deleted.
 func (c *Client) reap() {
-	c.dl.Reap(func(cookie uint64) {
+	c.dl.reap(func(cookie uint64) {
 		if cookie&deviceCookie != 0 {
 			c.devices.deleted(cookie)
 			return

@@ -28,7 +28,7 @@ func (c *Client) compare() {
 	}
 	p.lanes.compare(p.listed)
 	c.mu.Unlock()
-	c.trim(gone, nil)
+	c.trim(gone)
 }
 
 // segmentSerial returns the serial of the segment that the broker has now at an index.

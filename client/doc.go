@@ -12,8 +12,7 @@
 // gives another holder. Slices made from a tensor die with its last Release. A
 // send takes references of its own, so the sender releases its tensor as before
 // and, having sent it, no longer writes it. Close ends a Client: what it sent
-// is still received; what it holds is dropped, and its memory must not be
-// touched any more.
+// is still received, and what was not released stays valid until it is.
 //
 // Concurrency: a Client and a Topic may be used from any goroutine. A Reader is
 // for one goroutine at a time. Tensors may be read from any.

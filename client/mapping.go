@@ -3,7 +3,6 @@ package client
 import (
 	"runtime"
 
-	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -19,13 +18,13 @@ type mapping struct{ shm.Region }
 // down in it.
 type lifted struct {
 	memory []byte
-	dl     *dlpack.Pool
+	dl     *exports
 }
 
 // newMapping maps a shared file after checking that it has the size of the
 // layout: a mapping longer than its file ends in SIGBUS. With dl it stays mapped
 // while tensors exported from there are out.
-func newMapping(fd *sys.FD, bytes uint64, write bool, dl *dlpack.Pool) (*mapping, error) {
+func newMapping(fd *sys.FD, bytes uint64, write bool, dl *exports) (*mapping, error) {
 	size, _, err := fd.Stat()
 	if err != nil {
 		return nil, err
@@ -52,11 +51,8 @@ func newMapping(fd *sys.FD, bytes uint64, write bool, dl *dlpack.Pool) (*mapping
 }
 
 func unmap(l lifted) {
-	if l.dl != nil {
-		l.dl.Reap(nil)
-		if l.dl.Stats().Live > 0 {
-			return // for good: nobody will tell of the last
-		}
+	if l.dl != nil && !l.dl.end() {
+		return // for good: nobody will tell of the last
 	}
 	sys.Unmap(l.memory)
 }
@@ -65,7 +61,7 @@ func unmap(l lifted) {
 // of the role. Heads of other sessions' files are not looked at: they are written
 // by those sessions, bells and claims even by all, so they prove nothing, and a
 // liar must not make his neighbours' files look broken.
-func newOwnMapping(fd *sys.FD, bytes uint64, write bool, role uint32, dl *dlpack.Pool) (*mapping, error) {
+func newOwnMapping(fd *sys.FD, bytes uint64, write bool, role uint32, dl *exports) (*mapping, error) {
 	r, err := newMapping(fd, bytes, write, dl)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ type segmentEntry struct {
 	*shm.Segment
 	device *deviceSegment // nil: memory of the machine
 	own    bool           // granted to this session and not given back; Client.mu guards it
+	also   []*shm.Segment // of a keeper: the same, mapped by clients whose counts it took over
 }
 
 // segment returns a segment, asking the broker for a descriptor that allows the
@@ -250,14 +251,14 @@ func (c *Client) returned(serial uint64) {
 		e.own = false
 	}
 	c.mu.Unlock()
-	c.trim([]uint64{serial}, nil)
+	c.trim([]uint64{serial})
 }
 
 // trim forgets segments that the broker has taken back. A mapping goes only when
-// this row counts nothing in it but what lanes name (at the end of the session): an
-// honest process has nothing left there but for a moment, after which the next
-// comparison finds it, and a lying one must not make us fault.
-func (c *Client) trim(gone []uint64, named map[uint32]uint64) {
+// this row counts nothing in it: an honest process has nothing left there but for a
+// moment, after which the next comparison finds it, and a lying one must not make us
+// fault.
+func (c *Client) trim(gone []uint64) {
 	for _, serial := range gone {
 		c.mu.Lock()
 		e := c.segments[serial]
@@ -277,16 +278,14 @@ func (c *Client) trim(gone []uint64, named map[uint32]uint64) {
 				removed[chunk] = a
 			}
 			for i := uint32(0); i < protocol.ChunkIndices; i++ {
-				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) != named[index] {
+				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) != 0 {
 					clear = false
 				}
 			}
 		}
 		if !clear {
-			for chunk, a := range removed {
-				if named == nil { // the next look is to find the counts again
-					c.attached[chunk].CompareAndSwap(nil, a)
-				}
+			for chunk, a := range removed { // the next look is to find the counts again
+				c.attached[chunk].CompareAndSwap(nil, a)
 			}
 			continue
 		}
@@ -294,14 +293,16 @@ func (c *Client) trim(gone []uint64, named map[uint32]uint64) {
 		delete(c.segments, serial)
 		c.mu.Unlock()
 		e.Close()
+		for _, s := range e.also {
+			s.Close()
+		}
 	}
 }
 
-// unmapFree unmaps, at the end of the session, what this process does not hold
-// itself. named are the counts of its lanes.
-func (c *Client) unmapFree(named map[uint32]uint64) {
+// unmapFree unmaps what this session does not hold.
+func (c *Client) unmapFree() {
 	c.mu.Lock()
 	all := slices.Collect(maps.Keys(c.segments))
 	c.mu.Unlock()
-	c.trim(all, named)
+	c.trim(all)
 }

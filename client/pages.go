@@ -4,7 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -37,6 +36,7 @@ type pages struct {
 	peerMu sync.Mutex
 	old    map[uint64]*peer // by serial: sessions that have left their slot
 	over   bool             // the client was closed: no more files are kept open
+	given  bool             // the files of this session are another client's to close
 }
 
 // peer is another session's pages.
@@ -52,7 +52,7 @@ type peer struct {
 }
 
 // openPages maps what came with the hello. It takes ownership of the descriptors.
-func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *dlpack.Pool) (p *pages, err error) {
+func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, err error) {
 	defer func() {
 		if err != nil {
 			wire.CloseAll(fds)
@@ -109,20 +109,23 @@ func (p *pages) sessionSerial(slot uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
 }
 
-// closeFiles closes every descriptor; mappings stay.
+// closeFiles closes every descriptor; what is in use stays mapped.
 func (c *Client) closeFiles() {
 	p := c.pages
-	for _, fd := range []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD} {
-		fd.Close()
+	p.brokerFD.Close()
+	if !p.given {
+		p.sessionFD.Close()
+		p.bellFD.Close()
 	}
 	p.peerMu.Lock()
 	p.over = true
 	for _, q := range p.old {
 		q.closeFiles()
 	}
+	p.old = map[uint64]*peer{}
 	p.peerMu.Unlock()
 	for i := range p.peers {
-		if q := p.peers[i].Load(); q != nil {
+		if q := p.peers[i].Swap(nil); q != nil {
 			q.closeFiles()
 		}
 	}

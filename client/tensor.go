@@ -217,7 +217,11 @@ func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned,
 	if err != nil {
 		return nil, err
 	}
-	m, err := t.held.c.dl.Export(spec)
+	var m *dlpack.ManagedTensorVersioned
+	dl, err := t.held.c.dl.get()
+	if err == nil {
+		m, err = dl.Export(spec)
+	}
 	t.undo(spec, err)
 	return m, err
 }
@@ -229,7 +233,11 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 	if err != nil {
 		return nil, err
 	}
-	m, err := t.held.c.dl.ExportLegacy(spec)
+	var m *dlpack.ManagedTensor
+	dl, err := t.held.c.dl.get()
+	if err == nil {
+		m, err = dl.ExportLegacy(spec)
+	}
 	t.undo(spec, err)
 	return m, err
 }

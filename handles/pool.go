@@ -101,6 +101,7 @@ type Pool struct {
 	over    bool
 
 	dropMu  sync.Mutex
+	ended   bool       // guarded by dropMu: nothing is recycled here any more
 	dropped []*Storage // own count fell to zero, not yet seen by the pool
 
 	due atomic.Bool // false: nothing was dropped or waits; stored under dropMu
@@ -204,6 +205,10 @@ func (p *Pool) Dropped(index uint32) {
 		return
 	}
 	p.dropMu.Lock()
+	if p.ended {
+		p.dropMu.Unlock()
+		return
+	}
 	if !s.news { // it may be taken and dropped often before the pool looks
 		s.news = true
 		p.dropped = append(p.dropped, s)
@@ -395,6 +400,9 @@ func (p *Pool) End() {
 	defer p.mu.Unlock()
 	p.over, p.slabs, p.last = true, nil, nil
 	clear(p.bins)
+	p.dropMu.Lock()
+	p.ended, p.dropped = true, nil
+	p.dropMu.Unlock()
 }
 
 func errOver() error {

@@ -60,6 +60,26 @@ func (r Row) Drop(index uint32) (last bool) {
 	return r.r.Add64(uint64(index)*protocol.RowWordSize, protocol.Drop)&protocol.CountMask == 0 // MODEL lanes:drop, tso:release-drop
 }
 
+// Raise counts n references up that another row of this process counts already: they
+// are about to be counted down there.
+//
+// SYNC row: sequentially consistent, as Take; at every instant one of the two rows
+// counts them.
+func (r Row) Raise(index uint32, n uint64) error {
+	now := r.r.Add64(uint64(index)*protocol.RowWordSize, n*protocol.Take)
+	if (now-n*protocol.Take)&protocol.CountMask+n > protocol.CountLimit {
+		r.Lower(index, n)
+		return protocol.Errorf(protocol.CodeTooMany, "drop some of them",
+			"this process holds %d references to storage %d", protocol.CountLimit, index)
+	}
+	return nil
+}
+
+// Lower counts n references down that Raise counted for nothing.
+func (r Row) Lower(index uint32, n uint64) {
+	r.r.Add64(uint64(index)*protocol.RowWordSize, n*protocol.Drop)
+}
+
 // Clear lowers a word's count to zero, with a new sequence. The broker's, in the
 // row of the dead, and at the start of a session in a row that was used before.
 func (r Row) Clear(index uint32) {

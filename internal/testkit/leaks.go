@@ -76,9 +76,10 @@ func stillMapped(dir string) string {
 	return strings.Join(out, "\n")
 }
 
-// Shared tells whether a path of /proc is shared memory of a broker's.
+// Shared tells whether a path of /proc is shared memory of a broker's. The file that
+// tells of exec is the program's own, and stays as long as it runs.
 func shared(path, dir string) bool {
-	return strings.Contains(path, "memfd:baton-") || dir != "" && strings.HasPrefix(path, dir+"/")
+	return strings.Contains(path, "memfd:baton-") && !strings.Contains(path, "memfd:baton-alive") || dir != "" && strings.HasPrefix(path, dir+"/")
 }
 
 // sharedFDs lists this process's descriptors of shared memory.

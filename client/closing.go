@@ -1,0 +1,240 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	// closeTime is how long Close waits for a broker. What it could not do goes on in
+	// the background.
+	closeTime = 2 * time.Second
+	// closedTry bounds one attempt in the background.
+	closedTry = 5 * time.Second
+	// closedForNothing is how long a client that holds nothing looks for a broker to
+	// tell that its session is over.
+	closedForNothing = 30 * time.Second
+	// keeperLook is how often a keeper gives up what is held no more.
+	keeperLook = 2 * time.Second
+)
+
+// Close ends the session. What was sent is still received. Tensors, slices and DLPack
+// tensors that were not released stay valid, and their bytes as they are, until they
+// are; what is released then is recycled as ever. All else is unmapped: memory that
+// nothing here holds at once, the session's own pages when the Client and what came
+// from it are garbage. While no broker runs Close returns within two seconds, and the
+// next broker is told when it is there.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	close(c.lost) // calls that wait for a broker give up
+	c.lost = make(chan struct{})
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	e := &ending{c: c, lanes: c.quiesce()}
+	if c.devices != nil {
+		c.devices.close()
+	}
+	c.stopBackground()
+	c.hub.wakeAll()
+	over, err := e.advance(ctx)
+	if over {
+		e.finish()
+	} else {
+		go e.linger()
+	}
+	if e.said || isLost(err) || protocolCode(err) == protocol.CodeTimeout {
+		return nil // it goes on, the next broker is told, or the process's death says the same
+	}
+	return err
+}
+
+// quiesce ends what writes to lanes and groups: once the session is over for the
+// broker, a message would be seen by nobody and a claim undone by nobody. The channel
+// tells how often the lanes name each storage, as soon as no send waits for an answer
+// of the broker any more.
+func (c *Client) quiesce() <-chan map[uint32]uint64 {
+	c.claiming.Lock()
+	c.hub.closed.Store(true)
+	c.hub.end()
+	c.claiming.Unlock()
+	c.pool.End()
+	c.pools.end()
+	topics := c.allTopics()
+	lanes := make(chan map[uint32]uint64, 1)
+	go func() {
+		n := map[uint32]uint64{}
+		for _, t := range topics {
+			t.mu.must()
+			t.writing = false // its lane is the broker's to read
+			for _, kept := range t.kept {
+				for _, index := range kept {
+					n[index]++
+				}
+			}
+			t.mu.end()
+		}
+		lanes <- n
+	}()
+	return lanes
+}
+
+// ending is the way of a closed client's session to its end. One goroutine at a time
+// goes it: that of Close, then linger.
+type ending struct {
+	c     *Client
+	lanes <-chan map[uint32]uint64 // what the lanes name; nil when it was counted down
+	said  bool                     // the broker has heard bye
+	kept  bool                     // the client is its instance's keeper
+}
+
+// advance goes as far as it can now, and tells whether the session is over here. No
+// error: it is a keeper that still holds.
+func (e *ending) advance(ctx context.Context) (over bool, err error) {
+	c := e.c
+	if c.hub.lost.Load() != nil || c.stopped.Load() {
+		if e.lanes != nil {
+			select {
+			case named := <-e.lanes:
+				e.countDown(named)
+			case <-ctx.Done():
+			}
+		}
+		return true, nil
+	}
+	if !e.said {
+		var named map[uint32]uint64
+		select {
+		case named = <-e.lanes:
+		case <-ctx.Done(): // what the lanes name stays counted, so the session stays as well
+		}
+		c.tellClaims(func(op string, body any) error { return c.askNow(ctx, op, body, nil) })
+		held, err := e.bye(ctx)
+		crashpoint.At("bye-said")
+		if err != nil {
+			if named != nil {
+				e.lanes = resolved(named)
+			}
+			return false, err
+		}
+		e.said = true
+		if e.countDown(named) && held {
+			held, err = e.bye(ctx)
+		}
+		if !held || err != nil {
+			return err == nil, err
+		}
+	} else if e.lanes != nil {
+		select {
+		case named := <-e.lanes:
+			e.countDown(named)
+		default:
+		}
+	}
+	return e.keep(ctx)
+}
+
+// countDown counts down what the lanes named: the broker counts for it now.
+func (e *ending) countDown(named map[uint32]uint64) bool {
+	if named == nil {
+		return false
+	}
+	e.lanes = nil
+	for index, n := range named {
+		for range n {
+			e.c.pages.row.Drop(index)
+		}
+	}
+	return true
+}
+
+func resolved(named map[uint32]uint64) <-chan map[uint32]uint64 {
+	lanes := make(chan map[uint32]uint64, 1)
+	lanes <- named
+	return lanes
+}
+
+// bye tells whether the row still counts anything. A session that the broker does not
+// know any more is over.
+func (e *ending) bye(ctx context.Context) (held bool, err error) {
+	var r protocol.ByeReply
+	err = e.c.askNow(ctx, protocol.OpBye, nil, &r)
+	if protocolCode(err) == protocol.CodeClosed {
+		return false, nil
+	}
+	return r.Held, err
+}
+
+// askNow makes a request by the connection of this moment.
+func (c *Client) askNow(ctx context.Context, op string, body, ok any) error {
+	c.mu.Lock()
+	ctl := c.ctl
+	c.mu.Unlock()
+	_, err := ctl.call(ctx, op, body, ok)
+	return err
+}
+
+// linger goes on until the session is over: it finds the next broker where this one
+// goes away, and waits as a keeper while anything is held.
+func (e *ending) linger() {
+	c := e.c
+	began := time.Now()
+	pause := reconnectSoon
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), closedTry)
+		over, err := e.advance(ctx)
+		if !over && c.brokerAway() {
+			over = e.comeBack(ctx)
+		}
+		cancel()
+		if over || err != nil && !e.said && time.Since(began) > closedForNothing && !c.holds() {
+			e.finish()
+			return
+		}
+		if err == nil {
+			pause = keeperLook
+			select {
+			case <-c.away():
+				pause = reconnectSoon
+			case <-time.After(pause):
+			}
+			continue
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, reconnectLate)
+	}
+}
+
+// comeBack resumes the session at the broker that is there now, and tells whether the
+// session is over instead. A closed session is no reason to start a broker.
+func (e *ending) comeBack(ctx context.Context) (over bool) {
+	c := e.c
+	ctl, err := c.resume(ctx)
+	if ctl == nil {
+		return isFinal(err)
+	}
+	c.mu.Lock()
+	c.ctl = ctl
+	c.mu.Unlock()
+	return false
+}
+
+// finish closes what is left of a session that is over.
+func (e *ending) finish() {
+	c := e.c
+	e.leave()
+	c.mu.Lock()
+	ctl := c.ctl
+	c.mu.Unlock()
+	ctl.close()
+	c.unmapFree()
+	c.closeFiles()
+}
