@@ -42,15 +42,17 @@ type Broker struct {
 	over     chan struct{} // closed when everything is freed
 	kept     []string      // names at the keeper that are not needed any more
 
-	mu        sync.Mutex // guards all below, the rooms, and every shared page the broker writes
-	closing   bool
-	clock     *alarm.Clock
-	store     *pages.Store
-	memory    *memory.Memory
-	conns     map[*conn]struct{}
-	slots     [protocol.MaxSessions]*session
-	slotTable record.Table
-	idle      *alarm.Alarm
+	mu         sync.Mutex // guards all below, the rooms, and every shared page the broker writes
+	closing    bool
+	clock      *alarm.Clock
+	store      *pages.Store
+	memory     *memory.Memory
+	conns      map[*conn]bool // false: it is being refused
+	connShares record.Shares
+	mostConns  int // since the memory for them was last given back
+	slots      [protocol.MaxSessions]*session
+	slotTable  record.Table
+	idle       *alarm.Alarm
 
 	topics *topics.Topics
 	leases *leases.Leases
@@ -85,7 +87,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
-		conns: map[*conn]struct{}{}, store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
+		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions", maxConns), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}

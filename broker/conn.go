@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -31,6 +32,8 @@ type conn struct {
 	b    *Broker
 	w    *wire.Conn
 	cred sys.Credentials
+	// holder shares the connections with others of its process, which has no session yet.
+	holder record.Holder
 
 	stop  chan struct{} // closed: the last events are written, then the socket is closed
 	ended chan struct{} // closed when the socket is
@@ -44,6 +47,7 @@ type conn struct {
 	pending pending
 	telling bool // somebody is about to write them
 
+	violated  bool       // the reader's: the client has broken the protocol
 	watch     func()     // the reader's: what waits for the end of a new session's process
 	session   *session   // set by hello; the broker's mutex guards it
 	alive     *sys.FD    // came with hello, and no session has it yet
@@ -55,7 +59,11 @@ type conn struct {
 type pending struct{ trim, collect, closing, stopped, room bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
-	return &conn{b: b, w: w, cred: cred, stop: make(chan struct{}), ended: make(chan struct{})}
+	holder := record.Holder{Family: uint64(cred.PID) + 1}
+	if len(b.cfg.AllowUIDs) > 0 {
+		holder.User = uint64(cred.UID) + 1
+	}
+	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // event changes the pending events and has them told. It never blocks.
@@ -97,7 +105,7 @@ func (c *conn) refuse(err error) {
 	c.finish()
 	<-c.ended
 	c.b.mu.Lock()
-	delete(c.b.conns, c)
+	c.b.forgetConn(c)
 	c.b.mu.Unlock()
 }
 
@@ -211,7 +219,7 @@ func (c *conn) readLoop() {
 		}
 	}
 	c.b.mu.Lock()
-	delete(c.b.conns, c)
+	c.b.forgetConn(c)
 	if c.returning != nil {
 		c.returning.pidfd.Close()
 	}
@@ -227,6 +235,7 @@ func (c *conn) lost(err error) {
 	var e *protocol.Error
 	if errors.As(err, &e) {
 		c.b.log.Warn("malformed frame", "pid", c.cred.PID, "error", err)
+		c.violated = true
 		c.reply(0, nil, nil, e)
 		return
 	}
@@ -251,6 +260,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	}
 	defer wire.CloseAll(fds)
 	if err != nil {
+		c.violated = true
 		c.reply(0, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send one JSON object in each frame", "malformed request: %w", err))
 		return false
 	}

@@ -55,7 +55,7 @@ func (b *Broker) leaveSlot(s *session) {
 	b.store.Record.Session(s.Slot).Free()
 	b.slots[s.Slot] = nil
 	b.memory.Forget(s.memory)
-	b.slotTable.Give(s.Slot)
+	b.slotTable.Give(s.Slot, s.Holder)
 	crashpoint.At("broker-bury-gone")
 	s.Pages.Dead = true
 	b.store.DropRemains(s.Pages)

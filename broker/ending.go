@@ -58,7 +58,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	}
 	c.b.log.Info("ending: told to stop", "pid", c.cred.PID, "discard", r.Discard)
 	c.b.mu.Lock()
-	delete(c.b.conns, c) // end does not close it
+	c.b.forgetConn(c) // end does not close it
 	c.b.disconnected(c)
 	c.b.mu.Unlock()
 	c.reply(id, done{}, nil, nil)

@@ -20,7 +20,9 @@ func (c *conn) hello(id uint64, data []byte, fds []*sys.FD) bool {
 	reply, out, err := c.b.hello(c, data, fds)
 	if err == nil {
 		c.w.SetReadDeadline(time.Time{})
+		c.w.Trust()
 	}
+	c.violated = c.session != nil && err != nil
 	c.answer(id, reply, out, err, err == nil && !reply.Restore)
 	return err == nil
 }

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,8 +85,33 @@ func (b *Broker) listen() error {
 
 func (b *Broker) removeSocket() { os.Remove(b.cfg.Socket) }
 
-// maxConns bounds sockets: a session each, and those that come and go.
-const maxConns = protocol.MaxSessions + 128
+const (
+	// maxConns bounds sockets: a session each, and those that come and go.
+	maxConns = protocol.MaxSessions + 128
+	// maxRefused bounds those that are being told why they are refused. Others are closed
+	// without a word.
+	maxRefused = 64
+	// manyConns is from how many on the broker gives back what it needed for them.
+	manyConns = 64
+)
+
+// forgetConn ends the count of a connection. After many at once the memory for them goes
+// back to the machine: Go's runtime keeps for a long time what it needed once.
+func (b *Broker) forgetConn(c *conn) {
+	if b.conns[c] {
+		b.connShares.Add(c.holder, -1)
+	}
+	delete(b.conns, c)
+	if b.mostConns >= manyConns && len(b.conns) < b.mostConns/4 {
+		few := make(map[*conn]bool, len(b.conns)) // a map keeps the size that it had once
+		maps.Copy(few, b.conns)
+		b.conns, b.mostConns = few, len(few)
+		b.clock.After(restAfterMany, func() { go debug.FreeOSMemory() })
+	}
+}
+
+// restAfterMany is how long after many connections the memory for them is given back.
+const restAfterMany = time.Second
 
 // accept takes connections until the listener is closed.
 func (b *Broker) accept() {
@@ -120,23 +147,27 @@ func (b *Broker) welcome(u *net.UnixConn) {
 		u.Close()
 		return
 	}
-	c := newConn(b, wire.New(u), cred)
+	c := newConn(b, wire.NewStranger(u), cred)
 	b.mu.Lock()
-	if b.closing {
+	full := b.connShares.Check(c.holder, 1)
+	if full != nil && len(b.conns)-b.connShares.Taken() >= maxRefused || b.closing {
 		b.mu.Unlock()
 		u.Close()
 		return
 	}
-	full := len(b.conns) >= maxConns
-	b.conns[c] = struct{}{}
+	b.conns[c] = full == nil
+	if full == nil {
+		b.connShares.Add(c.holder, 1)
+	}
+	b.mostConns = max(b.mostConns, len(b.conns))
 	b.mu.Unlock()
 	switch {
 	case !b.allowed(cred.UID):
 		b.log.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
 		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid",
 			"user %d may not use this broker", cred.UID))
-	case full:
-		go c.refuse(protocol.Errorf(protocol.CodeTooMany, "close sessions", "the broker has %d connections", maxConns))
+	case full != nil:
+		go c.refuse(full)
 	default:
 		go c.readLoop()
 	}

@@ -83,7 +83,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	}
 	p, err := b.store.Make(slot, serial)
 	if err != nil {
-		b.slotTable.Give(slot)
+		b.slotTable.Give(slot, holder)
 		pidfd.Close()
 		return nil, err
 	}
@@ -166,7 +166,9 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 }
 
 // disconnected is called when a connection has ended. Its session stays as it
-// is: only the end of the process, or bye, ends it.
+// is: only the end of the process, or bye, ends it. It ends, too, where nobody can come
+// back to it, since its client was never told of it, and where its client has broken the
+// protocol.
 func (b *Broker) disconnected(c *conn) {
 	s := c.session
 	if s == nil || s.conn != c || s.ended {
@@ -175,6 +177,19 @@ func (b *Broker) disconnected(c *conn) {
 	s.conn = nil
 	if b.closing {
 		return
+	}
+	if !s.answered && !s.absent {
+		b.log.Info("session ended: its client was not told of it", "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
+		b.bury(s)
+		return
+	}
+	if c.violated {
+		b.log.Info("session closed: its client broke the protocol", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		s.counting = false
+		b.leave(s)
+		if b.endIfEmpty(s); s.ended {
+			return
+		}
 	}
 	if s.state != protocol.SessionClosed {
 		b.setState(s, protocol.SessionDisconnected)

@@ -115,7 +115,7 @@ func (ls *Leases) takeRecords(l *lease) error {
 
 func (ls *Leases) giveRecords(l *lease) {
 	for _, n := range l.records {
-		ls.table.Give(n)
+		ls.table.Give(n, l.maker.Holder)
 	}
 }
 
@@ -158,7 +158,7 @@ func (ls *Leases) end(l *lease) {
 	l.alarm.Cancel()
 	for _, n := range l.records {
 		ls.store.Record.Lease(n).Free()
-		ls.table.Give(n)
+		ls.table.Give(n, l.maker.Holder)
 	}
 	crashpoint.At("broker-lease-ended")
 	ls.dropRefs(l.refs)

@@ -63,7 +63,7 @@ func (m *Memory) addChunk(g *segment) (*chunk, error) {
 	}
 	for _, p := range []*pages.Pages{g.owner, m.store.Own} {
 		if err := p.ReserveRow(index); err != nil {
-			m.chunkTable.Give(index)
+			m.chunkTable.Give(index, g.owner.Holder)
 			return nil, err
 		}
 	}
@@ -95,7 +95,7 @@ func (m *Memory) freeChunk(c *chunk) {
 		return true
 	})
 	m.chunkOf[c.index] = nil
-	m.chunkTable.Give(c.index)
+	m.chunkTable.Give(c.index, c.segment.owner.Holder)
 	c.segment.owner.Unuse()
 }
 

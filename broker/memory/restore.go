@@ -110,7 +110,7 @@ func (m *Memory) restoreChunks() {
 		if c.segment == nil || c.segment.serial != v.SegmentSerial {
 			// Its segment's freeing was half done: nobody held anything of it.
 			m.store.Record.SetChunkSerial(i, 0)
-			m.chunkTable.Give(i)
+			m.chunkTable.Give(i, of)
 			continue
 		}
 		m.chunkOf[i] = c

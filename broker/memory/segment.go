@@ -58,7 +58,7 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 	}
 	g, err := m.makeSegment(s, index, bytes, r.PageBytes)
 	if err != nil {
-		m.segmentTable.Give(index)
+		m.segmentTable.Give(index, s.Holder)
 		return reply, nil, err
 	}
 	crashpoint.At("broker-grant-made")
@@ -258,7 +258,7 @@ func (m *Memory) freeSegmentNow(g *segment) {
 	m.store.Record.Segment(g.index).Free()
 	crashpoint.At("broker-free-record")
 	m.segments[g.index] = nil
-	m.segmentTable.Give(g.index)
+	m.segmentTable.Give(g.index, g.owner.Holder)
 	m.uncharge(g)
 	delete(m.unreserved, g)
 	delete(m.orphans, g)

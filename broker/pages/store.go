@@ -141,7 +141,7 @@ func (s *Store) DropRemains(p *Pages) {
 	}
 	if p.remains != 0 {
 		s.Record.Remains(p.remains - 1).Free()
-		s.remains.Give(p.remains - 1)
+		s.remains.Give(p.remains-1, record.Holder{})
 	}
 	delete(s.bySerial, p.Serial)
 	p.close()

@@ -31,7 +31,7 @@ func TestOneHolderLeavesAReserveToThoseWithLittle(t *testing.T) {
 	_, err = table.Take(record.Holder{Family: 4})
 	require.ErrorContains(t, err, "all 256 things")
 	for _, n := range greedy {
-		table.Give(n)
+		table.Give(n, record.Holder{Family: 1})
 	}
 	require.Equal(t, 32, table.Taken())
 	require.Len(t, takeAll(&table, record.Holder{Family: 2}), 256-32-32, "it counts what it has, not what it had")
@@ -50,8 +50,8 @@ func TestOneUserLeavesHalfOfTheReserveToOthers(t *testing.T) {
 func TestTheBrokerItselfHasNoShare(t *testing.T) {
 	table := record.NewTable(record.NewShares("things", "give some back", 64), 4)
 	require.Len(t, takeAll(&table, record.Holder{}), 64)
-	table.Give(7)
-	table.Give(9)
+	table.Give(7, record.Holder{})
+	table.Give(9, record.Holder{})
 	n, err := table.Take(record.Holder{})
 	require.NoError(t, err)
 	require.EqualValues(t, 7, n, "when no other is left, one that rests is taken")

@@ -8,15 +8,14 @@ import "slices"
 // preferred, so that the pages of high ones are never touched.
 type Table struct {
 	Shares
-	holders map[uint32]Holder // of numbers that are taken; the broker's own are left out
-	spare   int               // how many rest
-	next    uint32            // all from here on were never given out
-	free    []uint32          // given back, oldest first
+	spare int      // how many rest
+	next  uint32   // all from here on were never given out
+	free  []uint32 // given back, oldest first
 }
 
 // NewTable makes a table of which spare numbers rest when they are given back.
 func NewTable(s Shares, spare int) Table {
-	return Table{Shares: s, holders: map[uint32]Holder{}, spare: spare}
+	return Table{Shares: s, spare: spare}
 }
 
 // Take returns a free number for a holder, or ErrTooMany.
@@ -31,20 +30,13 @@ func (t *Table) Take(h Holder) (uint32, error) {
 	} else {
 		t.next++
 	}
-	t.note(n, h)
-	return n, nil
-}
-
-func (t *Table) note(n uint32, h Holder) {
 	t.Add(h, 1)
-	if h != (Holder{}) {
-		t.holders[n] = h
-	}
+	return n, nil
 }
 
 // Claim takes a certain free number, as a successor does for what it finds.
 func (t *Table) Claim(n uint32, h Holder) {
-	t.note(n, h)
+	t.Add(h, 1)
 	if n < t.next {
 		if i := slices.Index(t.free, n); i >= 0 {
 			t.free = slices.Delete(t.free, i, i+1)
@@ -57,12 +49,8 @@ func (t *Table) Claim(n uint32, h Holder) {
 	t.next = n + 1
 }
 
-// Give returns a number that was taken.
-func (t *Table) Give(n uint32) {
-	t.Add(t.holders[n], -1)
-	delete(t.holders, n)
-	if len(t.holders) == 0 {
-		t.holders = map[uint32]Holder{} // a map keeps the size that it had once
-	}
+// Give returns a number that a holder took.
+func (t *Table) Give(n uint32, h Holder) {
+	t.Add(h, -1)
 	t.free = append(t.free, n)
 }

@@ -41,7 +41,7 @@ func (ts *Topics) leaveTopics(s *Party) {
 			ts.leaveReader(t, s, m, rd)
 		}
 		for _, j := range m.opens {
-			ts.dropJoin(j)
+			ts.dropJoin(j, s.Holder)
 		}
 		m.opens = nil
 		crashpoint.At("broker-bury-left")

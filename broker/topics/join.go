@@ -133,7 +133,7 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 		if len(m.opens) == 0 {
 			return none
 		}
-		ts.dropJoin(m.opens[len(m.opens)-1])
+		ts.dropJoin(m.opens[len(m.opens)-1], s.Holder)
 		m.opens = m.opens[:len(m.opens)-1]
 	default:
 		return protocol.Errorf(protocol.CodeInvalid, "use write, read or open", "unknown role %q", r.Role)
@@ -155,7 +155,7 @@ func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
 	if rd.group != nil {
 		ts.exit(rd)
 	}
-	ts.dropJoin(rd.join)
+	ts.dropJoin(rd.join, s.Holder)
 }
 
 // leaveIfDone takes a session without any role out of a topic.

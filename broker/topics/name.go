@@ -44,7 +44,7 @@ func (r *nameRoom) take() (offset uint64, err error) {
 }
 
 func (r *nameRoom) give(offset uint64) {
-	r.Table.Give(uint32((offset - protocol.SessionLanes) / nameLane))
+	r.Table.Give(uint32((offset-protocol.SessionLanes)/nameLane), record.Holder{})
 }
 
 // nameTopic finds a name's topic, or makes one in which nothing is set yet.

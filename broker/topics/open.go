@@ -186,7 +186,7 @@ func (ts *Topics) putJoin(s *Party, t *Topic, r *reader) (uint32, error) {
 		return 0, err
 	}
 	if err := ts.store.Reserve(record.JoinPlace(i)); err != nil {
-		ts.joins.Give(i)
+		ts.joins.Give(i, s.Holder)
 		return 0, err
 	}
 	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index}
@@ -200,7 +200,7 @@ func (ts *Topics) putJoin(s *Party, t *Topic, r *reader) (uint32, error) {
 	return i, nil
 }
 
-func (ts *Topics) dropJoin(i uint32) {
+func (ts *Topics) dropJoin(i uint32, h record.Holder) {
 	ts.store.Record.Join(i).Free()
-	ts.joins.Give(i)
+	ts.joins.Give(i, h)
 }

@@ -33,7 +33,7 @@ func (ts *Topics) restoreTopics(fetch pages.Fetch) {
 			}
 		} else {
 			ts.store.Record.Topic(i).Free()
-			ts.topicTable.Give(i)
+			ts.topicTable.Give(i, record.Holder{})
 		}
 	}
 }
@@ -130,7 +130,7 @@ func (ts *Topics) restoreJoins() {
 		}
 		ts.joins.Claim(i, of)
 		if s == nil || j.Topic >= protocol.MaxTopics || ts.topics[j.Topic] == nil || ts.topics[j.Topic].id != j.TopicID {
-			ts.dropJoin(i)
+			ts.dropJoin(i, of)
 			continue
 		}
 		t := ts.topics[j.Topic]

@@ -34,6 +34,7 @@ type Topic struct {
 	description uint32
 	linger      time.Duration
 	creator     string
+	holder      record.Holder // of its creator
 	made        time.Time
 	closed      bool
 
@@ -94,9 +95,10 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 		return err
 	}
 	if err := ts.store.Reserve(record.TopicPlace(index)); err != nil {
-		ts.topicTable.Give(index)
+		ts.topicTable.Give(index, s.Holder)
 		return err
 	}
+	t.holder = s.Holder
 	t.index, t.id, t.made = index, ts.store.Record.NextSerial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
 	ts.store.Record.Topic(index).Begin()
@@ -108,7 +110,7 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 	}
 	if t.kind == protocol.TopicKindQueue {
 		if _, err := ts.makeGroup(t, "queue", false); err != nil {
-			ts.topicTable.Give(index)
+			ts.topicTable.Give(index, s.Holder)
 			return err
 		}
 	}
@@ -184,7 +186,7 @@ func (ts *Topics) removeTopic(t *Topic) {
 	ts.store.Record.Topic(t.index).Free()
 	ts.changed(t)
 	ts.topics[t.index] = nil
-	ts.topicTable.Give(t.index)
+	ts.topicTable.Give(t.index, t.holder)
 	if t.token != "" {
 		delete(ts.tokens, t.token)
 	} else {

@@ -21,7 +21,18 @@ type Conn struct {
 	// Received with bytes, not yet given to a frame. Where some were lost, nil
 	// stands behind those that came with them.
 	fds []*sys.FD
+	// What a frame may have, and how many descriptors may wait for theirs.
+	maxFrame, maxFDs int
 }
+
+const (
+	// usual is the room for what is received; longer frames make it larger until they
+	// have been read.
+	usual = 16 << 10
+	// A stranger's frame is a hello or a request to stop; nearly all have less than 4 KiB.
+	strangeFrame = 32 << 10
+	strangeFDs   = 4
+)
 
 // ErrNoDescriptors: a frame's descriptors came while this process could have no
 // more files open. Read returns it with the frame's JSON; the connection goes on.
@@ -30,7 +41,22 @@ var ErrNoDescriptors = protocol.Errorf(protocol.CodeTooMany, "raise the limit of
 
 // New frames a connection.
 func New(c *net.UnixConn) *Conn {
-	return &Conn{UnixConn: c, buf: make([]byte, 16<<10), oob: make([]byte, sys.FDSpace(253))}
+	w := &Conn{UnixConn: c, buf: make([]byte, usual)}
+	w.Trust()
+	return w
+}
+
+// NewStranger is New for a peer that has not said who it is: until Trust is called all
+// that it can make this end keep is 64 KiB and a few descriptors.
+func NewStranger(c *net.UnixConn) *Conn {
+	return &Conn{UnixConn: c, buf: make([]byte, usual), oob: make([]byte, sys.FDSpace(strangeFDs)), maxFrame: strangeFrame, maxFDs: strangeFDs + 1}
+}
+
+// Trust takes frames of any size that the protocol allows from here on. It is for
+// whoever reads.
+func (c *Conn) Trust() {
+	c.maxFrame, c.maxFDs = protocol.MaxFrame, 4*protocol.MaxFrameFDs
+	c.oob = make([]byte, sys.FDSpace(253))
 }
 
 // Read returns the next frame's JSON, valid until the next call, and its
@@ -58,6 +84,9 @@ func (c *Conn) read() ([]byte, []*sys.FD, error) {
 	n, fds, err := protocol.ParseFrameHead(c.buf[c.r : c.r+protocol.FrameHead])
 	if err != nil {
 		return nil, nil, err
+	}
+	if n > c.maxFrame {
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "say hello first", "a frame of %d bytes where at most %d are taken", n, c.maxFrame)
 	}
 	c.r += protocol.FrameHead
 	if err := c.need(n); err != nil {
@@ -98,12 +127,15 @@ func (c *Conn) need(n int) error {
 		c.w -= c.r
 		c.r = 0
 	}
-	if n > len(c.buf) {
-		grown := make([]byte, max(n, 2*len(c.buf)))
-		copy(grown, c.buf[:c.w])
-		c.buf = grown
+	if c.w == 0 && len(c.buf) > 4*usual {
+		c.buf = make([]byte, usual)
 	}
 	for c.w < n {
+		if c.w == len(c.buf) { // as it comes, whatever was announced
+			grown := make([]byte, min(2*len(c.buf), max(n, usual)))
+			copy(grown, c.buf[:c.w])
+			c.buf = grown
+		}
 		got, oobn, flags, _, err := c.ReadMsgUnix(c.buf[c.w:], c.oob)
 		if oobn > 0 {
 			fds, perr := sys.ReceiveFDs(c.oob[:oobn])
@@ -116,7 +148,7 @@ func (c *Conn) need(n int) error {
 			c.fds = append(c.fds, nil)
 		}
 		if oobn > 0 {
-			if len(c.fds) > 4*protocol.MaxFrameFDs {
+			if len(c.fds) > c.maxFDs {
 				return protocol.Errorf(protocol.CodeProtocol, "announce descriptors in the frame's head",
 					"%d descriptors came that no frame announces", len(c.fds))
 			}

@@ -148,3 +148,61 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestStrangerCannotMakeThisEndKeepMuch(t *testing.T) {
+	a, far := pair(t)
+	b := NewStranger(far.UnixConn)
+	var head [protocol.FrameHead]byte
+	binary.LittleEndian.PutUint32(head[:], strangeFrame+1)
+	_, err := a.UnixConn.Write(head[:])
+	require.NoError(t, err)
+	_, _, err = b.Read()
+	require.ErrorContains(t, err, "at most 32768 are taken")
+	require.LessOrEqual(t, len(b.buf), 64<<10)
+}
+
+func TestDescriptorsOfAStrangerAreNotKept(t *testing.T) {
+	a, far := pair(t)
+	b := NewStranger(far.UnixConn)
+	fd, err := sys.CreateMemfd("baton-wire", 4096)
+	require.NoError(t, err)
+	defer fd.Close()
+	many := make([]*sys.FD, 60)
+	for i := range many {
+		many[i] = fd
+	}
+	require.NoError(t, a.Write(struct{}{}, many...))
+	_, _, err = b.Read()
+	require.ErrorIs(t, err, protocol.ErrTooMany, "the kernel drops what there is no room for")
+	require.LessOrEqual(t, len(b.fds), strangeFDs+1)
+	b.Discard()
+}
+
+func TestRoomForALongFrameIsMadeAsItComesAndGivenBack(t *testing.T) {
+	a, b := pair(t)
+	var head [protocol.FrameHead]byte
+	binary.LittleEndian.PutUint32(head[:], protocol.MaxFrame)
+	_, err := a.UnixConn.Write(head[:])
+	require.NoError(t, err)
+	long := append([]byte(`{"pad":"`), bytes.Repeat([]byte{'x'}, protocol.MaxFrame-10)...)
+	long = append(long, `"}`...)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := a.UnixConn.Write(long)
+		if err == nil {
+			err = a.Write(struct{}{})
+		}
+		sent <- err
+	}()
+	data, _, err := b.Read()
+	require.NoError(t, err)
+	require.Equal(t, long, data)
+	data, _, err = b.Read()
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(data))
+	require.NoError(t, <-sent)
+	go a.Write(struct{}{})
+	_, _, err = b.Read()
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(b.buf), 4*usual)
+}

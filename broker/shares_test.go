@@ -1,0 +1,73 @@
+package broker_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func TestFrameBeforeHelloIsShort(t *testing.T) {
+	b := serve(t, nil)
+	p := &peer{t: t, w: dial(t, b.socket)}
+	_, err := p.w.UnixConn.Write([]byte{0, 0, 64, 0, 0, 0, 0, 0}) // announces 4 MiB
+	require.NoError(t, err)
+	e, _ := p.read()
+	require.NotNil(t, e.Error)
+	require.Equal(t, protocol.CodeProtocol, e.Error.Code)
+	q := connect(t, b.socket, "q")
+	q.must(protocol.OpTopicOpen, protocol.TopicOpenRequest{Name: "x", Kind: "topic", Create: true, Token: ""}, nil)
+}
+
+// A client that breaks the protocol does not know what the broker carried out: it has no
+// session any more, and no slot.
+func TestSessionEndsWithItsConnectionWhereTheProtocolIsBroken(t *testing.T) {
+	b := serve(t, nil)
+	for _, broken := range [][]byte{{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}, {3, 0, 0, 0, 0, 0, 0, 0, 'n', 'o', '!'}} {
+		p := connect(t, b.socket, "p")
+		_, err := p.w.UnixConn.Write(broken)
+		require.NoError(t, err)
+		e, _ := p.read()
+		require.Equal(t, protocol.CodeProtocol, e.Error.Code)
+		eventually(t, "the session is over", func() bool { return b.Status().Counts.Sessions == 0 })
+		h := helloOf("p")
+		h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+		(&peer{t: t, w: dial(t, b.socket)}).refused(protocol.CodeExpired, protocol.OpHello, h)
+	}
+	holds := connect(t, b.socket, "holds")
+	s := holds.alloc(4096)
+	_, err := holds.w.UnixConn.Write([]byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0})
+	require.NoError(t, err)
+	eventually(t, "it is closed", func() bool { return b.Status().Counts.Closed == 1 })
+	require.EqualValues(t, 1, holds.row.Count(s.Index), "and keeps what it counts")
+}
+
+func TestOneProcessLeavesConnectionsToOthers(t *testing.T) {
+	b := serve(t, func(c *broker.Config) {})
+	var all []net.Conn
+	t.Cleanup(func() {
+		for _, c := range all {
+			c.Close()
+		}
+	})
+	for range 2000 {
+		c, err := net.Dial("unix", b.socket)
+		require.NoError(t, err)
+		all = append(all, c)
+		if len(all) < (protocol.MaxSessions+128)*7/8 {
+			continue
+		}
+		p := &peer{t: t, w: wire.New(c.(*net.UnixConn))}
+		_, err = p.w.UnixConn.Write([]byte{0, 0, 64, 0, 0, 0, 0, 0})
+		require.NoError(t, err)
+		if e, _ := p.read(); e.Error.Code == protocol.CodeTooMany {
+			require.Contains(t, e.Error.Message, "kept for others")
+			return
+		}
+	}
+	t.Fatal("one process had 2,000 connections")
+}
