@@ -158,6 +158,7 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 		}
 		return nil
 	})
+	closes(t, ctx, socket)
 	// Until the broker has seen to what the giver left, its death may be due.
 	eventually(t, "what the giver left is gone", func() bool {
 		var st broker.Status
@@ -168,6 +169,23 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 	require.NoError(t, topic.Close())
 	require.NoError(t, q.Close())
 	require.NoError(t, c.Close())
+}
+
+// closes plays a client that is closed while it holds a tensor.
+func closes(t *testing.T, ctx context.Context, socket string) {
+	var c *client.Client
+	require.NoError(t, again(ctx, func() (err error) {
+		c, err = client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("closer"))
+		return err
+	}))
+	x, err := filled(ctx, c, 55)
+	require.NoError(t, err)
+	require.NoError(t, again(ctx, func() error { _, err := c.Set(ctx, "closing", x, client.Ephemeral()); return err }))
+	require.NoError(t, c.Close())
+	v, err := client.Slice[uint64](x)
+	require.NoError(t, err)
+	require.EqualValues(t, 55, v[0])
+	x.Release()
 }
 
 // successor serves as soon as the broker before it has died.
