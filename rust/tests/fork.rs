@@ -15,6 +15,7 @@ unsafe extern "C" {
     fn fork() -> i32;
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
     fn alarm(seconds: u32) -> u32;
+    fn kill(pid: i32, signal: i32) -> i32;
     fn _exit(status: i32) -> !;
     fn syscall(number: i64, ...) -> i64;
 }
@@ -535,5 +536,88 @@ fn children_of_a_busy_process_do_not_hang() {
     });
     drop((topic, queue));
     s.close();
+    b.nothing_is_held();
+}
+
+#[test]
+fn a_child_has_what_was_left_of_a_closed_session() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let (mut ours, mut theirs) = ends();
+    let s = b.session();
+    let (t, closed) = (made(&s, &[1, 2]), s.clone());
+    s.close();
+    let (next, inherited) = (b.session(), t.clone());
+    let u = made(&next, &[3, 4]);
+    let of_next = u.clone();
+    next.close();
+    let forked = child(move || {
+        check!(closed.alloc::<u8>(&[1]).unwrap_err().code() == Code::Closed);
+        ok!(theirs.read_exact(&mut [0])); // the parent holds nothing any more
+        check!(is(&inherited, &[1, 2]) && is(&of_next, &[3, 4]));
+        Ok(())
+    });
+    drop((t, u));
+    let other = b.session();
+    for i in 0..100 {
+        drop(made(&other, &[i, i]));
+    }
+    ours.write_all(&[1]).unwrap();
+    ends_well(forked);
+    drop(other);
+    b.nothing_is_held();
+}
+
+/// A process that holds a tensor and forks, killed after so many microseconds, or not in time. What the
+/// child saw, if it came back from fork: 0: all was there; 1: it was told that it is gone; 2: other bytes.
+fn killed_in_fork(b: &Broker, after: Duration) -> Option<u8> {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let parent = child(|| {
+        let s = b.session();
+        let t = made(&s, &[4711; 1000]);
+        ok!(theirs.write_all(b"r"));
+        let _ = child(|| {
+            let told = t.to_vec::<u64>().is_err();
+            let until = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < until && !told {
+                let changed = !is(&t, &[4711; 1000]);
+                if changed {
+                    ok!(theirs.write_all(&[2]));
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ok!(theirs.write_all(&[u8::from(told)]));
+            Ok(())
+        });
+        std::thread::sleep(PATIENCE);
+        Ok(())
+    });
+    drop(theirs);
+    let mut byte = [0];
+    ours.read_exact(&mut byte).unwrap();
+    std::thread::sleep(after);
+    // SAFETY: the process is a child of this one, and was not waited for.
+    assert_eq!(unsafe { kill(parent, 9) }, 0);
+    // SAFETY: as `end_of`.
+    assert_eq!(unsafe { waitpid(parent, std::ptr::null_mut(), 0) }, parent);
+    let mut said = Vec::new();
+    ours.read_to_end(&mut said).unwrap();
+    said.first().copied()
+}
+
+#[test]
+fn a_child_whose_parent_is_killed_in_fork_has_what_it_inherited() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let rounds = std::env::var("BATON_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40u64);
+    let mut seen = [0; 4];
+    for round in 0..rounds {
+        let saw = killed_in_fork(&b, Duration::from_micros(round * 97 % 3000));
+        seen[saw.map_or(3, usize::from)] += 1;
+    }
+    println!("all there {}, gone and told {}, changed {}, no child {}", seen[0], seen[1], seen[2], seen[3]);
+    assert_eq!((seen[1], seen[2]), (0, 0), "gone and told, changed");
+    assert!(seen[0] > 0);
     b.nothing_is_held();
 }
