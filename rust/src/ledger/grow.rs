@@ -97,20 +97,20 @@ impl Pool {
             grant = source.grant(least, 1);
         }
         if full(&grant) {
-            self.trim(source);
+            self.trim(source, None);
             grant = source.grant(class.next_multiple_of(PAGE), 1);
         }
         grant
     }
 
-    /// Gives empty slabs back; the bytes given. The caller has the turn. A slab that is on its way is
+    /// Gives empty slabs back, all but one; the bytes given. The caller has the turn. A slab that is on its way is
     /// nobody's to allocate in.
-    pub(super) fn trim(&self, source: &dyn Source) -> u64 {
+    pub(super) fn trim(&self, source: &dyn Source, but: Option<usize>) -> u64 {
         let mut p = self.state();
         p.unbin();
         let mut given = 0;
         for i in 0..p.slabs.len() {
-            let Some(slab) = p.slabs[i].take_if(|s| s.is_empty()) else { continue };
+            let Some(slab) = p.slabs[i].take_if(|s| s.is_empty() && but != Some(i)) else { continue };
             drop(p);
             let gone = source.give_back(&slab.segment);
             p = self.state();

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 use super::ranges::Ranges;
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
@@ -24,6 +25,8 @@ const SLABS_IN_QUOTA: u64 = 64;
 pub(super) const MAX_SLAB: u64 = 256 << 20;
 /// Bytes that a storage may have.
 const MOST: u64 = 1 << 52;
+/// How long after an allocation its slab stays when the broker wants memory back.
+const WORKING: Duration = Duration::from_secs(1);
 /// Bounds the work that one allocation does for recycling.
 const TESTS_PER_ALLOC: usize = 8;
 /// Row words in a cache line.
@@ -113,8 +116,9 @@ pub(super) struct State {
     waiting: VecDeque<u32>,
     spare: Vec<u32>, // in turn with `dropped`
     pub(super) stats: PoolStats,
-    pub(super) first: u64, // bytes of the first slab
-    pub(super) grown: u64, // how often the source gave something
+    pub(super) first: u64,         // bytes of the first slab
+    pub(super) grown: u64,         // how often the source gave something
+    pub(super) last: (u64, usize), // when a storage was handed out last, roughly, and of which slab
 }
 
 /// How large the first slab is under these quotas, of which 0 is none: a small one has room for others.
@@ -139,6 +143,7 @@ impl Pool {
                 stats: PoolStats::default(),
                 first: first_slab(quotas),
                 grown: 0,
+                last: (0, 0),
             }),
             asking: Turnstile::default(),
             dropped: Mutex::new(Vec::new()),
@@ -238,8 +243,9 @@ impl Pool {
 
     /// Tests every storage that may be free and gives empty segments back to the broker. It returns
     /// the bytes given back; 0 as well when another thread is allocating, which recycles itself. It waits
-    /// for none: what reads the broker's answers to the others collects.
-    pub(crate) fn collect(&self, source: &dyn Source) -> u64 {
+    /// for none: what reads the broker's answers to the others collects. Unless it is to be all, the slab
+    /// stays in which this process has just allocated: between two messages of a sender it may be empty.
+    pub(crate) fn collect(&self, source: &dyn Source, all: bool) -> u64 {
         let mut p = match self.state.try_lock() {
             Ok(p) => p,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
@@ -249,11 +255,13 @@ impl Pool {
             return 0;
         }
         self.drain(&mut p);
-        let all = p.waiting.len();
-        p.recycle(source, all);
+        let waiting = p.waiting.len();
+        p.recycle(source, waiting);
         p.test.forget();
+        let (at, slab) = p.last;
+        let in_use = !all && at != 0 && sys::roughly_now().saturating_sub(at) < WORKING.as_nanos() as u64;
         drop(p);
-        self.asking.try_lock().map_or(0, |_turn| self.trim(source))
+        self.asking.try_lock().map_or(0, |_turn| self.trim(source, in_use.then_some(slab)))
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
@@ -365,7 +373,9 @@ impl State {
         let (slab, offset) = (r.slab, r.offset);
         let reference = Ref { serial: r.serial, generation: r.generation, index };
         self.slab(slab).used += 1;
-        self.entries.describe(index, offset, n, sys::roughly_now());
+        let now = sys::roughly_now();
+        self.last = (now, slab);
+        self.entries.describe(index, offset, n, now);
         crash_point::at("alloc-described");
         if let Err(e) = self.row.take(index) {
             self.bin(index);

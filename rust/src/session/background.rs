@@ -322,7 +322,7 @@ impl Background {
             let inner = served(core);
             match job {
                 Job::Compare => inner.compare(),
-                Job::Collect => drop(inner.collect()),
+                Job::Collect => drop(inner.collect(false)),
                 Job::Room => inner.room_made(),
                 Job::Peer(slot, serial) => drop(inner.peer(Broker::This, slot, serial)),
                 Job::Undo(late) => inner.undo(&late),

@@ -95,12 +95,12 @@ impl Inner {
     }
 
     /// Recycles what is on GPUs; the bytes given back.
-    pub(super) fn collect_devices(&self) -> u64 {
+    pub(super) fn collect_devices(&self, all: bool) -> u64 {
         let Some(d) = self.devices.get() else { return 0 };
         if let Some(l) = d.lender.get() {
             l.sweep_of(self);
         }
-        d.all().iter().map(|g| g.pool.collect(&DeviceSource(self, g))).sum()
+        d.all().iter().map(|g| g.pool.collect(&DeviceSource(self, g), all)).sum()
     }
 
     /// A storage of `bytes` > 0 on a GPU.

@@ -72,8 +72,8 @@ impl HugePools {
         self.made().for_each(|(_, p)| p.dropped(index));
     }
 
-    pub(crate) fn collect(&self, inner: &Inner) -> u64 {
-        self.made().map(|(pages, p)| p.collect(&HugeSource(inner, pages))).sum()
+    pub(crate) fn collect(&self, inner: &Inner, all: bool) -> u64 {
+        self.made().map(|(pages, p)| p.collect(&HugeSource(inner, pages), all)).sum()
     }
 
     pub(crate) fn add_stats(&self, to: &mut PoolStats) {

@@ -363,10 +363,11 @@ impl Inner {
         }
     }
 
-    /// Looks for storages that nobody holds any more and gives empty memory back to the broker.
-    pub(crate) fn collect(&self) -> u64 {
+    /// Looks for storages that nobody holds any more and gives empty memory back to the broker: all, or what
+    /// this process has not just allocated in.
+    pub(crate) fn collect(&self, all: bool) -> u64 {
         self.settle();
-        self.pool.collect(self) + self.collect_devices() + self.huge.get().map_or(0, |h| h.collect(self))
+        self.pool.collect(self, all) + self.collect_devices(all) + self.huge.get().map_or(0, |h| h.collect(self, all))
     }
 
     /// Withdraws queue messages that are done, which frees storages.

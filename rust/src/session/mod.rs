@@ -444,7 +444,7 @@ impl Session {
     /// Looks for storages that nobody holds any more and gives empty memory back to the broker, which
     /// otherwise stays here, warm, for the next tensors. The bytes given back.
     pub fn collect(&self) -> u64 {
-        self.inner.opened_here().map_or(0, |inner| inner.collect())
+        self.inner.opened_here().map_or(0, |inner| inner.collect(true))
     }
 
     /// What this process has and did.
