@@ -303,8 +303,8 @@ baton_status baton_connect(const struct baton_options *options, struct baton_ses
 void baton_session_release(struct baton_session *session);
 
 // Ends the session at once: calls of other threads that wait in it return BATON_CLOSED. What was sent
-// is still received; tensors that are held here stay mapped and mean nothing any more. All its
-// objects are still to be released.
+// is still received; tensors keep their bytes until they are released. All its objects are still to be
+// released.
 baton_status baton_session_end(const struct baton_session *session);
 
 // A descriptor for poll, epoll and select: readable when something may have changed for this session,

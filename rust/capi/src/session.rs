@@ -112,8 +112,8 @@ pub extern "C" fn baton_session_release(session: Option<Box<baton_session>>) {
 }
 
 /// Ends the session at once: calls of other threads that wait in it return BATON_CLOSED. What was sent
-/// is still received; tensors that are held here stay mapped and mean nothing any more. All its
-/// objects are still to be released.
+/// is still received; tensors keep their bytes until they are released. All its objects are still to be
+/// released.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_session_end(session: Option<&baton_session>) -> baton_status {
     run(|| {
