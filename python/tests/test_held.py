@@ -22,7 +22,7 @@ def count() -> tuple[int, int, int]:
 
 def test_arrays_stay_when_their_session_is_closed():
     torch = need("torch")
-    s = baton.connect(name="closes")
+    s = baton.connect(namespace="closes")
     x, y, z = s.full(1000, 3.0), s.full(1000, 4.0), s.full(1000, 5.0)
     a, t, m = x.numpy(), y.torch(), memoryview(z.numpy())
     u = torch.from_dlpack(s.full(1000, 6.0))
@@ -30,7 +30,7 @@ def test_arrays_stay_when_their_session_is_closed():
     closer = threading.Thread(target=s.close)
     closer.start()
     closer.join()
-    other = baton.connect(name="others")
+    other = baton.connect(namespace="others")
     for i in range(300):
         other.full(1000, float(i))
     assert s.closed
@@ -41,13 +41,13 @@ def test_arrays_stay_when_their_session_is_closed():
     assert a.sum() == 7000
     other.close()
     del a, t, m, u, other
-    eventually(lambda: not [r for r in listing("sessions") if r["name"] in ("closes", "others")], "their end")
+    eventually(lambda: not [r for r in listing("sessions") if r["namespace"] in ("closes", "others")], "their end")
 
 
 def test_sessions_closed_one_after_the_other_use_up_nothing():
     kept, before = [], (0, 0, 0)
     for i in range(ROUNDS):
-        with baton.connect(name="often") as s:
+        with baton.connect(namespace="often") as s:
             kept.append(s.full(100, i, "int64").numpy())
         if i == 100:
             before = count()
@@ -56,14 +56,14 @@ def test_sessions_closed_one_after_the_other_use_up_nothing():
         assert after[0] < before[0] + 5 and after[1] < before[1] + 20 and after[2] == before[2]
     assert all((a == i).all() for i, a in enumerate(kept))
     del kept
-    eventually(lambda: not [r for r in listing("sessions") if r["name"] == "often"], "its end")
+    eventually(lambda: not [r for r in listing("sessions") if r["namespace"] == "often"], "its end")
 
 
 def test_a_program_that_starts_itself_anew_leaves_nothing(child):
     script = """
 import os
 left = int(sys.argv[1])
-s = baton.connect(name="anew")
+s = baton.connect(namespace="anew")
 x = s.zeros(1 << 20)
 if left:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:-1], str(left - 1)])
@@ -72,5 +72,5 @@ sys.stdin.readline()
 """
     c = child(script, "30")
     assert c.hear() == "ready"
-    eventually(lambda: len([r for r in listing("sessions") if r["name"] == "anew"]) == 1, "one session")
+    eventually(lambda: len([r for r in listing("sessions") if r["namespace"] == "anew"]) == 1, "one session")
     c.end()
