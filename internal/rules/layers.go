@@ -28,6 +28,7 @@ var layers = []layer{
 	{dir: "internal/ranges", only: []string{}},
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint", "internal/ranges"}},
 	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
+	{dir: "broker/takeover", only: []string{"broker/record", "handles", "shm", "protocol"}},
 	{dir: "broker/record", only: []string{"handles", "shm", "protocol"}},
 	{dir: "broker/alarm", only: []string{}},
 	{dir: "broker/pages", only: append([]string{"broker/record"}, mechanics...)},

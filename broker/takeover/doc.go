@@ -1,0 +1,24 @@
+// Package takeover decides what a new broker repairs of what its predecessor left: a
+// pure function ([Plan]) from facts to a list of repairs. It knows no sockets, no
+// processes and no clock.
+//
+// The facts are what a broker wrote (records, its own row), what the dead wrote (lanes
+// that nobody writes any more), and what is known of the rest: for each session whether
+// its process is alive, dead or unknown and whether it is back, for each file whether
+// it was handed over. Of the living nothing is used but what the broker wrote, since
+// the rest changes meanwhile. So the function never decides that memory is free: that
+// is a request ([Collect]), which runs a double collect over the rows when it is applied.
+//
+// Repairs are applied in order, and each is safe by itself: after any of them the
+// broker may die, and its successor plans anew from what it finds. A file that comes
+// late, or a death, is one more fact: plan again. Applying a plan twice changes nothing,
+// and more facts never undo a repair.
+//
+// Ownership, concurrency: values only.
+//
+// Hostile peers: lanes of the dead are their word. A message counts only where every
+// storage that it names lies in a chunk that is still granted; all else is emptied.
+//
+// Death: a dead session is buried only when its file is here or can come no more; an
+// absent or unknown one keeps everything.
+package takeover

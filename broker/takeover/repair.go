@@ -1,0 +1,90 @@
+package takeover
+
+// Repair is one step. Each is safe by itself and may be done again.
+type Repair interface{ repair() }
+
+// Steps that put right what a killed broker left half done.
+type (
+	// KeepChunk takes Retiring off a chunk's serial: its test did not come to an end.
+	KeepChunk struct{ Chunk uint32 }
+	// FreeChunk un-names a chunk whose segment is gone.
+	FreeChunk struct{ Chunk uint32 }
+	// Detach takes a bit away: of a chunk that is free, or of a slot that is.
+	Detach struct{ Chunk, Slot uint32 }
+	// FreeRemains forgets the remains of a session that is still in its slot: it will
+	// be buried.
+	FreeRemains struct{ Index uint32 }
+	// FreeLane takes a lane out of its topic that nobody can read.
+	FreeLane struct{ Topic, Lane uint32 }
+	// FreeJoin forgets an opener or reader that is no more.
+	FreeJoin struct{ Index uint32 }
+	// FreeGroup ends a group without members.
+	FreeGroup struct{ Topic, Group uint32 }
+	// FreeLease ends a lease of what is gone.
+	FreeLease struct{ Index uint32 }
+	// TimeLease gives a lease that was to end with a session which is over its time.
+	TimeLease struct{ Index uint32 }
+	// Unname empties a slot of a lane that the broker keeps.
+	Unname struct {
+		Topic, Lane uint32
+		Slot        uint64
+	}
+	// DeleteName marks a name as deleted, whose revision goes.
+	DeleteName struct{ Topic uint32 }
+	// OrphanSegment notes that a segment's owner is over.
+	OrphanSegment struct{ Segment uint32 }
+)
+
+// Steps that make the broker's own row right.
+type (
+	// Raise counts a storage up in the broker's row.
+	Raise struct {
+		Index uint32
+		To    uint64
+	}
+	// Lower counts it down.
+	Lower struct {
+		Index uint32
+		To    uint64
+	}
+)
+
+// Steps that go on with what the dead left.
+type (
+	// MarkDead notes that a session's process has ended. It is buried when its file has
+	// come, or can come no more; until then its row counts all that it is attached to.
+	MarkDead struct{ Slot uint32 }
+	// Bury ends a session whose process has ended, in the order of docs/protocol.md,
+	// Death.
+	Bury struct {
+		Slot   uint32
+		Serial uint64
+	}
+	// Collect asks for a test of an orphan: it is freed if no row counts anything of it,
+	// storage by storage, or as a Whole where its file or its owner's is missing. Where
+	// its own file is Lost, what the broker itself names there is let go first, unless
+	// any other row counts anything of it.
+	Collect struct {
+		Segment     uint32
+		Serial      uint64
+		Whole, Lost bool
+	}
+)
+
+func (KeepChunk) repair()     {}
+func (FreeChunk) repair()     {}
+func (Detach) repair()        {}
+func (FreeRemains) repair()   {}
+func (FreeLane) repair()      {}
+func (FreeJoin) repair()      {}
+func (FreeGroup) repair()     {}
+func (FreeLease) repair()     {}
+func (TimeLease) repair()     {}
+func (Unname) repair()        {}
+func (DeleteName) repair()    {}
+func (OrphanSegment) repair() {}
+func (Raise) repair()         {}
+func (Lower) repair()         {}
+func (MarkDead) repair()      {}
+func (Bury) repair()          {}
+func (Collect) repair()       {}
