@@ -6,15 +6,16 @@ import (
 
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// rebuild makes the broker's view from the broker file, with what fetch can get
-// of the files that the store lists as missing. Then it corrects its own row, buries the
-// dead, and lets everybody look again. sameBoot tells whether any process that
-// the file speaks of can still live.
+// rebuild gathers the facts from the broker file and from what fetch can get of the
+// files that the store lists as missing, has the repairs planned (package takeover) and
+// applies them. Then the rooms read what is right now, the dead are buried, and all
+// look again. sameBoot tells whether any process that the file speaks of can still live.
 func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 	if err := b.rebuildOwn(fetch); err != nil {
 		return err
@@ -22,16 +23,20 @@ func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 	b.rebuildSessions(fetch)
 	b.store.RestoreRemains(fetch)
 	b.memory.Restore(fetch)
-	b.topics.Restore(fetch)
-	b.leases.Restore(sameBoot)
-	if b.store.Lack != nil { // nothing is changed yet that another broker could not read
+	if b.store.Lack != nil { // nothing is changed yet
 		return pages.NoMemory(b.store.Lack, "the files of the former broker's sessions")
 	}
-	b.recount()
-	crashpoint.At("broker-rebuild-lowered")
+	dead := b.repair(takeover.Plan(b.facts(sameBoot)))
+	b.memory.ExpireBorrowed()
+	b.topics.Restore(fetch)
+	b.leases.Restore(sameBoot)
+	if b.store.Lack != nil { // all that was changed is right, whoever goes on with it
+		return pages.NoMemory(b.store.Lack, "the claims of the former broker's groups")
+	}
+	b.topics.Reread(map[uint32]uint64{}, false)
 	b.topics.Rewind()
 	crashpoint.At("broker-rebuild-hints")
-	b.buryDead(sameBoot)
+	b.buryDead(dead)
 	crashpoint.At("broker-rebuild-buried")
 	b.topics.Announce()
 	b.store.Record.SetBoot(sys.BootID())
@@ -80,16 +85,23 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 // unknownAgain is how long after a look another one may find out about a process.
 const unknownAgain = 5 * time.Second
 
-// buryDead ends the sessions whose processes have ended, and watches the others. A
-// process has ended where that can be proved; every other session keeps what it holds.
-func (b *Broker) buryDead(sameBoot bool) {
-	b.foreign = b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
+// buryDead ends the sessions whose processes have ended; every other one keeps what it
+// holds.
+func (b *Broker) buryDead(dead map[uint32]bool) {
+	if b.foreign { // their pids mean nothing here: no successor is to look for them
+		for _, s := range b.slots {
+			if s != nil {
+				s.start = 0
+				b.store.Record.Session(s.Slot).ForgetProcess()
+			}
+		}
+	}
 	b.store.Record.SetPIDNamespace(sys.PIDNamespace(processID))
 	for _, s := range b.slots {
 		if s == nil {
 			continue
 		}
-		if s.state == protocol.SessionDead || !sameBoot || b.hasEnded(s) {
+		if dead[s.Slot] {
 			b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 			continue

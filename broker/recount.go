@@ -1,19 +1,5 @@
 package broker
 
-import "github.com/baton-ipc/baton/internal/crashpoint"
-
-// recount makes the broker's row say what its places name: names, leases, and
-// the messages of adopted lanes. It is raised first and lowered last, and rows
-// of the dead are dropped only afterwards, so that no count is too low in
-// between, however often a broker dies here.
-func (b *Broker) recount() {
-	crashpoint.At("broker-rebuild-read")
-	b.topics.Reread(map[uint32]uint64{}, false)
-	b.raiseRow()
-	crashpoint.At("broker-rebuild-raised")
-	b.lowerRow()
-}
-
 // rowTarget counts what the broker's places name.
 func (b *Broker) rowTarget() map[uint32]uint64 {
 	target := map[uint32]uint64{}

@@ -35,8 +35,8 @@ type predecessor struct {
 	file     *sys.FD          // of the broker, with files: locked
 }
 
-// takeover gathers a dead broker's files from its clients.
-type takeover struct {
+// gathering gets a dead broker's files from its clients.
+type gathering struct {
 	state *state
 	over  chan struct{} // closed when the broker serves
 	err   error
@@ -116,7 +116,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 			return err
 		}
 		b.store.Files = pages.Memfds{}
-		b.taking = &takeover{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
+		b.taking = &gathering{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
 		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", sessions)
 		b.takeKept()
@@ -182,7 +182,7 @@ func (b *Broker) await(ctx context.Context) error {
 }
 
 // giveUp leaves everything as the dead broker did, unless the takeover has ended.
-func (b *Broker) giveUp(t *takeover, why error) error {
+func (b *Broker) giveUp(t *gathering, why error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.taking == t {
@@ -193,7 +193,7 @@ func (b *Broker) giveUp(t *takeover, why error) error {
 }
 
 // endTakeover lets those who wait for it go on, or, if it failed, know that.
-func (b *Broker) endTakeover(t *takeover) {
+func (b *Broker) endTakeover(t *gathering) {
 	b.taking, b.closing = nil, t.err != nil
 	if b.closing {
 		b.clock.Stop()
@@ -233,7 +233,7 @@ func (b *Broker) isGhost(s stateSession) bool {
 	return v.Serial() == s.Serial && !v.Answered()
 }
 
-func (b *Broker) completeTakeover(t *takeover) error {
+func (b *Broker) completeTakeover(t *gathering) error {
 	own := pages.Key{Role: protocol.RestoreSession, Serial: 0}
 	if b.store.Record.Valid() {
 		own.Serial = b.store.Record.Session(protocol.BrokerSlot).Serial()

@@ -5,7 +5,9 @@ import (
 
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/roomtest"
+	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -106,6 +108,35 @@ func TestRefusedGrantAsksOthersAndIsToldOfRoom(t *testing.T) {
 	require.NoError(t, w.m.Return(rich, &protocol.Return{Segment: g.Segment}))
 	require.Equal(t, 1, waits.room)
 	w.grant(poor, 4096)
+}
+
+// A broker that is killed while it tests a whole segment leaves the chunks' serials
+// marked: what a reader counted just before is not lost with them.
+func TestRestoredMemoryKeepsWhatWasBeingTested(t *testing.T) {
+	w := newWorld(t, memory.Limits{Memory: 1 << 30})
+	a, _ := w.session()
+	_, ref := w.grant(a, 1<<20)
+	chunk := ref.Index / protocol.ChunkIndices
+	w.store.Record.Session(a.Slot).Store(record.Session{Serial: a.Serial, State: protocol.SessionLive, Answered: true})
+	w.store.Record.SetChunkSerial(chunk, ref.Serial|record.ChunkRetiring)
+	next := roomtest.Memory(t, w.store, memory.Limits{Memory: 1 << 30})
+	next.Open(a.Pages, &told{})
+	next.Restore(func(pages.Key) *sys.FD { return nil })
+	for _, r := range takeover.Plan(withLiving(takeover.Read(w.store.Record, w.store.Own.Row))) {
+		require.True(t, takeover.Apply(w.store.Record, w.store.Own.Row, r), "%#v", r)
+	}
+	require.Equal(t, ref.Serial, w.store.Record.Chunks().Serial(chunk))
+	require.True(t, w.store.Record.Chunks().IsAttached(chunk, a.Slot), "its row is still looked at")
+	require.NoError(t, next.Hold(ref))
+}
+
+// withLiving adds that every session is back.
+func withLiving(f takeover.Facts) takeover.Facts {
+	f.SameBoot = true
+	for i := range f.Sessions {
+		f.Sessions[i].Process, f.Sessions[i].Back, f.Sessions[i].File = takeover.Alive, true, true
+	}
+	return f
 }
 
 func TestRestoredMemoryIsAsGranted(t *testing.T) {

@@ -8,6 +8,9 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
+// HasFile tells whether the file of a segment is here.
+func (m *Memory) HasFile(i uint32) bool { return m.segments[i] != nil && m.segments[i].view != nil }
+
 // Restore finds out from the record what a former broker had granted: devices,
 // segments with such files as there are, chunks. The accounts of its sessions are
 // open, and the pages of those that are over are known.
@@ -65,7 +68,6 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 		} else {
 			m.chargeAll(g)
 			m.orphans[g] = struct{}{}
-			view.SetOrphan()
 		}
 	}
 }
@@ -90,43 +92,32 @@ func (m *Memory) setView(g *segment, k pages.Key, fd *sys.FD) {
 func (m *Memory) restoreChunks() {
 	for i := range uint32(protocol.MaxChunks) {
 		v := m.chunks.Load(i)
-		if v.Serial == 0 {
-			// Its freeing may have been half done.
-			m.chunks.EachAttached(i, func(slot uint32) bool {
-				m.chunks.Detach(i, slot)
-				return true
-			})
-			continue
-		}
-		c := &chunk{index: i, serial: v.Serial}
+		c := &chunk{index: i, serial: v.Serial &^ record.ChunkRetiring}
 		if v.Segment < protocol.MaxSegments {
 			c.segment = m.segments[v.Segment]
 		}
-		of := record.Holder{}
-		if c.segment != nil {
-			of = c.segment.owner.Holder
+		if c.serial == 0 || c.segment == nil || c.segment.serial != v.SegmentSerial {
+			continue // its freeing was half done, and is planned
 		}
-		m.chunkTable.Claim(i, of)
-		if c.segment == nil || c.segment.serial != v.SegmentSerial {
-			// Its segment's freeing was half done: nobody held anything of it.
-			m.store.Record.SetChunkSerial(i, 0)
-			m.chunkTable.Give(i, of)
-			continue
-		}
+		m.chunkTable.Claim(i, c.segment.owner.Holder)
 		m.chunkOf[i] = c
 		c.segment.chunks = append(c.segment.chunks, c)
 		c.segment.owner.Use()
-		if c.segment.isBorrowed() && c.segment.holder == nil {
-			m.store.Record.SetChunkSerial(i, 0) // as in expire: its owner ended while no broker ran
-		}
 		m.chunks.EachAttached(i, func(slot uint32) bool {
 			if s := m.accounts[slot]; s != nil {
 				s.setAttached(i, true)
-			} else if slot != protocol.BrokerSlot {
-				m.chunks.Detach(i, slot)
 			}
 			return true
 		})
+	}
+}
+
+// ExpireBorrowed ends the memory that sessions lent which ended while no broker ran.
+func (m *Memory) ExpireBorrowed() {
+	for g := range m.orphans {
+		if g.isBorrowed() {
+			m.expire(g)
+		}
 	}
 }
 

@@ -182,19 +182,20 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 }
 
 // freeUnheld frees a segment if no row counts anything of it, by a double collect
-// over the whole segment: every attached word is zero, the chunks lose their names,
+// over the whole segment: every attached word is zero, the chunks' serials are marked,
 // and after a fence every word is still zero. A row that cannot be read counts
 // everything that its session is attached to. It needs neither the segment's file
 // nor its owner's.
 //
 // SYNC row: openers look at the serial after they counted up: one that came while
-// the rows were read is seen by the second look, or sees the serial gone.
+// the rows were read is seen by the second look, or sees another serial. It is not
+// lost should the broker die here.
 func (m *Memory) freeUnheld(g *segment) (index uint32, holder string, held bool) {
 	if index, holder, held = m.heldIn(g); held {
 		return index, holder, held
 	}
 	for _, c := range g.chunks {
-		m.store.Record.SetChunkSerial(c.index, 0)
+		m.store.Record.SetChunkSerial(c.index, c.serial|record.ChunkRetiring)
 	}
 	shm.Fence()
 	if index, holder, held = m.heldIn(g); held {

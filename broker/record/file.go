@@ -51,6 +51,11 @@ func (f File) Valid() bool { return f.r.Valid() }
 // Chunks views the chunk records.
 func (f File) Chunks() handles.Chunks { return handles.NewChunks(f.r) }
 
+// ChunkRetiring is added to a chunk's serial while it is tested whether any row counts
+// anything of its segment: handles to it are Expired, and the serial is not lost should
+// the broker die before the test has come to an end.
+const ChunkRetiring uint64 = 1 << 63
+
 // SetChunkSerial names or un-names a chunk: with another serial, or none, every
 // handle to it is Expired.
 func (f File) SetChunkSerial(chunk uint32, serial uint64) {

@@ -97,6 +97,10 @@ func (v SessionView) Answered() bool { return v.r.Load32(sessionAnswered) == 1 }
 // SetAnswered notes that the session's client knows of it.
 func (v SessionView) SetAnswered() { v.r.Store32(sessionAnswered, 1) }
 
+// ForgetProcess notes that the pid cannot be compared with any process: the session is
+// unknown until its process is back.
+func (v SessionView) ForgetProcess() { v.r.Store64(protocol.SessionStartTime, 0) }
+
 // SetPIDNamespace notes the pid namespace of the session's process.
 func (v SessionView) SetPIDNamespace(inode uint64) { v.r.Store64(protocol.SessionPIDNS, inode) }
 

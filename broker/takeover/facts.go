@@ -1,6 +1,9 @@
 package takeover
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/protocol"
+)
 
 // Process is what is known of a session's process.
 type Process uint8
@@ -33,6 +36,7 @@ type Session struct {
 	Slot     uint32
 	Serial   uint64
 	Marked   bool // the record says that it is dead
+	Closed   bool // it owns nothing any more, and its row stands
 	Answered bool // its client knows of it
 	Process  Process
 	Back     bool // its client handed over what it has mapped
@@ -58,7 +62,7 @@ type Segment struct {
 
 // Retiring in a chunk's serial: it is being tested whether any row counts anything of
 // its segment.
-const Retiring uint64 = 1 << 63
+const Retiring = record.ChunkRetiring
 
 // Chunk is a ChunkRecord.
 type Chunk struct {

@@ -237,9 +237,15 @@ func (p *plan) row() {
 	}
 }
 
+// owned tells whether a segment's owner may still use it.
+func (p *plan) owned(g Segment) bool {
+	s := p.inSlot[g.OwnerSerial]
+	return s != nil && !s.Closed
+}
+
 func (p *plan) segments() {
 	for _, g := range p.Segments {
-		if !g.Orphan && p.inSlot[g.OwnerSerial] == nil {
+		if !g.Orphan && !p.owned(g) {
 			p.add(OrphanSegment{g.Index})
 		}
 	}
@@ -268,12 +274,12 @@ func (p *plan) dead() {
 func (p *plan) collect() {
 	late := MayCome(&p.Facts)
 	for _, g := range p.Segments {
-		if p.inSlot[g.OwnerSerial] != nil {
+		if p.owned(g) {
 			continue
 		}
-		r := p.over[g.OwnerSerial]
+		s, r := p.inSlot[g.OwnerSerial], p.over[g.OwnerSerial]
 		lost := !g.File && !g.Device
-		whole := lost || r == nil || !r.File
+		whole := lost || !(s != nil && s.File || r != nil && r.File)
 		if !whole || !late {
 			p.add(Collect{g.Index, g.Serial, whole, lost})
 		}

@@ -272,10 +272,10 @@ func (w *world) checkEnd(p planner) {
 		}
 	}
 	for i, g := range w.segments {
-		if w.ownerSlot(g.owner) == 0 && !w.heldIn(i, 99) {
+		if w.ownedBy(g.owner) == 0 && !w.heldIn(i, 99) {
 			w.fail("in the end: segment %d of a dead session is held by nobody and there", i)
 		}
-		if w.ownerSlot(g.owner) == 0 && !g.orphan {
+		if w.ownedBy(g.owner) == 0 && !g.orphan {
 			w.fail("in the end: segment %d is no orphan", i)
 		}
 	}

@@ -47,6 +47,7 @@ type file struct {
 type session struct {
 	serial   uint64
 	marked   bool
+	closed   bool
 	answered bool
 	row      map[uint32]uint64
 	known    takeover.Process
@@ -144,6 +145,7 @@ func newWorld(seed uint64) *world {
 			if w.chance(0.3) {
 				w.living[s.serial].leaves = 0.5
 			}
+			s.closed = s.answered && w.chance(0.15)
 		} else {
 			s.marked = w.chance(0.1) // buried as far as that
 		}
@@ -157,7 +159,7 @@ func newWorld(seed uint64) *world {
 	n := uint32(0)
 	for i := range 1 + w.r.Uint32N(4) {
 		g := &segment{serial: w.serial(), owner: serials[w.r.IntN(len(serials))], device: w.chance(0.1)}
-		g.orphan = w.ownerSlot(g.owner) == 0 && w.chance(0.8)
+		g.orphan = w.ownedBy(g.owner) == 0 && w.chance(0.8)
 		w.segments[i] = g
 		for range 1 + w.r.Uint32N(2) {
 			c := &chunk{serial: w.serial(), segment: i, segmentSerial: g.serial, bits: map[uint32]bool{0: true}}
@@ -183,6 +185,14 @@ func (w *world) ownerSlot(serial uint64) uint32 {
 		if s.serial == serial {
 			return slot
 		}
+	}
+	return 0
+}
+
+// ownedBy is ownerSlot of a session that was not closed.
+func (w *world) ownedBy(serial uint64) uint32 {
+	if slot := w.ownerSlot(serial); slot != 0 && !w.sessions[slot].closed {
+		return slot
 	}
 	return 0
 }
@@ -240,7 +250,7 @@ func (w *world) fillPlaces(serials []uint64) {
 		for number := range 1 + w.r.Uint32N(3) {
 			l := &lane{serial: serials[w.r.IntN(len(serials))], incarnation: w.serial(), state: protocol.LaneLive, messages: map[uint64]*message{}}
 			slot := w.ownerSlot(l.serial)
-			if slot == 0 || w.chance(0.3) {
+			if w.ownedBy(l.serial) == 0 || w.chance(0.3) {
 				l.state = protocol.LaneAdopted
 			}
 			if slot == 0 && !slices.Contains(slices.Collect(maps.Values(w.remains)), l.serial) {
@@ -296,7 +306,7 @@ func (w *world) addName(topic uint32) {
 	for _, ref := range m.refs {
 		w.row[ref.Index]++
 	}
-	if w.chance(0.2) {
+	if w.chance(0.2) && !w.sessions[1].closed {
 		l.ephemeral = w.sessions[1].serial
 	}
 	switch {
@@ -391,7 +401,7 @@ func (w *world) facts() takeover.Facts {
 	}
 	for _, slot := range slices.Sorted(maps.Keys(w.sessions)) {
 		s := w.sessions[slot]
-		f.Sessions = append(f.Sessions, takeover.Session{Slot: slot, Serial: s.serial, Marked: s.marked, Answered: s.answered,
+		f.Sessions = append(f.Sessions, takeover.Session{Slot: slot, Serial: s.serial, Marked: s.marked, Closed: s.closed, Answered: s.answered,
 			Process: s.known, Back: s.back, File: w.files[file{'s', s.serial}]})
 	}
 	for _, i := range slices.Sorted(maps.Keys(w.remains)) {

@@ -8,14 +8,14 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// maxAdopted bounds the references that one session's lanes can make the broker
+// MaxAdopted bounds the references that one session's lanes can make the broker
 // look at and count: a liar can have every slot name a spill of 65,535.
-const maxAdopted = 8 << 20
+const MaxAdopted = 8 << 20
 
 // adoptable returns how many more references the broker takes over from a session,
 // living or not: lanes can be left one after the other.
 func (ts *Topics) adoptable(p *pages.Pages) int {
-	budget := maxAdopted
+	budget := MaxAdopted
 	for l := range ts.lanesIn[p] {
 		for _, indices := range l.kept {
 			budget -= len(indices)

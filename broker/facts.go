@@ -1,0 +1,160 @@
+package broker
+
+import (
+	"github.com/baton-ipc/baton/broker/takeover"
+	"github.com/baton-ipc/baton/broker/topics"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// facts gathers what is known of what the former broker left. The pages of sessions and
+// the memory are restored as far as there are files; nothing is changed.
+func (b *Broker) facts(sameBoot bool) takeover.Facts {
+	f := takeover.Read(b.store.Record, b.store.Own.Row)
+	f.SameBoot = sameBoot
+	b.foreign = b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
+	for i := range f.Sessions {
+		s := &f.Sessions[i]
+		have := b.slots[s.Slot]
+		s.File = have.There()
+		s.Back = b.taking != nil && b.taking.back[s.Serial]
+		switch {
+		case s.Marked || !sameBoot: // whatever its process is
+		case b.hasEnded(have):
+			s.Process = takeover.Dead
+		case !have.unknown:
+			s.Process = takeover.Alive
+		}
+	}
+	for i := range f.Remains {
+		p := b.store.BySerial(f.Remains[i].Serial)
+		f.Remains[i].File = p != nil && p.There()
+	}
+	for i := range f.Segments {
+		f.Segments[i].File = b.memory.HasFile(f.Segments[i].Index)
+	}
+	for i := range f.Lanes {
+		b.readLane(&f.Lanes[i])
+	}
+	return f
+}
+
+// readLane reads what stands in a lane that the broker keeps. One that lies where no
+// lane can is without an incarnation.
+func (b *Broker) readLane(l *takeover.Lane) {
+	if l.Name && l.Serial != b.store.Own.Serial {
+		l.Name = false
+	}
+	p := b.store.BySerial(l.Serial)
+	if p == nil || !p.There() || !l.Name && l.State != protocol.LaneAdopted && !p.Dead {
+		return
+	}
+	view, err := b.laneView(l)
+	if err != nil {
+		l.Incarnation, l.Name = 0, false
+		return
+	}
+	budget := topics.MaxAdopted
+	if l.Name {
+		budget = 1 + protocol.MaxRefs
+	}
+	head, slots := view.Head(), view.Slots()
+	for k := range slots {
+		i := view.Seq(k)
+		if i == 0 {
+			continue
+		}
+		m := takeover.Message{Slot: k}
+		last := head
+		if l.Name {
+			last++ // published, and the head not moved yet
+		}
+		if h, data, ok := view.Read(i, nil); ok && i&(slots-1) == k && i <= last && i+slots > head {
+			m.Number = i
+			m.Refs, m.Late, m.Bad = b.namedBy(h, data, &budget)
+		} else {
+			m.Bad = true
+		}
+		l.Messages = append(l.Messages, m)
+	}
+}
+
+func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
+	t := b.store.Record.Topic(l.Topic).Load()
+	at := b.store.Record.Topic(l.Topic).Lane(l.Number).Load().Offset
+	if at < protocol.SessionLanes {
+		return shm.Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d", at)
+	}
+	return shm.NewLane(b.store.BySerial(l.Serial).Session.Region, at, t.Slots, t.Stride)
+}
+
+// namedBy lists what a message names. late: it stands in a file that was not handed
+// over.
+func (b *Broker) namedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, late, bad bool) {
+	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
+	if err != nil {
+		return nil, false, true
+	}
+	if h.Flags&protocol.SlotSpilled != 0 {
+		if len(refs) != 1 || *budget <= 0 {
+			return nil, false, true
+		}
+		if b.memory.SpillMissing(refs[0]) {
+			return nil, true, false
+		}
+		nested, err := b.memory.ReadSpill(refs[0])
+		if err != nil {
+			*budget -= protocol.MaxRefs // as many may have been read
+			return nil, false, true
+		}
+		refs = append(refs, nested...)
+	}
+	*budget -= len(refs)
+	return refs, false, *budget < 0
+}
+
+// repair carries out a plan, as far as it is of the records, the broker's row and the
+// lanes that it keeps, and returns the slots of the dead. Orphans are the collector's.
+func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
+	dead = map[uint32]bool{}
+	crashpoint.At("broker-rebuild-read")
+	rest := plan
+	for len(rest) > 0 && !lowers(rest[0]) {
+		b.apply(rest[0], dead)
+		rest = rest[1:]
+	}
+	crashpoint.At("broker-rebuild-raised")
+	for _, r := range rest {
+		b.apply(r, dead)
+	}
+	crashpoint.At("broker-rebuild-lowered")
+	return dead
+}
+
+// lowers tells of the first repair behind the raising of the row.
+func lowers(r takeover.Repair) bool {
+	switch r.(type) {
+	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.Bury, takeover.Collect:
+		return true
+	}
+	return false
+}
+
+func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
+	switch r := r.(type) {
+	case takeover.Unname:
+		l := takeover.Lane{Topic: r.Topic, Number: r.Lane, Serial: b.store.Record.Topic(r.Topic).Lane(r.Lane).Serial()}
+		if view, err := b.laneView(&l); err == nil {
+			view.Unname(r.Slot)
+		}
+	case takeover.MarkDead:
+		dead[r.Slot] = true // bury marks it, and waits for its file
+	case takeover.Bury:
+		dead[r.Slot] = true
+	case takeover.FreeRemains: // the store's, with the files
+	default:
+		takeover.Apply(b.store.Record, b.store.Own.Row, r)
+	}
+}
