@@ -178,6 +178,39 @@ func TestReleasesBesideClosesLoseNoCount(t *testing.T) {
 	onlyOne(t, observer)
 }
 
+// The release of a redelivered item acknowledges it and rings its sender: any goroutine
+// may do so, beside the taker, and while the client is closed.
+func TestRedeliveredItemsAreReleasedByAnyGoroutine(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	p, c := connect(t, address), connect(t, address)
+	put, err := p.Queue(ctx, "q", client.Depth(4), client.Redeliver(true))
+	require.NoError(t, err)
+	get, err := c.Queue(ctx, "q")
+	require.NoError(t, err)
+	const items = 400
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := range items {
+			x, err := p.Alloc(ctx, dlpack.Float32, []int64{1})
+			if !assert.NoError(t, err) {
+				return
+			}
+			v, _ := client.Slice[float32](x)
+			v[0] = float32(i)
+			assert.NoError(t, put.Put(ctx, x))
+			x.Release()
+		}
+	})
+	for i := range items {
+		m, err := get.Get(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []float32{float32(i)}, values(t, m.Tensor()))
+		all.Go(m.Release)
+	}
+	require.NoError(t, c.Close()) // some are not acknowledged: they go to another
+	all.Wait()
+}
+
 func TestCloseTwiceAndFromSeveralGoroutinesEndsOnce(t *testing.T) {
 	address := newBroker(t)
 	observer, c := connect(t, address), connect(t, address)

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -56,23 +57,24 @@ func (p Parking) End() {
 type Bell struct {
 	session Region // read only
 	bell    Region
-	rung    uint64 // parked value last rung
+	rung    atomic.Uint64 // parked value last rung
 }
 
 // NewBell views another session's file and bell.
 func NewBell(session, bell Region) *Bell { return &Bell{session: session, bell: bell} }
 
 // Ring wakes the session if it is parked and was not rung for this sleep. The
-// caller has published and then called Fence. One goroutine at a time.
+// caller has published and then called Fence. Any goroutine: two at once may ring twice
+// for one sleep.
 //
 // SYNC parked: pairs with Begin.
 func (b *Bell) Ring() {
 	p := b.session.Load64(protocol.SessionParked)
-	if p&1 == 0 || p == b.rung {
+	if p&1 == 0 || p == b.rung.Load() {
 		return
 	}
 	b.Wake() // MODEL wake:ring
-	b.rung = p
+	b.rung.Store(p)
 }
 
 // Wake makes the session look again whatever its parked word says.
