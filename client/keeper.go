@@ -110,9 +110,7 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 		}
 	}
 	for chunk, a := range chunks {
-		if a != nil {
-			k.keepFiles(c, chunk, a)
-		}
+		k.keepFiles(c, chunk, a)
 	}
 	return nil
 }
@@ -120,17 +118,14 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 // holds tells whether the row counts anything.
 func (c *Client) holds() bool { return len(c.counted()) > 0 }
 
-// counted finds the chunks of which the own row counts anything, and how this process
-// came to use them.
+// counted finds the chunks of which the own row counts anything.
 func (c *Client) counted() map[uint32]*attachment {
 	found := map[uint32]*attachment{}
-	for chunk := range uint32(protocol.MaxChunks) {
-		if !c.pages.chunks.IsAttached(chunk, c.pages.slot) {
-			continue
-		}
-		for i := range uint32(protocol.ChunkIndices) {
-			if c.pages.row.Count(chunk*protocol.ChunkIndices+i) > 0 {
-				found[chunk] = c.attached[chunk].Load()
+	for chunk := range c.attached {
+		a := c.attached[chunk].Load()
+		for i := uint32(0); a != nil && i < protocol.ChunkIndices; i++ {
+			if c.pages.row.Count(uint32(chunk)*protocol.ChunkIndices+i) > 0 {
+				found[uint32(chunk)] = a
 				break
 			}
 		}
