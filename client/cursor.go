@@ -12,6 +12,31 @@ type cursor struct {
 	lost  uint64
 	group shm.GroupLane
 	over  bool // the lane is no more; the next view says so, too
+	wait  waiting
+}
+
+// waiting is how long a lane's next message has been seen waiting: how often one of
+// another lane was taken before it.
+type waiting struct{ number, passed uint64 }
+
+// see notes the message that the lane offers.
+func (w *waiting) see(i uint64) {
+	if w.number != i {
+		*w = waiting{number: i}
+	}
+}
+
+// before tells whether a message goes before another: the one with the smaller stamp.
+// Stamps are what writers say. When a message is first seen, a lane has at most as many
+// older ones as it has slots; one that was passed over more often than that waits for a
+// writer that lies, and goes first.
+func (w *waiting) before(stamp uint64, than *waiting, other, most uint64) bool {
+	if late := w.passed >= most; late != (than.passed >= most) {
+		return late
+	} else if late && w.passed != than.passed {
+		return w.passed > than.passed
+	}
+	return stamp < other
 }
 
 // there tells whether the lane is still there, and notes if not: nothing is looked

@@ -299,7 +299,8 @@ func (r *Reader) rejoin(ctx context.Context) error {
 	return err
 }
 
-// choose finds the next message. When there are several lanes it looks at all of
+// choose finds the next message: of several lanes' that with the smallest stamp, but
+// none is passed over for ever. When there are several lanes it looks at all of
 // them once more after finding one, so that a message which another one caused
 // is never taken before it.
 func (r *Reader) choose() (best *cursor, number, hint uint64) {
@@ -310,6 +311,7 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 		}
 		return nil, 0, 0
 	}
+	most := uint64(r.t.info.Slots) * uint64(len(r.cursors)-1)
 	for pass := 0; pass < 2; pass++ {
 		best = nil
 		var stamp uint64
@@ -318,7 +320,8 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 			if !ok {
 				continue
 			}
-			if s := k.lane.Stamp(i); best == nil || s < stamp {
+			k.wait.see(i)
+			if s := k.lane.Stamp(i); best == nil || k.wait.before(s, &best.wait, stamp, most) {
 				best, number, hint, stamp = k, i, h, s
 			}
 		}
@@ -326,6 +329,10 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 			return nil, 0, 0
 		}
 	}
+	for _, k := range r.cursors {
+		k.wait.passed++ // of one that offers nothing it means nothing
+	}
+	best.wait = waiting{}
 	return best, number, hint
 }
 

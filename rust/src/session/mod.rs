@@ -6,6 +6,7 @@ mod binding;
 mod bundle;
 mod copied;
 mod core;
+mod cursor;
 pub(crate) mod deadline;
 mod device;
 mod device_tensor;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::cursor::{Cursor, Gone, Waiting};
 use super::deadline::{at_once, deadline, persist};
 use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
 use super::topic::{LaneView, News, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, disagree};
-use crate::layout::state;
-use crate::shm::{GroupLane, fence};
+use crate::shm::GroupLane;
 use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
 /// Which of the messages kept a new reader begins with.
@@ -85,62 +85,6 @@ impl Drop for Membership {
     }
 }
 
-/// A reader's place in one lane.
-#[derive(Debug)]
-struct Cursor {
-    lane: Arc<LaneView>,
-    next: u64,
-    lost: u64,
-    group: Option<GroupLane>,
-    /// The lane is no more; the next view says so, too.
-    over: bool,
-}
-
-/// What a reader lost with lanes that are no more. The broker counts all messages of such lanes, also
-/// of those that came and went between two looks.
-#[derive(Debug, Default)]
-struct Gone {
-    /// The broker's count, as last told.
-    seen: u64,
-    /// What it counts and the reader has not had, not yet reported.
-    balance: i64,
-}
-
-impl Gone {
-    /// Takes over a new count and the cursors of lanes that have gone since.
-    fn follow(&mut self, count: u64, cursors: &[Cursor], first: bool) {
-        if count < self.seen {
-            self.seen = 0; // a new broker begins anew
-        }
-        if !first {
-            self.balance = self.balance.wrapping_add_unsigned(count - self.seen);
-        }
-        self.seen = count;
-        for k in cursors {
-            self.balance = self.balance.wrapping_add_unsigned(k.lost).wrapping_sub_unsigned(k.next - 1);
-        }
-    }
-
-    /// Takes over what a member of a group passed over in lanes that have gone since. What it did not take
-    /// of them others have.
-    fn keep(&mut self, cursors: &[Cursor]) {
-        for k in cursors {
-            self.balance = self.balance.wrapping_add_unsigned(k.lost);
-        }
-    }
-
-    /// What is to be reported. A cursor may go a little before the broker's count tells of its lane.
-    fn lost(&self) -> u64 {
-        self.balance.max(0) as u64
-    }
-
-    fn take(&mut self) -> u64 {
-        let n = self.lost();
-        self.balance = self.balance.min(0);
-        n
-    }
-}
-
 /// The acknowledgement of an item, given when its last tensor is dropped.
 #[derive(Debug)]
 pub(crate) struct Acknowledge {
@@ -158,102 +102,6 @@ impl Acknowledge {
         }
         crash_point::at("ack-done");
         self.lane.ring();
-    }
-}
-
-impl LaneView {
-    /// Wakes the writer, who may wait for room.
-    fn ring(&self) {
-        fence(); // SYNC parked: the claim is visible before the writer's parked word is read
-        self.bell.ring();
-    }
-
-    fn same(&self, other: &LaneView) -> bool {
-        self.info.incarnation == other.info.incarnation
-    }
-
-    /// Whether the lane is still there. Once it is not, its place may be another lane's, of this topic or
-    /// any other, and what is read there means nothing.
-    ///
-    /// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the claims; the
-    /// broker clears it before the place may be used anew, so that it is seen cleared by who has seen
-    /// something of another lane.
-    #[inline]
-    pub(super) fn current(&self) -> bool {
-        self.inner.pages.broker.load(self.record) == self.info.incarnation
-    }
-}
-
-impl Cursor {
-    /// The first message that the lane still has, or the next to come.
-    fn oldest(&self) -> u64 {
-        let head = self.lane.lane.head();
-        let first = (head + 2).saturating_sub(self.lane.lane.slots()).max(1);
-        (first..=head).find(|i| self.lane.lane.has(*i)).unwrap_or(head + 1)
-    }
-
-    /// Whether the lane is still there, which is noted: nothing is looked for in it then.
-    fn there(&mut self) -> bool {
-        self.over |= !self.lane.current();
-        !self.over
-    }
-
-    /// Whether the lane has something for the reader.
-    fn pending(&self) -> bool {
-        if self.over {
-            return false;
-        }
-        let lane = &self.lane.lane;
-        match &self.group {
-            Some(g) => g.next(lane.head()).is_some(),
-            None => lane.has(self.next) || !self.caught_up() && lane.head() >= self.next,
-        }
-    }
-
-    /// Tells, when slot next does not hold its message, that it has never been there, without a look at
-    /// the head, whose line the writer changes at the very moment that is waited for. Messages leave in
-    /// their order: where the one before still is, next cannot have left. The broker may leave gaps in
-    /// the lane of the dead, which has nothing new anyway.
-    fn caught_up(&self) -> bool {
-        self.lane.info.state == state::LANE_LIVE && self.next > 1 && self.lane.lane.has(self.next - 1)
-    }
-
-    /// The lane's next message for this reader, and the hint in a group. One that fell behind skips
-    /// to a little after the oldest kept, so that it is not overtaken again at once.
-    fn next(&mut self, depth: u64) -> Option<(u64, u64)> {
-        if self.over {
-            return None;
-        }
-        let lane = &self.lane.lane;
-        if let Some(g) = &self.group {
-            return g.next(lane.head());
-        }
-        loop {
-            if lane.has(self.next) {
-                return Some((self.next, 0));
-            }
-            if self.caught_up() {
-                return None;
-            }
-            let head = lane.head();
-            if head < self.next {
-                return None;
-            }
-            if lane.has(self.next) {
-                continue;
-            }
-            if !self.lane.current() {
-                self.over = true; // the head is another lane's
-                return None;
-            }
-            let mut to = self.next + 1;
-            if head > depth {
-                to = to.max(head - depth + 1 + depth / 8);
-            }
-            to = to.min(head + 1);
-            self.lost += to - self.next;
-            self.next = to;
-        }
     }
 }
 
@@ -353,6 +201,7 @@ impl Reader {
                     lost: 0,
                     group: None,
                     over: false,
+                    wait: Waiting::default(),
                 },
             };
             k.lane = lane.clone();
@@ -474,21 +323,29 @@ impl Reader {
         Ok(None)
     }
 
-    /// Finds the next message. When there are several lanes it looks at all of them once more after
+    /// Finds the next message: of several lanes' that with the smallest stamp, but none is passed over for
+    /// ever. When there are several lanes it looks at all of them once more after
     /// finding one, so that a message which another one caused is never taken before it.
     fn choose(&mut self) -> Option<(usize, u64, u64)> {
         let depth = u64::from(self.topic.info.depth);
         if let [one] = &mut self.cursors[..] {
             return one.next(depth).map(|(i, hint)| (0, i, hint));
         }
+        let most = u64::from(self.topic.info.slots) * self.cursors.len().saturating_sub(1) as u64;
         let mut best = None;
         for _ in 0..2 {
             let each = self.cursors.iter_mut().enumerate().filter_map(|(at, k)| {
                 let (i, hint) = k.next(depth)?;
-                Some((k.lane.lane.stamp(i), at, i, hint))
+                Some((k.wait.rank(i, k.lane.lane.stamp(i), most), at, i, hint))
             });
-            let (_, at, i, hint) = each.min_by_key(|(stamp, ..)| *stamp)?;
+            let (_, at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
             best = Some((at, i, hint));
+        }
+        let chosen = best.map(|(at, ..)| at);
+        // Of a lane that offers nothing it means nothing.
+        self.cursors.iter_mut().for_each(|k| k.wait.passed += 1);
+        if let Some(at) = chosen {
+            self.cursors[at].wait = Waiting::default();
         }
         best
     }
@@ -560,31 +417,6 @@ fn refuted(e: &Error) -> bool {
         e.code(),
         Protocol | InvalidHandle | Expired | NotFound | InvalidArgument | Unsupported | ReadOnly | PermissionDenied
     )
-}
-
-impl Cursor {
-    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed; and over the whole
-    /// lane if it is no more. In a group it is claimed, so that it blocks nobody; that fails, as it should, when a faster member has taken it.
-    /// An honest writer's message is there until it is done with, so only a liar's can be lost here, and what
-    /// its owner had lent and took along when it ended.
-    fn skip(&mut self, i: u64, hint: u64, member: u8) {
-        if !self.there() {
-            return;
-        }
-        match &self.group {
-            None => {
-                self.lost += 1;
-                self.next = i + 1;
-            }
-            Some(g) => {
-                let right = self.lane.inner.claiming();
-                if right.is_some() && g.take(i, hint, member, false) {
-                    self.lost += 1;
-                    self.lane.ring();
-                }
-            }
-        }
-    }
 }
 
 impl Iterator for Reader {
