@@ -113,3 +113,18 @@ func TestFullContainerOfAClientIsAnErrorThatNamesTheHolders(t *testing.T) {
 	require.Contains(t, e.Message, "the client's container")
 	require.Contains(t, e.Message, "p (process")
 }
+
+// The client's pages are charged to the container of the client.
+func TestContainerOfTheBrokerDoesNotBindClientsElsewhere(t *testing.T) {
+	b := serve(t, func(c *broker.Config) {
+		c.ReadMemory = func() (sys.Memory, error) {
+			return sys.Memory{Total: 64 << 30, Available: 32 << 30, Limit: 128 << 20, Used: 100 << 20}, nil
+		}
+	})
+	p := connect(t, b.socket, "p")
+	free := uint64(8 << 30)
+	fds, err := p.call(protocol.OpGrant, protocol.Grant{Bytes: 512 << 20, Chunks: 1, Free: &free}, nil)
+	require.NoError(t, err)
+	fds[0].Close()
+	p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 512 << 20, Chunks: 1})
+}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -106,7 +107,7 @@ func (c *Client) carryOut(d *due) {
 		c.compare()
 	}
 	if d.collect {
-		c.Collect()
+		c.collect((*handles.Pool).CollectIdle)
 	}
 	if d.forgetPeers {
 		c.forgetPeers()

@@ -292,14 +292,20 @@ func (c *Client) onEvent(event string, _ []byte) {
 // Collect looks for storages that nobody holds any more and gives empty memory
 // back to the broker, which otherwise stays here, warm, for the next tensors.
 // It returns the bytes given back.
-func (c *Client) Collect() uint64 {
+func (c *Client) Collect() uint64 { return c.collect((*handles.Pool).Collect) }
+
+func (c *Client) collect(pool func(*handles.Pool, context.Context) uint64) uint64 {
 	c.settle()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if c.devices != nil {
 		c.devices.lend.sweep(ctx)
 	}
-	return c.pool.Collect(ctx) + c.pools.collect(ctx)
+	given := pool(c.pool, ctx)
+	for _, p := range c.pools.all() {
+		given += pool(p, ctx)
+	}
+	return given
 }
 
 // settle does what frees storages: it withdraws queue messages that are done,

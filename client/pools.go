@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -60,13 +59,6 @@ func (s *poolSet) dropped(index uint32) {
 	for _, p := range s.all() {
 		p.Dropped(index)
 	}
-}
-
-func (s *poolSet) collect(ctx context.Context) (given uint64) {
-	for _, p := range s.all() {
-		given += p.Collect(ctx)
-	}
-	return given
 }
 
 // between runs f while no pool tests what it may recycle.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -103,7 +105,7 @@ func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64) error {
 		g, err = p.askLocked(ctx, small)
 	}
 	if full(err) {
-		p.trimLocked(ctx)
+		p.trimLocked(ctx, nil)
 		g, err = p.askLocked(ctx, least)
 	}
 	if err != nil {
@@ -129,7 +131,16 @@ func full(err error) bool {
 
 // Collect tests every storage that may be free and gives empty segments back to
 // the broker. It returns the bytes given back.
-func (p *Pool) Collect(ctx context.Context) uint64 {
+func (p *Pool) Collect(ctx context.Context) uint64 { return p.collect(ctx, false) }
+
+// CollectIdle is Collect for the sake of others. It keeps the slab in which a session
+// allocated a moment ago: a sender may hold nothing between two messages.
+func (p *Pool) CollectIdle(ctx context.Context) uint64 { return p.collect(ctx, true) }
+
+// workingTime is how long after an allocation its slab is kept for the next one.
+const workingTime = uint64(time.Second)
+
+func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {
@@ -144,16 +155,20 @@ func (p *Pool) Collect(ctx context.Context) uint64 {
 	if p.over {
 		return 0
 	}
-	return p.trimLocked(ctx)
+	var working *slab
+	if idle && p.latest != nil && sys.Monotonic() < p.at+workingTime {
+		working = p.latest
+	}
+	return p.trimLocked(ctx, working)
 }
 
-// trimLocked gives empty slabs back. The caller has the turn. A slab that is on
-// its way is nobody's to allocate in.
-func (p *Pool) trimLocked(ctx context.Context) (given uint64) {
+// trimLocked gives empty slabs back but for one. The caller has the turn. A slab that
+// is on its way is nobody's to allocate in.
+func (p *Pool) trimLocked(ctx context.Context, but *slab) (given uint64) {
 	p.unbinLocked()
 	var empty, kept []*slab
 	for _, sl := range p.slabs {
-		if sl.used > 0 {
+		if sl.used > 0 || sl == but {
 			kept = append(kept, sl)
 		} else {
 			empty = append(empty, sl)

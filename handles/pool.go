@@ -99,6 +99,8 @@ type Pool struct {
 	grown   uint64 // how often the source gave something
 	stats   PoolStats
 	over    bool
+	latest  *slab  // of the last allocation
+	at      uint64 // when that was, CLOCK_MONOTONIC
 
 	dropMu  sync.Mutex
 	ended   bool       // guarded by dropMu: nothing is recycled here any more
@@ -185,7 +187,8 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) 
 		}
 	}
 	s.Bytes = n
-	p.entries.Describe(s.Index, s.Offset, n, sys.Monotonic())
+	p.latest, p.at = s.slab, sys.Monotonic()
+	p.entries.Describe(s.Index, s.Offset, n, p.at)
 	crashpoint.At("alloc-described")
 	s.slab.used++
 	s.out = true
@@ -398,7 +401,7 @@ func (p *Pool) Between(f func()) {
 func (p *Pool) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.over, p.slabs, p.last = true, nil, nil
+	p.over, p.slabs, p.last, p.latest = true, nil, nil, nil
 	clear(p.bins)
 	p.dropMu.Lock()
 	p.ended, p.dropped = true, nil

@@ -11,8 +11,8 @@ const testsPerRound = 1 << 14
 // Orphans tells how many segments of ended sessions there are.
 func (m *Memory) Orphans() int { return len(m.orphans) }
 
-// Collect frees the segments of dead owners of which nothing is held, and tells
-// whether it found anything free.
+// Collect frees the segments of dead owners of which nothing is held, and the pages of
+// others on which nothing held lies. It tells whether it found anything free.
 func (m *Memory) Collect() (progress bool) {
 	budget := testsPerRound
 	for g := range m.orphans {
@@ -24,10 +24,11 @@ func (m *Memory) Collect() (progress bool) {
 			progress = m.collectWhole(g) || progress
 			continue
 		}
-		free := true
+		free, news := true, !g.shrunk
 		for _, c := range g.chunks {
 			tested, found, all := m.collectChunk(c)
 			budget -= tested
+			news = news || found
 			progress = progress || found
 			free = free && all
 		}
@@ -36,6 +37,9 @@ func (m *Memory) Collect() (progress bool) {
 			m.log.Debug("freed a segment of an ended session", "segment", g.index, "bytes", g.bytes, "session", g.owner.Serial)
 			m.freeSegmentNow(g)
 			progress = true
+		} else if news {
+			m.shrink(g)
+			g.shrunk = true
 		}
 	}
 	return progress

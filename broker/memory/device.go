@@ -88,7 +88,7 @@ func (g *segment) cost() uint64 {
 	if g.isBorrowed() {
 		return 0
 	}
-	return g.bytes
+	return g.bytes - g.punched
 }
 
 // expire ends the memory that an ended session lent: nobody begins to use it, and
@@ -125,7 +125,7 @@ func (m *Memory) chargeAll(g *segment) {
 // uncharge ends what charge began, also where the session has ended.
 func (m *Memory) uncharge(g *segment) {
 	if g.device == nil {
-		m.used -= g.bytes
+		m.used -= g.cost()
 	} else {
 		g.device.used -= g.cost()
 	}

@@ -52,7 +52,7 @@ func (m *Memory) checkLimits(s *Account, r *protocol.Grant, bytes uint64) error 
 
 // checkPages refuses what does not fit beside all else that has pages.
 func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
-	if err := m.checkMachine(bytes); err != nil {
+	if err := m.checkMachine(bytes, clientFree != nil); err != nil {
 		return err
 	}
 	if clientFree != nil && bytes+minMargin > *clientFree {
@@ -82,14 +82,19 @@ func (m *Memory) checkQuota(s *Account, bytes uint64) error {
 	return nil
 }
 
-// checkMachine refuses what would leave the machine, or the smallest limit of
-// our control groups, with less than a margin. A memfd itself never says that
-// memory is full: too much of it ends in the out-of-memory killer.
-func (m *Memory) checkMachine(bytes uint64) error {
+// checkMachine refuses what would leave the machine with less than a margin. A memfd
+// itself never says that memory is full: too much of it ends in the out-of-memory
+// killer. The client pays for its pages, within the limits of its own control groups,
+// of which it says what they leave (elsewhere). One that says nothing is judged by the
+// broker's, as if it ran beside it.
+func (m *Memory) checkMachine(bytes uint64, elsewhere bool) error {
 	machine, err := m.limits.ReadMemory()
 	if err != nil {
 		m.log.Warn("cannot read how much memory is free; granting without a check", "error", err)
 		return nil
+	}
+	if elsewhere {
+		machine.Limit, machine.Used = 0, 0
 	}
 	margin := min(max(machine.Bound()/32, minMargin), maxMargin)
 	free := machine.Free()

@@ -26,7 +26,10 @@ type segment struct {
 	view   *shm.Segment // nil: not handed over to this broker yet
 	chunks []*chunk
 	given  map[*Account]struct{} // who has its descriptor besides the owner
-	made   time.Time
+	// punched are bytes of an orphan whose pages were given back.
+	punched uint64
+	shrunk  bool // it was looked through since the broker began
+	made    time.Time
 }
 
 // usable tells whether the broker has what it needs to free the segment. Of memory

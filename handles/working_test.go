@@ -1,0 +1,24 @@
+package handles
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestActiveSenderKeepsTheSlabItAllocatesIn(t *testing.T) {
+	w := newWorld(t, 2, 1<<30)
+	ctx := context.Background()
+	s, err := w.pool.Alloc(ctx, 1000)
+	require.NoError(t, err)
+	w.drop(s)
+	w.pool.at = uint64(1) << 62 // a moment ago, whatever the clock says meanwhile
+	require.Zero(t, w.pool.CollectIdle(ctx), "a moment ago")
+	w.pool.at = 0
+	require.NotZero(t, w.pool.CollectIdle(ctx), "long ago")
+	s, err = w.pool.Alloc(ctx, 1000)
+	require.NoError(t, err)
+	w.drop(s)
+	require.NotZero(t, w.pool.Collect(ctx), "who asks for itself gets all")
+}
