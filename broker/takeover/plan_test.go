@@ -211,7 +211,7 @@ func (w *world) payer(x promised) (broker, there bool) {
 		return true, l != nil
 	}
 	l := w.lanes[x.lane]
-	if l == nil || l.messages[x.number] == nil {
+	if l == nil || l.messages[x.number] == nil || l.deleted { // what is begun may be finished later
 		return false, false
 	}
 	return l.name || l.state == protocol.LaneAdopted, true
