@@ -1,5 +1,7 @@
 //! The client's errors as Python exceptions: one class for each code of the protocol.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use baton::{Code, Error};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -35,8 +37,26 @@ fn make(py: Python<'_>, code: &str, message: &str, remedy: &str, detail: Option<
     Ok(PyErr::from_value(e))
 }
 
+/// The serial of the session whose loss was raised last.
+static SAID: AtomicU64 = AtomicU64::new(0);
+
+/// Raises that a session is lost, unless it is not, or a call has raised it.
+pub(crate) fn say_lost(py: Python<'_>, s: &baton::Session) -> PyResult<()> {
+    match s.why_lost().filter(|e| session_of(e) != SAID.load(Ordering::Relaxed)) {
+        Some(e) => Err(to_py(py, &e)),
+        None => Ok(()),
+    }
+}
+
+fn session_of(lost: &Error) -> u64 {
+    lost.detail().get("session").and_then(serde_json::Value::as_u64).unwrap_or_default()
+}
+
 /// The exception of an error of the client.
 pub(crate) fn to_py(py: Python<'_>, e: &Error) -> PyErr {
+    if e.code() == Code::SessionLost {
+        SAID.store(session_of(e), Ordering::Relaxed);
+    }
     let detail = match e.detail().is_empty() {
         true => None,
         false => json_to_py(py, &serde_json::Value::Object(e.detail().clone())).ok(),

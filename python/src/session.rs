@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use crate::bundle::Bundle;
 use crate::cuda;
 use crate::dtype;
-use crate::errors::{OrRaise, invalid};
+use crate::errors::{OrRaise, invalid, say_lost};
 use crate::handle::Handle;
 use crate::memory::{Room, alloc_room, copied_from, fill, natural};
 use crate::name::Watch;
@@ -227,10 +227,22 @@ impl Session {
         self.session.namespace()
     }
 
-    /// Whether it was closed, or came into this process by a fork that the C library did not make.
+    /// Whether it was closed, is lost, or came into this process by a fork that the C library did not make.
     #[getter]
     fn closed(&self) -> bool {
         self.session.is_ended()
+    }
+
+    /// Opens another session with the settings of this one, which stays as it is: after SessionLost a program
+    /// goes on with the new one, and opens its topics, queues and readers there. Tensors of the old one can be
+    /// read and copied. Raises NoBroker.
+    fn reopen(&self, py: Python<'_>) -> PyResult<Session> {
+        Ok(Session { session: wait(py, || self.session.reopen())? })
+    }
+
+    /// Raises SessionLost, unless a call has done so or the session is not lost.
+    fn _say_lost(&self, py: Python<'_>) -> PyResult<()> {
+        say_lost(py, &self.session)
     }
 
     /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how

@@ -1,7 +1,8 @@
 """This process's sessions: the default one, those that pickles lead to, and what fork does to them.
 
 Ownership: one default session for the process, opened by the first call that needs it; the process's
-end ends it. Concurrency: any thread may call. Fork: the sessions stay as they are here, and lead to
+end ends it. Where a broker ends it before, one call raises SessionLost, and the next that needs a session
+opens another. Concurrency: any thread may call. Fork: the sessions stay as they are here, and lead to
 sessions of the child's own.
 """
 
@@ -32,6 +33,8 @@ def session(timeout: float | None = 30.0) -> _native.Session:
         raise NoBroker("another thread is still opening the session (give it more time)")
     try:
         if _session is None or _session.closed:
+            if _session is not None:
+                _session._say_lost()  # once; who has heard of it goes on with another
             _session = _native.Session(timeout=None if until is None else max(until - time.monotonic(), 0))
             _native.set_default(_session)
         return _session
@@ -64,6 +67,8 @@ def session_at(address: str, namespace: str) -> _native.Session:
     with _lock:
         s = _others.get((address, namespace))
         if s is None or s.closed:
+            if s is not None:
+                s._say_lost()
             s = _others[address, namespace] = _native.Session(address, namespace)
         return s
 

@@ -299,6 +299,11 @@ const char *baton_last_error(void);
 // Errors: BATON_NO_BROKER, BATON_VERSION, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
 baton_status baton_connect(const struct baton_options *options, struct baton_session **out);
 
+// Opens another session with the settings of this one, which stays as it is. After BATON_SESSION_LOST a
+// program goes on with the new one, opens its topics, queues and readers there, and releases those of the
+// old one; tensors of the old one can still be read and copied. Errors: as baton_connect.
+baton_status baton_session_reopen(const struct baton_session *session, struct baton_session **out);
+
 // Releases the session; NULL is nothing. What else there is of it stays valid and keeps it open.
 void baton_session_release(struct baton_session *session);
 

@@ -105,6 +105,17 @@ pub extern "C" fn baton_connect(
     })
 }
 
+/// Opens another session with the settings of this one, which stays as it is. After BATON_SESSION_LOST a
+/// program goes on with the new one, opens its topics, queues and readers there, and releases those of the
+/// old one; tensors of the old one can still be read and copied. Errors: as baton_connect.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_session_reopen(
+    session: Option<&baton_session>,
+    out: Option<&mut MaybeUninit<Option<Box<baton_session>>>>,
+) -> baton_status {
+    run(|| give_object(out, || Ok(baton_session(given(session, "session")?.0.reopen()?))))
+}
+
 /// Releases the session; NULL is nothing. What else there is of it stays valid and keeps it open.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_session_release(session: Option<Box<baton_session>>) {

@@ -79,6 +79,9 @@ fn session() -> Result<Arc<Session>> {
     if let Some(s) = SESSION.load_full().filter(|s| !s.is_ended()) {
         return Ok(s);
     }
+    if let Some(lost) = SESSION.swap(None).and_then(|s| s.why_lost()) {
+        return Err(lost); // once: the next call opens another
+    }
     let s = Arc::new(Session::connect()?);
     SESSION.store(Some(s.clone()));
     Ok(s)

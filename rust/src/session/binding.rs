@@ -203,7 +203,12 @@ impl Session {
         self.inner.close(true);
     }
 
-    /// Whether it was ended, or came into this process by a fork that the C library was not asked for.
+    /// The error of every call of the session, where a broker has said that it is over.
+    pub fn why_lost(&self) -> Option<Error> {
+        self.inner.lost.get().cloned()
+    }
+
+    /// Whether it was ended, is lost, or came into this process by a fork that the C library was not asked for.
     pub fn is_ended(&self) -> bool {
         self.inner.is_ended()
     }

@@ -141,10 +141,11 @@ impl Core {
     /// is held stays mapped.
     pub(super) fn lose(&self, why: &str) {
         let opening = self.opening();
-        if self.lost.set(lost(why)).is_err() {
+        let why = lost(self.pages.serial, why);
+        if self.lost.set(why.clone()).is_err() {
             return;
         }
-        self.link().end(lost(why)); // locked, so that `await_link` has looked before or is told
+        self.link().end(why); // locked, so that `await_link` has looked before or is told
         self.over();
         self.background.wake();
         self.relinked.notify_all();
