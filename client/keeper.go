@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -37,6 +38,7 @@ func (e *ending) keep(ctx context.Context) (over bool, err error) {
 		if err := k.askNow(ctx, protocol.OpBye, nil, nil); err != nil {
 			return false, err // its own goroutine finds out why
 		}
+		crashpoint.At("keeper-told")
 	}
 	held, err := e.bye(ctx)
 	return err == nil && !held, err
@@ -67,6 +69,7 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 			return err
 		}
 	}
+	crashpoint.At("keeper-attached")
 	// The other row by another way: its addresses will be those of the own one.
 	former, err := sys.Map(c.pages.sessionFD, protocol.SessionBytes, true)
 	if err != nil {
@@ -88,6 +91,7 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 			}
 		}
 	}
+	crashpoint.At("keeper-raised")
 	if err == nil {
 		const bytes = protocol.MaxStorages * protocol.RowWordSize
 		err = sys.Overlay(c.pages.session.Bytes(protocol.SessionRow, bytes), k.pages.sessionFD, protocol.SessionRow)
@@ -98,6 +102,7 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 		}
 		return err
 	}
+	crashpoint.At("keeper-overlaid")
 	// Nobody writes the former row any more. What was dropped while the counts were
 	// read and moved is counted too often.
 	for chunk := range chunks {
@@ -109,6 +114,7 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 			row.Clear(index)
 		}
 	}
+	crashpoint.At("keeper-emptied")
 	for chunk, a := range chunks {
 		k.keepFiles(c, chunk, a)
 	}

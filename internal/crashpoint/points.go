@@ -77,3 +77,13 @@ var Points = []Point{
 	{"leave-write", "the broker has adopted the lane, its messages are counted twice"},
 	{"bye-said", "the session is over for the broker, the process has all mapped"},
 }
+
+// KeeperPoints lists the steps of the Go client when counts of a closed session move
+// to that of the process which keeps them.
+var KeeperPoints = []Point{
+	{"keeper-attached", "the keeper is attached to what the closed session holds, nothing is counted"},
+	{"keeper-raised", "both rows count it"},
+	{"keeper-overlaid", "the keeper's row is at the addresses of the other, which still counts"},
+	{"keeper-emptied", "the other row is empty, the broker was not told"},
+	{"keeper-told", "the keeper has said bye, the other session not"},
+}
