@@ -166,7 +166,8 @@ func (t *chaos) openOf(ctx context.Context, maker *client.Client) (*client.Tenso
 func TestCloseInTheMidstOfEverything(t *testing.T) {
 	t.Cleanup(func() { // runs behind the end of the broker and of every client
 		runtime.GC()
-		require.Zero(t, testkit.SharedFDs(os.Getpid()), "descriptors are left open")
+		require.Eventually(t, func() bool { return testkit.SharedFDs(os.Getpid()) == 0 }, 90*time.Second, time.Millisecond,
+			"descriptors are left open") // a closed client that holds hears of the broker's end beside
 	})
 	address := newBroker(t)
 	other := connect(t, address)
