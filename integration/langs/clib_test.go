@@ -1,6 +1,7 @@
 package langs
 
 import (
+	"bufio"
 	"context"
 	"debug/elf"
 	"os"
@@ -87,6 +88,37 @@ func TestCarelessProgramIsRefusedAndNeverCrashes(t *testing.T) {
 			program := clib.Compiled(t, with.c, "integration/langs/c/refuse.c", clib.Sanitize...)
 			b := testkit.StartBroker(t)
 			run(t, b, program)
+			testkit.AuditEmpty(t, b)
+		})
+	}
+}
+
+func TestProgramGoesOnWithAnotherSessionAfterAStop(t *testing.T) {
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			program := clib.Compiled(t, with.c, "integration/langs/c/lost.c", clib.Sanitize...)
+			b := testkit.StartBroker(t)
+			cmd := exec.CommandContext(testkit.Context(t), program)
+			cmd.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket)
+			cmd.Stderr = os.Stderr
+			in, err := cmd.StdinPipe()
+			require.NoError(t, err)
+			out, err := cmd.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			said := bufio.NewScanner(out)
+			hear := func(want string) {
+				require.True(t, said.Scan(), "it ended before it said %q", want)
+				require.Equal(t, want, said.Text())
+			}
+			hear("ready")
+			b.End()
+			hear("lost")
+			b.Restart()
+			_, err = in.Write([]byte("go on\n"))
+			require.NoError(t, err)
+			hear("done")
+			require.NoError(t, cmd.Wait())
 			testkit.AuditEmpty(t, b)
 		})
 	}

@@ -1,0 +1,46 @@
+// A session whose broker ends for good: a call that waits says so, what is held can be read, and the program
+// goes on with another session.
+
+#include "kit.h"
+
+static void say(const char *line) {
+	puts(line);
+	fflush(stdout);
+}
+
+int main(void) {
+	baton_session *session, *next, *none;
+	baton_topic *topic;
+	baton_reader *reader;
+	baton_message *m;
+	DLManagedTensorVersioned *t, *more;
+	char line[16];
+	MUST(baton_connect(NULL, &session));
+	MUST(filled(session, 7, 1000, &t));
+	MUST(baton_topic_open(session, "t", NULL, &topic));
+	MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &reader));
+	say("ready");
+	if (baton_reader_receive(reader, &m, BATON_FOREVER) != BATON_SESSION_LOST)
+		fatal("a wait that the loss of the session should end");
+	if (filled(session, 8, 10, &more) != BATON_SESSION_LOST)
+		fatal("an allocation in a lost session");
+	if (wrong_word(t, 7) >= 0)
+		fatal("what was held has changed");
+	say("lost");
+	if (!fgets(line, sizeof line, stdin))
+		fatal("nothing was said");
+	MUST(baton_session_reopen(session, &next));
+	MUST(filled(next, 9, 10, &more));
+	if (baton_session_reopen(NULL, &none) != BATON_INVALID_ARGUMENT || none)
+		fatal("a session of NULL was opened anew");
+	if (wrong_word(t, 7) >= 0 || wrong_word(more, 9) >= 0)
+		fatal("a tensor has changed");
+	baton_tensor_release(more);
+	baton_tensor_release(t);
+	baton_reader_release(reader);
+	baton_topic_release(topic);
+	baton_session_release(session);
+	baton_session_release(next);
+	say("done");
+	return 0;
+}
