@@ -40,7 +40,10 @@ type Broker struct {
 	quitHow  ending
 	quitErr  error
 	over     chan struct{} // closed when everything is freed
-	kept     []string      // names at the keeper that are not needed any more
+	// succession is what another living broker has handed over; nil: none has.
+	succession *succession
+
+	kept []string // names at the keeper that are not needed any more
 
 	mu         sync.Mutex // guards all below, the rooms, and every shared page the broker writes
 	closing    bool
@@ -98,7 +101,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b.topics = topics.New(b.store, b.memory, b.clock, cfg.Log, watcher{b})
 	b.leases = leases.New(b.store, b.memory, b.clock, b.checkIdle)
 	b.slotTable.Claim(protocol.BrokerSlot, record.Holder{})
-	if err := b.occupy(); err != nil {
+	if err := b.take(ctx); err != nil {
 		return nil, err
 	}
 	if err := b.setUp(ctx); err != nil {
@@ -113,8 +116,10 @@ func (b *Broker) setUp(ctx context.Context) error {
 	if err := b.findFiles(); err != nil {
 		return err
 	}
-	if err := b.listen(); err != nil {
-		return err
+	if b.listener == nil {
+		if err := b.listen(); err != nil {
+			return err
+		}
 	}
 	go func() {
 		defer close(b.accepted)
@@ -138,6 +143,9 @@ func (b *Broker) setUp(ctx context.Context) error {
 func (b *Broker) findFiles() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.succession != nil {
+		return b.adopt(b.succession)
+	}
 	before, err := b.findPredecessor()
 	if err != nil {
 		return err
@@ -256,7 +264,7 @@ func (b *Broker) tearDown(how ending) {
 		shm.WakeBell(b.store.Own.Bell.Region)
 		b.mirror = nil // it looks, under the lock, before it touches a page
 	}
-	if b.listener != nil {
+	if b.listener != nil && how != endHanded {
 		b.removeSocket()
 	}
 	for _, s := range b.slots {

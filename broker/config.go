@@ -45,6 +45,9 @@ type Config struct {
 	// Supervised: an operator or a service manager runs this broker, and will run the
 	// next one: its clients wait for that and start none.
 	Supervised bool
+	// Replace: take over from a living broker, also from one that an operator runs. A
+	// supervised broker takes over from one that a client started in any case.
+	Replace bool
 	// Settings are the flags of `baton serve` with which a broker that stands in for
 	// this one is as this one.
 	Settings []string

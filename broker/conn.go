@@ -268,6 +268,9 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	case h.Op == protocol.OpStop:
 		c.stopBroker(h.ID, data)
 		return false
+	case h.Op == protocol.OpReplace:
+		c.handOver(h.ID, data)
+		return false
 	case h.Op == protocol.OpHello:
 		return c.hello(h.ID, data, fds)
 	case c.session == nil:

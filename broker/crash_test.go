@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -328,7 +329,7 @@ func TestEveryBrokerPointStandsInTheCodeOnce(t *testing.T) {
 			places[m[1]]++
 		}
 	}
-	for _, p := range crashpoint.BrokerPoints {
+	for _, p := range slices.Concat(crashpoint.BrokerPoints, crashpoint.HandOverPoints) {
 		require.Equal(t, 1, places[p.Name], "%s must stand at one place", p.Name)
 		delete(places, p.Name)
 	}

@@ -15,6 +15,8 @@ const (
 	// endLeave: another broker may take over, as after a kill. All stays, and the
 	// clients keep what they have.
 	endLeave
+	// endHanded: another broker has taken over. It has all of it, this one lets go.
+	endHanded
 	// endStop: for good. The sessions are over; of what stands in files the names
 	// and the items of queues stay for a broker to come.
 	endStop
@@ -81,7 +83,7 @@ func (b *Broker) keeps(how ending) bool {
 	switch how {
 	case endFailed:
 		return !b.fresh
-	case endLeave:
+	case endLeave, endHanded:
 		return true
 	case endDiscard:
 		return false

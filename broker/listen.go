@@ -42,7 +42,7 @@ func (b *Broker) occupy() error {
 		}
 		data, _ := os.ReadFile(path)
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
-		return protocol.Errorf(protocol.CodeConflict, "use that broker, stop it, or give this one a directory of its own",
+		return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
 			"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
 	}
 	b.lock = lock

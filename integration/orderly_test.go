@@ -157,3 +157,40 @@ func TestSessionThatABrokerDoesNotKnowIsLost(t *testing.T) {
 	_, err = c.Topic(ctx, "new")
 	require.ErrorIs(t, err, protocol.ErrClosed)
 }
+
+// A broker takes over from a living one while all goes on: nothing is lost, not even
+// what only the old one had, and what was granted stays granted above a lower limit.
+func TestReplaceLosesNothing(t *testing.T) {
+	for _, files := range []bool{false, true} {
+		t.Run(map[bool]string{false: "memfds", true: "files"}[files], func(t *testing.T) {
+			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) {
+				c.Memory = 256 << 20
+				if files {
+					c.MemoryDir = t.TempDir()
+				}
+			})
+			p := b.Start("publish", publishConfig{Name: "alone", Revisions: 3})
+			p.Next(new(uint64))
+			p.Done()
+			all := startGoingOn(b, kindsThatGoOn...)
+			for range 3 {
+				growing(t, all)
+				before := granted(t, b)
+				b.Replace(func(c *testkit.BrokerConfig) { c.Memory = 1 << 20 })
+				require.GreaterOrEqual(t, granted(t, b), before)
+			}
+			growing(t, all)
+			c := b.Connect()
+			w, err := c.Get(testkit.Context(t), "alone")
+			require.NoError(t, err)
+			require.NoError(t, verifyBundle(w, 3))
+			w.Release()
+			require.NoError(t, c.Delete(testkit.Context(t), "alone"))
+			require.NoError(t, c.Close())
+			for _, p := range all {
+				p.Done()
+			}
+			testkit.AuditKept(t, b)
+		})
+	}
+}

@@ -40,6 +40,9 @@ const (
 	OpStatus         = "status"
 	OpBye            = "bye"
 	OpStop           = "stop"
+	OpReplace        = "replace"
+	OpReplaceFiles   = "replace.files"
+	OpReplaceReady   = "replace.ready"
 	OpEvict          = "evict"
 )
 
@@ -404,6 +407,34 @@ type LeaseReply struct {
 // LeaseRef names a lease.
 type LeaseRef struct {
 	Lease uint64 `json:"lease"`
+}
+
+// Replace asks a living broker to hand everything over to the one that asks. It needs
+// no session, and the broker's own user.
+type Replace struct {
+	Protocol  int    `json:"protocol"`
+	Layout    int    `json:"layout"`
+	Version   string `json:"version"`
+	MemoryDir string `json:"memory_dir,omitempty"`
+	Files     uint64 `json:"files"` // that it may still open
+	// Force: of a broker that an operator runs, too.
+	Force bool `json:"force,omitempty"`
+}
+
+// ReplaceReply comes with the lock of the runtime directory and the listening socket.
+type ReplaceReply struct {
+	Instance string `json:"instance"`
+	Files    int    `json:"files"` // how many OpReplaceFiles gives
+}
+
+// ReplaceFiles asks for the next files.
+type ReplaceFiles struct {
+	From int `json:"from"`
+}
+
+// ReplaceFilesReply names the files that come with it, in order.
+type ReplaceFilesReply struct {
+	Items []RestoreItem `json:"items"`
 }
 
 // Stop ends the broker for good. It needs no session, and the broker's own user.

@@ -61,6 +61,9 @@ var opTypes = map[string][2]any{
 	protocol.OpStatus:         {empty{}, map[string]any{}},
 	protocol.OpBye:            {protocol.Bye{}, protocol.ByeReply{}},
 	protocol.OpStop:           {protocol.Stop{}, empty{}},
+	protocol.OpReplace:        {protocol.Replace{}, protocol.ReplaceReply{}},
+	protocol.OpReplaceFiles:   {protocol.ReplaceFiles{}, protocol.ReplaceFilesReply{}},
+	protocol.OpReplaceReady:   {empty{}, empty{}},
 	protocol.OpEvict:          {protocol.Evict{}, empty{}},
 }
 
@@ -219,6 +222,15 @@ func exchanges() map[string][]exchange {
 			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},
 			{"it lives", protocol.Evict{Serial: 7}, nil, refused(protocol.CodeBusy, "session 7 (trainer) belongs to process 4242, which lives", "end its process"), nil},
 		},
+		protocol.OpReplace: {
+			{"a broker that a client started", protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout, Version: "1.2.3", Files: 900}, nil,
+				protocol.ReplaceReply{Instance: "00112233445566778899aabbccddeeff", Files: 70}, []string{"lock", "listener"}},
+			{"another layout", protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout + 1, Version: "2.0.0", MemoryDir: "/var/lib/baton", Files: 900, Force: true}, nil,
+				protocol.Errorf(protocol.CodeVersion, "stop the old broker first: its sessions end", "another layout"), nil},
+		},
+		protocol.OpReplaceFiles: {{"the first", protocol.ReplaceFiles{}, nil,
+			protocol.ReplaceFilesReply{Items: []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: 1}}}, []string{"broker", "session"}}},
+		protocol.OpReplaceReady: {{"ready", empty{}, nil, empty{}, nil}},
 		protocol.OpStop: {
 			{"for good", protocol.Stop{}, nil, empty{}, nil},
 			{"with what stands in files", protocol.Stop{Discard: true}, nil, empty{}, nil},

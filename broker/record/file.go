@@ -15,6 +15,7 @@ const (
 	headLeases  = 0xb8  // u32
 	headRemains = 0xbc  // u32
 	headPIDNS   = 0xc0  // u64: inode of the broker's pid namespace
+	headHanded  = 0xc8  // u64: whether the broker has handed over to another living one
 	headDir     = 0x100 // char[1024]: runtime directory
 	headDevices = 0x580 // names of devices by number, to the end of the head page
 
@@ -80,6 +81,28 @@ func (f File) PIDNamespace() uint64 { return f.r.Load64(headPIDNS) }
 
 // SetPIDNamespace notes it.
 func (f File) SetPIDNamespace(inode uint64) { f.r.Store64(headPIDNS, inode) }
+
+// States of a hand-over between two living brokers.
+const (
+	handedNot   = 0 // the old one serves
+	handedOver  = 1 // the new one does
+	handedNever = 2 // the new one has given up
+)
+
+// HandOver gives the instance to the broker that has asked for it, and tells whether
+// that broker still wants it. From then on this one changes nothing.
+//
+// SYNC handed-over: everything that the old broker wrote comes before.
+func (f File) HandOver() bool { return f.r.CAS64(headHanded, handedNot, handedOver) }
+
+// GiveUp ends the wait of a broker that is to be handed the instance, and tells
+// whether it has come in time: then it is the one that serves.
+//
+// SYNC handed-over: one of the two swaps is first, and both brokers know which.
+func (f File) GiveUp() bool { return f.r.CAS64(headHanded, handedNot, handedNever) }
+
+// NotHanded says that the broker which has the file serves.
+func (f File) NotHanded() { f.r.Store64(headHanded, handedNot) }
 
 // SetDir notes the runtime directory that the file belongs to.
 func (f File) SetDir(path string) { putText(f.r, headDir, dirBytes, path) }

@@ -63,7 +63,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		IdleExit: s.IdleExit, Version: version, Log: log,
-		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept,
+		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace,
 	})
 	if err != nil {
 		return nil, err
@@ -71,6 +71,14 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 	d := &daemon{broker: b, requests: requests, dir: dir, drain: s.DrainTimeout, log: log}
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {
+		if former := b.Predecessor(); former != nil { // it has the port, and the lock
+			select {
+			case <-former:
+			case <-ctx.Done():
+			case <-time.After(s.DrainTimeout):
+				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
+			}
+		}
 		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log)
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, natsbridge.ErrServer)) {
 			stopped, cancel := context.WithCancel(context.Background())

@@ -40,6 +40,10 @@ last user.
 Each setting may be a flag, an environment variable (BATON_MEMORY for --memory) or
 a key of the configuration file (memory = "8GiB"), in this order.
 
+Where a program has started a broker already, this one takes over from it while it
+runs; with --replace from any other, too. Nothing is lost. If it cannot (another
+layout, another --memory-dir, too few open files), the old one goes on.
+
 TERM ends it in order and leaves its clients and what they have to the broker that
 comes next. INT, as baton stop, ends it for good: the sessions are over. A second
 signal ends it at once. HUP reads the settings again and changes the log level. Under
@@ -69,6 +73,7 @@ systemd use Type=notify or Type=notify-reload.`,
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&check, "check-config", false, "print the settings in force and end; status 2 if they are wrong")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print them as JSON")
+	cmd.Flags().BoolVar(&s.Replace, "replace", false, "take over from the broker that runs at this address, with all that it has")
 	cmd.Flags().BoolVar(&s.StandIn, "stand-in", false, "a client starts it: with the settings of the broker that was there last")
 	cmd.Flags().MarkHidden("stand-in")
 	return cmd

@@ -2,7 +2,10 @@ package main_test
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -125,4 +128,50 @@ func TestStopEndsABrokerForGood(t *testing.T) {
 	left, err := os.ReadDir(memory)
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+// An operator's broker takes over from one that a program has started, and not the
+// other way round.
+func TestOperatorsBrokerTakesOverFromAStandIn(t *testing.T) {
+	p := newPlace(t)
+	p.user()
+	c, err := p.userClient(p.ctx())
+	require.NoError(t, err)
+	was := p.statusOf(c)
+	first := p.serveNATS("--no-nats", "--memory", "64MiB")
+	now := p.statusOf(c)
+	assert.Equal(t, was.Instance, now.Instance)
+	assert.Equal(t, first.cmd.Process.Pid, now.PID)
+	assert.EqualValues(t, 64<<20, now.Memory.Limit)
+	p.until("the stand-in has ended", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", was.PID))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
+
+	second := p.launch("--no-nats")
+	second.wait().fails(t, 1, fmt.Sprintf("process %d", now.PID), "--replace")
+	third := p.launch("--no-nats", "--stand-in")
+	third.wait().fails(t, 1, fmt.Sprintf("process %d", now.PID), "")
+
+	fourth := p.serve("--replace", "--memory", "128MiB")
+	assert.Zero(t, first.wait().code)
+	now = p.statusOf(c)
+	assert.Equal(t, was.Instance, now.Instance)
+	assert.Equal(t, fourth.cmd.Process.Pid, now.PID)
+	p.launch("--no-nats", "--replace", "--memory-dir", p.file("memory")).wait().fails(t, 1, "does not hand over", "same --memory-dir")
+	assert.Equal(t, now.PID, p.statusOf(c).PID, "the old one goes on")
+}
+
+// The embedded NATS server of the old one ends before that of the new one begins.
+func TestReplaceBringsNATSAlong(t *testing.T) {
+	p := newPlace(t)
+	var before, after natsAnswer
+	first := p.serveNATS()
+	p.json(&before, "nats")
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(before.URL, "nats://"))
+	require.NoError(t, err)
+	p.serveNATS("--replace", "--nats-port", port)
+	assert.Zero(t, first.wait().code)
+	p.json(&after, "nats")
+	assert.Equal(t, before.URL, after.URL)
 }

@@ -49,3 +49,15 @@ var BrokerPoints = []Point{
 	{"broker-rebuild-hints", "hints are rewound, the dead not buried"},
 	{"broker-rebuild-buried", "the dead are buried, nobody was rung"},
 }
+
+// HandOverPoints lists the steps of a broker that hands over to another living one
+// ("handover-") and of that one ("replace-"), between which one of the two may die.
+var HandOverPoints = []Point{
+	{"handover-frozen", "the old broker keeps everybody waiting, nothing is handed over"},
+	{"handover-sent", "some files are handed over"},
+	{"handover-marked", "the old broker has handed over, and told nobody"},
+	{"replace-received", "the new broker has every file, and looked at none"},
+	{"replace-checked", "the new broker could serve, and has not said so"},
+	{"replace-committed", "the new broker serves, and has applied nothing"},
+	{"replace-applied", "the new broker has rebuilt all, the state file is the old one's"},
+}

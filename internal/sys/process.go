@@ -269,6 +269,35 @@ func control(c syscall.Conn, f func(fd int) error) error {
 	return inner
 }
 
+// DupSocket returns another descriptor of a socket.
+func DupSocket(c syscall.Conn) (dup *FD, err error) {
+	err = control(c, func(fd int) error {
+		n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err == nil {
+			dup = NewFD(n)
+		}
+		return err
+	})
+	return dup, err
+}
+
+// ListenerOf goes on to listen at a socket that another process made. It takes
+// ownership of the descriptor.
+func ListenerOf(f *FD) (*net.UnixListener, error) {
+	file := os.NewFile(uintptr(f.take()), "listener")
+	defer file.Close()
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("listen at a socket that was handed over: %w", err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("a %s socket was handed over, not a Unix one", l.Addr().Network())
+	}
+	return u, nil
+}
+
 // PassFDs encodes descriptors for a message's ancillary data.
 func PassFDs(fds []int) []byte {
 	if len(fds) == 0 {

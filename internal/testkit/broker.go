@@ -110,10 +110,23 @@ func (b *Broker) Restart() {
 	})
 }
 
-// launch starts the broker's process without waiting for it.
-func (b *Broker) launch() *Process {
+// Replace starts another broker that takes over from this one while it runs, with
+// changes to its configuration, and waits until that has ended.
+func (b *Broker) Replace(opts ...BrokerOption) {
 	b.t.Helper()
-	cmd := exec.Command(Binary(b.t), b.config.args(b.Socket)...)
+	b.dropRaw()
+	for _, f := range opts {
+		f(&b.config)
+	}
+	old := b.process
+	b.process = b.launch("--replace")
+	old.Ended()
+}
+
+// launch starts the broker's process without waiting for it.
+func (b *Broker) launch(more ...string) *Process {
+	b.t.Helper()
+	cmd := exec.Command(Binary(b.t), append(b.config.args(b.Socket), more...)...)
 	cmd.Env = b.env()
 	cmd.Dir = "/"
 	if b.config.OpenFiles > 0 {

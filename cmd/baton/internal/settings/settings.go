@@ -47,6 +47,8 @@ type Settings struct {
 
 	// StandIn: a client has started the broker.
 	StandIn bool
+	// Replace: take over from a living broker, also from one that an operator runs.
+	Replace bool
 
 	// Socket and Dir follow from Address and RuntimeDir; Load fills them in.
 	Socket string

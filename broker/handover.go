@@ -1,0 +1,172 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// A living broker hands over to another one in this order; replace.go has the other
+// side:
+//
+//	new: replace         old: checks, freezes; lock, listener
+//	new: replace.files … old: every file
+//	new: maps, checks; replace.ready
+//	                     old: the mark in the broker file (the commit), {}, ends
+//	new: applies, serves
+//
+// Until the mark is set the old broker serves, whatever becomes of the new one; from
+// then on it changes nothing.
+
+// handOverTime is how long a hand-over may keep everybody waiting.
+const handOverTime = 10 * time.Second
+
+// filesAtOnce is how many files a frame of a hand-over carries.
+const filesAtOnce = 32
+
+// handOver carries out the op replace, which needs no session. All else waits while it
+// runs.
+func (c *conn) handOver(id uint64, data []byte) {
+	b := c.b
+	b.mu.Lock()
+	handed, err := c.handOverFrozen(&id, data)
+	if handed {
+		b.log.Info("ending: another broker has taken over", "pid", c.cred.PID)
+		b.closing = true
+		b.clock.Stop()
+		delete(b.conns, c) // end does not wait for it
+	}
+	b.mu.Unlock()
+	if err != nil {
+		b.log.Warn("a broker could not take over; this one goes on", "pid", c.cred.PID, "error", err)
+		c.reply(id, nil, nil, err)
+		return
+	}
+	b.stop(endHanded, nil)
+	<-b.over
+}
+
+// handOverFrozen is handOver with the mutex held. It tells whether the other broker
+// serves now; if not the error says why, to the request whose id it leaves.
+func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
+	b := c.b
+	var r protocol.Replace
+	if err := decode(data, &r); err != nil {
+		return false, err
+	}
+	files, err := b.mayHandOver(c, &r)
+	if err != nil {
+		return false, err
+	}
+	b.store.Record.NotHanded()
+	crashpoint.At("handover-frozen")
+	c.w.SetDeadline(time.Now().Add(handOverTime))
+	defer c.w.SetDeadline(time.Time{})
+	lock, err := b.lock.Dup()
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	listener, err := sys.DupSocket(b.listener)
+	if err != nil {
+		return false, err
+	}
+	defer listener.Close()
+	if err := c.sayHanded(*id, protocol.ReplaceReply{Instance: b.id, Files: len(files)}, lock, listener); err != nil {
+		return false, err
+	}
+	for {
+		data, fds, err := c.w.Read()
+		wire.CloseAll(fds)
+		if err != nil {
+			return false, fmt.Errorf("the broker that was to take over has gone: %w", err)
+		}
+		var h head
+		var from protocol.ReplaceFiles
+		if err := json.Unmarshal(data, &h); err != nil {
+			return false, err
+		}
+		*id = h.ID
+		switch {
+		case h.Op == protocol.OpReplaceFiles && json.Unmarshal(data, &from) == nil && from.From >= 0 && from.From < len(files):
+			part := files[from.From:min(from.From+filesAtOnce, len(files))]
+			if err := c.handFiles(h.ID, part); err != nil {
+				return false, err
+			}
+			crashpoint.At("handover-sent")
+		case h.Op == protocol.OpReplaceReady:
+			if !b.store.Record.HandOver() {
+				return false, fmt.Errorf("the broker that was to take over has given up")
+			}
+			crashpoint.At("handover-marked")
+			if err := c.sayHanded(h.ID, done{}); err != nil {
+				b.log.Warn("the broker that takes over was not told", "error", err) // it looks at the mark
+			}
+			return true, nil
+		default:
+			return false, protocol.Errorf(protocol.CodeProtocol, "see docs/protocol.md", "the op %q within a hand-over", h.Op)
+		}
+	}
+}
+
+// mayHandOver tells why this broker goes on, or lists what it would hand over.
+func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error) {
+	uid := c.cred.UID
+	switch {
+	case uid != uint32(os.Geteuid()) && uid != 0:
+		return nil, protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not replace this broker", uid)
+	case b.closing || b.taking != nil:
+		return nil, protocol.Errorf(protocol.CodeBusy, "try again", "this broker begins or ends")
+	case b.cfg.Supervised && !r.Force:
+		return nil, protocol.Errorf(protocol.CodeConflict, "give --replace if you run it as well", "an operator runs this broker")
+	case r.MemoryDir != b.cfg.MemoryDir:
+		return nil, protocol.Errorf(protocol.CodeConflict, "start the new one with the same --memory-dir, or stop the old one before",
+			"the memory of this broker is in %s, and that of the new one would be in %s", placeOf(b.cfg.MemoryDir), placeOf(r.MemoryDir))
+	}
+	err := protocol.This("broker", b.cfg.Version).CheckPeer(
+		protocol.Speaker{Role: "new broker", Build: pages.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
+	if err != nil {
+		return nil, err
+	}
+	files := b.allFiles()
+	if need := uint64(len(files) + 2*b.liveSessions() + filesBeside); need > r.Files {
+		return nil, protocol.Errorf(protocol.CodeTooMany, "raise the new broker's limit of open files (ulimit -n, LimitNOFILE= of a unit)",
+			"what this broker has needs %d open files, and %d more are allowed to the new one", need, r.Files)
+	}
+	return files, nil
+}
+
+func placeOf(dir string) string {
+	if dir == "" {
+		return "memfds"
+	}
+	return dir
+}
+
+func (c *conn) handFiles(id uint64, part []sharedFile) error {
+	var r protocol.ReplaceFilesReply
+	var fds []*sys.FD
+	for _, f := range part {
+		r.Items = append(r.Items, protocol.RestoreItem{Role: f.key.Role, Serial: f.key.Serial})
+		fds = append(fds, f.fd)
+	}
+	return c.sayHanded(id, r, fds...)
+}
+
+// sayHanded answers a request of a hand-over. The descriptors stay the broker's.
+func (c *conn) sayHanded(id uint64, ok any, fds ...*sys.FD) error {
+	frame, err := encodeReply(id, ok, len(fds), nil)
+	if err != nil {
+		return err
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return c.w.WriteFrame(frame, fds)
+}

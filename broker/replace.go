@@ -1,0 +1,330 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/statefile"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// succession is what a living broker hands over to this one.
+type succession struct {
+	conn     *wire.Conn
+	next     uint64 // request
+	instance string
+	lock     *sys.FD
+	listener *sys.FD
+	files    map[pages.Key]*sys.FD
+	broker   pages.File
+	ended    chan struct{} // closed when the old broker's process has ended
+	forget   func()
+}
+
+// errOldEnded says that the broker which was to hand over has ended: another try finds
+// what it left, or nothing.
+var errOldEnded = errors.New("the old broker has ended")
+
+// take occupies the runtime directory, or has the broker that runs there hand it over.
+func (b *Broker) take(ctx context.Context) error {
+	for {
+		occupied := b.occupy()
+		if !errors.Is(occupied, protocol.ErrConflict) || !b.mayReplace() {
+			return occupied
+		}
+		s, err := b.succeed(ctx)
+		if err == nil {
+			b.succession = s
+			return nil
+		}
+		if !errors.Is(err, errOldEnded) {
+			return err
+		}
+		select {
+		case <-time.After(takeoverTick):
+		case <-ctx.Done():
+			return occupied
+		}
+	}
+}
+
+// mayReplace tells whether this broker takes over from the one that runs: when it is
+// told to, or when an operator runs this one and a client has started that one.
+func (b *Broker) mayReplace() bool {
+	st, err := statefile.Read(b.cfg.Dir)
+	return err == nil && st.Socket == b.cfg.Socket && (b.cfg.Replace || b.cfg.Supervised && !st.Supervised)
+}
+
+// succeed has a living broker hand over. Nothing is changed unless it has.
+func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
+	var d net.Dialer
+	u, err := d.DialContext(ctx, "unix", b.cfg.Socket)
+	if err != nil {
+		return nil, errOldEnded // or about to end
+	}
+	s := &succession{conn: wire.New(u.(*net.UnixConn)), files: map[pages.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	s.conn.SetDeadline(time.Now().Add(2 * handOverTime)) // it may have to write for so long
+	defer context.AfterFunc(ctx, func() { s.conn.Close() })()
+	if err := s.watch(); err != nil {
+		return nil, err
+	}
+	open, limit, err := sys.OpenFiles()
+	if err != nil {
+		return nil, err
+	}
+	var r protocol.ReplaceReply
+	fds, err := s.call(protocol.OpReplace, protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout, Version: b.cfg.Version,
+		MemoryDir: b.cfg.MemoryDir, Files: limit - min(open, limit), Force: b.cfg.Replace}, &r)
+	if err != nil {
+		return nil, s.why(err)
+	}
+	if len(fds) != 2 {
+		wire.CloseAll(fds)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors, not lock and socket", len(fds))
+	}
+	s.instance, s.lock, s.listener = r.Instance, fds[0], fds[1]
+	for got := 0; got < r.Files; {
+		var part protocol.ReplaceFilesReply
+		fds, err := s.call(protocol.OpReplaceFiles, protocol.ReplaceFiles{From: got}, &part)
+		if err != nil {
+			return nil, s.why(err)
+		}
+		if len(fds) != len(part.Items) || len(fds) == 0 {
+			wire.CloseAll(fds)
+			return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors for %d files", len(fds), len(part.Items))
+		}
+		for i, item := range part.Items {
+			s.files[pages.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
+		}
+		got += len(fds)
+	}
+	crashpoint.At("replace-received")
+	if err := b.checkSuccession(s); err != nil {
+		return nil, err
+	}
+	crashpoint.At("replace-checked")
+	if _, err := s.call(protocol.OpReplaceReady, nil, nil); err != nil && !s.isOurs() {
+		return nil, s.why(err)
+	}
+	crashpoint.At("replace-committed")
+	return s, nil
+}
+
+// isOurs tells, after an answer that did not come, whether this broker serves from now
+// on: it was marked before, or nobody is left to mark it and everything is here.
+func (s *succession) isOurs() bool {
+	return !record.Of(s.broker.Region).GiveUp() || s.oldEnded()
+}
+
+// checkSuccession finds out whether this broker can serve with what it was handed,
+// and changes nothing.
+func (b *Broker) checkSuccession(s *succession) error {
+	n, err := parseInstance(s.instance)
+	if err != nil {
+		return err
+	}
+	b.store.Instance = n
+	key := pages.Key{Role: protocol.RestoreBroker}
+	fd := s.files[key]
+	if fd == nil {
+		return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its file")
+	}
+	delete(s.files, key)
+	if s.broker, err = pages.MapFile(fd, protocol.BrokerBytes); err != nil {
+		return err
+	}
+	if err := b.store.CheckHead(s.broker, protocol.RoleBroker, 0); err != nil {
+		return err
+	}
+	own := record.Of(s.broker.Region).Session(protocol.BrokerSlot).Serial()
+	if s.files[pages.Key{Role: protocol.RestoreSession, Serial: own}] == nil {
+		return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its row")
+	}
+	// What will be mapped is mapped now, all at once: later it must not fail.
+	var mapped []pages.File
+	defer func() {
+		for i := range mapped {
+			mapped[i].Close()
+		}
+	}()
+	for k, fd := range s.files {
+		bytes := map[string]uint64{protocol.RestoreSession: protocol.SessionBytes, protocol.RestoreBell: protocol.BellBytes}[k.Role]
+		if bytes == 0 {
+			continue
+		}
+		again, err := fd.Dup()
+		if err != nil {
+			return err
+		}
+		m, err := pages.MapFile(again, bytes)
+		if err != nil {
+			return fmt.Errorf("map a file of the broker that hands over: %w", err)
+		}
+		mapped = append(mapped, m)
+	}
+	return nil
+}
+
+// adopt goes on where the old broker has ended.
+func (b *Broker) adopt(s *succession) (err error) {
+	b.id = s.instance
+	b.lock = s.lock
+	listener, err := sys.ListenerOf(s.listener)
+	if err != nil {
+		return err
+	}
+	listener.SetUnlinkOnClose(false)
+	defer func() {
+		if err != nil {
+			listener.Close()
+		} else {
+			b.listener = listener
+		}
+		s.conn.Close()
+	}()
+	if err := os.Chmod(b.cfg.Socket, b.cfg.SocketMode); err != nil {
+		return fmt.Errorf("protect socket: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(b.cfg.Dir, lockName), []byte(strconv.Itoa(processID)+"\n"), 0o600); err != nil {
+		return err
+	}
+	b.store.Files = pages.Memfds{}
+	if b.cfg.MemoryDir != "" {
+		b.store.Files = pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+s.instance)}
+	}
+	b.inodes = s.broker.Device
+	b.useBrokerFile(s.broker)
+	if err := b.store.ReserveTables(); err != nil {
+		return err
+	}
+	b.store.Missing = b.wanted()
+	err = b.rebuild(true, func(k pages.Key) *sys.FD {
+		fd := s.files[k]
+		delete(s.files, k)
+		return fd
+	})
+	crashpoint.At("replace-applied")
+	b.store.Record.NotHanded()
+	for _, fd := range s.files {
+		fd.Close()
+	}
+	return err
+}
+
+// Predecessor is closed when the process of the broker that this one has replaced has
+// ended; nil when it has replaced none.
+func (b *Broker) Predecessor() <-chan struct{} {
+	if b.succession == nil {
+		return nil
+	}
+	return b.succession.ended
+}
+
+// call makes a request of the old broker.
+func (s *succession) call(op string, body, ok any) ([]*sys.FD, error) {
+	s.next++
+	request := map[string]any{}
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err == nil {
+			err = json.Unmarshal(data, &request)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	request["id"], request["op"] = s.next, op
+	if err := s.conn.Write(request); err != nil {
+		return nil, err
+	}
+	data, fds, err := s.conn.Read()
+	if err != nil {
+		return nil, err
+	}
+	var e protocol.Envelope
+	if err := json.Unmarshal(data, &e); err != nil {
+		wire.CloseAll(fds)
+		return nil, err
+	}
+	if e.Error != nil {
+		wire.CloseAll(fds)
+		return nil, e.Error
+	}
+	if ok != nil {
+		if err := json.Unmarshal(e.OK, ok); err != nil {
+			wire.CloseAll(fds)
+			return nil, err
+		}
+	}
+	return fds, nil
+}
+
+// watch waits for the end of the old broker's process.
+func (s *succession) watch() error {
+	pidfd, err := sys.PeerPidfd(s.conn.UnixConn)
+	if err != nil {
+		cred, e := sys.PeerCredentials(s.conn.UnixConn)
+		if e != nil {
+			return e
+		}
+		if pidfd, err = sys.OpenPidfd(cred.PID); err != nil {
+			return fmt.Errorf("watch the broker that is to hand over: %w", err)
+		}
+	}
+	wait, stop := sys.WaitPidfd(pidfd)
+	s.forget = stop
+	go func() {
+		if wait() {
+			close(s.ended)
+		}
+	}()
+	return nil
+}
+
+// oldEnded tells whether the old broker's process has ended, or ends just now.
+func (s *succession) oldEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	case <-time.After(time.Second): // its descriptors are closed a moment earlier
+		return false
+	}
+}
+
+// why tells from a failed request whether to try again.
+func (s *succession) why(err error) error {
+	var refused *protocol.Error
+	if !errors.As(err, &refused) && s.oldEnded() {
+		return errOldEnded
+	}
+	return fmt.Errorf("the broker that runs does not hand over: %w", err)
+}
+
+func (s *succession) close() {
+	s.conn.Close()
+	s.forget()
+	s.broker.Close()
+	for _, fd := range s.files {
+		fd.Close()
+	}
+	for _, fd := range []*sys.FD{s.lock, s.listener} {
+		fd.Close()
+	}
+}
