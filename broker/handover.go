@@ -41,7 +41,7 @@ func (c *conn) handOver(id uint64, data []byte) {
 		b.log.Info("ending: another broker has taken over", "pid", c.cred.PID)
 		b.closing = true
 		b.clock.Stop()
-		delete(b.conns, c) // end does not wait for it
+		b.forgetConn(c) // end does not wait for it
 	}
 	b.mu.Unlock()
 	if err != nil {
