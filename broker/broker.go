@@ -144,7 +144,7 @@ func (b *Broker) findFiles() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.succession != nil {
-		return b.adopt(b.succession)
+		return nil // all is here
 	}
 	before, err := b.findPredecessor()
 	if err != nil {

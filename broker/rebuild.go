@@ -12,21 +12,40 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// rebuild gathers the facts from the broker file and from what fetch can get of the
-// files that the store lists as missing, has the repairs planned (package takeover) and
-// applies them. Then the rooms read what is right now, the dead are buried, and all
-// look again. sameBoot tells whether any process that the file speaks of can still live.
+// rebuild makes this broker the one that the broker file speaks of, with what fetch can
+// get of the files that the store lists as missing. sameBoot tells whether any process
+// that the file speaks of can still live.
 func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
-	if err := b.rebuildOwn(fetch); err != nil {
+	plan, err := b.planRebuild(sameBoot, fetch)
+	if err != nil {
 		return err
+	}
+	return b.carryOut(plan, sameBoot, fetch)
+}
+
+// planRebuild gathers the facts and has the repairs planned (package takeover). It
+// changes nothing that another process sees.
+func (b *Broker) planRebuild(sameBoot bool, fetch pages.Fetch) ([]takeover.Repair, error) {
+	if err := b.rebuildOwn(fetch); err != nil {
+		return nil, err
 	}
 	b.rebuildSessions(fetch)
 	b.store.RestoreRemains(fetch)
 	b.memory.Restore(fetch)
-	if b.store.Lack != nil { // nothing is changed yet
-		return pages.NoMemory(b.store.Lack, "the files of the former broker's sessions")
+	if b.store.Lack != nil {
+		return nil, pages.NoMemory(b.store.Lack, "the files of the former broker's sessions")
 	}
-	dead := b.repair(takeover.Plan(b.facts(sameBoot)))
+	return takeover.Plan(b.facts(sameBoot)), nil
+}
+
+// carryOut applies the repairs. Then the rooms read what is right now, the dead are
+// buried, and all look again.
+func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fetch) error {
+	if err := b.store.RemakeBell(b.store.Own); err != nil {
+		return err
+	}
+	b.putOwn()
+	dead := b.repair(plan)
 	b.memory.ExpireBorrowed()
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
@@ -55,11 +74,7 @@ func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
 		return protocol.Errorf(protocol.CodeProtocol, "start the broker once more: it begins anew",
 			"the row of the former broker of instance %s cannot be had", b.id)
 	}
-	if err := b.store.RemakeBell(p); err != nil {
-		return err
-	}
 	b.store.Own = p
-	b.putOwn()
 	return nil
 }
 

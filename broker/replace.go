@@ -13,6 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -28,7 +29,7 @@ type succession struct {
 	lock     *sys.FD
 	listener *sys.FD
 	files    map[pages.Key]*sys.FD
-	broker   pages.File
+	record   record.File
 	ended    chan struct{} // closed when the old broker's process has ended
 	forget   func()
 }
@@ -116,48 +117,75 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 		got += len(fds)
 	}
 	crashpoint.At("replace-received")
-	if err := b.checkSuccession(s); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer func() {
+		if err != nil {
+			b.closing = true
+			b.clock.Stop()
+			b.tearDown(endFailed)
+		}
+	}()
+	plan, err := b.planSuccession(s)
+	if err != nil {
 		return nil, err
 	}
 	crashpoint.At("replace-checked")
 	if _, err := s.call(protocol.OpReplaceReady, nil, nil); err != nil && !s.isOurs() {
-		return nil, s.why(err)
+		return nil, fmt.Errorf("the broker that runs does not hand over: %w", err)
 	}
 	crashpoint.At("replace-committed")
-	return s, nil
+	return s, b.adopt(s, plan)
 }
 
 // isOurs tells, after an answer that did not come, whether this broker serves from now
 // on: it was marked before, or nobody is left to mark it and everything is here.
-func (s *succession) isOurs() bool {
-	return !record.Of(s.broker.Region).GiveUp() || s.oldEnded()
+func (s *succession) isOurs() bool { return !s.record.GiveUp() || s.oldEnded() }
+
+// fetch gives a file that the old broker handed over.
+func (s *succession) fetch(k pages.Key) *sys.FD {
+	fd := s.files[k]
+	delete(s.files, k)
+	return fd
 }
 
-// checkSuccession finds out whether this broker can serve with what it was handed,
-// and changes nothing.
-func (b *Broker) checkSuccession(s *succession) error {
-	n, err := parseInstance(s.instance)
-	if err != nil {
-		return err
+// planSuccession finds out whether this broker can serve with what it was handed, and
+// which repairs are due. It maps everything that it will need and changes nothing.
+func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
+	if err := b.setInstance(s.instance); err != nil {
+		return nil, err
 	}
-	b.store.Instance = n
-	key := pages.Key{Role: protocol.RestoreBroker}
-	fd := s.files[key]
+	b.store.Files = pages.Memfds{}
+	if b.cfg.MemoryDir != "" {
+		b.store.Files = pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+s.instance)}
+	}
+	fd := s.fetch(pages.Key{Role: protocol.RestoreBroker})
 	if fd == nil {
-		return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its file")
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its file")
 	}
-	delete(s.files, key)
-	if s.broker, err = pages.MapFile(fd, protocol.BrokerBytes); err != nil {
-		return err
+	m, err := pages.MapFile(fd, protocol.BrokerBytes)
+	if err != nil {
+		return nil, err
 	}
-	if err := b.store.CheckHead(s.broker, protocol.RoleBroker, 0); err != nil {
-		return err
+	if err := b.store.CheckHead(m, protocol.RoleBroker, 0); err != nil {
+		m.Close()
+		return nil, err
 	}
-	own := record.Of(s.broker.Region).Session(protocol.BrokerSlot).Serial()
-	if s.files[pages.Key{Role: protocol.RestoreSession, Serial: own}] == nil {
-		return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its row")
+	b.inodes = m.Device
+	b.useBrokerFile(m)
+	s.record = b.store.Record
+	if err := b.store.ReserveTables(); err != nil {
+		return nil, err
 	}
-	// What will be mapped is mapped now, all at once: later it must not fail.
+	b.store.Missing = b.wanted()
+	if err := s.tryGroups(); err != nil {
+		return nil, err
+	}
+	return b.planRebuild(true, s.fetch)
+}
+
+// tryGroups maps the files of groups, all at once: what maps them later must not fail.
+func (s *succession) tryGroups() error {
 	var mapped []pages.File
 	defer func() {
 		for i := range mapped {
@@ -165,17 +193,20 @@ func (b *Broker) checkSuccession(s *succession) error {
 		}
 	}()
 	for k, fd := range s.files {
-		bytes := map[string]uint64{protocol.RestoreSession: protocol.SessionBytes, protocol.RestoreBell: protocol.BellBytes}[k.Role]
-		if bytes == 0 {
+		if k.Role != protocol.RestoreGroup {
 			continue
+		}
+		bytes, _, err := fd.Stat()
+		if err != nil {
+			return err
 		}
 		again, err := fd.Dup()
 		if err != nil {
 			return err
 		}
-		m, err := pages.MapFile(again, bytes)
+		m, err := pages.MapFile(again, uint64(bytes))
 		if err != nil {
-			return fmt.Errorf("map a file of the broker that hands over: %w", err)
+			return err
 		}
 		mapped = append(mapped, m)
 	}
@@ -183,49 +214,27 @@ func (b *Broker) checkSuccession(s *succession) error {
 }
 
 // adopt goes on where the old broker has ended.
-func (b *Broker) adopt(s *succession) (err error) {
-	b.id = s.instance
+func (b *Broker) adopt(s *succession, plan []takeover.Repair) error {
+	defer s.conn.Close()
 	b.lock = s.lock
-	listener, err := sys.ListenerOf(s.listener)
-	if err != nil {
+	if err := b.carryOut(plan, true, s.fetch); err != nil {
 		return err
 	}
-	listener.SetUnlinkOnClose(false)
-	defer func() {
-		if err != nil {
-			listener.Close()
-		} else {
-			b.listener = listener
-		}
-		s.conn.Close()
-	}()
-	if err := os.Chmod(b.cfg.Socket, b.cfg.SocketMode); err != nil {
-		return fmt.Errorf("protect socket: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(b.cfg.Dir, lockName), []byte(strconv.Itoa(processID)+"\n"), 0o600); err != nil {
-		return err
-	}
-	b.store.Files = pages.Memfds{}
-	if b.cfg.MemoryDir != "" {
-		b.store.Files = pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+s.instance)}
-	}
-	b.inodes = s.broker.Device
-	b.useBrokerFile(s.broker)
-	if err := b.store.ReserveTables(); err != nil {
-		return err
-	}
-	b.store.Missing = b.wanted()
-	err = b.rebuild(true, func(k pages.Key) *sys.FD {
-		fd := s.files[k]
-		delete(s.files, k)
-		return fd
-	})
 	crashpoint.At("replace-applied")
 	b.store.Record.NotHanded()
 	for _, fd := range s.files {
 		fd.Close()
 	}
-	return err
+	listener, err := sys.ListenerOf(s.listener)
+	if err != nil {
+		return err
+	}
+	listener.SetUnlinkOnClose(false)
+	b.listener = listener
+	if err := os.Chmod(b.cfg.Socket, b.cfg.SocketMode); err != nil {
+		return fmt.Errorf("protect socket: %w", err)
+	}
+	return os.WriteFile(filepath.Join(b.cfg.Dir, lockName), []byte(strconv.Itoa(processID)+"\n"), 0o600)
 }
 
 // Predecessor is closed when the process of the broker that this one has replaced has
@@ -320,7 +329,6 @@ func (s *succession) why(err error) error {
 func (s *succession) close() {
 	s.conn.Close()
 	s.forget()
-	s.broker.Close()
 	for _, fd := range s.files {
 		fd.Close()
 	}
