@@ -71,3 +71,20 @@ func TestOneProcessLeavesConnectionsToOthers(t *testing.T) {
 	}
 	t.Fatal("one process had 2,000 connections")
 }
+
+func TestLanesCountInTheQuota(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.SessionMemory = 1 << 20 })
+	p := connect(t, b.socket, "p")
+	large := func(name string) protocol.TopicInfo {
+		return p.open(protocol.TopicOpenRequest{Name: name, Kind: "topic", Create: true, Depth: ptr(uint32(31)), Description: ptr(uint32(20 << 10)), Linger: ptr(0.0)})
+	}
+	first, second := large("first"), large("second")
+	p.writer(first)
+	require.EqualValues(t, protocol.LaneBytes(first.Slots, first.Stride), b.Status().Memory.Lanes)
+	refusal := protocol.TopicWrite{TopicRef: ref(second), Offset: p.nextLane}
+	p.refused(protocol.CodeQuota, protocol.OpTopicWrite, refusal)
+	p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 600 << 10, Chunks: 1})
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(first), Role: protocol.RoleNameWrite}, nil)
+	require.Zero(t, b.Status().Memory.Lanes)
+	p.must(protocol.OpTopicWrite, refusal, nil)
+}

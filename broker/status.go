@@ -29,6 +29,7 @@ type MemoryStatus struct {
 	SessionLimit uint64 `json:"session_limit,omitempty"`
 	Granted      uint64 `json:"granted"` // of all segments
 	Orphans      uint64 `json:"orphans"` // of them, those whose owners have ended
+	Lanes        uint64 `json:"lanes"`   // of all lanes, which the quotas count as well
 	Free         uint64 `json:"free"`    // on the machine, or below the smallest limit
 	Dir          string `json:"dir,omitempty"`
 }
@@ -96,7 +97,7 @@ func (b *Broker) Status() Status {
 		return st
 	}
 	use := b.memory.Use()
-	st.Memory.Orphans = use.Orphans
+	st.Memory.Orphans, st.Memory.Lanes = use.Orphans, use.Lanes
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}

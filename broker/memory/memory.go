@@ -43,6 +43,7 @@ type Memory struct {
 	segments     [protocol.MaxSegments]*segment
 	segmentTable record.Table
 	used         uint64 // bytes of all segments
+	lanes        uint64 // bytes of all lanes
 	unreserved   map[*segment]struct{}
 	orphans      map[*segment]struct{}
 	devices      []*device             // by number
@@ -92,6 +93,7 @@ type Account struct {
 	client   Client
 	attached [protocol.MaxChunks / 64]uint64
 	granted  uint64             // bytes of its segments in the machine's memory
+	lanes    uint64             // bytes of its lanes
 	onDevice map[*device]uint64 // bytes of its segments there
 	segments map[*segment]struct{}
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -71,13 +72,58 @@ func (m *Memory) tellOfRoom() {
 }
 
 func (m *Memory) checkQuota(s *Account, bytes uint64) error {
-	if limit := m.limits.SessionMemory; limit > 0 && (s.granted > limit || bytes > limit-s.granted) {
-		return m.noRoom(protocol.CodeQuota, "release tensors, or raise --session-memory", limit, s.granted,
-			"%d bytes more would exceed the %d that one session may have (it has %d)", bytes, limit, s.granted)
+	if limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes(); limit > 0 && (has > limit || bytes > limit-has) {
+		return m.noRoom(protocol.CodeQuota, "release tensors, close topics, or raise --session-memory", limit, has,
+			"%d bytes more would exceed the %d that one session may have (it has %d, of them %d in lanes)", bytes, limit, has, s.lanes)
 	}
-	if limit := m.limits.Memory; m.used > limit || bytes > limit-m.used {
-		return m.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, m.used,
-			"%d bytes more would exceed the broker's %d (%d are granted)", bytes, limit, m.used)
+	if limit, used := m.limits.Memory, m.used+m.lanes; used > limit || bytes > limit-used {
+		return m.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, used,
+			"%d bytes more would exceed the broker's %d (%d are granted, of them %d in lanes)", bytes, limit, used, m.lanes)
+	}
+	return nil
+}
+
+// rowBytes is what the part of a row takes that stands for the chunks that the session
+// is attached to.
+func (s *Account) rowBytes() uint64 {
+	n := 0
+	for _, w := range s.attached {
+		n += bits.OnesCount64(w)
+	}
+	return uint64(n) * protocol.ChunkIndices * protocol.RowWordSize
+}
+
+// CheckLane tells whether the quotas have room for a lane of a session. Its client
+// reserves the pages.
+func (m *Memory) CheckLane(p *pages.Pages, bytes uint64) error {
+	s := m.accountOf(p)
+	if s == nil {
+		return nil
+	}
+	return m.checkRoom(s, func() error { return m.checkQuota(s, bytes) })
+}
+
+// AddLane counts a lane to the quotas, until SubLane, which may come when the session
+// has ended: the pages outlive it.
+func (m *Memory) AddLane(p *pages.Pages, bytes uint64) {
+	m.lanes += bytes
+	if s := m.accountOf(p); s != nil {
+		s.lanes += bytes
+	}
+}
+
+// SubLane ends what AddLane began.
+func (m *Memory) SubLane(p *pages.Pages, bytes uint64) {
+	m.lanes -= bytes
+	if s := m.accountOf(p); s != nil {
+		s.lanes -= bytes
+	}
+	m.tellOfRoom()
+}
+
+func (m *Memory) accountOf(p *pages.Pages) *Account {
+	if s := m.accounts[p.Slot]; s != nil && s.Pages == p {
+		return s
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package memory
 // Use says how much is granted, in bytes.
 type Use struct {
 	Granted, Orphans uint64 // of the machine's memory: all segments, and those of ended sessions
+	Lanes            uint64
 	Devices          []DeviceUse
 }
 
@@ -15,7 +16,7 @@ type DeviceUse struct {
 
 // Use sums what is granted.
 func (m *Memory) Use() Use {
-	u := Use{Granted: m.used}
+	u := Use{Granted: m.used, Lanes: m.lanes}
 	for _, d := range m.devices {
 		u.Devices = append(u.Devices, DeviceUse{ID: d.id, Device: d.name, Granted: d.used})
 	}

@@ -72,6 +72,9 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err := ts.checkLane(s, t, r.Offset); err != nil {
 		return reply, err
 	}
+	if err := ts.memory.CheckLane(s.Pages, protocol.LaneBytes(t.slots, t.stride)); err != nil {
+		return reply, err
+	}
 	view, err := shm.NewLane(s.Session.Region, r.Offset, t.slots, t.stride)
 	if err != nil {
 		return reply, err
@@ -171,12 +174,18 @@ func (ts *Topics) listLane(l *Lane) {
 		ts.lanesIn[l.Pages] = map[*Lane]struct{}{}
 	}
 	ts.lanesIn[l.Pages][l] = struct{}{}
+	if l.Pages != ts.store.Own {
+		ts.memory.AddLane(l.Pages, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
+	}
 	l.Pages.Use()
 }
 
 func (ts *Topics) unlistLane(l *Lane) {
 	if _, listed := ts.lanesIn[l.Pages][l]; !listed {
 		return
+	}
+	if l.Pages != ts.store.Own {
+		ts.memory.SubLane(l.Pages, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
 	}
 	delete(ts.lanesIn[l.Pages], l)
 	if len(ts.lanesIn[l.Pages]) == 0 {

@@ -182,8 +182,10 @@ impl Counted {
         }
         let (mut references, mut inherited) = (References::new(), Vec::new());
         for some in held.chunks(AT_ONCE) {
-            let ask =
-                |p: &Pins| control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[]);
+            let ask = |p: &Pins| {
+                pages.reserve_row(p.of.chunk)?;
+                control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[])
+            };
             let asked = some.iter().map(ask).collect::<Result<Vec<_>>>()?;
             for (p, (_, answer)) in some.iter().zip(&asked) {
                 match wait(answer) {

@@ -306,6 +306,7 @@ impl Inner {
         if self.pages.chunks.serial(chunk) != serial {
             return Err(expired(GONE));
         }
+        self.pages.reserve_row(chunk)?;
         self.call::<_, Ignored>("attach", &AttachRequest { chunk, serial })?;
         crash_point::at("attach-asked");
         let record = self.pages.chunks.load(chunk);

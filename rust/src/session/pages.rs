@@ -135,6 +135,12 @@ impl Pages {
         Ok(pages)
     }
 
+    /// Reserves the part of the own row for a chunk, so that this process's container pays for it.
+    pub(crate) fn reserve_row(&self, chunk: u32) -> Result<()> {
+        let n = u64::from(limits::CHUNK_INDICES) * 8;
+        crate::sys::reserve(&self.session_fd, session_file::ROW + u64::from(chunk) * n, n)
+    }
+
     /// The serial of the session now in a slot.
     pub(crate) fn session_serial(&self, slot: u32) -> u64 {
         self.broker.load(broker_file::SESSIONS + u64::from(slot) * session_record::SIZE + session_record::SERIAL)
