@@ -43,7 +43,7 @@ func NewGroupLane(file Region, lane uint32, slots uint32) (GroupLane, error) {
 			"claims of lane %d with %d slots do not fit a group file of %d bytes", lane, slots, file.Len())
 	}
 	r := file.Sub(at, n)
-	return GroupLane{r, uint64(slots - 1), min(r.Load64(protocol.GroupBase), mostBase)}, nil
+	return GroupLane{r, uint64(slots - 1), min(r.Load64(protocol.GroupBase), mostBase)}, nil // MODEL reuse:base
 }
 
 func (g GroupLane) claim(i uint64) uint64 { return protocol.GroupClaims + 8*(i&g.mask) }
@@ -75,7 +75,7 @@ func (g GroupLane) Reset(start uint64) bool {
 	if base > mostBase {
 		return false
 	}
-	g.r.Store64(protocol.GroupBase, base)
+	g.r.Store64(protocol.GroupBase, base) // MODEL reuse:reset
 	g.r.Store64(protocol.GroupStart, start)
 	g.r.Store64(protocol.GroupHint, protocol.HintWord(base, 0))
 	for i := uint64(0); i <= g.mask; i++ {
@@ -167,7 +167,7 @@ func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
 	if acknowledge {
 		state = protocol.ClaimClaimed
 	}
-	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(number, member, state)) { // MODEL group:claim-cas
+	if !g.r.CAS64(g.claim(i), old, protocol.ClaimWord(number, member, state)) { // MODEL group:claim-cas reuse:claim
 		return false
 	}
 	crashpoint.At("claim-swapped")

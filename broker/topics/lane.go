@@ -209,7 +209,7 @@ func (ts *Topics) dropLane(l *Lane) {
 	}
 	ts.understood(l)
 	t.gone = min(t.gone+l.View.Head(), protocol.MaxSafeInt)
-	t.leaveLane(l)
+	t.leaveLane(l) // MODEL reuse:leave
 	crashpoint.At("broker-lane-ending")
 	ts.store.Record.Topic(t.index).Lane(l.Number).End()
 	crashpoint.At("broker-lane-cleared")
