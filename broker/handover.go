@@ -160,13 +160,12 @@ func (c *conn) handFiles(id uint64, part []sharedFile) error {
 	return c.sayHanded(id, r, fds...)
 }
 
-// sayHanded answers a request of a hand-over. The descriptors stay the broker's.
+// sayHanded answers a request of a hand-over. The descriptors stay the broker's. It
+// takes no lock: nothing else writes on a connection without a session.
 func (c *conn) sayHanded(id uint64, ok any, fds ...*sys.FD) error {
 	frame, err := encodeReply(id, ok, len(fds), nil)
 	if err != nil {
 		return err
 	}
-	c.writing.Lock()
-	defer c.writing.Unlock()
 	return c.w.WriteFrame(frame, fds)
 }

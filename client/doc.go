@@ -24,5 +24,7 @@
 // Death: when another process dies, what it sent stays and what it held is
 // dropped by the broker. When the broker dies, mapped memory is handed over as
 // before, and the client reconnects by itself; calls that need the broker wait
-// for it until their context ends.
+// for it until their context ends, 30 s at most. When the broker has said that the
+// session is over (it was stopped, or another one does not know it), every call fails
+// with ErrSessionLost; what is held can still be read, and Reopen begins anew.
 package client

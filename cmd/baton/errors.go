@@ -99,7 +99,7 @@ func statusOf(err error) int {
 	switch {
 	case errors.Is(err, protocol.ErrNotFound):
 		return exitNotFound
-	case errors.Is(err, protocol.ErrNoBroker), errors.Is(err, protocol.ErrBrokerLost):
+	case errors.Is(err, protocol.ErrNoBroker), errors.Is(err, protocol.ErrBrokerLost), errors.Is(err, protocol.ErrSessionLost):
 		return exitNoBroker
 	case errors.Is(err, protocol.ErrTimeout):
 		return exitTimeout
