@@ -68,8 +68,8 @@ bench-gpu: build ## what a hand-over of CUDA tensors takes, beside torch's; with
 race: build ## every test with the race detector (T=, PKG=)
 	CGO_ENABLED=1 $(TEST) -timeout 40m -race $(PKG)
 
-crash: build ## kill clients and brokers at random and at every crash point (CRASH=kills)
-	BATON_CRASH_KILLS=$(CRASH) $(GO) test -count=1 -timeout 60m -v -run '$(or $(T),Crash|Kill|Death)' ./integration/...
+crash: build ## kill clients and brokers at random, at every crash point, and go through every seam (CRASH=times)
+	BATON_CRASH_KILLS=$(CRASH) BATON_SEAMS=$(CRASH) $(GO) test -count=1 -timeout 600m -v -run '$(or $(T),Crash|Kill|Death|Seams)' ./integration/...
 
 lint: ## formatting, vet for both architectures, staticcheck, rustfmt, clippy, shellcheck, codespell
 	tools/lint

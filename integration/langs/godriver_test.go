@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -27,7 +29,10 @@ import (
 //	handle   fill a tensor and answer its handle; in C in huge pages, where pages says so
 //	open     open handle, whose tensor is of seed
 //	hoard    fill count tensors from seed on and hold them
-//	release  let go of what is held
+//	check    look at every word of what is held once more
+//	release  check, and let go of what is held
+//	close    close the session and open another; what is held stays
+//	exec     replace the program by itself, which answers when it is there
 //	forget   drop readers, topics and queues
 //	quit     close the session and end
 //	collect  recycle; answers the bytes given back
@@ -54,7 +59,13 @@ type goDriver struct {
 	topics  map[string]*client.Topic
 	queues  map[string]*client.Queue
 	readers map[string]*client.Reader
-	held    []interface{ Release() }
+	held    []held
+}
+
+// held is what a driver keeps, and how it is looked at again.
+type held struct {
+	check   func() error
+	release func()
 }
 
 func drive(p *testkit.Child) error {
@@ -63,15 +74,20 @@ func drive(p *testkit.Child) error {
 		return err
 	}
 	d := &goDriver{c, map[string]*client.Topic{}, map[string]*client.Queue{}, map[string]*client.Reader{}, nil}
+	if os.Getenv(envReplaced) != "" {
+		if err := p.Say(map[string]any{}); err != nil {
+			return err
+		}
+	}
 	for {
 		o := order{Count: 1, Words: 1000}
 		if err := p.Hear(&o); errors.Is(err, io.EOF) {
-			return c.Close()
+			return d.c.Close()
 		} else if err != nil {
 			return err
 		}
 		if o.Do == "quit" {
-			return c.Close()
+			return d.c.Close()
 		}
 		patience := testkit.Patience
 		if o.TimeoutMS != nil {
@@ -150,14 +166,22 @@ func (d *goDriver) carryOut(ctx context.Context, o *order) (map[string]any, erro
 			if err != nil {
 				return nil, err
 			}
-			d.held = append(d.held, x)
+			d.held = append(d.held, held{func() error { return verify(x, seed) }, x.Release})
 		}
 		return nil, nil
+	case "check":
+		return nil, d.check()
 	case "release":
+		err := d.check()
 		for _, h := range d.held {
-			h.Release()
+			h.release()
 		}
 		d.held = nil
+		return nil, err
+	case "close":
+		return nil, d.reconnect(ctx)
+	case "exec":
+		return nil, replaceProgram()
 	case "forget":
 		return nil, d.forget()
 	case "collect":
@@ -165,7 +189,6 @@ func (d *goDriver) carryOut(ctx context.Context, o *order) (map[string]any, erro
 	default:
 		return nil, fmt.Errorf("unknown: %s", o.Do)
 	}
-	return nil, nil
 }
 
 func (d *goDriver) read(ctx context.Context, o *order) error {
@@ -220,6 +243,44 @@ func (d *goDriver) queue(ctx context.Context, o *order) (_ *client.Queue, err er
 		d.queues[o.Queue] = q
 	}
 	return q, err
+}
+
+// check looks at every word of what is held once more.
+func (d *goDriver) check() error {
+	for _, h := range d.held {
+		if err := h.check(); err != nil {
+			return fmt.Errorf("held: %w", err)
+		}
+	}
+	return nil
+}
+
+// reconnect closes the session, with all but what is held, and opens another.
+func (d *goDriver) reconnect(ctx context.Context) error {
+	clear(d.readers)
+	clear(d.topics)
+	clear(d.queues)
+	if err := d.c.Close(); err != nil {
+		return err
+	}
+	c, err := client.Connect(ctx)
+	if err == nil {
+		d.c = c
+	}
+	return err
+}
+
+// envReplaced tells a driver that it is one that replaced another by exec.
+const envReplaced = "BATON_DRIVER_REPLACED"
+
+// replaceProgram puts the same program into the place of this one, with the same
+// standard streams: what was held goes with the memory of the former.
+func replaceProgram() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return sys.Exec(self, os.Args, append(os.Environ(), envReplaced+"=1"))
 }
 
 func (d *goDriver) forget() (first error) {

@@ -128,16 +128,19 @@ func (d *goDriver) look(b *client.Bundle, seed uint64, write bool) (map[string]a
 }
 
 func (d *goDriver) message(m *client.Message, o *order) (map[string]any, error) {
-	if o.Hold {
-		d.held = append(d.held, m)
-	} else {
+	if !o.Hold {
 		defer m.Release()
 	}
 	var meta struct{ Seed uint64 }
-	if err := m.Meta(&meta); err != nil {
-		return nil, err
+	err := m.Meta(&meta)
+	var b *client.Bundle
+	if err == nil {
+		b, err = m.Bundle()
 	}
-	b, err := m.Bundle()
+	if o.Hold {
+		again := func() error { _, err := d.look(b, meta.Seed, false); return err }
+		d.held = append(d.held, held{again, m.Release})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +172,8 @@ func (d *goDriver) named(ctx context.Context, o *order) (map[string]any, error) 
 		return nil, err
 	}
 	if o.Hold {
-		d.held = append(d.held, b)
+		again := func() error { _, err := d.look(b, o.Seed, false); return err }
+		d.held = append(d.held, held{again, b.Release})
 	} else {
 		defer b.Release()
 	}
@@ -203,7 +207,7 @@ func (d *goDriver) handles(ctx context.Context, o *order) (map[string]any, error
 		return nil, err
 	}
 	if o.Hold {
-		d.held = append(d.held, t)
+		d.held = append(d.held, held{func() error { return verify(t, o.Seed) }, t.Release})
 	} else {
 		defer t.Release()
 	}

@@ -123,6 +123,9 @@ func (b *Broker) Replace(opts ...BrokerOption) {
 	old.Ended()
 }
 
+// InFiles tells whether its memory is in files.
+func (b *Broker) InFiles() bool { return b.config.MemoryDir != "" }
+
 // launch starts the broker's process without waiting for it.
 func (b *Broker) launch(more ...string) *Process {
 	b.t.Helper()

@@ -3,6 +3,10 @@
 
 #include "kit.h"
 #include "order.h"
+#include <unistd.h>
+
+// Tells a driver that it is one that replaced another by exec.
+#define REPLACED "BATON_DRIVER_REPLACED"
 
 static baton_session *session;
 
@@ -14,9 +18,21 @@ struct named {
 static struct named topics[16], queues[16], readers[16];
 
 // What is held until it is released.
-static baton_message *held[1 << 10];
-static DLManagedTensorVersioned *held_tensors[16];
-static size_t held_count, held_tensors_count;
+static struct {
+	baton_message *message;
+	DLManagedTensorVersioned *tensor; // where there is no message
+	uint64_t seed;
+} held[1 << 12];
+static size_t held_count;
+
+static int hold(baton_message *m, DLManagedTensorVersioned *t, uint64_t seed) {
+	if (held_count == sizeof held / sizeof *held)
+		return 0;
+	held[held_count].message = m;
+	held[held_count].tensor = t;
+	held[held_count++].seed = seed;
+	return 1;
+}
 
 static struct named *find(struct named table[16], const char *name) {
 	for (int i = 0; i < 16; i++) {
@@ -106,9 +122,7 @@ static baton_status message(const char *line, baton_message *m, uint64_t seed, i
 	else if (s == BATON_OK)
 		printf("{\"readonly\":%s,\"seed\":%llu,\"sequence\":%llu,\"lost\":%llu}\n", readonly ? "true" : "false",
 		       (unsigned long long)seed, (unsigned long long)baton_message_sequence(m), (unsigned long long)baton_message_lost(m));
-	if (s == BATON_OK && flag(line, "hold") && held_count < sizeof held / sizeof *held)
-		held[held_count++] = m;
-	else
+	if (s != BATON_OK || !flag(line, "hold") || !hold(m, NULL, seed))
 		baton_message_release(m);
 	return s;
 }
@@ -154,18 +168,36 @@ static baton_status open_handle(const char *line) {
 		printf("{\"broken\":\"word %lld\"}\n", (long long)bad);
 	else
 		printf("{\"readonly\":%s}\n", t->flags & DLPACK_FLAG_BITMASK_READ_ONLY ? "true" : "false");
-	if (flag(line, "hold") && held_tensors_count < sizeof held_tensors / sizeof *held_tensors)
-		held_tensors[held_tensors_count++] = t;
-	else
+	if (!flag(line, "hold") || !hold(NULL, t, (uint64_t)number(line, "seed", 0)))
 		baton_tensor_release(t);
 	return BATON_OK;
 }
 
+// Looks at every word of what is held once more. It has answered where *answered is set.
+static baton_status check(int *answered) {
+	for (size_t i = 0; i < held_count && !*answered; i++) {
+		char broken[100] = "";
+		int readonly;
+		baton_status s = BATON_OK;
+		if (held[i].message)
+			s = check_value(held[i].message, held[i].seed, 0, &readonly, broken, sizeof broken);
+		else if (wrong_word(held[i].tensor, held[i].seed) >= 0)
+			snprintf(broken, sizeof broken, "the tensor of seed %llu", (unsigned long long)held[i].seed);
+		if (s != BATON_OK)
+			return s;
+		if (broken[0]) {
+			printf("{\"broken\":\"held: %s\"}\n", broken);
+			*answered = 1;
+		}
+	}
+	return BATON_OK;
+}
+
 static void release(void) {
-	while (held_count > 0)
-		baton_message_release(held[--held_count]);
-	while (held_tensors_count > 0)
-		baton_tensor_release(held_tensors[--held_tensors_count]);
+	while (held_count > 0) {
+		baton_message_release(held[--held_count].message);
+		baton_tensor_release(held[held_count].tensor);
+	}
 }
 
 static void forget(void) {
@@ -177,6 +209,29 @@ static void forget(void) {
 	memset(readers, 0, sizeof readers);
 	memset(topics, 0, sizeof topics);
 	memset(queues, 0, sizeof queues);
+}
+
+static baton_status hoard(const char *line) {
+	uint64_t seed = (uint64_t)number(line, "seed", 0);
+	int64_t count = number(line, "count", 1);
+	baton_status s = BATON_OK;
+	for (int64_t i = 0; s == BATON_OK && i < count; i++, seed++) {
+		DLManagedTensorVersioned *t;
+		s = filled(session, seed, number(line, "words", 1000), &t);
+		if (s == BATON_OK && !hold(NULL, t, seed))
+			baton_tensor_release(t);
+	}
+	return s;
+}
+
+// Closes the session, with all but what is held, and opens another.
+static baton_status reconnect(void) {
+	forget();
+	baton_session_release(session);
+	session = NULL;
+	baton_options o = {0};
+	o.name = "c-driver";
+	return baton_connect(&o, &session);
 }
 
 // Carries a command out. It has answered unless answered is left 0.
@@ -198,9 +253,21 @@ static baton_status carry_out(const char *line, int *answered) {
 	}
 	if (strcmp(what, "delete") == 0)
 		return baton_delete(session, text(line, "name", name));
+	if (strcmp(what, "check") == 0)
+		return check(answered);
 	if (strcmp(what, "release") == 0) {
+		s = check(answered);
 		release();
-		return BATON_OK;
+		return s;
+	}
+	if (strcmp(what, "hoard") == 0)
+		return hoard(line);
+	if (strcmp(what, "close") == 0)
+		return reconnect();
+	if (strcmp(what, "exec") == 0) {
+		setenv(REPLACED, "1", 1);
+		execl("/proc/self/exe", "driver", (char *)NULL);
+		fatal("exec");
 	}
 	if (strcmp(what, "forget") == 0) {
 		forget();
@@ -242,6 +309,10 @@ int main(void) {
 	baton_options o = {0};
 	o.name = "c-driver";
 	MUST(baton_connect(&o, &session));
+	if (getenv(REPLACED)) {
+		puts("{}");
+		fflush(stdout);
+	}
 	while (fgets(line, sizeof line, stdin)) {
 		int answered = 0;
 		baton_status s = carry_out(line, &answered);
