@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import baton
+import numpy as np
 
 REPLACED = "BATON_DRIVER_REPLACED"
 Command = dict[str, Any]

@@ -1,12 +1,10 @@
 """What a program holds of a session that was closed stays as it is; exec ends a session."""
 
 import os
-import sys
 import threading
 from pathlib import Path
 
 import baton
-import numpy as np
 import pytest
 from conftest import eventually, listing, need
 
