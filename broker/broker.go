@@ -69,9 +69,11 @@ type Broker struct {
 	state stateFile
 	extra map[string]func() any // parts of status that others add
 
-	taking  *gathering // while the broker waits for the clients of a dead one
-	inodes  uint64     // device of the files' inodes
-	foreign bool       // process numbers in the files are of another namespace
+	taking  *gathering   // while the broker waits for the clients of a dead one
+	inodes  uint64       // device of the files' inodes
+	looking bool         // for programs that are gone
+	look    *alarm.Alarm // then the next time
+	foreign bool         // process numbers in the files are of another namespace
 }
 
 // New makes a broker: takes the runtime directory's lock, makes the shared

@@ -40,6 +40,7 @@ type conn struct {
 	once  sync.Once
 
 	writing sync.Mutex // one frame at a time; never taken with the broker's mutex held
+	heard   bool       // it said something after hello; the reader's alone
 	greeted bool       // under writing: hello is answered, so that events may follow
 	broken  bool       // under writing: nothing may follow, a frame was not written whole or the socket is closed
 
@@ -286,6 +287,10 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	if op == nil {
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeUnsupported, "update the broker, or leave this out", "unknown op %q", h.Op))
 		return true
+	}
+	if !c.heard {
+		c.heard = true
+		c.b.heard(c.session)
 	}
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)

@@ -35,9 +35,7 @@ func init() {
 		for {
 			switch c.hear() {
 			case "exec\n":
-				sleep, err := exec.LookPath("sleep")
-				require.NoError(c, err)
-				require.NoError(c, sys.Exec(sleep, []string{"sleep", "1000"}, os.Environ()))
+				replaceBySleep(c)
 			case "exec in place\n": // the same again, as the same process
 				require.NoError(c, sys.Exec(os.Args[0], os.Args, os.Environ()))
 			case "close\n":
@@ -69,9 +67,7 @@ func init() {
 		c.tell("ready")
 		switch c.hear() {
 		case "exec\n":
-			sleep, err := exec.LookPath("sleep")
-			require.NoError(c, err)
-			require.NoError(c, sys.Exec(sleep, []string{"sleep", "1000"}, os.Environ()))
+			replaceBySleep(c)
 		case "close sockets\n": // and the memory files: as a daemon does that closes what it does not know
 			closeFiles(c, "socket:", "/memfd:")
 			require.NoError(c, exec.Command("true").Run()) // a child that shares the memory until it execs
@@ -83,6 +79,12 @@ func init() {
 			c.hear()
 		}
 	}
+}
+
+func replaceBySleep(c *played) {
+	sleep, err := exec.LookPath("sleep")
+	require.NoError(c, err)
+	require.NoError(c, sys.Exec(sleep, []string{"sleep", "1000"}, os.Environ()))
 }
 
 // closeFiles closes the descriptors of files whose names begin so.

@@ -61,6 +61,7 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fet
 	b.store.Record.SetBoot(sys.BootID())
 	b.settle()
 	b.careSoon()
+	b.clock.After(0, b.lookForGone)
 	return nil
 }
 
@@ -86,7 +87,7 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		}
 		r := b.store.Record.Session(slot).Load()
 		s := &session{Pages: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
-		s.absent, s.answered = true, r.Answered
+		s.absent, s.answered, s.heard = true, r.Answered, r.Heard
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
 		s.Holder = b.holderOf(s.Serial, s.PID, s.uid)
@@ -143,6 +144,10 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 // A process in another pid namespace can be found neither alive nor dead.
 func (b *Broker) hasEnded(s *session) bool {
 	s.unknown = true
+	if b.taking != nil && b.taking.gone[s.Serial] {
+		s.unknown = false
+		return true
+	}
 	if b.foreign || s.start == 0 {
 		return false
 	}

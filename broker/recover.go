@@ -42,6 +42,7 @@ type gathering struct {
 	err   error
 	files map[pages.Key]*sys.FD
 	back  map[uint64]bool // sessions that handed over all they have
+	gone  map[uint64]bool // sessions whose programs are no more
 	until time.Time
 }
 
@@ -117,7 +118,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		}
 		b.store.Files = pages.Memfds{}
 		b.taking = &gathering{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
-			back: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
+			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
 		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", sessions)
 		b.takeKept()
 		return nil
@@ -214,7 +215,7 @@ func (b *Broker) tryComplete() {
 	}
 	waiting := false
 	for _, s := range t.state.Survivors() {
-		waiting = waiting || !t.back[s.Serial] && !b.isGhost(s)
+		waiting = waiting || !t.back[s.Serial] && !t.gone[s.Serial] && !b.isGhost(s)
 	}
 	if waiting && time.Now().Before(t.until) {
 		return
@@ -362,6 +363,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.inodes = id.Dev
 	b.useBrokerFile(m)
 	b.store.Missing = b.wanted()
+	b.clock.After(goneSoon, b.lookForGone)
 	if err := checkFiles(b.recordedSessions(), len(b.store.Missing)); err != nil {
 		b.taking.err = err
 		b.endTakeover(b.taking)

@@ -25,6 +25,7 @@ type session struct {
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
 	answered    bool  // its client knows of it: hello was answered
+	heard       bool  // its client said something after that
 	unknown     bool  // absent, and it cannot be told whether its process lives
 	conn        *conn // nil while disconnected
 	secretHash  [16]byte
@@ -121,7 +122,7 @@ func (b *Broker) putSession(s *session) {
 	b.store.Record.Session(s.Slot).Store(record.Session{
 		Serial: s.Serial, State: s.state, PID: uint32(s.PID), StartTime: s.start, UID: s.uid, Language: s.language,
 		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.Name, Namespace: s.namespace,
-		File: s.Session.Inode, Bell: s.Bell.Inode, Answered: s.answered})
+		File: s.Session.Inode, Bell: s.Bell.Inode, Answered: s.answered, Heard: s.heard})
 }
 
 // answered notes that the client of a connection knows its session: the answer to
@@ -139,6 +140,16 @@ func (b *Broker) answered(c *conn) {
 	if c.cred.PID != 0 { // for people only, and dear for a process that was never looked at
 		s.pidNS = sys.PIDNamespace(s.PID)
 		b.store.Record.Session(s.Slot).SetPIDNamespace(s.pidNS)
+	}
+}
+
+// heard notes that the client of a session said something: it has the session's files.
+func (b *Broker) heard(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closing && !s.ended && !s.heard {
+		s.heard = true
+		b.store.Record.Session(s.Slot).SetHeard()
 	}
 }
 

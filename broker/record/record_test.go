@@ -21,7 +21,7 @@ func newFile(t *testing.T) (record.File, []byte) {
 
 var (
 	aSession = record.Session{Serial: 7, State: protocol.SessionLive, PID: 8, StartTime: 9, UID: 10, Language: 2, SecretHash: [16]byte{1, 2},
-		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Bell: 14, Answered: true}
+		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Bell: 14, Answered: true, Heard: true}
 	aSegment = record.Segment{Serial: 7, Bytes: 8, Kind: protocol.KindCUDA, Owner: 9, OwnerSerial: 10, State: protocol.SegmentGranted,
 		DeviceType: 2, DeviceID: 3, MadeAt: 11, File: 12}
 	aLease = record.Lease{ID: 7, Expires: 8, Session: 9, Ref: protocol.Ref{Serial: 10, Generation: 11, Index: 12}, Once: true}

@@ -10,6 +10,7 @@ const (
 	sessionFile     = 192 // u64 inode of the session file
 	sessionBell     = 200 // u64 inode of the bell file
 	sessionAnswered = 208 // u32: 1 when its client knows of it
+	sessionHeard    = 212 // u32: 1 when its client said something after hello
 )
 
 // Session is a copy of a SessionRecord.
@@ -29,6 +30,7 @@ type Session struct {
 	// right file.
 	File, Bell uint64
 	Answered   bool // its client knows of it: hello was answered
+	Heard      bool // its client said something after hello: it has the session's files
 }
 
 // SessionView stands for one SessionRecord.
@@ -51,7 +53,7 @@ func (v SessionView) Load() Session {
 		Connected: v.r.Load64(protocol.SessionConnected), PIDNS: v.r.Load64(protocol.SessionPIDNS),
 		Name:      text(v.r, protocol.SessionName, protocol.SessionNameBytes),
 		Namespace: text(v.r, protocol.SessionNamespace, protocol.SessionNamespaceBytes),
-		File:      v.r.Load64(sessionFile), Bell: v.r.Load64(sessionBell), Answered: v.Answered(),
+		File:      v.r.Load64(sessionFile), Bell: v.r.Load64(sessionBell), Answered: v.Answered(), Heard: v.Heard(),
 	}
 	copy(s.SecretHash[:], v.r.Bytes(protocol.SessionSecretHash, 16))
 	return s
@@ -80,6 +82,9 @@ func (v SessionView) Store(s Session) {
 	if s.Answered {
 		v.SetAnswered()
 	}
+	if s.Heard {
+		v.SetHeard()
+	}
 	putText(v.r, protocol.SessionName, protocol.SessionNameBytes, s.Name)
 	putText(v.r, protocol.SessionNamespace, protocol.SessionNamespaceBytes, s.Namespace)
 	v.r.Store64(protocol.SessionSerial, s.Serial)
@@ -100,6 +105,12 @@ func (v SessionView) SetAnswered() { v.r.Store32(sessionAnswered, 1) }
 // ForgetProcess notes that the pid cannot be compared with any process: the session is
 // unknown until its process is back.
 func (v SessionView) ForgetProcess() { v.r.Store64(protocol.SessionStartTime, 0) }
+
+// Heard tells whether the session's client has said anything after hello.
+func (v SessionView) Heard() bool { return v.r.Load32(sessionHeard) == 1 }
+
+// SetHeard notes that the session's client said something after hello.
+func (v SessionView) SetHeard() { v.r.Store32(sessionHeard, 1) }
 
 // SetPIDNamespace notes the pid namespace of the session's process.
 func (v SessionView) SetPIDNamespace(inode uint64) { v.r.Store64(protocol.SessionPIDNS, inode) }

@@ -1,0 +1,72 @@
+package sys
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MapsFile tells whether a process has any of a file mapped. An error says that this
+// could not be found out. How the kernel names a file there is that of Stat in most
+// file systems, not in all: who asks for another process asks for a mapping of its
+// own first.
+func MapsFile(pid int, id FileID) (bool, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return false, fmt.Errorf("look at a process's mappings: %w", err)
+	}
+	defer f.Close()
+	list, err := io.ReadAll(f)
+	if err != nil {
+		return false, fmt.Errorf("look at a process's mappings: %w", err)
+	}
+	for _, line := range bytes.Split(list, []byte{'\n'}) {
+		if isMappingOf(string(line), id) {
+			return true, nil
+		}
+	}
+	// The list ends early, without an error, where exec or the process's end took its
+	// memory away meanwhile. Then nothing of it can be read any more.
+	if n, err := f.ReadAt(make([]byte, 1), 0); n != 1 {
+		return false, fmt.Errorf("look at a process's mappings: they are those of a program that has ended (%w)", err)
+	}
+	return false, nil
+}
+
+// isMappingOf reads a line "address rights offset major:minor inode path".
+func isMappingOf(line string, id FileID) bool {
+	f := strings.Fields(line)
+	if len(f) < 5 || f[4] != strconv.FormatUint(id.Ino, 10) {
+		return false
+	}
+	return f[3] == fmt.Sprintf("%02x:%02x", unix.Major(id.Dev), unix.Minor(id.Dev))
+}
+
+// OpensFile tells whether a process has a descriptor of a file. An error says that
+// this could not be found out.
+func OpensFile(pid int, id FileID) (bool, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	open, err := os.ReadDir(dir)
+	if err != nil {
+		return false, fmt.Errorf("look at a process's files: %w", err)
+	}
+	if len(open) == 0 { // none of a program: it is about to end
+		return false, fmt.Errorf("look at a process's files: %s is empty", dir)
+	}
+	for _, e := range open {
+		var st unix.Stat_t
+		switch err := unix.Stat(dir+"/"+e.Name(), &st); {
+		case err == unix.ENOENT: // closed meanwhile
+		case err != nil:
+			return false, fmt.Errorf("look at a process's files: %w", err)
+		case FileID{uint64(st.Dev), st.Ino} == id:
+			return true, nil
+		}
+	}
+	return false, nil
+}
