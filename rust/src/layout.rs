@@ -167,6 +167,8 @@ pub mod limits {
     pub const TOPICS: u32 = 4096;
     /// Lanes of one topic.
     pub const LANES: u32 = 440;
+    /// Segment records.
+    pub const SEGMENTS: u32 = 16_384;
     /// Chunk records.
     pub const CHUNKS: u32 = 4096;
     /// Storage indices of one chunk.

@@ -81,6 +81,7 @@ fn constants_are_those_of_the_vectors() {
         ("MaxNdim", limits::NDIM as u64),
         ("MaxRefs", limits::REFS as u64),
         ("MaxStreams", limits::STREAMS.into()),
+        ("MaxSegments", limits::SEGMENTS.into()),
         ("MaxSessions", limits::SESSIONS.into()),
         ("MaxStorages", limits::STORAGES.into()),
         ("MaxTopics", limits::TOPICS.into()),

@@ -19,7 +19,7 @@ use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Waker, readable_by, wait_ready};
-use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume};
+use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TopicRef};
 use crate::wire::{Control, Event, Frames, Incoming, Late, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
@@ -46,6 +46,8 @@ pub(crate) enum Job {
     Room,
     /// Map a session's pages.
     Peer(u32, u64),
+    /// Have the broker ring the readers of a topic.
+    Ring(TopicRef),
     /// Undo what the broker did for nothing.
     Undo(Late),
     /// Count down what a lane names that was left, once the broker counts for it.
@@ -135,6 +137,21 @@ impl Background {
             drop(jobs);
             self.waker.wake();
         }
+    }
+
+    /// Asks once that the broker ring the readers of a topic, however many messages that is for.
+    pub(crate) fn want_ring(&self, topic: TopicRef) {
+        let mut jobs = self.jobs();
+        if !jobs.iter().any(|j| matches!(j, Job::Ring(t) if t.id == topic.id)) {
+            jobs.push_back(Job::Ring(topic));
+            drop(jobs);
+            self.waker.wake();
+        }
+    }
+
+    /// Whether something that the broker did for nothing is still to be undone.
+    pub(super) fn is_undoing(&self) -> bool {
+        self.jobs().iter().any(|j| matches!(j, Job::Undo(_)))
     }
 
     fn run(&self, core: &Arc<Core>, mut control: Arc<Control>) {
@@ -325,6 +342,7 @@ impl Background {
                 Job::Collect => drop(inner.collect(false)),
                 Job::Room => inner.room_made(),
                 Job::Peer(slot, serial) => drop(inner.peer(Broker::This, slot, serial)),
+                Job::Ring(topic) => drop(inner.call_of::<_, Ignored>(Broker::This, "topic.ring", &topic, &[])),
                 Job::Undo(late) => inner.undo(&late),
                 Job::Leave(left) => left.finish(&inner, control),
             }

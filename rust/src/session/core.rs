@@ -7,8 +7,8 @@
 //! opening: a program that opens and closes again and again, and keeps something each time, has one core.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::Options;
@@ -39,6 +39,10 @@ pub(crate) struct Core {
     pub(crate) attached: Attachments,
     pub(crate) attaching: Turnstile<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
+    /// Held for reading while a grant is asked for, until its segment is known here or was given back.
+    pub(super) granting: RwLock<()>,
+    /// Whether the answer to a grant may have been lost with a connection.
+    pub(super) strays: AtomicBool,
     pub(crate) lanes: Mutex<LaneSpace>,
     pub(crate) background: Arc<Background>,
     /// The number that the next reader has.
@@ -93,6 +97,8 @@ impl Core {
             attached: Attachments::new(),
             attaching: Turnstile::default(),
             segments: Mutex::default(),
+            granting: RwLock::new(()),
+            strays: AtomicBool::new(false),
             lanes: Mutex::new(LaneSpace::new()),
             background,
             readers: AtomicU64::new(1),

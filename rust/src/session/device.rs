@@ -142,6 +142,7 @@ impl Source for DeviceSource<'_> {
 
     /// Asks the broker first, so that what a quota refuses was never taken.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
+        let _granting = self.0.granting();
         let bytes = bytes.next_multiple_of(self.1.device.granularity()?.max(1));
         let request =
             GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), borrowed: false, page_bytes: None };

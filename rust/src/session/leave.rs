@@ -247,6 +247,7 @@ impl Inner {
             }
         }
         let asked = link.renew(control);
+        self.strays.store(true, Ordering::Release);
         drop(link);
         asked.into_iter().for_each(|left| self.background.post(Job::Leave(left)));
         for (left, reply) in answered {

@@ -232,6 +232,7 @@ impl Inner {
 
     /// Makes an allocation of a framework's known to the broker.
     fn lend_block(&self, lender: &Lender, gpu: &Gpu, a: &Allocation) -> Result<Block> {
+        let _granting = self.granting();
         let fd = a.handle.to_file()?;
         let device = Some(&*gpu.name);
         let request = GrantRequest { bytes: a.bytes, chunks: 1, free: None, device, borrowed: true, page_bytes: None };

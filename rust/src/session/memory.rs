@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockReadGuard};
 
 use super::attach::Attachment;
 use super::inner::{Broker, Inner};
@@ -154,6 +155,41 @@ impl Inner {
             self.trim(&gone);
         }
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).compare(&self.pages);
+        if self.strays.load(Ordering::Acquire) {
+            self.return_strays();
+        }
+    }
+
+    /// Marks a grant as under way.
+    pub(super) fn granting(&self) -> RwLockReadGuard<'_, ()> {
+        self.granting.read().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Gives back the segments that the broker has granted to this session and that are not known here: the
+    /// answer was lost with a connection. It waits for no grant; the next comparison tries again.
+    fn return_strays(&self) {
+        let stray: Vec<u32> = {
+            let Ok(_none) = self.granting.try_write() else { return };
+            // A segment that is being given back already would be given back twice, and the second time its
+            // place in the table may be another grant's.
+            if self.background.is_undoing() || self.link().awaits(&["grant", "return"]) {
+                return;
+            }
+            self.strays.store(false, Ordering::Release);
+            let (known, broker) = (self.segments(), &self.pages.broker);
+            let is_stray = |i: &u32| {
+                let at = broker_file::SEGMENTS + u64::from(*i) * segment_record::SIZE;
+                let serial = broker.load(at + segment_record::SERIAL);
+                serial != 0
+                    && broker.load(at + segment_record::OWNER_SERIAL) == self.pages.serial
+                    && !known.contains_key(&serial)
+            };
+            (0..limits::SEGMENTS).filter(is_stray).collect()
+        };
+        for segment in stray {
+            // Where the broker goes away before it has answered, the next one is compared with.
+            let _ = self.call_of::<_, Ignored>(Broker::This, "return", &ReturnRequest { segment }, &[]);
+        }
     }
 
     /// Forgets segments that the broker has taken back. Their mappings go with their last user.
@@ -187,6 +223,7 @@ impl Inner {
 
     /// Asks for a segment in huge pages of a size, or without one in the machine's usual ones.
     pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: Option<u64>) -> Result<Grant> {
+        let _granting = self.granting();
         let free = if page_bytes.is_none() { sys::free_memory() } else { None };
         let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;

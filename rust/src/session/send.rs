@@ -173,11 +173,17 @@ impl TopicState {
         fence();
         let (changed, ended) = (view.version != self.version(), self.is_closed());
         crash_point::at("send-ring");
-        view.bells.iter().for_each(|b| b.ring());
-        // Who has come meanwhile is rung as soon as the broker names him.
-        if changed && let Ok(Some(new)) = self.current_at_once(silence) {
-            new.bells.iter().for_each(|b| b.ring());
-            *view = new;
+        self.ring(view);
+        // A reader that has come meanwhile is rung as soon as the broker names it.
+        if changed {
+            match self.current_at_once(silence) {
+                Ok(Some(new)) => {
+                    self.ring(&new);
+                    *view = new;
+                }
+                Ok(None) => {}
+                Err(_) => self.ring_by_broker(), // the message is published: this is not its failure
+            }
         }
         out.end();
         inner.handovers.fetch_add(1, Ordering::Relaxed);
@@ -197,7 +203,7 @@ impl TopicState {
     /// The view of an earlier look, or a new one where that is out of date.
     #[inline]
     fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>, silence: &mut Option<News>) -> Result<&'a mut Arc<View>> {
-        let fresh = view.take().filter(|v| v.version == self.version());
+        let fresh = view.take().filter(|v| self.is_fresh(v));
         Ok(view.insert(fresh.map_or_else(|| self.look_anew(silence), Ok)?))
     }
 

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
-use super::deadline::deadline;
+use super::deadline::{A_MOMENT, deadline};
 use super::inner::{Broker, Inner};
 use super::leave::Opened;
 use super::options::TopicOptions;
@@ -54,6 +54,8 @@ pub(crate) struct View {
     pub(crate) lanes: Vec<Arc<LaneView>>,
     /// Of those who read; rung by the writer.
     pub(crate) bells: Vec<Bell>,
+    /// Since when readers are missing among them: this process could not map them, so the broker rings.
+    far: Option<Instant>,
     pub(crate) groups: Vec<Arc<GroupView>>,
     /// For people.
     writers: usize,
@@ -224,7 +226,7 @@ impl TopicState {
     /// Who takes part, asking the broker if that has changed. While the broker is away, or when it goes
     /// away before it has answered, the last answer serves: hand-over needs no broker.
     pub(crate) fn current(&self) -> Result<Arc<View>> {
-        let fresh = |v: &Arc<View>| v.version == self.version();
+        let fresh = |v: &Arc<View>| self.is_fresh(v);
         if let Some(v) = self.view().filter(fresh) {
             return Ok(v);
         }
@@ -240,6 +242,27 @@ impl TopicState {
             (Err(e), Some(v)) if e.code() == Code::BrokerLost => Ok(v),
             (now, _) => now,
         }
+    }
+
+    /// Whether a view is still the one of now. Readers that could not be mapped are tried again after a while.
+    #[inline]
+    pub(super) fn is_fresh(&self, v: &View) -> bool {
+        v.version == self.version() && v.far.is_none_or(|since| since.elapsed() < A_MOMENT)
+    }
+
+    /// Rings the readers of a view: through the broker where some could not be mapped.
+    #[inline]
+    pub(super) fn ring(&self, v: &View) {
+        if v.far.is_some() {
+            self.ring_by_broker();
+        }
+        v.bells.iter().for_each(|b| b.ring());
+    }
+
+    /// Has the broker ring all readers. No answer is waited for, and a new broker rings them anyway.
+    #[cold]
+    pub(super) fn ring_by_broker(&self) {
+        self.inner.background.want_ring(self.reference());
     }
 
     /// Adopts an answer that came with another request.
@@ -286,8 +309,9 @@ impl TopicState {
         for w in &p.waiters {
             match inner.peer(of, w.slot, w.serial) {
                 Ok(peer) => v.bells.push(Bell::new(peer.file.clone(), peer.bell.clone())),
+                Err(e) if gone(&e) => {}
                 Err(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout) => return Err(e),
-                Err(_) => {} // it has gone
+                Err(_) => v.far = Some(Instant::now()),
             }
         }
         for g in &p.groups {
