@@ -59,14 +59,14 @@ type groupView struct {
 // serves: hand-over needs no broker.
 func (t *topic) current(ctx context.Context) (*peersView, error) {
 	v := t.view.Load()
-	if v != nil && t.upToDate(v) {
+	if v != nil && t.fresh(v) {
 		return v, nil
 	}
 	if err := t.peersMu.take(ctx); err != nil {
 		return nil, err
 	}
 	defer t.peersMu.end()
-	if v = t.view.Load(); v != nil && t.upToDate(v) {
+	if v = t.view.Load(); v != nil && t.fresh(v) {
 		return v, nil
 	}
 	c := t.c
@@ -111,7 +111,7 @@ type silence struct {
 // a slot again. Callers hold t.mu.
 func (t *topic) viewToSend(ctx context.Context) (*peersView, error) {
 	before := t.view.Load()
-	if before == nil || !t.info.Overwrite || t.upToDate(before) {
+	if before == nil || !t.info.Overwrite || t.fresh(before) {
 		return t.current(ctx)
 	}
 	v, err := t.currentAtOnce(ctx)
@@ -139,9 +139,9 @@ func (t *topic) currentAtOnce(ctx context.Context) (*peersView, error) {
 	return v, err
 }
 
-// upToDate tells whether a view is still the one of now. Readers that could not be
+// fresh tells whether a view is still the one of now. Readers that could not be
 // mapped are tried again after a while.
-func (t *topic) upToDate(v *peersView) bool {
+func (t *topic) fresh(v *peersView) bool {
 	return v.version == t.version() && !(v.far && sys.Monotonic()-v.made > uint64(aMoment))
 }
 

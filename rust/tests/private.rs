@@ -49,7 +49,8 @@ fn a_tensor_that_was_never_given_away_cannot_be_opened() {
 fn a_place_of_any_kind_is_a_way_to_a_tensor() {
     let Some(b) = Broker::start() else { return };
     let other = b.session();
-    let ways: [(&str, fn(&Session, Tensor)); 4] = [
+    type Way = fn(&Session, Tensor);
+    let ways: [(&str, Way); 4] = [
         ("a message", |s, x| s.topic("t").unwrap().send(x).unwrap()),
         ("an item", |s, x| s.queue("q").unwrap().put(x, SOON).unwrap()),
         ("a name", |s, x| assert!(s.set("n", x).is_ok())),
