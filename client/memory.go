@@ -139,6 +139,19 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 	return handles.Grant{Segment: seg, Region: region, Chunks: ok.Chunks}, nil
 }
 
+// reserve has pages of the own session file, so that a touch cannot fail. Of a client
+// that is closed meanwhile the file is closed too: that is ErrClosed.
+func (c *Client) reserve(at, bytes int64) error {
+	err := c.pages.sessionFD.Reserve(at, bytes)
+	if err == nil {
+		return nil
+	}
+	if over := c.live(); over != nil {
+		return over
+	}
+	return protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+}
+
 // prepare reserves the entries of new chunks and attaches this session to them;
 // the broker has set its bit already.
 func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
@@ -153,12 +166,12 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 			return protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d was granted and is not listed", k.Chunk)
 		}
 		first := int64(k.Chunk) * protocol.ChunkIndices
-		err := s.c.pages.sessionFD.Reserve(protocol.SessionEntries+first*protocol.EntrySize, protocol.ChunkIndices*protocol.EntrySize)
+		err := s.c.reserve(protocol.SessionEntries+first*protocol.EntrySize, protocol.ChunkIndices*protocol.EntrySize)
 		if err == nil && s.c.trace {
-			err = s.c.pages.sessionFD.Reserve(protocol.SessionTraces+first*protocol.TraceSize, protocol.ChunkIndices*protocol.TraceSize)
+			err = s.c.reserve(protocol.SessionTraces+first*protocol.TraceSize, protocol.ChunkIndices*protocol.TraceSize)
 		}
 		if err != nil {
-			return protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+			return err
 		}
 		own := s.c.pages.peers[s.c.pages.slot].Load()
 		s.c.attached[k.Chunk].Store(&attachment{Chunk: record, owner: own, segment: e})

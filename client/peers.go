@@ -131,8 +131,8 @@ func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 		return nil, errExpired("its memory has been given back")
 	}
 	// Reserved here, so that this process's container pays.
-	if err := c.pages.sessionFD.Reserve(protocol.SessionRow+int64(chunk)*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize); err != nil {
-		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+	if err := c.reserve(protocol.SessionRow+int64(chunk)*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize); err != nil {
+		return nil, err
 	}
 	var ok protocol.AttachReply
 	if _, err := c.call(ctx, protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: serial}, &ok); err != nil {

@@ -99,6 +99,9 @@ func (t *topic) startWriting(ctx context.Context) error {
 		at, err = c.pages.lanes.take(bytes)
 		c.mu.Unlock()
 		if err != nil {
+			if over := c.live(); over != nil {
+				return over // its file is closed with the client
+			}
 			return err
 		}
 	}
