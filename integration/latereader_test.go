@@ -21,7 +21,7 @@ const lateBytes = 4 << 20
 
 func init() { roles["late reader"] = playLateReader }
 
-// playLateReader keeps a slice beyond the end of its session and reads it when it is
+// playLateReader keeps a slice beyond the close of its client and reads it when it is
 // told to.
 func playLateReader(p *testkit.Child) error {
 	c, err := p.Connect()
@@ -61,8 +61,8 @@ func playLateReader(p *testkit.Child) error {
 	return p.Say(sum)
 }
 
-// A slice that is read after its memory was given back means nothing, but its
-// reader goes on: also when a file system has been filled meanwhile.
+// A slice that a closed client has not released keeps its bytes, also when a file system
+// has been filled meanwhile, and its memory is given back when its process has ended.
 func TestLateReaderOnAFullMemoryDirectory(t *testing.T) {
 	dir := smallFileSystem(t, "64m")
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = filepath.Join(dir, "memory") })
@@ -72,23 +72,30 @@ func TestLateReaderOnAFullMemoryDirectory(t *testing.T) {
 	require.NoError(t, err)
 	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{lateBytes})
 	require.NoError(t, err)
+	bytes, err := x.Bytes()
+	require.NoError(t, err)
+	for i := range bytes {
+		bytes[i] = 1
+	}
 	require.NoError(t, news.Send(ctx, x))
 	x.Release()
 	reader := b.Start("late reader", nil)
 	var said string
 	reader.Next(&said)
 	require.NoError(t, news.Close())
+	c.Collect()
+	stuff(t, dir)
+	reader.Tell("read")
+	var sum int
+	reader.Next(&sum)
+	require.Equal(t, lateBytes, sum)
+	reader.Done()
 	testkit.Until(t, "its memory is given back", func() (bool, string) {
 		c.Collect()
 		var st broker.Status
 		require.NoError(t, c.Broker(context.Background(), protocol.OpStatus, nil, &st))
 		return st.Memory.Granted < lateBytes, fmt.Sprint(st.Memory)
 	})
-	stuff(t, dir)
-	reader.Tell("read")
-	var sum int
-	reader.Next(&sum)
-	reader.Done()
 }
 
 // The place of a lane that was left and read to its end is used anew by its

@@ -70,8 +70,9 @@ func TestAllocationWaitsForRoom(t *testing.T) {
 			switch how {
 			case "released here", "released elsewhere":
 				x.Release()
-			case "closed":
+			case "closed": // what it holds it keeps until that is released
 				require.NoError(t, d.Close())
+				x.Release()
 			case "killed":
 				p.Kill()
 			case "taken from a queue":

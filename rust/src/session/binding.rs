@@ -204,6 +204,14 @@ impl Session {
     }
 
     /// The error of every call of the session, where a broker has said that it is over.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// let session = baton::Session::connect()?;
+    /// assert!(session.why_lost().is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn why_lost(&self) -> Option<Error> {
         self.inner.lost.get().cloned()
     }
