@@ -3,18 +3,11 @@
 mod kit;
 
 use std::fs::File;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use baton::{Code, Result, Session, Start};
+use baton::{Code, Result, Start};
 use kit::{Broker, until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-const SOON: Duration = Duration::from_secs(60);
-/// Where the process of [`sender`] finds its broker.
-const ADDRESS: &str = "BATON_TEST_ADDRESS";
-/// Messages of the sender.
-const SENT: usize = 5;
 
 const LARGE: [i64; 1] = [32 << 20];
 
@@ -80,52 +73,5 @@ fn who_may_open_no_more_files_is_told_so_and_loses_nothing() -> Result<()> {
     let mut reader = session.topic("t")?.reader(Start::New)?;
     other.topic("t")?.send(&x)?;
     assert_eq!(reader.recv(Duration::from_secs(60))?.sequence(), 1);
-    Ok(())
-}
-
-/// Sends whenever it is told to, with no file left that it could open.
-#[test]
-#[ignore = "a process of another test"]
-fn sender() -> Result<()> {
-    let Ok(address) = std::env::var(ADDRESS) else { return Ok(()) };
-    let s = Session::builder().address(address).connect()?;
-    let (out, said) = (s.topic("t")?, s.topic("said")?);
-    let mut told = s.topic("told")?.reader(Start::All)?;
-    let x = s.from_slice(&[1], &[1u8])?.freeze();
-    out.send(&x)?;
-    told.recv(SOON)?; // now the other end of these two is mapped
-    said.send(&x)?;
-    let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(128), ..before }).unwrap();
-    let _files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    said.send(&x)?;
-    for _ in 0..SENT {
-        told.recv(SOON)?;
-        out.send(&x)?;
-    }
-    Ok(())
-}
-
-/// It is woken by the broker, which counts that.
-#[test]
-fn a_reader_that_a_sender_cannot_map_is_woken() -> Result<()> {
-    let Some(broker) = Broker::start() else { return Ok(()) };
-    let (teller, late) = (broker.session(), broker.session());
-    let (tell, mut said) = (teller.topic("told")?, teller.topic("said")?.reader(Start::All)?);
-    let x = teller.from_slice(&[1], &[1u8])?.freeze();
-    tell.send(&x)?;
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["sender", "--exact", "--ignored"]).env(ADDRESS, broker.address());
-    let mut sender = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    said.recv(SOON)?;
-    said.recv(SOON)?;
-    let mut reader = late.topic("t")?.reader(Start::New)?;
-    for _ in 0..SENT {
-        tell.send(&x)?;
-        reader.recv(SOON)?;
-    }
-    assert!(sender.wait().unwrap().success(), "a send failed");
-    let status: serde_json::Value = serde_json::from_str(&broker.tool(&["status", "--json"])).unwrap();
-    assert!(status["counts"]["rung"].as_u64().unwrap() >= 1, "{status}");
     Ok(())
 }
