@@ -233,13 +233,10 @@ impl Session {
         self.session.is_ended()
     }
 
-    /// Opens another session with the settings of this one, which stays as it is: after SessionLost a program
-    /// goes on with the new one, and opens its topics, queues and readers there. Tensors of the old one can be
-    /// read and copied. Raises NoBroker.
-    ///
+    /// Opens another session with the settings of this one, which stays as it is, for a program that goes on
+    /// after SessionLost. Tensors of the old one can be read and copied. Raises NoBroker.
     /// >>> s = baton.connect()
-    /// >>> again = s.reopen()
-    /// >>> again.serial == s.serial
+    /// >>> s.reopen().serial == s.serial
     /// False
     fn reopen(&self, py: Python<'_>) -> PyResult<Session> {
         Ok(Session { session: wait(py, || self.session.reopen())? })
