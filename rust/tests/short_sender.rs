@@ -51,14 +51,22 @@ fn a_reader_that_a_sender_cannot_map_is_woken() -> Result<()> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["sender", "--exact", "--ignored"]).env(ADDRESS, broker.address());
     let mut sender = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    said.recv(SOON)?;
-    said.recv(SOON)?;
-    let mut reader = late.topic("t")?.reader(Start::New)?;
-    for _ in 0..SENT {
-        tell.send(&x)?;
-        reader.recv(SOON)?;
+    let mut exchange = || -> Result<()> {
+        said.recv(SOON)?;
+        said.recv(SOON)?;
+        let mut reader = late.topic("t")?.reader(Start::New)?;
+        for _ in 0..SENT {
+            tell.send(&x)?;
+            reader.recv(SOON)?;
+        }
+        Ok(())
+    };
+    let exchanged = exchange();
+    if exchanged.is_err() {
+        sender.kill().unwrap();
     }
     assert!(sender.wait().unwrap().success(), "a send failed");
+    exchanged?;
     let status: serde_json::Value = serde_json::from_str(&broker.tool(&["status", "--json"])).unwrap();
     assert!(status["counts"]["rung"].as_u64().unwrap() >= 1, "{status}");
     Ok(())
