@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -161,6 +164,11 @@ func (t *chaos) openOf(ctx context.Context, maker *client.Client) (*client.Tenso
 }
 
 func TestCloseInTheMidstOfEverything(t *testing.T) {
+	t.Cleanup(func() { // runs behind the end of the broker and of every client
+		runtime.GC()
+		require.Eventually(t, func() bool { return testkit.SharedFDs(os.Getpid()) == 0 }, 90*time.Second, time.Millisecond,
+			"descriptors are left open") // a closed client that holds hears of the broker's end beside
+	})
 	address := newBroker(t)
 	other := connect(t, address)
 	for range 30 {

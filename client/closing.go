@@ -186,7 +186,7 @@ func (c *Client) askNow(ctx context.Context, op string, body, ok any) error {
 // goes away, and waits as a keeper while anything is held.
 func (e *ending) linger() {
 	c := e.c
-	began := time.Now()
+	heard := time.Now()
 	pause := reconnectSoon
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), closedTry)
@@ -195,11 +195,12 @@ func (e *ending) linger() {
 			over = e.comeBack(ctx)
 		}
 		cancel()
-		if over || err != nil && !e.said && time.Since(began) > closedForNothing && !c.holds() {
+		if over || err != nil && time.Since(heard) > closedForNothing && !c.holds() {
 			e.finish()
 			return
 		}
 		if err == nil {
+			heard = time.Now()
 			pause = keeperLook
 			select {
 			case <-c.away():
