@@ -21,9 +21,9 @@ func (b *Broker) absentees() (n int) {
 	return n
 }
 
-// buriedLater tells of a dead session whose file is missing and may still come: what
-// it sent is in there. Until then its row, which nobody can read, counts everything
-// that it is attached to.
+// buriedLater reports whether a dead session's file is missing and may still come: the
+// file holds what the session sent. Until then its row, which the broker cannot read,
+// counts everything that it is attached to.
 func (b *Broker) buriedLater(s *session) bool {
 	k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
 	if _, missing := b.store.Missing[k]; !missing || s.There() || !s.answered {
@@ -96,7 +96,7 @@ func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
 }
 
 // settle goes on without what is still missing when every session is back or dead:
-// dead sessions are buried whose rows nobody has, and groups and bells are made anew.
+// dead sessions without a row are buried, and groups and bells are made anew.
 // Segments without a file, or without their owner's, are the collector's: they stay
 // while any row counts anything of them.
 func (b *Broker) settle() {

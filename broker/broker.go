@@ -64,7 +64,7 @@ type Broker struct {
 	careDelay time.Duration
 	closed    map[*session]struct{} // that still hold
 	away      map[*session]struct{} // disconnected, of programs that exec may replace
-	mirror    *mirror               // nil while nobody mirrors
+	mirror    *mirror               // nil while there is none
 
 	state stateFile
 	extra map[string]func() any // parts of status that others add

@@ -7,9 +7,9 @@ const (
 	careLatest  = 500 * time.Millisecond
 )
 
-// careSoon makes the broker look after what the dead left, storages that nobody
-// holds any more and messages that all have seen, and after closed sessions. It looks again and again while
-// there is any, less often while nothing changes.
+// careSoon makes the broker look after what dead sessions left (storages that are no
+// longer held, messages that all readers have seen) and after closed sessions. It looks
+// again while there is any, less often while nothing changes.
 func (b *Broker) careSoon() {
 	if !b.hasCares() {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// An event that was written may not have been read, and one that came while no
-// connection was there was written to nobody.
+// An event that was written may not have been read, and one that came without a
+// connection was not written at all.
 func TestEveryEventIsToldAgainAfterAResume(t *testing.T) {
 	s := serve(t, nil)
 	p := connect(t, s.socket, "p")

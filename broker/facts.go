@@ -133,7 +133,7 @@ func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	return dead
 }
 
-// lowers tells of the first repair behind the raising of the row.
+// lowers reports whether a repair belongs behind the raising of the row.
 func lowers(r takeover.Repair) bool {
 	switch r.(type) {
 	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.Bury, takeover.Collect:

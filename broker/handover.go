@@ -25,7 +25,7 @@ import (
 // Until the mark is set the old broker serves, whatever becomes of the new one; from
 // then on it changes nothing.
 
-// handOverTime is how long a hand-over may keep everybody waiting.
+// handOverTime bounds how long requests wait for a hand-over.
 const handOverTime = 10 * time.Second
 
 // filesAtOnce is how many files a frame of a hand-over carries.

@@ -5,8 +5,8 @@ import (
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
-// holderOf tells with whom a session shares what it may take: with the others of its
-// process, and with those of its parent, of which it may be a fork. A parent that has
+// holderOf gives the holder that a session counts with: the sessions of its process
+// and of its parent, of which it may be a fork. A parent that has
 // no session any more is not known, and no process of another namespace is (pid 0).
 func (b *Broker) holderOf(serial uint64, pid int, uid uint32) record.Holder {
 	h := record.Holder{Family: serial}

@@ -52,8 +52,8 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 	return h
 }
 
-// The broker sees a segment whose storages nobody described to it. What a row counts
-// of it stays as it is, and so does what names it.
+// The broker has a segment without a description of its storages. What a row counts of
+// it stays as it is, and so do the names in it.
 func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 	for _, what := range []string{"segment without its owner", "neither", "owner without its segment"} {
 		t.Run(what, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// connectAlive opens a session with the file that tells of exec.
+// connectAlive opens a session with the file that shows an exec.
 func connectAlive(c *played, name string, resume *protocol.Resume) *peer {
 	alive, err := sys.OpenAlive()
 	require.NoError(c, err)
@@ -173,7 +173,7 @@ func TestClosedDescriptorsAreNoExec(t *testing.T) {
 	c.hear(&said)
 	require.Zero(t, b.Status().Counts.Disconnected)
 	require.Equal(t, 1, b.Status().Counts.Sessions)
-	c.tell("exec") // and the file that came with the second hello tells of it
+	c.tell("exec") // and the file that came with the second hello shows it
 	eventually(t, "its session is over", func() bool { return b.Status().Counts.Sessions == 0 })
 }
 

@@ -49,7 +49,7 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fet
 	b.memory.ExpireBorrowed()
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
-	if b.store.Lack != nil { // all that was changed is right, whoever goes on with it
+	if b.store.Lack != nil { // all changes so far are right for the broker that comes next, too
 		return pages.NoMemory(b.store.Lack, "the claims of the former broker's groups")
 	}
 	b.topics.Reread(map[uint32]uint64{}, false)
@@ -203,7 +203,7 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 // at the last moment, is back by now.
 func (b *Broker) buryGhost(s *session) {
 	if s.absent && !s.ended {
-		b.log.Info("nobody knows of this session: its broker died while it was opened", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session dropped: its broker died while it was opened", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.bury(s)
 	}
 }

@@ -139,7 +139,7 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 }
 
 // isOurs tells, after an answer that did not come, whether this broker serves from now
-// on: it was marked before, or nobody is left to mark it and everything is here.
+// on: it was marked before, or no broker is left to mark it and everything is here.
 func (s *succession) isOurs() bool { return !s.record.GiveUp() || s.oldEnded() }
 
 // fetch gives a file that the old broker handed over.

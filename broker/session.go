@@ -177,9 +177,8 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 }
 
 // disconnected is called when a connection has ended. Its session stays as it
-// is: only the end of the process, or bye, ends it. It ends, too, where nobody can come
-// back to it, since its client was never told of it, and where its client has broken the
-// protocol.
+// is: only the end of the process, or bye, ends it. It also ends when its client never
+// got an answer to hello, and so cannot resume it, or has broken the protocol.
 func (b *Broker) disconnected(c *conn) {
 	s := c.session
 	if s == nil || s.conn != c || s.ended {
@@ -190,7 +189,7 @@ func (b *Broker) disconnected(c *conn) {
 		return
 	}
 	if !s.answered && !s.absent {
-		b.log.Info("session ended: its client was not told of it", "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
+		b.log.Info("session ended: its client got no answer to hello", "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
 		b.bury(s)
 		return
 	}

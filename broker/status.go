@@ -56,9 +56,8 @@ type Counts struct {
 	Names        int `json:"names"`
 	Leases       int `json:"leases"`
 	AdoptedLanes int `json:"adopted_lanes"`
-	Storages     int `json:"storages"` // held by anybody
-	// Rung counts messages whose readers the broker woke, since their senders could
-	// map no more files.
+	Storages     int `json:"storages"` // that any row counts
+	// Rung counts the wakes for senders that could not map their readers' bells.
 	Rung uint64 `json:"rung"`
 }
 

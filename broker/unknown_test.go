@@ -117,7 +117,7 @@ func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
 			require.NoError(t, err)
 			enough := start(t, socket, "limited", func(cmd *exec.Cmd) {
 				cmd.Env = append(cmd.Env, memoryVariable+"="+memory)
-				limit(cmd, need+2*n) // each segment is a file that the state does not tell of
+				limit(cmd, need+2*n) // each segment is a file that the state does not list
 			})
 			listens(t, socket)
 			for i, p := range peers {

@@ -16,7 +16,7 @@ var alive struct {
 
 // aliveFile returns that file, which a hello brings; none where it cannot be made:
 // then the session stays until the process ends. A program may have closed all its
-// descriptors: then the number is another file's, or nobody's, and is left alone.
+// descriptors: then the number is another file's, or free, and is left alone.
 func aliveFile() []*sys.FD {
 	alive.mu.Lock()
 	defer alive.mu.Unlock()

@@ -64,7 +64,7 @@ func (c *Client) wantPeer(slot uint32, serial uint64) {
 	})
 }
 
-// ringByBroker has the broker wake those who read a topic.
+// ringByBroker has the broker wake the readers of a topic.
 func (c *Client) ringByBroker(t protocol.TopicRef) {
 	c.post(func(d *due) {
 		if d.rings == nil {

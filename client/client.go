@@ -272,7 +272,7 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 
 func (c *Client) onEvent(event string, _ []byte) {
 	if event == protocol.EventStopped {
-		c.stopped.Store(true) // whoever finds the connection ended looks here
+		c.stopped.Store(true) // read when the connection is found ended
 	}
 	if !c.set.Load() {
 		return // nothing is here yet that it could be about

@@ -58,9 +58,9 @@ func (c *Client) Close() error {
 }
 
 // quiesce ends what writes to lanes and groups: once the session is over for the
-// broker, a message would be seen by nobody and a claim undone by nobody. The channel
-// tells how often the lanes name each storage, as soon as no send waits for an answer
-// of the broker any more.
+// broker, no reader would see a message, and a claim would stay. The channel gives how
+// often the lanes name each storage, as soon as no send waits for an answer of the
+// broker any more.
 func (c *Client) quiesce() <-chan map[uint32]uint64 {
 	c.claiming.Lock()
 	c.hub.closed.Store(true)

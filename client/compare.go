@@ -60,8 +60,8 @@ func (p *pages) findLane(topic uint32, at uint64) (leftLane, bool) {
 	return leftLane{}, false
 }
 
-// laneLeft notes that the broker has taken over a lane, or takes it back where nobody
-// needs it any more.
+// laneLeft notes that the broker has taken over a lane, or takes it back where it is no
+// longer needed.
 func (c *Client) laneLeft(at uint64, topic uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

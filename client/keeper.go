@@ -103,8 +103,8 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 		return err
 	}
 	crashpoint.At("keeper-overlaid")
-	// Nobody writes the former row any more. What was dropped while the counts were
-	// read and moved is counted too often.
+	// The former row is no longer written. What was dropped while the counts were read
+	// and moved is counted too often.
 	for chunk := range chunks {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
 			left := row.Count(index)

@@ -28,14 +28,13 @@ func (c *Client) lose(why error) {
 // errStopped is why a session is lost whose broker was stopped.
 var errStopped = protocol.Errorf(protocol.CodeBrokerLost, "", "the broker was stopped")
 
-// isFinal tells of an answer to a resume that no broker will change.
+// isFinal reports whether err is an answer to a resume that no broker will change.
 func isFinal(err error) bool {
 	code := protocolCode(err)
 	return code == protocol.CodeExpired || code == protocol.CodeVersion
 }
 
-// unlessLost is the error of ending a use. What the broker would be told of has ended
-// with the session.
+// unlessLost is the error of ending a use, which a lost session has ended already.
 func unlessLost(err error) error {
 	if protocolCode(err) == protocol.CodeSessionLost {
 		return nil

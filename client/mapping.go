@@ -52,7 +52,7 @@ func newMapping(fd *sys.FD, bytes uint64, write bool, dl *exports) (*mapping, er
 
 func unmap(l lifted) {
 	if l.dl != nil && !l.dl.end() {
-		return // for good: nobody will tell of the last
+		return // for good: the last release will not be noticed
 	}
 	sys.Unmap(l.memory)
 }

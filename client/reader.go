@@ -299,8 +299,8 @@ func (r *Reader) rejoin(ctx context.Context) error {
 	return err
 }
 
-// choose finds the next message: of several lanes' that with the smallest stamp, but
-// none is passed over for ever. When there are several lanes it looks at all of
+// choose finds the next message: of several lanes' that with the smallest stamp, but no
+// lane is passed over without a bound. When there are several lanes it looks at all of
 // them once more after finding one, so that a message which another one caused
 // is never taken before it.
 func (r *Reader) choose() (best *cursor, number, hint uint64) {
@@ -452,11 +452,11 @@ func refuted(err error) bool {
 	return false
 }
 
-// skip passes over a message that cannot be had: overwritten, withdrawn, or
-// malformed; and over the whole lane if it is no more. In a group it is claimed, so that it blocks nobody; that fails, as
-// it should, when a faster member has taken it. An honest writer's message is
-// there until it is done with, so only a liar's can be lost here, and what its
-// owner had lent and took along when it ended.
+// skip passes over a message that cannot be had (overwritten, withdrawn, malformed), and
+// over a lane that is no more. In a group it claims the message, so that no member is
+// blocked; the claim fails, as it should, when a faster member has taken the message.
+// An honest writer's message stays until it is read. So only a hostile writer's can be
+// lost here, and one in memory that was lent and ended with its owner.
 func (r *Reader) skip(k *cursor, i, hint uint64) {
 	if !k.there() {
 		return

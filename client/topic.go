@@ -247,7 +247,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	}
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
-	if err := c.live(); err != nil { // perhaps nobody looks there any more
+	if err := c.live(); err != nil { // perhaps no reader looks there any more
 		return nil, err
 	}
 	if ended {

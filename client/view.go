@@ -39,7 +39,7 @@ type laneView struct {
 //
 // SYNC lane-incarnation: behind the second look at a slot, and behind the base of the
 // claims; the broker clears it before the place may be used anew, so that it is seen
-// cleared by who has seen something of another lane.
+// cleared by a process that has seen something of another lane.
 func (l *laneView) current() bool { return atomic.LoadUint64(l.record) == l.Incarnation }
 
 // listener is a session that reads the topic.
@@ -145,7 +145,7 @@ func (t *topic) fresh(v *peersView) bool {
 	return v.version == t.version() && !(v.far && sys.Monotonic()-v.made > uint64(aMoment))
 }
 
-// ring wakes those who read: by the broker those whose bell this process cannot map.
+// ring wakes the readers: through the broker those whose bell this process cannot map.
 func (t *topic) ring(v *peersView) {
 	if v.far {
 		t.c.ringByBroker(t.ref())

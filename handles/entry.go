@@ -49,8 +49,8 @@ func (e Entries) Place(index uint32) (offset, bytes, generation uint64) {
 	return e.r.Load64(at + protocol.EntryOffset), e.r.Load64(at + protocol.EntryBytes), generation
 }
 
-// Word returns the generation word: generation, PRIVATE and RETIRING. Who opens a bare
-// handle may have the storage if it is the handle's generation and nothing else.
+// Word returns the generation word: generation, PRIVATE and RETIRING. A bare handle
+// opens the storage only if the word is the handle's generation and nothing else.
 //
 // SYNC generation: acquire; pairs with the owner's mark and with Next.
 func (e Entries) Word(index uint32) uint64 {

@@ -162,8 +162,8 @@ func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
 	return p.trimLocked(ctx, working)
 }
 
-// trimLocked gives empty slabs back but for one. The caller has the turn. A slab that
-// is on its way is nobody's to allocate in.
+// trimLocked gives empty slabs back but for one. The caller has the turn. No caller
+// allocates in a slab that is on its way.
 func (p *Pool) trimLocked(ctx context.Context, but *slab) (given uint64) {
 	p.unbinLocked()
 	var empty, kept []*slab

@@ -118,7 +118,7 @@ func TestPoolRecyclesOneWhenToldTo(t *testing.T) {
 	w.rows[2].Drop(a.Index)
 	w.pool.RecycleOne()
 	require.Equal(t, 1, w.pool.Stats().Warm)
-	require.Equal(t, 2|protocol.Private, w.own.Word(a.Index), "of which nobody was told")
+	require.Equal(t, 2|protocol.Private, w.own.Word(a.Index), "never given away")
 }
 
 func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {

@@ -20,5 +20,5 @@ func TestActiveSenderKeepsTheSlabItAllocatesIn(t *testing.T) {
 	s, err = w.pool.Alloc(ctx, 1000)
 	require.NoError(t, err)
 	w.drop(s)
-	require.NotZero(t, w.pool.Collect(ctx), "who asks for itself gets all")
+	require.NotZero(t, w.pool.Collect(ctx), "a Collect of the owner's own gives all back")
 }

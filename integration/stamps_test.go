@@ -11,8 +11,8 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// A writer that says of each message that it is older than any other's, and always has
-// another one ready, keeps nobody else's messages from a reader.
+// A writer whose stamps say that each of its messages is the oldest, and that always has
+// another one ready, does not keep other writers' messages from a reader.
 func TestReaderTakesWhatOthersSendBesideAWriterThatLiesAboutTime(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)

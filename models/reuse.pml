@@ -10,7 +10,7 @@
  *
  * Checked: what is received is of the lane that the view is of and holds the generation
  * that was named; a claim is made in the area of the claimer's lane; each message of a
- * lane with a group is delivered once; nobody waits for ever.
+ * lane with a group is delivered once; no process waits for ever.
  *
  * Broken variants:
  *  B_NOINC     a take does not look at the incarnation
@@ -164,7 +164,7 @@ again:
 #endif
      d_step { wn=cn; ws=cs };
      if
-     :: wn>b+i || (wn==b+i && ws!=FREE) -> skip          /* somebody else's */
+     :: wn>b+i || (wn==b+i && ws!=FREE) -> skip          /* another member's */
      :: else ->
         /* STEP reuse:claim: one compare-and-swap of the word read before, of numbers that no other lane has */
         if

@@ -268,7 +268,7 @@ const (
 	EntrySize       = 32
 
 	GenerationMask uint64 = 1<<52 - 1
-	// Private says that the storage's owner has given nobody a way to it yet.
+	// Private says that the storage's owner has not sent, named or exported it yet.
 	Private  uint64 = 1 << 62
 	Retiring uint64 = 1 << 63
 )

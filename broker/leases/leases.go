@@ -16,7 +16,7 @@ import (
 
 // lease keeps storages for a handle on its way. The broker's row counts them.
 type lease struct {
-	id      uint64       // random, so that nobody claims what was not handed to him
+	id      uint64       // random, so that only a receiver of the handle can claim it
 	maker   *pages.Pages // the session
 	name    string       // of it, for people
 	once    bool
@@ -184,8 +184,8 @@ func (ls *Leases) find(id uint64) (*lease, error) {
 		"lease %d has expired, or was claimed or released before", id)
 }
 
-// Claim tells that whoever got the handle holds it now: a lease that is
-// claimed once has done its work.
+// Claim notes that the receiver of the handle holds its storages now: a lease that is
+// claimed once ends.
 func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	l, err := ls.find(r.Lease)
 	if err != nil {
@@ -215,7 +215,7 @@ func (ls *Leases) Release(s *pages.Pages, r *protocol.LeaseRef) error {
 func (ls *Leases) EndOf(s *pages.Pages) {
 	for l := range ls.of[s] {
 		switch {
-		case l.expires != 0: // for its time, whoever is there
+		case l.expires != 0: // for its time, whether its maker lives or not
 		case l.once:
 			ls.setExpiry(l, afterSession)
 		default:

@@ -96,5 +96,5 @@ func TestRestoredLeasesAreThoseWhoseStoragesAreKnown(t *testing.T) {
 	gone := w.leases()
 	w.make(30, false)
 	gone.Restore(false)
-	require.Zero(t, gone.Count(), "after another boot nobody has the handle")
+	require.Zero(t, gone.Count(), "after another boot no process has the handle")
 }

@@ -84,7 +84,7 @@ func (m *Memory) addChunk(g *segment) (*chunk, error) {
 	return c, nil
 }
 
-// freeChunk takes a chunk back: its serial goes first, then who is attached.
+// freeChunk takes a chunk back: its serial goes first, then its attached bits.
 func (m *Memory) freeChunk(c *chunk) {
 	m.store.Record.SetChunkSerial(c.index, 0)
 	m.chunks.EachAttached(c.index, func(slot uint32) bool {

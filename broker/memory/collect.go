@@ -69,8 +69,8 @@ func (m *Memory) collectWhole(g *segment) bool {
 }
 
 // collectChunk tests the storages of a dead owner's chunk that were not found
-// free before. With the owner dead nobody describes them anew, so free is for
-// good.
+// free before. A dead owner describes none of them anew, so a free storage stays
+// free.
 func (m *Memory) collectChunk(c *chunk) (tested int, found, all bool) {
 	p := c.segment.owner
 	test := m.free

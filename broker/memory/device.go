@@ -91,10 +91,10 @@ func (g *segment) cost() uint64 {
 	return g.bytes - g.punched
 }
 
-// expire ends the memory that an ended session lent: nobody begins to use it, and
-// who holds it is told. Its indices stay taken while a row counts one.
+// expire ends the memory that an ended session lent: no session begins to use it, and
+// its holders are notified. Its indices stay taken while a row counts one.
 //
-// SYNC lender: release; who uses the memory looks at the serial.
+// SYNC lender: release; a user of the memory looks at the serial.
 func (m *Memory) expire(g *segment) {
 	for _, c := range g.chunks {
 		m.store.Record.SetChunkSerial(c.index, 0)
@@ -139,8 +139,8 @@ func (m *Memory) uncharge(g *segment) {
 }
 
 // Offer takes the memory of a segment on a device: one descriptor, which is nil
-// afterwards if it is kept. That it is memory of that
-// device only its users can see: who imports what it is not gets an error there.
+// afterwards if it is kept. Only its users can see whether it is memory of that
+// device: otherwise their import fails.
 func (m *Memory) Offer(s *Account, r *protocol.Offer, fds []*sys.FD) error {
 	g, err := m.ownSegment(s, r.Segment)
 	switch {

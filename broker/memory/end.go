@@ -34,7 +34,7 @@ func (m *Memory) Holds(s *Account) (held bool) {
 }
 
 // dropRow empties the session's row, so that nothing that it counted is held any
-// more, and then takes the bits away, so that nobody looks at it.
+// more, and then clears the attached bits, so that the row is no longer read.
 func (m *Memory) dropRow(s *Account) {
 	s.eachAttached(func(chunk uint32) {
 		for i := range uint32(protocol.ChunkIndices) {

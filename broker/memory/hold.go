@@ -2,7 +2,7 @@ package memory
 
 import "github.com/baton-ipc/baton/protocol"
 
-// Hold counts a storage up in the broker's row in the way of one who opens a
+// Hold counts a storage up in the broker's row as a client does that opens a
 // handle: up, then look. It fails with ErrExpired when the storage is not what
 // the ref names any more.
 //

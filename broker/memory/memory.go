@@ -28,7 +28,7 @@ type Limits struct {
 }
 
 // Memory is what sessions allocate in: segments, chunks of indices over them, and
-// who may have how much.
+// quotas.
 type Memory struct {
 	limits Limits
 	log    *slog.Logger
@@ -108,7 +108,7 @@ func (m *Memory) Open(p *pages.Pages, c Client) *Account {
 // Forget ends an account after End: its slot may be used again.
 func (m *Memory) Forget(a *Account) { m.accounts[a.Slot] = nil }
 
-// rowOf gives the free test the row of whoever has a slot.
+// rowOf gives the free test the row of a slot: a session's or the broker's.
 func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
 	if slot == protocol.BrokerSlot {
 		return m.store.Own.Row, true

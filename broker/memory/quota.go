@@ -14,7 +14,7 @@ import (
 
 const (
 	// What a grant must leave free on the machine, so that the first to be
-	// refused is a tensor and not somebody's process.
+	// refused is a tensor and not another process's memory.
 	minMargin = 64 << 20
 	maxMargin = 1 << 30
 	// collectPause is the least time between two requests to idle owners to
@@ -24,8 +24,8 @@ const (
 	orWait = "wait for memory (others are asked for what nobody holds), "
 )
 
-// checkRoom asks check whether a session may have a grant. What the dead left and
-// nobody holds any more, such as a name that was just deleted, is freed before anybody
+// checkRoom asks check whether a session may have a grant. What dead sessions left and
+// no row counts any more, such as a name that was just deleted, is freed before a grant
 // is refused.
 func (m *Memory) checkRoom(s *Account, check func() error) error {
 	err := check()
@@ -204,7 +204,7 @@ func (m *Memory) noRoom(code protocol.Code, remedy string, limit, used uint64, f
 		With("limit", limit).With("used", used).With("largest", largest)
 }
 
-// largestHolders lists who holds or was granted most.
+// largestHolders lists the sessions that hold or were granted most.
 func (m *Memory) largestHolders(n int) []HolderUse {
 	all := []HolderUse{}
 	for _, s := range m.accounts {
@@ -268,8 +268,8 @@ func (s *Account) eachAttached(f func(chunk uint32)) {
 }
 
 // askToCollect asks every session to recycle and to return empty slabs: an idle
-// owner keeps what others have let go until somebody asks. Who is refused shortly
-// after somebody else has them asked again when the pause is over.
+// owner keeps what others have released until it is asked. After a further refusal
+// during the pause they are asked again when the pause is over.
 func (m *Memory) askToCollect() {
 	if m.asking != nil {
 		return

@@ -165,8 +165,8 @@ func (m *Memory) HasSegment(serial uint64) bool {
 	return false
 }
 
-// Reconcile notes which segments a session has mapped, which listed tells, so that it
-// is told of their end.
+// Reconcile notes which segments a session has mapped, as listed reports, so that it
+// is notified of their end.
 func (m *Memory) Reconcile(s *Account, listed func(pages.Key) bool) {
 	for _, g := range m.segments {
 		if g != nil && g.holder != s && listed(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}) {

@@ -18,11 +18,11 @@ type SegmentRow struct {
 	Owner    string  `json:"owner"`
 	PID      int     `json:"pid"`
 	Chunks   int     `json:"chunks"`
-	Storages int     `json:"storages"` // held by anybody
+	Storages int     `json:"storages"` // that any row counts
 	Age      float64 `json:"age_seconds"`
 }
 
-// StorageRow is a row of the listing `storages`: those that anybody holds.
+// StorageRow is a row of the listing `storages`: those that any row counts.
 type StorageRow struct {
 	Index      uint32      `json:"index"`
 	Serial     uint64      `json:"serial"` // of the chunk

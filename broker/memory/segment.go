@@ -25,7 +25,7 @@ type segment struct {
 	holder *Account     // whose quota pays; nil: the owner is gone
 	view   *shm.Segment // nil: not handed over to this broker yet
 	chunks []*chunk
-	given  map[*Account]struct{} // who has its descriptor besides the owner
+	given  map[*Account]struct{} // the sessions that have its descriptor, besides the owner
 	// punched are bytes of an orphan whose pages were given back.
 	punched uint64
 	shrunk  bool // it was looked through since the broker began
@@ -171,7 +171,7 @@ func (m *Memory) Segment(s *Account, r *protocol.Segment) (reply protocol.Segmen
 }
 
 // Return takes an empty segment back. Its owner has recycled every storage, so
-// nobody can begin to hold one; that nobody still does is verified here.
+// none can be opened any more; that none is held any more is verified here.
 func (m *Memory) Return(s *Account, r *protocol.Return) error {
 	g, err := m.ownSegment(s, r.Segment)
 	if err != nil {
@@ -250,10 +250,9 @@ func (m *Memory) slotName(slot uint32) string {
 	return fmt.Sprintf("session slot %d", slot)
 }
 
-// freeSegmentNow forgets a segment that nobody holds: its chunks, its record,
-// its bytes, also where others have them mapped. That no row counts anything of it
-// is the caller's to know, from a double collect or because nothing of it was ever
-// given away.
+// freeSegmentNow forgets a segment that is not held: its chunks, its record, its bytes,
+// also where other processes have them mapped. The caller knows that no row counts
+// anything of it, from a double collect or because nothing of it was ever given away.
 func (m *Memory) freeSegmentNow(g *segment) {
 	for _, c := range g.chunks {
 		m.freeChunk(c)

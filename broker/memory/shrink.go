@@ -43,9 +43,9 @@ func (g *segment) heldSpans() ([]span, bool) {
 }
 
 // shrink gives back the pages of an orphan that no held storage covers. Each storage
-// that lay on them has been recycled, so that a bare handle to it is Expired. Of a file
-// the pages stay: who reads late there would end with SIGBUS at a hole once the file
-// system is full. Huge pages do, too: a hole is filled only while some are free.
+// that lay on them has been recycled, so that a bare handle to it is Expired. The
+// pages of a file stay: a late read of a hole would end with SIGBUS once the file
+// system is full. Huge pages stay as well: a hole is filled only while some are free.
 func (m *Memory) shrink(g *segment) {
 	if g.kind != protocol.KindMemfd || g.view == nil {
 		return

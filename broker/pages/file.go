@@ -46,7 +46,7 @@ func (m *File) Close() {
 }
 
 // NewFile makes and maps a shared file with its head. The head's pages are
-// reserved, so that nobody who reads it meets a hole.
+// reserved, so that no reader meets a hole.
 func (s *Store) NewFile(role uint32, roleName string, serial uint64, slot uint32, bytes uint64) (File, error) {
 	fd, err := s.Files.Create(roleName, serial, bytes)
 	if err != nil {

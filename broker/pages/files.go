@@ -10,7 +10,7 @@ import (
 )
 
 // Maker makes the shared files of one instance, and forgets those that have a
-// name. Memfds have none: they live as long as anybody has them.
+// name. Memfds have none: they live as long as a process has them open or mapped.
 type Maker interface {
 	Create(role string, serial uint64, bytes uint64) (*sys.FD, error)
 	Remove(role string, serial uint64)

@@ -20,7 +20,7 @@ type Pages struct {
 	Name   string // of the session, for people
 	PID    int
 	Dead   bool
-	// Holder is with whom the session shares what it may take.
+	// Holder is what the session counts with where a table is shared.
 	Holder record.Holder
 
 	Session, Bell File
@@ -91,11 +91,11 @@ func (p *Pages) ReserveEntries(chunk uint32) error {
 
 // Poison releases the streams of others that wait for those of an ended session.
 //
-// SYNC stream-word: the process is gone, so nothing of its own follows; who waits
-// sees at least what he waits for, and below the poison how far the stream came.
+// SYNC stream-word: the process is gone, so nothing of its own follows; a waiter
+// sees at least the value it waits for, and below the poison how far the stream came.
 func (p *Pages) Poison() {
 	for i := range uint64(protocol.MaxStreams) {
-		at := protocol.SessionStreams + 8*i // 0 as well: who waits for a first value
+		at := protocol.SessionStreams + 8*i // 0 as well, for waits for a first value
 		word := p.Session.Region.Load64(at)
 		if word/protocol.StreamPoison == 1 {
 			continue // a broker that died here had done it

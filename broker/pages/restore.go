@@ -47,7 +47,7 @@ func (s *Store) RestoreRemains(fetch Fetch) {
 	}
 }
 
-// Lost stands for the owner of a segment who is over and left no record.
+// Lost stands for an owner of a segment that has ended and left no record.
 func (s *Store) Lost(serial uint64) *Pages {
 	p := &Pages{Serial: serial, Name: "an ended session", Dead: true}
 	s.view(p)

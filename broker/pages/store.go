@@ -149,8 +149,8 @@ func (s *Store) DropRemains(p *Pages) {
 	s.Files.Remove(protocol.RestoreBell, p.Serial)
 }
 
-// EachFile lists the files, the broker's first; needed tells of those that the
-// next broker cannot do without, or that no living session has for its own.
+// EachFile lists the files, the broker's first; needed marks those that the next
+// broker cannot do without, or that no living session has for its own.
 func (s *Store) EachFile(f func(k Key, fd *sys.FD, needed bool)) {
 	each := func(p *Pages) {
 		if p.Session.FD != nil {

@@ -2,7 +2,7 @@ package record
 
 import "github.com/baton-ipc/baton/protocol"
 
-// Holder is who counts as one where a table is shared: the sessions of a process and of
+// Holder is what counts as one where a table is shared: the sessions of a process and of
 // its forks, and the user whose processes they are. The broker itself is the zero
 // Holder, to which no share applies.
 type Holder struct {
@@ -11,9 +11,8 @@ type Holder struct {
 }
 
 // Shares count how much of a table each holder has. One may take all of it but for a
-// reserve, an eighth, which is kept for those who have less than a sixteenth; where
-// several users may connect, half of the reserve is kept for users who have less than
-// that.
+// reserve, an eighth, which is kept for holders with less than a sixteenth; where
+// several users may connect, half of the reserve is kept for users with less than that.
 type Shares struct {
 	what, remedy string
 	size, taken  int
@@ -22,7 +21,7 @@ type Shares struct {
 }
 
 // NewShares makes the shares of a table of size things, which are called what. remedy
-// is what one can do who gets none.
+// says what a refused caller can do.
 func NewShares(what, remedy string, size int) Shares {
 	return Shares{what: what, remedy: remedy, size: size, families: map[uint64]int{}, users: map[uint64]int{}}
 }

@@ -4,7 +4,7 @@ import "slices"
 
 // Table gives out the numbers of a table's records, and to each holder its share of
 // them. A number given back rests while the next few are given back, so that it is not
-// reused while somebody may still look at what it was; apart from that low numbers are
+// reused while its former meaning may still be read; apart from that low numbers are
 // preferred, so that the pages of high ones are never touched.
 type Table struct {
 	Shares

@@ -142,7 +142,7 @@ func (w *world) unset(l *lane, do func(func())) {
 	for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 		refs := l.messages[i].refs
 		if w.late(l.messages[i]) {
-			refs = nil // nobody knows what it named
+			refs = nil // what it named is not known
 		}
 		do(func() { delete(l.messages, i) })
 		for _, ref := range refs {

@@ -3,7 +3,7 @@
 // processes and no clock.
 //
 // The facts are what a broker wrote (records, its own row), what the dead wrote (lanes
-// that nobody writes any more), and what is known of the rest: for each session whether
+// without a writer), and what is known of the rest: for each session whether
 // its process is alive, dead or unknown and whether it is back, for each file whether
 // it was handed over. Of the living nothing is used but what the broker wrote, since
 // the rest changes meanwhile. So the function never decides that memory is free: that

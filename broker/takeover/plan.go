@@ -49,7 +49,7 @@ func Plan(f Facts) []Repair {
 
 func (p *plan) add(r Repair) { p.repairs = append(p.repairs, r) }
 
-// isDead tells of a session whose process has ended for certain.
+// isDead reports whether the session's process has ended for certain.
 func (p *plan) isDead(s *Session) bool { return s.Marked || !p.SameBoot || s.Process == Dead }
 
 // MayCome tells whether a session could still hand over files: one that is not dead,

@@ -128,7 +128,7 @@ func (w *world) event() {
 	}
 }
 
-// resolve brings everybody back who lives, with all that it has.
+// resolve brings every living session back, with all that it has.
 func (w *world) resolve() {
 	for slot := uint32(1); slot <= 5; slot++ {
 		s := w.sessions[slot]
@@ -163,7 +163,7 @@ func (w *world) check(after any) {
 			case w.segments[c.segment] == nil || w.segments[c.segment].serial != c.segmentSerial:
 				w.fail("%#v: storage %d is held by session %d and its memory was freed", after, index, serial)
 			case !c.bits[p.slot]:
-				w.fail("%#v: storage %d is held by session %d and nobody looks at its row", after, index, serial)
+				w.fail("%#v: storage %d is held by session %d and its row is not looked at", after, index, serial)
 			case s.row[index] != n:
 				w.fail("%#v: the row of session %d counts %d for %d", after, serial, s.row[index], n)
 			}
@@ -273,7 +273,7 @@ func (w *world) checkEnd(p planner) {
 	}
 	for i, g := range w.segments {
 		if w.ownedBy(g.owner) == 0 && !w.heldIn(i, 99) {
-			w.fail("in the end: segment %d of a dead session is held by nobody and there", i)
+			w.fail("in the end: segment %d of a dead session is there though it is not held", i)
 		}
 		if w.ownedBy(g.owner) == 0 && !g.orphan {
 			w.fail("in the end: segment %d is no orphan", i)
@@ -286,7 +286,7 @@ func (w *world) checkEnd(p planner) {
 	}
 	for i, j := range w.joins {
 		if w.ownerSlot(j.Session) == 0 || !j.Known {
-			w.fail("in the end: join %d is of nobody", i)
+			w.fail("in the end: join %d has no session", i)
 		}
 	}
 	named := map[uint32]uint64{}

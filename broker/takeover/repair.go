@@ -14,7 +14,7 @@ type (
 	// FreeRemains forgets the remains of a session that is still in its slot: it will
 	// be buried.
 	FreeRemains struct{ Index uint32 }
-	// FreeLane takes a lane out of its topic that nobody can read.
+	// FreeLane takes a lane that cannot be read out of its topic.
 	FreeLane struct{ Topic, Lane uint32 }
 	// FreeJoin forgets an opener or reader that is no more.
 	FreeJoin struct{ Index uint32 }

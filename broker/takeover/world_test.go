@@ -240,7 +240,7 @@ func (w *world) someRefs() (refs []protocol.Ref) {
 	return refs
 }
 
-// fillPlaces makes lanes, names, leases, joins and groups, with those who pay.
+// fillPlaces makes lanes, names, leases, joins and groups, with their holders.
 func (w *world) fillPlaces(serials []uint64) {
 	for topic := range w.r.Uint32N(4) {
 		if w.chance(0.5) {
@@ -336,7 +336,7 @@ func (w *world) halfDone(lost uint64) {
 			w.chunks[n].bits[9] = true // of a session whose slot is free again
 		}
 	}
-	if w.chance(0.2) { // a segment was being freed, of which nobody held anything
+	if w.chance(0.2) { // a segment that was not held was being freed
 		i := uint32(len(w.segments))
 		n := uint32(len(w.chunks))
 		w.segments[i] = &segment{serial: w.serial(), owner: lost, orphan: true}
@@ -360,8 +360,8 @@ func (w *world) halfDone(lost uint64) {
 	}
 }
 
-// returnAll has the living who can come back with their lists, to a broker that has
-// no files yet. The broker's own row is always among them.
+// returnAll has the living sessions that can come back do so with their lists, to a
+// broker that has no files yet. The broker's own row is always among them.
 func (w *world) returnAll() {
 	w.files = map[file]bool{}
 	for _, slot := range slices.Sorted(maps.Keys(w.sessions)) {

@@ -32,7 +32,7 @@ func (ts *Topics) adoptable(p *pages.Pages) int {
 func (ts *Topics) adopt(l *Lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
 	if !l.Pages.There() {
-		ts.log.Warn("a lane of an ended session was handed over by nobody: what it sent is lost", "lane", l.String())
+		ts.log.Warn("a lane of an ended session was not handed over: what it sent is lost", "lane", l.String())
 		ts.dropLane(l)
 		return
 	}
@@ -44,8 +44,8 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 		if i == 0 {
 			continue
 		}
-		// A number that a writer who died at any instruction can leave: in its own
-		// slot, at most one turn behind, or published and head not yet moved.
+		// A writer that died at any instruction leaves only numbers in their own
+		// slots, at most one turn behind, or published with head not yet moved.
 		if i&(slots-1) != k || i > head+1 || i+slots <= head {
 			ts.reject(l, k, "number out of place")
 			continue
@@ -78,7 +78,7 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 	ts.watch.Adopted()
 }
 
-// reject empties a slot whose message nobody could take.
+// reject empties a slot whose message cannot be taken.
 func (ts *Topics) reject(l *Lane, slot uint64, why string) {
 	ts.log.Debug("dropped a slot of an ended session", "lane", l.String(), "slot", slot, "why", why)
 	l.View.Unname(slot)

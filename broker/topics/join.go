@@ -74,7 +74,7 @@ func (ts *Topics) setWaiter(t *Topic, slot uint32, on bool) {
 	ts.store.Record.Topic(t.index).SetWaiter(slot, on)
 }
 
-// Peers tells who takes part in a topic.
+// Peers lists the sessions that take part in a topic.
 func (ts *Topics) Peers(s *Party, r *protocol.TopicRef) (peers protocol.Peers, err error) {
 	t, _, err := ts.findTopic(s, *r)
 	if err != nil {

@@ -20,8 +20,8 @@ type Lane struct {
 	View   shm.Lane
 	offset uint64
 	state  uint32
-	// incarnation stands in the lane's record from its listing until nobody may read
-	// the lane any more. No other lane of this instance ever has it.
+	// incarnation stands in the lane's record from its listing until the lane may not
+	// be read any more. No other lane of this instance ever has it.
 	incarnation uint64
 	// kept are the messages of an adopted lane: what each made the broker's row
 	// count, which is what its retirement counts down.
@@ -79,8 +79,8 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err != nil {
 		return reply, err
 	}
-	// Whoever reads the lane must meet no hole; where the client has reserved it,
-	// as it must, this does nothing.
+	// A reader of the lane must meet no hole. This does nothing where the client has
+	// reserved the pages, as it must.
 	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
 		return reply, pages.NoMemory(err, "a lane")
 	}

@@ -39,7 +39,7 @@ func (ts *Topics) Names() iter.Seq[*Topic] {
 // Has tells whether a topic has not been removed.
 func (ts *Topics) Has(t *Topic) bool { return ts.topics[t.index] == t }
 
-// SetMirrored lists the broker among those whom senders ring.
+// SetMirrored lists the broker among the waiters that senders ring.
 func (ts *Topics) SetMirrored(t *Topic, on bool) {
 	if t.mirrored != on {
 		t.mirrored = on

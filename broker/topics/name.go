@@ -228,7 +228,7 @@ func (ts *Topics) setEphemeral(t *Topic, s *Party, on bool) {
 
 func (ts *Topics) setDeleted(t *Topic, on bool) { ts.store.Record.Topic(t.index).SetDeleted(on) }
 
-// DeleteName takes a name away; those who hold its tensors keep them.
+// DeleteName takes a name away; sessions that hold its tensors keep them.
 func (ts *Topics) DeleteName(s *Party, r *protocol.NameRef) error {
 	t := ts.named[topicKey{s.Namespace, r.Name, true}]
 	if t == nil || !t.name.set {

@@ -75,11 +75,11 @@ func (ts *Topics) understood(l *Lane) {
 	}
 }
 
-// GiveUpUnread drops the adopted lanes that nobody has handed over and nobody can.
+// GiveUpUnread drops the adopted lanes whose files are missing and can no longer come.
 func (ts *Topics) GiveUpUnread() {
 	for l := range ts.unread {
 		if !l.Pages.There() {
-			ts.log.Warn("the messages of an ended session were handed over by no client", "lane", l.String())
+			ts.log.Warn("the messages of an ended session were not handed over", "lane", l.String())
 			ts.dropLane(l)
 			ts.changed(l.Topic)
 		}
@@ -128,8 +128,8 @@ func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
 	}
 }
 
-// fits tells whether the row can count a message more. Who left a lane and lives
-// may have written there since what no broker has counted.
+// fits reports whether the row can count one more message. A living session that left
+// a lane may have written there since, without a broker that counted it.
 func fits(target map[uint32]uint64, indices []uint32) bool {
 	for _, index := range indices {
 		if target[index]+uint64(len(indices)) >= protocol.CountLimit/2 {

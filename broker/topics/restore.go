@@ -11,8 +11,8 @@ import (
 )
 
 // Restore finds out from the record what a former broker had: topics with their
-// groups and lanes, who has what open and reads it as which member. The parties of
-// its sessions are open, and the pages of those that are over are known.
+// groups and lanes, and the joins of each session. The parties of its sessions are
+// open, and the pages of ended sessions are known.
 func (ts *Topics) Restore(fetch pages.Fetch) {
 	ts.restoreTopics(fetch)
 	ts.restoreJoins()
@@ -116,7 +116,7 @@ func (ts *Topics) viewLane(l *Lane) error {
 	return err
 }
 
-// restoreJoins finds out who has what open and reads it as which member.
+// restoreJoins finds out what each session has open and as which member it reads.
 func (ts *Topics) restoreJoins() {
 	for i := range ts.store.Record.UsedJoins() {
 		j := ts.store.Record.Join(i).Load()
@@ -157,8 +157,8 @@ func (ts *Topics) restoreJoins() {
 	ts.restoreMembers()
 }
 
-// restoreMembers completes what the joins say: writers, waiters, groups that
-// nobody is in any more.
+// restoreMembers completes what the joins say: writers, waiters, groups without a
+// member.
 func (ts *Topics) restoreMembers() {
 	for _, t := range ts.topics {
 		if t == nil {

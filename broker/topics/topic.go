@@ -227,8 +227,8 @@ func (ts *Topics) findTopic(s *Party, r protocol.TopicRef) (*Topic, *member, err
 		"this session has no topic %d with id %d open", r.Topic, r.ID)
 }
 
-// Ring wakes those who read a topic, for a sender that has no file left to map their
-// bells.
+// Ring wakes the readers of a topic, for a sender that has no descriptor left to map
+// their bells.
 func (ts *Topics) Ring(s *Party, r *protocol.TopicRef) error {
 	t, _, err := ts.findTopic(s, *r)
 	if err != nil {
@@ -239,7 +239,7 @@ func (ts *Topics) Ring(s *Party, r *protocol.TopicRef) error {
 	return nil
 }
 
-// End ends sending for everybody; readers drain what is there.
+// End ends sending for all sessions; readers drain what is there.
 func (ts *Topics) End(s *Party, r *protocol.TopicRef) error {
 	t, _, err := ts.findTopic(s, *r)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Topics are the topics, queues and names of a broker, and who takes part in them.
+// Topics are the topics, queues and names of a broker, and the sessions in them.
 type Topics struct {
 	log    *slog.Logger
 	clock  *alarm.Clock
@@ -94,7 +94,7 @@ func (ts *Topics) Close() {
 // Counts says how many there are.
 type Counts struct {
 	Topics, Queues, Names, AdoptedLanes int
-	// Rung counts what was sent by those who could not wake its readers themselves.
+	// Rung counts the wakes for senders that could not map their readers' bells.
 	Rung uint64
 }
 

@@ -74,14 +74,14 @@ func testSeams(t *testing.T, config testkit.BrokerOption) {
 	s.part()
 }
 
-// crew is who takes part in the campaign.
+// crew is the members of the campaign.
 type crew struct {
 	t       *testing.T
 	b       *testkit.Broker
 	random  *rand.Rand
 	members []*member
 	items   uint64          // seeds of items, each put once
-	seen    map[uint64]bool // items that somebody took
+	seen    map[uint64]bool // items that a member took
 	unheard int             // takers that died before they had said what they took
 }
 
@@ -99,7 +99,7 @@ func (s *crew) join(l language) *member {
 	return m
 }
 
-// round gives everybody something to do, lets a thing happen meanwhile, and hears the
+// round gives every member something to do, lets a thing happen meanwhile, and hears the
 // answers.
 func (s *crew) round(happen func()) {
 	for _, m := range s.members {
@@ -261,8 +261,8 @@ func (s *crew) pause() {
 	}
 }
 
-// part takes what is left in the queue, and looks that every item came and that nothing
-// is left of anybody.
+// part takes what is left in the queue, and checks that every item came and that no
+// member left anything.
 func (s *crew) part() {
 	testkit.Audit(s.t, s.b)
 	for {

@@ -53,9 +53,9 @@ var BrokerPoints = []Point{
 // HandOverPoints lists the steps of a broker that hands over to another living one
 // ("handover-") and of that one ("replace-"), between which one of the two may die.
 var HandOverPoints = []Point{
-	{"handover-frozen", "the old broker keeps everybody waiting, nothing is handed over"},
+	{"handover-frozen", "the old broker holds all requests back, nothing is handed over"},
 	{"handover-sent", "some files are handed over"},
-	{"handover-marked", "the old broker has handed over, and told nobody"},
+	{"handover-marked", "the old broker has handed over, and has not said so"},
 	{"replace-received", "the new broker has every file, and looked at none"},
 	{"replace-checked", "the new broker could serve, and has not said so"},
 	{"replace-committed", "the new broker serves, and has applied nothing"},

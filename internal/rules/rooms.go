@@ -28,7 +28,7 @@ var recordTables = []string{"BrokerSessions", "BrokerChunks", "BrokerSegments", 
 // CheckRooms fails where code of the broker beside broker/record knows where the
 // records of the broker file stand, or touches the file's mapping; where a room takes
 // locks or knows connections; and where code other than tests imports what makes rooms
-// for tests. Who may import whom stands in the layers table.
+// for tests. The layers table says which package may import which.
 func CheckRooms(t *Tree) []Violation {
 	var out []Violation
 	for _, f := range t.GoFiles() {

@@ -1,6 +1,6 @@
 // Package statefile is the file in a broker's runtime directory that outlives it:
-// which instance it was, which processes have its memory, and who may start the next
-// broker. Brokers write it, the next broker and clients that find none read it.
+// which instance it was, which processes have its memory, and whether a client may
+// start the next broker. Brokers write it, the next broker and clients that find none read it.
 //
 // The file is a line of JSON, with a line for each change of the sessions after it. A
 // last line without an end was being written when its broker died: nothing depends on

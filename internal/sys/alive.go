@@ -8,8 +8,8 @@ import (
 
 const aliveBytes = 4096
 
-// OpenAlive makes a memfd that nobody but this program has mapped for writing: while
-// the program runs it cannot be sealed against writes, and after exec it can. The
+// OpenAlive makes a memfd that this program alone has mapped for writing: while the
+// program runs it cannot be sealed against writes, and after exec it can. The
 // mapping is never undone, and no child has it.
 func OpenAlive() (*FD, error) {
 	f, err := openMemfd("baton-alive", 0)

@@ -329,7 +329,7 @@ func IsNoDescriptors(err error) bool {
 	return isErrno(err, unix.EMFILE) || isErrno(err, unix.ENFILE)
 }
 
-// IsClosed tells that a descriptor was closed by somebody else in this program.
+// IsClosed reports that other code of this program has closed a descriptor.
 func IsClosed(err error) bool { return isErrno(err, unix.EBADF) }
 
 // IsTooLarge tells that a file may not become as large (ulimit -f).

@@ -12,9 +12,9 @@ import (
 )
 
 // MapsFile tells whether a process has any of a file mapped. An error says that this
-// could not be found out. How the kernel names a file there is that of Stat in most
-// file systems, not in all: who asks for another process asks for a mapping of its
-// own first.
+// could not be found out. The kernel names a file there as Stat does in most file
+// systems, not in all: before it asks for another process, a caller asks for a mapping
+// of its own.
 func MapsFile(pid int, id FileID) (bool, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {

@@ -108,7 +108,7 @@ func ParentPID(pid int) (int, error) {
 }
 
 // StartTime returns when a process began, in clock ticks since boot: with the
-// boot id and the pid it names a process for ever. An error says that it could not
+// boot id and the pid it names one process and no later one. An error says that it could not
 // be read, which is no proof that the process has ended: FindProcess tells that.
 func StartTime(pid int) (uint64, error) {
 	f, err := processStat(pid)

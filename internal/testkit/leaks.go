@@ -77,7 +77,7 @@ func stillMapped(dir string) string {
 }
 
 // Shared tells whether a path of /proc is shared memory of a broker's. The file that
-// tells of exec is the program's own, and stays as long as it runs.
+// shows an exec is the program's own, and stays as long as it runs.
 func shared(path, dir string) bool {
 	return strings.Contains(path, "memfd:baton-") && !strings.Contains(path, "memfd:baton-alive") || dir != "" && strings.HasPrefix(path, dir+"/")
 }

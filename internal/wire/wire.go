@@ -46,14 +46,14 @@ func New(c *net.UnixConn) *Conn {
 	return w
 }
 
-// NewStranger is New for a peer that has not said who it is: until Trust is called all
-// that it can make this end keep is 64 KiB and a few descriptors.
+// NewStranger is New for a peer without a session: until Trust is called, the most that
+// it can make this end keep is 64 KiB and a few descriptors.
 func NewStranger(c *net.UnixConn) *Conn {
 	return &Conn{UnixConn: c, buf: make([]byte, usual), oob: make([]byte, sys.FDSpace(strangeFDs)), maxFrame: strangeFrame, maxFDs: strangeFDs + 1}
 }
 
-// Trust takes frames of any size that the protocol allows from here on. It is for
-// whoever reads.
+// Trust takes frames of any size that the protocol allows from here on. Only the
+// goroutine that reads calls it.
 func (c *Conn) Trust() {
 	c.maxFrame, c.maxFDs = protocol.MaxFrame, 4*protocol.MaxFrameFDs
 	c.oob = make([]byte, sys.FDSpace(253))

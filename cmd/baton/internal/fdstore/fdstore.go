@@ -47,7 +47,7 @@ type Store struct {
 }
 
 // Open finds the store; nil where the manager has none for this process: the unit does
-// not allow it, or nobody manages it. A manager older than systemd 254 does not say so:
+// not allow it, or there is no manager. A manager older than systemd 254 does not say so:
 // FDSTORE=n in the unit's environment does it in its place.
 func Open(getenv func(string) string) (*Store, error) {
 	socket := getenv("NOTIFY_SOCKET")

@@ -66,7 +66,7 @@ var (
 	names        = describe("names", "Names that are set.")
 	leases       = describe("leases", "Handles in flight that a lease protects.")
 	adopted      = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
-	rung         = describe("rung_total", "Messages whose readers the broker woke, since their senders could map no more files.")
+	rung         = describe("rung_total", "Wakes of readers by the broker, for senders that could map no more files.")
 	recovering   = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
 	uptime       = describe("uptime_seconds", "Seconds since the broker started.")
 
