@@ -126,7 +126,7 @@ func TestClosedSessionThatWasAttachedStaysUntilItsNextBye(t *testing.T) {
 	q.must(protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment}, nil)
 }
 
-func TestWhatAClosedSessionTookPartInEndsAtOnce(t *testing.T) {
+func TestTopicsAndLeasesOfAClosedSessionEndAtOnce(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "p"), connect(t, b.socket, "q")
 	s := p.alloc(4096)

@@ -148,7 +148,7 @@ func takeAll(t *testing.T, p *peer, s sent, n int) {
 	}
 }
 
-func TestWhatADeadSenderSentIsKeptUntilTaken(t *testing.T) {
+func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 	for _, end := range []string{"kill", "bye"} {
 		t.Run(end, func(t *testing.T) {
 			b := serve(t, nil)

@@ -12,7 +12,7 @@ import (
 
 // An event that was written may not have been read, and one that came without a
 // connection was not written at all.
-func TestEveryEventIsToldAgainAfterAResume(t *testing.T) {
+func TestEveryEventIsSentAgainAfterAResume(t *testing.T) {
 	s := serve(t, nil)
 	p := connect(t, s.socket, "p")
 	p.w.Close()

@@ -12,10 +12,10 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// TestSessionWhoseClientWasNotToldOfItEndsAfterATakeover kills a broker while it
-// answers a hello. A session that its client knows of goes on; one of which nobody
-// knows neither holds a takeover up nor stays, though its process lives.
-func TestSessionWhoseClientWasNotToldOfItEndsAfterATakeover(t *testing.T) {
+// TestSessionWithoutAnAnsweredHelloEndsAfterATakeover kills a broker while it
+// answers a hello. A session whose client has the answer goes on; one without neither
+// holds a takeover up nor stays, though its process lives.
+func TestSessionWithoutAnAnsweredHelloEndsAfterATakeover(t *testing.T) {
 	program := crashProgram(t)
 	for _, point := range []string{"broker-hello-opened", "broker-hello-answered"} {
 		for _, kind := range []string{"memfds", "files"} {

@@ -45,7 +45,7 @@ func adopted(p *peer) int {
 	return n
 }
 
-func TestWhatADeadLiarNamesInVainIsLookedAtForABoundedTime(t *testing.T) {
+func TestAdoptionOfALiarsLaneTakesBoundedTime(t *testing.T) {
 	b := serve(t, nil)
 	keeper, liar := connect(t, b.socket, "keeper"), connect(t, b.socket, "liar")
 	many := topicOf("many")
@@ -57,7 +57,7 @@ func TestWhatADeadLiarNamesInVainIsLookedAtForABoundedTime(t *testing.T) {
 	for i := range refs {
 		refs[i] = s.Ref
 	}
-	refs[len(refs)-1].Generation++ // nobody can hold the last
+	refs[len(refs)-1].Generation++ // the last cannot be held
 	s.spill(t, refs)
 	for range 200 {
 		w.post("", protocol.SlotSpilled, []protocol.Ref{s.Ref})

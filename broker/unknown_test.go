@@ -17,7 +17,7 @@ import (
 )
 
 // A session whose process cannot be looked for keeps what it holds, and is shown.
-func TestSessionWhoseProcessCannotBeToldStays(t *testing.T) {
+func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 	memory := filepath.Join(t.TempDir(), "memory")
 	old, socket, _ := first(t, memory)
 	c := start(t, socket, "stopped")

@@ -78,7 +78,7 @@ func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
 	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
 }
 
-func TestWhatIsDueStaysDueWhileTheBackgroundIsBusy(t *testing.T) {
+func TestJobsStayDueWhileTheBackgroundIsBusy(t *testing.T) {
 	c, o := pair(t)
 	busy, end := make(chan struct{}), make(chan struct{})
 	c.pool.Between(func() { // a collect waits until this ends

@@ -45,7 +45,7 @@ func churn(t testing.TB, c *client.Client) {
 	}
 }
 
-func TestWhatAClosedClientHoldsStaysAsItIs(t *testing.T) {
+func TestHeldBytesOfAClosedClientStayAsTheyAre(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	other, c := connect(t, address), connect(t, address)
 	topic, err := other.Topic(ctx, "t", client.Depth(1))

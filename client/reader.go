@@ -472,7 +472,7 @@ func (r *Reader) skip(k *cursor, i, hint uint64) {
 	}
 }
 
-// ringWriter wakes the writer of a lane, who may wait for room.
+// ringWriter wakes the writer of a lane, which may wait for room.
 func (t *topic) ringWriter(l *laneView) {
 	shm.Fence() // SYNC parked: the claim is visible before the writer's parked word is read
 	if l.bell != nil {

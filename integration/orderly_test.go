@@ -95,7 +95,7 @@ func TestAbsenceIsNoLoss(t *testing.T) {
 
 // Stop tells every client: each call fails with SessionLost, also those that wait, what
 // is held can be read, and a new session works.
-func TestStopIsToldToEveryClient(t *testing.T) {
+func TestStopNotifiesEveryClient(t *testing.T) {
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.Memory, c.SessionMemory = 256<<20, 16<<20 })
 	all := startGoingOn(b, append(kindsThatGoOn, kindsThatWait...)...)
 	working := map[string]*testkit.Process{}

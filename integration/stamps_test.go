@@ -13,7 +13,7 @@ import (
 
 // A writer whose stamps say that each of its messages is the oldest, and that always has
 // another one ready, does not keep other writers' messages from a reader.
-func TestReaderTakesWhatOthersSendBesideAWriterThatLiesAboutTime(t *testing.T) {
+func TestReaderReceivesFromOthersBesideAWriterWithFalseStamps(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	honest, c := b.Connect(client.WithName("honest")), b.Connect()

@@ -29,9 +29,9 @@ const mostBase = 1<<52 - 1<<48
 const blindJump = 1 << 40
 
 // NewGroupLane views lane number lane of a group file whose topic has slots, for the
-// lane that has the number now. Who is not its writer or the broker looks at the
-// lane's incarnation afterwards: it is still the one that the view is meant for, or
-// the view is of no use.
+// lane that has the number now. A process that is neither its writer nor the broker looks at the
+// lane's incarnation afterwards: it is still the one that the view is meant for, or the
+// view is of no use.
 //
 // SYNC claim-base: read before the incarnation; the broker sets it before it lists
 // the lane, after it has cleared the incarnation of the one before.

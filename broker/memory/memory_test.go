@@ -95,7 +95,7 @@ func TestSegmentIsNotTakenBackWhileARowCountsIt(t *testing.T) {
 	require.Zero(t, w.m.Counts().Chunks)
 }
 
-func TestRefusedGrantAsksOthersAndIsToldOfRoom(t *testing.T) {
+func TestRefusedGrantAsksOthersAndIsNotifiedOfRoom(t *testing.T) {
 	w := newWorld(t, memory.Limits{Memory: 1 << 20})
 	rich, asked := w.session()
 	poor, waits := w.session()

@@ -19,7 +19,7 @@ func takeAll(t *record.Table, h record.Holder) (got []uint32) {
 	}
 }
 
-func TestOneHolderLeavesAReserveToThoseWithLittle(t *testing.T) {
+func TestOneHolderLeavesAReserveToHoldersWithLittle(t *testing.T) {
 	table := record.NewTable(record.NewShares("things", "give some back", 256), 4)
 	greedy := takeAll(&table, record.Holder{Family: 1})
 	require.Len(t, greedy, 256-32)

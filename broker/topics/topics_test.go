@@ -112,7 +112,7 @@ func (w *world) send(s *member, info protocol.TopicInfo, refs ...protocol.Ref) {
 
 func (w *world) counted(ref protocol.Ref) uint64 { return w.store.Own.Row.Count(ref.Index) }
 
-func TestWhatAnEndedSessionSentIsTheBrokersUntilTheTopicEnds(t *testing.T) {
+func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	w := newWorld(t)
 	writer, reader := w.session("writer"), w.session("reader")
 	none := func(r *protocol.TopicOpenRequest) { r.Linger = new(float64) }

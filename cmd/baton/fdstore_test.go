@@ -130,7 +130,7 @@ func TestDescriptorStoreKeepsWhatOnlyTheBrokerHad(t *testing.T) {
 	}
 }
 
-func TestWhatOnlyTheBrokerHadIsCountedWhereNothingKeepsIt(t *testing.T) {
+func TestBrokerCountsTheMemoryThatItsEndLoses(t *testing.T) {
 	for _, room := range []int{0, 3} {
 		t.Run(fmt.Sprint(room), func(t *testing.T) {
 			p := newPlace(t)

@@ -94,7 +94,7 @@ func TestNewClientStandsInWhenNoSessionIsLeft(t *testing.T) {
 	assert.EqualValues(t, 64<<20, p.statusOf(c).Memory.Limit)
 }
 
-func TestStandInHasTheSettingsOfWhatItStandsInFor(t *testing.T) {
+func TestStandInHasTheSettingsOfTheBrokerBeforeIt(t *testing.T) {
 	p := newPlace(t)
 	p.user()
 	t.Setenv("BATON_MEMORY", "96MiB") // nothing stood there: those of the first client

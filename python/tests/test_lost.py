@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import BATON, PATIENCE, eventually
 
-# Each kind of call in a loop; `say` tells of the first success and of each error's class.
+# Each kind of call in a loop; `say` reports the first success and each error's class.
 KINDS = {
     "send": "t = baton.topic('x')\ncall = lambda: (t.send(x), time.sleep(0.01))",
     "read": "r = baton.topic('x').reader()\ncall = lambda: next(iter(r))",

@@ -280,7 +280,7 @@ pub mod row_word {
 
 /// Bits of a generation.
 pub const GENERATION_MASK: u64 = (1 << 52) - 1;
-/// The mark of a storage to which its owner has given nobody a way yet.
+/// The mark of a storage that its owner has not sent, named or exported yet.
 pub const PRIVATE: u64 = 1 << 62;
 /// The mark of a free test under way.
 pub const RETIRING: u64 = 1 << 63;

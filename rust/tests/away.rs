@@ -60,9 +60,9 @@ fn what_a_broker_had_not_read_when_it_died_is_left_for_the_next() -> Result<()> 
     left_without_a_broker(true)
 }
 
-/// The broker's page says that somebody has come, and no broker is there to say who.
+/// The broker's page says that a session has come, and no broker is there to say which.
 #[test]
-fn waits_end_in_time_though_nobody_says_who_has_come() {
+fn waits_end_in_time_though_no_broker_says_which_session_has_come() {
     let Some(mut broker) = Broker::start() else { return };
     let (w, r, late) = (broker.session(), broker.session(), broker.session());
     let one = || baton::QueueOptions::default().depth(1);

@@ -55,7 +55,7 @@ fn maker() -> Result<()> {
     Ok(())
 }
 
-/// A new broker does not know who has a segment mapped, so it tells nobody that it is gone.
+/// A new broker does not know which sessions have a segment mapped, so it notifies none that it is gone.
 #[test]
 fn memory_that_a_new_broker_takes_back_is_unmapped() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };

@@ -51,7 +51,7 @@ fn a_slice_stays_when_another_thread_closes_the_session() {
     assert_eq!(s.alloc::<u8>(&[1]).unwrap_err().code(), Code::Closed);
     assert_eq!(reader.try_recv().unwrap_err().code(), Code::Closed);
     assert_eq!(own.handle(Lease::default()).unwrap_err().code(), Code::Closed);
-    // Memory that nobody holds is the broker's by now.
+    // Memory that is not held is the broker's by now.
     until("the lists are short", || sessions(&b) <= 1);
     let other = b.session();
     for i in 0..100 {
@@ -119,7 +119,7 @@ fn threads_drop_while_others_close() {
 }
 
 #[test]
-fn what_is_held_of_a_closed_session_outlives_its_broker() {
+fn tensors_of_a_closed_session_outlive_its_broker() {
     let Some(mut b) = Broker::start() else { return };
     let (s, theirs) = (b.session(), b.session());
     let topic = theirs.topic_with("t", &brief()).unwrap();

@@ -1,4 +1,4 @@
-//! What a process holds of one that has ended stays, whatever becomes of brokers.
+//! Memory of an ended process stays with its holders, whatever becomes of brokers.
 
 mod kit;
 
@@ -59,7 +59,7 @@ fn use_slots(broker: &Broker, holder: &Session) -> Result<Vec<Session>> {
 }
 
 #[test]
-fn bytes_of_one_that_ended_stay_with_their_holder_through_new_brokers() -> Result<()> {
+fn bytes_of_an_ended_process_stay_with_their_holder_through_new_brokers() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let holder = broker.session();
     let mut reader = holder.topic_with("batches", &brief())?.reader(Start::New)?;

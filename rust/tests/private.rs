@@ -1,4 +1,4 @@
-//! A tensor to which its owner has given nobody a way cannot be opened, whatever a handle says.
+//! A tensor that its owner never sent, named or exported cannot be opened, whatever a handle says.
 
 mod kit;
 

@@ -42,7 +42,7 @@ fn kill(binary: &Path) {
 
 /// One test, since the environment is the process's.
 #[test]
-fn a_stand_in_has_the_settings_of_the_one_before_and_an_operators_broker_is_awaited() -> baton::Result<()> {
+fn a_stand_in_has_the_settings_of_the_broker_before_it_and_an_operators_broker_is_awaited() -> baton::Result<()> {
     let (Some(binary), dir) = (binary(), Dir::new()) else { return Ok(()) };
     let run: PathBuf = dir.path().join("baton");
     let (socket, log) = (run.join("broker.sock"), run.join("broker.log"));

@@ -34,7 +34,7 @@ def session(timeout: float | None = 30.0) -> _native.Session:
     try:
         if _session is None or _session.closed:
             if _session is not None:
-                _session._say_lost()  # once; who has heard of it goes on with another
+                _session._say_lost()  # once; after that error the module goes on with another session
             _session = _native.Session(timeout=None if until is None else max(until - time.monotonic(), 0))
             _native.set_default(_session)
         return _session

@@ -45,8 +45,8 @@ impl Entries {
         self.0.address(Self::at(index), rec::SIZE)
     }
 
-    /// The generation word, with PRIVATE and RETIRING: the second look of who opens a bare handle, and may
-    /// have the storage if it is the handle's generation and nothing else.
+    /// The generation word, with PRIVATE and RETIRING: the second look when a bare handle is opened. The
+    /// storage is the handle's if the word is the handle's generation and nothing else.
     ///
     /// SYNC generation: sequentially consistent, after the row was raised; pairs with the owner's
     /// mark and with `next`.

@@ -130,7 +130,7 @@ impl Core {
     }
 
     /// Whether it is the session of the parent, which forked: its row and its lanes are not even
-    /// mapped here, its background thread is not there, and a lock may be held for ever. What is made
+    /// mapped here, its background thread is not there, and a lock may never be released. What is made
     /// of it leads to its heir; see [`Inner::here`].
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
@@ -185,7 +185,7 @@ impl Core {
         inner
     }
 
-    /// Opens it once more, for one who wants a session like it.
+    /// Opens it once more, for a caller that asks for a session like it.
     pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Inner>> {
         if self.is_foreign() || !self.options.is_like(o) || self.devices.get().is_some() || self.link().is_lost() {
             return None;
@@ -255,7 +255,7 @@ impl Core {
     }
 
     /// Ends it if it is closed and counts nothing. From here on nothing is counted: the pool hands out no
-    /// storage, and who takes a reference looks, after counting it, whether the session was closed.
+    /// storage, and a thread that takes a reference looks, after counting it, whether the session was closed.
     ///
     /// SYNC closing: the openings were marked closed first, the row is read second; pairs with `hold`.
     pub(super) fn end_if_empty(&self) -> bool {

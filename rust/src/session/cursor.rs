@@ -72,7 +72,7 @@ impl Gone {
         }
     }
 
-    /// What is to be reported. A cursor may go a little before the broker's count tells of its lane.
+    /// What is to be reported. A cursor may go a little before the broker's count includes its lane.
     pub(super) fn lost(&self) -> u64 {
         self.balance.max(0) as u64
     }
@@ -85,7 +85,7 @@ impl Gone {
 }
 
 impl LaneView {
-    /// Wakes the writer, who may wait for room.
+    /// Wakes the writer, which may wait for room.
     pub(super) fn ring(&self) {
         fence(); // SYNC parked: the claim is visible before the writer's parked word is read
         self.bell.ring();
@@ -99,8 +99,8 @@ impl LaneView {
     /// any other, and what is read there means nothing.
     ///
     /// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the claims; the
-    /// broker clears it before the place may be used anew, so that it is seen cleared by who has seen
-    /// something of another lane.
+    /// broker clears it before the place may be used anew, so that it is seen cleared by a process
+    /// that has seen something of another lane.
     #[inline]
     pub(super) fn current(&self) -> bool {
         self.inner.pages.broker.load(self.record) == self.info.incarnation
@@ -181,10 +181,11 @@ impl Cursor {
 }
 
 impl Cursor {
-    /// Passes over a message that cannot be had: overwritten, withdrawn, or malformed; and over the whole
-    /// lane if it is no more. In a group it is claimed, so that it blocks nobody; that fails, as it should, when a faster member has taken it.
-    /// An honest writer's message is there until it is done with, so only a liar's can be lost here, and what
-    /// its owner had lent and took along when it ended.
+    /// Passes over a message that cannot be had (overwritten, withdrawn, malformed), and over a lane that is
+    /// no more. In a group it claims the message, so that no member is blocked; the claim fails, as it
+    /// should, when a faster member has taken the message. An honest writer's message stays until it is
+    /// read. So only a hostile writer's can be lost here, and one in memory that was lent and ended with its
+    /// owner.
     pub(super) fn skip(&mut self, i: u64, hint: u64, member: u8) {
         if !self.there() {
             return;
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_stamp_starves_nobody() {
+    fn a_false_stamp_starves_no_lane() {
         assert_eq!(before_the_second(7, 5, 16), 0);
         assert_eq!(before_the_second(0, 5, 16), 16);
         assert_eq!(before_the_second(0, u64::MAX, 16), 16);

@@ -319,7 +319,7 @@ impl Holding {
     #[cold]
     fn check_inherited(&self) -> Result<()> {
         if self.inner().is_lost() {
-            return Ok(()); // nobody counts it any more, and it stays mapped
+            return Ok(()); // no row counts it any more, and it stays mapped
         }
         let heir = self.inner().heir.get().ok_or_else(forked)?;
         self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;

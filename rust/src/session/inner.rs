@@ -333,10 +333,10 @@ impl Inner {
         self.parking.wake();
     }
 
-    /// Lets what writes to groups and lanes come to its end, now that the session is said to be closed: a
-    /// message that came later would be seen by nobody and a claim undone by nobody. A send that waits for
-    /// an answer of the broker is not waited for much longer than that takes. What lanes name is counted down
-    /// once the broker counts for it.
+    /// Lets what writes to groups and lanes end, now that the session is marked closed: no reader would see
+    /// a later message, and a later claim would stay. A send that waits for an answer of the broker is not
+    /// waited for much longer than that takes. What lanes name is counted down once the broker counts for
+    /// it.
     fn quiesce(&self, until: Instant) {
         drop(self.claiming.write().unwrap_or_else(|p| p.into_inner()));
         for topic in self.topics.all() {
@@ -363,7 +363,7 @@ impl Inner {
         }
     }
 
-    /// Looks for storages that nobody holds any more and gives empty memory back to the broker: all, or what
+    /// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what
     /// this process has not just allocated in.
     pub(crate) fn collect(&self, all: bool) -> u64 {
         self.settle();

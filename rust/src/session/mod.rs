@@ -107,8 +107,8 @@ impl Options {
     /// Whether a session opened with these may be the next opening of one that was opened with others.
     fn is_like(&self, o: &Options) -> bool {
         let place = |o: &Options| (o.socket.clone(), o.address.clone(), o.start, o.binary.clone());
-        let who = |o: &Options| (o.namespace.clone(), o.name.clone(), o.language);
-        place(self) == place(o) && who(self) == who(o)
+        let identity = |o: &Options| (o.namespace.clone(), o.name.clone(), o.language);
+        place(self) == place(o) && identity(self) == identity(o)
     }
 }
 

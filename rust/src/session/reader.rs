@@ -63,7 +63,7 @@ pub struct Reader {
     spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
-    /// When it was last asked who takes part: while nothing is new since, the view that there is serves.
+    /// When it last asked for the topic's peers: while there is no news since, the present view serves.
     asked: News,
 }
 

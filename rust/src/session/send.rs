@@ -28,7 +28,7 @@ pub(crate) struct Writer {
     /// Where a lane was asked for without an answer: it is asked for there again.
     asked: Option<u64>,
     view: Option<Arc<View>>, // the last one used
-    /// When the broker did not say in a moment who takes part: until there is news it is not asked again.
+    /// When the broker did not name the topic's peers in time: until there is news it is not asked again.
     silence: Option<News>,
     out: Outgoing,
     spin: Spinner,
@@ -194,7 +194,7 @@ impl TopicState {
         own.lane.prepare(i + 1);
         inner.pool.tidy(&**inner);
         match (ended, inner.is_lost()) {
-            (_, true) => Err(inner.why_closed()), // there may be nobody any more who could see it
+            (_, true) => Err(inner.why_closed()), // perhaps no reader can see it any more
             (true, _) => Err(closed(self)),
             _ => Ok(()),
         }

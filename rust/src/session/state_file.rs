@@ -1,5 +1,5 @@
-//! The file that a broker leaves in its runtime directory, as far as it tells who may start the next one
-//! (docs/protocol.md, section 1).
+//! The file that a broker leaves in its runtime directory, as far as it says whether a client may start
+//! the next one (docs/protocol.md, section 1).
 
 use std::path::Path;
 

@@ -206,7 +206,7 @@ impl TopicState {
         self.record().load(topic_record::VERSION)
     }
 
-    /// What tells that it is of use to ask the broker once more who takes part.
+    /// What changes when the topic's peers may have: while it is the same, asking the broker is of no use.
     pub(crate) fn news(&self) -> News {
         News { version: self.version(), heard: self.inner.background.heard() }
     }

@@ -25,8 +25,8 @@ const MOST_BASE: u64 = (1 << 52) - (1 << 48);
 
 impl GroupLane {
     /// Views lane number `lane` of a group file whose topic has `slots`, for the lane that has the number
-    /// now. Who is not its writer looks at the lane's incarnation afterwards: it is still the one that the
-    /// view is meant for, or the view is of no use.
+    /// now. A process that is not its writer looks at the lane's incarnation afterwards: it is still the one
+    /// that the view is meant for, or the view is of no use.
     ///
     /// SYNC claim-base: read before the incarnation; the broker sets it before it lists the lane, after it
     /// has cleared the incarnation of the one before.

@@ -7,9 +7,9 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use super::{Mapping, PerProcess};
 use crate::error::{Code, Error, Result, os};
 
-/// A memfd that only this program has mapped for writing: as long as it has, the kernel lets nobody seal it
-/// against that. Exec takes the mapping away, where a pidfd says nothing; closed descriptors, a program that
-/// was stopped and children do not.
+/// A memfd that only this program has mapped for writing. While the mapping lives the kernel refuses to seal
+/// the file against writes. Exec ends the mapping, where a pidfd says nothing; closed descriptors, a stopped
+/// program and children do not.
 #[derive(Debug)]
 struct Alive {
     file: OwnedFd,

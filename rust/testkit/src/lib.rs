@@ -108,7 +108,7 @@ impl Broker {
         self.child.wait().unwrap();
     }
 
-    /// Ends it as an operator who will start it again; when this returns it is gone.
+    /// Ends it as an operator does before a restart; when this returns it is gone.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
         self.child.wait().unwrap();
