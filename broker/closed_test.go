@@ -83,7 +83,7 @@ func TestClosedSessionMayOnlyKeep(t *testing.T) {
 	for op, fields := range map[string]any{
 		protocol.OpGrant:     protocol.Grant{Bytes: 4096, Chunks: 1},
 		protocol.OpChunks:    protocol.Chunks{Segment: s.grant.Segment, Count: 1},
-		protocol.OpReturn:    protocol.Return{Segment: s.grant.Segment},
+		protocol.OpReturn:    protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial},
 		protocol.OpTopicOpen: queueOf("work"), protocol.OpTopicPeers: ref(info),
 		protocol.OpTopicWrite: protocol.TopicWrite{TopicRef: ref(info), Offset: protocol.SessionLanes},
 		protocol.OpNameOpen:   protocol.NameRef{Name: "n"},
@@ -120,10 +120,10 @@ func TestClosedSessionThatWasAttachedStaysUntilItsNextBye(t *testing.T) {
 	require.NoError(t, p.row.Take(theirs.Index))
 	require.True(t, p.bye())
 	q.row.Drop(theirs.Index)
-	q.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment})
+	q.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment, Serial: theirs.grant.SegmentSerial})
 	p.row.Drop(theirs.Index)
 	eventually(t, "it ends", func() bool { return b.Status().Counts.Sessions == 1 })
-	q.must(protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment}, nil)
+	q.must(protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment, Serial: theirs.grant.SegmentSerial}, nil)
 }
 
 func TestTopicsAndLeasesOfAClosedSessionEndAtOnce(t *testing.T) {

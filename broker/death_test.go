@@ -337,13 +337,13 @@ func TestRowOfTheDeadIsEmptiedAndDetached(t *testing.T) {
 		q.tell(end)
 		var is struct{ Slot uint32 }
 		q.hear(&is)
-		p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+		p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 		epoch := p.chunks.Epoch(s.Index / 128)
 		q.kill()
 		eventually(t, "the session is buried", func() bool { return !p.chunks.IsAttached(s.Index/128, is.Slot) })
 		require.Greater(t, p.chunks.Epoch(s.Index/128), epoch)
 	}
-	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 }
 
 func TestWriterThatLeavesIsAdoptedWhileItsSessionLives(t *testing.T) {
@@ -386,7 +386,7 @@ func TestDisconnectedSessionKeepsAllAndResumes(t *testing.T) {
 	require.Equal(t, p.hello.Slot, again.hello.Slot)
 	require.Equal(t, p.hello.Serial, again.hello.Serial)
 	p.row.Drop(s.Index)
-	again.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	again.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, b.Status().Counts.Disconnected)
 }
 

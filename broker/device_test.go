@@ -81,9 +81,9 @@ func TestMemoryOfADeviceIsKeptAsItsDescriptor(t *testing.T) {
 	e := blind.refused(protocol.CodeUnsupported, protocol.OpSegment, protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 	require.Contains(t, e.Message, gpu)
 
-	p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+	p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 	p.row.Drop(s.Index)
-	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, b.Status().Devices[0].Granted)
 	ev, _ := q.read()
 	require.Equal(t, protocol.EventTrim, ev.Event, "who mapped it is told")
@@ -131,7 +131,7 @@ func TestQuotaIsOfEachDevice(t *testing.T) {
 	require.Contains(t, e.Remedy, "--device-memory")
 	require.Contains(t, e.Message, "p (process", "the largest holders are named")
 	q.must(protocol.OpGrant, grant(gpu+"1"), nil)
-	p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}, nil)
 	q.must(protocol.OpGrant, grant(gpu), nil)
 }
 
@@ -151,7 +151,7 @@ func TestNobodyIsRefusedForWhatTheDeadLeftUnheldOnADevice(t *testing.T) {
 		p.must(protocol.OpNameDelete, protocol.NameRef{Name: "n"}, nil)
 		var g protocol.GrantReply
 		p.must(protocol.OpGrant, grant, &g)
-		p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+		p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}, nil)
 	}
 }
 

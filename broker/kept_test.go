@@ -130,7 +130,7 @@ func TestGrantIsTakenBackOnlyWhenItsClientReturnsIt(t *testing.T) {
 	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
 	require.EqualValues(t, 1<<20+4096, b.Status().Memory.Granted)
 	require.Equal(t, 4, b.Status().Counts.Chunks)
-	p2.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+	p2.must(protocol.OpReturn, protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}, nil)
 	require.EqualValues(t, 4096, b.Status().Memory.Granted)
 	require.Equal(t, 1, b.Status().Counts.Chunks)
 }

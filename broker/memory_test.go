@@ -19,15 +19,34 @@ func TestGrantGivesASegmentThatReturnTakesBack(t *testing.T) {
 	require.True(t, p.chunks.IsAttached(s.grant.Chunks[0].Chunk, 0))
 	require.EqualValues(t, 12288, b.Status().Memory.Granted)
 
-	e := p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+	e := p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 	require.Contains(t, e.Message, "owner")
 	require.Equal(t, s.Serial, p.chunks.Serial(s.grant.Chunks[0].Chunk))
 	p.row.Drop(s.Index)
-	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, p.chunks.Serial(s.grant.Chunks[0].Chunk))
 	require.False(t, p.chunks.IsAttached(s.grant.Chunks[0].Chunk, p.hello.Slot))
 	require.Zero(t, b.Status().Memory.Granted)
 	require.Zero(t, b.Status().Counts.Chunks)
+}
+
+// A client that does not know whether a broker has heard it says `return` again, behind
+// another grant.
+func TestReturnSaidTwiceTakesNoOtherSegmentBack(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "owner")
+	first := p.alloc(4096)
+	p.row.Drop(first.Index)
+	again := protocol.Return{Segment: first.grant.Segment, Serial: first.grant.SegmentSerial}
+	p.must(protocol.OpReturn, again, nil)
+	for there := false; !there; {
+		next := p.alloc(4096)
+		p.row.Drop(next.Index)
+		p.refused(protocol.CodeNotFound, protocol.OpReturn, again)
+		require.NotZero(t, p.chunks.Serial(next.grant.Chunks[0].Chunk))
+		p.must(protocol.OpReturn, protocol.Return{Segment: next.grant.Segment, Serial: next.grant.SegmentSerial}, nil)
+		there = next.grant.Segment == first.grant.Segment
+	}
 }
 
 func TestReturnTellsThoseWhoHadTheSegmentAndFreesItsPages(t *testing.T) {
@@ -47,7 +66,7 @@ func TestReturnTellsThoseWhoHadTheSegmentAndFreesItsPages(t *testing.T) {
 	require.True(t, fds[0].Sealed())
 
 	p.row.Drop(s.Index)
-	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	e, _ := q.read()
 	require.Equal(t, protocol.EventTrim, e.Event)
 	record := protocol.BrokerSegments + uint64(s.grant.Segment)*protocol.SegmentRecordSize
@@ -63,7 +82,7 @@ func TestSegmentOfAnotherCannotBeReturned(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "owner"), connect(t, b.socket, "other")
 	s := p.alloc(4096)
-	q.refused(protocol.CodeNotFound, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment})
+	q.refused(protocol.CodeNotFound, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 	q.refused(protocol.CodeNotFound, protocol.OpChunks, protocol.Chunks{Segment: s.grant.Segment, Count: 1})
 	q.refused(protocol.CodeNotFound, protocol.OpReturn, protocol.Return{Segment: 1 << 31})
 }
@@ -81,7 +100,7 @@ func TestChunkSerialsAreNeverReused(t *testing.T) {
 			seen[c.Serial] = true
 		}
 		p.row.Drop(s.Index)
-		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	}
 }
 

@@ -60,7 +60,7 @@ func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
 	p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1, Chunks: 1})
 	q.alloc(1 << 20)
 	p.row.Drop(s.Index)
-	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	p.alloc(1 << 20)
 }
 
@@ -78,7 +78,7 @@ func TestNobodyIsRefusedForWhatTheDeadLeftUnheld(t *testing.T) {
 		p.must(protocol.OpNameDelete, protocol.NameRef{Name: "n"}, nil)
 		s = p.alloc(1 << 20)
 		p.row.Drop(s.Index)
-		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment}, nil)
+		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestFullMachineIsAnErrorBeforeItIsACrash(t *testing.T) {
 	e := p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1})
 	require.Contains(t, e.Message, "p (process", "what was granted counts before its pages are reserved")
 	fds[0].Close()
-	p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment}, nil)
+	p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}, nil)
 	fds, err = p.call(protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1}, &g)
 	require.NoError(t, err)
 	fds[0].Close()

@@ -145,7 +145,7 @@ func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (hand
 	}
 	e, err := s.make(ctx, &ok)
 	if err != nil {
-		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
+		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		return handles.Grant{}, err
 	}
 	return handles.Grant{Segment: e.Segment, Chunks: ok.Chunks}, nil

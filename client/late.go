@@ -18,7 +18,7 @@ func (c *Client) onLate(op string, body any, ok []byte) {
 	case protocol.OpGrant:
 		var r protocol.GrantReply
 		if json.Unmarshal(ok, &r) == nil {
-			undo(protocol.OpReturn, protocol.Return{Segment: r.Segment})
+			undo(protocol.OpReturn, protocol.Return{Segment: r.Segment, Serial: r.SegmentSerial})
 		}
 	case protocol.OpTopicOpen, protocol.OpNameOpen:
 		var r protocol.TopicInfo

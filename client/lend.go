@@ -179,6 +179,8 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "raise the limit of open files", "%w", err)
 	}
+	l.c.granting.RLock()
+	defer l.c.granting.RUnlock()
 	var ok protocol.GrantReply
 	fds, err := l.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
 	wire.CloseAll(fds)
@@ -196,7 +198,7 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 		err = source{c: l.c}.prepare(b.segmentEntry, ok.Chunks)
 	}
 	if err != nil {
-		l.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
+		l.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		seg.Close()
 		return nil, err
 	}

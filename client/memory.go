@@ -108,7 +108,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 	crashpoint.At("grant-received")
 	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
 		fds[0].Close()
-		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
+		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		code, remedy := protocol.CodeInternal, "free memory, or raise the container's limit"
 		if sys.IsNoSpace(err) {
 			code = protocol.CodeOutOfMemory
@@ -132,7 +132,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 	}
 	if err != nil {
 		seg.Close()
-		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment}, nil)
+		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		return handles.Grant{}, err
 	}
 	crashpoint.At("grant-prepared")
@@ -205,7 +205,7 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 // Return gives an empty segment back and forgets it.
 func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 	crashpoint.At("return-before")
-	_, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
+	_, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
 	crashpoint.At("return-done")
 	if err != nil && uncertain(err) {
 		// It may be gone: nothing is to be allocated in it.
@@ -221,7 +221,7 @@ func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 
 // returnLater gives a segment back when it is not known whether the broker has it.
 func (s source) returnLater(seg *shm.Segment) {
-	_, err := s.c.callUntil(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index}, nil)
+	_, err := s.c.callUntil(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
 	if err == nil || errors.Is(err, protocol.ErrNotFound) {
 		s.c.returned(seg.Serial)
 	} // else it is held, or the client is closed: it stays until the session ends
@@ -241,19 +241,19 @@ func (c *Client) returnStray() {
 		}
 	}
 	// No grant is under way: each that was answered is known here, or was given back.
-	var stray []uint32
+	var stray []protocol.Return
 	c.mu.Lock()
 	for i := range uint32(protocol.MaxSegments) {
 		at := protocol.BrokerSegments + uint64(i)*protocol.SegmentRecordSize
 		serial := c.pages.broker.Load64(at + protocol.SegmentSerial)
 		if serial != 0 && c.segments[serial] == nil && c.pages.broker.Load64(at+protocol.SegmentOwnerSerial) == c.pages.serial {
-			stray = append(stray, i)
+			stray = append(stray, protocol.Return{Segment: i, Serial: serial})
 		}
 	}
 	c.mu.Unlock()
 	c.granting.Unlock()
-	for _, i := range stray {
-		c.call(context.Background(), protocol.OpReturn, protocol.Return{Segment: i}, nil)
+	for _, r := range stray { // one that is being undone already is not found the second time
+		c.call(context.Background(), protocol.OpReturn, r, nil)
 	}
 }
 

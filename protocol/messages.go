@@ -190,9 +190,11 @@ type ChunksReply struct {
 	Chunks []ChunkGrant `json:"chunks"`
 }
 
-// Return gives an empty segment back.
+// Return gives an empty segment back. Said twice it gives back once: the serial tells
+// the segment from another one that has its place by then.
 type Return struct {
 	Segment uint32 `json:"segment"`
+	Serial  uint64 `json:"serial"`
 }
 
 // Attach makes the owner of a chunk look at this session's row.

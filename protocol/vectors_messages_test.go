@@ -156,8 +156,8 @@ func exchanges() map[string][]exchange {
 		protocol.OpChunks: {{"two more", protocol.Chunks{Segment: 7, Count: 2}, nil,
 			protocol.ChunksReply{Chunks: []protocol.ChunkGrant{{Chunk: 3, Serial: 42}, {Chunk: 4, Serial: 43}}}, nil}},
 		protocol.OpReturn: {
-			{"empty segment", protocol.Return{Segment: 7}, nil, empty{}, nil},
-			{"still held", protocol.Return{Segment: 7}, nil, refused(protocol.CodeBusy, "a storage of segment 7 is held", "try again when it is released"), nil},
+			{"empty segment", protocol.Return{Segment: 7, Serial: 901}, nil, empty{}, nil},
+			{"still held", protocol.Return{Segment: 7, Serial: 901}, nil, refused(protocol.CodeBusy, "a storage of segment 7 is held", "try again when it is released"), nil},
 		},
 		protocol.OpAttach: {
 			{"live owner", protocol.Attach{Chunk: 2, Serial: 41}, nil, protocol.AttachReply{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9}, nil},

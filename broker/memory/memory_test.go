@@ -86,11 +86,11 @@ func TestSegmentIsNotTakenBackWhileARowCountsIt(t *testing.T) {
 	w := newWorld(t, memory.Limits{Memory: 1 << 30})
 	a, _ := w.session()
 	g, ref := w.grant(a, 4096)
-	require.ErrorIs(t, w.m.Return(a, &protocol.Return{Segment: g.Segment}), protocol.ErrBusy)
+	require.ErrorIs(t, w.m.Return(a, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}), protocol.ErrBusy)
 	require.NoError(t, w.m.Hold(ref), "and its storages can still be taken")
 	w.m.Drop(ref.Index)
 	a.Row.Drop(ref.Index)
-	require.NoError(t, w.m.Return(a, &protocol.Return{Segment: g.Segment}))
+	require.NoError(t, w.m.Return(a, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}))
 	require.ErrorIs(t, w.m.Hold(ref), protocol.ErrExpired)
 	require.Zero(t, w.m.Counts().Chunks)
 }
@@ -105,7 +105,7 @@ func TestRefusedGrantAsksOthersAndIsNotifiedOfRoom(t *testing.T) {
 	require.Equal(t, 1, asked.collect)
 	require.Zero(t, waits.room)
 	rich.Row.Drop(ref.Index)
-	require.NoError(t, w.m.Return(rich, &protocol.Return{Segment: g.Segment}))
+	require.NoError(t, w.m.Return(rich, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}))
 	require.Equal(t, 1, waits.room)
 	w.grant(poor, 4096)
 }

@@ -177,6 +177,10 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 	if err != nil {
 		return err
 	}
+	if g.serial != r.Serial {
+		return protocol.Errorf(protocol.CodeNotFound, "give a segment back once",
+			"the segment %d that was granted as %d has been given back", r.Segment, r.Serial)
+	}
 	if index, holder, held := m.freeUnheld(g); held {
 		return protocol.Errorf(protocol.CodeBusy, "return it when nobody holds it",
 			"storage %d of segment %d is held by %s", index, g.index, holder)

@@ -149,11 +149,6 @@ impl Background {
         }
     }
 
-    /// Whether something that the broker did for nothing is still to be undone.
-    pub(super) fn is_undoing(&self) -> bool {
-        self.jobs().iter().any(|j| matches!(j, Job::Undo(_)))
-    }
-
     fn run(&self, core: &Arc<Core>, mut control: Arc<Control>) {
         // The spawning thread sets it as well; whoever is first.
         let _ = self.thread.set(std::thread::current().id());

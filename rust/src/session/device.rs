@@ -151,7 +151,8 @@ impl Source for DeviceSource<'_> {
             return Err(crate::error::disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));
         }
         self.make(&ok).inspect_err(|_| {
-            let _ = self.0.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment });
+            let _ =
+                self.0.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial });
         })
     }
 

@@ -19,7 +19,7 @@ impl Inner {
         match late.op {
             "grant" => {
                 if let Some(r) = read::<GrantReply>(late.ok.get()) {
-                    self.tell("return", &ReturnRequest { segment: r.segment });
+                    self.tell("return", &ReturnRequest { segment: r.segment, serial: r.segment_serial });
                 }
             }
             "topic.open" | "name.open" => {

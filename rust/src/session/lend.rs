@@ -237,7 +237,9 @@ impl Inner {
         let device = Some(&*gpu.name);
         let request = GrantRequest { bytes: a.bytes, chunks: 1, free: None, device, borrowed: true, page_bytes: None };
         let (ok, _) = self.call_fds::<_, GrantReply>("grant", &request)?;
-        let give_back = |_: &_| drop(self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment }));
+        let give_back = |_: &_| {
+            drop(self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial }))
+        };
         let offer = OfferRequest { segment: ok.segment, serial: ok.segment_serial };
         self.call_with::<_, Ignored>("offer", &offer, &[fd.as_fd()]).inspect_err(give_back)?;
         let slab = Slab::to_lend(gpu.device, ok.device_id, a, ok.bytes);

@@ -168,27 +168,22 @@ impl Inner {
     /// Gives back the segments that the broker has granted to this session and that are not known here: the
     /// answer was lost with a connection. It waits for no grant; the next comparison tries again.
     fn return_strays(&self) {
-        let stray: Vec<u32> = {
+        let stray: Vec<ReturnRequest> = {
             let Ok(_none) = self.granting.try_write() else { return };
-            // A segment that is being given back already would be given back twice, and the second time its
-            // place in the table may be another grant's.
-            if self.background.is_undoing() || self.link().awaits(&["grant", "return"]) {
-                return;
-            }
             self.strays.store(false, Ordering::Release);
             let (known, broker) = (self.segments(), &self.pages.broker);
-            let is_stray = |i: &u32| {
-                let at = broker_file::SEGMENTS + u64::from(*i) * segment_record::SIZE;
+            let stray = |segment: u32| {
+                let at = broker_file::SEGMENTS + u64::from(segment) * segment_record::SIZE;
                 let serial = broker.load(at + segment_record::SERIAL);
-                serial != 0
-                    && broker.load(at + segment_record::OWNER_SERIAL) == self.pages.serial
-                    && !known.contains_key(&serial)
+                let own = serial != 0 && broker.load(at + segment_record::OWNER_SERIAL) == self.pages.serial;
+                (own && !known.contains_key(&serial)).then_some(ReturnRequest { segment, serial })
             };
-            (0..limits::SEGMENTS).filter(is_stray).collect()
+            (0..limits::SEGMENTS).filter_map(stray).collect()
         };
-        for segment in stray {
-            // Where the broker goes away before it has answered, the next one is compared with.
-            let _ = self.call_of::<_, Ignored>(Broker::This, "return", &ReturnRequest { segment }, &[]);
+        for request in stray {
+            // Where the broker goes away before it has answered, the next one is compared with. One that is
+            // being undone already is not found the second time.
+            let _ = self.call_of::<_, Ignored>(Broker::This, "return", &request, &[]);
         }
     }
 
@@ -229,7 +224,8 @@ impl Inner {
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
         self.adopt_grant(&ok, fds, page_bytes.is_some()).inspect_err(|_| {
-            let _ = self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment });
+            let _ =
+                self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial });
         })
     }
 
@@ -285,7 +281,9 @@ impl Source for Inner {
 
     fn give_back(&self, segment: &Arc<Segment>) -> bool {
         crash_point::at("return-before");
-        let given = self.call::<_, Ignored>("return", &ReturnRequest { segment: segment.index }).is_ok();
+        let given = self
+            .call::<_, Ignored>("return", &ReturnRequest { segment: segment.index, serial: segment.serial })
+            .is_ok();
         crash_point::at("return-done");
         if given {
             self.trim(&[segment.serial]);

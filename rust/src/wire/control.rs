@@ -233,11 +233,6 @@ impl Control {
         std::mem::take(&mut self.state().owed)
     }
 
-    /// Whether the broker still has to answer such requests.
-    pub(crate) fn awaits(&self, ops: &[&str]) -> bool {
-        self.state().pending.values().any(|asked| ops.contains(&asked.op))
-    }
-
     fn forget(&self, id: u64) {
         self.state().pending.remove(&id);
     }

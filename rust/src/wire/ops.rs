@@ -143,6 +143,7 @@ pub(crate) struct ChunksReply {
 #[derive(Serialize)]
 pub(crate) struct ReturnRequest {
     pub(crate) segment: u32,
+    pub(crate) serial: u64,
 }
 
 #[derive(Serialize)]
