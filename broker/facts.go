@@ -73,7 +73,7 @@ func (b *Broker) readLane(l *takeover.Lane) {
 		}
 		if h, data, ok := view.Read(i, nil); ok && i&(slots-1) == k && i <= last && i+slots > head {
 			m.Number = i
-			m.Refs, m.Late, m.Bad = b.namedBy(h, data, &budget)
+			m.Refs, m.Late, m.Bad = b.memory.NamedBy(h, data, &budget)
 		} else {
 			m.Bad = true
 		}
@@ -88,31 +88,6 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 		return shm.Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d", at)
 	}
 	return shm.NewLane(b.store.BySerial(l.Serial).Session.Region, at, t.Slots, t.Stride)
-}
-
-// namedBy lists what a message names. late: it stands in a file that was not handed
-// over.
-func (b *Broker) namedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, late, bad bool) {
-	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
-	if err != nil {
-		return nil, false, true
-	}
-	if h.Flags&protocol.SlotSpilled != 0 {
-		if len(refs) != 1 || *budget <= 0 {
-			return nil, false, true
-		}
-		if b.memory.SpillMissing(refs[0]) {
-			return nil, true, false
-		}
-		nested, err := b.memory.ReadSpill(refs[0])
-		if err != nil {
-			*budget -= protocol.MaxRefs // as many may have been read
-			return nil, false, true
-		}
-		refs = append(refs, nested...)
-	}
-	*budget -= len(refs)
-	return refs, false, *budget < 0
 }
 
 // repair carries out a plan, as far as it is of the records, the broker's row and the

@@ -57,9 +57,35 @@ func (s *Spill) Read(whole bool) (refs []protocol.Ref, body []byte, err error) {
 	return refs, private[n:], err
 }
 
-// SpillMissing tells whether a spill storage cannot be read because its file, or its
+// NamedBy lists the storages that a message names, those of its spill storage too.
+// budget bounds how many are read of one sender. late: they stand in a file that was not
+// handed over.
+func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, late, bad bool) {
+	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
+	if err != nil {
+		return nil, false, true
+	}
+	if h.Flags&protocol.SlotSpilled != 0 {
+		if len(refs) != 1 || *budget <= 0 {
+			return nil, false, true
+		}
+		if m.spillMissing(refs[0]) {
+			return nil, true, false
+		}
+		nested, err := m.ReadSpill(refs[0])
+		if err != nil {
+			*budget -= protocol.MaxRefs // as many may have been read
+			return nil, false, true
+		}
+		refs = append(refs, nested...)
+	}
+	*budget -= len(refs)
+	return refs, false, *budget < 0
+}
+
+// spillMissing reports whether a spill storage cannot be read because its file, or its
 // owner's, was not handed over.
-func (m *Memory) SpillMissing(r protocol.Ref) bool {
+func (m *Memory) spillMissing(r protocol.Ref) bool {
 	c := m.findChunkOf(r.Index, r.Serial)
 	return c != nil && (c.segment.view == nil || !c.segment.owner.There())
 }

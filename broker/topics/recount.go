@@ -139,29 +139,12 @@ func fits(target map[uint32]uint64, indices []uint32) bool {
 	return true
 }
 
-// namedBy lists the storages of a message that the former broker had counted. late
-// tells that they stand in a file that was not handed over.
+// namedBy lists the storages of a message that the former broker had counted. late:
+// they stand in a file that was not handed over.
 func (ts *Topics) namedBy(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok, late bool) {
-	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
-	if err != nil {
-		return nil, false, false
-	}
-	if h.Flags&protocol.SlotSpilled != 0 {
-		if len(refs) != 1 || *budget <= 0 {
-			return nil, false, false
-		}
-		if ts.memory.SpillMissing(refs[0]) {
-			return nil, false, true
-		}
-		nested, err := ts.memory.ReadSpill(refs[0])
-		if err != nil {
-			*budget -= protocol.MaxRefs // as many may have been read
-			return nil, false, false
-		}
-		refs = append(refs, nested...)
-	}
-	if *budget -= len(refs); *budget < 0 {
-		return nil, false, false
+	refs, late, bad := ts.memory.NamedBy(h, data, budget)
+	if late || bad {
+		return nil, false, late
 	}
 	indices = make([]uint32, len(refs))
 	for i, r := range refs {
