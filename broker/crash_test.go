@@ -260,14 +260,10 @@ func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 			times = []string{":3"} // the giver goes; before that nobody but the broker has the queue's claims
 		}
 		for _, n := range times {
-			for _, kind := range []string{"memfds", "files"} {
+			for _, kind := range kindsOfMemory {
 				t.Run(point.Name+n+"/"+kind, func(t *testing.T) {
 					t.Parallel()
-					memory := ""
-					if kind == "files" {
-						memory = t.TempDir()
-					}
-					replaceAt(t, program, point.Name+n, memory)
+					replaceAt(t, program, point.Name+n, memoryOf(t, kind))
 				})
 			}
 		}

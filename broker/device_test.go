@@ -192,12 +192,9 @@ func TestStreamsOfTheDeadReleaseWhoWaits(t *testing.T) {
 
 // The next broker gets a slab from whoever has it, and knows which GPU it is on.
 func TestMemoryOfADeviceOutlivesItsBroker(t *testing.T) {
-	for _, kind := range []string{"memfds", "files"} {
+	for _, kind := range kindsOfMemory {
 		t.Run(kind, func(t *testing.T) {
-			memory := ""
-			if kind == "files" {
-				memory = t.TempDir()
-			}
+			memory := memoryOf(t, kind)
 			old, socket, id := first(t, memory)
 			p := withCUDA(t, socket, "owner")
 			fd, same := slab(t)

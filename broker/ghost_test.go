@@ -18,15 +18,11 @@ import (
 func TestSessionWithoutAnAnsweredHelloEndsAfterATakeover(t *testing.T) {
 	program := crashProgram(t)
 	for _, point := range []string{"broker-hello-opened", "broker-hello-answered"} {
-		for _, kind := range []string{"memfds", "files"} {
+		for _, kind := range kindsOfMemory {
 			t.Run(point+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				memory := ""
-				if kind == "files" {
-					memory = t.TempDir()
-				}
 				known := point != "broker-hello-opened"
-				killedInHello(t, program, point, memory, known)
+				killedInHello(t, program, point, memoryOf(t, kind), known)
 			})
 		}
 	}

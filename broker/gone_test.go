@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -61,12 +60,9 @@ func programOf(c *child) string {
 // for it, and ends its session. One that is stopped and has closed all descriptors is
 // not taken for it.
 func TestExecWithoutABrokerEndsTheSessionAtTheNext(t *testing.T) {
-	for _, kind := range []string{"memfds", "files"} {
+	for _, kind := range kindsOfMemory {
 		t.Run(kind, func(t *testing.T) {
-			memory := ""
-			if kind == "files" {
-				memory = filepath.Join(t.TempDir(), "memory")
-			}
+			memory := memoryOf(t, kind)
 			old, socket, instance := first(t, memory)
 			p := connect(t, socket, "writer")
 			open := queueOf("work")
@@ -121,10 +117,7 @@ func TestTakeoverDoesNotWaitForProgramsThatExecReplaced(t *testing.T) {
 	c.hear(&r)
 	old.kill()
 	replaced(t, c)
-	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * patience })
-	p2 := p.returns(socket)
-	p2.resumed()
-	b := made()
+	_, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * patience }, p)
 	require.Equal(t, instance, b.ID())
 	require.Equal(t, 1, b.Status().Counts.Sessions)
 	eventually(t, "its memory is free", func() bool { return b.Status().Memory.Granted == 0 })

@@ -43,14 +43,10 @@ func replacing(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, replaceVariable+"=1") 
 func TestHandOverSurvivesTheDeathOfEitherBroker(t *testing.T) {
 	program := crashProgram(t)
 	for _, point := range crashpoint.HandOverPoints {
-		for _, kind := range []string{"memfds", "files"} {
+		for _, kind := range kindsOfMemory {
 			t.Run(point.Name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				memory := ""
-				if kind == "files" {
-					memory = t.TempDir()
-				}
-				handOverAt(t, program, point.Name, memory)
+				handOverAt(t, program, point.Name, memoryOf(t, kind))
 			})
 		}
 	}

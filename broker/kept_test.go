@@ -61,7 +61,6 @@ func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 			p := connect(t, socket, "holder")
 			h := holdOfTheDead(t, socket, p)
 			old.kill()
-			made := next(t, socket, nil)
 			var more []handedOver
 			switch what {
 			case "segment without its owner":
@@ -69,9 +68,7 @@ func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 			case "owner without its segment":
 				more = []handedOver{{"session", h.attach.OwnerSerial, h.pages[0]}, {"bell", h.attach.OwnerSerial, h.pages[1]}}
 			}
-			p2 := p.returns(socket, more...)
-			p2.resumed()
-			b := made()
+			p2, b := takenOver(t, socket, nil, p, more...)
 			// What the collector does happens before an alloc that finds no room.
 			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
@@ -96,10 +93,7 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	h := holdOfTheDead(t, socket, p)
 	p.row.Drop(h.index)
 	old.kill()
-	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * time.Millisecond })
-	q2 := q.returns(socket)
-	q2.resumed()
-	b := made()
+	q2, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * time.Millisecond }, q)
 	require.Equal(t, 1, b.Status().Counts.Names)
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	p2 := p.returns(socket, handedOver{"segment", h.attach.SegmentSerial, h.file},
@@ -122,10 +116,7 @@ func TestGrantIsTakenBackOnlyWhenItsClientReturnsIt(t *testing.T) {
 	p.must(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 3}, &g) // its answer is lost
 	p.row.Drop(s.Index)                                                     // warm, to be used again
 	old.kill()
-	made := next(t, socket, nil)
-	p2 := p.returns(socket) // lists neither
-	p2.resumed()
-	b := made()
+	p2, b := takenOver(t, socket, nil, p) // lists neither
 	p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
 	require.EqualValues(t, 1<<20+4096, b.Status().Memory.Granted)

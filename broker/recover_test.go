@@ -2,10 +2,7 @@ package broker_test
 
 import (
 	"context"
-	"encoding/binary"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,127 +16,6 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
-
-const memoryVariable = "BATON_TEST_MEMORY"
-
-func init() {
-	// broker serves until it is killed.
-	parts["broker"] = func(c *played) {
-		b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Dir(c.socket), Memory: 1 << 30, Version: "first", MemoryDir: os.Getenv(memoryVariable)})
-		require.NoError(c, err)
-		go b.Serve(context.Background())
-		c.tell(b.ID())
-		c.hear()
-	}
-	// stopped maps what another session sent, tells so, and stays.
-	parts["stopped"] = func(c *played) {
-		p := connect(c, c.socket, "stopped")
-		s := p.alloc(4096)
-		c.tell(s.ref())
-		c.hear()
-	}
-}
-
-// handedOver are the descriptors that a peer has mapped besides those of hello.
-type handedOver struct {
-	role   string
-	serial uint64
-	fd     *sys.FD
-}
-
-// returns reconnects a peer to a new broker as far as `restored`, whose reply
-// comes when the broker serves.
-func (p *peer) returns(socket string, more ...handedOver) *peer {
-	p.t.Helper()
-	h := helloOf("returning")
-	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
-	again := &peer{t: p.t, w: dial(p.t, socket), broker: p.broker, file: p.file, bell: p.bell, brokerFile: p.brokerFile,
-		fds: p.fds, chunks: p.chunks, row: p.row, entries: p.entries, nextLane: p.nextLane}
-	fds, err := again.call(protocol.OpHello, h, &again.hello)
-	require.NoError(p.t, err)
-	require.Empty(p.t, fds)
-	require.True(p.t, again.hello.Restore)
-	own := p.broker.Load64(protocol.BrokerSessions + protocol.SessionSerial)
-	items := append([]handedOver{
-		{"broker", 0, p.fds[0]}, {"session", p.hello.Serial, p.fds[1]}, {"bell", p.hello.Serial, p.fds[2]},
-		{"session", own, p.fds[3]}, {"bell", own, p.fds[4]}}, more...)
-	var r protocol.Restore
-	var out []*sys.FD
-	for _, i := range items {
-		r.Items = append(r.Items, protocol.RestoreItem{Role: i.role, Serial: i.serial})
-		out = append(out, i.fd)
-	}
-	_, err = again.call(protocol.OpRestore, r, nil, out...)
-	require.NoError(p.t, err)
-	again.send(protocol.OpRestored, struct{}{})
-	return again
-}
-
-// resumed reads the reply to restored.
-func (p *peer) resumed() {
-	p.t.Helper()
-	e, fds := p.read()
-	require.Nil(p.t, e.Error)
-	require.Empty(p.t, fds)
-	require.Contains(p.t, string(e.OK), `"resumed":true`)
-}
-
-// first starts a broker in a child process.
-func first(t *testing.T, memory string) (c *child, socket, instance string) {
-	socket = filepath.Join(shortdir.New(t), "run", "broker.sock")
-	c = start(t, socket, "broker", func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, memoryVariable+"="+memory) })
-	c.hear(&instance)
-	return c, socket, instance
-}
-
-// listens waits until somebody answers at a socket.
-func listens(t *testing.T, socket string) {
-	t.Helper()
-	eventually(t, "the socket is there", func() bool {
-		c, err := net.Dial("unix", socket)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
-}
-
-// next begins to serve in the place of a dead broker; the result comes when the
-// takeover is over.
-func next(t *testing.T, socket string, change func(*broker.Config)) func() *broker.Broker {
-	t.Helper()
-	cfg := broker.Config{Dir: filepath.Dir(socket), Memory: 1 << 30, Version: "second", RecoverWait: patience}
-	if change != nil {
-		change(&cfg)
-	}
-	type result struct {
-		b   *broker.Broker
-		err error
-	}
-	made := make(chan result, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		b, err := broker.New(context.Background(), cfg)
-		made <- result{b, err}
-		if err == nil {
-			err = b.Serve(ctx)
-		}
-		ended <- err
-	}()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	listens(t, socket)
-	return func() *broker.Broker {
-		select {
-		case r := <-made:
-			require.NoError(t, r.err)
-			return r.b
-		case <-time.After(patience):
-			t.Fatal("the takeover does not end")
-			return nil
-		}
-	}
-}
 
 func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	old, socket, instance := first(t, "")
@@ -279,15 +155,7 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 	c.hear(&r)
 	c.kill()
 	old.kill()
-	files, err := filepath.Glob(filepath.Join(memory, "*", "broker-*"))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	f, err := os.OpenFile(files[0], os.O_RDWR, 0)
-	require.NoError(t, err)
-	later := binary.LittleEndian.AppendUint64(nil, uint64(time.Now().Add(time.Hour).UnixNano()))
-	_, err = f.WriteAt(later, protocol.BrokerSegments+protocol.SegmentMadeAt)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	changeRecord(t, memory, protocol.BrokerSegments+protocol.SegmentMadeAt, uint64(time.Now().Add(time.Hour).UnixNano()))
 
 	b := serve(t, func(c *broker.Config) { c.Dir, c.MemoryDir = filepath.Dir(socket), memory })
 	p := connect(t, b.socket, "looks")
@@ -304,10 +172,7 @@ func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
 	var r protocol.StorageRef
 	c.hear(&r)
 	old.kill()
-	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 5 * time.Second })
-	p2 := p.returns(socket)
-	p2.resumed()
-	b := made()
+	p2, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 5 * time.Second }, p)
 	require.Equal(t, 2, b.Status().Counts.Sessions)
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	require.EqualValues(t, 4096, b.Status().Memory.Granted)

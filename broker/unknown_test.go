@@ -24,16 +24,9 @@ func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 	var r protocol.StorageRef
 	c.hear(&r)
 	old.kill()
-	c.kill() // it is over: only that cannot be told
-	files, err := filepath.Glob(filepath.Join(memory, "*", "broker-*"))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	f, err := os.OpenFile(files[0], os.O_RDWR, 0)
-	require.NoError(t, err)
+	c.kill() // it has ended, and that cannot be found out
 	// Its start time was never known, as that of a process in a hidden /proc.
-	_, err = f.WriteAt(make([]byte, 8), protocol.BrokerSessions+1*protocol.SessionRecordSize+protocol.SessionStartTime)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	changeRecord(t, memory, protocol.BrokerSessions+1*protocol.SessionRecordSize+protocol.SessionStartTime, 0)
 
 	b := serve(t, func(c *broker.Config) { c.Dir, c.MemoryDir = filepath.Dir(socket), memory })
 	p := connect(t, b.socket, "operator")
@@ -52,7 +45,7 @@ func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 }
 
 func init() {
-	// limited tries to take over and tells what became of it.
+	// limited tries to take over and says what became of it.
 	parts["limited"] = func(c *played) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -72,12 +65,9 @@ func init() {
 // A broker that may have too few files open changes nothing, and says how many it
 // needs; with so many, the next one takes over.
 func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
-	for _, kind := range []string{"memfds", "files"} {
+	for _, kind := range kindsOfMemory {
 		t.Run(kind, func(t *testing.T) {
-			memory := ""
-			if kind == "files" {
-				memory = filepath.Join(t.TempDir(), "memory")
-			}
+			memory := memoryOf(t, kind)
 			old, socket, instance := first(t, memory)
 			const n = 20
 			var peers []*peer
