@@ -101,17 +101,33 @@ pub(crate) fn torch<'py>(
     py: Python<'py>,
     export: impl FnOnce() -> baton::Result<*mut DLManagedTensorVersioned>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    Ok(torch_all(py, || Ok(vec![export()?]))?.and_then(|mut all| all.pop()))
+}
+
+/// As `torch`, of several exports in their order.
+pub(crate) fn torch_all<'py>(
+    py: Python<'py>,
+    export: impl FnOnce() -> baton::Result<Vec<*mut DLManagedTensorVersioned>>,
+) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
     static TORCH: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
     let table = *TORCH.get_or_try_init(py, || table_of(&py.import("torch")?.getattr("Tensor")?))?;
     let Some(take) = table.and_then(|t| t.managed_tensor_to_py_object_no_sync) else { return Ok(None) };
-    let m = export().or_raise(py)?;
-    let mut out: *mut c_void = std::ptr::null_mut();
-    // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
-    if unsafe { take(m, &mut out) } != 0 || out.is_null() {
-        return Err(PyErr::take(py).unwrap_or_else(|| PyBufferError::new_err("the library took no tensor")));
+    let mut left = export().or_raise(py)?.into_iter();
+    let mut all = Vec::with_capacity(left.len());
+    while let Some(m) = left.next() {
+        let mut out: *mut c_void = std::ptr::null_mut();
+        // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
+        if unsafe { take(m, &mut out) } != 0 || out.is_null() {
+            for m in left {
+                // SAFETY: an export that nothing has taken, given back once.
+                unsafe { delete(m) };
+            }
+            return Err(PyErr::take(py).unwrap_or_else(|| PyBufferError::new_err("the library took no tensor")));
+        }
+        // SAFETY: a new reference.
+        all.push(unsafe { Bound::from_owned_ptr(py, out.cast()) });
     }
-    // SAFETY: a new reference.
-    Ok(Some(unsafe { Bound::from_owned_ptr(py, out.cast()) }))
+    Ok(Some(all))
 }
 
 /// Runs what may raise in a function of the table: the error is set as the exception, and -1 returned.

@@ -1,7 +1,9 @@
 """Modules over shared memory."""
 
 import copy
+import gc
 import io
+import weakref
 
 import baton
 import numpy as np
@@ -98,6 +100,48 @@ def test_revisions_are_published_and_bound_privately(name):
         other.weight.fill_(0)
     assert (baton.get(name)["weight"].numpy() != 0).any()
     assert baton.torch.publish_module(m, name) == 2
+    baton.delete(name)
+
+
+def test_a_module_that_follows_a_name_holds_one_revision(name):
+    m, follower = torch.nn.Linear(30, 20), torch.nn.Linear(30, 20)
+    live = []
+    for step in range(20):
+        with torch.no_grad():
+            m.weight.fill_(step)
+        baton.torch.publish_module(m, name)
+        baton.torch.load_module(follower, name)
+        assert (follower.weight == step).all()
+        live.append(baton.stats()["live"])
+    assert max(live[3:]) == live[3]
+    baton.delete(name)
+
+
+def test_a_module_that_is_bound_anew_lets_go_of_shared_memory(name):
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    names = [f"{name}/{i}" for i in range(2)]
+    bundles = [weakref.ref(baton.torch.share_module(m, n)) for m, n in zip((first, second), names, strict=True)]
+    follower = torch.nn.Linear(3, 2)
+    bound = [weakref.ref(baton.torch.load_module(follower, n)) for n in names]
+    gc.collect()
+    assert all(b() for b in bundles) and bound[0]() is None and bound[1]()
+    baton.torch.publish_module(first, names[0])
+    baton.torch.load_module(follower, names[0])
+    gc.collect()
+    assert bound[1]() is None
+    del first, second
+    gc.collect()
+    assert not any(b() for b in bundles)
+    for n in names:
+        baton.delete(n)
+
+
+def test_views_of_one_storage_stay_so_when_a_revision_is_seen_as_torch(name):
+    x = baton.share(np.arange(4.0))
+    baton.set(name, {"all": x, "rest": x[1:]})
+    seen = baton.get(name).torch()
+    seen["all"][1] = 99
+    assert seen["rest"][0] == 99 and baton.get(name)["all"].tolist() == [0, 1, 2, 3]
     baton.delete(name)
 
 

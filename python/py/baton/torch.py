@@ -3,7 +3,7 @@
 A shared module's parameters lie in a live bundle, in a segment of its own, which torch maps by its
 descriptor: so they are shared for torch too (`is_shared()`), and its own queues send them on without a copy.
 
-Ownership: a parameter that was bound keeps the bundle; a tensor that was made from it (`p.data`,
+Ownership: a parameter that was bound keeps its last bundle; a tensor that was made from it (`p.data`,
 `p.detach()`) does not. Concurrency: as of torch. Hostile peers: who may load a live module may write it.
 Death: the name, and with it the memory, stays until it is deleted.
 """
@@ -82,7 +82,7 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
         )
     for path, t in own.items():
         x = theirs[path]
-        if t.shape != x.shape or str(t.dtype) != f"torch.{x.dtype}":
+        if t.shape != x.shape or _name_of(t.dtype) != x.dtype:
             raise InvalidArgument(
                 f"{path} is {t.dtype}{list(t.shape)} in the module and {x.dtype}{list(x.shape)} in the bundle "
                 "(load a module of the same architecture)"
@@ -146,6 +146,11 @@ def _cuda_allocator() -> Any:
     return cuda.memory.CUDAPluggableAllocator(_native.__file__, "baton_cuda_alloc", "baton_cuda_free")
 
 
+@functools.cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by path, tied ones under each of theirs."""
     parameters: dict[str, torch.Tensor] = {}
@@ -190,7 +195,8 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
 
 
 def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle: Bundle) -> None:
-    """Lets a module's tensors be those of the bundle, which they keep."""
+    """Lets a module's tensors be those of the bundle."""
+    seen: dict[str, torch.Tensor] | None = None
     to_map: dict[tuple[int, int, str], list[tuple[torch.Tensor, Tensor, int]]] = {}
     files: dict[tuple[int, int, str], int] = {}
     try:
@@ -198,7 +204,9 @@ def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle:
             x = theirs[path]
             where = None if x.readonly else x._file()
             if where is None:
-                t.data = x.torch()
+                seen = bundle.torch() if seen is None else seen
+                t.data = seen[path]  # which holds the memory
+                _hold(t, None)
                 continue
             fd, _, at = where
             stat = os.fstat(fd)
@@ -208,11 +216,24 @@ def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle:
             to_map.setdefault(file, []).append((t, x, at))
         for file, tensors in to_map.items():
             _map(files[file], tensors)
+            for t, _, _ in tensors:
+                _hold(t, bundle)
     finally:
         for fd in files.values():
             os.close(fd)
-    for t in own.values():
-        weakref.finalize(t, _let_go, bundle).atexit = False
+
+
+# By the id of a tensor that was bound to a mapping of torch's own: the bundle that it holds, the last one.
+_bundles: dict[int, Bundle | None] = {}
+
+
+def _hold(t: torch.Tensor, bundle: Bundle | None) -> None:
+    """Lets a tensor hold a bundle until it ends or is bound to another one."""
+    if id(t) in _bundles:
+        _bundles[id(t)] = bundle
+    elif bundle is not None:
+        _bundles[id(t)] = bundle
+        weakref.finalize(t, _bundles.pop, id(t), None).atexit = False
 
 
 def _map(fd: int, tensors: list[tuple[torch.Tensor, Tensor, int]]) -> None:
@@ -234,6 +255,3 @@ def _reach(x: Tensor) -> int:
     last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True))
     return (last + 1) * (x.nbytes // x.size)
 
-
-def _let_go(bundle: Bundle) -> None:
-    """The bundle was kept until now."""

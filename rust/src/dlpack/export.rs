@@ -1,13 +1,15 @@
 //! Handing a tensor to another library of this process.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
+use super::copies;
 use super::owned::Managed;
 use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, flag};
 use crate::cuda::Stream;
 use crate::dims::Dims;
 use crate::error::{Code, Error, Result};
-use crate::session::Tensor;
+use crate::session::{Bundle, Tensor};
 use crate::sys::Mapping;
 
 /// What an export keeps until its deleter is called.
@@ -16,7 +18,7 @@ struct Context<M> {
     // The arrays that shape and strides point to; a Box moves, its content does not.
     shape: Box<[i64]>,
     strides: Box<[i64]>,
-    _private: Option<Mapping>,
+    _private: Option<Arc<Mapping>>,
     tensor: Tensor,
 }
 
@@ -35,14 +37,7 @@ impl Tensor {
     pub fn to_dlpack_on(&self, stream: Stream) -> Result<*mut DLManagedTensorVersioned> {
         self.use_on(stream)?;
         let flags = if self.is_read_only() { flag::READ_ONLY } else { 0 };
-        let m = DLManagedTensorVersioned {
-            version: VERSION,
-            manager_ctx: std::ptr::null_mut(),
-            deleter: Some(DELETER),
-            flags,
-            dl_tensor: view(self)?,
-        };
-        Ok(export(self, m, None))
+        Ok(export(self, versioned(flags, view(self)?), None))
     }
 
     /// As [`to_dlpack`](Tensor::to_dlpack); a read-only tensor is exported copy-on-write: consumers
@@ -53,14 +48,7 @@ impl Tensor {
             return self.to_dlpack();
         }
         let (private, dl_tensor) = private(self)?;
-        let m = DLManagedTensorVersioned {
-            version: VERSION,
-            manager_ctx: std::ptr::null_mut(),
-            deleter: Some(DELETER),
-            flags: flag::READ_ONLY,
-            dl_tensor,
-        };
-        Ok(export(self, m, private))
+        Ok(export(self, versioned(flag::READ_ONLY, dl_tensor), private))
     }
 
     /// As [`to_dlpack_private`](Tensor::to_dlpack_private), as the structure before 1.0.
@@ -116,6 +104,46 @@ impl Tensor {
     }
 }
 
+impl Bundle {
+    /// As [`to_dlpack_private`](Tensor::to_dlpack_private) of each tensor in order, at the cost of a mapping for
+    /// each segment: tensors that share a storage share what a consumer writes, too.
+    /// Each deleter is called once. With an error nothing was exported.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let w = session.from_slice(&[2], &[1i32, 2])?.freeze();
+    /// session.set("two", baton::Payload::named([("w", w.clone()), ("tied", w)]))?;
+    /// let copies = session.get("two", None)?.to_dlpack_private()?;
+    /// unsafe { *(*copies[0]).dl_tensor.data.cast::<i32>() = 7 }; // what is written stays in these exports
+    /// assert_eq!(unsafe { *(*copies[1]).dl_tensor.data.cast::<i32>() }, 7);
+    /// assert_eq!(session.get("two", None)?.get("w").unwrap().to_vec::<i32>()?, [1, 2]);
+    /// for m in copies {
+    ///     drop(unsafe { session.from_dlpack(m)? });
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn to_dlpack_private(&self) -> Result<Vec<*mut DLManagedTensorVersioned>> {
+        let is_copied = |t: &Tensor| t.is_read_only() && t.on_device().is_none();
+        let copied: Vec<&Tensor> = self.tensors.iter().filter(|t| is_copied(t)).collect();
+        let mut copies = copies::of(&copied)?.into_iter();
+        // All that may fail comes first: an export that was made would have to be taken back.
+        let mut all = Vec::with_capacity(self.tensors.len());
+        for t in self.tensors.iter() {
+            let flags = if t.is_read_only() { flag::READ_ONLY } else { 0 };
+            if is_copied(t) {
+                let (map, data) = copies.next().unwrap_or((None, std::ptr::null_mut()));
+                all.push((t, versioned(flags, described(t, data)), map));
+            } else {
+                t.use_on(Stream::LEGACY)?;
+                all.push((t, versioned(flags, view(t)?), None));
+            }
+        }
+        Ok(all.into_iter().map(|(t, m, map)| export(t, m, map)).collect())
+    }
+}
+
 /// The deleter of every versioned export. It is a static because only that has one address for sure.
 static DELETER: unsafe extern "C" fn(*mut DLManagedTensorVersioned) = delete::<DLManagedTensorVersioned>;
 
@@ -157,13 +185,16 @@ fn view(t: &Tensor) -> Result<DLTensor> {
     Ok(described(t, data))
 }
 
-/// A copy-on-write mapping of the tensor's elements, and the view of it. It maps the whole storage:
-/// a view's elements are wherever its strides lead.
-fn private(t: &Tensor) -> Result<(Option<Mapping>, DLTensor)> {
-    Ok(match t.private()? {
-        Some((map, data)) => (Some(map), described(t, data.cast())),
-        None => (None, described(t, std::ptr::null_mut())),
-    })
+/// A copy-on-write mapping of the tensor's storage, and the view of it.
+fn private(t: &Tensor) -> Result<(Option<Arc<Mapping>>, DLTensor)> {
+    let (map, data) = copies::of(&[t])?.pop().unwrap_or((None, std::ptr::null_mut()));
+    Ok((map, described(t, data)))
+}
+
+/// A structure whose context is still to be filled in.
+fn versioned(flags: u64, dl_tensor: DLTensor) -> DLManagedTensorVersioned {
+    let manager_ctx = std::ptr::null_mut();
+    DLManagedTensorVersioned { version: VERSION, manager_ctx, deleter: Some(DELETER), flags, dl_tensor }
 }
 
 fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
@@ -178,7 +209,7 @@ fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
     }
 }
 
-fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Mapping>) -> *mut M {
+fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Arc<Mapping>>) -> *mut M {
     let boxed = |d: Dims| -> Box<[i64]> { d.to_vec().into() };
     let context = Context {
         managed,

@@ -10,6 +10,7 @@
 //! value is no undefined behaviour here. What can be checked is checked before it is used; that the
 //! addresses are right nobody can check, which is why imports are `unsafe`.
 
+mod copies;
 mod copy;
 mod cuda;
 mod exchange;

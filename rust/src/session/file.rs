@@ -31,7 +31,7 @@ impl MappedFile {
         self.map.base().as_ptr()
     }
 
-    /// A mapping of its own that may be written, and what is written stays in it.
+    /// A mapping of the whole file that may be written, and what is written stays in it.
     pub(crate) fn private(&self) -> Result<Mapping> {
         Mapping::private(&self.fd, 0, self.map.len())
     }

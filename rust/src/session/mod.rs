@@ -72,7 +72,7 @@ pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub use rent::DeviceAllocator;
 pub(crate) use shared::Shared;
-pub(crate) use tensor::Place;
+pub(crate) use tensor::{Origin, Place, Span};
 pub use tensor::{Tensor, TensorMut};
 pub use topic::Topic;
 

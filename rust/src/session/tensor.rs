@@ -17,7 +17,7 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::layout::limits;
 use crate::ledger::Storage;
 use crate::message::{Extents, TensorDesc};
-use crate::sys::Mapping;
+use crate::shm::Segment;
 
 impl Holding {
     /// The view that a description makes, refused where it is wrong about the device of its storage or does not
@@ -273,6 +273,40 @@ pub(crate) enum Place {
     File(Arc<MappedFile>),
 }
 
+/// What a tensor's bytes are mapped from.
+#[derive(Clone)]
+pub(crate) enum Origin {
+    Segment(Arc<Segment>),
+    File(Arc<MappedFile>),
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Origin) -> bool {
+        match (self, other) {
+            (Origin::Segment(a), Origin::Segment(b)) => Arc::ptr_eq(a, b),
+            (Origin::File(a), Origin::File(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// The bytes of a tensor's place in what they are mapped from.
+pub(crate) struct Span {
+    pub(crate) origin: Origin,
+    /// The place's first byte.
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    /// The tensor's first element, from the place's first byte.
+    pub(crate) first: u64,
+}
+
+impl Span {
+    /// Behind the place's last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.at.saturating_add(self.bytes)
+    }
+}
+
 /// What a description says of a tensor, checked.
 pub(crate) struct View {
     place: Place,
@@ -396,24 +430,19 @@ impl Tensor {
         Error::new(Code::InvalidArgument, "copy it into a tensor of shared memory first", what)
     }
 
-    /// A copy-on-write mapping of all that the view may reach, and the address of its first element
-    /// in there; `None` without elements.
-    pub(crate) fn private(&self) -> Result<Option<(Mapping, *mut u8)>> {
-        let (map, first) = match &self.place {
-            _ if self.is_empty() => return Ok(None),
-            Place::Nowhere => return Ok(None),
-            Place::File(f) => {
-                let map = f.private()?;
-                let first = map.base().as_ptr();
-                (map, first)
-            }
+    /// The bytes that the view may reach, for a mapping of its own; `None` without elements. It is the whole
+    /// storage: a view's elements are wherever its strides lead.
+    pub(crate) fn span(&self) -> Result<Option<Span>> {
+        Ok(match &self.place {
+            _ if self.is_empty() => None,
+            Place::Nowhere => None,
+            Place::File(f) => Some(Span { origin: Origin::File(f.clone()), at: 0, bytes: f.len(), first: self.offset }),
             Place::Storage(_) => {
                 let h = self.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?;
-                self.held.segment(h, false)?.private(h.offset, h.bytes)?
+                let origin = Origin::Segment(self.held.segment(h, false)?);
+                Some(Span { origin, at: h.offset, bytes: h.bytes, first: self.offset })
             }
-        };
-        // SAFETY: the view was checked to lie inside its place, whose bytes all are mapped.
-        Ok(Some((map, unsafe { first.add(self.offset as usize) })))
+        })
     }
 
     /// What one element is.

@@ -189,7 +189,7 @@ impl Segment {
         }
         let Some(fd) = self.fd() else { return Err(disagree("a segment without a descriptor")) };
         self.on_host()?;
-        if sys::in_huge_pages(&fd) {
+        if self.in_huge_pages() {
             // A private mapping would have to begin at one, and take as many from the machine.
             let map = Mapping::anonymous(bytes.max(1) as usize)?;
             // SAFETY: new memory of that many bytes, which nobody else has.
@@ -203,6 +203,11 @@ impl Segment {
         // SAFETY: `within` is less than the mapping's length.
         let first = unsafe { map.base().as_ptr().add(within as usize) };
         Ok((map, first))
+    }
+
+    /// Whether its file lies in huge pages.
+    pub(crate) fn in_huge_pages(&self) -> bool {
+        self.fd().is_some_and(sys::in_huge_pages)
     }
 
     /// The strongest descriptor there is, for a new broker.
