@@ -482,3 +482,27 @@ fn the_exchange_table_allocates_in_shared_memory() {
     drop(t);
     nothing_is_held(&broker, &session);
 }
+
+#[test]
+fn a_view_is_found_beside_a_storage_that_has_all_its_references() {
+    let Some(b) = kit::Broker::start() else { return };
+    let s = b.session();
+    let made = |x: u64| s.from_slice(&[2], &[x, x]).unwrap().freeze();
+    let three = [made(1), made(2), made(3)];
+    let _all = kit::all_references(&s, &three[1]);
+    for t in [&three[0], &three[2]] {
+        let mut shape = [2];
+        let view = DLTensor {
+            data: t.as_ptr().unwrap().cast_mut().cast(),
+            device: DLDevice { device_type: device::CPU, device_id: 0 },
+            ndim: 1,
+            dtype: DType::UINT64,
+            shape: shape.as_mut_ptr(),
+            strides: std::ptr::null_mut(),
+            byte_offset: 0,
+        };
+        // SAFETY: the view's memory and shape stay.
+        let found = unsafe { s.share_in_place(&view, 0) }.unwrap();
+        assert!(found.is_some_and(|f| f.as_ptr().unwrap() == t.as_ptr().unwrap()));
+    }
+}

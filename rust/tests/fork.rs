@@ -568,6 +568,82 @@ fn a_child_has_what_was_left_of_a_closed_session() {
     b.nothing_is_held();
 }
 
+#[test]
+fn a_child_inherits_a_storage_of_which_there_are_as_many_references_as_there_may_be() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[1, 2]);
+    let all = kit::all_references(&s, &t);
+    let (mut here, there) = ends();
+    let (theirs, one) = (t.clone(), all[0].clone());
+    let forked = child(move || {
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1)); // the parent holds nothing any more
+        check!(is(&theirs, &[1, 2]) && is(&one, &[1, 2]));
+        Ok(())
+    });
+    drop((all, t));
+    s.collect();
+    here.write_all(&[1]).unwrap();
+    ends_well(forked);
+    s.close();
+    b.nothing_is_held();
+}
+
+/// What a child says of the tensors that it has, or was told why not.
+fn inherited(all: &[Tensor], said: &mut UnixStream) -> Seen {
+    let (mut there, mut full) = (0u8, 0u8);
+    for (i, t) in all.iter().enumerate() {
+        match t.to_vec::<u64>() {
+            Ok(v) => {
+                check!(v == [i as u64]);
+                there += 1;
+            }
+            Err(e) => {
+                check!(e.code() == Code::OutOfMemory);
+                full += 1;
+            }
+        }
+    }
+    ok!(said.write_all(&[there, full]));
+    Ok(())
+}
+
+#[test]
+fn a_child_misses_only_what_it_could_not_count() {
+    let _alone = alone();
+    let Some(full) = kit::FullDir::new(32 << 20) else { return };
+    let memory = full.path().join("memory");
+    let Some(b) = Broker::start_with(&["--memory-dir", memory.to_str().unwrap(), "--memory", "4MiB"]) else { return };
+    let s = b.session();
+    // Each lies in a chunk of its own, whose part of the child's row needs a page at times.
+    let owners: Vec<_> = (0..16).map(|_| b.session()).collect();
+    let all: Vec<_> = owners
+        .iter()
+        .enumerate()
+        .map(|(i, o)| s.open(&made(o, &[i as u64]).handle(baton::Lease::default()).unwrap()).unwrap())
+        .collect();
+    let sessions = b.listed("sessions").len();
+    let mut some = false;
+    for pages in 0.. {
+        full.leave(4096 * pages);
+        let (mut here, mut there) = ends();
+        let theirs = all.clone();
+        ends_well(child(move || inherited(&theirs, &mut there)));
+        let mut said = [0; 2];
+        here.read_exact(&mut said).unwrap();
+        full.leave(1 << 20);
+        kit::until("the child's session is over", || b.listed("sessions").len() == sessions);
+        assert_eq!(usize::from(said[0] + said[1]), all.len());
+        some |= said[0] > 0 && said[1] > 0;
+        if said[1] == 0 {
+            break;
+        }
+    }
+    assert!(some, "there was never room for some of them only");
+    assert!(all.iter().enumerate().all(|(i, t)| is(t, &[i as u64])), "the parent's are as they were");
+}
+
 /// A process that holds a tensor and forks, killed after so many microseconds, or not in time. What the
 /// child saw, if it came back from fork: 0: all was there; 1: it was told that it is gone; 2: other bytes.
 fn killed_in_fork(b: &Broker, after: Duration) -> Option<u8> {

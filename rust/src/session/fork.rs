@@ -84,7 +84,9 @@ extern "C" fn prepare() {
     let Some(sessions) = SESSIONS.get() else { return };
     let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
     let pinned = |core: Arc<Core>| {
-        let held = (!core.is_foreign()).then(|| core.pin_all());
+        // Of a session that is lost nothing is counted any more: a child has what is mapped, as its parent.
+        let pin = || if core.is_lost() { Vec::new() } else { core.pin_all() };
+        let held = (!core.is_foreign()).then(pin);
         (core, held)
     };
     let all: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(pinned).collect();

@@ -17,7 +17,7 @@ use super::start::unreachable_at;
 use super::tensor::Tensor;
 use super::{Options, Session, answered, connect, greet, greeted, leave};
 use crate::error::{Code, Error, Result, closed, expired};
-use crate::layout::{row_word, session_file};
+use crate::layout::session_file;
 use crate::ledger::Entries;
 use crate::message::Ref;
 use crate::shm::{Segment, fence};
@@ -39,14 +39,22 @@ pub(crate) struct Heir {
     /// Whose row counts what was inherited.
     holder: Option<Arc<Inner>>,
     references: Mutex<References>,
-    /// Why nothing was inherited although there was something.
-    lost: Option<Error>,
+    missed: Missed,
     running: OnceLock<Arc<Inner>>,
     opening: Mutex<()>,
 }
 
 /// What is left of the inherited references, by storage index.
 type References = HashMap<u32, Left>;
+
+/// What was not inherited although it was there, and why.
+#[derive(Debug, Default)]
+struct Missed {
+    /// Nothing was.
+    all: Option<Error>,
+    /// By serials of the chunks in which the storages lie.
+    chunks: HashMap<u64, Error>,
+}
 
 #[derive(Debug)]
 struct Left {
@@ -62,7 +70,7 @@ impl Heir {
             options: of.options.clone(),
             holder: None,
             references: Mutex::default(),
-            lost: None,
+            missed: Missed::default(),
             running: OnceLock::new(),
             opening: Mutex::new(()),
         }
@@ -72,13 +80,10 @@ impl Heir {
     pub(super) fn new(of: &Core, counted: Result<Counted>) -> Heir {
         let mut heir = Heir::idle(of);
         match counted.and_then(|c| c.into_session(of)) {
-            Ok((holder, references)) => {
-                (heir.holder, heir.references) = (Some(holder), Mutex::new(references));
+            Ok((holder, references, missed)) => {
+                (heir.holder, heir.references, heir.missed.chunks) = (Some(holder), Mutex::new(references), missed);
             }
-            Err(e) => {
-                let what = format!("no session was had while this process was forked: {}", e.message());
-                heir.lost = Some(Error::new(Code::BrokerLost, "open what is needed anew, by name or handle", what));
-            }
+            Err(e) => heir.missed.all = Some(not_inherited("no session was had while this process was forked", e)),
         }
         heir
     }
@@ -129,6 +134,12 @@ impl Heir {
         self.references().get(&r.index).is_some_and(|i| i.serial == r.serial && i.generation == r.generation)
     }
 
+    /// Why a reference of before the fork was not inherited.
+    fn why_missed(&self, r: Ref) -> Error {
+        let why = self.missed.chunks.get(&r.serial).or(self.missed.all.as_ref());
+        why.cloned().unwrap_or_else(|| expired("it was made, or given back, while this process was forked"))
+    }
+
     /// Drops an inherited reference.
     fn let_go(&self, r: Ref) {
         let Some(holder) = &self.holder else { return };
@@ -144,14 +155,35 @@ impl Heir {
     }
 }
 
+/// The error of what a child has not, though its parent had it.
+fn not_inherited(what: &str, why: Error) -> Error {
+    // Without a broker nothing can be inherited, whatever stands in the way of one.
+    let code = match why.code() {
+        Code::NoBroker | Code::Expired => Code::BrokerLost,
+        other => other,
+    };
+    let remedy = match code {
+        Code::BrokerLost => "open what is needed anew, by name or handle".to_owned(),
+        _ => format!("{}; then open what is needed anew, by name or handle", why.remedy()),
+    };
+    Error::new(code, remedy, format!("{what}: {}", why.message()))
+}
+
 /// A new session's row counts what was inherited: the parent may let go. The rest of the session can
 /// be made after that.
 pub(super) struct Counted {
     control: Control,
     frames: Frames,
     pages: Pages,
+    taken: Taken,
+}
+
+/// What a new session has counted, chunk by chunk: one that cannot be had costs only what lies in it.
+#[derive(Default)]
+struct Taken {
     inherited: Vec<Inherited>,
     references: References,
+    missed: HashMap<u64, Error>,
 }
 
 impl Counted {
@@ -159,7 +191,7 @@ impl Counted {
     pub(super) fn new(from: &Core, held: &[Pins], until: Instant) -> Result<Counted> {
         let control = Control::new(dial(&from.options.socket, until.min(Instant::now() + REACH))?);
         match Counted::over(&control, from, held, until) {
-            Ok((frames, pages, inherited, references)) => Ok(Counted { control, frames, pages, inherited, references }),
+            Ok((frames, pages, taken)) => Ok(Counted { control, frames, pages, taken }),
             Err(e) => {
                 leave(&control);
                 Err(e)
@@ -167,12 +199,7 @@ impl Counted {
         }
     }
 
-    fn over(
-        control: &Control,
-        from: &Core,
-        held: &[Pins],
-        until: Instant,
-    ) -> Result<(Frames, Pages, Vec<Inherited>, References)> {
+    fn over(control: &Control, from: &Core, held: &[Pins], until: Instant) -> Result<(Frames, Pages, Taken)> {
         let mut frames = Frames::default();
         let (json, fds) = greet(control, &mut frames, &from.options, Some(until))?;
         let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until), None) };
@@ -180,28 +207,33 @@ impl Counted {
         if pages.instance != from.pages.instance {
             return Err(expired("another broker runs now"));
         }
-        let (mut references, mut inherited) = (References::new(), Vec::new());
+        let mut taken = Taken::default();
         for some in held.chunks(AT_ONCE) {
             let ask = |p: &Pins| {
                 pages.reserve_row(p.of.chunk)?;
                 control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[])
             };
-            let asked = some.iter().map(ask).collect::<Result<Vec<_>>>()?;
-            for (p, (_, answer)) in some.iter().zip(&asked) {
-                match wait(answer) {
-                    Err(e) if e.code() == Code::Expired => {} // nothing of it is held any more
-                    attached => inherited.push(attached.and_then(|_| count(&pages, from, p, &mut references))?),
+            let asked: Vec<_> = some.iter().map(ask).collect();
+            for (p, asked) in some.iter().zip(asked) {
+                let attached = asked.and_then(|(_, answer)| wait(&answer));
+                if let Err(e) = attached.and_then(|_| taken.count(&pages, from, p)) {
+                    let why = match e.code() {
+                        Code::Expired => e, // nothing of it is held any more
+                        _ => not_inherited("it was not counted while this process was forked", e),
+                    };
+                    taken.missed.insert(p.of.serial, why);
                 }
             }
         }
-        Ok((frames, pages, inherited, references))
+        Ok((frames, pages, taken))
     }
 
-    fn into_session(self, from: &Core) -> Result<(Arc<Inner>, References)> {
+    fn into_session(self, from: &Core) -> Result<(Arc<Inner>, References, HashMap<u64, Error>)> {
         let background = Arc::new(Background::new(self.frames).inspect_err(|_| leave(&self.control))?);
         let mut core = Core::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
-        core.inherited = self.inherited;
-        Ok((Core::open(Arc::new(core)), self.references))
+        let Taken { inherited, references, missed } = self.taken;
+        core.inherited = inherited;
+        Ok((Core::open(Arc::new(core)), references, missed))
     }
 }
 
@@ -218,28 +250,31 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
     }
 }
 
-/// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
-/// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
-fn count(pages: &Pages, from: &Core, p: &Pins, references: &mut References) -> Result<Inherited> {
-    let entries = match p.own {
-        true => Entries::new(&map_file(&from.pages.session_fd, session_file::BYTES, false)?),
-        false => p.of.entries.clone(),
-    };
-    for s in p.storages.iter().filter(|s| s.references < row_word::LIMIT) {
-        pages.row.take_many(s.index, s.references);
-        // SYNC generation: the row was raised first; either the owner's second collect sees that, or
-        // RETIRING or a later generation is seen here.
-        fence();
-        if entries.word(s.index) == s.generation {
-            let left = Left { serial: p.of.serial, generation: s.generation, count: s.references };
-            references.insert(s.index, left);
-        } else {
-            for _ in 0..s.references {
-                pages.row.drop(s.index);
+impl Taken {
+    /// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
+    /// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
+    fn count(&mut self, pages: &Pages, from: &Core, p: &Pins) -> Result<()> {
+        let entries = match p.own {
+            true => Entries::new(&map_file(&from.pages.session_fd, session_file::BYTES, false)?),
+            false => p.of.entries.clone(),
+        };
+        for s in &p.storages {
+            pages.row.take_many(s.index, s.references);
+            // SYNC generation: the row was raised first; either the owner's second collect sees that, or
+            // RETIRING or a later generation is seen here.
+            fence();
+            if entries.word(s.index) == s.generation {
+                let left = Left { serial: p.of.serial, generation: s.generation, count: s.references };
+                self.references.insert(s.index, left);
+            } else {
+                for _ in 0..s.references {
+                    pages.row.drop(s.index);
+                }
             }
         }
+        self.inherited.push(Inherited { entries, ..p.of.clone() });
+        Ok(())
     }
-    Ok(Inherited { entries, ..p.of.clone() })
 }
 
 impl Inner {
@@ -323,11 +358,8 @@ impl Holding {
         }
         let heir = self.inner().heir.get().ok_or_else(forked)?;
         self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;
-        if self.storages.is_empty() || self.is_inherited() && self.storages.iter().all(|s| heir.has(s.reference)) {
-            return Ok(());
-        }
-        let made = || expired("it was made, or given back, while this process was forked");
-        Err(heir.lost.clone().unwrap_or_else(made))
+        let missed = self.storages.iter().find(|s| !self.is_inherited() || !heir.has(s.reference));
+        missed.map_or(Ok(()), |s| Err(heir.why_missed(s.reference)))
     }
 
     /// Whether it was there before the fork began.

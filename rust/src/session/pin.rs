@@ -84,8 +84,9 @@ impl Core {
             let own = at.is_some_and(|a| a.own);
             let of_parent = || self.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
             let of = at.map(|a| Inherited::new(chunk, a)).or_else(|| of_parent().cloned());
-            let references = before.saturating_sub(kept.get(&index).copied().unwrap_or(0));
-            let Some(of) = of.filter(|_| (1..row_word::LIMIT).contains(&references)) else {
+            // Beyond the limit are only those that other threads are being refused.
+            let references = before.min(row_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
+            let Some(of) = of.filter(|_| references > 0) else {
                 self.let_go(index, own);
                 continue;
             };

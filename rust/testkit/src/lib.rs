@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use baton::Session;
+use baton::{Code, Handle, Lease, Session, Tensor};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder that goes with its value.
@@ -173,6 +173,70 @@ impl Drop for Broker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A file system that can be filled, which goes with its value.
+pub struct FullDir(Dir);
+
+impl FullDir {
+    /// Mounts one of so many bytes. `None` where that is not allowed.
+    pub fn new(bytes: u64) -> Option<FullDir> {
+        let dir = Dir::new();
+        let of = format!("mode=700,size={bytes}");
+        let done = Command::new("mount").args(["-t", "tmpfs", "-o", &of, "tmpfs"]).arg(dir.path()).output();
+        if done.is_ok_and(|out| out.status.success()) {
+            return Some(FullDir(dir));
+        }
+        let required = std::env::var("BATON_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|n| n == "mount"), "a file system cannot be mounted here");
+        eprintln!("skipped: a file system cannot be mounted here");
+        None
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Fills it but for so many bytes.
+    pub fn leave(&self, bytes: u64) {
+        let mut f = std::fs::File::create(self.path().join("stuffing")).unwrap();
+        let mut size = 0;
+        let mut block = vec![1; 64 << 10];
+        while !block.is_empty() {
+            match std::io::Write::write(&mut f, &block) {
+                Ok(n) => size += n as u64,
+                Err(e) => {
+                    assert_eq!(e.kind(), std::io::ErrorKind::StorageFull);
+                    block.truncate(block.len() / 2);
+                }
+            }
+        }
+        f.set_len(size.saturating_sub(bytes)).unwrap();
+    }
+}
+
+impl Drop for FullDir {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+    }
+}
+
+/// Holds a tensor of the session as often as that may be.
+pub fn all_references(session: &Session, t: &Tensor) -> Vec<Tensor> {
+    let mut handle: serde_json::Value = serde_json::from_str(&t.handle(Lease::default()).unwrap().to_json()).unwrap();
+    handle["lease"] = serde_json::Value::Null;
+    let handle = Handle::from_json(&handle.to_string()).unwrap();
+    let mut all = Vec::new();
+    loop {
+        match session.open(&handle) {
+            Ok(t) => all.push(t),
+            Err(e) => {
+                assert_eq!(e.code(), Code::TooMany, "{e}");
+                return all;
+            }
+        }
     }
 }
 
