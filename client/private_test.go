@@ -26,7 +26,17 @@ func marked(t *testing.T, ctx context.Context, c *client.Client, v float64) *cli
 	return x
 }
 
-// opens tells whether some handle that is like a true one opens marked elements.
+// exported gives the handle of a tensor that stays until the test ends.
+func exported(t *testing.T, ctx context.Context, c *client.Client) protocol.Handle {
+	t.Helper()
+	x := marked(t, ctx, c, 1)
+	t.Cleanup(x.Release)
+	h, err := x.Handle(ctx)
+	require.NoError(t, err)
+	return h
+}
+
+// opens reports whether some handle that is like a true one opens marked elements.
 func opens(t *testing.T, ctx context.Context, c *client.Client, like protocol.Handle) bool {
 	t.Helper()
 	h, first := like, like.Index/protocol.ChunkIndices*protocol.ChunkIndices
@@ -91,10 +101,7 @@ func TestOpenRefusesATensorThatWasNeverGivenAway(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			address, ctx := newBroker(t), limited(t)
 			owner, other := connect(t, address), connect(t, address)
-			seen := marked(t, ctx, owner, 1)
-			defer seen.Release()
-			like, err := seen.Handle(ctx)
-			require.NoError(t, err)
+			like := exported(t, ctx, owner)
 			there, err := other.Open(ctx, like)
 			require.NoError(t, err)
 			there.Release()
@@ -111,12 +118,9 @@ func TestOpenRefusesATensorThatWasNeverGivenAway(t *testing.T) {
 func TestOpenRefusesARecycledStorageThatIsPrivateAgain(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	owner, other := connect(t, address), connect(t, address)
-	seen := marked(t, ctx, owner, 1)
-	defer seen.Release()
-	like, err := seen.Handle(ctx)
-	require.NoError(t, err)
+	like := exported(t, ctx, owner)
 	x := marked(t, ctx, owner, mark)
-	_, err = owner.Set(ctx, "n", x)
+	_, err := owner.Set(ctx, "n", x)
 	require.NoError(t, err)
 	x.Release()
 	require.True(t, opens(t, ctx, other, like))

@@ -16,6 +16,17 @@ import (
 
 func init() { roles["starved"] = starved }
 
+// openAll opens files until this process may have no more.
+func openAll() (files []*os.File) {
+	for {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			return files
+		}
+		files = append(files, f)
+	}
+}
+
 // starved opens files until it may have no more, and tries what needs one.
 func starved(p *testkit.Child) error {
 	ctx := p.Context()
@@ -55,14 +66,7 @@ func starved(p *testkit.Child) error {
 	if err := p.Hear(new(string)); err != nil {
 		return err
 	}
-	var files []*os.File
-	for {
-		f, err := os.Open("/dev/null")
-		if err != nil {
-			break
-		}
-		files = append(files, f)
-	}
+	files := openAll()
 	refused := func(what string, err error) error {
 		if !errors.Is(err, protocol.ErrTooMany) {
 			return fmt.Errorf("%s without a free descriptor: %w", what, err)

@@ -52,6 +52,17 @@ func closes(p *testkit.Child) error {
 	return nil
 }
 
+// lend connects a partner that has a tensor and a handle to it.
+func lend(t *testing.T, b *testkit.Broker) (*client.Client, *client.Tensor, protocol.Handle) {
+	t.Helper()
+	c := b.Connect(client.WithName("partner"))
+	lent, err := filled(testkit.Context(t), c, 64, 1)
+	require.NoError(t, err)
+	h, err := lent.Handle(testkit.Context(t))
+	require.NoError(t, err)
+	return c, lent, h
+}
+
 // A process is killed at each step of the way of its counts from one session to the
 // other. Nothing of it is left, and what others hold is as it was.
 func TestKilledWhileCountsMoveLeavesNothing(t *testing.T) {
@@ -59,11 +70,7 @@ func TestKilledWhileCountsMoveLeavesNothing(t *testing.T) {
 	for _, point := range crashpoint.KeeperPoints {
 		t.Run(point.Name, func(t *testing.T) {
 			b := testkit.StartBroker(t)
-			c := b.Connect(client.WithName("partner"))
-			lent, err := filled(testkit.Context(t), c, 64, 1)
-			require.NoError(t, err)
-			h, err := lent.Handle(testkit.Context(t))
-			require.NoError(t, err)
+			c, lent, h := lend(t, b)
 			dying := b.Start("closes", h, testkit.Program(program), testkit.Env(crashpoint.Env, point.Name))
 			dying.Killed()
 			testkit.Gone(t, b, dying.PID())
@@ -84,11 +91,7 @@ func TestKilledWhileCountsMoveLeavesNothing(t *testing.T) {
 
 func TestProcessThatClosesTwoSessionsEndsBoth(t *testing.T) {
 	b := testkit.StartBroker(t)
-	c := b.Connect(client.WithName("partner"))
-	lent, err := filled(testkit.Context(t), c, 64, 1)
-	require.NoError(t, err)
-	h, err := lent.Handle(testkit.Context(t))
-	require.NoError(t, err)
+	c, lent, h := lend(t, b)
 	p := b.Start("closes", h)
 	p.Wait()
 	require.NoError(t, p.Result(), p.Log())

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,14 +33,7 @@ func shortSender(p *testkit.Child) error {
 	if err := t.Send(ctx, x); err != nil {
 		return err
 	}
-	var files []*os.File
-	for {
-		f, err := os.Open("/dev/null")
-		if err != nil {
-			break
-		}
-		files = append(files, f)
-	}
+	files := openAll()
 	if err := p.Say("full"); err != nil {
 		return err
 	}

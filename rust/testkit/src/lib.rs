@@ -163,7 +163,7 @@ impl Broker {
         serde_json::from_str(&self.tool(&["ls", kind, "--json"])).unwrap()
     }
 
-    /// Waits until no storage is held by anybody.
+    /// Waits until no storage is held.
     pub fn nothing_is_held(&self) {
         until("nothing is held", || self.listed("storages").is_empty());
     }
