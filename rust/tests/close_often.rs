@@ -3,24 +3,12 @@
 
 mod kit;
 
-use baton::{Session, Start, Tensor, TopicOptions};
-use kit::{Broker, until};
+use baton::{Start, Tensor, TopicOptions};
+use kit::{Broker, check, numbers, until};
 
 /// Rounds of the tests that repeat something; more by `BATON_ROUNDS`.
 fn rounds() -> u32 {
     std::env::var("BATON_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(5000)
-}
-
-fn numbers(s: &Session, first: u64) -> Tensor {
-    s.from_slice(&[100], &(first..first + 100).collect::<Vec<_>>()).unwrap().freeze()
-}
-
-fn check(x: &Tensor, first: u64) {
-    assert_eq!(x.to_vec::<u64>().unwrap(), (first..first + 100).collect::<Vec<_>>());
-}
-
-fn sessions(b: &Broker) -> usize {
-    b.listed("sessions").iter().filter(|s| s["language"] == "rust").count()
 }
 
 fn count(path: &str) -> usize {
@@ -52,10 +40,10 @@ fn sessions_that_are_closed_one_after_the_other_use_up_nothing() {
         }
         s.close();
         if i == 100 {
-            before = Some((count("/proc/self/fd"), count("/proc/self/task"), mappings(), sessions(&b)));
+            before = Some((count("/proc/self/fd"), count("/proc/self/task"), mappings(), b.rust_sessions().len()));
         }
     }
-    let after = (count("/proc/self/fd"), count("/proc/self/task"), mappings(), sessions(&b));
+    let after = (count("/proc/self/fd"), count("/proc/self/task"), mappings(), b.rust_sessions().len());
     if let Some((fds, threads, maps, ours)) = before {
         assert_eq!((after.1, after.3), (threads, ours));
         // The tensors themselves take a segment or two more.
@@ -65,6 +53,6 @@ fn sessions_that_are_closed_one_after_the_other_use_up_nothing() {
     kept.iter().for_each(|(x, i)| check(x, *i));
     drop(kept);
     drop((topic, theirs));
-    until("all sessions are over", || sessions(&b) == 0);
+    until("all sessions are over", || b.rust_sessions().len() == 0);
     b.nothing_is_held();
 }

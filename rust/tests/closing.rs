@@ -74,7 +74,7 @@ fn a_session_that_is_dropped_is_over() {
         let m = reader.recv(SOON).unwrap();
         drop((s.topic("t/2").unwrap(), topic, reader, m, s));
     }
-    let ours = || b.listed("sessions").iter().filter(|s| s["language"] == "rust").count();
+    let ours = || b.rust_sessions().len();
     until("all sessions are over", || ours() == 0);
     b.nothing_is_held();
 }

@@ -2,14 +2,10 @@
 
 mod kit;
 
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use baton::{Result, Session, TopicOptions};
-use kit::Broker;
-
-/// Where the process of [`maker`] finds its broker.
-const ADDRESS: &str = "BATON_TEST_ADDRESS";
+use baton::{Result, TopicOptions};
+use kit::{Broker, part_session, until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -17,14 +13,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 fn mapped_segments() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|l| l.contains("memfd:baton-segment")).count()
-}
-
-fn until(what: &str, f: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !f() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The places of lanes of all sizes are used anew, in parts and joined.
@@ -49,8 +37,7 @@ fn lanes_of_all_sizes_share_the_space_of_a_session() -> Result<()> {
 #[test]
 #[ignore = "a process of another test"]
 fn maker() -> Result<()> {
-    let Ok(address) = std::env::var(ADDRESS) else { return Ok(()) };
-    let s = Session::builder().address(address).connect()?;
+    let Some(s) = part_session() else { return Ok(()) };
     s.set("n", s.from_slice(&[1], &[1u8])?.freeze())?;
     Ok(())
 }
@@ -60,15 +47,13 @@ fn maker() -> Result<()> {
 fn memory_that_a_new_broker_takes_back_is_unmapped() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let session = broker.session();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["maker", "--exact", "--ignored"]).env(ADDRESS, broker.address());
-    assert!(command.stdin(Stdio::null()).stdout(Stdio::null()).status().unwrap().success());
+    broker.run_part("maker");
     let before = mapped_segments();
     drop(session.get("n", PATIENCE)?);
     assert!(mapped_segments() > before);
     broker.kill();
     broker.restart();
     until("the session is back", || session.delete("n").is_ok());
-    until("a segment that is no more stays mapped", || mapped_segments() == before);
+    until("the segment that is no more is unmapped", || mapped_segments() == before);
     Ok(())
 }

@@ -7,11 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use baton::{Session, Tensor};
-use kit::{Broker, until};
+use kit::{Broker, part_session, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Where the processes of this file find their broker.
-const ADDRESS: &str = "BATON_TEST_ADDRESS";
 const LEFT: &str = "BATON_TEST_LEFT";
 const TIMES: u32 = 100;
 
@@ -20,9 +18,8 @@ struct Process(Child);
 
 impl Process {
     fn start(test: &str, broker: &Broker) -> Process {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([test, "--exact", "--ignored", "--nocapture"]).env(ADDRESS, broker.address());
-        Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+        let mut command = broker.part(test);
+        Process(command.arg("--nocapture").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
     /// Waits until the process has said that it is ready.
@@ -50,7 +47,7 @@ impl Drop for Process {
 
 /// A session that holds something, in a process of this file.
 fn open() -> Option<(Session, Tensor)> {
-    let s = Session::builder().address(std::env::var(ADDRESS).ok()?).connect().unwrap();
+    let s = part_session()?;
     let x = s.from_slice(&[4], &[1u8, 2, 3, 4]).unwrap().freeze();
     Some((s, x))
 }
@@ -59,10 +56,6 @@ fn say_and_wait() {
     print!("ready");
     std::io::Write::flush(&mut std::io::stdout()).unwrap();
     let _ = std::io::stdin().read(&mut [0]);
-}
-
-fn sessions(b: &Broker) -> Vec<serde_json::Value> {
-    b.listed("sessions").into_iter().filter(|s| s["language"] == "rust").collect()
 }
 
 #[test]
@@ -83,10 +76,10 @@ fn a_program_that_starts_itself_anew_leaves_nothing() {
     let Some(b) = Broker::start() else { return };
     let mut p = Process::start("in_place", &b);
     p.ready();
-    until("one session is left", || sessions(&b).len() == 1);
+    until("one session is left", || b.rust_sessions().len() == 1);
     until("what the others held is free", || b.listed("storages").len() <= 1);
     drop(p);
-    until("no session is left", || sessions(&b).is_empty());
+    until("no session is left", || b.rust_sessions().is_empty());
     b.nothing_is_held();
 }
 
@@ -103,7 +96,7 @@ fn another_program_in_its_place_has_no_session() {
     let p = Process::start("sleeper", &b);
     let comm = format!("/proc/{}/comm", p.0.id());
     until("sleep runs", || std::fs::read_to_string(&comm).unwrap() == "sleep\n");
-    until("the session is over", || sessions(&b).is_empty());
+    until("the session is over", || b.rust_sessions().is_empty());
     b.nothing_is_held();
 }
 
@@ -133,15 +126,15 @@ fn a_program_that_stands_still_keeps_its_session() {
     drop(b.session());
     until("this process is back", || ours.names("*").is_ok());
     for _ in 0..5 {
-        assert_eq!(sessions(&b).len(), 2);
+        assert_eq!(b.rust_sessions().len(), 2);
         drop(b.session());
     }
     p.signal(Signal::CONT);
-    until("it is back", || sessions(&b).iter().all(|s| s["state"] == "live"));
+    until("it is back", || b.rust_sessions().iter().all(|s| s["state"] == "live"));
     assert_eq!(b.listed("storages").len(), 1);
     std::io::Write::write_all(p.0.stdin.as_mut().unwrap(), b"\n").unwrap();
     p.ready();
-    until("it was dropped", || sessions(&b).len() == 1);
+    until("it was dropped", || b.rust_sessions().len() == 1);
 }
 
 #[test]
@@ -168,12 +161,12 @@ fn a_program_that_closed_its_descriptors_keeps_what_it_holds() {
     let Some(b) = Broker::start() else { return };
     let mut p = Process::start("without_descriptors", &b);
     p.ready();
-    until("the connection is lost", || sessions(&b).iter().all(|s| s["state"] == "disconnected"));
+    until("the connection is lost", || b.rust_sessions().iter().all(|s| s["state"] == "disconnected"));
     for _ in 0..5 {
-        assert_eq!((sessions(&b).len(), b.listed("storages").len()), (1, 1));
+        assert_eq!((b.rust_sessions().len(), b.listed("storages").len()), (1, 1));
         drop(b.session());
     }
     std::io::Write::write_all(p.0.stdin.as_mut().unwrap(), b"\n").unwrap();
     p.ready();
-    until("the session is over", || sessions(&b).is_empty());
+    until("the session is over", || b.rust_sessions().is_empty());
 }

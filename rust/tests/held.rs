@@ -1,4 +1,4 @@
-//! What a program holds of a session that was closed stays as it is until the program drops it.
+//! A tensor of a closed session keeps its bytes until the program drops it.
 
 mod kit;
 
@@ -7,16 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use baton::{Code, Lease, Session, Start, Tensor, TopicOptions};
-use kit::{Broker, until};
-
-fn numbers(s: &Session, first: u64) -> Tensor {
-    s.from_slice(&[100], &(first..first + 100).collect::<Vec<_>>()).unwrap().freeze()
-}
-
-fn check(x: &Tensor, first: u64) {
-    assert_eq!(x.to_vec::<u64>().unwrap(), (first..first + 100).collect::<Vec<_>>());
-}
+use baton::{Code, Lease, Start, Tensor, TopicOptions};
+use kit::{Broker, check, numbers, until};
 
 /// A topic that is over with its last user.
 fn brief() -> TopicOptions {
@@ -29,7 +21,7 @@ fn serves(b: &Broker) {
 }
 
 fn sessions(b: &Broker) -> usize {
-    b.listed("sessions").iter().filter(|s| s["language"] == "rust").count()
+    b.rust_sessions().len()
 }
 
 #[test]

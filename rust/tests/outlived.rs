@@ -2,23 +2,13 @@
 
 mod kit;
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use baton::{Message, Result, Session, Start, Tensor, TopicOptions};
-use kit::{Broker, until};
+use kit::{Broker, part_session, until};
 
 const SOON: Duration = Duration::from_secs(60);
-/// Where the process of [`maker`] finds its broker.
-const ADDRESS: &str = "BATON_TEST_ADDRESS";
 const N: usize = 100_000;
-
-/// Runs a test of this file that is ignored otherwise as a process of its own, which ends before this returns.
-fn run(test: &str, broker: &Broker) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--ignored"]).env(ADDRESS, broker.address());
-    assert!(command.stdin(Stdio::null()).stdout(Stdio::null()).status().unwrap().success());
-}
 
 fn numbers(s: &Session, from: u32) -> Result<Tensor> {
     let all: Vec<u32> = (0..N as u32).map(|i| from + i).collect();
@@ -39,8 +29,7 @@ fn brief() -> TopicOptions {
 #[test]
 #[ignore = "a process of another test"]
 fn maker() -> Result<()> {
-    let Ok(address) = std::env::var(ADDRESS) else { return Ok(()) };
-    let s = Session::builder().address(address).connect()?;
+    let Some(s) = part_session() else { return Ok(()) };
     s.set("weights", numbers(&s, 1)?)?;
     s.set("dropped", numbers(&s, 2)?)?;
     s.topic_with("batches", &brief())?.send(numbers(&s, 3)?)
@@ -63,7 +52,7 @@ fn bytes_of_an_ended_process_stay_with_their_holder_through_new_brokers() -> Res
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let holder = broker.session();
     let mut reader = holder.topic_with("batches", &brief())?.reader(Start::New)?;
-    run("maker", &broker);
+    broker.run_part("maker");
     let of_name = holder.get("weights", None)?;
     let dropped = holder.get("dropped", None)?;
     let received: Message = reader.recv(SOON)?;
@@ -97,8 +86,7 @@ unsafe extern "C" {
 #[test]
 #[ignore = "a process of another test"]
 fn parent() -> Result<()> {
-    let Ok(address) = std::env::var(ADDRESS) else { return Ok(()) };
-    let s = Session::builder().address(address).connect()?;
+    let Some(s) = part_session() else { return Ok(()) };
     let (got, own) = (s.get("weights", None)?, numbers(&s, 4)?);
     // SAFETY: the child calls nothing that another thread of the parent could have locked.
     if unsafe { fork() } != 0 {
@@ -120,10 +108,10 @@ fn parent() -> Result<()> {
 #[test]
 fn bytes_that_a_child_inherited_stay_when_its_parent_and_the_broker_have_ended() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
-    run("maker", &broker);
+    broker.run_part("maker");
     let session = broker.session();
     let mut verdict = session.topic_with("verdict", &brief())?.reader(Start::New)?;
-    run("parent", &broker);
+    broker.run_part("parent");
     session.delete("weights")?;
     broker.kill();
     broker.restart();

@@ -10,6 +10,13 @@ use kit::{Broker, until};
 const SOON: Duration = Duration::from_secs(90);
 const MARK: f64 = 42.5;
 
+/// A tensor, and a handle to it.
+fn exported(owner: &Session) -> (Tensor, Handle) {
+    let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
+    let like = seen.handle(Lease::default()).unwrap();
+    (seen, like)
+}
+
 /// Whether some handle that is like a true one opens a tensor of marked elements in the session.
 fn opens(session: &Session, like: &Handle) -> bool {
     let mut v: serde_json::Value = serde_json::from_str(&like.to_json()).unwrap();
@@ -32,8 +39,7 @@ fn opens(session: &Session, like: &Handle) -> bool {
 fn a_tensor_that_was_never_given_away_cannot_be_opened() {
     let Some(b) = Broker::start() else { return };
     let (owner, other) = (b.session(), b.session());
-    let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
-    let like = seen.handle(Lease::default()).unwrap();
+    let (_seen, like) = exported(&owner);
     assert!(other.open(&like).is_ok());
     // Before it is frozen, and after that.
     let mut mine = owner.alloc::<f64>(&[4]).unwrap();
@@ -61,8 +67,7 @@ fn a_place_of_any_kind_is_a_way_to_a_tensor() {
     ];
     for (what, give) in ways {
         let owner = b.session();
-        let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
-        let like = seen.handle(Lease::default()).unwrap();
+        let (_seen, like) = exported(&owner);
         let x = owner.from_slice(&[4], &[MARK; 4]).unwrap().freeze();
         assert!(!opens(&other, &like), "before {what}");
         give(&owner, x.clone());
@@ -74,8 +79,7 @@ fn a_place_of_any_kind_is_a_way_to_a_tensor() {
 fn a_recycled_storage_is_private_again() {
     let Some(b) = Broker::start() else { return };
     let (owner, other) = (b.session(), b.session());
-    let seen = owner.from_slice(&[4], &[1.0f64; 4]).unwrap().freeze();
-    let like = seen.handle(Lease::default()).unwrap();
+    let (_seen, like) = exported(&owner);
     owner.set("n", owner.from_slice(&[4], &[MARK; 4]).unwrap().freeze()).unwrap();
     assert!(opens(&other, &like));
     let before = owner.stats().pool.recycled;

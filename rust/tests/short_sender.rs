@@ -4,16 +4,13 @@
 mod kit;
 
 use std::fs::File;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use baton::{Result, Session, Start};
-use kit::Broker;
+use baton::{Result, Start};
+use kit::{Broker, part_session};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SOON: Duration = Duration::from_secs(60);
-/// Where the process of [`sender`] finds its broker.
-const ADDRESS: &str = "BATON_TEST_ADDRESS";
 /// Messages of the sender.
 const SENT: usize = 5;
 
@@ -21,8 +18,7 @@ const SENT: usize = 5;
 #[test]
 #[ignore = "a process of another test"]
 fn sender() -> Result<()> {
-    let Ok(address) = std::env::var(ADDRESS) else { return Ok(()) };
-    let s = Session::builder().address(address).connect()?;
+    let Some(s) = part_session() else { return Ok(()) };
     let (out, said) = (s.topic("t")?, s.topic("said")?);
     let mut told = s.topic("told")?.reader(Start::All)?;
     let x = s.from_slice(&[1], &[1u8])?.freeze();
@@ -48,9 +44,7 @@ fn a_reader_that_a_sender_cannot_map_is_woken() -> Result<()> {
     let (tell, mut said) = (teller.topic("told")?, teller.topic("said")?.reader(Start::All)?);
     let x = teller.from_slice(&[1], &[1u8])?.freeze();
     tell.send(&x)?;
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["sender", "--exact", "--ignored"]).env(ADDRESS, broker.address());
-    let mut sender = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let mut sender = broker.part("sender").spawn().unwrap();
     let mut exchange = || -> Result<()> {
         said.recv(SOON)?;
         said.recv(SOON)?;

@@ -163,6 +163,25 @@ impl Broker {
         serde_json::from_str(&self.tool(&["ls", kind, "--json"])).unwrap()
     }
 
+    /// Its sessions with programs in Rust.
+    pub fn rust_sessions(&self) -> Vec<serde_json::Value> {
+        self.listed("sessions").into_iter().filter(|s| s["language"] == "rust").collect()
+    }
+
+    /// A test of the running program that is ignored otherwise, as a process of its own. It has its session by
+    /// [`part_session`].
+    pub fn part(&self, test: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([test, "--exact", "--ignored"]).env(PART, self.address());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Runs such a process to its end.
+    pub fn run_part(&self, test: &str) {
+        assert!(self.part(test).status().unwrap().success(), "{test}");
+    }
+
     /// Waits until no storage is held.
     pub fn nothing_is_held(&self) {
         until("nothing is held", || self.listed("storages").is_empty());
@@ -238,6 +257,25 @@ pub fn all_references(session: &Session, t: &Tensor) -> Vec<Tensor> {
             }
         }
     }
+}
+
+/// Where a process of [`Broker::part`] finds its broker.
+const PART: &str = "BATON_TEST_ADDRESS";
+
+/// The session of a process that [`Broker::part`] began. `None` where the test is run by itself.
+pub fn part_session() -> Option<Session> {
+    let address = std::env::var(PART).ok()?;
+    Some(Session::builder().address(address).connect().unwrap())
+}
+
+/// A tensor of 100 numbers.
+pub fn numbers(s: &Session, first: u64) -> Tensor {
+    s.from_slice(&[100], &(first..first + 100).collect::<Vec<_>>()).unwrap().freeze()
+}
+
+/// Fails unless the tensor is as [`numbers`] made it.
+pub fn check(x: &Tensor, first: u64) {
+    assert_eq!(x.to_vec::<u64>().unwrap(), (first..first + 100).collect::<Vec<_>>());
 }
 
 /// Looks again until it is so; a test that waits for ever fails by its runner.
