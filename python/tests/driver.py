@@ -79,26 +79,21 @@ class Driver:
         return value
 
     def topic(self, c: Command) -> Any:
-        name = c["topic"]
-        if name not in self.topics:
-            options: dict[str, Any] = {"linger": 0}
-            if "depth" in c:
-                options["depth"] = c["depth"]
-            if c.get("lossless"):
-                options["overwrite"] = False
-            self.topics[name] = self.session.topic(name, **options)
-        return self.topics[name]
+        options = {"overwrite": False} if c.get("lossless") else {}
+        return self.opened(self.topics, self.session.topic, c["topic"], c, options)
 
     def queue(self, c: Command) -> Any:
-        name = c["queue"]
-        if name not in self.queues:
-            options: dict[str, Any] = {"linger": 0}
+        options = {"redeliver": True} if c.get("redeliver") else {}
+        return self.opened(self.queues, self.session.queue, c["queue"], c, options)
+
+    def opened(
+        self, known: dict[str, Any], new: Callable[..., Any], name: str, c: Command, options: dict[str, Any]
+    ) -> Any:
+        if name not in known:
             if "depth" in c:
                 options["depth"] = c["depth"]
-            if c.get("redeliver"):
-                options["redeliver"] = True
-            self.queues[name] = self.session.queue(name, **options)
-        return self.queues[name]
+            known[name] = new(name, linger=0, **options)
+        return known[name]
 
     def message(self, m: Any, c: Command) -> dict[str, Any]:
         seed = (m.meta or {}).get("seed", 0)
