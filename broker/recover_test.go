@@ -272,10 +272,10 @@ func TestGroupThatALostAnswerGaveIsTakenBack(t *testing.T) {
 		open := protocol.TopicOpenRequest{Name: "t", Kind: "topic", Overwrite: ptr(false), Create: true}
 		info := p.open(open)
 		q.open(open)
-		p.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("")}, nil)
+		p.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr(""), Reader: 3}, nil)
 		old.kill()
 		made := next(t, socket, func(c *broker.Config) { c.MemoryDir = memory })
-		q2, p2 := q.returns(socket), p.returns(socket) // p does not list it
+		q2, p2 := q.returns(socket), p.returnsWithout(socket, []protocol.Reading{{TopicRef: ref(info), Reader: 3}})
 		q2.resumed()
 		p2.resumed()
 		made()

@@ -9,9 +9,10 @@ import (
 
 // returning is a client of a former broker between its hello and `restored`.
 type returning struct {
-	hello  protocol.Hello
-	pidfd  *sys.FD
-	listed map[pages.Key]bool // what it handed over
+	hello      protocol.Hello
+	pidfd      *sys.FD
+	listed     map[pages.Key]bool // what it handed over
+	unanswered []protocol.Reading
 }
 
 // helloTaking answers a hello while the broker waits for its predecessor's
@@ -63,6 +64,12 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	}
 	if h.Op == protocol.OpRestored {
 		wire.CloseAll(fds)
+		var r protocol.Restored
+		if err := decode(data, &r); err != nil {
+			c.reply(h.ID, nil, nil, err)
+			return false
+		}
+		c.returning.unanswered = r.Unanswered
 		reply, out, err := c.b.restored(c)
 		c.answer(h.ID, reply, out, err, err == nil)
 		return err == nil
@@ -122,19 +129,16 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	}
 	reply, fds, err := b.admit(c, &r.hello, r.pidfd)
 	if err == nil && reply.Resumed {
-		b.reconcile(c.session, r.listed)
+		b.reconcile(c.session, r)
 		b.settle()
 	}
 	return reply, fds, err
 }
 
-// reconcile compares what a session has mapped with what it has been given. A group
-// that it does not know of was in an answer that its broker's death kept from it, and
-// would wait for it without a result. A segment of its own that it did not list stays:
-// the list may be incomplete, and only the client knows that it never got it. Then it
-// says `return`.
-func (b *Broker) reconcile(s *session, listed map[pages.Key]bool) {
-	has := func(k pages.Key) bool { return listed[k] }
-	b.memory.Reconcile(s.memory, has)
-	b.topics.Reconcile(s.party, has)
+// reconcile notes what a session has mapped, and takes back what it says it was not told
+// of: to wait for such a reader would be without a result. What it did not list stays: the
+// list may be incomplete.
+func (b *Broker) reconcile(s *session, r *returning) {
+	b.memory.Reconcile(s.memory, func(k pages.Key) bool { return r.listed[k] })
+	b.topics.TakeBack(s.party, r.unanswered)
 }

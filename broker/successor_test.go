@@ -49,6 +49,12 @@ type handedOver struct {
 // comes when the broker serves.
 func (p *peer) returns(socket string, more ...handedOver) *peer {
 	p.t.Helper()
+	return p.returnsWithout(socket, nil, more...)
+}
+
+// returnsWithout returns and says which requests to read were not answered.
+func (p *peer) returnsWithout(socket string, unanswered []protocol.Reading, more ...handedOver) *peer {
+	p.t.Helper()
 	h := helloOf("returning")
 	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
 	again := &peer{t: p.t, w: dial(p.t, socket), broker: p.broker, file: p.file, bell: p.bell, brokerFile: p.brokerFile,
@@ -69,7 +75,7 @@ func (p *peer) returns(socket string, more ...handedOver) *peer {
 	}
 	_, err = again.call(protocol.OpRestore, r, nil, out...)
 	require.NoError(p.t, err)
-	again.send(protocol.OpRestored, struct{}{})
+	again.send(protocol.OpRestored, protocol.Restored{Unanswered: unanswered})
 	return again
 }
 

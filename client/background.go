@@ -208,6 +208,7 @@ func (c *Client) resume(ctx context.Context) (*control, error) {
 // restore hands a new broker the descriptors of everything mapped here.
 func (c *Client) restore(ctx context.Context, ctl *control) error {
 	p := c.pages
+	unanswered := c.unanswered() // before the groups are listed: who is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: p.serial}, {Role: protocol.RestoreBell, Serial: p.serial}}
 	fds := []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD}
 	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this
@@ -255,7 +256,7 @@ func (c *Client) restore(ctx context.Context, ctl *control) error {
 		items, fds = items[n:], fds[n:]
 	}
 	var ok protocol.HelloReply
-	more, err := ctl.call(ctx, protocol.OpRestored, nil, &ok)
+	more, err := ctl.call(ctx, protocol.OpRestored, protocol.Restored{Unanswered: unanswered}, &ok)
 	wire.CloseAll(more)
 	if err == nil && !ok.Resumed {
 		err = protocol.ErrBrokerLost

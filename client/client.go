@@ -42,6 +42,7 @@ type Client struct {
 	segments map[uint64]*segmentEntry // by serial
 	granting sync.RWMutex             // read: a grant is asked for or made ready; see returnStray
 	claims   []uint64                 // leases that were opened here, of which the broker is not told yet
+	joining  map[uint64]*joining      // by number of the reader
 
 	attached [protocol.MaxChunks]atomic.Pointer[attachment]
 	attachMu turn // one goroutine attaches at a time
@@ -71,7 +72,7 @@ func connect(ctx context.Context, o options) (*Client, error) {
 	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
 	defer cancel()
 	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
-		segments: map[uint64]*segmentEntry{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
+		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
 	hello, fds, err := c.open(ctx)
 	if err != nil {
 		return nil, err

@@ -52,35 +52,64 @@ func newReader(ctx context.Context, t *topic, start Start, group *string) (*Read
 		group = &alone
 	}
 	for {
-		epoch := t.c.epoch.Load()
-		r, err := joinReader(ctx, t, start, group)
-		if err != errTakenBack || t.c.epoch.Load() == epoch {
+		r, again, err := joinReader(ctx, t, start, group)
+		if !again {
 			return r, err
 		}
 	}
 }
 
-// errTakenBack says that the group of a reader is gone: a new broker came between the
-// answer that told of it and its adoption, and took back what was not listed.
-var errTakenBack = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader is gone")
+// joining is a request to read from before it is made until its answer is taken over.
+type joining struct {
+	t    *topic
+	told bool // a new broker was told that it is not answered, and has taken the reader back
+}
 
-func joinReader(ctx context.Context, t *topic, start Start, group *string) (*Reader, error) {
+// unanswered lists the requests to read for a new broker.
+func (c *Client) unanswered() (all []protocol.Reading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for number, j := range c.joining {
+		j.told = true
+		all = append(all, protocol.Reading{TopicRef: j.t.ref(), Reader: number})
+	}
+	return all
+}
+
+// joined ends a request to read, and tells whether the reader may have been taken back.
+func (c *Client) joined(number uint64) (takenBack bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	takenBack = c.joining[number].told
+	delete(c.joining, number)
+	return takenBack
+}
+
+// joinReader tries once. It is to be tried again where a new broker came before the
+// answer was taken over.
+func joinReader(ctx context.Context, t *topic, start Start, group *string) (_ *Reader, again bool, _ error) {
 	var ok protocol.TopicReadReply
 	asked := protocol.TopicRead{TopicRef: t.ref(), Group: group, Reader: t.c.readers.Add(1)}
+	t.c.mu.Lock()
+	t.c.joining[asked.Reader] = &joining{t: t}
+	t.c.mu.Unlock()
 	fds, err := t.c.call(ctx, protocol.OpTopicRead, asked, &ok)
 	if err != nil {
+		t.c.joined(asked.Reader)
 		if uncertain(err) { // a broker may have done it, and the next one count it
 			go t.c.callUntil(context.Background(), protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader}, nil)
 		}
-		return nil, err
+		return nil, false, err
 	}
 	crashpoint.At("reader-joined")
 	r := &Reader{t: t, number: ok.Reader, member: ok.Member, group: group, start: start}
-	if err := r.begin(ctx, &ok, fds); err != nil {
+	err = r.begin(ctx, &ok, fds)
+	again = t.c.joined(asked.Reader)
+	if err != nil || again {
 		r.Close() // the broker counts this reader already
-		return nil, err
+		return nil, again, err
 	}
-	return r, nil
+	return r, false, nil
 }
 
 // begin maps what a new reader needs and finds its place in each lane.
@@ -119,7 +148,7 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 // was not yet read of lanes that are no more is lost.
 func (r *Reader) follow(v *peersView, first bool) error {
 	if r.grouped() && !slices.ContainsFunc(v.groups, func(g groupView) bool { return g.ID == r.groupID }) {
-		return errTakenBack
+		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader of %s is gone", r.t.title())
 	}
 	known := map[uint64]*cursor{} // by incarnation
 	for _, k := range r.cursors {
@@ -261,11 +290,7 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 				return nil, err
 			}
 			if v != r.view {
-				err := r.follow(v, false)
-				if err == errTakenBack {
-					err = r.rejoin(ctx)
-				}
-				if err != nil {
+				if err := r.follow(v, false); err != nil {
 					return nil, err
 				}
 			}
@@ -289,15 +314,6 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 }
 
 func (r *Reader) grouped() bool { return r.group != nil }
-
-// rejoin joins the group again that a new broker took back.
-func (r *Reader) rejoin(ctx context.Context) error {
-	n, err := newReader(ctx, r.t, StartNew, r.group)
-	if err == nil {
-		*r = *n
-	}
-	return err
-}
 
 // choose finds the next message: of several lanes' that with the smallest stamp, but no
 // lane is passed over without a bound. When there are several lanes it looks at all of

@@ -131,6 +131,19 @@ type Restore struct {
 	Items []RestoreItem `json:"items"`
 }
 
+// Restored ends what a client hands over. Unanswered are its requests to read whose
+// answers it has not taken over: a former broker may have carried them out, and the
+// client has nothing of them.
+type Restored struct {
+	Unanswered []Reading `json:"unanswered,omitempty"`
+}
+
+// Reading is a request of topic.read.
+type Reading struct {
+	TopicRef
+	Reader uint64 `json:"reader"`
+}
+
 // Roles of a RestoreItem.
 const (
 	RestoreBroker  = "broker"

@@ -35,7 +35,7 @@ type empty struct{}
 var opTypes = map[string][2]any{
 	protocol.OpHello:          {protocol.Hello{}, protocol.HelloReply{}},
 	protocol.OpRestore:        {protocol.Restore{}, empty{}},
-	protocol.OpRestored:       {empty{}, protocol.HelloReply{}},
+	protocol.OpRestored:       {protocol.Restored{}, protocol.HelloReply{}},
 	protocol.OpGrant:          {protocol.Grant{}, protocol.GrantReply{}},
 	protocol.OpOffer:          {protocol.Offer{}, empty{}},
 	protocol.OpChunks:         {protocol.Chunks{}, protocol.ChunksReply{}},
@@ -134,7 +134,11 @@ func exchanges() map[string][]exchange {
 		protocol.OpRestore: {{"all kinds of files", protocol.Restore{Items: []protocol.RestoreItem{{Role: protocol.RestoreBroker},
 			{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreBell, Serial: 12}, {Role: protocol.RestoreSegment, Serial: 9},
 			{Role: protocol.RestoreGroup, Serial: 90}}}, []string{"broker file", "session file", "bell", "segment", "group file"}, empty{}, nil}},
-		protocol.OpRestored: {{"done", empty{}, nil, resumed, nil}},
+		protocol.OpRestored: {
+			{"done", protocol.Restored{}, nil, resumed, nil},
+			{"a reader that was not told that it is one", protocol.Restored{Unanswered: []protocol.Reading{
+				{TopicRef: protocol.TopicRef{Topic: 3, ID: 77}, Reader: 5}}}, nil, resumed, nil},
+		},
 		protocol.OpGrant: {
 			{"one chunk", protocol.Grant{Bytes: 64 << 20, Chunks: 1}, nil, protocol.GrantReply{Segment: 7, SegmentSerial: 9, Bytes: 64 << 20,
 				Chunks: []protocol.ChunkGrant{{Chunk: 2, Serial: 41}}}, []string{"segment"}},

@@ -183,7 +183,9 @@ func (ts *Topics) exit(r *reader) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	if len(g.members) == 0 && g.topic.kind != protocol.TopicKindQueue {
 		ts.dropGroup(g)
+		return
 	}
+	ts.remakeIfLeft(g)
 }
 
 // groupFor finds or makes the group that a reader asks for; nil for one who only

@@ -18,10 +18,10 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 		return reply, nil, protocol.Errorf(protocol.CodeInvalid, "use a number that JSON can hold", "a reader of %s is to have number %d", t, r.Reader)
 	}
 	if have := m.readers[r.Reader]; have != nil { // asked again, because the answer was lost
-		if (have.group != nil) == (r.Group != nil) {
+		if (have.group != nil) == (r.Group != nil) && (have.group == nil || have.group.file.Region.Valid()) {
 			return ts.readerReply(t, have)
 		}
-		ts.leaveReader(t, s, m, have) // the group was taken back with the answer
+		ts.leaveReader(t, s, m, have) // its group is gone, or nobody has the claims: it asks since it has not
 	}
 	g, err := ts.groupFor(t, r.Group)
 	if err != nil {

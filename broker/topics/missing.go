@@ -81,15 +81,18 @@ func (ts *Topics) installGroup(g *group, k pages.Key, fd *sys.FD) {
 	ts.changed(g.topic)
 }
 
-// remakeGroup makes the claims of a group anew. None of its members is left, or
-// it would have handed them over; what is still in the lanes is open again.
+// remakeGroup makes the claims of a group anew that has no member; what is still in the
+// lanes is open again. It is another group from now on: a sender may have the former
+// claims mapped by an answer that it took over late.
 func (ts *Topics) remakeGroup(g *group) {
-	m, err := ts.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(g.topic.slots))
+	id := ts.store.Record.NextSerial()
+	m, err := ts.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, id, g.number, protocol.GroupBytes(g.topic.slots))
 	if err != nil {
 		ts.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
 		return
 	}
-	g.file = m
+	ts.store.Files.Remove(protocol.RestoreGroup, g.id)
+	g.id, g.file = id, m
 	for n := range g.topic.lanes {
 		if err := g.reset(g.topic, n, 1); err != nil {
 			ts.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
@@ -99,14 +102,23 @@ func (ts *Topics) remakeGroup(g *group) {
 	ts.changed(g.topic)
 }
 
-// RemakeGroups makes the claims anew that no session can hand over any more.
+// RemakeGroups makes the claims anew that no session can hand over any more. Those of a
+// group with members wait for these: a member that did not list them may have them all
+// the same, and goes on with them.
 func (ts *Topics) RemakeGroups() {
 	for _, t := range ts.topics {
 		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil && !g.file.Region.Valid() {
-				ts.remakeGroup(g)
+			if g := t.groups[i]; g != nil {
+				ts.remakeIfLeft(g)
 			}
 		}
+	}
+}
+
+// remakeIfLeft makes the claims of a group anew that nobody has any more.
+func (ts *Topics) remakeIfLeft(g *group) {
+	if ts.store.Settled && len(g.members) == 0 && !g.file.Region.Valid() {
+		ts.remakeGroup(g)
 	}
 }
 
@@ -165,19 +177,16 @@ func (ts *Topics) Announce() {
 	}
 }
 
-// Reconcile compares what a session has mapped, which listed tells, with the groups
-// that it is in. One that it does not know of was in an answer that its broker's
-// death kept from it, and would wait for it without a result.
-func (ts *Topics) Reconcile(s *Party, listed func(pages.Key) bool) {
-	for t, m := range s.topics {
-		left := false
-		for _, rd := range m.readers {
-			if rd.group != nil && !listed(pages.Key{Role: protocol.RestoreGroup, Serial: rd.group.id}) {
-				ts.leaveReader(t, s, m, rd)
-				left = true
-			}
+// TakeBack ends readers of a session that it was not told of: the answers were kept from
+// it by its broker's death.
+func (ts *Topics) TakeBack(s *Party, unanswered []protocol.Reading) {
+	for _, r := range unanswered {
+		t, m, err := ts.findTopic(s, r.TopicRef)
+		if err != nil {
+			continue
 		}
-		if left {
+		if rd := m.readers[r.Reader]; rd != nil {
+			ts.leaveReader(t, s, m, rd)
 			ts.changed(t)
 			ts.leaveIfDone(t, s, m)
 		}

@@ -19,7 +19,7 @@ use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Waker, readable_by, wait_ready};
-use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Nothing, Restore, RestoreItem, Resume, TopicRef};
+use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Restore, RestoreItem, Restored, Resume, TopicRef};
 use crate::wire::{Control, Event, Frames, Incoming, Late, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
@@ -405,6 +405,8 @@ impl Background {
     fn restore(&self, inner: &Inner, control: &Control, until: Instant) -> Result<()> {
         let p = &inner.pages;
         let item = |role, serial| RestoreItem { role, serial };
+        // Before the groups are listed: a reader that is missing here has its group there.
+        let unanswered = inner.joining.unanswered();
         let mapped = inner.mapped();
         let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> = vec![(item("broker", 0), p.broker_fd.as_fd())];
         for (serial, [file, bell]) in &mapped.sessions {
@@ -418,7 +420,7 @@ impl Background {
             let (items, fds): (Vec<_>, Vec<_>) = batch.iter().cloned().unzip();
             inner.ask::<_, Ignored>(control, "restore", &Restore { items: &items }, &fds, until)?;
         }
-        let (ok, _): (HelloReply, _) = inner.ask(control, "restored", &Nothing {}, &[], until)?;
+        let (ok, _): (HelloReply, _) = inner.ask(control, "restored", &Restored { unanswered }, &[], until)?;
         if !ok.resumed {
             return Err(Error::new(
                 Code::BrokerLost,

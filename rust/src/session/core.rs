@@ -22,6 +22,7 @@ use super::lane_space::LaneSpace;
 use super::leave::Link;
 use super::pages::Pages;
 use super::pin::Inherited;
+use super::reader::Joining;
 use super::room::Room;
 use crate::error::{Error, Result, lost};
 use crate::ledger::{FreeTest, Pool};
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     pub(crate) background: Arc<Background>,
     /// The number that the next reader has.
     pub(super) readers: AtomicU64,
+    pub(super) joining: Joining,
     pub(crate) devices: OnceLock<Devices>,
     pub(crate) huge: OnceLock<HugePools>,
     pub(crate) room: Room,
@@ -102,6 +104,7 @@ impl Core {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             readers: AtomicU64::new(1),
+            joining: Joining::default(),
             devices: OnceLock::new(),
             huge: OnceLock::new(),
             room: Room::default(),

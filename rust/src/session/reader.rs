@@ -1,7 +1,8 @@
 //! Receiving: cursors over the lanes of a topic, claims in a group.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::cursor::{Cursor, Gone, Waiting};
@@ -12,7 +13,7 @@ use super::topic::{LaneView, News, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, disagree};
 use crate::shm::GroupLane;
-use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
+use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
 
 /// Which of the messages kept a new reader begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,6 +86,34 @@ impl Drop for Membership {
     }
 }
 
+/// The requests to read of a session, by number: from before each is made until its answer is taken over.
+#[derive(Debug, Default)]
+pub(super) struct Joining(Mutex<HashMap<u64, (TopicRef, bool)>>);
+
+impl Joining {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, (TopicRef, bool)>> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn begin(&self, number: u64, topic: TopicRef) {
+        self.all().insert(number, (topic, false));
+    }
+
+    /// Whether a new broker was told that the request is unanswered, and has taken its reader back.
+    fn end(&self, number: u64) -> bool {
+        self.all().remove(&number).is_some_and(|(_, told)| told)
+    }
+
+    /// All of them, for a new broker.
+    pub(super) fn unanswered(&self) -> Vec<Reading> {
+        let told = |(number, (topic, told)): (&u64, &mut (TopicRef, bool))| {
+            *told = true;
+            Reading { topic: *topic, reader: *number }
+        };
+        self.all().iter_mut().map(told).collect()
+    }
+}
+
 /// The acknowledgement of an item, given when its last tensor is dropped.
 #[derive(Debug)]
 pub(crate) struct Acknowledge {
@@ -110,19 +139,23 @@ impl Reader {
     /// of its own.
     pub(crate) fn new(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
         loop {
-            let link = topic.inner.link();
-            match Reader::join(topic.clone(), start, group) {
-                // A new broker came between the answer and its adoption, and took back what was not listed.
-                Err(e) if e.code() == Code::Protocol && !Arc::ptr_eq(&link, &topic.inner.link()) => {}
+            let number = topic.inner.readers.fetch_add(1, Ordering::Relaxed);
+            topic.inner.joining.begin(number, topic.reference());
+            let joined = Reader::join(topic.clone(), number, start, group);
+            // A new broker came before the answer was taken over, and took the reader back.
+            let again = topic.inner.joining.end(number);
+            match joined {
+                Ok(_) if again => {}
+                Err(e) if again && e.code() == Code::Protocol => {}
                 joined => return joined,
             }
         }
     }
 
-    fn join(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
+    fn join(topic: Arc<TopicState>, number: u64, start: Start, group: Option<&str>) -> Result<Reader> {
         let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
         let (inner, of) = (&topic.inner, topic.reference());
-        let request = TopicRead { topic: of, group, reader: inner.readers.fetch_add(1, Ordering::Relaxed) };
+        let request = TopicRead { topic: of, group, reader: number };
         let asked = inner.call_fds::<_, TopicReadReply>("topic.read", &request);
         // Whatever failed, a broker may have done it, and the next one count it.
         let leave = || inner.tell("topic.leave", &TopicLeave { topic: of, role: "read", reader: Some(request.reader) });
@@ -166,14 +199,6 @@ impl Reader {
     #[inline]
     pub(super) fn join_here(&mut self) -> Result<()> {
         if self.topic.inner.is_foreign() { self.join_anew() } else { Ok(()) }
-    }
-
-    /// Joins its group again, which a new broker took back: it had begun before the answer was adopted that
-    /// told of the group.
-    #[cold]
-    fn rejoin(&mut self) -> Result<()> {
-        *self = Reader::new(self.topic.clone(), Start::New, self.joined.as_deref())?;
-        Ok(())
     }
 
     #[cold]
@@ -306,9 +331,7 @@ impl Reader {
                     Err(e) if ended && e.code() == Code::NotFound => return Err(closed(&self.topic)),
                     view => view?,
                 };
-                if self.group.is_some_and(|id| !view.has_group(id)) {
-                    self.rejoin()?;
-                } else if !Arc::ptr_eq(&view, &self.view) {
+                if !Arc::ptr_eq(&view, &self.view) {
                     self.follow(view, false)?;
                 }
             }

@@ -63,13 +63,6 @@ pub(crate) struct View {
     last_left: String,
 }
 
-impl View {
-    /// Whether a group is in it, by its id.
-    pub(super) fn has_group(&self, id: u64) -> bool {
-        self.groups.iter().any(|g| g.id == id)
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct LaneView {
     pub(crate) inner: Arc<Inner>,

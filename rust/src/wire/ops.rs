@@ -89,6 +89,20 @@ pub(crate) struct Restore<'a> {
     pub(crate) items: &'a [RestoreItem],
 }
 
+/// The end of what is handed over, with the requests to read whose answers were not taken over.
+#[derive(Serialize)]
+pub(crate) struct Restored {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unanswered: Vec<Reading>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Reading {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) reader: u64,
+}
+
 #[derive(Serialize)]
 pub(crate) struct GrantRequest<'a> {
     pub(crate) bytes: u64,

@@ -1,0 +1,117 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// member has taken the first item of a queue with redelivery, whose broker is killed.
+type member struct {
+	t      *testing.T
+	socket string
+	made   func() *broker.Broker
+	p, q   *peer // the writer and the member
+	info   protocol.TopicInfo
+	joined protocol.TopicReadReply
+	group  *sys.FD
+	area   shm.GroupLane
+}
+
+func newMember(t *testing.T) *member {
+	old, socket, _ := first(t, "")
+	m := &member{t: t, socket: socket, p: connect(t, socket, "writer"), q: connect(t, socket, "member")}
+	open := queueOf("work")
+	open.Redeliver = ptr(true)
+	m.info = m.p.open(open)
+	w := m.p.writer(m.info)
+	w.post("one", 0, nil)
+	m.q.open(queueOf("work"))
+	group, err := m.q.call(protocol.OpTopicRead, m.asked(), &m.joined)
+	require.NoError(t, err)
+	m.group = group[0]
+	t.Cleanup(func() { wire.CloseAll(group) })
+	m.area, err = shm.NewGroupLane(m.q.mapRegion(group[0], int(protocol.GroupBytes(m.info.Slots)), true), w.num, m.info.Slots)
+	require.NoError(t, err)
+	i, hint, ok := m.area.Next(1)
+	require.True(t, ok && m.area.Take(i, hint, m.joined.Member, true))
+	old.kill()
+	m.made = next(t, socket, nil)
+	return m
+}
+
+func (m *member) asked() protocol.TopicRead {
+	return protocol.TopicRead{TopicRef: ref(m.info), Group: ptr("queue"), Reader: 7}
+}
+
+func (m *member) leave() protocol.TopicLeave {
+	return protocol.TopicLeave{TopicRef: ref(m.info), Role: protocol.RoleNameRead, Reader: 7}
+}
+
+func (m *member) handsOver() handedOver { return handedOver{"group", m.joined.Groups[0].ID, m.group} }
+
+// A list may be incomplete: its session says by `topic.leave` that a reader is no more.
+func TestMemberThatListsNoClaimsKeepsThem(t *testing.T) {
+	m := newMember(t)
+	p, q := m.p.returns(m.socket, m.handsOver()), m.q.returns(m.socket)
+	p.resumed()
+	q.resumed()
+	m.made()
+	require.False(t, m.area.Open(1), "its claim is another's now")
+	require.Len(t, p.peers(m.info).Waiters, 1)
+	q.must(protocol.OpTopicLeave, m.leave(), nil)
+	require.True(t, m.area.Open(1))
+}
+
+func TestReaderWhoseAnswerDidNotComeIsTakenBack(t *testing.T) {
+	m := newMember(t)
+	unanswered := []protocol.Reading{{TopicRef: ref(m.info), Reader: 7},
+		{TopicRef: ref(m.info), Reader: 8}, {TopicRef: protocol.TopicRef{Topic: 1 << 31, ID: 1}, Reader: 7}}
+	p, q := m.p.returns(m.socket, m.handsOver()), m.q.returnsWithout(m.socket, unanswered)
+	p.resumed()
+	q.resumed()
+	m.made()
+	require.True(t, m.area.Open(1))
+	require.Empty(t, p.peers(m.info).Waiters)
+	q.refused(protocol.CodeNotFound, protocol.OpTopicLeave, m.leave())
+}
+
+func TestClaimsThatNoSessionListsAreTheirMembersUntilTheyLeave(t *testing.T) {
+	m := newMember(t)
+	p, q := m.p.returns(m.socket), m.q.returns(m.socket)
+	p.resumed()
+	q.resumed()
+	m.made()
+	other := m.asked()
+	other.Reader = 9
+	p.refused(protocol.CodeBusy, protocol.OpTopicRead, other)
+	require.Equal(t, m.joined.Groups, p.peers(m.info).Groups)
+	require.Len(t, p.peers(m.info).Waiters, 1)
+	q.must(protocol.OpTopicLeave, m.leave(), nil)
+	var r protocol.TopicReadReply
+	_, err := p.call(protocol.OpTopicRead, other, &r)
+	require.NoError(t, err)
+	require.NotEqual(t, m.joined.Groups, r.Groups, "the former claims are no more, wherever they are mapped")
+}
+
+// A reader that asks again under its number has no claims.
+func TestReaderThatAsksAgainIsGivenOtherClaimsWhereNoSessionHasAny(t *testing.T) {
+	m := newMember(t)
+	p, q := m.p.returns(m.socket), m.q.returns(m.socket)
+	p.resumed()
+	q.resumed()
+	m.made()
+	var r protocol.TopicReadReply
+	group, err := q.call(protocol.OpTopicRead, m.asked(), &r)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, r.Reader)
+	area, err := shm.NewGroupLane(q.mapRegion(group[0], int(protocol.GroupBytes(m.info.Slots)), true), 0, m.info.Slots)
+	require.NoError(t, err)
+	require.True(t, area.Open(1))
+}
