@@ -90,7 +90,7 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		s.absent, s.answered, s.heard = true, r.Answered, r.Heard
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
-		s.Holder = b.holderOf(s.Serial, s.PID, s.uid)
+		s.Holder = r.Holder
 		b.slots[slot] = s
 		b.enter(s)
 		s.memory.Closed = s.state == protocol.SessionClosed

@@ -122,7 +122,7 @@ func (b *Broker) putSession(s *session) {
 	b.store.Record.Session(s.Slot).Store(record.Session{
 		Serial: s.Serial, State: s.state, PID: uint32(s.PID), StartTime: s.start, UID: s.uid, Language: s.language,
 		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.Name, Namespace: s.namespace,
-		File: s.Session.Inode, Bell: s.Bell.Inode, Answered: s.answered, Heard: s.heard})
+		File: s.Session.Inode, Bell: s.Bell.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
 }
 
 // answered notes that the client of a connection knows its session: the answer to

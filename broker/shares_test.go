@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"fmt"
 	"net"
 	"testing"
 
@@ -77,4 +78,30 @@ func TestLanesCountInTheQuota(t *testing.T) {
 	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(first), Role: protocol.RoleNameWrite}, nil)
 	require.Zero(t, b.Status().Memory.Lanes)
 	p.must(protocol.OpTopicWrite, refusal, nil)
+}
+
+// A client that has taken its share does not have another one at the next broker, whatever
+// has ended of its process meanwhile.
+func TestOneProcessHasOneShareAcrossBrokers(t *testing.T) {
+	old, socket, _ := first(t, "")
+	former, p := connect(t, socket, "former"), connect(t, socket, "greedy")
+	topic := func(i int) protocol.TopicOpenRequest {
+		return protocol.TopicOpenRequest{Name: fmt.Sprintf("t%d", i), Kind: "topic", Create: true, Linger: ptr(0.0)}
+	}
+	const share = protocol.MaxTopics - protocol.MaxTopics/8
+	var last protocol.TopicInfo
+	for i := range share {
+		last = p.open(topic(i))
+	}
+	p.refused(protocol.CodeTooMany, protocol.OpTopicOpen, topic(share))
+	former.must(protocol.OpBye, struct{}{}, nil) // after whose session the process's share is named
+	old.kill()
+	made := next(t, socket, nil)
+	p2 := p.returns(socket)
+	p2.resumed()
+	made()
+	p2.refused(protocol.CodeTooMany, protocol.OpTopicOpen, topic(share))
+	p2.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(last), Role: protocol.RoleNameOpen}, nil)
+	p2.open(topic(share))
+	p2.refused(protocol.CodeTooMany, protocol.OpTopicOpen, topic(share+1))
 }

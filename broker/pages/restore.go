@@ -42,7 +42,7 @@ func (s *Store) RestoreRemains(fetch Fetch) {
 			continue
 		}
 		p := s.Restore(fetch, v.Slot, v.Serial, v.Name, v.PID)
-		p.Dead, p.remains = true, i+1
+		p.Dead, p.remains, p.Holder = true, i+1, v.Holder
 		s.remains.Claim(i, record.Holder{})
 	}
 }

@@ -131,7 +131,7 @@ func (s *Store) KeepRemains(p *Pages) {
 	}
 	p.remains = n + 1
 	s.Record.Remains(n).Store(record.Remains{Serial: p.Serial, File: p.Session.Inode, Bell: p.Bell.Inode,
-		Slot: p.Slot, PID: uint32(p.PID), Name: p.Name})
+		Slot: p.Slot, PID: uint32(p.PID), Name: p.Name, Holder: p.Holder})
 }
 
 // DropRemains frees the pages of a dead session of which nothing is left.

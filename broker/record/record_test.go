@@ -21,16 +21,17 @@ func newFile(t *testing.T) (record.File, []byte) {
 
 var (
 	aSession = record.Session{Serial: 7, State: protocol.SessionLive, PID: 8, StartTime: 9, UID: 10, Language: 2, SecretHash: [16]byte{1, 2},
-		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Bell: 14, Answered: true, Heard: true}
+		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Bell: 14, Answered: true, Heard: true, Holder: record.Holder{Family: 15, User: 16}}
 	aSegment = record.Segment{Serial: 7, Bytes: 8, Kind: protocol.KindCUDA, Owner: 9, OwnerSerial: 10, State: protocol.SegmentGranted,
 		DeviceType: 2, DeviceID: 3, MadeAt: 11, File: 12}
 	aLease = record.Lease{ID: 7, Expires: 8, Session: 9, Ref: protocol.Ref{Serial: 10, Generation: 11, Index: 12}, Once: true}
 	aTopic = record.Topic{ID: 7, State: protocol.TopicOpen, Kind: protocol.TopicKindName, Flags: protocol.TopicPrivate, Depth: 1, Slots: 2,
-		Stride: 3, Description: 4, MadeAt: 5, Linger: 6, Name: "weights/actor", Namespace: "default", Creator: "me", Token: [16]byte{3}, Ephemeral: 8}
+		Stride: 3, Description: 4, MadeAt: 5, Linger: 6, Name: "weights/actor", Namespace: "default", Creator: "me", Token: [16]byte{3}, Ephemeral: 8,
+		Holder: record.Holder{Family: 9, User: 10}}
 	aGroup   = record.Group{ID: 7, Members: 2, Flags: protocol.GroupAcknowledged, Name: "queue", File: 8}
 	aLane    = record.Lane{Serial: 7, Offset: 8, Slot: 9, State: protocol.LaneLive, Incarnation: 10}
 	aJoin    = record.Join{Session: 7, TopicID: 8, Reader: 9, Topic: 10, Group: 8, Member: 255, Alone: true}
-	aRemains = record.Remains{Serial: 7, File: 8, Bell: 9, Slot: 10, PID: 11, Name: "trainer"}
+	aRemains = record.Remains{Serial: 7, File: 8, Bell: 9, Slot: 10, PID: 11, Name: "trainer", Holder: record.Holder{Family: 12, User: 13}}
 )
 
 func TestRecordsReadAsTheyWereStored(t *testing.T) {

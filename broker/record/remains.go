@@ -11,6 +11,7 @@ const (
 	remainsSlot    = 24 // u32
 	remainsPID     = 28 // u32
 	remainsName    = 32 // char[64]
+	remainsHolder  = 96 // u64 family, u64 user
 	remainsSize    = 128
 	remainsNameLen = 64
 )
@@ -21,6 +22,7 @@ type Remains struct {
 	File, Bell uint64 // inodes
 	Slot, PID  uint32
 	Name       string
+	Holder     Holder
 }
 
 // RemainsView stands for one record of remains.
@@ -38,7 +40,8 @@ func (f File) Remains(i uint32) RemainsView {
 // Load copies the record.
 func (v RemainsView) Load() Remains {
 	return Remains{Serial: v.r.Load64(remainsSerial), File: v.r.Load64(remainsFile), Bell: v.r.Load64(remainsBell),
-		Slot: v.r.Load32(remainsSlot), PID: v.r.Load32(remainsPID), Name: text(v.r, remainsName, remainsNameLen)}
+		Slot: v.r.Load32(remainsSlot), PID: v.r.Load32(remainsPID), Name: text(v.r, remainsName, remainsNameLen),
+		Holder: loadHolder(v.r, remainsHolder)}
 }
 
 // Store writes the record, the serial last.
@@ -49,6 +52,7 @@ func (v RemainsView) Store(m Remains) {
 	v.r.Store32(remainsSlot, m.Slot)
 	v.r.Store32(remainsPID, m.PID)
 	putText(v.r, remainsName, remainsNameLen, m.Name)
+	m.Holder.store(v.r, remainsHolder)
 	v.r.Store64(remainsSerial, m.Serial)
 }
 

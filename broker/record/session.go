@@ -11,6 +11,7 @@ const (
 	sessionBell     = 200 // u64 inode of the bell file
 	sessionAnswered = 208 // u32: 1 when its client knows of it
 	sessionHeard    = 212 // u32: 1 when its client said something after hello
+	sessionHolder   = 216 // u64 family, u64 user
 )
 
 // Session is a copy of a SessionRecord.
@@ -31,6 +32,7 @@ type Session struct {
 	File, Bell uint64
 	Answered   bool // its client knows of it: hello was answered
 	Heard      bool // its client said something after hello: it has the session's files
+	Holder     Holder
 }
 
 // SessionView stands for one SessionRecord.
@@ -54,6 +56,7 @@ func (v SessionView) Load() Session {
 		Name:      text(v.r, protocol.SessionName, protocol.SessionNameBytes),
 		Namespace: text(v.r, protocol.SessionNamespace, protocol.SessionNamespaceBytes),
 		File:      v.r.Load64(sessionFile), Bell: v.r.Load64(sessionBell), Answered: v.Answered(), Heard: v.Heard(),
+		Holder: loadHolder(v.r, sessionHolder),
 	}
 	copy(s.SecretHash[:], v.r.Bytes(protocol.SessionSecretHash, 16))
 	return s
@@ -79,6 +82,7 @@ func (v SessionView) Store(s Session) {
 	v.r.Store64(protocol.SessionPIDNS, s.PIDNS)
 	v.r.Store64(sessionFile, s.File)
 	v.r.Store64(sessionBell, s.Bell)
+	s.Holder.store(v.r, sessionHolder)
 	if s.Answered {
 		v.SetAnswered()
 	}

@@ -1,6 +1,9 @@
 package record
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
 
 // Holder is what counts as one where a table is shared: the sessions of a process and of
 // its forks, and the user whose processes they are. The broker itself is the zero
@@ -8,6 +11,15 @@ import "github.com/baton-ipc/baton/protocol"
 type Holder struct {
 	Family uint64
 	User   uint64 // 0: only one user may connect
+}
+
+func loadHolder(r shm.Region, at uint64) Holder {
+	return Holder{Family: r.Load64(at), User: r.Load64(at + 8)}
+}
+
+func (h Holder) store(r shm.Region, at uint64) {
+	r.Store64(at, h.Family)
+	r.Store64(at+8, h.User)
 }
 
 // Shares count how much of a table each holder has. One may take all of it but for a

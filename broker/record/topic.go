@@ -9,6 +9,7 @@ import (
 const (
 	topicEphemeral   = 592 // u64 serial of the session whose end deletes the name
 	topicDescription = 600 // u32 as asked for
+	topicHolder      = 608 // u64 family, u64 user: of its creator
 
 	topicTextBytes = 64
 )
@@ -31,6 +32,7 @@ type Topic struct {
 	Creator     string
 	Token       [16]byte // of a private one
 	Ephemeral   uint64   // serial of the session whose end deletes the name
+	Holder      Holder   // of its creator
 }
 
 // TopicView stands for one TopicRecord.
@@ -59,7 +61,7 @@ func (v TopicView) Load() Topic {
 		MadeAt:      v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
 		Name:      text(v.r, protocol.TopicName, protocol.TopicNameBytes),
 		Namespace: text(v.r, protocol.TopicNamespace, topicTextBytes), Creator: text(v.r, protocol.TopicCreator, topicTextBytes),
-		Ephemeral: v.r.Load64(topicEphemeral),
+		Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),
 	}
 	copy(t.Token[:], v.r.Bytes(protocol.TopicToken, 16))
 	return t
@@ -86,6 +88,7 @@ func (v TopicView) Store(t Topic) {
 	v.r.Store64(protocol.TopicLinger, t.Linger)
 	v.r.Store32(topicDescription, t.Description)
 	v.r.Store64(topicEphemeral, t.Ephemeral)
+	t.Holder.store(v.r, topicHolder)
 	copy(v.r.Bytes(protocol.TopicToken, 16), t.Token[:])
 	putText(v.r, protocol.TopicName, protocol.TopicNameBytes, t.Name)
 	putText(v.r, protocol.TopicNamespace, topicTextBytes, t.Namespace)

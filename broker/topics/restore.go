@@ -23,7 +23,8 @@ func (ts *Topics) restoreTopics(fetch pages.Fetch) {
 		if ts.store.Record.Topic(i).ID() == 0 {
 			continue
 		}
-		ts.topicTable.Claim(i, record.Holder{}) // whose it is stands nowhere
+		holder := ts.store.Record.Topic(i).Load().Holder
+		ts.topicTable.Claim(i, holder)
 		if t := ts.readTopic(i); t != nil {
 			ts.enlist(t)
 			ts.restoreGroups(t, fetch)
@@ -33,7 +34,7 @@ func (ts *Topics) restoreTopics(fetch pages.Fetch) {
 			}
 		} else {
 			ts.store.Record.Topic(i).Free()
-			ts.topicTable.Give(i, record.Holder{})
+			ts.topicTable.Give(i, holder)
 		}
 	}
 }
@@ -45,7 +46,7 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
 		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
 		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
-		made: record.Formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
+		holder: r.Holder, made: record.Formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
 		lanes: map[uint32]*Lane{}, members: map[*Party]*member{},
 	}
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)

@@ -134,7 +134,7 @@ func (ts *Topics) enlist(t *Topic) {
 func (ts *Topics) putTopic(t *Topic) {
 	r := record.Topic{ID: t.id, State: protocol.TopicOpen, Kind: t.kind, Depth: t.depth, Slots: t.slots, Stride: t.stride,
 		Description: t.description, MadeAt: uint64(t.made.UnixNano()), Linger: uint64(t.linger),
-		Name: t.key.name, Namespace: t.key.namespace, Creator: t.creator}
+		Name: t.key.name, Namespace: t.key.namespace, Creator: t.creator, Holder: t.holder}
 	if t.lossless {
 		r.Flags |= protocol.TopicLossless
 	}
