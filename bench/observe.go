@@ -71,16 +71,7 @@ func (o *observer) find(serial uint64) error {
 
 // call makes a request; the descriptors of the reply are closed with o.
 func (o *observer) call(op string, body any) ([]*sys.FD, error) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	fields := map[string]any{}
-	if err := json.Unmarshal(data, &fields); err != nil {
-		return nil, err
-	}
-	fields["id"], fields["op"] = 1, op
-	if err := o.conn.Write(fields); err != nil {
+	if err := o.conn.Request(1, op, body); err != nil {
 		return nil, err
 	}
 	for {

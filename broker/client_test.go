@@ -130,13 +130,7 @@ func (p *peer) mapRegion(fd *sys.FD, bytes int, write bool) shm.Region {
 func (p *peer) send(op string, fields any, fds ...*sys.FD) uint64 {
 	p.t.Helper()
 	p.id++
-	data, err := json.Marshal(fields)
-	require.NoError(p.t, err)
-	all := map[string]json.RawMessage{}
-	require.NoError(p.t, json.Unmarshal(data, &all))
-	all["id"], _ = json.Marshal(p.id)
-	all["op"], _ = json.Marshal(op)
-	require.NoError(p.t, p.w.Write(all, fds...))
+	require.NoError(p.t, p.w.Request(p.id, op, fields, fds...))
 	return p.id
 }
 

@@ -249,18 +249,7 @@ func (b *Broker) Predecessor() <-chan struct{} {
 // call makes a request of the old broker.
 func (s *succession) call(op string, body, ok any) ([]*sys.FD, error) {
 	s.next++
-	request := map[string]any{}
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err == nil {
-			err = json.Unmarshal(data, &request)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	request["id"], request["op"] = s.next, op
-	if err := s.conn.Write(request); err != nil {
+	if err := s.conn.Request(s.next, op, body); err != nil {
 		return nil, err
 	}
 	data, fds, err := s.conn.Read()

@@ -143,7 +143,7 @@ func (k *control) call(ctx context.Context, op string, body, ok any, send ...*sy
 	k.pending[id] = asked{op, body, to}
 	k.mu.Unlock()
 
-	frame, err := encodeRequest(id, op, body, len(send))
+	frame, err := wire.EncodeRequest(id, op, body, len(send))
 	if err == nil {
 		err = k.write(ctx, frame, send)
 		if err != nil && ctx.Err() == nil {
@@ -227,20 +227,4 @@ func finish(op string, r reply, ok any) ([]*sys.FD, error) {
 		return nil, r.err
 	}
 	return r.fds, nil
-}
-
-func encodeRequest(id uint64, op string, body any, fds int) ([]byte, error) {
-	fields := map[string]json.RawMessage{}
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err == nil {
-			err = json.Unmarshal(data, &fields)
-		}
-		if err != nil {
-			return nil, protocol.Errorf(protocol.CodeInvalid, "use values that JSON can hold", "encode %s: %w", op, err)
-		}
-	}
-	fields["id"], _ = json.Marshal(id)
-	fields["op"], _ = json.Marshal(op)
-	return wire.Encode(fields, fds)
 }

@@ -68,12 +68,7 @@ func stopBroker(ctx context.Context, at string, discard bool) error {
 	}
 	w := wire.New(conn)
 	defer w.Discard()
-	request := struct {
-		ID uint64 `json:"id"`
-		Op string `json:"op"`
-		protocol.Stop
-	}{1, protocol.OpStop, protocol.Stop{Discard: discard}}
-	if err := w.Write(request); err != nil {
+	if err := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard}); err != nil {
 		return lostWhileStopping(err)
 	}
 	for answered := false; ; answered = true {

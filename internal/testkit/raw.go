@@ -67,20 +67,8 @@ func DialRaw(socket, namespace string) (*Raw, error) {
 // Call makes one request and decodes the reply. The descriptors that came with
 // it stay open until Close.
 func (r *Raw) Call(op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
-	fields := map[string]json.RawMessage{}
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err == nil {
-			err = json.Unmarshal(data, &fields)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 	r.next++
-	fields["id"], _ = json.Marshal(r.next)
-	fields["op"], _ = json.Marshal(op)
-	if err := r.Conn.Write(fields, send...); err != nil {
+	if err := r.Conn.Request(r.next, op, body, send...); err != nil {
 		return nil, err
 	}
 	r.Conn.SetDeadline(time.Now().Add(Patience))
