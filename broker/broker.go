@@ -276,7 +276,7 @@ func (b *Broker) tearDown(how ending) {
 		if s.stopWaiting != nil {
 			s.stopWaiting()
 		}
-		closeFile(s.alive)
+		s.alive.Close()
 	}
 	b.topics.Close()
 	b.memory.Close()

@@ -224,7 +224,7 @@ func (c *conn) readLoop() {
 	if c.returning != nil {
 		c.returning.pidfd.Close()
 	}
-	closeFile(c.alive)
+	c.alive.Close()
 	c.b.disconnected(c)
 	c.b.mu.Unlock()
 	c.finish()

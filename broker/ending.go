@@ -51,8 +51,8 @@ func (b *Broker) stop(how ending, err error) {
 func (c *conn) stopBroker(id uint64, data []byte) {
 	var r protocol.Stop
 	err := decode(data, &r)
-	if uid := c.cred.UID; err == nil && uid != uint32(os.Geteuid()) && uid != 0 {
-		err = protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not stop this broker", uid)
+	if err == nil {
+		err = c.mayEnd("stop")
 	}
 	if err != nil {
 		c.reply(id, nil, nil, err)
@@ -66,6 +66,14 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	c.reply(id, done{}, nil, nil)
 	c.b.Stop(r.Discard)
 	<-c.b.over
+}
+
+// mayEnd refuses users other than the broker's own and root; what says what they ask for.
+func (c *conn) mayEnd(what string) error {
+	if uid := c.cred.UID; uid != uint32(os.Geteuid()) && uid != 0 {
+		return protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not %s this broker", uid, what)
+	}
+	return nil
 }
 
 // endSessions notes in the record that no session outlives this broker, for one that

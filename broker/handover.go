@@ -3,7 +3,6 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
@@ -118,10 +117,10 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 
 // mayHandOver tells why this broker goes on, or lists what it would hand over.
 func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error) {
-	uid := c.cred.UID
+	if err := c.mayEnd("replace"); err != nil {
+		return nil, err
+	}
 	switch {
-	case uid != uint32(os.Geteuid()) && uid != 0:
-		return nil, protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not replace this broker", uid)
 	case b.closing || b.taking != nil:
 		return nil, protocol.Errorf(protocol.CodeBusy, "try again", "this broker begins or ends")
 	case b.cfg.Supervised && !r.Force:

@@ -22,7 +22,7 @@ func (c *conn) keepAlive(h *protocol.Hello, fds []*sys.FD) ([]*sys.FD, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeFile(c.alive)
+	c.alive.Close()
 	c.alive = fd
 	return fds[:len(fds)-1], nil
 }
@@ -30,7 +30,7 @@ func (c *conn) keepAlive(h *protocol.Hello, fds []*sys.FD) ([]*sys.FD, error) {
 // takeAlive gives a session the file that came with its client's hello.
 func (s *session) takeAlive(c *conn) {
 	if c.alive != nil {
-		closeFile(s.alive)
+		s.alive.Close()
 		s.alive, c.alive = c.alive, nil
 	}
 }
@@ -41,26 +41,18 @@ func (b *Broker) endReplaced(s *session) bool {
 		return false
 	}
 	sealed, err := s.alive.SealWrites()
-	if err != nil {
-		b.log.Warn("cannot tell whether a program was replaced by exec: what it holds stays until its process ends",
-			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
-		closeFile(s.alive)
-		s.alive = nil
-		delete(b.away, s)
+	if err == nil && !sealed {
 		return false
 	}
-	if sealed {
-		closeFile(s.alive)
-		s.alive = nil
-		delete(b.away, s)
+	s.alive.Close()
+	s.alive = nil
+	delete(b.away, s)
+	if err != nil {
+		b.log.Warn("cannot find out whether a program was replaced by exec: what it holds stays until its process ends",
+			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
+	} else {
 		b.log.Info("program replaced by exec", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.processEnded(s)
 	}
 	return sealed
-}
-
-func closeFile(fd *sys.FD) {
-	if fd != nil {
-		fd.Close()
-	}
 }

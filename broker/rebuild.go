@@ -199,8 +199,8 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 }
 
 // buryGhost ends a session whose process lives and does not know of it: the former
-// broker died before it had answered the hello. Who got the answer all the same,
-// at the last moment, is back by now.
+// broker died before it had answered the hello. A client that got the answer all the
+// same, at the last moment, is back by now.
 func (b *Broker) buryGhost(s *session) {
 	if s.absent && !s.ended {
 		b.log.Info("session dropped: its broker died while it was opened", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)

@@ -18,7 +18,7 @@ import (
 )
 
 // A broker that finds what a dead one left takes its instance over: with
-// --memory-dir from the files, else from the clients, who hand over the
+// --memory-dir from the files, else from the clients, which hand over the
 // descriptors of all that they have mapped. The broker file says everything
 // else, so that slots, serials, topics and names stay as they are.
 //
@@ -224,8 +224,8 @@ func (b *Broker) tryComplete() {
 	b.endTakeover(t)
 }
 
-// isGhost tells of a session that its client may not know of. It is found in the
-// broker file, once somebody has handed that over.
+// isGhost reports whether a session's client may not know of it. The broker file says
+// so, once a client has handed that over.
 func (b *Broker) isGhost(s stateSession) bool {
 	if !b.store.Record.Valid() || s.Slot >= protocol.MaxSessions {
 		return false

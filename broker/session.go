@@ -68,8 +68,7 @@ func (s *session) Collect() { s.event(func(p *pending) { p.collect = true }) }
 // Room is as Trim.
 func (s *session) Room() { s.event(func(p *pending) { p.room = true }) }
 
-// openSession makes a session for a process whose end pidfd tells. It takes
-// ownership of pidfd.
+// openSession makes a session for the process of pidfd. It takes ownership of pidfd.
 func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHash [16]byte) (*session, error) {
 	pid := c.cred.PID
 	if pid == 0 {
@@ -126,8 +125,8 @@ func (b *Broker) putSession(s *session) {
 }
 
 // answered notes that the client of a connection knows its session: the answer to
-// its hello is written. Should this broker die before, there may be nobody who could
-// come back with it: its successor does not wait.
+// its hello is written. If this broker dies before, the client may not be able to
+// resume the session, and the next broker does not wait for it.
 func (b *Broker) answered(c *conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +136,7 @@ func (b *Broker) answered(c *conn) {
 	}
 	s.answered = true
 	b.store.Record.Session(s.Slot).SetAnswered()
-	if c.cred.PID != 0 { // for people only, and dear for a process that was never looked at
+	if c.cred.PID != 0 { // for people only, and slow for a process that was never looked at
 		s.pidNS = sys.PIDNamespace(s.PID)
 		b.store.Record.Session(s.Slot).SetPIDNamespace(s.pidNS)
 	}

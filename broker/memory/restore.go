@@ -146,23 +146,25 @@ func (m *Memory) Lower(target map[uint32]uint64) {
 // Install uses the file of a segment that was missing, and tells whether it could;
 // then it has taken ownership of fd.
 func (m *Memory) Install(k pages.Key, fd *sys.FD) bool {
-	for _, g := range m.segments {
-		if g != nil && g.serial == k.Serial && g.view == nil {
-			m.setView(g, k, fd)
-			return true
-		}
+	g := m.bySerial(k.Serial)
+	if g == nil || g.view != nil {
+		return false
 	}
-	return false
+	m.setView(g, k, fd)
+	return true
 }
 
-// HasSegment tells whether there is a segment with a serial.
-func (m *Memory) HasSegment(serial uint64) bool {
+// HasSegment reports whether there is a segment with a serial.
+func (m *Memory) HasSegment(serial uint64) bool { return m.bySerial(serial) != nil }
+
+// bySerial finds the segment with a serial; nil when there is none.
+func (m *Memory) bySerial(serial uint64) *segment {
 	for _, g := range m.segments {
 		if g != nil && g.serial == serial {
-			return true
+			return g
 		}
 	}
-	return false
+	return nil
 }
 
 // Reconcile notes which segments a session has mapped, as listed reports, so that it

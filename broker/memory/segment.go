@@ -182,7 +182,7 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 			"the segment %d that was granted as %d has been given back", r.Segment, r.Serial)
 	}
 	if index, holder, held := m.freeUnheld(g); held {
-		return protocol.Errorf(protocol.CodeBusy, "return it when nobody holds it",
+		return protocol.Errorf(protocol.CodeBusy, "return it when no session holds it",
 			"storage %d of segment %d is held by %s", index, g.index, holder)
 	}
 	return nil

@@ -85,8 +85,8 @@ func (ts *Topics) reject(l *Lane, slot uint64, why string) {
 }
 
 // countMessage counts every storage that a message names up in the broker's row
-// and returns their indices; if one cannot be held, none is. What was looked at in
-// vain is charged as well.
+// and returns their indices; if one cannot be held, none is. References that could not
+// be held count to the budget as well.
 func (ts *Topics) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil {

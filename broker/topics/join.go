@@ -55,7 +55,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 	return reply, fds, err
 }
 
-// readerReply tells a reader what it needs to begin.
+// readerReply makes the answer to a reader: what it needs to begin.
 func (ts *Topics) readerReply(t *Topic, rd *reader) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
 	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: ts.peers(t)}
 	if rd.group == nil {

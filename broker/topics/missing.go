@@ -12,28 +12,16 @@ import (
 // Install uses the file of a group that was missing, and tells whether it could; then
 // it has taken ownership of fd.
 func (ts *Topics) Install(k pages.Key, fd *sys.FD) bool {
-	for _, t := range ts.topics {
-		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil && g.id == k.Serial && !g.file.Region.Valid() {
-				ts.installGroup(g, k, fd)
-				return true
-			}
-		}
+	g := ts.findGroup(k.Serial)
+	if g == nil || g.file.Region.Valid() {
+		return false
 	}
-	return false
+	ts.installGroup(g, k, fd)
+	return true
 }
 
-// HasGroup tells whether there is a group with an id.
-func (ts *Topics) HasGroup(id uint64) bool {
-	for _, t := range ts.topics {
-		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil && g.id == id {
-				return true
-			}
-		}
-	}
-	return false
-}
+// HasGroup reports whether there is a group with an id.
+func (ts *Topics) HasGroup(id uint64) bool { return ts.findGroup(id) != nil }
 
 // Returned views the lanes in the file of a session, which was missing until now.
 func (ts *Topics) Returned(p *pages.Pages) {
@@ -106,16 +94,12 @@ func (ts *Topics) remakeGroup(g *group) {
 // group with members wait for these: a member that did not list them may have them all
 // the same, and goes on with them.
 func (ts *Topics) RemakeGroups() {
-	for _, t := range ts.topics {
-		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil {
-				ts.remakeIfLeft(g)
-			}
-		}
+	for g := range ts.allGroups() {
+		ts.remakeIfLeft(g)
 	}
 }
 
-// remakeIfLeft makes the claims of a group anew that nobody has any more.
+// remakeIfLeft makes the claims of a group anew that no session has any more.
 func (ts *Topics) remakeIfLeft(g *group) {
 	if ts.store.Settled && len(g.members) == 0 && !g.file.Region.Valid() {
 		ts.remakeGroup(g)
@@ -149,18 +133,10 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 // Rewind has all members look at all claims again: a hint may have been ahead of
 // what a dead member had claimed.
 func (ts *Topics) Rewind() {
-	for _, t := range ts.topics {
-		if t == nil {
-			continue
-		}
-		for _, g := range t.groups {
-			for n := range t.lanes {
-				if g == nil {
-					continue
-				}
-				if a, ok := g.area(n); ok {
-					a.Rewind(1) // MODEL group:restart-hint
-				}
+	for g := range ts.allGroups() {
+		for n := range g.topic.lanes {
+			if a, ok := g.area(n); ok {
+				a.Rewind(1) // MODEL group:restart-hint
 			}
 		}
 	}
@@ -177,8 +153,8 @@ func (ts *Topics) Announce() {
 	}
 }
 
-// TakeBack ends readers of a session that it was not told of: the answers were kept from
-// it by its broker's death.
+// TakeBack ends readers of a session whose answers were lost with the former broker, so
+// that its client does not know of them.
 func (ts *Topics) TakeBack(s *Party, unanswered []protocol.Reading) {
 	for _, r := range unanswered {
 		t, m, err := ts.findTopic(s, r.TopicRef)
@@ -227,11 +203,9 @@ func (t *Topic) waits() bool {
 
 // EachFile lists the files of all groups.
 func (ts *Topics) EachFile(f func(k pages.Key, fd *sys.FD)) {
-	for _, t := range ts.topics {
-		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil && g.file.FD != nil {
-				f(pages.Key{Role: protocol.RestoreGroup, Serial: g.id}, g.file.FD)
-			}
+	for g := range ts.allGroups() {
+		if g.file.FD != nil {
+			f(pages.Key{Role: protocol.RestoreGroup, Serial: g.id}, g.file.FD)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"iter"
 	"log/slog"
 
 	"github.com/baton-ipc/baton/broker/alarm"
@@ -82,13 +83,35 @@ func (ts *Topics) Open(p *pages.Pages, namespace string, c Client) *Party {
 
 // Close closes the files of all groups.
 func (ts *Topics) Close() {
-	for _, t := range ts.topics {
-		for i := 0; t != nil && i < len(t.groups); i++ {
-			if g := t.groups[i]; g != nil {
-				g.file.Close()
+	for g := range ts.allGroups() {
+		g.file.Close()
+	}
+}
+
+// allGroups lists the groups of all topics.
+func (ts *Topics) allGroups() iter.Seq[*group] {
+	return func(yield func(*group) bool) {
+		for _, t := range ts.topics {
+			if t == nil {
+				continue
+			}
+			for _, g := range t.groups {
+				if g != nil && !yield(g) {
+					return
+				}
 			}
 		}
 	}
+}
+
+// findGroup finds the group with an id; nil when there is none.
+func (ts *Topics) findGroup(id uint64) *group {
+	for g := range ts.allGroups() {
+		if g.id == id {
+			return g
+		}
+	}
+	return nil
 }
 
 // Counts says how many there are.
