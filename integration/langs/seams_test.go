@@ -24,6 +24,15 @@ var python = language{"python", func(t *testing.T) []testkit.StartOption {
 	return []testkit.StartOption{func(c *exec.Cmd) { c.Path, c.Args = interpreter, []string{interpreter, program} }}
 }}
 
+// everyLanguage are the languages that there are here.
+func everyLanguage(t *testing.T) []language {
+	if _, err := os.Stat(interpreter(t)); err != nil {
+		t.Logf("without a driver in Python: %v (make test builds it)", err)
+		return languages
+	}
+	return append(slices.Clone(languages), python)
+}
+
 func interpreter(t *testing.T) string { return filepath.Join(clib.Root(t), "build/venv/bin/python") }
 
 // seams is how many seams the campaign goes through: BATON_SEAMS, or a few.
@@ -56,13 +65,7 @@ func testSeams(t *testing.T, config testkit.BrokerOption) {
 	seed := rand.Int63()
 	t.Logf("random seed %d", seed)
 	s := &crew{t: t, b: b, random: rand.New(rand.NewSource(seed)), seen: map[uint64]bool{}}
-	company := slices.Clone(languages)
-	if _, err := os.Stat(interpreter(t)); err == nil {
-		company = append(company, python)
-	} else {
-		t.Logf("without a driver in Python: %v (make test builds it)", err)
-	}
-	for _, l := range company {
+	for _, l := range everyLanguage(t) {
 		for range 2 {
 			s.members = append(s.members, s.join(l))
 		}
