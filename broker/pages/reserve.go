@@ -1,9 +1,12 @@
 package pages
 
-import "github.com/baton-ipc/baton/broker/record"
+import (
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/protocol"
+)
 
-// reserveStep is how much of the broker file is reserved at once.
-const reserveStep = 64 << 10
+// reserveStep is how much of the broker file is reserved at once: a topic's record.
+const reserveStep = protocol.TopicRecordSize
 
 // Reserve makes sure that records of the broker file have pages. On a file
 // system that is full, touching a hole is SIGBUS, on tmpfs even for a reader.
@@ -29,4 +32,23 @@ func (s *Store) ReserveTables() error {
 		err = s.Reserve(record.AllRemains())
 	}
 	return err
+}
+
+// GiveBack gives the pages of records back that are free. Files in a directory keep
+// theirs: a client that looks there late would meet a hole, which is SIGBUS where the
+// file system is full.
+func (s *Store) GiveBack(p record.Place) {
+	if s.Files.Kind() == protocol.KindFile || s.Broker.FD.Punch(int64(p.At), int64(p.Bytes)) != nil {
+		return
+	}
+	for step := p.At / reserveStep; step*reserveStep < p.At+p.Bytes; step++ {
+		s.reserved[step] = false
+	}
+}
+
+// GiveBackOwn is as GiveBack of a part of the broker's session file.
+func (s *Store) GiveBackOwn(at, bytes uint64) {
+	if s.Files.Kind() != protocol.KindFile {
+		s.Own.Session.FD.Punch(int64(at), int64(bytes)) // else it stays reserved
+	}
 }

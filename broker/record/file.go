@@ -16,6 +16,7 @@ const (
 	headRemains = 0xbc  // u32
 	headPIDNS   = 0xc0  // u64: inode of the broker's pid namespace
 	headHanded  = 0xc8  // u64: whether the broker has handed over to another living one
+	headVersion = 0xd0  // u64: no topic that is over had a higher version
 	headDir     = 0x100 // char[1024]: runtime directory
 	headDevices = 0x580 // names of devices by number, to the end of the head page
 
@@ -124,6 +125,9 @@ func (f File) SetDevice(id int32, name string) {
 // UsedTopics and its kin return how far a table has been used, so that a successor
 // does not touch the pages behind. Store notes it.
 func (f File) UsedTopics() uint32 { return min(f.r.Load32(headTopics), protocol.MaxTopics) }
+
+// SetUsedTopics notes that all topics from n on are free, and that nobody looks there.
+func (f File) SetUsedTopics(n uint32) { f.r.Store32(headTopics, n) }
 
 // UsedJoins is as UsedTopics.
 func (f File) UsedJoins() uint32 { return min(f.r.Load32(headJoins), MaxJoins) }

@@ -68,10 +68,12 @@ func (v TopicView) Load() Topic {
 }
 
 // Begin makes the record ready for groups and lanes, while its id is still 0. The
-// version goes on from where it is.
+// version goes on from that of any topic that had the record before, whose pages may
+// have been given back since.
 func (v TopicView) Begin() {
 	v.f.markUsed(headTopics, v.i)
 	v.r.Store64(protocol.TopicID, 0)
+	v.r.Store64(protocol.TopicVersion, max(v.Version(), v.f.r.Load64(headVersion)))
 	clear(v.r.Bytes(protocol.TopicID, protocol.TopicRecordSize-protocol.TopicID))
 }
 
@@ -100,6 +102,12 @@ func (v TopicView) Store(t Topic) {
 func (v TopicView) Free() {
 	v.r.Store64(protocol.TopicID, 0)
 	clear(v.r.Bytes(protocol.TopicID+8, protocol.TopicRecordSize-protocol.TopicID-8))
+}
+
+// KeepVersion notes the version of a record that is free, so that its pages may be
+// given back.
+func (v TopicView) KeepVersion() {
+	v.f.r.Store64(headVersion, max(v.Version(), v.f.r.Load64(headVersion)))
 }
 
 // Version returns the count of changes of lanes, waiters, groups or state.

@@ -21,6 +21,7 @@ func (ts *Topics) Restore(fetch pages.Fetch) {
 func (ts *Topics) restoreTopics(fetch pages.Fetch) {
 	for i := range ts.store.Record.UsedTopics() {
 		if ts.store.Record.Topic(i).ID() == 0 {
+			ts.store.GiveBack(record.TopicPlace(i)) // looking has touched it
 			continue
 		}
 		holder := ts.store.Record.Topic(i).Load().Holder

@@ -119,6 +119,21 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 	return nil
 }
 
+// giveBack gives the pages of a free record back. A successor does not look at those
+// behind the last topic.
+func (ts *Topics) giveBack(index uint32) {
+	ts.store.Record.Topic(index).KeepVersion()
+	ts.store.GiveBack(record.TopicPlace(index))
+	used := ts.store.Record.UsedTopics()
+	if index+1 != used {
+		return
+	}
+	for used > 0 && ts.topics[used-1] == nil {
+		used--
+	}
+	ts.store.Record.SetUsedTopics(used)
+}
+
 // enlist makes a topic findable.
 func (ts *Topics) enlist(t *Topic) {
 	ts.topics[t.index] = t
@@ -176,6 +191,7 @@ func (ts *Topics) removeTopic(t *Topic) {
 		ts.dropLane(l)
 	}
 	if t.name != nil && t.name.lane != nil {
+		ts.store.GiveBackOwn(t.name.lane.offset, nameLane)
 		ts.nameRoom.give(t.name.lane.offset)
 	}
 	for _, g := range t.groups {
@@ -186,6 +202,7 @@ func (ts *Topics) removeTopic(t *Topic) {
 	ts.store.Record.Topic(t.index).Free()
 	ts.changed(t)
 	ts.topics[t.index] = nil
+	ts.giveBack(t.index)
 	ts.topicTable.Give(t.index, t.holder)
 	if t.token != "" {
 		delete(ts.tokens, t.token)
