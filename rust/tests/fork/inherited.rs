@@ -1,0 +1,277 @@
+//! What a child has of its parent's tensors, topics and groups.
+
+use super::*;
+
+#[test]
+fn a_child_uses_all_that_it_inherited() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let topic = s.topic_with("t", &keep_nothing()).unwrap();
+    let queue = s.queue("q").unwrap();
+    let mut reader = topic.reader(Start::New).unwrap();
+    topic.send(made(&s, &[7, 8])).unwrap();
+    topic.send(made(&s, &[9, 10])).unwrap();
+    let m = reader.recv(PATIENCE).unwrap();
+    let t = m.tensor().unwrap();
+    let (parent, theirs) = (s.serial(), (s.clone(), topic.clone(), queue.clone(), t.clone()));
+    ends_well(child(move || {
+        let (s, topic, queue, t) = theirs;
+        check!(is(&t, &[7, 8]) && is(&ok!(m.tensor()), &[7, 8]));
+        check!(s.serial() != parent && s.serial() != 0 && !s.is_ended());
+        // The reader goes on where the parent's was.
+        check!(is(&ok!(ok!(reader.recv(PATIENCE)).tensor()), &[9, 10]));
+        // What is sent is held by the child's lane, in place.
+        ok!(topic.send(&t));
+        check!(is(&ok!(ok!(reader.recv(PATIENCE)).tensor()), &[7, 8]));
+        ok!(queue.put(&t, PATIENCE));
+        ok!(queue.put(ok!(s.from_slice(&[1], &[1u64])).freeze(), PATIENCE));
+        check!(is(&ok!(ok!(queue.get(PATIENCE)).tensor()), &[7, 8]));
+        ok!(s.set("n", &t));
+        let handle = ok!(t.handle(baton::Lease::default()));
+        check!(is(&ok!(s.open(&handle)), &[7, 8]));
+        check!(t.holders().iter().any(|h| h.pid == std::process::id()));
+        ok!(s.release_handle(&handle));
+        drop((reader, m, t, topic));
+        Ok(())
+    }));
+    // What the child has dropped is still the parent's.
+    assert!(is(&t, &[7, 8]));
+    assert_eq!(s.get("n", PATIENCE).unwrap().first().unwrap().to_vec::<u64>().unwrap(), [7, 8]);
+    assert!(is(&queue.get(PATIENCE).unwrap().tensor().unwrap(), &[1]));
+    s.delete("n").unwrap();
+    drop((topic, queue, t));
+    s.close();
+    b.nothing_is_held();
+}
+
+#[test]
+fn what_a_child_inherited_outlives_the_parent() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let queue = s.queue("q").unwrap();
+    let (mut here, there) = ends();
+    let address = b.address();
+    let dies = child(move || {
+        let s = ok!(Session::builder().address(address).connect());
+        let queue = ok!(s.queue("q"));
+        let t = ok!(s.from_slice(&[2], &[3u64, 4])).freeze();
+        let heir = child(move || {
+            // Until the other end is told that the parent is dead, and says so.
+            check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+            check!(is(&t, &[3, 4]));
+            ok!(queue.put(&t, PATIENCE));
+            ok!(queue.put(ok!(s.from_slice(&[1], &[5u64])).freeze(), PATIENCE));
+            drop(t);
+            check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+            Ok(())
+        });
+        // SAFETY: the child is this process's; nothing of this process is dropped in order.
+        unsafe { if heir > 0 { _exit(0) } else { Err(line!()) } }
+    });
+    ends_well(dies);
+    kit::until("the parent's session is over", || b.listed("sessions").iter().all(|s| s["pid"] != dies));
+    assert_eq!(b.listed("storages").len(), 1, "what the heir holds");
+    here.write_all(&[1]).unwrap();
+    let t = queue.get(PATIENCE).unwrap().into_tensor().unwrap();
+    assert!(is(&t, &[3, 4]));
+    assert!(is(&queue.get(PATIENCE).unwrap().tensor().unwrap(), &[5]));
+    here.write_all(&[1]).unwrap();
+    drop((t, queue));
+    s.close();
+    b.nothing_is_held();
+}
+
+#[test]
+fn a_parent_that_drops_at_once_recycles_nothing_that_a_child_holds() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let (mut here, there) = ends();
+    let t = made(&s, &[3; 1000]);
+    let u = t.as_strided(&[500], None, 500).unwrap();
+    // What is moved here the parent drops as soon as it has forked, and the child has alone.
+    let heir = child(move || {
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+        check!(is(&t, &[3; 1000]));
+        drop(t);
+        check!(is(&u, &[3; 500]));
+        ok!((&there).write_all(&[1]));
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+        check!(is(&u, &[3; 500]));
+        drop(u);
+        ok!((&there).write_all(&[1]));
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+        Ok(())
+    });
+    let overwrite = || (0..20).for_each(|i| drop(made(&s, &[i; 1000])));
+    // Until the child's page is mapped here, it may hold anything.
+    let live = |n| {
+        kit::until("so much is held", || {
+            s.collect();
+            s.stats().pool.live == n
+        })
+    };
+    live(1);
+    overwrite();
+    here.write_all(&[1]).unwrap();
+    here.read_exact(&mut [0]).unwrap();
+    overwrite();
+    live(1); // the child has a view of it yet
+    here.write_all(&[1]).unwrap();
+    here.read_exact(&mut [0]).unwrap();
+    live(0); // the child has dropped it, and lives
+    here.write_all(&[1]).unwrap();
+    ends_well(heir);
+    s.close();
+    b.nothing_is_held();
+}
+
+#[test]
+fn what_lanes_keep_is_the_parents() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let queue = s.queue("q").unwrap();
+    let (mut here, there) = ends();
+    let t = made(&s, &[1]);
+    queue.put(&t, PATIENCE).unwrap();
+    queue.put(made(&s, &[2]), PATIENCE).unwrap();
+    let heir = child(move || {
+        drop(t);
+        ok!((&there).write_all(&[1]));
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+        Ok(())
+    });
+    here.read_exact(&mut [0]).unwrap();
+    (0..2).for_each(|_| drop(queue.get(PATIENCE).unwrap()));
+    kit::until("nothing is held by the child, which inherited the tensor alone, and dropped it", || {
+        s.collect();
+        s.stats().pool.live == 0
+    });
+    here.write_all(&[1]).unwrap();
+    ends_well(heir);
+}
+
+#[test]
+fn children_of_children_inherit_too() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let queue = s.queue("q").unwrap();
+    let t = made(&s, &[1, 2]);
+    let theirs = (s.clone(), queue.clone(), t.clone());
+    ends_well(child(move || {
+        let (s, queue, t) = theirs;
+        let u = ok!(s.from_slice(&[1], &[3u64])).freeze();
+        let grandchild = child(move || {
+            check!(is(&t, &[1, 2]) && is(&u, &[3]));
+            ok!(queue.put(baton::Payload::named([("t", t), ("u", u)]), PATIENCE));
+            Ok(())
+        });
+        check!(end_of(grandchild) == 0);
+        Ok(())
+    }));
+    let got = queue.get(PATIENCE).unwrap().bundle().unwrap();
+    assert!(is(got.get("t").unwrap(), &[1, 2]) && is(got.get("u").unwrap(), &[3]));
+    drop((got, t, queue));
+    s.close();
+    b.nothing_is_held();
+}
+
+#[test]
+fn members_of_a_group_are_joined_by_children() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let topic = s.topic_with("t", &keep_nothing().overwrite(false)).unwrap();
+    let mut reader = topic.group_reader("g").unwrap();
+    let theirs = (topic.clone(), topic.group_reader("g").unwrap());
+    ends_well(child(move || {
+        let (topic, mut reader) = theirs;
+        check!(ok!(reader.try_recv()).is_none());
+        ok!(topic.send(baton::Payload::default()));
+        check!(ok!(reader.recv(PATIENCE)).sequence() == 1);
+        ok!(topic.send(baton::Payload::default()));
+        Ok(())
+    }));
+    assert_eq!(reader.recv(PATIENCE).unwrap().sequence(), 2);
+    assert!(reader.try_recv().unwrap().is_none());
+}
+
+#[test]
+fn a_child_inherits_a_storage_of_which_there_are_as_many_references_as_there_may_be() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[1, 2]);
+    let all = kit::all_references(&s, &t);
+    let (mut here, there) = ends();
+    let (theirs, one) = (t.clone(), all[0].clone());
+    let forked = child(move || {
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1)); // the parent holds nothing any more
+        check!(is(&theirs, &[1, 2]) && is(&one, &[1, 2]));
+        Ok(())
+    });
+    drop((all, t));
+    s.collect();
+    here.write_all(&[1]).unwrap();
+    ends_well(forked);
+    s.close();
+    b.nothing_is_held();
+}
+
+/// What a child says of the tensors that it has, or was told why not.
+fn inherited(all: &[Tensor], said: &mut UnixStream) -> Seen {
+    let (mut there, mut full) = (0u8, 0u8);
+    for (i, t) in all.iter().enumerate() {
+        match t.to_vec::<u64>() {
+            Ok(v) => {
+                check!(v == [i as u64]);
+                there += 1;
+            }
+            Err(e) => {
+                check!(e.code() == Code::OutOfMemory);
+                full += 1;
+            }
+        }
+    }
+    ok!(said.write_all(&[there, full]));
+    Ok(())
+}
+
+#[test]
+fn a_child_misses_only_what_it_could_not_count() {
+    let _alone = alone();
+    let Some(full) = kit::FullDir::new(32 << 20) else { return };
+    let memory = full.path().join("memory");
+    let Some(b) = Broker::start_with(&["--memory-dir", memory.to_str().unwrap(), "--memory", "4MiB"]) else { return };
+    let s = b.session();
+    // Each lies in a chunk of its own, whose part of the child's row needs a page at times.
+    let owners: Vec<_> = (0..16).map(|_| b.session()).collect();
+    let all: Vec<_> = owners
+        .iter()
+        .enumerate()
+        .map(|(i, o)| s.open(&made(o, &[i as u64]).handle(baton::Lease::default()).unwrap()).unwrap())
+        .collect();
+    let sessions = b.listed("sessions").len();
+    let mut some = false;
+    for pages in 0.. {
+        full.leave(4096 * pages);
+        let (mut here, mut there) = ends();
+        let theirs = all.clone();
+        ends_well(child(move || inherited(&theirs, &mut there)));
+        let mut said = [0; 2];
+        here.read_exact(&mut said).unwrap();
+        full.leave(1 << 20);
+        kit::until("the child's session is over", || b.listed("sessions").len() == sessions);
+        assert_eq!(usize::from(said[0] + said[1]), all.len());
+        some |= said[0] > 0 && said[1] > 0;
+        if said[1] == 0 {
+            break;
+        }
+    }
+    assert!(some, "there was never room for some of them only");
+    assert!(all.iter().enumerate().all(|(i, t)| is(t, &[i as u64])), "the parent's are as they were");
+}

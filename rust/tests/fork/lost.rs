@@ -1,0 +1,205 @@
+//! Forks of a closed session, without a broker, unknown to the C library, or cut short.
+
+use super::*;
+
+#[test]
+fn a_closed_session_is_closed_in_children() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[1]);
+    s.end();
+    let theirs = (s.clone(), t.clone());
+    ends_well(child(move || {
+        let (s, t) = theirs;
+        check!(s.is_ended() && s.alloc::<u8>(&[1]).is_err_and(|e| e.code() == Code::Closed));
+        drop((s, t));
+        Ok(())
+    }));
+    let s = b.session();
+    let theirs = s.clone();
+    ends_well(child(move || {
+        ok!(theirs.topic("t"));
+        theirs.end();
+        check!(theirs.is_ended() && theirs.topic("t").is_err_and(|e| e.code() == Code::Closed));
+        Ok(())
+    }));
+    s.topic("t").unwrap(); // the parent's goes on
+}
+
+#[test]
+fn a_child_has_what_was_left_of_a_closed_session() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let (mut ours, mut theirs) = ends();
+    let s = b.session();
+    let (t, closed) = (made(&s, &[1, 2]), s.clone());
+    s.close();
+    let (next, inherited) = (b.session(), t.clone());
+    let u = made(&next, &[3, 4]);
+    let of_next = u.clone();
+    next.close();
+    let forked = child(move || {
+        check!(closed.alloc::<u8>(&[1]).unwrap_err().code() == Code::Closed);
+        ok!(theirs.read_exact(&mut [0])); // the parent holds nothing any more
+        check!(is(&inherited, &[1, 2]) && is(&of_next, &[3, 4]));
+        Ok(())
+    });
+    drop((t, u));
+    let other = b.session();
+    for i in 0..100 {
+        drop(made(&other, &[i, i]));
+    }
+    ours.write_all(&[1]).unwrap();
+    ends_well(forked);
+    drop(other);
+    b.nothing_is_held();
+}
+
+#[test]
+fn a_raw_fork_is_refused() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let topic = s.topic_with("t", &keep_nothing()).unwrap();
+    let mut reader = topic.reader(Start::New).unwrap();
+    let t = made(&s, &[7, 8]);
+    let theirs = (s.clone(), topic.clone(), t.clone(), b.address());
+    ends_well(raw_child(move || {
+        let (s, topic, t, address) = theirs;
+        let refused =
+            |e: Option<baton::Error>| e.is_some_and(|e| e.code() == Code::Closed && e.message().contains("forked"));
+        check!(refused(s.alloc::<u8>(&[1]).err()) && s.is_ended());
+        check!(refused(topic.send(&t).err()) && refused(reader.try_recv().err()) && refused(s.set("n", &t).err()));
+        check!(refused(t.to_vec::<u64>().err()));
+        drop((reader, t, topic, s));
+        // It may open a session here, and that is inherited as any.
+        let s = ok!(Session::builder().address(address).connect());
+        let t = ok!(s.from_slice(&[1], &[1u64])).freeze();
+        check!(end_of(child(|| if is(&t, &[1]) { Ok(()) } else { Err(line!()) })) == 0);
+        Ok(())
+    }));
+    assert!(is(&t, &[7, 8]));
+    drop((topic, t));
+    s.close();
+    b.nothing_is_held();
+}
+
+#[test]
+fn without_a_broker_fork_goes_on_and_the_child_is_told() {
+    let _alone = alone();
+    let Some(mut b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[7, 8]);
+    let lost = |t: &Tensor, s: &Session| -> Seen {
+        let seen = t.to_vec::<u64>();
+        check!(seen.is_err_and(|e| e.code() == Code::BrokerLost));
+        check!(s.topic("t").is_ok());
+        check!(s.topic("t").is_ok_and(|topic| topic.send(t).is_err_and(|e| e.code() == Code::BrokerLost)));
+        Ok(())
+    };
+    b.pause();
+    let began = Instant::now();
+    let (mut here, there) = ends();
+    let theirs = (t.clone(), s.clone());
+    let waits = child(move || {
+        ok!((&there).write_all(&[1]));
+        check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+        lost(&theirs.0, &theirs.1)
+    });
+    assert!(began.elapsed() >= Duration::from_secs(1), "it waits a while for the broker");
+    // The child has given up, too: an answer that comes before it looks would still serve it.
+    here.read_exact(&mut [0]).unwrap();
+    b.go_on();
+    here.write_all(&[1]).unwrap();
+    ends_well(waits);
+    b.child.kill().unwrap();
+    b.child.wait().unwrap();
+    let theirs = t.clone();
+    ends_well(child(move || {
+        check!(theirs.to_vec::<u64>().is_err_and(|e| e.code() == Code::BrokerLost));
+        Ok(())
+    }));
+    assert!(is(&t, &[7, 8]), "the parent's is where it was");
+}
+
+#[test]
+fn a_broker_that_stands_still_for_a_while_is_waited_for() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[7, 8]);
+    b.pause();
+    let (mut here, there) = ends();
+    std::thread::scope(|all| {
+        all.spawn(|| {
+            std::thread::sleep(Duration::from_secs(3)); // longer than a broker is looked for
+            b.go_on();
+        });
+        let theirs = t.clone();
+        let forked = child(move || {
+            check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
+            check!(is(&theirs, &[7, 8]));
+            Ok(())
+        });
+        drop(t);
+        here.write_all(&[1]).unwrap();
+        ends_well(forked);
+    });
+    drop(s);
+    b.nothing_is_held();
+}
+
+/// A process that holds a tensor and forks, killed after so many microseconds, or not in time. What the
+/// child saw, if it came back from fork: 0: all was there; 1: it was told that it is gone; 2: other bytes.
+fn killed_in_fork(b: &Broker, after: Duration) -> Option<u8> {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let parent = child(|| {
+        let s = b.session();
+        let t = made(&s, &[4711; 1000]);
+        ok!(theirs.write_all(b"r"));
+        let _ = child(|| {
+            let told = t.to_vec::<u64>().is_err();
+            let until = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < until && !told {
+                let changed = !is(&t, &[4711; 1000]);
+                if changed {
+                    ok!(theirs.write_all(&[2]));
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ok!(theirs.write_all(&[u8::from(told)]));
+            Ok(())
+        });
+        std::thread::sleep(PATIENCE);
+        Ok(())
+    });
+    drop(theirs);
+    let mut byte = [0];
+    ours.read_exact(&mut byte).unwrap();
+    std::thread::sleep(after);
+    // SAFETY: the process is a child of this one, and was not waited for.
+    assert_eq!(unsafe { kill(parent, 9) }, 0);
+    // SAFETY: as `end_of`.
+    assert_eq!(unsafe { waitpid(parent, std::ptr::null_mut(), 0) }, parent);
+    let mut said = Vec::new();
+    ours.read_to_end(&mut said).unwrap();
+    said.first().copied()
+}
+
+#[test]
+fn a_child_whose_parent_is_killed_in_fork_has_what_it_inherited() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let rounds = std::env::var("BATON_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40u64);
+    let mut seen = [0; 4];
+    for round in 0..rounds {
+        let saw = killed_in_fork(&b, Duration::from_micros(round * 97 % 3000));
+        seen[saw.map_or(3, usize::from)] += 1;
+    }
+    println!("all there {}, gone and told {}, changed {}, no child {}", seen[0], seen[1], seen[2], seen[3]);
+    assert_eq!((seen[1], seen[2]), (0, 0), "gone and told, changed");
+    assert!(seen[0] > 0);
+    b.nothing_is_held();
+}
