@@ -64,7 +64,7 @@ func (b *Broker) lookForGone() {
 	}()
 }
 
-// isGone tells that the process is there and has nothing of the session.
+// isGone reports whether the process is there and has nothing of the session.
 func (p program) isGone() bool {
 	// The order: what is open may be mapped and closed meanwhile, not the other way round.
 	for _, has := range []func(int, sys.FileID) (bool, error){sys.OpensFile, sys.MapsFile} {

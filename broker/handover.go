@@ -115,7 +115,7 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 	}
 }
 
-// mayHandOver tells why this broker goes on, or lists what it would hand over.
+// mayHandOver lists what this broker would hand over, or says why it goes on.
 func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error) {
 	if err := c.mayEnd("replace"); err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func readOwner(fd *sys.FD) (string, error) {
 }
 
 // startTakeover takes over at once where files have names, else it begins to
-// wait for clients; await tells the end.
+// wait for clients; await returns at the end.
 func (b *Broker) startTakeover(p *predecessor) error {
 	if err := b.setInstance(p.instance); err != nil {
 		return err

@@ -306,7 +306,7 @@ func (s *succession) oldEnded() bool {
 	}
 }
 
-// why tells from a failed request whether to try again.
+// why turns the error of a request into errOldEnded where another try may succeed.
 func (s *succession) why(err error) error {
 	var refused *protocol.Error
 	if !errors.As(err, &refused) && s.oldEnded() {

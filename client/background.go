@@ -208,7 +208,7 @@ func (c *Client) resume(ctx context.Context) (*control, error) {
 // restore hands a new broker the descriptors of everything mapped here.
 func (c *Client) restore(ctx context.Context, ctl *control) error {
 	p := c.pages
-	unanswered := c.unanswered() // before the groups are listed: who is missing here has its group there
+	unanswered := c.unanswered() // before the groups are listed: a reader that is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: p.serial}, {Role: protocol.RestoreBell, Serial: p.serial}}
 	fds := []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD}
 	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this

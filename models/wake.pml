@@ -147,7 +147,7 @@ close:
 #ifdef B_CASBELL
   if :: atomic { ODD(parked) -> parked=parked+1; bell++ } asleep=0 :: else fi;
 #else
-  /* STEP wake:death-ring: after closing a lane the broker rings everybody who waits on its topic, parked or not */
+  /* STEP wake:death-ring: after closing a lane the broker rings every session that waits on its topic, parked or not */
   bell++;                  /* always: who waits on a topic of the dead looks again */
   asleep=0;
 #endif

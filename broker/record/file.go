@@ -126,7 +126,7 @@ func (f File) SetDevice(id int32, name string) {
 // does not touch the pages behind. Store notes it.
 func (f File) UsedTopics() uint32 { return min(f.r.Load32(headTopics), protocol.MaxTopics) }
 
-// SetUsedTopics notes that all topics from n on are free, and that nobody looks there.
+// SetUsedTopics notes that all topics from n on are free, and are not looked at.
 func (f File) SetUsedTopics(n uint32) { f.r.Store32(headTopics, n) }
 
 // UsedJoins is as UsedTopics.

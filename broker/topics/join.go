@@ -21,7 +21,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 		if (have.group != nil) == (r.Group != nil) && (have.group == nil || have.group.file.Region.Valid()) {
 			return ts.readerReply(t, have)
 		}
-		ts.leaveReader(t, s, m, have) // its group is gone, or nobody has the claims: it asks since it has not
+		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: it asks because it has none
 	}
 	g, err := ts.groupFor(t, r.Group)
 	if err != nil {

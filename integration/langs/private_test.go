@@ -12,7 +12,7 @@ import (
 
 const (
 	known  = 3   // the seed of a tensor of which there is a handle
-	secret = 100 // of those that were given to nobody
+	secret = 100 // of those that were never given away
 )
 
 // opened counts the handles like a true one that open something in a driver's session.
@@ -25,7 +25,7 @@ func opened(d *driver, like protocol.Handle) (n int) {
 			first := like.Index / protocol.ChunkIndices * protocol.ChunkIndices
 			for h.Index = first; h.Index < first+protocol.ChunkIndices; h.Index++ {
 				if a := d.try(command{"do": "open", "handle": h, "seed": known}); a.Code == "" {
-					require.Empty(d.t, a.Broken, "%v opens what was given to nobody", h)
+					require.Empty(d.t, a.Broken, "%v opens what was never given away", h)
 					n++
 				}
 			}

@@ -1,8 +1,8 @@
 //! A session's one background thread: it reads the control socket while no caller does, gives replies to
 //! their callers, and does what is off the hot path: comparing, recycling on request, new peers, reconnecting.
 //!
-//! Who asks reads the socket itself until its answer is there, unless another does: so it is woken once, and
-//! not the thread first and then the caller.
+//! A caller reads the socket itself until its answer is there, unless another does: so the caller is woken
+//! once, and not the thread first and then the caller.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,7 +61,7 @@ pub(crate) struct Background {
     waker: Arc<Waker>,
     thread: OnceLock<ThreadId>,
     core: OnceLock<Weak<Core>>,
-    pump: Mutex<Frames>, // locked by who reads the socket
+    pump: Mutex<Frames>, // locked by the thread that reads the socket
     heard: AtomicU64,    // frames
 }
 
@@ -273,7 +273,7 @@ impl Background {
         let mut frames = self.pump.try_lock().ok()?;
         loop {
             if let Ok(reply) = from.try_recv() {
-                return Some(reply); // who read before has delivered it
+                return Some(reply); // the thread that read before has delivered it
             }
             // The frames may be the next connection's by now.
             if control.is_lost() || !readable_by(control.socket(), until).unwrap_or(false) {

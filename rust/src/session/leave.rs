@@ -180,7 +180,7 @@ impl Link {
         !self.lanes.is_empty()
     }
 
-    /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that who asks by it
+    /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that a later request
     /// finds left what was left.
     fn renew(&mut self, control: Arc<Control>) -> Vec<Left> {
         let mut asked = Vec::new();
