@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// helloTime is how long a connection may take to say who it is.
+	// helloTime is how long a connection may take until its hello.
 	helloTime = 30 * time.Second
 	// farewellTime is how long a closing connection may take to read its last
 	// words.
@@ -25,8 +25,8 @@ const (
 )
 
 // conn is one connection: a goroutine that reads requests, carries them out in order
-// and answers them itself, so that a request wakes nobody but who asked, and one
-// that writes events while there are any. A client that does not read is not read
+// and answers them itself, so that a response wakes only the thread that sent the
+// request, and one that writes events while there are any. A client that does not read is not read
 // from either.
 type conn struct {
 	b    *Broker
@@ -46,7 +46,7 @@ type conn struct {
 
 	mu      sync.Mutex // guards what follows; taken with or without the broker's
 	pending pending
-	telling bool // somebody is about to write them
+	telling bool // a goroutine is about to write them
 
 	violated  bool       // the reader's: the client has broken the protocol
 	watch     func()     // the reader's: what waits for the end of a new session's process
@@ -60,10 +60,7 @@ type conn struct {
 type pending struct{ trim, collect, closing, stopped, room bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
-	holder := record.Holder{Family: uint64(cred.PID) + 1}
-	if len(b.cfg.AllowUIDs) > 0 {
-		holder.User = uint64(cred.UID) + 1
-	}
+	holder := record.Holder{Family: uint64(cred.PID) + 1, User: b.userOf(cred.UID)}
 	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{})}
 }
 

@@ -6,13 +6,10 @@ import (
 )
 
 // holderOf gives the holder that a session counts with: the sessions of its process
-// and of its parent, of which it may be a fork. A parent that has
-// no session any more is not known, and no process of another namespace is (pid 0).
+// and of its parent, of which it may be a fork. A parent that has no session any more
+// is not known, and no process of another namespace is (pid 0).
 func (b *Broker) holderOf(serial uint64, pid int, uid uint32) record.Holder {
-	h := record.Holder{Family: serial}
-	if len(b.cfg.AllowUIDs) > 0 {
-		h.User = uint64(uid) + 1
-	}
+	h := record.Holder{Family: serial, User: b.userOf(uid)}
 	if pid == 0 {
 		return h
 	}
@@ -24,6 +21,14 @@ func (b *Broker) holderOf(serial uint64, pid int, uid uint32) record.Holder {
 		}
 	}
 	return h
+}
+
+// userOf names a user in a holder; 0 when only one user may connect.
+func (b *Broker) userOf(uid uint32) uint64 {
+	if len(b.cfg.AllowUIDs) == 0 {
+		return 0
+	}
+	return uint64(uid) + 1
 }
 
 // sessionOf finds a session of a process.

@@ -20,8 +20,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// occupy makes the runtime directory ours: nobody else can write it, and no
-// other broker runs in it.
+// occupy makes the runtime directory ours: no other user can write it, and no other
+// broker runs in it.
 func (b *Broker) occupy() error {
 	if err := sys.CheckPrivateDir(b.cfg.Dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
@@ -46,7 +46,12 @@ func (b *Broker) occupy() error {
 			"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
 	}
 	b.lock = lock
-	return os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
+	return b.signLock()
+}
+
+// signLock names this process in the lock of the runtime directory.
+func (b *Broker) signLock() error {
+	return os.WriteFile(filepath.Join(b.cfg.Dir, lockName), []byte(strconv.Itoa(processID)+"\n"), 0o600)
 }
 
 // listen binds the socket. What a dead broker left there is removed; what
@@ -75,9 +80,14 @@ func (b *Broker) listen() error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	return b.useListener(l)
+}
+
+// useListener takes the listener of the socket.
+func (b *Broker) useListener(l *net.UnixListener) error {
 	l.SetUnlinkOnClose(false)
 	b.listener = l
-	if err := os.Chmod(path, b.cfg.SocketMode); err != nil {
+	if err := os.Chmod(b.cfg.Socket, b.cfg.SocketMode); err != nil {
 		return fmt.Errorf("protect socket: %w", err)
 	}
 	return nil
@@ -140,7 +150,7 @@ func (b *Broker) accept() {
 	}
 }
 
-// welcome checks who connects and starts the connection's goroutines.
+// welcome checks the user that connects and starts the connection's goroutines.
 func (b *Broker) welcome(u *net.UnixConn) {
 	cred, err := sys.PeerCredentials(u)
 	if err != nil {

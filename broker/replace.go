@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
@@ -229,12 +227,10 @@ func (b *Broker) adopt(s *succession, plan []takeover.Repair) error {
 	if err != nil {
 		return err
 	}
-	listener.SetUnlinkOnClose(false)
-	b.listener = listener
-	if err := os.Chmod(b.cfg.Socket, b.cfg.SocketMode); err != nil {
-		return fmt.Errorf("protect socket: %w", err)
+	if err := b.useListener(listener); err != nil {
+		return err
 	}
-	return os.WriteFile(filepath.Join(b.cfg.Dir, lockName), []byte(strconv.Itoa(processID)+"\n"), 0o600)
+	return b.signLock()
 }
 
 // Predecessor is closed when the process of the broker that this one has replaced has

@@ -2,8 +2,8 @@ package pages
 
 import (
 	"fmt"
-	"github.com/baton-ipc/baton/broker/record"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
