@@ -15,6 +15,7 @@ mod entry;
 mod freetest;
 #[cfg(not(baton_loom))]
 mod grow;
+mod openings;
 #[cfg(not(baton_loom))]
 mod pool;
 mod ranges;
@@ -25,6 +26,7 @@ pub(crate) use entry::{Entries, Entry};
 pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]
 pub(crate) use grow::{Grant, Source};
+pub(crate) use openings::{Closed, Openings};
 #[cfg(not(baton_loom))]
 pub use pool::PoolStats;
 #[cfg(not(baton_loom))]

@@ -25,7 +25,7 @@ use super::pin::Inherited;
 use super::reader::Joining;
 use super::room::Room;
 use crate::error::{Error, Result, lost};
-use crate::ledger::{FreeTest, Pool};
+use crate::ledger::{FreeTest, Openings, Pool};
 use crate::shm::{Parking, Segment};
 use crate::sys::{self, PerProcess};
 use crate::turns::Turnstile;
@@ -66,21 +66,7 @@ pub(crate) struct Core {
     pub(super) lost: OnceLock<Error>,
     /// Openings that something still refers to.
     pub(super) users: AtomicUsize,
-    stage: Mutex<Stage>,
-    staged: Condvar,
-}
-
-/// Where a core is in its life.
-#[derive(Debug)]
-enum Stage {
-    /// It is open.
-    Open(Weak<Inner>),
-    /// Its opening was closed, which the broker has not answered yet.
-    Leaving,
-    /// It counts what its openings have left, and may be opened again.
-    Resting,
-    /// The broker ends it, or has given it up.
-    Over,
+    openings: Openings<Weak<Inner>>,
 }
 
 impl Core {
@@ -119,8 +105,7 @@ impl Core {
             pages,
             lost: OnceLock::new(),
             users: AtomicUsize::new(0),
-            stage: Mutex::new(Stage::Open(Weak::new())),
-            staged: Condvar::new(),
+            openings: Openings::new(Weak::new()),
         })
     }
 
@@ -164,92 +149,62 @@ impl Core {
         self.parking.wake();
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(|p| p.into_inner())
-    }
-
-    fn to(&self, stage: &mut Stage, next: Stage) {
-        *stage = next;
-        self.staged.notify_all();
-    }
-
     /// Its opening, if it is open.
     pub(super) fn opening(&self) -> Option<Arc<Inner>> {
-        match &*self.stage() {
-            Stage::Open(inner) => inner.upgrade(),
-            _ => None,
-        }
+        self.openings.present()?.upgrade()
     }
 
     /// Opens a new one.
     pub(super) fn open(core: Arc<Core>) -> Arc<Inner> {
         let inner = Inner::new(core);
-        *inner.stage() = Stage::Open(Arc::downgrade(&inner));
+        inner.openings.begin(Arc::downgrade(&inner));
         inner
     }
 
-    /// Opens it once more, for a caller that asks for a session like it.
+    /// Opens it once more, for one who wants a session like it.
     pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Inner>> {
         if self.is_foreign() || !self.options.is_like(o) || self.devices.get().is_some() || self.link().is_lost() {
             return None;
         }
-        let mut stage = self.stage();
-        if !matches!(*stage, Stage::Resting) {
-            return None;
-        }
-        let inner = Inner::new(self.clone());
-        self.to(&mut stage, Stage::Open(Arc::downgrade(&inner)));
-        Some(inner)
+        self.openings.begin_again(|| {
+            let inner = Inner::new(self.clone());
+            let noted = Arc::downgrade(&inner);
+            (inner, noted)
+        })
     }
 
     /// Ends its opening: the thread tells the broker.
     pub(super) fn leave(&self) {
-        {
-            let mut stage = self.stage();
-            if matches!(*stage, Stage::Open(_)) {
-                self.to(&mut stage, Stage::Leaving);
-            }
-        }
+        self.openings.leave();
         self.background.wake();
     }
 
     /// Waits until the broker has heard that its opening was closed, and no longer than that.
     pub(super) fn await_left(&self, until: Instant) {
-        let mut stage = self.stage();
-        while matches!(*stage, Stage::Leaving) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            stage = self.staged.wait_timeout(stage, left).unwrap_or_else(|p| p.into_inner()).0;
-        }
+        self.openings.await_left(until);
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(*self.stage(), Stage::Open(_))
+        self.openings.is_open()
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(*self.stage(), Stage::Over)
+        self.openings.is_over()
     }
 
     /// Whether the broker was told that its opening was closed, or need not be.
     pub(super) fn is_left(&self) -> bool {
-        matches!(*self.stage(), Stage::Resting | Stage::Over)
+        self.openings.is_left()
     }
 
     /// The broker has heard that its opening was closed.
     pub(super) fn left(&self) {
-        let mut stage = self.stage();
-        if matches!(*stage, Stage::Leaving) {
-            self.to(&mut stage, Stage::Resting);
-        }
+        self.openings.left();
     }
 
     /// Nothing is left to be done with it.
     pub(super) fn over(&self) {
-        let mut stage = self.stage();
-        self.to(&mut stage, Stage::Over);
+        self.openings.over();
     }
 
     /// Whether the row counts anything.
@@ -258,19 +213,9 @@ impl Core {
     }
 
     /// Ends it if it is closed and counts nothing. From here on nothing is counted: the pool hands out no
-    /// storage, and a thread that takes a reference looks, after counting it, whether the session was closed.
-    ///
-    /// SYNC closing: the openings were marked closed first, the row is read second; pairs with `hold`.
+    /// storage, and who takes a reference looks, after counting it, whether the session was closed.
     pub(super) fn end_if_empty(&self) -> bool {
-        let mut stage = self.stage();
-        if matches!(*stage, Stage::Open(_) | Stage::Over) {
-            return matches!(*stage, Stage::Over);
-        }
-        let ends = self.pool.end_if(|| !self.counts_any());
-        if ends {
-            *stage = Stage::Over;
-        }
-        ends
+        self.openings.end_if(|| self.pool.end_if(|| !self.counts_any()))
     }
 }
 

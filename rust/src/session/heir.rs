@@ -290,7 +290,7 @@ impl Inner {
         if self.is_lost() {
             return Err(self.why_closed());
         }
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.is_set() {
             return Err(closed("the session"));
         }
         heir.session()

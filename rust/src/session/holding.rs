@@ -219,9 +219,8 @@ impl Inner {
             if reference.serial == 0 || !self.attached.has(chunk, reference.serial) {
                 self.attach(chunk, reference)?;
             }
-            self.count_up(reference.index)?;
-            // SYNC closing: looked at after the row was raised; pairs with `end_if_empty`.
-            let ended = self.closed.load(Ordering::SeqCst);
+            let taken = self.closed.take(&self.pages.row, reference.index);
+            let ended = !taken.map_err(|e| self.refused(e))?;
             if let Some(a) = self.attached.find(chunk, reference.serial).filter(|_| !ended) {
                 return Ok(a);
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use super::poll::PollFd;
 use super::tasks::Tasks;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, unanswered};
+use crate::ledger::Closed;
 use crate::shm::{LOOK_AGAIN, pause};
 use crate::sys;
 use crate::turns::{Turn, Turnstile};
@@ -50,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) tasks: OnceLock<Arc<Tasks>>,
     pub(crate) topics: Topics,
     pub(crate) handovers: AtomicU64,
-    pub(crate) closed: AtomicBool,
+    pub(crate) closed: Closed,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
     claiming: RwLock<()>,
     /// Whether the core's thread made it for itself, of a core that is not open.
@@ -94,7 +95,7 @@ impl Inner {
             tasks: OnceLock::new(),
             topics: Topics::default(),
             handovers: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
+            closed: Closed::default(),
             claiming: RwLock::new(()),
             helper,
         }
@@ -245,7 +246,7 @@ impl Inner {
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
         let link = self.link_locked();
         // Closing undoes it, and behind that it would be the next opening's. No broker knows one that is lost.
-        if !self.closed.load(Ordering::Acquire) && !self.is_lost() {
+        if !self.closed.is_set() && !self.is_lost() {
             let _ = link.control.tell(op, body);
         }
     }
@@ -253,13 +254,13 @@ impl Inner {
     /// Whether the session takes no calls here any more: it was closed or lost, or is the parent's.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire) || self.is_lost() || self.is_foreign()
+        self.closed.is_set() || self.is_lost() || self.is_foreign()
     }
 
     /// Whether nothing can be done with the session any more, nor in the child of a fork with its heir.
     pub(crate) fn is_ended(&self) -> bool {
         let ended = || self.heir.get().is_none_or(|h| h.opened().is_some_and(|s| s.is_closed()));
-        self.closed.load(Ordering::Acquire) || self.is_lost() || self.is_foreign() && ended()
+        self.closed.is_set() || self.is_lost() || self.is_foreign() && ended()
     }
 
     /// Refuses what cannot be done any more: the session was closed, or it is the parent's and a call
@@ -305,8 +306,7 @@ impl Inner {
 
     /// Ends the session. What was sent is still received; what its tensors hold stays until they are dropped.
     pub(crate) fn close(&self, wait: bool) {
-        // SYNC closing: before the row is looked at; pairs with `hold`.
-        if self.closed.swap(true, Ordering::SeqCst) {
+        if self.closed.set() {
             return;
         }
         if self.is_foreign() {
@@ -428,7 +428,7 @@ impl Drop for Inner {
             let _ = self.link().tell("bye", &Nothing {}); // it came to nothing
             return;
         }
-        if !*self.closed.get_mut() {
+        if !self.closed.is_set() {
             self.close(false);
         } else if last {
             self.background.wake(); // nothing can be counted any more

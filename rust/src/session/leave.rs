@@ -212,7 +212,7 @@ impl Inner {
     /// Hands a lane to the broker.
     pub(super) fn leave_lane(&self, topic: TopicRef, lane: LeftLane) {
         let mut link = self.link_locked();
-        let closed = self.closed.load(Ordering::Acquire);
+        let closed = self.closed.is_set();
         if closed && self.is_left() {
             drop(link);
             // The broker has taken over all lanes of a session that was closed.
