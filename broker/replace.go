@@ -36,6 +36,9 @@ type succession struct {
 // what it left, or nothing.
 var errOldEnded = errors.New("the old broker has ended")
 
+// errOldBusy says that it begins, or ends: then it hands over a while later, or is gone.
+var errOldBusy = errors.New("the old broker begins or ends")
+
 // take occupies the runtime directory, or has the broker that runs there hand it over.
 func (b *Broker) take(ctx context.Context) error {
 	for {
@@ -48,7 +51,7 @@ func (b *Broker) take(ctx context.Context) error {
 			b.succession = s
 			return nil
 		}
-		if !errors.Is(err, errOldEnded) {
+		if !errors.Is(err, errOldEnded) && !errors.Is(err, errOldBusy) {
 			return err
 		}
 		select {
@@ -307,6 +310,9 @@ func (s *succession) why(err error) error {
 	var refused *protocol.Error
 	if !errors.As(err, &refused) && s.oldEnded() {
 		return errOldEnded
+	}
+	if refused != nil && refused.Code == protocol.CodeBusy {
+		return errOldBusy
 	}
 	return fmt.Errorf("the broker that runs does not hand over: %w", err)
 }

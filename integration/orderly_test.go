@@ -156,6 +156,21 @@ func TestSessionThatABrokerDoesNotKnowIsLost(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrClosed)
 }
 
+// A broker that has yet to hear of all its clients hands over when it has.
+func TestReplaceWaitsForABrokerThatBegins(t *testing.T) {
+	b := testkit.StartBroker(t)
+	all := startGoingOn(b, "set")
+	late := startGoingOn(b, "wait read")["wait read"]
+	late.Stop() // it is waited for
+	b.Kill()
+	b.Restart()
+	b.Replace()
+	late.Cont()
+	growing(t, all)
+	all["set"].Done()
+	late.Done()
+}
+
 // A broker takes over from a living one while all goes on: nothing is lost, not even
 // what only the old one had, and what was granted stays granted above a lower limit.
 func TestReplaceLosesNothing(t *testing.T) {

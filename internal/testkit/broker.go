@@ -120,6 +120,12 @@ func (b *Broker) Replace(opts ...BrokerOption) {
 	}
 	old := b.process
 	b.process = b.launch("--replace")
+	Until(b.t, "the old broker has handed over", func() (bool, string) {
+		if !b.process.Alive() {
+			b.t.Fatalf("the new broker ended: %v\n%s", b.process.result(), b.process.Log())
+		}
+		return !old.Alive(), ""
+	})
 	old.Ended()
 }
 
