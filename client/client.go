@@ -228,18 +228,19 @@ func (c *Client) brokerAway() bool {
 	}
 }
 
-// untilAway returns a context that ends with the connection to the broker, too.
+// untilAway returns a context that ends with the connection to the broker, too, and has
+// ErrBrokerLost as its cause then.
 func (c *Client) untilAway(ctx context.Context) (context.Context, context.CancelFunc) {
 	away := c.away()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
 		case <-away:
-			cancel()
+			cancel(protocol.ErrBrokerLost)
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, cancel
+	return ctx, func() { cancel(nil) }
 }
 
 // live returns ErrClosed once the client was closed, ErrSessionLost once its session

@@ -87,7 +87,8 @@ func (t *topic) current(ctx context.Context) (*peersView, error) {
 			return now, nil
 		}
 	}
-	if v != nil && (isLost(err) || asked.Err() != nil && ctx.Err() == nil) {
+	// That it went away counts, even where the caller's time has run out meanwhile.
+	if v != nil && (isLost(err) || isLost(context.Cause(asked))) {
 		return v, nil
 	}
 	return nil, err
