@@ -12,8 +12,8 @@ import (
 const compareEvery = 5 * time.Second
 
 // compare finds what the broker has taken back: segments that are mapped here and
-// recorded no more, and lanes that were left and are listed no more. A broker that is
-// away takes nothing back.
+// recorded no more, lanes that were left and are listed no more, and the files of
+// sessions that are over. A broker that is away takes nothing back.
 func (c *Client) compare() {
 	if c.brokerAway() {
 		return
@@ -29,6 +29,7 @@ func (c *Client) compare() {
 	p.lanes.compare(p.listed)
 	c.mu.Unlock()
 	c.trim(gone)
+	c.forgetEnded()
 }
 
 // segmentSerial returns the serial of the segment that the broker has now at an index.

@@ -176,3 +176,33 @@ func TestSpaceForLanesJoins(t *testing.T) {
 	l.give(at)
 	require.True(t, l.free.Has(all))
 }
+
+// peersMapped counts sessions whose files are mapped.
+func peersMapped(c *Client) (n int) {
+	for slot := range c.pages.peers {
+		if c.pages.peers[slot].Load() != nil {
+			n++
+		}
+	}
+	return n + c.pages.countOld()
+}
+
+func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
+	c, o := pair(t)
+	before := peersMapped(c)
+	mapsOthers(t, c, o)
+	eventually(t, "the files stay for ever", func() bool { return peersMapped(c) == before })
+}
+
+// Where a caller's time runs out right after the broker went, that it went is what counts.
+func TestAbsenceOfTheBrokerIsTheCauseOfTheEndOfACall(t *testing.T) {
+	c, _ := pair(t)
+	ctx, end := context.WithCancel(context.Background())
+	asked, cancel := c.untilAway(ctx)
+	defer cancel()
+	ctl, _ := c.heard()
+	ctl.close()
+	<-asked.Done()
+	end()
+	require.ErrorIs(t, context.Cause(asked), protocol.ErrBrokerLost)
+}

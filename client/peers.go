@@ -46,6 +46,17 @@ func (c *Client) tidyPeers() {
 	}
 }
 
+// forgetEnded forgets sessions that are over while their slots have no other: those that
+// take a slot anew would bring it about, and few may come.
+func (c *Client) forgetEnded() {
+	for slot := range c.pages.peers {
+		if q := c.pages.peers[slot].Load(); q != nil && c.pages.sessionSerial(uint32(slot)) != q.serial {
+			c.forgetPeers()
+			return
+		}
+	}
+}
+
 // forgetPeers forgets sessions that are over and of which nothing is used here: no
 // lane in a topic, no chunk of storages. Their files are closed now, and unmapped
 // when nobody looks at them any more.

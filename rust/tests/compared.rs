@@ -57,3 +57,25 @@ fn memory_that_a_new_broker_takes_back_is_unmapped() -> Result<()> {
     until("the segment that is no more is unmapped", || mapped_segments() == before);
     Ok(())
 }
+
+/// How many session files this process maps.
+fn mapped_sessions() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|l| l.contains("memfd:baton-session")).count()
+}
+
+/// Its slot stays free, so that no other session takes its place here.
+#[test]
+fn files_of_an_ended_session_are_unmapped() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let session = broker.session();
+    let before = mapped_sessions();
+    let other = broker.session();
+    other.set("n", other.from_slice(&[1], &[1u8])?.freeze())?;
+    drop(session.get("n", PATIENCE)?);
+    session.delete("n")?;
+    assert!(mapped_sessions() > before + 1);
+    drop(other);
+    until("the files of a session that is over stay mapped", || mapped_sessions() == before);
+    Ok(())
+}

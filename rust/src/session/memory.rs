@@ -138,8 +138,9 @@ impl Inner {
         self.segment(s.index, s.serial, true).map(|_| ())
     }
 
-    /// Looks what the broker has taken back: segments of others that are mapped here and recorded no more, and
-    /// lanes that were left and are listed no more. A broker that is away takes nothing back.
+    /// Looks what the broker has taken back: segments of others that are mapped here and recorded no more,
+    /// lanes that were left and are listed no more, and the files of sessions that are over. A broker that is
+    /// away takes nothing back.
     pub(crate) fn compare(&self) {
         if self.broker_away() {
             return;
@@ -155,6 +156,7 @@ impl Inner {
             self.trim(&gone);
         }
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).compare(&self.pages);
+        self.pages.forget_ended();
         if self.strays.load(Ordering::Acquire) {
             self.return_strays();
         }

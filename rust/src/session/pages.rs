@@ -175,6 +175,18 @@ impl Pages {
         p
     }
 
+    /// Lets go of sessions that are over while their slots have no other. What uses one keeps its pages.
+    pub(crate) fn forget_ended(&self) {
+        let mut known = self.known.lock().unwrap_or_else(|p| p.into_inner());
+        for (slot, kept) in self.by_slot.iter().enumerate() {
+            let over = |p: &Arc<Peer>| p.serial != self.serial && p.serial != self.session_serial(slot as u32);
+            if kept.load().as_ref().is_some_and(over) {
+                kept.store(None);
+            }
+        }
+        known.retain(|_, w| w.strong_count() > 0);
+    }
+
     /// Every session whose pages are mapped here, the own one too.
     pub(crate) fn all_peers(&self) -> Vec<Arc<Peer>> {
         let known = self.known.lock().unwrap_or_else(|p| p.into_inner());
