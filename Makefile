@@ -6,6 +6,7 @@ PYTHON   ?= python3
 VERSION  := $(shell cat VERSION)
 PKG      ?= ./...
 CRASH    ?= 1000
+SOAK     ?= 1h
 PREFIX   ?= /usr/local
 FUZZTIME ?= 30s
 SEEDS    ?= 1 2 3
@@ -23,7 +24,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-delays rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
+.PHONY: help build test test-delays rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ race: build ## every test with the race detector (T=, PKG=)
 
 crash: build ## kill clients and brokers at random, at every crash point, and go through every seam (CRASH=times)
 	BATON_CRASH_KILLS=$(CRASH) BATON_SEAMS=$(CRASH) $(GO) test -count=1 -timeout 600m -v -run '$(or $(T),Crash|Kill|Death|Seams)' ./integration/...
+
+soak: build ## sessions come and go for hours, hundreds at once: files, mappings, heaps and lanes stay flat (SOAK=1h each)
+	BATON_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run Soak ./integration/langs
 
 lint: ## formatting, vet for both architectures, staticcheck, rustfmt, clippy, shellcheck, codespell
 	tools/lint

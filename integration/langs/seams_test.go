@@ -129,8 +129,8 @@ func (s *crew) hear(m *member) {
 	}
 	var a answer
 	m.Next(&a)
-	require.Empty(s.t, a.Broken, "%s: %v", m.Name, m.asked)
-	require.Contains(s.t, mayAtSeams, a.Code, "%s: %v: %s", m.Name, m.asked, a.Message)
+	require.Empty(s.t, a.Broken, "%s: %v", m.language.name, m.asked)
+	require.Contains(s.t, mayAtSeams, a.Code, "%s: %v: %s", m.language.name, m.asked, a.Message)
 	s.account(m, &a)
 	m.asked = nil
 }
