@@ -44,6 +44,8 @@ type Client struct {
 	claims   []uint64                 // leases that were opened here, of which the broker is not told yet
 	joining  map[uint64]*joining      // by number of the reader
 
+	unmapOnce sync.Once // see unmapReleased
+
 	attached [protocol.MaxChunks]atomic.Pointer[attachment]
 	attachMu turn // one goroutine attaches at a time
 

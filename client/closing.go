@@ -80,6 +80,7 @@ func (c *Client) quiesce() <-chan map[uint32]uint64 {
 					n[index]++
 				}
 			}
+			t.kept = nil
 			t.mu.end()
 		}
 		lanes <- n
@@ -170,6 +171,9 @@ func (e *ending) bye(ctx context.Context) (held bool, err error) {
 	if protocolCode(err) == protocol.CodeClosed {
 		return false, nil
 	}
+	if err == nil && !r.Held {
+		e.c.pages.empty.Store(true)
+	}
 	return r.Held, err
 }
 
@@ -236,6 +240,9 @@ func (e *ending) finish() {
 	ctl := c.ctl
 	c.mu.Unlock()
 	ctl.close()
-	c.unmapFree()
+	all := c.unmapFree()
 	c.closeFiles()
+	if !all {
+		c.unmapOnce.Do(func() { go c.unmapReleased() })
+	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -23,6 +24,45 @@ func (c *Client) lose(why error) {
 	c.mu.Unlock()
 	ctl.close()
 	c.hub.end()
+	c.unmapOnce.Do(func() {
+		go func() {
+			c.emptyLanes()
+			c.unmapReleased()
+		}()
+	})
+}
+
+// emptyLanes counts down what the lanes of a lost session name: nobody takes it any more.
+func (c *Client) emptyLanes() {
+	c.pool.End()
+	c.pools.end()
+	for _, t := range c.allTopics() {
+		t.mu.must()
+		t.writing = false
+		for _, kept := range t.kept {
+			for _, index := range kept {
+				c.drop(index)
+			}
+		}
+		t.kept = nil
+		t.mu.end()
+	}
+}
+
+// rowIsOwn is that of the pages, with what the broker said.
+func (c *Client) rowIsOwn() bool { return c.pages.rowIsOwn(c.stopped.Load()) }
+
+// unmapReleased unmaps the memory of a session that is over piece by piece as it is
+// released. What a broker has cleared the row of stays mapped: it is not known here what
+// is held.
+func (c *Client) unmapReleased() {
+	for c.rowIsOwn() {
+		c.reap()
+		if c.unmapFree() {
+			return
+		}
+		time.Sleep(keeperLook)
+	}
 }
 
 // errStopped is why a session is lost whose broker was stopped.

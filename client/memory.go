@@ -296,7 +296,7 @@ func (c *Client) trim(gone []uint64) {
 				}
 			}
 		}
-		if !clear {
+		if !clear || !c.rowIsOwn() {
 			for chunk, a := range removed { // the next look is to find the counts again
 				c.attached[chunk].CompareAndSwap(nil, a)
 			}
@@ -312,10 +312,13 @@ func (c *Client) trim(gone []uint64) {
 	}
 }
 
-// unmapFree unmaps what this session does not hold.
-func (c *Client) unmapFree() {
+// unmapFree unmaps what this session does not hold, and tells whether all is unmapped.
+func (c *Client) unmapFree() bool {
 	c.mu.Lock()
 	all := slices.Collect(maps.Keys(c.segments))
 	c.mu.Unlock()
 	c.trim(all)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.segments) == 0
 }

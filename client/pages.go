@@ -37,6 +37,8 @@ type pages struct {
 	old    map[uint64]*peer // by serial: sessions that have left their slot
 	over   bool             // the client was closed: no more files are kept open
 	given  bool             // the files of this session are another client's to close
+	memfds bool             // the files are the kernel's, not a directory's
+	empty  atomic.Bool      // the broker has found the own row empty, and ended the session
 }
 
 // peer is another session's pages.
@@ -65,7 +67,7 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
 	}
 	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{},
-		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2]}
+		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2], memfds: fds[1].Sealed()}
 	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
 	}
@@ -107,6 +109,19 @@ func newPeer(slot uint32, serial uint64, file, bell *sys.FD) (*peer, error) {
 // sessionSerial returns the serial of the session now in a slot.
 func (p *pages) sessionSerial(slot uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
+}
+
+// rowIsOwn tells whether a count of the own row that was read before is this process's.
+// A broker clears the row of a session that it has ended, though the process may live and
+// hold what the row counted. One that was stopped marks all sessions as dead and clears
+// no row; of memfds it has no successor.
+//
+// SYNC row-cleared: read behind the counts; the broker marks the session dead before it
+// clears any.
+func (p *pages) rowIsOwn(stopped bool) bool {
+	at := protocol.BrokerSessions + uint64(p.slot)*protocol.SessionRecordSize
+	dead := p.broker.Load32(at+protocol.SessionState) == protocol.SessionDead
+	return p.empty.Load() || p.sessionSerial(p.slot) == p.serial && (!dead || stopped && p.memfds)
 }
 
 // closeFiles closes every descriptor; what is in use stays mapped.
