@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // child is this test binary run again as another process, playing a part.
@@ -78,6 +80,14 @@ func start(t testing.TB, socket, part string, adjust ...func(*exec.Cmd)) *child 
 	return c
 }
 
+// holding starts a part that says first which storage it holds.
+func holding(t testing.TB, socket, part string, adjust ...func(*exec.Cmd)) (c *child, held protocol.StorageRef) {
+	t.Helper()
+	c = start(t, socket, part, adjust...)
+	c.hear(&held)
+	return c, held
+}
+
 // hear decodes what the child tells next.
 func (c *child) hear(v any) {
 	c.t.Helper()
@@ -90,6 +100,13 @@ func (c *child) tell(line string) {
 	c.t.Helper()
 	_, err := io.WriteString(c.in, line+"\n")
 	require.NoError(c.t, err)
+}
+
+// ask tells the child a line and waits for its answer.
+func (c *child) ask(line string) {
+	c.t.Helper()
+	c.tell(line)
+	c.hear(new(string))
 }
 
 // kill ends the child with SIGKILL and waits for it.

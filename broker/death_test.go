@@ -268,9 +268,7 @@ func TestNonsenseInTheLaneOfTheDeadIsDropped(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "observer")
 	info := p.open(topicOf("t"))
-	c := start(t, b.socket, "hostile")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, r := holding(t, b.socket, "hostile")
 	lane := p.laneOf(info, p.peers(info).Lanes[0])
 	require.EqualValues(t, 1<<60+9, lane.Seq(9))
 	c.kill()

@@ -81,9 +81,7 @@ func TestExecWithoutABrokerEndsTheSessionAtTheNext(t *testing.T) {
 			taker.hear(&taken)
 			stopped.hear(&kept)
 			require.False(t, area.Open(1))
-			var said string
-			stopped.tell("close")
-			stopped.hear(&said)
+			stopped.ask("close")
 			require.NoError(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 			old.kill()
 			replaced(t, taker)
@@ -112,9 +110,7 @@ func TestExecWithoutABrokerEndsTheSessionAtTheNext(t *testing.T) {
 func TestTakeoverDoesNotWaitForProgramsThatExecReplaced(t *testing.T) {
 	old, socket, instance := first(t, "")
 	p := connect(t, socket, "writer")
-	c := start(t, socket, "program")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, _ := holding(t, socket, "program")
 	old.kill()
 	replaced(t, c)
 	_, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * patience }, p)

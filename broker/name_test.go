@@ -102,9 +102,7 @@ func TestNamePublishesRevisionsAndWakesWatchers(t *testing.T) {
 func TestNameOutlivesItsSetterAndEphemeralDoesNot(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "getter")
-	c := start(t, b.socket, "setter")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, r := holding(t, b.socket, "setter")
 	require.EqualValues(t, 2, p.count(r))
 	c.kill()
 	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })

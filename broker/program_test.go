@@ -125,8 +125,7 @@ func TestGoClientWhoseDescriptorsAreClosedComesBack(t *testing.T) {
 	c := start(t, b.socket, "clientprogram")
 	var said string
 	c.hear(&said)
-	c.tell("close sockets")
-	c.hear(&said)
+	c.ask("close sockets")
 	require.Equal(t, 1, b.Status().Counts.Sessions)
 	require.NotZero(t, b.Status().Memory.Granted)
 }
@@ -149,18 +148,13 @@ func TestExecInPlaceLeavesNothingBehind(t *testing.T) {
 
 func TestClosedDescriptorsAreNoExec(t *testing.T) {
 	b := serve(t, nil)
-	c := start(t, b.socket, "program")
-	var s protocol.StorageRef
-	c.hear(&s)
-	c.tell("close")
-	var said string
-	c.hear(&said)
+	c, _ := holding(t, b.socket, "program")
+	c.ask("close")
 	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
 	collected(t, b) // the collector looks at it too
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	require.NotZero(t, b.Status().Memory.Granted)
-	c.tell("return")
-	c.hear(&said)
+	c.ask("return")
 	require.Zero(t, b.Status().Counts.Disconnected)
 	require.Equal(t, 1, b.Status().Counts.Sessions)
 	c.tell("exec") // and the file that came with the second hello shows it
@@ -169,19 +163,14 @@ func TestClosedDescriptorsAreNoExec(t *testing.T) {
 
 func TestStoppedProcessKeepsItsSession(t *testing.T) {
 	b := serve(t, nil)
-	c := start(t, b.socket, "program")
-	var s protocol.StorageRef
-	c.hear(&s)
-	c.tell("close")
-	var said string
-	c.hear(&said)
+	c, _ := holding(t, b.socket, "program")
+	c.ask("close")
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
 	collected(t, b)
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
-	c.tell("return")
-	c.hear(&said)
+	c.ask("return")
 	require.Zero(t, b.Status().Counts.Disconnected)
 }
 

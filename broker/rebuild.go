@@ -52,7 +52,7 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fet
 	if b.store.Lack != nil { // all changes so far are right for the broker that comes next, too
 		return pages.NoMemory(b.store.Lack, "the claims of the former broker's groups")
 	}
-	b.topics.Reread(map[uint32]uint64{}, false)
+	b.topics.Reread()
 	b.topics.Rewind()
 	crashpoint.At("broker-rebuild-hints")
 	b.buryDead(dead)

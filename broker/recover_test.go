@@ -120,9 +120,7 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 
 func TestNewBrokerStartsAnewWhenNobodySurvived(t *testing.T) {
 	old, socket, instance := first(t, "")
-	c := start(t, socket, "stopped")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, _ := holding(t, socket, "stopped")
 	c.kill()
 	old.kill()
 	b := next(t, socket, nil)()
@@ -150,9 +148,7 @@ func TestClientOfAForgottenInstanceIsToldSoAndLeavesNothing(t *testing.T) {
 func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 	memory := filepath.Join(t.TempDir(), "memory")
 	old, socket, _ := first(t, memory)
-	c := start(t, socket, "setter")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, _ := holding(t, socket, "setter")
 	c.kill()
 	old.kill()
 	changeRecord(t, memory, protocol.BrokerSegments+protocol.SegmentMadeAt, uint64(time.Now().Add(time.Hour).UnixNano()))
@@ -168,9 +164,7 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
 	old, socket, _ := first(t, "")
 	p := connect(t, socket, "a")
-	c := start(t, socket, "stopped")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, r := holding(t, socket, "stopped")
 	old.kill()
 	p2, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 5 * time.Second }, p)
 	require.Equal(t, 2, b.Status().Counts.Sessions)
@@ -225,9 +219,7 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 				clean = serve(t, func(c *broker.Config) { c.MemoryDir = memory })
 				socket, instance = clean.socket, clean.ID()
 			}
-			c := start(t, socket, "setter")
-			var r protocol.StorageRef
-			c.hear(&r)
+			c, r := holding(t, socket, "setter")
 			_, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "x"), MemoryDir: memory, Memory: 1 << 20, Socket: socket})
 			require.ErrorIs(t, err, protocol.ErrConflict)
 			c.kill()

@@ -20,9 +20,7 @@ import (
 func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 	memory := filepath.Join(t.TempDir(), "memory")
 	old, socket, _ := first(t, memory)
-	c := start(t, socket, "stopped")
-	var r protocol.StorageRef
-	c.hear(&r)
+	c, _ := holding(t, socket, "stopped")
 	old.kill()
 	c.kill() // it has ended, and that cannot be found out
 	// Its start time was never known, as that of a process in a hidden /proc.

@@ -225,13 +225,13 @@ func (g GroupLane) Release(member uint8) int {
 	return freed
 }
 
-// Rewind lowers the hint to at most message next and bumps its version, so that a
-// late swap of the former one fails. The broker's.
-func (g GroupLane) Rewind(next uint64) { g.rewind(g.number(next)) }
+// Rewind lowers the hint to the first message and bumps its version, so that a late
+// swap of the former one fails. The broker's.
+func (g GroupLane) Rewind() { g.rewind(g.number(1)) }
 
 func (g GroupLane) rewind(next uint64) {
 	n, v := protocol.SplitHint(g.r.Load64(protocol.GroupHint))
 	// A swap that came in between is undone, which costs the next member a longer
-	// look. Swapping here as well would be up to who writes on and on.
+	// look. A swap here could fail on and on while members swap.
 	g.r.Store64(protocol.GroupHint, protocol.HintWord(min(n, next), v+1))
 }

@@ -64,7 +64,7 @@ func (ts *Topics) installGroup(g *group, k pages.Key, fd *sys.FD) {
 				a.Release(member + 1)
 			}
 		}
-		a.Rewind(1) // MODEL group:restart-hint
+		a.Rewind() // MODEL group:restart-hint
 	}
 	ts.changed(g.topic)
 }
@@ -136,7 +136,7 @@ func (ts *Topics) Rewind() {
 	for g := range ts.allGroups() {
 		for n := range g.topic.lanes {
 			if a, ok := g.area(n); ok {
-				a.Rewind(1) // MODEL group:restart-hint
+				a.Rewind() // MODEL group:restart-hint
 			}
 		}
 	}

@@ -10,21 +10,23 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Reread finds out from the lanes what the names and adopted lanes of a former broker
-// name, or, with late, what could not be read before. target is what the broker's row
-// is to count so far.
-func (ts *Topics) Reread(target map[uint32]uint64, late bool) {
-	if late {
-		for _, l := range slices.Collect(maps.Keys(ts.unread)) {
-			if l.Topic.name != nil {
-				ts.readRevision(l.Topic)
-			} else {
-				ts.readAdopted(l, target)
-				ts.changed(l.Topic)
-			}
+// RereadLate reads what Reread could not, after a file has come. target is what the
+// broker's row is to count so far.
+func (ts *Topics) RereadLate(target map[uint32]uint64) {
+	for _, l := range slices.Collect(maps.Keys(ts.unread)) {
+		if l.Topic.name != nil {
+			ts.readRevision(l.Topic)
+		} else {
+			ts.readAdopted(l, target)
+			ts.changed(l.Topic)
 		}
-		return
 	}
+}
+
+// Reread finds out from the lanes what the names and adopted lanes of a former broker
+// name.
+func (ts *Topics) Reread() {
+	target := map[uint32]uint64{}
 	for _, t := range ts.topics {
 		if t == nil {
 			continue

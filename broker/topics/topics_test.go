@@ -235,7 +235,7 @@ func TestRestoredTopicsAreAsTheyWere(t *testing.T) {
 	next.Open(writer.Pages, "default", writer)
 	back := next.Open(reader.Pages, "default", reader)
 	next.Restore(func(pages.Key) *sys.FD { return nil }) // there is no group
-	next.Reread(map[uint32]uint64{}, false)
+	next.Reread()
 	target := map[uint32]uint64{}
 	next.Recount(target)
 	require.Equal(t, map[uint32]uint64{kept.Index: 1, named.Index: 1}, target)
