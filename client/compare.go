@@ -34,11 +34,7 @@ func (c *Client) compare() {
 
 // segmentSerial returns the serial of the segment that the broker has now at an index.
 func (p *pages) segmentSerial(index uint32) uint64 {
-	return p.broker.Load64(protocol.BrokerSegments + uint64(index)*protocol.SegmentRecordSize + protocol.SegmentSerial)
-}
-
-func laneRecordAt(topic, number uint32) uint64 {
-	return protocol.BrokerTopics + uint64(topic)*protocol.TopicRecordSize + protocol.TopicLanes + uint64(number)*protocol.LaneRecordSize
+	return p.broker.Load64(segmentRecordAt(index) + protocol.SegmentSerial)
 }
 
 // listed tells whether the broker still lists a lane.

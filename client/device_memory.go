@@ -117,7 +117,7 @@ func (c *Client) onDevice(index uint32) bool {
 	if index >= protocol.MaxSegments {
 		return false
 	}
-	kind := c.pages.broker.Load32(protocol.BrokerSegments + uint64(index)*protocol.SegmentRecordSize + protocol.SegmentKind)
+	kind := c.pages.broker.Load32(segmentRecordAt(index) + protocol.SegmentKind)
 	return kind == protocol.KindCUDA || kind == protocol.KindCUDALegacy
 }
 

@@ -244,7 +244,7 @@ func (c *Client) returnStray() {
 	var stray []protocol.Return
 	c.mu.Lock()
 	for i := range uint32(protocol.MaxSegments) {
-		at := protocol.BrokerSegments + uint64(i)*protocol.SegmentRecordSize
+		at := segmentRecordAt(i)
 		serial := c.pages.broker.Load64(at + protocol.SegmentSerial)
 		if serial != 0 && c.segments[serial] == nil && c.pages.broker.Load64(at+protocol.SegmentOwnerSerial) == c.pages.serial {
 			stray = append(stray, protocol.Return{Segment: i, Serial: serial})

@@ -57,7 +57,7 @@ func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic,
 	defer c.mu.Unlock()
 	t := c.topics[info.ID]
 	if t == nil {
-		b, at := c.pages.broker, protocol.BrokerTopics+uint64(info.Topic)*protocol.TopicRecordSize
+		b, at := c.pages.broker, topicRecordAt(info.Topic)
 		t = &topic{c: c, info: info, mu: newTurn(), peersMu: newTurn(), versionWord: b.Word(at + protocol.TopicVersion),
 			idWord: b.Word(at + protocol.TopicID), stateWord: b.Word32(at + protocol.TopicState)}
 		c.topics[info.ID] = t
@@ -68,7 +68,7 @@ func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic,
 
 func (t *topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.info.Topic, ID: t.info.ID} }
 
-// version is the broker's count of changes of who takes part.
+// version is the broker's count of changes of the sessions that take part.
 //
 // SYNC topic-version: read after a publish and its fence; the broker changes it
 // and fences before it lets a new reader look. One of the two sees the other.
@@ -76,8 +76,7 @@ func (t *topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
 
 // laneRecord returns where the broker says which lane has a number.
 func (t *topic) laneRecord(lane uint32) *uint64 {
-	at := protocol.BrokerTopics + uint64(t.info.Topic)*protocol.TopicRecordSize + protocol.TopicLanes
-	return t.c.pages.broker.Word(at + uint64(lane)*protocol.LaneRecordSize + protocol.LaneRecordIncarnation)
+	return t.c.pages.broker.Word(laneRecordAt(t.info.Topic, lane) + protocol.LaneRecordIncarnation)
 }
 
 // isClosed tells from the broker's page whether the topic may not be sent to.

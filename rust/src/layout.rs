@@ -227,6 +227,22 @@ pub mod broker_file {
     pub const TOPICS: u64 = 0x1000000;
     /// Size of the file.
     pub const BYTES: u64 = 0x5000000;
+
+    /// Where the record of a segment is.
+    pub const fn segment(index: u32) -> u64 {
+        SEGMENTS + index as u64 * segment_record::SIZE
+    }
+
+    /// Where the record of a topic is.
+    pub const fn topic(index: u32) -> u64 {
+        TOPICS + index as u64 * topic_record::SIZE
+    }
+
+    /// Where the record of a lane of a topic is.
+    pub const fn lane(topic_index: u32, number: u32) -> u64 {
+        topic(topic_index) + topic_record::LANES + number as u64 * lane_record::SIZE
+    }
+
     const _: () = {
         assert!(SESSIONS + limits::SESSIONS as u64 * session_record::SIZE <= CHUNKS);
         assert!(CHUNKS + limits::CHUNKS as u64 * chunk_record::SIZE <= SEGMENTS);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::pages::Pages;
 use crate::error::{Code, Error, Result};
-use crate::layout::{broker_file, lane_record, limits, session_file, topic_record};
+use crate::layout::{broker_file, lane_record, limits, session_file};
 use crate::ledger::Ranges;
 use crate::sys;
 
@@ -33,13 +33,11 @@ struct Listed {
 impl Listed {
     /// Finds where a topic lists a lane of the own session file.
     fn find(pages: &Pages, topic: u32, at: u64) -> Option<Listed> {
-        let lanes = broker_file::TOPICS + u64::from(topic) * topic_record::SIZE + topic_record::LANES;
-        let of = |n: u32| lanes + u64::from(n) * lane_record::SIZE;
         let own = |r: &u64| {
             pages.broker.load(r + lane_record::SERIAL) == pages.serial
                 && pages.broker.load(r + lane_record::OFFSET) == at
         };
-        let record = (0..limits::LANES).map(of).find(own)?;
+        let record = (0..limits::LANES).map(|n| broker_file::lane(topic, n)).find(own)?;
         let incarnation = pages.broker.load(record + lane_record::INCARNATION);
         (incarnation != 0).then_some(Listed { record, incarnation })
     }

@@ -145,8 +145,7 @@ impl Inner {
         if self.broker_away() {
             return;
         }
-        let serial = broker_file::SEGMENTS + segment_record::SERIAL;
-        let recorded = |s: &Segment| self.pages.broker.load(serial + u64::from(s.index) * segment_record::SIZE);
+        let recorded = |s: &Segment| self.pages.broker.load(broker_file::segment(s.index) + segment_record::SERIAL);
         let mut gone: Vec<u64> =
             self.segments().values().filter(|s| recorded(s) != s.serial).map(|s| s.serial).collect();
         if !gone.is_empty() {
@@ -175,7 +174,7 @@ impl Inner {
             self.strays.store(false, Ordering::Release);
             let (known, broker) = (self.segments(), &self.pages.broker);
             let stray = |segment: u32| {
-                let at = broker_file::SEGMENTS + u64::from(segment) * segment_record::SIZE;
+                let at = broker_file::segment(segment);
                 let serial = broker.load(at + segment_record::SERIAL);
                 let own = serial != 0 && broker.load(at + segment_record::OWNER_SERIAL) == self.pages.serial;
                 (own && !known.contains_key(&serial)).then_some(ReturnRequest { segment, serial })

@@ -121,7 +121,7 @@ impl Inner {
             let opened = self.topics.settle(mark, info.id, || {
                 Arc::new(TopicState {
                     inner: self.clone(),
-                    at: broker_file::TOPICS + u64::from(info.topic) * topic_record::SIZE,
+                    at: broker_file::topic(info.topic),
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
                     writer: Turnstile::default(),
@@ -288,10 +288,7 @@ impl TopicState {
                 return Err(disagree(format!("a lane of {self} has the number {}", l.lane)));
             }
             v.lanes.push(Arc::new(LaneView {
-                record: self.at
-                    + topic_record::LANES
-                    + u64::from(l.lane) * lane_record::SIZE
-                    + lane_record::INCARNATION,
+                record: broker_file::lane(self.info.topic, l.lane) + lane_record::INCARNATION,
                 lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
                 bell: Bell::new(peer.file.clone(), peer.bell.clone()),
                 owner: peer,
