@@ -8,18 +8,18 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// A session that was closed has no part in anything any more, and yet its process
-// may go on reading what it held. Row and slot stay until the row counts nothing, so
-// that nothing of it is recycled or given back before. Only the process counts in
-// its row; the broker looks.
+// A closed session takes part in nothing, and yet its process may go on reading what
+// the session held. Row and slot stay until the row counts nothing, so that nothing of
+// it is recycled or given back before. Only the process counts in its row; the broker
+// looks.
 
 // childBound is how long the row of a session stays that was forking when it ended:
 // a child has two seconds to connect, and then counts what it inherited.
 const childBound = 3 * time.Second
 
-// opBye ends a session in the way of a death: what it sent is received. A further
-// one ends it wholly when it holds nothing any more. A client that keeps its memory
-// recycles it itself, as before, and may go on to use the session.
+// opBye ends a session as a death does: what it sent is received. A further bye ends it
+// wholly once it holds nothing. A client that keeps its memory recycles it itself, as
+// before, and may use the session again.
 func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 	if s.ended { // the collector was faster
 		return protocol.ByeReply{}, nil, nil
@@ -81,7 +81,7 @@ func (b *Broker) endIfEmpty(s *session) bool {
 }
 
 // processEnded ends the session of a process that has ended. If it was forking, the
-// child inherits what its row counts, and has a time to say so.
+// child inherits what its row counts, and gets time to count that.
 func (b *Broker) processEnded(s *session) {
 	c := s.conn
 	if rest := s.forking(); rest > 0 {

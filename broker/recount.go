@@ -10,8 +10,8 @@ func (b *Broker) rowTarget() map[uint32]uint64 {
 
 func (b *Broker) raiseRow() { b.memory.Raise(b.rowTarget()) }
 
-// lowerRow takes away what the row counts for nothing. While it is not known what
-// some message names, any count may be for that.
+// lowerRow takes away what the row counts beyond its places. While it is not known what
+// some message names, any count may be for that message.
 func (b *Broker) lowerRow() {
 	if b.topics.Unread() == 0 {
 		b.memory.Lower(b.rowTarget())

@@ -342,7 +342,7 @@ func (c *Client) reap() {
 }
 
 // countUp counts one reference up in the own row. A client that is being closed
-// looks at the row behind its end: what is counted later is for nothing, and undone.
+// looks at the row behind its end: what is counted later is undone.
 func (c *Client) countUp(index uint32) error {
 	if err := c.pages.row.Take(index); err != nil {
 		return c.refused(err)

@@ -75,7 +75,7 @@ func (r Row) Raise(index uint32, n uint64) error {
 	return nil
 }
 
-// Lower counts n references down that Raise counted for nothing.
+// Lower counts n references down that Raise counted and that are not held.
 func (r Row) Lower(index uint32, n uint64) {
 	r.r.Add64(uint64(index)*protocol.RowWordSize, n*protocol.Drop)
 }

@@ -80,7 +80,7 @@ func (m *Memory) checkDeviceRoom(s *Account, d *device, bytes uint64) error {
 	return nil
 }
 
-// isBorrowed tells whether the memory is its owner's, which ends with his session.
+// isBorrowed tells whether the memory is its owner's, which ends with the session.
 func (g *segment) isBorrowed() bool { return g.kind == protocol.KindCUDALegacy }
 
 // cost is what quotas count: memory that is borrowed was not taken for Baton.

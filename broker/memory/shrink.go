@@ -12,7 +12,7 @@ type span struct{ from, to uint64 }
 
 // heldSpans returns the pages of an orphan that a storage covers which was not found
 // free: sorted, joined, none touching the next. False: an entry names what is outside of
-// the segment, which only a liar writes, and nothing is known.
+// the segment, as only a hostile client writes, and nothing is known.
 func (g *segment) heldSpans() ([]span, bool) {
 	const mask = protocol.PageBytes - 1
 	var all []span

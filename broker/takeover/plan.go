@@ -170,8 +170,9 @@ func (p *plan) message(l *Lane, m Message) (kept bool) {
 	return true
 }
 
-// full tells whether the row can count no message more for a storage: a session that
-// left a lane and lives may have written there since what no broker has counted.
+// full tells whether the row cannot count one more message for a storage. A living
+// session that left a lane may have written there since, without a broker that counted
+// it.
 func (p *plan) full(index uint32, more int) bool {
 	return p.target[index]+uint64(more) >= protocol.CountLimit/2
 }

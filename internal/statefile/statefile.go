@@ -90,8 +90,8 @@ func Parse(data []byte) (*State, error) {
 	return &st, nil
 }
 
-// Awaits tells whether a client must leave the next broker to the operator: he ran the
-// last one, and sessions of it may live.
+// Awaits tells whether a client must leave the next broker to the operator: the last
+// one was the operator's, and sessions of it may live.
 func (st *State) Awaits() bool {
 	return st.Supervised && st.BootID == sys.BootID() && len(st.Survivors()) > 0
 }
