@@ -103,7 +103,7 @@ pipeline: ## digits through stages in Go, Rust and C, none copied (needs cargo a
 model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake attach": these)
 	models/check $(if $(SHORT),--short) $(T)
 
-loom: ## run lanes, ledger and waiting of the Rust crate through every order of their steps (SHORT=1: a minute at most)
+loom: ## run lanes, ledger, waiting and closing of the Rust crate through every order of their steps (SHORT=1: a minute at most)
 	cd rust && RUSTFLAGS='--cfg baton_loom' $(if $(SHORT),LOOM_MAX_PREEMPTIONS=2) cargo test --quiet --locked --release --lib --target-dir target/loom loom_models
 
 docs: ## write the generated parts of docs/ anew

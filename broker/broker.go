@@ -64,6 +64,7 @@ type Broker struct {
 	careDelay time.Duration
 	closed    map[*session]struct{} // that still hold
 	away      map[*session]struct{} // disconnected, of programs that exec may replace
+	forked    map[*session]struct{} // of processes that ended while they forked
 	mirror    *mirror               // nil while there is none
 
 	state stateFile
@@ -93,7 +94,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
 		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions", maxConns), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
-		closed: map[*session]struct{}{}, away: map[*session]struct{}{},
+		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
 	b.clock = alarm.NewClock(&b.mu)

@@ -13,8 +13,9 @@ import (
 // it is recycled or given back before. Only the process counts in its row; the broker
 // looks.
 
-// childBound is how long the row of a session stays that was forking when it ended:
-// a child has two seconds to connect, and then counts what it inherited.
+// childBound is how long the row of a session stays that was forking when it ended, and
+// of which no memory file tells whether there is a child: it has two seconds to connect,
+// and then counts what it inherited.
 const childBound = 3 * time.Second
 
 // opBye ends a session as a death does: what it sent is received. A further bye ends it
@@ -80,15 +81,16 @@ func (b *Broker) endIfEmpty(s *session) bool {
 	return true
 }
 
-// processEnded ends the session of a process that has ended. If it was forking, the
-// child inherits what its row counts, and gets time to count that.
+// processEnded ends the session of a process that has ended. If it was forking, its
+// row stays for the child, which counts what that says.
 func (b *Broker) processEnded(s *session) {
 	c := s.conn
-	if rest := s.forking(); rest > 0 {
+	if b.childInherits(s) {
 		b.log.Info("the process ended in a fork: what it held waits for its child", "slot", s.Slot, "serial", s.Serial, "name", s.Name)
 		s.counting = false
 		b.leave(s)
-		b.clock.After(rest, func() { b.bury(s) })
+		b.forked[s] = struct{}{}
+		b.careSoon()
 	} else {
 		b.bury(s)
 	}
@@ -97,16 +99,27 @@ func (b *Broker) processEnded(s *session) {
 	}
 }
 
-// forking returns how long a child that the session was making when it ended may
-// take to count what it inherited, 0 when it was making none.
-func (s *session) forking() time.Duration {
+// childInherits tells whether a child that the process was making when it ended may
+// still count what it inherited. Until it has, it has the memory file of that process
+// mapped; without a file it has a time.
+func (b *Broker) childInherits(s *session) bool {
 	if !s.There() {
-		return 0
+		return false
 	}
 	began := s.Session.Region.Load64(protocol.SessionForking)
-	past := time.Duration(sys.Monotonic() - began)
-	if began == 0 || past < 0 || past >= childBound {
-		return 0
+	if began == 0 {
+		return false
 	}
-	return childBound - past
+	if s.alive != nil {
+		sealed, err := s.alive.SealWrites()
+		if err == nil {
+			return !sealed
+		}
+		b.log.Warn("cannot tell whether a process that ended in a fork left a child: what it held stays a while",
+			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
+		s.alive.Close()
+		s.alive = nil
+	}
+	past := time.Duration(sys.Monotonic() - began)
+	return past >= 0 && past < childBound
 }

@@ -24,7 +24,7 @@ func (b *Broker) careSoon() {
 
 // hasCares tells whether there is anything to look after.
 func (b *Broker) hasCares() bool {
-	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || len(b.closed) > 0 || len(b.away) > 0
+	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || len(b.closed) > 0 || len(b.forked) > 0 || len(b.away) > 0
 }
 
 func (b *Broker) care() {
@@ -32,6 +32,12 @@ func (b *Broker) care() {
 	progress := b.topics.Retire()
 	progress = b.memory.Collect() || progress
 	progress = b.endEmpty() || progress
+	for s := range b.forked {
+		if !b.childInherits(s) {
+			b.bury(s)
+			progress = true
+		}
+	}
 	for s := range b.away {
 		progress = b.endReplaced(s) || progress
 	}

@@ -22,6 +22,7 @@ func (b *Broker) bury(s *session) {
 	b.memory.End(s.memory)
 	delete(b.closed, s)
 	delete(b.away, s)
+	delete(b.forked, s)
 	s.alive.Close()
 	s.alive = nil
 	b.leaveSlot(s)

@@ -44,10 +44,10 @@ func (b *Broker) endReplaced(s *session) bool {
 	if err == nil && !sealed {
 		return false
 	}
-	s.alive.Close()
-	s.alive = nil
 	delete(b.away, s)
 	if err != nil {
+		s.alive.Close()
+		s.alive = nil
 		b.log.Warn("cannot find out whether a program was replaced by exec: what it holds stays until its process ends",
 			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
 	} else {

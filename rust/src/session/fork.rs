@@ -24,7 +24,7 @@ use super::inner::Inner;
 use super::pin::Pins;
 use crate::error::Result;
 use crate::layout::session_file;
-use crate::sys::{self, PerProcess};
+use crate::sys::{self, Lent, PerProcess};
 
 /// How long a broker that was reached may take to give a child its session, and how long the parent
 /// waits for that: a machine may stand still for a while.
@@ -50,6 +50,7 @@ struct Fork {
     /// Those that live, and what they hold; `None`: of a session that was itself inherited.
     all: Vec<(Arc<Core>, Option<Vec<Pins>>)>,
     pipe: Option<(OwnedFd, OwnedFd)>,
+    alive: Option<Lent>,
     until: Instant,
 }
 
@@ -92,11 +93,12 @@ extern "C" fn prepare() {
     let all: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(pinned).collect();
     // Without a pipe nobody waits, and the child looks whether what it counts is still there.
     let pipe = if holding(&all).next().is_some() { sys::pipe().ok() } else { None };
-    // Should this process end from here on, the broker keeps what it counts until a child had the time to
-    // count it.
+    // Should this process end from here on, the broker keeps what it counts as long as a child has the file
+    // mapped: until it has counted, however long it stands still.
+    let alive = holding(&all).next().and_then(|_| sys::lend());
     let now = sys::monotonic();
     holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, now));
-    let fork = Fork { sessions, all, pipe, until: Instant::now() + LIMIT };
+    let fork = Fork { sessions, all, pipe, alive, until: Instant::now() + LIMIT };
     // SAFETY: this thread holds the lock of SESSIONS.
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
 }
@@ -108,25 +110,36 @@ fn holding(all: &[(Arc<Core>, Option<Vec<Pins>>)]) -> impl Iterator<Item = &Arc<
 }
 
 extern "C" fn in_parent() {
-    let Some(Fork { sessions, all, pipe, until }) = under_way() else { return };
-    if let Some((from, to)) = pipe {
+    let Some(Fork { sessions, all, pipe, alive, until }) = under_way() else { return };
+    let counted = pipe.is_some_and(|(from, to)| {
         drop(to); // so that the child's end is seen
-        let _ = sys::readable_by(&from, until);
+        sys::readable_by(&from, until).unwrap_or(false)
+    });
+    // A child that has said nothing may count yet, though this process runs on: should that end, the broker
+    // looks whether the child still has the file.
+    if counted {
+        holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, 0));
     }
-    holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, 0));
+    if let Some(alive) = alive {
+        alive.take_back();
+    }
     all.iter().for_each(|(core, held)| core.unpin(held.as_deref().unwrap_or_default()));
     drop(sessions);
 }
 
 extern "C" fn in_child() {
-    let Some(Fork { sessions, all, pipe, until }) = under_way() else { return };
+    let Some(Fork { sessions, all, pipe, alive, .. }) = under_way() else { return };
     std::mem::forget(sessions); // the parent's
+    let until = Instant::now() + LIMIT; // the parent's may be over, if this process stood still
     let mut heirs = Vec::new();
     let counted = |(core, held): &(Arc<Core>, Option<Vec<Pins>>)| match held.as_deref() {
         None | Some([]) => None,
         Some(held) => Some(Counted::new(core, held, until)),
     };
     let counted: Vec<_> = all.iter().map(counted).collect();
+    if let Some(alive) = alive {
+        alive.leave();
+    }
     if let Some((_, to)) = &pipe {
         sys::say(to); // the parent may let go, and runs on
     }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::Advice;
 
 use super::{Mapping, PerProcess};
 use crate::error::{Code, Error, Result, os};
@@ -25,6 +26,29 @@ pub(crate) fn alive() -> Result<BorrowedFd<'static>> {
     }
     let made = make()?;
     Ok(ALIVE.get_or(|| made)?.file.as_fd())
+}
+
+/// The mapping while children that are made get it too.
+#[derive(Debug)]
+pub(crate) struct Lent(&'static Mapping);
+
+/// Has children that are made from here on keep the file from being sealed, until each has called
+/// [`leave`](Lent::leave), execs or ends. `None`: no session of this process has sent one.
+pub(crate) fn lend() -> Option<Lent> {
+    let map = &ALIVE.get()?._map;
+    map.advise(Advice::LinuxDoFork, "give children a mapping").ok().map(|()| Lent(map))
+}
+
+impl Lent {
+    /// In the process that lent it: children that are made from here on do not get it.
+    pub(crate) fn take_back(self) {
+        let _ = self.0.advise(Advice::LinuxDontFork, "keep a mapping from children"); // as it was before
+    }
+
+    /// In a child that got it.
+    pub(crate) fn leave(self) {
+        self.0.leave();
+    }
 }
 
 fn make() -> Result<Alive> {

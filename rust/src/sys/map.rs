@@ -83,6 +83,13 @@ impl Mapping {
         self.advise(Advice::LinuxDontFork, "keep a mapping from children")
     }
 
+    /// Unmaps, in a child, what its parent keeps from children otherwise. Nothing is read or written through it.
+    pub(crate) fn leave(&self) {
+        // SAFETY: the range is that of the parent's mapping, of which this process has a copy that nothing of it
+        // uses; the value is the parent's, so it is not unmapped here again.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+
     /// Advises the kernel about all of the mapping, in a way that changes what children see of it.
     pub(crate) fn advise(&self, advice: Advice, to: &str) -> Result<()> {
         // SAFETY: the range is this mapping's; a child that touches what it has not faults, and nobody

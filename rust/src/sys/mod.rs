@@ -16,7 +16,7 @@ mod process;
 mod runtime;
 mod socket;
 
-pub(crate) use alive::alive;
+pub(crate) use alive::{Lent, alive, lend};
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, pipe, say};
 pub(crate) use futex::{futex_wait, futex_wake};

@@ -203,3 +203,64 @@ fn a_child_whose_parent_is_killed_in_fork_has_what_it_inherited() {
     assert!(seen[0] > 0);
     b.nothing_is_held();
 }
+
+#[test]
+fn a_child_may_stand_still_while_its_parent_dies() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let (mut ours, mut theirs) = ends();
+    let mut heard = theirs.try_clone().unwrap();
+    let parent = child(|| {
+        let s = b.session();
+        let t = made(&s, &[4711; 1000]);
+        ok!(theirs.write_all(b"r"));
+        ok!(heard.read_exact(&mut [0])); // the broker stands still
+        let _ = child(|| {
+            ok!(theirs.write_all(&[u8::from(is(&t, &[4711; 1000]))]));
+            check!(heard.read(&mut [0]).is_ok_and(|n| n == 1));
+            ok!(theirs.write_all(&[u8::from(is(&t, &[4711; 1000]))]));
+            Ok(())
+        });
+        Ok(())
+    });
+    ours.read_exact(&mut [0]).unwrap();
+    b.pause();
+    ours.write_all(b"g").unwrap();
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    let mut heir = None;
+    kit::until("the parent forks", || {
+        heir = std::fs::read_to_string(&children).ok().and_then(|c| c.trim().parse::<i32>().ok());
+        heir.is_some()
+    });
+    let (forked, heir) = (Instant::now(), heir.unwrap());
+    const STOP: i32 = 19;
+    const CONT: i32 = 18;
+    // SAFETY: it stands still until it is told to go on, with its hello said or not.
+    assert_eq!(unsafe { kill(heir, STOP) }, 0);
+    // SAFETY: the process is a child of this one, and was not waited for.
+    assert_eq!(unsafe { kill(parent, 9) }, 0);
+    // SAFETY: as `end_of`.
+    assert_eq!(unsafe { waitpid(parent, std::ptr::null_mut(), 0) }, parent);
+    let long = Duration::from_millis(3100); // more than a child has of whose parent there is no file
+    kit::until("a long time has passed", || forked.elapsed() > long);
+    b.go_on();
+    let mut of_parent = Vec::new();
+    kit::until("the broker has seen the end of the parent", || {
+        of_parent = b.listed("sessions").into_iter().filter(|s| s["pid"] == parent).collect();
+        of_parent.iter().all(|s| s["state"] == "closed")
+    });
+    assert_eq!(of_parent.len(), 1, "its row stays for the child");
+    // SAFETY: its parent is dead, it was not killed, and it has not ended.
+    assert_eq!(unsafe { kill(heir, CONT) }, 0);
+    let mut said = [0];
+    ours.read_exact(&mut said).unwrap();
+    assert_eq!(said[0], 1, "the child has what it inherited");
+    kit::until("the parent's session is over", || b.listed("sessions").iter().all(|s| s["pid"] != parent));
+    let other = b.session();
+    (0..100).for_each(|i| drop(made(&other, &[i; 1000])));
+    ours.write_all(b"g").unwrap();
+    ours.read_exact(&mut said).unwrap();
+    assert_eq!(said[0], 1, "and keeps it");
+    drop(other);
+    b.nothing_is_held();
+}
