@@ -102,20 +102,8 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors, not lock and socket", len(fds))
 	}
 	s.instance, s.lock, s.listener = r.Instance, fds[0], fds[1]
-	for got := 0; got < r.Files; {
-		var part protocol.ReplaceFilesReply
-		fds, err := s.call(protocol.OpReplaceFiles, protocol.ReplaceFiles{From: got}, &part)
-		if err != nil {
-			return nil, s.why(err)
-		}
-		if len(fds) != len(part.Items) || len(fds) == 0 {
-			wire.CloseAll(fds)
-			return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors for %d files", len(fds), len(part.Items))
-		}
-		for i, item := range part.Items {
-			s.files[pages.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
-		}
-		got += len(fds)
+	if err := s.receiveFiles(r.Files); err != nil {
+		return nil, err
 	}
 	crashpoint.At("replace-received")
 	b.mu.Lock()
@@ -137,6 +125,26 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	}
 	crashpoint.At("replace-committed")
 	return s, b.adopt(s, plan)
+}
+
+// receiveFiles asks for the n files that the old broker has.
+func (s *succession) receiveFiles(n int) error {
+	for got := 0; got < n; {
+		var part protocol.ReplaceFilesReply
+		fds, err := s.call(protocol.OpReplaceFiles, protocol.ReplaceFiles{From: got}, &part)
+		if err != nil {
+			return s.why(err)
+		}
+		if len(fds) != len(part.Items) || len(fds) == 0 {
+			wire.CloseAll(fds)
+			return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors for %d files", len(fds), len(part.Items))
+		}
+		for i, item := range part.Items {
+			s.files[pages.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
+		}
+		got += len(fds)
+	}
+	return nil
 }
 
 // isOurs tells, after an answer that did not come, whether this broker serves from now
