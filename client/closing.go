@@ -66,8 +66,9 @@ func (c *Client) quiesce() <-chan map[uint32]uint64 {
 	c.hub.closed.Store(true)
 	c.hub.end()
 	c.claiming.Unlock()
-	c.pool.End()
-	c.pools.end()
+	over := errClosed("client")
+	c.pool.End(over)
+	c.pools.end(over)
 	topics := c.allTopics()
 	lanes := make(chan map[uint32]uint64, 1)
 	go func() {

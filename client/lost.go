@@ -34,8 +34,9 @@ func (c *Client) lose(why error) {
 
 // emptyLanes counts down what the lanes of a lost session name: nobody takes it any more.
 func (c *Client) emptyLanes() {
-	c.pool.End()
-	c.pools.end()
+	over := c.hub.lost.Load()
+	c.pool.End(over)
+	c.pools.end(over)
 	for _, t := range c.allTopics() {
 		t.mu.must()
 		t.writing = false

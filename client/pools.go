@@ -78,9 +78,9 @@ func (s *poolSet) addStats(to *handles.PoolStats) {
 	}
 }
 
-// end is called before the session ends.
-func (s *poolSet) end() {
+// end is called before the session ends, with what every later allocation fails with.
+func (s *poolSet) end(why error) {
 	for _, p := range s.all() {
-		p.End()
+		p.End(why)
 	}
 }

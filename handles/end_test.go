@@ -49,10 +49,10 @@ func TestPoolEndedWhileSomeWaitForTheirTurnLetsAllGo(t *testing.T) {
 	<-collecting.awaited
 	all.Go(func() {
 		_, err := w.pool.Alloc(allocating, 1000)
-		require.ErrorIs(t, err, protocol.ErrClosed)
+		require.ErrorIs(t, err, protocol.ErrSessionLost)
 	})
 	<-allocating.awaited
-	w.pool.End()
+	w.pool.End(protocol.ErrSessionLost)
 	close(source.answer)
 	all.Wait()
 }

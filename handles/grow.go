@@ -32,8 +32,8 @@ func (p *Pool) growLocked(ctx context.Context, class uint64) error {
 		return err
 	}
 	defer p.endAsking()
-	if p.over {
-		return errOver()
+	if p.over != nil {
+		return p.over
 	}
 	if p.grown != had {
 		return nil // somebody else has asked meanwhile
@@ -143,7 +143,7 @@ const workingTime = uint64(time.Second)
 func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
+	if p.over != nil {
 		return 0
 	}
 	p.drainLocked()
@@ -152,7 +152,7 @@ func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
 		return 0
 	}
 	defer p.endAsking()
-	if p.over {
+	if p.over != nil {
 		return 0
 	}
 	var working *slab

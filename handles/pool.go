@@ -98,7 +98,7 @@ type Pool struct {
 	granted uint64
 	grown   uint64 // how often the source gave something
 	stats   PoolStats
-	over    bool
+	over    error  // why nothing is allocated any more; nil while the session goes on
 	latest  *slab  // of the last allocation
 	at      uint64 // when that was, CLOCK_MONOTONIC
 
@@ -174,8 +174,8 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) 
 	class := classOf(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
-		return nil, errOver()
+	if p.over != nil {
+		return nil, p.over
 	}
 	p.drainLocked()
 	p.recycleLocked(testsPerAlloc)
@@ -268,7 +268,7 @@ func (p *Pool) RecycleOne() {
 		return
 	}
 	defer p.mu.Unlock()
-	if !p.over {
+	if p.over == nil {
 		p.drainLocked()
 		p.recycleLocked(1)
 	}
@@ -397,19 +397,15 @@ func (p *Pool) Between(f func()) {
 }
 
 // End is called before the session ends: then its storages are not its own any
-// more. Every later Alloc fails, and nothing is recycled.
-func (p *Pool) End() {
+// more. Every later Alloc fails with why, and nothing is recycled.
+func (p *Pool) End(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.over, p.slabs, p.last, p.latest = true, nil, nil, nil
+	p.over, p.slabs, p.last, p.latest = why, nil, nil, nil
 	clear(p.bins)
 	p.dropMu.Lock()
 	p.ended, p.dropped = true, nil
 	p.dropMu.Unlock()
-}
-
-func errOver() error {
-	return protocol.Errorf(protocol.CodeClosed, "open a new one", "client is closed")
 }
 
 // Find returns the record of an own storage, nil for others'.
