@@ -28,6 +28,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 	if r.Keep && s.state != protocol.SessionClosed {
 		b.log.Info("session left all that it took part in", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.topics.Rest(s.party)
+		crashpoint.At("broker-rest-left")
 		b.leases.EndOf(s.Pages)
 		b.settle()
 		b.careSoon()

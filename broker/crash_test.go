@@ -187,6 +187,18 @@ func closes(t *testing.T, ctx context.Context, socket string) {
 	require.NoError(t, err)
 	require.EqualValues(t, 55, v[0])
 	x.Release()
+
+	// Another client's session stays for what is to come; it knows nothing of that here.
+	require.NoError(t, again(ctx, func() (err error) {
+		c, err = client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("rests"))
+		return err
+	}))
+	x, err = filled(ctx, c, 56)
+	require.NoError(t, err)
+	require.NoError(t, again(ctx, func() error { _, err := c.Set(ctx, "resting", x, client.Ephemeral()); return err }))
+	require.NoError(t, again(ctx, func() error { return c.Broker(ctx, protocol.OpBye, protocol.Bye{Keep: true}, nil) }))
+	x.Release()
+	require.NoError(t, c.Close())
 }
 
 // successor serves as soon as the broker before it has died.

@@ -128,7 +128,9 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 			return false, err
 		}
 		e.said = true
-		if e.countDown(named) && held {
+		counted := e.countDown(named)
+		crashpoint.At("bye-counted")
+		if counted && held {
 			held, err = e.bye(ctx)
 		}
 		if !held || err != nil {

@@ -223,7 +223,9 @@ func (c *Client) take(ctx context.Context, from *laneView, i uint64, m *Message)
 	// still names the message, its writer counts every ref, so none can have
 	// been recycled before this row counted it.
 	shm.FenceAcquire()
-	if !l.Has(i) || !from.current() { // MODEL lanes:take-recheck reuse:recheck
+	has := l.Has(i) // MODEL lanes:take-recheck
+	crashpoint.At("take-looked")
+	if !has || !from.current() { // MODEL reuse:recheck
 		c.dropAll(h.storages)
 		return false, nil
 	}

@@ -403,6 +403,7 @@ func (t *topic) leave(ctx context.Context) error {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
 			c.laneLeft(t.laneAt, t.info.Topic)
+			crashpoint.At("leave-placed")
 			t.writing, t.laneAt = false, 0
 			for _, kept := range t.kept {
 				for _, index := range kept {

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -41,6 +42,7 @@ func (v LaneView) Store(l Lane) {
 	v.r.Store32(protocol.LaneRecordSlot, l.Slot)
 	v.r.Store32(protocol.LaneRecordState, l.State)
 	v.r.Store64(protocol.LaneRecordSerial, l.Serial)
+	crashpoint.At("broker-lane-named")
 	v.r.Store64(protocol.LaneRecordIncarnation, l.Incarnation)
 }
 

@@ -214,6 +214,7 @@ func (ts *Topics) dropLane(l *Lane) {
 	ts.store.Record.Topic(t.index).Lane(l.Number).End()
 	crashpoint.At("broker-lane-cleared")
 	ts.setLaneState(l, protocol.LaneClosed)
+	crashpoint.At("broker-lane-closed")
 	ts.store.Record.Topic(t.index).Lane(l.Number).Free()
 	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.Number)

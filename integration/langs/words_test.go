@@ -502,6 +502,8 @@ func (l *liarSession) words() (all []word) {
 		if x.group.Valid() {
 			add(x.group, x.area+protocol.GroupHint, "%s: the group's hint", x.name)
 			add(x.group, x.area+protocol.GroupStart, "%s: the group's start", x.name)
+			add(x.group, x.area+protocol.GroupBase, "%s: the group's base", x.name)
+			add(x.group, x.area+protocol.GroupNext, "%s: where the next lane's base begins", x.name)
 			add(x.group, x.area+protocol.GroupClaims+8*((x.next-1)&uint64(x.info.Slots-1)), "%s: the group's claim of the newest message", x.name)
 		}
 	}

@@ -45,6 +45,7 @@ var Points = []Point{
 	{"take-read", "a message was copied, nothing is counted"},
 	{"take-counting", "some of its storages are counted up"},
 	{"take-counted", "all of them are, and the slot was not looked at again"},
+	{"take-looked", "the slot still names the message, the lane's incarnation was not looked at"},
 	{"take-unspilled", "a spilled message's storages are counted, its spill storage no longer"},
 	{"take-held", "the slot was looked at again: the message is held"},
 	{"claim-before", "a group's message is held and not claimed"},
@@ -75,12 +76,14 @@ var Points = []Point{
 	{"reader-joined", "the broker lists a reader that has not looked yet"},
 	{"leave-read", "a reader has left and keeps what it received"},
 	{"leave-write", "the broker has adopted the lane, its messages are counted twice"},
+	{"leave-placed", "its place is noted or free, its messages are counted twice"},
 	{"bye-said", "the session is over for the broker, the process has all mapped"},
 }
 
 // KeeperPoints lists the steps of the Go client when counts of a closed session move
 // to that of the process which keeps them.
 var KeeperPoints = []Point{
+	{"bye-counted", "the broker counts what the lanes of a closed session named, and its row does no more"},
 	{"keeper-attached", "the keeper is attached to what the closed session holds, nothing is counted"},
 	{"keeper-raised", "both rows count it"},
 	{"keeper-overlaid", "the keeper's row is at the addresses of the other, which still counts"},

@@ -29,7 +29,7 @@ var layers = []layer{
 	{dir: "handles", only: []string{"shm", "protocol", "internal/sys", "internal/crashpoint", "internal/ranges"}},
 	{dir: "dlpack", only: []string{"protocol", "internal/sys"}},
 	{dir: "broker/takeover", only: []string{"broker/record", "handles", "shm", "protocol"}},
-	{dir: "broker/record", only: []string{"handles", "shm", "protocol"}},
+	{dir: "broker/record", only: []string{"handles", "shm", "protocol", "internal/crashpoint"}},
 	{dir: "broker/alarm", only: []string{}},
 	{dir: "broker/pages", only: append([]string{"broker/record"}, mechanics...)},
 	{dir: "broker/memory", only: append([]string{"broker/pages", "broker/record", "broker/alarm"}, mechanics...)},

@@ -156,6 +156,7 @@ impl Left {
             _ => {
                 crash_point::at("leave-write");
                 self.taken_over(inner);
+                crash_point::at("leave-placed");
                 self.what.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
             }
         }

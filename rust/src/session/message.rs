@@ -158,7 +158,9 @@ impl LaneView {
     /// The second look of a taker, after its row was raised.
     #[inline]
     fn still_has(&self, i: u64) -> bool {
-        self.lane.still_has(i) && self.current()
+        let has = self.lane.still_has(i);
+        crash_point::at("take-looked");
+        has && self.current()
     }
 }
 
