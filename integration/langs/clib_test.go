@@ -32,7 +32,7 @@ func run(t *testing.T, b *testkit.Broker, program string, args ...string) string
 	return string(out)
 }
 
-func TestSharedLibraryHasItsNameAndExportsOnlyItsOwn(t *testing.T) {
+func TestSharedLibraryHasItsNameExportsOnlyItsOwnAndStays(t *testing.T) {
 	f, err := elf.Open(filepath.Join(clib.Library(t), "lib/libbaton.so"))
 	require.NoError(t, err)
 	defer f.Close()
@@ -50,6 +50,22 @@ func TestSharedLibraryHasItsNameAndExportsOnlyItsOwn(t *testing.T) {
 		own++
 	}
 	assert.Greater(t, own, 40)
+	flags, err := f.DynValue(elf.DT_FLAGS_1)
+	require.NoError(t, err)
+	require.Len(t, flags, 1)
+	assert.NotZero(t, elf.DynFlag1(flags[0])&elf.DF_1_NODELETE, "dlclose takes away the code that a session's thread runs")
+}
+
+func TestPluginUnloadsTheLibraryRightAfterTheLastRelease(t *testing.T) {
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			// Loaded by the program alone, and not with it.
+			program := clib.Compiled(t, with.c, "integration/langs/c/unload.c", "-O1", "-Wl,--as-needed", "-ldl")
+			b := testkit.StartBroker(t)
+			run(t, b, program, filepath.Join(clib.Library(t), "lib/libbaton.so"))
+			testkit.AuditEmpty(t, b)
+		})
+	}
 }
 
 func TestHeaderIsCleanAsC99AndAsCpp17(t *testing.T) {
