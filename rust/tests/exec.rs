@@ -150,8 +150,15 @@ fn without_descriptors() {
     let open = |fd: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_ok();
     // SAFETY: what the descriptors belonged to is never used again but for the tensor's bytes.
     fds.into_iter().filter(open).for_each(|fd| unsafe { rustix::io::close(fd) });
+    // Programs that vfork starts: each has this process's memory until it execs, and none of it then.
+    let beside = || Command::new("sleep").arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut beside: Vec<_> = (0..3).map(|_| beside().unwrap()).collect();
     say_and_wait();
     assert_eq!(x.to_vec::<u8>().unwrap(), [1, 2, 3, 4]);
+    beside.iter_mut().for_each(|p| {
+        p.kill().unwrap();
+        p.wait().unwrap();
+    });
     print!("ready");
     std::process::exit(0);
 }
