@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"time"
+	"weak"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -246,6 +247,6 @@ func (e *ending) finish() {
 	all := c.unmapFree()
 	c.closeFiles()
 	if !all {
-		c.unmapOnce.Do(func() { go c.unmapReleased() })
+		c.unmapOnce.Do(func() { go unmapReleased(weak.Make(c)) })
 	}
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"time"
+	"weak"
 
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -27,7 +28,7 @@ func (c *Client) lose(why error) {
 	c.unmapOnce.Do(func() {
 		go func() {
 			c.emptyLanes()
-			c.unmapReleased()
+			unmapReleased(weak.Make(c))
 		}()
 	})
 }
@@ -55,14 +56,19 @@ func (c *Client) rowIsOwn() bool { return c.pages.rowIsOwn(c.stopped.Load()) }
 
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is
 // released. What a broker has cleared the row of stays mapped: it is not known here what
-// is held.
-func (c *Client) unmapReleased() {
-	for c.rowIsOwn() {
+// is held. A client that became garbage with tensors that nobody released is not kept for
+// that: its mappings go with it.
+func unmapReleased(of weak.Pointer[Client]) {
+	for {
+		c := of.Value()
+		if c == nil || !c.rowIsOwn() {
+			return
+		}
 		c.reap()
 		if c.unmapFree() {
 			return
 		}
-		time.Sleep(keeperLook)
+		time.Sleep(keeperLook) // c is not used behind this, and may go meanwhile
 	}
 }
 
