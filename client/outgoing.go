@@ -227,9 +227,17 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 		return protocol.Errorf(protocol.CodeInvalid, "send one that was allocated or received", "%s belongs to no session", tensor)
 	}
 	its, this := t.held.c.pages, c.pages
+	const remedy = "copy its elements into this session"
 	if its.instance != this.instance {
-		return protocol.Errorf(protocol.CodeInvalid, "copy its elements into this session",
+		return protocol.Errorf(protocol.CodeInvalid, remedy,
 			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.serial, its.instance, this.serial, this.instance)
+	}
+	if err := t.held.c.live(); err != nil {
+		how := "was closed"
+		if protocolCode(err) == protocol.CodeSessionLost {
+			how = "is lost"
+		}
+		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s belongs to a session that %s: to %d, and this is %d", tensor, how, its.serial, this.serial)
 	}
 	return protocol.Errorf(protocol.CodeInvalid, "send it in its own session, or open its handle in this one",
 		"%s belongs to another session: to %d, and this is %d", tensor, its.serial, this.serial)

@@ -291,4 +291,7 @@ func TestTensorOfAnotherSessionIsRefusedAndNamed(t *testing.T) {
 	require.NoError(t, err)
 	defer mine.Release()
 	require.NoError(t, q.Put(ctx, mine))
+	require.NoError(t, other.Close())
+	require.ErrorContains(t, q.Put(ctx, x),
+		fmt.Sprintf("the tensor belongs to a session that was closed: to %d, and this is %d (copy its elements into this session)", other.Session(), c.Session()))
 }

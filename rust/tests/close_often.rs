@@ -53,6 +53,6 @@ fn sessions_that_are_closed_one_after_the_other_use_up_nothing() {
     kept.iter().for_each(|(x, i)| check(x, *i));
     drop(kept);
     drop((topic, theirs));
-    until("all sessions are over", || b.rust_sessions().len() == 0);
+    until("all sessions are over", || b.rust_sessions().is_empty());
     b.nothing_is_held();
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use baton::{Code, Lease, Start, Tensor, TopicOptions};
+use baton::{Code, Lease, Session, Start, Tensor, TopicOptions};
 use kit::{Broker, check, numbers, until};
 
 /// A topic that is over with its last user.
@@ -59,6 +59,32 @@ fn a_slice_stays_when_another_thread_closes_the_session() {
     b.nothing_is_held();
     drop(s);
     until("all sessions are over", || sessions(&b) == 0);
+}
+
+/// The text of the error names what the program did: the sessions alone may have one number.
+#[test]
+fn a_tensor_of_a_closed_session_is_refused_by_the_next_one() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let (x, number) = (numbers(&s, 1), s.serial());
+    let refused = |by: &Session| by.queue("q").unwrap().try_put(&x).unwrap_err();
+    let other = b.session();
+    let told = format!("the tensor belongs to another session: to {number}, and this is {}", other.serial());
+    assert_eq!(refused(&other).message(), told);
+    assert_eq!(refused(&other).remedy(), "send it in its own session, or open its handle in this one");
+    s.close();
+    let told = format!("the tensor belongs to a session that was closed: to {number}, and this is {}", other.serial());
+    assert_eq!(refused(&other).message(), told);
+    let next = b.session();
+    assert_eq!(next.serial(), number);
+    let told = format!(
+        "the tensor belongs to a session that was closed before this one was opened, which has its number {number}"
+    );
+    assert_eq!(refused(&next).to_string(), format!("{told} (copy its elements into this session)"));
+    check(&x, 1);
+    let copied = next.from_slice(x.shape(), &x.to_vec::<u64>().unwrap()).unwrap();
+    assert!(next.queue("q").unwrap().try_put(copied.freeze()).unwrap());
+    assert_eq!(refused(&next).code(), Code::InvalidArgument);
 }
 
 #[test]

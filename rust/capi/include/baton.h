@@ -309,7 +309,8 @@ void baton_session_release(struct baton_session *session);
 
 // Ends the session at once: calls of other threads that wait in it return BATON_CLOSED. What was sent
 // is still received; tensors keep their bytes until they are released. All its objects are still to be
-// released.
+// released. It returns when the broker has heard of it; while no broker runs, or the broker stands still,
+// after two seconds. baton_session_release does not wait.
 baton_status baton_session_end(const struct baton_session *session);
 
 // A descriptor for poll, epoll and select: readable when something may have changed for this session,

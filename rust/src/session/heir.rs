@@ -329,18 +329,7 @@ impl Tensor {
         if self.held.inner().is_succeeded_by(inner) {
             return self.held.check();
         }
-        let tensor = if name.is_empty() { "the tensor".to_owned() } else { format!("tensor {name:?}") };
-        let (its, this) = (&self.held.inner().pages, &inner.pages);
-        let (a, b, theirs, ours) = (its.serial, this.serial, &its.instance, &this.instance);
-        let (remedy, which) = match theirs == ours {
-            true => ("send it in its own session, or open its handle in this one", format!("to {a}, and this is {b}")),
-            false => (
-                "copy its elements into this session",
-                format!("to {a} of broker {theirs}, and this is {b} of broker {ours}"),
-            ),
-        };
-        let what = format!("{tensor} belongs to another session: {which}");
-        Err(Error::new(Code::InvalidArgument, remedy, what))
+        Err(self.not_of(inner, name))
     }
 }
 

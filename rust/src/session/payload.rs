@@ -197,6 +197,32 @@ fn add(
     Ok(bytes)
 }
 
+impl Tensor {
+    /// The error of a tensor that belongs to another session than the one that it is sent in.
+    #[cold]
+    pub(super) fn not_of(&self, inner: &Inner, name: &str) -> Error {
+        let tensor = if name.is_empty() { "the tensor".to_owned() } else { format!("tensor {name:?}") };
+        let of = self.held.inner();
+        let (its, this) = (&of.pages, &inner.pages);
+        let (a, b, theirs, ours) = (its.serial, this.serial, &its.instance, &this.instance);
+        let copy = "copy its elements into this session";
+        let (remedy, what) = if theirs != ours {
+            (copy, format!("another session: to {a} of broker {theirs}, and this is {b} of broker {ours}"))
+        } else if of.is_lost() {
+            (copy, format!("a session that is lost: to {a}, and this is {b}"))
+        } else if !of.closed.is_set() {
+            let remedy = "send it in its own session, or open its handle in this one";
+            (remedy, format!("another session: to {a}, and this is {b}"))
+        } else if a != b {
+            (copy, format!("a session that was closed: to {a}, and this is {b}"))
+        } else {
+            // The openings of one core have one serial.
+            (copy, format!("a session that was closed before this one was opened, which has its number {b}"))
+        };
+        Error::new(Code::InvalidArgument, remedy, format!("{tensor} belongs to {what}"))
+    }
+}
+
 #[cold]
 fn too_many() -> Error {
     Error::new(Code::InvalidArgument, "pack tensors into one storage", "a message of more than 65,535 storages")
