@@ -10,9 +10,9 @@
 // is a request ([Collect]), which runs a double collect over the rows when it is applied.
 //
 // Repairs are applied in order, and each is safe by itself: after any of them the
-// broker may die, and its successor plans anew from what it finds. A file that comes
-// late, or a death, is one more fact: plan again. Applying a plan twice changes nothing,
-// and more facts never undo a repair.
+// broker may die, and its successor plans anew from what it finds: more files, more
+// deaths. Applying a plan twice changes nothing, and more facts never undo a repair. A
+// file that comes while a broker serves is used without a plan (docs/decisions/0012).
 //
 // Ownership, concurrency: values only.
 //
