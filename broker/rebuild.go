@@ -171,14 +171,19 @@ func (b *Broker) lookAgain() {
 		return
 	}
 	b.clock.After(unknownAgain, func() {
-		for _, s := range left {
-			if !s.ended && s.unknown && s.stopWaiting == nil && b.hasEnded(s) {
-				b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-				b.bury(s)
-			}
-		}
+		b.lookFor(left)
 		b.lookAgain()
 	})
+}
+
+// lookFor ends those of the sessions whose processes are found to have ended.
+func (b *Broker) lookFor(unknown []*session) {
+	for _, s := range unknown {
+		if !s.ended && s.unknown && s.stopWaiting == nil && b.hasEnded(s) {
+			b.log.Info("process ended unseen", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.processEnded(s)
+		}
+	}
 }
 
 // opEvict ends a session by hand of whose process nothing is known. One that lives

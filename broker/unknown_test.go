@@ -42,6 +42,29 @@ func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 	require.Zero(t, b.Status().Counts.Unknown)
 }
 
+// A process that a broker could not look for, and that has ended when it is looked for
+// again, leaves its row to a child that it was making.
+func TestUnknownProcessThatEndsInAForkLeavesItsRowToItsChild(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "child")
+	c := start(t, b.socket, "forks")
+	c.tell("now")
+	var held protocol.StorageRef
+	c.hear(&held)
+	rows := list[broker.SessionRow](p, protocol.ListSessions, "forks")
+	require.Len(t, rows, 1)
+	b.LookAgainAfter(rows[0].Serial, c.kill)
+	require.Equal(t, 1, b.Status().Counts.Closed)
+	collected(t, b)
+	p.attach(protocol.Ref{Serial: held.Serial, Index: held.Index})
+	require.NoError(t, p.row.Take(held.Index))
+	require.NotZero(t, b.Status().Memory.Granted)
+	eventually(t, "its time is over", func() bool { return b.Status().Counts.Sessions == 1 })
+	require.NotZero(t, b.Status().Memory.Granted, "the child counts it")
+	p.row.Drop(held.Index)
+	eventually(t, "nothing is left", func() bool { return b.Status().Memory.Granted == 0 })
+}
+
 func init() {
 	// limited tries to take over and says what became of it.
 	parts["limited"] = func(c *played) {

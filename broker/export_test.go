@@ -1,0 +1,16 @@
+package broker
+
+// LookAgainAfter has the broker lose sight of a session's process, as a new broker does
+// that cannot look for it, and look again after the process has ended.
+func (b *Broker) LookAgainAfter(serial uint64, end func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.slots {
+		if s != nil && s.Serial == serial {
+			s.stopWaiting()
+			s.stopWaiting, s.unknown = nil, true
+			end()
+			b.lookFor([]*session{s})
+		}
+	}
+}
