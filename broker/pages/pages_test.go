@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/roomtest"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -69,4 +70,32 @@ func TestRestoredPagesAreThoseThatTheFormerBrokerNoted(t *testing.T) {
 	require.True(t, q.There())
 	require.EqualValues(t, 1, q.Row.Count(9))
 	require.Empty(t, next.Missing)
+}
+
+// A client may look late at a record that is free: in a file system that has become full
+// a hole there would end it by SIGBUS. A memfd takes its pages from the machine, and has
+// them anew.
+func TestRecordThatIsFreeKeepsItsPagesInFiles(t *testing.T) {
+	for name, files := range map[string]pages.Maker{"memfds": pages.Memfds{}, "files": pages.Directory{Path: t.TempDir()}} {
+		s := pages.NewStore(roomtest.Log)
+		s.Files, s.Instance = files, [16]byte{1}
+		t.Cleanup(s.Close)
+		f, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
+		require.NoError(t, err)
+		s.UseBrokerFile(f)
+		s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial())
+		require.NoError(t, err)
+		before := roomtest.Blocks(t, f.FD)
+		require.NoError(t, s.Reserve(record.TopicPlace(9)))
+		reserved := roomtest.Blocks(t, f.FD)
+		require.GreaterOrEqual(t, reserved-before, int64(protocol.TopicRecordSize/512))
+		s.GiveBack(record.TopicPlace(9))
+		if name == "files" {
+			require.Equal(t, reserved, roomtest.Blocks(t, f.FD))
+		} else {
+			require.Equal(t, before, roomtest.Blocks(t, f.FD))
+		}
+		require.NoError(t, s.Reserve(record.TopicPlace(9)))
+		require.Equal(t, reserved, roomtest.Blocks(t, f.FD))
+	}
 }

@@ -7,8 +7,11 @@
 package roomtest
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/baton-ipc/baton/broker/alarm"
@@ -42,6 +45,17 @@ func Store(t testing.TB) *pages.Store {
 	s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial())
 	require.NoError(t, err)
 	return s
+}
+
+// Blocks returns how much room a file takes, in blocks of 512 bytes.
+func Blocks(t testing.TB, f *sys.FD) int64 {
+	t.Helper()
+	fd, err := f.Acquire()
+	require.NoError(t, err)
+	defer f.Release()
+	info, err := os.Stat(fmt.Sprintf("/proc/self/fd/%d", fd))
+	require.NoError(t, err)
+	return info.Sys().(*syscall.Stat_t).Blocks
 }
 
 // Pages makes the pages of a session in a slot.
