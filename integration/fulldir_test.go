@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker/roomtest"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
@@ -123,4 +124,55 @@ func TestFullMemoryDirectory(t *testing.T) {
 	})
 	_, err = b.TryConnect()
 	require.NoError(t, err)
+}
+
+// A reader of a lane, and an owner that looks at a row, meet no hole: the broker reserves
+// what a session has not, and refuses it where there is no room.
+func TestLaneAndRowWithoutPagesAreReservedOrRefused(t *testing.T) {
+	dir := smallFileSystem(t, "32m")
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = filepath.Join(dir, "memory") })
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	r := b.Raw()
+	blocks := func() int64 { return roomtest.Blocks(t, r.SessionFD) }
+	at := uint64(protocol.SessionLanes)
+	opened := func(name string) (write func() error, bytes uint64) {
+		var info protocol.TopicInfo
+		_, err := r.Call(protocol.OpTopicOpen, protocol.TopicOpenRequest{Name: name, Kind: "topic", Create: true}, &info)
+		require.NoError(t, err)
+		bytes = protocol.LaneBytes(info.Slots, info.Stride)
+		request := protocol.TopicWrite{TopicRef: protocol.TopicRef{Topic: info.Topic, ID: info.ID}, Offset: at}
+		at += bytes
+		return func() error {
+			_, err := r.Call(protocol.OpTopicWrite, request, nil)
+			return err
+		}, bytes
+	}
+	allocated := func() (attach func() error) {
+		x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+		require.NoError(t, err)
+		t.Cleanup(x.Release)
+		h, err := x.Handle(ctx)
+		require.NoError(t, err)
+		return func() error {
+			chunk := h.Index / protocol.ChunkIndices
+			_, err := r.Call(protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: h.Serial}, nil)
+			return err
+		}
+	}
+	write, bytes := opened("with-room")
+	before := blocks()
+	require.NoError(t, write())
+	require.GreaterOrEqual(t, blocks()-before, int64(bytes/512))
+
+	write, _ = opened("without")
+	attach := allocated()
+	empty := stuff(t, dir)
+	require.ErrorIs(t, write(), protocol.ErrOutOfMemory)
+	require.ErrorIs(t, attach(), protocol.ErrOutOfMemory)
+	empty()
+	require.NoError(t, write())
+	before = blocks()
+	require.NoError(t, attach())
+	require.Greater(t, blocks(), before)
 }
