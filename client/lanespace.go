@@ -35,7 +35,11 @@ func (l *laneSpace) take(bytes uint64) (uint64, error) {
 		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics or use a smaller depth", "this session's space for lanes is full")
 	}
 	if err := l.fd.Reserve(int64(at), int64(bytes)); err != nil {
-		l.clear(at, bytes) // of the pages that there were some may be had
+		// It reads zero as before. Some pages of a memfd may have been had; a file has
+		// holes, where a store would be SIGBUS.
+		if l.fd.Sealed() {
+			l.fd.Punch(int64(at), int64(bytes))
+		}
 		l.free.Give(at, bytes)
 		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
 	}
@@ -55,7 +59,7 @@ func (l *laneSpace) give(at uint64) {
 	l.free.Give(at, bytes)
 }
 
-// clear makes a range read zero. The pages of a memfd go back to the machine. Those of a
+// clear makes a reserved range read zero. The pages of a memfd go back to the machine. Those of a
 // file stay: a late reader would end with SIGBUS at a hole in a file system that has
 // become full.
 func (l *laneSpace) clear(at, bytes uint64) {

@@ -67,6 +67,11 @@ func TestFullMemoryDirectory(t *testing.T) {
 	kept, err := c.Get(ctx, "weights/kept")
 	require.NoError(t, err)
 	defer kept.Release()
+	unsent, err := c.Topic(ctx, "unsent")
+	require.NoError(t, err)
+	small, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	defer small.Release()
 
 	empty := stuff(t, dir)
 	refused := func(what string, try func(i int) error) {
@@ -92,6 +97,7 @@ func TestFullMemoryDirectory(t *testing.T) {
 		refused("sessions", func(i int) error { _, err := b.TryConnect(); return err })
 		refused("topics", func(i int) error { _, err := c.Topic(ctx, fmt.Sprint("more", i)); return err })
 		refused("leases", func(i int) error { _, err := kept.Tensors()[0].Handle(ctx, client.LeaseSession()); return err })
+		refused("lanes", func(i int) error { return unsent.Send(ctx, small) })
 		refused("tensors", func(i int) error { _, err := c.Alloc(ctx, dlpack.Uint8, []int64{100000}); return err })
 		look()
 	}

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton::{Payload, Start, Topic, TopicOptions};
-use kit::{Broker, Dir, until};
+use baton::{Code, Payload, Start, Topic, TopicOptions};
+use kit::{Broker, Dir, FullDir, until};
 
 /// Files of that name below a folder.
 fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
@@ -55,4 +55,21 @@ fn place_of_a_lane_that_was_left_reads_as_empty_and_keeps_its_pages() {
     let mut reader = b.session().topic("next").unwrap().reader(Start::All).unwrap();
     assert_eq!(reader.recv(Duration::from_secs(90)).unwrap().sequence(), 1);
     assert!(reader.try_recv().unwrap().is_none(), "a message of the former lane");
+}
+
+/// What has not become a lane has no pages that could be cleared: a store there would be SIGBUS.
+#[test]
+fn a_first_send_is_refused_where_the_file_system_is_full() {
+    let Some(dir) = FullDir::new(32 << 20) else { return };
+    let memory = dir.path().join("memory");
+    let Some(b) = Broker::start_with(&["--memory-dir", memory.to_str().unwrap()]) else { return };
+    let s = b.session();
+    let x = s.from_slice(&[2], &[1.0f32, 2.0]).unwrap().freeze();
+    let topic = s.topic("t").unwrap();
+    dir.leave(0);
+    assert_eq!(topic.send(&x).unwrap_err().code(), Code::OutOfMemory);
+    dir.leave(1 << 20);
+    topic.send(&x).unwrap();
+    let mut reader = b.session().topic("t").unwrap().reader(Start::All).unwrap();
+    assert_eq!(reader.recv(Duration::from_secs(90)).unwrap().sequence(), 1);
 }

@@ -62,7 +62,15 @@ impl LaneSpace {
             let what = "this session's space for lanes is full";
             return Err(Error::new(Code::TooMany, "close topics or use a smaller depth", what));
         };
-        sys::reserve(&pages.session_fd, at, bytes).inspect_err(|_| self.give(pages, at, bytes))?;
+        if let Err(e) = sys::reserve(&pages.session_fd, at, bytes) {
+            // It reads zero as before. Some pages of a memfd may have been had; a file has holes, where a
+            // store would be SIGBUS.
+            if sys::sealed(&pages.session_fd) {
+                let _ = sys::punch(&pages.session_fd, at, bytes);
+            }
+            self.free.give(at, bytes);
+            return Err(e);
+        }
         Ok(at)
     }
 
@@ -94,7 +102,7 @@ impl LaneSpace {
         }
     }
 
-    /// Takes a range back, which reads zero again. The pages of a memfd go back to the machine.
+    /// Takes a reserved range back, which reads zero again. The pages of a memfd go back to the machine.
     /// Those of a file stay: a late reader would end with SIGBUS at a hole in a file system that has
     /// become full.
     pub(crate) fn give(&mut self, pages: &Pages, at: u64, bytes: u64) {
