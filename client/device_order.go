@@ -264,7 +264,7 @@ func (o *deviceOrder) follow(ctx context.Context, g *gpu, s Stream, p streamPoin
 	}
 	o.orderMu.Unlock()
 	if page == 0 || cannot(err) {
-		return p.await(ctx)
+		return p.await(ctx, o.c)
 	}
 	return err
 }
@@ -276,11 +276,24 @@ func cannot(err error) bool {
 	return errors.Is(err, protocol.ErrUnsupported) || errors.Is(err, protocol.ErrInvalid)
 }
 
+// afterLoss is how long a sender still has to write once the session is lost: no broker
+// tells of its death then.
+const afterLoss = 500 * time.Millisecond
+
 // await waits on the processor.
-func (p *streamPoint) await(ctx context.Context) error {
+func (p *streamPoint) await(ctx context.Context, c *Client) error {
+	var last time.Time
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		if ok, err := p.passed(); ok || err != nil {
 			return err
+		}
+		if lost := c.hub.lost.Load(); lost != nil {
+			if last.IsZero() {
+				last = time.Now().Add(afterLoss)
+			}
+			if time.Now().After(last) {
+				return lost
+			}
 		}
 		select {
 		case <-time.After(pause):
@@ -322,7 +335,7 @@ func (t *Tensor) UseOn(s Stream) error {
 // who must not use that asks here, when the stream has passed.
 func (t *Tensor) Written(ctx context.Context) error {
 	if u := t.held.device.Load(); u != nil {
-		if err := u.written.await(ctx); err != nil {
+		if err := u.written.await(ctx, t.held.c); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,8 @@ use crate::shm::{Region, Segment};
 
 /// How long a process may take to end once its driver has let go of its memory, and the broker to tell of it.
 const NEWS: Duration = Duration::from_secs(2);
+/// How long a sender still has to write once the session is lost: no broker tells of its death then.
+const AFTER_LOSS: Duration = Duration::from_millis(500);
 
 /// How far a session's stream is to come.
 #[derive(Debug, Clone)]
@@ -71,11 +73,15 @@ impl Point {
 
     /// Waits on the processor.
     fn wait(&self, inner: &Inner, until: Option<Instant>) -> Result<()> {
-        let mut pause = Duration::from_micros(20);
+        let (mut pause, mut last) = (Duration::from_micros(20), None);
         while !self.passed()? {
-            if until.is_some_and(|u| Instant::now() >= u) {
+            let now = Instant::now();
+            if until.is_some_and(|u| now >= u) {
                 let what = "time ran out waiting for the sender's stream to write";
                 return Err(Error::new(Code::Timeout, "wait longer", what));
+            }
+            if inner.is_lost() && now >= *last.get_or_insert(now + AFTER_LOSS) {
+                return Err(inner.why_closed());
             }
             if inner.interrupted() {
                 return Err(super::binding::interrupted());
@@ -492,5 +498,29 @@ impl Inner {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(baton_loom)))]
+mod tests {
+    use super::*;
+    use crate::session::Session;
+    use crate::sys::Mapping;
+
+    /// Of a sender that dies then no broker would tell.
+    #[test]
+    fn a_wait_for_a_stream_ends_with_the_session() {
+        let Some(broker) = baton_testkit::Broker::start() else { return };
+        let session = Session::builder().address(broker.address()).connect().unwrap();
+        let page = Region::new(Arc::new(Mapping::anonymous(session_file::STREAMS as usize + 8).unwrap()));
+        let point = Point { file: page.clone(), number: 1, value: 7 };
+        let waiting = std::thread::spawn({
+            let (point, inner) = (point.clone(), session.inner.clone());
+            move || point.wait(&inner, None)
+        });
+        broker.tool(&["stop"]);
+        assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::SessionLost);
+        page.store(session_file::STREAMS, 7);
+        point.wait(&session.inner, None).unwrap(); // it can be read
     }
 }

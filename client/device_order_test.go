@@ -1,0 +1,27 @@
+package client
+
+import (
+	"context"
+	"testing"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+	"github.com/stretchr/testify/require"
+)
+
+// Of a sender that dies once the session is lost no broker would tell.
+func TestWaitForAStreamEndsWithTheSession(t *testing.T) {
+	page, err := sys.MapAnonymous(protocol.SessionStreams + 8)
+	require.NoError(t, err)
+	defer sys.Unmap(page)
+	file := &mapping{shm.NewRegion(page)}
+	p := streamPoint{file, 1, 7}
+	c := &Client{hub: newHub(nil)}
+	waiting := make(chan error)
+	go func() { waiting <- p.await(context.Background(), c) }()
+	c.hub.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
+	require.ErrorIs(t, <-waiting, protocol.ErrSessionLost)
+	file.Store64(protocol.SessionStreams, 7)
+	require.NoError(t, p.await(context.Background(), c), "it can be read")
+}
