@@ -202,20 +202,21 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 	return ok.Chunks, s.prepare(e, ok.Chunks)
 }
 
-// Return gives an empty segment back and forgets it.
+// Return gives an empty segment back and forgets it. It stays where a broker says that it
+// is held, and only then: an answer may be lost with its broker, and where the next one is
+// asked the segment is not found.
 func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 	crashpoint.At("return-before")
 	_, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
 	crashpoint.At("return-done")
-	if err != nil && uncertain(err) {
-		// It may be gone: nothing is to be allocated in it.
-		go s.returnLater(seg)
-		return true
-	}
-	if err != nil {
+	switch {
+	case err == nil || errors.Is(err, protocol.ErrNotFound):
+		s.c.returned(seg.Serial)
+	case errors.Is(err, protocol.ErrBusy):
 		return false
+	default: // it may be gone: nothing is to be allocated in it
+		go s.returnLater(seg)
 	}
-	s.c.returned(seg.Serial)
 	return true
 }
 

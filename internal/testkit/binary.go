@@ -56,6 +56,13 @@ func Binary(t testing.TB) string {
 	return build(t, "baton", "build", "-trimpath", "-o", "OUT", "./cmd/baton")
 }
 
+// crashBroker is Binary built with crash points.
+func crashBroker(t testing.TB) string {
+	t.Helper()
+	Need(t, "go")
+	return build(t, "baton-crash", "build", "-tags", "crashpoint", "-o", "OUT", "./cmd/baton")
+}
+
 // CrashBinary returns the path of this package's test program built with crash
 // points, once for the test run. Children started with it die at the point that
 // their environment names.

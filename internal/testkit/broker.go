@@ -17,6 +17,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/statefile"
 )
 
@@ -48,6 +49,7 @@ type BrokerConfig struct {
 	NATS          bool     // its embedded server runs
 	JoinNATS      []string // or the flags with which it joins another's
 	OpenFiles     int      // its limit of open files
+	CrashPoint    string   // where it dies
 }
 
 // args are the command line of a broker at a socket.
@@ -135,8 +137,12 @@ func (b *Broker) InFiles() bool { return b.config.MemoryDir != "" }
 // launch starts the broker's process without waiting for it.
 func (b *Broker) launch(more ...string) *Process {
 	b.t.Helper()
-	cmd := exec.Command(Binary(b.t), append(b.config.args(b.Socket), more...)...)
-	cmd.Env = b.env()
+	program, env := Binary(b.t), b.env()
+	if b.config.CrashPoint != "" {
+		program, env = crashBroker(b.t), b.env(crashpoint.Env+"="+b.config.CrashPoint)
+	}
+	cmd := exec.Command(program, append(b.config.args(b.Socket), more...)...)
+	cmd.Env = env
 	cmd.Dir = "/"
 	if b.config.OpenFiles > 0 {
 		OpenFiles(b.config.OpenFiles)(cmd)
@@ -161,6 +167,14 @@ func (b *Broker) Kill() {
 	b.t.Helper()
 	b.dropRaw()
 	b.process.Kill()
+}
+
+// Crashed waits until the broker has died at its crash point. The next one has none.
+func (b *Broker) Crashed() {
+	b.t.Helper()
+	b.dropRaw()
+	b.process.Killed()
+	b.config.CrashPoint = ""
 }
 
 // End ends the broker for good, with SIGINT, and fails the test unless it ends well.

@@ -282,13 +282,17 @@ impl Source for Inner {
 
     fn give_back(&self, segment: &Arc<Segment>) -> bool {
         crash_point::at("return-before");
-        let given = self
-            .call::<_, Ignored>("return", &ReturnRequest { segment: segment.index, serial: segment.serial })
-            .is_ok();
+        let request = ReturnRequest { segment: segment.index, serial: segment.serial };
+        let refused = self.call::<_, Ignored>("return", &request).err().map(|e| e.code());
         crash_point::at("return-done");
-        if given {
-            self.trim(&[segment.serial]);
+        match refused {
+            Some(Code::Busy) => return false,
+            // The answer of a broker may be lost with it, and where the next one is asked the segment is not found.
+            None | Some(Code::NotFound) => {}
+            // It may be gone: nothing is to be allocated in it. If not, the next comparison gives it back.
+            Some(_) => self.strays.store(true, Ordering::Release),
         }
-        given
+        self.trim(&[segment.serial]);
+        true
     }
 }

@@ -1,0 +1,32 @@
+package langs
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/testkit"
+)
+
+// A broker frees what a client gives back and dies before it has answered. The client asks
+// the next broker, which does not know that memory any more: it is not allocated from again.
+func TestMemoryWhoseReturnWasNotAnsweredIsNotUsedAgain(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.CrashPoint = "broker-free-record" })
+			d, other := start(t, b, l), start(t, b, languages[0])
+			d.do(command{"do": "hoard", "seed": 1, "count": 3})
+			d.do(command{"do": "release"})
+			d.ask(command{"do": "collect"})
+			b.Crashed()
+			b.Restart()
+			var a answer
+			d.Next(&a)
+			require.Empty(t, a.Code+a.Broken, a.Message)
+			d.do(command{"do": "set", "name": "w", "seed": nameSeed})
+			other.do(command{"do": "get", "name": "w", "seed": nameSeed})
+			d.do(command{"do": "delete", "name": "w"})
+			leave(t, b, d, other)
+		})
+	}
+}
