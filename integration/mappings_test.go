@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,5 +54,52 @@ func TestWhatPeersLeaveIsUnmapped(t *testing.T) {
 		runtime.GC()
 		f, m := testkit.SharedFDs(os.Getpid()), testkit.SharedMappings()
 		return f <= fds+16 && m <= mappings+32, fmt.Sprintf("%d descriptors, then %d; %d mappings, then %d", fds, f, mappings, m)
+	})
+}
+
+// A session that was closed while it held something may end in the broker before its
+// client asks: what it held is unmapped all the same.
+func TestWhatAClosedSessionHeldIsUnmapped(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	var serials []string
+	for range 3 {
+		c := b.Connect()
+		x, err := filled(ctx, c, 64, 1)
+		require.NoError(t, err)
+		h, err := x.Handle(ctx)
+		require.NoError(t, err)
+		for _, s := range testkit.Look(t, b).Segments {
+			serials = append(serials, fmt.Sprintf("memfd:baton-segment-%d ", s.Serial))
+		}
+		d, err := client.Connect(ctx, client.WithAddress(b.Socket), client.WithNamespace(b.Namespace))
+		require.NoError(t, err)
+		y, err := d.Open(ctx, h)
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		for range 50 { // by then the client has most likely looked, and does not soon again
+			testkit.Look(t, b)
+		}
+		words, err := client.Slice[uint64](y)
+		require.NoError(t, err)
+		require.NoError(t, verify(words, 1))
+		y.Release()
+		x.Release()
+		require.NoError(t, c.ReleaseHandle(ctx, h))
+		require.NoError(t, c.Close())
+		testkit.Until(t, "both sessions have ended", func() (bool, string) {
+			look := testkit.Look(t, b)
+			return len(look.Sessions) == 1, look.String()
+		})
+	}
+	testkit.Until(t, "no segment is mapped", func() (bool, string) {
+		maps, err := os.ReadFile("/proc/self/maps")
+		require.NoError(t, err)
+		for _, s := range serials {
+			if strings.Contains(string(maps), s) {
+				return false, s
+			}
+		}
+		return true, ""
 	})
 }
