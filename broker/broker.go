@@ -68,6 +68,7 @@ type Broker struct {
 	mirror    *mirror               // nil while there is none
 
 	state stateFile
+	files fileLimit             // before a takeover
 	extra map[string]func() any // parts of status that others add
 
 	taking  *gathering   // while the broker waits for the clients of a dead one

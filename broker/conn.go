@@ -209,6 +209,9 @@ func (c *conn) readLoop() {
 	c.w.SetReadDeadline(time.Now().Add(helloTime))
 	for {
 		data, fds, err := c.w.Read()
+		if err == wire.ErrNoDescriptors && c.lack(data) {
+			continue
+		}
 		if err != nil {
 			c.lost(err)
 			break
@@ -241,6 +244,18 @@ func (c *conn) lost(err error) {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		c.b.log.Debug("connection lost", "pid", c.cred.PID, "error", err)
 	}
+}
+
+// lack answers a request whose descriptors this process had no room for, and tells
+// whether to go on, which a session does: it broke nothing.
+func (c *conn) lack(data []byte) bool {
+	var h head
+	if c.session == nil || json.Unmarshal(data, &h) != nil {
+		return false
+	}
+	c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeTooMany, "try again, and raise the broker's limit of open files (ulimit -n)",
+		"the broker could not receive the descriptors of %s: it has too many open files", pages.Printable(h.Op, 32)))
+	return true
 }
 
 // head is what every request has.

@@ -135,8 +135,9 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 		return nil, err
 	}
 	files := b.allFiles()
-	if need := uint64(len(files) + 2*b.liveSessions() + filesBeside); need > r.Files {
-		return nil, protocol.Errorf(protocol.CodeTooMany, "raise the new broker's limit of open files (ulimit -n, LimitNOFILE= of a unit)",
+	if need := uint64(len(files) + filesEach*b.liveSessions() + filesBeside); need > r.Files {
+		return nil, protocol.Errorf(protocol.CodeTooMany,
+			fmt.Sprintf("raise the new broker's limit of open files by %d or more (ulimit -n, LimitNOFILE= of a unit)", need-r.Files+filesSpare),
 			"what this broker has needs %d open files, and %d more are allowed to the new one", need, r.Files)
 	}
 	return files, nil

@@ -114,6 +114,7 @@ func lockedWhere[Request any](check func(*Broker, *session) error, op func(*Brok
 		if err := check(b, s); err != nil {
 			return nil, nil, err
 		}
+		defer b.noteFiles()
 		return op(b, s, &r)
 	}
 }

@@ -110,16 +110,20 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	if err := b.setInstance(p.instance); err != nil {
 		return err
 	}
+	if err := b.lookAtFiles(); err != nil {
+		return err
+	}
 	if p.dir == nil {
-		// How many files there are stands in the broker file, which is not here yet.
-		sessions := len(p.state.Survivors())
-		if err := checkFiles(sessions, 2*sessions); err != nil {
+		// How many files there are stands in the broker file, which is not here yet. To get
+		// it those of the sessions must have room.
+		sessions := len(p.state.Sessions)
+		if err := b.files.check(sessions, 2*sessions, p.state.Files); err != nil {
 			return err
 		}
 		b.store.Files = pages.Memfds{}
 		b.taking = &gathering{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
-		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", sessions)
+		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.Survivors()))
 		b.takeKept()
 		return nil
 	}
@@ -137,7 +141,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	b.store.Missing = b.wanted()
-	if err := checkFiles(b.recordedSessions(), len(b.store.Missing)); err != nil {
+	if err := b.checkRecorded(); err != nil {
 		return err
 	}
 	sameBoot := b.store.Record.Boot() == sys.BootID()
@@ -258,25 +262,6 @@ func (b *Broker) completeTakeover(t *gathering) error {
 	return err
 }
 
-// filesBeside is what a broker has open beside its clients' files: the socket, locks,
-// NATS, and descriptors that are on their way.
-const filesBeside = 96
-
-// checkFiles finds out before a takeover whether this process may have the files open
-// that it needs: those that are to be handed over, and of each session its connection
-// and its process.
-func checkFiles(sessions, files int) error {
-	open, limit, err := sys.OpenFiles()
-	if err != nil {
-		return err
-	}
-	if need := open + uint64(2*sessions+files) + filesBeside; need > limit {
-		return protocol.Errorf(protocol.CodeTooMany, fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit)", need),
-			"the takeover of %d sessions needs %d open files, and %d are allowed; what the former broker left is as it was", sessions, need, limit)
-	}
-	return nil
-}
-
 // recordedSessions counts the sessions in the broker file.
 func (b *Broker) recordedSessions() (n int) {
 	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
@@ -364,7 +349,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.useBrokerFile(m)
 	b.store.Missing = b.wanted()
 	b.clock.After(goneSoon, b.lookForGone)
-	if err := checkFiles(b.recordedSessions(), len(b.store.Missing)); err != nil {
+	if err := b.checkRecorded(); err != nil {
 		b.taking.err = err
 		b.endTakeover(b.taking)
 		return err

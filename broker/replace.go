@@ -87,13 +87,12 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	if err := s.watch(); err != nil {
 		return nil, err
 	}
-	open, limit, err := sys.OpenFiles()
-	if err != nil {
+	if err := b.lookAtFiles(); err != nil {
 		return nil, err
 	}
 	var r protocol.ReplaceReply
 	fds, err := s.call(protocol.OpReplace, protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout, Version: b.cfg.Version,
-		MemoryDir: b.cfg.MemoryDir, Files: limit - min(open, limit), Force: b.cfg.Replace}, &r)
+		MemoryDir: b.cfg.MemoryDir, Files: b.files.limit - min(b.files.own, b.files.limit), Force: b.cfg.Replace}, &r)
 	if err != nil {
 		return nil, s.why(err)
 	}

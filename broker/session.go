@@ -105,6 +105,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	c.watch = b.watch(s, pidfd)
 	line := s.lineOf()
 	b.noteState(stateChange{Opened: &line})
+	b.noteFiles()
 	b.checkIdle()
 	b.log.Info("session opened", "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
 	return s, nil

@@ -32,6 +32,7 @@ func (s *session) lineOf() stateSession {
 type stateFile struct {
 	file    *os.File // nil: write all of it
 	changes int
+	files   int // the bound that it says
 }
 
 // maxStateChanges is how many may follow the first line beyond twice the sessions.
@@ -78,7 +79,7 @@ func (b *Broker) writeState() error {
 	st := statefile.State{Instance: b.id, BootID: sys.BootID(), PID: processID, Version: b.cfg.Version,
 		PIDNS: sys.PIDNamespace(processID), Socket: b.cfg.Socket, MemoryDir: b.cfg.MemoryDir,
 		Supervised: b.cfg.Supervised, Settings: append([]string{}, b.cfg.Settings...),
-		Device: b.store.Broker.Device, BrokerInode: b.store.Broker.Inode, Sessions: []stateSession{}}
+		Device: b.store.Broker.Device, BrokerInode: b.store.Broker.Inode, Files: boundOf(b.sharedFiles()), Sessions: []stateSession{}}
 	for _, s := range b.slots {
 		if s != nil {
 			st.Sessions = append(st.Sessions, s.lineOf())
@@ -101,7 +102,7 @@ func (b *Broker) writeState() error {
 		f.Close()
 		return fmt.Errorf("write state: %w", err)
 	}
-	b.state = stateFile{file: f}
+	b.state = stateFile{file: f, files: st.Files}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -128,7 +129,7 @@ func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
 			require.NoError(t, err)
 			enough := start(t, socket, "limited", func(cmd *exec.Cmd) {
 				cmd.Env = append(cmd.Env, memoryVariable+"="+memory)
-				limit(cmd, need+2*n) // each segment is a file that the state does not list
+				limit(cmd, need)
 			})
 			listens(t, socket)
 			for i, p := range peers {
@@ -146,6 +147,27 @@ func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
 			require.Zero(t, st.Counts.Unknown+st.Counts.Disconnected)
 		})
 	}
+}
+
+// A request whose descriptors the broker has no room for is refused, and its session
+// goes on.
+func TestRequestWhoseDescriptorsTheBrokerCannotReceiveIsRefused(t *testing.T) {
+	socket := filepath.Join(shortdir.New(t), "broker.sock")
+	start(t, socket, "limited", func(cmd *exec.Cmd) { limit(cmd, 64) })
+	listens(t, socket)
+	p := connect(t, socket, "p")
+	for range 64 { // those that are not accepted wait in the socket
+		dial(t, socket)
+	}
+	eventually(t, "the broker has no descriptor left", func() bool {
+		_, err := p.call(protocol.OpOffer, protocol.Offer{}, nil, p.fds[0])
+		var e *protocol.Error
+		require.ErrorAs(t, err, &e)
+		return e.Code == protocol.CodeTooMany
+	})
+	var st broker.Status
+	p.must(protocol.OpStatus, struct{}{}, &st)
+	require.Equal(t, 1, st.Counts.Sessions)
 }
 
 // limit makes a child begin with a limit of open files.

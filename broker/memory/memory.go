@@ -130,6 +130,9 @@ func (m *Memory) Close() {
 	}
 }
 
+// Segments counts the segments, those included whose files are missing.
+func (m *Memory) Segments() int { return m.segmentTable.Taken() }
+
 // EachFile lists the files of all segments. alone are the bytes of one that the broker
 // counts and that no living session has mapped.
 func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {

@@ -95,6 +95,9 @@ func (s *Store) blankPages() shm.Region {
 // there are none.
 func (s *Store) BySerial(serial uint64) *Pages { return s.bySerial[serial] }
 
+// Open counts the files of all pages.
+func (s *Store) Open() int { return 2 * len(s.bySerial) }
+
 // All lists the pages of all sessions and what is left of ended ones.
 func (s *Store) All() []*Pages { return slices.Collect(maps.Values(s.bySerial)) }
 

@@ -95,6 +95,7 @@ func (ts *Topics) makeGroup(t *Topic, name string, alone bool) (*group, error) {
 		}
 	}
 	t.groups[number] = g
+	ts.groups++
 	ts.putGroup(g)
 	ts.store.Record.Topic(t.index).RaiseVersion()
 	crashpoint.At("broker-group-listed")
@@ -134,6 +135,7 @@ func (ts *Topics) countGroups(t *Topic) {
 func (ts *Topics) dropGroup(g *group) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
+	ts.groups--
 	ts.countGroups(g.topic)
 	g.file.Close()
 	ts.store.Files.Remove(protocol.RestoreGroup, g.id)

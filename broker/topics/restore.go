@@ -74,6 +74,7 @@ func (ts *Topics) restoreGroups(t *Topic, fetch pages.Fetch) {
 		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint8]*reader{}, owners: map[uint8]*Party{}}
 		g.file = ts.store.FetchFile(fetch, pages.Key{Role: protocol.RestoreGroup, Serial: r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
 		t.groups[n] = g
+		ts.groups++
 	}
 }
 

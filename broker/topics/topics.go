@@ -25,6 +25,7 @@ type Topics struct {
 	tokens     map[string]*Topic
 	joins      record.Table
 	nameRoom   nameRoom
+	groups     int // of all topics
 	parties    map[*pages.Pages]*Party
 	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                      // lanes
@@ -87,6 +88,9 @@ func (ts *Topics) Close() {
 		g.file.Close()
 	}
 }
+
+// Groups counts the groups of all topics, those included whose files are missing.
+func (ts *Topics) Groups() int { return ts.groups }
 
 // allGroups lists the groups of all topics.
 func (ts *Topics) allGroups() iter.Seq[*group] {

@@ -2,7 +2,7 @@
 // which instance it was, which processes have its memory, and whether a client may
 // start the next broker. Brokers write it, the next broker and clients that find none read it.
 //
-// The file is a line of JSON, with a line for each change of the sessions after it. A
+// The file is a line of JSON, with a line for each change after it. A
 // last line without an end was being written when its broker died: nothing depends on
 // it yet. It belongs to the broker's user and is read by no other.
 package statefile
@@ -37,9 +37,11 @@ type State struct {
 	// MemoryDir is where the shared files are; "": they are memfds.
 	MemoryDir string `json:"memory_dir,omitempty"`
 	// Device and BrokerInode tell the broker file from any other.
-	Device      uint64    `json:"device"`
-	BrokerInode uint64    `json:"broker_inode"`
-	Sessions    []Session `json:"sessions"`
+	Device      uint64 `json:"device"`
+	BrokerInode uint64 `json:"broker_inode"`
+	// Files bounds how many shared files the next broker has to open.
+	Files    int       `json:"files"`
+	Sessions []Session `json:"sessions"`
 }
 
 // Session is a session and its process.
@@ -50,10 +52,11 @@ type Session struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// Change is a line after the first: a session that came, or one that went.
+// Change is a line after the first: a session that came, one that went, or more files.
 type Change struct {
 	Opened *Session `json:"opened,omitempty"`
 	Ended  uint64   `json:"ended,omitempty"` // serial
+	Files  int      `json:"files,omitempty"`
 }
 
 // Read reads the file of a runtime directory. Without one the error is of the kind
@@ -81,9 +84,12 @@ func Parse(data []byte) (*State, error) {
 		if err := json.Unmarshal(line, &c); err != nil {
 			return nil, fmt.Errorf("a change of its sessions: %w", err)
 		}
-		if c.Opened != nil {
+		switch {
+		case c.Opened != nil:
 			st.Sessions = append(st.Sessions, *c.Opened)
-		} else {
+		case c.Files != 0:
+			st.Files = c.Files
+		default:
 			st.Sessions = slices.DeleteFunc(st.Sessions, func(s Session) bool { return s.Serial == c.Ended })
 		}
 	}

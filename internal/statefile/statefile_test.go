@@ -15,10 +15,12 @@ func TestChangesAreAppliedAndAHalfLineIsNot(t *testing.T) {
 	st, err := statefile.Parse([]byte(`{"supervised":true,"settings":["--memory=1GiB"],"sessions":[{"serial":2},{"serial":4}]}
 {"opened":{"serial":9,"pid":7}}
 {"ended":4}
+{"files":40}
 {"ended":2}`))
 	require.NoError(t, err)
 	require.True(t, st.Supervised)
 	require.Equal(t, []string{"--memory=1GiB"}, st.Settings)
+	require.Equal(t, 40, st.Files)
 	require.Equal(t, []statefile.Session{{Serial: 2}, {Serial: 9, PID: 7}}, st.Sessions)
 	_, err = statefile.Parse([]byte("{\"sessions\":[]}\nnonsense\n"))
 	require.Error(t, err)

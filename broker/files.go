@@ -1,0 +1,65 @@
+package broker
+
+import (
+	"fmt"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	// filesBeside are open beside those of sessions and their memory: the socket, locks,
+	// NATS, and descriptors that are on their way.
+	filesBeside = 96
+	// filesEach are open for each session beside its memory: the connection, what tells
+	// the end of the process and of the program, and one that is on its way.
+	filesEach = 4
+	// filesSpare is what an advice names beyond the need: what a process has open when it
+	// begins is not the same each time.
+	filesSpare = 16
+)
+
+// fileLimit is what a broker knows of its open files from before a takeover: what it has
+// open later is a part of what it takes over.
+type fileLimit struct{ own, limit uint64 }
+
+// lookAtFiles counts the files that are open beside those which a keeper passed on.
+func (b *Broker) lookAtFiles() (err error) {
+	open, limit, err := sys.OpenFiles()
+	b.files = fileLimit{open - min(open, uint64(len(b.cfg.Kept))), limit}
+	return err
+}
+
+// check finds out whether a takeover of so many sessions may have all files open that it
+// needs: those shared are at least as many as needed, and at most as the advice says.
+func (f fileLimit) check(sessions, needed, atMost int) error {
+	beside := f.own + uint64(filesEach*sessions) + filesBeside
+	if beside+uint64(needed) <= f.limit {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeTooMany,
+		fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit)", beside+uint64(max(needed, atMost))+filesSpare),
+		"the takeover of %d sessions needs more open files than the %d that are allowed; what the former broker left is as it was", sessions, f.limit)
+}
+
+// checkRecorded is check for what stands in the broker file.
+func (b *Broker) checkRecorded() error {
+	files := len(b.store.Missing)
+	return b.files.check(b.recordedSessions(), files, files)
+}
+
+// sharedFiles counts the files that a successor has to open.
+func (b *Broker) sharedFiles() int {
+	return 1 + b.store.Open() + b.memory.Segments() + b.topics.Groups()
+}
+
+// noteFiles keeps the state file's bound of the shared files true. The mutex is held.
+func (b *Broker) noteFiles() {
+	if n := b.sharedFiles(); n > b.state.files {
+		b.state.files = boundOf(n)
+		b.noteState(stateChange{Files: b.state.files})
+	}
+}
+
+// boundOf leaves room, so that few changes are noted.
+func boundOf(files int) int { return files + files/8 + 16 }
