@@ -112,23 +112,54 @@ func (b *Broker) Restart() {
 	})
 }
 
+// TryRestart is Restart with changes to the configuration, for when it may fail: it
+// returns what the broker wrote before it ended, or "" once it serves.
+func (b *Broker) TryRestart(opts ...BrokerOption) string {
+	b.t.Helper()
+	for _, f := range opts {
+		f(&b.config)
+	}
+	p := b.launch()
+	Until(b.t, "the broker serves or ends", func() (bool, string) {
+		return !p.Alive() || strings.Contains(p.Log(), "msg=serving"), p.Log()
+	})
+	if !p.Alive() {
+		return p.Fails()
+	}
+	b.process = p
+	return ""
+}
+
 // Replace starts another broker that takes over from this one while it runs, with
 // changes to its configuration, and waits until that has ended.
 func (b *Broker) Replace(opts ...BrokerOption) {
+	b.t.Helper()
+	if said := b.TryReplace(opts...); said != "" {
+		b.t.Fatalf("the new broker ended:\n%s", said)
+	}
+}
+
+// TryReplace is Replace for when it may fail: it returns what the new broker wrote
+// before it ended, while the old one goes on, or "" once the new one serves alone.
+func (b *Broker) TryReplace(opts ...BrokerOption) string {
 	b.t.Helper()
 	b.dropRaw()
 	for _, f := range opts {
 		f(&b.config)
 	}
-	old := b.process
-	b.process = b.launch("--replace")
-	Until(b.t, "the old broker has handed over", func() (bool, string) {
-		if !b.process.Alive() {
-			b.t.Fatalf("the new broker ended: %v\n%s", b.process.result(), b.process.Log())
-		}
-		return !old.Alive(), ""
+	p := b.launch("--replace")
+	Until(b.t, "the old broker has handed over, or the new one ends", func() (bool, string) {
+		return !p.Alive() || !b.process.Alive(), p.Log()
 	})
-	old.Ended()
+	if b.process.Alive() {
+		return p.Fails()
+	}
+	if !p.Alive() {
+		b.t.Fatalf("both brokers ended: %v\n%s", p.result(), p.Log())
+	}
+	b.process.Ended()
+	b.process = p
+	return ""
 }
 
 // InFiles tells whether its memory is in files.
