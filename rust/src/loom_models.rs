@@ -282,7 +282,8 @@ impl Closing {
             _ => self.openings.end_if(|| !self.counts()),
         };
         if ends {
-            self.file.store(Self::GIVEN_BACK, 1);
+            self.file.store(Self::GIVEN_BACK, 1); // the broker has heard it
+            self.openings.over();
         }
     }
 

@@ -181,3 +181,20 @@ fn a_session_that_is_closed_without_a_broker_is_closed_at_the_next_one() {
     drop(kept);
     until("all sessions are over", || sessions(&b) == 0);
 }
+
+/// The word that it holds nothing came to no broker: it is said to the next one, though the program has its clones
+/// yet.
+#[test]
+fn a_session_that_is_closed_while_its_broker_stands_still_is_over_at_the_next_one() {
+    let Some(mut b) = Broker::start() else { return };
+    let (s, _other) = (b.session(), b.session());
+    drop(numbers(&s, 1));
+    b.pause();
+    s.clone().close();
+    b.kill();
+    b.restart();
+    serves(&b);
+    until("it is over", || sessions(&b) == 1);
+    assert!(s.is_ended());
+    b.nothing_is_held();
+}

@@ -45,6 +45,8 @@ enum Stage<O> {
     Leaving,
     /// It counts what its openings have left, and may be opened again.
     Resting,
+    /// It counts nothing, which a broker is still to hear.
+    Ending,
     /// The broker ends it, or has given it up.
     Over,
 }
@@ -133,7 +135,7 @@ impl<O: Clone> Openings<O> {
 
     /// Whether the broker has heard of the last one's end, or need not.
     pub(crate) fn is_left(&self) -> bool {
-        matches!(*self.stage(), Stage::Resting | Stage::Over)
+        matches!(*self.stage(), Stage::Resting | Stage::Ending | Stage::Over)
     }
 
     /// Nothing is left to be done with the session.
@@ -149,13 +151,15 @@ impl<O: Clone> Openings<O> {
     /// them; pairs with `Closed::take`.
     pub(crate) fn end_if(&self, empty: impl FnOnce() -> bool) -> bool {
         let mut stage = self.stage();
-        if matches!(*stage, Stage::Open(_) | Stage::Over) {
-            return matches!(*stage, Stage::Over);
+        match *stage {
+            Stage::Open(_) => return false,
+            Stage::Ending | Stage::Over => return true,
+            Stage::Leaving | Stage::Resting => {}
         }
         fence();
         let ends = empty();
         if ends {
-            *stage = Stage::Over;
+            *stage = Stage::Ending;
         }
         ends
     }

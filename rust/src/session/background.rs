@@ -195,8 +195,10 @@ impl Background {
         }
         let leaving = self.is_leaving() || core.link_locked().is_leaving();
         if !leaving && core.end_if_empty() {
-            let _ = self.ask_bye(core, control, false);
-            return core.over();
+            return match self.ask_bye(core, control, false) {
+                Err(e) if e.code() == Code::BrokerLost => {} // the next one is asked
+                _ => core.over(),
+            };
         }
         if !core.is_left() {
             match self.ask_bye(core, control, true) {
