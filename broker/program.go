@@ -35,7 +35,8 @@ func (s *session) takeAlive(c *conn) {
 	}
 }
 
-// endReplaced ends a disconnected session whose program was replaced by exec.
+// endReplaced ends a disconnected session whose program was replaced by exec, or is ending:
+// its memory goes a moment before its pidfd says so.
 func (b *Broker) endReplaced(s *session) bool {
 	if s.alive == nil || s.conn != nil {
 		return false
@@ -51,7 +52,7 @@ func (b *Broker) endReplaced(s *session) bool {
 		b.log.Warn("cannot find out whether a program was replaced by exec: what it holds stays until its process ends",
 			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
 	} else {
-		b.log.Info("program replaced by exec", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("program ended, or was replaced by exec", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.processEnded(s)
 	}
 	return sealed

@@ -33,7 +33,7 @@ func (s *Store) Awaited(what string) error {
 
 // Awaited is the answer about a file that this broker was not handed yet.
 func Awaited(what string) error {
-	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back",
+	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back; baton status shows those that may never be, baton evict ends them",
 		"the %s has not been handed to this broker yet", what)
 }
 

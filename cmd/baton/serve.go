@@ -46,7 +46,7 @@ layout, another --memory-dir, too few open files), the old one goes on.
 
 TERM ends it in order and leaves its clients and what they have to the broker that
 comes next. INT, as baton stop, ends it for good: the sessions are over. A second
-signal ends it at once. HUP reads the settings again and changes the log level. Under
+signal half a second later ends it at once. HUP reads the settings again and changes the log level. Under
 systemd use Type=notify or Type=notify-reload.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
@@ -236,6 +236,10 @@ func notify(log *slog.Logger, state string) {
 	}
 }
 
+// oneSignal is how close together signals are one request: timeout(1), make and a terminal
+// send theirs to the broker and once more to its group.
+const oneSignal = 500 * time.Millisecond
+
 // exitAtSecondSignal ends the process without waiting for anything when TERM or
 // INT comes again. The returned function gives the signals back.
 func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
@@ -243,12 +247,16 @@ func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
 	done := make(chan struct{})
 	ending := ctx.Err() != nil // the first came before
+	first := time.Now()
 	go func() {
 		for {
 			select {
 			case s := <-again:
 				if !ending {
-					ending = true // and ctx ends
+					ending, first = true, time.Now() // and ctx ends
+					continue
+				}
+				if time.Since(first) < oneSignal {
 					continue
 				}
 				log.Warn("ending at once: a second signal", "signal", s.String())
