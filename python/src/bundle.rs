@@ -12,7 +12,7 @@ use crate::cuda;
 use crate::errors::error;
 use crate::exchange;
 use crate::json::meta_to_py;
-use crate::session::{Place, place, reopen};
+use crate::pickle::{Place, place, reopen};
 use crate::tensor::Tensor;
 use crate::value::{Take, decode, encode_as};
 use crate::wait::wait;
@@ -181,9 +181,21 @@ impl Bundle {
         drop(held);
     }
 
-    /// Pickles handles, never the bytes. They are kept until they are unpickled once, or until 30 s
-    /// after this session ended.
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Parts<'py>)> {
+    /// Pickles the bytes; where the pickle carries arguments to a process of this machine, as
+    /// multiprocessing's and loky's do, or within `baton.pickle_handles()`, handles.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("baton._pickle")?.call_method1("reduce_bundle", (slf, protocol))
+    }
+
+    /// Paths, tree and meta, which with the tensors are all of a bundle that is no name's.
+    fn _parts<'py>(&self, py: Python<'py>) -> PyResult<(Vec<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let b = &self.held(py)?.bundle;
+        Ok((self.keys(py)?, PyBytes::new(py, b.tree()), PyBytes::new(py, b.meta())))
+    }
+
+    /// What a pickle has of handles. The tensors are kept until they are unpickled once, or until 30 s after
+    /// this session ended.
+    fn _hand_over<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Parts<'py>)> {
         let py = slf.py();
         let this = slf.get();
         let held = this.held(py)?;
@@ -206,12 +218,17 @@ impl Bundle {
         Ok((reopen(py, "reopen_bundle")?, (handles, names, tree, meta, this.revision, this.live, at)))
     }
 
-    /// A copy in memory of its own, as `copy.deepcopy` is to make; a pickle would lead to the same memory.
+    /// A copy in memory of its own, as `copy.deepcopy` is to make.
     fn __deepcopy__<'py>(slf: &Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let Some(session) = slf.get().held(slf.py())?.bundle.first().map(baton::Tensor::session) else {
             return Ok(slf.clone());
         };
         Bound::new(slf.py(), Bundle::from(baton::Bundle::from(encode_as(&session, slf.as_any(), Take::Copy)?)))
+    }
+
+    /// The same memory, as `copy.copy` is to give it.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
     }
 
     fn __getitem__(&self, py: Python<'_>, path: &Bound<'_, PyString>) -> PyResult<Tensor> {

@@ -21,6 +21,7 @@ mod json;
 mod memory;
 mod message;
 mod name;
+mod pickle;
 mod poll;
 mod queue;
 mod refused;
@@ -68,6 +69,8 @@ mod native {
     use super::message::Message;
     #[pymodule_export]
     use super::name::Watch;
+    #[pymodule_export]
+    use super::pickle::{bundle_of, dense, hand_over, open_bundle};
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]

@@ -16,6 +16,7 @@ use crate::errors::{OrRaise, invalid, say_lost};
 use crate::handle::Handle;
 use crate::memory::{Room, alloc_room, copied_from, fill, natural};
 use crate::name::Watch;
+use crate::pickle::{Place, place, reopen};
 use crate::queue::Queue;
 use crate::source::{Source, is_array};
 use crate::tensor::{Tensor, shape_of};
@@ -36,19 +37,6 @@ use crate::wait::{interrupted, time, timeout as seconds, wait};
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Session {
     pub(crate) session: baton::Session,
-}
-
-/// Where a session is: the broker's socket and the namespace.
-pub(crate) type Place = (String, String);
-
-/// Where an object's session is, for its pickle.
-pub(crate) fn place(s: &baton::Session) -> Place {
-    (s.address().to_owned(), s.namespace().to_owned())
-}
-
-/// The function of Python by which a pickle is read.
-pub(crate) fn reopen<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import("baton._default")?.getattr(name)
 }
 
 /// The default session as `baton._default` last had it.
@@ -404,27 +392,6 @@ impl Session {
     /// 'uint8'
     fn map_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<Tensor> {
         Ok(self.session.map_file(path).or_raise(py)?.into())
-    }
-
-    /// The bundle of tensors and a tree: what unpickling needs.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a pickle")]
-    fn _open_bundle(
-        &self,
-        py: Python<'_>,
-        handles: Vec<String>,
-        names: Vec<String>,
-        tree: Vec<u8>,
-        meta: Vec<u8>,
-        revision: u64,
-        live: bool,
-    ) -> PyResult<Bundle> {
-        let handles = handles.iter().map(|h| baton::Handle::from_json(h)).collect::<baton::Result<Vec<_>>>();
-        let handles = handles.or_raise(py)?;
-        let tensors = wait(py, || self.session.open_all(&handles))?;
-        if tensors.len() != names.len() {
-            return Err(invalid(py, "pickle it anew", "a pickled bundle of other tensors than names"));
-        }
-        Ok(baton::Bundle::of_parts(names.into_iter().zip(tensors).collect(), tree, meta, revision, live).into())
     }
 
     /// Opens or makes a topic. Each reader sees every message; the last `depth` of each sender are

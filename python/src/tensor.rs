@@ -16,7 +16,6 @@ use crate::dlpack::{Request, export};
 use crate::errors::{OrRaise, error, invalid};
 use crate::handle::{Handle, lease};
 use crate::memory::copied;
-use crate::session::{Place, place, reopen};
 use crate::source::Source;
 use crate::text::Text;
 use crate::wait::{timeout as seconds, wait};
@@ -116,7 +115,7 @@ impl Tensor {
     }
 
     /// As `tensor`; what lies in a file is copied into shared memory.
-    fn shared(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
+    pub(crate) fn shared(&self, py: Python<'_>) -> PyResult<baton::Tensor> {
         let t = self.tensor(py)?;
         if t.is_shared() { Ok(t) } else { copied(py, &t) }
     }
@@ -442,12 +441,15 @@ impl Tensor {
         drop((held, lent));
     }
 
-    /// Pickles a handle, never the bytes. The tensor is kept until it is unpickled once, or until 30 s
-    /// after this session ended.
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, Place))> {
-        let t = self.shared(py)?;
-        let h = wait(py, || t.handle(baton::Lease::Once))?;
-        Ok((reopen(py, "reopen_tensor")?, (h.to_json(), place(&t.session()))))
+    /// Pickles the bytes; where the pickle carries arguments to a process of this machine, as
+    /// multiprocessing's and loky's do, or within `baton.pickle_handles()`, a handle.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("baton._pickle")?.call_method1("reduce_tensor", (slf, protocol))
+    }
+
+    /// The same memory, as `copy.copy` is to give it.
+    fn __copy__(&self, py: Python<'_>) -> PyResult<Tensor> {
+        Ok(self.tensor(py)?.into())
     }
 
     /// DLPack: the exchange table, as version 1.3 names it.
@@ -550,7 +552,7 @@ impl Tensor {
         unsafe { Bound::from_owned_ptr_or_err(slf.py(), ffi::PySeqIter_New(slf.as_ptr())) }
     }
 
-    /// A copy of its own memory, as `copy.deepcopy` is to make; a pickle would lead to the same memory.
+    /// A copy of its own memory, as `copy.deepcopy` is to make.
     fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         Ok(copied(py, &self.tensor(py)?)?.into())
     }

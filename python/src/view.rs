@@ -73,3 +73,19 @@ pub(crate) fn retyped(py: Python<'_>, t: &Tensor, d: DType) -> PyResult<Tensor> 
     }
     t.view_as(d, &shape, None, 0).or_raise(py)
 }
+
+/// The bytes of all elements as they lie, and whether that is C's order; `None` where others lie between.
+pub(crate) fn dense(py: Python<'_>, t: &Tensor) -> PyResult<Option<(Tensor, bool)>> {
+    let in_order = t.is_contiguous();
+    let strides = strides_of(t);
+    let mut by_stride: Vec<usize> = (0..strides.len()).collect();
+    by_stride.sort_by_key(|&i| std::cmp::Reverse(strides[i]));
+    let turned = |of: &[i64]| by_stride.iter().map(|&i| of[i]).collect::<Vec<_>>();
+    let turned = t.as_strided(&turned(t.shape()), Some(&turned(&strides)), 0).or_raise(py)?;
+    let packed = if in_order { t } else { &turned };
+    if !packed.is_contiguous() {
+        return Ok(None);
+    }
+    let flat = reshaped(py, packed, vec![-1])?;
+    Ok(Some((retyped(py, &flat, DType::UINT8)?, in_order)))
+}

@@ -7,7 +7,7 @@ import pickle
 import baton
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import eventually, handed_over
 
 
 @dataclasses.dataclass
@@ -115,14 +115,14 @@ def test_a_bundle_is_a_mapping():
     assert a.tolist() == [1, 1, 1] and repr(b) == "baton.Bundle(released)"
 
 
-def test_bundles_are_pickled_by_one_lease(name, child, tmp_path):
+def test_bundles_are_handed_over_by_one_lease(name, child, tmp_path):
     baton.set(name, {"w": np.arange(4.0), "l": [np.ones(2), 5]})
     np.save(tmp_path / "a.npy", np.arange(3))
     whole, mapped = baton.get(name), baton.connect().bundle({"f": baton.load(tmp_path / "a.npy")})
     c = child(
         "import pickle\nfor h in sys.argv[1:]:\n    b = pickle.loads(bytes.fromhex(h)); say(b.revision, b.value, *(t.numpy().tolist() for t in b.values()))",
-        pickle.dumps(whole).hex(),
-        pickle.dumps(mapped).hex(),
+        handed_over(whole).hex(),
+        handed_over(mapped).hex(),
     )
     baton.delete(name)
     first = c.hear()
@@ -171,13 +171,13 @@ def test_what_json_cannot_hold_is_no_meta_of_a_name(name, meta):
         baton.get(name)
 
 
-def test_a_pickled_bundle_keeps_its_meta(name, child):
+def test_a_bundle_that_is_handed_over_keeps_its_meta(name, child):
     baton.set(name, {"w": np.arange(3.0)}, meta=META)
     baton.set(name + "/bare", {"w": np.ones(1)})
     c = child(
         "import pickle\nfor h in sys.argv[1:]:\n    b = pickle.loads(bytes.fromhex(h)); say(b.revision, b.meta, b['w'].tolist())",
-        pickle.dumps(baton.get(name)).hex(),
-        pickle.dumps(baton.get(name + "/bare")).hex(),
+        handed_over(baton.get(name)).hex(),
+        handed_over(baton.get(name + "/bare")).hex(),
     )
     assert c.hear() == f"1 {META} [0.0, 1.0, 2.0]"
     assert c.hear() == "1 None [1.0]"
@@ -188,7 +188,7 @@ def test_a_pickled_bundle_keeps_its_meta(name, child):
 
 def test_memory_of_a_bundle_is_free_after_its_pickle_was_read(session):
     b = session.share({"w": np.zeros(1000), "b": np.zeros(10)})
-    data = pickle.dumps(b)
+    data = handed_over(b)
     b.release()
     session.collect()
     assert session.stats()["live"] == 1

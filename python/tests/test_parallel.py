@@ -3,7 +3,6 @@
 import concurrent.futures
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import sys
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually, listing, need
+from conftest import PATIENCE, eventually, handed_over, listing, need
 from worker import Doubler, double, doubled
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -56,7 +55,7 @@ def test_subprocess():
     x, q = baton.full((4,), 3), baton.queue()
     script = "import pickle, sys; from worker import double; double(*pickle.loads(bytes.fromhex(sys.argv[1])))"
     done = subprocess.run(
-        [sys.executable, "-c", script, pickle.dumps((x, q)).hex()], timeout=PATIENCE, cwd=os.path.dirname(__file__)
+        [sys.executable, "-c", script, handed_over((x, q)).hex()], timeout=PATIENCE, cwd=os.path.dirname(__file__)
     )
     assert done.returncode == 0 and q.get(PATIENCE).numpy().tolist() == [6, 6, 6, 6]
 

@@ -10,7 +10,7 @@ import baton
 import numpy as np
 import pytest
 from baton import _default
-from conftest import PATIENCE, asleep, eventually, listing
+from conftest import PATIENCE, asleep, eventually, handed_over, listing
 from worker import double
 
 
@@ -122,10 +122,10 @@ def test_handle_is_opened_elsewhere(child):
     assert baton.Handle.from_json(h.to_json()) == h and pickle.loads(pickle.dumps(h)) == h
 
 
-def test_pickles_are_handles(name, child):
+def test_handles_are_pickled(name, child):
     c = child(
         "import pickle; x = pickle.loads(bytes.fromhex(sys.argv[1])); x.numpy()[0] = 4; say(x.shape)",
-        pickle.dumps(x := baton.zeros((1 << 16,))).hex(),
+        handed_over(x := baton.zeros((1 << 16,))).hex(),
     )
     assert c.hear() == "(65536,)"
     assert np.asarray(x)[0] == 4

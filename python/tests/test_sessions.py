@@ -13,7 +13,7 @@ import weakref
 import baton
 import numpy as np
 import pytest
-from conftest import BATON, PATIENCE, eventually, listing
+from conftest import BATON, PATIENCE, eventually, handed_over, listing
 
 
 def test_sessions_see_the_names_of_their_namespace(name):
@@ -50,7 +50,7 @@ assert s.namespace == "apart" and s.names(sys.argv[2]) == [sys.argv[2]]
 assert pickle.loads(pickle.dumps(s)) is s
 private.put("private"); q.put("named"); t.send("topic"); say(x.numpy().sum(), b["" if "" in b else b.keys()[0]].numpy().sum())
 """,
-        pickle.dumps(things).hex(),
+        handed_over(things).hex(),
         name,
     )
     assert c.hear() == "14 3"
@@ -71,7 +71,7 @@ def test_pickles_lead_to_brokers_that_are_not_the_default(tmp_path, child):
         q = s.queue()
         c = child(
             "import pickle; q, x = pickle.loads(bytes.fromhex(sys.argv[1])); q.put(x)",
-            pickle.dumps((q, s.full(3, 5))).hex(),
+            handed_over((q, s.full(3, 5))).hex(),
         )
         assert q.get(PATIENCE).numpy().tolist() == [5, 5, 5]
         c.end()
@@ -88,7 +88,7 @@ def test_pickles_lead_to_brokers_that_are_not_the_default(tmp_path, child):
 def test_a_process_that_has_not_imported_baton_unpickles(name):
     x, q = baton.full((3,), 4), baton.queue()
     script = "import pickle, sys; q, x = pickle.loads(bytes.fromhex(sys.argv[1])); x.numpy()[0] = 9; q.put(x)"
-    done = subprocess.run([sys.executable, "-c", script, pickle.dumps((q, x)).hex()], timeout=PATIENCE)
+    done = subprocess.run([sys.executable, "-c", script, handed_over((q, x)).hex()], timeout=PATIENCE)
     assert done.returncode == 0
     assert q.get(PATIENCE).numpy().tolist() == [9, 4, 4] == x.numpy().tolist()
 

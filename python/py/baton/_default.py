@@ -82,7 +82,7 @@ def reopen_bundle(
     handles: list[str], names: list[str], tree: bytes, meta: bytes, revision: int, live: bool, place: Place
 ) -> _native.Bundle:
     """Opens a pickled bundle."""
-    return session_at(*place)._open_bundle(handles, names, tree, meta, revision, live)
+    return _native.open_bundle(session_at(*place), handles, names, tree, meta, revision, live)
 
 
 def reopen_topic(name: str, token: str, place: Place) -> _native.Topic:

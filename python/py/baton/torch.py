@@ -254,4 +254,3 @@ def _reach(x: Tensor) -> int:
     """The bytes from a tensor's first element to behind its last."""
     last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True))
     return (last + 1) * (x.nbytes // x.size)
-
