@@ -123,7 +123,7 @@ proptest! {
         drop(theirs);
         let control = Control::new(ours.into());
         let mut frames = Frames::default();
-        while let Ok(true) = frames.receive(control.socket()) {
+        while let Ok(true) = frames.receive(&control.socket().unwrap()) {
             while let Ok(Some((json, fds))) = frames.next() {
                 prop_assert!(json.len() >= 2 && fds.as_ref().is_some_and(Vec::is_empty));
                 let _ = control.deliver(json, fds);

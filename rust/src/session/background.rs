@@ -63,6 +63,7 @@ pub(crate) struct Background {
     core: OnceLock<Weak<Core>>,
     pump: Mutex<Frames>, // locked by the thread that reads the socket
     heard: AtomicU64,    // frames
+    hindrance: Mutex<Option<Error>>,
 }
 
 impl Background {
@@ -77,6 +78,7 @@ impl Background {
             core: OnceLock::new(),
             pump: Mutex::new(frames),
             heard: AtomicU64::new(0),
+            hindrance: Mutex::default(),
         })
     }
 
@@ -164,6 +166,7 @@ impl Background {
             let look = (!core.is_open()).then(|| Instant::now() + LOOK_AT_ROW);
             if let Err(e) = self.step(&control, Some(look.map_or(compare_at, |at| at.min(compare_at)))) {
                 control.fail(&e);
+                control.put_away();
                 match self.reconnect(core, &mut parting) {
                     Some(next) => control = next,
                     None => {
@@ -227,7 +230,7 @@ impl Background {
     /// Waits until there is something to do, or a time, then sends what there was no room for, and reads what
     /// has come and delivers it.
     fn step(&self, control: &Control, until: Option<Instant>) -> Result<()> {
-        let ready = wait_ready(control.socket(), control.is_behind(), &self.waker, until)
+        let ready = wait_ready(&*control.socket()?, control.is_behind(), &self.waker, until)
             .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")))?;
         if ready.writable {
             control.catch_up()?;
@@ -251,7 +254,7 @@ impl Background {
 
     /// Receives what has come, which another may just have done, and delivers it.
     fn read(&self, control: &Control, frames: &mut Frames) -> Result<()> {
-        if !frames.receive(control.socket())? {
+        if !frames.receive(&*control.socket()?)? {
             return Err(Error::new(Code::BrokerLost, "", "the broker closed it"));
         }
         self.deliver(control, frames)
@@ -278,7 +281,8 @@ impl Background {
                 return Some(reply); // the thread that read before has delivered it
             }
             // The frames may be the next connection's by now.
-            if control.is_lost() || !readable_by(control.socket(), until).unwrap_or(false) {
+            let Ok(socket) = control.socket() else { return None };
+            if control.is_lost() || !readable_by(&*socket, until).unwrap_or(false) {
                 return None;
             }
             let before = self.heard();
@@ -366,19 +370,25 @@ impl Background {
                 Ok(control) => {
                     strong.relink(control.clone());
                     self.want(Job::Compare);
+                    *self.hindrance() = None;
                     return Some(control);
                 }
                 Err(e) if matches!(e.code(), Code::Version | Code::Expired) => {
                     core.lose(e.message());
                     return None;
                 }
-                Err(_) => {}
+                Err(e) => *self.hindrance() = Some(e).filter(|e| e.code() != Code::NoBroker),
             }
             drop(strong);
             std::thread::sleep(pause);
             pause = (2 * pause).min(LATEST);
         }
         None
+    }
+
+    /// Why the last attempt to reach the next broker failed, where one was there.
+    pub(super) fn hindrance(&self) -> MutexGuard<'_, Option<Error>> {
+        self.hindrance.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     fn resume(&self, inner: &Inner) -> Result<Arc<Control>> {

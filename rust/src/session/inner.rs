@@ -234,7 +234,10 @@ impl Inner {
         while Arc::ptr_eq(&now.control, lost) && !self.is_closed() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(why);
+                return Err(match &*self.background.hindrance() {
+                    Some(e) => Error::new(why.code(), e.remedy(), format!("{}; then {}", why.message(), e.message())),
+                    None => why,
+                });
             }
             now = self.relinked.wait_timeout(now, left).unwrap_or_else(|p| p.into_inner()).0;
         }

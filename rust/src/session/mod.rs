@@ -238,14 +238,15 @@ fn answered(
             return Err(refused);
         }
         let notice = Instant::now() + NOTICE;
-        let come = sys::readable_by(control.socket(), until.map_or(notice, |u| u.min(notice)));
+        let socket = control.socket()?;
+        let come = sys::readable_by(&*socket, until.map_or(notice, |u| u.min(notice)));
         if matches!(come, Ok(false)) && until.is_none_or(|u| u > notice) {
             if interrupt.is_some_and(|look| look()) {
                 return Err(interrupted());
             }
             continue;
         }
-        if !come.unwrap_or(false) || !frames.receive(control.socket())? {
+        if !come.unwrap_or(false) || !frames.receive(&socket)? {
             return Err(Error::new(
                 Code::NoBroker,
                 "try again",

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,9 @@ pub(crate) struct Late {
 /// The sending half of a connection, and who waits for replies.
 #[derive(Debug)]
 pub(crate) struct Control {
-    socket: OwnedFd,
+    /// `None` once the connection was lost and put away: a process at its limit of open files has no other
+    /// descriptor for the next one.
+    socket: RwLock<Option<Arc<OwnedFd>>>,
     /// What the socket had no room for; it goes before all else. One thread writes at a time, and none
     /// waits meanwhile.
     unsent: Mutex<VecDeque<Unsent>>,
@@ -124,11 +126,26 @@ impl State {
 
 impl Control {
     pub(crate) fn new(socket: OwnedFd) -> Control {
-        Control { socket, unsent: Mutex::default(), waker: OnceLock::new(), state: Mutex::default() }
+        Control {
+            socket: RwLock::new(Some(Arc::new(socket))),
+            unsent: Mutex::default(),
+            waker: OnceLock::new(),
+            state: Mutex::default(),
+        }
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    /// The socket, which stays open while the caller has it. `BrokerLost` once it was put away.
+    pub(crate) fn socket(&self) -> Result<Arc<OwnedFd>> {
+        let put_away =
+            || Error::new(Code::BrokerLost, "it reconnects by itself; try again", "the connection has ended");
+        self.socket.read().unwrap_or_else(|p| p.into_inner()).clone().ok_or_else(put_away)
+    }
+
+    /// Closes the socket of a connection that is lost.
+    pub(crate) fn put_away(&self) {
+        let socket = self.socket.write().unwrap_or_else(|p| p.into_inner()).take();
+        drop(socket);
+        self.unsent().clear();
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -157,9 +174,10 @@ impl Control {
     }
 
     fn send(&self, frame: Vec<u8>, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let socket = self.socket()?;
         let mut unsent = self.unsent();
-        let sent = match self.send_first(&mut unsent)? {
-            true => sys::send_some(&self.socket, &frame, fds).map_err(unsendable)?,
+        let sent = match send_first(&socket, &mut unsent)? {
+            true => sys::send_some(&socket, &frame, fds).map_err(unsendable)?,
             false => 0,
         };
         if sent == frame.len() {
@@ -177,7 +195,8 @@ impl Control {
 
     /// Sends what there was no room for, as far as there is room.
     pub(crate) fn catch_up(&self) -> Result<()> {
-        self.send_first(&mut self.unsent()).map(|_| ())
+        let socket = self.socket()?;
+        send_first(&socket, &mut self.unsent()).map(|_| ())
     }
 
     /// Whether something waits for room, which the thread that reads looks for.
@@ -188,22 +207,6 @@ impl Control {
     /// Whom to wake when something begins to wait for room.
     pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(waker.clone());
-    }
-
-    /// Whether all that waited has been sent.
-    fn send_first(&self, unsent: &mut VecDeque<Unsent>) -> Result<bool> {
-        while let Some((frame, fds)) = unsent.front_mut() {
-            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match sys::send_some(&self.socket, frame, &borrowed).map_err(unsendable)? {
-                0 => return Ok(false),
-                n if n < frame.len() => {
-                    frame.drain(..n);
-                    fds.clear();
-                }
-                _ => drop(unsent.pop_front()),
-            }
-        }
-        Ok(true)
     }
 
     fn unsent(&self) -> std::sync::MutexGuard<'_, VecDeque<Unsent>> {
@@ -328,13 +331,31 @@ impl Control {
 
     /// Ends the connection from this side; the reading thread notices.
     pub(crate) fn shut(&self) {
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        if let Ok(socket) = self.socket() {
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Whether the connection has ended.
     pub(crate) fn is_lost(&self) -> bool {
         self.state().lost.is_some()
     }
+}
+
+/// Whether all that waited has been sent.
+fn send_first(socket: &OwnedFd, unsent: &mut VecDeque<Unsent>) -> Result<bool> {
+    while let Some((frame, fds)) = unsent.front_mut() {
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        match sys::send_some(socket, frame, &borrowed).map_err(unsendable)? {
+            0 => return Ok(false),
+            n if n < frame.len() => {
+                frame.drain(..n);
+                fds.clear();
+            }
+            _ => drop(unsent.pop_front()),
+        }
+    }
+    Ok(true)
 }
 
 fn empty() -> Box<RawValue> {
