@@ -305,7 +305,9 @@ impl Background {
         loop {
             match from.try_recv() {
                 Ok(reply) => return reply,
-                Err(TryRecvError::Empty) => self.step(control, None).inspect_err(|e| control.fail(e))?,
+                // What ends the connection, be it half a frame of a broker that was killed, is the answer of
+                // each request: that it is lost, and the next broker is asked.
+                Err(TryRecvError::Empty) => drop(self.step(control, None).inspect_err(|e| control.fail(e))),
                 Err(TryRecvError::Disconnected) => return Err(disagree("a reply was lost")),
             }
         }
@@ -447,4 +449,23 @@ impl Background {
 /// The opening that the thread works for, or a helper of its own where the core is not open.
 fn served(core: &Arc<Core>) -> Arc<Inner> {
     core.opening().filter(|i| !i.is_closed()).unwrap_or_else(|| Inner::helper(core.clone()))
+}
+
+#[cfg(all(test, not(baton_loom)))]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn half_an_answer_is_the_loss_of_the_broker() {
+        let (ours, mut broker) = UnixStream::pair().unwrap();
+        let control = Control::new(ours.into());
+        let background = Background::new(Frames::default()).unwrap();
+        let (_, answer) = control.request("bye", &Bye { keep: true }, &[]).unwrap();
+        broker.write_all(b"\x40\0\0\0\0\0\0\0{\"id\":1,").unwrap();
+        drop(broker);
+        assert_eq!(background.pump_for(&control, &answer).unwrap_err().code(), Code::BrokerLost);
+    }
 }
