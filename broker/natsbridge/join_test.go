@@ -392,14 +392,18 @@ func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
 
 // At some errors of the server nats.go gives the connection up for good.
 func TestConnectionGivenUpIsMadeAnew(t *testing.T) {
+	connected := make(chan struct{})
 	url := fakeServer(t, func(n int, c net.Conn, stop <-chan struct{}) {
 		greet(c)
 		if n == 0 {
+			<-connected // else it is the first connection that is made anew, which counts as none
 			fmt.Fprintf(c, "-ERR 'Something Unheard Of'\r\n")
 		}
 		<-stop
 	})
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{url}}})
+	wait(t, b, func(s natsbridge.Status) bool { return s.Connected })
+	close(connected)
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Reconnects == 1 })
 	require.True(t, s.Connected)
 	require.Contains(t, s.LastError, "Something Unheard Of")

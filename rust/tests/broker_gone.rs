@@ -2,7 +2,7 @@
 
 mod kit;
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -88,5 +88,33 @@ fn a_reader_goes_on_with_whom_it_knows_when_the_broker_dies_before_it_has_told_o
 
     kills.store(true, Ordering::Relaxed);
     assert_eq!(reader.recv(SOON)?.tensor()?.to_vec::<u8>()?, [2]);
+    Ok(())
+}
+
+#[test]
+fn a_session_is_opened_at_the_next_broker_where_one_ends_before_it_has_answered() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let at = broker.dir.path().join("relay.sock");
+    let listener = UnixListener::bind(&at).unwrap();
+    let there = broker.dir.path().join("b.sock");
+    let relay = std::thread::spawn(move || {
+        let mut first = listener.accept().unwrap().0;
+        let _ = first.read(&mut [0; 8]);
+        drop(first);
+        drop(listener.accept());
+        let (client, broker) = (listener.accept().unwrap().0, UnixStream::connect(there).unwrap());
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let _ = pass_on(&client, &broker, |_| false);
+                let _ = shutdown(&broker, Shutdown::Both);
+            });
+            let _ = pass_on(&broker, &client, |_| false);
+            let _ = shutdown(&client, Shutdown::Both);
+        });
+    });
+    let s = Session::builder().address(format!("unix:{}", at.display())).connect()?;
+    s.queue("q")?;
+    drop(s);
+    relay.join().unwrap();
     Ok(())
 }

@@ -15,7 +15,7 @@ use super::pages::{Pages, map_file};
 use super::pin::{Inherited, Pins};
 use super::start::unreachable_at;
 use super::tensor::Tensor;
-use super::{Options, Session, answered, connect, greet, greeted, leave};
+use super::{Options, Session, answered, connect, greet, greeted, leave, went_away};
 use crate::error::{Code, Error, Result, closed, expired};
 use crate::layout::session_file;
 use crate::ledger::Entries;
@@ -189,13 +189,19 @@ struct Taken {
 impl Counted {
     /// Opens a session and counts in its row what was pinned, as far as it is still there.
     pub(super) fn new(from: &Core, held: &[Pins], until: Instant) -> Result<Counted> {
-        let control = Control::new(dial(&from.options.socket, until.min(Instant::now() + REACH))?);
-        match Counted::over(&control, from, held, until) {
-            Ok((frames, pages, taken)) => Ok(Counted { control, frames, pages, taken }),
-            Err(e) => {
-                leave(&control);
-                Err(e)
+        let reach = until.min(Instant::now() + REACH);
+        loop {
+            let control = Control::new(dial(&from.options.socket, reach)?);
+            match Counted::over(&control, from, held, until) {
+                Ok((frames, pages, taken)) => return Ok(Counted { control, frames, pages, taken }),
+                Err(e) => {
+                    leave(&control);
+                    if !went_away(&e) || Instant::now() + TICK >= reach {
+                        return Err(e);
+                    }
+                }
             }
+            std::thread::sleep(TICK);
         }
     }
 

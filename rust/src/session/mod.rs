@@ -177,16 +177,37 @@ fn connect(o: Options) -> Result<Arc<Inner>> {
     if let Some(inner) = fork::reopened(&o) {
         return Ok(inner);
     }
-    let until = deadline(o.timeout);
-    let control = Arc::new(Control::new(start::dial(&o, until)?));
-    // A broker that has just been found may take a moment.
-    let until = until.map(|u| u.max(Instant::now() + HELLO));
-    let (pages, background) = greeted_pages(&control, &o, until).inspect_err(|_| leave(&control))?;
+    let (control, pages, background) = reach(&o, deadline(o.timeout))?;
     let (background, spins) = (Arc::new(background), sys::several_processors());
     let inner = Core::open(Arc::new(Core::new(o, pages, control.clone(), background.clone(), spins)?));
     background.start(inner.core(), control)?;
     fork::register(&inner)?;
     Ok(inner)
+}
+
+/// Connects to a broker and says hello. One that goes away meanwhile is followed by another.
+fn reach(o: &Options, until: Option<Instant>) -> Result<(Arc<Control>, Pages, Background)> {
+    let mut pause = start::TICK;
+    loop {
+        let control = Arc::new(Control::new(start::dial(o, until)?));
+        // A broker that has just been found may take a moment.
+        let answers = until.map(|u| u.max(Instant::now() + HELLO));
+        match greeted_pages(&control, o, answers) {
+            Ok((pages, background)) => return Ok((control, pages, background)),
+            Err(e) => {
+                leave(&control);
+                if !went_away(&e) || until.is_some_and(|u| Instant::now() + pause >= u) {
+                    return Err(e);
+                }
+            }
+        }
+        start::wait(o, &mut pause)?;
+    }
+}
+
+/// Whether a hello failed because its broker ended: another may be there soon.
+fn went_away(e: &Error) -> bool {
+    matches!(e.code(), Code::BrokerLost | Code::NoBroker)
 }
 
 fn greeted_pages(control: &Control, o: &Options, until: Option<Instant>) -> Result<(Pages, Background)> {

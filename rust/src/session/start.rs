@@ -17,7 +17,7 @@ use crate::wire::NO_DESCRIPTORS;
 
 /// sun_path less its final zero.
 const MOST_PATH: usize = 107;
-const TICK: Duration = Duration::from_millis(10);
+pub(super) const TICK: Duration = Duration::from_millis(10);
 const LATEST: Duration = Duration::from_millis(100);
 /// How often it is looked again whether a broker may be started.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -91,10 +91,16 @@ pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
         if is_over(until) {
             return Err(if o.named { no_broker(socket, "nobody listens") } else { not_ours(socket) });
         }
-        give_way(o)?;
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(LATEST);
+        wait(o, &mut pause)?;
     }
+}
+
+/// Waits before the broker is looked for once more, each time longer.
+pub(super) fn wait(o: &Options, pause: &mut Duration) -> Result<()> {
+    give_way(o)?;
+    std::thread::sleep(*pause);
+    *pause = (2 * *pause).min(LATEST);
+    Ok(())
 }
 
 fn is_over(until: Option<Instant>) -> bool {
