@@ -453,7 +453,7 @@ fn served(core: &Arc<Core>) -> Arc<Inner> {
 
 #[cfg(all(test, not(baton_loom)))]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -464,6 +464,7 @@ mod tests {
         let control = Control::new(ours.into());
         let background = Background::new(Frames::default()).unwrap();
         let (_, answer) = control.request("bye", &Bye { keep: true }, &[]).unwrap();
+        assert!(broker.read(&mut [0; 512]).unwrap() > 0); // else its end is a reset
         broker.write_all(b"\x40\0\0\0\0\0\0\0{\"id\":1,").unwrap();
         drop(broker);
         assert_eq!(background.pump_for(&control, &answer).unwrap_err().code(), Code::BrokerLost);
