@@ -4,6 +4,7 @@ default session does then."""
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import baton
 import numpy as np
@@ -113,6 +114,22 @@ def test_all_kinds_of_calls_go_on_over_a_restart_and_end_with_a_stop(own, child)
     with s.reopen() as new:
         assert (new.address, new.namespace) == (s.address, s.namespace)
         assert sorted(n for n in new.names() if n.startswith("of/")) == sorted(f"of/{kind}" for kind in KINDS)
+
+
+def test_a_get_that_does_not_wait_for_a_revision_waits_for_the_broker(own):
+    s = baton.connect(own.socket)
+    s.set("n", np.arange(4.0))
+    own.end(signal.SIGTERM)
+    with ThreadPoolExecutor() as pool:
+        plain = pool.submit(s.get, "n")
+        with pytest.raises(baton.BrokerLost):
+            s.get("n", timeout=2)  # longer than a running broker is given to answer
+        assert not plain.done()
+        own.start()
+        assert plain.result(PATIENCE).value.numpy().sum() == 6
+    with pytest.raises(baton.NotFound):
+        s.get("none")
+    s.close()
 
 
 def test_the_first_call_of_the_module_after_a_loss_raises(own, child):

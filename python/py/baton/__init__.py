@@ -267,7 +267,8 @@ def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, m
 def get(name: str, timeout: float | None = 0.0) -> Bundle:
     """The newest revision of a name, waiting `timeout` seconds for one (None: for ever).
 
-    What is published arrives read-only, what is live may be written. Raises NotFound, InvalidArgument.
+    What is published arrives read-only, what is live may be written. With 0 it does not wait
+    for a revision, and for a broker that is away 30 s at most. Raises NotFound, InvalidArgument.
 
     >>> baton.set("doc/step", {"x": np.arange(3)})
     1

@@ -117,17 +117,24 @@ impl Session {
         Ok(ok.revision)
     }
 
-    /// The newest revision of a name. `NotFound` when there is none within the timeout; with zero it
-    /// does not wait, without one for ever.
+    /// The newest revision of a name. `NotFound` when there is none within the timeout; without one it waits for
+    /// ever. With zero it does not wait for a revision, and for a broker that is away as calls do that have no
+    /// timeout: 30 s at most.
     pub fn get(&self, name: &str, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
+        let timeout = timeout.into();
         let until = deadline(timeout);
-        let mut watch = within(until, || self.watch(name))?;
-        watch.next_until(until).map_err(|e| {
-            if !e.is_timeout() || e.is_unanswered() {
-                return e;
+        let found = match timeout {
+            Some(Duration::ZERO) => self.watch(name)?.reader.poll()?,
+            _ => {
+                let mut watch = within(until, || self.watch(name))?;
+                match watch.next_until(until) {
+                    Err(e) if e.is_timeout() && !e.is_unanswered() => None,
+                    found => return found,
+                }
             }
-            Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"))
-        })
+        };
+        let none = || Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"));
+        bundle_of(&found.ok_or_else(none)?)
     }
 
     /// Follows a name.
