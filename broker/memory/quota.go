@@ -164,7 +164,8 @@ func (m *Memory) checkPlace(bytes uint64) error {
 	const margin = 1 << 20
 	if promised := m.promised(); bytes+promised+margin > free {
 		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, make room there, or name a larger --memory-dir",
-			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised)", bytes, m.limits.MemoryDir, free, promised)
+			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised and %d kept for records)",
+			bytes, m.limits.MemoryDir, free, promised, margin)
 	}
 	return nil
 }

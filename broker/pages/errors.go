@@ -26,7 +26,7 @@ func NoMemory(err error, what string) error {
 func (s *Store) Awaited(what string) error {
 	if s.Settled {
 		return protocol.Errorf(protocol.CodeExpired, "take it where it is mapped already, or have it made anew",
-			"the %s was handed over by no client of the former broker", what)
+			"no client of the former broker handed over the %s", what)
 	}
 	return Awaited(what)
 }
@@ -34,7 +34,7 @@ func (s *Store) Awaited(what string) error {
 // Awaited is the answer about a file that this broker was not handed yet.
 func Awaited(what string) error {
 	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back; baton status shows those that may never be, baton evict ends them",
-		"the %s has not been handed to this broker yet", what)
+		"this broker was not handed the %s yet", what)
 }
 
 // AsError makes an error fit for the socket.

@@ -32,8 +32,9 @@ func newRunCommand(a *app) *cobra.Command {
 		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
 		Short: "Run a command with a broker of its own",
 		Long: `Run a command with a broker for its life alone, at a private address that it finds
-in BATON_ADDRESS. When the command has ended the broker and all of its memory are
-gone, also what processes that the command has left behind still use.
+in BATON_ADDRESS. When the command has ended the broker ends for good. What
+processes that the command has left behind have mapped stays, for them alone, until they
+let it go.
 
 Signals go to the command. The exit status is the command's, 128+N if signal N has
 killed it, 126 or 127 if it could not be run or found; the broker's own failures

@@ -239,6 +239,7 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 		message string
 	}{
 		{[]string{"--memory", "lots"}, `size "lots" is none`},
+		{[]string{"--memory", "1"}, "--memory: nothing fits into 1: a session takes 64KiB at first"},
 		{[]string{"--memory", "99999999999TiB"}, "beyond 64 bits"},
 		{[]string{"--memory", "1G", "--session-memory", "2G"}, "--session-memory: one session may have more (2GiB)"},
 		{[]string{"--memory-dir", "relative"}, "--memory-dir: \"relative\" is not an absolute path"},

@@ -21,6 +21,9 @@ func relative(path string) error {
 	return fmt.Errorf("%q is not an absolute path", path)
 }
 
+// leastMemory is the smallest first grant of a session.
+const leastMemory = 64 << 10
+
 // check tells whether the settings fit together and the files that they name
 // can be read.
 func (s *Settings) check() error {
@@ -33,6 +36,11 @@ func (s *Settings) check() error {
 		}
 		if info, err := os.Stat(s.MemoryDir); err == nil && !info.IsDir() {
 			return s.wrong("memory-dir", fmt.Errorf("%s is not a directory", s.MemoryDir))
+		}
+	}
+	for name, bytes := range map[string]uint64{"memory": s.Memory, "session-memory": s.SessionMemory} {
+		if bytes != 0 && bytes < leastMemory {
+			return s.wrong(name, fmt.Errorf("nothing fits into %s: a session takes %s at first", formatSize(bytes), formatSize(leastMemory)))
 		}
 	}
 	if s.Memory != 0 && s.SessionMemory > s.Memory {
