@@ -17,13 +17,18 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
+// drivenIn are the languages there are drivers in.
+func drivenIn(t *testing.T) []language {
+	if _, err := os.Stat(interpreter(t)); err != nil {
+		t.Logf("without a driver in Python: %v (make test builds it)", err)
+		return languages
+	}
+	return append(slices.Clone(languages), python)
+}
+
 // everyone starts a driver of each language there is.
 func everyone(t *testing.T, b *testkit.Broker) (all []*driver) {
-	company := slices.Clone(languages)
-	if _, err := os.Stat(interpreter(t)); err == nil {
-		company = append(company, python)
-	}
-	for _, l := range company {
+	for _, l := range drivenIn(t) {
 		all = append(all, start(t, b, l))
 	}
 	return all
@@ -206,7 +211,7 @@ func TestQuotasAreLoweredBelowWhatIsHeld(t *testing.T) {
 // broker, and goes on when it may open some again.
 func TestClientsAtTheirLimitOfFilesMeetANewBroker(t *testing.T) {
 	b := testkit.StartBroker(t)
-	for _, l := range languages[:1] {
+	for _, l := range drivenIn(t) {
 		t.Run(l.name, func(t *testing.T) {
 			limited := &driver{b.Start("driver", nil, append(l.options(t), testkit.OpenFiles(64))...), t}
 			limited.do(command{"do": "hoard", "seed": 5, "count": 3})
