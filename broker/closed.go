@@ -18,6 +18,10 @@ import (
 // and then counts what it inherited.
 const childBound = 3 * time.Second
 
+// forkBound is how long a process waits for a child that it forks to count what it
+// inherits.
+const forkBound = 10 * time.Second
+
 // opBye ends a session as a death does: what it sent is received. A further bye ends it
 // wholly once it holds nothing. A client that keeps its memory recycles it itself, as
 // before, and may use the session again.
@@ -99,6 +103,19 @@ func (b *Broker) processEnded(s *session) {
 	if c != nil {
 		c.finish()
 	}
+}
+
+// keepsForChildren tells whether the row of a session counts, or may count, what a child
+// has mapped that did not count it. A fork that is under way is none.
+func (b *Broker) keepsForChildren(s *session) bool {
+	if _, forked := b.forked[s]; forked {
+		return true
+	}
+	if !s.There() {
+		return false
+	}
+	began := s.Session.Region.Load64(protocol.SessionForking)
+	return began != 0 && time.Duration(sys.Monotonic()-began) > forkBound
 }
 
 // childInherits tells whether a child that the process was making when it ended may

@@ -215,6 +215,7 @@ func TestRowOfAProcessThatDiesInAForkStaysForItsChild(t *testing.T) {
 			p.attach(protocol.Ref{Serial: s.Serial, Index: s.Index})
 			require.NoError(t, p.row.Take(s.Index))
 			require.NotZero(t, b.Status().Memory.Granted)
+			require.Equal(t, 1, b.Status().Counts.ForChildren)
 		}
 		eventually(t, "it is buried", func() bool { return b.Status().Counts.Sessions == 1 })
 		if when == "now" {

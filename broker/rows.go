@@ -30,7 +30,8 @@ type SessionRow struct {
 	Language    string    `json:"language"`
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
-	State       string    `json:"state"` // live, disconnected, closed, unknown
+	State       string    `json:"state"`                  // live, disconnected, closed, unknown
+	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
@@ -51,6 +52,6 @@ func (b *Broker) sessionRow(_ *session, i int, match func(string) bool) (any, in
 		state = "closed"
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
-		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state,
+		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s),
 		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted()}, 64
 }

@@ -47,8 +47,9 @@ type DeviceStatus struct {
 type Counts struct {
 	Sessions     int `json:"sessions"`
 	Disconnected int `json:"disconnected"`
-	Unknown      int `json:"unknown"` // of those: it cannot be told whether their processes live
-	Closed       int `json:"closed"`  // and still hold
+	Unknown      int `json:"unknown"`      // of those: it cannot be told whether their processes live
+	Closed       int `json:"closed"`       // and still hold
+	ForChildren  int `json:"for_children"` // and hold what children made by fork could not count
 	Segments     int `json:"segments"`
 	Chunks       int `json:"chunks"`
 	Topics       int `json:"topics"`
@@ -116,6 +117,9 @@ func (b *Broker) counts() (n Counts) {
 				n.Disconnected++
 			case s.state == protocol.SessionClosed:
 				n.Closed++
+			}
+			if b.keepsForChildren(s) {
+				n.ForChildren++
 			}
 		}
 	}

@@ -181,7 +181,11 @@ func sessionCells(r *broker.SessionRow) []string {
 	if r.Version != "" {
 		language += " " + r.Version
 	}
-	return []string{number(r.Serial), r.Name, number(r.PID), language, r.Namespace, r.State, size(r.Granted), size(r.Held),
+	state := r.State
+	if r.ForChildren {
+		state += ", for children"
+	}
+	return []string{number(r.Serial), r.Name, number(r.PID), language, r.Namespace, state, size(r.Granted), size(r.Held),
 		seconds(time.Since(r.ConnectedAt).Seconds())}
 }
 

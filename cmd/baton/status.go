@@ -118,6 +118,9 @@ func (s *statusReply) pairs() [][2]string {
 	if n.Closed > 0 {
 		sessions += fmt.Sprintf(" (%d closed, which still hold tensors)", n.Closed)
 	}
+	if n.ForChildren > 0 {
+		sessions += fmt.Sprintf(" (%d hold memory for children of a fork)", n.ForChildren)
+	}
 	rows = append(rows,
 		[2]string{"sessions", sessions},
 		[2]string{"names", number(n.Names)},

@@ -24,7 +24,7 @@ use crate::wire::{Control, Event, Frames, Incoming, Late, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
 const ASIDE: Duration = Duration::from_micros(100);
-/// How often the row of a closed session is looked at.
+/// How often the row of a closed session is looked at, and whether a child lives that counted nothing.
 const LOOK_AT_ROW: Duration = Duration::from_secs(1);
 
 /// How long the thread waits before it tries to reconnect again.
@@ -162,8 +162,9 @@ impl Background {
         let mut parting = None;
         let mut compare_at = Instant::now() + COMPARE_EVERY;
         while !core.is_over() {
-            // What a closed session holds is dropped without a word.
-            let look = (!core.is_open()).then(|| Instant::now() + LOOK_AT_ROW);
+            // What a closed session holds is dropped without a word, and a child ends without one.
+            let quiet = !core.is_open() || !core.legacies.is_empty();
+            let look = quiet.then(|| Instant::now() + LOOK_AT_ROW);
             if let Err(e) = self.step(&control, Some(look.map_or(compare_at, |at| at.min(compare_at)))) {
                 control.fail(&e);
                 control.put_away();
@@ -179,6 +180,7 @@ impl Background {
                 self.want(Job::Compare);
                 compare_at = Instant::now() + COMPARE_EVERY;
             }
+            core.end_legacies();
             self.work(core, &control);
             self.part(core, &control);
         }
@@ -360,6 +362,7 @@ impl Background {
     fn reconnect(&self, core: &Arc<Core>, parting: &mut Option<Instant>) -> Option<Arc<Control>> {
         let mut pause = SOONEST;
         while !core.is_over() {
+            core.end_legacies();
             if !core.is_open() && !core.counts_any() {
                 let until = *parting.get_or_insert_with(|| Instant::now() + PARTING);
                 if Instant::now() >= until {

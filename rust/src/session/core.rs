@@ -20,6 +20,7 @@ use super::huge::HugePools;
 use super::inner::Inner;
 use super::lane_space::LaneSpace;
 use super::leave::Link;
+use super::legacy::Legacies;
 use super::pages::Pages;
 use super::pin::Inherited;
 use super::reader::Joining;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) era: AtomicU32,
     /// Chunks of which this session counts what it inherited by a fork.
     pub(super) inherited: Vec<Inherited>,
+    /// What is counted for children that could not.
+    pub(super) legacies: Legacies,
     /// In the child of a fork: what took this session's place.
     pub(crate) heir: PerProcess<Arc<Heir>>,
     pub(super) link: Mutex<Link>,
@@ -96,6 +99,7 @@ impl Core {
             room: Room::default(),
             era: AtomicU32::new(1),
             inherited: Vec::new(),
+            legacies: Legacies::default(),
             heir: PerProcess::new(),
             link: Mutex::new(Link::new(control)),
             relinked: Condvar::new(),

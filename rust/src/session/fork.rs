@@ -3,8 +3,9 @@
 //! A session's pages are those of one process: a child has none of them mapped. Where the parent holds
 //! references, the child opens a session of its own while fork is under way, counts them in its row,
 //! and tells the parent, which has kept them pinned meanwhile. Everything that the child has inherited
-//! leads there from then on (see [`Heir`]). Where nothing is held, fork costs a look, and the child
-//! opens a session when it first needs one.
+//! leads there from then on (see [`Heir`]). What the child could not count stays pinned as long as it lives
+//! (see [`legacy`](super::legacy)). Where nothing is held, fork costs a look, and the child opens a session
+//! when it first needs one.
 //!
 //! The hooks are called by the thread that forks, inside fork: in the child it is the only one, and a
 //! lock that another thread held at the fork stays locked. So the child takes none that is older than
@@ -21,19 +22,23 @@ use super::Options;
 use super::core::Core;
 use super::heir::{Counted, Heir};
 use super::inner::Inner;
+use super::legacy::COUNTED;
 use super::pin::Pins;
 use crate::error::Result;
-use crate::layout::session_file;
-use crate::sys::{self, Lent, PerProcess};
+use crate::sys::{self, Laid, Lent, PerProcess, Traces};
 
 /// How long a broker that was reached may take to give a child its session, and how long the parent
 /// waits for that: a machine may stand still for a while.
 const LIMIT: Duration = Duration::from_secs(10);
 
-type Sessions = Vec<Weak<Core>>;
+/// The sessions that this process opened or inherited.
+#[derive(Default)]
+struct Sessions {
+    all: Vec<Weak<Core>>,
+    traces: Traces,
+}
 
-/// The sessions that this process opened or inherited. The lock is held from before a fork until after
-/// it, so there is one fork at a time.
+/// The lock is held from before a fork until after it, so there is one fork at a time.
 static SESSIONS: PerProcess<Mutex<Sessions>> = PerProcess::new();
 
 static UNDER_WAY: UnderWay = UnderWay(UnsafeCell::new(None));
@@ -50,7 +55,9 @@ struct Fork {
     /// Those that live, and what they hold; `None`: of a session that was itself inherited.
     all: Vec<(Arc<Core>, Option<Vec<Pins>>)>,
     pipe: Option<(OwnedFd, OwnedFd)>,
+    /// What a child takes away once it has counted all: seen by the broker, and by the parent.
     alive: Option<Lent>,
+    trace: Option<Laid>,
     until: Instant,
 }
 
@@ -62,8 +69,9 @@ pub(super) fn register(inner: &Arc<Inner>) -> Result<()> {
         sys::at_fork(prepare, in_parent, in_child)?;
         HOOKED.store(true, Ordering::Relaxed);
     }
-    sessions.retain(|s| s.strong_count() > 0);
-    sessions.push(Arc::downgrade(inner.core()));
+    sessions.traces.prepare()?;
+    sessions.all.retain(|s| s.strong_count() > 0);
+    sessions.all.push(Arc::downgrade(inner.core()));
     Ok(())
 }
 
@@ -71,7 +79,7 @@ pub(super) fn register(inner: &Arc<Inner>) -> Result<()> {
 pub(super) fn reopened(o: &Options) -> Option<Arc<Inner>> {
     let cores: Vec<_> = {
         let sessions = SESSIONS.get()?.lock().unwrap_or_else(|p| p.into_inner());
-        sessions.iter().filter_map(Weak::upgrade).collect()
+        sessions.all.iter().filter_map(Weak::upgrade).collect()
     };
     cores.iter().find_map(|core| core.open_again(o))
 }
@@ -83,53 +91,62 @@ fn under_way() -> Option<Fork> {
 
 extern "C" fn prepare() {
     let Some(sessions) = SESSIONS.get() else { return };
-    let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
+    let mut sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
     let pinned = |core: Arc<Core>| {
         // Of a session that is lost nothing is counted any more: a child has what is mapped, as its parent.
         let pin = || if core.is_lost() { Vec::new() } else { core.pin_all() };
         let held = (!core.is_foreign()).then(pin);
         (core, held)
     };
-    let all: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(pinned).collect();
-    // Without a pipe nobody waits, and the child looks whether what it counts is still there.
-    let pipe = if holding(&all).next().is_some() { sys::pipe().ok() } else { None };
-    // Should this process end from here on, the broker keeps what it counts as long as a child has the file
-    // mapped: until it has counted, however long it stands still.
-    let alive = holding(&all).next().and_then(|_| sys::lend());
-    let now = sys::monotonic();
-    holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, now));
-    let fork = Fork { sessions, all, pipe, alive, until: Instant::now() + LIMIT };
+    let all: Vec<_> = sessions.all.iter().filter_map(Weak::upgrade).map(pinned).collect();
+    // Without a pipe nothing is waited for: what was pinned is kept until it is seen that the child counted it.
+    let (pipe, trace, alive) = match holding(&all).next() {
+        Some(_) => (sys::pipe().ok(), sessions.traces.lay(), sys::lend()),
+        None => (None, None, None),
+    };
+    holding(&all).for_each(|(core, _)| core.begin_fork());
+    let fork = Fork { sessions, all, pipe, alive, trace, until: Instant::now() + LIMIT };
     // SAFETY: this thread holds the lock of SESSIONS.
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
 }
 
-/// The sessions of which a child inherits something.
-fn holding(all: &[(Arc<Core>, Option<Vec<Pins>>)]) -> impl Iterator<Item = &Arc<Core>> {
-    let holds = |held: &Option<Vec<Pins>>| held.as_ref().is_some_and(|h| !h.is_empty());
-    all.iter().filter(move |(_, held)| holds(held)).map(|(core, _)| core)
+/// The sessions of which a child inherits something, and what.
+fn holding(all: &[(Arc<Core>, Option<Vec<Pins>>)]) -> impl Iterator<Item = (&Arc<Core>, &[Pins])> {
+    let held = all.iter().filter_map(|(core, held)| Some((core, held.as_deref()?)));
+    held.filter(|(_, held)| !held.is_empty())
 }
 
 extern "C" fn in_parent() {
-    let Some(Fork { sessions, all, pipe, alive, until }) = under_way() else { return };
-    let counted = pipe.is_some_and(|(from, to)| {
+    let Some(Fork { mut sessions, all, pipe, alive, trace, until }) = under_way() else { return };
+    let said = pipe.map_or_else(Vec::new, |(from, to)| {
         drop(to); // so that the child's end is seen
-        sys::readable_by(&from, until).unwrap_or(false)
+        sys::hear(&from, holding(&all).map(|(_, held)| held.len()).sum(), until)
     });
-    // A child that has said nothing may count yet, though this process runs on: should that end, the broker
-    // looks whether the child still has the file.
-    if counted {
-        holding(&all).for_each(|core| core.pages.session.store(session_file::FORKING, 0));
-    }
     if let Some(alive) = alive {
         alive.take_back();
     }
-    all.iter().for_each(|(core, held)| core.unpin(held.as_deref().unwrap_or_default()));
+    let (mut said, by) = (&said[..], trace.as_ref().map(|t| &t.trace));
+    let mut keeps = false;
+    for (core, held) in holding(&all) {
+        let (of_this, others) = said.split_at(held.len().min(said.len()));
+        keeps |= core.end_fork(held, of_this, by);
+        said = others;
+    }
+    if keeps && let Some(by) = by {
+        sessions.traces.keep_by(by);
+    }
+    drop(trace); // this process's mapping: from here on it is seen whether the child is gone
+    if keeps {
+        holding(&all).for_each(|(core, _)| core.end_legacies()); // at once where no child was made
+    }
     drop(sessions);
 }
 
 extern "C" fn in_child() {
-    let Some(Fork { sessions, all, pipe, alive, .. }) = under_way() else { return };
-    std::mem::forget(sessions); // the parent's
+    let Some(Fork { mut sessions, all, pipe, alive, trace, .. }) = under_way() else { return };
+    // The parent's, of which this one makes its own.
+    drop(std::mem::take(&mut sessions.traces));
+    std::mem::forget(sessions);
     let until = Instant::now() + LIMIT; // the parent's may be over, if this process stood still
     let mut heirs = Vec::new();
     let counted = |(core, held): &(Arc<Core>, Option<Vec<Pins>>)| match held.as_deref() {
@@ -137,11 +154,18 @@ extern "C" fn in_child() {
         Some(held) => Some(Counted::new(core, held, until)),
     };
     let counted: Vec<_> = all.iter().map(counted).collect();
-    if let Some(alive) = alive {
-        alive.leave();
+    let words = holding(&all).zip(counted.iter().flatten()).flat_map(|((_, held), counted)| {
+        held.iter().map(move |p| u8::from(counted.as_ref().is_ok_and(|c| c.has(p))) * COUNTED)
+    });
+    let words: Vec<u8> = words.collect();
+    if words.iter().all(|w| *w == COUNTED) {
+        alive.into_iter().for_each(Lent::leave);
+        drop(trace);
+    } else {
+        trace.into_iter().for_each(Laid::stay);
     }
     if let Some((_, to)) = &pipe {
-        sys::say(to); // the parent may let go, and runs on
+        sys::say(to, &words); // the parent may let go, and runs on
     }
     for ((core, held), counted) in all.iter().zip(counted) {
         if held.is_some() {
@@ -151,12 +175,16 @@ extern "C" fn in_child() {
         }
     }
     for (core, _) in all.iter().filter(|(_, held)| held.is_none()) {
-        let heir = core.heir.last().and_then(|h| h.next()).unwrap_or_else(|| Arc::new(Heir::idle(core)));
+        let heir = core.heir.last().map_or_else(|| Arc::new(Heir::idle(core)), |h| h.next(core));
         let _ = core.heir.get_or(|| heir);
     }
     let of_heirs = heirs.iter().filter_map(|h| h.holder()).map(|s| s.core());
     let known = all.iter().map(|(core, _)| core).chain(of_heirs).map(Arc::downgrade).collect();
-    let _ = SESSIONS.get_or(|| Mutex::new(known));
+    let mut own = Sessions { all: known, traces: Traces::default() };
+    if heirs.iter().any(|h| h.holder().is_some()) {
+        let _ = own.traces.prepare(); // the next fork tries again
+    }
+    let _ = SESSIONS.get_or(|| Mutex::new(own));
     heirs.iter().for_each(|h| h.wake());
     all.into_iter().for_each(|(core, _)| std::mem::forget(core));
 }

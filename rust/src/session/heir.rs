@@ -48,7 +48,7 @@ pub(crate) struct Heir {
 type References = HashMap<u32, Left>;
 
 /// What was not inherited although it was there, and why.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Missed {
     /// Nothing was.
     all: Option<Error>,
@@ -92,9 +92,11 @@ impl Heir {
         self.holder.as_ref()
     }
 
-    /// What a child of this process has in the place of this heir's session.
-    pub(super) fn next(&self) -> Option<Arc<Heir>> {
-        self.holder.as_ref().or_else(|| self.running.get())?.heir.get().cloned()
+    /// What a child of this process has in the place of this heir's session, which was made of `of`.
+    pub(super) fn next(&self, of: &Core) -> Arc<Heir> {
+        let session = self.holder.as_ref().or_else(|| self.running.get());
+        let next = session.and_then(|s| s.heir.get().cloned());
+        next.unwrap_or_else(|| Arc::new(Heir { missed: self.missed.clone(), ..Heir::idle(of) }))
     }
 
     /// Starts the thread of a session that was opened during fork. Where that fails now, whoever needs
@@ -234,8 +236,14 @@ impl Counted {
         Ok((frames, pages, taken))
     }
 
+    /// Whether what was pinned of a chunk is counted.
+    pub(super) fn has(&self, p: &Pins) -> bool {
+        !self.taken.missed.contains_key(&p.of.serial)
+    }
+
     fn into_session(self, from: &Core) -> Result<(Arc<Inner>, References, HashMap<u64, Error>)> {
-        let background = Arc::new(Background::new(self.frames).inspect_err(|_| leave(&self.control))?);
+        // Where this fails the session ends with this process: its row counts what arrays go on reading.
+        let background = Arc::new(Background::new(self.frames)?);
         let mut core = Core::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
         let Taken { inherited, references, missed } = self.taken;
         core.inherited = inherited;
@@ -248,7 +256,8 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
     loop {
         match sys::connect(Path::new(socket), Some(until)) {
             Ok(fd) => return Ok(fd),
-            Err(e) if Instant::now() + TICK >= until => {
+            // Nothing else in this process gives a descriptor back.
+            Err(e) if sys::is_no_descriptors(&e) || Instant::now() + TICK >= until => {
                 return Err(unreachable_at(Path::new(socket), &e));
             }
             Err(_) => std::thread::sleep(TICK),

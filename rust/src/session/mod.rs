@@ -20,6 +20,7 @@ mod inner;
 mod lane_space;
 mod late;
 mod leave;
+mod legacy;
 mod lend;
 mod memory;
 mod message;

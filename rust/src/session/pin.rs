@@ -51,7 +51,8 @@ pub(super) struct Pin {
 }
 
 impl Core {
-    /// Pins all that the session holds but for what its lanes name, which the parent goes on to own.
+    /// Pins all that the session holds but for what its lanes name, which the parent goes on to own, and what
+    /// it counts for other children.
     ///
     /// A holding of another thread that is made from here on has a later era: it may not be counted
     /// here, and no child inherits it.
@@ -66,6 +67,8 @@ impl Core {
         // waited for: then a child inherits what its lane names too, and keeps it until it ends.
         let writers: Vec<_> = topics.iter().filter_map(|t| t.writer.try_lock()).collect();
         let mut kept = HashMap::<u32, u64>::new();
+        let for_children = self.legacies.locked();
+        for_children.count(&mut kept);
         writers.iter().flat_map(|w| w.kept()).for_each(|index| *kept.entry(index).or_default() += 1);
         let attached = (0..limits::CHUNKS).map(|c| (c, self.attached.serial(c))).filter(|(_, serial)| *serial != 0);
         let inherited = self.inherited.iter().filter(|i| !self.attached.has(i.chunk, i.serial));
@@ -101,7 +104,7 @@ impl Core {
     }
 
     /// Lets go of what was pinned.
-    pub(super) fn unpin(&self, all: &[Pins]) {
-        all.iter().for_each(|p| p.storages.iter().for_each(|s| self.let_go(s.index, p.own)));
+    pub(super) fn unpin(&self, pins: &Pins) {
+        pins.storages.iter().for_each(|s| self.let_go(s.index, pins.own));
     }
 }

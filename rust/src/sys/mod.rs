@@ -15,10 +15,11 @@ mod per_process;
 mod process;
 mod runtime;
 mod socket;
+mod trace;
 
 pub(crate) use alive::{Lent, alive, lend};
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
-pub(crate) use fork::{at_fork, pipe, say};
+pub(crate) use fork::{at_fork, hear, pipe, say};
 pub(crate) use futex::{futex_wait, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
@@ -28,6 +29,7 @@ pub(crate) use process::{
 };
 pub(crate) use runtime::{Lock, check_private_dir, detach};
 pub(crate) use socket::{Waker, connect, is_no_descriptors, readable_by, receive, send_some, wait_ready};
+pub(crate) use trace::{Laid, Trace, Traces};
 
 /// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.
 pub(crate) fn roughly_now() -> u64 {

@@ -179,10 +179,7 @@ fn killed_in_fork(b: &Broker, after: Duration) -> Option<u8> {
     let mut byte = [0];
     ours.read_exact(&mut byte).unwrap();
     std::thread::sleep(after);
-    // SAFETY: the process is a child of this one, and was not waited for.
-    assert_eq!(unsafe { kill(parent, 9) }, 0);
-    // SAFETY: as `end_of`.
-    assert_eq!(unsafe { waitpid(parent, std::ptr::null_mut(), 0) }, parent);
+    ends_by_kill(parent);
     let mut said = Vec::new();
     ours.read_to_end(&mut said).unwrap();
     said.first().copied()
@@ -233,14 +230,9 @@ fn a_child_may_stand_still_while_its_parent_dies() {
         heir.is_some()
     });
     let (forked, heir) = (Instant::now(), heir.unwrap());
-    const STOP: i32 = 19;
-    const CONT: i32 = 18;
     // SAFETY: it stands still until it is told to go on, with its hello said or not.
     assert_eq!(unsafe { kill(heir, STOP) }, 0);
-    // SAFETY: the process is a child of this one, and was not waited for.
-    assert_eq!(unsafe { kill(parent, 9) }, 0);
-    // SAFETY: as `end_of`.
-    assert_eq!(unsafe { waitpid(parent, std::ptr::null_mut(), 0) }, parent);
+    ends_by_kill(parent);
     let long = Duration::from_millis(3100); // more than a child has of whose parent there is no file
     kit::until("a long time has passed", || forked.elapsed() > long);
     b.go_on();

@@ -28,6 +28,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|p| p.into_inner())
 }
 
+const STOP: i32 = 19;
+const CONT: i32 = 18;
+
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What went wrong in a child: the line where it was seen. A child must not panic: another thread of the
@@ -91,6 +94,14 @@ fn end_of(child: i32) -> i32 {
     status >> 8
 }
 
+/// Kills a child.
+fn ends_by_kill(child: i32) {
+    // SAFETY: the child is this process's, and was not waited for.
+    assert_eq!(unsafe { kill(child, 9) }, 0);
+    // SAFETY: as `end_of`.
+    assert_eq!(unsafe { waitpid(child, std::ptr::null_mut(), 0) }, child);
+}
+
 /// Two ends of a connection. A child of a test that fails does not wait for ever.
 fn ends() -> (UnixStream, UnixStream) {
     let both = UnixStream::pair().unwrap();
@@ -110,6 +121,8 @@ fn is(t: &Tensor, values: &[u64]) -> bool {
     t.to_vec::<u64>().is_ok_and(|v| v == values)
 }
 
+mod bounds;
 mod busy;
 mod inherited;
+mod kept;
 mod lost;

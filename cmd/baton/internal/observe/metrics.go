@@ -59,6 +59,7 @@ var (
 	memoryLimit  = describe("memory_limit_bytes", "Bytes that all segments together may have.")
 	memoryFree   = describe("memory_free_bytes", "Bytes left on the machine, or below the smallest container limit.")
 	sessions     = describe("sessions", "Sessions by state.", "state")
+	forChildren  = describe("sessions_for_children", "Sessions that hold what children made by fork could not count.")
 	segments     = describe("segments", "Segments.")
 	storages     = describe("storages", "Storages that anybody holds.")
 	chunks       = describe("chunks", "Chunks of 128 storage indices in use.")
@@ -82,8 +83,8 @@ type collector struct{ o *Options }
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, sessions, segments, storages, chunks,
-		topics, names, leases, adopted, recovering, uptime,
+	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, sessions, forChildren, segments, storages,
+		chunks, topics, names, leases, adopted, recovering, uptime,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending} {
 		to <- d
 	}
@@ -106,6 +107,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(sessions, float64(s.Counts.Closed), "closed")
 	gauge(sessions, float64(s.Counts.Disconnected-s.Counts.Unknown), "disconnected")
 	gauge(sessions, float64(s.Counts.Unknown), "unknown")
+	gauge(forChildren, float64(s.Counts.ForChildren))
 	gauge(segments, float64(s.Counts.Segments))
 	gauge(storages, float64(s.Counts.Storages))
 	gauge(chunks, float64(s.Counts.Chunks))
