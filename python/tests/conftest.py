@@ -122,6 +122,25 @@ class Child:
         self.process.wait(PATIENCE)
 
 
+class Broker:
+    """A broker of its own, that is ended and started again."""
+
+    def __init__(self, folder: str) -> None:
+        self.socket = f"{folder}/b.sock"
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, and waits until it serves."""
+        args = [BATON, "serve", "--address", self.socket, "--no-nats", "--log-level", "error", "--memory", "1G"]
+        self.process = subprocess.Popen(args)
+        eventually(lambda: os.path.exists(self.socket), "the broker's socket")
+
+    def end(self, how: int) -> None:
+        """Ends it by a signal."""
+        self.process.send_signal(how)
+        self.process.wait(PATIENCE)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The broker of the run; BATON_ADDRESS leads all of its processes there."""
@@ -134,6 +153,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield str(socket)
     process.send_signal(signal.SIGINT)  # for good
     assert process.wait(PATIENCE) == 0
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """A broker of the test's own; BATON_ADDRESS leads there."""
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    broker = Broker(str(folder))
+    monkeypatch.setenv("BATON_ADDRESS", broker.socket)
+    yield broker
+    broker.process.kill()
+    broker.process.wait(PATIENCE)
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
 """A broker that goes and comes back, and one that ends for good: what each kind of call does, and what the
 default session does then."""
 
-import os
 import signal
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import baton
 import numpy as np
 import pytest
-from conftest import BATON, PATIENCE, eventually
+from conftest import PATIENCE
 
 # Each kind of call in a loop; `say` reports the first success and each error's class.
 KINDS = {
@@ -49,34 +47,6 @@ except baton.Error as e:
 assert view.sum() == 45
 say('done')
 """
-
-
-class Broker:
-    """A broker of its own, that is ended and started again."""
-
-    def __init__(self, folder: str) -> None:
-        self.socket = f"{folder}/b.sock"
-        self.start()
-
-    def start(self) -> None:
-        args = [BATON, "serve", "--address", self.socket, "--no-nats", "--log-level", "error", "--memory", "1G"]
-        self.process = subprocess.Popen(args)
-        eventually(lambda: os.path.exists(self.socket), "the broker's socket")
-
-    def end(self, how: int) -> None:
-        self.process.send_signal(how)
-        self.process.wait(PATIENCE)
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    folder = tmp_path / "r"
-    folder.mkdir(mode=0o700)
-    broker = Broker(str(folder))
-    monkeypatch.setenv("BATON_ADDRESS", broker.socket)
-    yield broker
-    broker.process.kill()
-    broker.process.wait(PATIENCE)
 
 
 def test_all_kinds_of_calls_go_on_over_a_restart_and_end_with_a_stop(own, child):

@@ -26,8 +26,9 @@ def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
 
     if x.device != "cpu":
         raise Unsupported(f"NumPy does not reach {x.device} (copy it by x.cpu() first)")
+    # By a memoryview: where NumPy is refused a buffer it asks `__array__`, which asks here, and never says why.
     if x.dtype in _NATIVE:
-        return np.asarray(x)
+        return np.asarray(memoryview(x))
     try:
         import ml_dtypes
 
@@ -43,7 +44,7 @@ def numpy(x: "Tensor") -> "np.ndarray[Any, Any]":
             'x.reshape(-1).view("uint8"), or send a.view("uint8") of the array'
         )
     bits = {1: "uint8", 2: "uint16", 4: "uint32"}[dtype.itemsize]
-    return np.asarray(x.view(bits)).view(dtype)
+    return np.asarray(memoryview(x.view(bits))).view(dtype)
 
 
 def array(x: "Tensor", dtype: Any = None, copy: bool | None = None) -> "np.ndarray[Any, Any]":
