@@ -37,6 +37,7 @@ type Reader struct {
 	cursors []*cursor
 	gone    gone
 	view    *peersView
+	hidden  []uint64 // lanes that were there when it began, and could not be looked at
 	spin    spinner
 	passed  int      // messages that the last poll passed over
 	spare   *Message // for the next one: made while there is nothing to take
@@ -150,6 +151,9 @@ func (r *Reader) follow(v *peersView, first bool) error {
 	if r.grouped() && !slices.ContainsFunc(v.groups, func(g groupView) bool { return g.ID == r.groupID }) {
 		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader of %s is gone", r.t.title())
 	}
+	if first {
+		r.hidden = v.hidden
+	}
 	known := map[uint64]*cursor{} // by incarnation
 	for _, k := range r.cursors {
 		known[k.Incarnation] = k
@@ -160,8 +164,11 @@ func (r *Reader) follow(v *peersView, first bool) error {
 		k := known[l.Incarnation]
 		if k == nil {
 			k = &cursor{laneView: l, next: 1}
-			if first {
+			switch {
+			case first:
 				k.next = l.lane.Head() + 1
+			case slices.Contains(r.hidden, l.Incarnation):
+				k.next = k.oldest() // where it was when the reader began, nobody can tell
 			}
 		}
 		k.laneView = l

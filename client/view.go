@@ -19,6 +19,7 @@ type peersView struct {
 	closed  bool
 	gone    uint64 // messages of lanes that are no more
 	lanes   []laneView
+	hidden  []uint64   // incarnations of lanes whose pages no broker has yet: the version will say when it has
 	readers []listener // rung by the writer, under topic.mu
 	far     bool       // readers that could not be mapped are not among them: the broker rings
 	made    uint64     // CLOCK_MONOTONIC
@@ -172,10 +173,14 @@ func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err
 		}
 		q, err := t.c.peer(ctx, l.Slot, l.Serial)
 		if err != nil {
-			if code := protocolCode(err); code == protocol.CodeNotFound || code == protocol.CodeExpired {
-				continue // gone meanwhile; the version will say so
+			switch protocolCode(err) {
+			case protocol.CodeNotFound, protocol.CodeExpired: // gone meanwhile; the version will say so
+			case protocol.CodeBusy: // its process stands still since a former broker: the others go on
+				v.hidden = append(v.hidden, l.Incarnation)
+			default:
+				return nil, err
 			}
-			return nil, err
+			continue
 		}
 		lane, err := shm.NewLane(q.file.Region, l.Offset, t.info.Slots, t.info.Stride)
 		if err == nil && l.Lane >= protocol.MaxLanes {

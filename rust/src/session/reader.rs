@@ -61,6 +61,7 @@ pub struct Reader {
     cursors: Vec<Cursor>,
     gone: Gone,
     view: Arc<View>,
+    hidden: Vec<u64>, // lanes that were there when it began, and could not be looked at
     spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
@@ -171,6 +172,7 @@ impl Reader {
             cursors: Vec::new(),
             gone: Gone::default(),
             view: Arc::default(),
+            hidden: Vec::new(),
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
@@ -216,19 +218,24 @@ impl Reader {
     /// Takes over a new view: cursors of lanes that are still there stay, new lanes begin at their
     /// first message, those of the first view at the next to come.
     fn follow(&mut self, view: Arc<View>, first: bool) -> Result<()> {
+        if first {
+            self.hidden.clone_from(&view.hidden);
+        }
         let mut before = std::mem::take(&mut self.cursors);
         for lane in &view.lanes {
             let mut k = match before.iter().position(|k| k.lane.same(lane)) {
                 Some(at) => before.swap_remove(at),
-                None => Cursor {
-                    next: if first { lane.lane.head() + 1 } else { 1 },
-                    lane: lane.clone(),
-                    lost: 0,
-                    group: None,
-                    over: false,
-                    wait: Waiting::default(),
-                },
+                None => {
+                    let next = if first { lane.lane.head() + 1 } else { 1 };
+                    let lane = lane.clone();
+                    Cursor { next, lane, lost: 0, group: None, over: false, wait: Waiting::default() }
+                }
             };
+            // Where such a lane was when the reader began, nobody can tell.
+            if let Some(at) = self.hidden.iter().position(|i| !first && *i == lane.info.incarnation) {
+                self.hidden.swap_remove(at);
+                k.next = k.oldest();
+            }
             k.lane = lane.clone();
             if let Some(id) = self.group {
                 let g = view.groups.iter().find(|g| g.id == id);

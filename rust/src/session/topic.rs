@@ -52,6 +52,8 @@ pub(crate) struct View {
     /// Messages of lanes that are no more.
     pub(crate) gone: u64,
     pub(crate) lanes: Vec<Arc<LaneView>>,
+    /// Incarnations of lanes whose pages no broker has yet; the version says when it has.
+    pub(crate) hidden: Vec<u64>,
     /// Of those who read; rung by the writer.
     pub(crate) bells: Vec<Bell>,
     /// Since when readers are missing among them: this process could not map them, so the broker rings.
@@ -282,6 +284,11 @@ impl TopicState {
         for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
             let peer = match inner.peer(of, l.slot, l.serial) {
                 Err(e) if gone(&e) => continue,
+                // Its process stands still since a former broker: the others go on.
+                Err(e) if e.code() == Code::Busy => {
+                    v.hidden.push(l.incarnation);
+                    continue;
+                }
                 peer => peer?,
             };
             if l.lane >= limits::LANES {

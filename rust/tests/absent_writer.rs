@@ -1,0 +1,78 @@
+//! A writer that stands still over a restart of the broker, and whose pages nobody else had mapped, keeps no
+//! other session from the topic.
+
+mod kit;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use baton::{Reader, Result, Start};
+use kit::{Broker, part_session, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Sends one message at each line that it hears.
+#[test]
+#[ignore = "a process of another test"]
+fn writer() -> Result<()> {
+    let Some(s) = part_session() else { return Ok(()) };
+    let topic = s.topic("t")?;
+    for _ in std::io::stdin().lines().map_while(std::result::Result::ok) {
+        topic.send(s.from_slice(&[1], &[2u8])?.freeze())?;
+        println!("sent");
+    }
+    Ok(())
+}
+
+fn stop(p: &Child) {
+    kill_process(Pid::from_child(p), Signal::STOP).unwrap();
+    let stands = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    };
+    let tasks = format!("/proc/{}/task", p.id());
+    until("it stands still", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
+}
+
+fn value(r: &mut Reader) -> Result<u8> {
+    Ok(r.recv(SOON)?.tensor()?.to_vec::<u8>()?[0])
+}
+
+#[test]
+fn a_writer_that_stands_still_holds_up_no_other_in_its_topic() -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    let (c, s) = (broker.session(), broker.session());
+    let (mut reader, sender) = (c.topic("t")?.reader(Start::New)?, s.topic("t")?);
+    let send = |k: u8| sender.send(s.from_slice(&[1], &[k])?.freeze());
+    send(1)?;
+    assert_eq!(value(&mut reader)?, 1);
+
+    let mut part = broker.part("writer");
+    let mut p = part.args(["--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(p.stdout.take().unwrap()).lines().map_while(std::result::Result::ok);
+    let mut told = p.stdin.take().unwrap();
+    let mut tell = || {
+        told.write_all(b"send\n").unwrap();
+        assert!(said.by_ref().any(|line| line.ends_with("sent")));
+    };
+    tell();
+    stop(&p);
+    broker.kill();
+    broker.restart();
+    let other = broker.session();
+    let mut late = other.topic("t")?.reader(Start::New)?;
+    send(3)?;
+    assert_eq!((value(&mut reader)?, value(&mut late)?), (3, 3));
+    other.topic("t")?.send(other.from_slice(&[1], &[4u8])?.freeze())?; // a new writer
+    assert_eq!((value(&mut reader)?, value(&mut late)?), (4, 4));
+
+    kill_process(Pid::from_child(&p), Signal::CONT).unwrap();
+    assert_eq!((value(&mut reader)?, value(&mut late)?), (2, 2)); // what it had sent
+    tell();
+    assert_eq!((value(&mut reader)?, value(&mut late)?), (2, 2));
+    drop(told);
+    assert!(p.wait().unwrap().success());
+    Ok(())
+}
