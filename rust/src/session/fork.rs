@@ -180,11 +180,7 @@ extern "C" fn in_child() {
     }
     let of_heirs = heirs.iter().filter_map(|h| h.holder()).map(|s| s.core());
     let known = all.iter().map(|(core, _)| core).chain(of_heirs).map(Arc::downgrade).collect();
-    let mut own = Sessions { all: known, traces: Traces::default() };
-    if heirs.iter().any(|h| h.holder().is_some()) {
-        let _ = own.traces.prepare(); // the next fork tries again
-    }
-    let _ = SESSIONS.get_or(|| Mutex::new(own));
+    let _ = SESSIONS.get_or(|| Mutex::new(Sessions { all: known, traces: Traces::default() }));
     heirs.iter().for_each(|h| h.wake());
     all.into_iter().for_each(|(core, _)| std::mem::forget(core));
 }
