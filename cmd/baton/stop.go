@@ -54,7 +54,7 @@ func stopBroker(ctx context.Context, at string, discard bool) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
 	if errors.Is(err, fs.ErrPermission) {
-		return protocol.Errorf(protocol.CodePermissionDenied, "run this as the broker's user, or as root", "the socket %s may not be used: %w", socket, err)
+		return protocol.Errorf(protocol.CodePermission, "run this as the broker's user, or as root", "the socket %s may not be used: %w", socket, err)
 	}
 	if err != nil {
 		return protocol.Errorf(protocol.CodeNoBroker, "nothing is to be stopped; give --address for another one", "no broker answers at %s: %w", socket, err)
