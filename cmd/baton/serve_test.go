@@ -381,3 +381,15 @@ func TestServeLetsOtherUsersInWhereTold(t *testing.T) {
 		})
 	}
 }
+
+func TestStopByAUserWhomTheSocketRefuses(t *testing.T) {
+	testkit.Need(t, "root")
+	const nobody = 65534
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	p.serve("--address", p.file("b.sock"))
+	cmd := p.command("stop", "--address", p.file("b.sock"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	r := p.start(cmd).wait()
+	r.fails(t, 1, "may not be used", "run this as the broker's user")
+}
