@@ -35,6 +35,10 @@ pub(crate) fn parse(ob: &Bound<'_, PyAny>) -> PyResult<DType> {
         let what = format!("dtype {ob} has its bytes the other way round");
         return Err(invalid(py, "use its native form, dtype.newbyteorder(\"=\")", what));
     }
+    if ob.is_instance_of::<PyInt>() {
+        let remedy = "extents are one argument, as in empty((2, 3)); a dtype is named, such as \"float32\"";
+        return Err(invalid(py, remedy, format!("{ob} is no dtype")));
+    }
     // A numpy.dtype has a name, a torch.dtype only its text.
     let text = match ob.getattr_opt("name")? {
         Some(name) => name,

@@ -26,6 +26,7 @@ mod poll;
 mod queue;
 mod refused;
 mod session;
+mod shape;
 mod source;
 mod tensor;
 mod text;

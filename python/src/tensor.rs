@@ -6,16 +6,18 @@ use std::sync::Mutex;
 
 use baton::dlpack::{DLManagedTensorVersioned, DLTensor, VERSION};
 use baton::{Code, Dims};
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::basic::CompareOp;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyFloat, PyInt, PyString, PyTuple};
+use pyo3::types::{PyFloat, PyInt, PyNotImplemented, PyTuple};
 
 use crate::capsule::delete;
 use crate::dlpack::{Request, export};
 use crate::errors::{OrRaise, error, invalid};
 use crate::handle::{Handle, lease};
 use crate::memory::copied;
+use crate::shape::{arguments, shape_of};
 use crate::source::Source;
 use crate::text::Text;
 use crate::wait::{timeout as seconds, wait};
@@ -140,37 +142,6 @@ fn whereabouts(t: &baton::Tensor) -> String {
 
 fn dims<'py>(py: Python<'py>, d: &[i64]) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(py, d)
-}
-
-/// Extents: an int or a sequence of ints.
-pub(crate) fn shape_of(ob: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    let wrong = || PyTypeError::new_err("a shape is an integer or a sequence of integers");
-    if let Ok(t) = ob.cast_exact::<PyTuple>() {
-        return t.iter_borrowed().map(|n| extent(&n)).collect();
-    }
-    if ob.is_instance_of::<PyInt>() || !ob.hasattr("__len__")? && ob.hasattr("__index__")? {
-        return Ok(vec![extent(ob)?]);
-    }
-    // The bytes of a text are integers too.
-    if ob.is_instance_of::<PyString>() || ob.is_instance_of::<PyBytes>() {
-        return Err(wrong());
-    }
-    ob.try_iter().map_err(|_| wrong())?.map(|n| extent(&n?)).collect()
-}
-
-fn extent(n: &Bound<'_, PyAny>) -> PyResult<i64> {
-    n.extract().map_err(|e: PyErr| match e.is_instance_of::<PyOverflowError>(n.py()) {
-        true => invalid(n.py(), "use a shape whose bytes fit in 64 bits", format!("{n} in a shape")),
-        false => e,
-    })
-}
-
-/// Extents as arguments: `f(2, 3)` and `f((2, 3))`.
-fn arguments(all: &Bound<'_, PyTuple>) -> PyResult<Vec<i64>> {
-    match all.len() {
-        1 => shape_of(&all.get_item(0)?),
-        _ => shape_of(all.as_any()),
-    }
 }
 
 #[pymethods]
@@ -518,6 +489,24 @@ impl Tensor {
     fn __setitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> {
         slf.get().tensor(slf.py())?.as_mut_ptr().or_raise(slf.py())?;
         Tensor::numpy(slf)?.set_item(key, value)
+    }
+
+    /// Refused: it would compare objects where arrays compare elements. What is no tensor decides by itself.
+    fn __richcmp__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+        op: CompareOp,
+    ) -> PyResult<Borrowed<'py, 'py, PyNotImplemented>> {
+        if matches!(op, CompareOp::Eq | CompareOp::Ne) && other.is_instance_of::<Tensor>() {
+            let text = "tensors do not compare: ask their arrays, `np.array_equal(a, b)`, or `a is b`";
+            return Err(PyTypeError::new_err(text));
+        }
+        Ok(PyNotImplemented::get(slf.py()))
+    }
+
+    /// As of any object: by what it is, not by its elements.
+    fn __hash__(slf: &Bound<'_, Self>) -> isize {
+        (slf.as_ptr() as usize).rotate_right(4).cast_signed()
     }
 
     /// Refused: without it `in` would compare objects.

@@ -333,3 +333,21 @@ def test_elements_of_half_a_byte_are_seen_as_bytes():
     with pytest.raises(baton.InvalidArgument, match=r"reshape\(-1\)"):
         y.view("uint8")
     assert y.reshape(-1).view("uint8").shape == (5,)
+
+
+def test_two_tensors_do_not_compare():
+    a, b = baton.zeros(3), baton.zeros(3)
+    for compare in (lambda: a == b, lambda: a != b, lambda: b == a, lambda: a in [b]):
+        with pytest.raises(TypeError, match="array_equal"):
+            compare()
+    assert (a == np.zeros(3)).tolist() == (np.zeros(3) == a).tolist() == [True] * 3
+    assert a != 3 and a in [a]
+    with pytest.raises(TypeError, match="not supported between"):
+        bool(a < b)
+    assert {a: 1, b: 2}[a] == 1 and len({a, b, a}) == 2 and hash(a) == hash(a) != hash(a[:])
+
+
+@pytest.mark.parametrize("make", [baton.empty, baton.zeros], ids=["empty", "zeros"])
+def test_extents_as_several_arguments_are_told_how_to_be_one(make):
+    with pytest.raises(baton.InvalidArgument, match=r"3 is no dtype.*empty\(\(2, 3\)\)"):
+        make(2, 3)
