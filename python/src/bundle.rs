@@ -33,6 +33,9 @@ pub(crate) struct Bundle {
     live: bool,
 }
 
+/// How many of a bundle's tensors its `repr` names.
+const SHOWN: usize = 8;
+
 /// What a bundle holds until it is released.
 struct Held {
     bundle: baton::Bundle,
@@ -260,15 +263,21 @@ impl Bundle {
         self.release();
     }
 
-    fn __repr__(&self) -> String {
+    /// The paths with types and shapes, as many as a line has room for, and the bytes of all.
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let held = self.held.lock().unwrap_or_else(|p| p.into_inner()).clone();
-        match held {
-            None => "baton.Bundle(released)".to_owned(),
-            Some(h) => {
-                let revision = if self.revision > 0 { format!(", revision={}", self.revision) } else { String::new() };
-                let live = if self.live { ", live" } else { "" };
-                format!("baton.Bundle({} tensors{revision}{live})", h.bundle.len())
-            }
+        let Some(h) = held else { return Ok("baton.Bundle(released)".to_owned()) };
+        let some = h.bundle.iter().take(SHOWN).map(|(path, t)| {
+            let (path, shape) = (PyString::new(py, path).repr()?, PyTuple::new(py, t.shape())?.repr()?);
+            Ok(format!("{path}: {} {shape}", t.dtype()))
+        });
+        let mut shown = some.collect::<PyResult<Vec<_>>>()?;
+        if h.bundle.len() > SHOWN {
+            shown.push(format!("and {} more", h.bundle.len() - SHOWN));
         }
+        let bytes: u64 = h.bundle.iter().map(|(_, t)| t.num_bytes()).sum();
+        let revision = if self.revision > 0 { format!(", revision={}", self.revision) } else { String::new() };
+        let live = if self.live { ", live" } else { "" };
+        Ok(format!("baton.Bundle({{{}}}, {bytes} bytes{revision}{live})", shown.join(", ")))
     }
 }

@@ -99,11 +99,25 @@ def test_a_bundle_is_sent_and_set_whole(name):
     baton.delete(name)
 
 
+def test_repr_shows_paths_shapes_and_bytes(name):
+    b = baton.share({"a": np.zeros(2), "b": [np.ones((3, 1), "int16")]})
+    assert repr(b) == "baton.Bundle({'a': float64 (2,), 'b/0': int16 (3, 1)}, 22 bytes)"
+    baton.set(name, {"it's": np.zeros(1, "int8")}, live=True)
+    assert repr(baton.get(name)) == """baton.Bundle({"it's": int8 (1,)}, 1 bytes, revision=1, live)"""
+    baton.delete(name)
+    many = repr(baton.share([np.zeros((), "uint8")] * 300))
+    assert many.startswith("baton.Bundle({'0': uint8 (), ") and many.endswith(
+        "'7': uint8 (), and 292 more}, 300 bytes)"
+    )
+    b.release()
+    assert repr(b) == "baton.Bundle(released)"
+
+
 def test_a_bundle_is_a_mapping():
     b = baton.share({"a": np.zeros(2), "b": np.ones(3)})
     assert (b.keys(), len(b), "a" in b, 3 in b, b.get("z", 1)) == (["a", "b"], 2, True, False, 1)
     assert [t.shape for t in b.values()] == [(2,), (3,)] and dict(b.items())["b"].shape == (3,)
-    assert b.numpy()["b"].tolist() == [1, 1, 1] and repr(b) == "baton.Bundle(2 tensors)"
+    assert b.numpy()["b"].tolist() == [1, 1, 1] and b.numpy()["a"].tolist() == [0, 0]
     with pytest.raises(KeyError):
         b["z"]
     assert isinstance(b, collections.abc.Mapping)
