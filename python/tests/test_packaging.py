@@ -11,6 +11,7 @@ from pathlib import Path
 import baton
 import numpy as np
 import pytest
+from baton import _find_baton
 from conftest import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +71,13 @@ def test_program_crate_and_package_have_one_version():
             [Path(sys.executable).with_name("baton"), "ls", "sessions", "--json"], check=True, capture_output=True
         ).stdout) if row["serial"] == s.serial]  # fmt: skip
     assert [row["version"] for row in mine] == [VERSION]
+
+
+@pytest.mark.parametrize("under", ["", "lib/python3.11/site-packages"], ids=["target", "prefix"])
+def test_the_program_is_found_beside_the_package(under, tmp_path, monkeypatch):
+    module = tmp_path / under / "baton" / "_find_baton.py"
+    monkeypatch.setattr(_find_baton, "__file__", str(module))
+    assert tmp_path / "bin" / "baton" in _find_baton.places()
 
 
 def test_import_takes_no_framework_along():

@@ -16,10 +16,12 @@ _SCRIPTS = [
 
 def places() -> list[Path]:
     """Every place where an installer may have put the program, the likeliest first."""
+    above = Path(__file__).resolve().parents
     found = [
         *_SCRIPTS,
-        # pip install --target, and the folders that build isolation lays over the path
-        os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin"),
+        # Beside the package: of pip install --target, and of folders that build isolation lays over the path; of
+        # pip install --prefix, which puts packages three folders further down.
+        *(str(folder / "bin") for folder in (above[1], *above[4:5])),
         *(os.path.join(os.path.dirname(p), "bin") for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p),
     ]
     return [Path(d) / "baton" for d in dict.fromkeys(found) if d]
