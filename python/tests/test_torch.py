@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import baton
 import numpy as np
@@ -228,3 +229,15 @@ def test_memory_stays_as_long_as_a_parameter(name):
     for _ in range(50):
         baton.full(64, 9.0, "float32")
     assert torch.equal(weight, value)
+
+
+def test_load_module_waits_for_the_name(name):
+    shared, worker = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    with pytest.raises(baton.NotFound):
+        baton.torch.load_module(worker, name, timeout=0.01)
+    with ThreadPoolExecutor() as pool:
+        loading = pool.submit(baton.torch.load_module, worker, name, timeout=PATIENCE)
+        baton.torch.share_module(shared, name)
+        assert loading.result().live
+    assert torch.equal(shared.weight, worker.weight)
+    baton.delete(name)

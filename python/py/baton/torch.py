@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+import baton
 from baton import _default, _native
 from baton._errors import InvalidArgument
 from baton._native import Bundle, Session, Tensor
@@ -54,12 +55,15 @@ def share_module(module: torch.nn.Module, name: str) -> Bundle:
     return bundle
 
 
-def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: bool = False) -> Bundle:
+def load_module(
+    module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: bool = False, *, timeout: float | None = 0.0
+) -> Bundle:
     """Binds a module of the same architecture to the memory of a name or bundle, or copies from it.
 
     A live bundle is bound in place: what one process writes the others read. A published revision is
     bound copy-on-write: what is written stays in this process. copy=True copies into the module's own
-    memory. Raises NotFound, InvalidArgument where paths, shapes or types differ.
+    memory. timeout: how many seconds to wait for the name to be set; None: for ever. Raises NotFound,
+    InvalidArgument where paths, shapes or types differ.
 
     >>> shared, worker = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     >>> bundle = baton.torch.share_module(shared, "doc/shared")
@@ -73,7 +77,7 @@ def load_module(module: torch.nn.Module, name_or_bundle: "str | Bundle", copy: b
     7.0
     >>> baton.delete("doc/shared")
     """
-    bundle = _default.session().get(name_or_bundle) if isinstance(name_or_bundle, str) else name_or_bundle
+    bundle = baton.get(name_or_bundle, timeout) if isinstance(name_or_bundle, str) else name_or_bundle
     own, theirs = _tensors(module), dict(bundle.items())
     if own.keys() != theirs.keys():
         raise InvalidArgument(
