@@ -234,20 +234,20 @@ impl Background {
     fn step(&self, control: &Control, until: Option<Instant>) -> Result<()> {
         let ready = wait_ready(&*control.socket()?, control.is_behind(), &self.waker, until)
             .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")))?;
-        if ready.writable {
-            control.catch_up()?;
-        }
+        let sent = if ready.writable { control.catch_up() } else { Ok(()) };
         if !ready.readable {
-            return Ok(());
+            return sent;
         }
-        match self.pump.try_lock() {
+        // Also where it takes nothing any more: that it was stopped for good is said before it goes.
+        let read = match self.pump.try_lock() {
             Ok(mut frames) => self.read(control, &mut frames),
             Err(TryLockError::Poisoned(p)) => self.read(control, &mut p.into_inner()),
             Err(TryLockError::WouldBlock) => {
                 std::thread::sleep(ASIDE);
-                Ok(())
+                return Ok(());
             }
-        }
+        };
+        read.and(sent)
     }
 
     fn frames(&self) -> MutexGuard<'_, Frames> {
