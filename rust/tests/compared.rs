@@ -2,12 +2,19 @@
 
 mod kit;
 
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use baton::{Result, TopicOptions};
 use kit::{Broker, part_session, until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What the process has mapped is counted: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|p| p.into_inner())
+}
 
 /// How many segments this process maps.
 fn mapped_segments() -> usize {
@@ -18,6 +25,7 @@ fn mapped_segments() -> usize {
 /// The places of lanes of all sizes are used anew, in parts and joined.
 #[test]
 fn lanes_of_all_sizes_share_the_space_of_a_session() -> Result<()> {
+    let _alone = alone();
     let Some(broker) = Broker::start() else { return Ok(()) };
     let session = broker.session();
     let x = session.from_slice(&[1], &[1u8])?.freeze();
@@ -45,6 +53,7 @@ fn maker() -> Result<()> {
 /// A new broker does not know which sessions have a segment mapped, so it notifies none that it is gone.
 #[test]
 fn memory_that_a_new_broker_takes_back_is_unmapped() -> Result<()> {
+    let _alone = alone();
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let session = broker.session();
     broker.run_part("maker");
@@ -67,6 +76,7 @@ fn mapped_sessions() -> usize {
 /// Its slot stays free, so that no other session takes its place here.
 #[test]
 fn files_of_an_ended_session_are_unmapped() -> Result<()> {
+    let _alone = alone();
     let Some(broker) = Broker::start() else { return Ok(()) };
     let session = broker.session();
     let before = mapped_sessions();
