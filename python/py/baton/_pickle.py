@@ -11,7 +11,6 @@ is for the thread, or the task of asyncio, that enters it.
 
 import contextlib
 import contextvars
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -117,8 +116,9 @@ def _register(module: ModuleType) -> None:
 _MODULES = ["multiprocessing.reduction", "loky.backend.reduction", "joblib.externals.loky.backend.reduction"]
 
 
-class _Later(importlib.abc.MetaPathFinder):
-    """Enters the types in a pickler's table when its module is imported."""
+class _Later:
+    """Enters the types in a pickler's table when its module is imported. A finder of sys.meta_path by its method
+    alone: importlib.abc would take as long to import as all of this package."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = set(names)
