@@ -37,9 +37,7 @@ func (l *laneSpace) take(bytes uint64) (uint64, error) {
 	if err := l.fd.Reserve(int64(at), int64(bytes)); err != nil {
 		// It reads zero as before. Some pages of a memfd may have been had; a file has
 		// holes, where a store would be SIGBUS.
-		if l.fd.Sealed() {
-			l.fd.Punch(int64(at), int64(bytes))
-		}
+		l.discard(at, bytes)
 		l.free.Give(at, bytes)
 		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
 	}
@@ -63,12 +61,17 @@ func (l *laneSpace) give(at uint64) {
 // file stay: a late reader would end with SIGBUS at a hole in a file system that has
 // become full.
 func (l *laneSpace) clear(at, bytes uint64) {
-	if l.fd.Sealed() && l.fd.Punch(int64(at), int64(bytes)) == nil {
+	if l.discard(at, bytes) {
 		return
 	}
 	for i := uint64(0); i < bytes; i += 8 {
 		l.file.Store64(at+i, 0)
 	}
+}
+
+// discard gives the pages of a memfd back, which then read zero. Of a file it does nothing.
+func (l *laneSpace) discard(at, bytes uint64) bool {
+	return l.fd.Sealed() && l.fd.Punch(int64(at), int64(bytes)) == nil
 }
 
 // leave notes that the broker keeps a lane until its messages have been read to their

@@ -15,15 +15,7 @@ func init() { roles["sends when told"] = sendsWhenTold }
 // sendsWhenTold sends one message at each line that it hears.
 func sendsWhenTold(p *testkit.Child) error {
 	ctx := p.Context()
-	c, err := p.Connect()
-	if err != nil {
-		return err
-	}
-	t, err := c.Topic(ctx, "t")
-	if err != nil {
-		return err
-	}
-	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{64})
+	c, t, x, err := readyToSend(p)
 	if err != nil {
 		return err
 	}
@@ -37,6 +29,20 @@ func sendsWhenTold(p *testkit.Child) error {
 	}
 	x.Release()
 	return c.Close()
+}
+
+// readyToSend opens a session and its topic t, and allocates what is to be sent there.
+func readyToSend(p *testkit.Child) (*client.Client, *client.Topic, *client.Tensor, error) {
+	c, err := p.Connect()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	t, err := c.Topic(p.Context(), "t")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	x, err := c.Alloc(p.Context(), dlpack.Uint8, []int64{64})
+	return c, t, x, err
 }
 
 // A writer that stands still over a restart of the broker, and whose pages nobody else had

@@ -8,7 +8,6 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
-	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -18,15 +17,7 @@ func init() { roles["shortsender"] = shortSender }
 // shortSender sends at each line that it hears, with no file left that it could open.
 func shortSender(p *testkit.Child) error {
 	ctx := p.Context()
-	c, err := p.Connect()
-	if err != nil {
-		return err
-	}
-	t, err := c.Topic(ctx, "t")
-	if err != nil {
-		return err
-	}
-	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{64})
+	c, t, x, err := readyToSend(p)
 	if err != nil {
 		return err
 	}

@@ -46,8 +46,8 @@ layout, another --memory-dir, too few open files), the old one goes on.
 
 TERM ends it in order and leaves its clients and what they have to the broker that
 comes next. INT, as baton stop, ends it for good: the sessions are over. A second
-signal half a second later ends it at once. HUP reads the settings again and changes the log level. Under
-systemd use Type=notify or Type=notify-reload.`,
+signal half a second later ends it at once. HUP reads the settings again and changes
+the log level. Under systemd use Type=notify or Type=notify-reload.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -246,15 +246,16 @@ func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 	again := make(chan os.Signal, 2)
 	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
 	done := make(chan struct{})
-	ending := ctx.Err() != nil // the first came before
-	first := time.Now()
+	var first time.Time // when the broker was told to end
+	if ctx.Err() != nil {
+		first = time.Now()
+	}
 	go func() {
 		for {
 			select {
 			case s := <-again:
-				if !ending {
-					ending, first = true, time.Now() // and ctx ends
-					continue
+				if first.IsZero() {
+					first = time.Now() // and ctx ends
 				}
 				if time.Since(first) < oneSignal {
 					continue

@@ -65,9 +65,7 @@ impl LaneSpace {
         if let Err(e) = sys::reserve(&pages.session_fd, at, bytes) {
             // It reads zero as before. Some pages of a memfd may have been had; a file has holes, where a
             // store would be SIGBUS.
-            if sys::sealed(&pages.session_fd) {
-                let _ = sys::punch(&pages.session_fd, at, bytes);
-            }
+            discard(pages, at, bytes);
             self.free.give(at, bytes);
             return Err(e);
         }
@@ -106,9 +104,14 @@ impl LaneSpace {
     /// Those of a file stay: a late reader would end with SIGBUS at a hole in a file system that has
     /// become full.
     pub(crate) fn give(&mut self, pages: &Pages, at: u64, bytes: u64) {
-        if !sys::sealed(&pages.session_fd) || sys::punch(&pages.session_fd, at, bytes).is_err() {
+        if !discard(pages, at, bytes) {
             (at..at + bytes).step_by(8).for_each(|word| pages.session.store(word, 0));
         }
         self.free.give(at, bytes);
     }
+}
+
+/// Gives the pages of a memfd back, which then read zero. Of a file it does nothing.
+fn discard(pages: &Pages, at: u64, bytes: u64) -> bool {
+    sys::sealed(&pages.session_fd) && sys::punch(&pages.session_fd, at, bytes).is_ok()
 }

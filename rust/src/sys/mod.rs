@@ -6,10 +6,10 @@
 //! change at any time. Death: a descriptor or mapping ends with its process.
 
 mod alive;
+mod checked_fd;
 mod file;
 mod fork;
 mod futex;
-mod kept;
 mod map;
 mod memory;
 mod per_process;
@@ -19,10 +19,10 @@ mod socket;
 mod trace;
 
 pub(crate) use alive::{Lent, alive, lend};
+pub(crate) use checked_fd::CheckedFd;
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, hear, pipe, say};
 pub(crate) use futex::{futex_wait, futex_wake};
-pub(crate) use kept::Kept;
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;

@@ -55,7 +55,7 @@ pub(crate) struct Late {
 pub(crate) struct Control {
     /// `None` once the connection was lost and put away: a process at its limit of open files has no other
     /// descriptor for the next one.
-    socket: RwLock<Option<Arc<sys::Kept>>>,
+    socket: RwLock<Option<Arc<sys::CheckedFd>>>,
     /// What the socket had no room for; it goes before all else. One thread writes at a time, and none
     /// waits meanwhile.
     unsent: Mutex<VecDeque<Unsent>>,
@@ -127,7 +127,7 @@ impl State {
 impl Control {
     pub(crate) fn new(socket: OwnedFd) -> Control {
         Control {
-            socket: RwLock::new(Some(Arc::new(sys::Kept::new(socket)))),
+            socket: RwLock::new(Some(Arc::new(sys::CheckedFd::new(socket)))),
             unsent: Mutex::default(),
             waker: OnceLock::new(),
             state: Mutex::default(),
@@ -135,7 +135,7 @@ impl Control {
     }
 
     /// The socket, which stays open while the caller has it. `BrokerLost` once it was put away.
-    pub(crate) fn socket(&self) -> Result<Arc<sys::Kept>> {
+    pub(crate) fn socket(&self) -> Result<Arc<sys::CheckedFd>> {
         let put_away =
             || Error::new(Code::BrokerLost, "it reconnects by itself; try again", "the connection has ended");
         self.socket.read().unwrap_or_else(|p| p.into_inner()).clone().ok_or_else(put_away)

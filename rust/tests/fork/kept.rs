@@ -57,18 +57,22 @@ pub(super) fn end(here: &mut UnixStream, child: i32) {
     ends_well(child);
 }
 
-/// Forks while `away`, and lets go of what the child inherited; the broker comes `back`.
+/// Forks while `away`, and lets go of what the child inherited, which is to look at it.
+fn forks(s: &Session, away: impl FnOnce()) -> (UnixStream, i32) {
+    let t = made(s, &[4711; 1000]);
+    let array = Array::of(&t);
+    away();
+    let (here, there) = ends();
+    let theirs = t.clone();
+    (here, child(move || looks(array, theirs, &there, Code::BrokerLost)))
+}
+
+/// The child looks at what it inherited while the broker is `away`, and when it is `back`.
 fn kept(away: impl FnOnce(&mut Broker), back: impl FnOnce(&mut Broker)) {
     let _alone = alone();
     let Some(mut b) = Broker::start() else { return };
     let s = b.session();
-    let t = made(&s, &[4711; 1000]);
-    let array = Array::of(&t);
-    away(&mut b);
-    let (mut here, there) = ends();
-    let theirs = t.clone();
-    let forked = child(move || looks(array, theirs, &there, Code::BrokerLost));
-    drop(t);
+    let (mut here, forked) = forks(&s, || away(&mut b));
     overwrite(&s);
     look(&mut here);
     back(&mut b);
@@ -127,13 +131,7 @@ fn a_closed_session_keeps_it_for_such_a_child() {
     let _alone = alone();
     let Some(mut b) = Broker::start() else { return };
     let s = b.session();
-    let t = made(&s, &[4711; 1000]);
-    let array = Array::of(&t);
-    b.kill();
-    let (mut here, there) = ends();
-    let theirs = t.clone();
-    let forked = child(move || looks(array, theirs, &there, Code::BrokerLost));
-    drop(t);
+    let (mut here, forked) = forks(&s, || b.kill());
     s.close();
     b.restart();
     let other = b.session();
@@ -173,13 +171,8 @@ fn the_next_child_inherits_nothing_that_is_kept_for_another() {
     let _alone = alone();
     let Some(mut b) = Broker::start() else { return };
     let s = b.session();
-    let (t, u) = (made(&s, &[4711; 1000]), made(&s, &[7]));
-    let array = Array::of(&t);
-    b.kill();
-    let (mut here, there) = ends();
-    let theirs = t.clone();
-    let first = child(move || looks(array, theirs, &there, Code::BrokerLost));
-    drop(t);
+    let u = made(&s, &[7]);
+    let (mut here, first) = forks(&s, || b.kill());
     b.restart();
     s.queue("q").unwrap();
     let (mut ours, there) = ends();

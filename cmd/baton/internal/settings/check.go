@@ -38,9 +38,12 @@ func (s *Settings) check() error {
 			return s.wrong("memory-dir", fmt.Errorf("%s is not a directory", s.MemoryDir))
 		}
 	}
-	for name, bytes := range map[string]uint64{"memory": s.Memory, "session-memory": s.SessionMemory} {
-		if bytes != 0 && bytes < leastMemory {
-			return s.wrong(name, fmt.Errorf("nothing fits into %s: a session takes %s at first", formatSize(bytes), formatSize(leastMemory)))
+	for _, limit := range []struct {
+		name  string
+		bytes uint64
+	}{{"memory", s.Memory}, {"session-memory", s.SessionMemory}} {
+		if limit.bytes != 0 && limit.bytes < leastMemory {
+			return s.wrong(limit.name, fmt.Errorf("nothing fits into %s: a session takes %s at first", formatSize(limit.bytes), formatSize(leastMemory)))
 		}
 	}
 	if s.Memory != 0 && s.SessionMemory > s.Memory {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// A descriptor that is closed only where it still is that of the file which it was made of: a program that
 /// becomes a daemon closes all of them, and what it opens then has their numbers.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CheckedFd {
     fd: ManuallyDrop<OwnedFd>,
     /// Device and inode; `None`: not known.
     file: Option<(u64, u64)>,
@@ -17,13 +17,13 @@ fn file_of(fd: &OwnedFd) -> Option<(u64, u64)> {
     rustix::fs::fstat(fd).ok().map(|s| (s.st_dev, s.st_ino))
 }
 
-impl Kept {
-    pub(crate) fn new(fd: OwnedFd) -> Kept {
-        Kept { file: file_of(&fd), fd: ManuallyDrop::new(fd) }
+impl CheckedFd {
+    pub(crate) fn new(fd: OwnedFd) -> CheckedFd {
+        CheckedFd { file: file_of(&fd), fd: ManuallyDrop::new(fd) }
     }
 }
 
-impl Drop for Kept {
+impl Drop for CheckedFd {
     fn drop(&mut self) {
         if self.file.is_some() && file_of(&self.fd) == self.file {
             // SAFETY: nothing uses the descriptor behind this.
@@ -32,7 +32,7 @@ impl Drop for Kept {
     }
 }
 
-impl Deref for Kept {
+impl Deref for CheckedFd {
     type Target = OwnedFd;
 
     fn deref(&self) -> &OwnedFd {
@@ -40,7 +40,7 @@ impl Deref for Kept {
     }
 }
 
-impl AsFd for Kept {
+impl AsFd for CheckedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn it_is_closed_with_its_last_user() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        drop(Kept::new(ours.into()));
+        drop(CheckedFd::new(ours.into()));
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
     }
 
@@ -65,11 +65,11 @@ mod tests {
     fn what_a_program_has_opened_at_its_number_stays_open() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (other, mut end) = UnixStream::pair().unwrap();
-        let kept = Kept::new(ours.into());
-        rustix::io::dup2(&other, &mut ManuallyDrop::new(raw(&kept))).unwrap();
+        let checked = CheckedFd::new(ours.into());
+        rustix::io::dup2(&other, &mut ManuallyDrop::new(raw(&checked))).unwrap();
         drop(other);
-        let number = raw(&kept);
-        drop(kept);
+        let number = raw(&checked);
+        drop(checked);
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0); // closed by dup2
         end.write_all(&[7]).unwrap();
         let mut word = [0];
@@ -78,8 +78,8 @@ mod tests {
     }
 
     /// The program's own view of the number.
-    fn raw(kept: &Kept) -> OwnedFd {
+    fn raw(checked: &CheckedFd) -> OwnedFd {
         // SAFETY: of the two that name it, one alone closes the descriptor.
-        unsafe { OwnedFd::from_raw_fd(kept.as_raw_fd()) }
+        unsafe { OwnedFd::from_raw_fd(checked.as_raw_fd()) }
     }
 }
