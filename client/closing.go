@@ -16,7 +16,7 @@ const (
 	// closedTry bounds one attempt in the background.
 	closedTry = 5 * time.Second
 	// closedForNothing is how long a client that holds nothing looks for a broker to
-	// tell that its session is over.
+	// tell that its session is over. What its lanes name stays counted, for readers.
 	closedForNothing = 30 * time.Second
 	// keeperLook is how often a keeper gives up what is held no more.
 	keeperLook = 2 * time.Second
@@ -203,7 +203,7 @@ func (e *ending) linger() {
 			over = e.comeBack(ctx)
 		}
 		cancel()
-		if over || err != nil && time.Since(heard) > closedForNothing && !c.holds() {
+		if over || err != nil && time.Since(heard) > closedForNothing && !e.holds() {
 			e.finish()
 			return
 		}
@@ -220,6 +220,29 @@ func (e *ending) linger() {
 		time.Sleep(pause)
 		pause = min(2*pause, reconnectLate)
 	}
+}
+
+// holds tells whether the process holds anything: the row counts more than the lanes name.
+// Without a broker nobody else can count down what they name.
+func (e *ending) holds() bool {
+	named := map[uint32]uint64(nil)
+	if e.lanes != nil {
+		select {
+		case named = <-e.lanes:
+			e.lanes = resolved(named)
+		default:
+			return true // a send still waits for an answer
+		}
+	}
+	row := &e.c.pages.row
+	for chunk := range e.c.counted() {
+		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
+			if row.Count(index) > named[index] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // comeBack resumes the session at the broker that is there now, and tells whether the

@@ -121,9 +121,6 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 	return nil
 }
 
-// holds tells whether the row counts anything.
-func (c *Client) holds() bool { return len(c.counted()) > 0 }
-
 // counted finds the chunks of which the own row counts anything.
 func (c *Client) counted() map[uint32]*attachment {
 	found := map[uint32]*attachment{}
