@@ -94,7 +94,8 @@ func (c *Client) quiesce() <-chan map[uint32]uint64 {
 // goes it: that of Close, then linger.
 type ending struct {
 	c     *Client
-	lanes <-chan map[uint32]uint64 // what the lanes name; nil when it was counted down
+	lanes <-chan map[uint32]uint64 // gives named, once; nil when it has
+	named map[uint32]uint64        // what the lanes name, until it is counted down
 	said  bool                     // the broker has heard bye
 	kept  bool                     // the client is its instance's keeper
 }
@@ -104,32 +105,20 @@ type ending struct {
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	c := e.c
 	if c.hub.lost.Load() != nil || c.stopped.Load() {
-		if e.lanes != nil {
-			select {
-			case named := <-e.lanes:
-				e.countDown(named)
-			case <-ctx.Done():
-			}
-		}
+		e.settle(ctx)
+		e.countDown()
 		return true, nil
 	}
 	if !e.said {
-		var named map[uint32]uint64
-		select {
-		case named = <-e.lanes:
-		case <-ctx.Done(): // what the lanes name stays counted, so the session stays as well
-		}
+		e.settle(ctx) // what the lanes name stays counted otherwise, so the session stays as well
 		c.tellClaims(func(op string, body any) error { return c.askNow(ctx, op, body, nil) })
 		held, err := e.bye(ctx)
 		crashpoint.At("bye-said")
 		if err != nil {
-			if named != nil {
-				e.lanes = resolved(named)
-			}
 			return false, err
 		}
 		e.said = true
-		counted := e.countDown(named)
+		counted := e.countDown()
 		crashpoint.At("bye-counted")
 		if counted && held {
 			held, err = e.bye(ctx)
@@ -137,34 +126,47 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 		if !held || err != nil {
 			return err == nil, err
 		}
-	} else if e.lanes != nil {
-		select {
-		case named := <-e.lanes:
-			e.countDown(named)
-		default:
-		}
+	} else if e.look() {
+		e.countDown()
 	}
 	return e.keep(ctx)
 }
 
-// countDown counts down what the lanes named: the broker counts for it now.
-func (e *ending) countDown(named map[uint32]uint64) bool {
-	if named == nil {
+// look tells whether it is known what the lanes name: no send waits for an answer.
+func (e *ending) look() bool {
+	select {
+	case e.named = <-e.lanes:
+		e.lanes = nil
+	default:
+	}
+	return e.lanes == nil
+}
+
+// settle looks, and waits for it.
+func (e *ending) settle(ctx context.Context) {
+	if e.look() {
+		return
+	}
+	select {
+	case e.named = <-e.lanes:
+		e.lanes = nil
+	case <-ctx.Done():
+	}
+}
+
+// countDown counts down what the lanes named: the broker counts for it now. It tells
+// whether they were still counted.
+func (e *ending) countDown() bool {
+	if e.named == nil {
 		return false
 	}
-	e.lanes = nil
-	for index, n := range named {
+	for index, n := range e.named {
 		for range n {
 			e.c.pages.row.Drop(index)
 		}
 	}
+	e.named = nil
 	return true
-}
-
-func resolved(named map[uint32]uint64) <-chan map[uint32]uint64 {
-	lanes := make(chan map[uint32]uint64, 1)
-	lanes <- named
-	return lanes
 }
 
 // bye tells whether the row still counts anything. A session that the broker does not
@@ -225,19 +227,13 @@ func (e *ending) linger() {
 // holds tells whether the process holds anything: the row counts more than the lanes name.
 // Without a broker nobody else can count down what they name.
 func (e *ending) holds() bool {
-	named := map[uint32]uint64(nil)
-	if e.lanes != nil {
-		select {
-		case named = <-e.lanes:
-			e.lanes = resolved(named)
-		default:
-			return true // a send still waits for an answer
-		}
+	if !e.look() {
+		return true
 	}
 	row := &e.c.pages.row
 	for chunk := range e.c.counted() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if row.Count(index) > named[index] {
+			if row.Count(index) > e.named[index] {
 				return true
 			}
 		}

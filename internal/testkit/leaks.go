@@ -21,6 +21,9 @@ func checkLeaks(t testing.TB, dir string, clients int) {
 	ended := func() (bool, string) { runtime.GC(); s := clientGoroutines(); return s == "", s }
 	if state, ok := until(Patience, ended); !ok {
 		t.Errorf("goroutines of closed clients still run:\n%s", state)
+		for _, g := range strings.Split(state, "\n\n") {
+			leaked[goroutine(g)] = true
+		}
 	}
 	if fds := sharedFDs(dir); len(fds) > 0 {
 		t.Errorf("%d descriptors of shared memory are still open:\n%s", len(fds), strings.Join(fds, "\n"))
@@ -127,13 +130,22 @@ func SharedMappings() (n int) {
 	return n
 }
 
+// leaked has the goroutines that a test has failed for: those behind it do not wait for them.
+var leaked = map[string]bool{}
+
+// goroutine names that of a stack: "goroutine 7".
+func goroutine(stack string) string {
+	name, _, _ := strings.Cut(stack, " [")
+	return name
+}
+
 // clientGoroutines returns the stacks of goroutines that run code of the client.
 func clientGoroutines() string {
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
 	var out []string
 	for _, g := range strings.Split(string(buf), "\n\n") {
-		if strings.Contains(g, "baton/client.") {
+		if strings.Contains(g, "baton/client.") && !leaked[goroutine(g)] {
 			out = append(out, g)
 		}
 	}
