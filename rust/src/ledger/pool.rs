@@ -195,20 +195,29 @@ impl Pool {
 
     /// Tells the pool that this session's count of an own index fell to zero. Any thread.
     pub(crate) fn dropped(&self, index: u32) {
-        if let Ok(mut p) = self.state.try_lock() {
-            return p.queue(index);
+        match self.state.try_lock() {
+            Ok(mut p) => p.queue(index),
+            Err(_) => self.note(index),
         }
+    }
+
+    /// Keeps an index for the thread that has the state, or the next that gets it.
+    #[cold]
+    fn note(&self, index: u32) {
         let mut all = self.dropped.lock().unwrap_or_else(|p| p.into_inner());
         all.push(index);
         self.news.store(true, Ordering::Release);
     }
 
     /// Tests a few storages that may be free, so that the next allocation finds one. What is not done
-    /// because another thread allocates is done by the next that does.
-    pub(crate) fn tidy(&self, rows: &dyn Rows) {
-        if let Ok(mut p) = self.state.try_lock()
-            && self.check_going().is_ok()
-        {
+    /// because another thread allocates is done by the next that does. `dropped` is as for
+    /// [`dropped`](Pool::dropped), with the lock taken once for both.
+    pub(crate) fn tidy(&self, rows: &dyn Rows, dropped: Option<u32>) {
+        let Ok(mut p) = self.state.try_lock() else {
+            return dropped.into_iter().for_each(|index| self.note(index));
+        };
+        dropped.into_iter().for_each(|index| p.queue(index));
+        if self.check_going().is_ok() {
             self.drain(&mut p);
             p.recycle(rows, TESTS_PER_ALLOC);
         }

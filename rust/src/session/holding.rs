@@ -196,16 +196,29 @@ impl Core {
     /// Counts a reference down and offers an own storage for recycling.
     #[inline]
     pub(crate) fn let_go(&self, index: u32, own: bool) {
-        if self.pages.row.drop(index) && own {
+        if self.count_down(index, own) {
             self.pool.dropped(index);
-            if let Some(d) = self.devices.get() {
-                d.dropped(index);
-            }
-            if let Some(h) = self.huge.get() {
-                h.dropped(index);
-            }
-            self.room_made();
+            self.offered(index);
         }
+    }
+
+    /// Counts a reference down. Whether the storage is an own one that may be free now: then the caller
+    /// offers it to the pool, and says so by `offered`.
+    #[inline]
+    pub(super) fn count_down(&self, index: u32, own: bool) -> bool {
+        self.pages.row.drop(index) && own
+    }
+
+    /// Tells all others that may wait for it of a storage that the pool was offered.
+    #[inline]
+    pub(super) fn offered(&self, index: u32) {
+        if let Some(d) = self.devices.get() {
+            d.dropped(index);
+        }
+        if let Some(h) = self.huge.get() {
+            h.dropped(index);
+        }
+        self.room_made();
     }
 }
 

@@ -42,20 +42,46 @@ struct OwnLane {
     head: u64,
     /// The oldest message that is not withdrawn.
     tail: u64,
-    /// By slot: what its message counts, as (index, own).
-    kept: Vec<Vec<(u32, bool)>>,
+    /// By slot: what its message counts.
+    kept: Vec<Kept>,
+}
+
+/// What a message in the lane counts, as (index, own): mostly one storage, which stands inline.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    first: Option<(u32, bool)>,
+    more: Vec<(u32, bool)>,
+}
+
+impl Kept {
+    #[inline]
+    fn set(&mut self, all: &[(u32, bool)]) {
+        let (first, more) = match all {
+            [] => (None, all),
+            [first, more @ ..] => (Some(*first), more),
+        };
+        self.first = first;
+        self.more.clear();
+        if !more.is_empty() {
+            self.more.extend_from_slice(more);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, bool)> {
+        self.first.into_iter().chain(self.more.iter().copied())
+    }
 }
 
 impl Writer {
     /// What the lane's messages count, by storage index.
     pub(super) fn kept(&self) -> impl Iterator<Item = u32> {
-        self.own.iter().flat_map(|own| own.kept.iter().flatten().map(|(index, _)| *index))
+        self.own.iter().flat_map(|own| own.kept.iter().flat_map(Kept::iter).map(|(index, _)| index))
     }
 
     /// Gives up writing: the lane, if there was one, or maybe was.
     pub(crate) fn leave(&mut self, info: &TopicInfo) -> Option<LeftLane> {
         let (offset, kept) = match self.own.take() {
-            Some(own) => (own.offset, own.kept.into_iter().flatten().collect()),
+            Some(own) => (own.offset, own.kept.iter().flat_map(Kept::iter).collect()),
             None => (self.asked.take()?, Vec::new()),
         };
         Some(LeftLane { offset, bytes: lane_bytes(info.slots, info.stride), kept })
@@ -63,19 +89,25 @@ impl Writer {
 }
 
 impl OwnLane {
-    /// Un-names message i, if that has not happened yet, then counts down what it named.
-    fn withdraw(&mut self, inner: &Inner, i: u64) {
+    /// Un-names message i, if that has not happened yet, then counts down what it named. The storage that
+    /// the message named first, where that may be free now, is left to the caller to offer for recycling.
+    #[inline]
+    fn withdraw(&mut self, inner: &Inner, i: u64) -> Option<u32> {
         if i < self.tail {
-            return;
+            return None;
         }
         self.tail = i + 1;
         self.lane.unname(i);
         crash_point::at("send-unnamed");
-        let slot = self.lane.slot_of(i);
-        for (index, own) in self.kept[slot].drain(..) {
+        let kept = &mut self.kept[self.lane.slot_of(i)];
+        let (index, own) = kept.first.take()?;
+        let free = inner.count_down(index, own);
+        crash_point::at("send-dropping");
+        for (index, own) in kept.more.drain(..) {
             inner.let_go(index, own);
             crash_point::at("send-dropping");
         }
+        free.then_some(index)
     }
 }
 
@@ -188,11 +220,13 @@ impl TopicState {
         out.end();
         inner.handovers.fetch_add(1, Ordering::Relaxed);
         let i = own.head;
-        if let Some(leaves) = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0) {
-            own.withdraw(inner, leaves);
-        }
+        let leaves = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0);
+        let free = leaves.and_then(|leaves| own.withdraw(inner, leaves));
         own.lane.prepare(i + 1);
-        inner.pool.tidy(&**inner);
+        inner.pool.tidy(&**inner, free);
+        if let Some(index) = free {
+            inner.offered(index);
+        }
         match (ended, inner.is_lost()) {
             (_, true) => Err(inner.why_closed()), // perhaps no reader can see it any more
             (true, _) => Err(closed(self)),
@@ -247,8 +281,7 @@ impl TopicState {
         own.lane.fetch_first(i);
         own.lane.write_rest(i, out.words());
         out.head.stamp = sys::monotonic();
-        own.kept[slot].clear();
-        own.kept[slot].extend_from_slice(out.count(inner, value)?);
+        own.kept[slot].set(out.count(inner, value)?);
         crash_point::at("send-counted");
         own.lane.write_first(i, &out.head, out.words());
         crash_point::at("send-written");
@@ -295,7 +328,7 @@ impl TopicState {
             Code::Timeout | Code::BrokerLost => *asked = Some(offset),
             _ => space().give(&inner.pages, offset, bytes),
         })?;
-        let kept = vec![Vec::new(); info.slots as usize];
+        let kept = vec![Kept::default(); info.slots as usize];
         Ok((OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept }, ok.peers))
     }
 
@@ -314,7 +347,10 @@ impl TopicState {
             return;
         }
         while own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
-            own.withdraw(&self.inner, own.tail);
+            if let Some(index) = own.withdraw(&self.inner, own.tail) {
+                self.inner.pool.dropped(index);
+                self.inner.offered(index);
+            }
         }
     }
 
