@@ -62,7 +62,7 @@ pub(crate) struct Background {
     thread: OnceLock<ThreadId>,
     core: OnceLock<Weak<Core>>,
     pump: Mutex<Frames>, // locked by the thread that reads the socket
-    heard: AtomicU64,    // frames
+    heard: AtomicU64,    // frames and connections
     hindrance: Mutex<Option<Error>>,
 }
 
@@ -98,9 +98,17 @@ impl Background {
         self.thread.get() == Some(&std::thread::current().id())
     }
 
-    /// How much has come from the broker: while that stays as it was, the broker may stand still.
+    /// How much has come from the broker: while that stays as it was, the broker may stand still, or none is
+    /// connected. Every frame counts, and every connection, since a request that found the former one lost may
+    /// be made again by the next, by which nothing else need come.
     pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection. Called with the link locked, behind the change: a thread that has found the former
+    /// connection there read `heard` before.
+    pub(super) fn connected(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether the thread was started.

@@ -248,6 +248,7 @@ impl Inner {
             }
         }
         let asked = link.renew(control);
+        self.background.connected();
         self.strays.store(true, Ordering::Release);
         drop(link);
         asked.into_iter().for_each(|left| self.background.post(Job::Leave(left)));
@@ -256,5 +257,25 @@ impl Inner {
         }
         self.relinked.notify_all();
         self.parking.wake();
+    }
+}
+
+#[cfg(all(test, not(baton_loom)))]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::Session;
+
+    #[test]
+    fn another_connection_is_heard_of_though_nothing_comes_by_it() {
+        let Some(broker) = baton_testkit::Broker::start() else { return };
+        let session = Session::builder().address(broker.address()).connect().unwrap();
+        let inner = &session.inner;
+        let (ours, _silent) = UnixStream::pair().unwrap();
+        // What asks by the former connection and is told that it is lost has read this before.
+        let before = inner.background.heard();
+        inner.relink(Arc::new(Control::new(ours.into())));
+        assert_ne!(inner.background.heard(), before);
     }
 }
