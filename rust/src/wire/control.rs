@@ -73,7 +73,7 @@ struct State {
     /// Why the broker will not serve this connection, which it closes.
     refused: Option<Error>,
     lost: Option<Error>,
-    /// What was told and no broker has answered, when the connection was lost.
+    /// What was told and no broker has done: it ended, or the connection was lost before the answer.
     owed: Vec<Owed>,
 }
 
@@ -267,9 +267,11 @@ impl Control {
             self.state().refused = answer.err();
             return Ok(Incoming::Answered);
         }
-        let asked = self.state().pending.remove(&e.id);
-        let Some(Asked { op, body, by }) = asked else { return Ok(Incoming::Answered) };
+        let mut s = self.state();
+        let Some(Asked { op, body, by }) = s.pending.remove(&e.id) else { return Ok(Incoming::Answered) };
         match (by, answer, fds) {
+            // It ends, and has done nothing: the next broker is told.
+            (By::Teller, Err(e), _) if e.code() == Code::BrokerLost => s.owed.push((op, body)),
             (By::Teller, ..) | (By::Nobody, Err(_), _) => {}
             (By::Caller(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
             (By::Caller(to), Err(e), _) => drop(to.send(Err(e))),
@@ -458,13 +460,15 @@ mod tests {
         let (c, _broker) = control();
         let leave = |reader: u32| serde_json::json!({"reader": reader});
         let owed = |c: &Control| c.take_owed().iter().map(|(op, b)| (*op, b["reader"].as_u64())).collect::<Vec<_>>();
-        (1..=3).for_each(|reader| c.tell("topic.leave", &leave(reader)).unwrap());
+        (0..=3).for_each(|reader| c.tell("topic.leave", &leave(reader)).unwrap());
         c.deliver(answer(1), Some(Vec::new())).unwrap();
+        let ending = br#"{"id":2,"error":{"code":"BrokerLost","message":"the broker is ending","remedy":""}}"#;
+        c.deliver(ending.to_vec(), Some(Vec::new())).unwrap();
         let (_, from) = c.request("grant", &serde_json::json!({}), &[]).unwrap();
         c.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
         assert_eq!(from.recv().unwrap().unwrap_err().code(), Code::BrokerLost);
         c.tell("topic.leave", &leave(4)).unwrap();
-        assert_eq!(owed(&c), [2, 3, 4].map(|reader| ("topic.leave", Some(reader))));
+        assert_eq!(owed(&c), [1, 2, 3, 4].map(|reader| ("topic.leave", Some(reader))));
         let (next, _broker) = control();
         next.tell_value(("topic.leave", leave(2))).unwrap();
         next.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
