@@ -17,6 +17,7 @@ var sizes = []struct {
 const (
 	heldName  = ", publish → held"
 	spinName  = "bare spin"
+	spinTrip  = spinName + ", round trip" // says how near the processors are
 	futexName = "bare futex"
 	bareName  = "bare publish"
 )
@@ -26,7 +27,8 @@ const (
 func (b *bencher) oneWay(ctx context.Context, group string) error {
 	n := b.opts.rounds(20000)
 	all := []contender{{job{Role: "spin", N: n},
-		[]reading{gap(b.figure(group, spinName, UnitTime), seriesArrive, seriesDepart)}}}
+		[]reading{gap(b.figure(group, spinName, UnitTime), seriesArrive, seriesDepart),
+			gap(b.figure(group, spinTrip, UnitTime), seriesBack, seriesDepart)}}}
 	for _, size := range sizes {
 		all = append(all, contender{job{Role: "oneway", N: n, Bytes: size.bytes}, []reading{
 			gap(b.figure(group, size.name+heldName, UnitTime).against(spinName, atMost("ratio", 2)), seriesArrive, seriesPublish)}})
@@ -64,12 +66,17 @@ func (b *bencher) oneWay(ctx context.Context, group string) error {
 // cycle is the whole of it.
 func (b *bencher) cycle(ctx context.Context, group string) error {
 	n := b.opts.rounds(20000)
-	all := []contender{trip(b.figure(group, spinName, UnitTime), job{Role: "spin", N: n})}
+	all := []contender{b.spinTrip(group)}
 	for _, size := range sizes {
-		all = append(all, trip(b.figure(group, size.name, UnitTime).against(spinName, nil),
+		all = append(all, trip(b.figure(group, size.name, UnitTime).against(spinTrip, atMost("ratio", 3)),
 			job{Role: "cycle", N: n, Bytes: size.bytes}))
 	}
 	return b.inTurn(ctx, group, []measurement{b.comparison("round trips", all...)})
+}
+
+// spinTrip is one word that goes to and fro: how near the processors are.
+func (b *bencher) spinTrip(group string) contender {
+	return trip(b.figure(group, spinTrip, UnitTime), job{Role: "spin", N: b.opts.rounds(20000)})
 }
 
 // wake compares with two processes that wake each other by a futex alone.

@@ -70,6 +70,7 @@ func times(v float64) *Bar { return atLeast("ratio", v) }
 
 // pythonBusy is of two processes neither of which sleeps longer than it must.
 func pythonBusy(p *python) {
+	p.spin()
 	trip := func(name, role string, n int, bytes int64) *Figure {
 		return p.measure(name, job{Role: role, N: p.rounds(n), Bytes: bytes})
 	}
@@ -110,6 +111,50 @@ func pythonBusy(p *python) {
 				p.measure(name+queueName, j).against(peer.Name, atMost("ratio", 1.0/200))
 			}
 		}
+	}
+}
+
+// spin measures how near the processors are.
+func (p *python) spin() {
+	n, f := p.opts.rounds(20000), p.figure(p.group, spinTrip, UnitTime)
+	p.ms = append(p.ms, measurement{f.Name, func(ctx context.Context) error {
+		o, err := p.pair(ctx, job{Role: "spin", N: n})
+		if err == nil {
+			f.add(quantilesOf(o.gaps(seriesBack, seriesDepart, warm(n))))
+		}
+		return err
+	}})
+}
+
+// pythonStream is of one process that sends as fast as another receives.
+func pythonStream(p *python) {
+	p.spin()
+	var own string
+	for _, k := range []struct {
+		name, role string
+		n          int
+		bar        *Bar
+	}{
+		{queueName, "stream queue", 50000, nil},
+		{topicName, "stream topic", 50000, nil},
+		{"Baton lossless topic", "stream lossless", 50000, nil},
+		{fastestName, "stream fastest", 2000, nil},
+		{defaultName, "stream default", 2000, nil},
+	} {
+		f := p.figure(p.group, k.name, UnitRate)
+		if own == "" {
+			own = k.name
+		} else {
+			f.against(own, nil)
+		}
+		j := job{Role: k.role, N: p.rounds(k.n), Bytes: sizes[0].bytes, Count: underWay}
+		p.ms = append(p.ms, measurement{k.name, func(context.Context) error {
+			values, err := p.do(j)
+			if err == nil {
+				f.one(medianOf(values["rate"]))
+			}
+			return err
+		}})
 	}
 }
 

@@ -15,7 +15,7 @@ func (b *bencher) rust(ctx context.Context, group string) error {
 	for _, size := range sizes {
 		ice := b.figure(group, iceName+size.name, UnitTime)
 		own := b.figure(group, "round trip, "+size.name, UnitTime).against(ice.Name, atMost("ratio", 0.6))
-		ms = append(ms, b.comparison(size.name,
+		ms = append(ms, b.comparison(size.name, b.spinTrip(group),
 			trip(ice, job{Role: "iceoryx2-cycle", N: n, Bytes: size.bytes, programs: both}),
 			trip(own, job{Role: "cycle", N: n, Bytes: size.bytes, programs: both})))
 	}

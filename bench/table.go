@@ -34,7 +34,7 @@ func (r *Report) Markdown() string {
 func (r *Report) tables(spread bool) []termplot.Table {
 	var out []termplot.Table
 	for _, g := range groups {
-		t := termplot.Table{Title: g.title,
+		t := termplot.Table{Title: g.title + r.nearness(g.name),
 			Header: []string{"", "p50", "p99", "p99.9", "× floor", "bar"},
 			Right:  []bool{false, true, true, true, true, true, true}}
 		if spread {
@@ -50,6 +50,23 @@ func (r *Report) tables(spread bool) []termplot.Table {
 		}
 	}
 	return out
+}
+
+// near is below what a word takes there and back, in ns, between processors that share a
+// cache.
+const near = 220
+
+// nearness says of a group's table whether its two processors were near each other: there
+// what is computed counts for more, and far apart what crosses between them.
+func (r *Report) nearness(group string) string {
+	switch f := r.Find(group, spinTrip); {
+	case f == nil:
+		return ""
+	case f.P50 < near:
+		return "; CPUs near"
+	default:
+		return "; CPUs far"
+	}
 }
 
 func (f *Figure) row(spread bool) []string {

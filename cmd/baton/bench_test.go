@@ -21,7 +21,7 @@ func TestBenchMeasuresWithItsOwnProcesses(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &figures), out)
 	assert.NotEmpty(t, figures)
 	assert.Contains(t, out, "one-way")
-	assert.Contains(t, p.must("bench", "--from", file, "--markdown"), "| bare spin |")
+	assert.Contains(t, p.must("bench", "--from", file, "--markdown"), "| bare spin, round trip |")
 	p.baton("bench", "--from", file+"x").fails(t, 1, file+"x", "")
 	p.baton("bench", "--only", "nonsense").fails(t, 2, "nonsense", "")
 }

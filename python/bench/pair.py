@@ -21,6 +21,7 @@ import torch.multiprocessing
 
 TOKEN = 1
 ASLEEP = 100_000  # ns after which who went to sleep is asleep, as in bench/floor.go
+UNDER_WAY = 48  # messages of a stream at most, as in bench/stream.go
 ASKS, SEEN, STAMP = 0, 16, 32  # words of the page, each on a line of its own
 
 now = time.monotonic_ns
@@ -88,6 +89,10 @@ def ways(context: Any) -> Ways:
     return {
         "queue": both(baton.queue),
         "topic": both(Topics),
+        "stream topic": both(lambda: Topics(baton.topic(depth=2 * UNDER_WAY))),
+        "stream lossless": both(lambda: Topics(baton.topic(depth=UNDER_WAY, overwrite=False))),
+        "stream queue": both(lambda: baton.queue(depth=UNDER_WAY)),
+        "bounded": both(lambda: context.Queue(UNDER_WAY)),
         "default": both(context.Queue),
         "fastest": both(context.SimpleQueue),
         "polled": both(lambda: Polled(context.SimpleQueue())),
@@ -97,7 +102,7 @@ def ways(context: Any) -> Ways:
 
 def choose_strategy(way: str) -> None:
     """How torch shares memory: by descriptors, its default, or by names, which is faster."""
-    torch.multiprocessing.set_sharing_strategy("file_descriptor" if way == "default" else "file_system")
+    torch.multiprocessing.set_sharing_strategy("file_descriptor" if way in ("default", "bounded") else "file_system")
 
 
 class Partner:
@@ -253,6 +258,44 @@ def ask(partner: Partner, way: str, reads: str, n: int, make: Make, put: Make, a
     return {"ns": times[n // 11 :]}
 
 
+def receive_all(ways: Ways, page: Any, ready: Callable[[], None], way: str, reads: str, n: int) -> None:
+    """Takes n values, reads each, and says how far it is."""
+    choose_strategy(way)
+    there = ways[way][0]
+    if hasattr(there, "join"):
+        there.join()
+    look, get = LOOKS[reads], there.get
+    ready()
+    for i in range(n):
+        look(get())
+        page[SEEN] = i + 1
+
+
+def stream(way: str, reads: str) -> Callable[..., Any]:
+    """A role: puts one value after the other while no more than so many are under way. Values a second."""
+
+    def role(partner: Partner, n: int, size: int, count: int) -> Any:
+        choose_strategy(way)
+        warm = n // 10
+        put = born(partner, way, size) if reads == "baton" else partner.ways[way][0].put
+        make = nothing if reads == "baton" else tensor(size)
+        partner.begin(receive_all, way, reads, warm + n)
+        start = now()
+        for i in range(warm + n):
+            if way == "stream topic" and i >= count:  # what the other ways mind themselves
+                partner.await_word(SEEN, i + 1 - count)
+            if i == warm:
+                partner.await_word(SEEN, i)
+                start = now()
+            put(make(i))
+        partner.await_word(SEEN, warm + n)
+        took = now() - start
+        partner.finish()
+        return {"rate": [n / took * 1e9]}
+
+    return role
+
+
 def nothing(i: int) -> int:
     return i
 
@@ -347,6 +390,10 @@ def roles() -> Iterator[tuple[str, Callable[..., Any]]]:
         for torchs in ("default", "fastest", "polled"):
             yield at + torchs, round_trip(torchs, "torch", asleep)
         yield at + "names", named(asleep)
+    for kind in ("topic", "lossless", "queue"):
+        yield f"stream {kind}", stream(f"stream {kind}", "baton")
+    yield "stream fastest", stream("fastest", "torch")
+    yield "stream default", stream("bounded", "torch")
     yield "queue dict born", round_trip("queue", "baton-outer", make="born dict")
     for kind in ("dict", "list"):
         for reads in ("outer", "each"):

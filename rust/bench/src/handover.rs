@@ -50,7 +50,7 @@ impl Ends {
 }
 
 /// Reads the first and the last byte of a message.
-fn check(m: Message, v: u8) -> Fallible<()> {
+pub fn check(m: Message, v: u8) -> Fallible<()> {
     let sequence = m.sequence();
     let t = m.into_tensor()?;
     // SAFETY: the sender writes a message's tensor before it sends it, and not again.

@@ -7,6 +7,7 @@ mod handover;
 mod iceoryx;
 mod local;
 mod page;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -41,6 +42,9 @@ struct Job {
     /// Of a tensor.
     #[serde(default)]
     bytes: usize,
+    /// Messages under way at most.
+    #[serde(default)]
+    count: usize,
     /// That live beside what is measured.
     #[serde(default)]
     storages: usize,
@@ -73,10 +77,22 @@ impl Seat {
         if self.job.side == LEFT { self.readers() } else { 1 }
     }
 
+    /// Whether round i is the first of a slice.
+    fn begins_slice(&self, i: usize) -> bool {
+        self.job.slice > 0 && i.is_multiple_of(self.job.slice)
+    }
+
+    /// Whether the time of round i is read where a rate is: it is the first of its slice that counts, or the
+    /// last (bench/slices.go, `rate`).
+    fn is_read(&self, i: usize) -> bool {
+        let slice = self.job.slice.max(1);
+        i % slice == slice / 10 || i % slice == slice - 1
+    }
+
     /// Ends a slice before round i, where one ends, and waits asleep until it is the pair's turn again
     /// (bench/slices.go).
     fn turn(&self, i: usize) {
-        if self.job.slice == 0 || !i.is_multiple_of(self.job.slice) {
+        if !self.begins_slice(i) {
             return;
         }
         let k = (i / self.job.slice) as u64 + 1;
@@ -98,6 +114,10 @@ fn main() -> Outcome {
         "wake" => handover::wake(&seat),
         "iceoryx2-cycle" => iceoryx::cycle(&seat),
         "iceoryx2-wake" => iceoryx::wake(&seat),
+        "stream topic" => stream::topic(&seat),
+        "stream lossless" => stream::lossless(&seat),
+        "stream queue" => stream::queue(&seat),
+        "iceoryx2-stream" => stream::iceoryx(&seat),
         "fork-bare" => fork::bare(&mut seat),
         "fork" => fork::holding(&mut seat),
         "slot" => local::slot(&mut seat),

@@ -25,6 +25,8 @@ pub enum Line {
     Pong = 3,
     /// Right writes: it is about to sleep for this number.
     Asks = 4,
+    /// Right writes: how many it has.
+    Count = 5,
     /// Left writes: it is ready for the slice of this number, from 1 on.
     Done = 7,
     /// The parent writes: the pair may do this slice.
