@@ -51,6 +51,30 @@ func (p *peer) nameLane(name string) (protocol.TopicInfo, shm.Lane) {
 	return info, lane
 }
 
+// A name is written by the broker alone, so that those who watch it need not know of each
+// other: neither the version that they compare nor their bells change.
+func TestReadersOfANameDisturbNoOther(t *testing.T) {
+	b := serve(t, nil)
+	watcher, other := connect(t, b.socket, "watcher"), connect(t, b.socket, "other")
+	info, _ := watcher.nameLane("weights/actor")
+	watcher.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, nil)
+	before := watcher.peers(info)
+	require.Empty(t, before.Waiters)
+	require.Equal(t, 1, before.Members)
+	bell := shm.NewParking(watcher.file, watcher.bell).Begin()
+
+	other.nameLane("weights/actor")
+	var r protocol.TopicReadReply
+	other.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, &r)
+	require.Equal(t, 2, watcher.peers(info).Members)
+	other.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameRead, Reader: r.Reader}, nil)
+	other.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, nil)
+	other.must(protocol.OpBye, nil, nil)
+	eventually(t, "the other has left", func() bool { return watcher.peers(info).Members == 1 })
+	require.Equal(t, before.Version, watcher.peers(info).Version)
+	require.Equal(t, bell, watcher.bell.Load32(protocol.BellWord))
+}
+
 func TestNamePublishesRevisionsAndWakesWatchers(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "setter"), connect(t, b.socket, "watcher")

@@ -73,7 +73,9 @@ func (ts *Topics) tell(s *Party) {
 	for t := range s.touched {
 		t.lastLeft = s.Name
 		delete(t.members, s)
-		ts.changed(t)
+		if t.name == nil { // of a name's lane nothing has changed
+			ts.changed(t)
+		}
 		ts.leftAlone(t)
 	}
 	clear(s.topics)

@@ -39,18 +39,18 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 	if rd.join, err = ts.putJoin(s, t, rd); err != nil {
 		if g != nil {
 			ts.exit(rd)
-			ts.changed(t)
+			ts.readersChanged(t)
 		}
 		return reply, nil, err
 	}
 	m.readers[rd.number] = rd
 	ts.setWaiter(t, s.Slot, true)
-	ts.changed(t)
+	ts.readersChanged(t)
 	crashpoint.At("broker-reader-listed")
 	reply, fds, err = ts.readerReply(t, rd)
 	if err != nil {
 		ts.leaveReader(t, s, m, rd)
-		ts.changed(t)
+		ts.readersChanged(t)
 	}
 	return reply, fds, err
 }
@@ -92,9 +92,12 @@ func (ts *Topics) peers(t *Topic) protocol.Peers {
 		}
 	}
 	for s, m := range t.members {
-		if len(m.readers) > 0 {
+		if len(m.readers) == 0 {
+			continue
+		}
+		p.Members++
+		if t.name == nil { // whose readers the broker alone rings
 			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.Slot, Serial: s.Serial})
-			p.Members++
 		}
 	}
 	if t.mirrored {
@@ -138,9 +141,13 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	default:
 		return protocol.Errorf(protocol.CodeInvalid, "use write, read or open", "unknown role %q", r.Role)
 	}
-	if r.Role != protocol.RoleNameOpen {
+	switch r.Role {
+	case protocol.RoleNameWrite:
 		t.lastLeft = s.Name
 		ts.changed(t)
+	case protocol.RoleNameRead:
+		t.lastLeft = s.Name
+		ts.readersChanged(t)
 	}
 	ts.leaveIfDone(t, s, m)
 	return nil

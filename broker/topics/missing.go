@@ -163,7 +163,7 @@ func (ts *Topics) TakeBack(s *Party, unanswered []protocol.Reading) {
 		}
 		if rd := m.readers[r.Reader]; rd != nil {
 			ts.leaveReader(t, s, m, rd)
-			ts.changed(t)
+			ts.readersChanged(t)
 			ts.leaveIfDone(t, s, m)
 		}
 	}

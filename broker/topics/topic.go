@@ -176,6 +176,14 @@ func (ts *Topics) changed(t *Topic) {
 	ts.watch.Changed()
 }
 
+// readersChanged tells those who write in the topic that readers or groups have come or
+// gone. In a name the broker alone writes: no session has anything to do.
+func (ts *Topics) readersChanged(t *Topic) {
+	if t.name == nil {
+		ts.changed(t)
+	}
+}
+
 // ringAll wakes every session that reads or writes in the topic.
 func (ts *Topics) ringAll(t *Topic) {
 	shm.Fence()
