@@ -31,7 +31,8 @@ type Client struct {
 	// devices is nil without WithDevices.
 	devices *deviceSet
 
-	openMu   turn         // opens and closes of topics take turns
+	openMu   turn // opens and closes of topics take turns
+	got      got
 	claiming sync.RWMutex // held for reading from the look whether the client is closed to a claim or its acknowledgement
 
 	mu       sync.Mutex // guards what follows

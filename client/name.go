@@ -93,27 +93,38 @@ func (c *Client) Get(ctx context.Context, name string, opts ...GetOption) (*Bund
 	for _, f := range opts {
 		f(&o)
 	}
-	w, err := c.Watch(ctx, name)
+	if err := protocol.CheckName(name); err != nil {
+		return nil, err
+	}
+	m, err := c.newest(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer w.Close()
-	m, err := w.r.poll(ctx)
-	if m == nil && err == nil && o.wait > 0 {
-		until, cancel := context.WithTimeout(ctx, o.wait)
-		m, err = w.r.Receive(until)
-		cancel()
-		if protocolCode(err) == protocol.CodeTimeout {
-			err = nil
+	if m == nil && o.wait > 0 {
+		if m, err = c.awaitName(ctx, name, o.wait); err != nil {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	if m == nil {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "set it first, or wait longer", "name %s is not set", name)
 	}
 	return bundleOf(m)
+}
+
+// awaitName waits for a revision; nil where none comes in time.
+func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration) (*Message, error) {
+	w, err := c.Watch(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	until, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	m, err := w.r.Receive(until)
+	if protocolCode(err) == protocol.CodeTimeout {
+		err = nil
+	}
+	return m, err
 }
 
 // bundleOf makes a message's bundle its own holder.

@@ -141,7 +141,7 @@ impl Tensor {
 
     /// The session that it was allocated or received in.
     pub fn session(&self) -> Session {
-        Session { inner: self.held.inner().clone() }
+        Session::of(self.held.inner().clone())
     }
 
     /// The address of the first element, to be written. `ReadOnly` when it must not be.

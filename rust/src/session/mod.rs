@@ -12,6 +12,7 @@ mod device;
 mod device_tensor;
 mod file;
 mod fork;
+mod got;
 mod heir;
 mod holders;
 mod holding;
@@ -86,6 +87,7 @@ use crate::wire::{Control, Frames, Reply, decode};
 use background::Background;
 use core::Core;
 use deadline::deadline;
+use got::Got;
 use inner::{Inner, NOTICE};
 use pages::Pages;
 
@@ -167,7 +169,7 @@ impl Builder {
             let what = format!("client name {:?} is unusable", o.name);
             return Err(Error::new(Code::InvalidArgument, "use 1 to 48 bytes", what));
         }
-        Ok(Session { inner: connect(o)? })
+        Ok(Session::of(connect(o)?))
     }
 }
 
@@ -347,6 +349,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 #[derive(Debug, Clone)]
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
+    got: Arc<Got>,
 }
 
 /// What this process has and did.
@@ -360,6 +363,10 @@ pub struct Stats {
 }
 
 impl Session {
+    pub(crate) fn of(inner: Arc<Inner>) -> Session {
+        Session { inner, got: Arc::default() }
+    }
+
     /// Opens a session with the user's broker, which is started if none runs.
     ///
     /// ```
@@ -442,7 +449,7 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn reopen(&self) -> Result<Session> {
-        Ok(Session { inner: connect(self.inner.options.clone())? })
+        Ok(Session::of(connect(self.inner.options.clone())?))
     }
 
     /// Where this session's names live.

@@ -123,15 +123,16 @@ impl Session {
     pub fn get(&self, name: &str, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
         let timeout = timeout.into();
         let until = deadline(timeout);
+        check_name(name)?;
         let found = match timeout {
-            Some(Duration::ZERO) => self.watch(name)?.reader.poll()?,
-            _ => {
-                let mut watch = within(until, || self.watch(name))?;
-                match watch.next_until(until) {
+            Some(Duration::ZERO) => self.newest(name)?,
+            _ => match within(until, || self.newest(name))? {
+                None => match within(until, || self.watch(name))?.next_until(until) {
                     Err(e) if e.is_timeout() && !e.is_unanswered() => None,
                     found => return found,
-                }
-            }
+                },
+                found => found,
+            },
         };
         let none = || Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"));
         bundle_of(&found.ok_or_else(none)?)

@@ -438,7 +438,7 @@ impl Reader {
 /// Tells of an error that says that nobody can have the message. Any other is about this process or
 /// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
 /// a broker.
-fn refuted(e: &Error) -> bool {
+pub(super) fn refuted(e: &Error) -> bool {
     use Code::*;
     if e.about_device() {
         return false;

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Reading a name takes the revision that the broker's lane names at that moment: that
+// needs no reader, and no broker. So a name that was read stays open for the next time,
+// as long as few others are read meanwhile.
+
+// gotKept is how many names stay open: an open name has a place in the broker's tables,
+// also once it is deleted.
+const gotKept = 16
+
+// got has the names that a client has read last, the latest at the end.
+type got struct {
+	mu    sync.Mutex
+	names []*gotName
+}
+
+type gotName struct {
+	name  string
+	t     *topic
+	using int // calls that read it just now
+}
+
+// newest returns the newest revision of a name as a message, nil where none is set.
+func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
+	if err := c.live(); err != nil {
+		return nil, err
+	}
+	n := c.got.use(name)
+	if n == nil {
+		t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameRef{Name: name})
+		if err != nil {
+			return nil, err
+		}
+		n = c.got.add(name, t)
+	}
+	defer c.got.done(n)
+	return n.t.newest(ctx)
+}
+
+// use finds a name that is open; nil if it is not.
+func (g *got) use(name string) *gotName {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.IndexFunc(g.names, func(n *gotName) bool { return n.name == name && !n.t.isClosed() })
+	if i < 0 {
+		return nil
+	}
+	n := g.names[i]
+	g.names = append(slices.Delete(g.names, i, i+1), n)
+	n.using++
+	return n
+}
+
+func (g *got) add(name string, t *topic) *gotName {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := &gotName{name: name, t: t, using: 1}
+	g.names = append(g.names, n)
+	return n
+}
+
+// done ends a use, and leaves the oldest name where too many are open.
+func (g *got) done(n *gotName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n.using--
+	if len(g.names) <= gotKept {
+		return
+	}
+	if i := slices.IndexFunc(g.names, func(n *gotName) bool { return n.using == 0 }); i >= 0 {
+		go g.names[i].t.leave(context.Background()) // it asks the broker, for which nobody waits
+		g.names = slices.Delete(g.names, i, i+1)
+	}
+}
+
+// newest takes what the one lane of a name names now.
+func (t *topic) newest(ctx context.Context) (*Message, error) {
+	for {
+		v, err := t.current(ctx)
+		if err != nil || len(v.lanes) == 0 {
+			return nil, err
+		}
+		l := &v.lanes[0]
+		i := l.lane.Head()
+		m := newMessage(t.c)
+		ok, err := t.c.take(ctx, l, i, m)
+		same := l.lane.Head() == i
+		runtime.KeepAlive(v) // it has the lane mapped
+		switch {
+		case err != nil && !refuted(err):
+			return nil, err
+		case err == nil && ok:
+			m.Sender = l.Sender
+			return m, nil
+		case err != nil || same: // it cannot be had, or there is no revision
+			return nil, nil
+		}
+		if err := t.c.live(); err != nil {
+			return nil, err
+		}
+	}
+}

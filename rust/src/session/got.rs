@@ -1,0 +1,78 @@
+//! Names that were read lately.
+//!
+//! Reading a name takes the revision that the broker's lane names at that moment: that needs no reader, and no
+//! broker. So a name that was read stays open for the next time, as long as few others are read meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::Session;
+use super::message::{Message, Scratch, Taken};
+use super::reader::refuted;
+use super::topic::TopicState;
+use crate::error::Result;
+use crate::wire::ops::NameRef;
+
+/// How many stay open: an open name has a place in the broker's tables, also once it is deleted.
+const KEPT: usize = 16;
+
+/// The names that a session has read last, the latest at the end.
+#[derive(Debug, Default)]
+pub(super) struct Got(Mutex<Vec<(Box<str>, Arc<TopicState>)>>);
+
+impl Got {
+    fn all(&self) -> MutexGuard<'_, Vec<(Box<str>, Arc<TopicState>)>> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// A name's topic, if it is open here.
+    fn find(&self, name: &str) -> Option<Arc<TopicState>> {
+        let mut all = self.all();
+        // A parent's topic leads the child of a fork to one of its own; of the parent's no page is looked at.
+        let open = |t: &TopicState| t.inner.is_foreign() || !t.is_closed();
+        let at = all.iter().position(|(n, t)| **n == *name && open(t))?;
+        all[at..].rotate_left(1);
+        all.last().map(|(_, t)| t.clone())
+    }
+
+    fn keep(&self, name: &str, topic: &Arc<TopicState>) {
+        let mut all = self.all();
+        let same = all.iter().position(|(n, _)| **n == *name);
+        let over = same.or_else(|| (all.len() == KEPT).then_some(0)).map(|at| all.remove(at));
+        all.push((name.into(), topic.clone()));
+        drop(all);
+        drop(over); // unlocked: the last user of a topic leaves it
+    }
+}
+
+impl Session {
+    /// The newest revision of a name, as a message; `None` where none is set.
+    pub(super) fn newest(&self, name: &str) -> Result<Option<Message>> {
+        self.inner()?.check_open()?;
+        if let Some(topic) = self.got.find(name) {
+            return topic.here()?.newest();
+        }
+        let topic = self.inner()?.open_topic("name.open", &NameRef { name })?;
+        self.got.keep(name, &topic);
+        topic.newest()
+    }
+}
+
+impl TopicState {
+    /// Takes what the one lane of a name names now.
+    fn newest(&self) -> Result<Option<Message>> {
+        let mut scratch = Scratch::default();
+        loop {
+            let view = self.current()?;
+            let Some(lane) = view.lanes.first() else { return Ok(None) };
+            let i = lane.lane.head();
+            match self.inner.take(lane, i, &mut scratch) {
+                Taken::Held => return Ok(Some(Message { held: scratch.message(lane, i, 0, None) })),
+                Taken::Malformed(e) if !refuted(&e) => return Err(e),
+                Taken::Malformed(_) => return Ok(None),
+                // There is no revision, or a newer one since.
+                Taken::Gone if lane.lane.head() == i => return Ok(None),
+                Taken::Gone => self.inner.check_open()?,
+            }
+        }
+    }
+}
