@@ -115,7 +115,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 			t.writing, t.head, t.tail = true, 0, 1
 			t.kept = make([][]uint32, t.info.Slots)
 			if err = t.peersMu.take(ctx); err == nil {
-				_, err = t.adopt(ctx, &ok.Peers)
+				_, err = t.adopt(ctx, &ok.Peers, toSend)
 				t.peersMu.end()
 			}
 			return err
@@ -229,7 +229,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	// who finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
 	shm.Fence() // MODEL wake:fence-ringer
-	changed, ended := view.version != t.version(), t.isClosed()
+	changed, ended := view.readersAt != uint32(t.version()>>32), t.isClosed()
 	crashpoint.At("send-ring")
 	t.ring(view)
 	if changed { // who has come meanwhile is rung as soon as the broker names him
@@ -387,10 +387,18 @@ func (t *topic) leave(ctx context.Context) error {
 	c.mu.Lock()
 	t.users--
 	last := t.users == 0
-	if last {
-		delete(c.topics, t.info.ID)
-	}
 	c.mu.Unlock()
+	if last {
+		// Only now: what its lane names is the client's to count down until the broker does so, also
+		// where the client is closed or lost meanwhile.
+		defer func() {
+			if t.kept == nil {
+				c.mu.Lock()
+				delete(c.topics, t.info.ID)
+				c.mu.Unlock()
+			}
+		}()
+	}
 	var first error
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
 		_, first = c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
