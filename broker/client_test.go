@@ -331,7 +331,7 @@ func (p *peer) laneOf(info protocol.TopicInfo, l protocol.LaneInfo) shm.Lane {
 func (p *peer) peers(info protocol.TopicInfo) protocol.Peers {
 	p.t.Helper()
 	var r protocol.Peers
-	p.must(protocol.OpTopicPeers, ref(info), &r)
+	p.must(protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: ref(info), Lanes: true, Waiters: true}, &r)
 	return r
 }
 

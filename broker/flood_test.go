@@ -22,7 +22,7 @@ func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
 		}
 		return all
 	}
-	before, versions := pages(), map[uint32]uint64{}
+	before, versions := pages(), map[uint32]uint32{}
 	const many = 1000
 	var infos []protocol.TopicInfo
 	for i := range many {
@@ -33,7 +33,7 @@ func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
 	}
 	require.Greater(t, pages()-before, uint64(many*protocol.TopicRecordSize))
 	for _, info := range infos {
-		versions[info.Topic] = p.peers(info).Version
+		versions[info.Topic] = p.peers(info).LanesVersion
 		p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameOpen}, nil)
 	}
 	const little = 1 << 20 // openings
@@ -47,6 +47,6 @@ func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
 	require.Less(t, pages()-before, uint64(little))
 	for i := range 20 {
 		info := p2.open(protocol.TopicOpenRequest{Name: fmt.Sprintf("u%d", i), Kind: "topic", Create: true})
-		require.Greater(t, p2.peers(info).Version, versions[info.Topic], "its version tells it from the former topic")
+		require.Greater(t, p2.peers(info).LanesVersion, versions[info.Topic], "its version tells it from the former topic")
 	}
 }

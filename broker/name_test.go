@@ -71,7 +71,7 @@ func TestReadersOfANameDisturbNoOther(t *testing.T) {
 	other.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, nil)
 	other.must(protocol.OpBye, nil, nil)
 	eventually(t, "the other has left", func() bool { return watcher.peers(info).Members == 1 })
-	require.Equal(t, before.Version, watcher.peers(info).Version)
+	require.Equal(t, before.LanesVersion, watcher.peers(info).LanesVersion)
 	require.Equal(t, bell, watcher.bell.Load32(protocol.BellWord))
 }
 

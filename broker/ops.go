@@ -46,7 +46,7 @@ var ops = map[string]handler{
 	protocol.OpTopicRead: locked(func(b *Broker, s *session, r *protocol.TopicRead) (any, []*sys.FD, error) {
 		return b.topics.Read(s.party, r)
 	}),
-	protocol.OpTopicPeers: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
+	protocol.OpTopicPeers: locked(func(b *Broker, s *session, r *protocol.TopicPeers) (any, []*sys.FD, error) {
 		reply, err := b.topics.Peers(s.party, r)
 		return reply, nil, err
 	}),

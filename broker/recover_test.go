@@ -69,7 +69,7 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	require.NoError(t, err)
 	deadSegment, err := q.call(protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial}, nil)
 	require.NoError(t, err)
-	version := q.peers(info).Version
+	version := q.peers(info).LanesVersion
 
 	old.kill()
 	made := next(t, socket, nil)
@@ -99,7 +99,7 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	require.EqualValues(t, 2, q2.count(dead.Storages[0]))
 
 	peers := p2.peers(info)
-	require.Greater(t, peers.Version, version)
+	require.Greater(t, peers.LanesVersion, version)
 	require.Equal(t, r.Groups, peers.Groups)
 	require.Equal(t, []protocol.Waiter{{Slot: q.hello.Slot, Serial: q.hello.Serial}}, peers.Waiters)
 	require.Equal(t, private.ID, p2.open(protocol.TopicOpenRequest{Kind: "topic", Token: private.Token, Depth: ptr(uint32(3))}).ID)

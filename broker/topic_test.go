@@ -23,7 +23,7 @@ func TestTopicOpenFillsInDefaults(t *testing.T) {
 	p := connect(t, b.socket, "a")
 	info := p.open(topicOf("batches"))
 	require.Equal(t, protocol.TopicInfo{Topic: info.Topic, ID: info.ID, Name: "batches", Kind: "topic", Depth: 8, Slots: 16,
-		Stride: 1088, Overwrite: true, Description: 1024, Linger: 60, Version: info.Version}, info)
+		Stride: 1088, Overwrite: true, Description: 1024, Linger: 60}, info)
 	q := p.open(queueOf("work"))
 	require.EqualValues(t, 64, q.Depth)
 	require.False(t, q.Overwrite)
@@ -118,13 +118,21 @@ func TestReaderFindsTheWritersLane(t *testing.T) {
 	require.Nil(t, r.Group)
 	require.Empty(t, r.Lanes)
 	at := protocol.BrokerTopics + uint64(info.Topic)*protocol.TopicRecordSize
-	require.Equal(t, r.Version, q.broker.Load64(at+protocol.TopicVersion))
+	versions := func() (lanes, readers uint32) {
+		both := q.broker.Load64(at + protocol.TopicVersion)
+		return uint32(both), uint32(both >> 32)
+	}
+	before, readers := versions()
+	require.Equal(t, r.LanesVersion, before)
+	require.Equal(t, r.ReadersVersion, readers)
 	bell := q.bell.Load32(protocol.BellWord)
 
 	w := p.writer(info)
 	w.post("hello", 0, nil)
 	require.NotEqual(t, bell, q.bell.Load32(protocol.BellWord), "who reads is woken when a lane joins")
-	require.Greater(t, q.broker.Load64(at+protocol.TopicVersion), r.Version)
+	now, same := versions()
+	require.Greater(t, now, before)
+	require.Equal(t, readers, same, "no reader came or went")
 	peers := q.peers(info)
 	require.Len(t, peers.Lanes, 1)
 	require.Equal(t, protocol.LaneInfo{Lane: w.num, Slot: p.hello.Slot, Serial: p.hello.Serial, Offset: w.at,
@@ -133,6 +141,41 @@ func TestReaderFindsTheWritersLane(t *testing.T) {
 	h, words, ok := q.laneOf(info, peers.Lanes[0]).Read(1, nil)
 	require.True(t, ok)
 	require.Equal(t, "hello", string(h.BodyOf(words)))
+}
+
+// What concerns senders alone does not wake readers, and the other way round: else each
+// session that joins would have all others ask who they all are.
+func TestReadersAndWritersAreNotToldOfTheirLikes(t *testing.T) {
+	b := serve(t, nil)
+	writer, reader := connect(t, b.socket, "writer"), connect(t, b.socket, "reader")
+	info := writer.open(topicOf("t"))
+	writer.writer(info)
+	reader.open(topicOf("t"))
+	var read protocol.TopicReadReply
+	reader.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, &read)
+	require.Len(t, read.Lanes, 1)
+	require.Empty(t, read.Waiters)
+
+	sleeps := func(p *peer) uint32 { return shm.NewParking(p.file, p.bell).Begin() }
+	ofWriter, ofReader := sleeps(writer), sleeps(reader)
+	other := connect(t, b.socket, "other")
+	other.open(topicOf("t"))
+	other.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, &read)
+	require.NotEqual(t, ofWriter, writer.bell.Load32(protocol.BellWord), "a sender has to wake the new reader")
+	require.Equal(t, ofReader, reader.bell.Load32(protocol.BellWord))
+	peers := writer.peers(info)
+	require.Len(t, peers.Waiters, 2)
+	require.Greater(t, peers.ReadersVersion, uint32(1))
+
+	third := connect(t, b.socket, "third")
+	third.open(topicOf("t"))
+	third.writer(info)
+	after := writer.peers(info)
+	require.Greater(t, after.LanesVersion, peers.LanesVersion)
+	require.Equal(t, peers.ReadersVersion, after.ReadersVersion)
+	require.NotEqual(t, ofReader, reader.bell.Load32(protocol.BellWord), "a reader has to look at the new lane")
+	require.Equal(t, 2, after.Writers)
+	require.Equal(t, 2, after.Members)
 }
 
 func TestLaneMustLieInItsPlace(t *testing.T) {

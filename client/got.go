@@ -85,7 +85,7 @@ func (g *got) done(n *gotName) {
 // newest takes what the one lane of a name names now.
 func (t *topic) newest(ctx context.Context) (*Message, error) {
 	for {
-		v, err := t.current(ctx)
+		v, err := t.current(ctx, toRead)
 		if err != nil || len(v.lanes) == 0 {
 			return nil, err
 		}

@@ -115,7 +115,7 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	if err := q.t.c.live(); err != nil {
 		return 0, err
 	}
-	v, err := q.t.current(ctx)
+	v, err := q.t.current(ctx, toRead)
 	if err != nil {
 		return 0, err
 	}

@@ -134,7 +134,7 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 		}
 	}
 	wire.CloseAll(fds)
-	v, err := t.adopt(ctx, &ok.Peers)
+	v, err := t.adopt(ctx, &ok.Peers, toRead)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (r *Reader) ready() bool {
 		}
 	}
 	v := r.t.version()
-	return v != r.view.version && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
+	return uint32(v) != r.view.lanesAt && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
 }
 
 // finished tells that the topic is closed and nothing can come any more. With
@@ -286,10 +286,10 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 			return nil, err
 		}
 		ended := r.finished() // before the look: what was sent earlier is seen
-		if version := r.t.version(); r.view.version != version {
+		if version := r.t.version(); r.view.lanesAt != uint32(version) {
 			// While the broker is away the former view serves.
 			r.tried, r.epoch = version, r.t.c.epoch.Load()
-			v, err := r.t.current(ctx)
+			v, err := r.t.current(ctx, toRead)
 			if err != nil {
 				if ended && protocolCode(err) == protocol.CodeNotFound {
 					return nil, errClosed(r.t.title())

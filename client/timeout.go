@@ -31,15 +31,9 @@ func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) er
 	var p protocol.Peers
 	if t.c.brokerAway() {
 		e.Message += "; the broker is away"
-	} else if _, err := t.c.call(short, protocol.OpTopicPeers, t.ref(), &p); err == nil {
-		live := 0
-		for _, l := range p.Lanes {
-			if l.State == protocol.LaneLive {
-				live++
-			}
-		}
-		e.With("writers", live).With("readers", p.Members).With("last_left", p.LastLeft)
-		e.Message += ": " + plural(live, "writer") + " and " + plural(p.Members, "reader") + " attached"
+	} else if _, err := t.c.call(short, protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: t.ref()}, &p); err == nil {
+		e.With("writers", p.Writers).With("readers", p.Members).With("last_left", p.LastLeft)
+		e.Message += ": " + plural(p.Writers, "writer") + " and " + plural(p.Members, "reader") + " attached"
 		if p.LastLeft != "" {
 			e.Message += ", " + p.LastLeft + " left last"
 		}

@@ -13,18 +13,28 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// peersView is who takes part in a topic as of a version. It is never changed.
+// parts are what a client has to know of a topic's peers: the lanes where it reads, the
+// readers where it sends.
+type parts struct{ lanes, readers bool }
+
+var (
+	toRead = parts{lanes: true}
+	toSend = parts{readers: true}
+)
+
+// peersView is who takes part in a topic, as far as this client has asked: each part as of
+// a version of its own. It is never changed.
 type peersView struct {
-	version uint64
-	closed  bool
-	gone    uint64 // messages of lanes that are no more
-	lanes   []laneView
-	hidden  []uint64   // incarnations of lanes whose pages no broker has yet: the version will say when it has
-	readers []listener // rung by the writer, under topic.mu
-	far     bool       // readers that could not be mapped are not among them: the broker rings
-	made    uint64     // CLOCK_MONOTONIC
-	groups  []groupView
-	peers   protocol.Peers
+	has parts
+	// The versions of the lanes, and of the readers and groups.
+	lanesAt, readersAt uint32
+	gone               uint64 // messages of lanes that are no more
+	lanes              []laneView
+	hidden             []uint64   // incarnations of lanes whose pages no broker has yet: the version will say when it has
+	readers            []listener // rung by the writer, under topic.mu
+	far                bool       // readers that could not be mapped are not among them: the broker rings
+	made               uint64     // CLOCK_MONOTONIC
+	groups             []groupView
 }
 
 type laneView struct {
@@ -55,22 +65,25 @@ type groupView struct {
 	fd   *sys.FD
 }
 
-// current returns who takes part, asking the broker if that has changed. While
-// the broker is away, or when it goes away before it has answered, the last answer
-// serves: hand-over needs no broker.
-func (t *topic) current(ctx context.Context) (*peersView, error) {
+// current returns who takes part, asking the broker if that has changed or was not asked
+// yet. While the broker is away, or when it goes away before it has answered, the last
+// answer serves: hand-over needs no broker.
+func (t *topic) current(ctx context.Context, need parts) (*peersView, error) {
 	v := t.view.Load()
-	if v != nil && t.fresh(v) {
+	if v != nil && t.fresh(v, need) {
 		return v, nil
 	}
 	if err := t.peersMu.take(ctx); err != nil {
 		return nil, err
 	}
 	defer t.peersMu.end()
-	if v = t.view.Load(); v != nil && t.fresh(v) {
+	if v = t.view.Load(); v != nil && t.fresh(v, need) {
 		return v, nil
 	}
 	c := t.c
+	if v != nil && !v.knows(need) {
+		v = nil // it does not serve
+	}
 	if v != nil && c.brokerAway() {
 		return v, nil
 	}
@@ -81,10 +94,10 @@ func (t *topic) current(ctx context.Context) (*peersView, error) {
 		defer cancel()
 	}
 	var p protocol.Peers
-	_, err := c.call(asked, protocol.OpTopicPeers, t.ref(), &p)
+	_, err := c.call(asked, protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: t.ref(), Lanes: need.lanes, Waiters: need.readers}, &p)
 	if err == nil {
 		var now *peersView
-		if now, err = t.adopt(asked, &p); err == nil {
+		if now, err = t.adopt(asked, &p, need); err == nil {
 			return now, nil
 		}
 	}
@@ -113,8 +126,8 @@ type silence struct {
 // a slot again. Callers hold t.mu.
 func (t *topic) viewToSend(ctx context.Context) (*peersView, error) {
 	before := t.view.Load()
-	if before == nil || !t.info.Overwrite || t.fresh(before) {
-		return t.current(ctx)
+	if before == nil || !t.info.Overwrite || !before.knows(toSend) || t.fresh(before, toSend) {
+		return t.current(ctx, toSend)
 	}
 	v, err := t.currentAtOnce(ctx)
 	if v == nil && err == nil {
@@ -133,7 +146,7 @@ func (t *topic) currentAtOnce(ctx context.Context) (*peersView, error) {
 	}
 	brief, cancel := context.WithTimeout(ctx, aMoment)
 	defer cancel()
-	v, err := t.current(brief)
+	v, err := t.current(brief, toSend)
 	if err != nil && brief.Err() == context.DeadlineExceeded {
 		t.silence = now
 		return nil, nil
@@ -141,10 +154,20 @@ func (t *topic) currentAtOnce(ctx context.Context) (*peersView, error) {
 	return v, err
 }
 
-// fresh tells whether a view is still the one of now. Readers that could not be
-// mapped are tried again after a while.
-func (t *topic) fresh(v *peersView) bool {
-	return v.version == t.version() && !(v.far && sys.Monotonic()-v.made > uint64(aMoment))
+// knows tells whether a view has the parts that are needed, as of some version.
+func (v *peersView) knows(need parts) bool {
+	return (v.has.lanes || !need.lanes) && (v.has.readers || !need.readers)
+}
+
+// fresh tells whether the parts of a view that are needed are still those of now. Readers
+// come and go without a reader's having to know of it. Those that could not be mapped are
+// tried again after a while.
+func (t *topic) fresh(v *peersView, need parts) bool {
+	now := t.version()
+	if !v.knows(need) || need.lanes && v.lanesAt != uint32(now) {
+		return false
+	}
+	return !need.readers || v.readersAt == uint32(now>>32) && !(v.far && sys.Monotonic()-v.made > uint64(aMoment))
 }
 
 // ring wakes the readers: through the broker those whose bell this process cannot map.
@@ -158,15 +181,22 @@ func (t *topic) ring(v *peersView) {
 	runtime.KeepAlive(v)
 }
 
-// adopt builds a view of an answer; files mapped before are kept.
-func (t *topic) adopt(ctx context.Context, p *protocol.Peers) (_ *peersView, err error) {
+// adopt builds a view of an answer that has some parts; the others stay as they were, and so
+// do files mapped before.
+func (t *topic) adopt(ctx context.Context, p *protocol.Peers, has parts) (_ *peersView, err error) {
 	before := t.view.Load()
-	v := &peersView{version: p.Version, closed: p.Closed, gone: p.Gone, peers: *p, made: sys.Monotonic()}
+	v := &peersView{has: has, lanesAt: p.LanesVersion, readersAt: p.ReadersVersion, gone: p.Gone, made: sys.Monotonic()}
 	defer func() {
 		if err != nil {
 			v.closeGone(before)
 		}
 	}()
+	if before != nil && !has.lanes {
+		v.has.lanes, v.lanesAt, v.lanes, v.hidden, v.gone = before.has.lanes, before.lanesAt, before.lanes, before.hidden, before.gone
+	}
+	if before != nil && !has.readers {
+		v.has.readers, v.readersAt, v.readers, v.far, v.made = before.has.readers, before.readersAt, before.readers, before.far, before.made
+	}
 	for _, l := range p.Lanes {
 		if l.State == protocol.LaneClosed {
 			continue

@@ -160,7 +160,7 @@ const (
 
 // TopicRecord in the broker file.
 const (
-	TopicVersion    = 0
+	TopicVersion    = 0 // low half: changes of lanes; high half: of readers and groups
 	TopicID         = 8
 	TopicState      = 16
 	TopicKind       = 20

@@ -282,7 +282,6 @@ type TopicInfo struct {
 	Redeliver   bool    `json:"redeliver"`
 	Description uint32  `json:"description"`
 	Linger      float64 `json:"linger"`
-	Version     uint64  `json:"version"`
 }
 
 // TopicRef names an open topic. In the JSON the topic's number is topic_id: a
@@ -351,14 +350,26 @@ type GroupInfo struct {
 	ID    uint64 `json:"id"`
 }
 
-// Peers is who takes part in a topic, as of Version.
+// TopicPeers asks for the parts of a topic's peers that its session has a use for: the
+// lanes to read from, or the readers to wake.
+type TopicPeers struct {
+	TopicRef
+	Lanes   bool `json:"lanes,omitempty"`
+	Waiters bool `json:"waiters,omitempty"`
+}
+
+// Peers is who takes part in a topic, as of two counts of changes: of lanes, and of readers
+// and groups.
 type Peers struct {
-	Version  uint64      `json:"version"`
+	LanesVersion   uint32 `json:"lanes_version"`
+	ReadersVersion uint32 `json:"readers_version"`
+
 	Closed   bool        `json:"closed,omitempty"`
 	Lanes    []LaneInfo  `json:"lanes,omitempty"`
 	Waiters  []Waiter    `json:"waiters,omitempty"`
 	Groups   []GroupInfo `json:"groups,omitempty"`
-	Members  int         `json:"members,omitempty"` // sessions that read, for messages of timeouts
+	Writers  int         `json:"writers,omitempty"` // lanes of sessions that go on, for messages of timeouts
+	Members  int         `json:"members,omitempty"` // sessions that read, for the same
 	Gone     uint64      `json:"gone,omitempty"`    // messages that were sent in lanes that are no more
 	LastLeft string      `json:"last_left,omitempty"`
 }

@@ -46,7 +46,7 @@ var opTypes = map[string][2]any{
 	protocol.OpTopicOpen:      {protocol.TopicOpenRequest{}, protocol.TopicInfo{}},
 	protocol.OpTopicWrite:     {protocol.TopicWrite{}, protocol.TopicWriteReply{}},
 	protocol.OpTopicRead:      {protocol.TopicRead{}, protocol.TopicReadReply{}},
-	protocol.OpTopicPeers:     {protocol.TopicRef{}, protocol.Peers{}},
+	protocol.OpTopicPeers:     {protocol.TopicPeers{}, protocol.Peers{}},
 	protocol.OpTopicGroupFile: {protocol.TopicGroupFile{}, empty{}},
 	protocol.OpTopicLeave:     {protocol.TopicLeave{}, empty{}},
 	protocol.OpTopicClose:     {protocol.TopicRef{}, empty{}},
@@ -103,16 +103,18 @@ func exchanges() map[string][]exchange {
 	alive.Alive = true
 	topic := protocol.TopicRef{Topic: 5, ID: 33}
 	info := protocol.TopicInfo{Topic: 5, ID: 33, Name: "batches", Kind: protocol.KindTopic, Depth: 8, Slots: 16, Stride: 1088, Overwrite: true,
-		Description: 1024, Linger: 60, Version: 19}
+		Description: 1024, Linger: 60}
 	private, name := info, info
 	private.Name, private.Token, private.Kind, private.Overwrite, private.Redeliver, private.Depth, private.Slots = "", "0a1b2c3d4e5f60718293a4b5c6d7e8f9", protocol.KindQueue, false, true, 64, 128
 	name.Name, name.Kind, name.Depth, name.Slots = "weights/actor", protocol.KindName, 1, 2
-	peers := protocol.Peers{Version: 20,
+	peers := protocol.Peers{LanesVersion: 20, ReadersVersion: 7,
 		Lanes:   []protocol.LaneInfo{{Lane: 0, Slot: 3, Serial: 12, Offset: protocol.SessionLanes, State: protocol.LaneLive, Sender: "trainer-0", Incarnation: 57}},
 		Waiters: []protocol.Waiter{{Slot: 4, Serial: 13}},
 		Groups:  []protocol.GroupInfo{{Group: 0, ID: 90}},
-		Members: 1, LastLeft: "eval-2"}
-	closed := protocol.Peers{Version: 21, Closed: true}
+		Writers: 1, Members: 1, LastLeft: "eval-2"}
+	toRead, toWrite := peers, peers
+	toRead.Waiters, toWrite.Lanes = nil, nil
+	closed := protocol.Peers{LanesVersion: 21, ReadersVersion: 8, Closed: true}
 	refs := []protocol.StorageRef{{Index: 300, Serial: 41, Generation: 6}}
 	body, err := protocol.AppendBody(nil, exampleBodies()["one tensor"])
 	if err != nil {
@@ -179,15 +181,20 @@ func exchanges() map[string][]exchange {
 			{"differing", protocol.TopicOpenRequest{Name: "batches", Kind: protocol.KindTopic, Depth: pointer[uint32](4), Create: true}, nil,
 				refused(protocol.CodeConflict, "topic batches has depth 8, not 4, made by trainer-0", "leave the option out, or use another name"), nil},
 		},
-		protocol.OpTopicWrite: {{"first lane", protocol.TopicWrite{TopicRef: topic, Offset: protocol.SessionLanes}, nil, protocol.TopicWriteReply{Lane: 0, Peers: peers}, nil}},
+		protocol.OpTopicWrite: {{"first lane", protocol.TopicWrite{TopicRef: topic, Offset: protocol.SessionLanes}, nil, protocol.TopicWriteReply{Lane: 0, Peers: toWrite}, nil}},
 		protocol.OpTopicRead: {
-			{"by itself", protocol.TopicRead{TopicRef: topic}, nil, protocol.TopicReadReply{Reader: 70, Peers: peers}, nil},
+			{"by itself", protocol.TopicRead{TopicRef: topic}, nil, protocol.TopicReadReply{Reader: 70, Peers: toRead}, nil},
 			{"in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("eval"), Reader: 71}, nil,
-				protocol.TopicReadReply{Reader: 71, Member: 1, Group: pointer[uint32](0), Peers: peers}, []string{"group file"}},
+				protocol.TopicReadReply{Reader: 71, Member: 1, Group: pointer[uint32](0), Peers: toRead}, []string{"group file"}},
 			{"alone in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("")}, nil,
-				protocol.TopicReadReply{Reader: 72, Member: 1, Group: pointer[uint32](1), Peers: peers}, []string{"group file"}},
+				protocol.TopicReadReply{Reader: 72, Member: 1, Group: pointer[uint32](1), Peers: toRead}, []string{"group file"}},
 		},
-		protocol.OpTopicPeers:     {{"open", topic, nil, peers, nil}, {"closed", topic, nil, closed, nil}},
+		protocol.OpTopicPeers: {
+			{"all", protocol.TopicPeers{TopicRef: topic, Lanes: true, Waiters: true}, nil, peers, nil},
+			{"to read", protocol.TopicPeers{TopicRef: topic, Lanes: true}, nil, toRead, nil},
+			{"to write", protocol.TopicPeers{TopicRef: topic, Waiters: true}, nil, toWrite, nil},
+			{"closed", protocol.TopicPeers{TopicRef: topic}, nil, closed, nil},
+		},
 		protocol.OpTopicGroupFile: {{"first", protocol.TopicGroupFile{TopicRef: topic, Group: 0}, nil, empty{}, []string{"group file"}}},
 		protocol.OpTopicLeave: {
 			{"as a writer", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameWrite}, nil, empty{}, nil},

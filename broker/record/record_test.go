@@ -70,12 +70,12 @@ func TestRecordsAreFreedByTheirFirstWord(t *testing.T) {
 	f.Topic(1).Begin()
 	f.Topic(1).Store(aTopic)
 	f.Topic(1).Lane(3).Store(aLane)
-	f.Topic(1).RaiseVersion()
+	f.Topic(1).RaiseLanesVersion()
 	f.Topic(1).Free()
 	f.Topic(1).Begin()
 	require.Equal(t, record.Topic{}, f.Topic(1).Load())
 	require.Equal(t, record.Lane{}, f.Topic(1).Lane(3).Load())
-	require.EqualValues(t, 1, f.Topic(1).Version(), "a version never falls: clients compare it")
+	require.EqualValues(t, 1, f.Topic(1).LanesVersion(), "a version never falls: clients compare it")
 }
 
 func TestSingleWordsOfARecordChangeAlone(t *testing.T) {

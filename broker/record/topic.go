@@ -73,7 +73,7 @@ func (v TopicView) Load() Topic {
 func (v TopicView) Begin() {
 	v.f.markUsed(headTopics, v.i)
 	v.r.Store64(protocol.TopicID, 0)
-	v.r.Store64(protocol.TopicVersion, max(v.Version(), v.f.r.Load64(headVersion)))
+	v.r.Store64(protocol.TopicVersion, laterVersions(v.versions(), v.f.r.Load64(headVersion)))
 	clear(v.r.Bytes(protocol.TopicID, protocol.TopicRecordSize-protocol.TopicID))
 }
 
@@ -107,16 +107,36 @@ func (v TopicView) Free() {
 // KeepVersion notes the version of a record that is free, so that its pages may be
 // given back.
 func (v TopicView) KeepVersion() {
-	v.f.r.Store64(headVersion, max(v.Version(), v.f.r.Load64(headVersion)))
+	v.f.r.Store64(headVersion, laterVersions(v.versions(), v.f.r.Load64(headVersion)))
 }
 
-// Version returns the count of changes of lanes, waiters, groups or state.
-func (v TopicView) Version() uint64 { return v.r.Load64(protocol.TopicVersion) }
+// laterVersions takes the higher one of each of two counts, which share a word.
+func laterVersions(a, b uint64) uint64 {
+	return uint64(max(uint32(a), uint32(b))) | uint64(max(uint32(a>>32), uint32(b>>32)))<<32
+}
 
-// RaiseVersion tells that something of the topic has changed.
+// versions is both counts: a sender compares them by one load.
+func (v TopicView) versions() uint64 { return v.r.Load64(protocol.TopicVersion) }
+
+// LanesVersion returns the count of changes of lanes.
+func (v TopicView) LanesVersion() uint32 { return uint32(v.versions()) }
+
+// ReadersVersion returns the count of changes of readers or groups.
+func (v TopicView) ReadersVersion() uint32 { return uint32(v.versions() >> 32) }
+
+// RaiseLanesVersion tells that lanes of the topic have changed. The broker alone writes
+// the word, and one goroutine at a time.
 //
 // SYNC topic-version: the change is visible before the version is.
-func (v TopicView) RaiseVersion() { v.r.Add64(protocol.TopicVersion, 1) }
+func (v TopicView) RaiseLanesVersion() {
+	both := v.versions()
+	v.r.Store64(protocol.TopicVersion, both&^0xffffffff|uint64(uint32(both)+1))
+}
+
+// RaiseReadersVersion tells that readers or groups of the topic have changed.
+//
+// SYNC topic-version: as RaiseLanesVersion.
+func (v TopicView) RaiseReadersVersion() { v.r.Store64(protocol.TopicVersion, v.versions()+1<<32) }
 
 // SetState changes the topic's state alone.
 func (v TopicView) SetState(state uint32) { v.r.Store32(protocol.TopicState, state) }

@@ -97,7 +97,7 @@ func (ts *Topics) makeGroup(t *Topic, name string, alone bool) (*group, error) {
 	t.groups[number] = g
 	ts.groups++
 	ts.putGroup(g)
-	ts.store.Record.Topic(t.index).RaiseVersion()
+	ts.store.Record.Topic(t.index).RaiseReadersVersion()
 	crashpoint.At("broker-group-listed")
 	// SYNC topic-version: pairs with a sender's fence between its publish and its
 	// look at the version.

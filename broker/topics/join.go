@@ -57,7 +57,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 
 // readerReply makes the answer to a reader: what it needs to begin.
 func (ts *Topics) readerReply(t *Topic, rd *reader) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
-	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: ts.peers(t)}
+	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: ts.peers(t, true, false)}
 	if rd.group == nil {
 		return reply, nil, nil
 	}
@@ -75,18 +75,28 @@ func (ts *Topics) setWaiter(t *Topic, slot uint32, on bool) {
 }
 
 // Peers lists the sessions that take part in a topic.
-func (ts *Topics) Peers(s *Party, r *protocol.TopicRef) (peers protocol.Peers, err error) {
-	t, _, err := ts.findTopic(s, *r)
+func (ts *Topics) Peers(s *Party, r *protocol.TopicPeers) (peers protocol.Peers, err error) {
+	t, _, err := ts.findTopic(s, r.TopicRef)
 	if err != nil {
 		return peers, err
 	}
-	return ts.peers(t), nil
+	return ts.peers(t, r.Lanes, r.Waiters), nil
 }
 
-func (ts *Topics) peers(t *Topic) protocol.Peers {
-	p := protocol.Peers{Version: ts.version(t), Closed: t.closed, LastLeft: t.lastLeft, Gone: t.gone}
+// peers lists who takes part: the lanes for a reader, the readers for a sender.
+func (ts *Topics) peers(t *Topic, lanes, waiters bool) protocol.Peers {
+	record := ts.store.Record.Topic(t.index)
+	p := protocol.Peers{LanesVersion: record.LanesVersion(), ReadersVersion: record.ReadersVersion(),
+		Closed: t.closed, LastLeft: t.lastLeft, Gone: t.gone}
 	for n := range uint32(protocol.MaxLanes) {
-		if l := t.lanes[n]; l != nil {
+		l := t.lanes[n]
+		if l == nil {
+			continue
+		}
+		if l.state == protocol.LaneLive {
+			p.Writers++
+		}
+		if lanes {
 			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.Pages.Slot, Serial: l.Pages.Serial,
 				Offset: l.offset, State: l.state, Sender: l.Pages.Name, Incarnation: l.incarnation})
 		}
@@ -96,11 +106,11 @@ func (ts *Topics) peers(t *Topic) protocol.Peers {
 			continue
 		}
 		p.Members++
-		if t.name == nil { // whose readers the broker alone rings
+		if waiters && t.name == nil { // the readers of a name are the broker's to wake
 			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.Slot, Serial: s.Serial})
 		}
 	}
-	if t.mirrored {
+	if waiters && t.mirrored {
 		p.Waiters = append(p.Waiters, protocol.Waiter{Slot: protocol.BrokerSlot, Serial: ts.store.Own.Serial})
 	}
 	for _, g := range t.groups {
@@ -144,7 +154,7 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	switch r.Role {
 	case protocol.RoleNameWrite:
 		t.lastLeft = s.Name
-		ts.changed(t)
+		ts.lanesChanged(t)
 	case protocol.RoleNameRead:
 		t.lastLeft = s.Name
 		ts.readersChanged(t)

@@ -65,7 +65,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 		return reply, closedError(t)
 	case have != nil && have.offset == r.Offset:
 		// Asked again, because the answer was lost.
-		return protocol.TopicWriteReply{Lane: have.Number, Incarnation: have.incarnation, Peers: ts.peers(t)}, nil
+		return protocol.TopicWriteReply{Lane: have.Number, Incarnation: have.incarnation, Peers: ts.peers(t, false, true)}, nil
 	case have != nil:
 		return reply, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
 	}
@@ -92,8 +92,8 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	l := &Lane{Topic: t, Number: number, Pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, View: view}
 	ts.addLane(l)
 	crashpoint.At("broker-lane-listed")
-	ts.changed(t)
-	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation, Peers: ts.peers(t)}, nil
+	ts.lanesChanged(t)
+	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation, Peers: ts.peers(t, false, true)}, nil
 }
 
 func closedError(t *Topic) error {

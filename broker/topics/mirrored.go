@@ -44,7 +44,7 @@ func (ts *Topics) SetMirrored(t *Topic, on bool) {
 	if t.mirrored != on {
 		t.mirrored = on
 		ts.setWaiter(t, protocol.BrokerSlot, on)
-		ts.changed(t)
+		ts.readersChanged(t)
 	}
 }
 

@@ -171,12 +171,8 @@ func (ts *Topics) info(t *Topic) protocol.TopicInfo {
 	return protocol.TopicInfo{
 		Topic: t.index, ID: t.id, Name: t.key.name, Token: t.token, Kind: kindName(t.kind),
 		Depth: t.depth, Slots: t.slots, Stride: t.stride, Overwrite: !t.lossless, Redeliver: t.redeliver,
-		Description: t.description, Linger: t.linger.Seconds(), Version: ts.version(t),
+		Description: t.description, Linger: t.linger.Seconds(),
 	}
-}
-
-func (ts *Topics) version(t *Topic) uint64 {
-	return ts.store.Record.Topic(t.index).Version()
 }
 
 // putJoin records an opener (reader nil) or a reader for a successor.

@@ -67,7 +67,7 @@ func (ts *Topics) retireIn(t *Topic) (progress bool) {
 		}
 	}
 	if left {
-		ts.changed(t)
+		ts.lanesChanged(t)
 		ts.leftAlone(t)
 	}
 	return progress

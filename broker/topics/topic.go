@@ -164,31 +164,59 @@ func (ts *Topics) putTopic(t *Topic) {
 	ts.store.Record.Topic(t.index).Store(r)
 }
 
-// changed tells everybody in the topic that lanes, waiters, groups or state have
-// changed: the version first, then the bells.
+// changed tells all sessions in the topic to look at all of it anew: the versions first,
+// then the bells.
 //
 // SYNC topic-version: the change is visible before the version is; a sender
-// reads it after a fence behind its publish and fetches the peers anew.
+// reads it after a fence behind its publish and fetches the readers anew.
 func (ts *Topics) changed(t *Topic) {
-	ts.store.Record.Topic(t.index).RaiseVersion()
+	ts.store.Record.Topic(t.index).RaiseReadersVersion()
+	ts.store.Record.Topic(t.index).RaiseLanesVersion()
 	t.seen = 0
-	ts.ringAll(t)
+	ts.wake(t, func(*member) bool { return true })
 	ts.watch.Changed()
 }
 
-// readersChanged tells those who write in the topic that readers or groups have come or
-// gone. In a name the broker alone writes: no session has anything to do.
-func (ts *Topics) readersChanged(t *Topic) {
-	if t.name == nil {
-		ts.changed(t)
-	}
+// lanesChanged tells the sessions that read the topic that lanes have come or gone.
+//
+// SYNC topic-version: as changed.
+func (ts *Topics) lanesChanged(t *Topic) {
+	ts.store.Record.Topic(t.index).RaiseLanesVersion()
+	t.seen = 0
+	ts.wake(t, func(m *member) bool { return len(m.readers) > 0 })
+	ts.watch.Changed()
 }
 
-// ringAll wakes every session that reads or writes in the topic.
-func (ts *Topics) ringAll(t *Topic) {
+// readersChanged tells the sessions that write in the topic that readers or groups have
+// come or gone. Readers of a lossless topic are rung as well: the claims of a member that
+// left are theirs to take. In a name the broker alone writes: no session has anything to
+// do.
+//
+// SYNC topic-version: as changed.
+func (ts *Topics) readersChanged(t *Topic) {
+	if t.name != nil {
+		return
+	}
+	ts.store.Record.Topic(t.index).RaiseReadersVersion()
+	t.seen = 0 // what a group had not done yet may be done by all now
+	if t.lossless {
+		ts.wake(t, func(*member) bool { return true })
+	} else {
+		shm.Fence()
+		for _, l := range t.lanes {
+			l.Pages.Wake()
+		}
+	}
+	ts.watch.Changed()
+}
+
+// wake has members of a topic look again.
+func (ts *Topics) wake(t *Topic, which func(*member) bool) {
 	shm.Fence()
-	for s := range t.members {
-		s.Wake() // MODEL wake:death-ring
+	for s, m := range t.members {
+		if which(m) {
+			s.Wake() // MODEL wake:death-ring
+		}
 	}
 }
 

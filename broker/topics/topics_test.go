@@ -128,7 +128,7 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	w.m.Collect()
 	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's row counts it")
 	require.False(t, w.ts.Retire(), "fewer than depth are newer")
-	peers, err := w.ts.Peers(reader.party, &protocol.TopicRef{Topic: info.Topic, ID: info.ID})
+	peers, err := w.ts.Peers(reader.party, &protocol.TopicPeers{TopicRef: protocol.TopicRef{Topic: info.Topic, ID: info.ID}, Lanes: true, Waiters: true})
 	require.NoError(t, err)
 	require.EqualValues(t, protocol.LaneAdopted, peers.Lanes[0].State)
 	require.NotNil(t, w.store.BySerial(writer.Serial), "the lane lies in its file")
@@ -227,7 +227,7 @@ func TestRestoredTopicsAreAsTheyWere(t *testing.T) {
 	require.NoError(t, err)
 	w.end(dead)
 	ref := refOf(info)
-	before, err := w.ts.Peers(reader.party, &ref)
+	before, err := w.ts.Peers(reader.party, &protocol.TopicPeers{TopicRef: ref, Lanes: true, Waiters: true})
 	require.NoError(t, err)
 	counts := w.ts.Counts()
 
@@ -241,7 +241,7 @@ func TestRestoredTopicsAreAsTheyWere(t *testing.T) {
 	require.Equal(t, map[uint32]uint64{kept.Index: 1, named.Index: 1}, target)
 	require.Zero(t, next.Unread())
 	require.Equal(t, counts, next.Counts())
-	after, err := next.Peers(back, &ref)
+	after, err := next.Peers(back, &protocol.TopicPeers{TopicRef: ref, Lanes: true, Waiters: true})
 	require.NoError(t, err)
 	before.LastLeft = "" // is not in the record
 	require.Equal(t, before, after)

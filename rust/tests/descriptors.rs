@@ -48,7 +48,7 @@ fn who_may_open_no_more_files_is_told_so_and_loses_nothing() -> Result<()> {
         refused("another's name", session.get("w", Duration::ZERO));
         refused("another's item", work.get(Duration::ZERO));
         refused("a poll loop", session.poll_fd());
-        refused("the other sender of a topic", ours.send(&y));
+        ours.send(&y)?; // a sender maps no other sender
         turn()?;
     }
     let connect = || baton::Session::builder().address(broker.address()).connect();

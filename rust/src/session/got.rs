@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::Session;
 use super::message::{Message, Scratch, Taken};
 use super::reader::refuted;
-use super::topic::TopicState;
+use super::topic::{TO_READ, TopicState};
 use crate::error::Result;
 use crate::wire::ops::NameRef;
 
@@ -62,7 +62,7 @@ impl TopicState {
     fn newest(&self) -> Result<Option<Message>> {
         let mut scratch = Scratch::default();
         loop {
-            let view = self.current()?;
+            let view = self.current(TO_READ)?;
             let Some(lane) = view.lanes.first() else { return Ok(None) };
             let i = lane.lane.head();
             match self.inner.take(lane, i, &mut scratch) {

@@ -9,7 +9,7 @@ use super::cursor::{Cursor, Gone, Waiting};
 use super::deadline::{at_once, deadline, persist};
 use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
-use super::topic::{LaneView, News, TopicState, View};
+use super::topic::{LaneView, News, TO_READ, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, disagree};
 use crate::shm::GroupLane;
@@ -187,7 +187,7 @@ impl Reader {
             received = Some(r.topic.map_group(listed, fds)?);
             r.group = Some(listed.id);
         }
-        let view = r.topic.adopt_locked(&ok.peers, received)?;
+        let view = r.topic.adopt_locked(&ok.peers, TO_READ, received)?;
         r.follow(view, true)?;
         if r.group.is_none() {
             r.rewind(start);
@@ -302,7 +302,7 @@ impl Reader {
             let inner = &topic.inner;
             let found = inner.wait(spin, until, || {
                 cursors.iter().any(Cursor::pending)
-                    || view.version != topic.version() && asked != topic.news()
+                    || !view.has_lanes_of(topic.version()) && asked != topic.news()
                     || topic.is_closed()
                     || inner.is_closed()
             })?;
@@ -332,9 +332,9 @@ impl Reader {
                 self.topic.inner.check_open()?;
             }
             let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
-            if self.view.version != self.topic.version() {
+            if !self.view.has_lanes_of(self.topic.version()) {
                 self.asked = self.topic.news();
-                let view = match self.topic.current() {
+                let view = match self.topic.current(TO_READ) {
                     Err(e) if ended && e.code() == Code::NotFound => return Err(closed(&self.topic)),
                     view => view?,
                 };

@@ -9,7 +9,7 @@ use super::inner::Inner;
 use super::leave::LeftLane;
 use super::payload::{Outgoing, Payload};
 use super::spinner::Spinner;
-use super::topic::{News, TopicState, View};
+use super::topic::{News, TO_READ, TO_SEND, TopicState, View};
 use crate::crash_point;
 use crate::error::{Code, Result, closed};
 use crate::layout::lane_bytes;
@@ -174,7 +174,7 @@ impl TopicState {
         if writer.own.is_none() {
             let (own, peers) = self.start_writing(&mut writer.asked)?;
             writer.own = Some(own); // whoever takes part: the broker lists it
-            self.adopt_locked(&peers, None)?;
+            self.adopt_locked(&peers, TO_SEND, None)?;
         }
         Ok(writer)
     }
@@ -203,7 +203,7 @@ impl TopicState {
         // The fence serves the looks at version and state as well: a reader who finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         fence();
-        let (changed, ended) = (view.version != self.version(), self.is_closed());
+        let (changed, ended) = (!view.has_readers_of(self.version()), self.is_closed());
         crash_point::at("send-ring");
         self.ring(view);
         // A reader that has come meanwhile is rung as soon as the broker names it.
@@ -237,7 +237,7 @@ impl TopicState {
     /// The view of an earlier look, or a new one where that is out of date.
     #[inline]
     fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>, silence: &mut Option<News>) -> Result<&'a mut Arc<View>> {
-        let fresh = view.take().filter(|v| self.is_fresh(v));
+        let fresh = view.take().filter(|v| self.is_fresh(v, TO_SEND));
         Ok(view.insert(fresh.map_or_else(|| self.look_anew(silence), Ok)?))
     }
 
@@ -246,9 +246,9 @@ impl TopicState {
     /// group before it uses a slot again.
     #[cold]
     fn look_anew(&self, silence: &mut Option<News>) -> Result<Arc<View>> {
-        match self.view().filter(|_| self.info.overwrite) {
+        match self.view().filter(|v| self.info.overwrite && v.knows(TO_SEND)) {
             Some(before) => Ok(self.current_at_once(silence)?.unwrap_or(before)),
-            None => self.current(),
+            None => self.current(TO_SEND),
         }
     }
 
@@ -260,7 +260,7 @@ impl TopicState {
         if *silence == Some(now) {
             return Ok(None);
         }
-        let view = at_once(|| self.current().map(Some))?;
+        let view = at_once(|| self.current(TO_SEND).map(Some))?;
         *silence = view.is_none().then_some(now);
         Ok(view)
     }
@@ -293,7 +293,7 @@ impl TopicState {
 
     /// How many messages of a queue are not taken yet.
     pub(crate) fn waiting(&self) -> Result<usize> {
-        let view = self.current()?;
+        let view = self.current(TO_READ)?;
         let mut n = 0;
         for l in &view.lanes {
             for g in &view.groups {
@@ -376,7 +376,7 @@ impl TopicState {
             crash_point::at("room-waiting");
             let found = self.inner.wait(spin, until, || {
                 blocker.done(self.info.slots)
-                    || self.version() != blocker.view.version && self.news() != blocker.asked
+                    || !blocker.view.has_readers_of(self.version()) && self.news() != blocker.asked
                     || self.is_closed()
                     || self.inner.is_closed()
             })?;

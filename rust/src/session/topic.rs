@@ -22,7 +22,9 @@ use crate::layout::{broker_file, group_bytes, lane_record, limits, slot, state, 
 use crate::shm::{Bell, Lane, Line, Region};
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
-use crate::wire::ops::{GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicRef};
+use crate::wire::ops::{
+    GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicPeers, TopicRef,
+};
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -45,22 +47,37 @@ pub(crate) struct News {
     heard: u64,
 }
 
-/// Who takes part in a topic as of a version. It is never changed.
-#[derive(Debug, Default)]
+/// What a session has to know of a topic's peers: the lanes where it reads, the readers where it sends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Parts {
+    lanes: bool,
+    readers: bool,
+}
+
+pub(crate) const TO_READ: Parts = Parts { lanes: true, readers: false };
+pub(crate) const TO_SEND: Parts = Parts { lanes: false, readers: true };
+
+/// Who takes part in a topic, as far as this session has asked: each part as of a version of its own. It is
+/// never changed.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct View {
-    pub(crate) version: u64,
+    has: Parts,
+    /// The version of the lanes.
+    lanes_at: u32,
+    /// That of the readers and groups.
+    readers_at: u32,
     /// Messages of lanes that are no more.
     pub(crate) gone: u64,
     pub(crate) lanes: Vec<Arc<LaneView>>,
     /// Incarnations of lanes whose pages no broker has yet; the version says when it has.
     pub(crate) hidden: Vec<u64>,
     /// Of those who read; rung by the writer.
-    pub(crate) bells: Vec<Bell>,
+    pub(crate) bells: Arc<[Bell]>,
     /// Since when readers are missing among them: this process could not map them, so the broker rings.
     far: Option<Instant>,
     pub(crate) groups: Vec<Arc<GroupView>>,
     /// For people.
-    writers: usize,
+    writers: u64,
     readers: u64,
     last_left: String,
 }
@@ -149,6 +166,39 @@ impl Inner {
     }
 }
 
+impl View {
+    /// Whether it has the parts that are needed, as of some version.
+    #[inline]
+    pub(super) fn knows(&self, need: Parts) -> bool {
+        (self.has.lanes || !need.lanes) && (self.has.readers || !need.readers)
+    }
+
+    /// Whether its lanes are those of a version.
+    #[inline]
+    pub(super) fn has_lanes_of(&self, version: u64) -> bool {
+        self.lanes_at == version as u32
+    }
+
+    /// Whether its readers and groups are those of a version.
+    #[inline]
+    pub(super) fn has_readers_of(&self, version: u64) -> bool {
+        self.readers_at == (version >> 32) as u32
+    }
+
+    /// Takes over the parts of another view that this one has not.
+    fn keep_from(&mut self, b: &View) {
+        if !self.has.lanes {
+            (self.has.lanes, self.lanes_at, self.gone) = (b.has.lanes, b.lanes_at, b.gone);
+            self.lanes.clone_from(&b.lanes);
+            self.hidden.clone_from(&b.hidden);
+        }
+        if !self.has.readers {
+            (self.has.readers, self.readers_at, self.far) = (b.has.readers, b.readers_at, b.far);
+            self.bells = b.bells.clone();
+        }
+    }
+}
+
 impl TopicState {
     /// The topic to use in this process: this one, or in the child of a fork the one that it opens at
     /// the first use.
@@ -192,7 +242,7 @@ impl TopicState {
         self.inner.pages.broker.line(self.at)
     }
 
-    /// The broker's count of changes of who takes part.
+    /// The broker's counts of changes: of lanes in the low half, of readers and groups in the high one.
     ///
     /// SYNC topic-version: read after a publish and its fence; the broker changes it and fences
     /// before it lets a new reader look. One of the two sees the other.
@@ -218,31 +268,36 @@ impl TopicState {
         self.view.load_full()
     }
 
-    /// Who takes part, asking the broker if that has changed. While the broker is away, or when it goes
-    /// away before it has answered, the last answer serves: hand-over needs no broker.
-    pub(crate) fn current(&self) -> Result<Arc<View>> {
-        let fresh = |v: &Arc<View>| self.is_fresh(v);
+    /// Who takes part, asking the broker if that has changed or was not asked yet. While the broker is away, or
+    /// when it goes away before it has answered, the last answer serves: hand-over needs no broker.
+    pub(crate) fn current(&self, need: Parts) -> Result<Arc<View>> {
+        let fresh = |v: &Arc<View>| self.is_fresh(v, need);
         if let Some(v) = self.view().filter(fresh) {
             return Ok(v);
         }
         let _one = self.inner.turn(&self.refreshing)?;
-        let before = self.view();
+        let before = self.view().filter(|v| v.knows(need)); // else it does not serve
         let of = match &before {
             Some(v) if fresh(v) || self.inner.broker_away() => return Ok(v.clone()),
             Some(_) => Broker::This,
             None => Broker::Any,
         };
-        let answer = self.inner.call_of::<_, Peers>(of, "topic.peers", &self.reference(), &[]);
-        match (answer.and_then(|(p, _)| self.adopt(of, &p)), before) {
+        let request = TopicPeers { topic: self.reference(), lanes: need.lanes, waiters: need.readers };
+        let answer = self.inner.call_of::<_, Peers>(of, "topic.peers", &request, &[]);
+        match (answer.and_then(|(p, _)| self.adopt(of, &p, need)), before) {
             (Err(e), Some(v)) if e.code() == Code::BrokerLost => Ok(v),
             (now, _) => now,
         }
     }
 
-    /// Whether a view is still the one of now. Readers that could not be mapped are tried again after a while.
+    /// Whether the parts of a view that are needed are still those of now. Readers come and go without a
+    /// reader's having to know of it. Those that could not be mapped are tried again after a while.
     #[inline]
-    pub(super) fn is_fresh(&self, v: &View) -> bool {
-        v.version == self.version() && v.far.is_none_or(|since| since.elapsed() < A_MOMENT)
+    pub(super) fn is_fresh(&self, v: &View, need: Parts) -> bool {
+        let now = self.version();
+        v.knows(need)
+            && (!need.lanes || v.has_lanes_of(now))
+            && (!need.readers || v.has_readers_of(now) && v.far.is_none_or(|since| since.elapsed() < A_MOMENT))
     }
 
     /// Rings the readers of a view: through the broker where some could not be mapped.
@@ -260,26 +315,31 @@ impl TopicState {
         self.inner.background.want_ring(self.reference());
     }
 
-    /// Adopts an answer that came with another request.
-    pub(crate) fn adopt_locked(&self, p: &Peers, group: Option<Arc<GroupView>>) -> Result<Arc<View>> {
+    /// Adopts an answer that came with another request, and has some parts.
+    pub(crate) fn adopt_locked(&self, p: &Peers, has: Parts, group: Option<Arc<GroupView>>) -> Result<Arc<View>> {
         let _one = self.inner.turn(&self.refreshing)?;
         let before = self.view();
         if let Some(g) = group {
             // The file just received serves the view that is built next, and a new broker is given it.
-            let mut groups = before.as_ref().map_or(Vec::new(), |v| v.groups.clone());
-            groups.push(g);
-            self.view.store(Some(Arc::new(View { groups, ..View::default() })));
+            let mut with = before.as_ref().map_or_else(View::default, |v| View::clone(v));
+            with.groups.push(g);
+            self.view.store(Some(Arc::new(with)));
         }
-        self.adopt(Broker::Any, p).inspect_err(|_| self.view.store(before))
+        self.adopt(Broker::Any, p, has).inspect_err(|_| self.view.store(before))
     }
 
-    /// Builds a view of an answer; files mapped before are kept.
-    fn adopt(&self, of: Broker, p: &Peers) -> Result<Arc<View>> {
+    /// Builds a view of an answer that has some parts; the others stay as they were, and so do files mapped
+    /// before.
+    fn adopt(&self, of: Broker, p: &Peers, has: Parts) -> Result<Arc<View>> {
         let inner = &self.inner;
         let before = self.view();
-        let mut v = View { version: p.version, gone: p.gone, readers: p.members, ..View::default() };
-        v.writers = p.lanes.iter().filter(|l| l.state == state::LANE_LIVE).count();
+        let (lanes_at, readers_at) = (p.lanes_version, p.readers_version);
+        let mut v = View { has, lanes_at, readers_at, gone: p.gone, ..View::default() };
+        (v.writers, v.readers) = (p.writers, p.members);
         v.last_left.clone_from(&p.last_left);
+        if let Some(b) = &before {
+            v.keep_from(b);
+        }
         let gone = |e: &Error| matches!(e.code(), Code::NotFound | Code::Expired); // meanwhile; the version will say so
         for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
             let peer = match inner.peer(of, l.slot, l.serial) {
@@ -303,13 +363,17 @@ impl TopicState {
                 info: l.clone(),
             }));
         }
+        let mut bells = Vec::with_capacity(p.waiters.len());
         for w in &p.waiters {
             match inner.peer(of, w.slot, w.serial) {
-                Ok(peer) => v.bells.push(Bell::new(peer.file.clone(), peer.bell.clone())),
+                Ok(peer) => bells.push(Bell::new(peer.file.clone(), peer.bell.clone())),
                 Err(e) if gone(&e) => {}
                 Err(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout) => return Err(e),
                 Err(_) => v.far = Some(Instant::now()),
             }
+        }
+        if has.readers {
+            v.bells = bells.into();
         }
         for g in &p.groups {
             let known = before.as_ref().and_then(|b| b.groups.iter().find(|k| k.id == g.id));

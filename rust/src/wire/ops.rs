@@ -295,15 +295,27 @@ pub(crate) struct GroupInfo {
     pub(crate) id: u64,
 }
 
+/// Asks for the parts of a topic's peers that the session has a use for.
+#[derive(Serialize, Debug)]
+pub(crate) struct TopicPeers {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) lanes: bool,
+    pub(crate) waiters: bool,
+}
+
 #[derive(Deserialize, Debug, Clone)]
 pub(crate) struct Peers {
-    pub(crate) version: u64,
+    pub(crate) lanes_version: u32,
+    pub(crate) readers_version: u32,
     #[serde(default)]
     pub(crate) lanes: Vec<LaneInfo>,
     #[serde(default)]
     pub(crate) waiters: Vec<WaiterInfo>,
     #[serde(default)]
     pub(crate) groups: Vec<GroupInfo>,
+    #[serde(default)]
+    pub(crate) writers: u64,
     #[serde(default)]
     pub(crate) members: u64,
     #[serde(default)]
