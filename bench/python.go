@@ -199,6 +199,7 @@ func pythonLocal(p *python) {
 		{"baton.empty and drop", "allocate", 100000, nil},
 		{"topic.send(x)", "send", 100000, atMost("p50", 2000)},
 		{"reader.receive().value and drop", "receive", 100000, atMost("p50", 2000)},
+		{"baton.get(name), read before", "get", 100000, atMost("p50", 40000)},
 	} {
 		p.measure(k.name, job{Role: k.role, N: p.rounds(k.n), Bytes: sizes[0].bytes}).Bar = k.bar
 	}

@@ -68,6 +68,13 @@ def receive(n: int, size: int) -> Figures:
     return figures
 
 
+def get(n: int, size: int) -> Figures:
+    """Reads a name that was read before, and drops the bundle."""
+    name = f"bench/{uuid.uuid4().hex}"
+    baton.set(name, {"w": baton.zeros(size // 4)}, ephemeral=True)
+    return blocks(n, "get(name)", {"get": baton.connect().get, "name": name})
+
+
 def channel(size: int) -> tuple[Any, baton.Topic, baton.Reader]:
     """A topic in one session and a reader of it in another."""
     name = f"bench/{uuid.uuid4().hex}"
@@ -122,6 +129,7 @@ ROLES = {
     "allocate": allocate,
     "array": asarray_of_array,
     "asarray": asarray,
+    "get": get,
     "import": imports,
     "receive": receive,
     "send": send,
