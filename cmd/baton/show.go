@@ -248,7 +248,7 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 		defer t.Close()
 	}
 	var p protocol.Peers
-	if err := c.Broker(ctx, protocol.OpTopicPeers, protocol.TopicRef{Topic: r.Topic, ID: r.ID}, &p); err != nil {
+	if err := c.Broker(ctx, protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: protocol.TopicRef{Topic: r.Topic, ID: r.ID}, Lanes: true}, &p); err != nil {
 		return nil, err
 	}
 	d.LastLeft = p.LastLeft
