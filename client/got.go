@@ -11,7 +11,8 @@ import (
 
 // Reading a name takes the revision that the broker's lane names at that moment: that
 // needs no reader, and no broker. So a name that was read stays open for the next time,
-// as long as few others are read meanwhile.
+// as long as few others are read meanwhile. One that is not set is left: its numbers begin
+// anew where no session has it open.
 
 // gotKept is how many names stay open: an open name has a place in the broker's tables,
 // also once it is deleted.
@@ -27,6 +28,7 @@ type gotName struct {
 	name  string
 	t     *topic
 	using int // calls that read it just now
+	over  bool
 }
 
 // newest returns the newest revision of a name as a message, nil where none is set.
@@ -42,15 +44,18 @@ func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
 		}
 		n = c.got.add(name, t)
 	}
-	defer c.got.done(n)
-	return n.t.newest(ctx)
+	m, err := n.t.newest(ctx)
+	if t := c.got.done(n, m == nil && err == nil); t != nil {
+		go t.close() // it asks the broker, for which a reader need not wait
+	}
+	return m, err
 }
 
 // use finds a name that is open; nil if it is not.
 func (g *got) use(name string) *gotName {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.IndexFunc(g.names, func(n *gotName) bool { return n.name == name && !n.t.isClosed() })
+	i := slices.IndexFunc(g.names, func(n *gotName) bool { return n.name == name && !n.over && !n.t.isClosed() })
 	if i < 0 {
 		return nil
 	}
@@ -68,18 +73,47 @@ func (g *got) add(name string, t *topic) *gotName {
 	return n
 }
 
-// done ends a use, and leaves the oldest name where too many are open.
-func (g *got) done(n *gotName) {
+// done ends a use, the last one where the name is over. It returns what is to be left now:
+// this name, or the oldest where too many are open.
+func (g *got) done(n *gotName, over bool) *topic {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n.using--
-	if len(g.names) <= gotKept {
-		return
+	n.over = n.over || over
+	if n.over || len(g.names) <= gotKept {
+		return g.drop(n)
 	}
-	if i := slices.IndexFunc(g.names, func(n *gotName) bool { return n.using == 0 }); i >= 0 {
-		go g.names[i].t.leave(context.Background()) // it asks the broker, for which nobody waits
-		g.names = slices.Delete(g.names, i, i+1)
+	for _, oldest := range g.names {
+		if oldest.using == 0 {
+			oldest.over = true
+			return g.drop(oldest)
+		}
 	}
+	return nil
+}
+
+// forget ends a name. It returns what is to be left now; a call that reads it leaves it then.
+func (g *got) forget(name string) (left []*topic) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, n := range slices.Clone(g.names) { // two calls may have opened it side by side
+		if n.name == name {
+			n.over = true
+			if t := g.drop(n); t != nil {
+				left = append(left, t)
+			}
+		}
+	}
+	return left
+}
+
+// drop takes a name out that is over and not used. Callers hold g.mu.
+func (g *got) drop(n *gotName) *topic {
+	if !n.over || n.using > 0 {
+		return nil
+	}
+	g.names = slices.DeleteFunc(g.names, func(other *gotName) bool { return other == n })
+	return n.t
 }
 
 // newest takes what the one lane of a name names now.

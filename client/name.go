@@ -196,5 +196,11 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	_, err := c.call(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
-	return err
+	if err != nil {
+		return err
+	}
+	for _, t := range c.got.forget(name) {
+		t.close() // it is deleted, whatever comes of this
+	}
+	return nil
 }

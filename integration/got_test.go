@@ -59,6 +59,10 @@ func TestNameThatWasReadIsReadAgainWithoutTheBroker(t *testing.T) {
 	_, err = c.Get(ctx, "weights")
 	require.ErrorIs(t, err, protocol.ErrNotFound)
 	reads(set(4), 4).Release()
+
+	// No session has it open behind this, so that the next name begins anew.
+	require.NoError(t, c.Delete(ctx, "weights"))
+	require.EqualValues(t, 1, set(5))
 }
 
 // The broker has 4,096 places for names, and that of a deleted one is free once no

@@ -1,7 +1,8 @@
 //! Names that were read lately.
 //!
 //! Reading a name takes the revision that the broker's lane names at that moment: that needs no reader, and no
-//! broker. So a name that was read stays open for the next time, as long as few others are read meanwhile.
+//! broker. So a name that was read stays open for the next time, as long as few others are read meanwhile. One
+//! that is not set is left: its numbers begin anew where no session has it open.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -34,13 +35,21 @@ impl Got {
         all.last().map(|(_, t)| t.clone())
     }
 
+    /// Leaves a name.
+    pub(super) fn forget(&self, name: &str) {
+        let mut all = self.all();
+        let gone = all.iter().position(|(n, _)| **n == *name).map(|at| all.remove(at));
+        drop(all);
+        drop(gone); // unlocked: the last user of a topic leaves it
+    }
+
     fn keep(&self, name: &str, topic: &Arc<TopicState>) {
         let mut all = self.all();
         let same = all.iter().position(|(n, _)| **n == *name);
         let over = same.or_else(|| (all.len() == KEPT).then_some(0)).map(|at| all.remove(at));
         all.push((name.into(), topic.clone()));
         drop(all);
-        drop(over); // unlocked: the last user of a topic leaves it
+        drop(over); // unlocked, as in `forget`
     }
 }
 
@@ -48,12 +57,18 @@ impl Session {
     /// The newest revision of a name, as a message; `None` where none is set.
     pub(super) fn newest(&self, name: &str) -> Result<Option<Message>> {
         self.inner()?.check_open()?;
-        if let Some(topic) = self.got.find(name) {
-            return topic.here()?.newest();
+        let found = match self.got.find(name) {
+            Some(topic) => topic.here()?.newest()?,
+            None => {
+                let topic = self.inner()?.open_topic("name.open", &NameRef { name })?;
+                self.got.keep(name, &topic);
+                topic.newest()?
+            }
+        };
+        if found.is_none() {
+            self.got.forget(name);
         }
-        let topic = self.inner()?.open_topic("name.open", &NameRef { name })?;
-        self.got.keep(name, &topic);
-        topic.newest()
+        Ok(found)
     }
 }
 
