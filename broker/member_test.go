@@ -32,6 +32,7 @@ func newMember(t *testing.T) *member {
 	m.info = m.p.open(open)
 	w := m.p.writer(m.info)
 	w.post("one", 0, nil)
+	w.post("two", 0, nil)
 	m.q.open(queueOf("work"))
 	group, err := m.q.call(protocol.OpTopicRead, m.asked(), &m.joined)
 	require.NoError(t, err)
@@ -67,6 +68,21 @@ func TestMemberThatListsNoClaimsKeepsThem(t *testing.T) {
 	require.Len(t, p.peers(m.info).Waiters, 1)
 	q.must(protocol.OpTopicLeave, m.leave(), nil)
 	require.True(t, m.area.Open(1))
+}
+
+// A session that `stop` has ended may claim an item before its process hears of it, behind
+// the moment in which its claims were freed.
+func TestClaimsOfNoMemberAreFreed(t *testing.T) {
+	m := newMember(t)
+	i, hint, ok := m.area.Next(2)
+	require.True(t, ok)
+	require.True(t, m.area.Take(i, hint, m.joined.Member+1, true))
+	p, q := m.p.returns(m.socket, m.handsOver()), m.q.returns(m.socket, m.handsOver())
+	p.resumed()
+	q.resumed()
+	m.made()
+	require.False(t, m.area.Open(1), "a living member's claim is another's now")
+	require.True(t, m.area.Open(2))
 }
 
 func TestReaderWhoseAnswerDidNotComeIsTakenBack(t *testing.T) {

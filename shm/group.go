@@ -201,18 +201,18 @@ func (g GroupLane) Done(i uint64) bool {
 	return n > number || n == number && state == protocol.ClaimDone
 }
 
-// Release frees every claim of a dead member, lowers the hint to the first of
+// Release frees every claim of members that are over, lowers the hint to the first of
 // them and bumps its version. The broker's. It returns how many it freed.
-func (g GroupLane) Release(member uint8) int {
+func (g GroupLane) Release(over func(member uint8) bool) int {
 	freed, first := 0, uint64(0)
 	for k := uint64(0); k <= g.mask; k++ {
 		w := g.Claim(k)
 		n, m, state := protocol.SplitClaim(w)
-		if m != member || state != protocol.ClaimClaimed {
+		if state != protocol.ClaimClaimed || !over(m) {
 			continue
 		}
 		// The slot is k whatever number stands in it: members may write rubbish.
-		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(n, member, protocol.ClaimFree)) { // MODEL group:free-claims
+		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(n, m, protocol.ClaimFree)) { // MODEL group:free-claims
 			freed++
 			if first == 0 || n < first {
 				first = n

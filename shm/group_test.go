@@ -68,7 +68,7 @@ func TestGroupReleaseGivesClaimsOfTheDeadBack(t *testing.T) {
 	old, _ := g.Hint()
 	require.EqualValues(t, 5, stale)
 
-	require.Equal(t, 1, g.Release(2)) // message 3; message 1 is done
+	require.Equal(t, 1, g.Release(of(2))) // message 3; message 1 is done
 	i, _, ok := g.Next(4)
 	require.True(t, ok)
 	require.EqualValues(t, 3, i)
@@ -98,8 +98,8 @@ func TestGroupWithRubbishInItsPageNeitherFaultsNorLoops(t *testing.T) {
 		}
 		g.Next(1 << 40)
 		g.Done(1 << 40)
-		g.Release(200)
-		g.Release(uint8(w >> 4))
+		g.Release(of(200))
+		g.Release(of(uint8(w >> 4)))
 	}
 }
 
@@ -197,3 +197,5 @@ func TestGroupAreaThatWasNotLeftIsUsedFurtherOn(t *testing.T) {
 	g.r.Store64(protocol.GroupBase, 1<<64-1)
 	require.Less(t, view().number(1<<63), uint64(1<<52), "what is packed into a word fits")
 }
+
+func of(member uint8) func(uint8) bool { return func(m uint8) bool { return m == member } }

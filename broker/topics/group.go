@@ -176,7 +176,7 @@ func (ts *Topics) exit(r *reader) {
 	if g.topic.redeliver {
 		for n := range g.topic.lanes {
 			if a, ok := g.area(n); ok {
-				a.Release(r.member) // MODEL group:free-claims
+				a.Release(func(m uint8) bool { return m == r.member }) // MODEL group:free-claims
 			}
 		}
 	}
@@ -188,6 +188,20 @@ func (ts *Topics) exit(r *reader) {
 		return
 	}
 	ts.remakeIfLeft(g)
+}
+
+// freeStrays frees what sessions have claimed that are no members any more: while no
+// broker ran or had the claims, or between the end of a session by `stop` and the moment
+// in which its process, which lives, heard of it.
+func (ts *Topics) freeStrays(g *group) {
+	if !g.topic.redeliver {
+		return
+	}
+	for n := range g.topic.lanes {
+		if a, ok := g.area(n); ok {
+			a.Release(func(m uint8) bool { return g.members[m] == nil })
+		}
+	}
 }
 
 // groupFor finds or makes the group that a reader asks for; nil for one who only

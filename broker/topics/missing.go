@@ -53,18 +53,11 @@ func (ts *Topics) installGroup(g *group, k pages.Key, fd *sys.FD) {
 		return
 	}
 	g.file = m
+	ts.freeStrays(g)
 	for n := range g.topic.lanes {
-		a, ok := g.area(n)
-		if !ok {
-			continue
+		if a, ok := g.area(n); ok {
+			a.Rewind() // MODEL group:restart-hint
 		}
-		// Members may have ended while their claims could not be freed.
-		for member := range uint8(maxMembers) {
-			if g.topic.redeliver && g.members[member+1] == nil {
-				a.Release(member + 1)
-			}
-		}
-		a.Rewind() // MODEL group:restart-hint
 	}
 	ts.changed(g.topic)
 }

@@ -189,6 +189,7 @@ func (ts *Topics) restoreMembers() {
 				continue
 			}
 			ts.putGroup(g)
+			ts.freeStrays(g)
 		}
 	}
 }
