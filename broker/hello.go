@@ -61,6 +61,9 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	return b.admit(c, &h, pidfd)
 }
 
+// refusalHeard is how long the process of a session that is over may take to read so.
+const refusalHeard = time.Second
+
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
 func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil {
@@ -72,6 +75,8 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	}
 	if h.Resume != nil {
 		pidfd.Close()
+		// Until it hears this it may have gone on taking items, which nobody else frees.
+		b.clock.After(refusalHeard, b.topics.FreeStrays)
 		return nil, nil, protocol.Errorf(protocol.CodeExpired, "open a new session",
 			"this broker (instance %s) has no session %d of instance %s that this process could resume", b.id, h.Resume.Serial, h.Resume.Instance)
 	}

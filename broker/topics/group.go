@@ -190,18 +190,28 @@ func (ts *Topics) exit(r *reader) {
 	ts.remakeIfLeft(g)
 }
 
+// FreeStrays frees what sessions have claimed that are no members any more, in all groups.
+func (ts *Topics) FreeStrays() {
+	for g := range ts.allGroups() {
+		if ts.freeStrays(g) {
+			ts.wake(g.topic, func(m *member) bool { return len(m.readers) > 0 })
+		}
+	}
+}
+
 // freeStrays frees what sessions have claimed that are no members any more: while no
 // broker ran or had the claims, or between the end of a session by `stop` and the moment
-// in which its process, which lives, heard of it.
-func (ts *Topics) freeStrays(g *group) {
+// in which its process, which lives, heard of it. It tells whether there was any.
+func (ts *Topics) freeStrays(g *group) (any bool) {
 	if !g.topic.redeliver {
-		return
+		return false
 	}
 	for n := range g.topic.lanes {
 		if a, ok := g.area(n); ok {
-			a.Release(func(m uint8) bool { return g.members[m] == nil })
+			any = a.Release(func(m uint8) bool { return g.members[m] == nil }) > 0 || any
 		}
 	}
+	return any
 }
 
 // groupFor finds or makes the group that a reader asks for; nil for one who only
