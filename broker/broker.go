@@ -235,8 +235,12 @@ func (b *Broker) end(how ending) {
 	b.closing = true
 	b.clock.Stop()
 	conns := make([]*conn, 0, len(b.conns))
+	var told []*session
 	for c := range b.conns {
 		conns = append(conns, c)
+		if c.session != nil && how.final() {
+			told = append(told, c.session)
+		}
 	}
 	b.mu.Unlock()
 	if b.listener != nil {
@@ -252,6 +256,9 @@ func (b *Broker) end(how ending) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.store.Record.Valid() {
+		b.endSessions(told)
+	}
 	b.tearDown(how)
 }
 
@@ -261,9 +268,6 @@ func (b *Broker) tearDown(how ending) {
 		b.leaveFiles()
 	}
 	keep := b.keeps(how)
-	if how.final() && b.store.Record.Valid() {
-		b.endSessions()
-	}
 	if b.mirror != nil {
 		shm.WakeBell(b.store.Own.Bell.Region)
 		b.mirror = nil // it looks, under the lock, before it touches a page

@@ -76,11 +76,13 @@ func (c *conn) mayEnd(what string) error {
 	return nil
 }
 
-// endSessions notes in the record that no session outlives this broker, for one that
-// takes the files over. The mutex is held.
-func (b *Broker) endSessions() {
-	for _, s := range b.slots {
-		if s != nil {
+// endSessions notes in the record that the sessions that were told so do not outlive this
+// broker, for one that takes the files over. One without a connection has heard nothing,
+// and goes on in its memory: its row must stay, so the next broker takes it back. The mutex
+// is held.
+func (b *Broker) endSessions(told []*session) {
+	for _, s := range told {
+		if !s.ended {
 			b.setState(s, protocol.SessionDead)
 		}
 	}
