@@ -175,7 +175,7 @@ extern "C" fn in_child() {
         }
     }
     for (core, _) in all.iter().filter(|(_, held)| held.is_none()) {
-        let heir = core.heir.last().map_or_else(|| Arc::new(Heir::idle(core)), |h| h.next(core));
+        let heir = Arc::new(core.heir.last().map_or_else(|| Heir::idle(core), |h| h.next(core)));
         let _ = core.heir.get_or(|| heir);
     }
     let of_heirs = heirs.iter().filter_map(|h| h.holder()).map(|s| s.core());

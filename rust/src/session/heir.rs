@@ -35,11 +35,17 @@ const TICK: Duration = Duration::from_millis(10);
 /// What a child has in the place of an inherited session.
 #[derive(Debug)]
 pub(crate) struct Heir {
+    place: Arc<Place>,
+    missed: Missed,
+}
+
+/// The session that takes the place of others: of one, or of all that a line of parents had.
+#[derive(Debug)]
+struct Place {
     options: Options,
     /// Whose row counts what was inherited.
     holder: Option<Arc<Inner>>,
     references: Mutex<References>,
-    missed: Missed,
     running: OnceLock<Arc<Inner>>,
     opening: Mutex<()>,
 }
@@ -66,50 +72,70 @@ struct Left {
 impl Heir {
     /// The heir of a session that holds nothing.
     pub(super) fn idle(of: &Core) -> Heir {
-        Heir {
-            options: of.options.clone(),
-            holder: None,
-            references: Mutex::default(),
-            missed: Missed::default(),
-            running: OnceLock::new(),
-            opening: Mutex::new(()),
-        }
+        Heir { place: Arc::new(Place::new(of, None, References::new())), missed: Missed::default() }
     }
 
     /// The heir of a session of which this was counted.
     pub(super) fn new(of: &Core, counted: Result<Counted>) -> Heir {
-        let mut heir = Heir::idle(of);
         match counted.and_then(|c| c.into_session(of)) {
-            Ok((holder, references, missed)) => {
-                (heir.holder, heir.references, heir.missed.chunks) = (Some(holder), Mutex::new(references), missed);
+            Ok((holder, references, chunks)) => Heir {
+                place: Arc::new(Place::new(of, Some(holder), references)),
+                missed: Missed { all: None, chunks },
+            },
+            Err(e) => {
+                let why = not_inherited("no session could be opened while this process was forked", e);
+                Heir { missed: Missed { all: Some(why), ..Missed::default() }, ..Heir::idle(of) }
             }
-            Err(e) => heir.missed.all = Some(not_inherited("no session was had while this process was forked", e)),
         }
-        heir
     }
 
     pub(super) fn holder(&self) -> Option<&Arc<Inner>> {
-        self.holder.as_ref()
+        self.place.holder.as_ref()
     }
 
-    /// What a child of this process has in the place of this heir's session, which was made of `of`.
-    pub(super) fn next(&self, of: &Core) -> Arc<Heir> {
-        let session = self.holder.as_ref().or_else(|| self.running.get());
-        let next = session.and_then(|s| s.heir.get().cloned());
-        next.unwrap_or_else(|| Arc::new(Heir { missed: self.missed.clone(), ..Heir::idle(of) }))
+    /// What a child of this process has in the place of the session that this is the heir of, which
+    /// was made of `of`. What this process has missed its child has not either.
+    pub(super) fn next(&self, of: &Core) -> Heir {
+        let session = self.holder().or_else(|| self.opened());
+        let next = session.and_then(|s| s.heir.get());
+        let mut missed = self.missed.clone();
+        if let Some(next) = next {
+            missed.chunks.extend(next.missed.chunks.clone());
+            missed.all = missed.all.or_else(|| next.missed.all.clone());
+        }
+        let place = next.map_or_else(|| Heir::idle(of).place, |next| next.place.clone());
+        Heir { place, missed }
     }
 
     /// Starts the thread of a session that was opened during fork. Where that fails now, whoever needs
     /// the session tries again.
     pub(super) fn wake(&self) {
-        if self.holder.is_some() {
-            let _ = self.session();
+        if self.holder().is_some() {
+            let _ = self.place.session();
         }
     }
 
     /// The session if there is one.
     pub(super) fn opened(&self) -> Option<&Arc<Inner>> {
-        self.running.get()
+        self.place.running.get()
+    }
+
+    /// Why a reference of before the fork was not inherited.
+    fn why_missed(&self, r: Ref) -> Error {
+        let why = self.missed.chunks.get(&r.serial).or(self.missed.all.as_ref());
+        why.cloned().unwrap_or_else(|| expired("it was made, or given back, while this process was forked"))
+    }
+}
+
+impl Place {
+    fn new(of: &Core, holder: Option<Arc<Inner>>, references: References) -> Place {
+        Place {
+            options: of.options.clone(),
+            holder,
+            references: Mutex::new(references),
+            running: OnceLock::new(),
+            opening: Mutex::new(()),
+        }
     }
 
     /// The session, opened at the first call where nothing was inherited.
@@ -134,12 +160,6 @@ impl Heir {
 
     fn has(&self, r: Ref) -> bool {
         self.references().get(&r.index).is_some_and(|i| i.serial == r.serial && i.generation == r.generation)
-    }
-
-    /// Why a reference of before the fork was not inherited.
-    fn why_missed(&self, r: Ref) -> Error {
-        let why = self.missed.chunks.get(&r.serial).or(self.missed.all.as_ref());
-        why.cloned().unwrap_or_else(|| expired("it was made, or given back, while this process was forked"))
     }
 
     /// Drops an inherited reference.
@@ -308,7 +328,7 @@ impl Inner {
         if self.closed.is_set() {
             return Err(closed("the session"));
         }
-        heir.session()
+        heir.place.session()
     }
 
     /// As [`here`](Inner::here), without opening one.
@@ -362,7 +382,7 @@ impl Holding {
         }
         let heir = self.inner().heir.get().ok_or_else(forked)?;
         self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;
-        let missed = self.storages.iter().find(|s| !self.is_inherited() || !heir.has(s.reference));
+        let missed = self.storages.iter().find(|s| !self.is_inherited() || !heir.place.has(s.reference));
         missed.map_or(Ok(()), |s| Err(heir.why_missed(s.reference)))
     }
 
@@ -375,7 +395,7 @@ impl Holding {
     #[cold]
     pub(crate) fn let_go_inherited(&self) {
         if let Some(heir) = self.inner().heir.get().filter(|_| self.is_inherited()) {
-            self.storages.iter().for_each(|s| heir.let_go(s.reference));
+            self.storages.iter().for_each(|s| heir.place.let_go(s.reference));
         }
     }
 

@@ -105,7 +105,15 @@ fn without_a_broker_fork_goes_on_and_the_child_is_told() {
     let waits = child(move || {
         ok!((&there).write_all(&[1]));
         check!((&there).read(&mut [0]).is_ok_and(|n| n == 1));
-        lost(&theirs.0, &theirs.1)
+        lost(&theirs.0, &theirs.1)?;
+        // Its own session has taken the place of the inherited one, and counts.
+        let own = ok!(theirs.1.from_slice(&[1], &[9u64])).freeze();
+        let grandchild = child(move || {
+            check!(is(&own, &[9]));
+            lost(&theirs.0, &theirs.1)
+        });
+        check!(end_of(grandchild) == 0);
+        Ok(())
     });
     assert!(began.elapsed() >= Duration::from_secs(1), "it waits a while for the broker");
     // The child has given up, too: an answer that comes before it looks would still serve it.
