@@ -30,6 +30,9 @@ func (c *Client) compare() {
 	c.mu.Unlock()
 	c.trim(gone)
 	c.forgetEnded()
+	for _, t := range c.got.forgetDeleted() {
+		t.close()
+	}
 }
 
 // segmentSerial returns the serial of the segment that the broker has now at an index.

@@ -12,7 +12,8 @@ import (
 // Reading a name takes the revision that the broker's lane names at that moment: that
 // needs no reader, and no broker. So a name that was read stays open for the next time,
 // as long as few others are read meanwhile. One that is not set is left: its numbers begin
-// anew where no session has it open.
+// anew where no session has it open. So is one that another session has deleted: it is
+// looked for when the mappings are compared.
 
 // gotKept is how many names stay open: an open name has a place in the broker's tables,
 // also once it is deleted.
@@ -98,6 +99,21 @@ func (g *got) forget(name string) (left []*topic) {
 	defer g.mu.Unlock()
 	for _, n := range slices.Clone(g.names) { // two calls may have opened it side by side
 		if n.name == name {
+			n.over = true
+			if t := g.drop(n); t != nil {
+				left = append(left, t)
+			}
+		}
+	}
+	return left
+}
+
+// forgetDeleted ends the names that are not set any more. It returns what is to be left now.
+func (g *got) forgetDeleted() (left []*topic) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, n := range slices.Clone(g.names) {
+		if n.t.isClosed() || n.t.isDeleted() {
 			n.over = true
 			if t := g.drop(n); t != nil {
 				left = append(left, t)

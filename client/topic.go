@@ -84,6 +84,11 @@ func (t *topic) isClosed() bool {
 	return atomic.LoadUint64(t.idWord) != t.info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
 }
 
+// isDeleted tells from the broker's page whether the topic is a name that is not set.
+func (t *topic) isDeleted() bool {
+	return t.c.pages.broker.Load32(topicRecordAt(t.info.Topic)+protocol.TopicFlags)&protocol.TopicDeleted != 0
+}
+
 // startWriting joins as a writer, with a lane of its own. Callers hold t.mu.
 func (t *topic) startWriting(ctx context.Context) error {
 	if t.writing {

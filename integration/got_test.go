@@ -84,3 +84,25 @@ func TestNamesThatWereReadDoNotStayOpenWithoutABound(t *testing.T) {
 		require.NoError(t, setter.Delete(ctx, name))
 	}
 }
+
+// A name that another session deletes is left by those that have read it: it would fill
+// the share of the session that made it.
+func TestNameThatAnotherDeletesIsLeft(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	setter, c := b.Connect(), b.Connect()
+	x, err := setter.Alloc(ctx, dlpack.Uint8, []int64{8})
+	require.NoError(t, err)
+	defer x.Release()
+	_, err = setter.Set(ctx, "weights", x)
+	require.NoError(t, err)
+	got, err := c.Get(ctx, "weights")
+	require.NoError(t, err)
+	defer got.Release()
+	testkit.Until(t, "a name that no session has open begins anew", func() (bool, string) {
+		require.NoError(t, setter.Delete(ctx, "weights"))
+		revision, err := setter.Set(ctx, "weights", x)
+		require.NoError(t, err)
+		return revision == 1, fmt.Sprint("revision ", revision)
+	})
+}

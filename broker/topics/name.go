@@ -250,5 +250,8 @@ func (ts *Topics) unset(t *Topic) {
 	ts.setEphemeral(t, nil, false)
 	ts.watch.Named(t)
 	ts.changed(t)
+	for s := range t.members {
+		s.client.Trim() // who has it open from a read leaves it
+	}
 	ts.leftAlone(t)
 }

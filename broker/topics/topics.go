@@ -59,7 +59,8 @@ func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Log
 
 // Client is told what happens to the lanes of a session. Its methods return at once.
 type Client interface {
-	// Trim says that the session's file has room again where a lane was.
+	// Trim says that the session's file has room again where a lane was, or that a name
+	// which it has open was deleted.
 	Trim()
 }
 

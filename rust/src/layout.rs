@@ -216,6 +216,8 @@ pub mod role {
 
 /// Where the parts of the broker file are.
 pub mod broker_file {
+    /// Flag of its head: its broker was stopped for good, and no other one takes the instance over.
+    pub const ENDED: u32 = 1;
     use super::*;
     /// 1,024 SessionRecords.
     pub const SESSIONS: u64 = 0x1000;
@@ -323,6 +325,9 @@ pub mod slot_flag {
     /// The bytes are written when a stream of the sender's has come to an Order.
     pub const ORDERED: u32 = 8;
 }
+
+/// Bit of a TopicRecord's flags: a name that is not set.
+pub const TOPIC_DELETED: u32 = 8;
 
 /// Values of `state` in a TopicRecord and a LaneRecord.
 pub mod state {

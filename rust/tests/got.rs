@@ -5,7 +5,7 @@ mod kit;
 use std::time::Duration;
 
 use baton::{Code, Result};
-use kit::Broker;
+use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -62,5 +62,22 @@ fn names_that_were_read_do_not_stay_open_without_a_bound() -> Result<()> {
         assert_eq!(session.get(&name, None)?.first().unwrap().to_vec::<i32>()?, [7]);
         setter.delete(&name)?;
     }
+    Ok(())
+}
+
+/// It would fill the share of the session that made it.
+#[test]
+fn a_name_that_another_deletes_is_left() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (setter, session) = (broker.session(), broker.session());
+    let x = setter.from_slice(&[1], &[7])?.freeze();
+    setter.set("weights", &x)?;
+    let read = session.get("weights", None)?;
+    let begins_anew = || {
+        setter.delete("weights").unwrap();
+        setter.set("weights", &x).unwrap() == 1
+    };
+    until("a name that no session has open begins anew", begins_anew);
+    assert_eq!(read.first().unwrap().to_vec::<i32>()?, [7]);
     Ok(())
 }

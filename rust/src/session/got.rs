@@ -2,9 +2,10 @@
 //!
 //! Reading a name takes the revision that the broker's lane names at that moment: that needs no reader, and no
 //! broker. So a name that was read stays open for the next time, as long as few others are read meanwhile. One
-//! that is not set is left: its numbers begin anew where no session has it open.
+//! that is not set is left: its numbers begin anew where no session has it open. So is one that another session
+//! has deleted: it is looked for when the mappings are compared.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::Session;
 use super::message::{Message, Scratch, Taken};
@@ -18,11 +19,14 @@ const KEPT: usize = 16;
 
 /// The names that a session has read last, the latest at the end.
 #[derive(Debug, Default)]
-pub(super) struct Got(Mutex<Vec<(Box<str>, Arc<TopicState>)>>);
+pub(super) struct Got {
+    names: Mutex<Vec<(Box<str>, Arc<TopicState>)>>,
+    listed: OnceLock<()>, // in its opening's `AllGot`
+}
 
 impl Got {
     fn all(&self) -> MutexGuard<'_, Vec<(Box<str>, Arc<TopicState>)>> {
-        self.0.lock().unwrap_or_else(|p| p.into_inner())
+        self.names.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// A name's topic, if it is open here.
@@ -53,6 +57,34 @@ impl Got {
     }
 }
 
+/// What the sessions of an opening have read.
+#[derive(Debug, Default)]
+pub(super) struct AllGot(Mutex<Vec<Weak<Got>>>);
+
+impl AllGot {
+    fn all(&self) -> MutexGuard<'_, Vec<Weak<Got>>> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn add(&self, got: &Arc<Got>) {
+        got.listed.get_or_init(|| self.all().push(Arc::downgrade(got)));
+    }
+
+    /// Leaves the names that are not set any more.
+    pub(super) fn forget_deleted(&self) {
+        let mut all = self.all();
+        all.retain(|got| got.strong_count() > 0);
+        let living: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+        drop(all);
+        for got in living {
+            let deleted =
+                |(_, t): &mut (_, Arc<TopicState>)| !t.inner.is_foreign() && (t.is_closed() || t.is_deleted());
+            let over: Vec<_> = got.all().extract_if(.., deleted).collect();
+            drop(over); // unlocked, as in `forget`
+        }
+    }
+}
+
 impl Session {
     /// The newest revision of a name, as a message; `None` where none is set.
     pub(super) fn newest(&self, name: &str) -> Result<Option<Message>> {
@@ -61,6 +93,7 @@ impl Session {
             Some(topic) => topic.here()?.newest()?,
             None => {
                 let topic = self.inner()?.open_topic("name.open", &NameRef { name })?;
+                topic.inner.got.add(&self.got);
                 self.got.keep(name, &topic);
                 topic.newest()?
             }

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::binding::interrupted;
 use super::core::Core;
 use super::deadline;
+use super::got::AllGot;
 use super::heir::forked;
 use super::leave::Topics;
 use super::pages::Pages;
@@ -50,6 +51,7 @@ pub(crate) struct Inner {
     #[cfg(feature = "tokio")]
     pub(crate) tasks: OnceLock<Arc<Tasks>>,
     pub(crate) topics: Topics,
+    pub(super) got: AllGot,
     pub(crate) handovers: AtomicU64,
     pub(crate) closed: Closed,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
@@ -94,6 +96,7 @@ impl Inner {
             #[cfg(feature = "tokio")]
             tasks: OnceLock::new(),
             topics: Topics::default(),
+            got: AllGot::default(),
             handovers: AtomicU64::new(0),
             closed: Closed::default(),
             claiming: RwLock::new(()),

@@ -18,7 +18,7 @@ use super::reader::{Reader, Start};
 use super::send::Writer;
 use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree};
-use crate::layout::{broker_file, group_bytes, lane_record, limits, slot, state, topic_record};
+use crate::layout::{TOPIC_DELETED, broker_file, group_bytes, lane_record, limits, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Line, Region};
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
@@ -262,6 +262,11 @@ impl TopicState {
         let record = self.record();
         let state = record.load(topic_record::STATE) as u32;
         record.load(topic_record::ID) != self.info.id || state != state::TOPIC_OPEN
+    }
+
+    /// Whether it is a name that is not set, from the broker's page.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.inner.pages.broker.load32(self.at + topic_record::FLAGS) & TOPIC_DELETED != 0
     }
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {
