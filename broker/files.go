@@ -14,19 +14,22 @@ const (
 	// filesEach are open for each session beside its memory: the connection, what tells
 	// the end of the process and of the program, and one that is on its way.
 	filesEach = 4
-	// filesSpare is what an advice names beyond the need: what a process has open when it
-	// begins is not the same each time.
+	// filesSpare is beyond the need in an advice, and in what a broker takes in: what a
+	// process has open when it begins is not the same each time.
 	filesSpare = 16
 )
 
-// fileLimit is what a broker knows of its open files from before a takeover: what it has
-// open later is a part of what it takes over.
-type fileLimit struct{ own, limit uint64 }
+// fileLimit is what a broker knows of its open files from before it makes any or takes
+// them over.
+type fileLimit struct {
+	own, limit uint64
+	short      bool // something was refused, and nothing taken in since
+}
 
 // lookAtFiles counts the files that are open beside those which a keeper passed on.
 func (b *Broker) lookAtFiles() (err error) {
 	open, limit, err := sys.OpenFiles()
-	b.files = fileLimit{open - min(open, uint64(len(b.cfg.Kept))), limit}
+	b.files = fileLimit{own: open - min(open, uint64(len(b.cfg.Kept))), limit: limit}
 	return err
 }
 
@@ -40,6 +43,24 @@ func (f fileLimit) check(sessions, needed, atMost int) error {
 	return protocol.Errorf(protocol.CodeTooMany,
 		fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit)", beside+uint64(max(needed, atMost))+filesSpare),
 		"the takeover of %d sessions needs more open files than the %d that are allowed; what the former broker left is as it was", sessions, f.limit)
+}
+
+// mayHave refuses sessions and shared files beyond those that there are, where a broker
+// with the same limit could not take all of them over any more. The mutex is held.
+func (b *Broker) mayHave(sessions, files int) error {
+	live := b.liveSessions()
+	need := b.files.own + uint64(filesEach*(live+sessions)+b.sharedFiles()+files) + filesBeside + filesSpare
+	short := need > b.files.limit
+	if short && !b.files.short {
+		b.log.Warn("the limit of open files is reached: new sessions and memory are refused", "limit", b.files.limit, "sessions", live)
+	}
+	b.files.short = short
+	if !short {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeTooMany,
+		fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit), or close sessions", need),
+		"the broker may open %d files, of which a broker that takes over from it would need all", b.files.limit)
 }
 
 // checkRecorded is check for what stands in the broker file.

@@ -181,10 +181,11 @@ func TestClientWithoutDescriptorsIsToldSo(t *testing.T) {
 	testkit.AuditEmpty(t, b, c)
 }
 
-// A broker that may open no more files refuses sessions, keeps those it has, and
-// takes new ones when one has gone.
-func TestBrokerWithoutDescriptorsRefusesSessions(t *testing.T) {
-	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 48 })
+// A broker that comes near its limit of open files refuses sessions, keeps those it has,
+// and takes new ones when one has gone. One that comes after it, with the same limit, takes
+// over all of them.
+func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 192 })
 	first := newPong(t, b)
 	first.rounds(10)
 	var more []*client.Client
@@ -192,13 +193,28 @@ func TestBrokerWithoutDescriptorsRefusesSessions(t *testing.T) {
 		c, err := b.TryConnect()
 		if err != nil {
 			require.ErrorIs(t, err, protocol.ErrTooMany)
+			require.ErrorContains(t, err, "open files to")
 			break
 		}
 		more = append(more, c)
 	}
 	require.NotEmpty(t, more)
-	first.rounds(10)
-	for _, c := range more[:min(2, len(more))] {
+	for {
+		x, err := first.c.Alloc(testkit.Context(t), dlpack.Uint8, []int64{32 << 20})
+		if err != nil {
+			require.ErrorIs(t, err, protocol.ErrTooMany)
+			break
+		}
+		defer x.Release()
+	}
+	for _, another := range []func(){func() { b.Kill(); b.Restart() }, func() { b.Term(); b.Restart() }, func() { b.Replace() }} {
+		another()
+		first.rounds(10)
+		for _, c := range more {
+			require.NoError(t, c.Broker(testkit.Context(t), protocol.OpStatus, nil, &struct{}{}))
+		}
+	}
+	for _, c := range more[:2] {
 		require.NoError(t, c.Close())
 	}
 	testkit.Until(t, "a new session is taken", func() (bool, string) {

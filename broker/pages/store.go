@@ -23,6 +23,8 @@ type Store struct {
 	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
 	Record   record.File    // of it
+	// MayHave refuses so many sessions and files beyond those that there are, if it is set.
+	MayHave func(sessions, files int) error
 
 	log      *slog.Logger
 	reserved [protocol.BrokerBytes / reserveStep]bool
@@ -42,8 +44,19 @@ func (s *Store) UseBrokerFile(m File) {
 	clear(s.reserved[:])
 }
 
+// Allow refuses so many sessions and files more where MayHave does.
+func (s *Store) Allow(sessions, files int) error {
+	if s.MayHave == nil {
+		return nil
+	}
+	return s.MayHave(sessions, files)
+}
+
 // Make makes the files of a session.
 func (s *Store) Make(slot uint32, serial uint64) (*Pages, error) {
+	if err := s.Allow(1, 2); err != nil {
+		return nil, err
+	}
 	p := &Pages{Slot: slot, Serial: serial}
 	var err error
 	p.Session, err = s.NewFile(protocol.RoleSession, protocol.RestoreSession, serial, slot, protocol.SessionBytes)

@@ -80,6 +80,9 @@ func (ts *Topics) makeGroup(t *Topic, name string, alone bool) (*group, error) {
 		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use a topic that overwrites",
 			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
 	}
+	if err := ts.store.Allow(0, 1); err != nil {
+		return nil, err
+	}
 	g := &group{topic: t, number: uint32(number), id: ts.store.Record.NextSerial(), name: name, alone: alone,
 		members: map[uint8]*reader{}, owners: map[uint8]*Party{}}
 	var err error
