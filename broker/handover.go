@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
@@ -44,7 +47,11 @@ func (c *conn) handOver(id uint64, data []byte) {
 	}
 	b.mu.Unlock()
 	if err != nil {
-		b.log.Warn("a broker could not take over; this one goes on", "pid", c.cred.PID, "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, protocol.ErrBusy) {
+			level = slog.LevelDebug // it asks again and again until that is over
+		}
+		b.log.Log(context.Background(), level, "a broker could not take over; this one goes on", "pid", c.cred.PID, "error", err)
 		c.reply(id, nil, nil, err)
 		return
 	}

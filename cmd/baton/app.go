@@ -80,6 +80,7 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	if f.timeout < 0 {
 		return nil, badUsage("--timeout %s is negative", f.timeout)
 	}
+	began := time.Now()
 	opts := []client.Option{client.WithName(f.name), client.WithStart(start), client.WithModestMemory()}
 	if ns := cmp.Or(f.namespace, os.Getenv(address.EnvNamespace)); ns != "" {
 		if err := protocol.CheckNamespace(ns); err != nil {
@@ -99,8 +100,20 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 			return nil, err
 		}
 	}
-	return client.Connect(ctx, opts...)
+	if f.timeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, max(f.timeout-time.Since(began), leastToAnswer))
+		defer cancel()
+		ctx = bounded
+	}
+	c, err := client.Connect(ctx, opts...)
+	if errors.Is(err, protocol.ErrTimeout) {
+		err = protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process stands still", "the broker at %s does not answer", socket)
+	}
+	return c, err
 }
+
+// leastToAnswer is how long a broker that listens may take to answer, whatever the timeout.
+const leastToAnswer = 3 * time.Second
 
 // await waits until somebody listens at a socket, for as long as told. What else
 // may be wrong is left to who connects in earnest.

@@ -65,6 +65,16 @@ func TestTwoSignalsThatComeTogetherAreOne(t *testing.T) {
 	require.Zero(t, r.code, r.err)
 }
 
+func TestCommandsDoNotWaitForABrokerThatStandsStill(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	broker.signal(syscall.SIGSTOP)
+	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer", "stands still")
+	p.baton("stop", "--timeout", "1ms").fails(t, 5, "has not stopped within 1ms", "stands still")
+	broker.signal(syscall.SIGCONT)
+	require.Zero(t, broker.wait().code) // by that stop
+}
+
 func TestServeEndsAtOnceAtASecondSignal(t *testing.T) {
 	p := newPlace(t)
 	url := muteNATS(t) // its answer is what the end waits for

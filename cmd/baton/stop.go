@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ func init() { register(newStopCommand) }
 func newStopCommand(a *app) *cobra.Command {
 	var at string
 	var discard bool
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "stop",
 		Short: "End a broker for good",
@@ -33,20 +35,20 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return stopBroker(cmd.Context(), at, discard)
+			if timeout <= 0 {
+				return badUsage("--timeout %s is not positive", timeout)
+			}
+			return stopBroker(cmd.Context(), at, discard, timeout)
 		},
 	}
 	cmd.Flags().StringVar(&at, "address", "", "socket of the broker, `unix:/path` or /path; default $BATON_ADDRESS, else that of this user's broker")
 	cmd.Flags().BoolVar(&discard, "discard", false, "drop what is stored in files, too")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take")
 	return cmd
 }
 
-// stopTime is how long a broker that was told to stop may take, and its process to end
-// behind that.
-const stopTime = 30 * time.Second
-
 // stopBroker tells a broker to stop and waits until its process has ended.
-func stopBroker(ctx context.Context, at string, discard bool) error {
+func stopBroker(ctx context.Context, at string, discard bool, timeout time.Duration) error {
 	socket, _, err := address.Resolve(at)
 	if err != nil {
 		return err
@@ -62,7 +64,7 @@ func stopBroker(ctx context.Context, at string, discard bool) error {
 	conn := c.(*net.UnixConn)
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	conn.SetDeadline(time.Now().Add(stopTime))
+	conn.SetDeadline(time.Now().Add(timeout))
 	ended := func() bool { return true }
 	if cred, err := sys.PeerCredentials(conn); err == nil && cred.PID != 0 {
 		if pidfd, err := sys.OpenPidfd(cred.PID); err == nil {
@@ -74,12 +76,12 @@ func stopBroker(ctx context.Context, at string, discard bool) error {
 	w := wire.New(conn)
 	defer w.Discard()
 	if err := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard}); err != nil {
-		return lostWhileStopping(err)
+		return lostWhileStopping(err, timeout)
 	}
 	for answered := false; ; answered = true {
 		data, fds, err := w.Read()
 		wire.CloseAll(fds)
-		if err != nil && answered {
+		if err != nil && answered && !errors.Is(err, os.ErrDeadlineExceeded) {
 			break // it has closed everything
 		}
 		var e protocol.Envelope
@@ -87,7 +89,7 @@ func stopBroker(ctx context.Context, at string, discard bool) error {
 			err = json.Unmarshal(data, &e)
 		}
 		if err != nil {
-			return lostWhileStopping(err)
+			return lostWhileStopping(err, timeout)
 		}
 		if e.Error != nil {
 			return e.Error
@@ -107,6 +109,10 @@ func stopBroker(ctx context.Context, at string, discard bool) error {
 	return nil
 }
 
-func lostWhileStopping(err error) error {
+func lostWhileStopping(err error, timeout time.Duration) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process stands still",
+			"the broker has not stopped within %s; it stops when it goes on", timeout)
+	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops: %w", err)
 }
