@@ -68,7 +68,7 @@ type Broker struct {
 	mirror    *mirror               // nil while there is none
 
 	state stateFile
-	files fileLimit             // before a takeover
+	files fileLimit
 	extra map[string]func() any // parts of status that others add
 
 	taking  *gathering   // while the broker waits for the clients of a dead one
@@ -98,6 +98,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
+	b.store.MayHave = b.mayHave
 	b.clock = alarm.NewClock(&b.mu)
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
@@ -164,6 +165,9 @@ func (b *Broker) findFiles() error {
 func (b *Broker) begin() error {
 	rand.Read(b.store.Instance[:])
 	b.id = hex.EncodeToString(b.store.Instance[:])
+	if err := b.lookAtFiles(); err != nil {
+		return err
+	}
 	if err := b.openFiles(); err != nil {
 		return err
 	}
@@ -235,11 +239,11 @@ func (b *Broker) end(how ending) {
 	b.closing = true
 	b.clock.Stop()
 	conns := make([]*conn, 0, len(b.conns))
-	var told []*session
+	open := map[*conn]*session{}
 	for c := range b.conns {
 		conns = append(conns, c)
-		if c.session != nil && how.final() {
-			told = append(told, c.session)
+		if s := c.session; s != nil && s.state != protocol.SessionClosed {
+			open[c] = s
 		}
 	}
 	b.mu.Unlock()
@@ -249,6 +253,12 @@ func (b *Broker) end(how ending) {
 	}
 	for _, c := range conns {
 		c.event(func(p *pending) { p.closing, p.stopped = !how.final(), how.final() })
+	}
+	var heard []*session
+	if how.final() {
+		heard = heardOf(open)
+	}
+	for _, c := range conns {
 		c.finish()
 	}
 	for _, c := range conns {
@@ -257,7 +267,7 @@ func (b *Broker) end(how ending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.store.Record.Valid() {
-		b.endSessions(told)
+		b.endSessions(heard)
 	}
 	b.tearDown(how)
 }
@@ -268,6 +278,12 @@ func (b *Broker) tearDown(how ending) {
 		b.leaveFiles()
 	}
 	keep := b.keeps(how)
+	if how.final() {
+		b.removeState()
+		if b.store.Record.Valid() {
+			b.store.Record.SetEnded(!keep)
+		}
+	}
 	if b.mirror != nil {
 		shm.WakeBell(b.store.Own.Bell.Region)
 		b.mirror = nil // it looks, under the lock, before it touches a page
@@ -289,9 +305,6 @@ func (b *Broker) tearDown(how ending) {
 	b.store.Close()
 	if b.store.Files != nil {
 		b.store.Files.Leave(keep)
-	}
-	if how.final() {
-		b.removeState()
 	}
 	b.state.close()
 	if b.lock != nil {

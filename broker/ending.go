@@ -1,8 +1,12 @@
 package broker
 
 import (
+	"context"
 	"os"
+	"slices"
+	"time"
 
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -76,19 +80,55 @@ func (c *conn) mayEnd(what string) error {
 	return nil
 }
 
-// endSessions notes in the record that the sessions that were told so do not outlive this
-// broker, for one that takes the files over. One without a connection has heard nothing,
-// and goes on in its memory: its row must stay, so the next broker takes it back. The mutex
-// is held.
-func (b *Broker) endSessions(told []*session) {
-	for _, s := range told {
+// hearTime is how long a broker that is stopped waits for its clients to hear of that.
+const hearTime = 3 * time.Second
+
+// heardOf waits for the clients that were told of the end, and returns the sessions of
+// those that have heard: such a client closes its connection.
+func heardOf(open map[*conn]*session) (heard []*session) {
+	ctx, cancel := context.WithTimeout(context.Background(), hearTime)
+	defer cancel()
+	for c, s := range open {
+		select {
+		case <-c.gone:
+		case <-ctx.Done():
+		}
+		select {
+		case <-c.gone:
+			heard = append(heard, s)
+		default:
+		}
+	}
+	return heard
+}
+
+// endSessions notes in the record, for a broker that takes the files over, that sessions
+// are closed: their processes allocate nothing and take part in nothing any more, and what
+// they hold stays until they drop it or end. A session whose process has not heard of the
+// end goes on in its memory, so the next broker takes it back. The mutex is held.
+func (b *Broker) endSessions(heard []*session) {
+	for _, s := range heard {
 		if !s.ended {
-			b.setState(s, protocol.SessionDead)
+			b.setState(s, protocol.SessionClosed)
 		}
 	}
 }
 
-// keeps tells whether the shared files are of use when the broker ends in a way.
+// goesOn tells whether a process goes on in a session: it has not heard of the end.
+func (b *Broker) goesOn(s *session) bool {
+	if s.ended || s.state == protocol.SessionClosed {
+		return false
+	}
+	if b.foreign || s.start == 0 {
+		return true // nobody can tell
+	}
+	pidfd, state := sys.FindProcess(s.PID, s.start)
+	pidfd.Close()
+	return state != sys.ProcessEnded
+}
+
+// keeps tells whether the shared files are of use when the broker ends in a way. The
+// sessions that have heard of it are closed.
 func (b *Broker) keeps(how ending) bool {
 	switch how {
 	case endFailed:
@@ -98,5 +138,10 @@ func (b *Broker) keeps(how ending) bool {
 	case endDiscard:
 		return false
 	}
-	return b.topics.AnyName() || b.topics.AnyItem()
+	if !b.store.Record.Valid() || b.store.Files.Kind() == protocol.KindMemfd {
+		return false // nobody hands over memfds to a broker that finds no trace of this one
+	}
+	return b.topics.AnyName() || b.topics.AnyItem() || slices.ContainsFunc(b.slots[:], func(s *session) bool {
+		return s != nil && b.goesOn(s)
+	})
 }

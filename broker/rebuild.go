@@ -59,6 +59,7 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fet
 	crashpoint.At("broker-rebuild-buried")
 	b.topics.Announce()
 	b.store.Record.SetBoot(sys.BootID())
+	b.store.Record.SetEnded(false)
 	b.settle()
 	b.careSoon()
 	b.clock.After(0, b.lookForGone)

@@ -138,7 +138,7 @@ func (c *Client) keepConnected() {
 // here. It returns false when the client was closed or its session is lost.
 func (c *Client) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
-		if c.stopped.Load() {
+		if c.isOver() {
 			c.lose(errStopped)
 			return false
 		}

@@ -104,7 +104,7 @@ type ending struct {
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	c := e.c
-	if c.hub.lost.Load() != nil || c.stopped.Load() {
+	if c.hub.lost.Load() != nil || c.isOver() {
 		e.settle(ctx)
 		e.countDown()
 		return true, nil

@@ -23,21 +23,31 @@ func (c *Client) lose(why error) {
 	close(c.lost) // calls that wait for a broker give up
 	c.lost = make(chan struct{})
 	c.mu.Unlock()
-	ctl.close()
 	c.hub.end()
-	c.unmapOnce.Do(func() {
-		go func() {
-			c.emptyLanes()
-			unmapReleased(weak.Make(c))
-		}()
-	})
+	// Before the connection ends: by that the broker knows that this process allocates and
+	// recycles nothing any more, and that its memory may be given to others where nothing is
+	// held. An allocation that waits for an answer of the broker ends first.
+	go func() {
+		c.endPools()
+		ctl.close()
+		c.unmapOnce.Do(func() {
+			go func() {
+				c.emptyLanes()
+				unmapReleased(weak.Make(c))
+			}()
+		})
+	}()
+}
+
+// endPools has nothing handed out or recycled any more.
+func (c *Client) endPools() {
+	over := c.hub.lost.Load()
+	c.pool.End(over)
+	c.pools.end(over)
 }
 
 // emptyLanes counts down what the lanes of a lost session name: nobody takes it any more.
 func (c *Client) emptyLanes() {
-	over := c.hub.lost.Load()
-	c.pool.End(over)
-	c.pools.end(over)
 	for _, t := range c.allTopics() {
 		t.mu.must()
 		t.writing = false
@@ -51,8 +61,9 @@ func (c *Client) emptyLanes() {
 	}
 }
 
-// rowIsOwn is that of the pages, with what the broker said.
-func (c *Client) rowIsOwn() bool { return c.pages.rowIsOwn(c.stopped.Load()) }
+// isOver tells whether the broker was stopped: it said so, or it noted so for a client that
+// had no connection.
+func (c *Client) isOver() bool { return c.stopped.Load() || c.pages.isOver() }
 
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is
 // released. What a broker has cleared the row of stays mapped: it is not known here what
@@ -61,7 +72,7 @@ func (c *Client) rowIsOwn() bool { return c.pages.rowIsOwn(c.stopped.Load()) }
 func unmapReleased(of weak.Pointer[Client]) {
 	for {
 		c := of.Value()
-		if c == nil || !c.rowIsOwn() {
+		if c == nil || !c.pages.rowIsOwn() {
 			return
 		}
 		c.reap()

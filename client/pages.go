@@ -37,7 +37,6 @@ type pages struct {
 	old    map[uint64]*peer // by serial: sessions that have left their slot
 	over   bool             // the client was closed: no more files are kept open
 	given  bool             // the files of this session are another client's to close
-	memfds bool             // the files are the kernel's, not a directory's
 	empty  atomic.Bool      // the broker has found the own row empty, and ended the session
 }
 
@@ -67,7 +66,7 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
 	}
 	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{},
-		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2], memfds: fds[1].Sealed()}
+		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2]}
 	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
 	}
@@ -113,15 +112,22 @@ func (p *pages) sessionSerial(slot uint32) uint64 {
 
 // rowIsOwn tells whether a count of the own row that was read before is this process's.
 // A broker clears the row of a session that it has ended, though the process may live and
-// hold what the row counted. One that was stopped marks all sessions as dead and clears
-// no row; of memfds it has no successor.
+// hold what the row counted.
 //
 // SYNC row-cleared: read behind the counts; the broker marks the session dead before it
 // clears any.
-func (p *pages) rowIsOwn(stopped bool) bool {
+func (p *pages) rowIsOwn() bool {
 	at := protocol.BrokerSessions + uint64(p.slot)*protocol.SessionRecordSize
 	dead := p.broker.Load32(at+protocol.SessionState) == protocol.SessionDead
-	return p.empty.Load() || p.sessionSerial(p.slot) == p.serial && (!dead || stopped && p.memfds)
+	return p.empty.Load() || p.sessionSerial(p.slot) == p.serial && !dead
+}
+
+// isOver tells whether the instance ended for good, so that no broker takes this session
+// back.
+//
+// SYNC instance-ended: read while there is no connection.
+func (p *pages) isOver() bool {
+	return p.broker.Load32(protocol.HeadFlags)&protocol.HeadEnded != 0
 }
 
 // closeFiles closes every descriptor; what is in use stays mapped.

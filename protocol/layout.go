@@ -47,6 +47,10 @@ const (
 	HeadBytes    = 48
 	HeadSize     = 64
 
+	// HeadEnded is a flag of the broker file: its broker was stopped for good, and no
+	// other one takes the instance over.
+	HeadEnded uint32 = 1
+
 	// Magic is the ASCII "BATON\0v1" as a little-endian word.
 	Magic uint64 = 0x3176004e4f544142
 )

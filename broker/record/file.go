@@ -105,6 +105,18 @@ func (f File) GiveUp() bool { return f.r.CAS64(headHanded, handedNot, handedNeve
 // NotHanded says that the broker which has the file serves.
 func (f File) NotHanded() { f.r.Store64(headHanded, handedNot) }
 
+// SetEnded tells the processes that map the file whether the instance is over, so that
+// none of them waits for another broker.
+//
+// SYNC instance-ended: everything that the broker wrote comes before.
+func (f File) SetEnded(over bool) {
+	var flags uint32
+	if over {
+		flags = protocol.HeadEnded
+	}
+	f.r.Store32(protocol.HeadFlags, flags)
+}
+
 // SetDir notes the runtime directory that the file belongs to.
 func (f File) SetDir(path string) { putText(f.r, headDir, dirBytes, path) }
 

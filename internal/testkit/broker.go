@@ -214,6 +214,17 @@ func (b *Broker) End() {
 	b.endBy(syscall.SIGINT)
 }
 
+// Discard ends the broker for good, with what names and queues hold in files.
+func (b *Broker) Discard() {
+	b.t.Helper()
+	b.dropRaw()
+	out, err := exec.Command(Binary(b.t), "stop", "--discard", "--address", b.Socket).CombinedOutput()
+	if err != nil {
+		b.t.Fatalf("baton stop: %v\n%s", err, out)
+	}
+	b.process.Ended()
+}
+
 // Term ends the broker with SIGTERM, which leaves everything to the next one, and
 // fails the test unless it ends well.
 func (b *Broker) Term() {

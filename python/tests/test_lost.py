@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually, listing
+from conftest import PATIENCE
 
 # Each kind of call in a loop; `say` reports the first success and each error's class.
 KINDS = {
@@ -62,10 +62,8 @@ def test_all_kinds_of_calls_go_on_over_a_restart_and_end_with_a_stop(own, child)
     s.set("n", np.zeros(3))  # by the session of before
     assert s.get("held").value.numpy().sum() == 45
     assert all(c.process.poll() is None for c in children.values())
-    # One that is not back yet when the broker is stopped is told by the next one alone.
-    eventually(lambda: all(r["state"] == "live" for r in listing("sessions")), "all are back")
 
-    own.end(signal.SIGINT)
+    own.end(signal.SIGINT)  # some may not be back yet
     for kind, c in children.items():
         assert c.hear() == "lost SessionLost", kind
     own.start()

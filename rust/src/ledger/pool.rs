@@ -223,6 +223,11 @@ impl Pool {
         }
     }
 
+    /// Ends the pool.
+    pub(crate) fn end(&self) {
+        self.end_if(|| true);
+    }
+
     /// Ends the pool if, while nothing is handed out, that is so: its memory is the broker's then.
     pub(crate) fn end_if(&self, so: impl FnOnce() -> bool) -> bool {
         let _state = self.state();

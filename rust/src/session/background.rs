@@ -35,6 +35,9 @@ const LATEST: Duration = Duration::from_millis(200);
 /// be lost with a connection.
 const COMPARE_EVERY: Duration = Duration::from_secs(5);
 
+/// Why a session is lost whose broker was stopped.
+const STOPPED: &str = "the broker was stopped";
+
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -199,6 +202,11 @@ impl Background {
         while self.step(&control, None).is_ok() {}
         control.shut();
         core.relinked.notify_all();
+        if core.is_lost()
+            && let Some(inner) = core.opening()
+        {
+            inner.empty_lanes();
+        }
     }
 
     /// Tells the broker that the session was closed, and once nothing is counted any more that it is over.
@@ -338,7 +346,7 @@ impl Background {
             "room" => self.want(Job::Room),
             "stopped" => {
                 if let Some(core) = self.core.get().and_then(Weak::upgrade) {
-                    core.lose("the broker was stopped");
+                    core.lose(STOPPED);
                 }
             }
             // "closing": the broker goes, and another may come, as after its death. And what later versions say.
@@ -371,6 +379,10 @@ impl Background {
         let mut pause = SOONEST;
         while !core.is_over() {
             core.end_legacies();
+            if core.pages.is_over() {
+                core.lose(STOPPED);
+                return None;
+            }
             if !core.is_open() && !core.counts_any() {
                 let until = *parting.get_or_insert_with(|| Instant::now() + PARTING);
                 if Instant::now() >= until {

@@ -143,6 +143,12 @@ impl Core {
         if self.lost.set(why.clone()).is_err() {
             return;
         }
+        // Before the connection ends: by that the broker knows that this process allocates and recycles
+        // nothing any more, and that its memory may be given to others where nothing is held.
+        self.pool.end();
+        if let Some(h) = self.huge.get() {
+            h.end();
+        }
         self.link().end(why); // locked, so that `await_link` has looked before or is told
         self.over();
         self.background.wake();

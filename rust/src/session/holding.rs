@@ -233,7 +233,7 @@ impl Inner {
                 self.attach(chunk, reference)?;
             }
             let taken = self.closed.take(&self.pages.row, reference.index);
-            let ended = !taken.map_err(|e| self.refused(e))?;
+            let ended = !taken.map_err(|e| self.refused(e))? || self.is_lost();
             if let Some(a) = self.attached.find(chunk, reference.serial).filter(|_| !ended) {
                 return Ok(a);
             }

@@ -72,6 +72,11 @@ impl HugePools {
         self.made().for_each(|(_, p)| p.dropped(index));
     }
 
+    /// Ends the pools: nothing is handed out or recycled any more.
+    pub(crate) fn end(&self) {
+        self.made().for_each(|(_, p)| p.end());
+    }
+
     pub(crate) fn collect(&self, inner: &Inner, all: bool) -> u64 {
         self.made().map(|(pages, p)| p.collect(&HugeSource(inner, pages), all)).sum()
     }

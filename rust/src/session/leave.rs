@@ -94,6 +94,13 @@ pub(crate) struct LeftLane {
     pub(crate) kept: Vec<(u32, bool)>,
 }
 
+impl LeftLane {
+    /// Counts down what its messages count.
+    fn let_go(self, inner: &Inner) {
+        self.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+    }
+}
+
 /// A lane that a broker is still to take over.
 #[derive(Debug)]
 struct Leaving {
@@ -150,6 +157,8 @@ impl Left {
             Err(e) if e.code() == Code::NotFound && lane.kept.is_empty() && !asked => {
                 self.taken_over(inner);
             }
+            // No broker takes it over for this session any more.
+            Err(e) if e.code() == Code::SessionLost => self.what.lane.let_go(inner),
             // Nothing but this request ends a lane of a session that goes on: one that a broker does not
             // find was taken over by one that could not say so any more.
             Err(e) if e.code() != Code::NotFound || !asked => {}
@@ -157,7 +166,7 @@ impl Left {
                 crash_point::at("leave-write");
                 self.taken_over(inner);
                 crash_point::at("leave-placed");
-                self.what.lane.kept.into_iter().for_each(|(index, own)| inner.let_go(index, own));
+                self.what.lane.let_go(inner);
             }
         }
         None
@@ -221,7 +230,11 @@ impl Inner {
             lanes.leave(lane.offset, lane.bytes);
             lanes.taken_over(&self.pages, topic.topic, lane.offset);
             drop(lanes);
-            return lane.kept.into_iter().for_each(|(index, own)| self.let_go(index, own));
+            return lane.let_go(self);
+        }
+        if self.is_lost() {
+            drop(link);
+            return lane.let_go(self);
         }
         // Before the request, whose answer may come at once.
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
@@ -230,6 +243,13 @@ impl Inner {
             Ok(left) => self.background.post(Job::Leave(left)),
             Err(still) => link.lanes.push(still),
         }
+    }
+
+    /// Counts down what the lanes of a lost session name: the broker does not, and no send comes any more.
+    pub(super) fn empty_lanes(&self) {
+        let waiting = std::mem::take(&mut self.link_locked().lanes);
+        waiting.into_iter().for_each(|leaving| leaving.lane.let_go(self));
+        self.topics.all().iter().for_each(|t| t.end_writing(None));
     }
 
     /// Takes back that a topic was opened once more.

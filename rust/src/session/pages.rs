@@ -89,6 +89,13 @@ impl Peer {
 }
 
 impl Pages {
+    /// Whether the instance ended for good, so that no broker takes this session back.
+    ///
+    /// SYNC instance-ended: read while there is no connection.
+    pub(super) fn is_over(&self) -> bool {
+        self.broker.load32(file_head::FLAGS) & broker_file::ENDED != 0
+    }
+
     /// Maps what came with the hello.
     pub(crate) fn open(h: HelloReply, fds: Vec<OwnedFd>) -> Result<Pages> {
         let n = fds.len();
