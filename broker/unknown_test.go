@@ -153,10 +153,10 @@ func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
 // goes on.
 func TestRequestWhoseDescriptorsTheBrokerCannotReceiveIsRefused(t *testing.T) {
 	socket := filepath.Join(shortdir.New(t), "broker.sock")
-	start(t, socket, "limited", func(cmd *exec.Cmd) { limit(cmd, 64) })
+	start(t, socket, "limited", func(cmd *exec.Cmd) { limit(cmd, 192) })
 	listens(t, socket)
 	p := connect(t, socket, "p")
-	for range 64 { // those that are not accepted wait in the socket
+	for range 192 { // those that are not accepted wait in the socket
 		dial(t, socket)
 	}
 	eventually(t, "the broker has no descriptor left", func() bool {

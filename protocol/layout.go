@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 4
+	Layout  = 5
 )
 
 // Sizes that are part of the layout.
