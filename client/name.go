@@ -195,12 +195,9 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	if err := protocol.CheckName(name); err != nil {
 		return err
 	}
-	_, err := c.call(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
-	if err != nil {
-		return err
-	}
 	for _, t := range c.got.forget(name) {
-		t.close() // it is deleted, whatever comes of this
+		t.close() // an error only delays that
 	}
-	return nil
+	_, err := c.call(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	return err
 }

@@ -2,14 +2,18 @@ package integration
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 )
 
 // unmapped waits until a client maps no segment.
@@ -63,30 +67,44 @@ func TestMemoryOfALostSessionIsUnmappedAsItIsReleased(t *testing.T) {
 	}
 }
 
-// A broker clears the row of a session that it ended. What the row counted stays mapped,
-// since the process may hold it.
-func TestMemoryStaysWhereABrokerHasClearedTheRow(t *testing.T) {
-	dir := t.TempDir()
-	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
+// lostWithFiles is a client that has lost its session to the stop of a broker with a memory
+// directory: it holds a tensor of its own, and what a queue of its own named.
+func lostWithFiles(t *testing.T) (b *testkit.Broker, dir string, c *client.Client, own *client.Tensor, topic *client.Topic) {
+	dir = t.TempDir()
+	b = testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
 	ctx := testkit.Context(t)
-	c := b.Connect(client.WithName("lost"))
+	c = b.Connect(client.WithName("lost"))
 	_, err := publish(ctx, c, "weights", 5) // so that the next broker takes over
 	require.NoError(t, err)
-	own, err := filled(ctx, c, 64, 1)
+	own, err = filled(ctx, c, 64, 1)
 	require.NoError(t, err)
-	topic, err := c.Topic(ctx, "t")
+	topic, err = c.Topic(ctx, "t")
 	require.NoError(t, err)
-	instance := c.Instance()
 	b.End()
-	b.Restart()
-	next := b.Connect()
-	require.Equal(t, instance, next.Instance())
+	return b, dir, c, own, topic
+}
+
+// lostHolds tells whether a session called lost holds anything.
+func lostHolds(t *testing.T, b *testkit.Broker) bool {
 	for _, s := range testkit.Look(t, b).Storages {
 		for _, h := range s.Holders {
-			require.NotEqual(t, "lost", h.Session, "its row is cleared")
+			if h.Session == "lost" {
+				return true
+			}
 		}
 	}
-	_, err = c.Topic(ctx, "new")
+	return false
+}
+
+// What a lost session holds is counted by the next broker with the same memory directory,
+// until it is released.
+func TestNextBrokerCountsWhatALostSessionHolds(t *testing.T) {
+	b, _, c, own, topic := lostWithFiles(t)
+	instance := c.Instance()
+	b.Restart()
+	require.Equal(t, instance, b.Connect().Instance())
+	require.True(t, lostHolds(t, b))
+	_, err := c.Topic(testkit.Context(t), "new")
 	require.ErrorIs(t, err, protocol.ErrSessionLost)
 	require.NoError(t, topic.Close())
 	require.NoError(t, c.Close())
@@ -94,4 +112,45 @@ func TestMemoryStaysWhereABrokerHasClearedTheRow(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, verify(words, 1))
 	own.Release()
+	testkit.Until(t, "what was released is counted no more", func() (bool, string) { return !lostHolds(t, b), "" })
+}
+
+// A broker clears the row of a session that an operator has evicted. What the row counted
+// stays mapped, since the process may hold it.
+func TestMemoryStaysWhereABrokerHasClearedTheRow(t *testing.T) {
+	b, dir, c, own, topic := lostWithFiles(t)
+	forgetProcess(t, dir, c.Session())
+	b.Restart()
+	next := b.Connect()
+	require.True(t, lostHolds(t, b))
+	require.NoError(t, next.Broker(testkit.Context(t), protocol.OpEvict, protocol.Evict{Serial: c.Session()}, nil))
+	require.False(t, lostHolds(t, b), "its row is cleared")
+	require.NoError(t, topic.Close())
+	require.NoError(t, c.Close())
+	words, err := client.Slice[uint64](own)
+	require.NoError(t, err)
+	require.NoError(t, verify(words, 1))
+	own.Release()
+}
+
+// forgetProcess has the next broker not know whose a session is, as one in another pid
+// namespace does not.
+func forgetProcess(t *testing.T, dir string, session uint64) {
+	names, err := filepath.Glob(filepath.Join(dir, "*", "broker-*"))
+	require.NoError(t, err)
+	require.Len(t, names, 1)
+	file, err := sys.OpenFile(names[0])
+	require.NoError(t, err)
+	defer file.Close()
+	bytes, err := sys.Map(file, protocol.BrokerBytes, true)
+	require.NoError(t, err)
+	defer sys.Unmap(bytes)
+	page := record.Of(shm.NewRegion(bytes))
+	for slot := range uint32(protocol.MaxSessions) {
+		if v := page.Session(slot); v.Serial() == session {
+			v.ForgetProcess()
+			return
+		}
+	}
+	t.Fatalf("no session %d is recorded", session)
 }

@@ -148,8 +148,8 @@ impl Session {
     /// Removes a name. Bundles that were got stay with their holders. `NotFound` when it is not set.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        self.inner()?.call::<_, Ignored>("name.delete", &NameRef { name })?;
         self.got.forget(name);
+        self.inner()?.call::<_, Ignored>("name.delete", &NameRef { name })?;
         Ok(())
     }
 }
