@@ -289,7 +289,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		return false
 	case h.Op == protocol.OpHello:
 		return c.hello(h.ID, data, fds)
-	case c.session == nil:
+	case c.session == nil && !looks[h.Op]:
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello first", "the request %q came before hello", h.Op))
 		return false
 	}
@@ -303,7 +303,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeUnsupported, "update the broker, or leave this out", "unknown op %q", h.Op))
 		return true
 	}
-	if !c.heard {
+	if !c.heard && c.session != nil {
 		c.heard = true
 		c.b.heard(c.session)
 	}

@@ -122,7 +122,7 @@ func (b *Broker) checkHello(h *protocol.Hello) error {
 		return err
 	}
 	if h.Namespace == "" {
-		h.Namespace = "default"
+		h.Namespace = protocol.DefaultNamespace
 	}
 	return protocol.CheckNamespace(h.Namespace)
 }

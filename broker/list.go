@@ -24,29 +24,29 @@ const (
 // entry cost to look at. Entries are numbered from 0; end tells how many.
 type lister struct {
 	end int
-	row func(b *Broker, s *session, i int, match func(name string) bool) (row any, cost int)
+	row func(b *Broker, namespace string, i int, match func(name string) bool) (row any, cost int)
 }
 
 // listers are those of what stands in tables; leases do not.
 var listers = map[string]lister{
 	protocol.ListSessions: {protocol.MaxSessions, (*Broker).sessionRow},
-	protocol.ListTopics: {protocol.MaxTopics, func(b *Broker, s *session, i int, match func(string) bool) (any, int) {
-		return b.topics.TopicRow(s.namespace, i, match)
+	protocol.ListTopics: {protocol.MaxTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+		return b.topics.TopicRow(namespace, i, match)
 	}},
-	protocol.ListNames: {protocol.MaxTopics, func(b *Broker, s *session, i int, match func(string) bool) (any, int) {
-		return b.topics.NameRow(s.namespace, i, match)
+	protocol.ListNames: {protocol.MaxTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+		return b.topics.NameRow(namespace, i, match)
 	}},
-	protocol.ListSegments: {protocol.MaxSegments, func(b *Broker, _ *session, i int, match func(string) bool) (any, int) {
+	protocol.ListSegments: {protocol.MaxSegments, func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
 		return b.memory.SegmentRow(i, match)
 	}},
-	protocol.ListStorages: {protocol.MaxStorages, func(b *Broker, _ *session, i int, match func(string) bool) (any, int) {
+	protocol.ListStorages: {protocol.MaxStorages, func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
 		return b.memory.StorageRow(i, match)
 	}},
 }
 
 // opList gives a page of a listing. Topics and names are those of the session's
-// namespace, all else is the broker's. A page may be short, even empty, before
-// the last.
+// namespace, or without a session of the one that is named; all else is the broker's. A
+// page may be short, even empty, before the last.
 func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	var r protocol.List
 	if err := decode(data, &r); err != nil {
@@ -68,6 +68,10 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		r.Limit = defaultPage
 	}
 	r.Limit = min(r.Limit, maxPage)
+	namespace, err := namespaceOf(s, r.Namespace)
+	if err != nil {
+		return nil, nil, err
+	}
 	match := func(name string) bool { return protocol.MatchName(r.Pattern, name) }
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +88,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	}
 	reply := listReply{Rows: []any{}}
 	for cost := 0; at < l.end && len(reply.Rows) < r.Limit && cost < maxScan; {
-		row, n := l.row(b, s, at, match)
+		row, n := l.row(b, namespace, at, match)
 		if row != nil {
 			reply.Rows = append(reply.Rows, row)
 		}
@@ -98,4 +102,14 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		reply.Cursor = strconv.Itoa(at)
 	}
 	return reply, nil, nil
+}
+
+func namespaceOf(s *session, named string) (string, error) {
+	if s != nil {
+		return s.namespace, nil
+	}
+	if named == "" {
+		return protocol.DefaultNamespace, nil
+	}
+	return named, protocol.CheckNamespace(named)
 }

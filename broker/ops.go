@@ -90,6 +90,10 @@ var ops = map[string]handler{
 	protocol.OpEvict:  locked((*Broker).opEvict),
 }
 
+// looks are the ops that need no session: who has run into a limit of the broker, be it of
+// memory, files or sessions, is to see what it holds. Their session is nil then.
+var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true}
+
 // done is the reply of an op that has nothing to tell.
 type done struct{}
 
@@ -131,7 +135,7 @@ func (b *Broker) usable(s *session) error {
 	if err := b.reachable(s); err != nil {
 		return err
 	}
-	if s.state == protocol.SessionClosed {
+	if s != nil && s.state == protocol.SessionClosed {
 		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is closed: it may only keep what it holds", s.Serial)
 	}
 	return nil
@@ -150,8 +154,19 @@ func (b *Broker) reachable(s *session) error {
 	if err := b.running(s); err != nil {
 		return err
 	}
+	if s == nil {
+		return b.looked()
+	}
 	if s.ended {
 		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.Serial)
+	}
+	return nil
+}
+
+// looked is reachable for who has no session.
+func (b *Broker) looked() error {
+	if b.taking != nil {
+		return protocol.Errorf(protocol.CodeBusy, "try again", "the broker waits for the clients of a dead one")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ type SessionRow struct {
 	Granted     uint64    `json:"granted_bytes"` // of its segments
 }
 
-func (b *Broker) sessionRow(_ *session, i int, match func(string) bool) (any, int) {
+func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int) {
 	s := b.slots[i]
 	if s == nil || !match(s.Name) {
 		return nil, 0

@@ -64,7 +64,10 @@ type Counts struct {
 
 func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 	b.mu.Lock()
-	err := b.usable(s)
+	err := b.running(s) // also of one that waits for clients: it says so
+	if s != nil {
+		err = b.usable(s)
+	}
 	parts := maps.Clone(b.extra)
 	b.mu.Unlock()
 	if err != nil {

@@ -75,7 +75,7 @@ func WithModestMemory() Option {
 func newOptions(opts []Option) (options, error) {
 	o := options{start: true, namespace: os.Getenv(address.EnvNamespace), name: filepath.Base(os.Args[0])}
 	if o.namespace == "" {
-		o.namespace = "default"
+		o.namespace = protocol.DefaultNamespace
 	}
 	if len(o.name) > 48 {
 		o.name = o.name[:48]

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -206,6 +207,10 @@ func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
 			break
 		}
 		defer x.Release()
+	}
+	for _, look := range [][]string{{"status"}, {"ls"}, {"ls", "sessions"}} {
+		out, err := exec.Command(testkit.Binary(t), append(look, "--address", b.Socket)...).CombinedOutput()
+		require.NoError(t, err, "an operator sees what it holds: %s", out)
 	}
 	for _, another := range []func(){func() { b.Kill(); b.Restart() }, func() { b.Term(); b.Restart() }, func() { b.Replace() }} {
 		another()

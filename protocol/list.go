@@ -20,6 +20,8 @@ type List struct {
 	Pattern string `json:"pattern,omitempty"`
 	Cursor  string `json:"cursor,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
+	// Namespace is that of names and topics where there is no session, whose it is else.
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // ListReply is one page. Rows are objects that may gain fields; a Cursor tells

@@ -8,6 +8,9 @@ const (
 	MaxNamespace = 32
 )
 
+// DefaultNamespace is that of who names none.
+const DefaultNamespace = "default"
+
 // CheckName accepts tokens of [A-Za-z0-9_-] joined by '/', at most MaxName
 // bytes, so that no '*', '>' or empty token can reach a NATS subject.
 func CheckName(name string) error {

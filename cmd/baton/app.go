@@ -70,6 +70,11 @@ func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
 	fl.DurationVar(&f.timeout, "timeout", 0, timeoutHelp)
 }
 
+// space is the namespace that a command means.
+func (f *clientFlags) space() string {
+	return cmp.Or(f.namespace, os.Getenv(address.EnvNamespace), protocol.DefaultNamespace)
+}
+
 // waitForBroker is the timeout's meaning for commands that wait for nothing else.
 const waitForBroker = "how long to wait for a broker; 0: not at all"
 
@@ -77,43 +82,69 @@ const waitForBroker = "how long to wait for a broker; 0: not at all"
 // if none runs, as a program would; otherwise the broker must answer, at once or
 // within the timeout. ErrNoBroker says that it does not.
 func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.Client, error) {
-	if f.timeout < 0 {
-		return nil, badUsage("--timeout %s is negative", f.timeout)
-	}
-	began := time.Now()
-	opts := []client.Option{client.WithName(f.name), client.WithStart(start), client.WithModestMemory()}
-	if ns := cmp.Or(f.namespace, os.Getenv(address.EnvNamespace)); ns != "" {
-		if err := protocol.CheckNamespace(ns); err != nil {
-			return nil, &usage{cause: err}
-		}
-		opts = append(opts, client.WithNamespace(ns))
-	}
-	socket, given, err := address.Resolve(f.address)
+	ctx, p, cancel, err := f.reach(ctx, start)
 	if err != nil {
-		return nil, &usage{cause: err}
+		return nil, err
 	}
-	if given || !start {
-		opts = append(opts, client.WithAddress(socket)) // named: awaited, never started
-	}
-	if given || !start {
-		if err := await(ctx, socket, f.timeout); err != nil {
-			return nil, err
-		}
-	}
-	if f.timeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, max(f.timeout-time.Since(began), leastToAnswer))
-		defer cancel()
-		ctx = bounded
+	defer cancel()
+	opts := []client.Option{client.WithName(f.name), client.WithStart(start), client.WithModestMemory(), client.WithNamespace(p.namespace)}
+	if p.awaited {
+		opts = append(opts, client.WithAddress(p.socket)) // named: never started
 	}
 	c, err := client.Connect(ctx, opts...)
 	if errors.Is(err, protocol.ErrTimeout) {
-		err = protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process stands still", "the broker at %s does not answer", socket)
+		err = p.silent()
 	}
 	return c, err
 }
 
-// leastToAnswer is how long a broker that listens may take to answer, whatever the timeout.
-const leastToAnswer = 3 * time.Second
+// place is where a command finds its broker, and whose names and topics it means.
+type place struct {
+	socket, namespace string
+	awaited           bool
+}
+
+// silent is the error of a broker that listens and says nothing.
+func (p *place) silent() error {
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process stands still",
+		"the broker at %s does not answer", p.socket)
+}
+
+// reach finds the place of a command's broker, and waits there, unless it may be started,
+// until somebody listens. The context ends when the broker has had the time to answer.
+func (f *clientFlags) reach(ctx context.Context, start bool) (context.Context, *place, context.CancelFunc, error) {
+	if f.timeout < 0 {
+		return nil, nil, nil, badUsage("--timeout %s is negative", f.timeout)
+	}
+	began := time.Now()
+	p := &place{namespace: f.space()}
+	if err := protocol.CheckNamespace(p.namespace); err != nil {
+		return nil, nil, nil, &usage{cause: err}
+	}
+	socket, given, err := address.Resolve(f.address)
+	if err != nil {
+		return nil, nil, nil, &usage{cause: err}
+	}
+	p.socket, p.awaited = socket, given || !start
+	if p.awaited {
+		if err := await(ctx, socket, f.timeout); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	answers := usualToAnswer
+	if f.timeout > 0 {
+		answers = max(f.timeout-time.Since(began), leastToAnswer)
+	}
+	bounded, cancel := context.WithTimeout(ctx, answers)
+	return bounded, p, cancel, nil
+}
+
+// How long a broker that listens may take to answer: at least, whatever the timeout, and
+// where none is given.
+const (
+	leastToAnswer = 3 * time.Second
+	usualToAnswer = 30 * time.Second
+)
 
 // await waits until somebody listens at a socket, for as long as told. What else
 // may be wrong is left to who connects in earnest.

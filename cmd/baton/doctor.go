@@ -86,12 +86,7 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 
 // ask asks the broker who it is.
 func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, err error) {
-	c, err := a.connect(ctx, f, false)
-	if err != nil {
-		return answer, err
-	}
-	defer closeClient(c, &err)
-	s, err := askStatus(ctx, c)
+	s, err := a.askStatus(ctx, f)
 	if err != nil {
 		return answer, err
 	}

@@ -40,13 +40,13 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string) (err
 		}
 		serials = append(serials, serial)
 	}
-	c, err := a.connect(ctx, f, false)
+	l, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
-	defer closeClient(c, &err)
+	defer l.close()
 	for _, serial := range serials {
-		if err := c.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial}, nil); err != nil {
+		if err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial}, nil); err != nil {
 			return err
 		}
 		if err := a.println(fmt.Sprintf("evicted session %d", serial)); err != nil {

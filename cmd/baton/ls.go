@@ -61,14 +61,14 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, asJSON bool
 	if len(args) > 1 {
 		pattern = args[1]
 	}
-	c, err := a.connect(ctx, f, false)
+	broker, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
-	defer closeClient(c, &err)
+	defer broker.close()
 	all := map[string][]json.RawMessage{}
 	for _, what := range wanted {
-		if all[what], err = fetch(ctx, c, what, pattern); err != nil {
+		if all[what], err = broker.fetch(ctx, what, pattern); err != nil {
 			return err
 		}
 	}

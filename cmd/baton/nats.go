@@ -51,12 +51,7 @@ somebody subscribes, and can be claimed at a broker of its machine.`,
 }
 
 func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error) {
-	c, err := a.connect(ctx, f, false)
-	if err != nil {
-		return err
-	}
-	defer closeClient(c, &err)
-	s, err := askStatus(ctx, c)
+	s, err := a.askStatus(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -75,7 +70,7 @@ func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error)
 	answer := natsAnswer{Mode: info.Mode, URL: info.URL, Connected: n.Status != nil && n.Connected,
 		Seed: info.Seed, Creds: info.Creds, User: info.User, CA: info.CA, Cert: info.Cert, Key: info.Key,
 		Info:    filepath.Join(n.Dir, "nats.json"),
-		Subject: protocol.TopicSubject(c.Namespace(), ">"), Bucket: "baton-" + c.Namespace()}
+		Subject: protocol.TopicSubject(f.space(), ">"), Bucket: "baton-" + f.space()}
 	if asJSON {
 		return a.printJSON(answer)
 	}

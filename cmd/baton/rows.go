@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
-	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -70,31 +69,21 @@ func cellsOf[Row any](cells func(*Row) []string) func(json.RawMessage) ([]string
 	}
 }
 
-// fetch gets all rows of a listing, page by page. Sessions come without this
-// command's own.
-func fetch(ctx context.Context, c *client.Client, what, pattern string) ([]json.RawMessage, error) {
+// fetch gets all rows of a listing, page by page.
+func (l *looker) fetch(ctx context.Context, what, pattern string) ([]json.RawMessage, error) {
 	rows := []json.RawMessage{}
-	ask := protocol.List{What: what, Pattern: pattern}
+	ask := protocol.List{What: what, Pattern: pattern, Namespace: l.namespace}
 	for {
 		var page protocol.ListReply
-		if err := c.Broker(ctx, protocol.OpList, ask, &page); err != nil {
+		if err := l.Broker(ctx, protocol.OpList, ask, &page); err != nil {
 			return nil, err
 		}
-		for _, r := range page.Rows {
-			if what != protocol.ListSessions || !isSession(r, c.Session()) {
-				rows = append(rows, r)
-			}
-		}
+		rows = append(rows, page.Rows...)
 		if page.Cursor == "" || page.Cursor == ask.Cursor {
 			return rows, nil
 		}
 		ask.Cursor = page.Cursor
 	}
-}
-
-func isSession(raw json.RawMessage, serial uint64) bool {
-	var r broker.SessionRow
-	return json.Unmarshal(raw, &r) == nil && r.Serial == serial
 }
 
 // table draws rows.
@@ -115,12 +104,12 @@ func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 		defer cancel()
-		c, err := a.connect(ctx, f, false)
+		l, err := a.look(ctx, f)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		defer c.Close()
-		rows, err := fetch(ctx, c, what, "")
+		defer l.close()
+		rows, err := l.fetch(ctx, what, "")
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

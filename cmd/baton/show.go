@@ -92,14 +92,14 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 		}
 		wanted = []listing{l}
 	}
-	c, err := a.connect(ctx, f, false)
+	broker, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
-	defer closeClient(c, &err)
+	defer broker.close()
 	found := []shown{}
 	for _, l := range wanted {
-		rows, err := fetch(ctx, c, l.what, patternFor(l.what, what))
+		rows, err := broker.fetch(ctx, l.what, patternFor(l.what, what))
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 			if !isCalled(l.what, raw, what) || queues && !isQueue(raw) {
 				continue
 			}
-			d, err := detail(ctx, c, l.what, raw)
+			d, err := a.detail(ctx, f, broker, l.what, raw)
 			if err != nil {
 				return err
 			}
@@ -176,25 +176,34 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 }
 
 // detail finds out what a row does not say. What has gone meanwhile is left out.
-func detail(ctx context.Context, c *client.Client, kind string, raw json.RawMessage) (*details, error) {
+func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string, raw json.RawMessage) (*details, error) {
 	switch kind {
 	case protocol.ListNames:
-		return nameDetail(ctx, c, raw)
+		return a.inSession(ctx, f, raw, nameDetail)
 	case protocol.ListTopics:
-		return topicDetail(ctx, c, raw)
+		return a.inSession(ctx, f, raw, topicDetail)
 	case protocol.ListSessions:
-		return sessionDetail(ctx, c, raw)
+		return sessionDetail(ctx, l, raw)
 	case protocol.ListSegments:
 		var r broker.SegmentRow
 		if err := json.Unmarshal(raw, &r); err != nil {
 			return nil, err
 		}
-		d := &details{}
-		var err error
-		d.Storages, err = fetchStorages(ctx, c, func(s *broker.StorageRow) bool { return s.Segment == r.Segment })
-		return d, err
+		all, err := l.fetchStorages(ctx, func(s *broker.StorageRow) bool { return s.Segment == r.Segment })
+		return &details{Storages: all}, err
 	}
 	return nil, nil
+}
+
+// inSession finds out what only a session can: it reads messages.
+func (a *app) inSession(ctx context.Context, f *clientFlags, raw json.RawMessage,
+	find func(context.Context, *client.Client, json.RawMessage) (*details, error)) (d *details, err error) {
+	c, err := a.connect(ctx, f, false)
+	if err != nil {
+		return nil, err
+	}
+	defer closeClient(c, &err)
+	return find(ctx, c, raw)
 }
 
 func nameDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
@@ -258,13 +267,13 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 	return d, nil
 }
 
-func sessionDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
+func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
 	var r broker.SessionRow
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, err
 	}
 	d := &details{}
-	segments, err := fetch(ctx, c, protocol.ListSegments, "")
+	segments, err := l.fetch(ctx, protocol.ListSegments, "")
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +286,7 @@ func sessionDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (
 			own[s.Segment] = true
 		}
 	}
-	d.Storages, err = fetchStorages(ctx, c, func(s *broker.StorageRow) bool {
+	d.Storages, err = l.fetchStorages(ctx, func(s *broker.StorageRow) bool {
 		for _, h := range s.Holders {
 			if h.Slot == r.Slot {
 				return true
@@ -288,8 +297,8 @@ func sessionDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (
 	return d, err
 }
 
-func fetchStorages(ctx context.Context, c *client.Client, wanted func(*broker.StorageRow) bool) ([]json.RawMessage, error) {
-	rows, err := fetch(ctx, c, protocol.ListStorages, "")
+func (l *looker) fetchStorages(ctx context.Context, wanted func(*broker.StorageRow) bool) ([]json.RawMessage, error) {
+	rows, err := l.fetch(ctx, protocol.ListStorages, "")
 	if err != nil {
 		return nil, err
 	}

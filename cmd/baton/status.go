@@ -11,7 +11,6 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
-	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -45,27 +44,26 @@ session of this command. Status 4 if none runs; this starts none.`,
 	return cmd
 }
 
-// askStatus asks the broker and leaves the asking session out.
-func askStatus(ctx context.Context, c *client.Client) (*statusReply, error) {
+// askStatus asks a command's broker how it is.
+func (a *app) askStatus(ctx context.Context, f *clientFlags) (*statusReply, error) {
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
 	var raw json.RawMessage
-	if err := c.Broker(ctx, protocol.OpStatus, nil, &raw); err != nil {
+	if err := l.Broker(ctx, protocol.OpStatus, nil, &raw); err != nil {
 		return nil, err
 	}
 	var s statusReply
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the status cannot be read: %w", err)
 	}
-	s.Counts.Sessions = max(s.Counts.Sessions-1, 0)
 	return &s, nil
 }
 
 func (a *app) status(ctx context.Context, f *clientFlags, asJSON bool) (err error) {
-	c, err := a.connect(ctx, f, false)
-	if err != nil {
-		return err
-	}
-	defer closeClient(c, &err)
-	s, err := askStatus(ctx, c)
+	s, err := a.askStatus(ctx, f)
 	if err != nil {
 		return err
 	}

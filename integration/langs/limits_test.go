@@ -147,6 +147,8 @@ func TestFilesOfTheNextBrokerAreSwept(t *testing.T) {
 				end, other = other, end
 			}
 			require.GreaterOrEqual(t, refused, 2, "it is swept from far too few")
+			end()
+			require.Empty(t, b.TryRestart(with(0)))
 			unharmed(t, b, all)
 		})
 	}
@@ -172,6 +174,7 @@ func TestFilesOfAReplacementAreSwept(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, refused, 2, "it is swept from far too few")
+	require.Empty(t, b.TryReplace(with(0)))
 	unharmed(t, b, all)
 }
 

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// looker asks a broker without a session, which a broker that has run into a limit has
+// none for. It is for one goroutine.
+type looker struct {
+	place
+	w    *wire.Conn
+	last uint64 // request
+}
+
+// look connects to a broker to look at it. The caller closes it.
+func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
+	ctx, p, cancel, err := f.reach(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", p.socket)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeNoBroker, "see what stands in the way of the socket", "no broker answers at %s: %w", p.socket, err)
+	}
+	until, _ := ctx.Deadline()
+	c.SetDeadline(until)
+	return &looker{place: *p, w: wire.New(c.(*net.UnixConn))}, nil
+}
+
+func (l *looker) close() {
+	l.w.Discard()
+	l.w.Close()
+}
+
+// lookAgain is how long a broker is left alone that waits for the clients of a dead one.
+const lookAgain = 50 * time.Millisecond
+
+// Broker asks. For a listing it waits until the broker has taken over.
+func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
+	defer context.AfterFunc(ctx, func() { l.w.SetDeadline(time.Unix(1, 0)) })()
+	for {
+		err := l.ask(op, body, reply)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if op != protocol.OpList || !errors.Is(err, protocol.ErrBusy) {
+			return err
+		}
+		time.Sleep(lookAgain)
+	}
+}
+
+func (l *looker) ask(op string, body, reply any) error {
+	l.last++
+	if err := l.w.Request(l.last, op, body); err != nil {
+		return l.lost(err)
+	}
+	data, fds, err := l.w.Read()
+	wire.CloseAll(fds)
+	var e protocol.Envelope
+	if err == nil {
+		err = json.Unmarshal(data, &e)
+	}
+	switch {
+	case err != nil:
+		return l.lost(err)
+	case e.Error != nil:
+		return e.Error
+	case reply == nil:
+		return nil
+	}
+	return json.Unmarshal(e.OK, reply)
+}
+
+func (l *looker) lost(err error) error {
+	var e net.Error
+	if errors.As(err, &e) && e.Timeout() {
+		return l.silent()
+	}
+	return protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker at %s did not answer: %w", l.socket, err)
+}
