@@ -69,7 +69,7 @@ sys.path.append(sys.argv[1])
 from conftest import PATIENCE, asleep, eventually
 kept, how = [], {"dtype": "uint8", "device": "cuda:0"}
 for make in (baton.empty, baton.zeros, lambda n, **how: baton.full(n, 1, **how)):
-    kept.append(make(48 << 20, **how))
+    kept.append(make(48 << 20, timeout=PATIENCE, **how))  # work on the last one's stream may be under way
     try:
         make(48 << 20, **how)
         say("made")
