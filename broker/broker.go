@@ -47,6 +47,7 @@ type Broker struct {
 
 	mu         sync.Mutex // guards all below, the rooms, and every shared page the broker writes
 	closing    bool
+	hearing    bool // of clients that the broker is being stopped
 	clock      *alarm.Clock
 	store      *pages.Store
 	memory     *memory.Memory
@@ -238,12 +239,13 @@ func (b *Broker) end(how ending) {
 	b.mu.Lock()
 	b.closing = true
 	b.clock.Stop()
+	b.hearing = how.final()
 	conns := make([]*conn, 0, len(b.conns))
-	open := map[*conn]*session{}
+	var open []*conn
 	for c := range b.conns {
 		conns = append(conns, c)
 		if s := c.session; s != nil && s.state != protocol.SessionClosed {
-			open[c] = s
+			open = append(open, c)
 		}
 	}
 	b.mu.Unlock()
@@ -254,9 +256,8 @@ func (b *Broker) end(how ending) {
 	for _, c := range conns {
 		c.event(func(p *pending) { p.closing, p.stopped = !how.final(), how.final() })
 	}
-	var heard []*session
 	if how.final() {
-		heard = heardOf(open)
+		b.awaitHearing(open)
 	}
 	for _, c := range conns {
 		c.finish()
@@ -266,9 +267,6 @@ func (b *Broker) end(how ending) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.store.Record.Valid() {
-		b.endSessions(heard)
-	}
 	b.tearDown(how)
 }
 

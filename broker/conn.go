@@ -36,7 +36,6 @@ type conn struct {
 	holder record.Holder
 
 	stop  chan struct{} // closed: the last events are written, then the socket is closed
-	gone  chan struct{} // closed when nothing more can be read: mostly the client has closed its end
 	ended chan struct{} // closed when the socket is
 	once  sync.Once
 
@@ -62,7 +61,7 @@ type pending struct{ trim, collect, closing, stopped, room, over bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	holder := record.Holder{Family: uint64(cred.PID) + 1, User: b.userOf(cred.UID)}
-	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{})}
+	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // event changes the pending events and has them told. It never blocks.
@@ -221,7 +220,6 @@ func (c *conn) readLoop() {
 			break
 		}
 	}
-	close(c.gone)
 	c.b.mu.Lock()
 	c.b.forgetConn(c)
 	if c.returning != nil {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"os"
 	"slices"
 	"time"
@@ -83,34 +82,33 @@ func (c *conn) mayEnd(what string) error {
 // hearTime is how long a broker that is stopped waits for its clients to hear of that.
 const hearTime = 3 * time.Second
 
-// heardOf waits for the clients that were told of the end, and returns the sessions of
-// those that have heard: such a client closes its connection.
-func heardOf(open map[*conn]*session) (heard []*session) {
-	ctx, cancel := context.WithTimeout(context.Background(), hearTime)
-	defer cancel()
-	for c, s := range open {
+// awaitHearing waits for the clients that were told of the end: one that has heard closes
+// its side of the connection, and its session is closed then. It is over for one that does
+// not hear in time: its session goes on in its memory, so the next broker takes it back.
+func (b *Broker) awaitHearing(open []*conn) {
+	late := time.After(hearTime)
+	for _, c := range open {
 		select {
-		case <-c.gone:
-		case <-ctx.Done():
+		case <-c.ended:
+			continue
+		case <-late:
 		}
-		select {
-		case <-c.gone:
-			heard = append(heard, s)
-		default:
-		}
+		break
 	}
-	return heard
+	b.mu.Lock()
+	b.hearing = false
+	b.mu.Unlock()
 }
 
-// endSessions notes in the record, for a broker that takes the files over, that sessions
-// are closed: their processes allocate nothing and take part in nothing any more, and what
-// they hold stays until they drop it or end. A session whose process has not heard of the
-// end goes on in its memory, so the next broker takes it back. The mutex is held.
-func (b *Broker) endSessions(heard []*session) {
-	for _, s := range heard {
-		if !s.ended {
-			b.setState(s, protocol.SessionClosed)
-		}
+// heardEnd closes a session whose client has heard that the broker is being stopped. The
+// client allocates nothing and takes part in nothing any more; what it holds stays until it
+// drops that or ends. The record alone tells it whether the session is over, when it finds
+// the connection ended. The mutex is held.
+//
+// SYNC instance-ended: the state is stored before the connection ends.
+func (b *Broker) heardEnd(s *session) {
+	if b.hearing && b.store.Record.Valid() {
+		b.setState(s, protocol.SessionClosed)
 	}
 }
 

@@ -186,6 +186,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	s.conn = nil
 	if b.closing {
+		b.heardEnd(s)
 		return
 	}
 	if !s.answered && !s.absent {

@@ -51,9 +51,9 @@ type Client struct {
 	attachMu turn // one goroutine attaches at a time
 
 	room      room
-	set       atomic.Bool   // up: all of the above that does not change is there
-	stopped   atomic.Bool   // the broker said that it ends for good
-	epoch     atomic.Uint64 // counts reconnections
+	set       atomic.Bool           // up: all of the above that does not change is there
+	limbo     atomic.Pointer[limbo] // while a broker that is being stopped decides on the session
+	epoch     atomic.Uint64         // counts reconnections
 	handovers atomic.Uint64
 	readers   atomic.Uint64 // the number that the last reader has
 	bytesSent atomic.Uint64
@@ -276,9 +276,6 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 }
 
 func (c *Client) onEvent(event string, _ []byte) {
-	if event == protocol.EventStopped {
-		c.stopped.Store(true) // read when the connection is found ended
-	}
 	if !c.set.Load() {
 		return // nothing is here yet that it could be about
 	}
@@ -288,7 +285,7 @@ func (c *Client) onEvent(event string, _ []byte) {
 	case protocol.EventTrim:
 		c.post(func(d *due) { d.compare = true })
 	case protocol.EventStopped:
-		c.lose(errStopped)
+		c.hear()
 	case protocol.EventRoom:
 		c.room.told(c.hub)
 	case protocol.EventCollect:
@@ -344,17 +341,29 @@ func (c *Client) reap() {
 	})
 }
 
-// countUp counts one reference up in the own row. A client that is being closed
-// looks at the row behind its end: what is counted later is undone.
+// countUp counts one reference up in the own row. Who ends the session, be it this client or
+// a broker that is being stopped, looks at the row behind that: what is counted later is
+// undone.
+//
+// SYNC limbo: looked at behind the count.
 func (c *Client) countUp(index uint32) error {
-	if err := c.pages.row.Take(index); err != nil {
-		return c.refused(err)
-	}
-	if err := c.live(); err != nil {
+	for {
+		if err := c.pages.row.Take(index); err != nil {
+			return c.refused(err)
+		}
+		limbo := c.limbo.Load()
+		err := c.live()
+		if limbo == nil && err == nil {
+			return nil
+		}
 		c.pages.row.Drop(index)
-		return err
+		if err == nil {
+			err = limbo.wait()
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return nil
 }
 
 // refused is why something is refused: that the session has ended, where it has.

@@ -70,8 +70,12 @@ func (c *Client) quiesce() <-chan map[uint32]uint64 {
 	over := errClosed("client")
 	c.pool.End(over)
 	c.pools.end(over)
-	topics := c.allTopics()
 	lanes := make(chan map[uint32]uint64, 1)
+	if c.hub.lost.Load() != nil {
+		lanes <- nil // emptyLanes sees to them
+		return lanes
+	}
+	topics := c.allTopics()
 	go func() {
 		n := map[uint32]uint64{}
 		for _, t := range topics {
@@ -104,7 +108,7 @@ type ending struct {
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	c := e.c
-	if c.hub.lost.Load() != nil || c.isOver() {
+	if c.hub.lost.Load() != nil || c.pages.isOver() {
 		e.settle(ctx)
 		e.countDown()
 		return true, nil
@@ -248,6 +252,10 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 	ctl, err := c.resume(ctx)
 	if ctl == nil {
 		return isFinal(err)
+	}
+	if l := c.limbo.Load(); l != nil {
+		l.told.Wait()
+		c.goOn(l)
 	}
 	c.mu.Lock()
 	c.ctl = ctl

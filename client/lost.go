@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 	"weak"
 
@@ -19,51 +21,107 @@ func (c *Client) lose(why error) {
 	}
 	ctl := c.ctl
 	c.hub.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released",
-		"session %d of broker %s is over: %w", c.pages.serial, c.pages.instance, why))
+		"session %d of broker %s is over: %s", c.pages.serial, c.pages.instance, messageOf(why)))
 	close(c.lost) // calls that wait for a broker give up
 	c.lost = make(chan struct{})
 	c.mu.Unlock()
 	c.hub.end()
-	// Before the connection ends: by that the broker knows that this process allocates and
-	// recycles nothing any more, and that its memory may be given to others where nothing is
-	// held. An allocation that waits for an answer of the broker ends first.
-	go func() {
-		c.endPools()
+	go func() { // an allocation may wait for an answer of the broker with the pool's turn
+		over := c.hub.lost.Load()
+		c.pool.End(over)
+		c.pools.end(over)
 		ctl.close()
+		if l := c.limbo.Load(); l != nil {
+			l.told.Wait()
+			c.goOn(l)
+		}
 		c.unmapOnce.Do(func() {
 			go func() {
-				c.emptyLanes()
+				c.emptyLanes(isFinal(why))
 				unmapReleased(weak.Make(c))
 			}()
 		})
 	}()
 }
 
-// endPools has nothing handed out or recycled any more.
-func (c *Client) endPools() {
-	over := c.hub.lost.Load()
-	c.pool.End(over)
-	c.pools.end(over)
+// limbo is the state of a session from when its client has heard that the broker is being
+// stopped until the connection has ended: the broker notes meanwhile that the session is
+// closed. Where it does not, because its time for that is over or it dies, the session goes
+// on.
+type limbo struct {
+	told    sync.WaitGroup
+	decided chan struct{}
 }
 
-// emptyLanes counts down what the lanes of a lost session name: nobody takes it any more.
-func (c *Client) emptyLanes() {
-	for _, t := range c.allTopics() {
-		t.mu.must()
-		t.writing = false
-		for _, kept := range t.kept {
-			for _, index := range kept {
-				c.drop(index)
-			}
-		}
-		t.kept = nil
-		t.mu.end()
+// hear tells a broker that is being stopped that this client has heard so: it allocates,
+// recycles and counts nothing from here on, and says nothing more.
+//
+// SYNC limbo: set before the broker hears of it; pairs with countUp.
+func (c *Client) hear() {
+	l := &limbo{decided: make(chan struct{})}
+	if !c.limbo.CompareAndSwap(nil, l) {
+		return
+	}
+	c.mu.Lock()
+	ctl := c.ctl
+	c.mu.Unlock()
+	l.told.Go(func() { // an allocation may wait for an answer of the broker with the pool's turn
+		c.pool.Pause()
+		c.pools.pause()
+		ctl.conn.CloseWrite()
+	})
+}
+
+// goOn ends the limbo of a session that was not closed, or that is lost.
+func (c *Client) goOn(l *limbo) {
+	c.limbo.Store(nil)
+	c.pool.Resume()
+	c.pools.resume()
+	close(l.decided)
+}
+
+// wait returns when it is decided.
+func (l *limbo) wait() error {
+	select {
+	case <-l.decided:
+		return nil
+	case <-time.After(awaitBroker):
+		return protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker is being stopped")
 	}
 }
 
-// isOver tells whether the broker was stopped: it said so, or it noted so for a client that
-// had no connection.
-func (c *Client) isOver() bool { return c.stopped.Load() || c.pages.isOver() }
+// emptyLanes counts down what the lanes of a lost session name: once a broker that has come
+// since counts for it, or at once where none comes or none that would know the session.
+func (c *Client) emptyLanes(unknown bool) {
+	for {
+		left := false
+		over := unknown || c.pages.isOver()
+		for _, t := range c.allTopics() {
+			left = !t.empty(over) || left
+		}
+		if !left {
+			return
+		}
+		time.Sleep(keeperLook)
+	}
+}
+
+// empty counts down what the own lane names, unless a broker is still to count for that.
+func (t *topic) empty(over bool) (done bool) {
+	t.mu.must()
+	defer t.mu.end()
+	t.writing = false
+	if !over && t.kept != nil && !t.c.pages.isTakenOver(t.info.Topic, t.laneNo, t.laneInc) {
+		return false
+	}
+	for _, kept := range t.kept {
+		for _, index := range kept {
+			t.c.drop(index)
+		}
+	}
+	t.kept = nil
+	return true
+}
 
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is
 // released. What a broker has cleared the row of stays mapped: it is not known here what
@@ -84,7 +142,16 @@ func unmapReleased(of weak.Pointer[Client]) {
 }
 
 // errStopped is why a session is lost whose broker was stopped.
-var errStopped = protocol.Errorf(protocol.CodeBrokerLost, "", "the broker was stopped")
+var errStopped = errors.New("the broker was stopped")
+
+// messageOf is what an error says, without its code: a lost session is no other error.
+func messageOf(err error) string {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return err.Error()
+}
 
 // isFinal reports whether err is an answer to a resume that no broker will change.
 func isFinal(err error) bool {

@@ -130,6 +130,25 @@ func (p *pages) isOver() bool {
 	return p.broker.Load32(protocol.HeadFlags)&protocol.HeadEnded != 0
 }
 
+// isClosed tells whether a broker that was stopped has ended this session, which was not
+// closed here.
+//
+// SYNC instance-ended: read while there is no connection.
+func (p *pages) isClosed() bool {
+	at := protocol.BrokerSessions + uint64(p.slot)*protocol.SessionRecordSize
+	return p.broker.Load32(at+protocol.SessionState) == protocol.SessionClosed && p.sessionSerial(p.slot) == p.serial
+}
+
+// isTakenOver tells whether a broker counts for what a lane of the own session file names:
+// it has adopted it, or lists it no more.
+//
+// SYNC lane-adopted: read before the lane's counts are dropped; the broker counts first.
+func (p *pages) isTakenOver(topic, number uint32, incarnation uint64) bool {
+	record := laneRecordAt(topic, number)
+	return p.broker.Load32(record+protocol.LaneRecordState) != protocol.LaneLive ||
+		p.broker.Load64(record+protocol.LaneRecordIncarnation) != incarnation
+}
+
 // closeFiles closes every descriptor; what is in use stays mapped.
 func (c *Client) closeFiles() {
 	p := c.pages

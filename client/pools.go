@@ -78,6 +78,18 @@ func (s *poolSet) addStats(to *handles.PoolStats) {
 	}
 }
 
+func (s *poolSet) pause() {
+	for _, p := range s.all() {
+		p.Pause()
+	}
+}
+
+func (s *poolSet) resume() {
+	for _, p := range s.all() {
+		p.Resume()
+	}
+}
+
 // end is called before the session ends, with what every later allocation fails with.
 func (s *poolSet) end(why error) {
 	for _, p := range s.all() {

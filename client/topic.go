@@ -30,6 +30,7 @@ type topic struct {
 	lane    shm.Lane
 	laneNo  uint32
 	laneAt  uint64
+	laneInc uint64 // incarnation
 	writing bool
 	head    uint64
 	tail    uint64     // oldest message not withdrawn
@@ -115,7 +116,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 		crashpoint.At("lane-reserved")
 		var ok protocol.TopicWriteReply
 		if _, err = c.call(ctx, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: t.ref(), Offset: at}, &ok); err == nil {
-			t.lane, t.laneNo, t.laneAt = lane, ok.Lane, at
+			t.lane, t.laneNo, t.laneAt, t.laneInc = lane, ok.Lane, at, ok.Incarnation
 			crashpoint.At("lane-joined")
 			t.writing, t.head, t.tail = true, 0, 1
 			t.kept = make([][]uint32, t.info.Slots)
@@ -412,7 +413,9 @@ func (t *topic) leave(ctx context.Context) error {
 			c.pages.lanes.give(t.laneAt)
 			c.mu.Unlock()
 			t.laneAt, first = 0, nil
-		} else if first = unlessLost(unlessLeft(first)); first == nil {
+		} else if protocolCode(first) == protocol.CodeSessionLost {
+			first = nil // emptyLanes sees to what the lane names
+		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
 			c.laneLeft(t.laneAt, t.info.Topic)

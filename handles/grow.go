@@ -143,7 +143,7 @@ const workingTime = uint64(time.Second)
 func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over != nil {
+	if p.over != nil || p.paused != nil {
 		return 0
 	}
 	p.drainLocked()
@@ -152,7 +152,7 @@ func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
 		return 0
 	}
 	defer p.endAsking()
-	if p.over != nil {
+	if p.over != nil || p.paused != nil {
 		return 0
 	}
 	var working *slab

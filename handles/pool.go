@@ -98,9 +98,10 @@ type Pool struct {
 	granted uint64
 	grown   uint64 // how often the source gave something
 	stats   PoolStats
-	over    error  // why nothing is allocated any more; nil while the session goes on
-	latest  *slab  // of the last allocation
-	at      uint64 // when that was, CLOCK_MONOTONIC
+	over    error         // why nothing is allocated any more; nil while the session goes on
+	paused  chan struct{} // until it is closed nothing is handed out or recycled; nil: it is not paused
+	latest  *slab         // of the last allocation
+	at      uint64        // when that was, CLOCK_MONOTONIC
 
 	dropMu  sync.Mutex
 	ended   bool       // guarded by dropMu: nothing is recycled here any more
@@ -174,17 +175,9 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) 
 	class := classOf(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over != nil {
-		return nil, p.over
-	}
-	p.drainLocked()
-	p.recycleLocked(testsPerAlloc)
-	s := p.takeBinLocked(class)
-	if s == nil {
-		var err error
-		if s, err = p.carveLocked(ctx, class, ask); s == nil || err != nil {
-			return nil, err
-		}
+	s, err := p.findLocked(ctx, class, ask)
+	if s == nil || err != nil {
+		return nil, err
 	}
 	s.Bytes = n
 	p.latest, p.at = s.slab, sys.Monotonic()
@@ -198,6 +191,49 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) 
 	}
 	crashpoint.At("alloc-counted")
 	return s, nil
+}
+
+// findLocked takes a storage of a class, or none where the broker is not to be asked.
+func (p *Pool) findLocked(ctx context.Context, class uint64, ask bool) (s *Storage, err error) {
+	for {
+		for p.paused != nil {
+			if !ask {
+				return nil, nil
+			}
+			if err := p.awaitLocked(ctx, p.paused); err != nil {
+				return nil, err
+			}
+		}
+		if p.over != nil {
+			return nil, p.over
+		}
+		p.drainLocked()
+		p.recycleLocked(testsPerAlloc)
+		if s = p.takeBinLocked(class); s == nil {
+			if s, err = p.carveLocked(ctx, class, ask); err != nil {
+				return nil, err
+			}
+		}
+		if p.paused == nil {
+			return s, nil
+		}
+		if s != nil { // paused while the broker was asked
+			s.slab.used++
+			p.binLocked(s)
+		}
+	}
+}
+
+// awaitLocked waits with the pool unlocked.
+func (p *Pool) awaitLocked(ctx context.Context, until <-chan struct{}) error {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	select {
+	case <-until:
+		return nil
+	case <-ctx.Done():
+		return protocol.Errorf(protocol.CodeTimeout, "try again", "the broker is being stopped: %w", ctx.Err())
+	}
 }
 
 // Dropped tells the pool that this session's count of an index fell to zero.
@@ -268,7 +304,7 @@ func (p *Pool) RecycleOne() {
 		return
 	}
 	defer p.mu.Unlock()
-	if p.over == nil {
+	if p.over == nil && p.paused == nil {
 		p.drainLocked()
 		p.recycleLocked(1)
 	}
@@ -330,7 +366,7 @@ func (p *Pool) carveLocked(ctx context.Context, class uint64, ask bool) (*Storag
 		if !ask {
 			return nil, nil
 		}
-		if err := p.growLocked(ctx, class); err != nil {
+		if err := p.growLocked(ctx, class); err != nil || p.paused != nil {
 			return nil, err
 		}
 	}
@@ -396,11 +432,35 @@ func (p *Pool) Between(f func()) {
 	f()
 }
 
+// Pause has allocations wait, and nothing recycled, until Resume or End.
+func (p *Pool) Pause() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.paused == nil && p.over == nil {
+		p.paused = make(chan struct{})
+	}
+}
+
+// Resume undoes Pause.
+func (p *Pool) Resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resumeLocked()
+}
+
+func (p *Pool) resumeLocked() {
+	if p.paused != nil {
+		close(p.paused)
+		p.paused = nil
+	}
+}
+
 // End is called before the session ends: then its storages are not its own any
 // more. Every later Alloc fails with why, and nothing is recycled.
 func (p *Pool) End(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.resumeLocked()
 	p.over, p.slabs, p.last, p.latest = why, nil, nil, nil
 	clear(p.bins)
 	p.dropMu.Lock()

@@ -333,6 +333,8 @@ pub const TOPIC_DELETED: u32 = 8;
 pub mod state {
     /// A topic that may be sent to.
     pub const TOPIC_OPEN: u32 = 1;
+    /// A session that was closed.
+    pub const SESSION_CLOSED: u32 = 4;
     /// A lane whose writer is there.
     pub const LANE_LIVE: u32 = 1;
     /// A lane with nothing left in it.

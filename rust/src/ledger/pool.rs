@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use super::ranges::Ranges;
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
@@ -27,6 +27,8 @@ pub(super) const MAX_SLAB: u64 = 256 << 20;
 const MOST: u64 = 1 << 52;
 /// How long after an allocation its slab stays when the broker wants memory back.
 const WORKING: Duration = Duration::from_secs(1);
+/// How long an allocation waits while the pool is paused.
+const PAUSED: Duration = Duration::from_secs(30);
 /// Bounds the work that one allocation does for recycling.
 const TESTS_PER_ALLOC: usize = 8;
 /// Row words in a cache line.
@@ -102,7 +104,9 @@ pub(crate) struct Pool {
     pub(super) asking: Turnstile<()>, // of one who talks with the source; slabs come and go in it alone
     dropped: Mutex<Vec<u32>>,         // own count fell to zero while another thread had the state
     news: AtomicBool,                 // whether there are any
-    ended: AtomicBool,                // changed with the state locked
+    ended: AtomicBool,                // this and what follows: changed with the state locked
+    paused: AtomicBool,
+    resumed: Condvar,
 }
 
 #[derive(Debug)]
@@ -149,6 +153,8 @@ impl Pool {
             dropped: Mutex::new(Vec::new()),
             news: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
+            resumed: Condvar::new(),
         }
     }
 
@@ -162,8 +168,7 @@ impl Pool {
             return Err(Error::new(Code::OutOfMemory, "ask for less", format!("{n} bytes cannot be allocated")));
         }
         let class = class_of(n);
-        let mut p = self.state();
-        self.check_going()?;
+        let mut p = self.going(self.state())?;
         let mut found = p.take_bin(class);
         if found.is_none() {
             self.drain(&mut p);
@@ -171,21 +176,46 @@ impl Pool {
             found = p.take_bin(class);
         }
         loop {
-            self.check_going()?; // the lock was given up meanwhile
             if let Some(index) = found {
                 return p.hand_out(index, n);
             }
             found = p.carve(source, class);
             if found.is_none() {
                 p = self.grow(p, source, class)?;
+                p = self.going(p)?; // the lock was given up meanwhile
             }
         }
+    }
+
+    /// Waits, with the state unlocked, while the pool is paused.
+    #[inline]
+    fn going<'a>(&'a self, mut p: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        if self.paused.load(Ordering::Relaxed) {
+            p = self.await_going(p)?;
+        }
+        self.check_going().map(|()| p)
+    }
+
+    #[cold]
+    fn await_going<'a>(&'a self, mut p: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        let until = Instant::now() + PAUSED;
+        while self.paused.load(Ordering::Relaxed) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::new(Code::BrokerLost, "try again", "the broker is being stopped"));
+            }
+            p = self.resumed.wait_timeout(p, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+        Ok(p)
     }
 
     /// As `alloc` for one who cannot wait; `None` where that could be: another thread allocates, or no
     /// storage of the size is free and warm.
     pub(crate) fn alloc_at_hand(&self, n: u64) -> Option<Result<Storage>> {
         let mut p = self.state.try_lock().ok()?;
+        if self.paused.load(Ordering::Relaxed) {
+            return None;
+        }
         if let Err(e) = self.check_going() {
             return Some(Err(e));
         }
@@ -217,15 +247,29 @@ impl Pool {
             return dropped.into_iter().for_each(|index| self.note(index));
         };
         dropped.into_iter().for_each(|index| p.queue(index));
-        if self.check_going().is_ok() {
+        if self.may_recycle() {
             self.drain(&mut p);
             p.recycle(rows, TESTS_PER_ALLOC);
         }
     }
 
+    /// Has allocations wait, and nothing recycled, until `resume` or the end.
+    pub(crate) fn pause(&self) {
+        let _state = self.state();
+        self.paused.store(true, Ordering::Relaxed);
+    }
+
+    /// Undoes `pause`.
+    pub(crate) fn resume(&self) {
+        let _state = self.state();
+        self.paused.store(false, Ordering::Relaxed);
+        self.resumed.notify_all();
+    }
+
     /// Ends the pool.
     pub(crate) fn end(&self) {
         self.end_if(|| true);
+        self.resume();
     }
 
     /// Ends the pool if, while nothing is handed out, that is so: its memory is the broker's then.
@@ -239,6 +283,10 @@ impl Pool {
     /// Refuses to hand out or to recycle what is the broker's. The caller has the state locked.
     fn check_going(&self) -> Result<()> {
         if self.ended.load(Ordering::Relaxed) { Err(closed("the session")) } else { Ok(()) }
+    }
+
+    fn may_recycle(&self) -> bool {
+        !self.paused.load(Ordering::Relaxed) && !self.ended.load(Ordering::Relaxed)
     }
 
     fn drain(&self, p: &mut State) {
@@ -265,7 +313,7 @@ impl Pool {
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
             Err(TryLockError::WouldBlock) => return 0,
         };
-        if self.check_going().is_err() {
+        if !self.may_recycle() {
             return 0;
         }
         self.drain(&mut p);

@@ -170,7 +170,7 @@ impl Background {
         if let Err(e) = self.deliver(&control, &mut self.frames()) {
             control.fail(&e);
         }
-        let mut parting = None;
+        let (mut parting, mut unfinished) = (None, None);
         let mut compare_at = Instant::now() + COMPARE_EVERY;
         while !core.is_over() {
             // What a closed session holds is dropped without a word, and a child ends without one.
@@ -179,10 +179,12 @@ impl Background {
             if let Err(e) = self.step(&control, Some(look.map_or(compare_at, |at| at.min(compare_at)))) {
                 control.fail(&e);
                 control.put_away();
+                let open = core.opening();
                 match self.reconnect(core, &mut parting) {
                     Some(next) => control = next,
                     None => {
                         core.over();
+                        unfinished = open.filter(|_| core.is_lost());
                         break;
                     }
                 }
@@ -202,10 +204,10 @@ impl Background {
         while self.step(&control, None).is_ok() {}
         control.shut();
         core.relinked.notify_all();
-        if core.is_lost()
-            && let Some(inner) = core.opening()
-        {
-            inner.empty_lanes();
+        if let Some(inner) = unfinished {
+            while !inner.empty_lanes() {
+                std::thread::sleep(LOOK_AT_ROW);
+            }
         }
     }
 
@@ -283,7 +285,7 @@ impl Background {
             self.heard.fetch_add(1, Ordering::Relaxed); // a hint: a change of it is seen at some time
             match control.deliver(json, fds)? {
                 Incoming::Answered => {}
-                Incoming::Event(e) => self.note(&e),
+                Incoming::Event(e) => self.note(control, &e),
                 Incoming::Late(late) => self.jobs().push_back(Job::Undo(late)),
             }
         }
@@ -339,14 +341,14 @@ impl Background {
         }
     }
 
-    fn note(&self, e: &Event) {
+    fn note(&self, control: &Control, e: &Event) {
         match e.name.as_str() {
             "trim" => self.want(Job::Compare),
             "collect" => self.want(Job::Collect),
             "room" => self.want(Job::Room),
             "stopped" => {
                 if let Some(core) = self.core.get().and_then(Weak::upgrade) {
-                    core.lose(STOPPED);
+                    core.hear(control);
                 }
             }
             // "closing": the broker goes, and another may come, as after its death. And what later versions say.
@@ -379,10 +381,11 @@ impl Background {
         let mut pause = SOONEST;
         while !core.is_over() {
             core.end_legacies();
-            if core.pages.is_over() {
-                core.lose(STOPPED);
+            if core.pages.is_over() || core.pages.is_closed() {
+                core.lose(STOPPED, false);
                 return None;
             }
+            core.go_on();
             if !core.is_open() && !core.counts_any() {
                 let until = *parting.get_or_insert_with(|| Instant::now() + PARTING);
                 if Instant::now() >= until {
@@ -399,7 +402,7 @@ impl Background {
                     return Some(control);
                 }
                 Err(e) if matches!(e.code(), Code::Version | Code::Expired) => {
-                    core.lose(e.message());
+                    core.lose(e.message(), true);
                     return None;
                 }
                 Err(e) => *self.hindrance() = Some(e).filter(|e| e.code() != Code::NoBroker),

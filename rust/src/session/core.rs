@@ -7,13 +7,14 @@
 //! opening: a program that opens and closes again and again, and keeps something each time, has one core.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::Options;
 use super::attach::{Attachments, counts};
 use super::background::Background;
+use super::deadline;
 use super::device::Devices;
 use super::heir::Heir;
 use super::huge::HugePools;
@@ -25,7 +26,7 @@ use super::pages::Pages;
 use super::pin::Inherited;
 use super::reader::Joining;
 use super::room::Room;
-use crate::error::{Error, Result, lost};
+use crate::error::{Code, Error, Result, lost};
 use crate::ledger::{FreeTest, Openings, Pool};
 use crate::shm::{Parking, Segment};
 use crate::sys::{self, PerProcess};
@@ -65,6 +66,10 @@ pub(crate) struct Core {
     pub(super) relinked: Condvar,
     pub(super) process: u32, // that opened it
     pub(crate) spins: bool,
+    /// While a broker that is being stopped decides on the session.
+    limbo: AtomicBool,
+    /// Whether no broker knows the session any more.
+    unknown: AtomicBool,
     /// Why the session is over, where a broker has said so.
     pub(super) lost: OnceLock<Error>,
     /// Openings that something still refers to.
@@ -107,6 +112,8 @@ impl Core {
             spins,
             options,
             pages,
+            limbo: AtomicBool::new(false),
+            unknown: AtomicBool::new(false),
             lost: OnceLock::new(),
             users: AtomicUsize::new(0),
             openings: Openings::new(Weak::new()),
@@ -135,21 +142,21 @@ impl Core {
         self.lost.get().is_some()
     }
 
-    /// Refuses all calls from now on, those that wait too: a broker has said that the session is over. What
-    /// is held stays mapped.
-    pub(super) fn lose(&self, why: &str) {
+    /// Refuses all calls from now on, those that wait too: a broker has said that the session is over, or
+    /// that it is unknown. What is held stays mapped.
+    pub(super) fn lose(&self, why: &str, unknown: bool) {
+        self.unknown.store(unknown, Ordering::Relaxed);
         let opening = self.opening();
         let why = lost(self.pages.serial, why);
         if self.lost.set(why.clone()).is_err() {
             return;
         }
-        // Before the connection ends: by that the broker knows that this process allocates and recycles
-        // nothing any more, and that its memory may be given to others where nothing is held.
         self.pool.end();
         if let Some(h) = self.huge.get() {
             h.end();
         }
         self.link().end(why); // locked, so that `await_link` has looked before or is told
+        self.limbo.store(false, Ordering::SeqCst);
         self.over();
         self.background.wake();
         self.relinked.notify_all();
@@ -157,6 +164,62 @@ impl Core {
             inner.end_poll();
         }
         self.parking.wake();
+    }
+
+    pub(super) fn is_unknown(&self) -> bool {
+        self.unknown.load(Ordering::Relaxed)
+    }
+
+    /// Tells a broker that is being stopped that this process has heard so: it allocates, recycles and
+    /// counts nothing from here on, and says nothing more. The broker notes in its file that the session is
+    /// closed, and ends the connection behind that. Where it does not, because its time for that is over or
+    /// it dies, the session goes on.
+    ///
+    /// SYNC limbo: set before the broker hears of it; pairs with `hold`.
+    pub(super) fn hear(&self, control: &Control) {
+        self.limbo.store(true, Ordering::SeqCst);
+        self.pool.pause();
+        if let Some(h) = self.huge.get() {
+            h.pause(true);
+        }
+        control.end_writing();
+    }
+
+    /// Ends the limbo of a session that was not closed.
+    pub(super) fn go_on(&self) {
+        if !self.limbo.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        self.pool.resume();
+        if let Some(h) = self.huge.get() {
+            h.pause(false);
+        }
+        drop(self.link_locked()); // who waits has looked before, or is told
+        self.relinked.notify_all();
+    }
+
+    /// Whether a broker that is being stopped decides on the session.
+    ///
+    /// SYNC limbo: looked at behind the count of a reference: it is set here, or the broker, which looks at
+    /// the row when it has heard, sees the count.
+    #[inline]
+    pub(super) fn is_in_limbo(&self) -> bool {
+        self.limbo.load(Ordering::SeqCst)
+    }
+
+    /// Waits until that is decided.
+    #[cold]
+    pub(super) fn await_decision(&self) -> Result<()> {
+        let until = deadline::of_request();
+        let mut link = self.link_locked();
+        while self.is_in_limbo() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::new(Code::BrokerLost, "try again", "the broker is being stopped"));
+            }
+            link = self.relinked.wait_timeout(link, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+        Ok(())
     }
 
     /// Its opening, if it is open.
@@ -173,7 +236,12 @@ impl Core {
 
     /// Opens it once more, for one who wants a session like it.
     pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Inner>> {
-        if self.is_foreign() || !self.options.is_like(o) || self.devices.get().is_some() || self.link().is_lost() {
+        if self.is_foreign()
+            || self.is_lost()
+            || !self.options.is_like(o)
+            || self.devices.get().is_some()
+            || self.link().is_lost()
+        {
             return None;
         }
         self.openings.begin_again(|| {

@@ -78,10 +78,9 @@ impl Heir {
     /// The heir of a session of which this was counted.
     pub(super) fn new(of: &Core, counted: Result<Counted>) -> Heir {
         match counted.and_then(|c| c.into_session(of)) {
-            Ok((holder, references, chunks)) => Heir {
-                place: Arc::new(Place::new(of, Some(holder), references)),
-                missed: Missed { all: None, chunks },
-            },
+            Ok((holder, references, chunks)) => {
+                Heir { place: Arc::new(Place::new(of, Some(holder), references)), missed: Missed { all: None, chunks } }
+            }
             Err(e) => {
                 let why = not_inherited("no session could be opened while this process was forked", e);
                 Heir { missed: Missed { all: Some(why), ..Missed::default() }, ..Heir::idle(of) }

@@ -11,7 +11,7 @@ use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
 use super::topic::LaneView;
 use crate::crash_point;
-use crate::error::{Code, Error, Result, closed, expired};
+use crate::error::{Code, Error, Result, expired};
 use crate::layout::limits;
 use crate::message::{Description, Ref};
 use crate::shm::Segment;
@@ -234,12 +234,16 @@ impl Inner {
             }
             let taken = self.closed.take(&self.pages.row, reference.index);
             let ended = !taken.map_err(|e| self.refused(e))? || self.is_lost();
-            if let Some(a) = self.attached.find(chunk, reference.serial).filter(|_| !ended) {
+            let limbo = self.is_in_limbo();
+            if let Some(a) = self.attached.find(chunk, reference.serial).filter(|_| !ended && !limbo) {
                 return Ok(a);
             }
             self.let_go(reference.index, true); // trimmed meanwhile; the index may be the pool's by now
             if ended {
-                return Err(closed("the session"));
+                return Err(self.why_closed());
+            }
+            if limbo {
+                self.await_decision()?;
             }
         }
     }

@@ -77,6 +77,11 @@ impl Topics {
         self.table().by_id.values().filter_map(Weak::upgrade).collect()
     }
 
+    /// Whether the last user of a topic is just leaving it.
+    fn is_leaving(&self) -> bool {
+        self.table().by_id.values().any(|t| t.strong_count() == 0)
+    }
+
     fn forget(&self, id: u64) {
         let mut t = self.table();
         t.by_id.remove(&id);
@@ -152,13 +157,11 @@ impl Left {
     fn settle(self, inner: &Inner, reply: Reply) -> Option<Leaving> {
         let Leaving { lane, asked, .. } = &self.what;
         match reply {
-            Err(e) if e.code() == Code::BrokerLost => return Some(self.unanswered()),
+            Err(e) if matches!(e.code(), Code::BrokerLost | Code::SessionLost) => return Some(self.unanswered()),
             // The lane was asked for only, and that came to no broker.
             Err(e) if e.code() == Code::NotFound && lane.kept.is_empty() && !asked => {
                 self.taken_over(inner);
             }
-            // No broker takes it over for this session any more.
-            Err(e) if e.code() == Code::SessionLost => self.what.lane.let_go(inner),
             // Nothing but this request ends a lane of a session that goes on: one that a broker does not
             // find was taken over by one that could not say so any more.
             Err(e) if e.code() != Code::NotFound || !asked => {}
@@ -233,8 +236,7 @@ impl Inner {
             return lane.let_go(self);
         }
         if self.is_lost() {
-            drop(link);
-            return lane.let_go(self);
+            return link.lanes.push(Leaving { topic, lane, asked: true }); // see `empty_lanes`
         }
         // Before the request, whose answer may come at once.
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).leave(lane.offset, lane.bytes);
@@ -245,11 +247,21 @@ impl Inner {
         }
     }
 
-    /// Counts down what the lanes of a lost session name: the broker does not, and no send comes any more.
-    pub(super) fn empty_lanes(&self) {
-        let waiting = std::mem::take(&mut self.link_locked().lanes);
-        waiting.into_iter().for_each(|leaving| leaving.lane.let_go(self));
+    /// Counts down what the lanes of a lost session name: once a broker that has come since counts for it,
+    /// or at once where none comes or none that would know the session. Whether nothing is left.
+    pub(super) fn empty_lanes(&self) -> bool {
         self.topics.all().iter().for_each(|t| t.end_writing(None));
+        let over = self.is_unknown() || self.pages.is_over();
+        let still = self.topics.is_leaving(); // looked at before the lanes that come by it
+        let mut link = self.link_locked();
+        let unanswered = self.background.take_leaves().into_iter().map(Left::unanswered);
+        link.lanes.extend(unanswered);
+        let taken = |l: &mut Leaving| over || self.pages.is_taken_over(l.topic.topic, l.lane.offset);
+        let taken: Vec<_> = link.lanes.extract_if(.., taken).collect();
+        let done = !still && link.lanes.is_empty();
+        drop(link);
+        taken.into_iter().for_each(|l| l.lane.let_go(self));
+        done
     }
 
     /// Takes back that a topic was opened once more.

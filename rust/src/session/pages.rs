@@ -8,7 +8,8 @@ use arc_swap::ArcSwapOption;
 
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{
-    BELL_BYTES, BROKER_SLOT, LAYOUT, MAGIC, broker_file, file_head, limits, role, session_file, session_record,
+    BELL_BYTES, BROKER_SLOT, LAYOUT, MAGIC, broker_file, file_head, lane_record, limits, role, session_file,
+    session_record, state,
 };
 use crate::ledger::{Chunks, Entries, Row};
 use crate::shm::Region;
@@ -94,6 +95,28 @@ impl Pages {
     /// SYNC instance-ended: read while there is no connection.
     pub(super) fn is_over(&self) -> bool {
         self.broker.load32(file_head::FLAGS) & broker_file::ENDED != 0
+    }
+
+    /// Whether a broker that was stopped has ended this session, which was not closed here.
+    ///
+    /// SYNC instance-ended: read while there is no connection.
+    pub(super) fn is_closed(&self) -> bool {
+        let at = broker_file::SESSIONS + u64::from(self.slot) * session_record::SIZE;
+        self.broker.load32(at + session_record::STATE) == state::SESSION_CLOSED
+            && self.session_serial(self.slot) == self.serial
+    }
+
+    /// Whether a broker counts for what a lane of the own session file names: it has adopted it, or lists
+    /// it no more.
+    ///
+    /// SYNC lane-adopted: read before the lane's counts are dropped; the broker counts first.
+    pub(super) fn is_taken_over(&self, topic: u32, at: u64) -> bool {
+        let live = |record: u64| {
+            self.broker.load(record + lane_record::SERIAL) == self.serial
+                && self.broker.load(record + lane_record::OFFSET) == at
+                && self.broker.load32(record + lane_record::STATE) == state::LANE_LIVE
+        };
+        !(0..limits::LANES).any(|n| live(broker_file::lane(topic, n)))
     }
 
     /// Maps what came with the hello.

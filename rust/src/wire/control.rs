@@ -331,6 +331,13 @@ impl Control {
         self.shut();
     }
 
+    /// Says nothing more, and goes on reading until the broker ends the connection.
+    pub(crate) fn end_writing(&self) {
+        if let Ok(socket) = self.socket() {
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+        }
+    }
+
     /// Ends the connection from this side; the reading thread notices.
     pub(crate) fn shut(&self) {
         if let Ok(socket) = self.socket() {
