@@ -34,7 +34,7 @@ func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
 	require.Greater(t, pages()-before, uint64(many*protocol.TopicRecordSize))
 	for _, info := range infos {
 		versions[info.Topic] = p.peers(info).LanesVersion
-		p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameOpen}, nil)
+		p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameOpen, Opening: info.Opening}, nil)
 	}
 	const little = 1 << 20 // openings
 	require.Less(t, pages()-before, uint64(little))

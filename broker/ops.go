@@ -67,7 +67,7 @@ var ops = map[string]handler{
 		reply, err := b.topics.SetName(s.party, r)
 		return reply, nil, err
 	}),
-	protocol.OpNameOpen: locked(func(b *Broker, s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
+	protocol.OpNameOpen: locked(func(b *Broker, s *session, r *protocol.NameOpen) (any, []*sys.FD, error) {
 		reply, err := b.topics.OpenName(s.party, r)
 		return reply, nil, err
 	}),

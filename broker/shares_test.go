@@ -101,7 +101,7 @@ func TestOneProcessHasOneShareAcrossBrokers(t *testing.T) {
 	p2.resumed()
 	made()
 	p2.refused(protocol.CodeTooMany, protocol.OpTopicOpen, topic(share))
-	p2.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(last), Role: protocol.RoleNameOpen}, nil)
+	p2.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(last), Role: protocol.RoleNameOpen, Opening: last.Opening}, nil)
 	p2.open(topic(share))
 	p2.refused(protocol.CodeTooMany, protocol.OpTopicOpen, topic(share+1))
 }

@@ -52,6 +52,7 @@ type Client struct {
 
 	room      room
 	set       atomic.Bool           // up: all of the above that does not change is there
+	openings  atomic.Uint64         // the number of the last
 	limbo     atomic.Pointer[limbo] // while a broker that is being stopped decides on the session
 	epoch     atomic.Uint64         // counts reconnections
 	handovers atomic.Uint64

@@ -39,7 +39,7 @@ func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
 	}
 	n := c.got.use(name)
 	if n == nil {
-		t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameRef{Name: name})
+		t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameOpen{Name: name, Opening: c.openings.Add(1)})
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,7 @@ func (c *Client) onLate(op string, body any, ok []byte) {
 	case protocol.OpTopicOpen, protocol.OpNameOpen:
 		var r protocol.TopicInfo
 		if json.Unmarshal(ok, &r) == nil {
-			undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: protocol.TopicRef{Topic: r.Topic, ID: r.ID}, Role: protocol.RoleNameOpen})
+			undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: protocol.TopicRef{Topic: r.Topic, ID: r.ID}, Role: protocol.RoleNameOpen, Opening: r.Opening})
 		}
 	case protocol.OpTopicRead:
 		var r protocol.TopicReadReply

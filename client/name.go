@@ -144,7 +144,7 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
 	}
-	t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameRef{Name: name})
+	t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameOpen{Name: name, Opening: c.openings.Add(1)})
 	if err != nil {
 		return nil, err
 	}

@@ -115,12 +115,13 @@ func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
 			return nil, err
 		}
 	}
+	r.Opening = c.openings.Add(1)
 	return c.openTopic(ctx, protocol.OpTopicOpen, &r.TopicOpenRequest)
 }
 
 // OpenPrivate opens another process's private topic by its token.
 func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) {
-	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindTopic})
+	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindTopic, Opening: c.openings.Add(1)})
 	if err != nil {
 		return nil, err
 	}

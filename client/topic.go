@@ -36,7 +36,7 @@ type topic struct {
 	tail    uint64     // oldest message not withdrawn
 	kept    [][]uint32 // by slot: indices that its message counts
 	spin    spinner
-	users   int // handles of this process that are open
+	users   []uint64 // numbers of the openings: one for each handle of this process that is open
 	out     outgoing
 	silence silence
 }
@@ -63,7 +63,7 @@ func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic,
 			idWord: b.Word(at + protocol.TopicID), stateWord: b.Word32(at + protocol.TopicState)}
 		c.topics[info.ID] = t
 	}
-	t.users++
+	t.users = append(t.users, info.Opening)
 	return t, nil
 }
 
@@ -391,8 +391,9 @@ func (t *topic) leave(ctx context.Context) error {
 	}
 	defer c.openMu.end()
 	c.mu.Lock()
-	t.users--
-	last := t.users == 0
+	opening := t.users[len(t.users)-1]
+	t.users = t.users[:len(t.users)-1]
+	last := len(t.users) == 0
 	c.mu.Unlock()
 	if last {
 		// Only now: what its lane names is the client's to count down until the broker does so, also
@@ -429,7 +430,7 @@ func (t *topic) leave(ctx context.Context) error {
 			t.kept = nil
 		}
 	}
-	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen}, nil)
+	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen, Opening: opening}, nil)
 	if first == nil {
 		first = unlessLost(unlessLeft(err))
 	}

@@ -266,6 +266,9 @@ type TopicOpenRequest struct {
 	Description *uint32  `json:"description,omitempty"`
 	Linger      *float64 `json:"linger,omitempty"`
 	Create      bool     `json:"create"`
+	// Opening is the number that this opening is to have among the session's, by which it
+	// is found where it is asked for again, and left; 0: the broker chooses one.
+	Opening uint64 `json:"opening,omitempty"`
 }
 
 // TopicInfo tells what a topic is.
@@ -282,6 +285,7 @@ type TopicInfo struct {
 	Redeliver   bool    `json:"redeliver"`
 	Description uint32  `json:"description"`
 	Linger      float64 `json:"linger"`
+	Opening     uint64  `json:"opening"` // number of this opening among the session's
 }
 
 // TopicRef names an open topic. In the JSON the topic's number is topic_id: a
@@ -322,8 +326,9 @@ const (
 // TopicLeave ends one role in a topic.
 type TopicLeave struct {
 	TopicRef
-	Role   string `json:"role"`
-	Reader uint64 `json:"reader,omitempty"`
+	Role    string `json:"role"`
+	Reader  uint64 `json:"reader,omitempty"`
+	Opening uint64 `json:"opening,omitempty"`
 }
 
 // LaneInfo is one lane of a topic: where it lies and who sent in it.
@@ -416,6 +421,12 @@ type NameSetReply struct {
 // NameRef names a name.
 type NameRef struct {
 	Name string `json:"name"`
+}
+
+// NameOpen opens a name. Opening is as for topic.open.
+type NameOpen struct {
+	Name    string `json:"name"`
+	Opening uint64 `json:"opening,omitempty"`
 }
 
 // LeaseRequest asks the broker to hold storages for a time.

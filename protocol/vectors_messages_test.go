@@ -52,7 +52,7 @@ var opTypes = map[string][2]any{
 	protocol.OpTopicClose:     {protocol.TopicRef{}, empty{}},
 	protocol.OpTopicRing:      {protocol.TopicRef{}, empty{}},
 	protocol.OpNameSet:        {protocol.NameSet{}, protocol.NameSetReply{}},
-	protocol.OpNameOpen:       {protocol.NameRef{}, protocol.TopicInfo{}},
+	protocol.OpNameOpen:       {protocol.NameOpen{}, protocol.TopicInfo{}},
 	protocol.OpNameDelete:     {protocol.NameRef{}, empty{}},
 	protocol.OpLease:          {protocol.LeaseRequest{}, protocol.LeaseReply{}},
 	protocol.OpLeaseClaim:     {protocol.LeaseRef{}, empty{}},
@@ -199,7 +199,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpTopicLeave: {
 			{"as a writer", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameWrite}, nil, empty{}, nil},
 			{"as a reader", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameRead, Reader: 71}, nil, empty{}, nil},
-			{"for good", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameOpen}, nil, empty{}, nil},
+			{"for good", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameOpen, Opening: 2}, nil, empty{}, nil},
 		},
 		protocol.OpTopicClose: {{"close", topic, nil, empty{}, nil}},
 		protocol.OpTopicRing:  {{"ring", topic, nil, empty{}, nil}},
@@ -208,7 +208,7 @@ func exchanges() map[string][]exchange {
 			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,
 				protocol.NameSetReply{Revision: 1}, nil},
 		},
-		protocol.OpNameOpen: {{"name", protocol.NameRef{Name: "weights/actor"}, nil, name, nil}},
+		protocol.OpNameOpen: {{"name", protocol.NameOpen{Name: "weights/actor", Opening: 3}, nil, name, nil}},
 		protocol.OpNameDelete: {
 			{"name", protocol.NameRef{Name: "weights/actor"}, nil, empty{}, nil},
 			{"no such name", protocol.NameRef{Name: "weights/other"}, nil, refused(protocol.CodeNotFound, "no name weights/other", "see baton ls names"), nil},

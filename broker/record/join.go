@@ -7,18 +7,21 @@ import "github.com/baton-ipc/baton/shm"
 const (
 	joinSession = 0  // u64 serial of the session; 0: free
 	joinTopicID = 8  // u64
-	joinReader  = 16 // u64; 0: an opener
+	joinNumber  = 16 // u64 of the opening, or of the reader, among the session's
 	joinTail    = 24 // topic u32 @24, group + 1 u8 @28, member u8 @29, flags u8 @30, as one word
 	joinSize    = 32
 
-	joinAlone = 1 // flag
+	// Flags.
+	joinAlone  = 1
+	joinReader = 2
 )
 
 // Join is a copy of a join.
 type Join struct {
 	Session uint64 // serial; 0: free
 	TopicID uint64
-	Reader  uint64 // its number; 0: an opener
+	Number  uint64 // of the opening, or of the reader, among the session's
+	Reader  bool   // else it is an opening
 	Topic   uint32 // table index
 	Group   uint8  // number of the group + 1; 0: none
 	Member  uint8
@@ -41,8 +44,9 @@ func (f File) Join(i uint32) JoinView {
 // Load copies the record.
 func (v JoinView) Load() Join {
 	tail := v.r.Load64(joinTail)
-	return Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Reader: v.r.Load64(joinReader),
-		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint8(tail >> 40), Alone: tail>>48&joinAlone != 0}
+	return Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Number: v.r.Load64(joinNumber),
+		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint8(tail >> 40),
+		Alone: tail>>48&joinAlone != 0, Reader: tail>>48&joinReader != 0}
 }
 
 // Store writes the record, the session last.
@@ -52,8 +56,11 @@ func (v JoinView) Store(j Join) {
 	if j.Alone {
 		tail |= joinAlone << 48
 	}
+	if j.Reader {
+		tail |= joinReader << 48
+	}
 	v.r.Store64(joinTopicID, j.TopicID)
-	v.r.Store64(joinReader, j.Reader)
+	v.r.Store64(joinNumber, j.Number)
 	v.r.Store64(joinTail, tail)
 	v.r.Store64(joinSession, j.Session)
 }

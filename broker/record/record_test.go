@@ -30,7 +30,7 @@ var (
 		Holder: record.Holder{Family: 9, User: 10}}
 	aGroup   = record.Group{ID: 7, Members: 2, Flags: protocol.GroupAcknowledged, Name: "queue", File: 8}
 	aLane    = record.Lane{Serial: 7, Offset: 8, Slot: 9, State: protocol.LaneLive, Incarnation: 10}
-	aJoin    = record.Join{Session: 7, TopicID: 8, Reader: 9, Topic: 10, Group: 8, Member: 255, Alone: true}
+	aJoin    = record.Join{Session: 7, TopicID: 8, Number: 9, Reader: true, Topic: 10, Group: 8, Member: 255, Alone: true}
 	aRemains = record.Remains{Serial: 7, File: 8, Bell: 9, Slot: 10, PID: 11, Name: "trainer", Holder: record.Holder{Family: 12, User: 13}}
 )
 

@@ -40,10 +40,9 @@ func (ts *Topics) leaveTopics(s *Party) {
 		for _, rd := range m.readers {
 			ts.leaveReader(t, s, m, rd)
 		}
-		for _, j := range m.opens {
-			ts.dropJoin(j, s.Holder)
+		for number := range m.opens {
+			ts.dropOpening(s, m, number)
 		}
-		m.opens = nil
 		crashpoint.At("broker-bury-left")
 	}
 }

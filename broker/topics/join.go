@@ -36,7 +36,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 			return reply, nil, err
 		}
 	}
-	if rd.join, err = ts.putJoin(s, t, rd); err != nil {
+	if rd.join, err = ts.putJoin(s, t, rd.number, rd); err != nil {
 		if g != nil {
 			ts.exit(rd)
 			ts.readersChanged(t)
@@ -143,11 +143,10 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 		}
 		ts.leaveReader(t, s, m, rd)
 	case protocol.RoleNameOpen:
-		if len(m.opens) == 0 {
+		if _, open := m.opens[r.Opening]; !open {
 			return none
 		}
-		ts.dropJoin(m.opens[len(m.opens)-1], s.Holder)
-		m.opens = m.opens[:len(m.opens)-1]
+		ts.dropOpening(s, m, r.Opening)
 	default:
 		return protocol.Errorf(protocol.CodeInvalid, "use write, read or open", "unknown role %q", r.Role)
 	}

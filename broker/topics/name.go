@@ -91,12 +91,15 @@ func (ts *Topics) addNameLane(t *Topic) error {
 }
 
 // OpenName opens a name, also one in which nothing is set yet.
-func (ts *Topics) OpenName(s *Party, r *protocol.NameRef) (info protocol.TopicInfo, err error) {
+func (ts *Topics) OpenName(s *Party, r *protocol.NameOpen) (info protocol.TopicInfo, err error) {
+	if info, err := ts.opened(s, r.Opening); info != nil || err != nil {
+		return *info, err
+	}
 	t, err := ts.nameTopic(s, r.Name)
 	if err != nil {
 		return info, err
 	}
-	return ts.openTopic(s, t)
+	return ts.openTopic(s, t, r.Opening)
 }
 
 // SetName publishes a revision, or sets a live name. The setter holds what it

@@ -14,6 +14,9 @@ func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protoc
 	if kind != protocol.TopicKindTopic && kind != protocol.TopicKindQueue {
 		return info, protocol.Errorf(protocol.CodeInvalid, "use topic or queue (for a name: name.open)", "unknown kind %q", r.Kind)
 	}
+	if info, err := ts.opened(s, r.Opening); info != nil || err != nil {
+		return *info, err
+	}
 	t, err := ts.lookUp(s, r)
 	if err != nil {
 		return info, err
@@ -26,7 +29,22 @@ func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protoc
 	if err != nil {
 		return info, err
 	}
-	return ts.openTopic(s, t)
+	return ts.openTopic(s, t, r.Opening)
+}
+
+// opened finds what an opening has opened before, where a request is made again since its
+// answer was lost; nil: nothing.
+func (ts *Topics) opened(s *Party, number uint64) (*protocol.TopicInfo, error) {
+	if number > protocol.MaxSafeInt {
+		return &protocol.TopicInfo{}, protocol.Errorf(protocol.CodeInvalid, "number openings from 1 on", "an opening has the number %d", number)
+	}
+	t := s.openings[number]
+	if t == nil {
+		return nil, nil
+	}
+	info := ts.info(t)
+	info.Opening = number
+	return &info, nil
 }
 
 // lookUp finds an existing topic; nil when it may be made.
@@ -143,23 +161,44 @@ func (t *Topic) check() error {
 	return nil
 }
 
-// openTopic makes the session an opener and tells what the topic is.
-func (ts *Topics) openTopic(s *Party, t *Topic) (info protocol.TopicInfo, err error) {
-	join, err := ts.putJoin(s, t, nil)
+// openTopic makes the session an opener and tells what the topic is. Without a number the
+// opening gets one.
+func (ts *Topics) openTopic(s *Party, t *Topic, number uint64) (info protocol.TopicInfo, err error) {
+	for number == 0 || s.openings[number] != nil {
+		ts.opening++
+		number = firstOpening + ts.opening
+	}
+	join, err := ts.putJoin(s, t, number, nil)
 	if err != nil {
 		ts.leftAlone(t)
 		return info, err
 	}
-	m := ts.join(s, t)
-	m.opens = append(m.opens, join)
-	return ts.info(t), nil
+	ts.addOpening(s, t, ts.join(s, t), number, join)
+	info = ts.info(t)
+	info.Opening = number
+	return info, nil
+}
+
+// firstOpening is below the numbers of openings that the broker chooses.
+const firstOpening = 1 << 52
+
+func (ts *Topics) addOpening(s *Party, t *Topic, m *member, number uint64, join uint32) {
+	m.opens[number] = join
+	s.openings[number] = t
+}
+
+// dropOpening ends one opening.
+func (ts *Topics) dropOpening(s *Party, m *member, number uint64) {
+	ts.dropJoin(m.opens[number], s.Holder)
+	delete(m.opens, number)
+	delete(s.openings, number)
 }
 
 // join finds or makes the session's part in a topic.
 func (ts *Topics) join(s *Party, t *Topic) *member {
 	m := t.members[s]
 	if m == nil {
-		m = &member{readers: map[uint64]*reader{}}
+		m = newMember()
 		t.members[s] = m
 		s.topics[t] = m
 		ts.leftAlone(t)
@@ -175,8 +214,8 @@ func (ts *Topics) info(t *Topic) protocol.TopicInfo {
 	}
 }
 
-// putJoin records an opener (reader nil) or a reader for a successor.
-func (ts *Topics) putJoin(s *Party, t *Topic, r *reader) (uint32, error) {
+// putJoin records an opening (reader nil) or a reader for a successor.
+func (ts *Topics) putJoin(s *Party, t *Topic, number uint64, r *reader) (uint32, error) {
 	i, err := ts.joins.Take(s.Holder)
 	if err != nil {
 		return 0, err
@@ -185,9 +224,8 @@ func (ts *Topics) putJoin(s *Party, t *Topic, r *reader) (uint32, error) {
 		ts.joins.Give(i, s.Holder)
 		return 0, err
 	}
-	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index}
+	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index, Number: number, Reader: r != nil}
 	if r != nil {
-		j.Reader = r.number
 		if r.group != nil {
 			j.Group, j.Member, j.Alone = uint8(r.group.number+1), r.member, r.group.alone
 		}

@@ -139,14 +139,14 @@ func (ts *Topics) restoreJoins() {
 		t := ts.topics[j.Topic]
 		m := t.members[s]
 		if m == nil {
-			m = &member{readers: map[uint64]*reader{}}
+			m = newMember()
 			t.members[s], s.topics[t] = m, m
 		}
-		if j.Reader == 0 {
-			m.opens = append(m.opens, i)
+		if !j.Reader {
+			ts.addOpening(s, t, m, j.Number, i)
 			continue
 		}
-		rd := &reader{number: j.Reader, join: i}
+		rd := &reader{number: j.Number, join: i}
 		if n, id := j.Group, j.Member; n > 0 && n <= protocol.MaxGroups && id > 0 {
 			if g := t.groups[n-1]; g != nil && g.members[id] == nil {
 				rd.group, rd.member = g, id
@@ -155,7 +155,7 @@ func (ts *Topics) restoreJoins() {
 				g.alone = j.Alone
 			}
 		}
-		m.readers[j.Reader] = rd
+		m.readers[j.Number] = rd
 	}
 	ts.restoreMembers()
 }

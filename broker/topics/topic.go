@@ -52,8 +52,12 @@ type Topic struct {
 
 // member is what one session is in a topic.
 type member struct {
-	opens   []uint32 // a join record for each
+	opens   map[uint64]uint32 // join records by the numbers of openings
 	readers map[uint64]*reader
+}
+
+func newMember() *member {
+	return &member{opens: map[uint64]uint32{}, readers: map[uint64]*reader{}}
 }
 
 // reader is one reader, in a group or alone.

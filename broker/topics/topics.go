@@ -25,7 +25,8 @@ type Topics struct {
 	tokens     map[string]*Topic
 	joins      record.Table
 	nameRoom   nameRoom
-	groups     int // of all topics
+	groups     int    // of all topics
+	opening    uint64 // counts openings whose numbers were chosen here
 	parties    map[*pages.Pages]*Party
 	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                      // lanes
@@ -74,11 +75,13 @@ type Party struct {
 	topics  map[*Topic]*member
 	names   map[*Topic]struct{} // ephemeral
 	touched map[*Topic]struct{} // by Leave
+
+	openings map[uint64]*Topic // by their numbers
 }
 
 // Open makes the party of a session.
 func (ts *Topics) Open(p *pages.Pages, namespace string, c Client) *Party {
-	s := &Party{Pages: p, Namespace: namespace, client: c, topics: map[*Topic]*member{}, names: map[*Topic]struct{}{}}
+	s := &Party{Pages: p, Namespace: namespace, client: c, topics: map[*Topic]*member{}, names: map[*Topic]struct{}{}, openings: map[uint64]*Topic{}}
 	ts.parties[p] = s
 	return s
 }

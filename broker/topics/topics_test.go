@@ -180,7 +180,7 @@ func TestNameHoldsItsRevisionUntilItsSetterEnds(t *testing.T) {
 		require.NoError(t, err)
 	}
 	set(old)
-	_, err := w.ts.OpenName(reader.party, &protocol.NameRef{Name: "weights"})
+	_, err := w.ts.OpenName(reader.party, &protocol.NameOpen{Name: "weights"})
 	require.NoError(t, err)
 	set(ref)
 	require.Zero(t, w.counted(old))

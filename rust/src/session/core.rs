@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) background: Arc<Background>,
     /// The number that the next reader has.
     pub(super) readers: AtomicU64,
+    /// The number that the next opening of a topic has.
+    pub(super) next_opening: AtomicU64,
     pub(super) joining: Joining,
     pub(crate) devices: OnceLock<Devices>,
     pub(crate) huge: OnceLock<HugePools>,
@@ -98,6 +100,7 @@ impl Core {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             readers: AtomicU64::new(1),
+            next_opening: AtomicU64::new(1),
             joining: Joining::default(),
             devices: OnceLock::new(),
             huge: OnceLock::new(),

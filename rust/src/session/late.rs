@@ -24,13 +24,16 @@ impl Inner {
             }
             "topic.open" | "name.open" => {
                 if let Some(r) = read::<TopicInfo>(late.ok.get()) {
-                    self.unopen(TopicRef { topic: r.topic, id: r.id });
+                    self.unopen(TopicRef { topic: r.topic, id: r.id }, r.opening);
                 }
             }
             "topic.read" => {
                 let topic = TopicRef::deserialize(&late.body).ok();
                 if let (Some(topic), Some(r)) = (topic, read::<TopicReadReply>(late.ok.get())) {
-                    self.tell("topic.leave", &TopicLeave { topic, role: "read", reader: Some(r.reader) });
+                    self.tell(
+                        "topic.leave",
+                        &TopicLeave { topic, role: "read", reader: Some(r.reader), opening: None },
+                    );
                 }
             }
             "lease" => {

@@ -125,7 +125,11 @@ pub(crate) struct Left {
 impl Leaving {
     /// Asks by a connection; comes back where that is lost.
     fn ask(self, control: &Control) -> Result<Left, Leaving> {
-        match control.request("topic.leave", &TopicLeave { topic: self.topic, role: "write", reader: None }, &[]) {
+        match control.request(
+            "topic.leave",
+            &TopicLeave { topic: self.topic, role: "write", reader: None, opening: None },
+            &[],
+        ) {
             Ok((_, answer)) => Ok(Left { what: self, answer }),
             Err(_) => Err(self),
         }
@@ -214,11 +218,11 @@ impl Link {
 impl Inner {
     /// Leaves a topic: hands the lane to the broker, which keeps what was sent for those who have not
     /// seen it. It waits for no answer; where there is no broker, the next one is told.
-    pub(crate) fn leave_topic(&self, topic: TopicRef, lane: Option<LeftLane>) {
+    pub(crate) fn leave_topic(&self, topic: TopicRef, opening: u64, lane: Option<LeftLane>) {
         if let Some(lane) = lane {
             self.leave_lane(topic, lane);
         }
-        self.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
+        self.unopen(topic, opening);
         self.topics.forget(topic.id);
     }
 
@@ -264,9 +268,9 @@ impl Inner {
         done
     }
 
-    /// Takes back that a topic was opened once more.
-    pub(super) fn unopen(&self, topic: TopicRef) {
-        self.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None });
+    /// Takes back an opening.
+    pub(super) fn unopen(&self, topic: TopicRef, opening: u64) {
+        self.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None, opening: Some(opening) });
     }
 
     /// Puts a new connection in the place of a lost one. Called by the background thread.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -23,7 +24,7 @@ use crate::shm::{Bell, Lane, Line, Region};
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
 use crate::wire::ops::{
-    GroupInfo, Ignored, LaneInfo, NameRef, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicPeers, TopicRef,
+    GroupInfo, Ignored, LaneInfo, NameRef, Numbered, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicPeers, TopicRef,
 };
 
 /// One open topic of this process; shared by all that use it.
@@ -109,7 +110,7 @@ impl Drop for TopicState {
             return std::mem::forget(std::mem::take(&mut self.writer));
         }
         let lane = self.writer.get_mut().leave(&self.info);
-        self.inner.leave_topic(self.reference(), lane);
+        self.inner.leave_topic(self.reference(), self.info.opening, lane);
     }
 }
 
@@ -120,13 +121,14 @@ impl Inner {
         op: &'static str,
         request: &B,
     ) -> Result<Arc<TopicState>> {
-        let mut surplus: Option<TopicRef> = None;
+        let mut surplus: Option<(TopicRef, u64)> = None;
         loop {
             let mark = self.topics.mark();
-            let info = self.call::<_, TopicInfo>(op, request);
+            let opening = self.next_opening.fetch_add(1, Ordering::Relaxed);
+            let info = self.call::<_, TopicInfo>(op, &Numbered { of: request, opening });
             // Now, so that the topic had somebody meanwhile.
-            if let Some(topic) = surplus.take() {
-                self.unopen(topic);
+            if let Some((topic, opening)) = surplus.take() {
+                self.unopen(topic, opening);
             }
             let info = info?;
             let topic = TopicRef { topic: info.topic, id: info.id };
@@ -151,10 +153,10 @@ impl Inner {
             match opened {
                 Opened::New(t) => return Ok(t),
                 Opened::Known(t) => {
-                    self.unopen(topic);
+                    self.unopen(topic, opening);
                     return Ok(t);
                 }
-                Opened::Again => surplus = Some(topic),
+                Opened::Again => surplus = Some((topic, opening)),
             }
         }
     }

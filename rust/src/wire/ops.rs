@@ -214,6 +214,8 @@ pub(crate) struct TopicOpen<'a> {
 
 #[derive(Deserialize, Debug, Clone)]
 pub(crate) struct TopicInfo {
+    /// The number of this opening among the session's.
+    pub(crate) opening: u64,
     pub(crate) topic: u32,
     #[serde(rename = "topic_id")]
     pub(crate) id: u64,
@@ -268,6 +270,16 @@ pub(crate) struct TopicLeave {
     pub(crate) role: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reader: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) opening: Option<u64>,
+}
+
+/// A request to open something, with the number by which the opening is found where it is asked for again.
+#[derive(Serialize)]
+pub(crate) struct Numbered<'a, B> {
+    #[serde(flatten)]
+    pub(crate) of: &'a B,
+    pub(crate) opening: u64,
 }
 
 #[derive(Deserialize, Debug, Clone)]
