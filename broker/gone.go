@@ -118,7 +118,7 @@ func (b *Broker) endGone(gone []program) {
 	for _, p := range gone {
 		for _, s := range b.slots {
 			if s != nil && s.Serial == p.serial && b.isAwaited(s.Slot, s.Serial) {
-				b.log.Info("program replaced by exec while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+				b.log.Info("program ended, or was replaced by exec, while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 				b.processEnded(s)
 			}
 		}

@@ -72,7 +72,11 @@ var ops = map[string]handler{
 		return reply, nil, err
 	}),
 	protocol.OpNameDelete: locked(func(b *Broker, s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
-		return done{}, nil, b.topics.DeleteName(s.party, r)
+		namespace, err := namespaceOf(s, r.Namespace)
+		if err == nil {
+			err = b.topics.DeleteName(namespace, r)
+		}
+		return done{}, nil, err
 	}),
 	protocol.OpLease: locked(func(b *Broker, s *session, r *protocol.LeaseRequest) (any, []*sys.FD, error) {
 		reply, err := b.leases.Make(s.Pages, r)
@@ -91,8 +95,8 @@ var ops = map[string]handler{
 }
 
 // looks are the ops that need no session: who has run into a limit of the broker, be it of
-// memory, files or sessions, is to see what it holds. Their session is nil then.
-var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true}
+// memory, files or sessions, is to see what it holds, and to end it. Their session is nil then.
+var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true, protocol.OpNameDelete: true}
 
 // done is the reply of an op that has nothing to tell.
 type done struct{}

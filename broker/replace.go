@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -320,6 +321,10 @@ func (s *succession) why(err error) error {
 	}
 	if refused != nil && refused.Code == protocol.CodeBusy {
 		return errOldBusy
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return protocol.Errorf(protocol.CodeTimeout, "look whether its process stands still; where it is ended by force, this one takes over all that clients have mapped",
+			"the broker that runs does not answer, and does not hand over")
 	}
 	return fmt.Errorf("the broker that runs does not hand over: %w", err)
 }

@@ -421,6 +421,8 @@ type NameSetReply struct {
 // NameRef names a name.
 type NameRef struct {
 	Name string `json:"name"`
+	// Namespace is the name's where there is no session, whose it is else.
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // NameOpen opens a name. Opening is as for topic.open.

@@ -232,11 +232,11 @@ func (ts *Topics) setEphemeral(t *Topic, s *Party, on bool) {
 func (ts *Topics) setDeleted(t *Topic, on bool) { ts.store.Record.Topic(t.index).SetDeleted(on) }
 
 // DeleteName takes a name away; sessions that hold its tensors keep them.
-func (ts *Topics) DeleteName(s *Party, r *protocol.NameRef) error {
-	t := ts.named[topicKey{s.Namespace, r.Name, true}]
+func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef) error {
+	t := ts.named[topicKey{namespace, r.Name, true}]
 	if t == nil || !t.name.set {
 		return protocol.Errorf(protocol.CodeNotFound, "baton ls names lists what there is",
-			"no name %q is set in namespace %s", r.Name, s.Namespace)
+			"no name %q is set in namespace %s", r.Name, namespace)
 	}
 	ts.unset(t)
 	return nil

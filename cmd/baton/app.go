@@ -76,7 +76,7 @@ func (f *clientFlags) space() string {
 }
 
 // waitForBroker is the timeout's meaning for commands that wait for nothing else.
-const waitForBroker = "how long to wait for a broker; 0: not at all"
+const waitForBroker = "how long to wait for a broker, and for its answers (3s at least); 0: not for a broker, and 30s for answers"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or

@@ -36,14 +36,14 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string) (err e
 			return &usage{cause: err}
 		}
 	}
-	c, err := a.connect(ctx, f, false)
+	l, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
-	defer closeClient(c, &err)
+	defer l.close()
 	var failed []error
 	for _, name := range names {
-		if err := c.Delete(ctx, name); err != nil {
+		if err := l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name, Namespace: l.namespace}, nil); err != nil {
 			failed = append(failed, err)
 			continue
 		}

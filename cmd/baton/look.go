@@ -44,7 +44,7 @@ func (l *looker) close() {
 // lookAgain is how long a broker is left alone that waits for the clients of a dead one.
 const lookAgain = 50 * time.Millisecond
 
-// Broker asks. For a listing it waits until the broker has taken over.
+// Broker asks, and waits until a broker that takes over has done so.
 func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
 	defer context.AfterFunc(ctx, func() { l.w.SetDeadline(time.Unix(1, 0)) })()
 	for {
@@ -52,7 +52,7 @@ func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if op != protocol.OpList || !errors.Is(err, protocol.ErrBusy) {
+		if op == protocol.OpEvict || !errors.Is(err, protocol.ErrBusy) { // evict says so of a process that lives
 			return err
 		}
 		time.Sleep(lookAgain)

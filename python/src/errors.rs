@@ -1,6 +1,7 @@
 //! The client's errors as Python exceptions: one class for each code of the protocol.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard};
 
 use baton::{Code, Error};
 use pyo3::prelude::*;
@@ -37,25 +38,31 @@ fn make(py: Python<'_>, code: &str, message: &str, remedy: &str, detail: Option<
     Ok(PyErr::from_value(e))
 }
 
-/// The serial of the session whose loss was raised last.
-static SAID: AtomicU64 = AtomicU64::new(0);
+/// The sessions whose loss was raised, by instance and serial.
+static SAID: Mutex<BTreeSet<(String, u64)>> = Mutex::new(BTreeSet::new());
+
+fn said() -> MutexGuard<'static, BTreeSet<(String, u64)>> {
+    SAID.lock().unwrap_or_else(|p| p.into_inner())
+}
 
 /// Raises that a session is lost, unless it is not, or a call has raised it.
 pub(crate) fn say_lost(py: Python<'_>, s: &baton::Session) -> PyResult<()> {
-    match s.why_lost().filter(|e| session_of(e) != SAID.load(Ordering::Relaxed)) {
+    match s.why_lost().filter(|e| !said().contains(&session_of(e))) {
         Some(e) => Err(to_py(py, &e)),
         None => Ok(()),
     }
 }
 
-fn session_of(lost: &Error) -> u64 {
-    lost.detail().get("session").and_then(serde_json::Value::as_u64).unwrap_or_default()
+fn session_of(lost: &Error) -> (String, u64) {
+    let of = |key| lost.detail().get(key);
+    let instance = of("instance").and_then(serde_json::Value::as_str).unwrap_or_default();
+    (instance.to_owned(), of("session").and_then(serde_json::Value::as_u64).unwrap_or_default())
 }
 
 /// The exception of an error of the client.
 pub(crate) fn to_py(py: Python<'_>, e: &Error) -> PyErr {
     if e.code() == Code::SessionLost {
-        SAID.store(session_of(e), Ordering::Relaxed);
+        said().insert(session_of(e));
     }
     let detail = match e.detail().is_empty() {
         true => None,

@@ -8,7 +8,6 @@ use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
 use crate::cuda::stream_of;
-use crate::errors::error;
 use crate::message::value_of;
 use crate::pickle::{Place, place, reopen};
 use crate::poll::{coroutine, following, poll_fd};
@@ -44,10 +43,9 @@ impl Queue {
         value_of(py, m)
     }
 
-    /// The next item; `None` when the queue was closed and is empty.
-    fn next(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Option<Py<PyAny>>> {
-        let t = seconds(py, timeout.map(|t| t.0))?;
-        let got = wait(py, || match self.queue.get(t) {
+    /// The next item, waiting for it; `None` when the queue was closed and is empty.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let got = wait(py, || match self.queue.get(None) {
             Err(e) if e.code() == Code::Closed => Ok(None),
             m => m.map(Some),
         })?;
@@ -102,8 +100,9 @@ impl Queue {
     /// baton.Empty: ...
     #[pyo3(signature = (timeout=None))]
     fn get(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Py<PyAny>> {
-        self.next(py, timeout)?
-            .ok_or_else(|| error(py, Code::Closed, "open a new one", "the queue is closed and empty"))
+        let t = seconds(py, timeout.map(|t| t.0))?;
+        let got = wait(py, || self.queue.get(t))?;
+        self.taken(py, &got)
     }
 
     /// `put` as a coroutine, which waits without a thread.
@@ -182,7 +181,7 @@ impl Queue {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.next(py, None)
+        self.next(py)
     }
 
     /// Pickles what opens the queue in another process.

@@ -122,3 +122,30 @@ say(baton.names(), float(x.numpy().sum()))
     assert c.hear() == "SessionLost True"
     assert c.hear() == "[] 6.0"
     c.end()
+
+
+def test_the_loss_of_another_session_does_not_keep_the_module_from_a_new_one(own, child):
+    c = child(
+        """
+s = baton.connect()
+q = s.queue('q')
+baton.names()
+say('ready')
+sys.stdin.readline()
+def lost(call):
+    try:
+        call()
+    except baton.SessionLost:
+        return True
+    return False
+say(lost(lambda: q.put(1, timeout=5)), lost(q.qsize))
+say(lost(baton.names), lost(lambda: q.put(1, timeout=5)), lost(baton.names))
+"""
+    )
+    assert c.hear() == "ready"
+    own.end(signal.SIGINT)
+    own.start()
+    c.tell()
+    assert c.hear() == "True True"
+    assert c.hear() == "True True False"
+    c.end()

@@ -193,9 +193,11 @@ pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl 
 }
 
 /// The error of every call of a session that a broker has ended.
-pub(crate) fn lost(serial: u64, why: &str) -> Error {
+pub(crate) fn lost(instance: &str, serial: u64, why: &str) -> Error {
     let remedy = "open a new session; tensors of this one can still be read, copied and released";
-    Error::new(Code::SessionLost, remedy, format!("session {serial} is lost: {why}")).with("session", serial)
+    Error::new(Code::SessionLost, remedy, format!("session {serial} is lost: {why}"))
+        .with("session", serial)
+        .with("instance", instance)
 }
 
 pub(crate) fn closed(what: impl fmt::Display) -> Error {

@@ -150,7 +150,7 @@ impl Core {
     pub(super) fn lose(&self, why: &str, unknown: bool) {
         self.unknown.store(unknown, Ordering::Relaxed);
         let opening = self.opening();
-        let why = lost(self.pages.serial, why);
+        let why = lost(&self.pages.instance, self.pages.serial, why);
         if self.lost.set(why.clone()).is_err() {
             return;
         }

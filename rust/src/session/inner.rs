@@ -207,6 +207,9 @@ impl Inner {
                     Err(RecvTimeoutError::Timeout) if self.interrupted() => {
                         break link.give_up(id, from).unwrap_or_else(|| Err(interrupted()));
                     }
+                    Err(RecvTimeoutError::Timeout) if self.is_closed() => {
+                        break link.give_up(id, from).unwrap_or_else(|| Err(self.why_closed()));
+                    }
                     Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
                     Err(RecvTimeoutError::Timeout) => {
                         break link.give_up(id, from).unwrap_or_else(|| Err(unanswered(op)));

@@ -293,6 +293,7 @@ impl TopicState {
 
     /// How many messages of a queue are not taken yet.
     pub(crate) fn waiting(&self) -> Result<usize> {
+        self.inner.check_open()?;
         let view = self.current(TO_READ)?;
         let mut n = 0;
         for l in &view.lanes {
