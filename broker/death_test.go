@@ -252,14 +252,14 @@ func TestAdoptedMessagesGoWithTheirTopic(t *testing.T) {
 	p := connect(t, b.socket, "observer")
 	open := queueOf("work")
 	open.Linger = ptr(0.0)
-	p.open(open)
+	mine := p.open(open)
 	c := start(t, b.socket, "sender")
 	c.tell("queue")
 	var s sent
 	c.hear(&s)
 	c.kill()
 	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(s.Info), Role: "open"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(s.Info), Role: "open", Opening: mine.Opening}, nil)
 	require.Zero(t, p.count(s.Storages[0]))
 	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
 }

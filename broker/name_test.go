@@ -206,7 +206,7 @@ func TestNameThatNobodySetGoesWithItsLastOpener(t *testing.T) {
 	p.refused(protocol.CodeInvalid, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: p.nextLane})
 	p.refused(protocol.CodeInvalid, protocol.OpTopicClose, ref(info))
 	require.Empty(t, list[struct{}](p, "names", ""))
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open", Opening: info.Opening}, nil)
 	again, _ := p.nameLane("n")
 	require.NotEqual(t, info.ID, again.ID)
 }

@@ -23,7 +23,7 @@ func TestTopicOpenFillsInDefaults(t *testing.T) {
 	p := connect(t, b.socket, "a")
 	info := p.open(topicOf("batches"))
 	require.Equal(t, protocol.TopicInfo{Topic: info.Topic, ID: info.ID, Name: "batches", Kind: "topic", Depth: 8, Slots: 16,
-		Stride: 1088, Overwrite: true, Description: 1024, Linger: 60}, info)
+		Stride: 1088, Overwrite: true, Description: 1024, Linger: 60, Opening: info.Opening}, info)
 	q := p.open(queueOf("work"))
 	require.EqualValues(t, 64, q.Depth)
 	require.False(t, q.Overwrite)
@@ -327,12 +327,12 @@ func TestClosedTopicRefusesWriters(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
 	info := p.open(queueOf("work"))
-	q.open(queueOf("work"))
+	theirs := q.open(queueOf("work"))
 	p.must(protocol.OpTopicClose, ref(info), nil)
 	require.True(t, q.peers(info).Closed)
 	q.refused(protocol.CodeClosed, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: q.nextLane})
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
-	q.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open", Opening: info.Opening}, nil)
+	q.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open", Opening: theirs.Opening}, nil)
 	require.NotEqual(t, info.ID, q.open(queueOf("work")).ID, "closed, empty and left by all: the name is free again")
 }
 
@@ -340,7 +340,7 @@ func TestTopicLingersWithoutAnybody(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
 	info := p.open(topicOf("t"))
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open", Opening: info.Opening}, nil)
 	require.Equal(t, info.ID, q.open(topicOf("t")).ID)
 }
 
@@ -350,7 +350,7 @@ func TestTopicGoesAfterItsLinger(t *testing.T) {
 	open := topicOf("t")
 	open.Linger = ptr(0.01)
 	info := p.open(open)
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open", Opening: info.Opening}, nil)
 	eventually(t, "the topic goes", func() bool { return b.Status().Counts.Topics == 0 })
 	p.refused(protocol.CodeNotFound, protocol.OpTopicOpen, protocol.TopicOpenRequest{Name: "t", Kind: "topic"})
 }
@@ -361,6 +361,6 @@ func TestTopicWithoutLingerGoesAtOnce(t *testing.T) {
 	open := topicOf("t")
 	open.Linger = ptr(0.0)
 	info := p.open(open)
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "open", Opening: info.Opening}, nil)
 	require.Zero(t, b.Status().Counts.Topics)
 }
