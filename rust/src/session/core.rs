@@ -158,8 +158,8 @@ impl Core {
         if let Some(h) = self.huge.get() {
             h.end();
         }
-        self.link().end(why); // locked, so that `await_link` has looked before or is told
         self.limbo.store(false, Ordering::SeqCst);
+        self.link().end(why); // locked, so that who waits for a link or a decision has looked before or is told
         self.over();
         self.background.wake();
         self.relinked.notify_all();
