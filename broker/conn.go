@@ -235,6 +235,11 @@ func (c *conn) readLoop() {
 // lost answers what was malformed; a mere end needs no answer.
 func (c *conn) lost(err error) {
 	var e *protocol.Error
+	if err == wire.ErrNoDescriptors { // many hand over their files at once, near the limit
+		c.b.log.Info("a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
+		c.reply(0, nil, nil, err)
+		return
+	}
 	if errors.As(err, &e) {
 		c.b.log.Warn("malformed frame", "pid", c.cred.PID, "error", err)
 		c.violated = true

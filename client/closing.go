@@ -113,6 +113,9 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 		e.countDown()
 		return true, nil
 	}
+	if e.stopped() {
+		return true, nil
+	}
 	if !e.said {
 		e.settle(ctx) // what the lanes name stays counted otherwise, so the session stays as well
 		c.tellClaims(func(op string, body any) error { return c.askNow(ctx, op, body, nil) })
@@ -134,6 +137,16 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 		e.countDown()
 	}
 	return e.keep(ctx)
+}
+
+// stopped tells whether the broker was stopped and nothing is left to be told: the next one
+// with the same memory directory looks at the row itself.
+func (e *ending) stopped() bool {
+	c := e.c
+	if c.limbo.Load() == nil || !c.brokerAway() || !c.pages.isClosed() {
+		return false
+	}
+	return e.said || e.look() && len(e.named) == 0
 }
 
 // look tells whether it is known what the lanes name: no send waits for an answer.

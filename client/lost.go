@@ -92,8 +92,20 @@ func (l *limbo) wait() error {
 
 // emptyLanes counts down what the lanes of a lost session name: once a broker that has come
 // since counts for it, or at once where none comes or none that would know the session.
+//
+// For one that was closed it waits a while only: what its lanes name stays counted then, for
+// readers, until the process ends.
 func (c *Client) emptyLanes(unknown bool) {
+	var closed time.Time
 	for {
+		if c.hub.closed.Load() {
+			if closed.IsZero() {
+				closed = time.Now()
+			}
+			if time.Since(closed) > closedForNothing {
+				return
+			}
+		}
 		left := false
 		over := unknown || c.pages.isOver()
 		for _, t := range c.allTopics() {
