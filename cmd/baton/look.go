@@ -61,11 +61,12 @@ func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
 
 func (l *looker) ask(op string, body, reply any) error {
 	l.last++
-	if err := l.w.Request(l.last, op, body); err != nil {
-		return l.lost(err)
-	}
-	data, fds, err := l.w.Read()
+	sent := l.w.Request(l.last, op, body)
+	data, fds, err := l.w.Read() // a broker that refuses the connection says so, and reads nothing
 	wire.CloseAll(fds)
+	if err != nil && sent != nil {
+		err = sent
+	}
 	var e protocol.Envelope
 	if err == nil {
 		err = json.Unmarshal(data, &e)
