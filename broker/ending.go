@@ -82,7 +82,7 @@ func (c *conn) mayEnd(what string) error {
 // hearTime is how long a broker that is stopped waits for its clients to hear of that.
 const hearTime = 3 * time.Second
 
-// awaitHearing waits for the clients that were told of the end: one that has heard closes
+// awaitHearing waits for the clients to which the end was said: one that has heard closes
 // its side of the connection, and its session is closed then. It is over for one that does
 // not hear in time: its session goes on in its memory, so the next broker takes it back.
 func (b *Broker) awaitHearing(open []*conn) {

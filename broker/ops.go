@@ -94,8 +94,8 @@ var ops = map[string]handler{
 	protocol.OpEvict:  locked((*Broker).opEvict),
 }
 
-// looks are the ops that need no session: who has run into a limit of the broker, be it of
-// memory, files or sessions, is to see what it holds, and to end it. Their session is nil then.
+// looks are the ops that need no session, which is nil then: what a broker holds can be seen,
+// and ended, when it has run into a limit of memory, files or sessions.
 var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true, protocol.OpNameDelete: true}
 
 // done is the reply of an op that has nothing to tell.
@@ -158,19 +158,11 @@ func (b *Broker) reachable(s *session) error {
 	if err := b.running(s); err != nil {
 		return err
 	}
-	if s == nil {
-		return b.looked()
-	}
-	if s.ended {
-		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.Serial)
-	}
-	return nil
-}
-
-// looked is reachable for who has no session.
-func (b *Broker) looked() error {
-	if b.taking != nil {
+	if s == nil && b.taking != nil {
 		return protocol.Errorf(protocol.CodeBusy, "try again", "the broker waits for the clients of a dead one")
+	}
+	if s != nil && s.ended {
+		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.Serial)
 	}
 	return nil
 }

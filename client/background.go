@@ -137,19 +137,12 @@ func (c *Client) keepConnected() {
 // it was only disconnected, or a new one, which is given all that is mapped
 // here. It returns false when the client was closed or its session is lost.
 func (c *Client) reconnect() bool {
-	limbo := c.limbo.Load()
-	if limbo != nil {
-		limbo.told.Wait()
-	}
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
 		if c.pages.isOver() || c.pages.isClosed() {
 			c.lose(errStopped)
 			return false
 		}
-		if limbo != nil {
-			c.goOn(limbo)
-			limbo = nil
-		}
+		c.goOn()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		ctl, err := c.resume(ctx)
 		cancel()

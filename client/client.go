@@ -306,10 +306,8 @@ func (c *Client) collect(pool func(*handles.Pool, context.Context) uint64) uint6
 	if c.devices != nil {
 		c.devices.lend.sweep(ctx)
 	}
-	given := pool(c.pool, ctx)
-	for _, p := range c.pools.all() {
-		given += pool(p, ctx)
-	}
+	given := uint64(0)
+	c.eachPool(func(p *handles.Pool) { given += pool(p, ctx) })
 	return given
 }
 
@@ -342,9 +340,8 @@ func (c *Client) reap() {
 	})
 }
 
-// countUp counts one reference up in the own row. Who ends the session, be it this client or
-// a broker that is being stopped, looks at the row behind that: what is counted later is
-// undone.
+// countUp counts one reference up in the own row. A client that ends its session, and a
+// broker that is being stopped, look at the row behind that: what is counted later is undone.
 //
 // SYNC limbo: looked at behind the count.
 func (c *Client) countUp(index uint32) error {

@@ -67,9 +67,7 @@ func (c *Client) quiesce() <-chan map[uint32]uint64 {
 	c.hub.closed.Store(true)
 	c.hub.end()
 	c.claiming.Unlock()
-	over := errClosed("client")
-	c.pool.End(over)
-	c.pools.end(over)
+	c.endPools(errClosed("client"))
 	lanes := make(chan map[uint32]uint64, 1)
 	if c.hub.lost.Load() != nil {
 		lanes <- nil // emptyLanes sees to them
@@ -266,10 +264,7 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 	if ctl == nil {
 		return isFinal(err)
 	}
-	if l := c.limbo.Load(); l != nil {
-		l.told.Wait()
-		c.goOn(l)
-	}
+	c.goOn()
 	c.mu.Lock()
 	c.ctl = ctl
 	c.mu.Unlock()

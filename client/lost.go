@@ -7,6 +7,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -27,14 +28,9 @@ func (c *Client) lose(why error) {
 	c.mu.Unlock()
 	c.hub.end()
 	go func() { // an allocation may wait for an answer of the broker with the pool's turn
-		over := c.hub.lost.Load()
-		c.pool.End(over)
-		c.pools.end(over)
+		c.endPools(c.hub.lost.Load())
 		ctl.close()
-		if l := c.limbo.Load(); l != nil {
-			l.told.Wait()
-			c.goOn(l)
-		}
+		c.goOn()
 		c.unmapOnce.Do(func() {
 			go func() {
 				c.emptyLanes(isFinal(why))
@@ -66,18 +62,22 @@ func (c *Client) hear() {
 	ctl := c.ctl
 	c.mu.Unlock()
 	l.told.Go(func() { // an allocation may wait for an answer of the broker with the pool's turn
-		c.pool.Pause()
-		c.pools.pause()
+		c.eachPool((*handles.Pool).Pause)
 		ctl.conn.CloseWrite()
 	})
 }
 
-// goOn ends the limbo of a session that was not closed, or that is lost.
-func (c *Client) goOn(l *limbo) {
-	c.limbo.Store(nil)
-	c.pool.Resume()
-	c.pools.resume()
-	close(l.decided)
+// goOn ends the limbo, if there is one, of a session that was not closed, or that is lost.
+func (c *Client) goOn() {
+	l := c.limbo.Load()
+	if l == nil {
+		return
+	}
+	l.told.Wait() // what it pauses is resumed here
+	if c.limbo.CompareAndSwap(l, nil) {
+		c.eachPool((*handles.Pool).Resume)
+		close(l.decided)
+	}
 }
 
 // wait returns when it is decided.
@@ -126,13 +126,18 @@ func (t *topic) empty(over bool) (done bool) {
 	if !over && t.kept != nil && !t.c.pages.isTakenOver(t.info.Topic, t.laneNo, t.laneInc) {
 		return false
 	}
+	t.letGo()
+	return true
+}
+
+// letGo counts down what the own lane names. Callers hold t.mu.
+func (t *topic) letGo() {
 	for _, kept := range t.kept {
 		for _, index := range kept {
 			t.c.drop(index)
 		}
 	}
 	t.kept = nil
-	return true
 }
 
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is

@@ -117,9 +117,13 @@ func (p *pages) sessionSerial(slot uint32) uint64 {
 // SYNC row-cleared: read behind the counts; the broker marks the session dead before it
 // clears any.
 func (p *pages) rowIsOwn() bool {
-	at := protocol.BrokerSessions + uint64(p.slot)*protocol.SessionRecordSize
-	dead := p.broker.Load32(at+protocol.SessionState) == protocol.SessionDead
+	dead := p.ownState() == protocol.SessionDead
 	return p.empty.Load() || p.sessionSerial(p.slot) == p.serial && !dead
+}
+
+// ownState returns the state in the record of the own slot.
+func (p *pages) ownState() uint32 {
+	return p.broker.Load32(protocol.BrokerSessions + uint64(p.slot)*protocol.SessionRecordSize + protocol.SessionState)
 }
 
 // isOver tells whether the instance ended for good, so that no broker takes this session
@@ -135,8 +139,7 @@ func (p *pages) isOver() bool {
 //
 // SYNC instance-ended: read while there is no connection.
 func (p *pages) isClosed() bool {
-	at := protocol.BrokerSessions + uint64(p.slot)*protocol.SessionRecordSize
-	return p.broker.Load32(at+protocol.SessionState) == protocol.SessionClosed && p.sessionSerial(p.slot) == p.serial
+	return p.ownState() == protocol.SessionClosed && p.sessionSerial(p.slot) == p.serial
 }
 
 // isTakenOver tells whether a broker counts for what a lane of the own session file names:

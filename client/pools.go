@@ -78,21 +78,13 @@ func (s *poolSet) addStats(to *handles.PoolStats) {
 	}
 }
 
-func (s *poolSet) pause() {
-	for _, p := range s.all() {
-		p.Pause()
+// eachPool calls f with every pool of the session.
+func (c *Client) eachPool(f func(*handles.Pool)) {
+	f(c.pool)
+	for _, p := range c.pools.all() {
+		f(p)
 	}
 }
 
-func (s *poolSet) resume() {
-	for _, p := range s.all() {
-		p.Resume()
-	}
-}
-
-// end is called before the session ends, with what every later allocation fails with.
-func (s *poolSet) end(why error) {
-	for _, p := range s.all() {
-		p.End(why)
-	}
-}
+// endPools is called before the session ends, with what every later allocation fails with.
+func (c *Client) endPools(why error) { c.eachPool(func(p *handles.Pool) { p.End(why) }) }

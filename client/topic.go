@@ -422,12 +422,7 @@ func (t *topic) leave(ctx context.Context) error {
 			c.laneLeft(t.laneAt, t.info.Topic)
 			crashpoint.At("leave-placed")
 			t.writing, t.laneAt = false, 0
-			for _, kept := range t.kept {
-				for _, index := range kept {
-					c.drop(index)
-				}
-			}
-			t.kept = nil
+			t.letGo()
 		}
 	}
 	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen, Opening: opening}, nil)

@@ -67,15 +67,21 @@ func TestNameThatWasReadIsReadAgainWithoutTheBroker(t *testing.T) {
 	})
 }
 
+// eightBytes allocates a tensor, which is released before its client is closed.
+func eightBytes(t *testing.T, c *client.Client) *client.Tensor {
+	x, err := c.Alloc(testkit.Context(t), dlpack.Uint8, []int64{8})
+	require.NoError(t, err)
+	t.Cleanup(x.Release)
+	return x
+}
+
 // The broker has 4,096 places for names, and that of a deleted one is free once no
 // session has it open.
 func TestNamesThatWereReadDoNotStayOpenWithoutABound(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	setter, c := b.Connect(), b.Connect()
-	x, err := setter.Alloc(ctx, dlpack.Uint8, []int64{8})
-	require.NoError(t, err)
-	defer x.Release()
+	x := eightBytes(t, setter)
 	for k := range 4200 {
 		name := fmt.Sprintf("run/%d", k)
 		_, err := setter.Set(ctx, name, x)
@@ -93,10 +99,8 @@ func TestNameThatAnotherDeletesIsLeft(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	setter, c := b.Connect(), b.Connect()
-	x, err := setter.Alloc(ctx, dlpack.Uint8, []int64{8})
-	require.NoError(t, err)
-	defer x.Release()
-	_, err = setter.Set(ctx, "weights", x)
+	x := eightBytes(t, setter)
+	_, err := setter.Set(ctx, "weights", x)
 	require.NoError(t, err)
 	got, err := c.Get(ctx, "weights")
 	require.NoError(t, err)

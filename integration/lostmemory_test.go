@@ -84,6 +84,16 @@ func lostWithFiles(t *testing.T) (b *testkit.Broker, dir string, c *client.Clien
 	return b, dir, c, own, topic
 }
 
+// closedBefore closes a client and then releases its tensor, which is as it was.
+func closedBefore(t *testing.T, c *client.Client, own *client.Tensor, topic *client.Topic) {
+	require.NoError(t, topic.Close())
+	require.NoError(t, c.Close())
+	words, err := client.Slice[uint64](own)
+	require.NoError(t, err)
+	require.NoError(t, verify(words, 1))
+	own.Release()
+}
+
 // lostHolds tells whether a session called lost holds anything.
 func lostHolds(t *testing.T, b *testkit.Broker) bool {
 	for _, s := range testkit.Look(t, b).Storages {
@@ -106,12 +116,7 @@ func TestNextBrokerCountsWhatALostSessionHolds(t *testing.T) {
 	require.True(t, lostHolds(t, b))
 	_, err := c.Topic(testkit.Context(t), "new")
 	require.ErrorIs(t, err, protocol.ErrSessionLost)
-	require.NoError(t, topic.Close())
-	require.NoError(t, c.Close())
-	words, err := client.Slice[uint64](own)
-	require.NoError(t, err)
-	require.NoError(t, verify(words, 1))
-	own.Release()
+	closedBefore(t, c, own, topic)
 	testkit.Until(t, "what was released is counted no more", func() (bool, string) { return !lostHolds(t, b), "" })
 }
 
@@ -125,12 +130,7 @@ func TestMemoryStaysWhereABrokerHasClearedTheRow(t *testing.T) {
 	require.True(t, lostHolds(t, b))
 	require.NoError(t, next.Broker(testkit.Context(t), protocol.OpEvict, protocol.Evict{Serial: c.Session()}, nil))
 	require.False(t, lostHolds(t, b), "its row is cleared")
-	require.NoError(t, topic.Close())
-	require.NoError(t, c.Close())
-	words, err := client.Slice[uint64](own)
-	require.NoError(t, err)
-	require.NoError(t, verify(words, 1))
-	own.Release()
+	closedBefore(t, c, own, topic)
 }
 
 // forgetProcess has the next broker not know whose a session is, as one in another pid

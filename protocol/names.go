@@ -8,7 +8,7 @@ const (
 	MaxNamespace = 32
 )
 
-// DefaultNamespace is that of who names none.
+// DefaultNamespace is used where none is named.
 const DefaultNamespace = "default"
 
 // CheckName accepts tokens of [A-Za-z0-9_-] joined by '/', at most MaxName

@@ -92,10 +92,10 @@ func (ts *Topics) addNameLane(t *Topic) error {
 
 // OpenName opens a name, also one in which nothing is set yet.
 func (ts *Topics) OpenName(s *Party, r *protocol.NameOpen) (info protocol.TopicInfo, err error) {
-	if info, err := ts.opened(s, r.Opening); info != nil || err != nil {
-		return *info, err
+	t, err := ts.opened(s, r.Opening)
+	if t == nil && err == nil {
+		t, err = ts.nameTopic(s, r.Name)
 	}
-	t, err := ts.nameTopic(s, r.Name)
 	if err != nil {
 		return info, err
 	}
@@ -254,7 +254,7 @@ func (ts *Topics) unset(t *Topic) {
 	ts.watch.Named(t)
 	ts.changed(t)
 	for s := range t.members {
-		s.client.Trim() // who has it open from a read leaves it
+		s.client.Trim() // one that has it open from a read leaves it
 	}
 	ts.leftAlone(t)
 }

@@ -14,11 +14,14 @@ func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protoc
 	if kind != protocol.TopicKindTopic && kind != protocol.TopicKindQueue {
 		return info, protocol.Errorf(protocol.CodeInvalid, "use topic or queue (for a name: name.open)", "unknown kind %q", r.Kind)
 	}
-	if info, err := ts.opened(s, r.Opening); info != nil || err != nil {
-		return *info, err
-	}
-	t, err := ts.lookUp(s, r)
+	t, err := ts.opened(s, r.Opening)
 	if err != nil {
+		return info, err
+	}
+	if t != nil {
+		return ts.openTopic(s, t, r.Opening)
+	}
+	if t, err = ts.lookUp(s, r); err != nil {
 		return info, err
 	}
 	if t != nil {
@@ -34,17 +37,11 @@ func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protoc
 
 // opened finds what an opening has opened before, where a request is made again since its
 // answer was lost; nil: nothing.
-func (ts *Topics) opened(s *Party, number uint64) (*protocol.TopicInfo, error) {
+func (ts *Topics) opened(s *Party, number uint64) (*Topic, error) {
 	if number > protocol.MaxSafeInt {
-		return &protocol.TopicInfo{}, protocol.Errorf(protocol.CodeInvalid, "number openings from 1 on", "an opening has the number %d", number)
+		return nil, protocol.Errorf(protocol.CodeInvalid, "number openings from 1 on", "an opening has the number %d", number)
 	}
-	t := s.openings[number]
-	if t == nil {
-		return nil, nil
-	}
-	info := ts.info(t)
-	info.Opening = number
-	return &info, nil
+	return s.openings[number], nil
 }
 
 // lookUp finds an existing topic; nil when it may be made.
@@ -161,19 +158,23 @@ func (t *Topic) check() error {
 	return nil
 }
 
-// openTopic makes the session an opener and tells what the topic is. Without a number the
-// opening gets one.
+// openTopic makes the session an opener, unless this opening has done so before, and tells
+// what the topic is. Without a number the opening gets one.
 func (ts *Topics) openTopic(s *Party, t *Topic, number uint64) (info protocol.TopicInfo, err error) {
-	for number == 0 || s.openings[number] != nil {
+	for number == 0 {
 		ts.opening++
-		number = firstOpening + ts.opening
+		if next := firstOpening + ts.opening; s.openings[next] == nil {
+			number = next
+		}
 	}
-	join, err := ts.putJoin(s, t, number, nil)
-	if err != nil {
-		ts.leftAlone(t)
-		return info, err
+	if s.openings[number] == nil {
+		join, err := ts.putJoin(s, t, number, nil)
+		if err != nil {
+			ts.leftAlone(t)
+			return info, err
+		}
+		ts.addOpening(s, t, ts.join(s, t), number, join)
 	}
-	ts.addOpening(s, t, ts.join(s, t), number, join)
 	info = ts.info(t)
 	info.Opening = number
 	return info, nil

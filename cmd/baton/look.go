@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"os"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/wire"
@@ -83,8 +84,7 @@ func (l *looker) ask(op string, body, reply any) error {
 }
 
 func (l *looker) lost(err error) error {
-	var e net.Error
-	if errors.As(err, &e) && e.Timeout() {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return l.silent()
 	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker at %s did not answer: %w", l.socket, err)

@@ -154,12 +154,9 @@ impl Core {
         if self.lost.set(why.clone()).is_err() {
             return;
         }
-        self.pool.end();
-        if let Some(h) = self.huge.get() {
-            h.end();
-        }
+        self.each_pool(Pool::end);
         self.limbo.store(false, Ordering::SeqCst);
-        self.link().end(why); // locked, so that who waits for a link or a decision has looked before or is told
+        self.link().end(why); // locked: a thread that waits for a link or a decision has looked before, or is notified
         self.over();
         self.background.wake();
         self.relinked.notify_all();
@@ -167,6 +164,14 @@ impl Core {
             inner.end_poll();
         }
         self.parking.wake();
+    }
+
+    /// Does something with each pool of this machine's memory.
+    fn each_pool(&self, f: impl Fn(&Pool)) {
+        f(&self.pool);
+        if let Some(h) = self.huge.get() {
+            h.each(f);
+        }
     }
 
     pub(super) fn is_unknown(&self) -> bool {
@@ -181,10 +186,7 @@ impl Core {
     /// SYNC limbo: set before the broker hears of it; pairs with `hold`.
     pub(super) fn hear(&self, control: &Control) {
         self.limbo.store(true, Ordering::SeqCst);
-        self.pool.pause();
-        if let Some(h) = self.huge.get() {
-            h.pause(true);
-        }
+        self.each_pool(Pool::pause);
         control.end_writing();
     }
 
@@ -193,11 +195,8 @@ impl Core {
         if !self.limbo.swap(false, Ordering::SeqCst) {
             return;
         }
-        self.pool.resume();
-        if let Some(h) = self.huge.get() {
-            h.pause(false);
-        }
-        drop(self.link_locked()); // who waits has looked before, or is told
+        self.each_pool(Pool::resume);
+        drop(self.link_locked()); // a thread that waits has looked before, or is notified
         self.relinked.notify_all();
     }
 

@@ -72,14 +72,9 @@ impl HugePools {
         self.made().for_each(|(_, p)| p.dropped(index));
     }
 
-    /// Pauses the pools, or undoes that.
-    pub(crate) fn pause(&self, paused: bool) {
-        self.made().for_each(|(_, p)| if paused { p.pause() } else { p.resume() });
-    }
-
-    /// Ends the pools: nothing is handed out or recycled any more.
-    pub(crate) fn end(&self) {
-        self.made().for_each(|(_, p)| p.end());
+    /// Does something with each pool.
+    pub(crate) fn each(&self, f: impl Fn(&Pool)) {
+        self.made().for_each(|(_, p)| f(p));
     }
 
     pub(crate) fn collect(&self, inner: &Inner, all: bool) -> u64 {

@@ -30,10 +30,7 @@ impl Inner {
             "topic.read" => {
                 let topic = TopicRef::deserialize(&late.body).ok();
                 if let (Some(topic), Some(r)) = (topic, read::<TopicReadReply>(late.ok.get())) {
-                    self.tell(
-                        "topic.leave",
-                        &TopicLeave { topic, role: "read", reader: Some(r.reader), opening: None },
-                    );
+                    self.tell("topic.leave", &TopicLeave::reader(topic, r.reader));
                 }
             }
             "lease" => {

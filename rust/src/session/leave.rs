@@ -125,11 +125,7 @@ pub(crate) struct Left {
 impl Leaving {
     /// Asks by a connection; comes back where that is lost.
     fn ask(self, control: &Control) -> Result<Left, Leaving> {
-        match control.request(
-            "topic.leave",
-            &TopicLeave { topic: self.topic, role: "write", reader: None, opening: None },
-            &[],
-        ) {
+        match control.request("topic.leave", &TopicLeave::lane(self.topic), &[]) {
             Ok((_, answer)) => Ok(Left { what: self, answer }),
             Err(_) => Err(self),
         }
@@ -270,7 +266,7 @@ impl Inner {
 
     /// Takes back an opening.
     pub(super) fn unopen(&self, topic: TopicRef, opening: u64) {
-        self.tell("topic.leave", &TopicLeave { topic, role: "open", reader: None, opening: Some(opening) });
+        self.tell("topic.leave", &TopicLeave::opening(topic, opening));
     }
 
     /// Puts a new connection in the place of a lost one. Called by the background thread.

@@ -79,8 +79,7 @@ struct Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let leave =
-            TopicLeave { topic: self.topic.reference(), role: "read", reader: Some(self.number), opening: None };
+        let leave = TopicLeave::reader(self.topic.reference(), self.number);
         if !self.topic.inner.is_foreign() {
             self.topic.inner.tell("topic.leave", &leave);
             crash_point::at("leave-read");
@@ -160,12 +159,7 @@ impl Reader {
         let request = TopicRead { topic: of, group, reader: number };
         let asked = inner.call_fds::<_, TopicReadReply>("topic.read", &request);
         // Whatever failed, a broker may have done it, and the next one count it.
-        let leave = || {
-            inner.tell(
-                "topic.leave",
-                &TopicLeave { topic: of, role: "read", reader: Some(request.reader), opening: None },
-            )
-        };
+        let leave = || inner.tell("topic.leave", &TopicLeave::reader(of, request.reader));
         let (ok, fds) = asked.inspect_err(|_| leave())?;
         crash_point::at("reader-joined");
         // From here on its drop leaves the topic, whatever fails.

@@ -266,12 +266,29 @@ pub(crate) struct TopicGroupFile {
 #[derive(Serialize)]
 pub(crate) struct TopicLeave {
     #[serde(flatten)]
-    pub(crate) topic: TopicRef,
-    pub(crate) role: &'static str,
+    topic: TopicRef,
+    role: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reader: Option<u64>,
+    reader: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) opening: Option<u64>,
+    opening: Option<u64>,
+}
+
+impl TopicLeave {
+    /// Leaves the own lane.
+    pub(crate) fn lane(topic: TopicRef) -> TopicLeave {
+        TopicLeave { topic, role: "write", reader: None, opening: None }
+    }
+
+    /// Leaves as a reader.
+    pub(crate) fn reader(topic: TopicRef, number: u64) -> TopicLeave {
+        TopicLeave { topic, role: "read", reader: Some(number), opening: None }
+    }
+
+    /// Ends an opening.
+    pub(crate) fn opening(topic: TopicRef, number: u64) -> TopicLeave {
+        TopicLeave { topic, role: "open", reader: None, opening: Some(number) }
+    }
 }
 
 /// A request to open something, with the number by which the opening is found where it is asked for again.
