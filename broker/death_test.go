@@ -352,7 +352,7 @@ func TestWriterThatLeavesIsAdoptedWhileItsSessionLives(t *testing.T) {
 	w := p.writer(info)
 	s := p.alloc(4096)
 	w.post("one", 0, []protocol.Ref{s.Ref})
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "write"}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "write", Offset: w.at}, nil)
 	require.EqualValues(t, 1, p.count(s.ref()))
 	p.row.Drop(s.Index) // what the slot named is the broker's to pay
 	p.row.Drop(s.Index)

@@ -97,6 +97,38 @@ func TestTimedLeaseOutlivesItsSessionAndOthersEndWithIt(t *testing.T) {
 	require.EqualValues(t, 1, p.count(lent.Ref))
 }
 
+// A client makes a request again where a broker has ended before it had answered.
+func TestLeaseThatIsAskedForAgainIsOne(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p, q := connect(t, socket, "p"), connect(t, socket, "q")
+	s := p.alloc(4096)
+	for number, seconds := range map[uint64]*float64{7: nil, 1<<53 - 1: ptr(60.0)} {
+		request := protocol.LeaseRequest{Lease: number, Refs: []protocol.StorageRef{s.ref()}, Seconds: seconds}
+		for range 2 {
+			var r protocol.LeaseReply
+			p.must(protocol.OpLease, request, &r)
+			require.Equal(t, number, r.Lease)
+			require.Equal(t, seconds != nil, r.ExpiresIn > 59)
+		}
+		q.refused(protocol.CodeConflict, protocol.OpLease, request)
+	}
+	require.EqualValues(t, 2, p.count(s.ref()))
+	p.refused(protocol.CodeInvalid, protocol.OpLease, protocol.LeaseRequest{Lease: 1 << 53, Refs: []protocol.StorageRef{s.ref()}})
+
+	old.kill()
+	made := next(t, socket, nil)
+	p2, q2 := p.returns(socket), q.returns(socket)
+	p2.resumed()
+	q2.resumed()
+	made()
+	var r protocol.LeaseReply
+	p2.must(protocol.OpLease, protocol.LeaseRequest{Lease: 7, Refs: []protocol.StorageRef{s.ref()}}, &r)
+	require.EqualValues(t, 7, r.Lease)
+	q2.refused(protocol.CodeConflict, protocol.OpLease, protocol.LeaseRequest{Lease: 7, Refs: []protocol.StorageRef{s.ref()}})
+	p2.must(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: 7}, nil)
+	p2.refused(protocol.CodeExpired, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: 7})
+}
+
 func TestBadLeasesAreRefused(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "a")

@@ -61,3 +61,58 @@ func TestOpeningThatIsAskedForAgainIsOne(t *testing.T) {
 	require.Zero(t, openers(p2))
 	p2.refused(protocol.CodeInvalid, protocol.OpTopicOpen, named(1<<53))
 }
+
+// A caller that was not answered does not know what it has opened, but for the number.
+func TestOpeningIsLeftByItsNumberAlone(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "p")
+	request := protocol.TopicOpenRequest{Name: "t", Kind: protocol.KindTopic, Create: true, Linger: ptr(0.0), Opening: 1}
+	leave := protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: 1}
+	p.refused(protocol.CodeNotFound, protocol.OpTopicLeave, leave)
+	p.open(request)
+	old.kill()
+	made := next(t, socket, nil)
+	p2 := p.returns(socket)
+	p2.resumed()
+	b := made()
+	p2.must(protocol.OpTopicLeave, leave, nil)
+	p2.refused(protocol.CodeNotFound, protocol.OpTopicLeave, leave)
+	require.Zero(t, b.Status().Counts.Topics)
+}
+
+// A session may have a lane in a topic that it has not open, as the last thing of it.
+func TestTopicIsOpenedAgainBesideALaneThatStayed(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "p")
+	info := p.open(protocol.TopicOpenRequest{Name: "t", Kind: protocol.KindTopic, Create: true, Opening: 1})
+	w := p.writer(info)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: 1}, nil)
+	old.kill()
+	made := next(t, socket, nil)
+	p2 := p.returns(socket)
+	p2.resumed()
+	made()
+	again := p2.open(protocol.TopicOpenRequest{Name: "t", Kind: protocol.KindTopic, Opening: 2})
+	require.Equal(t, info.ID, again.ID)
+	require.EqualValues(t, protocol.LaneLive, p2.peers(again).Lanes[0].State)
+	p2.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameWrite, Offset: w.at}, nil)
+}
+
+// A lane is left late where its writer was closed meanwhile, and the session opened again: then
+// the session may have another lane in the topic.
+func TestLaneIsLeftByItsPlace(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "p")
+	info := p.open(topicOf("t"))
+	leave := func(w *writer) protocol.TopicLeave {
+		return protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameWrite, Offset: w.at}
+	}
+	before := p.writer(info)
+	p.must(protocol.OpTopicLeave, leave(before), nil)
+	now := p.writer(info)
+	p.refused(protocol.CodeNotFound, protocol.OpTopicLeave, leave(before))
+	p.refused(protocol.CodeNotFound, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameWrite})
+	require.Equal(t, 1, p.peers(info).Writers)
+	p.must(protocol.OpTopicLeave, leave(now), nil)
+	require.Zero(t, p.peers(info).Writers)
+}

@@ -70,12 +70,12 @@ func TestLanesCountInTheQuota(t *testing.T) {
 		return p.open(protocol.TopicOpenRequest{Name: name, Kind: "topic", Create: true, Depth: ptr(uint32(31)), Description: ptr(uint32(20 << 10)), Linger: ptr(0.0)})
 	}
 	first, second := large("first"), large("second")
-	p.writer(first)
+	w := p.writer(first)
 	require.EqualValues(t, protocol.LaneBytes(first.Slots, first.Stride), b.Status().Memory.Lanes)
 	refusal := protocol.TopicWrite{TopicRef: ref(second), Offset: p.nextLane}
 	p.refused(protocol.CodeQuota, protocol.OpTopicWrite, refusal)
 	p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 600 << 10, Chunks: 1})
-	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(first), Role: protocol.RoleNameWrite}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(first), Role: protocol.RoleNameWrite, Offset: w.at}, nil)
 	require.Zero(t, b.Status().Memory.Lanes)
 	p.must(protocol.OpTopicWrite, refusal, nil)
 }

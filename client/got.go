@@ -39,7 +39,7 @@ func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
 	}
 	n := c.got.use(name)
 	if n == nil {
-		t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameOpen{Name: name, Opening: c.openings.Add(1)})
+		t, err := c.openTopic(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
 		if err != nil {
 			return nil, err
 		}

@@ -7,9 +7,12 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// onLate undoes a request that the broker carried out for nothing, after its
-// caller had given up: nobody knows of what it made. It runs on the goroutine
-// that reads replies.
+// onLate undoes a request that the broker carried out for nothing: its caller had given up,
+// or could not be given the descriptors. It runs on the goroutine that reads replies.
+//
+// An opening and a lease have numbers that the caller chose, by which it has undone them
+// itself. A lane that the broker listed late is found by the next send, which asks for it
+// with the same offset.
 func (c *Client) onLate(op string, body any, ok []byte) {
 	undo := func(op string, body any) {
 		go c.callUntil(context.Background(), op, body, nil)
@@ -20,22 +23,9 @@ func (c *Client) onLate(op string, body any, ok []byte) {
 		if json.Unmarshal(ok, &r) == nil {
 			undo(protocol.OpReturn, protocol.Return{Segment: r.Segment, Serial: r.SegmentSerial})
 		}
-	case protocol.OpTopicOpen, protocol.OpNameOpen:
-		var r protocol.TopicInfo
-		if json.Unmarshal(ok, &r) == nil {
-			undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: protocol.TopicRef{Topic: r.Topic, ID: r.ID}, Role: protocol.RoleNameOpen, Opening: r.Opening})
-		}
 	case protocol.OpTopicRead:
-		var r protocol.TopicReadReply
-		if asked, is := body.(protocol.TopicRead); is && json.Unmarshal(ok, &r) == nil {
-			undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: asked.TopicRef, Role: protocol.RoleNameRead, Reader: r.Reader})
-		}
-	case protocol.OpLease:
-		var r protocol.LeaseReply
-		if json.Unmarshal(ok, &r) == nil {
-			undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: r.Lease})
+		if asked, is := body.(protocol.TopicRead); is {
+			undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: asked.TopicRef, Role: protocol.RoleNameRead, Reader: asked.Reader})
 		}
 	}
-	// A lane that the broker listed late is found by the next send, which asks
-	// for it with the same offset.
 }

@@ -144,7 +144,7 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
 	}
-	t, err := c.openTopic(ctx, protocol.OpNameOpen, protocol.NameOpen{Name: name, Opening: c.openings.Add(1)})
+	t, err := c.openTopic(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
 	if err != nil {
 		return nil, err
 	}

@@ -115,13 +115,19 @@ func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
 			return nil, err
 		}
 	}
-	r.Opening = c.openings.Add(1)
-	return c.openTopic(ctx, protocol.OpTopicOpen, &r.TopicOpenRequest)
+	return c.openNumbered(ctx, r.TopicOpenRequest)
+}
+
+func (c *Client) openNumbered(ctx context.Context, r protocol.TopicOpenRequest) (*topic, error) {
+	return c.openTopic(ctx, protocol.OpTopicOpen, func(opening uint64) any {
+		r.Opening = opening
+		return &r
+	})
 }
 
 // OpenPrivate opens another process's private topic by its token.
 func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) {
-	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindTopic, Opening: c.openings.Add(1)})
+	t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindTopic})
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*
 
 // OpenPrivateQueue opens another process's private queue by its token.
 func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, error) {
-	t, err := c.openTopic(ctx, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindQueue, Opening: c.openings.Add(1)})
+	t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindQueue})
 	if err != nil {
 		return nil, err
 	}

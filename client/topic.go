@@ -41,14 +41,19 @@ type topic struct {
 	silence silence
 }
 
-// openTopic opens or makes a topic or name at the broker, once for this process.
-func (c *Client) openTopic(ctx context.Context, op string, request any) (*topic, error) {
+// openTopic opens or makes a topic or name at the broker, once for this process. request is
+// made with the number of the opening.
+func (c *Client) openTopic(ctx context.Context, op string, request func(opening uint64) any) (*topic, error) {
 	if err := c.openMu.take(ctx); err != nil { // an open and the last close of one topic must not cross
 		return nil, err
 	}
 	defer c.openMu.end()
 	var info protocol.TopicInfo
-	if _, err := c.call(ctx, op, request, &info); err != nil {
+	opening := c.openings.Add(1)
+	if _, err := c.call(ctx, op, request(opening), &info); err != nil {
+		if uncertain(err) { // a broker may have done it, and the next one count it
+			go c.callUntil(context.Background(), protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
+		}
 		return nil, err
 	}
 	if info.Topic >= protocol.MaxTopics || info.Slots == 0 || info.Slots > 2*protocol.MaxDepth || info.Stride < protocol.SlotSize || info.Depth == 0 || info.Depth >= info.Slots {
@@ -234,7 +239,11 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	// looks again. The fence serves the looks at version and state as well: a reader
 	// who finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
+	//
+	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
+	// takes the lane over when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
+	limbo := c.limbo.Load()
 	changed, ended := view.readersAt != uint32(t.version()>>32), t.isClosed()
 	crashpoint.At("send-ring")
 	t.ring(view)
@@ -252,6 +261,11 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	}
 	c.handovers.Add(1)
 	c.bytesSent.Add(o.bytes)
+	if limbo != nil {
+		if err := limbo.wait(); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.live(); err != nil { // perhaps no reader looks there any more
 		return nil, err
 	}
@@ -408,7 +422,7 @@ func (t *topic) leave(ctx context.Context) error {
 	}
 	var first error
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
-		_, first = c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite}, nil)
+		_, first = c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
 			c.mu.Lock()
 			c.pages.lanes.give(t.laneAt)
@@ -425,7 +439,7 @@ func (t *topic) leave(ctx context.Context) error {
 			t.letGo()
 		}
 	}
-	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameOpen, Opening: opening}, nil)
+	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
 	if first == nil {
 		first = unlessLost(unlessLeft(err))
 	}

@@ -323,10 +323,12 @@ const (
 	RoleNameOpen  = "open"
 )
 
-// TopicLeave ends one role in a topic.
+// TopicLeave ends one role in a topic: as a writer the lane at Offset of the own session
+// file, as a reader or opening the one with the number. An opening needs no topic.
 type TopicLeave struct {
 	TopicRef
 	Role    string `json:"role"`
+	Offset  uint64 `json:"offset,omitempty"`
 	Reader  uint64 `json:"reader,omitempty"`
 	Opening uint64 `json:"opening,omitempty"`
 }
@@ -431,8 +433,11 @@ type NameOpen struct {
 	Opening uint64 `json:"opening,omitempty"`
 }
 
-// LeaseRequest asks the broker to hold storages for a time.
+// LeaseRequest asks the broker to hold storages for a time. Lease is the number of the
+// lease, which the client chooses at random, so that it is found where it is asked for
+// again; 0: the broker chooses.
 type LeaseRequest struct {
+	Lease   uint64       `json:"lease,omitempty"`
 	Refs    []StorageRef `json:"refs"`
 	Seconds *float64     `json:"seconds"` // null: until the session ends
 	Once    bool         `json:"once,omitempty"`

@@ -197,9 +197,9 @@ func exchanges() map[string][]exchange {
 		},
 		protocol.OpTopicGroupFile: {{"first", protocol.TopicGroupFile{TopicRef: topic, Group: 0}, nil, empty{}, []string{"group file"}}},
 		protocol.OpTopicLeave: {
-			{"as a writer", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameWrite}, nil, empty{}, nil},
+			{"as a writer", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameWrite, Offset: 67108864}, nil, empty{}, nil},
 			{"as a reader", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameRead, Reader: 71}, nil, empty{}, nil},
-			{"for good", protocol.TopicLeave{TopicRef: topic, Role: protocol.RoleNameOpen, Opening: 2}, nil, empty{}, nil},
+			{"for good", protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: 2}, nil, empty{}, nil},
 		},
 		protocol.OpTopicClose: {{"close", topic, nil, empty{}, nil}},
 		protocol.OpTopicRing:  {{"ring", topic, nil, empty{}, nil}},
@@ -214,7 +214,7 @@ func exchanges() map[string][]exchange {
 			{"no such name", protocol.NameRef{Name: "weights/other"}, nil, refused(protocol.CodeNotFound, "no name weights/other", "see baton ls names"), nil},
 		},
 		protocol.OpLease: {
-			{"for a time", protocol.LeaseRequest{Refs: refs, Seconds: pointer(30.0)}, nil, protocol.LeaseReply{Lease: 5, ExpiresIn: 30}, nil},
+			{"for a time", protocol.LeaseRequest{Lease: 5, Refs: refs, Seconds: pointer(30.0)}, nil, protocol.LeaseReply{Lease: 5, ExpiresIn: 30}, nil},
 			{"until the session ends, once", protocol.LeaseRequest{Refs: refs, Once: true}, nil, protocol.LeaseReply{Lease: 6}, nil},
 		},
 		protocol.OpLeaseClaim: {

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 // lease keeps storages for a handle on its way. The broker's row counts them.
 type lease struct {
-	id      uint64       // random, so that only a receiver of the handle can claim it
+	id      uint64       // random, so that only a receiver of the handle can claim it; mostly its maker's choice
 	maker   *pages.Pages // the session
 	name    string       // of it, for people
 	once    bool
@@ -58,6 +59,12 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 	if len(r.Refs) == 0 {
 		return reply, protocol.Errorf(protocol.CodeInvalid, "name at least one storage", "a lease of nothing")
 	}
+	if r.Lease > protocol.MaxSafeInt {
+		return reply, protocol.Errorf(protocol.CodeInvalid, "number leases below 2^53", "a lease has the number %d", r.Lease)
+	}
+	if l := ls.byID[r.Lease]; l != nil {
+		return ls.again(l, s)
+	}
 	var d time.Duration
 	if r.Seconds != nil {
 		if !(*r.Seconds > 0) {
@@ -68,7 +75,7 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
 		return reply, err
 	}
-	l := &lease{id: ls.newID(), maker: s, name: s.Name, once: r.Once}
+	l := &lease{id: cmp.Or(r.Lease, ls.newID()), maker: s, name: s.Name, once: r.Once}
 	for _, sr := range r.Refs {
 		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
 		if err := ls.memory.Hold(ref); err != nil {
@@ -92,6 +99,18 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 		ls.put(l)
 	}
 	ls.changed()
+	return reply, nil
+}
+
+// again answers a request whose answer was lost.
+func (ls *Leases) again(l *lease, s *pages.Pages) (reply protocol.LeaseReply, err error) {
+	if l.maker != s {
+		return reply, protocol.Errorf(protocol.CodeConflict, "choose another number", "lease %d is another session's", l.id)
+	}
+	reply.Lease = l.id
+	if l.expires > 0 {
+		reply.ExpiresIn = float64(l.expires-min(sys.Monotonic(), l.expires)) / 1e9
+	}
 	return reply, nil
 }
 

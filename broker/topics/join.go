@@ -123,7 +123,14 @@ func (ts *Topics) peers(t *Topic, lanes, waiters bool) protocol.Peers {
 
 // LeaveRole ends one role of a session in a topic.
 func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
-	t, m, err := ts.findTopic(s, r.TopicRef)
+	of := r.TopicRef
+	if r.Role == protocol.RoleNameOpen {
+		// Where its answer was lost, the client knows the number of the opening alone.
+		if t := s.openings[r.Opening]; t != nil {
+			of = protocol.TopicRef{Topic: t.index, ID: t.id}
+		}
+	}
+	t, m, err := ts.findTopic(s, of)
 	if err != nil {
 		return err
 	}
@@ -131,7 +138,7 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	switch r.Role {
 	case protocol.RoleNameWrite:
 		l := t.liveLane(s.Pages)
-		if l == nil {
+		if l == nil || l.offset != r.Offset {
 			return none
 		}
 		budget := ts.adoptable(s.Pages)

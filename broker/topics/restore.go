@@ -170,7 +170,7 @@ func (ts *Topics) restoreMembers() {
 		for _, l := range t.lanes {
 			s := ts.parties[l.Pages]
 			if l.state == protocol.LaneLive && s != nil && t.members[s] == nil {
-				m := &member{readers: map[uint64]*reader{}}
+				m := newMember()
 				t.members[s], s.topics[t] = m, m
 			}
 		}

@@ -200,7 +200,7 @@ func TestLaneIsRefusedOverAnother(t *testing.T) {
 	other := w.open(s, protocol.KindTopic, func(r *protocol.TopicOpenRequest) { r.Name = "other" })
 	_, err := w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(other), Offset: protocol.SessionLanes})
 	require.ErrorIs(t, err, protocol.ErrInvalid)
-	require.NoError(t, w.ts.LeaveRole(s.party, &protocol.TopicLeave{TopicRef: w.refOfNamed(s, "a/b"), Role: protocol.RoleNameWrite}))
+	require.NoError(t, w.ts.LeaveRole(s.party, &protocol.TopicLeave{TopicRef: w.refOfNamed(s, "a/b"), Role: protocol.RoleNameWrite, Offset: protocol.SessionLanes}))
 	require.Equal(t, 1, s.trim, "its place is free: it kept nothing")
 	_, err = w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(other), Offset: protocol.SessionLanes})
 	require.NoError(t, err)

@@ -344,7 +344,7 @@ func newLiar() (*liarSession, error) {
 	}
 	// One lane it leaves, for the broker to keep, and writes it all the same.
 	left := l.lanes[1].info
-	_, err = l.Call(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: protocol.TopicRef{Topic: left.Topic, ID: left.ID}, Role: protocol.RoleNameWrite}, nil)
+	_, err = l.Call(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: protocol.TopicRef{Topic: left.Topic, ID: left.ID}, Role: protocol.RoleNameWrite, Offset: l.lanes[1].at}, nil)
 	return l, err
 }
 

@@ -46,7 +46,7 @@ impl Queue {
     /// The next item, waiting for it; `None` when the queue was closed and is empty.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let got = wait(py, || match self.queue.get(None) {
-            Err(e) if e.code() == Code::Closed => Ok(None),
+            Err(e) if e.is_end() => Ok(None),
             m => m.map(Some),
         })?;
         got.map(|m| self.taken(py, &m)).transpose()

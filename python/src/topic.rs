@@ -183,8 +183,8 @@ fn poll(r: &mut Option<baton::Reader>) -> baton::Result<Option<baton::Message>> 
 }
 
 impl Reader {
-    /// The next message; `None` when the topic was closed and everything was received.
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
+    /// The next message, or the error that the topic was closed and everything was received.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<baton::Result<Message>> {
         let t = Deadline::after(seconds(py, timeout)?);
         let reader = self.reader.clone();
         let got = wait(py, move || {
@@ -192,8 +192,8 @@ impl Reader {
             match &mut *r {
                 None => Err(baton::Error::closed_here("the reader")),
                 Some(r) => match r.recv(t.left()) {
-                    Err(e) if e.code() == Code::Closed => Ok(None),
-                    m => m.map(Some),
+                    Err(e) if e.is_end() => Ok(Err(e)),
+                    m => m.map(Ok),
                 },
             }
         })?;
@@ -211,7 +211,7 @@ impl Reader {
     /// baton.Timeout: ...
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
-        self.next(py, timeout)?.ok_or_else(|| error(py, Code::Closed, "open a new one", "the topic is closed"))
+        self.next(py, timeout)?.or_raise(py)
     }
 
     /// `receive` as a coroutine, which waits without a thread.
@@ -262,7 +262,7 @@ impl Reader {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        self.next(py, None)
+        Ok(self.next(py, None)?.ok())
     }
 
     fn __repr__(&self) -> String {

@@ -1,5 +1,6 @@
 """Sessions: the default one, explicit ones, namespaces, what pickles lead to."""
 
+import asyncio
 import gc
 import inspect
 import os
@@ -34,6 +35,36 @@ def test_a_closed_session_says_so():
     for call in (lambda: s.zeros(3), lambda: s.topic(), lambda: s.names(), lambda: x.handle()):
         with pytest.raises(baton.Closed):
             call()
+
+
+def test_loops_end_with_what_they_go_through_and_not_with_the_session():
+    async def each(of):
+        return [x async for x in of]
+
+    loops = (list, lambda of: asyncio.run(each(of)))
+    s = baton.connect()
+    q, t = s.queue(), s.topic()
+    r = t.reader()
+    q.close()
+    t.close()
+    for loop in loops:
+        assert loop(q) == loop(r) == []
+    s = baton.connect()
+    q, t = s.queue(), s.topic()
+    r, w = t.reader(), s.watch("apart")
+    r.close()
+    for loop in loops:
+        with pytest.raises(baton.Closed, match="the reader was closed"):
+            loop(r)
+    r = t.reader()
+    s.close()
+    for loop in loops:
+        for of in (q, r, w):
+            with pytest.raises(baton.Closed, match="the session is closed"):
+                loop(of)
+    with pytest.raises(baton.Closed, match="the session is closed") as e:
+        r.receive()
+    assert "topic" not in e.value.detail
 
 
 def test_pickles_lead_to_the_same_broker_and_namespace(name, child):

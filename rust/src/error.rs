@@ -149,9 +149,34 @@ impl Error {
         matches!(self.0.code, Code::Timeout | Code::Empty | Code::Full)
     }
 
+    /// Whether it is the `Closed` of a topic or queue that was closed for everybody, after all that was
+    /// sent: what a loop over it ends with. The `Closed` of a session or reader that this program has
+    /// closed is none.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let topic = session.topic("t")?;
+    /// let mut reader = topic.reader(baton::Start::New)?;
+    /// topic.end()?;
+    /// assert!(reader.recv(None).unwrap_err().is_end());
+    /// session.close();
+    /// assert!(!reader.recv(None).unwrap_err().is_end());
+    /// # Ok(()) }
+    /// ```
+    pub fn is_end(&self) -> bool {
+        self.0.code == Code::Closed && self.0.detail.contains_key(TOPIC)
+    }
+
     /// Whether there was no memory: `OutOfMemory` and `QuotaExceeded`.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self.0.code, Code::OutOfMemory | Code::QuotaExceeded)
+    }
+
+    /// Whether it leaves open that a broker has carried the request out.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        matches!(self.code(), Code::Timeout | Code::BrokerLost)
     }
 
     /// Whether the broker has not answered a request in time, as one that is stopped.
@@ -180,6 +205,8 @@ impl Error {
 }
 
 const REQUEST: &str = "request";
+/// The detail of the error of a topic that is closed.
+const TOPIC: &str = "topic";
 
 /// The error of a request that the broker has not answered in time.
 pub(crate) fn unanswered(op: &str) -> Error {
@@ -198,6 +225,11 @@ pub(crate) fn lost(instance: &str, serial: u64, why: &str) -> Error {
     Error::new(Code::SessionLost, remedy, format!("session {serial} is lost: {why}"))
         .with("session", serial)
         .with("instance", instance)
+}
+
+/// The error of a topic that was closed for everybody.
+pub(crate) fn ended(name: &str, what: impl fmt::Display) -> Error {
+    closed(what).with(TOPIC, name)
 }
 
 pub(crate) fn closed(what: impl fmt::Display) -> Error {

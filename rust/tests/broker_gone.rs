@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton::{Result, Session, Start};
+use baton::{Code, Result, Session, Start};
 use kit::Broker;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -115,6 +115,45 @@ fn a_session_is_opened_at_the_next_broker_where_one_ends_before_it_has_answered(
     let s = Session::builder().address(format!("unix:{}", at.display())).connect()?;
     s.queue("q")?;
     drop(s);
+    relay.join().unwrap();
+    Ok(())
+}
+
+#[test]
+fn nothing_is_sent_while_a_broker_that_is_stopped_decides_on_the_session() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    drop(broker.session()); // it serves
+    let at = broker.dir.path().join("relay.sock");
+    let listener = UnixListener::bind(&at).unwrap();
+    let there = broker.dir.path().join("b.sock");
+    let (heard, has_heard) = std::sync::mpsc::channel();
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let relay = std::thread::spawn(move || {
+        let (client, broker) = (listener.accept().unwrap().0, UnixStream::connect(there).unwrap());
+        drop(listener);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let _ = pass_on(&client, &broker, |_| false);
+                let _ = shutdown(&broker, Shutdown::Both);
+                heard.send(()).unwrap();
+            });
+            let _ = pass_on(&broker, &client, |_| false);
+            let _ = told.recv(); // until then the client does not know what was decided
+            let _ = shutdown(&client, Shutdown::Both);
+        });
+    });
+    let s = Session::builder().address(format!("unix:{}", at.display())).connect()?;
+    let queue = s.queue("q")?;
+    let (x, y) = (s.from_slice(&[1], &[1u8])?.freeze(), s.from_slice(&[1], &[2u8])?.freeze());
+    queue.put(&x, None)?;
+    broker.tool(&["stop"]);
+    has_heard.recv().unwrap();
+    assert!(queue.try_put(&x).is_err());
+    assert!(queue.put(y, Duration::ZERO).is_err());
+    drop(tell);
+    let lost = queue.put(&x, None).unwrap_err();
+    assert_eq!(lost.code(), Code::SessionLost);
+    assert_eq!(x.to_vec::<u8>()?, [1]);
     relay.join().unwrap();
     Ok(())
 }

@@ -131,8 +131,10 @@ async def newest(watch: "Watch", timeout: float | None) -> "Bundle":
 
 
 async def following(wait: "Callable[[], Any]") -> Any:
-    """The next of an asynchronous iteration, which ends when what is iterated is closed."""
+    """The next of an asynchronous iteration, which ends when the topic was closed for everybody."""
     try:
         return await wait()
-    except Closed:
+    except Closed as e:
+        if "topic" not in e.detail:  # the session, or what is iterated, was closed by this program
+            raise
         raise StopAsyncIteration from None

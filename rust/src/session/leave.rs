@@ -125,7 +125,7 @@ pub(crate) struct Left {
 impl Leaving {
     /// Asks by a connection; comes back where that is lost.
     fn ask(self, control: &Control) -> Result<Left, Leaving> {
-        match control.request("topic.leave", &TopicLeave::lane(self.topic), &[]) {
+        match control.request("topic.leave", &TopicLeave::lane(self.topic, self.lane.offset), &[]) {
             Ok((_, answer)) => Ok(Left { what: self, answer }),
             Err(_) => Err(self),
         }
@@ -218,7 +218,7 @@ impl Inner {
         if let Some(lane) = lane {
             self.leave_lane(topic, lane);
         }
-        self.unopen(topic, opening);
+        self.unopen(opening);
         self.topics.forget(topic.id);
     }
 
@@ -265,8 +265,8 @@ impl Inner {
     }
 
     /// Takes back an opening.
-    pub(super) fn unopen(&self, topic: TopicRef, opening: u64) {
-        self.tell("topic.leave", &TopicLeave::opening(topic, opening));
+    pub(super) fn unopen(&self, opening: u64) {
+        self.tell("topic.leave", &TopicLeave::opening(opening));
     }
 
     /// Puts a new connection in the place of a lost one. Called by the background thread.

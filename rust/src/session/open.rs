@@ -15,7 +15,8 @@ use crate::error::{Code, Error, Result, expired};
 use crate::handle::Handle;
 use crate::message::Ref;
 use crate::shm::fence;
-use crate::wire::ops::{Ignored, LeaseRef, LeaseReply, LeaseRequest, StorageRef};
+use crate::sys;
+use crate::wire::ops::{Ignored, LeaseRef, LeaseRequest, StorageRef};
 
 /// What a handle calls the place of its storage: a GPU by the broker's number.
 fn device_name(s: &Held) -> String {
@@ -40,13 +41,13 @@ impl Default for Lease {
 }
 
 impl Lease {
-    fn of(self, refs: Vec<StorageRef>) -> LeaseRequest {
+    fn of(self, lease: u64, refs: Vec<StorageRef>) -> LeaseRequest {
         let (seconds, once) = match self {
             Lease::For(d) => (Some(d.as_secs_f64()), false),
             Lease::Session => (None, false),
             Lease::Once => (None, true),
         };
-        LeaseRequest { refs, seconds, once }
+        LeaseRequest { lease, refs, seconds, once }
     }
 }
 
@@ -110,7 +111,12 @@ impl Tensor {
 
 impl Inner {
     fn lease(&self, refs: Vec<StorageRef>, lease: Lease) -> Result<u64> {
-        Ok(self.call::<_, LeaseReply>("lease", &lease.of(refs))?.lease)
+        let number = (sys::random()? >> 11).max(1); // JSON keeps 53 bits
+        let made = self.call::<_, Ignored>("lease", &lease.of(number, refs));
+        if made.as_ref().is_err_and(Error::is_uncertain) {
+            self.tell("lease.release", &LeaseRef { lease: number }); // a broker may have made it
+        }
+        made.map(|_| number)
     }
 }
 

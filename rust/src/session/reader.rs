@@ -11,7 +11,7 @@ use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
 use super::topic::{LaneView, News, TO_READ, TopicState, View};
 use crate::crash_point;
-use crate::error::{Code, Error, Result, closed, disagree};
+use crate::error::{Code, Error, Result, disagree};
 use crate::shm::GroupLane;
 use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
 
@@ -335,7 +335,7 @@ impl Reader {
             if !self.view.has_lanes_of(self.topic.version()) {
                 self.asked = self.topic.news();
                 let view = match self.topic.current(TO_READ) {
-                    Err(e) if ended && e.code() == Code::NotFound => return Err(closed(&self.topic)),
+                    Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
                     view => view?,
                 };
                 if !Arc::ptr_eq(&view, &self.view) {
@@ -343,7 +343,7 @@ impl Reader {
                 }
             }
             let Some((at, i, hint)) = self.choose() else {
-                return if ended { Err(closed(&self.topic)) } else { Ok(None) };
+                return if ended { Err(self.topic.ended()) } else { Ok(None) };
             };
             if let Some(m) = self.take_from(at, i, hint)? {
                 return Ok(Some(m));
@@ -452,10 +452,11 @@ pub(super) fn refuted(e: &Error) -> bool {
 impl Iterator for Reader {
     type Item = Result<Message>;
 
-    /// Waits for the next message; `None` when the topic was closed and everything was received.
+    /// Waits for the next message; `None` when the topic was closed and everything was received. Once the
+    /// session is closed it is the error `Closed`.
     fn next(&mut self) -> Option<Result<Message>> {
         match self.recv(None) {
-            Err(e) if e.code() == Code::Closed => None,
+            Err(e) if e.is_end() => None,
             r => Some(r),
         }
     }

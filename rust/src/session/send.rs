@@ -11,7 +11,7 @@ use super::payload::{Outgoing, Payload};
 use super::spinner::Spinner;
 use super::topic::{News, TO_READ, TO_SEND, TopicState, View};
 use crate::crash_point;
-use crate::error::{Code, Result, closed};
+use crate::error::{Code, Result};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
@@ -169,7 +169,7 @@ impl TopicState {
         let mut writer = self.inner.turn(&self.writer)?;
         self.inner.check_open()?; // once more: `end_writing` has waited for its turn, or does
         if self.is_closed() {
-            return Err(closed(self));
+            return Err(self.ended());
         }
         if writer.own.is_none() {
             let (own, peers) = self.start_writing(&mut writer.asked)?;
@@ -193,7 +193,7 @@ impl TopicState {
     #[inline]
     fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
-        let Writer { own: Some(own), view, silence, out, .. } = writer else { return Err(closed(self)) };
+        let Writer { own: Some(own), view, silence, out, .. } = writer else { return Err(self.ended()) };
         let view = self.refreshed(view, silence)?;
         if let Err(e) = self.publish(own, out, value, flags, until) {
             out.end();
@@ -202,7 +202,11 @@ impl TopicState {
         // SYNC parked: published before this fence; a reader sets parked, fences, and looks again.
         // The fence serves the looks at version and state as well: a reader who finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
+        //
+        // SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which takes the
+        // lane over when it has heard, sees the message.
         fence();
+        let undecided = inner.is_in_limbo();
         let (changed, ended) = (!view.has_readers_of(self.version()), self.is_closed());
         crash_point::at("send-ring");
         self.ring(view);
@@ -227,9 +231,12 @@ impl TopicState {
         if let Some(index) = free {
             inner.offered(index);
         }
+        if undecided {
+            inner.await_decision()?;
+        }
         match (ended, inner.is_lost()) {
             (_, true) => Err(inner.why_closed()), // perhaps no reader can see it any more
-            (true, _) => Err(closed(self)),
+            (true, _) => Err(self.ended()),
             _ => Ok(()),
         }
     }
@@ -277,6 +284,10 @@ impl TopicState {
         out.compose(inner, value, flags)?;
         out.order(inner, value, until)?;
         out.place(inner, own.lane.room())?;
+        if inner.is_in_limbo() {
+            inner.await_decision()?;
+            inner.check_open()?;
+        }
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
         own.lane.fetch_first(i);
         own.lane.write_rest(i, out.words());
@@ -358,7 +369,7 @@ impl TopicState {
     /// Gives back what is done, then looks whether the next message may take its slot: the one of depth
     /// before it must be done with by every group. What there is still to wait for.
     fn blocker(&self, writer: &mut Writer) -> Result<Option<Blocker>> {
-        let Writer { own: Some(own), view, silence, .. } = writer else { return Err(closed(self)) };
+        let Writer { own: Some(own), view, silence, .. } = writer else { return Err(self.ended()) };
         let asked = self.news();
         let view = self.refreshed(view, silence)?;
         self.withdraw_done_of(own, view);

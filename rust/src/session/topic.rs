@@ -18,7 +18,7 @@ use super::payload::Payload;
 use super::reader::{Reader, Start};
 use super::send::Writer;
 use super::{Session, check_name};
-use crate::error::{Code, Error, Result, disagree};
+use crate::error::{Code, Error, Result, disagree, ended};
 use crate::layout::{TOPIC_DELETED, broker_file, group_bytes, lane_record, limits, slot, state, topic_record};
 use crate::shm::{Bell, Lane, Line, Region};
 use crate::sys::PerProcess;
@@ -121,17 +121,20 @@ impl Inner {
         op: &'static str,
         request: &B,
     ) -> Result<Arc<TopicState>> {
-        let mut surplus: Option<(TopicRef, u64)> = None;
+        let mut surplus = None;
         loop {
             let mark = self.topics.mark();
             let opening = self.next_opening.fetch_add(1, Ordering::Relaxed);
             let info = self.call::<_, TopicInfo>(op, &Numbered { of: request, opening });
             // Now, so that the topic had somebody meanwhile.
-            if let Some((topic, opening)) = surplus.take() {
-                self.unopen(topic, opening);
+            if let Some(opening) = surplus.take() {
+                self.unopen(opening);
             }
-            let info = info?;
-            let topic = TopicRef { topic: info.topic, id: info.id };
+            let info = info.inspect_err(|e| {
+                if e.is_uncertain() {
+                    self.unopen(opening); // a broker may have done it, and the next one count it
+                }
+            })?;
             let fits = info.topic < limits::TOPICS
                 && (1..=2 * limits::DEPTH).contains(&info.slots)
                 && u64::from(info.stride) >= slot::SIZE
@@ -153,10 +156,10 @@ impl Inner {
             match opened {
                 Opened::New(t) => return Ok(t),
                 Opened::Known(t) => {
-                    self.unopen(topic, opening);
+                    self.unopen(opening);
                     return Ok(t);
                 }
-                Opened::Again => surplus = Some((topic, opening)),
+                Opened::Again => surplus = Some(opening),
             }
         }
     }
@@ -264,6 +267,12 @@ impl TopicState {
         let record = self.record();
         let state = record.load(topic_record::STATE) as u32;
         record.load(topic_record::ID) != self.info.id || state != state::TOPIC_OPEN
+    }
+
+    /// The error of a use of it once it is closed.
+    #[cold]
+    pub(super) fn ended(&self) -> Error {
+        ended(&self.info.name, self)
     }
 
     /// Whether it is a name that is not set, from the broker's page.

@@ -18,6 +18,10 @@ mod runtime;
 mod socket;
 mod trace;
 
+use rustix::rand::GetRandomFlags;
+
+use crate::error::{Code, Result, os};
+
 pub(crate) use alive::{Lent, alive, lend};
 pub(crate) use checked_fd::CheckedFd;
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
@@ -41,6 +45,15 @@ pub(crate) fn roughly_now() -> u64 {
 /// CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine.
 pub(crate) fn monotonic() -> u64 {
     nanoseconds(rustix::time::ClockId::Monotonic)
+}
+
+/// A number that cannot be guessed.
+pub(crate) fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    // So few come at once.
+    let got = rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()));
+    got.map_err(|e| os(Code::Unsupported, "allow the program getrandom", "get a random number", e))?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 fn nanoseconds(clock: rustix::time::ClockId) -> u64 {

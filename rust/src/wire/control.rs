@@ -44,8 +44,6 @@ pub(crate) enum Incoming {
 #[derive(Debug)]
 pub(crate) struct Late {
     pub(crate) op: &'static str,
-    /// What was asked.
-    pub(crate) body: Value,
     /// What was answered.
     pub(crate) ok: Box<RawValue>,
 }
@@ -279,7 +277,7 @@ impl Control {
                 if let By::Caller(to) = by {
                     let _ = to.send(Err(no_descriptors()));
                 }
-                return Ok(Incoming::Late(Late { op, body, ok }));
+                return Ok(Incoming::Late(Late { op, ok }));
             }
         }
         Ok(Incoming::Answered)

@@ -266,8 +266,10 @@ pub(crate) struct TopicGroupFile {
 #[derive(Serialize)]
 pub(crate) struct TopicLeave {
     #[serde(flatten)]
-    topic: TopicRef,
+    topic: Option<TopicRef>,
     role: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reader: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -275,19 +277,19 @@ pub(crate) struct TopicLeave {
 }
 
 impl TopicLeave {
-    /// Leaves the own lane.
-    pub(crate) fn lane(topic: TopicRef) -> TopicLeave {
-        TopicLeave { topic, role: "write", reader: None, opening: None }
+    /// Leaves the lane at an offset of the own session file.
+    pub(crate) fn lane(topic: TopicRef, offset: u64) -> TopicLeave {
+        TopicLeave { topic: Some(topic), role: "write", offset: Some(offset), reader: None, opening: None }
     }
 
     /// Leaves as a reader.
     pub(crate) fn reader(topic: TopicRef, number: u64) -> TopicLeave {
-        TopicLeave { topic, role: "read", reader: Some(number), opening: None }
+        TopicLeave { topic: Some(topic), role: "read", offset: None, reader: Some(number), opening: None }
     }
 
-    /// Ends an opening.
-    pub(crate) fn opening(topic: TopicRef, number: u64) -> TopicLeave {
-        TopicLeave { topic, role: "open", reader: None, opening: Some(number) }
+    /// Ends an opening, of whatever topic.
+    pub(crate) fn opening(number: u64) -> TopicLeave {
+        TopicLeave { topic: None, role: "open", offset: None, reader: None, opening: Some(number) }
     }
 }
 
@@ -403,14 +405,11 @@ pub(crate) struct NameRef<'a> {
 
 #[derive(Serialize)]
 pub(crate) struct LeaseRequest {
+    /// Chosen at random, so that one lease is made where the request is made again.
+    pub(crate) lease: u64,
     pub(crate) refs: Vec<StorageRef>,
     pub(crate) seconds: Option<f64>,
     pub(crate) once: bool,
-}
-
-#[derive(Deserialize)]
-pub(crate) struct LeaseReply {
-    pub(crate) lease: u64,
 }
 
 #[derive(Serialize)]
