@@ -141,6 +141,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	}
 	b.forgetKept()
 	b.checkIdle()
+	b.keepSocket()
 	return nil
 }
 

@@ -70,7 +70,6 @@ type Config struct {
 
 // Names in the runtime directory.
 const (
-	lockName   = "broker.lock"
 	socketName = "broker.sock"
 	// maxSocketPath is what fits in sun_path with its closing zero.
 	maxSocketPath = 107

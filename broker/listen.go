@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -29,7 +31,7 @@ func (b *Broker) occupy() error {
 		}
 		return protocol.Errorf(protocol.CodePermission, "remove it, or make it yours alone (chmod 700)", "%w", err)
 	}
-	path := filepath.Join(b.cfg.Dir, lockName)
+	path := filepath.Join(b.cfg.Dir, reach.LockName)
 	lock, err := sys.OpenLock(path)
 	if err != nil {
 		return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write",
@@ -42,6 +44,9 @@ func (b *Broker) occupy() error {
 		}
 		data, _ := os.ReadFile(path)
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+		if pid != 0 && pid == reach.Owner(b.cfg.Dir, b.cfg.Socket) && !reach.Listens(b.cfg.Socket) {
+			return reach.CutOff(protocol.CodeConflict, pid, b.cfg.Socket)
+		}
 		return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
 			"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
 	}
@@ -51,21 +56,29 @@ func (b *Broker) occupy() error {
 
 // signLock names this process in the lock of the runtime directory.
 func (b *Broker) signLock() error {
-	return os.WriteFile(filepath.Join(b.cfg.Dir, lockName), []byte(strconv.Itoa(processID)+"\n"), 0o600)
+	return os.WriteFile(filepath.Join(b.cfg.Dir, reach.LockName), []byte(strconv.Itoa(processID)+"\n"), 0o600)
 }
 
-// listen binds the socket. What a dead broker left there is removed; what
-// answers is not.
+// listen binds the socket. What a dead broker left there is removed; one at which
+// somebody listens is not, whether he answers or stands still.
 func (b *Broker) listen() error {
 	path := b.cfg.Socket
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	switch c, err := reach.Dial(ctx, path); {
+	case err == nil:
 		pid := 0
-		if cred, err := sys.PeerCredentials(c.(*net.UnixConn)); err == nil {
+		if cred, err := sys.PeerCredentials(c); err == nil {
 			pid = cred.PID
 		}
 		c.Close()
 		return protocol.Errorf(protocol.CodeConflict, "use that broker, stop it, or choose another socket",
 			"process %d listens at %s already", pid, path).With("pid", pid)
+	case errors.Is(err, protocol.ErrTimeout):
+		return protocol.Errorf(protocol.CodeConflict, "look whether its process stands still, stop it, or choose another socket",
+			"somebody listens at %s already, and takes no connection", path)
+	case !reach.Absent(err):
+		return err
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
@@ -76,7 +89,12 @@ func (b *Broker) listen() error {
 			return fmt.Errorf("remove the socket of a dead broker: %w", err)
 		}
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	return b.bind()
+}
+
+// bind makes the socket and listens at it.
+func (b *Broker) bind() error {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.cfg.Socket, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -91,6 +109,38 @@ func (b *Broker) useListener(l *net.UnixListener) error {
 		return fmt.Errorf("protect socket: %w", err)
 	}
 	return nil
+}
+
+// lookAtSocket is how often it is looked whether the socket is there.
+const lookAtSocket = 5 * time.Second
+
+// keepSocket binds the socket again where somebody has removed its file: clients could not
+// come back, and the lock would keep any other broker from being started for them. It does
+// so only where nothing stands there and the lock in the runtime directory is this broker's
+// own: in a directory that was made anew another one may begin. The mutex is held.
+func (b *Broker) keepSocket() {
+	if _, err := os.Lstat(b.cfg.Socket); errors.Is(err, fs.ErrNotExist) && b.hasDir() {
+		former := b.listener
+		if err := b.bind(); err != nil {
+			b.log.Error("the socket was removed and cannot be made again", "socket", b.cfg.Socket, "error", err)
+		} else {
+			b.log.Warn("the socket was removed, and is made again", "socket", b.cfg.Socket)
+		}
+		if b.listener != former {
+			former.Close()
+		}
+	}
+	b.clock.After(lookAtSocket, b.keepSocket)
+}
+
+// hasDir tells whether the lock in the runtime directory is the one that this broker has.
+func (b *Broker) hasDir() bool {
+	there, err := sys.FileAt(filepath.Join(b.cfg.Dir, reach.LockName))
+	if err != nil {
+		return false
+	}
+	_, own, err := b.lock.Stat()
+	return err == nil && own == there
 }
 
 func (b *Broker) removeSocket() { os.Remove(b.cfg.Socket) }
@@ -126,10 +176,14 @@ const restAfterMany = time.Second
 // accept takes connections until the listener is closed.
 func (b *Broker) accept() {
 	for {
-		u, err := b.listener.AcceptUnix()
+		l := b.listening()
+		u, err := l.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
-				return
+				if b.listening() == l { // else another one has followed it
+					return
+				}
+				continue
 			}
 			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 				b.log.Error("cannot accept: no descriptors left; raise the limit of open files", "error", err)
@@ -148,6 +202,12 @@ func (b *Broker) accept() {
 		}
 		b.welcome(u)
 	}
+}
+
+func (b *Broker) listening() *net.UnixListener {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.listener
 }
 
 // welcome checks the user that connects and starts the connection's goroutines.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -33,6 +33,10 @@ type succession struct {
 	forget   func()
 }
 
+// answerTime is how long the broker that is to hand over may take to listen and to
+// answer: it may have to write for as long as a hand-over takes.
+const answerTime = 2 * handOverTime
+
 // errOldEnded says that the broker which was to hand over has ended: another try finds
 // what it left, or nothing.
 var errOldEnded = errors.New("the old broker has ended")
@@ -42,6 +46,7 @@ var errOldBusy = errors.New("the old broker begins or ends")
 
 // take occupies the runtime directory, or has the broker that runs there hand it over.
 func (b *Broker) take(ctx context.Context) error {
+	var cutOff time.Time // since when nobody listens at the socket of the one that runs
 	for {
 		occupied := b.occupy()
 		if !errors.Is(occupied, protocol.ErrConflict) || !b.mayReplace() {
@@ -52,8 +57,15 @@ func (b *Broker) take(ctx context.Context) error {
 			b.succession = s
 			return nil
 		}
-		if !errors.Is(err, errOldEnded) && !errors.Is(err, errOldBusy) {
+		switch {
+		case errors.Is(err, errOldBusy):
+			cutOff = time.Time{}
+		case !errors.Is(err, errOldEnded):
 			return err
+		case cutOff.IsZero():
+			cutOff = time.Now()
+		case time.Since(cutOff) >= answerTime:
+			return occupied
 		}
 		select {
 		case <-time.After(takeoverTick):
@@ -72,18 +84,22 @@ func (b *Broker) mayReplace() bool {
 
 // succeed has a living broker hand over. Nothing is changed unless it has.
 func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
-	var d net.Dialer
-	u, err := d.DialContext(ctx, "unix", b.cfg.Socket)
-	if err != nil {
-		return nil, errOldEnded // or about to end
+	bounded, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	u, err := reach.Dial(bounded, b.cfg.Socket)
+	switch {
+	case reach.Absent(err):
+		return nil, errOldEnded // or it begins, or is about to end
+	case err != nil:
+		return nil, notHandedOver(b.cfg.Socket, err)
 	}
-	s := &succession{conn: wire.New(u.(*net.UnixConn)), files: map[pages.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
+	s := &succession{conn: wire.New(u), files: map[pages.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	s.conn.SetDeadline(time.Now().Add(2 * handOverTime)) // it may have to write for so long
+	s.conn.SetDeadline(time.Now().Add(answerTime))
 	defer context.AfterFunc(ctx, func() { s.conn.Close() })()
 	if err := s.watch(); err != nil {
 		return nil, err
@@ -322,9 +338,14 @@ func (s *succession) why(err error) error {
 	if refused != nil && refused.Code == protocol.CodeBusy {
 		return errOldBusy
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	return notHandedOver(s.conn.RemoteAddr().String(), err)
+}
+
+// notHandedOver says that the broker at a socket goes on, as far as is known.
+func notHandedOver(socket string, err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, protocol.ErrTimeout) {
 		return protocol.Errorf(protocol.CodeTimeout, "look whether its process stands still; where it is ended by force, this one takes over all that clients have mapped",
-			"the broker that runs does not answer, and does not hand over")
+			"%w, and does not hand over", reach.Silent(socket))
 	}
 	return fmt.Errorf("the broker that runs does not hand over: %w", err)
 }

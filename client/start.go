@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -32,72 +33,52 @@ func dial(ctx context.Context, o *options) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found error // what was found while there was time
 	var asked time.Time
 	for pause := dialSoon; ; pause = min(2*pause, dialLate) {
-		conn, err := dialOnce(ctx, socket)
-		if err != nil && ctx.Err() != nil && found != nil {
-			return nil, found
-		}
-		if err == nil || !absent(err) {
+		conn, err := reach.Dial(ctx, socket)
+		if err == nil || !reach.Absent(err) {
 			return conn, err
 		}
-		found = noBroker(socket, err)
 		switch {
 		case given:
 		case !o.start:
-			return nil, found
+			return nil, noBroker(socket)
 		case time.Since(asked) >= mayStartAgain:
-			asked = time.Now()
-			if err := start(ctx, o, socket); err == nil {
+			asked = time.Time{}
+			switch err := start(ctx, o, socket); err {
+			case nil:
 				continue
-			} else if err != errAwaited {
+			case errAwaited:
+				asked = time.Now()
+			case errOccupied:
+			default:
 				return nil, err
 			}
-		}
-		if !asked.IsZero() {
-			found = protocol.Errorf(protocol.CodeNoBroker, "start it again, as it was started before", "no broker answers at %s, and sessions of the last one, which is not the programs' to start, still live", socket)
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, found
+			if asked.IsZero() {
+				return nil, noBroker(socket)
+			}
+			return nil, protocol.Errorf(protocol.CodeNoBroker, "start it again, as it was started before", "no broker answers at %s, and sessions of the last one, which is not the programs' to start, still live", socket)
 		}
 	}
 }
 
-// errAwaited says that the next broker is not for clients to start.
-var errAwaited = errors.New("the broker is the operator's to start")
+// errAwaited says that the next broker is not for clients to start, errOccupied that
+// none can be started while another one lives, which may be about to end.
+var (
+	errAwaited  = errors.New("the broker is the operator's to start")
+	errOccupied = errors.New("another broker lives")
+)
 
-func noBroker(socket string, err error) error {
-	return protocol.Errorf(protocol.CodeNoBroker, "start one with `baton serve`, or set BATON_ADDRESS", "no broker answers at %s: %w", socket, err)
-}
-
-func dialOnce(ctx context.Context, socket string) (*net.UnixConn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", socket)
-	if err != nil {
-		if absent(err) {
-			return nil, err
-		}
-		if errors.Is(err, os.ErrPermission) {
-			return nil, protocol.Errorf(protocol.CodePermission, "ask its owner for --allow-uid", "the broker's socket %s may not be used: %w", socket, err)
-		}
-		if sys.IsNoDescriptors(err) {
-			return nil, protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some", "connect to the broker: %w", err)
-		}
-		return nil, noBroker(socket, err)
-	}
-	return c.(*net.UnixConn), nil
-}
-
-// absent tells that nobody listens (yet).
-func absent(err error) bool {
-	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
+func noBroker(socket string) error {
+	return reach.None(socket, "start one with `baton serve`, or set BATON_ADDRESS")
 }
 
 // start runs `baton serve` for this user, unless the next broker is the operator's
-// to start (errAwaited). A lock makes one of many processes that come at once do it,
+// to start (errAwaited), or a broker lives already (errOccupied). A lock makes one of many processes that come at once do it,
 // and a second look finds what another has started.
 func start(ctx context.Context, o *options, socket string) error {
 	dir := filepath.Dir(socket)
@@ -123,11 +104,14 @@ func start(ctx context.Context, o *options, socket string) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return noBroker(socket, ctx.Err())
+			return noBroker(socket)
 		}
 	}
-	if conn, err := dialOnce(ctx, socket); err == nil {
-		return conn.Close()
+	if reach.Listens(socket) {
+		return nil
+	}
+	if reach.Owner(dir, socket) != 0 {
+		return errOccupied
 	}
 	if st, err := statefile.Read(dir); err == nil && st.Awaits() {
 		return errAwaited
@@ -152,18 +136,18 @@ func start(ctx context.Context, o *options, socket string) error {
 	go func() { ended <- cmd.Wait() }() // reaps it if it ends before us
 	// Keep the lock until it answers, so that nobody starts another.
 	for {
-		if conn, err := dialOnce(ctx, socket); err == nil {
-			return conn.Close()
+		if reach.Listens(socket) {
+			return nil
 		}
 		select {
 		case <-tick.C:
 		case err := <-ended:
-			if conn, derr := dialOnce(ctx, socket); derr == nil {
-				return conn.Close()
+			if reach.Listens(socket) {
+				return nil
 			}
 			return protocol.Errorf(protocol.CodeNoBroker, "read "+log.Name(), "the broker ended at once: %v", err)
 		case <-ctx.Done():
-			return noBroker(socket, ctx.Err())
+			return noBroker(socket)
 		}
 	}
 }

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -93,7 +92,7 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	}
 	c, err := client.Connect(ctx, opts...)
 	if errors.Is(err, protocol.ErrTimeout) {
-		err = p.silent()
+		err = reach.Silent(p.socket)
 	}
 	return c, err
 }
@@ -102,12 +101,6 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 type place struct {
 	socket, namespace string
 	awaited           bool
-}
-
-// silent is the error of a broker that listens and says nothing.
-func (p *place) silent() error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process stands still",
-		"the broker at %s does not answer", p.socket)
 }
 
 // reach finds the place of a command's broker, and waits there, unless it may be started,
@@ -146,6 +139,9 @@ const (
 	usualToAnswer = 30 * time.Second
 )
 
+// remedyForNone is what to do where nobody listens at a command's socket.
+const remedyForNone = "start one with `baton serve`, name another with --address, or wait for it with --timeout"
+
 // await waits until somebody listens at a socket, for as long as told. What else
 // may be wrong is left to who connects in earnest.
 func await(ctx context.Context, socket string, timeout time.Duration) error {
@@ -153,17 +149,11 @@ func await(ctx context.Context, socket string, timeout time.Duration) error {
 	defer tick.Stop()
 	deadline := time.Now().Add(timeout)
 	for {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "unix", socket)
-		if err == nil {
-			return c.Close()
-		}
-		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED) {
+		if reach.Listens(socket) {
 			return nil
 		}
 		if !time.Now().Before(deadline) {
-			return protocol.Errorf(protocol.CodeNoBroker, "start one with `baton serve`, name another with --address, or wait for it with --timeout",
-				"no broker answers at %s", socket)
+			return reach.None(socket, remedyForNone)
 		}
 		select {
 		case <-tick.C:

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"os"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -27,14 +27,16 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 		return nil, err
 	}
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", p.socket)
+	c, err := reach.Dial(ctx, p.socket)
+	if reach.Absent(err) {
+		return nil, reach.None(p.socket, remedyForNone)
+	}
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeNoBroker, "see what stands in the way of the socket", "no broker answers at %s: %w", p.socket, err)
+		return nil, err
 	}
 	until, _ := ctx.Deadline()
 	c.SetDeadline(until)
-	return &looker{place: *p, w: wire.New(c.(*net.UnixConn))}, nil
+	return &looker{place: *p, w: wire.New(c)}, nil
 }
 
 func (l *looker) close() {
@@ -85,7 +87,7 @@ func (l *looker) ask(op string, body, reply any) error {
 
 func (l *looker) lost(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return l.silent()
+		return reach.Silent(l.socket)
 	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker at %s did not answer: %w", l.socket, err)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
@@ -151,9 +152,8 @@ func without(environ []string, name string) []string {
 
 // Names in the runtime directory of the user.
 const (
-	runPrefix  = "run-"
-	runLock    = "run.lock"
-	brokerLock = "broker.lock" // held by the broker in each runtime directory
+	runPrefix = "run-"
+	runLock   = "run.lock"
 )
 
 // startPrivate starts a broker in a directory made for it. What killed runs have
@@ -195,7 +195,7 @@ func sweep(parent string) {
 			continue
 		}
 		dir := filepath.Join(parent, e.Name())
-		lock, err := sys.OpenLock(filepath.Join(dir, brokerLock))
+		lock, err := sys.OpenLock(filepath.Join(dir, reach.LockName))
 		if err != nil {
 			continue
 		}

@@ -4,14 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
-	"net"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -53,18 +52,19 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	if err != nil {
 		return err
 	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", socket)
-	if errors.Is(err, fs.ErrPermission) {
-		return protocol.Errorf(protocol.CodePermission, "run this as the broker's user, or as root", "the socket %s may not be used: %w", socket, err)
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := reach.Dial(bounded, socket)
+	if reach.Absent(err) {
+		return reach.None(socket, "nothing is to be stopped; give --address for another one")
 	}
 	if err != nil {
-		return protocol.Errorf(protocol.CodeNoBroker, "nothing is to be stopped; give --address for another one", "no broker answers at %s: %w", socket, err)
+		return err
 	}
-	conn := c.(*net.UnixConn)
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	conn.SetDeadline(time.Now().Add(timeout))
+	until, _ := bounded.Deadline()
+	conn.SetDeadline(until)
 	ended := func() bool { return true }
 	if cred, err := sys.PeerCredentials(conn); err == nil && cred.PID != 0 {
 		if pidfd, err := sys.OpenPidfd(cred.PID); err == nil {

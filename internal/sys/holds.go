@@ -47,6 +47,15 @@ func isMappingOf(line string, id FileID) bool {
 	return f[3] == fmt.Sprintf("%02x:%02x", unix.Major(id.Dev), unix.Minor(id.Dev))
 }
 
+// FileAt identifies the file at a path.
+func FileAt(path string) (FileID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return FileID{}, fmt.Errorf("look at a file: %w", &os.PathError{Op: "stat", Path: path, Err: err})
+	}
+	return FileID{uint64(st.Dev), st.Ino}, nil
+}
+
 // OpensFile tells whether a process has a descriptor of a file. An error says that
 // this could not be found out.
 func OpensFile(pid int, id FileID) (bool, error) {

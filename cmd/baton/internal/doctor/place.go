@@ -16,6 +16,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -59,9 +60,8 @@ func (p Place) Checks() []Check {
 }
 
 func (p Place) settings() Finding {
-	var e *protocol.Error
-	if errors.As(p.SettingsErr, &e) {
-		return fail(e.Remedy, "%s", e.Message)
+	if errors.As(p.SettingsErr, new(*protocol.Error)) {
+		return failed(p.SettingsErr)
 	}
 	if p.SettingsErr != nil {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
@@ -105,6 +105,8 @@ func (p Place) directory() Finding {
 func (p Place) broker(ctx context.Context) Finding {
 	a, err := p.Ask(ctx)
 	switch {
+	case errors.Is(err, protocol.ErrNoBroker) && reach.Owner(p.Dir, p.Socket) != 0:
+		return failed(reach.CutOff(protocol.CodeNoBroker, reach.Owner(p.Dir, p.Socket), p.Socket))
 	case errors.Is(err, protocol.ErrNoBroker):
 		if _, statErr := os.Lstat(p.Socket); statErr == nil {
 			return ok("none runs; %s is left of one that was killed, and the next replaces it", p.Socket)
@@ -112,12 +114,23 @@ func (p Place) broker(ctx context.Context) Finding {
 		return ok("none runs at %s; the first program starts one, or baton serve", p.Socket)
 	case errors.Is(err, protocol.ErrVersion):
 		return fail("restart the broker with this version", "%v", message(err))
+	case errors.Is(err, protocol.ErrTimeout):
+		return failed(err)
 	case err != nil:
 		return fail("see its log; restart it", "%v", message(err))
 	case a.Version != p.Version:
 		return warn("restart it when nobody works with it", "process %d serves at %s, version %s; this program is %s", a.PID, p.Socket, a.Version, p.Version)
 	}
 	return ok("process %d serves at %s, version %s", a.PID, p.Socket, a.Version)
+}
+
+// failed is what an error says, with its remedy.
+func failed(err error) Finding {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return fail(e.Remedy, "%s", e.Message)
+	}
+	return fail("", "%v", err)
 }
 
 // natsTime is how long a NATS server may take to answer.
@@ -132,17 +145,17 @@ func (p Place) nats(ctx context.Context) Finding {
 		if err != nil {
 			return warn("see the broker's log", "%v", message(err))
 		}
-		return reach("the broker's", info, nil)
+		return roundTrip("the broker's", info, nil)
 	}
 	if p.Join != nil {
-		return reach("the one in the settings", *p.Join, p.JoinOptions)
+		return roundTrip("the one in the settings", *p.Join, p.JoinOptions)
 	}
 	return ok("a broker brings its own, on loopback")
 }
 
-// reach connects to a server and asks for a round trip. Without secrets of its
+// roundTrip connects to a server and asks for a round trip. Without secrets of its
 // own it takes a demand for them for an answer.
-func reach(whose string, info natsbridge.Info, secrets []nats.Option) Finding {
+func roundTrip(whose string, info natsbridge.Info, secrets []nats.Option) Finding {
 	opts := append([]nats.Option{nats.Timeout(natsTime), nats.MaxReconnects(0), nats.Name("baton doctor")}, secrets...)
 	nc, err := info.Connect(opts...)
 	if errors.Is(err, nats.ErrAuthorization) && info.User != "" && len(secrets) == 0 {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/internal/reach"
 )
 
 // Options of a Server.
@@ -134,8 +135,7 @@ func listen(network, addr string) (net.Listener, error) {
 	if network != "unix" {
 		return net.Listen(network, addr)
 	}
-	if c, err := net.DialTimeout("unix", addr, time.Second); err == nil {
-		c.Close()
+	if reach.Listens(addr) {
 		return nil, fmt.Errorf("somebody serves at %s already", addr)
 	}
 	if info, err := os.Lstat(addr); err == nil {
