@@ -72,6 +72,15 @@ fn a_stand_in_has_the_settings_of_the_broker_before_it_and_an_operators_broker_i
     let operators = serve(&binary, &socket);
     let s = s.reopen()?;
     s.set("name", s.from_slice(&[1], &[8u8])?.freeze())?;
+    // It cannot be reached for a while: another one would be refused.
+    let aside = run.join("aside.sock");
+    kill_process(Pid::from_child(&operators.0), Signal::STOP).unwrap(); // else it binds the socket again
+    std::fs::rename(&socket, &aside).unwrap();
+    let refused = Session::builder().timeout(Duration::from_millis(1)).connect().unwrap_err();
+    assert_eq!(refused.code(), Code::NoBroker, "{refused}");
+    assert!(refused.remedy().contains(&format!("kill -TERM {}", operators.0.id())), "{refused}");
+    assert!(!log.exists(), "a client started a broker: {}", std::fs::read_to_string(&log).unwrap());
+    std::fs::rename(&aside, &socket).unwrap();
     drop(operators);
     let refused = Session::builder().timeout(Duration::from_secs(2)).connect().unwrap_err();
     assert_eq!(refused.code(), Code::NoBroker, "{refused}");

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Options;
-use super::state_file::State;
+use super::state_file::{State, owner};
 use crate::error::{Code, Error, Result};
 use crate::sys::{self, Lock};
 use crate::wire::NO_DESCRIPTORS;
@@ -76,20 +76,28 @@ pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
     let socket = Path::new(&o.socket);
     let (mut asked, mut pause) = (None::<Instant>, TICK);
     loop {
-        if let Some(fd) = dial_once(socket, until)? {
-            return Ok(fd);
-        }
-        if !o.named && !o.start {
-            return Err(no_broker(socket, "nobody listens"));
-        }
-        if !o.named && asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
-            asked = Some(Instant::now());
-            if start(o, socket, until)? {
+        let attempt = Instant::now() + LATEST;
+        match dial_once(socket, until.map_or(attempt, |u| u.min(attempt)))? {
+            Found::Broker(fd) => return Ok(fd),
+            Found::Full if is_over(until) => return Err(silent(socket)),
+            Found::Full => {
+                give_way(o)?; // the attempt has waited
                 continue;
             }
+            Found::Nobody => {}
+        }
+        if !o.named && !o.start {
+            return Err(no_broker(socket, NOBODY));
+        }
+        if !o.named && asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
+            asked = match start(o, socket, until)? {
+                Start::Listens => continue,
+                Start::Awaited => Some(Instant::now()),
+                Start::Occupied => None,
+            };
         }
         if is_over(until) {
-            return Err(if o.named { no_broker(socket, "nobody listens") } else { not_ours(socket) });
+            return Err(if asked.is_some() { not_ours(socket) } else { no_broker(socket, NOBODY) });
         }
         wait(o, &mut pause)?;
     }
@@ -107,7 +115,20 @@ fn is_over(until: Option<Instant>) -> bool {
     until.is_some_and(|u| Instant::now() >= u)
 }
 
+const NOBODY: &str = "nobody listens";
+
+/// The error of a socket where no broker is reached. Where one lives that cannot be reached there, another
+/// one would be refused.
 fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
+    if let Some(pid) = owner_at(socket) {
+        let remedy =
+            format!("where that stays so, end it with `kill -TERM {pid}`: the next broker takes over all that it has");
+        let what = format!(
+            "no broker answers at {}, and the one of that place, process {pid}, lives: it begins or ends just now, or its socket was removed",
+            socket.display()
+        );
+        return Error::new(Code::NoBroker, remedy, what).with("pid", pid);
+    }
     Error::new(
         Code::NoBroker,
         "start one with `baton serve`, or set BATON_ADDRESS",
@@ -122,12 +143,33 @@ fn not_ours(socket: &Path) -> Error {
     Error::new(Code::NoBroker, remedy, what.replace("{}", &at.to_string()))
 }
 
+/// The error of a broker that listens and takes no connection.
+fn silent(socket: &Path) -> Error {
+    let process = owner_at(socket).map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    let what = format!("the broker at {}{process} does not answer", socket.display());
+    Error::new(Code::Timeout, "wait longer, or look whether its process stands still", what)
+}
+
+/// The process of the broker that has a socket's directory.
+fn owner_at(socket: &Path) -> Option<i32> {
+    owner(socket.parent()?, socket)
+}
+
 /// Why a connection could not be had.
 pub(super) fn unreachable_at(socket: &Path, e: &io::Error) -> Error {
-    if sys::is_no_descriptors(e) {
-        return Error::new(Code::TooMany, NO_DESCRIPTORS, format!("connect to the broker: {e}"));
+    match e.kind() {
+        _ if sys::is_no_descriptors(e) => {
+            Error::new(Code::TooMany, NO_DESCRIPTORS, format!("connect to the broker: {e}"))
+        }
+        ErrorKind::WouldBlock => silent(socket),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => no_broker(socket, NOBODY),
+        ErrorKind::PermissionDenied => Error::new(
+            Code::PermissionDenied,
+            "ask its owner for --allow-uid",
+            format!("the broker's socket {} may not be used: {e}", socket.display()),
+        ),
+        _ => no_broker(socket, e),
     }
-    no_broker(socket, e)
 }
 
 /// Ends a wait at a signal, where the program wants that.
@@ -135,26 +177,43 @@ fn give_way(o: &Options) -> Result<()> {
     if o.interrupted.is_some_and(|look| look()) { Err(super::binding::interrupted()) } else { Ok(()) }
 }
 
-/// `None`: nobody listens (yet).
-fn dial_once(socket: &Path, until: Option<Instant>) -> Result<Option<OwnedFd>> {
-    match sys::connect(socket, until) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        // A listener whose queue is full for the moment.
-        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Error::new(
-            Code::PermissionDenied,
-            "ask its owner for --allow-uid",
-            format!("the broker's socket {} may not be used: {e}", socket.display()),
-        )),
+/// What there is at a broker's socket.
+enum Found {
+    Broker(OwnedFd),
+    /// Somebody listens and took no connection in the time: the queue is full.
+    Full,
+    /// Nobody listens (yet).
+    Nobody,
+}
+
+fn dial_once(socket: &Path, until: Instant) -> Result<Found> {
+    match sys::connect(socket, Some(until)) {
+        Ok(fd) => Ok(Found::Broker(fd)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(Found::Nobody),
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(Found::Full),
         Err(e) => Err(unreachable_at(socket, &e)),
     }
 }
 
+/// Whether somebody listens, at once.
+fn listens(socket: &Path) -> Result<bool> {
+    Ok(!matches!(dial_once(socket, Instant::now())?, Found::Nobody))
+}
+
+/// What became of the start of a broker.
+enum Start {
+    /// One listens.
+    Listens,
+    /// It is an operator's to start.
+    Awaited,
+    /// Another one lives and cannot be reached; it may be about to end.
+    Occupied,
+}
+
 /// Runs `baton serve` for this user, with the settings of the broker before where its sessions still live.
 /// A lock makes one of many processes that come at once do it, and a second look finds what another has
-/// started. False: it is not for a client to start.
-fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<bool> {
+/// started.
+fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     sys::check_private_dir(dir)?;
     let lock = Lock::open(&dir.join("start.lock"))?;
@@ -165,11 +224,14 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<bool> {
         give_way(o)?;
         std::thread::sleep(TICK);
     }
-    if dial_once(socket, until)?.is_some() {
-        return Ok(true);
+    if listens(socket)? {
+        return Ok(Start::Listens);
+    }
+    if owner(dir, socket).is_some() {
+        return Ok(Start::Occupied);
     }
     if State::read(dir).is_some_and(|s| s.awaits()) {
-        return Ok(false);
+        return Ok(Start::Awaited);
     }
     let mut binary = find_binary(o, &environment)?;
     if binary.components().count() > 1 {
@@ -191,14 +253,14 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<bool> {
     let mut child = command.spawn().map_err(|e| broken(&format!("start {} serve", binary.display()), e))?;
     // Keep the lock until it answers, so that nobody starts another.
     loop {
-        if dial_once(socket, until)?.is_some() {
+        if listens(socket)? {
             // It outlives us, or is reaped when it ends before us.
             std::thread::spawn(move || child.wait());
-            return Ok(true);
+            return Ok(Start::Listens);
         }
         if let Ok(Some(status)) = child.try_wait() {
-            if dial_once(socket, until)?.is_some() {
-                return Ok(true);
+            if listens(socket)? {
+                return Ok(Start::Listens);
             }
             let remedy = format!("read {}", log.display());
             return Err(Error::new(Code::NoBroker, remedy, format!("the broker ended at once: {status}")));

@@ -1,7 +1,7 @@
 //! The file that a broker leaves in its runtime directory, as far as it says whether a client may start
 //! the next one (docs/protocol.md, section 1).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -15,6 +15,7 @@ pub(super) struct State {
     pid_namespace: u64,
     /// An operator runs the broker, or a service manager, and will run the next one.
     supervised: bool,
+    socket: PathBuf,
     sessions: Vec<Session>,
 }
 
@@ -31,6 +32,16 @@ struct Change {
     opened: Option<Session>,
     #[serde(default)]
     ended: u64,
+}
+
+/// The process of the broker that has the lock of a runtime directory; `None` where none has, where it serves at
+/// another socket, or where this cannot be found out. Whether the process that the lock names has it open is
+/// looked at, and the lock not tried: a broker that begins at that moment would be refused.
+pub(super) fn owner(dir: &Path, socket: &Path) -> Option<i32> {
+    let lock = dir.join("broker.lock");
+    let pid = std::fs::read_to_string(&lock).ok()?.trim().parse().ok()?;
+    let here = sys::opens_file(pid, &lock) && State::read(dir).is_none_or(|s| s.socket == socket);
+    here.then_some(pid)
 }
 
 impl State {

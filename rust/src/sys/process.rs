@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -75,6 +76,13 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether a process has a file open; false where this cannot be found out.
+pub(crate) fn opens_file(pid: i32, path: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    let (Some(file), Ok(open)) = (id(path), fs::read_dir(format!("/proc/{pid}/fd"))) else { return false };
+    open.flatten().any(|fd| id(&fd.path()) == Some(file))
 }
 
 /// Whether no process has a number.
