@@ -1,6 +1,10 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -10,15 +14,58 @@ import (
 // They keep all they have. Files that only they can hand over are missing until
 // they are back; what depends on them waits, and counts as held.
 
-// absentees counts the sessions that are not back yet. Those whose hello was not
-// answered had nothing given to them but their own pages, and need not come.
+// absentees counts the sessions that are not back yet.
 func (b *Broker) absentees() (n int) {
 	for _, s := range b.slots {
-		if s != nil && s.absent && s.answered && s.state != protocol.SessionDead {
+		if s.isAbsentee() {
 			n++
 		}
 	}
 	return n
+}
+
+// isAbsentee tells whether a session is not back yet. One whose hello was not answered
+// had nothing given to it but its own pages, and need not come.
+func (s *session) isAbsentee() bool {
+	return s != nil && s.absent && s.answered && s.state != protocol.SessionDead
+}
+
+// maxNamed is how many absent sessions an error names.
+const maxNamed = 3
+
+// nameAbsentees adds to an error about a file that was not handed over which sessions may
+// have it, and what can be done about their processes. The mutex is not held.
+func (b *Broker) nameAbsentees(err error) error {
+	if !errors.Is(err, pages.ErrAwaited) {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var who, remedy []string
+	for _, s := range b.slots {
+		if !s.isAbsentee() {
+			continue
+		}
+		if len(who) == maxNamed {
+			who = append(who, "others")
+			break
+		}
+		who = append(who, fmt.Sprintf("session %d (%s, process %d)", s.Serial, s.Name, s.PID))
+		if s.unknown {
+			remedy = append(remedy, fmt.Sprintf("end session %d with baton evict %d when its process is gone", s.Serial, s.Serial))
+		} else {
+			remedy = append(remedy, s.goOnOrEnd())
+		}
+	}
+	if who == nil {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeBusy, strings.Join(remedy, "; ")+"; then try again", "%w, and waits for %s", err, strings.Join(who, ", "))
+}
+
+// goOnOrEnd is what to do about a process that lives and is not heard of.
+func (s *session) goOnOrEnd() string {
+	return fmt.Sprintf("let process %d go on if it stands still (kill -CONT %d), or end it", s.PID, s.PID)
 }
 
 // buriedLater reports whether a dead session's file is missing and may still come: the

@@ -312,6 +312,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	}
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)
+	err = c.b.nameAbsentees(err)
 	if observe := c.b.cfg.Observe; observe != nil {
 		observe(h.Op, time.Since(began), err != nil)
 	}

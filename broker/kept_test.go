@@ -2,6 +2,8 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -96,6 +98,11 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	q2, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * time.Millisecond }, q)
 	require.Equal(t, 1, b.Status().Counts.Names)
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
+	e := q2.refused(protocol.CodeBusy, protocol.OpSegment, protocol.Segment{Segment: h.attach.Segment, Serial: h.attach.SegmentSerial})
+	require.Contains(t, e.Message, fmt.Sprintf("session %d (holder, process %d)", p.hello.Serial, os.Getpid()))
+	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
+	e = q2.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
+	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
 	p2 := p.returns(socket, handedOver{"segment", h.attach.SegmentSerial, h.file},
 		handedOver{"session", h.attach.OwnerSerial, h.pages[0]}, handedOver{"bell", h.attach.OwnerSerial, h.pages[1]})
 	p2.resumed()

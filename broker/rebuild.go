@@ -194,7 +194,7 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 		switch {
 		case s == nil || s.Serial != r.Serial:
 		case !s.unknown:
-			return nil, nil, protocol.Errorf(protocol.CodeBusy, "end its process", "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
+			return nil, nil, protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd(), "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
 		default:
 			b.log.Warn("session evicted by hand", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.bury(s)

@@ -33,9 +33,12 @@ func (s *Store) Awaited(what string) error {
 
 // Awaited is the answer about a file that this broker was not handed yet.
 func Awaited(what string) error {
-	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back; baton status shows those that may never be, baton evict ends them",
-		"this broker was not handed the %s yet", what)
+	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back: baton ls sessions shows those that are not",
+		"this broker was not handed the %s yet", what).Because(ErrAwaited)
 }
+
+// ErrAwaited is the cause of the errors of Awaited.
+var ErrAwaited = errors.New("a file was not handed over yet")
 
 // AsError makes an error fit for the socket.
 func AsError(err error) *protocol.Error {
