@@ -28,6 +28,7 @@ import (
 type Broker struct {
 	cfg      Config
 	log      *slog.Logger
+	sparing  *sparing
 	lock     *sys.FD
 	listener *net.UnixListener
 	fresh    bool   // the instance's directory was made by this broker
@@ -93,7 +94,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{
-		cfg: cfg, log: cfg.Log, started: time.Now(),
+		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
 		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions", maxConns), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},

@@ -241,7 +241,7 @@ func (c *conn) lost(err error) {
 		return
 	}
 	if errors.As(err, &e) {
-		c.b.log.Warn("malformed frame", "pid", c.cred.PID, "error", err)
+		c.b.sparing.Warn("malformed frame", "pid", c.cred.PID, "error", err)
 		c.violated = true
 		c.reply(0, nil, nil, e)
 		return

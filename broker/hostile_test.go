@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -112,6 +114,28 @@ func TestHalfAFrameAndRandomBytesHarmNobody(t *testing.T) {
 	}
 	good.must(protocol.OpStatus, struct{}{}, nil)
 	require.Equal(t, 1, b.Status().Counts.Sessions)
+}
+
+// leftOut is a log that notes whether it was told how many lines were left out.
+type leftOut struct{ atomic.Bool }
+
+func (l *leftOut) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), `msg="malformed frame"`) && strings.Contains(string(line), "left_out=") {
+		l.Store(true)
+	}
+	return len(line), nil
+}
+
+func TestGarbageDoesNotFillTheLog(t *testing.T) {
+	var log leftOut
+	b := serve(t, func(c *broker.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	for late := time.Now().Add(patience); !log.Load(); {
+		require.True(t, time.Now().Before(late), "every line was written")
+		w := dial(t, b.socket)
+		w.UnixConn.Write([]byte(strings.Repeat("x", 100)))
+		w.CloseWrite()
+		endsWith(t, w)
+	}
 }
 
 func TestRequestBeforeHelloIsRefused(t *testing.T) {

@@ -233,7 +233,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	b.mu.Unlock()
 	switch {
 	case !b.allowed(cred.UID):
-		b.log.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
+		b.sparing.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
 		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid",
 			"user %d may not use this broker", cred.UID))
 	case full != nil:
