@@ -217,14 +217,21 @@ func (b *Broker) tryComplete() {
 	if t == nil {
 		return
 	}
-	waiting := false
+	awaited := 0
 	for _, s := range t.state.Survivors() {
-		waiting = waiting || !t.back[s.Serial] && !t.gone[s.Serial] && !b.isGhost(s)
+		if !t.back[s.Serial] && !t.gone[s.Serial] && !b.isGhost(s) {
+			awaited++
+		}
 	}
-	if waiting && time.Now().Before(t.until) {
-		return
+	if awaited > 0 {
+		if time.Now().Before(t.until) {
+			return
+		}
+		if b.fetch(t); b.taking != t {
+			return // what was fetched says that it cannot be done
+		}
 	}
-	t.err = b.completeTakeover(t)
+	t.err = b.completeTakeover(t, awaited)
 	b.endTakeover(t)
 }
 
@@ -238,13 +245,9 @@ func (b *Broker) isGhost(s stateSession) bool {
 	return v.Serial() == s.Serial && !v.Answered()
 }
 
-func (b *Broker) completeTakeover(t *gathering) error {
-	own := pages.Key{Role: protocol.RestoreSession, Serial: 0}
-	if b.store.Record.Valid() {
-		own.Serial = b.store.Record.Session(protocol.BrokerSlot).Serial()
-	}
-	if t.files[own] == nil {
-		b.log.Warn("no client of the former broker handed over its memory: starting anew")
+func (b *Broker) completeTakeover(t *gathering, awaited int) error {
+	if t.files[b.ownRow()] == nil {
+		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that stands still: starting anew", "sessions_lost", awaited)
 		b.store.CloseBrokerFile()
 		b.store.Missing = nil
 		return b.begin()

@@ -181,6 +181,25 @@ func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
 	p2.alloc(4096)
 }
 
+func TestAllClientsMayStandStillWhileABrokerBegins(t *testing.T) {
+	old, socket, instance := first(t, "")
+	c, r := holding(t, socket, "stopped")
+	old.kill()
+	b := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })()
+	require.Equal(t, instance, b.ID())
+	require.Equal(t, 1, b.Status().Counts.Disconnected)
+	require.EqualValues(t, 4096, b.Status().Memory.Granted)
+	p := connect(t, socket, "fresh")
+	p.refused(protocol.CodeBusy, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{r}})
+	c.tell("go on")
+	var count uint64
+	c.hear(&count)
+	require.EqualValues(t, 1, count)
+	require.Zero(t, b.Status().Counts.Disconnected)
+	c.kill()
+	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.Sessions == 1 })
+}
+
 func TestWrongFilesAreNotTakenOver(t *testing.T) {
 	old, socket, instance := first(t, "")
 	p := connect(t, socket, "a")

@@ -35,6 +35,10 @@ func init() {
 		s := p.alloc(4096)
 		c.tell(s.ref())
 		c.hear()
+		again := p.returns(c.socket)
+		again.resumed()
+		c.tell(again.row.Count(s.Index))
+		c.hear()
 	}
 }
 

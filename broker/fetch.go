@@ -1,0 +1,53 @@
+package broker
+
+import (
+	"os"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// ownRow is the broker's own row, as clients hand it over.
+func (b *Broker) ownRow() pages.Key {
+	k := pages.Key{Role: protocol.RestoreSession}
+	if b.store.Record.Valid() {
+		k.Serial = b.store.Record.Session(protocol.BrokerSlot).Serial()
+	}
+	return k
+}
+
+// fetch takes the two files without which all sessions are lost from the processes that
+// are awaited, where no client has handed them over: one that stands still hands over
+// nothing, and all may do so. The kernel lets a process of the same user open what another
+// one has open. A file is known by its inode and its head, so it does not matter should a
+// process have ended meanwhile, and another one have its number. What else is missing is
+// handed over later.
+func (b *Broker) fetch(t *gathering) {
+	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
+		return
+	}
+	if !b.store.Record.Valid() {
+		b.fetchOne(t, pages.Key{Role: protocol.RestoreBroker}, sys.FileID{Dev: t.state.Device, Ino: t.state.BrokerInode})
+	}
+	if b.taking != t || !b.store.Record.Valid() {
+		return
+	}
+	if k := b.ownRow(); t.files[k] == nil {
+		b.fetchOne(t, k, sys.FileID{Dev: b.inodes, Ino: b.store.Missing[k]})
+	}
+}
+
+func (b *Broker) fetchOne(t *gathering, k pages.Key, id sys.FileID) {
+	for _, s := range t.state.Survivors() {
+		fd, err := sys.OpenFileOf(s.PID, id)
+		if fd != nil {
+			err = b.offer(k, fd)
+		}
+		if err == nil && fd != nil {
+			b.log.Info("a file of the former broker comes from a process that stands still", "role", k.Role, "pid", s.PID)
+			return
+		}
+		b.log.Info("a process that stands still gives no file", "role", k.Role, "pid", s.PID, "error", err)
+	}
+}
