@@ -135,6 +135,7 @@ func TestGarbageDoesNotFillTheLog(t *testing.T) {
 		w.UnixConn.Write([]byte(strings.Repeat("x", 100)))
 		w.CloseWrite()
 		endsWith(t, w)
+		w.Close()
 	}
 }
 
