@@ -166,7 +166,8 @@ fn count(py: Python<'_>, option: &str, n: Option<i64>) -> PyResult<Option<u32>> 
 #[pymethods]
 impl Session {
     /// Opens a session. address: the broker's socket; default $BATON_ADDRESS (then a broker is awaited,
-    /// never started), else the user's broker, which is started unless start=False. Raises NoBroker.
+    /// never started), else the user's broker, which is started unless start=False. Raises NoBroker,
+    /// and Timeout where it does not answer.
     #[new]
     #[pyo3(
         signature = (address=None, namespace=None, start=true, timeout=Some(30.0), name=None),
@@ -223,7 +224,8 @@ impl Session {
     }
 
     /// Opens another session with the settings of this one, which stays as it is, for a program that goes on
-    /// after SessionLost. Tensors of the old one can be read and copied. Raises NoBroker.
+    /// after SessionLost. Tensors of the old one can be read and copied. Raises NoBroker,
+    /// and Timeout where the broker does not answer.
     /// >>> s = baton.connect()
     /// >>> s.reopen().serial == s.serial
     /// False

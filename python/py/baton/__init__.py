@@ -72,7 +72,7 @@ def connect(
 
     address: the broker's socket. Without one: $BATON_ADDRESS (a broker is awaited there, never started),
     else the user's broker, which is started unless start=False. namespace: where names live, default
-    $BATON_NAMESPACE or "default". Raises NoBroker.
+    $BATON_NAMESPACE or "default". Raises NoBroker, and Timeout where the broker does not answer.
 
     >>> with baton.connect(namespace="doc") as s:
     ...     s.namespace, s.names()

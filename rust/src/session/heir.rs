@@ -178,9 +178,9 @@ impl Place {
 
 /// The error of what a child has not, though its parent had it.
 fn not_inherited(what: &str, why: Error) -> Error {
-    // Without a broker nothing can be inherited, whatever stands in the way of one.
+    // Without a broker that answers nothing can be inherited, whatever stands in its way.
     let code = match why.code() {
-        Code::NoBroker | Code::Expired => Code::BrokerLost,
+        Code::NoBroker | Code::Timeout | Code::Expired => Code::BrokerLost,
         other => other,
     };
     let remedy = match code {

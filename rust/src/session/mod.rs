@@ -78,7 +78,7 @@ pub(crate) use tensor::{Origin, Place, Span};
 pub use tensor::{Tensor, TensorMut};
 pub use topic::Topic;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, unanswered};
 use crate::layout::{LAYOUT, PROTOCOL};
 use crate::ledger::PoolStats;
 use crate::sys;
@@ -159,7 +159,7 @@ impl Builder {
         self
     }
 
-    /// Opens the session. Errors: `NoBroker`, `Version`, `PermissionDenied`, `TooMany`,
+    /// Opens the session. Errors: `NoBroker`, `Timeout` of a broker that does not answer, `Version`, `PermissionDenied`, `TooMany`,
     /// `InvalidArgument`.
     pub fn connect(self) -> Result<Session> {
         let mut o = self.0;
@@ -270,12 +270,11 @@ fn answered(
             }
             continue;
         }
-        if !come.unwrap_or(false) || !frames.receive(&socket)? {
-            return Err(Error::new(
-                Code::NoBroker,
-                "try again",
-                "the broker was gone, or slow, before it had answered",
-            ));
+        if matches!(come, Ok(false)) {
+            return Err(unanswered("hello")); // it listens: that is not the same as none
+        }
+        if come.is_err() || !frames.receive(&socket)? {
+            return Err(Error::new(Code::NoBroker, "try again", "the broker was gone before it had answered"));
         }
     }
 }
