@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -45,22 +46,47 @@ func (f fileLimit) check(sessions, needed, atMost int) error {
 		"the takeover of %d sessions needs more open files than the %d that are allowed; what the former broker left is as it was", sessions, f.limit)
 }
 
-// mayHave refuses sessions and shared files beyond those that there are, where a broker
-// with the same limit could not take all of them over any more. The mutex is held.
-func (b *Broker) mayHave(sessions, files int) error {
+// mayHave refuses a holder sessions and shared files beyond those that there are: where a
+// broker with the same limit could not take all of them over any more, and where they are
+// kept for others. The mutex is held.
+func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	live := b.liveSessions()
-	need := b.files.own + uint64(filesEach*(live+sessions)+b.sharedFiles()+files) + filesBeside + filesSpare
-	short := need > b.files.limit
-	if short && !b.files.short {
-		b.log.Warn("the limit of open files is reached: new sessions and memory are refused", "limit", b.files.limit, "sessions", live)
+	taken, more := filesEach*live+b.sharedFiles(), filesEach*sessions+files
+	beside := int(b.files.own) + filesBeside + filesSpare
+	all := max(0, int(b.files.limit)-beside)
+	if record.InReserve(all, all-taken-more) {
+		// So many that what is asked for is not in what is kept for others.
+		advice := beside + (taken+more)*8/7 + 1
+		shares := b.fileShares(all, taken, advice)
+		if err := shares.Check(h, more); err != nil {
+			if !b.files.short {
+				b.log.Warn("the limit of open files is near: sessions and memory are refused", "limit", b.files.limit, "sessions", live, "error", err)
+			}
+			b.files.short = true
+			return err
+		}
 	}
-	b.files.short = short
-	if !short {
-		return nil
+	b.files.short = false
+	return nil
+}
+
+// fileShares counts the files for which a successor needs room, of all that it may open
+// beside its own, to their holders. What is counted to nobody is the broker's.
+func (b *Broker) fileShares(all, taken, advice int) record.Shares {
+	shares := record.NewShares("open files", fmt.Sprintf("close queues, readers and sessions, or raise the broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit; it is %d)", advice, b.files.limit), all)
+	one := func(h record.Holder) { shares.Add(h, 1) }
+	for _, p := range b.store.All() {
+		shares.Add(p.Holder, 2)
 	}
-	return protocol.Errorf(protocol.CodeTooMany,
-		fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit), or close sessions", need),
-		"the broker may open %d files, of which a broker that takes over from it would need all", b.files.limit)
+	for _, s := range b.slots {
+		if s != nil {
+			shares.Add(s.Holder, filesEach)
+		}
+	}
+	b.memory.EachHolder(one)
+	b.topics.EachHolder(one)
+	shares.Add(record.Holder{}, taken-shares.Taken())
+	return shares
 }
 
 // checkRecorded is check for what stands in the broker file.

@@ -8,7 +8,7 @@ import (
 
 // makeOwnPages makes slot 0: the broker's row, and lanes for names.
 func (b *Broker) makeOwnPages() error {
-	p, err := b.store.Make(protocol.BrokerSlot, b.store.Record.NextSerial())
+	p, err := b.store.Make(protocol.BrokerSlot, b.store.Record.NextSerial(), record.Holder{})
 	if err != nil {
 		return err
 	}

@@ -81,13 +81,13 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 		pidfd.Close()
 		return nil, err
 	}
-	p, err := b.store.Make(slot, serial)
+	p, err := b.store.Make(slot, serial, holder)
 	if err != nil {
 		b.slotTable.Give(slot, holder)
 		pidfd.Close()
 		return nil, err
 	}
-	p.PID, p.Holder = pid, holder
+	p.PID = pid
 	p.Name = pages.Printable(h.Client.Name, protocol.SessionNameBytes)
 	if p.Name == "" {
 		p.Name = fmt.Sprintf("process %d", pid)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -186,7 +188,7 @@ func TestClientWithoutDescriptorsIsToldSo(t *testing.T) {
 // and takes new ones when one has gone. One that comes after it, with the same limit, takes
 // over all of them.
 func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
-	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 192 })
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 320 })
 	first := newPong(t, b)
 	first.rounds(10)
 	var more []*client.Client
@@ -200,6 +202,22 @@ func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
 		more = append(more, c)
 	}
 	require.NotEmpty(t, more)
+	// What is left is kept for other programs: for one whose parent, and so all that it is
+	// counted with, is gone.
+	array := filepath.Join(t.TempDir(), "x.npy")
+	header := "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }"
+	header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
+	require.NoError(t, os.WriteFile(array, []byte("\x93NUMPY\x01\x00"+string([]byte{byte(len(header)), 0})+header+"\x07"), 0o600))
+	testkit.Until(t, "another program is served", func() (bool, string) {
+		err := exec.Command("sh", "-c", `"$0" set limit/other "$1" --address "$2" --namespace "$3" >/dev/null 2>&1 &`, testkit.Binary(t), array, b.Socket, first.c.Namespace()).Run()
+		require.NoError(t, err)
+		x, err := first.c.Get(testkit.Context(t), "limit/other")
+		if err != nil {
+			return false, err.Error()
+		}
+		x.Release()
+		return true, ""
+	})
 	for {
 		x, err := first.c.Alloc(testkit.Context(t), dlpack.Uint8, []int64{32 << 20})
 		if err != nil {

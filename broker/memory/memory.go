@@ -133,6 +133,15 @@ func (m *Memory) Close() {
 // Segments counts the segments, those included whose files are missing.
 func (m *Memory) Segments() int { return m.segmentTable.Taken() }
 
+// EachHolder tells of each segment with whom it counts.
+func (m *Memory) EachHolder(f func(record.Holder)) {
+	for _, g := range m.segments {
+		if g != nil {
+			f(g.owner.Holder)
+		}
+	}
+}
+
 // EachFile lists the files of all segments. alone are the bytes of one that the broker
 // counts and that no living session has mapped.
 func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {

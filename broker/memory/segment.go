@@ -80,7 +80,7 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 
 // makeSegment makes the file of a segment, in huge pages if their size is given.
 func (m *Memory) makeSegment(s *Account, index uint32, bytes, pageBytes uint64) (*segment, error) {
-	if err := m.store.Allow(0, 1); err != nil {
+	if err := m.store.Allow(s.Holder, 0, 1); err != nil {
 		return nil, err
 	}
 	serial, files := m.store.Record.NextSerial(), m.store.Files

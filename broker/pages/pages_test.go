@@ -13,7 +13,7 @@ import (
 
 func TestPagesOfADeadSessionStayWhileTheyAreUsed(t *testing.T) {
 	s := roomtest.Store(t)
-	p, err := s.Make(7, s.Record.NextSerial())
+	p, err := s.Make(7, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	p.Name = "dead"
 	p.Use()
@@ -35,7 +35,7 @@ func TestPagesOfADeadSessionStayWhileTheyAreUsed(t *testing.T) {
 
 func TestLentSessionFileCannotBeWritten(t *testing.T) {
 	s := roomtest.Store(t)
-	p, err := s.Make(3, s.Record.NextSerial())
+	p, err := s.Make(3, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	fds, err := s.Lend(&protocol.Peer{Slot: 3, Serial: p.Serial})
 	require.NoError(t, err)
@@ -49,11 +49,11 @@ func TestLentSessionFileCannotBeWritten(t *testing.T) {
 
 func TestRestoredPagesAreThoseThatTheFormerBrokerNoted(t *testing.T) {
 	s := roomtest.Store(t)
-	p, err := s.Make(5, s.Record.NextSerial())
+	p, err := s.Make(5, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	require.NoError(t, p.ReserveRow(0))
 	require.NoError(t, p.Row.Take(9))
-	other, err := s.Make(6, s.Record.NextSerial())
+	other, err := s.Make(6, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 
 	next := pages.NewStore(roomtest.Log)
@@ -83,7 +83,7 @@ func TestRecordThatIsFreeKeepsItsPagesInFiles(t *testing.T) {
 		f, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
 		require.NoError(t, err)
 		s.UseBrokerFile(f)
-		s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial())
+		s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial(), record.Holder{})
 		require.NoError(t, err)
 		before := roomtest.Blocks(t, f.FD)
 		require.NoError(t, s.Reserve(record.TopicPlace(9)))

@@ -23,8 +23,9 @@ type Store struct {
 	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
 	Record   record.File    // of it
-	// MayHave refuses so many sessions and files beyond those that there are, if it is set.
-	MayHave func(sessions, files int) error
+	// MayHave refuses a holder so many sessions and files beyond those that there are, if it
+	// is set.
+	MayHave func(h record.Holder, sessions, files int) error
 
 	log      *slog.Logger
 	reserved [protocol.BrokerBytes / reserveStep]bool
@@ -44,20 +45,20 @@ func (s *Store) UseBrokerFile(m File) {
 	clear(s.reserved[:])
 }
 
-// Allow refuses so many sessions and files more where MayHave does.
-func (s *Store) Allow(sessions, files int) error {
+// Allow refuses a holder so many sessions and files more where MayHave does.
+func (s *Store) Allow(h record.Holder, sessions, files int) error {
 	if s.MayHave == nil {
 		return nil
 	}
-	return s.MayHave(sessions, files)
+	return s.MayHave(h, sessions, files)
 }
 
 // Make makes the files of a session.
-func (s *Store) Make(slot uint32, serial uint64) (*Pages, error) {
-	if err := s.Allow(1, 2); err != nil {
+func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*Pages, error) {
+	if err := s.Allow(h, 1, 2); err != nil {
 		return nil, err
 	}
-	p := &Pages{Slot: slot, Serial: serial}
+	p := &Pages{Slot: slot, Serial: serial, Holder: h}
 	var err error
 	p.Session, err = s.NewFile(protocol.RoleSession, protocol.RestoreSession, serial, slot, protocol.SessionBytes)
 	if err != nil {

@@ -38,13 +38,17 @@ func NewShares(what, remedy string, size int) Shares {
 	return Shares{what: what, remedy: remedy, size: size, families: map[uint64]int{}, users: map[uint64]int{}}
 }
 
+// InReserve tells whether of a table of a size so few are left that it matters to a Check
+// who takes more.
+func InReserve(size, left int) bool { return left < size/8 }
+
 // Check tells whether a holder may take n more: ErrTooMany if not.
 func (s *Shares) Check(h Holder, n int) error {
 	if n > s.size-s.taken {
 		return protocol.Errorf(protocol.CodeTooMany, s.remedy, "all %d %s of this broker are taken", s.size, s.what)
 	}
 	left := s.size - s.taken - n
-	if few := s.size / 16; h.Family != 0 && left < s.size/8 && s.families[h.Family]+n > few {
+	if few := s.size / 16; h.Family != 0 && InReserve(s.size, left) && s.families[h.Family]+n > few {
 		return protocol.Errorf(protocol.CodeTooMany, s.remedy,
 			"this process and its forks have %d of the broker's %d %s, and the %d that are left are kept for others",
 			s.families[h.Family], s.size, s.what, s.size-s.taken)

@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -42,7 +43,7 @@ func Store(t testing.TB) *pages.Store {
 	require.NoError(t, err)
 	s.UseBrokerFile(m)
 	require.NoError(t, s.ReserveTables())
-	s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial())
+	s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	return s
 }
@@ -61,7 +62,7 @@ func Blocks(t testing.TB, f *sys.FD) int64 {
 // Pages makes the pages of a session in a slot.
 func Pages(t testing.TB, s *pages.Store, slot uint32, name string) *pages.Pages {
 	t.Helper()
-	p, err := s.Make(slot, s.Record.NextSerial())
+	p, err := s.Make(slot, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	p.Name = name
 	return p

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/baton-ipc/baton/broker/pages"
@@ -62,6 +63,15 @@ func (t *Topic) leaveLane(l *Lane) {
 	}
 }
 
+// holder is with whom the group counts: the maker of its topic, for one that readers made
+// the first of those.
+func (g *group) holder() record.Holder {
+	if g.topic.kind == protocol.TopicKindQueue || len(g.owners) == 0 {
+		return g.topic.holder
+	}
+	return g.owners[slices.Min(slices.Collect(maps.Keys(g.owners)))].Holder
+}
+
 // area views a lane's claims; false while the file is not there.
 func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 	if !g.file.Region.Valid() {
@@ -74,13 +84,13 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 // makeGroup makes a group and lists it. What it is promised begins behind each
 // lane's head: first everybody can see the group, then the heads are read, so
 // that a sender either sees it or its message is before the start.
-func (ts *Topics) makeGroup(t *Topic, name string, alone bool) (*group, error) {
+func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group, error) {
 	number := slices.Index(t.groups[:], nil)
 	if number < 0 {
 		return nil, protocol.Errorf(protocol.CodeTooMany, "share a named group, or use a topic that overwrites",
 			"%s has %d groups (readers that lose nothing) already", t, protocol.MaxGroups)
 	}
-	if err := ts.store.Allow(0, 1); err != nil {
+	if err := ts.store.Allow(s.Holder, 0, 1); err != nil {
 		return nil, err
 	}
 	g := &group{topic: t, number: uint32(number), id: ts.store.Record.NextSerial(), name: name, alone: alone,
@@ -219,7 +229,7 @@ func (ts *Topics) freeStrays(g *group) (any bool) {
 
 // groupFor finds or makes the group that a reader asks for; nil for one who only
 // looks on.
-func (ts *Topics) groupFor(t *Topic, name *string) (*group, error) {
+func (ts *Topics) groupFor(s *Party, t *Topic, name *string) (*group, error) {
 	switch {
 	case name == nil:
 		return nil, nil
@@ -232,7 +242,7 @@ func (ts *Topics) groupFor(t *Topic, name *string) (*group, error) {
 		}
 		return t.groups[0], nil
 	case *name == "":
-		return ts.makeGroup(t, "", true)
+		return ts.makeGroup(s, t, "", true)
 	}
 	if len(*name) >= protocol.GroupNameBytes {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shorter one", "group name of %d bytes is longer than %d", len(*name), protocol.GroupNameBytes-1)
@@ -245,7 +255,7 @@ func (ts *Topics) groupFor(t *Topic, name *string) (*group, error) {
 			return g, nil
 		}
 	}
-	return ts.makeGroup(t, *name, false)
+	return ts.makeGroup(s, t, *name, false)
 }
 
 // GroupFile hands out a group's file, so that a sender can see what is

@@ -23,7 +23,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 		}
 		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: it asks because it has none
 	}
-	g, err := ts.groupFor(t, r.Group)
+	g, err := ts.groupFor(s, t, r.Group)
 	if err != nil {
 		return reply, nil, err
 	}

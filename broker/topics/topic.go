@@ -113,7 +113,7 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 		t.token = hex.EncodeToString(token[:])
 	}
 	if t.kind == protocol.TopicKindQueue {
-		if _, err := ts.makeGroup(t, "queue", false); err != nil {
+		if _, err := ts.makeGroup(s, t, "queue", false); err != nil {
 			ts.topicTable.Give(index, s.Holder)
 			return err
 		}

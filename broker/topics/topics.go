@@ -96,6 +96,13 @@ func (ts *Topics) Close() {
 // Groups counts the groups of all topics, those included whose files are missing.
 func (ts *Topics) Groups() int { return ts.groups }
 
+// EachHolder tells of each group with whom it counts.
+func (ts *Topics) EachHolder(f func(record.Holder)) {
+	for g := range ts.allGroups() {
+		f(g.holder())
+	}
+}
+
 // allGroups lists the groups of all topics.
 func (ts *Topics) allGroups() iter.Seq[*group] {
 	return func(yield func(*group) bool) {
