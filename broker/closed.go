@@ -68,7 +68,6 @@ func (b *Broker) endEmpty() (progress bool) {
 		if b.endIfEmpty(s) {
 			progress = true
 			if c != nil {
-				c.event(func(p *pending) { p.over = true })
 				c.finish()
 			}
 		}

@@ -281,8 +281,6 @@ func (c *Client) onEvent(event string, _ []byte) {
 		return // nothing is here yet that it could be about
 	}
 	switch event {
-	case protocol.EventOver:
-		c.pages.empty.Store(true)
 	case protocol.EventTrim:
 		c.post(func(d *due) { d.compare = true })
 	case protocol.EventStopped:

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"time"
-	"weak"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -192,9 +191,6 @@ func (e *ending) bye(ctx context.Context) (held bool, err error) {
 	if protocolCode(err) == protocol.CodeClosed {
 		return false, nil
 	}
-	if err == nil && !r.Held {
-		e.c.pages.empty.Store(true)
-	}
 	return r.Held, err
 }
 
@@ -282,6 +278,6 @@ func (e *ending) finish() {
 	all := c.unmapFree()
 	c.closeFiles()
 	if !all {
-		c.unmapOnce.Do(func() { go unmapReleased(weak.Make(c)) })
+		c.unmapOnce.Do(func() { go c.unmapReleased() })
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"time"
-	"weak"
 
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
@@ -34,7 +33,7 @@ func (c *Client) lose(why error) {
 		c.unmapOnce.Do(func() {
 			go func() {
 				c.emptyLanes(isFinal(why))
-				unmapReleased(weak.Make(c))
+				c.unmapReleased()
 			}()
 		})
 	}()
@@ -141,20 +140,17 @@ func (t *topic) letGo() {
 }
 
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is
-// released. What a broker has cleared the row of stays mapped: it is not known here what
-// is held. A client that became garbage with tensors that nobody released is not kept for
-// that: its mappings go with it.
-func unmapReleased(of weak.Pointer[Client]) {
+// released. The client is kept until then, though nothing else may refer to it: slices and
+// C code have addresses only, and tensors whose counts a keeper took over refer to their own
+// client. What a broker has cleared the row of stays mapped: it is not known here what is
+// held.
+func (c *Client) unmapReleased() {
 	for {
-		c := of.Value()
-		if c == nil || !c.pages.rowIsOwn() {
-			return
-		}
 		c.reap()
-		if c.unmapFree() {
+		if c.unmapFree() || c.pages.rowCleared() {
 			return
 		}
-		time.Sleep(keeperLook) // c is not used behind this, and may go meanwhile
+		time.Sleep(keeperLook)
 	}
 }
 

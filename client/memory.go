@@ -297,7 +297,7 @@ func (c *Client) trim(gone []uint64) {
 				}
 			}
 		}
-		if !clear || !c.pages.rowIsOwn() {
+		if !clear || c.pages.rowCleared() {
 			for chunk, a := range removed { // the next look is to find the counts again
 				c.attached[chunk].CompareAndSwap(nil, a)
 			}

@@ -37,7 +37,6 @@ type pages struct {
 	old    map[uint64]*peer // by serial: sessions that have left their slot
 	over   bool             // the client was closed: no more files are kept open
 	given  bool             // the files of this session are another client's to close
-	empty  atomic.Bool      // the broker has found the own row empty, and ended the session
 }
 
 // peer is another session's pages.
@@ -110,15 +109,13 @@ func (p *pages) sessionSerial(slot uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
 }
 
-// rowIsOwn tells whether a count of the own row that was read before is this process's.
-// A broker clears the row of a session that it has ended, though the process may live and
-// hold what the row counted.
+// rowCleared tells whether a broker has emptied the own row while it counted something, so
+// that the row does not tell what this process holds. A session may end in any other way,
+// and with or without a word of the broker's: its row goes on telling.
 //
-// SYNC row-cleared: read behind the counts; the broker marks the session dead before it
-// clears any.
-func (p *pages) rowIsOwn() bool {
-	dead := p.ownState() == protocol.SessionDead
-	return p.empty.Load() || p.sessionSerial(p.slot) == p.serial && !dead
+// SYNC row-cleared: read behind the counts; the broker sets the flag before it clears any.
+func (p *pages) rowCleared() bool {
+	return p.session.Load32(protocol.HeadFlags)&protocol.HeadCleared != 0
 }
 
 // ownState returns the state in the record of the own slot.

@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 5
+	Layout  = 6
 )
 
 // Sizes that are part of the layout.
@@ -50,6 +50,9 @@ const (
 	// HeadEnded is a flag of the broker file: its broker was stopped for good, and no
 	// other one takes the instance over.
 	HeadEnded uint32 = 1
+	// HeadCleared is a flag of a session file: a broker has ended the session while its
+	// row counted something, and emptied it.
+	HeadCleared uint32 = 1
 
 	// Magic is the ASCII "BATON\0v1" as a little-endian word.
 	Magic uint64 = 0x3176004e4f544142

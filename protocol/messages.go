@@ -53,7 +53,6 @@ const (
 	EventClosing = "closing" // this broker goes; another one may take over
 	EventStopped = "stopped" // the broker ended for good, and the session with it
 	EventRoom    = "room"
-	EventOver    = "over" // the session was closed, held nothing any more, and has ended
 )
 
 // Envelope is what every frame's JSON has in common. A request has ID and Op,

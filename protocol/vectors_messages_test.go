@@ -74,7 +74,6 @@ var eventTypes = map[string]any{
 	protocol.EventClosing: empty{},
 	protocol.EventStopped: empty{},
 	protocol.EventRoom:    empty{},
-	protocol.EventOver:    empty{},
 }
 
 const exampleDevice = "cuda:GPU-5b8d1c1e-0f3a-4d52-9c6e-3a7f1e2d4c5b"
@@ -291,7 +290,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 		}
 		files["messages/"+op+".json"] = f
 	}
-	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventOver} {
+	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

@@ -38,8 +38,9 @@ func (m *Memory) Holds(s *Account) (held bool) {
 func (m *Memory) dropRow(s *Account) {
 	s.eachAttached(func(chunk uint32) {
 		for i := range uint32(protocol.ChunkIndices) {
-			if s.There() {
-				s.Row.Clear(chunk*protocol.ChunkIndices + i) // MODEL lanes:adopt-droprow
+			if index := chunk*protocol.ChunkIndices + i; s.There() && s.Row.Count(index) != 0 {
+				s.NoteCleared()
+				s.Row.Clear(index) // MODEL lanes:adopt-droprow
 			}
 		}
 		crashpoint.At("broker-bury-cleared")

@@ -106,6 +106,13 @@ func (p *Pages) Poison() {
 	}
 }
 
+// NoteCleared tells the session's process, should it live, that its row does not say any
+// more what the process holds.
+//
+// SYNC row-cleared: stored before the first word of the row is cleared, so that a word which
+// the client reads as zero, and then no flag, was lowered by the client itself.
+func (p *Pages) NoteCleared() { p.Session.Region.Store32(protocol.HeadFlags, protocol.HeadCleared) }
+
 // Trace returns where a storage was made, if its owner says so.
 func (p *Pages) Trace(index uint32) string {
 	if p.Session.Region.Load32(protocol.SessionTraceOn) != 1 {

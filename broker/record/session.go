@@ -98,10 +98,6 @@ func (v SessionView) Store(s Session) {
 func (v SessionView) State() uint32 { return v.r.Load32(protocol.SessionState) }
 
 // SetState changes the session's state alone.
-//
-// SYNC row-cleared: SessionDead is set before the first word of the row is cleared, so that
-// a word which the client of a living process reads as zero, and then no SessionDead, was
-// lowered by the client itself.
 func (v SessionView) SetState(state uint32) { v.r.Store32(protocol.SessionState, state) }
 
 // Answered tells whether the session's client knows of it.

@@ -154,7 +154,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
