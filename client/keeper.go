@@ -30,7 +30,7 @@ func (e *ending) keep(ctx context.Context) (over bool, err error) {
 	if k == nil {
 		keepers.of[c.pages.instance], e.kept = c, true
 	}
-	c.unmapFree()
+	c.letGo()
 	if k != nil && k != c {
 		if err := k.takeOver(ctx, c); err != nil {
 			return false, err
@@ -39,9 +39,18 @@ func (e *ending) keep(ctx context.Context) (over bool, err error) {
 			return false, err // its own goroutine finds out why
 		}
 		crashpoint.At("keeper-told")
+		// Now, since many may be closed before its own goroutine looks.
+		k.letGo()
 	}
 	held, err := e.bye(ctx)
 	return err == nil && !held, err
+}
+
+// letGo unmaps what a closed session holds no more, and forgets the sessions of which it
+// held that.
+func (c *Client) letGo() {
+	c.unmapFree()
+	c.forgetPeers()
 }
 
 // leave ends being a keeper.

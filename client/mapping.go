@@ -2,6 +2,7 @@ package client
 
 import (
 	"runtime"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -50,11 +51,18 @@ func newMapping(fd *sys.FD, bytes uint64, write bool, dl *exports) (*mapping, er
 	return m, nil
 }
 
+// unmap unmaps now, or once C code has deleted all that counts down there.
 func unmap(l lifted) {
-	if l.dl != nil && !l.dl.end() {
-		return // for good: the last release will not be noticed
+	if l.dl == nil || l.dl.end() {
+		sys.Unmap(l.memory)
+		return
 	}
-	sys.Unmap(l.memory)
+	go func() { // nobody tells when: a deleter makes no call
+		for !l.dl.end() {
+			time.Sleep(keeperLook)
+		}
+		sys.Unmap(l.memory)
+	}()
 }
 
 // newOwnMapping maps a file that came with hello and checks that its head is that

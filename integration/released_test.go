@@ -12,6 +12,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
@@ -134,4 +135,86 @@ func TestMemoryIsUnmappedThoughTheAnswerToByeWasLost(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, verify(words, 1))
 	lent.Release()
+}
+
+// A process that opens and closes again and again, and holds the tensor of the client
+// before each time, keeps the files and mappings of what it holds.
+func TestClosedClientsLeaveOnlyWhatIsHeld(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	_, lent, h := lend(t, b)
+	var last []*client.Tensor
+	rounds := func(n int) {
+		for range n {
+			c := connectAlone(t, b)
+			own, err := filled(ctx, c, 64, 3)
+			require.NoError(t, err)
+			theirs, err := c.Open(ctx, h)
+			require.NoError(t, err)
+			theirs.Release()
+			require.NoError(t, c.Close())
+			for _, x := range last {
+				words, err := client.Slice[uint64](x)
+				require.NoError(t, err)
+				require.NoError(t, verify(words, 3))
+				x.Release()
+			}
+			last = []*client.Tensor{own}
+		}
+	}
+	rounds(10)
+	fds, mappings := testkit.SharedFDs(os.Getpid()), testkit.SharedMappings()
+	rounds(100)
+	require.LessOrEqual(t, testkit.SharedFDs(os.Getpid()), fds+8, "descriptors")
+	testkit.Until(t, "no more is mapped than before", func() (bool, string) {
+		runtime.GC()
+		m := testkit.SharedMappings()
+		return m <= mappings+8, fmt.Sprintf("%d mappings, then %d", mappings, m)
+	})
+
+	b.Kill() // the next broker is given what it needs for what is held
+	b.Restart()
+	testkit.Until(t, "the last tensor is listed", func() (bool, string) {
+		look := testkit.Look(t, b)
+		return len(look.Storages) == 2, look.String()
+	})
+	words, err := client.Slice[uint64](last[0])
+	require.NoError(t, err)
+	require.NoError(t, verify(words, 3))
+	last[0].Release()
+	lent.Release()
+}
+
+// The pages of a closed session whose counts were moved stay as long as C code has a tensor
+// exported from it, and no longer.
+func TestPagesOfAnExportAreUnmappedBehindItsDeletion(t *testing.T) {
+	b := testkit.StartBroker(t)
+	closeKeeper, release := holders(t, b, 1)
+	closeKeeper()
+	before := len(mappedOf(t, "session"))
+	export := func() *dlpack.ManagedTensorVersioned {
+		c := connectAlone(t, b)
+		x, err := filled(testkit.Context(t), c, 64, 4)
+		require.NoError(t, err)
+		managed, err := x.ToDLPack()
+		require.NoError(t, err)
+		x.Release()
+		require.NoError(t, c.Close())
+		return managed
+	}
+	managed := export()
+	for range 3 { // by then the client has most likely gone
+		collected := make(chan struct{})
+		runtime.AddCleanup(new([64]byte), func(c chan struct{}) { close(c) }, collected)
+		runtime.GC()
+		<-collected
+	}
+	require.Greater(t, len(mappedOf(t, "session")), before)
+	require.NoError(t, dlpack.Release(managed))
+	release()
+	testkit.Until(t, "its pages are unmapped", func() (bool, string) {
+		runtime.GC()
+		now := mappedOf(t, "session")
+		return len(now) < before, strings.Join(now, "")
+	})
 }
