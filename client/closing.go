@@ -277,7 +277,7 @@ func (e *ending) finish() {
 	ctl.close()
 	all := c.unmapFree()
 	c.closeFiles()
-	if !all {
+	if !all || c.exportsOnDevices() {
 		c.unmapOnce.Do(func() { go c.unmapReleased() })
 	}
 }

@@ -210,9 +210,9 @@ func (t *Tensor) deviceSpec(s *dlpack.Spec, opts []ExportOption) error {
 	if err != nil {
 		return err
 	}
-	t.held.retain()
-	s.Device, s.Address, s.Cookie = t.Device(), uintptr(at), t.held.c.devices.exported(t.held)
-	return nil
+	s.Device, s.Address = t.Device(), uintptr(at)
+	s.Cookie, err = t.held.c.devices.exported(t.held)
+	return err
 }
 
 // onHost refuses to look into memory of a device.

@@ -71,13 +71,17 @@ func (h *holding) idle(u *deviceUse) bool {
 }
 
 // exported keeps a holding for C code and returns the cookie of its export.
-func (d *deviceSet) exported(h *holding) uint64 {
+func (d *deviceSet) exported(h *holding) (uint64, error) {
 	d.retired.mu.Lock()
 	defer d.retired.mu.Unlock()
+	if d.closed { // nobody may look for its deletion any more
+		return 0, errClosed("client")
+	}
+	h.retain()
 	d.next++
 	d.exports[d.next] = h
 	d.look(d)
-	return deviceCookie | d.next
+	return deviceCookie | d.next, nil
 }
 
 // deleted ends an export.
@@ -89,6 +93,18 @@ func (d *deviceSet) deleted(cookie uint64) {
 	if h != nil {
 		h.release()
 	}
+}
+
+// exportsOnDevices tells whether C code has tensors on GPUs from this client. Nobody but
+// the client learns of their deletion.
+func (c *Client) exportsOnDevices() bool {
+	if c.devices == nil {
+		return false
+	}
+	r := &c.devices.retired
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.exports) > 0
 }
 
 // look makes sure that the goroutine runs and looks soon. Callers hold r.mu.

@@ -140,14 +140,14 @@ func (t *topic) letGo() {
 }
 
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is
-// released. The client is kept until then, though nothing else may refer to it: slices and
-// C code have addresses only, and tensors whose counts a keeper took over refer to their own
-// client. What a broker has cleared the row of stays mapped: it is not known here what is
-// held.
+// released, and lets go of what C code deletes of a GPU's. The client is kept until then,
+// though nothing else may refer to it: slices and C code have addresses only, and tensors
+// whose counts a keeper took over refer to their own client. What a broker has cleared the
+// row of stays mapped: it is not known here what is held.
 func (c *Client) unmapReleased() {
 	for {
 		c.reap()
-		if c.unmapFree() || c.pages.rowCleared() {
+		if (c.unmapFree() || c.pages.rowCleared()) && !c.exportsOnDevices() {
 			return
 		}
 		time.Sleep(keeperLook)
