@@ -26,27 +26,27 @@ func connectAlone(t *testing.T, b *testkit.Broker, opts ...client.Option) *clien
 	return c
 }
 
-// mappedOf lists the mappings of this process of shared files of one kind.
-func mappedOf(t *testing.T, kind string) (out []string) {
+// mappedOf lists the mappings of this process of shared files whose names begin so.
+func mappedOf(t *testing.T, name string) (out []string) {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	for line := range strings.Lines(string(maps)) {
-		if strings.Contains(line, "baton-"+kind+"-") || strings.Contains(line, "/"+kind+"-") {
+		if strings.Contains(line, "baton-"+name) || strings.Contains(line, "/"+name) {
 			out = append(out, line)
 		}
 	}
 	return out
 }
 
-func segmentsMapped(t *testing.T) int { return len(mappedOf(t, "segment")) }
+func segmentsMapped(t *testing.T) int { return len(mappedOf(t, "segment-")) }
 
 // segmentsUnmapped waits until no more segments are mapped than before.
 func segmentsUnmapped(t *testing.T, before int) {
 	t.Helper()
 	testkit.Until(t, "no more segments are mapped than before", func() (bool, string) {
 		runtime.GC()
-		now := mappedOf(t, "segment")
+		now := mappedOf(t, "segment-")
 		return len(now) <= before, fmt.Sprintf("%d before, now:\n%s", before, strings.Join(now, ""))
 	})
 }
@@ -189,32 +189,32 @@ func TestClosedClientsLeaveOnlyWhatIsHeld(t *testing.T) {
 // exported from it, and no longer.
 func TestPagesOfAnExportAreUnmappedBehindItsDeletion(t *testing.T) {
 	b := testkit.StartBroker(t)
+	_, lent, h := lend(t, b)
 	closeKeeper, release := holders(t, b, 1)
 	closeKeeper()
-	before := len(mappedOf(t, "session"))
-	export := func() *dlpack.ManagedTensorVersioned {
+	export := func() (*dlpack.ManagedTensorVersioned, string) {
 		c := connectAlone(t, b)
-		x, err := filled(testkit.Context(t), c, 64, 4)
+		x, err := c.Open(testkit.Context(t), h)
 		require.NoError(t, err)
 		managed, err := x.ToDLPack()
 		require.NoError(t, err)
 		x.Release()
 		require.NoError(t, c.Close())
-		return managed
+		return managed, fmt.Sprintf("session-%d ", c.Session())
 	}
-	managed := export()
+	managed, pages := export()
 	for range 3 { // by then the client has most likely gone
 		collected := make(chan struct{})
 		runtime.AddCleanup(new([64]byte), func(c chan struct{}) { close(c) }, collected)
 		runtime.GC()
 		<-collected
 	}
-	require.Greater(t, len(mappedOf(t, "session")), before)
+	require.NotEmpty(t, mappedOf(t, pages))
 	require.NoError(t, dlpack.Release(managed))
-	release()
 	testkit.Until(t, "its pages are unmapped", func() (bool, string) {
 		runtime.GC()
-		now := mappedOf(t, "session")
-		return len(now) < before, strings.Join(now, "")
+		return len(mappedOf(t, pages)) == 0, pages
 	})
+	release()
+	lent.Release()
 }
