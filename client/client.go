@@ -35,15 +35,16 @@ type Client struct {
 	got      got
 	claiming sync.RWMutex // held for reading from the look whether the client is closed to a claim or its acknowledgement
 
-	mu       sync.Mutex // guards what follows
-	ctl      *control
-	lost     chan struct{} // closed when ctl is replaced; a new one each time
-	closed   bool
-	topics   map[uint64]*topic
-	segments map[uint64]*segmentEntry // by serial
-	granting sync.RWMutex             // read: a grant is asked for or made ready; see returnStray
-	claims   []uint64                 // leases that were opened here, of which the broker is not told yet
-	joining  map[uint64]*joining      // by number of the reader
+	mu         sync.Mutex // guards what follows
+	ctl        *control
+	lost       chan struct{} // closed when ctl is replaced; a new one each time
+	closed     bool
+	topics     map[uint64]*topic
+	segments   map[uint64]*segmentEntry // by serial
+	granting   sync.RWMutex             // read: a grant is asked for or made ready; see returnStray
+	claims     []uint64                 // leases that were opened here, of which the broker is not told yet
+	joining    map[uint64]*joining      // by number of the reader
+	forReaders map[uint32]uint64        // what the row of a session that is over counts for readers of its lanes
 
 	unmapOnce sync.Once // see unmapReleased
 

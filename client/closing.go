@@ -73,22 +73,26 @@ func (c *Client) quiesce() <-chan map[uint32]uint64 {
 		return lanes
 	}
 	topics := c.allTopics()
-	go func() {
-		n := map[uint32]uint64{}
-		for _, t := range topics {
-			t.mu.must()
-			t.writing = false // its lane is the broker's to read
-			for _, kept := range t.kept {
-				for _, index := range kept {
-					n[index]++
-				}
-			}
-			t.kept = nil
-			t.mu.end()
-		}
-		lanes <- n
-	}()
+	go func() { lanes <- endLanes(topics) }()
 	return lanes
+}
+
+// endLanes ends the writing of lanes, which are the broker's to read, and gives how often
+// they name each storage.
+func endLanes(of []*topic) map[uint32]uint64 {
+	n := map[uint32]uint64{}
+	for _, t := range of {
+		t.mu.must()
+		t.writing = false
+		for _, kept := range t.kept {
+			for _, index := range kept {
+				n[index]++
+			}
+		}
+		t.kept = nil
+		t.mu.end()
+	}
+	return n
 }
 
 // ending is the way of a closed client's session to its end. One goroutine at a time
@@ -275,6 +279,8 @@ func (e *ending) finish() {
 	ctl := c.ctl
 	c.mu.Unlock()
 	ctl.close()
+	e.look()
+	c.leaveNamed(e.named)
 	all := c.unmapFree()
 	c.closeFiles()
 	if !all || c.exportsOnDevices() {

@@ -102,6 +102,7 @@ func (c *Client) emptyLanes(unknown bool) {
 				closed = time.Now()
 			}
 			if time.Since(closed) > closedForNothing {
+				c.leaveNamed(endLanes(c.allTopics()))
 				return
 			}
 		}

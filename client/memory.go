@@ -275,7 +275,7 @@ func (c *Client) returned(serial uint64) {
 func (c *Client) trim(gone []uint64) {
 	for _, serial := range gone {
 		c.mu.Lock()
-		e := c.segments[serial]
+		e, named := c.segments[serial], c.forReaders
 		c.mu.Unlock()
 		if e == nil {
 			continue
@@ -292,7 +292,7 @@ func (c *Client) trim(gone []uint64) {
 				removed[chunk] = a
 			}
 			for i := uint32(0); i < protocol.ChunkIndices; i++ {
-				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) != 0 {
+				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) > named[index] {
 					clear = false
 				}
 			}
@@ -311,6 +311,14 @@ func (c *Client) trim(gone []uint64) {
 			s.Close()
 		}
 	}
+}
+
+// leaveNamed has what the lanes of a session that is over name count for readers alone:
+// nobody counts it down any more, and nothing here holds it.
+func (c *Client) leaveNamed(n map[uint32]uint64) {
+	c.mu.Lock()
+	c.forReaders = n
+	c.mu.Unlock()
 }
 
 // unmapFree unmaps what this session does not hold, and tells whether all is unmapped.

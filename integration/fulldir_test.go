@@ -98,7 +98,13 @@ func TestFullMemoryDirectory(t *testing.T) {
 		refused("topics", func(i int) error { _, err := c.Topic(ctx, fmt.Sprint("more", i)); return err })
 		refused("leases", func(i int) error { _, err := kept.Tensors()[0].Handle(ctx, client.LeaseSession()); return err })
 		refused("lanes", func(i int) error { return unsent.Send(ctx, small) })
-		refused("tensors", func(i int) error { _, err := c.Alloc(ctx, dlpack.Uint8, []int64{100000}); return err })
+		refused("tensors", func(i int) error {
+			x, err := c.Alloc(ctx, dlpack.Uint8, []int64{100000})
+			if err == nil {
+				t.Cleanup(x.Release)
+			}
+			return err
+		})
 		look()
 	}
 	fill()

@@ -17,7 +17,7 @@ func checkLeaks(t testing.TB, dir string, clients int) {
 		mapped, mappedBy = sharedMappings(dir), t.Name()
 		return
 	}
-	// One that unmaps what is released ends when its client is garbage.
+	// One that unmaps what is released ends when all is.
 	ended := func() (bool, string) { runtime.GC(); s := clientGoroutines(); return s == "", s }
 	if state, ok := until(Patience, ended); !ok {
 		t.Errorf("goroutines of closed clients still run:\n%s", state)
