@@ -200,6 +200,7 @@ func TestClosedClientEndsEveryWait(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
+			t.Cleanup(x.Release)
 			return func() error {
 				for {
 					if err := q.Put(ctx, x); err != nil {
