@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use baton::Code;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 

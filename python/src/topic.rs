@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use baton::{Code, Deadline, Start, Turns};
+use baton::{Deadline, Start, Turns};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
 use crate::cuda::stream_of;
-use crate::errors::{OrRaise, error, invalid};
+use crate::errors::{OrRaise, invalid};
 use crate::message::Message;
 use crate::pickle::{Place, place, reopen};
 use crate::poll::{coroutine, following, poll_fd};
