@@ -96,7 +96,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
-		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions", maxConns), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
+		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}

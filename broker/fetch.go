@@ -17,8 +17,8 @@ func (b *Broker) ownRow() pages.Key {
 	return k
 }
 
-// fetch takes the two files without which all sessions are lost from the processes that
-// are awaited, where no client has handed them over: one that stands still hands over
+// fetch takes the files without which all sessions are lost, and the broker's own bell, from
+// the processes that are awaited, where no client has handed them over: one that stands still hands over
 // nothing, and all may do so. The kernel lets a process of the same user open what another
 // one has open. A file is known by its inode and its head, so it does not matter should a
 // process have ended meanwhile, and another one have its number. What else is missing is
@@ -33,8 +33,11 @@ func (b *Broker) fetch(t *gathering) {
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
-	if k := b.ownRow(); t.files[k] == nil {
-		b.fetchOne(t, k, sys.FileID{Dev: b.inodes, Ino: b.store.Missing[k]})
+	row := b.ownRow()
+	for _, k := range []pages.Key{row, {Role: protocol.RestoreBell, Serial: row.Serial}} {
+		if t.files[k] == nil {
+			b.fetchOne(t, k, sys.FileID{Dev: b.inodes, Ino: b.store.Missing[k]})
+		}
 	}
 }
 

@@ -15,6 +15,8 @@ const (
 	// filesEach are open for each session beside its memory: the connection, what tells
 	// the end of the process and of the program, and one that is on its way.
 	filesEach = 4
+	// filesForUse are those of a session that allocates and has a queue, and one to spare.
+	filesForUse = filesEach + 2 + 3
 	// filesSpare is beyond the need in an advice, and in what a broker takes in: what a
 	// process has open when it begins is not the same each time.
 	filesSpare = 16
@@ -54,7 +56,7 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	taken, more := filesEach*live+b.sharedFiles(), filesEach*sessions+files
 	beside := int(b.files.own) + filesBeside + filesSpare
 	all := max(0, int(b.files.limit)-beside)
-	if record.InReserve(all, all-taken-more) {
+	if all-taken-more < record.Reserve(all, filesForUse) {
 		// So many that what is asked for is not in what is kept for others.
 		advice := beside + (taken+more)*8/7 + 1
 		shares := b.fileShares(all, taken, advice)
@@ -73,7 +75,7 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 // fileShares counts the files for which a successor needs room, of all that it may open
 // beside its own, to their holders. What is counted to nobody is the broker's.
 func (b *Broker) fileShares(all, taken, advice int) record.Shares {
-	shares := record.NewShares("open files", fmt.Sprintf("close queues, readers and sessions, or raise the broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit; it is %d)", advice, b.files.limit), all)
+	shares := record.NewShares("open files", fmt.Sprintf("close queues, readers and sessions, or raise the broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit; it is %d)", advice, b.files.limit), all).ForUse(filesForUse)
 	one := func(h record.Holder) { shares.Add(h, 1) }
 	for _, p := range b.store.All() {
 		shares.Add(p.Holder, 2)

@@ -155,6 +155,17 @@ const (
 	manyConns = 64
 )
 
+// connLimit bounds connections by the open files that a process of this limit may have, so
+// that those which say nothing leave room for sessions, each of which costs more files than
+// its connection.
+func connLimit() int {
+	_, limit, err := sys.OpenFiles()
+	if err != nil {
+		return maxConns
+	}
+	return min(maxConns, max(manyConns, int(min(limit, 3*maxConns)/3)))
+}
+
 // forgetConn ends the count of a connection. After many at once the memory for them goes
 // back to the machine: Go's runtime keeps for a long time what it needed once.
 func (b *Broker) forgetConn(c *conn) {

@@ -211,10 +211,10 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 
 // tryGroups maps the files of groups, all at once: what maps them later must not fail.
 func (s *succession) tryGroups() error {
-	var mapped []pages.File
+	var mapped [][]byte
 	defer func() {
-		for i := range mapped {
-			mapped[i].Close()
+		for _, m := range mapped {
+			sys.Unmap(m)
 		}
 	}()
 	for k, fd := range s.files {
@@ -225,11 +225,7 @@ func (s *succession) tryGroups() error {
 		if err != nil {
 			return err
 		}
-		again, err := fd.Dup()
-		if err != nil {
-			return err
-		}
-		m, err := pages.MapFile(again, uint64(bytes))
+		m, err := sys.Map(fd, int(bytes), true)
 		if err != nil {
 			return err
 		}

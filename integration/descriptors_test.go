@@ -184,6 +184,34 @@ func TestClientWithoutDescriptorsIsToldSo(t *testing.T) {
 	testkit.AuditEmpty(t, b, c)
 }
 
+// A broker of which one program has all the queues that it may have is replaced by one with
+// the same limit.
+func TestBrokerFullOfQueuesIsReplaced(t *testing.T) {
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 320 })
+	ctx, c := testkit.Context(t), b.Connect()
+	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	var queues []*client.Queue
+	for {
+		q, err := c.Queue(ctx, fmt.Sprintf("q/%d", len(queues)))
+		if err != nil {
+			require.ErrorIs(t, err, protocol.ErrTooMany)
+			break
+		}
+		queues = append(queues, q)
+	}
+	require.Greater(t, len(queues), 140)
+	require.NoError(t, queues[0].Put(ctx, x))
+	x.Release()
+	b.Replace()
+	m, err := queues[0].Get(ctx)
+	require.NoError(t, err)
+	m.Release()
+	for _, q := range queues {
+		require.NoError(t, q.Close())
+	}
+}
+
 // A broker that comes near its limit of open files refuses sessions, keeps those it has,
 // and takes new ones when one has gone. One that comes after it, with the same limit, takes
 // over all of them.

@@ -25,9 +25,11 @@ func (h Holder) store(r shm.Region, at uint64) {
 // Shares count how much of a table each holder has. One may take all of it but for a
 // reserve, an eighth, which is kept for holders with less than a sixteenth; where
 // several users may connect, half of the reserve is kept for users with less than that.
+// Where so little is of no use, both are what one needs at least.
 type Shares struct {
 	what, remedy string
 	size, taken  int
+	least        int
 	families     map[uint64]int
 	users        map[uint64]int
 }
@@ -38,9 +40,15 @@ func NewShares(what, remedy string, size int) Shares {
 	return Shares{what: what, remedy: remedy, size: size, families: map[uint64]int{}, users: map[uint64]int{}}
 }
 
-// InReserve tells whether of a table of a size so few are left that it matters to a Check
-// who takes more.
-func InReserve(size, left int) bool { return left < size/8 }
+// ForUse makes shares of a table of which one needs some at least.
+func (s Shares) ForUse(least int) Shares {
+	s.least = least
+	return s
+}
+
+// Reserve is how many of a table of a size are kept for those who have few, where one needs
+// some at least.
+func Reserve(size, least int) int { return max(size/8, least) }
 
 // Check tells whether a holder may take n more: ErrTooMany if not.
 func (s *Shares) Check(h Holder, n int) error {
@@ -48,11 +56,12 @@ func (s *Shares) Check(h Holder, n int) error {
 		return protocol.Errorf(protocol.CodeTooMany, s.remedy, "all %d %s of this broker are taken", s.size, s.what)
 	}
 	left := s.size - s.taken - n
-	if few := s.size / 16; h.Family != 0 && InReserve(s.size, left) && s.families[h.Family]+n > few {
+	reserve := Reserve(s.size, s.least)
+	if few := max(s.size/16, s.least); h.Family != 0 && left < reserve && s.families[h.Family]+n > few {
 		return protocol.Errorf(protocol.CodeTooMany, s.remedy,
 			"this process and its forks have %d of the broker's %d %s, and the %d that are left are kept for others",
 			s.families[h.Family], s.size, s.what, s.size-s.taken)
-	} else if h.User != 0 && left < s.size/16 && s.users[h.User]+n > few {
+	} else if h.User != 0 && left < reserve/2 && s.users[h.User]+n > few {
 		return protocol.Errorf(protocol.CodeTooMany, s.remedy,
 			"this user has %d of the broker's %d %s, and the %d that are left are kept for other users",
 			s.users[h.User], s.size, s.what, s.size-s.taken)

@@ -37,6 +37,19 @@ func TestOneHolderLeavesAReserveToHoldersWithLittle(t *testing.T) {
 	require.Len(t, takeAll(&table, record.Holder{Family: 2}), 256-32-32, "it counts what it has, not what it had")
 }
 
+func TestReserveOfASmallTableIsOfUse(t *testing.T) {
+	shares := record.NewShares("things", "give some back", 64).ForUse(9)
+	greedy, newcomer := record.Holder{Family: 1}, record.Holder{Family: 2}
+	for shares.Check(greedy, 1) == nil {
+		shares.Add(greedy, 1)
+	}
+	require.Equal(t, 64-9, shares.Taken())
+	require.NoError(t, shares.Check(newcomer, 6))
+	shares.Add(newcomer, 6)
+	require.NoError(t, shares.Check(newcomer, 3))
+	require.ErrorIs(t, shares.Check(greedy, 1), protocol.ErrTooMany)
+}
+
 func TestOneUserLeavesHalfOfTheReserveToOthers(t *testing.T) {
 	table := record.NewTable(record.NewShares("things", "give some back", 256), 4)
 	mine := 0

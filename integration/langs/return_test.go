@@ -30,3 +30,30 @@ func TestMemoryWhoseReturnWasNotAnsweredIsNotUsedAgain(t *testing.T) {
 		})
 	}
 }
+
+// A process that stands still while brokers change keeps its session and all that it holds,
+// whatever its language, though nobody else has the broker file.
+func TestWhoStandsStillAloneWhileBrokersChangeKeepsItsSession(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			d := start(t, b, l)
+			d.do(command{"do": "set", "name": "w", "seed": nameSeed})
+			d.do(command{"do": "put", "queue": "q", "redeliver": true, "seed": 40, "count": 1})
+			d.do(command{"do": "hoard", "seed": 60, "count": 3})
+			d.Stop()
+			b.Kill()
+			b.Restart()
+			c := b.Connect() // when the broker waits for nobody any more
+			require.NoError(t, c.Close())
+			d.Cont()
+			d.do(command{"do": "check"})
+			d.do(command{"do": "get", "name": "w", "seed": nameSeed})
+			d.do(command{"do": "take", "queue": "q", "redeliver": true})
+			d.do(command{"do": "hoard", "seed": 80, "count": 3})
+			d.do(command{"do": "check"})
+			d.do(command{"do": "delete", "name": "w"})
+			leave(t, b, d)
+		})
+	}
+}

@@ -90,7 +90,7 @@ func None(socket, remedy string) error {
 
 // CutOff is the error of a broker that lives while nobody listens at its socket.
 func CutOff(code protocol.Code, pid int, socket string) error {
-	return protocol.Errorf(code, fmt.Sprintf("where that stays so, end it with `kill -TERM %d`: the next broker takes over all that it has", pid),
+	return protocol.Errorf(code, fmt.Sprintf("let it go on if it stands still (kill -CONT %d): it binds its socket again within seconds; else end it (kill -TERM %d): the next broker takes over what clients have mapped, and with --memory-dir everything", pid, pid),
 		"no broker answers at %s, and the one of that place, process %d, lives: it begins or ends just now, or its socket was removed", socket, pid).With("pid", pid)
 }
 

@@ -122,7 +122,7 @@ const NOBODY: &str = "nobody listens";
 fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
     if let Some(pid) = owner_at(socket) {
         let remedy =
-            format!("where that stays so, end it with `kill -TERM {pid}`: the next broker takes over all that it has");
+            format!("let it go on if it stands still (kill -CONT {pid}): it binds its socket again within seconds; else end it (kill -TERM {pid}): the next broker takes over what clients have mapped, and with --memory-dir everything");
         let what = format!(
             "no broker answers at {}, and the one of that place, process {pid}, lives: it begins or ends just now, or its socket was removed",
             socket.display()
