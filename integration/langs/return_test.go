@@ -32,9 +32,9 @@ func TestMemoryWhoseReturnWasNotAnsweredIsNotUsedAgain(t *testing.T) {
 }
 
 // A process that stands still while brokers change keeps its session and all that it holds,
-// whatever its language, though nobody else has the broker file.
+// though nobody else has the broker file.
 func TestWhoStandsStillAloneWhileBrokersChangeKeepsItsSession(t *testing.T) {
-	for _, l := range everyLanguage(t) {
+	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			b := testkit.StartBroker(t)
 			d := start(t, b, l)
