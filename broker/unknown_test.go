@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/shortdir"
@@ -153,13 +155,19 @@ func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
 // goes on.
 func TestRequestWhoseDescriptorsTheBrokerCannotReceiveIsRefused(t *testing.T) {
 	socket := filepath.Join(shortdir.New(t), "broker.sock")
-	start(t, socket, "limited", func(cmd *exec.Cmd) { limit(cmd, 192) })
+	c := start(t, socket, "limited")
 	listens(t, socket)
 	p := connect(t, socket, "p")
-	for range 192 { // those that are not accepted wait in the socket
-		dial(t, socket)
-	}
+	var had unix.Rlimit
+	require.NoError(t, unix.Prlimit(c.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &had))
 	eventually(t, "the broker has no descriptor left", func() bool {
+		free := uint64(0)
+		for ; ; free++ {
+			if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", c.cmd.Process.Pid, free)); err != nil {
+				break
+			}
+		}
+		require.NoError(t, unix.Prlimit(c.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: had.Max}, nil))
 		_, err := p.call(protocol.OpOffer, protocol.Offer{}, nil, p.fds[0])
 		var e *protocol.Error
 		require.ErrorAs(t, err, &e)
