@@ -121,8 +121,9 @@ const NOBODY: &str = "nobody listens";
 /// one would be refused.
 fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
     if let Some(pid) = owner_at(socket) {
-        let remedy =
-            format!("let it go on if it stands still (kill -CONT {pid}): it binds its socket again within seconds; else end it (kill -TERM {pid}): the next broker takes over what clients have mapped, and with --memory-dir everything");
+        let remedy = format!(
+            "let it go on if it stands still (kill -CONT {pid}): it binds its socket again within seconds; else end it (kill -TERM {pid}): the next broker takes over what clients have mapped, and with --memory-dir everything"
+        );
         let what = format!(
             "no broker answers at {}, and the one of that place, process {pid}, lives: it begins or ends just now, or its socket was removed",
             socket.display()
