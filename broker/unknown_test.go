@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/shortdir"
@@ -158,17 +157,16 @@ func TestRequestWhoseDescriptorsTheBrokerCannotReceiveIsRefused(t *testing.T) {
 	c := start(t, socket, "limited")
 	listens(t, socket)
 	p := connect(t, socket, "p")
-	var had unix.Rlimit
-	require.NoError(t, unix.Prlimit(c.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &had))
 	eventually(t, "the broker has no descriptor left", func() bool {
-		free := uint64(0)
+		pid, free := c.cmd.Process.Pid, 0
 		for ; ; free++ {
-			if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", c.cmd.Process.Pid, free)); err != nil {
+			if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", pid, free)); err != nil {
 				break
 			}
 		}
-		require.NoError(t, unix.Prlimit(c.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: had.Max}, nil))
-		_, err := p.call(protocol.OpOffer, protocol.Offer{}, nil, p.fds[0])
+		out, err := exec.Command("prlimit", "--pid", strconv.Itoa(pid), fmt.Sprintf("--nofile=%d:", free)).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		_, err = p.call(protocol.OpOffer, protocol.Offer{}, nil, p.fds[0])
 		var e *protocol.Error
 		require.ErrorAs(t, err, &e)
 		return e.Code == protocol.CodeTooMany
