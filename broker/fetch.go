@@ -18,11 +18,11 @@ func (b *Broker) ownRow() pages.Key {
 }
 
 // fetch takes the files without which all sessions are lost, and the broker's own bell, from
-// the processes that are awaited, where no client has handed them over: one that stands still hands over
-// nothing, and all may do so. The kernel lets a process of the same user open what another
-// one has open. A file is known by its inode and its head, so it does not matter should a
-// process have ended meanwhile, and another one have its number. What else is missing is
-// handed over later.
+// the processes of the former broker's clients, where no client has handed them over: one
+// that stands still hands over nothing, and all may do so. The kernel lets a process of the
+// same user open what another one has open. A file is known by its inode and its head, so it
+// does not matter should a process have ended meanwhile, and another one have its number.
+// What else is missing is handed over later.
 func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return

@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -53,7 +51,7 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	h.Offset, h.Bytes, h.ByteOffset = s.offset, s.bytes, t.offset
 	seconds := float64(protocol.DefaultLease)
 	// The number is the client's, so that one lease is made where the request is made again.
-	req := protocol.LeaseRequest{Lease: randomNumber(), Refs: []protocol.StorageRef{storageRef(s.ref)}, Seconds: &seconds}
+	req := protocol.LeaseRequest{Lease: protocol.RandomNumber(), Refs: []protocol.StorageRef{storageRef(s.ref)}, Seconds: &seconds}
 	for _, f := range opts {
 		f(&req)
 	}
@@ -61,20 +59,13 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	c := t.held.c
 	if _, err := c.call(ctx, protocol.OpLease, &req, &ok); err != nil {
 		if uncertain(err) {
-			go c.callUntil(context.Background(), protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease}, nil)
+			c.undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease})
 		}
 		return protocol.Handle{}, err
 	}
 	crashpoint.At("lease-made")
 	h.Lease = &ok.Lease
 	return h, nil
-}
-
-// randomNumber returns a number of 1 to 2^53-1 that cannot be guessed.
-func randomNumber() uint64 {
-	var random [8]byte
-	rand.Read(random[:])
-	return max(binary.LittleEndian.Uint64(random[:])>>11, 1)
 }
 
 // handleStrides are strides as JSON can carry them. One beyond that leads to no

@@ -14,18 +14,21 @@ import (
 // itself. A lane that the broker listed late is found by the next send, which asks for it
 // with the same offset.
 func (c *Client) onLate(op string, body any, ok []byte) {
-	undo := func(op string, body any) {
-		go c.callUntil(context.Background(), op, body, nil)
-	}
 	switch op {
 	case protocol.OpGrant:
 		var r protocol.GrantReply
 		if json.Unmarshal(ok, &r) == nil {
-			undo(protocol.OpReturn, protocol.Return{Segment: r.Segment, Serial: r.SegmentSerial})
+			c.undo(protocol.OpReturn, protocol.Return{Segment: r.Segment, Serial: r.SegmentSerial})
 		}
 	case protocol.OpTopicRead:
 		if asked, is := body.(protocol.TopicRead); is {
-			undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: asked.TopicRef, Role: protocol.RoleNameRead, Reader: asked.Reader})
+			c.undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: asked.TopicRef, Role: protocol.RoleNameRead, Reader: asked.Reader})
 		}
 	}
+}
+
+// undo has the broker, or the next one, take back what a request may have made that nobody
+// here knows of. Nobody waits for that.
+func (c *Client) undo(op string, body any) {
+	go c.callUntil(context.Background(), op, body, nil)
 }

@@ -98,7 +98,7 @@ func joinReader(ctx context.Context, t *topic, start Start, group *string) (_ *R
 	if err != nil {
 		t.c.joined(asked.Reader)
 		if uncertain(err) { // a broker may have done it, and the next one count it
-			go t.c.callUntil(context.Background(), protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader}, nil)
+			t.c.undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader})
 		}
 		return nil, false, err
 	}

@@ -52,7 +52,7 @@ func (c *Client) openTopic(ctx context.Context, op string, request func(opening 
 	opening := c.openings.Add(1)
 	if _, err := c.call(ctx, op, request(opening), &info); err != nil {
 		if uncertain(err) { // a broker may have done it, and the next one count it
-			go c.callUntil(context.Background(), protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
+			c.undo(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening})
 		}
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"unicode/utf16"
@@ -367,4 +369,11 @@ func shortened(s string) string {
 		return s
 	}
 	return s[:most] + "…"
+}
+
+// RandomNumber returns a number of 1 to MaxSafeInt that cannot be guessed.
+func RandomNumber() uint64 {
+	var random [8]byte
+	rand.Read(random[:])
+	return max(binary.LittleEndian.Uint64(random[:])>>11, 1)
 }

@@ -1,9 +1,6 @@
 package leases
 
 import (
-	"cmp"
-	"crypto/rand"
-	"encoding/binary"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
@@ -75,7 +72,11 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
 		return reply, err
 	}
-	l := &lease{id: cmp.Or(r.Lease, ls.newID()), maker: s, name: s.Name, once: r.Once}
+	id := r.Lease
+	if id == 0 {
+		id = ls.newID()
+	}
+	l := &lease{id: id, maker: s, name: s.Name, once: r.Once}
 	for _, sr := range r.Refs {
 		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
 		if err := ls.memory.Hold(ref); err != nil {
@@ -141,10 +142,7 @@ func (ls *Leases) giveRecords(l *lease) {
 // newID returns a number below 2^53 that cannot be guessed.
 func (ls *Leases) newID() uint64 {
 	for {
-		var random [8]byte
-		rand.Read(random[:])
-		id := binary.LittleEndian.Uint64(random[:]) >> 11
-		if id != 0 && ls.byID[id] == nil {
+		if id := protocol.RandomNumber(); ls.byID[id] == nil {
 			return id
 		}
 	}
