@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -13,16 +14,17 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// observer is a session that only looks: it maps another session's file to see
-// when that one sleeps, without a call that would wake anybody.
+// observer is a session that only looks: it sees in the bell file when another session
+// sleeps, without a call that would wake anybody.
 type observer struct {
-	conn *wire.Conn
-	fds  []*sys.FD
-	maps [][]byte
-	file shm.Region // of the session observed
+	conn  *wire.Conn
+	fds   []*sys.FD
+	maps  [][]byte
+	bells shm.Region
+	word  *uint64 // parked, of the session observed
 }
 
-// observe joins a broker and maps the file of the session with a serial.
+// observe joins a broker and finds the session with a serial.
 func observe(ctx context.Context, socket string, serial uint64) (*observer, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -45,28 +47,32 @@ func (o *observer) find(serial uint64) error {
 	if err != nil {
 		return err
 	}
-	if len(fds) != 5 {
-		return fmt.Errorf("hello came with %d descriptors, not 5", len(fds))
+	if len(fds) != 4 {
+		return fmt.Errorf("hello came with %d descriptors, not 4", len(fds))
 	}
 	broker, err := o.view(fds[0], protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
-	for slot := range uint32(protocol.MaxSessions) {
-		at := protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial
-		if broker.Load64(at) != serial {
+	for slot := range uint64(broker.Load32(protocol.BrokerSessionsEnd)) {
+		if broker.Load64(protocol.BrokerSessions+slot*protocol.SessionRecordSize+protocol.SessionSerial) != serial {
 			continue
 		}
-		if fds, err = o.call(protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}); err != nil {
+		if o.bells, err = o.view(fds[2], protocol.BellBytes); err != nil {
 			return err
 		}
-		if len(fds) != 2 {
-			return fmt.Errorf("its pages came with %d descriptors, not 2", len(fds))
-		}
-		o.file, err = o.view(fds[0], protocol.SessionBytes)
-		return err
+		o.word = o.bells.Word(protocol.BellRecords + slot*protocol.BellRecordSize + protocol.BellParked)
+		return nil
 	}
 	return fmt.Errorf("the broker's page does not list it")
+}
+
+// rings counts how often any session was rung.
+func (o *observer) rings() (n uint64) {
+	for slot := range uint64(perProcess * 4) {
+		n += uint64(o.bells.Load32(protocol.BellRecords + slot*protocol.BellRecordSize + protocol.BellWord))
+	}
+	return n
 }
 
 // call makes a request; the descriptors of the reply are closed with o.
@@ -112,7 +118,7 @@ func (o *observer) view(fd *sys.FD, bytes int) (shm.Region, error) {
 
 // parked returns the session's parked word: odd while it sleeps, greater by two
 // with each sleep.
-func (o *observer) parked() uint64 { return o.file.Load64(protocol.SessionParked) }
+func (o *observer) parked() uint64 { return atomic.LoadUint64(o.word) }
 
 // awaitParked spins until the session has gone to sleep, later than the last
 // time that it was seen asleep, and returns which sleep this is.

@@ -18,6 +18,7 @@ const (
 	UnitBytes = "bytes"
 	UnitShare = "share" // of one CPU
 	UnitRatio = "ratio"
+	UnitCount = "count"
 )
 
 // Report is what was measured, where and when.

@@ -42,6 +42,7 @@ var groups = []group{
 	{"python-stream", "Python: throughput, tensors of 4 KiB, up to 48 under way", inPython(pythonStream)},
 	{"python-local", "Python: one process", inPython(pythonLocal)},
 	{"python-models", "Python: models in two processes", inPython(pythonModels)},
+	{"many", "Many sessions, several in a process: the broker's CPU time, and counts", (*bencher).many},
 	{"rest", "At rest", (*bencher).rest},
 }
 

@@ -18,6 +18,7 @@ import (
 
 // served is a broker of this package's own, in a runtime directory of its own.
 type served struct {
+	binary string
 	dir    string // XDG_RUNTIME_DIR of the broker
 	cmd    *exec.Cmd
 	errOut bytes.Buffer
@@ -30,23 +31,36 @@ func serve(ctx context.Context, binary string) (*served, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a runtime directory: %w", err)
 	}
-	b := &served{dir: dir, cmd: exec.Command(binary, "serve"), ended: make(chan struct{})}
+	b := &served{dir: dir, binary: binary}
+	return b, b.start(ctx)
+}
+
+// kill ends the broker as a death does and starts the next one.
+func (b *served) kill(ctx context.Context) error {
+	b.cmd.Process.Kill()
+	<-b.ended
+	return b.start(ctx)
+}
+
+// start runs a broker in the directory and waits until it answers.
+func (b *served) start(ctx context.Context) error {
+	b.cmd, b.ended = exec.Command(b.binary, "serve"), make(chan struct{})
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "BATON_") && !strings.HasPrefix(v, "XDG_RUNTIME_DIR=") {
 			b.cmd.Env = append(b.cmd.Env, v)
 		}
 	}
-	b.cmd.Env = append(b.cmd.Env, "XDG_RUNTIME_DIR="+dir)
+	b.cmd.Env = append(b.cmd.Env, "XDG_RUNTIME_DIR="+b.dir)
 	b.cmd.Stdout, b.cmd.Stderr = &b.errOut, &b.errOut
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
 	if err := b.cmd.Start(); err != nil {
-		os.RemoveAll(dir)
-		return nil, fmt.Errorf("start %s serve: %w", binary, err)
+		os.RemoveAll(b.dir)
+		return fmt.Errorf("start %s serve: %w", b.binary, err)
 	}
-	go func() {
-		b.cmd.Wait()
-		close(b.ended)
-	}()
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		cmd.Wait()
+		close(ended)
+	}(b.cmd, b.ended)
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	answers := make(chan error, 1)
@@ -57,6 +71,7 @@ func serve(ctx context.Context, binary string) (*served, error) {
 		}
 		answers <- err
 	}()
+	var err error
 	select {
 	case err = <-answers:
 	case <-b.ended:
@@ -66,9 +81,9 @@ func serve(ctx context.Context, binary string) (*served, error) {
 	}
 	if err != nil {
 		b.stop()
-		return nil, fmt.Errorf("%s serve: %w", binary, err)
+		return fmt.Errorf("%s serve: %w", b.binary, err)
 	}
-	return b, nil
+	return nil
 }
 
 // runtimeDir is where the broker keeps its socket and how to reach its NATS.

@@ -16,7 +16,7 @@ import (
 
 // absentees counts the sessions that are not back yet.
 func (b *Broker) absentees() (n int) {
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s.isAbsentee() {
 			n++
 		}
@@ -41,8 +41,13 @@ func (b *Broker) nameAbsentees(err error) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.withAbsentees(err)
+}
+
+// withAbsentees is nameAbsentees while the mutex is held.
+func (b *Broker) withAbsentees(err error) error {
 	var who, remedy []string
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if !s.isAbsentee() {
 			continue
 		}
@@ -82,7 +87,7 @@ func (b *Broker) buriedLater(s *session) bool {
 
 // buryLate buries the dead sessions that are not buried yet and need no longer wait.
 func (b *Broker) buryLate() {
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil && s.absent && s.state == protocol.SessionDead {
 			b.bury(s)
 		}
@@ -93,17 +98,16 @@ func (b *Broker) buryLate() {
 // were not answered. They may come as long as the session is there.
 func (b *Broker) lateFiles() map[pages.Key]uint64 {
 	var files map[pages.Key]uint64
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s == nil || !s.absent || s.answered {
 			continue
 		}
-		for _, k := range []pages.Key{{Role: protocol.RestoreSession, Serial: s.Serial}, {Role: protocol.RestoreBell, Serial: s.Serial}} {
-			if inode, ok := b.store.Missing[k]; ok {
-				if files == nil {
-					files = map[pages.Key]uint64{}
-				}
-				files[k] = inode
+		k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
+		if inode, ok := b.store.Missing[k]; ok {
+			if files == nil {
+				files = map[pages.Key]uint64{}
 			}
+			files[k] = inode
 		}
 	}
 	return files
@@ -112,7 +116,7 @@ func (b *Broker) lateFiles() map[pages.Key]uint64 {
 // install uses a file that was missing. It takes ownership of fd.
 func (b *Broker) install(k pages.Key, fd *sys.FD) {
 	switch k.Role {
-	case protocol.RestoreSession, protocol.RestoreBell:
+	case protocol.RestoreSession:
 		if p := b.store.BySerial(k.Serial); p != nil {
 			b.installPages(p, k, fd)
 			return
@@ -143,7 +147,7 @@ func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
 }
 
 // settle goes on without what is still missing when every session is back or dead:
-// dead sessions without a row are buried, and groups and bells are made anew.
+// dead sessions without a row are buried, and groups are made anew.
 // Segments without a file, or without their owner's, are the collector's: they stay
 // while any row counts anything of them.
 func (b *Broker) settle() {
@@ -155,11 +159,6 @@ func (b *Broker) settle() {
 	b.topics.GiveUpUnread()
 	b.topics.RemakeGroups()
 	for _, p := range b.store.All() {
-		if p != b.store.Own {
-			if err := b.store.RemakeBell(p); err != nil {
-				b.log.Error("cannot make the bell of a session", "name", p.Name, "error", err)
-			}
-		}
 		b.store.DropRemains(p)
 	}
 }

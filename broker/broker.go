@@ -20,7 +20,6 @@ import (
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
 
 // Broker is one running broker. [New] makes it and listens, [Broker.Serve] runs
@@ -179,10 +178,13 @@ func (b *Broker) begin() error {
 		return err
 	}
 	b.useBrokerFile(m)
-	if err := b.store.ReserveTables(); err != nil {
+	if err := b.store.ReserveHead(); err != nil {
 		return err
 	}
 	b.inodes = m.Device
+	if err := b.store.MakeBells(); err != nil {
+		return err
+	}
 	// Another broker must not take the files over while this one lives.
 	if err := m.FD.Lock(false); err != nil {
 		return fmt.Errorf("lock the broker file: %w", err)
@@ -285,13 +287,13 @@ func (b *Broker) tearDown(how ending) {
 		}
 	}
 	if b.mirror != nil {
-		shm.WakeBell(b.store.Own.Bell.Region)
+		b.store.Bells.Wake(protocol.BrokerSlot)
 		b.mirror = nil // it looks, under the lock, before it touches a page
 	}
 	if b.listener != nil && how != endHanded {
 		b.removeSocket()
 	}
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s == nil {
 			continue
 		}

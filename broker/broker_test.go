@@ -34,7 +34,7 @@ func TestHelloGivesFilesWithHeads(t *testing.T) {
 	}{
 		{p.broker, protocol.RoleBroker, 0, 0, protocol.BrokerBytes},
 		{p.file, protocol.RoleSession, p.hello.Slot, p.hello.Serial, protocol.SessionBytes},
-		{p.bell, protocol.RoleBell, p.hello.Slot, p.hello.Serial, protocol.BellBytes},
+		{p.bellFile, protocol.RoleBell, protocol.BrokerSlot, 0, protocol.BellBytes},
 	} {
 		require.EqualValues(t, protocol.Magic, c.region.Load64(protocol.HeadMagic))
 		require.EqualValues(t, protocol.Layout, c.region.Load32(protocol.HeadLayout))
@@ -56,7 +56,7 @@ func TestHelloGivesFilesWithHeads(t *testing.T) {
 func TestFilesOfOthersCannotBeMappedForWriting(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
-	fds, err := p.call(protocol.OpPeer, protocol.Peer{Slot: q.hello.Slot, Serial: q.hello.Serial}, nil)
+	fds, err := p.call(protocol.OpPeer, peerOf(q.hello.Slot, q.hello.Serial), nil)
 	require.NoError(t, err)
 	defer wire.CloseAll(fds)
 	for name, fd := range map[string]*sys.FD{"broker file": p.fds[0], "broker's session": p.fds[3], "peer's session": fds[0]} {
@@ -64,7 +64,7 @@ func TestFilesOfOthersCannotBeMappedForWriting(t *testing.T) {
 		require.Error(t, err, name)
 		require.True(t, fd.Sealed(), name)
 	}
-	for name, fd := range map[string]*sys.FD{"own session": p.fds[1], "own bell": p.fds[2], "broker's bell": p.fds[4], "peer's bell": fds[1]} {
+	for name, fd := range map[string]*sys.FD{"own session": p.fds[1], "bells": p.fds[2]} {
 		m, err := sys.Map(fd, 4096, true)
 		require.NoError(t, err, name)
 		sys.Unmap(m)

@@ -69,13 +69,15 @@ type peer struct {
 	hello  protocol.HelloReply
 	events []json.RawMessage
 
-	fds                []*sys.FD // what hello gave
-	broker, file, bell shm.Region
-	brokerFile         shm.Region // the broker's session file
-	chunks             handles.Chunks
-	row                handles.Row
-	entries            handles.Entries
-	nextLane           uint64
+	fds          []*sys.FD // what hello gave
+	broker, file shm.Region
+	bellFile     shm.Region
+	bells        shm.Bells
+	brokerFile   shm.Region // the broker's session file
+	chunks       handles.Chunks
+	row          handles.Row
+	entries      handles.Entries
+	nextLane     uint64
 }
 
 func dial(t testing.TB, socket string) *wire.Conn {
@@ -107,10 +109,11 @@ func connectAs(t testing.TB, socket string, h protocol.Hello, files ...*sys.FD) 
 	if len(fds) == 0 {
 		return p
 	}
-	require.Len(t, fds, 5)
+	require.Len(t, fds, 4)
 	p.broker = p.mapRegion(fds[0], protocol.BrokerBytes, false)
 	p.file = p.mapRegion(fds[1], protocol.SessionBytes, true)
-	p.bell = p.mapRegion(fds[2], protocol.BellBytes, true)
+	p.bellFile = p.mapRegion(fds[2], protocol.BellBytes, true)
+	p.bells = shm.NewBells(p.bellFile)
 	p.brokerFile = p.mapRegion(fds[3], protocol.SessionBytes, false)
 	p.chunks = handles.NewChunks(p.broker)
 	p.row = handles.NewRow(p.file)
@@ -317,23 +320,19 @@ func (p *peer) bye() bool {
 }
 
 // laneOf maps a lane of a topic's peers as a reader does.
-func (p *peer) laneOf(info protocol.TopicInfo, l protocol.LaneInfo) shm.Lane {
+func (p *peer) laneOf(info protocol.TopicInfo, l laneOf) shm.Lane {
 	p.t.Helper()
-	fds, err := p.call(protocol.OpPeer, protocol.Peer{Slot: l.Slot, Serial: l.Serial}, nil)
+	fds, err := p.call(protocol.OpPeer, peerOf(l.Slot, l.Serial), nil)
 	require.NoError(p.t, err)
-	require.Len(p.t, fds, 2)
+	require.Len(p.t, fds, 1)
 	defer wire.CloseAll(fds)
 	lane, err := shm.NewLane(p.mapRegion(fds[0], protocol.SessionBytes, false), l.Offset, info.Slots, info.Stride)
 	require.NoError(p.t, err)
 	return lane
 }
 
-func (p *peer) peers(info protocol.TopicInfo) protocol.Peers {
-	p.t.Helper()
-	var r protocol.Peers
-	p.must(protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: ref(info), Lanes: true, Waiters: true}, &r)
-	return r
-}
+// rung returns the value of the own bell.
+func (p *peer) rung() uint32 { return p.bells.Parking(p.hello.Slot).Bell() }
 
 // eventually asks until it is so.
 func eventually(t testing.TB, what string, f func() bool) {

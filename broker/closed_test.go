@@ -81,10 +81,10 @@ func TestClosedSessionMayOnlyKeep(t *testing.T) {
 	s, theirs := p.alloc(4096), q.alloc(4096)
 	require.True(t, p.bye())
 	for op, fields := range map[string]any{
-		protocol.OpGrant:     protocol.Grant{Bytes: 4096, Chunks: 1},
-		protocol.OpChunks:    protocol.Chunks{Segment: s.grant.Segment, Count: 1},
-		protocol.OpReturn:    protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial},
-		protocol.OpTopicOpen: queueOf("work"), protocol.OpTopicPeers: ref(info),
+		protocol.OpGrant:      protocol.Grant{Bytes: 4096, Chunks: 1},
+		protocol.OpChunks:     protocol.Chunks{Segment: s.grant.Segment, Count: 1},
+		protocol.OpReturn:     protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial},
+		protocol.OpTopicOpen:  queueOf("work"),
 		protocol.OpTopicWrite: protocol.TopicWrite{TopicRef: ref(info), Offset: protocol.SessionLanes},
 		protocol.OpNameOpen:   protocol.NameRef{Name: "n"},
 		protocol.OpLease:      protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}},
@@ -98,7 +98,7 @@ func TestClosedSessionMayOnlyKeep(t *testing.T) {
 	fds, err := p.call(protocol.OpSegment, protocol.Segment{Segment: theirs.grant.Segment, Serial: theirs.grant.SegmentSerial}, nil)
 	require.NoError(t, err)
 	wire.CloseAll(fds)
-	fds, err = p.call(protocol.OpPeer, protocol.Peer{Slot: q.hello.Slot, Serial: q.hello.Serial}, nil)
+	fds, err = p.call(protocol.OpPeer, peerOf(q.hello.Slot, q.hello.Serial), nil)
 	require.NoError(t, err)
 	wire.CloseAll(fds)
 	p.row.Drop(s.Index)
@@ -147,9 +147,9 @@ func TestTopicsAndLeasesOfAClosedSessionEndAtOnce(t *testing.T) {
 	n := b.Status().Counts
 	require.Equal(t, 1, n.Names)
 	require.Zero(t, n.Leases)
-	peers := q.peers(info)
+	peers := q.members(info)
 	require.EqualValues(t, protocol.LaneAdopted, peers.Lanes[0].State)
-	require.Empty(t, peers.Waiters)
+	require.Empty(t, peers.Readers)
 	require.EqualValues(t, 2, p.count(s.ref()), "the name and the message")
 	w.drop()
 	p.row.Drop(s.Index)

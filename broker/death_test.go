@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"encoding/json"
+	"github.com/baton-ipc/baton/broker/record"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -114,7 +115,7 @@ func init() {
 		var r protocol.TopicReadReply
 		fds, err := p.call(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("queue")}, &r)
 		require.NoError(c, err)
-		a, err := shm.NewGroupLane(p.mapRegion(fds[0], int(protocol.GroupBytes(info.Slots)), true), r.Lanes[0].Lane, info.Slots)
+		a, err := shm.NewGroupLane(p.mapRegion(fds[0], int(protocol.GroupBytes(info.Slots)), true), p.members(info).Lanes[0].Number, info.Slots)
 		require.NoError(c, err)
 		i, hint, ok := a.Next(1)
 		require.True(c, ok)
@@ -135,9 +136,10 @@ func takeAll(t *testing.T, p *peer, s sent, n int) {
 	fds, err := p.call(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(s.Info), Group: ptr("queue")}, &r)
 	require.NoError(t, err)
 	defer wire.CloseAll(fds)
-	require.Len(t, r.Lanes, 1)
-	lane := p.laneOf(s.Info, r.Lanes[0])
-	a, err := shm.NewGroupLane(p.mapRegion(fds[0], int(protocol.GroupBytes(s.Info.Slots)), true), r.Lanes[0].Lane, s.Info.Slots)
+	lanes := p.members(s.Info).Lanes
+	require.Len(t, lanes, 1)
+	lane := p.laneOf(s.Info, lanes[0])
+	a, err := shm.NewGroupLane(p.mapRegion(fds[0], int(protocol.GroupBytes(s.Info.Slots)), true), lanes[0].Number, s.Info.Slots)
 	require.NoError(t, err)
 	for want := 1; want <= n; want++ {
 		i, hint, ok := a.Next(lane.Head())
@@ -167,11 +169,11 @@ func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 				c.hear(&gone)
 			}
 			eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
-			lanes := p.peers(s.Info).Lanes
+			lanes := p.members(s.Info).Lanes
 			require.Len(t, lanes, 1)
 			require.NotZero(t, lanes[0].Incarnation)
 			lanes[0].Incarnation = 0
-			require.Equal(t, protocol.LaneInfo{Lane: 0, Slot: s.Slot, Serial: s.Serial, Offset: s.Offset, State: protocol.LaneAdopted, Sender: "sender"}, lanes[0])
+			require.Equal(t, laneOf{0, "sender", record.Lane{Slot: s.Slot, Serial: s.Serial, Offset: s.Offset, State: protocol.LaneAdopted}}, lanes[0])
 			for i, want := range []uint64{2, 1, 1, 1} {
 				require.Equal(t, want, p.count(s.Storages[i]), "storage %d", i)
 			}
@@ -185,8 +187,8 @@ func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 
 			takeAll(t, p, s, 3)
 			eventually(t, "memory is freed", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.AdoptedLanes == 0 })
-			require.Empty(t, p.peers(s.Info).Lanes)
-			p.refused(protocol.CodeExpired, protocol.OpPeer, protocol.Peer{Slot: s.Slot, Serial: s.Serial})
+			require.Empty(t, p.members(s.Info).Lanes)
+			p.lacks(protocol.CodeExpired, s.Slot, s.Serial)
 		})
 	}
 }
@@ -244,7 +246,7 @@ func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
 	w.post("", 0, nil)
 	eventually(t, "all go", func() bool { return b.Status().Counts.AdoptedLanes == 0 })
 	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
-	require.Len(t, p.peers(info).Lanes, 1)
+	require.Len(t, p.members(info).Lanes, 1)
 }
 
 func TestAdoptedMessagesGoWithTheirTopic(t *testing.T) {
@@ -269,7 +271,7 @@ func TestNonsenseInTheLaneOfTheDeadIsDropped(t *testing.T) {
 	p := connect(t, b.socket, "observer")
 	info := p.open(topicOf("t"))
 	c, r := holding(t, b.socket, "hostile")
-	lane := p.laneOf(info, p.peers(info).Lanes[0])
+	lane := p.laneOf(info, p.members(info).Lanes[0])
 	require.EqualValues(t, 1<<60+9, lane.Seq(9))
 	c.kill()
 	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
@@ -286,12 +288,12 @@ func TestMessagePublishedWithoutItsHeadIsStillSent(t *testing.T) {
 	info := p.open(queueOf("work"))
 	q.open(queueOf("work"))
 	w := q.writer(info)
-	lane := p.laneOf(info, p.peers(info).Lanes[0])
+	lane := p.laneOf(info, p.members(info).Lanes[0])
 	w.post("one", 0, nil)
 	q.file.Store64(w.at+protocol.LaneHead, 0) // died between the two stores of a publish
 	q.must(protocol.OpBye, struct{}{}, nil)
 	require.EqualValues(t, 1, lane.Head())
-	require.Len(t, p.peers(info).Lanes, 1)
+	require.Len(t, p.members(info).Lanes, 1)
 }
 
 func TestClaimsOfADeadMemberGoToAnother(t *testing.T) {
@@ -312,14 +314,14 @@ func TestClaimsOfADeadMemberGoToAnother(t *testing.T) {
 	c.hear(&i)
 	require.EqualValues(t, 1, i)
 	require.False(t, a.Open(1))
-	bell := p.bell.Load32(protocol.BellWord)
+	bell := p.rung()
 	c.kill()
 	eventually(t, "the claim is freed", func() bool { return a.Open(1) })
-	eventually(t, "the others are woken", func() bool { return p.bell.Load32(protocol.BellWord) != bell })
+	eventually(t, "the others are woken", func() bool { return p.rung() != bell })
 	i, _, ok := a.Next(1)
 	require.True(t, ok)
 	require.EqualValues(t, 1, i)
-	require.Equal(t, "claimer", p.peers(info).LastLeft)
+	require.Equal(t, "claimer", p.members(info).LastLeft)
 }
 
 func TestRowOfTheDeadIsEmptiedAndDetached(t *testing.T) {
@@ -356,7 +358,7 @@ func TestWriterThatLeavesIsAdoptedWhileItsSessionLives(t *testing.T) {
 	require.EqualValues(t, 1, p.count(s.ref()))
 	p.row.Drop(s.Index) // what the slot named is the broker's to pay
 	p.row.Drop(s.Index)
-	require.EqualValues(t, protocol.LaneAdopted, q.peers(info).Lanes[0].State)
+	require.EqualValues(t, protocol.LaneAdopted, q.members(info).Lanes[0].State)
 	p.refused(protocol.CodeInvalid, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: w.at})
 	w2 := p.writer(info)
 	require.NotEqual(t, w.num, w2.num)

@@ -180,7 +180,7 @@ func TestStreamsOfTheDeadReleaseWhoWaits(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "producer"), connect(t, b.socket, "consumer")
 	p.file.Store64(protocol.SessionStreams, 41)
-	fds, err := q.call(protocol.OpPeer, protocol.Peer{Slot: p.hello.Slot, Serial: p.hello.Serial}, nil)
+	fds, err := q.call(protocol.OpPeer, peerOf(p.hello.Slot, p.hello.Serial), nil)
 	require.NoError(t, err)
 	defer wire.CloseAll(fds)
 	words := q.mapRegion(fds[0], protocol.SessionBytes, false)

@@ -5,7 +5,7 @@ package broker
 func (b *Broker) LookAgainAfter(serial uint64, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil && s.Serial == serial {
 			s.stopWaiting()
 			s.stopWaiting, s.unknown = nil, true

@@ -8,16 +8,14 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// ownRow is the broker's own row, as clients hand it over.
-func (b *Broker) ownRow() pages.Key {
-	k := pages.Key{Role: protocol.RestoreSession}
-	if b.store.Record.Valid() {
-		k.Serial = b.store.Record.Session(protocol.BrokerSlot).Serial()
-	}
-	return k
+// needed lists the files, beside the broker file, without which nothing can be taken over:
+// the bells, and the broker's own row.
+func (b *Broker) needed() []pages.Key {
+	return []pages.Key{{Role: protocol.RestoreBell},
+		{Role: protocol.RestoreSession, Serial: b.store.Record.Session(protocol.BrokerSlot).Serial()}}
 }
 
-// fetch takes the files without which all sessions are lost, and the broker's own bell, from
+// fetch takes the files without which all sessions are lost from
 // the processes of the former broker's clients, where no client has handed them over: one
 // that stands still hands over nothing, and all may do so. The kernel lets a process of the
 // same user open what another one has open. A file is known by its inode and its head, so it
@@ -33,8 +31,7 @@ func (b *Broker) fetch(t *gathering) {
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
-	row := b.ownRow()
-	for _, k := range []pages.Key{row, {Role: protocol.RestoreBell, Serial: row.Serial}} {
+	for _, k := range b.needed() {
 		if t.files[k] == nil {
 			b.fetchOne(t, k, sys.FileID{Dev: b.inodes, Ino: b.store.Missing[k]})
 		}

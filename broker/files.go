@@ -16,7 +16,7 @@ const (
 	// the end of the process and of the program, and one that is on its way.
 	filesEach = 4
 	// filesForUse are those of a session that allocates and has a queue, and one to spare.
-	filesForUse = filesEach + 2 + 3
+	filesForUse = filesEach + 1 + 3
 	// filesSpare is beyond the need in an advice, and in what a broker takes in: what a
 	// process has open when it begins is not the same each time.
 	filesSpare = 16
@@ -78,9 +78,9 @@ func (b *Broker) fileShares(all, taken, advice int) record.Shares {
 	shares := record.NewShares("open files", fmt.Sprintf("close queues, readers and sessions, or raise the broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit; it is %d)", advice, b.files.limit), all).ForUse(filesForUse)
 	one := func(h record.Holder) { shares.Add(h, 1) }
 	for _, p := range b.store.All() {
-		shares.Add(p.Holder, 2)
+		shares.Add(p.Holder, 1)
 	}
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil {
 			shares.Add(s.Holder, filesEach)
 		}
@@ -99,7 +99,7 @@ func (b *Broker) checkRecorded() error {
 
 // sharedFiles counts the files that a successor has to open.
 func (b *Broker) sharedFiles() int {
-	return 1 + b.store.Open() + b.memory.Segments() + b.topics.Groups()
+	return b.store.Open() + b.memory.Segments() + b.topics.Groups()
 }
 
 // noteFiles keeps the state file's bound of the shared files true. The mutex is held.

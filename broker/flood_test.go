@@ -31,9 +31,9 @@ func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
 		p.must(protocol.OpNameOpen, protocol.NameRef{Name: fmt.Sprintf("n%d", i)}, &name)
 		infos = append(infos, name)
 	}
-	require.Greater(t, pages()-before, uint64(many*protocol.TopicRecordSize))
+	require.Greater(t, pages()-before, uint64(many*protocol.TopicLanes))
 	for _, info := range infos {
-		versions[info.Topic] = p.peers(info).LanesVersion
+		versions[info.Topic] = p.members(info).LanesVersion
 		p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameOpen, Opening: info.Opening}, nil)
 	}
 	const little = 1 << 20 // openings
@@ -47,6 +47,6 @@ func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
 	require.Less(t, pages()-before, uint64(little))
 	for i := range 20 {
 		info := p2.open(protocol.TopicOpenRequest{Name: fmt.Sprintf("u%d", i), Kind: "topic", Create: true})
-		require.Greater(t, p2.peers(info).LanesVersion, versions[info.Topic], "its version tells it from the former topic")
+		require.Greater(t, p2.members(info).LanesVersion, versions[info.Topic], "its version tells it from the former topic")
 	}
 }

@@ -81,7 +81,7 @@ func (b *Broker) absentPrograms() (list []program) {
 	if !b.store.Record.Valid() || b.foreign || b.store.Record.PIDNamespace() != sys.PIDNamespace(processID) {
 		return nil
 	}
-	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
+	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		v := b.store.Record.Session(slot)
 		serial := v.Serial()
 		if serial == 0 || !v.Heard() || v.State() == protocol.SessionDead || !b.isAwaited(slot, serial) {
@@ -116,7 +116,7 @@ func (b *Broker) endGone(gone []program) {
 		return
 	}
 	for _, p := range gone {
-		for _, s := range b.slots {
+		for _, s := range b.used() {
 			if s != nil && s.Serial == p.serial && b.isAwaited(s.Slot, s.Serial) {
 				b.log.Info("program ended, or was replaced by exec, while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 				b.processEnded(s)

@@ -87,7 +87,7 @@ func TestExecWithoutABrokerEndsTheSessionAtTheNext(t *testing.T) {
 			replaced(t, taker)
 
 			made := next(t, socket, func(c *broker.Config) { c.MemoryDir, c.RecoverWait = memory, 3*time.Second })
-			p2 := p.returns(socket, handedOver{"group", r.Groups[0].ID, group[0]})
+			p2 := p.returns(socket, handedOver{"group", r.GroupID, group[0]})
 			group[0].Close()
 			p2.resumed()
 			b := made()

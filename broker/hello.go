@@ -86,8 +86,8 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	if err != nil {
 		return nil, nil, err
 	}
-	out, err := pages.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.Session.FD.Dup, s.Bell.FD.Dup,
-		b.store.Own.Session.FD.ReopenReadOnly, b.store.Own.Bell.FD.Dup)
+	out, err := pages.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.Session.FD.Dup, b.store.LendBells,
+		b.store.Own.Session.FD.ReopenReadOnly)
 	if err != nil {
 		b.bury(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
@@ -165,7 +165,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 		return nil
 	}
 	hash := hashSecret(secret)
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil && s.Serial == r.Serial && s.uid == c.cred.UID &&
 			subtle.ConstantTimeCompare(hash[:], s.secretHash[:]) == 1 &&
 			(c.cred.PID == 0 || c.cred.PID == s.PID || s.absent && b.foreign) {

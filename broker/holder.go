@@ -33,7 +33,7 @@ func (b *Broker) userOf(uid uint32) uint64 {
 
 // sessionOf finds a session of a process.
 func (b *Broker) sessionOf(pid int) *session {
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil && s.PID == pid {
 			return s
 		}

@@ -156,7 +156,7 @@ func TestUnknownOpAndBadFieldsLeaveTheSessionUsable(t *testing.T) {
 	p.refused(protocol.CodeInvalid, protocol.OpGrant, map[string]any{"bytes": "many"})
 	p.refused(protocol.CodeInvalid, protocol.OpAttach, map[string]any{"chunk": 1 << 40})
 	p.refused(protocol.CodeExpired, protocol.OpAttach, map[string]any{"chunk": 4000000000, "serial": 1})
-	p.refused(protocol.CodeExpired, protocol.OpPeer, protocol.Peer{Slot: 1023, Serial: 99})
+	p.lacks(protocol.CodeExpired, 1023, 99)
 	p.refused(protocol.CodeExpired, protocol.OpSegment, protocol.Segment{Segment: 1 << 31, Serial: 1})
 	p.refused(protocol.CodeInvalid, protocol.OpList, map[string]any{"what": "secrets"})
 	p.refused(protocol.CodeInvalid, protocol.OpList, map[string]any{"what": "names", "cursor": "x"})

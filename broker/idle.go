@@ -18,7 +18,7 @@ func (b *Broker) checkIdle() {
 }
 
 func (b *Broker) liveSessions() (n int) {
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil {
 			n++
 		}

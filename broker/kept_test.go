@@ -39,7 +39,7 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 	r := protocol.Ref{Serial: h.ref.Serial, Index: h.ref.Index}
 	h.attach = p.attach(r)
 	var err error
-	h.pages, err = p.call(protocol.OpPeer, protocol.Peer{Slot: h.attach.Owner, Serial: h.attach.OwnerSerial}, nil)
+	h.pages, err = p.call(protocol.OpPeer, peerOf(h.attach.Owner, h.attach.OwnerSerial), nil)
 	require.NoError(t, err)
 	files, err := p.call(protocol.OpSegment, protocol.Segment{Segment: h.attach.Segment, Serial: h.attach.SegmentSerial}, nil)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 			case "segment without its owner":
 				more = []handedOver{{"segment", h.attach.SegmentSerial, h.file}}
 			case "owner without its segment":
-				more = []handedOver{{"session", h.attach.OwnerSerial, h.pages[0]}, {"bell", h.attach.OwnerSerial, h.pages[1]}}
+				more = []handedOver{{"session", h.attach.OwnerSerial, h.pages[0]}}
 			}
 			p2, b := takenOver(t, socket, nil, p, more...)
 			// What the collector does happens before an alloc that finds no room.
@@ -104,7 +104,7 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	e = q2.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
 	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
 	p2 := p.returns(socket, handedOver{"segment", h.attach.SegmentSerial, h.file},
-		handedOver{"session", h.attach.OwnerSerial, h.pages[0]}, handedOver{"bell", h.attach.OwnerSerial, h.pages[1]})
+		handedOver{"session", h.attach.OwnerSerial, h.pages[0]})
 	p2.resumed()
 	require.EqualValues(t, 1, q2.count(h.ref), "of the name")
 	require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))

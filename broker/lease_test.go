@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -140,8 +141,13 @@ func TestBadLeasesAreRefused(t *testing.T) {
 	old.Generation++
 	p.refused(protocol.CodeExpired, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref(), old}})
 	require.Zero(t, p.count(s.ref()))
-	many := make([]protocol.StorageRef, protocol.MaxLeases+1)
-	p.refused(protocol.CodeTooMany, protocol.OpLease, protocol.LeaseRequest{Refs: many[:protocol.MaxLeases+1]})
 	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: 77})
 	require.Zero(t, b.Status().Counts.Leases)
+
+	many := slices.Repeat([]protocol.StorageRef{s.ref()}, protocol.MaxLeases/8)
+	for range 7 {
+		p.must(protocol.OpLease, protocol.LeaseRequest{Refs: many}, nil)
+	}
+	p.refused(protocol.CodeTooMany, protocol.OpLease, protocol.LeaseRequest{Refs: many})
+	require.EqualValues(t, 7*len(many), p.count(s.ref()), "one that is refused counts nothing")
 }

@@ -21,28 +21,30 @@ const (
 )
 
 // lister looks at one entry of a table: its row, if it has one, and what the
-// entry cost to look at. Entries are numbered from 0; end tells how many.
+// entry cost to look at. Entries are numbered from 0; end tells how many were ever used.
 type lister struct {
-	end int
+	end func(b *Broker) int
 	row func(b *Broker, namespace string, i int, match func(name string) bool) (row any, cost int)
 }
 
 // listers are those of what stands in tables; leases do not.
 var listers = map[string]lister{
-	protocol.ListSessions: {protocol.MaxSessions, (*Broker).sessionRow},
-	protocol.ListTopics: {protocol.MaxTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+	protocol.ListSessions: {func(b *Broker) int { return len(b.used()) }, (*Broker).sessionRow},
+	protocol.ListTopics: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.TopicRow(namespace, i, match)
 	}},
-	protocol.ListNames: {protocol.MaxTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+	protocol.ListNames: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.NameRow(namespace, i, match)
 	}},
-	protocol.ListSegments: {protocol.MaxSegments, func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
+	protocol.ListSegments: {func(b *Broker) int { n, _ := b.memory.Used(); return n }, func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
 		return b.memory.SegmentRow(i, match)
 	}},
-	protocol.ListStorages: {protocol.MaxStorages, func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
+	protocol.ListStorages: {func(b *Broker) int { _, n := b.memory.Used(); return n }, func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
 		return b.memory.StorageRow(i, match)
 	}},
 }
+
+func (b *Broker) usedTopics() int { return b.topics.Used() }
 
 // opList gives a page of a listing. Topics and names are those of the session's
 // namespace, or without a session of the one that is named; all else is the broker's. A
@@ -86,8 +88,8 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		}
 		return reply, nil, nil
 	}
-	reply := listReply{Rows: []any{}}
-	for cost := 0; at < l.end && len(reply.Rows) < r.Limit && cost < maxScan; {
+	reply, end := listReply{Rows: []any{}}, l.end(b)
+	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan; {
 		row, n := l.row(b, namespace, at, match)
 		if row != nil {
 			reply.Rows = append(reply.Rows, row)
@@ -98,7 +100,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 			at = (at + protocol.ChunkIndices - 1) &^ (protocol.ChunkIndices - 1)
 		}
 	}
-	if at < l.end {
+	if at < end {
 		reply.Cursor = strconv.Itoa(at)
 	}
 	return reply, nil, nil

@@ -55,7 +55,7 @@ func (m *member) leave() protocol.TopicLeave {
 	return protocol.TopicLeave{TopicRef: ref(m.info), Role: protocol.RoleNameRead, Reader: 7}
 }
 
-func (m *member) handsOver() handedOver { return handedOver{"group", m.joined.Groups[0].ID, m.group} }
+func (m *member) handsOver() handedOver { return handedOver{"group", m.joined.GroupID, m.group} }
 
 // A list may be incomplete: its session says by `topic.leave` that a reader is no more.
 func TestMemberThatListsNoClaimsKeepsThem(t *testing.T) {
@@ -65,7 +65,7 @@ func TestMemberThatListsNoClaimsKeepsThem(t *testing.T) {
 	q.resumed()
 	m.made()
 	require.False(t, m.area.Open(1), "its claim is another's now")
-	require.Len(t, p.peers(m.info).Waiters, 1)
+	require.Len(t, p.members(m.info).Readers, 1)
 	q.must(protocol.OpTopicLeave, m.leave(), nil)
 	require.True(t, m.area.Open(1))
 }
@@ -94,7 +94,7 @@ func TestReaderWhoseAnswerDidNotComeIsTakenBack(t *testing.T) {
 	q.resumed()
 	m.made()
 	require.True(t, m.area.Open(1))
-	require.Empty(t, p.peers(m.info).Waiters)
+	require.Empty(t, p.members(m.info).Readers)
 	q.refused(protocol.CodeNotFound, protocol.OpTopicLeave, m.leave())
 }
 
@@ -107,13 +107,13 @@ func TestClaimsThatNoSessionListsAreTheirMembersUntilTheyLeave(t *testing.T) {
 	other := m.asked()
 	other.Reader = 9
 	p.refused(protocol.CodeBusy, protocol.OpTopicRead, other)
-	require.Equal(t, m.joined.Groups, p.peers(m.info).Groups)
-	require.Len(t, p.peers(m.info).Waiters, 1)
+	require.Equal(t, []groupOf{joinedGroup(&m.joined)}, p.members(m.info).Groups)
+	require.Len(t, p.members(m.info).Readers, 1)
 	q.must(protocol.OpTopicLeave, m.leave(), nil)
 	var r protocol.TopicReadReply
 	_, err := p.call(protocol.OpTopicRead, other, &r)
 	require.NoError(t, err)
-	require.NotEqual(t, m.joined.Groups, r.Groups, "the former claims are no more, wherever they are mapped")
+	require.NotEqual(t, m.joined.GroupID, r.GroupID, "the former claims are no more, wherever they are mapped")
 }
 
 // A reader that asks again under its number has no claims.

@@ -56,7 +56,6 @@ const (
 type mirror struct {
 	b       *Broker
 	to      Publisher
-	bell    shm.Region
 	parking shm.Parking
 	topics  map[*topics.Topic]*mirrored
 	names   map[*topics.Topic]struct{} // changed since the last look
@@ -75,8 +74,7 @@ type mirror struct {
 func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bell := b.store.Own.Bell.Region
-	m := &mirror{b: b, to: to, bell: bell, parking: shm.NewParking(b.store.Own.Session.Region, bell),
+	m := &mirror{b: b, to: to, parking: b.store.Bells.Parking(protocol.BrokerSlot),
 		topics: map[*topics.Topic]*mirrored{}, names: map[*topics.Topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
 	for t := range b.topics.Names() {
 		m.names[t] = struct{}{}
@@ -91,7 +89,7 @@ func (m *mirror) run(ctx context.Context) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.mirror == m { // the broker has not closed its files yet
-			shm.WakeBell(m.bell)
+			b.store.Bells.Wake(protocol.BrokerSlot)
 		}
 	})()
 	for ctx.Err() == nil && m.step(ctx) {
@@ -119,7 +117,7 @@ func (m *mirror) step(ctx context.Context) bool {
 		if topics {
 			pace = interestPace
 		}
-		sys.FutexWait(m.bell.Word32(protocol.BellWord), e, pace)
+		m.parking.SleepFor(e, pace)
 	}
 	return m.unpark()
 }
@@ -132,7 +130,14 @@ func (m *mirror) park() (bell uint32, topics, ok bool) {
 	if m.b.mirror != m {
 		return 0, false, false
 	}
-	return m.parking.Begin(), m.b.topics.Any(), true
+	bell = m.parking.Bell()
+	for t := range m.topics {
+		if m.b.topics.Has(t) {
+			m.b.topics.Await(t)
+		}
+	}
+	m.parking.Begin() // behind it pending looks
+	return bell, m.b.topics.Any(), true
 }
 
 func (m *mirror) unpark() bool {
@@ -170,10 +175,10 @@ func (m *mirror) pause(d time.Duration) bool {
 		m.b.mu.Unlock()
 		return false
 	}
-	e := m.bell.Load32(protocol.BellWord)
+	e := m.parking.Bell()
 	m.b.mu.Unlock()
 	if d > 0 {
-		sys.FutexWait(m.bell.Word32(protocol.BellWord), e, d)
+		m.parking.SleepFor(e, d)
 	}
 	return true
 }
@@ -209,7 +214,7 @@ type watcher struct{ b *Broker }
 // Changed wakes the mirror.
 func (w watcher) Changed() {
 	if w.b.mirror != nil {
-		shm.WakeBell(w.b.store.Own.Bell.Region)
+		w.b.store.Bells.Wake(protocol.BrokerSlot)
 	}
 }
 

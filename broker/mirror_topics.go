@@ -59,14 +59,8 @@ func (m *mirror) choose() {
 				}
 				w.lanes[l] = m.b.newPlace(l, first)
 			}
-			m.b.topics.SetMirrored(t, true)
 		}
 		wanted[t] = w
-	}
-	for t := range m.topics {
-		if wanted[t] == nil && m.b.topics.Has(t) {
-			m.b.topics.SetMirrored(t, false)
-		}
 	}
 	m.topics = wanted
 }

@@ -43,7 +43,7 @@ func (p *peer) nameLane(name string) (protocol.TopicInfo, shm.Lane) {
 	var info protocol.TopicInfo
 	p.must(protocol.OpNameOpen, protocol.NameRef{Name: name}, &info)
 	require.Equal(p.t, protocol.KindName, info.Kind)
-	lanes := p.peers(info).Lanes
+	lanes := p.members(info).Lanes
 	require.Len(p.t, lanes, 1)
 	require.Zero(p.t, lanes[0].Slot)
 	lane, err := shm.NewLane(p.brokerFile, lanes[0].Offset, info.Slots, info.Stride)
@@ -58,21 +58,20 @@ func TestReadersOfANameDisturbNoOther(t *testing.T) {
 	watcher, other := connect(t, b.socket, "watcher"), connect(t, b.socket, "other")
 	info, _ := watcher.nameLane("weights/actor")
 	watcher.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, nil)
-	before := watcher.peers(info)
-	require.Empty(t, before.Waiters)
-	require.Equal(t, 1, before.Members)
-	bell := shm.NewParking(watcher.file, watcher.bell).Begin()
+	before := watcher.members(info)
+	require.Len(t, before.Readers, 1)
+	bell := watcher.bells.Parking(watcher.hello.Slot).Begin()
 
 	other.nameLane("weights/actor")
 	var r protocol.TopicReadReply
 	other.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, &r)
-	require.Equal(t, 2, watcher.peers(info).Members)
+	require.Len(t, watcher.members(info).Readers, 2)
 	other.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameRead, Reader: r.Reader}, nil)
 	other.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, nil)
 	other.must(protocol.OpBye, nil, nil)
-	eventually(t, "the other has left", func() bool { return watcher.peers(info).Members == 1 })
-	require.Equal(t, before.LanesVersion, watcher.peers(info).LanesVersion)
-	require.Equal(t, bell, watcher.bell.Load32(protocol.BellWord))
+	eventually(t, "the other has left", func() bool { return len(watcher.members(info).Readers) == 1 })
+	require.Equal(t, before.LanesVersion, watcher.members(info).LanesVersion)
+	require.Equal(t, bell, watcher.rung())
 }
 
 func TestNamePublishesRevisionsAndWakesWatchers(t *testing.T) {
@@ -81,14 +80,15 @@ func TestNamePublishesRevisionsAndWakesWatchers(t *testing.T) {
 	info, lane := q.nameLane("weights/actor")
 	require.Zero(t, lane.Head())
 	q.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info)}, nil)
-	parking := shm.NewParking(q.file, q.bell)
+	parking := q.bells.Parking(q.hello.Slot)
 	bell := parking.Begin()
+	q.bells.Waits(info.Topic).All().Add(q.hello.Slot)
 
 	s := p.alloc(4096)
 	var r protocol.NameSetReply
 	p.must(protocol.OpNameSet, nameSet("weights/actor", s), &r)
 	require.EqualValues(t, 1, r.Revision)
-	require.NotEqual(t, bell, q.bell.Load32(protocol.BellWord))
+	require.NotEqual(t, bell, q.rung())
 	require.EqualValues(t, 1, p.count(s.ref()))
 	h, words, ok := lane.Read(1, nil)
 	require.True(t, ok)

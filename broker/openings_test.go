@@ -94,7 +94,7 @@ func TestTopicIsOpenedAgainBesideALaneThatStayed(t *testing.T) {
 	made()
 	again := p2.open(protocol.TopicOpenRequest{Name: "t", Kind: protocol.KindTopic, Opening: 2})
 	require.Equal(t, info.ID, again.ID)
-	require.EqualValues(t, protocol.LaneLive, p2.peers(again).Lanes[0].State)
+	require.EqualValues(t, protocol.LaneLive, p2.members(again).Lanes[0].State)
 	p2.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameWrite, Offset: w.at}, nil)
 }
 
@@ -112,7 +112,7 @@ func TestLaneIsLeftByItsPlace(t *testing.T) {
 	now := p.writer(info)
 	p.refused(protocol.CodeNotFound, protocol.OpTopicLeave, leave(before))
 	p.refused(protocol.CodeNotFound, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: protocol.RoleNameWrite})
-	require.Equal(t, 1, p.peers(info).Writers)
+	require.Equal(t, 1, p.members(info).Writers)
 	p.must(protocol.OpTopicLeave, leave(now), nil)
-	require.Zero(t, p.peers(info).Writers)
+	require.Zero(t, p.members(info).Writers)
 }

@@ -29,8 +29,7 @@ var ops = map[string]handler{
 		return reply, nil, err
 	}),
 	protocol.OpPeer: whileHeld(func(b *Broker, _ *session, r *protocol.Peer) (any, []*sys.FD, error) {
-		fds, err := b.store.Lend(r)
-		return done{}, fds, err
+		return b.store.Lend(r, b.withAbsentees)
 	}),
 	protocol.OpSegment: whileHeld(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
 		return b.memory.Segment(s.memory, r)
@@ -46,19 +45,12 @@ var ops = map[string]handler{
 	protocol.OpTopicRead: locked(func(b *Broker, s *session, r *protocol.TopicRead) (any, []*sys.FD, error) {
 		return b.topics.Read(s.party, r)
 	}),
-	protocol.OpTopicPeers: locked(func(b *Broker, s *session, r *protocol.TopicPeers) (any, []*sys.FD, error) {
-		reply, err := b.topics.Peers(s.party, r)
-		return reply, nil, err
-	}),
 	protocol.OpTopicGroupFile: locked(func(b *Broker, s *session, r *protocol.TopicGroupFile) (any, []*sys.FD, error) {
 		fds, err := b.topics.GroupFile(s.party, r)
 		return done{}, fds, err
 	}),
 	protocol.OpTopicLeave: locked(func(b *Broker, s *session, r *protocol.TopicLeave) (any, []*sys.FD, error) {
 		return done{}, nil, b.topics.LeaveRole(s.party, r)
-	}),
-	protocol.OpTopicRing: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
-		return done{}, nil, b.topics.Ring(s.party, r)
 	}),
 	protocol.OpTopicClose: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
 		return done{}, nil, b.topics.End(s.party, r)

@@ -8,11 +8,12 @@ import (
 
 // makeOwnPages makes slot 0: the broker's row, and lanes for names.
 func (b *Broker) makeOwnPages() error {
-	p, err := b.store.Make(protocol.BrokerSlot, b.store.Record.NextSerial(), record.Holder{})
+	p, err := b.makePages(protocol.BrokerSlot, b.store.Record.NextSerial(), record.Holder{})
 	if err != nil {
 		return err
 	}
-	p.Name, p.PID = "broker", processID
+	p.PID = processID
+	p.SetName("broker")
 	b.store.Own = p
 	b.putOwn()
 	return nil
@@ -25,5 +26,5 @@ func (b *Broker) putOwn() {
 	b.store.Record.Session(protocol.BrokerSlot).Store(record.Session{
 		Serial: p.Serial, State: protocol.SessionLive, PID: uint32(p.PID), StartTime: start,
 		Language: protocol.LanguageGo, Connected: uint64(b.started.UnixNano()), Name: p.Name,
-		File: p.Session.Inode, Bell: p.Bell.Inode})
+		File: p.Session.Inode})
 }

@@ -41,9 +41,6 @@ func (b *Broker) planRebuild(sameBoot bool, fetch pages.Fetch) ([]takeover.Repai
 // carryOut applies the repairs. Then the rooms read what is right now, the dead are
 // buried, and all look again.
 func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fetch) error {
-	if err := b.store.RemakeBell(b.store.Own); err != nil {
-		return err
-	}
 	b.putOwn()
 	dead := b.repair(plan)
 	b.memory.ExpireBorrowed()
@@ -67,21 +64,22 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fet
 }
 
 func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
+	bells := b.store.RestoreBells(fetch)
 	serial := b.store.Record.Session(protocol.BrokerSlot).Serial()
 	p := b.store.Restore(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
 	if b.store.Lack != nil {
 		return pages.NoMemory(b.store.Lack, "the row of the former broker")
 	}
-	if !p.There() {
+	if !bells || !p.There() {
 		return protocol.Errorf(protocol.CodeProtocol, "start the broker once more: it begins anew",
-			"the row of the former broker of instance %s cannot be had", b.id)
+			"the bells or the row of the former broker of instance %s cannot be had", b.id)
 	}
 	b.store.Own = p
 	return nil
 }
 
 func (b *Broker) rebuildSessions(fetch pages.Fetch) {
-	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
+	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		serial := b.store.Record.Session(slot).Serial()
 		if serial == 0 || b.store.BySerial(serial) != nil {
 			continue
@@ -106,7 +104,7 @@ const unknownAgain = 5 * time.Second
 // holds.
 func (b *Broker) buryDead(dead map[uint32]bool) {
 	if b.foreign { // their pids mean nothing here: no successor is to look for them
-		for _, s := range b.slots {
+		for _, s := range b.used() {
 			if s != nil {
 				s.start = 0
 				b.store.Record.Session(s.Slot).ForgetProcess()
@@ -114,7 +112,7 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 		}
 	}
 	b.store.Record.SetPIDNamespace(sys.PIDNamespace(processID))
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s == nil {
 			continue
 		}
@@ -163,7 +161,7 @@ func (b *Broker) hasEnded(s *session) bool {
 // lookAgain looks once more, later, for processes that could not be looked for.
 func (b *Broker) lookAgain() {
 	var left []*session
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil && s.unknown && s.stopWaiting == nil && !b.foreign && s.start != 0 {
 			left = append(left, s)
 		}
@@ -190,7 +188,7 @@ func (b *Broker) lookFor(unknown []*session) {
 // opEvict ends a session by hand of whose process nothing is known. One that lives
 // ends with its process.
 func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) {
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		switch {
 		case s == nil || s.Serial != r.Serial:
 		case !s.unknown:

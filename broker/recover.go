@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,7 +118,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		// How many files there are stands in the broker file, which is not here yet. To get
 		// it those of the sessions must have room.
 		sessions := len(p.state.Sessions)
-		if err := b.files.check(sessions, 2*sessions, p.state.Files); err != nil {
+		if err := b.files.check(sessions, sessions, p.state.Files); err != nil {
 			return err
 		}
 		b.store.Files = pages.Memfds{}
@@ -137,7 +138,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	b.useBrokerFile(m)
-	if err := b.store.ReserveTables(); err != nil {
+	if err := b.store.ReserveHead(); err != nil {
 		return err
 	}
 	b.store.Missing = b.wanted()
@@ -238,15 +239,20 @@ func (b *Broker) tryComplete() {
 // isGhost reports whether a session's client may not know of it. The broker file says
 // so, once a client has handed that over.
 func (b *Broker) isGhost(s stateSession) bool {
-	if !b.store.Record.Valid() || s.Slot >= protocol.MaxSessions {
+	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
 		return false
 	}
 	v := b.store.Record.Session(s.Slot)
 	return v.Serial() == s.Serial && !v.Answered()
 }
 
+// gathered tells whether the files are here without which nothing can be taken over.
+func (b *Broker) gathered(t *gathering) bool {
+	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k pages.Key) bool { return t.files[k] == nil })
+}
+
 func (b *Broker) completeTakeover(t *gathering, awaited int) error {
-	if t.files[b.ownRow()] == nil {
+	if !b.gathered(t) {
 		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that stands still: starting anew", "sessions_lost", awaited)
 		b.store.CloseBrokerFile()
 		b.store.Missing = nil
@@ -267,7 +273,7 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 
 // recordedSessions counts the sessions in the broker file.
 func (b *Broker) recordedSessions() (n int) {
-	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
+	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		if b.store.Record.Session(slot).Serial() != 0 {
 			n++
 		}
@@ -380,24 +386,23 @@ func (b *Broker) wantedOrKnown(k pages.Key) bool {
 // wanted lists every file that the broker file speaks of, with its inode.
 func (b *Broker) wanted() map[pages.Key]uint64 {
 	w := map[pages.Key]uint64{}
+	w[pages.Key{Role: protocol.RestoreBell}] = b.store.Record.BellsFile()
 	add := func(role string, serial, inode uint64) {
 		if serial != 0 {
 			w[pages.Key{Role: role, Serial: serial}] = inode
 		}
 	}
-	for slot := range uint32(protocol.MaxSessions) {
+	for slot := range b.store.Record.UsedSessions() {
 		if v := b.store.Record.Session(slot); v.Serial() != 0 {
 			s := v.Load()
 			add(protocol.RestoreSession, s.Serial, s.File)
-			add(protocol.RestoreBell, s.Serial, s.Bell)
 		}
 	}
 	for i := range b.store.Record.UsedRemains() {
 		m := b.store.Record.Remains(i).Load()
 		add(protocol.RestoreSession, m.Serial, m.File)
-		add(protocol.RestoreBell, m.Serial, m.Bell)
 	}
-	for i := range uint32(protocol.MaxSegments) {
+	for i := range b.store.Record.UsedSegments() {
 		if v := b.store.Record.Segment(i); v.Serial() != 0 {
 			add(protocol.RestoreSegment, v.Serial(), v.Load().File)
 		}

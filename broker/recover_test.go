@@ -58,24 +58,24 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	c.hear(&dead)
 	deadLane := dead.Info
 	q.open(protocol.TopicOpenRequest{Name: deadLane.Name, Kind: deadLane.Kind})
-	lane := q.laneOf(deadLane, q.peers(deadLane).Lanes[0])
+	lane := q.laneOf(deadLane, q.members(deadLane).Lanes[0])
 	c.kill()
 	eventually(t, "the sender is buried", func() bool {
-		return len(q.peers(deadLane).Lanes) == 1 && q.peers(deadLane).Lanes[0].State == protocol.LaneAdopted
+		return len(q.members(deadLane).Lanes) == 1 && q.members(deadLane).Lanes[0].State == protocol.LaneAdopted
 	})
 	deadRef := protocol.Ref{Serial: dead.Storages[0].Serial, Index: dead.Storages[0].Index}
 	a := q.attach(deadRef)
-	deadPages, err := q.call(protocol.OpPeer, protocol.Peer{Slot: a.Owner, Serial: a.OwnerSerial}, nil)
+	deadPages, err := q.call(protocol.OpPeer, peerOf(a.Owner, a.OwnerSerial), nil)
 	require.NoError(t, err)
 	deadSegment, err := q.call(protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial}, nil)
 	require.NoError(t, err)
-	version := q.peers(info).LanesVersion
+	version := q.members(info).LanesVersion
 
 	old.kill()
 	made := next(t, socket, nil)
-	p2 := p.returns(socket, handedOver{"segment", g.SegmentSerial, seg[0]}, handedOver{"group", r.Groups[0].ID, group[0]})
-	q2 := q.returns(socket, handedOver{"group", r.Groups[0].ID, group[0]},
-		handedOver{"session", a.OwnerSerial, deadPages[0]}, handedOver{"bell", a.OwnerSerial, deadPages[1]},
+	p2 := p.returns(socket, handedOver{"segment", g.SegmentSerial, seg[0]}, handedOver{"group", r.GroupID, group[0]})
+	q2 := q.returns(socket, handedOver{"group", r.GroupID, group[0]},
+		handedOver{"session", a.OwnerSerial, deadPages[0]},
 		handedOver{"segment", a.SegmentSerial, deadSegment[0]})
 	for _, fds := range [][]*sys.FD{seg, group, deadPages, deadSegment} {
 		wire.CloseAll(fds)
@@ -98,10 +98,10 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	require.EqualValues(t, 3, p2.count(s.ref()), "two names and a lease")
 	require.EqualValues(t, 2, q2.count(dead.Storages[0]))
 
-	peers := p2.peers(info)
+	peers := p2.members(info)
 	require.Greater(t, peers.LanesVersion, version)
-	require.Equal(t, r.Groups, peers.Groups)
-	require.Equal(t, []protocol.Waiter{{Slot: q.hello.Slot, Serial: q.hello.Serial}}, peers.Waiters)
+	require.Equal(t, []groupOf{joinedGroup(&r)}, peers.Groups)
+	require.Equal(t, []uint32{q.hello.Slot}, peers.Readers)
 	require.Equal(t, private.ID, p2.open(protocol.TopicOpenRequest{Kind: "topic", Token: private.Token, Depth: ptr(uint32(3))}).ID)
 	require.True(t, lane.Has(3))
 
@@ -171,7 +171,7 @@ func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	require.EqualValues(t, 4096, b.Status().Memory.Granted)
 	a := p2.attach(protocol.Ref{Serial: r.Serial, Index: r.Index})
-	p2.refused(protocol.CodeBusy, protocol.OpPeer, protocol.Peer{Slot: a.Owner, Serial: a.OwnerSerial})
+	p2.lacks(protocol.CodeBusy, a.Owner, a.OwnerSerial)
 	p2.refused(protocol.CodeBusy, protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial})
 	p2.refused(protocol.CodeBusy, protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{r}})
 	list[struct{}](p2, "storages", "")
@@ -290,7 +290,7 @@ func TestGroupThatALostAnswerGaveIsTakenBack(t *testing.T) {
 		q2.resumed()
 		p2.resumed()
 		made()
-		require.Empty(t, q2.peers(info).Groups, "no sender waits for a reader that knows nothing of it")
+		require.Empty(t, q2.members(info).Groups, "no sender waits for a reader that knows nothing of it")
 	}
 }
 

@@ -199,7 +199,7 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 	b.inodes = m.Device
 	b.useBrokerFile(m)
 	s.record = b.store.Record
-	if err := b.store.ReserveTables(); err != nil {
+	if err := b.store.ReserveHead(); err != nil {
 		return nil, err
 	}
 	b.store.Missing = b.wanted()

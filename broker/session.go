@@ -59,6 +59,9 @@ func languageName(n uint32) string {
 // maxClientVersion bounds what a client says of its version, in bytes.
 const maxClientVersion = 64
 
+// used are the slots that were ever given out, free ones as nil.
+func (b *Broker) used() []*session { return b.slots[:b.slotTable.Used()] }
+
 // Trim, Collect and Room tell the session what happens to its memory and lanes.
 func (s *session) Trim() { s.event(func(p *pending) { p.trim = true }) }
 
@@ -81,16 +84,15 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 		pidfd.Close()
 		return nil, err
 	}
-	p, err := b.store.Make(slot, serial, holder)
+	p, err := b.makePages(slot, serial, holder)
 	if err != nil {
 		b.slotTable.Give(slot, holder)
 		pidfd.Close()
 		return nil, err
 	}
 	p.PID = pid
-	p.Name = pages.Printable(h.Client.Name, protocol.SessionNameBytes)
-	if p.Name == "" {
-		p.Name = fmt.Sprintf("process %d", pid)
+	if p.SetName(h.Client.Name); p.Name == "" {
+		p.SetName(fmt.Sprintf("process %d", pid))
 	}
 	s := &session{Pages: p}
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
@@ -111,6 +113,17 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	return s, nil
 }
 
+// makePages makes the pages of a session, and sees to it that the records of it do.
+func (b *Broker) makePages(slot uint32, serial uint64, h record.Holder) (*pages.Pages, error) {
+	if err := b.store.ReserveSession(slot, b.liveSessions()+1); err != nil {
+		return nil, err
+	}
+	if err := b.store.ReserveBell(slot); err != nil {
+		return nil, err
+	}
+	return b.store.Make(slot, serial, h)
+}
+
 // enter gives a session its place in each room.
 func (b *Broker) enter(s *session) {
 	s.memory = b.memory.Open(s.Pages, s)
@@ -122,7 +135,7 @@ func (b *Broker) putSession(s *session) {
 	b.store.Record.Session(s.Slot).Store(record.Session{
 		Serial: s.Serial, State: s.state, PID: uint32(s.PID), StartTime: s.start, UID: s.uid, Language: s.language,
 		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.Name, Namespace: s.namespace,
-		File: s.Session.Inode, Bell: s.Bell.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
+		File: s.Session.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
 }
 
 // answered notes that the client of a connection knows its session: the answer to

@@ -80,7 +80,7 @@ func (b *Broker) writeState() error {
 		PIDNS: sys.PIDNamespace(processID), Socket: b.cfg.Socket, MemoryDir: b.cfg.MemoryDir,
 		Supervised: b.cfg.Supervised, Settings: append([]string{}, b.cfg.Settings...),
 		Device: b.store.Broker.Device, BrokerInode: b.store.Broker.Inode, Files: boundOf(b.sharedFiles()), Sessions: []stateSession{}}
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil {
 			st.Sessions = append(st.Sessions, s.lineOf())
 		}

@@ -58,8 +58,6 @@ type Counts struct {
 	Leases       int `json:"leases"`
 	AdoptedLanes int `json:"adopted_lanes"`
 	Storages     int `json:"storages"` // that any row counts
-	// Rung counts the wakes for senders that could not map their readers' bells.
-	Rung uint64 `json:"rung"`
 }
 
 func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
@@ -109,7 +107,7 @@ func (b *Broker) Status() Status {
 }
 
 func (b *Broker) counts() (n Counts) {
-	for _, s := range b.slots {
+	for _, s := range b.used() {
 		if s != nil {
 			n.Sessions++
 			switch {
@@ -127,7 +125,7 @@ func (b *Broker) counts() (n Counts) {
 		}
 	}
 	t := b.topics.Counts()
-	n.Topics, n.Queues, n.Names, n.AdoptedLanes, n.Rung = t.Topics, t.Queues, t.Names, t.AdoptedLanes, t.Rung
+	n.Topics, n.Queues, n.Names, n.AdoptedLanes = t.Topics, t.Queues, t.Names, t.AdoptedLanes
 	m := b.memory.Counts()
 	n.Segments, n.Chunks, n.Storages = m.Segments, m.Chunks, m.Storages
 	n.Leases = b.leases.Count()

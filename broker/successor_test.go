@@ -61,7 +61,7 @@ func (p *peer) returnsWithout(socket string, unanswered []protocol.Reading, more
 	p.t.Helper()
 	h := helloOf("returning")
 	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
-	again := &peer{t: p.t, w: dial(p.t, socket), broker: p.broker, file: p.file, bell: p.bell, brokerFile: p.brokerFile,
+	again := &peer{t: p.t, w: dial(p.t, socket), broker: p.broker, file: p.file, bellFile: p.bellFile, bells: p.bells, brokerFile: p.brokerFile,
 		fds: p.fds, chunks: p.chunks, row: p.row, entries: p.entries, nextLane: p.nextLane}
 	fds, err := again.call(protocol.OpHello, h, &again.hello)
 	require.NoError(p.t, err)
@@ -69,8 +69,8 @@ func (p *peer) returnsWithout(socket string, unanswered []protocol.Reading, more
 	require.True(p.t, again.hello.Restore)
 	own := p.broker.Load64(protocol.BrokerSessions + protocol.SessionSerial)
 	items := append([]handedOver{
-		{"broker", 0, p.fds[0]}, {"session", p.hello.Serial, p.fds[1]}, {"bell", p.hello.Serial, p.fds[2]},
-		{"session", own, p.fds[3]}, {"bell", own, p.fds[4]}}, more...)
+		{"broker", 0, p.fds[0]}, {"bell", 0, p.fds[2]}, {"session", p.hello.Serial, p.fds[1]},
+		{"session", own, p.fds[3]}}, more...)
 	var r protocol.Restore
 	var out []*sys.FD
 	for _, i := range items {

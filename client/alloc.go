@@ -115,7 +115,7 @@ func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions)
 	if c.trace {
 		c.writeTrace(s.Index)
 	}
-	a := c.attached[s.Index/protocol.ChunkIndices].Load()
+	a := c.attached.Load(s.Index / protocol.ChunkIndices)
 	if a == nil { // Close has let go of everything meanwhile
 		c.drop(s.Index)
 		return c.refused(errClosed("client"))

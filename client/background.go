@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,8 +27,7 @@ type background struct {
 // dropped.
 type due struct {
 	compare, collect, forgetPeers bool
-	peers                         map[uint64]uint32 // slots by serial of sessions to be mapped
-	rings                         map[protocol.TopicRef]bool
+	peers                         map[protocol.PeerSession]bool // sessions to be mapped
 }
 
 func (c *Client) startBackground() {
@@ -58,19 +59,9 @@ func (c *Client) post(more func(*due)) {
 func (c *Client) wantPeer(slot uint32, serial uint64) {
 	c.post(func(d *due) {
 		if d.peers == nil {
-			d.peers = map[uint64]uint32{}
+			d.peers = map[protocol.PeerSession]bool{}
 		}
-		d.peers[serial] = slot
-	})
-}
-
-// ringByBroker has the broker wake the readers of a topic.
-func (c *Client) ringByBroker(t protocol.TopicRef) {
-	c.post(func(d *due) {
-		if d.rings == nil {
-			d.rings = map[protocol.TopicRef]bool{}
-		}
-		d.rings[t] = true
+		d.peers[protocol.PeerSession{Slot: slot, Serial: serial}] = true
 	})
 }
 
@@ -100,9 +91,6 @@ func (c *Client) work() {
 }
 
 func (c *Client) carryOut(d *due) {
-	for t := range d.rings {
-		c.call(context.Background(), protocol.OpTopicRing, t, nil)
-	}
 	if d.compare {
 		c.compare()
 	}
@@ -112,8 +100,9 @@ func (c *Client) carryOut(d *due) {
 	if d.forgetPeers {
 		c.forgetPeers()
 	}
-	for serial, slot := range d.peers {
-		c.peer(context.Background(), slot, serial)
+	missing := slices.DeleteFunc(slices.Collect(maps.Keys(d.peers)), func(s protocol.PeerSession) bool { return c.pages.known(s.Slot, s.Serial) != nil })
+	if len(missing) > 0 {
+		c.mapPeers(context.Background(), missing)
 	}
 }
 
@@ -210,8 +199,8 @@ func (c *Client) resume(ctx context.Context) (*control, error) {
 func (c *Client) restore(ctx context.Context, ctl *control) error {
 	p := c.pages
 	unanswered := c.unanswered() // before the groups are listed: a reader that is missing here has its group there
-	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: p.serial}, {Role: protocol.RestoreBell, Serial: p.serial}}
-	fds := []*sys.FD{p.brokerFD, p.sessionFD, p.bellFD}
+	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.serial}}
+	fds := []*sys.FD{p.brokerFD, p.bellFD, p.sessionFD}
 	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this
 	defer func() {
 		for _, fd := range held {
@@ -231,21 +220,22 @@ func (c *Client) restore(ctx context.Context, ctl *control) error {
 		peers = append(peers, q)
 	}
 	p.peerMu.Unlock()
-	for i := range p.peers {
-		if q := p.peers[i].Load(); q != nil && q.serial != p.serial {
+	for _, q := range p.peers.All() {
+		if q.serial != p.serial {
 			peers = append(peers, q)
 		}
 	}
 	for _, q := range peers {
-		add(protocol.RestoreSession, q.serial, q.fileFD)
-		add(protocol.RestoreBell, q.serial, q.bellFD)
+		add(protocol.RestoreSession, q.serial, q.fd)
 	}
 	c.mu.Lock()
 	for serial, s := range c.segments {
 		add(protocol.RestoreSegment, serial, s.FD())
 	}
 	for _, t := range c.topics {
-		t.groupFiles(func(id uint64, fd *sys.FD) { add(protocol.RestoreGroup, id, fd) })
+		for _, g := range t.groups.Load().groups {
+			add(protocol.RestoreGroup, g.id, g.fd)
+		}
 	}
 	c.mu.Unlock()
 	const batch = 32

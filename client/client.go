@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sparse"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -48,8 +49,8 @@ type Client struct {
 
 	unmapOnce sync.Once // see unmapReleased
 
-	attached [protocol.MaxChunks]atomic.Pointer[attachment]
-	attachMu turn // one goroutine attaches at a time
+	attached sparse.Table[attachment] // by chunk
+	attachMu turn                     // one goroutine attaches at a time
 
 	room      room
 	set       atomic.Bool           // up: all of the above that does not change is there
@@ -213,14 +214,6 @@ func (c *Client) away() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ctl.done
-}
-
-// heard returns the connection of this moment, and how many frames have come by it:
-// while both stay as they were the broker may stand still.
-func (c *Client) heard() (*control, uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ctl, c.ctl.heard.Load()
 }
 
 // brokerAway tells whether the connection is down right now.

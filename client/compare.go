@@ -50,7 +50,7 @@ func (p *pages) listed(l leftLane) bool {
 
 // findLane finds where a topic lists a lane of the own session file.
 func (p *pages) findLane(topic uint32, at uint64) (leftLane, bool) {
-	for n := range uint32(protocol.MaxLanes) {
+	for n := range p.topicRecord(topic).lanesEnd() {
 		record := laneRecordAt(topic, n)
 		if p.broker.Load64(record+protocol.LaneRecordSerial) == p.serial && p.broker.Load64(record+protocol.LaneRecordOffset) == at {
 			l := leftLane{topic, n, p.broker.Load64(record + protocol.LaneRecordIncarnation)}

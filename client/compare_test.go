@@ -179,10 +179,8 @@ func TestSpaceForLanesJoins(t *testing.T) {
 
 // peersMapped counts sessions whose files are mapped.
 func peersMapped(c *Client) (n int) {
-	for slot := range c.pages.peers {
-		if c.pages.peers[slot].Load() != nil {
-			n++
-		}
+	for range c.pages.peers.All() {
+		n++
 	}
 	return n + c.pages.countOld()
 }
@@ -200,8 +198,9 @@ func TestAbsenceOfTheBrokerIsTheCauseOfTheEndOfACall(t *testing.T) {
 	ctx, end := context.WithCancel(context.Background())
 	asked, cancel := c.untilAway(ctx)
 	defer cancel()
-	ctl, _ := c.heard()
-	ctl.close()
+	c.mu.Lock()
+	c.ctl.close()
+	c.mu.Unlock()
 	<-asked.Done()
 	end()
 	require.ErrorIs(t, context.Cause(asked), protocol.ErrBrokerLost)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -20,8 +19,6 @@ type control struct {
 	// onLate is told of a request that was carried out for nothing: its caller had
 	// given up, or could not be given the descriptors.
 	onLate func(op string, body any, ok []byte)
-
-	heard atomic.Uint64 // frames read
 
 	writing turn       // guards unsent
 	unsent  []byte     // the rest of a frame, to be sent before all else
@@ -60,7 +57,6 @@ func (k *control) run() {
 			k.fail(err)
 			return
 		}
-		k.heard.Add(1)
 		var e protocol.Envelope
 		if err := json.Unmarshal(data, &e); err != nil {
 			wire.CloseAll(fds)

@@ -84,7 +84,7 @@ func (k *cursor) pending(grouped bool) bool {
 // of the dead, which has nothing new anyway. Who has caught up waits for the slot:
 // it is fetched ahead.
 func (k *cursor) caughtUp() bool {
-	if k.State != protocol.LaneLive || k.next <= 1 || !k.lane.Has(k.next-1) {
+	if k.state != protocol.LaneLive || k.next <= 1 || !k.lane.Has(k.next-1) {
 		return false
 	}
 	k.lane.FetchSecond(k.next)

@@ -114,7 +114,7 @@ func (c *Client) deviceEntry(r *protocol.SegmentReply, seg *shm.Segment) (*segme
 
 // onDevice tells from the broker's page whether a segment lies on a device.
 func (c *Client) onDevice(index uint32) bool {
-	if index >= protocol.MaxSegments {
+	if index >= c.pages.segmentsEnd() {
 		return false
 	}
 	kind := c.pages.broker.Load32(segmentRecordAt(index) + protocol.SegmentKind)

@@ -135,7 +135,7 @@ func (g *got) drop(n *gotName) *topic {
 // newest takes what the one lane of a name names now.
 func (t *topic) newest(ctx context.Context) (*Message, error) {
 	for {
-		v, err := t.current(ctx, toRead)
+		v, err := t.lanesNow(ctx)
 		if err != nil || len(v.lanes) == 0 {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ func (t *topic) newest(ctx context.Context) (*Message, error) {
 		case err != nil && !refuted(err):
 			return nil, err
 		case err == nil && ok:
-			m.Sender = l.Sender
+			m.Sender = l.peer.name
 			return m, nil
 		case err != nil || same: // it cannot be had, or there is no revision
 			return nil, nil

@@ -21,6 +21,7 @@ type hub struct {
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
+	sets    map[shm.WaitSet]int // how many wait in each
 	leading bool
 	ended   atomic.Bool // the client was closed, or its session is lost
 	closed  atomic.Bool // the client was closed
@@ -35,12 +36,12 @@ type waiter struct {
 }
 
 func newHub(p *pages) *hub {
-	return &hub{pages: p, waiters: map[*waiter]struct{}{}}
+	return &hub{pages: p, waiters: map[*waiter]struct{}{}, sets: map[shm.WaitSet]int{}}
 }
 
 // wakeAll makes everybody look again.
 func (h *hub) wakeAll() {
-	shm.WakeBell(h.pages.bell.Region)
+	h.pages.bells.Wake(h.pages.slot)
 	runtime.KeepAlive(h)
 }
 
@@ -52,8 +53,8 @@ func (h *hub) end() {
 
 // wait returns when look says so or the client was closed, or with the context's
 // error. It spins for at most spin, then sleeps; a sleeper looks again at least
-// once a second.
-func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) error {
+// once a second. Who waits for messages names the sets in which senders look for it.
+func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
 	until := look
 	look = func() bool { return until() || h.ended.Load() }
 	if spinUntil(spin, look) {
@@ -68,6 +69,9 @@ func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) er
 	}
 	w := &waiter{look: look, ready: make(chan struct{}, 1)}
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.enter(in)
+	defer h.leave(in)
 	for {
 		if !h.leading {
 			h.leading = true
@@ -77,12 +81,13 @@ func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) er
 			h.mu.Lock()
 			h.leading = false
 			h.passOn()
-			h.mu.Unlock()
 			return ctx.Err()
 		}
 		h.waiters[w] = struct{}{}
 		h.mu.Unlock()
-		// The leader may have looked before this waiter was listed.
+		// The leader may have looked before this waiter was listed, and a sender before it
+		// stood in its sets.
+		shm.Fence()
 		found := look()
 		if !found && ctx.Err() == nil {
 			select {
@@ -95,11 +100,29 @@ func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool) er
 		if found || ctx.Err() != nil {
 			delete(h.waiters, w)
 			h.passOn()
-			h.mu.Unlock()
 			if found {
 				return nil
 			}
 			return ctx.Err()
+		}
+	}
+}
+
+// enter has senders find this session in the sets from here on: the caller fences and looks
+// afterwards. Whoever leads sees to it that they do until leave. Callers hold h.mu.
+func (h *hub) enter(in []shm.WaitSet) {
+	for _, s := range in {
+		h.sets[s]++
+		s.Add(h.pages.slot)
+	}
+}
+
+// leave undoes enter. Callers hold h.mu.
+func (h *hub) leave(in []shm.WaitSet) {
+	for _, s := range in {
+		if h.sets[s]--; h.sets[s] == 0 {
+			delete(h.sets, s)
+			s.Remove(h.pages.slot)
 		}
 	}
 }
@@ -124,8 +147,13 @@ func (h *hub) passOn() {
 func (h *hub) lead(ctx context.Context, own *waiter) {
 	for {
 		e := h.pages.parking.Begin() // MODEL wake:park
-		found := own.look()
 		h.mu.Lock()
+		for s := range h.sets { // who was rung was taken out
+			s.Add(h.pages.slot)
+		}
+		// SYNC waiting: the sets, then this fence, then the looks.
+		shm.Fence()
+		found := own.look()
 		for w := range h.waiters { // MODEL wake:second-look
 			if w.look() {
 				delete(h.waiters, w) // it lists itself again if it has to

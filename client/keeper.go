@@ -133,11 +133,10 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 // counted finds the chunks of which the own row counts anything.
 func (c *Client) counted() map[uint32]*attachment {
 	found := map[uint32]*attachment{}
-	for chunk := range c.attached {
-		a := c.attached[chunk].Load()
-		for i := uint32(0); a != nil && i < protocol.ChunkIndices; i++ {
-			if c.pages.row.Count(uint32(chunk)*protocol.ChunkIndices+i) > 0 {
-				found[uint32(chunk)] = a
+	for chunk, a := range c.attached.All() {
+		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
+			if c.pages.row.Count(index) > 0 {
+				found[chunk] = a
 				break
 			}
 		}
@@ -167,8 +166,8 @@ func (k *Client) keepFiles(c *Client, chunk uint32, a *attachment) {
 		e.CloseFiles()
 		mine.also = append(mine.also, e.Segment)
 	}
-	if at := k.attached[chunk].Load(); mine != nil && (at == nil || at.Serial != a.Serial) {
-		k.attached[chunk].Store(&attachment{Chunk: a.Chunk, owner: owner, segment: mine})
+	if at := k.attached.Load(chunk); mine != nil && (at == nil || at.Serial != a.Serial) {
+		k.attached.Store(chunk, &attachment{Chunk: a.Chunk, owner: owner, segment: mine})
 	}
 }
 
@@ -176,10 +175,11 @@ func (k *Client) keepFiles(c *Client, chunk uint32, a *attachment) {
 func (p *pages) release(q *peer) *peer {
 	if q.serial == p.serial {
 		p.given = true
-		return &peer{slot: q.slot, serial: q.serial, file: q.file, bell: q.bell, row: q.row, entries: q.entries,
-			fileFD: p.sessionFD, bellFD: p.bellFD}
+		own := *q
+		own.fd = p.sessionFD
+		return &own
 	}
-	p.peers[q.slot].CompareAndSwap(q, nil)
+	p.peers.CompareAndSwap(q.slot, q, nil)
 	p.peerMu.Lock()
 	delete(p.old, q.serial)
 	p.peerMu.Unlock()

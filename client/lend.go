@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sparse"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -30,7 +30,7 @@ type lender struct {
 	dropMu  sync.Mutex
 	dropped []uint32 // own count fell to zero, not yet seen
 
-	chunks [protocol.MaxChunks]atomic.Bool // which are the lender's
+	chunks sparse.Table[lentBlock] // the lender's, by number
 }
 
 // lentBlock is an allocation of which something is lent, or was.
@@ -121,7 +121,7 @@ func (l *lender) lend(ctx context.Context, g *gpu, at, n uint64, done func(), t 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ref := b.free[len(b.free)-1]
-	attached := l.c.attached[ref.Index/protocol.ChunkIndices].Load()
+	attached := l.c.attached.Load(ref.Index / protocol.ChunkIndices)
 	if attached == nil { // Close has let go of everything meanwhile
 		return errClosed("client")
 	}
@@ -213,7 +213,7 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 // add adds indices over a block. Callers hold mu.
 func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 	for _, k := range chunks {
-		l.chunks[k.Chunk].Store(true)
+		l.chunks.Store(k.Chunk, b)
 		first := k.Chunk * protocol.ChunkIndices
 		for index := first; index < first+protocol.ChunkIndices; index++ {
 			l.c.pages.entries.SetGeneration(index, 1)
@@ -225,7 +225,7 @@ func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 // lentDropped hears that this session's count of an index fell to zero.
 func (d *deviceSet) lentDropped(index uint32) {
 	l := &d.lend
-	if !l.chunks[index/protocol.ChunkIndices].Load() {
+	if l.chunks.Load(index/protocol.ChunkIndices) == nil {
 		return
 	}
 	l.dropMu.Lock()
@@ -319,12 +319,14 @@ func (l *lender) free() {
 
 // blockOf finds the block of a lent storage. Callers hold mu.
 func (l *lender) blockOf(index uint32) *lentBlock {
-	for _, b := range l.blocks {
-		if _, ok := b.lent[index]; ok {
-			return b
-		}
+	b := l.chunks.Load(index / protocol.ChunkIndices)
+	if b == nil {
+		return nil
 	}
-	return nil
+	if _, ok := b.lent[index]; !ok {
+		return nil
+	}
+	return b
 }
 
 // remove forgets a block that the broker has back.
@@ -333,7 +335,7 @@ func (l *lender) remove(b *lentBlock) {
 	defer l.mu.Unlock()
 	removeLent(b.handle)
 	for _, r := range b.free {
-		l.chunks[r.Index/protocol.ChunkIndices].Store(false)
+		l.chunks.Store(r.Index/protocol.ChunkIndices, nil)
 	}
 	l.blocks = slices.DeleteFunc(l.blocks, func(o *lentBlock) bool { return o == b })
 }

@@ -66,8 +66,8 @@ func unmap(l lifted) {
 }
 
 // newOwnMapping maps a file that came with hello and checks that its head is that
-// of the role. Heads of other sessions' files are not looked at: they are written
-// by those sessions, bells and claims even by all, so they prove nothing, and a
+// of the role. Other heads are not looked at: those of other sessions' files are written
+// by those sessions, those of bells and claims by all, so they prove nothing, and a
 // liar must not make his neighbours' files look broken.
 func newOwnMapping(fd *sys.FD, bytes uint64, write bool, role uint32, dl *exports) (*mapping, error) {
 	r, err := newMapping(fd, bytes, write, dl)

@@ -173,14 +173,14 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 		if err != nil {
 			return err
 		}
-		own := s.c.pages.peers[s.c.pages.slot].Load()
-		s.c.attached[k.Chunk].Store(&attachment{Chunk: record, owner: own, segment: e})
+		own := s.c.pages.peers.Load(s.c.pages.slot)
+		s.c.attached.Store(k.Chunk, &attachment{Chunk: record, owner: own, segment: e})
 	}
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	if s.c.closed { // nobody would unmap it
 		for _, k := range chunks {
-			s.c.attached[k.Chunk].Store(nil)
+			s.c.attached.Store(k.Chunk, nil)
 		}
 		return errClosed("client")
 	}
@@ -244,7 +244,7 @@ func (c *Client) returnStray() {
 	// No grant is under way: each that was answered is known here, or was given back.
 	var stray []protocol.Return
 	c.mu.Lock()
-	for i := range uint32(protocol.MaxSegments) {
+	for i := range c.pages.segmentsEnd() {
 		at := segmentRecordAt(i)
 		serial := c.pages.broker.Load64(at + protocol.SegmentSerial)
 		if serial != 0 && c.segments[serial] == nil && c.pages.broker.Load64(at+protocol.SegmentOwnerSerial) == c.pages.serial {
@@ -281,25 +281,24 @@ func (c *Client) trim(gone []uint64) {
 			continue
 		}
 		clear := true
-		removed := map[int]*attachment{}
-		for chunk := range c.attached {
-			a := c.attached[chunk].Load()
-			if a == nil || a.SegmentSerial != serial {
+		removed := map[uint32]*attachment{}
+		for chunk, a := range c.attached.All() {
+			if a.SegmentSerial != serial {
 				continue
 			}
 			// SYNC attachment: removed first, counts read second; pairs with hold.
-			if c.attached[chunk].CompareAndSwap(a, nil) {
+			if c.attached.CompareAndSwap(chunk, a, nil) {
 				removed[chunk] = a
 			}
-			for i := uint32(0); i < protocol.ChunkIndices; i++ {
-				if index := uint32(chunk)*protocol.ChunkIndices + i; c.pages.row.Count(index) > named[index] {
+			for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
+				if c.pages.row.Count(index) > named[index] {
 					clear = false
 				}
 			}
 		}
 		if !clear || c.pages.rowCleared() {
 			for chunk, a := range removed { // the next look is to find the counts again
-				c.attached[chunk].CompareAndSwap(nil, a)
+				c.attached.CompareAndSwap(chunk, nil, a)
 			}
 			continue
 		}

@@ -247,7 +247,7 @@ func (c *Client) fetchAhead(index uint32) {
 		return
 	}
 	c.pages.row.Prefetch(index)
-	if a := c.attached[index/protocol.ChunkIndices].Load(); a != nil {
+	if a := c.attached.Load(index / protocol.ChunkIndices); a != nil {
 		a.owner.entries.Prefetch(index)
 	}
 }

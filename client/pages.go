@@ -2,17 +2,17 @@ package client
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sparse"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-// pages are the shared files that a session maps: the broker's, its own, and
-// its peers'. All stay mapped as long as anything refers to them, the own ones
+// pages are the shared files that a session maps: the broker's, its own, the bells, and
+// those of its peers. All stay mapped as long as anything refers to them, the own ones
 // also while C code may still count down in the row.
 type pages struct {
 	instance string
@@ -22,33 +22,33 @@ type pages struct {
 
 	brokerFD, sessionFD, bellFD *sys.FD
 
-	broker  *mapping // the broker file, read only
-	session *mapping // own, writable
-	bell    *mapping // own, writable
+	broker   *mapping // the broker file, read only
+	session  *mapping // own, writable
+	bellFile *mapping // of the instance, writable
 
 	row     handles.Row
 	entries handles.Entries
 	chunks  handles.Chunks
-	parking shm.Parking
+	bells   shm.Bells
+	parking shm.Parking // the own one
 	lanes   laneSpace
 
-	peers  [protocol.MaxSessions]atomic.Pointer[peer] // by slot: the session now there
+	peers  sparse.Table[peer] // by slot: the session now there
 	peerMu sync.Mutex
 	old    map[uint64]*peer // by serial: sessions that have left their slot
 	over   bool             // the client was closed: no more files are kept open
-	given  bool             // the files of this session are another client's to close
+	given  bool             // the file of this session is another client's to close
 }
 
 // peer is another session's pages.
 type peer struct {
 	slot    uint32
 	serial  uint64
+	name    string   // what it calls itself
 	file    *mapping // session file, read only
-	bell    *mapping // writable
 	row     handles.Row
 	entries handles.Entries
-	fileFD  *sys.FD
-	bellFD  *sys.FD
+	fd      *sys.FD
 }
 
 // openPages maps what came with the hello. It takes ownership of the descriptors.
@@ -58,8 +58,8 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 			wire.CloseAll(fds)
 		}
 	}()
-	if len(fds) != 5 {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello came with %d descriptors, not 5", len(fds))
+	if len(fds) != 4 {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello came with %d descriptors, not 4", len(fds))
 	}
 	if h.Slot == protocol.BrokerSlot || h.Slot >= protocol.MaxSessions {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
@@ -72,41 +72,47 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 	if p.session, err = newOwnMapping(fds[1], protocol.SessionBytes, true, protocol.RoleSession, dl); err != nil {
 		return nil, err
 	}
-	if p.bell, err = newOwnMapping(fds[2], protocol.BellBytes, true, protocol.RoleBell, nil); err != nil {
+	if p.bellFile, err = newMapping(fds[2], protocol.BellBytes, true, nil); err != nil {
 		return nil, err
 	}
 	p.row = handles.NewRow(p.session.Region)
 	p.entries = handles.NewEntries(p.session.Region)
 	p.chunks = handles.NewChunks(p.broker.Region)
-	p.parking = shm.NewParking(p.session.Region, p.bell.Region)
+	p.bells = shm.NewBells(p.bellFile.Region)
+	p.parking = p.bells.Parking(p.slot)
 	p.lanes = newLaneSpace(p.sessionFD, p.session.Region)
-	own := &peer{slot: p.slot, serial: p.serial, file: p.session, bell: p.bell, row: p.row, entries: p.entries}
-	p.peers[p.slot].Store(own)
-	b, err := newPeer(protocol.BrokerSlot, 0, fds[3], fds[4])
+	p.peers.Store(p.slot, &peer{slot: p.slot, serial: p.serial, name: senderName(p.session.Region), file: p.session, row: p.row, entries: p.entries})
+	b, err := newPeer(protocol.BrokerSlot, p.sessionSerial(protocol.BrokerSlot), fds[3])
 	if err != nil {
 		return nil, err
 	}
-	b.serial = p.sessionSerial(protocol.BrokerSlot)
-	p.peers[protocol.BrokerSlot].Store(b)
+	p.peers.Store(protocol.BrokerSlot, b)
 	return p, nil
 }
 
-func newPeer(slot uint32, serial uint64, file, bell *sys.FD) (*peer, error) {
-	q := &peer{slot: slot, serial: serial, fileFD: file, bellFD: bell}
-	var err error
-	if q.file, err = newMapping(file, protocol.SessionBytes, false, nil); err != nil {
+// newPeer maps the file of a session. It takes ownership of the descriptor unless it fails.
+func newPeer(slot uint32, serial uint64, fd *sys.FD) (*peer, error) {
+	file, err := newMapping(fd, protocol.SessionBytes, false, nil)
+	if err != nil {
 		return nil, err
 	}
-	if q.bell, err = newMapping(bell, protocol.BellBytes, true, nil); err != nil {
-		return nil, err
-	}
-	q.row, q.entries = handles.NewRow(q.file.Region), handles.NewEntries(q.file.Region)
-	return q, nil
+	return &peer{slot: slot, serial: serial, name: senderName(file.Region), file: file,
+		row: handles.NewRow(file.Region), entries: handles.NewEntries(file.Region), fd: fd}, nil
 }
 
 // sessionSerial returns the serial of the session now in a slot.
 func (p *pages) sessionSerial(slot uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
+}
+
+// chunksEnd tells from which number on no chunk was ever used. Their records have no pages.
+func (p *pages) chunksEnd() uint32 {
+	return min(p.broker.Load32(protocol.BrokerChunksEnd), protocol.MaxChunks)
+}
+
+// segmentsEnd is as chunksEnd.
+func (p *pages) segmentsEnd() uint32 {
+	return min(p.broker.Load32(protocol.BrokerSegmentsEnd), protocol.MaxSegments)
 }
 
 // rowCleared tells whether a broker has emptied the own row while it counted something, so
@@ -153,20 +159,20 @@ func (p *pages) isTakenOver(topic, number uint32, incarnation uint64) bool {
 func (c *Client) closeFiles() {
 	p := c.pages
 	p.brokerFD.Close()
+	p.bellFD.Close()
 	if !p.given {
 		p.sessionFD.Close()
-		p.bellFD.Close()
 	}
 	p.peerMu.Lock()
 	p.over = true
 	for _, q := range p.old {
-		q.closeFiles()
+		q.fd.Close()
 	}
 	p.old = map[uint64]*peer{}
 	p.peerMu.Unlock()
-	for i := range p.peers {
-		if q := p.peers[i].Swap(nil); q != nil {
-			q.closeFiles()
+	for slot, q := range p.peers.All() {
+		if p.peers.CompareAndSwap(slot, q, nil) {
+			q.fd.Close()
 		}
 	}
 	c.mu.Lock()
@@ -175,13 +181,8 @@ func (c *Client) closeFiles() {
 		s.CloseFiles()
 	}
 	for _, t := range c.topics {
-		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+		t.closeGroups()
 	}
-}
-
-func (q *peer) closeFiles() {
-	q.fileFD.Close()
-	q.bellFD.Close()
 }
 
 // known returns a session's pages if they are mapped here.
@@ -189,7 +190,7 @@ func (p *pages) known(slot uint32, serial uint64) *peer {
 	if slot >= protocol.MaxSessions {
 		return nil
 	}
-	if q := p.peers[slot].Load(); q != nil && q.serial == serial {
+	if q := p.peers.Load(slot); q != nil && q.serial == serial {
 		return q
 	}
 	p.peerMu.Lock()
@@ -202,21 +203,21 @@ func (p *pages) known(slot uint32, serial uint64) *peer {
 func (p *pages) add(q *peer) (kept *peer) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
-	before := p.peers[q.slot].Load()
+	before := p.peers.Load(q.slot)
 	kept = p.old[q.serial]
 	if before != nil && before.serial == q.serial {
 		kept = before
 	}
 	switch {
 	case kept != nil:
-		q.closeFiles()
+		q.fd.Close()
 		return kept
 	case p.over:
-		q.closeFiles()
+		q.fd.Close()
 	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
 	default:
-		p.peers[q.slot].Store(q)
+		p.peers.Store(q.slot, q)
 		if before != nil {
 			p.old[before.serial] = before
 		}
@@ -235,16 +236,16 @@ func (p *pages) countOld() int {
 func (p *pages) forget(used map[uint64]bool) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
-	for slot := range p.peers {
-		if q := p.peers[slot].Load(); q != nil && q.serial != p.serial && p.sessionSerial(uint32(slot)) != q.serial {
-			p.peers[slot].Store(nil)
+	for slot, q := range p.peers.All() {
+		if q.serial != p.serial && p.sessionSerial(slot) != q.serial {
+			p.peers.Store(slot, nil)
 			p.old[q.serial] = q
 		}
 	}
 	for serial, q := range p.old {
 		if !used[serial] {
 			delete(p.old, serial)
-			q.closeFiles()
+			q.fd.Close()
 		}
 	}
 }

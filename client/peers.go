@@ -2,9 +2,11 @@ package client
 
 import (
 	"context"
+	"slices"
 
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -15,24 +17,63 @@ func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, e
 	if q := c.pages.known(slot, serial); q != nil {
 		return q, nil
 	}
-	if slot >= protocol.MaxSessions {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "no session slot %d", slot)
-	}
-	fds, err := c.call(ctx, protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}, nil)
+	found, err := c.mapPeers(ctx, []protocol.PeerSession{{Slot: slot, Serial: serial}})
 	if err != nil {
 		return nil, err
 	}
-	if len(fds) != 2 {
-		wire.CloseAll(fds)
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "peer came with %d descriptors, not 2", len(fds))
-	}
-	q, err := newPeer(slot, serial, fds[0], fds[1])
-	if err != nil {
-		wire.CloseAll(fds)
-		return nil, err
-	}
+	return found[serial].peer, found[serial].err
+}
+
+// foundPeer is a session's pages, or why they cannot be had.
+type foundPeer struct {
+	*peer
+	err error
+}
+
+// mapPeers asks the broker for the files of sessions, of many with one request, and maps
+// them. It returns what was found by serial.
+func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) (map[uint64]foundPeer, error) {
 	defer c.tidyPeers()
-	return c.pages.add(q), nil
+	found := map[uint64]foundPeer{}
+	for some := range slices.Chunk(sessions, protocol.MaxPeers) {
+		var ok protocol.PeerReply
+		fds, err := c.call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.addPeers(found, some, ok.Sessions, fds); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// addPeers keeps what came with an answer. It takes ownership of the descriptors.
+func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSession, answers []protocol.PeerAnswer, fds []*sys.FD) error {
+	defer func() { wire.CloseAll(fds) }() // those that are left
+	there := 0
+	for _, a := range answers {
+		if a.Error == nil {
+			there++
+		}
+	}
+	if len(answers) != len(asked) || len(fds) != there {
+		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
+			"the files of %d sessions were asked for: %d answers came with %d descriptors, not %d", len(asked), len(answers), len(fds), there)
+	}
+	for k, s := range asked {
+		if err := answers[k].Error; err != nil {
+			found[s.Serial] = foundPeer{err: err}
+			continue
+		}
+		q, err := newPeer(s.Slot, s.Serial, fds[0])
+		if err != nil {
+			return err
+		}
+		fds = fds[1:]
+		found[s.Serial] = foundPeer{peer: c.pages.add(q)}
+	}
+	return nil
 }
 
 // manyOld is how many sessions that have left their slot may be kept before it
@@ -47,13 +88,15 @@ func (c *Client) tidyPeers() {
 }
 
 // forgetEnded forgets sessions that are over while their slots have no other: those that
-// take a slot anew would bring it about, and few may come.
+// take a slot anew would bring it about, and few may come. So it does with those that were
+// still of use when they left their slot.
 func (c *Client) forgetEnded() {
-	for slot := range c.pages.peers {
-		if q := c.pages.peers[slot].Load(); q != nil && c.pages.sessionSerial(uint32(slot)) != q.serial {
-			c.forgetPeers()
-			return
-		}
+	ended := c.pages.countOld() > 0
+	for slot, q := range c.pages.peers.All() {
+		ended = ended || c.pages.sessionSerial(slot) != q.serial
+	}
+	if ended {
+		c.forgetPeers()
 	}
 }
 
@@ -65,16 +108,14 @@ func (c *Client) forgetPeers() {
 		return // the next one may want them
 	}
 	used := map[uint64]bool{}
-	for i := range c.attached {
-		if a := c.attached[i].Load(); a != nil {
-			used[a.owner.serial] = true
-		}
+	for _, a := range c.attached.All() {
+		used[a.owner.serial] = true
 	}
 	c.mu.Lock()
 	for _, t := range c.topics {
-		if v := t.view.Load(); v != nil {
+		if v := t.lanes.Load(); v != nil {
 			for i := range v.lanes {
-				used[v.lanes[i].Serial] = true
+				used[v.lanes[i].serial] = true
 			}
 		}
 	}
@@ -92,7 +133,7 @@ func (c *Client) forgetPeers() {
 // no call: what is not mapped is asked for in the background and counts as held
 // until it is here.
 func (c *Client) rowOf(slot uint32) (handles.Row, bool) {
-	q := c.pages.peers[slot].Load()
+	q := c.pages.peers.Load(slot)
 	serial := c.pages.sessionSerial(slot)
 	if q != nil && q.serial == serial {
 		return q.row, true
@@ -124,7 +165,7 @@ func (c *Client) attach(ctx context.Context, ref protocol.Ref) (*attachment, err
 	if ref.Index >= protocol.MaxStorages {
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "no storage index %d", ref.Index)
 	}
-	if a := c.attached[chunk].Load(); a != nil && a.Serial == ref.Serial {
+	if a := c.attached.Load(chunk); a != nil && a.Serial == ref.Serial {
 		return a, nil
 	}
 	return c.attachSlow(ctx, chunk, ref.Serial)
@@ -135,10 +176,10 @@ func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 		return nil, err
 	}
 	defer c.attachMu.end()
-	if a := c.attached[chunk].Load(); a != nil && a.Serial == serial {
+	if a := c.attached.Load(chunk); a != nil && a.Serial == serial {
 		return a, nil
 	}
-	if c.pages.chunks.Serial(chunk) != serial {
+	if chunk >= c.pages.chunksEnd() || c.pages.chunks.Serial(chunk) != serial {
 		return nil, errExpired("its memory has been given back")
 	}
 	// Reserved here, so that this process's container pays.
@@ -167,7 +208,7 @@ func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 	}
 	crashpoint.At("attach-mapped")
 	a := &attachment{Chunk: record, owner: owner, segment: segment}
-	c.attached[chunk].Store(a)
+	c.attached.Store(chunk, a)
 	return a, nil
 }
 
@@ -184,7 +225,7 @@ func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error
 		}
 		// SYNC attachment: trim removes the attachment, then looks whether this
 		// row counts anything of the chunk; one of the two sees the other.
-		if c.attached[ref.Index/protocol.ChunkIndices].Load() == a {
+		if c.attached.Load(ref.Index/protocol.ChunkIndices) == a {
 			return a, nil
 		}
 		c.drop(ref.Index)

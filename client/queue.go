@@ -64,17 +64,22 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 		return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 	}
 	defer func() { <-q.turn }()
+	m, err := q.get(ctx)
+	if err != nil && q.reader != nil {
+		q.reader.passOn()
+	}
+	return m, err
+}
+
+// get is Get for who has the turn.
+func (q *Queue) get(ctx context.Context) (*Message, error) {
 	for {
 		m, err := q.take(ctx)
 		if m != nil || err != nil {
 			return m, q.t.late(ctx, err, protocol.CodeEmpty)
 		}
-		if q.reader.passed == mostPassed && ctx.Err() != nil {
-			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
-		}
 		ready := func() bool { return q.closed.Load() || q.reader.ready() }
-		if err := q.t.c.hub.wait(ctx, q.reader.spin.budget(), ready); err != nil {
-			q.reader.spin.gaveUp()
+		if q.reader.passed == mostPassed && ctx.Err() != nil || q.reader.await(ctx, ready) != nil {
 			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 		}
 	}
@@ -115,11 +120,15 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	if err := q.t.c.live(); err != nil {
 		return 0, err
 	}
-	v, err := q.t.current(ctx, toRead)
+	v, err := q.t.lanesNow(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return q.t.waiting(v), nil
+	groups, err := q.t.groupsNow(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return q.t.waiting(v, groups), nil
 }
 
 // Close ends this use of the queue, and a Get that waits in another goroutine; other
@@ -143,11 +152,11 @@ func (q *Queue) Close() error {
 func (q *Queue) End(ctx context.Context) error { return q.t.end(ctx) }
 
 // waiting counts the items of a queue that nobody has taken.
-func (t *topic) waiting(v *peersView) int {
+func (t *topic) waiting(v *lanesView, groups *groupsView) int {
 	n := 0
 	for _, l := range v.lanes {
-		for _, g := range v.groups {
-			gl, err := shm.NewGroupLane(g.file.Region, l.Lane, t.info.Slots)
+		for _, g := range groups.groups {
+			gl, err := shm.NewGroupLane(g.file.Region, l.number, t.info.Slots)
 			if err != nil || !l.current() {
 				continue
 			}
@@ -160,5 +169,6 @@ func (t *topic) waiting(v *peersView) int {
 		}
 	}
 	runtime.KeepAlive(v)
+	runtime.KeepAlive(groups)
 	return n
 }

@@ -31,12 +31,12 @@ type Reader struct {
 	number  uint64
 	tried   uint64 // version that was last asked for
 	epoch   uint64 // of the connection that was asked
-	member  uint8
-	group   *string // its name; nil: none
-	groupID uint64
+	group   *group // nil: none
+	member  uint16 // of it
+	waits   shm.WaitSet
 	cursors []*cursor
 	gone    gone
-	view    *peersView
+	view    *lanesView
 	hidden  []uint64 // lanes that were there when it began, and could not be looked at
 	spin    spinner
 	passed  int      // messages that the last poll passed over
@@ -103,8 +103,13 @@ func joinReader(ctx context.Context, t *topic, start Start, group *string) (_ *R
 		return nil, false, err
 	}
 	crashpoint.At("reader-joined")
-	r := &Reader{t: t, number: ok.Reader, member: ok.Member, group: group, start: start}
-	err = r.begin(ctx, &ok, fds)
+	r := &Reader{t: t, number: ok.Reader, member: ok.Member, waits: t.all, start: start}
+	if group == nil {
+		wire.CloseAll(fds)
+		err = r.begin(ctx)
+	} else if err = r.enter(ctx, &ok, fds); err == nil {
+		err = r.begin(ctx)
+	}
 	again = t.c.joined(asked.Reader)
 	if err != nil || again {
 		r.Close() // the broker counts this reader already
@@ -113,33 +118,23 @@ func joinReader(ctx context.Context, t *topic, start Start, group *string) (_ *R
 	return r, false, nil
 }
 
-// begin maps what a new reader needs and finds its place in each lane.
-func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) error {
+// enter takes over the group that a new reader is in. It takes ownership of the descriptors.
+func (r *Reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) (err error) {
 	t := r.t
-	if err := t.peersMu.take(ctx); err != nil {
+	if ok.Group == nil || *ok.Group >= protocol.MaxGroups || ok.GroupID == 0 {
 		wire.CloseAll(fds)
-		return err
+		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that was not named", t.title())
 	}
-	defer t.peersMu.end()
-	if r.grouped() && ok.Group != nil {
-		for _, g := range ok.Groups {
-			if g.Group != *ok.Group {
-				continue
-			}
-			r.groupID = g.ID
-			if err := t.keepGroup(g, fds); err != nil {
-				return err
-			}
-			fds = nil
-		}
-	}
-	wire.CloseAll(fds)
-	v, err := t.adopt(ctx, &ok.Peers, toRead)
+	r.waits = t.waits.Group(*ok.Group)
+	r.group, err = t.joinGroup(ctx, groupRecord{*ok.Group, ok.GroupID}, fds)
+	return err
+}
+
+// begin finds the place of a new reader in each lane.
+func (r *Reader) begin(ctx context.Context) error {
+	v, err := r.t.lanesNow(ctx)
 	if err != nil {
 		return err
-	}
-	if r.grouped() && r.groupID == 0 {
-		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that is not listed", t.title())
 	}
 	return r.follow(v, true)
 }
@@ -147,42 +142,40 @@ func (r *Reader) begin(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 // follow takes over a new view: cursors of lanes that are still there stay, new
 // lanes begin at their first message, or where start says at the first view. What
 // was not yet read of lanes that are no more is lost.
-func (r *Reader) follow(v *peersView, first bool) error {
-	if r.grouped() && !slices.ContainsFunc(v.groups, func(g groupView) bool { return g.ID == r.groupID }) {
-		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader of %s is gone", r.t.title())
+func (r *Reader) follow(v *lanesView, first bool) error {
+	if r.grouped() {
+		if id := r.t.record.groupID(r.group.number); id != 0 && id != r.group.id {
+			return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader of %s is gone", r.t.title())
+		}
 	}
 	if first {
 		r.hidden = v.hidden
 	}
 	known := map[uint64]*cursor{} // by incarnation
 	for _, k := range r.cursors {
-		known[k.Incarnation] = k
+		known[k.incarnation] = k
 	}
 	r.view = v
 	r.cursors = r.cursors[:0]
 	for _, l := range v.lanes {
-		k := known[l.Incarnation]
+		k := known[l.incarnation]
 		if k == nil {
 			k = &cursor{laneView: l, next: 1}
 			switch {
 			case first:
 				k.next = l.lane.Head() + 1
-			case slices.Contains(r.hidden, l.Incarnation):
+			case slices.Contains(r.hidden, l.incarnation):
 				k.next = k.oldest() // where it was when the reader began, nobody can tell
 			}
 		}
 		k.laneView = l
-		delete(known, l.Incarnation)
+		delete(known, l.incarnation)
 		if r.grouped() {
-			for _, g := range v.groups {
-				if g.ID == r.groupID {
-					var err error
-					if k.group, err = shm.NewGroupLane(g.file.Region, l.Lane, r.t.info.Slots); err != nil {
-						return err
-					}
-					k.there() // else the claims are of another lane
-				}
+			var err error
+			if k.group, err = shm.NewGroupLane(r.group.file.Region, l.number, r.t.info.Slots); err != nil {
+				return err
 			}
+			k.there() // else the claims are of another lane
 		}
 		r.cursors = append(r.cursors, k)
 	}
@@ -227,7 +220,7 @@ func (r *Reader) ready() bool {
 		}
 	}
 	v := r.t.version()
-	return uint32(v) != r.view.lanesAt && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
+	return uint32(v) != r.view.at && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
 }
 
 // finished tells that the topic is closed and nothing can come any more. With
@@ -253,20 +246,44 @@ func (r *Reader) finished() bool {
 // Receive returns the next message, waiting for it until ctx ends (ErrTimeout at
 // its deadline). ErrClosed: the topic was closed and everything was received.
 // The caller releases the message.
-func (r *Reader) Receive(ctx context.Context) (*Message, error) {
+func (r *Reader) Receive(ctx context.Context) (m *Message, err error) {
 	for {
-		m, err := r.poll(ctx)
-		if m != nil || err != nil {
-			return m, err
+		if m, err = r.poll(ctx); m != nil || err != nil {
+			break
 		}
-		if r.passed == mostPassed && ctx.Err() != nil {
-			return nil, r.t.timeout(ctx, protocol.CodeTimeout, "no message")
-		}
-		if err := r.t.c.hub.wait(ctx, r.spin.budget(), r.ready); err != nil {
-			r.spin.gaveUp()
-			return nil, r.t.timeout(ctx, protocol.CodeTimeout, "no message")
+		if r.passed == mostPassed && ctx.Err() != nil || r.await(ctx, r.ready) != nil {
+			err = r.t.timeout(ctx, protocol.CodeTimeout, "no message")
+			break
 		}
 	}
+	if err != nil {
+		r.passOn()
+	}
+	return m, err
+}
+
+// await waits until ready says that there may be a message.
+func (r *Reader) await(ctx context.Context, ready func() bool) error {
+	err := r.t.c.hub.wait(ctx, r.spin.budget(), ready, r.waits)
+	if err != nil {
+		r.spin.gaveUp()
+	}
+	return err
+}
+
+// passOn has another member of the group look where this one goes without a message that is
+// there: a sender may have rung this one alone.
+//
+// SYNC waiting: this session is out of the set, or was taken out by who published: the
+// message is seen here, or the sender rings another.
+func (r *Reader) passOn() {
+	if !r.grouped() || !slices.ContainsFunc(r.cursors, func(k *cursor) bool { return k.pending(true) }) {
+		return
+	}
+	shm.Fence()
+	last := r.t.c.pages.slot // behind it
+	r.waits.RingOne(&last)
+	runtime.KeepAlive(r)
 }
 
 // TryReceive returns the next message if one is there, else nil.
@@ -286,10 +303,10 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 			return nil, err
 		}
 		ended := r.finished() // before the look: what was sent earlier is seen
-		if version := r.t.version(); r.view.lanesAt != uint32(version) {
+		if version := r.t.version(); r.view.at != uint32(version) {
 			// While the broker is away the former view serves.
 			r.tried, r.epoch = version, r.t.c.epoch.Load()
-			v, err := r.t.current(ctx, toRead)
+			v, err := r.t.lanesNow(ctx)
 			if err != nil {
 				if ended && protocolCode(err) == protocol.CodeNotFound {
 					return nil, errClosed(r.t.title())
@@ -424,17 +441,17 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 			return nil, err
 		}
 		if acknowledge {
-			group, member, t, lane, view := k.group, r.member, r.t, k.laneView, r.view
+			claims, member, t, lane, group := k.group, r.member, r.t, k.laneView, r.group
 			m.held.done = func() {
 				crashpoint.At("ack-before")
 				t.c.claiming.RLock()
 				if t.c.live() == nil { // else it was freed, and may be another's
-					group.Acknowledge(i, member) // MODEL group:ack-cas
+					claims.Acknowledge(i, member) // MODEL group:ack-cas
 				}
 				t.c.claiming.RUnlock()
 				crashpoint.At("ack-done")
 				t.ringWriter(&lane)
-				runtime.KeepAlive(view) // it has the group's file
+				runtime.KeepAlive(group) // it has the file of the claims
 			}
 		} else {
 			r.t.ringWriter(&k.laneView)
@@ -442,7 +459,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 	} else {
 		k.next = i + 1
 	}
-	m.Sender, m.Lost = k.Sender, k.lost+r.gone.take()
+	m.Sender, m.Lost = k.peer.name, k.lost+r.gone.take()
 	k.lost = 0
 	r.spin.happened(m.Stamp)
 	return m, nil
@@ -498,9 +515,10 @@ func (r *Reader) skip(k *cursor, i, hint uint64) {
 // ringWriter wakes the writer of a lane, which may wait for room.
 func (t *topic) ringWriter(l *laneView) {
 	shm.Fence() // SYNC parked: the claim is visible before the writer's parked word is read
-	if l.bell != nil {
+	if l.state == protocol.LaneLive {
 		l.bell.Ring()
 	}
+	runtime.KeepAlive(t)
 }
 
 // Lost counts the messages that went by unseen since the reader was made, less
@@ -522,6 +540,9 @@ func (r *Reader) Close() error {
 	return r.t.behind(func(ctx context.Context) error {
 		_, err := r.t.c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
 		crashpoint.At("leave-read")
+		if r.grouped() {
+			r.t.forgetGroups(ctx)
+		}
 		return unlessLost(unlessLeft(err))
 	})
 }

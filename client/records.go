@@ -1,6 +1,14 @@
 package client
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"bytes"
+	"math/bits"
+	"strings"
+	"unicode"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
 
 // Where records stand in the broker file.
 
@@ -14,4 +22,121 @@ func topicRecordAt(topic uint32) uint64 {
 
 func laneRecordAt(topic, number uint32) uint64 {
 	return topicRecordAt(topic) + protocol.TopicLanes + uint64(number)*protocol.LaneRecordSize
+}
+
+// laneRecord is a copy of the record of a lane.
+type laneRecord struct {
+	number      uint32
+	slot, state uint32
+	serial      uint64 // of the session in whose file it lies
+	offset      uint64 // there
+	incarnation uint64
+}
+
+// groupRecord says which group has a number.
+type groupRecord struct {
+	number uint32
+	id     uint64
+}
+
+// topicRecord is what the broker says of a topic. It may change at any time: what is read of
+// it in the midst of a change is left out, and its version differs at the next look.
+type topicRecord struct{ r shm.Region }
+
+func (p *pages) topicRecord(topic uint32) topicRecord {
+	return topicRecord{p.broker.Sub(topicRecordAt(topic), protocol.TopicRecordSize)}
+}
+
+func (t topicRecord) id() uint64 { return t.r.Load64(protocol.TopicID) }
+
+func (t topicRecord) flags() uint32 { return t.r.Load32(protocol.TopicFlags) }
+
+// gone counts the messages of lanes that are no more.
+func (t topicRecord) gone() uint64 { return t.r.Load64(protocol.TopicGone) }
+
+// lanesEnd tells from which number on there are no lanes.
+func (t topicRecord) lanesEnd() uint32 {
+	return min(t.r.Load32(protocol.TopicLanesEnd), protocol.MaxLanes)
+}
+
+// groupsEnd is as lanesEnd.
+func (t topicRecord) groupsEnd() uint32 {
+	return min(t.r.Load32(protocol.TopicGroupsEnd), protocol.MaxGroups)
+}
+
+// incarnation returns where the broker says which lane has a number.
+func (t topicRecord) incarnation(lane uint32) *uint64 {
+	return t.r.Word(protocol.TopicLanes + uint64(lane)*protocol.LaneRecordSize + protocol.LaneRecordIncarnation)
+}
+
+// lane copies the record of a lane; false where there is none, or it changes right now.
+//
+// SYNC lane-incarnation: the same before and after the rest was read.
+func (t topicRecord) lane(number uint32) (l laneRecord, ok bool) {
+	at := protocol.TopicLanes + uint64(number)*protocol.LaneRecordSize
+	incarnation := t.r.Load64(at + protocol.LaneRecordIncarnation)
+	if incarnation == 0 {
+		return l, false
+	}
+	l = laneRecord{number, t.r.Load32(at + protocol.LaneRecordSlot), t.r.Load32(at + protocol.LaneRecordState),
+		t.r.Load64(at + protocol.LaneRecordSerial), t.r.Load64(at + protocol.LaneRecordOffset), incarnation}
+	return l, l.slot < protocol.MaxSessions && t.r.Load64(at+protocol.LaneRecordIncarnation) == incarnation
+}
+
+// lanes copies the records of all lanes of which something may be left.
+func (t topicRecord) lanes() (all []laneRecord) {
+	for n := range t.lanesEnd() {
+		if l, ok := t.lane(n); ok && l.state != protocol.LaneClosed {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// groups lists the groups.
+func (t topicRecord) groups() (all []groupRecord) {
+	for n := range t.groupsEnd() {
+		if id := t.groupID(n); id != 0 {
+			all = append(all, groupRecord{n, id})
+		}
+	}
+	return all
+}
+
+// groupID returns which group has a number, 0 for none.
+func (t topicRecord) groupID(number uint32) uint64 {
+	return t.r.Load64(protocol.TopicGroups + uint64(number)*protocol.GroupRecordSize + protocol.GroupID)
+}
+
+// readers counts the sessions that read.
+func (t topicRecord) readers() (n int) {
+	for w := range uint64(protocol.BitmapWords) {
+		n += bits.OnesCount64(t.r.Load64(protocol.TopicReaders + 8*w))
+	}
+	return n
+}
+
+// lastLeft is the name of the session that left last.
+func (t topicRecord) lastLeft() string {
+	return textAt(t.r, protocol.TopicLastLeft, protocol.SessionNameBytes)
+}
+
+// senderName is what a session calls itself, as its file says to those who receive from it.
+func senderName(session shm.Region) string {
+	return textAt(session, protocol.SessionSender, protocol.SessionNameBytes)
+}
+
+// textAt copies a text to its NUL. Another process may have written it: what cannot be
+// printed is replaced.
+func textAt(r shm.Region, at, n uint64) string {
+	b := bytes.Clone(r.Bytes(at, n))
+	if end := bytes.IndexByte(b, 0); end >= 0 {
+		b = b[:end]
+	}
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, string(b))
 }

@@ -50,7 +50,7 @@ func (c *Client) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 	var refusal error
 	events, began := c.room.events.Load()-1, uint64(0)
 	for {
-		releases, bell := c.room.releases.Load(), c.pages.bell.Load32(protocol.BellWord)
+		releases, bell := c.room.releases.Load(), c.pages.parking.Bell()
 		c.settle()
 		s, err := pool.AllocHere(n)
 		if e := c.room.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
@@ -72,7 +72,7 @@ func (c *Client) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 		}
 		c.hub.wait(until, 0, func() bool {
 			return c.room.events.Load() != events || c.room.releases.Load() != releases ||
-				c.pages.bell.Load32(protocol.BellWord) != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
+				c.pages.parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
 		})
 		if err := c.live(); err != nil {
 			return nil, err

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"strconv"
-	"time"
 
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -26,17 +25,16 @@ func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) er
 		return contextError(ctx, "waiting on "+t.title())
 	}
 	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.title()).Because(context.DeadlineExceeded)
-	short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
-	var p protocol.Peers
+	writers, readers, lastLeft := t.count()
+	if t.listed() == nil {
+		e.With("writers", writers).With("readers", readers).With("last_left", lastLeft)
+		e.Message += ": " + plural(writers, "writer") + " and " + plural(readers, "reader") + " attached"
+		if lastLeft != "" {
+			e.Message += ", " + lastLeft + " left last"
+		}
+	}
 	if t.c.brokerAway() {
 		e.Message += "; the broker is away"
-	} else if _, err := t.c.call(short, protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: t.ref()}, &p); err == nil {
-		e.With("writers", p.Writers).With("readers", p.Members).With("last_left", p.LastLeft)
-		e.Message += ": " + plural(p.Writers, "writer") + " and " + plural(p.Members, "reader") + " attached"
-		if p.LastLeft != "" {
-			e.Message += ", " + p.LastLeft + " left last"
-		}
 	}
 	return e
 }

@@ -19,12 +19,17 @@ type topic struct {
 	c    *Client
 	info protocol.TopicInfo
 
-	// Words of the record in the broker file, which every poll reads.
+	// What the broker says of it, and the words of that which every poll reads.
+	record              topicRecord
 	versionWord, idWord *uint64
 	stateWord           *uint32
 
-	peersMu turn // one refresh at a time
-	view    atomic.Pointer[peersView]
+	waits shm.Waits
+	all   shm.WaitSet // of those who are rung at each message
+
+	viewMu turn // one renewal at a time
+	lanes  atomic.Pointer[lanesView]
+	groups atomic.Pointer[groupsView] // never nil
 
 	mu      turn // the writer's turn; guards what follows
 	lane    shm.Lane
@@ -38,7 +43,13 @@ type topic struct {
 	spin    spinner
 	users   []uint64 // numbers of the openings: one for each handle of this process that is open
 	out     outgoing
-	silence silence
+	shares  []share // of the groups, by number
+}
+
+// share is the wait set of a group, and whose turn it was there.
+type share struct {
+	shm.WaitSet
+	last uint32
 }
 
 // openTopic opens or makes a topic or name at the broker, once for this process. request is
@@ -63,9 +74,10 @@ func (c *Client) openTopic(ctx context.Context, op string, request func(opening 
 	defer c.mu.Unlock()
 	t := c.topics[info.ID]
 	if t == nil {
-		b, at := c.pages.broker, topicRecordAt(info.Topic)
-		t = &topic{c: c, info: info, mu: newTurn(), peersMu: newTurn(), versionWord: b.Word(at + protocol.TopicVersion),
-			idWord: b.Word(at + protocol.TopicID), stateWord: b.Word32(at + protocol.TopicState)}
+		r, waits := c.pages.topicRecord(info.Topic), c.pages.bells.Waits(info.Topic)
+		t = &topic{c: c, info: info, mu: newTurn(), viewMu: newTurn(), record: r, versionWord: r.r.Word(protocol.TopicVersion),
+			idWord: r.r.Word(protocol.TopicID), stateWord: r.r.Word32(protocol.TopicState), waits: waits, all: waits.All()}
+		t.groups.Store(&groupsView{})
 		c.topics[info.ID] = t
 	}
 	t.users = append(t.users, info.Opening)
@@ -74,16 +86,13 @@ func (c *Client) openTopic(ctx context.Context, op string, request func(opening 
 
 func (t *topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.info.Topic, ID: t.info.ID} }
 
-// version is the broker's count of changes of the sessions that take part.
+// version is the broker's count of changes of the sessions that take part: of lanes in its
+// low half, of groups in its high one.
 //
-// SYNC topic-version: read after a publish and its fence; the broker changes it
-// and fences before it lets a new reader look. One of the two sees the other.
+// SYNC topic-version: who sends in a lossless topic reads it behind the fence of the message
+// before; the broker changes it and fences before it looks where a new group begins. One of
+// the two sees the other.
 func (t *topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
-
-// laneRecord returns where the broker says which lane has a number.
-func (t *topic) laneRecord(lane uint32) *uint64 {
-	return t.c.pages.broker.Word(laneRecordAt(t.info.Topic, lane) + protocol.LaneRecordIncarnation)
-}
 
 // isClosed tells from the broker's page whether the topic may not be sent to.
 func (t *topic) isClosed() bool {
@@ -92,7 +101,7 @@ func (t *topic) isClosed() bool {
 
 // isDeleted tells from the broker's page whether the topic is a name that is not set.
 func (t *topic) isDeleted() bool {
-	return t.c.pages.broker.Load32(topicRecordAt(t.info.Topic)+protocol.TopicFlags)&protocol.TopicDeleted != 0
+	return t.record.flags()&protocol.TopicDeleted != 0
 }
 
 // startWriting joins as a writer, with a lane of its own. Callers hold t.mu.
@@ -125,11 +134,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 			crashpoint.At("lane-joined")
 			t.writing, t.head, t.tail = true, 0, 1
 			t.kept = make([][]uint32, t.info.Slots)
-			if err = t.peersMu.take(ctx); err == nil {
-				_, err = t.adopt(ctx, &ok.Peers, toSend)
-				t.peersMu.end()
-			}
-			return err
+			return nil
 		}
 	}
 	if uncertain(err) {
@@ -203,8 +208,11 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	if depth := uint64(t.info.Depth); t.head >= depth {
 		t.lane.PrepareUnname(t.head + 1 - depth)
 	}
-	view, look, err := t.compose(ctx, v, flags, opts)
-	if view == nil {
+	o.reset(flags)
+	if err := c.compose(o, v, opts); err != nil {
+		return nil, err
+	}
+	if look, err := t.makeRoom(ctx); look != nil || err != nil {
 		return look, err
 	}
 	if o.devices != nil {
@@ -235,7 +243,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	t.head = i
 	slot := i & (t.lane.Slots() - 1)
 	t.kept[slot] = append(t.kept[slot][:0], o.counted...)
-	// SYNC parked: published before this fence; a reader sets parked, fences, and
+	// SYNC waiting: published before this fence; who waits sets its bits, fences, and
 	// looks again. The fence serves the looks at version and state as well: a reader
 	// who finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
@@ -243,17 +251,9 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
 	// takes the lane over when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
-	limbo := c.limbo.Load()
-	changed, ended := view.readersAt != uint32(t.version()>>32), t.isClosed()
+	limbo, ended := c.limbo.Load(), t.isClosed()
 	crashpoint.At("send-ring")
-	t.ring(view)
-	if changed { // who has come meanwhile is rung as soon as the broker names him
-		if now, err := t.currentAtOnce(ctx); err != nil {
-			c.ringByBroker(t.ref()) // the message is published: nothing is reported of it
-		} else if now != nil {
-			t.ring(now)
-		}
-	}
+	t.ring()
 	// What leaves holds nobody up; those who sleep were rung first.
 	if i > uint64(t.info.Depth) {
 		t.withdraw(i - uint64(t.info.Depth))
@@ -273,6 +273,22 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 		return nil, errClosed(t.title())
 	}
 	return nil, nil
+}
+
+// ring wakes who sleeps until a message comes: all who look on, and of each group one. Callers
+// hold t.mu, have published, and then fenced.
+//
+// The groups are those of this moment: one that came meanwhile may be promised the message.
+func (t *topic) ring() {
+	t.all.Ring()
+	n := int(t.record.groupsEnd())
+	for len(t.shares) < n {
+		t.shares = append(t.shares, share{WaitSet: t.waits.Group(uint32(len(t.shares)))})
+	}
+	for k := range t.shares[:n] {
+		s := &t.shares[k]
+		s.RingOne(&s.last)
+	}
 }
 
 // withdraw un-names message i, if that has not happened yet, then counts down
@@ -298,15 +314,15 @@ func (t *topic) withdrawDone() {
 		return // a sender at work does it itself
 	}
 	defer t.mu.end()
-	if v := t.view.Load(); v != nil && t.writing {
-		t.withdrawLocked(v)
+	if t.writing {
+		t.withdrawLocked(t.groups.Load())
 	}
 }
 
 // withdrawLocked un-names, from the oldest on, what every group is done with. A
 // queue's messages are of no use to anybody then; a topic keeps its last ones
 // for late readers.
-func (t *topic) withdrawLocked(v *peersView) {
+func (t *topic) withdrawLocked(v *groupsView) {
 	if t.info.Kind != protocol.KindQueue {
 		return
 	}
@@ -315,10 +331,14 @@ func (t *topic) withdrawLocked(v *peersView) {
 	}
 }
 
-// done tells whether every group is finished with message i of the own lane.
-func (t *topic) done(v *peersView, i uint64) bool {
-	for k := range v.groups {
-		g, err := shm.NewGroupLane(v.groups[k].file.Region, t.laneNo, t.info.Slots)
+// done tells whether every group is finished with message i of the own lane. A queue has a
+// group always, also when a broker is just about to list it.
+func (t *topic) done(v *groupsView, i uint64) bool {
+	if !v.whole || len(v.groups) == 0 && t.info.Kind == protocol.KindQueue {
+		return false
+	}
+	for _, k := range v.groups {
+		g, err := shm.NewGroupLane(k.file.Region, t.laneNo, t.info.Slots)
 		if err == nil && !g.Done(i) {
 			return false
 		}
@@ -327,31 +347,28 @@ func (t *topic) done(v *peersView, i uint64) bool {
 	return true
 }
 
-// compose describes a message in t.out, for those who take part. Without room for it,
-// where the one of depth before it is not done with by every group, it returns what to
-// wait for. Callers hold t.mu.
-func (t *topic) compose(ctx context.Context, v any, flags uint32, opts []SendOption) (*peersView, func() bool, error) {
-	o, depth := &t.out, uint64(t.info.Depth)
-	o.reset(flags)
-	if err := t.c.compose(o, v, opts); err != nil {
-		return nil, nil, err
+// makeRoom makes sure of room for another message. Where messages are overwritten there
+// always is: no slot is kept for anybody. In a lossless topic the one of depth before it has
+// to be done with by every group, and each has to be known before a slot is used again; it
+// returns what to wait for where that is not so. Callers hold t.mu.
+func (t *topic) makeRoom(ctx context.Context) (look func() bool, err error) {
+	if t.info.Overwrite {
+		return nil, nil
 	}
 	// Read before the view: what changes behind it must end the wait. While the
 	// broker is away the view may be older than this version.
 	version, epoch := t.version(), t.c.epoch.Load()
-	view, err := t.viewToSend(ctx)
+	view, err := t.groupsNow(ctx)
 	if err != nil {
-		return nil, nil, t.late(ctx, err, protocol.CodeFull)
-	}
-	if t.info.Overwrite {
-		return view, nil, nil
+		return nil, t.late(ctx, err, protocol.CodeFull)
 	}
 	t.withdrawLocked(view)
+	depth := uint64(t.info.Depth)
 	if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
-		return view, nil, nil
+		return nil, nil
 	}
 	i := t.head + 1 - depth
-	return nil, func() bool {
+	return func() bool {
 		return t.done(view, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
 	}, nil
 }
@@ -444,7 +461,7 @@ func (t *topic) leave(ctx context.Context) error {
 		first = unlessLost(unlessLeft(err))
 	}
 	if last {
-		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+		t.closeGroups()
 	}
 	return first
 }

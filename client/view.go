@@ -2,10 +2,10 @@ package client
 
 import (
 	"context"
-	"runtime"
+	"maps"
 	"slices"
+	"sort"
 	"sync/atomic"
-	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -13,36 +13,21 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// parts are what a client has to know of a topic's peers: the lanes where it reads, the
-// readers where it sends.
-type parts struct{ lanes, readers bool }
-
-var (
-	toRead = parts{lanes: true}
-	toSend = parts{readers: true}
-)
-
-// peersView is who takes part in a topic, as far as this client has asked: each part as of
-// a version of its own. It is never changed.
-type peersView struct {
-	has parts
-	// The versions of the lanes, and of the readers and groups.
-	lanesAt, readersAt uint32
-	gone               uint64 // messages of lanes that are no more
-	lanes              []laneView
-	hidden             []uint64   // incarnations of lanes whose pages no broker has yet: the version will say when it has
-	readers            []listener // rung by the writer, under topic.mu
-	far                bool       // readers that could not be mapped are not among them: the broker rings
-	made               uint64     // CLOCK_MONOTONIC
-	groups             []groupView
+// lanesView is the lanes of a topic, as of a version of them: what a reader has to know. It is
+// never changed.
+type lanesView struct {
+	at     uint32
+	gone   uint64 // messages of lanes that are no more
+	lanes  []laneView
+	hidden []uint64 // incarnations of lanes whose pages no broker has yet: the version will say when it has
 }
 
 type laneView struct {
-	protocol.LaneInfo
+	laneRecord
 	lane   shm.Lane
 	record *uint64   // the incarnation in the lane's record
-	bell   *shm.Bell // of the writer, nil when it is the broker's by adoption
-	peer   *peer     // whose mappings they look through
+	bell   *shm.Bell // of the writer
+	peer   *peer     // whose mapping they look through
 }
 
 // current tells whether the lane is still there. Once it is not, its place may be
@@ -51,288 +36,268 @@ type laneView struct {
 // SYNC lane-incarnation: behind the second look at a slot, and behind the base of the
 // claims; the broker clears it before the place may be used anew, so that it is seen
 // cleared by a process that has seen something of another lane.
-func (l *laneView) current() bool { return atomic.LoadUint64(l.record) == l.Incarnation }
+func (l *laneView) current() bool { return atomic.LoadUint64(l.record) == l.incarnation }
 
-// listener is a session that reads the topic.
-type listener struct {
-	bell *shm.Bell
-	peer *peer // whose mappings it rings through
+// groupsView is the groups of a lossless topic whose files are mapped here. It is never
+// changed.
+type groupsView struct {
+	whole  bool   // all as of a version, as who sends has to know them; else those that readers of this session are in
+	at     uint32 // that version
+	groups []*group
 }
 
-type groupView struct {
-	protocol.GroupInfo
+type group struct {
+	groupRecord
 	file *mapping
 	fd   *sys.FD
 }
 
-// current returns who takes part, asking the broker if that has changed or was not asked
-// yet. While the broker is away, or when it goes away before it has answered, the last
-// answer serves: hand-over needs no broker.
-func (t *topic) current(ctx context.Context, need parts) (*peersView, error) {
-	v := t.view.Load()
-	if v != nil && t.fresh(v, need) {
+// lanesNow returns the lanes as the broker's page has them. The broker is asked only for
+// files that are not mapped here. While it is away, or when it goes away before it has
+// answered, the former view serves: hand-over needs no broker.
+func (t *topic) lanesNow(ctx context.Context) (*lanesView, error) {
+	if v := t.lanes.Load(); v != nil && v.at == uint32(t.version()) {
 		return v, nil
 	}
-	if err := t.peersMu.take(ctx); err != nil {
+	if err := t.viewMu.take(ctx); err != nil {
 		return nil, err
 	}
-	defer t.peersMu.end()
-	if v = t.view.Load(); v != nil && t.fresh(v, need) {
-		return v, nil
+	defer t.viewMu.end()
+	before := t.lanes.Load()
+	at := uint32(t.version()) // before the records
+	if before != nil && before.at == at {
+		return before, nil
 	}
-	c := t.c
-	if v != nil && !v.knows(need) {
-		v = nil // it does not serve
+	// The count before the lanes: of one that ends meanwhile it is told at the next look.
+	v := &lanesView{at: at, gone: t.record.gone()}
+	records := t.record.lanes()
+	if err := t.listed(); err != nil {
+		return nil, err
 	}
-	if v != nil && c.brokerAway() {
-		return v, nil
+	found, serves, err := t.findPeers(ctx, before, records)
+	if err != nil || serves {
+		return before, err
 	}
-	asked := ctx
-	if v != nil {
-		var cancel context.CancelFunc
-		asked, cancel = c.untilAway(ctx)
-		defer cancel()
-	}
-	var p protocol.Peers
-	_, err := c.call(asked, protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: t.ref(), Lanes: need.lanes, Waiters: need.readers}, &p)
-	if err == nil {
-		var now *peersView
-		if now, err = t.adopt(asked, &p, need); err == nil {
-			return now, nil
-		}
-	}
-	// That it went away counts, even where the caller's time has run out meanwhile.
-	if v != nil && (isLost(err) || isLost(context.Cause(asked))) {
-		return v, nil
-	}
-	return nil, err
-}
-
-// aMoment is how long a broker that runs may take to answer.
-const aMoment = time.Second
-
-// silence is when the broker did not say in a moment who takes part: the version that
-// was asked for, and how much had been heard of it. Until one of them changes it is not
-// asked again.
-type silence struct {
-	version uint64
-	ctl     *control
-	heard   uint64
-}
-
-// viewToSend is current for a send. Where messages are overwritten the last answer
-// serves while the broker stands still: no slot is kept for anybody, and who has come
-// since looks once a second. A lossless topic has to know of each group before it uses
-// a slot again. Callers hold t.mu.
-func (t *topic) viewToSend(ctx context.Context) (*peersView, error) {
-	before := t.view.Load()
-	if before == nil || !t.info.Overwrite || !before.knows(toSend) || t.fresh(before, toSend) {
-		return t.current(ctx, toSend)
-	}
-	v, err := t.currentAtOnce(ctx)
-	if v == nil && err == nil {
-		v = before
-	}
-	return v, err
-}
-
-// currentAtOnce is current; nil where the broker does not answer in a moment, or
-// before the deadline of ctx, and then until it is heard of again. Callers hold t.mu.
-func (t *topic) currentAtOnce(ctx context.Context) (*peersView, error) {
-	now := silence{version: t.version()}
-	now.ctl, now.heard = t.c.heard()
-	if now == t.silence {
-		return nil, nil
-	}
-	brief, cancel := context.WithTimeout(ctx, aMoment)
-	defer cancel()
-	v, err := t.current(brief, toSend)
-	if err != nil && brief.Err() == context.DeadlineExceeded {
-		t.silence = now
-		return nil, nil
-	}
-	return v, err
-}
-
-// knows tells whether a view has the parts that are needed, as of some version.
-func (v *peersView) knows(need parts) bool {
-	return (v.has.lanes || !need.lanes) && (v.has.readers || !need.readers)
-}
-
-// fresh tells whether the parts of a view that are needed are still those of now. Readers
-// come and go without a reader's having to know of it. Those that could not be mapped are
-// tried again after a while.
-func (t *topic) fresh(v *peersView, need parts) bool {
-	now := t.version()
-	if !v.knows(need) || need.lanes && v.lanesAt != uint32(now) {
-		return false
-	}
-	return !need.readers || v.readersAt == uint32(now>>32) && !(v.far && sys.Monotonic()-v.made > uint64(aMoment))
-}
-
-// ring wakes the readers: through the broker those whose bell this process cannot map.
-func (t *topic) ring(v *peersView) {
-	if v.far {
-		t.c.ringByBroker(t.ref())
-	}
-	for i := range v.readers {
-		v.readers[i].bell.Ring()
-	}
-	runtime.KeepAlive(v)
-}
-
-// adopt builds a view of an answer that has some parts; the others stay as they were, and so
-// do files mapped before.
-func (t *topic) adopt(ctx context.Context, p *protocol.Peers, has parts) (_ *peersView, err error) {
-	before := t.view.Load()
-	v := &peersView{has: has, lanesAt: p.LanesVersion, readersAt: p.ReadersVersion, gone: p.Gone, made: sys.Monotonic()}
-	defer func() {
-		if err != nil {
-			v.closeGone(before)
-		}
-	}()
-	if before != nil && !has.lanes {
-		v.has.lanes, v.lanesAt, v.lanes, v.hidden, v.gone = before.has.lanes, before.lanesAt, before.lanes, before.hidden, before.gone
-	}
-	if before != nil && !has.readers {
-		v.has.readers, v.readersAt, v.readers, v.far, v.made = before.has.readers, before.readersAt, before.readers, before.far, before.made
-	}
-	for _, l := range p.Lanes {
-		if l.State == protocol.LaneClosed {
+	for _, l := range records {
+		if same := before.find(&l); same != nil {
+			v.lanes = append(v.lanes, *same)
+			v.lanes[len(v.lanes)-1].laneRecord = l
 			continue
 		}
-		q, err := t.c.peer(ctx, l.Slot, l.Serial)
-		if err != nil {
-			switch protocolCode(err) {
-			case protocol.CodeNotFound, protocol.CodeExpired: // gone meanwhile; the version will say so
-			case protocol.CodeBusy: // its process stands still since a former broker: the others go on
-				v.hidden = append(v.hidden, l.Incarnation)
-			default:
+		q := found[l.serial]
+		switch {
+		case q.peer != nil:
+			lane, err := shm.NewLane(q.file.Region, l.offset, t.info.Slots, t.info.Stride)
+			if err != nil {
 				return nil, err
 			}
-			continue
-		}
-		lane, err := shm.NewLane(q.file.Region, l.Offset, t.info.Slots, t.info.Stride)
-		if err == nil && l.Lane >= protocol.MaxLanes {
-			err = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a lane of %s has the number %d", t.title(), l.Lane)
-		}
-		if err != nil {
-			return nil, err
-		}
-		v.lanes = append(v.lanes, laneView{LaneInfo: l, lane: lane, record: t.laneRecord(l.Lane), bell: shm.NewBell(q.file.Region, q.bell.Region), peer: q})
+			v.lanes = append(v.lanes, laneView{l, lane, t.record.incarnation(l.number), t.c.pages.bells.Bell(l.slot), q.peer})
+		case protocolCode(q.err) == protocol.CodeBusy: // its process stands still since a former broker: the others go on
+			v.hidden = append(v.hidden, l.incarnation)
+		} // else it is gone; the version will say so
 	}
-	for _, w := range p.Waiters {
-		q, err := t.c.peer(ctx, w.Slot, w.Serial)
-		if err != nil && (isLost(err) || ctx.Err() != nil) {
-			return nil, err
-		}
-		if code := protocolCode(err); code == protocol.CodeNotFound || code == protocol.CodeExpired {
-			continue // it has gone
-		}
-		if err != nil {
-			v.far = true
-			continue
-		}
-		v.readers = append(v.readers, listener{shm.NewBell(q.file.Region, q.bell.Region), q})
-	}
-	for _, g := range p.Groups {
-		gv, err := t.group(ctx, before, g)
-		if err != nil {
-			if protocolCode(err) == protocol.CodeNotFound {
-				continue
-			}
-			return nil, err
-		}
-		v.groups = append(v.groups, gv)
-	}
-	t.keep(v)
-	before.closeGone(v)
+	t.lanes.Store(v)
 	t.c.tidyPeers()
 	return v, nil
 }
 
-// closeGone closes the descriptors of groups that another view has not. They
-// stay mapped while somebody has a view with them.
-func (v *peersView) closeGone(now *peersView) {
+// find returns the view of a lane, nil where it has none.
+func (v *lanesView) find(l *laneRecord) *laneView {
 	if v == nil {
-		return
+		return nil
 	}
-	var kept []groupView
-	if now != nil {
-		kept = now.groups
+	i := sort.Search(len(v.lanes), func(i int) bool { return v.lanes[i].number >= l.number })
+	if i == len(v.lanes) || v.lanes[i].incarnation != l.incarnation {
+		return nil
 	}
+	return &v.lanes[i]
+}
+
+// listed makes sure that what was read of the record just now is about this topic, and not
+// about one that has come after it.
+func (t *topic) listed() error {
+	if t.record.id() == t.info.ID {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeNotFound, "open it again", "%s is no more", t.title())
+}
+
+// findPeers finds the files of lanes that a former view has not, with as few requests as
+// possible. serves: the former view does.
+func (t *topic) findPeers(ctx context.Context, before *lanesView, records []laneRecord) (found map[uint64]foundPeer, serves bool, err error) {
+	found = map[uint64]foundPeer{}
+	var missing []protocol.PeerSession
+	for _, l := range records {
+		if _, looked := found[l.serial]; looked || before.find(&l) != nil {
+			continue
+		}
+		q := t.c.pages.known(l.slot, l.serial)
+		found[l.serial] = foundPeer{peer: q}
+		if q == nil {
+			missing = append(missing, protocol.PeerSession{Slot: l.slot, Serial: l.serial})
+		}
+	}
+	if len(missing) == 0 {
+		return found, false, nil
+	}
+	serves, err = t.unlessAway(ctx, before != nil, func(ctx context.Context) error {
+		mapped, err := t.c.mapPeers(ctx, missing)
+		maps.Copy(found, mapped)
+		for _, f := range mapped {
+			if code := protocolCode(f.err); f.peer == nil && code != protocol.CodeExpired && code != protocol.CodeBusy {
+				return f.err
+			}
+		}
+		return err
+	})
+	return found, serves, err
+}
+
+// unlessAway runs what asks the broker for what a new view needs. serves: it is away, or went
+// away meanwhile, and there is a former view that serves.
+func (t *topic) unlessAway(ctx context.Context, former bool, ask func(context.Context) error) (serves bool, err error) {
+	if !former {
+		return false, ask(ctx)
+	}
+	if t.c.brokerAway() {
+		return true, nil
+	}
+	asked, cancel := t.c.untilAway(ctx)
+	defer cancel()
+	err = ask(asked)
+	// That it went away counts, even where the caller's time has run out meanwhile.
+	if err != nil && (isLost(err) || isLost(context.Cause(asked))) {
+		return true, nil
+	}
+	return false, err
+}
+
+// groupsNow is as lanesNow for the groups.
+func (t *topic) groupsNow(ctx context.Context) (*groupsView, error) {
+	if v := t.groups.Load(); v.whole && v.at == uint32(t.version()>>32) {
+		return v, nil
+	}
+	if err := t.viewMu.take(ctx); err != nil {
+		return nil, err
+	}
+	defer t.viewMu.end()
+	before := t.groups.Load()
+	v := &groupsView{whole: true, at: uint32(t.version() >> 32)} // before the records
+	if before.whole && before.at == v.at {
+		return before, nil
+	}
+	records := t.record.groups()
+	if err := t.listed(); err != nil {
+		return nil, err
+	}
+	var missing []groupRecord
+	for _, r := range records {
+		if g := before.find(r.id); g != nil {
+			v.groups = append(v.groups, g)
+		} else {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) > 0 {
+		serves, err := t.unlessAway(ctx, before.whole, func(ctx context.Context) error {
+			for _, r := range missing {
+				g, err := t.askGroup(ctx, r)
+				if err == nil {
+					v.groups = append(v.groups, g)
+				} else if protocolCode(err) != protocol.CodeNotFound { // else it is gone; the version will say so
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil || serves {
+			v.closeBut(before)
+			return before, err
+		}
+	}
+	t.keepGroups(v)
+	return v, nil
+}
+
+// find returns a group that is mapped here.
+func (v *groupsView) find(id uint64) *group {
+	if i := slices.IndexFunc(v.groups, func(g *group) bool { return g.id == id }); i >= 0 {
+		return v.groups[i]
+	}
+	return nil
+}
+
+// closeBut closes the descriptors of groups that another view has not. They stay mapped while
+// somebody has a view with them.
+func (v *groupsView) closeBut(kept *groupsView) {
 	for _, g := range v.groups {
-		if !slices.ContainsFunc(kept, func(n groupView) bool { return n.fd == g.fd }) {
+		if kept.find(g.id) != g {
 			g.fd.Close()
 		}
 	}
 }
 
-func (t *topic) group(ctx context.Context, before *peersView, g protocol.GroupInfo) (groupView, error) {
-	if before != nil {
-		for _, known := range before.groups {
-			if known.ID == g.ID {
-				return known, nil
-			}
-		}
+// keepGroups makes a view the one of now. Of a client that was closed meanwhile nobody would
+// close its files: one of the two sees the other.
+func (t *topic) keepGroups(v *groupsView) {
+	t.groups.Swap(v).closeBut(v)
+	if t.c.live() != nil {
+		t.closeGroups()
 	}
-	fds, err := t.c.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: g.Group}, nil)
-	if err != nil {
-		return groupView{}, err
-	}
-	return t.mapGroup(g, fds)
 }
 
-func (t *topic) mapGroup(g protocol.GroupInfo, fds []*sys.FD) (groupView, error) {
+func (t *topic) closeGroups() { t.groups.Load().closeBut(&groupsView{}) }
+
+func (t *topic) askGroup(ctx context.Context, r groupRecord) (*group, error) {
+	fds, err := t.c.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: r.number}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return t.mapGroup(r, fds)
+}
+
+func (t *topic) mapGroup(r groupRecord, fds []*sys.FD) (*group, error) {
 	if len(fds) != 1 {
 		wire.CloseAll(fds)
-		return groupView{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
+		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
 	}
-	r, err := newMapping(fds[0], protocol.GroupBytes(t.info.Slots), true, nil)
+	file, err := newMapping(fds[0], protocol.GroupBytes(t.info.Slots), true, nil)
 	if err != nil {
 		wire.CloseAll(fds)
-		return groupView{}, err
+		return nil, err
 	}
-	return groupView{GroupInfo: g, file: r, fd: fds[0]}, nil
+	return &group{r, file, fds[0]}, nil
 }
 
-// keepGroup maps a group's file that came with joining it, for the view that is
-// built next; one that is mapped already stays. Callers hold t.peersMu.
-func (t *topic) keepGroup(g protocol.GroupInfo, fds []*sys.FD) error {
-	before := t.view.Load()
-	if before == nil {
-		before = &peersView{}
+// joinGroup maps a group's file that came with joining it, unless it is mapped already.
+func (t *topic) joinGroup(ctx context.Context, r groupRecord, fds []*sys.FD) (*group, error) {
+	if err := t.viewMu.take(ctx); err != nil {
+		wire.CloseAll(fds)
+		return nil, err
 	}
-	for _, known := range before.groups {
-		if known.ID == g.ID {
-			wire.CloseAll(fds)
-			return nil
-		}
+	defer t.viewMu.end()
+	before := t.groups.Load()
+	if g := before.find(r.id); g != nil {
+		wire.CloseAll(fds)
+		return g, nil
 	}
-	gv, err := t.mapGroup(g, fds)
+	g, err := t.mapGroup(r, fds)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	with := *before
-	with.groups = append(append([]groupView(nil), before.groups...), gv)
-	t.keep(&with)
-	return nil
+	with.groups = append(slices.Clone(before.groups), g)
+	t.keepGroups(&with)
+	return g, nil
 }
 
-// keep makes a view the one of now. Of a client that was closed meanwhile nobody would
-// close its files: one of the two sees the other.
-func (t *topic) keep(v *peersView) {
-	t.view.Store(v)
-	if t.c.live() != nil {
-		t.groupFiles(func(_ uint64, fd *sys.FD) { fd.Close() })
+// forgetGroups lets go of groups that are over, in a session that may never look at them again.
+func (t *topic) forgetGroups(ctx context.Context) {
+	if t.viewMu.take(ctx) != nil {
+		return
 	}
-}
-
-// groupFiles lists the group files mapped here, for a new broker.
-func (t *topic) groupFiles(f func(id uint64, fd *sys.FD)) {
-	if v := t.view.Load(); v != nil {
-		for _, g := range v.groups {
-			f(g.ID, g.fd)
-		}
-	}
+	defer t.viewMu.end()
+	left := *t.groups.Load()
+	left.groups = slices.DeleteFunc(slices.Clone(left.groups), func(g *group) bool { return t.record.groupID(g.number) != g.id })
+	t.keepGroups(&left)
 }

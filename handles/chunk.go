@@ -71,9 +71,9 @@ func (c Chunks) Attached(chunk uint32, w int) uint64 {
 	return c.r.Load64(uint64(chunk)*protocol.ChunkRecordSize + protocol.ChunkAttached + uint64(w)*8)
 }
 
-// AllAttached copies the attached bits of a chunk.
-func (c Chunks) AllAttached(chunk uint32, to *[protocol.BitmapWords]uint64) {
-	c.r.ReadWords(to[:], uint64(chunk)*protocol.ChunkRecordSize+protocol.ChunkAttached)
+// AttachedWords returns which words of the attached bits may not be 0.
+func (c Chunks) AttachedWords(chunk uint32) uint64 {
+	return c.r.Load64(uint64(chunk)*protocol.ChunkRecordSize + protocol.ChunkAttachedWords)
 }
 
 // IsAttached tells whether the owner's free test looks at a session's row.
@@ -84,9 +84,11 @@ func (c Chunks) IsAttached(chunk, slot uint32) bool {
 // Attach sets a session's bit, then the epoch; the broker's, which replies to
 // the session only afterwards, so that no count in its row can go unseen.
 //
-// SYNC epoch: bit first, epoch second, reply last.
+// SYNC epoch: bit first, epoch second, reply last. The word's own bit goes before: also
+// where the broker dies in between, no bit stands in a word that nobody looks at.
 func (c Chunks) Attach(chunk, slot uint32) {
 	at := uint64(chunk) * protocol.ChunkRecordSize
+	c.r.Or64(at+protocol.ChunkAttachedWords, 1<<(slot/64))
 	c.r.Or64(at+protocol.ChunkAttached+uint64(slot/64)*8, 1<<(slot%64)) // MODEL attach:bit-set
 	c.r.Add64(at+protocol.ChunkEpoch, 1)                                // MODEL attach:epoch-up
 }
@@ -96,13 +98,17 @@ func (c Chunks) Attach(chunk, slot uint32) {
 // SYNC epoch: as Attach.
 func (c Chunks) Detach(chunk, slot uint32) {
 	at := uint64(chunk) * protocol.ChunkRecordSize
-	c.r.And64(at+protocol.ChunkAttached+uint64(slot/64)*8, ^uint64(1<<(slot%64))) // MODEL attach:bit-clear
+	word, bit := at+protocol.ChunkAttached+uint64(slot/64)*8, uint64(1)<<(slot%64)
+	if old := c.r.And64(word, ^bit); old&^bit == 0 { // MODEL attach:bit-clear
+		c.r.And64(at+protocol.ChunkAttachedWords, ^uint64(1<<(slot/64)))
+	}
 	c.r.Add64(at+protocol.ChunkEpoch, 1)
 }
 
 // EachAttached calls f for every attached slot until f returns false.
 func (c Chunks) EachAttached(chunk uint32, f func(slot uint32) bool) {
-	for w := 0; w < protocol.BitmapWords; w++ {
+	for words := c.AttachedWords(chunk); words != 0; words &= words - 1 {
+		w := bits.TrailingZeros64(words)
 		for b := c.Attached(chunk, w); b != 0; b &= b - 1 {
 			if !f(uint32(w*64 + bits.TrailingZeros64(b))) {
 				return

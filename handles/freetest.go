@@ -17,8 +17,15 @@ type FreeTest struct {
 	// file is not mapped yet), the storage counts as held for now.
 	Row func(slot uint32) (Row, bool)
 
-	rows  []Row    // attached, as the first collect found them
-	words []uint64 // what they said
+	rows     []Row    // attached, as the first collect found them
+	words    []uint64 // what they said
+	attached []word   // of the attached bits
+}
+
+// word is a word of the attached bits.
+type word struct {
+	number int
+	bits   uint64
 }
 
 // Recycle runs the test on a storage and, if nobody holds it, ends its
@@ -32,12 +39,16 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	chunk := index / protocol.ChunkIndices
 	t.Entries.PrefetchWrite(index) // its reader has the line, as well as those of the rows
 	epoch := t.Chunks.Epoch(chunk) // MODEL attach:epoch-read
-	var attached [protocol.BitmapWords]uint64
-	t.Chunks.AllAttached(chunk, &attached)
+	named := t.Chunks.AttachedWords(chunk)
+	t.attached = t.attached[:0]
+	for left := named; left != 0; left &= left - 1 {
+		w := bits.TrailingZeros64(left)
+		t.attached = append(t.attached, word{w, t.Chunks.Attached(chunk, w)})
+	}
 	t.rows, t.words = t.rows[:0], t.words[:0]
-	for w, bitsOf := range attached { // MODEL lanes:collect-first
-		for b := bitsOf; b != 0; b &= b - 1 {
-			row, ok := t.Row(uint32(w*64 + bits.TrailingZeros64(b)))
+	for _, w := range t.attached { // MODEL lanes:collect-first
+		for b := w.bits; b != 0; b &= b - 1 {
+			row, ok := t.Row(uint32(w.number*64 + bits.TrailingZeros64(b)))
 			if !ok {
 				return 0, false
 			}
@@ -54,7 +65,7 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	// SYNC generation: the mark and this process's own un-namings and drops are
 	// visible before the second collect reads anything.
 	shm.Fence() // MODEL tso:fence-owner
-	if !t.unchanged(index, chunk, epoch, &attached) {
+	if !t.unchanged(index, chunk, epoch, named) {
 		t.Entries.unmark(index)
 		return 0, false
 	}
@@ -66,13 +77,19 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 
 // unchanged is the second collect. It reads the rows that the first one read: had
 // a slot got another session meanwhile, the epoch would tell.
-func (t *FreeTest) unchanged(index, chunk uint32, epoch uint64, attached *[protocol.BitmapWords]uint64) bool {
+func (t *FreeTest) unchanged(index, chunk uint32, epoch, named uint64) bool {
 	for k, row := range t.rows { // MODEL lanes:collect-second
 		if row.Load(index) != t.words[k] {
 			return false
 		}
 	}
-	var now [protocol.BitmapWords]uint64
-	t.Chunks.AllAttached(chunk, &now)
-	return now == *attached && t.Chunks.Epoch(chunk) == epoch // MODEL attach:epoch-compare
+	if t.Chunks.AttachedWords(chunk) != named {
+		return false
+	}
+	for _, w := range t.attached {
+		if t.Chunks.Attached(chunk, w.number) != w.bits {
+			return false
+		}
+	}
+	return t.Chunks.Epoch(chunk) == epoch // MODEL attach:epoch-compare
 }

@@ -186,7 +186,7 @@ func (p *Pool) trimLocked(ctx context.Context, but *slab) (given uint64) {
 			continue
 		}
 		for _, s := range sl.indices {
-			p.own[s.Index/protocol.ChunkIndices].Store(nil)
+			p.own.Store(s.Index/protocol.ChunkIndices, nil)
 		}
 		given += sl.segment.Bytes
 		p.granted -= sl.segment.Bytes

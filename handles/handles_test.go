@@ -24,15 +24,18 @@ type world struct {
 	source *fakeSource
 }
 
+// someChunks are as many as a test needs.
+const someChunks = 1024
+
 func memory(bytes uint64) shm.Region { return shm.NewRegion(shm.BytesOf(make([]uint64, bytes/8))) }
 
 func newWorld(t testing.TB, sessions int, limit uint64) *world {
 	w := &world{t: t}
-	w.chunks = Chunks{memory(protocol.MaxChunks * protocol.ChunkRecordSize)}
-	for i := 0; i < sessions; i++ {
-		w.rows = append(w.rows, Row{memory(protocol.MaxStorages * protocol.RowWordSize)})
+	w.chunks = Chunks{memory(someChunks * protocol.ChunkRecordSize)}
+	for range sessions {
+		w.rows = append(w.rows, Row{memory(someChunks * protocol.ChunkIndices * protocol.RowWordSize)})
 	}
-	w.own = Entries{memory(protocol.MaxStorages * protocol.EntrySize)}
+	w.own = Entries{memory(someChunks * protocol.ChunkIndices * protocol.EntrySize)}
 	w.source = &fakeSource{w: w, limit: limit}
 	w.pool = NewPool(w.source, w.rows[1], FreeTest{Chunks: w.chunks, Entries: w.own,
 		Row: func(slot uint32) (Row, bool) { return w.rows[slot], true }}, protocol.Limits{})
@@ -196,6 +199,65 @@ func TestPoolStoragesNeverOverlap(t *testing.T) {
 	w.pool.Collect(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	require.Zero(t, w.pool.Stats().Granted)
+}
+
+// Sessions stand in any word of the attached bits; each that is attached is looked at, and
+// so is one that comes while the test is under way.
+func TestRecycleLooksAtEveryAttachedRow(t *testing.T) {
+	const first, last = 7, protocol.MaxSessions - 1
+	for _, holder := range []uint32{first, 64, 2048, last} {
+		w := newWorld(t, 2, 1<<30)
+		a, err := w.pool.Alloc(t.Context(), 1000)
+		require.NoError(t, err)
+		chunk := a.Index / protocol.ChunkIndices
+		row, looked := Row{memory(someChunks * protocol.ChunkIndices * protocol.RowWordSize)}, map[uint32]bool{}
+		w.pool.test.Row = func(slot uint32) (Row, bool) {
+			looked[slot] = true
+			if slot == holder {
+				return row, true
+			}
+			return w.rows[slot%2], true
+		}
+		for _, slot := range []uint32{first, 64, 2048, last} {
+			w.chunks.Attach(chunk, slot)
+		}
+		require.NoError(t, row.Take(a.Index))
+		w.drop(a)
+		w.pool.RecycleOne()
+		require.Zero(t, w.pool.Stats().Warm, "slot %d holds it", holder)
+		row.Drop(a.Index)
+		clear(looked)
+		w.pool.RecycleOne()
+		require.Equal(t, 1, w.pool.Stats().Warm)
+		require.Equal(t, map[uint32]bool{0: true, 1: true, first: true, 64: true, 2048: true, last: true}, looked)
+		var all []uint32
+		w.chunks.EachAttached(chunk, func(slot uint32) bool { all = append(all, slot); return true })
+		require.Equal(t, []uint32{0, 1, first, 64, 2048, last}, all)
+		for _, slot := range all {
+			require.True(t, w.chunks.IsAttached(chunk, slot))
+			w.chunks.Detach(chunk, slot)
+		}
+		require.Zero(t, w.chunks.AttachedWords(chunk), "no word has a bit")
+	}
+}
+
+func TestRecycleGivesUpWhereASessionComesMeanwhile(t *testing.T) {
+	w := newWorld(t, 3, 1<<30)
+	a, err := w.pool.Alloc(t.Context(), 1000)
+	require.NoError(t, err)
+	come := func() { w.chunks.Attach(a.Index/protocol.ChunkIndices, protocol.MaxSessions-1) }
+	w.pool.test.Row = func(slot uint32) (Row, bool) {
+		if come != nil {
+			come()
+		}
+		return w.rows[slot%3], true
+	}
+	w.drop(a)
+	w.pool.RecycleOne()
+	require.Zero(t, w.pool.Stats().Warm)
+	come = nil
+	w.pool.RecycleOne()
+	require.Equal(t, 1, w.pool.Stats().Warm)
 }
 
 // The owner recycles while others take by a place that names the storage, as in

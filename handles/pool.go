@@ -8,6 +8,7 @@ import (
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/ranges"
+	"github.com/baton-ipc/baton/internal/sparse"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -111,7 +112,7 @@ type Pool struct {
 
 	// The chunks that this pool has; written with mu held. A look tells whether an
 	// index is this session's.
-	own [protocol.MaxChunks]atomic.Pointer[chunkStorages]
+	own sparse.Table[chunkStorages]
 }
 
 // PoolStats counts what a pool did.
@@ -404,7 +405,7 @@ func (p *Pool) addChunksLocked(sl *slab, chunks []protocol.ChunkGrant) {
 				Segment: sl.segment, Region: sl.region, slab: sl}
 			sl.indices = append(sl.indices, &records[i])
 		}
-		p.own[c.Chunk].Store(records)
+		p.own.Store(c.Chunk, records)
 	}
 }
 
@@ -473,7 +474,7 @@ func (p *Pool) Find(index uint32) *Storage {
 	if index >= protocol.MaxStorages {
 		return nil
 	}
-	records := p.own[index/protocol.ChunkIndices].Load()
+	records := p.own.Load(index / protocol.ChunkIndices)
 	if records == nil {
 		return nil
 	}

@@ -281,17 +281,20 @@ func TestStoppedClientKeepsWhatItHoldsAcrossBrokers(t *testing.T) {
 		_, err := c.Topic(shortly(t), "other")
 		return err == nil, fmt.Sprint(err)
 	})
-	h := testkit.Audit(t, b)
-	held := 0
-	for _, s := range h.Storages {
-		for _, holder := range s.Holders {
-			if holder.PID == p.PID() {
-				held++
+	testkit.Audit(t, b)
+	p.Cont()
+	testkit.Until(t, "it is known what it holds", func() (bool, string) { // it alone has its row
+		h := testkit.Look(t, b)
+		held := 0
+		for _, s := range h.Storages {
+			for _, holder := range s.Holders {
+				if holder.PID == p.PID() {
+					held++
+				}
 			}
 		}
-	}
-	require.Equal(t, 1, held, "%s", h)
-	p.Cont()
+		return held == 1, h.String()
+	})
 	p.Tell("look")
 	var got received
 	p.Next(&got)

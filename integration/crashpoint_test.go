@@ -118,9 +118,12 @@ func sendWide(ctx context.Context, c *client.Client, to sender, width int, k not
 
 func crashAt(t *testing.T, program string, point crashpoint.Point, times int) {
 	p := newPartner(t)
-	cfg := repertoireConfig{Lent: p.handle, Brief: time.Millisecond}
-	if times == 1 && point.InAWait() {
-		cfg.Brief = testkit.Patience // it dies there, however late it comes to it
+	cfg := repertoireConfig{Lent: p.handle, Room: time.Millisecond, Message: time.Millisecond}
+	if times == 1 && point.InAWait() { // it dies there, however late it comes to it
+		cfg.Message = testkit.Patience
+		if !point.ForMessages() {
+			cfg.Room = testkit.Patience
+		}
 	}
 	dying := p.b.Start("repertoire", cfg, testkit.Program(program), testkit.Env(crashpoint.Env, fmt.Sprintf("%s:%d", point.Name, times)))
 	// While it lives its answers are received, so that it has somebody to wake.
@@ -249,8 +252,9 @@ func init() { roles["repertoire"] = repertoire }
 
 // repertoireConfig is what the role repertoire is told.
 type repertoireConfig struct {
-	Lent  protocol.Handle
-	Brief time.Duration // how long it waits for what does not come
+	Lent protocol.Handle
+	// How long it waits for room and for messages, which do not come.
+	Room, Message time.Duration
 }
 
 // repertoire does all that a client can do, so that it comes by every point.
@@ -358,14 +362,16 @@ func repertoire(p *testkit.Child) error {
 		if err != nil {
 			return err
 		}
-		short, cancel := context.WithTimeout(ctx, cfg.Brief)
+		room, cancel := context.WithTimeout(ctx, cfg.Room)
 		defer cancel()
-		err = full.Put(short, x)
+		err = full.Put(room, x)
 		x.Release()
 		if !errors.Is(err, protocol.ErrFull) {
 			return fmt.Errorf("a full queue: %w", err)
 		}
-		if _, err = reader.Receive(short); !errors.Is(err, protocol.ErrTimeout) {
+		message, cancel := context.WithTimeout(ctx, cfg.Message)
+		defer cancel()
+		if _, err = reader.Receive(message); !errors.Is(err, protocol.ErrTimeout) {
 			return fmt.Errorf("an empty topic: %w", err)
 		}
 	}

@@ -18,7 +18,6 @@ type enemy struct {
 	*testkit.Raw
 	rnd     *rand.Rand
 	topics  []enemyTopic
-	bells   []shm.Region
 	group   shm.Region
 	segment shm.Region
 	own     uint32   // its chunk
@@ -90,7 +89,7 @@ func (e *enemy) join() error {
 			return err
 		}
 	}
-	return e.meet()
+	return e.attach()
 }
 
 func (e *enemy) joinTopic(name string) error {
@@ -128,24 +127,9 @@ func (e *enemy) joinTopic(name string) error {
 	return nil
 }
 
-// meet maps the bells of all sessions and attaches to chunks of others.
-func (e *enemy) meet() error {
-	for slot := uint32(0); slot < protocol.MaxSessions; slot++ {
-		serial := e.Broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
-		if serial == 0 {
-			continue
-		}
-		fds, err := e.Call(protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}, nil)
-		if err != nil {
-			return err
-		}
-		bell, err := e.Map(fds[1], protocol.BellBytes, true)
-		if err != nil {
-			return err
-		}
-		e.bells = append(e.bells, bell)
-	}
-	for chunk := uint32(0); chunk < protocol.MaxChunks && len(e.chunks) < 8; chunk++ {
+// attach attaches to chunks of others.
+func (e *enemy) attach() error {
+	for chunk := uint32(0); chunk < e.ChunksEnd() && len(e.chunks) < 8; chunk++ {
 		serial := e.Broker.Load64(protocol.BrokerChunks + uint64(chunk)*protocol.ChunkRecordSize + protocol.ChunkSerial)
 		if serial == 0 || chunk == e.own {
 			continue
@@ -284,8 +268,8 @@ func (e *enemy) publish(m enemyMessage) {
 		t.lane.Publish(t.next)
 		t.next++
 	}
-	for _, bell := range e.bells {
-		shm.WakeBell(bell)
+	for slot := range e.SessionsEnd() {
+		e.Bells().Wake(slot)
 	}
 }
 
@@ -332,13 +316,22 @@ func (e *enemy) attackEntries() {
 	e.entry(index, uint64(index%protocol.ChunkIndices)*4096, 4096, 1)
 }
 
-func (e *enemy) attackParked() { e.Session.Store64(protocol.SessionParked, e.number()) }
+func (e *enemy) attackParked() {
+	e.BellFile.Store64(protocol.BellRecords+uint64(e.Hello.Slot)*protocol.BellRecordSize+protocol.BellParked, e.number())
+}
 
+// attackBells spoils who sleeps, who waits for messages, and the words that wake them.
 func (e *enemy) attackBells() {
-	for _, bell := range e.bells {
-		e.noise(bell, protocol.BellWord, protocol.BellBytes-protocol.BellWord)
-		bell.Store32(protocol.BellWord, e.rnd.Uint32())
-		sys.FutexWake(bell.Word32(protocol.BellWord))
+	for slot := range uint64(e.SessionsEnd()) {
+		at := protocol.BellRecords + slot*protocol.BellRecordSize
+		e.noise(e.BellFile, at, protocol.BellRecordSize)
+		e.BellFile.Store32(at+protocol.BellWord, e.rnd.Uint32())
+		sys.FutexWake(e.BellFile.Word32(at + protocol.BellWord))
+	}
+	for _, t := range e.topics {
+		area := protocol.BellWaits + uint64(t.info.Topic)*protocol.WaitAreaSize
+		e.noise(e.BellFile, area+protocol.WaitWords, 8*2)
+		e.noise(e.BellFile, area+protocol.WaitMembers, 2*8*protocol.BitmapWords)
 	}
 }
 
@@ -381,5 +374,5 @@ func (e *enemy) attackSegment() {
 // cannot make sense of it.
 func (e *enemy) attackHead() {
 	e.noise(e.Session, 0, protocol.HeadSize)
-	e.noise(e.Bell, 0, protocol.HeadSize)
+	e.noise(e.BellFile, 0, protocol.HeadSize)
 }

@@ -7,20 +7,21 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 6
+	Layout  = 7
 )
 
 // Sizes that are part of the layout.
 const (
-	MaxSessions = 1024
-	MaxSegments = 16384
+	MaxSessions = 4096
+	MaxSegments = 65536
 	MaxTopics   = 4096
-	MaxGroups   = 8   // per topic
-	MaxLanes    = 440 // per topic
-	MaxLeases   = 65536
+	MaxGroups   = 64   // per topic
+	MaxMembers  = 4095 // per group
+	MaxLanes    = 4096 // per topic
+	MaxLeases   = 262144
 
 	ChunkIndices = 128
-	MaxChunks    = 4096
+	MaxChunks    = 32768
 	MaxStorages  = MaxChunks * ChunkIndices
 
 	BitmapWords = MaxSessions / 64
@@ -68,12 +69,18 @@ const (
 
 // Broker file.
 const (
+	// Records from these numbers on were never used, and have no pages: they are not looked
+	// at. Behind the file's head, u32 each.
+	BrokerSessionsEnd = 0x40
+	BrokerChunksEnd   = 0x44
+	BrokerSegmentsEnd = 0x48
+
 	BrokerSessions = 0x1000
-	BrokerChunks   = 0x80000
 	BrokerSegments = 0x200000
-	BrokerLeases   = 0x400000
-	BrokerTopics   = 0x1000000
-	BrokerBytes    = 0x5000000
+	BrokerLeases   = 0x1000000
+	BrokerChunks   = 0x4000000
+	BrokerTopics   = 0x8000000
+	BrokerBytes    = 0x2a000000
 )
 
 // SessionRecord in the broker file.
@@ -122,8 +129,9 @@ const (
 	ChunkBytes         = 32
 	ChunkSegmentSerial = 40
 	ChunkEpoch         = 48
+	ChunkAttachedWords = 56 // bit w: the word w of attached is not 0
 	ChunkAttached      = 64
-	ChunkRecordSize    = 256
+	ChunkRecordSize    = 1024
 )
 
 // SegmentRecord in the broker file.
@@ -175,18 +183,20 @@ const (
 	TopicDepth      = 28
 	TopicSlots      = 32
 	TopicStride     = 36
-	TopicLaneCount  = 40
-	TopicGroupCount = 44
+	TopicLanesEnd   = 40 // lanes from this number on are free
+	TopicGroupsEnd  = 44 // and groups
 	TopicMadeAt     = 48
 	TopicLinger     = 56
-	TopicWaiters    = 64
-	TopicName       = 192
-	TopicNamespace  = 448
-	TopicCreator    = 512
-	TopicToken      = 576
-	TopicGroups     = 1024
-	TopicLanes      = 2048
-	TopicRecordSize = 16384
+	TopicReaders    = 64 // bit n: session slot n reads the topic
+	TopicName       = 576
+	TopicNamespace  = 832
+	TopicCreator    = 896
+	TopicToken      = 960
+	TopicGone       = 1024 // messages that were sent in lanes that are no more
+	TopicLastLeft   = 1032 // name of the session that left last
+	TopicGroups     = 4096
+	TopicLanes      = 8192
+	TopicRecordSize = 139264
 
 	TopicNameBytes = 256
 )
@@ -231,15 +241,15 @@ const (
 
 // Session file.
 const (
-	SessionParked  = 0x80
-	SessionForking = 0x88 // ns, CLOCK_MONOTONIC: when a fork began; 0: none is under way
+	SessionForking = 0x88  // ns, CLOCK_MONOTONIC: when a fork began; 0: none is under way
+	SessionSender  = 0x100 // char[64]: its name, for those who receive from it
 	SessionTraceOn = 0x1000
 	SessionStreams = 0x1800
 	SessionRow     = 0x10000
-	SessionEntries = 0x500000
-	SessionTraces  = 0x2000000
-	SessionLanes   = 0x4000000
-	SessionBytes   = 0x10000000
+	SessionEntries = 0x4000000
+	SessionTraces  = 0x10000000
+	SessionLanes   = 0x20000000
+	SessionBytes   = 0x40000000
 
 	RowWordSize = 8
 	TraceSize   = 64
@@ -356,11 +366,26 @@ const (
 	MaxBody = 64 << 20
 )
 
-// Bell file and group file.
+// Bell file: one for the instance. Every session writes it, and nothing but when somebody
+// looks again depends on it.
 const (
-	BellWord  = 64
-	BellBytes = PageBytes
+	BellRecords    = 0x1000
+	BellParked     = 0  // u64
+	BellWord       = 64 // u32
+	BellRecordSize = 128
 
+	// The wait sets of a topic: set 0, whose sessions are all rung at each message, and
+	// one for each group, of which one session is rung.
+	BellWaits    = 0x100000
+	WaitSets     = 1 + MaxGroups
+	WaitWords    = 0 // u64 for each set; bit w: the word w of the set may not be 0
+	WaitMembers  = 576
+	WaitAreaSize = 0x9000
+	BellBytes    = BellWaits + MaxTopics*WaitAreaSize
+)
+
+// Group file.
+const (
 	GroupAreas         = 4096
 	GroupHint          = 0
 	GroupStart         = 8
@@ -413,20 +438,20 @@ func GroupBytes(slots uint32) uint64 {
 	return (n + PageBytes - 1) &^ (PageBytes - 1)
 }
 
-// ClaimWord packs a claim: number 52 bits, member 8, state 4.
-func ClaimWord(number uint64, member uint8, state uint8) uint64 {
-	return number<<12 | uint64(member)<<4 | uint64(state&0xf)
+// ClaimWord packs a claim: number 50 bits, member 12, state 2.
+func ClaimWord(number uint64, member uint16, state uint8) uint64 {
+	return number<<14 | uint64(member&0xfff)<<2 | uint64(state&3)
 }
 
 // SplitClaim unpacks a claim word.
-func SplitClaim(w uint64) (number uint64, member uint8, state uint8) {
-	return w >> 12, uint8(w >> 4), uint8(w & 0xf)
+func SplitClaim(w uint64) (number uint64, member uint16, state uint8) {
+	return w >> 14, uint16(w >> 2 & 0xfff), uint8(w & 3)
 }
 
-// HintWord packs a group's hint: number 52 bits, version 12.
+// HintWord packs a group's hint: number 50 bits, version 14.
 func HintWord(number uint64, version uint16) uint64 {
-	return number<<12 | uint64(version&0xfff)
+	return number<<14 | uint64(version&0x3fff)
 }
 
 // SplitHint unpacks a hint.
-func SplitHint(w uint64) (number uint64, version uint16) { return w >> 12, uint16(w & 0xfff) }
+func SplitHint(w uint64) (number uint64, version uint16) { return w >> 14, uint16(w & 0x3fff) }

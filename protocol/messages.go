@@ -25,11 +25,9 @@ const (
 	OpTopicOpen      = "topic.open"
 	OpTopicWrite     = "topic.write"
 	OpTopicRead      = "topic.read"
-	OpTopicPeers     = "topic.peers"
 	OpTopicGroupFile = "topic.groupfile"
 	OpTopicLeave     = "topic.leave"
 	OpTopicClose     = "topic.close"
-	OpTopicRing      = "topic.ring"
 	OpNameSet        = "name.set"
 	OpNameOpen       = "name.open"
 	OpNameDelete     = "name.delete"
@@ -102,8 +100,8 @@ type Limits struct {
 }
 
 // HelloReply opens the session. Descriptors, unless Resumed: broker file (read
-// only), own session file, own bell, the broker's session file (read only), the
-// broker's bell. With Restore the broker waits for restore calls first.
+// only), own session file, bell file, the broker's session file (read only). With Restore
+// the broker waits for restore calls first.
 type HelloReply struct {
 	Protocol int      `json:"protocol"`
 	Layout   int      `json:"layout"`
@@ -224,10 +222,32 @@ type AttachReply struct {
 	SegmentSerial uint64 `json:"segment_serial"`
 }
 
-// Peer asks for another session's pages: session file (read only) and bell.
+// Peer asks for the session files of up to MaxPeers other sessions.
 type Peer struct {
+	Sessions []PeerSession `json:"sessions"`
+}
+
+// PeerSession names a session by its slot and serial.
+type PeerSession struct {
 	Slot   uint32 `json:"slot"`
 	Serial uint64 `json:"serial"`
+}
+
+// MaxPeers is how many sessions one request of OpPeer may name: their files come with one
+// frame.
+const MaxPeers = MaxFrameFDs
+
+// PeerReply says what there is of each session, in order. The descriptors are those of the
+// answers without an error, read only.
+type PeerReply struct {
+	Sessions []PeerAnswer `json:"sessions"`
+}
+
+// PeerAnswer is about one session: nil where its file is there, else CodeExpired (it
+// is over and nothing of it is left) or CodeBusy (only a session that is not back has the
+// file).
+type PeerAnswer struct {
+	Error *Error `json:"error,omitempty"`
 }
 
 // Segment asks for a segment's descriptor.
@@ -332,67 +352,18 @@ type TopicLeave struct {
 	Opening uint64 `json:"opening,omitempty"`
 }
 
-// LaneInfo is one lane of a topic: where it lies and who sent in it.
-type LaneInfo struct {
-	Lane   uint32 `json:"lane"`
-	Slot   uint32 `json:"slot"`
-	Serial uint64 `json:"serial"`
-	Offset uint64 `json:"offset"`
-	State  uint32 `json:"state"`
-	Sender string `json:"sender"`
-	// Incarnation stands in the lane's record as long as the lane is this one.
-	Incarnation uint64 `json:"incarnation"`
-}
-
-// Waiter is a session to ring.
-type Waiter struct {
-	Slot   uint32 `json:"slot"`
-	Serial uint64 `json:"serial"`
-}
-
-// GroupInfo is one group of a topic.
-type GroupInfo struct {
-	Group uint32 `json:"group"`
-	ID    uint64 `json:"id"`
-}
-
-// TopicPeers asks for the parts of a topic's peers that its session has a use for: the
-// lanes to read from, or the readers to wake.
-type TopicPeers struct {
-	TopicRef
-	Lanes   bool `json:"lanes,omitempty"`
-	Waiters bool `json:"waiters,omitempty"`
-}
-
-// Peers is who takes part in a topic, as of two counts of changes: of lanes, and of readers
-// and groups.
-type Peers struct {
-	LanesVersion   uint32 `json:"lanes_version"`
-	ReadersVersion uint32 `json:"readers_version"`
-
-	Closed   bool        `json:"closed,omitempty"`
-	Lanes    []LaneInfo  `json:"lanes,omitempty"`
-	Waiters  []Waiter    `json:"waiters,omitempty"`
-	Groups   []GroupInfo `json:"groups,omitempty"`
-	Writers  int         `json:"writers,omitempty"` // lanes of sessions that go on, for messages of timeouts
-	Members  int         `json:"members,omitempty"` // sessions that read, for the same
-	Gone     uint64      `json:"gone,omitempty"`    // messages that were sent in lanes that are no more
-	LastLeft string      `json:"last_left,omitempty"`
-}
-
 // TopicWriteReply tells the own lane's number and incarnation.
 type TopicWriteReply struct {
 	Lane        uint32 `json:"lane"`
 	Incarnation uint64 `json:"incarnation"`
-	Peers
 }
 
 // TopicReadReply tells the reader's number, and in a group the member's.
 type TopicReadReply struct {
-	Reader uint64  `json:"reader"`
-	Member uint8   `json:"member,omitempty"`
-	Group  *uint32 `json:"group,omitempty"`
-	Peers
+	Reader  uint64  `json:"reader"`
+	Member  uint16  `json:"member,omitempty"`
+	Group   *uint32 `json:"group,omitempty"` // its number in the topic's record
+	GroupID uint64  `json:"group_id,omitempty"`
 }
 
 // StorageRef is a Ref as JSON.

@@ -114,6 +114,7 @@ func init() {
 		field("bytes", "u64", protocol.ChunkBytes).
 		field("segment_serial", "u64", protocol.ChunkSegmentSerial).
 		field("epoch", "u64", protocol.ChunkEpoch).
+		field("attached_words", "u64", protocol.ChunkAttachedWords).
 		field("attached", "u64", protocol.ChunkAttached, protocol.BitmapWords)
 	fixed("SegmentRecord", protocol.SegmentRecordSize).
 		field("serial", "u64", protocol.SegmentSerial).
@@ -154,15 +155,17 @@ func init() {
 		field("depth", "u32", protocol.TopicDepth).
 		field("slots", "u32", protocol.TopicSlots).
 		field("stride", "u32", protocol.TopicStride).
-		field("nlanes", "u32", protocol.TopicLaneCount).
-		field("ngroups", "u32", protocol.TopicGroupCount).
+		field("lanes_end", "u32", protocol.TopicLanesEnd).
+		field("groups_end", "u32", protocol.TopicGroupsEnd).
 		field("made_at", "u64", protocol.TopicMadeAt).
 		field("linger", "u64", protocol.TopicLinger).
-		field("waiters", "u64", protocol.TopicWaiters, protocol.BitmapWords).
+		field("readers", "u64", protocol.TopicReaders, protocol.BitmapWords).
 		field("name", "char", protocol.TopicName, protocol.TopicNameBytes).
 		field("namespace", "char", protocol.TopicNamespace, 64).
 		field("creator", "char", protocol.TopicCreator, 64).
 		field("token", "u8", protocol.TopicToken, 16).
+		field("gone", "u64", protocol.TopicGone).
+		field("last_left", "char", protocol.TopicLastLeft, 64).
 		field("groups", "GroupRecord", protocol.TopicGroups, protocol.MaxGroups).
 		field("lanes", "LaneRecord", protocol.TopicLanes, protocol.MaxLanes)
 	fixed("StorageEntry", protocol.EntrySize).
@@ -213,9 +216,12 @@ func init() {
 		field("device_type", "i32", protocol.DescDeviceType).
 		field("device_id", "i32", protocol.DescDeviceID).
 		field("offset", "u64", protocol.DescOffset)
-	fixed("BellFile", protocol.BellBytes).
-		field("head", "FileHead", 0).
+	fixed("BellRecord", protocol.BellRecordSize).
+		field("parked", "u64", protocol.BellParked).
 		field("bell", "u32", protocol.BellWord)
+	fixed("WaitArea", protocol.WaitAreaSize).
+		field("words", "u64", protocol.WaitWords, protocol.WaitSets).
+		field("members", "u64", protocol.WaitMembers, protocol.WaitSets*protocol.BitmapWords)
 	varies("GroupArea", protocol.GroupClaims).
 		field("hint", "u64", protocol.GroupHint).
 		field("start", "u64", protocol.GroupStart).
@@ -247,16 +253,19 @@ type fileSpec struct {
 var sharedFiles = []fileSpec{
 	{"broker", protocol.RoleBroker, protocol.BrokerBytes, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
+		{"sessions_end", "u32", protocol.BrokerSessionsEnd, 1, 4},
+		{"chunks_end", "u32", protocol.BrokerChunksEnd, 1, 4},
+		{"segments_end", "u32", protocol.BrokerSegmentsEnd, 1, 4},
 		{"sessions", "SessionRecord", protocol.BrokerSessions, protocol.MaxSessions, protocol.SessionRecordSize},
-		{"chunks", "ChunkRecord", protocol.BrokerChunks, protocol.MaxChunks, protocol.ChunkRecordSize},
 		{"segments", "SegmentRecord", protocol.BrokerSegments, protocol.MaxSegments, protocol.SegmentRecordSize},
 		{"leases", "LeaseRecord", protocol.BrokerLeases, protocol.MaxLeases, protocol.LeaseRecordSize},
+		{"chunks", "ChunkRecord", protocol.BrokerChunks, protocol.MaxChunks, protocol.ChunkRecordSize},
 		{"topics", "TopicRecord", protocol.BrokerTopics, protocol.MaxTopics, protocol.TopicRecordSize},
 	}},
 	{"session", protocol.RoleSession, protocol.SessionBytes, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
-		{"parked", "u64", protocol.SessionParked, 1, 8},
 		{"forking", "u64", protocol.SessionForking, 1, 8},
+		{"sender", "char", protocol.SessionSender, protocol.SessionNameBytes, 1},
 		{"trace_on", "u32", protocol.SessionTraceOn, 1, 4},
 		{"streams", "u64", protocol.SessionStreams, protocol.MaxStreams, 8},
 		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},
@@ -266,7 +275,8 @@ var sharedFiles = []fileSpec{
 	}},
 	{"bell", protocol.RoleBell, protocol.BellBytes, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
-		{"bell", "u32", protocol.BellWord, 1, 4},
+		{"bells", "BellRecord", protocol.BellRecords, protocol.MaxSessions, protocol.BellRecordSize},
+		{"waits", "WaitArea", protocol.BellWaits, protocol.MaxTopics, protocol.WaitAreaSize},
 	}},
 	{"group", protocol.RoleGroup, 0, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
@@ -288,8 +298,8 @@ type wordSpec struct {
 
 var words = []wordSpec{
 	{"RowWord", []bitsSpec{{"sequence", protocol.CountBits, 64 - protocol.CountBits}, {"count", 0, protocol.CountBits}}},
-	{"ClaimWord", []bitsSpec{{"number", 12, 52}, {"member", 4, 8}, {"state", 0, 4}}},
-	{"HintWord", []bitsSpec{{"number", 12, 52}, {"version", 0, 12}}},
+	{"ClaimWord", []bitsSpec{{"number", 14, 50}, {"member", 2, 12}, {"state", 0, 2}}},
+	{"HintWord", []bitsSpec{{"number", 14, 50}, {"version", 0, 14}}},
 	{"Generation", []bitsSpec{{"generation", 0, 52}, {"private", 62, 1}, {"retiring", 63, 1}}},
 }
 

@@ -41,16 +41,14 @@ var opTypes = map[string][2]any{
 	protocol.OpChunks:         {protocol.Chunks{}, protocol.ChunksReply{}},
 	protocol.OpReturn:         {protocol.Return{}, empty{}},
 	protocol.OpAttach:         {protocol.Attach{}, protocol.AttachReply{}},
-	protocol.OpPeer:           {protocol.Peer{}, empty{}},
+	protocol.OpPeer:           {protocol.Peer{}, protocol.PeerReply{}},
 	protocol.OpSegment:        {protocol.Segment{}, protocol.SegmentReply{}},
 	protocol.OpTopicOpen:      {protocol.TopicOpenRequest{}, protocol.TopicInfo{}},
 	protocol.OpTopicWrite:     {protocol.TopicWrite{}, protocol.TopicWriteReply{}},
 	protocol.OpTopicRead:      {protocol.TopicRead{}, protocol.TopicReadReply{}},
-	protocol.OpTopicPeers:     {protocol.TopicPeers{}, protocol.Peers{}},
 	protocol.OpTopicGroupFile: {protocol.TopicGroupFile{}, empty{}},
 	protocol.OpTopicLeave:     {protocol.TopicLeave{}, empty{}},
 	protocol.OpTopicClose:     {protocol.TopicRef{}, empty{}},
-	protocol.OpTopicRing:      {protocol.TopicRef{}, empty{}},
 	protocol.OpNameSet:        {protocol.NameSet{}, protocol.NameSetReply{}},
 	protocol.OpNameOpen:       {protocol.NameOpen{}, protocol.TopicInfo{}},
 	protocol.OpNameDelete:     {protocol.NameRef{}, empty{}},
@@ -106,20 +104,12 @@ func exchanges() map[string][]exchange {
 	private, name := info, info
 	private.Name, private.Token, private.Kind, private.Overwrite, private.Redeliver, private.Depth, private.Slots = "", "0a1b2c3d4e5f60718293a4b5c6d7e8f9", protocol.KindQueue, false, true, 64, 128
 	name.Name, name.Kind, name.Depth, name.Slots = "weights/actor", protocol.KindName, 1, 2
-	peers := protocol.Peers{LanesVersion: 20, ReadersVersion: 7,
-		Lanes:   []protocol.LaneInfo{{Lane: 0, Slot: 3, Serial: 12, Offset: protocol.SessionLanes, State: protocol.LaneLive, Sender: "trainer-0", Incarnation: 57}},
-		Waiters: []protocol.Waiter{{Slot: 4, Serial: 13}},
-		Groups:  []protocol.GroupInfo{{Group: 0, ID: 90}},
-		Writers: 1, Members: 1, LastLeft: "eval-2"}
-	toRead, toWrite := peers, peers
-	toRead.Waiters, toWrite.Lanes = nil, nil
-	closed := protocol.Peers{LanesVersion: 21, ReadersVersion: 8, Closed: true}
 	refs := []protocol.StorageRef{{Index: 300, Serial: 41, Generation: 6}}
 	body, err := protocol.AppendBody(nil, exampleBodies()["one tensor"])
 	if err != nil {
 		panic(err)
 	}
-	welcomeFDs := []string{"broker file", "own session file", "own bell", "broker's session file", "broker's bell"}
+	welcomeFDs := []string{"broker file", "own session file", "bell file", "broker's session file"}
 	refused := func(code protocol.Code, message, remedy string) *protocol.Error {
 		return &protocol.Error{Code: code, Message: message, Remedy: remedy}
 	}
@@ -134,8 +124,8 @@ func exchanges() map[string][]exchange {
 				With("protocol", json.Number("1")), nil},
 		},
 		protocol.OpRestore: {{"all kinds of files", protocol.Restore{Items: []protocol.RestoreItem{{Role: protocol.RestoreBroker},
-			{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreBell, Serial: 12}, {Role: protocol.RestoreSegment, Serial: 9},
-			{Role: protocol.RestoreGroup, Serial: 90}}}, []string{"broker file", "session file", "bell", "segment", "group file"}, empty{}, nil}},
+			{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSegment, Serial: 9},
+			{Role: protocol.RestoreGroup, Serial: 90}}}, []string{"broker file", "session file", "bell file", "segment", "group file"}, empty{}, nil}},
 		protocol.OpRestored: {
 			{"done", protocol.Restored{}, nil, resumed, nil},
 			{"a reader that was not told that it is one", protocol.Restored{Unanswered: []protocol.Reading{
@@ -169,7 +159,10 @@ func exchanges() map[string][]exchange {
 			{"live owner", protocol.Attach{Chunk: 2, Serial: 41}, nil, protocol.AttachReply{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9}, nil},
 			{"chunk of another lease", protocol.Attach{Chunk: 2, Serial: 40}, nil, refused(protocol.CodeExpired, "chunk 2 is not of serial 40 any more", "take the message or handle anew"), nil},
 		},
-		protocol.OpPeer: {{"pages", protocol.Peer{Slot: 3, Serial: 12}, nil, empty{}, []string{"session file", "bell"}}},
+		protocol.OpPeer: {{"one there, one over, one that is not back", protocol.Peer{Sessions: []protocol.PeerSession{{Slot: 3, Serial: 12}, {Slot: 4, Serial: 2}, {Slot: 5, Serial: 6}}}, nil,
+			protocol.PeerReply{Sessions: []protocol.PeerAnswer{{},
+				{Error: refused(protocol.CodeExpired, "session 2 of slot 4 is over and nothing of it is left", "look at the topic's members again")},
+				{Error: refused(protocol.CodeBusy, "this broker was not handed pages of trainer-1 yet", "try again in a moment")}}}, []string{"session file"}}},
 		protocol.OpSegment: {{"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}},
 			{"on a device", protocol.Segment{Segment: 8, Serial: 43}, nil, protocol.SegmentReply{Bytes: 64 << 20, Device: exampleDevice, DeviceID: 1}, []string{"memory of the driver's"}}},
 		protocol.OpTopicOpen: {
@@ -180,19 +173,13 @@ func exchanges() map[string][]exchange {
 			{"differing", protocol.TopicOpenRequest{Name: "batches", Kind: protocol.KindTopic, Depth: pointer[uint32](4), Create: true}, nil,
 				refused(protocol.CodeConflict, "topic batches has depth 8, not 4, made by trainer-0", "leave the option out, or use another name"), nil},
 		},
-		protocol.OpTopicWrite: {{"first lane", protocol.TopicWrite{TopicRef: topic, Offset: protocol.SessionLanes}, nil, protocol.TopicWriteReply{Lane: 0, Peers: toWrite}, nil}},
+		protocol.OpTopicWrite: {{"first lane", protocol.TopicWrite{TopicRef: topic, Offset: protocol.SessionLanes}, nil, protocol.TopicWriteReply{Lane: 0}, nil}},
 		protocol.OpTopicRead: {
-			{"by itself", protocol.TopicRead{TopicRef: topic}, nil, protocol.TopicReadReply{Reader: 70, Peers: toRead}, nil},
+			{"by itself", protocol.TopicRead{TopicRef: topic}, nil, protocol.TopicReadReply{Reader: 70}, nil},
 			{"in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("eval"), Reader: 71}, nil,
-				protocol.TopicReadReply{Reader: 71, Member: 1, Group: pointer[uint32](0), Peers: toRead}, []string{"group file"}},
+				protocol.TopicReadReply{Reader: 71, Member: 1, Group: pointer[uint32](0), GroupID: 90}, []string{"group file"}},
 			{"alone in a group", protocol.TopicRead{TopicRef: topic, Group: pointer("")}, nil,
-				protocol.TopicReadReply{Reader: 72, Member: 1, Group: pointer[uint32](1), Peers: toRead}, []string{"group file"}},
-		},
-		protocol.OpTopicPeers: {
-			{"all", protocol.TopicPeers{TopicRef: topic, Lanes: true, Waiters: true}, nil, peers, nil},
-			{"to read", protocol.TopicPeers{TopicRef: topic, Lanes: true}, nil, toRead, nil},
-			{"to write", protocol.TopicPeers{TopicRef: topic, Waiters: true}, nil, toWrite, nil},
-			{"closed", protocol.TopicPeers{TopicRef: topic}, nil, closed, nil},
+				protocol.TopicReadReply{Reader: 72, Member: 1, Group: pointer[uint32](1), GroupID: 91}, []string{"group file"}},
 		},
 		protocol.OpTopicGroupFile: {{"first", protocol.TopicGroupFile{TopicRef: topic, Group: 0}, nil, empty{}, []string{"group file"}}},
 		protocol.OpTopicLeave: {
@@ -201,7 +188,6 @@ func exchanges() map[string][]exchange {
 			{"for good", protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: 2}, nil, empty{}, nil},
 		},
 		protocol.OpTopicClose: {{"close", topic, nil, empty{}, nil}},
-		protocol.OpTopicRing:  {{"ring", topic, nil, empty{}, nil}},
 		protocol.OpNameSet: {
 			{"revision", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body}, nil, protocol.NameSetReply{Revision: 7}, nil},
 			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,

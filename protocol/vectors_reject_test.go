@@ -239,7 +239,7 @@ func rejectHandles(t *testing.T, f *rejectFile) {
 		{"serial minus zero", `"serial":41`, `"serial":-0`},
 		{"serial as text", `"serial":41`, `"serial":"41"`},
 		{"serial of 2^64", `"serial":41`, `"serial":18446744073709551616`},
-		{"index of no storage", `"index":300`, `"index":524288`},
+		{"index of no storage", `"index":300`, `"index":4194304`},
 		{"index of 2^32", `"index":300`, `"index":4294967296`},
 		{"generation of 2^52", `"generation":12`, `"generation":4503599627370496`},
 		{"offset and bytes beyond 2^53", `"offset":4096`, `"offset":9007199254740970`},

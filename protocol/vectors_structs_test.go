@@ -69,7 +69,7 @@ func structFiles(t *testing.T) map[string]structFile {
 	add("FileHead",
 		example("broker file", "FileHead", head(protocol.RoleBroker, 0, 1, protocol.BrokerBytes)),
 		example("session file of slot 3", "FileHead", head(protocol.RoleSession, 3, 1<<60, protocol.SessionBytes)),
-		example("bell of slot 3", "FileHead", head(protocol.RoleBell, 3, 1<<60, protocol.BellBytes)),
+		example("bell file", "FileHead", head(protocol.RoleBell, 0, 1, protocol.BellBytes)),
 		example("group file", "FileHead", head(protocol.RoleGroup, 0, 77, int(protocol.GroupBytes(16)))))
 	secret := sha256.Sum256([]byte("secret"))
 	add("SessionRecord",
@@ -80,9 +80,9 @@ func structFiles(t *testing.T) map[string]structFile {
 			"start_time": ^uint64(0), "uid": 1<<32 - 1, "name": strings.Repeat("n", 64), "namespace": strings.Repeat("s", 32)}),
 		example("free", "SessionRecord", nil))
 	add("ChunkRecord",
-		example("attached to sessions 0, 3, 64 and 1023", "ChunkRecord", fieldValues{"serial": 41, "owner_serial": 12, "owner": 3, "segment": 7,
+		example("attached to sessions 0, 3, 64 and 4095", "ChunkRecord", fieldValues{"serial": 41, "owner_serial": 12, "owner": 3, "segment": 7,
 			"offset": 1 << 20, "bytes": 64 << 20, "segment_serial": 9, "epoch": 5,
-			"attached": append([]uint64{1<<0 | 1<<3, 1}, append(make([]uint64, 13), 1<<63)...)}),
+			"attached_words": uint64(1<<63 | 3), "attached": append([]uint64{1<<0 | 1<<3, 1}, append(make([]uint64, 61), 1<<63)...)}),
 		example("free", "ChunkRecord", nil))
 	add("SegmentRecord",
 		example("memfd", "SegmentRecord", fieldValues{"serial": 9, "bytes": 64 << 20, "kind": protocol.KindMemfd, "owner": 3, "owner_serial": 12,
@@ -105,8 +105,13 @@ func structFiles(t *testing.T) map[string]structFile {
 	add("FrameHead",
 		example("two descriptors", "FrameHead", fieldValues{"length": 300, "fds": 2}),
 		example("largest", "FrameHead", fieldValues{"length": protocol.MaxFrame, "fds": protocol.MaxFrameFDs}))
-	add("BellFile",
-		example("rung seven times", "BellFile", fieldValues{"head": head(protocol.RoleBell, 3, 12, protocol.BellBytes), "bell": 7}))
+	add("BellRecord",
+		example("parked, rung seven times", "BellRecord", fieldValues{"parked": 11, "bell": 7}))
+	waits := make([]uint64, protocol.WaitSets*protocol.BitmapWords)
+	waits[0], waits[2*protocol.BitmapWords-1] = 1<<3, 1<<63
+	add("WaitArea",
+		example("slot 3 waits, and slot 4095 in group 0", "WaitArea", fieldValues{
+			"words": append([]uint64{1, 1 << 63}, make([]uint64, protocol.WaitSets-2)...), "members": waits}))
 	add("GroupArea", groupCases()...)
 	add("TensorDesc", descCases(t)...)
 	add("Body", bodyCases(t)...)
@@ -130,22 +135,22 @@ func snake(name string) string {
 func topicCases() []structCase {
 	return []structCase{
 		example("lossless, two groups, three lanes", "TopicRecord", fieldValues{"version": 19, "id": 33, "state": protocol.TopicOpen,
-			"kind": protocol.TopicKindTopic, "flags": protocol.TopicLossless, "depth": 8, "slots": 16, "stride": 1088, "nlanes": 3, "ngroups": 2,
+			"kind": protocol.TopicKindTopic, "flags": protocol.TopicLossless, "depth": 8, "slots": 16, "stride": 1088, "lanes_end": 4096, "groups_end": 64, "gone": 12, "last_left": "eval-2",
 			"made_at": uint64(1700000000123456789), "linger": uint64(60_000_000_000),
-			"waiters": append([]uint64{1<<2 | 1<<63}, make([]uint64, 15)...),
+			"readers": append([]uint64{1<<2 | 1<<63}, make([]uint64, protocol.BitmapWords-1)...),
 			"name":    "ranks/0", "namespace": "default", "creator": "trainer-0",
 			"groups": map[int]fieldValues{
-				0: {"id": 90, "members": 2, "flags": protocol.GroupAcknowledged, "name": "eval"},
-				7: {"id": 91, "members": 1, "name": strings.Repeat("g", protocol.GroupNameBytes)},
+				0:  {"id": 90, "members": 2, "flags": protocol.GroupAcknowledged, "name": "eval"},
+				63: {"id": 91, "members": protocol.MaxMembers, "name": strings.Repeat("g", protocol.GroupNameBytes)},
 			},
 			"lanes": map[int]fieldValues{
-				0:   {"serial": 12, "offset": protocol.SessionLanes, "slot": 3, "state": protocol.LaneLive, "incarnation": 12},
-				1:   {"serial": 1, "offset": protocol.SessionLanes + 4096, "slot": 0, "state": protocol.LaneAdopted, "incarnation": 8},
-				439: {"serial": ^uint64(0), "offset": protocol.SessionBytes - 4096, "slot": 1023, "state": protocol.LaneClosed, "incarnation": ^uint64(0)},
+				0:    {"serial": 12, "offset": protocol.SessionLanes, "slot": 3, "state": protocol.LaneLive, "incarnation": 12},
+				1:    {"serial": 1, "offset": protocol.SessionLanes + 4096, "slot": 0, "state": protocol.LaneAdopted, "incarnation": 8},
+				4095: {"serial": ^uint64(0), "offset": protocol.SessionBytes - 4096, "slot": 4095, "state": protocol.LaneClosed, "incarnation": ^uint64(0)},
 			}}),
 		example("private queue with redelivery, closed", "TopicRecord", fieldValues{"version": 2, "id": 34, "state": protocol.TopicClosed,
 			"kind": protocol.TopicKindQueue, "flags": protocol.TopicLossless | protocol.TopicRedeliver | protocol.TopicPrivate, "depth": 64,
-			"slots": 128, "stride": 1088, "ngroups": 1, "namespace": "team", "creator": "loader", "token": instance(),
+			"slots": 128, "stride": 1088, "groups_end": 1, "namespace": "team", "creator": "loader", "token": instance(),
 			"groups": map[int]fieldValues{0: {"id": 92, "flags": protocol.GroupAcknowledged, "name": "queue"}}}),
 		example("deleted name", "TopicRecord", fieldValues{"version": 1 << 50, "id": 35, "state": protocol.TopicClosed, "kind": protocol.TopicKindName,
 			"flags": protocol.TopicDeleted, "depth": 1, "slots": 2, "stride": 1088, "name": strings.Repeat("n", protocol.MaxName), "namespace": "default"}),
@@ -166,8 +171,8 @@ func groupCases() []structCase {
 		area("new", protocol.HintWord(0, 0), protocol.NoStart, 0, 0),
 		area("one done, one claimed, one free again", protocol.HintWord(7, 3), 5,
 			protocol.ClaimWord(8, 0, protocol.ClaimFree), protocol.ClaimWord(5, 1, protocol.ClaimDone),
-			protocol.ClaimWord(6, 255, protocol.ClaimClaimed), protocol.ClaimWord(7, 2, protocol.ClaimFree)),
-		area("highest", protocol.HintWord(1<<52-1, 4095), 1<<52-1, protocol.ClaimWord(1<<52-1, 255, protocol.ClaimDone), 0),
+			protocol.ClaimWord(6, protocol.MaxMembers, protocol.ClaimClaimed), protocol.ClaimWord(7, 2, protocol.ClaimFree)),
+		area("highest", protocol.HintWord(1<<50-1, 1<<14-1), 1<<50-1, protocol.ClaimWord(1<<50-1, protocol.MaxMembers, protocol.ClaimDone), 0),
 	}
 }
 

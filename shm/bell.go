@@ -13,15 +13,30 @@ import (
 // stopped between publishing and ringing, costs a delay and never a hang.
 const LookAgain = time.Second
 
-// Parking is the waiting side of one session: its parked word, which it alone
-// writes, and its bell, which its counterparts write.
-type Parking struct {
-	session Region
-	bell    Region
+// Bells views the bell file of an instance: the bells of its sessions, and who waits in
+// which topic.
+type Bells struct{ r Region }
+
+// NewBells views a mapping of the whole file.
+func NewBells(file Region) Bells { return Bells{file} }
+
+// record views what belongs to a session slot.
+func (b Bells) record(slot uint32) Region {
+	return b.r.Sub(protocol.BellRecords+uint64(slot)*protocol.BellRecordSize, protocol.BellRecordSize)
 }
 
-// NewParking views a session's own file and bell.
-func NewParking(session, bell Region) Parking { return Parking{session, bell} }
+// Parking returns the waiting side of the session of a slot.
+func (b Bells) Parking(slot uint32) Parking { return Parking{b.record(slot)} }
+
+// Bell returns the session of a slot as seen by one who rings it.
+func (b Bells) Bell(slot uint32) *Bell { return &Bell{r: b.record(slot)} }
+
+// Wake makes the session of a slot look again, whatever its parked word says.
+func (b Bells) Wake(slot uint32) { wake(b.record(slot)) }
+
+// Parking is the waiting side of one session: its parked word, which it alone
+// writes, and its bell, which its counterparts write.
+type Parking struct{ r Region }
 
 // Begin announces that the session is going to sleep and returns the bell's
 // value: after it the caller looks once more at everything it waits for, then
@@ -30,38 +45,38 @@ func NewParking(session, bell Region) Parking { return Parking{session, bell} }
 // SYNC parked: the store, then a fence, then the second look; pairs with Ring,
 // which publishes, fences, then looks at parked. One of the two sees the other.
 func (p Parking) Begin() uint32 {
-	e := p.bell.Load32(protocol.BellWord) // MODEL wake:read-bell
-	p.session.Store64(protocol.SessionParked, p.session.Load64(protocol.SessionParked)|1)
+	e := p.Bell() // MODEL wake:read-bell waits:read-bell
+	// Another odd number each time, also after a session that died in the slot.
+	p.r.Store64(protocol.BellParked, (p.r.Load64(protocol.BellParked)+1)|1)
 	crashpoint.At("park-begin")
 	Fence() // MODEL wake:fence-waiter
 	return e
 }
 
+// Bell returns the bell's value, which changes with each ring.
+func (p Parking) Bell() uint32 { return p.r.Load32(protocol.BellWord) }
+
 // Sleep waits until the bell differs from e, at most d and at most LookAgain.
-func (p Parking) Sleep(e uint32, d time.Duration) {
-	if d > LookAgain {
-		d = LookAgain
-	}
+func (p Parking) Sleep(e uint32, d time.Duration) { p.SleepFor(e, min(d, LookAgain)) }
+
+// SleepFor is as Sleep, for one who need not look again so soon.
+func (p Parking) SleepFor(e uint32, d time.Duration) {
 	if d > 0 {
-		sys.FutexWait(p.bell.Word32(protocol.BellWord), e, d)
+		sys.FutexWait(p.r.Word32(protocol.BellWord), e, d)
 	}
 }
 
 // End announces that the session is awake. The word grows by one each time, so
 // that a ringer rings once for each sleep.
 func (p Parking) End() {
-	p.session.Store64(protocol.SessionParked, (p.session.Load64(protocol.SessionParked)|1)+1)
+	p.r.Store64(protocol.BellParked, (p.r.Load64(protocol.BellParked)|1)+1)
 }
 
 // Bell is a session as seen by one who rings it.
 type Bell struct {
-	session Region // read only
-	bell    Region
-	rung    atomic.Uint64 // parked value last rung
+	r    Region
+	rung atomic.Uint64 // parked value last rung
 }
-
-// NewBell views another session's file and bell.
-func NewBell(session, bell Region) *Bell { return &Bell{session: session, bell: bell} }
 
 // Ring wakes the session if it is parked and was not rung for this sleep. The
 // caller has published and then called Fence. Any goroutine: two at once may ring twice
@@ -69,7 +84,7 @@ func NewBell(session, bell Region) *Bell { return &Bell{session: session, bell: 
 //
 // SYNC parked: pairs with Begin.
 func (b *Bell) Ring() {
-	p := b.session.Load64(protocol.SessionParked)
+	p := b.r.Load64(protocol.BellParked)
 	if p&1 == 0 || p == b.rung.Load() {
 		return
 	}
@@ -78,13 +93,13 @@ func (b *Bell) Ring() {
 }
 
 // Wake makes the session look again whatever its parked word says.
+func (b *Bell) Wake() { wake(b.r) }
+
+// wake rings.
 //
 // SYNC bell: the increment makes a FutexWait with the former value return.
-func (b *Bell) Wake() { WakeBell(b.bell) }
-
-// WakeBell rings a bell file unconditionally.
-func WakeBell(bell Region) {
-	bell.Add32(protocol.BellWord, 1)
+func wake(r Region) {
+	r.Add32(protocol.BellWord, 1)
 	crashpoint.At("bell-added")
-	sys.FutexWake(bell.Word32(protocol.BellWord))
+	sys.FutexWake(r.Word32(protocol.BellWord))
 }

@@ -22,7 +22,7 @@ type GroupLane struct {
 }
 
 // mostBase bounds a base, so that numbers fit a claim word.
-const mostBase = 1<<52 - 1<<48
+const mostBase = 1<<50 - 1<<48
 
 // blindJump is how far the next base lies away where the broker could not note how
 // far the lane before came: more than a lane sends while its group's file is missing.
@@ -158,7 +158,7 @@ func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
 //
 // SYNC claim: a successful swap is the hand-over; whoever sees DONE here may
 // reuse the slot, so the member's row was raised before.
-func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
+func (g GroupLane) Take(i, hint uint64, member uint16, acknowledge bool) bool {
 	old, number := g.Claim(i), g.number(i) // MODEL group:claim-read
 	if !isOpen(old, number) {
 		return false
@@ -182,7 +182,7 @@ func (g GroupLane) Take(i, hint uint64, member uint8, acknowledge bool) bool {
 // away, which happens to the dead only.
 //
 // SYNC claim: releases what the member did before; pairs with Done.
-func (g GroupLane) Acknowledge(i uint64, member uint8) bool {
+func (g GroupLane) Acknowledge(i uint64, member uint16) bool {
 	number := g.number(i)
 	return g.r.CAS64(g.claim(i), protocol.ClaimWord(number, member, protocol.ClaimClaimed),
 		protocol.ClaimWord(number, member, protocol.ClaimDone))
@@ -203,7 +203,7 @@ func (g GroupLane) Done(i uint64) bool {
 
 // Release frees every claim of members that are over, lowers the hint to the first of
 // them and bumps its version. The broker's. It returns how many it freed.
-func (g GroupLane) Release(over func(member uint8) bool) int {
+func (g GroupLane) Release(over func(member uint16) bool) int {
 	freed, first := 0, uint64(0)
 	for k := uint64(0); k <= g.mask; k++ {
 		w := g.Claim(k)

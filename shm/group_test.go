@@ -23,7 +23,7 @@ func TestGroupGivesEachMessageToOneMember(t *testing.T) {
 	var head atomic.Uint64
 	taken := make([]atomic.Int32, messages+1)
 	var wg sync.WaitGroup
-	for m := uint8(1); m <= members; m++ {
+	for m := uint16(1); m <= members; m++ {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -61,7 +61,7 @@ func TestGroupReleaseGivesClaimsOfTheDeadBack(t *testing.T) {
 	for i := uint64(1); i <= 4; i++ {
 		_, hint, ok := g.Next(4)
 		require.True(t, ok)
-		require.True(t, g.Take(i, hint, uint8(1+i%2), true))
+		require.True(t, g.Take(i, hint, uint16(1+i%2), true))
 	}
 	require.True(t, g.Acknowledge(1, 2))
 	_, stale := g.Hint()
@@ -99,7 +99,7 @@ func TestGroupWithRubbishInItsPageNeitherFaultsNorLoops(t *testing.T) {
 		g.Next(1 << 40)
 		g.Done(1 << 40)
 		g.Release(of(200))
-		g.Release(of(uint8(w >> 4)))
+		g.Release(of(uint16(w >> 2 & 0xfff)))
 	}
 }
 
@@ -195,7 +195,7 @@ func TestGroupAreaThatWasNotLeftIsUsedFurtherOn(t *testing.T) {
 	g.r.Store64(protocol.GroupNext, mostBase+1) // as liars may bring it about
 	require.False(t, view().Reset(1))
 	g.r.Store64(protocol.GroupBase, 1<<64-1)
-	require.Less(t, view().number(1<<63), uint64(1<<52), "what is packed into a word fits")
+	require.Less(t, view().number(1<<63), uint64(1<<50), "what is packed into a word fits")
 }
 
-func of(member uint8) func(uint8) bool { return func(m uint8) bool { return m == member } }
+func of(member uint16) func(uint16) bool { return func(m uint16) bool { return m == member } }

@@ -100,7 +100,7 @@ func (r Region) CAS64(off, old, new uint64) bool {
 func (r Region) Or64(off, bits uint64) { atomic.OrUint64(r.Word(off), bits) }
 
 // And64 keeps only the bits given.
-func (r Region) And64(off, bits uint64) { atomic.AndUint64(r.Word(off), bits) }
+func (r Region) And64(off, bits uint64) (old uint64) { return atomic.AndUint64(r.Word(off), bits) }
 
 // Prefetch starts to fetch the line of the word at off, so that the fetch runs
 // beside those that follow. It changes nothing that anybody can see.

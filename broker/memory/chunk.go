@@ -2,6 +2,7 @@ package memory
 
 import (
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -61,12 +62,17 @@ func (m *Memory) addChunk(g *segment) (*chunk, error) {
 	if err != nil {
 		return nil, err
 	}
+	err = m.store.Reserve(record.ChunkPlace(index))
 	for _, p := range []*pages.Pages{g.owner, m.store.Own} {
-		if err := p.ReserveRow(index); err != nil {
-			m.chunkTable.Give(index, g.owner.Holder)
-			return nil, err
+		if err == nil {
+			err = p.ReserveRow(index)
 		}
 	}
+	if err != nil {
+		m.chunkTable.Give(index, g.owner.Holder)
+		return nil, err
+	}
+	m.store.Record.MarkChunk(index)
 	c := &chunk{index: index, serial: m.store.Record.NextSerial(), segment: g}
 	m.chunkOf[index] = c
 	g.chunks = append(g.chunks, c)
@@ -112,8 +118,11 @@ func (m *Memory) findChunkOf(index uint32, serial uint64) *chunk {
 
 func (s *Account) setAttached(chunk uint32, on bool) {
 	if on {
+		for uint32(len(s.attached)) <= chunk/64 {
+			s.attached = append(s.attached, 0)
+		}
 		s.attached[chunk/64] |= 1 << (chunk % 64)
-	} else {
+	} else if chunk/64 < uint32(len(s.attached)) {
 		s.attached[chunk/64] &^= 1 << (chunk % 64)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func (m *Memory) End(s *Account) {
 	m.Orphan(s)
 	m.dropRow(s)
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g != nil {
 			delete(g.given, s)
 		}
@@ -46,7 +46,7 @@ func (m *Memory) dropRow(s *Account) {
 		crashpoint.At("broker-bury-cleared")
 		m.chunks.Detach(chunk, s.Slot) // MODEL attach:bit-clear
 	})
-	clear(s.attached[:])
+	s.attached = nil
 	crashpoint.At("broker-bury-detached")
 }
 

@@ -62,6 +62,17 @@ func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger
 		letGo: func(func(uint32) bool) {}}
 }
 
+// usedSegments and usedChunks are those by number, nil where one is free, as far as numbers
+// were given out.
+func (m *Memory) usedSegments() []*segment { return m.segments[:m.segmentTable.Used()] }
+
+func (m *Memory) usedChunks() []*chunk { return m.chunkOf[:m.chunkTable.Used()] }
+
+// Used returns from which numbers on no segment and no storage was ever granted.
+func (m *Memory) Used() (segments, storages int) {
+	return len(m.usedSegments()), len(m.usedChunks()) * protocol.ChunkIndices
+}
+
 // LetGo sets what makes the broker un-name the storages that are lost.
 func (m *Memory) LetGo(f func(lost func(index uint32) bool)) { m.letGo = f }
 
@@ -91,7 +102,7 @@ type Account struct {
 	Closed bool
 
 	client   Client
-	attached [protocol.MaxChunks / 64]uint64
+	attached []uint64           // bits of chunks, as far as it has any
 	granted  uint64             // bytes of its segments in the machine's memory
 	lanes    uint64             // bytes of its lanes
 	onDevice map[*device]uint64 // bytes of its segments there
@@ -123,7 +134,7 @@ func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
 
 // Close closes the files of all segments.
 func (m *Memory) Close() {
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g != nil && g.view != nil {
 			g.view.Close()
 		}
@@ -135,7 +146,7 @@ func (m *Memory) Segments() int { return m.segmentTable.Taken() }
 
 // EachHolder tells of each segment with whom it counts.
 func (m *Memory) EachHolder(f func(record.Holder)) {
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g != nil {
 			f(g.owner.Holder)
 		}
@@ -145,7 +156,7 @@ func (m *Memory) EachHolder(f func(record.Holder)) {
 // EachFile lists the files of all segments. alone are the bytes of one that the broker
 // counts and that no living session has mapped.
 func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g == nil || g.view == nil || g.view.FD() == nil {
 			continue
 		}

@@ -208,7 +208,7 @@ func (m *Memory) noRoom(code protocol.Code, remedy string, limit, used uint64, f
 // largestHolders lists the sessions that hold or were granted most.
 func (m *Memory) largestHolders(n int) []HolderUse {
 	all := []HolderUse{}
-	for _, s := range m.accounts {
+	for _, s := range m.accounts[:] {
 		if s != nil {
 			if u := (HolderUse{s.Name, s.PID, m.Held(s), s.Granted()}); u.Held+u.Granted > 0 {
 				all = append(all, u)
@@ -216,7 +216,7 @@ func (m *Memory) largestHolders(n int) []HolderUse {
 		}
 	}
 	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: m.store.Own.PID}
-	for c := range m.chunkOf {
+	for c := range m.usedChunks() {
 		if m.chunkOf[c] != nil {
 			u.Held += m.heldInChunk(m.store.Own, m.chunkOf[c])
 		}
@@ -284,7 +284,7 @@ func (m *Memory) askToCollect() {
 		return
 	}
 	m.collected = now
-	for _, s := range m.accounts {
+	for _, s := range m.accounts[:] {
 		if s != nil && len(s.segments) > 0 {
 			s.client.Collect()
 		}

@@ -40,7 +40,7 @@ func (m *Memory) restoredDevice(id int32) *device {
 }
 
 func (m *Memory) restoreSegments(fetch pages.Fetch) {
-	for i := range uint32(protocol.MaxSegments) {
+	for i := range m.store.Record.UsedSegments() {
 		view := m.store.Record.Segment(i)
 		if view.Serial() == 0 {
 			continue
@@ -90,7 +90,7 @@ func (m *Memory) setView(g *segment, k pages.Key, fd *sys.FD) {
 }
 
 func (m *Memory) restoreChunks() {
-	for i := range uint32(protocol.MaxChunks) {
+	for i := range m.store.Record.UsedChunks() {
 		v := m.chunks.Load(i)
 		c := &chunk{index: i, serial: v.Serial &^ record.ChunkRetiring}
 		if v.Segment < protocol.MaxSegments {
@@ -133,7 +133,7 @@ func (m *Memory) Raise(target map[uint32]uint64) {
 // Lower takes away what the broker's row counts beyond what its places name.
 func (m *Memory) Lower(target map[uint32]uint64) {
 	row := m.store.Own.Row
-	for _, c := range m.chunkOf { // MODEL lanes:rebuild-lower
+	for _, c := range m.usedChunks() { // MODEL lanes:rebuild-lower
 		for i := uint32(0); c != nil && i < protocol.ChunkIndices; i++ {
 			index := c.index*protocol.ChunkIndices + i
 			for row.Count(index) > target[index] {
@@ -159,7 +159,7 @@ func (m *Memory) HasSegment(serial uint64) bool { return m.bySerial(serial) != n
 
 // bySerial finds the segment with a serial; nil when there is none.
 func (m *Memory) bySerial(serial uint64) *segment {
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g != nil && g.serial == serial {
 			return g
 		}
@@ -170,7 +170,7 @@ func (m *Memory) bySerial(serial uint64) *segment {
 // Reconcile notes which segments a session has mapped, as listed reports, so that it
 // is notified of their end.
 func (m *Memory) Reconcile(s *Account, listed func(pages.Key) bool) {
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g != nil && g.holder != s && listed(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}) {
 			g.given[s] = struct{}{}
 		}

@@ -59,7 +59,10 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 	if err != nil {
 		return reply, nil, err
 	}
-	g, err := m.makeSegment(s, index, bytes, r.PageBytes)
+	var g *segment
+	if err = m.store.Reserve(record.SegmentPlace(index)); err == nil {
+		g, err = m.makeSegment(s, index, bytes, r.PageBytes)
+	}
 	if err != nil {
 		m.segmentTable.Give(index, s.Holder)
 		return reply, nil, err

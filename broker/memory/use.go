@@ -38,12 +38,12 @@ type Counts struct {
 
 // Counts counts.
 func (m *Memory) Counts() (n Counts) {
-	for _, g := range m.segments {
+	for _, g := range m.usedSegments() {
 		if g != nil {
 			n.Segments++
 		}
 	}
-	for _, c := range m.chunkOf {
+	for _, c := range m.usedChunks() {
 		if c != nil {
 			n.Chunks++
 			n.Storages += m.heldStorages(c)

@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Pages are the files of one session: row, entries and lanes, and the bell. They
+// Pages are the file of one session: row, entries and lanes. They
 // outlive the session while a lane of it is adopted or a chunk of it is held:
 // then they are its remains, found by serial.
 type Pages struct {
@@ -23,33 +23,30 @@ type Pages struct {
 	// Holder is what the session counts with where a table is shared.
 	Holder record.Holder
 
-	Session, Bell File
-	Row           handles.Row
-	Entries       handles.Entries
-	ringer        *shm.Bell
-	remains       uint32 // its record's number + 1 when it is over
-	uses          int    // chunks granted to this session, and its lanes, live and adopted alike
+	Session File
+	Row     handles.Row
+	Entries handles.Entries
+	bell    *shm.Bell
+	remains uint32 // its record's number + 1 when it is over
+	uses    int    // chunks granted to this session, and its lanes, live and adopted alike
 }
 
 // There tells whether this broker has the session file. After a takeover that of
 // a session which is not back yet may be missing.
 func (p *Pages) There() bool { return p.Session.Region.Valid() }
 
-// CanRing tells whether the session can be woken.
-func (p *Pages) CanRing() bool { return p.ringer != nil }
+// Wake makes the session look again. The slot of one that is over may be another's, which
+// then looks without a reason.
+func (p *Pages) Wake() { p.bell.Wake() }
 
-// Wake makes the session look again.
-func (p *Pages) Wake() {
-	if p.ringer != nil {
-		p.ringer.Wake()
-	}
-}
+// Ring wakes the session if it sleeps. The caller has fenced.
+func (p *Pages) Ring() { p.bell.Ring() }
 
-// Ring wakes the session if it sleeps.
-func (p *Pages) Ring() {
-	if p.ringer != nil {
-		p.ringer.Ring()
-	}
+// SetName names the session, for people here and for those who receive from it.
+func (p *Pages) SetName(name string) {
+	p.Name = Printable(name, protocol.SessionNameBytes)
+	to := p.Session.Region.Bytes(protocol.SessionSender, protocol.SessionNameBytes)
+	clear(to[copy(to, p.Name):])
 }
 
 // Use keeps the pages of an ended session for a chunk or lane in them, until
@@ -124,10 +121,7 @@ func (p *Pages) Trace(index uint32) string {
 	return Printable(s, protocol.TraceSize+1)
 }
 
-func (p *Pages) close() {
-	p.Session.Close()
-	p.Bell.Close()
-}
+func (p *Pages) close() { p.Session.Close() }
 
 // Printable makes a text of a client fit for a terminal and a record.
 func Printable(s string, bytes int) string {

@@ -20,15 +20,12 @@ func TestPagesOfADeadSessionStayWhileTheyAreUsed(t *testing.T) {
 	s.KeepRemains(p)
 	p.Dead = true
 	s.DropRemains(p)
-	found, err := s.Find(7, p.Serial)
-	require.NoError(t, err)
-	require.Same(t, p, found)
+	require.Same(t, p, s.BySerial(p.Serial))
 	require.Equal(t, p.Serial, s.Record.Remains(0).Load().Serial, "a successor finds them")
 
 	p.Unuse()
 	s.DropRemains(p)
-	_, err = s.Find(7, p.Serial)
-	require.ErrorIs(t, err, protocol.ErrExpired)
+	require.Nil(t, s.BySerial(p.Serial))
 	require.Zero(t, s.Record.Remains(0).Load().Serial)
 	require.False(t, p.There())
 }
@@ -37,9 +34,12 @@ func TestLentSessionFileCannotBeWritten(t *testing.T) {
 	s := roomtest.Store(t)
 	p, err := s.Make(3, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
-	fds, err := s.Lend(&protocol.Peer{Slot: 3, Serial: p.Serial})
+	asked := &protocol.Peer{Sessions: []protocol.PeerSession{{Slot: 4, Serial: p.Serial}, {Slot: 3, Serial: p.Serial}}}
+	reply, fds, err := s.Lend(asked, func(err error) error { return err })
 	require.NoError(t, err)
-	require.Len(t, fds, 2)
+	require.Len(t, fds, 1)
+	require.ErrorIs(t, reply.Sessions[0].Error, protocol.ErrExpired, "another session has the slot")
+	require.Nil(t, reply.Sessions[1].Error)
 	for _, fd := range fds {
 		defer fd.Close()
 	}
@@ -60,7 +60,11 @@ func TestRestoredPagesAreThoseThatTheFormerBrokerNoted(t *testing.T) {
 	next.Files, next.Instance = s.Files, s.Instance
 	t.Cleanup(next.Close)
 	session := pages.Key{Role: protocol.RestoreSession, Serial: p.Serial}
-	next.Missing = map[pages.Key]uint64{session: p.Session.Inode}
+	bells := pages.Key{Role: protocol.RestoreBell}
+	lent, err := s.LendBells()
+	require.NoError(t, err)
+	next.Missing = map[pages.Key]uint64{bells: s.Record.BellsFile(), session: p.Session.Inode}
+	require.True(t, next.RestoreBells(func(k pages.Key) *sys.FD { return map[pages.Key]*sys.FD{bells: lent}[k] }))
 	wrong := func(pages.Key) *sys.FD { return roomtest.Dup(t, other.Session.FD) }
 	q := next.Restore(wrong, 5, p.Serial, "back", 1)
 	require.False(t, q.There(), "another session's file is refused")
@@ -83,6 +87,7 @@ func TestRecordThatIsFreeKeepsItsPagesInFiles(t *testing.T) {
 		f, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
 		require.NoError(t, err)
 		s.UseBrokerFile(f)
+		require.NoError(t, s.MakeBells())
 		s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial(), record.Holder{})
 		require.NoError(t, err)
 		before := roomtest.Blocks(t, f.FD)

@@ -5,8 +5,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// reserveStep is how much of the broker file is reserved at once: a topic's record.
-const reserveStep = protocol.TopicRecordSize
+// reserveStep is how much of the broker file is reserved at once: a topic's record has a
+// whole number of steps.
+const reserveStep = 8192
 
 // Reserve makes sure that records of the broker file have pages. On a file
 // system that is full, touching a hole is SIGBUS, on tmpfs even for a reader.
@@ -23,13 +24,16 @@ func (s *Store) Reserve(p record.Place) error {
 	return nil
 }
 
-// ReserveTables reserves what is looked at wherever a number or handle points,
-// and what a death must be able to note. Topics, joins and leases get their pages
-// as they are used, lowest numbers first.
-func (s *Store) ReserveTables() error {
-	err := s.Reserve(record.Tables())
+// ReserveHead reserves the head of the broker file. Records get their pages as they are
+// used, lowest numbers first.
+func (s *Store) ReserveHead() error { return s.Reserve(record.HeadPlace()) }
+
+// ReserveSession reserves what stands in the broker file of a session in a slot, of so
+// many in all: its record, and a record of remains, which its death must be able to note.
+func (s *Store) ReserveSession(slot uint32, all int) error {
+	err := s.Reserve(record.SessionPlace(slot))
 	if err == nil {
-		err = s.Reserve(record.AllRemains())
+		err = s.Reserve(record.RemainsPlace(uint32(s.remains.Taken() + all + remainsSpare + 1)))
 	}
 	return err
 }

@@ -18,12 +18,20 @@ type Key struct {
 // be had. The caller owns it.
 type Fetch func(Key) *sys.FD
 
+// RestoreBells takes the bell file of the former broker, and tells whether it is there.
+func (s *Store) RestoreBells(fetch Fetch) bool {
+	m := s.FetchFile(fetch, Key{Role: protocol.RestoreBell}, protocol.RoleBell, protocol.BellBytes)
+	if m.Region.Valid() {
+		s.useBells(m)
+	}
+	return m.Region.Valid()
+}
+
 // Restore makes the pages of a session of the former broker, with such files as
 // there are. Those that are missing read as zeros meanwhile.
 func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pid uint32) *Pages {
 	p := &Pages{Slot: slot, Serial: serial, Name: Printable(name, protocol.SessionNameBytes), PID: int(pid)}
 	p.Session = s.FetchFile(fetch, Key{protocol.RestoreSession, serial}, protocol.RoleSession, protocol.SessionBytes)
-	p.Bell = s.FetchFile(fetch, Key{protocol.RestoreBell, serial}, protocol.RoleBell, protocol.BellBytes)
 	s.view(p)
 	s.bySerial[serial] = p
 	return p
@@ -79,7 +87,9 @@ func (s *Store) Adopt(k Key, fd *sys.FD, role uint32, bytes uint64) (File, error
 	if err != nil {
 		return m, err
 	}
-	err = s.CheckHead(m, role, k.Serial)
+	if k.Role != protocol.RestoreBell { // which every session can write: its inode must do
+		err = s.CheckHead(m, role, k.Serial)
+	}
 	if err == nil && m.Inode != s.Missing[k] {
 		err = fmt.Errorf("inode %d where %d belongs", m.Inode, s.Missing[k])
 	}
@@ -106,35 +116,16 @@ func (s *Store) CheckHead(m File, role uint32, serial uint64) error {
 // Install uses a file of a session that was missing, and tells whether it could.
 // It takes ownership of fd.
 func (s *Store) Install(p *Pages, k Key, fd *sys.FD) bool {
-	role, bytes, to := uint32(protocol.RoleSession), uint64(protocol.SessionBytes), &p.Session
-	if k.Role == protocol.RestoreBell {
-		role, bytes, to = protocol.RoleBell, protocol.BellBytes, &p.Bell
-	}
-	if to.Region.Valid() {
+	if p.There() {
 		fd.Close()
 		return false
 	}
-	m, err := s.Adopt(k, fd, role, bytes)
+	m, err := s.Adopt(k, fd, protocol.RoleSession, protocol.SessionBytes)
 	if err != nil {
 		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return false
 	}
-	*to = m
+	p.Session = m
 	s.view(p)
 	return true
-}
-
-// RemakeBell makes the bell of a session anew if it was lost with the former
-// broker.
-func (s *Store) RemakeBell(p *Pages) error {
-	if !p.There() || p.Bell.Region.Valid() {
-		return nil
-	}
-	m, err := s.NewFile(protocol.RoleBell, protocol.RestoreBell, p.Serial, p.Slot, protocol.BellBytes)
-	if err != nil {
-		return err
-	}
-	p.Bell = m
-	s.view(p)
-	return nil
 }

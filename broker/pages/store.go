@@ -1,6 +1,8 @@
 package pages
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -23,6 +25,8 @@ type Store struct {
 	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
 	Record   record.File    // of it
+	bellFile File
+	Bells    shm.Bells // in the bell file
 	// MayHave refuses a holder so many sessions and files beyond those that there are, if it
 	// is set.
 	MayHave func(h record.Holder, sessions, files int) error
@@ -34,9 +38,12 @@ type Store struct {
 	blank    []byte // stands for missing session files
 }
 
+// remainsSpare is how many records of remains rest when they are given back.
+const remainsSpare = 16
+
 // NewStore makes a store without files.
 func NewStore(log *slog.Logger) *Store {
-	return &Store{log: log, bySerial: map[uint64]*Pages{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), 16)}
+	return &Store{log: log, bySerial: map[uint64]*Pages{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), remainsSpare)}
 }
 
 // UseBrokerFile takes the broker file that was made or taken over.
@@ -53,9 +60,44 @@ func (s *Store) Allow(h record.Holder, sessions, files int) error {
 	return s.MayHave(h, sessions, files)
 }
 
-// Make makes the files of a session.
+// MakeBells makes the bell file of a new instance.
+func (s *Store) MakeBells() error {
+	m, err := s.NewFile(protocol.RoleBell, protocol.RestoreBell, 0, protocol.BrokerSlot, protocol.BellBytes)
+	if err != nil {
+		return err
+	}
+	s.useBells(m)
+	s.Record.SetBellsFile(m.Inode)
+	return nil
+}
+
+func (s *Store) useBells(m File) { s.bellFile, s.Bells = m, shm.NewBells(m.Region) }
+
+// ReserveBell makes sure that the bell of a slot has its page.
+func (s *Store) ReserveBell(slot uint32) error {
+	return s.reserveBells(protocol.BellRecords+int64(slot)*protocol.BellRecordSize, protocol.BellRecordSize)
+}
+
+// ReserveWaits makes sure that the wait sets of a topic have their pages: set 0, and those
+// of groups below a number.
+func (s *Store) ReserveWaits(topic, groups uint32) error {
+	return s.reserveBells(protocol.BellWaits+int64(topic)*protocol.WaitAreaSize,
+		protocol.WaitMembers+int64(1+groups)*8*protocol.BitmapWords)
+}
+
+func (s *Store) reserveBells(at, bytes int64) error {
+	if err := s.bellFile.FD.Reserve(at, bytes); err != nil {
+		return NoMemory(err, "the bells")
+	}
+	return nil
+}
+
+// LendBells gives a descriptor of the bell file.
+func (s *Store) LendBells() (*sys.FD, error) { return s.bellFile.FD.Dup() }
+
+// Make makes the file of a session.
 func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*Pages, error) {
-	if err := s.Allow(h, 1, 2); err != nil {
+	if err := s.Allow(h, 1, 1); err != nil {
 		return nil, err
 	}
 	p := &Pages{Slot: slot, Serial: serial, Holder: h}
@@ -64,24 +106,16 @@ func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*Pages, error
 	if err != nil {
 		return nil, err
 	}
-	p.Bell, err = s.NewFile(protocol.RoleBell, protocol.RestoreBell, serial, slot, protocol.BellBytes)
-	if err != nil {
-		p.Session.Close()
-		s.Files.Remove(protocol.RestoreSession, serial)
-		return nil, err
-	}
 	s.view(p)
 	s.bySerial[serial] = p
 	return p, nil
 }
 
-// view makes the views of a session's files.
+// view makes the views of a session's pages.
 func (s *Store) view(p *Pages) {
 	file := s.Region(p)
 	p.Row, p.Entries = handles.NewRow(file), handles.NewEntries(file)
-	if p.There() && p.Bell.Region.Valid() {
-		p.ringer = shm.NewBell(p.Session.Region, p.Bell.Region)
-	}
+	p.bell = s.Bells.Bell(p.Slot)
 }
 
 // Region is the session file, or zeros while it is missing.
@@ -109,33 +143,34 @@ func (s *Store) blankPages() shm.Region {
 // there are none.
 func (s *Store) BySerial(serial uint64) *Pages { return s.bySerial[serial] }
 
-// Open counts the files of all pages.
-func (s *Store) Open() int { return 2 * len(s.bySerial) }
+// Open counts the files: the broker's, the bells, and those of all pages.
+func (s *Store) Open() int { return 2 + len(s.bySerial) }
 
 // All lists the pages of all sessions and what is left of ended ones.
 func (s *Store) All() []*Pages { return slices.Collect(maps.Values(s.bySerial)) }
 
-// Find finds the pages that a client names.
-func (s *Store) Find(slot uint32, serial uint64) (*Pages, error) {
-	p := s.bySerial[serial]
-	if p == nil || p.Slot != slot {
-		return nil, protocol.Errorf(protocol.CodeExpired, "look at the topic's peers again",
-			"session %d of slot %d is over and nothing of it is left", serial, slot)
+// Lend gives descriptors of session files to another session, for reading only. name says
+// more of an error about a file that is awaited.
+func (s *Store) Lend(r *protocol.Peer, name func(error) error) (reply protocol.PeerReply, fds []*sys.FD, err error) {
+	if len(r.Sessions) > protocol.MaxPeers {
+		return reply, nil, protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("ask for %d at most", protocol.MaxPeers), "the files of %d sessions are asked for at once", len(r.Sessions))
 	}
-	return p, nil
-}
-
-// Lend gives descriptors of a session's files to another session, the session
-// file for reading only.
-func (s *Store) Lend(r *protocol.Peer) ([]*sys.FD, error) {
-	p, err := s.Find(r.Slot, r.Serial)
-	if err != nil {
-		return nil, err
+	var lend []func() (*sys.FD, error)
+	for _, q := range r.Sessions {
+		var refused *protocol.Error
+		switch p := s.bySerial[q.Serial]; {
+		case p == nil || p.Slot != q.Slot:
+			refused = protocol.Errorf(protocol.CodeExpired, "look at the topic's members again",
+				"session %d of slot %d is over and nothing of it is left", q.Serial, q.Slot)
+		case !p.There():
+			errors.As(name(s.Awaited("pages of "+p.Name)), &refused)
+		default:
+			lend = append(lend, p.Session.FD.ReopenReadOnly)
+		}
+		reply.Sessions = append(reply.Sessions, protocol.PeerAnswer{Error: refused})
 	}
-	if !p.There() || p.ringer == nil {
-		return nil, s.Awaited("pages of " + p.Name)
-	}
-	return Descriptors(p.Session.FD.ReopenReadOnly, p.Bell.FD.Dup)
+	fds, err = Descriptors(lend...)
+	return reply, fds, err
 }
 
 // KeepRemains notes what a successor must know of the pages of a dead session.
@@ -147,7 +182,7 @@ func (s *Store) KeepRemains(p *Pages) {
 		return
 	}
 	p.remains = n + 1
-	s.Record.Remains(n).Store(record.Remains{Serial: p.Serial, File: p.Session.Inode, Bell: p.Bell.Inode,
+	s.Record.Remains(n).Store(record.Remains{Serial: p.Serial, File: p.Session.Inode,
 		Slot: p.Slot, PID: uint32(p.PID), Name: p.Name, Holder: p.Holder})
 }
 
@@ -163,7 +198,6 @@ func (s *Store) DropRemains(p *Pages) {
 	delete(s.bySerial, p.Serial)
 	p.close()
 	s.Files.Remove(protocol.RestoreSession, p.Serial)
-	s.Files.Remove(protocol.RestoreBell, p.Serial)
 }
 
 // EachFile lists the files, the broker's first; needed marks those that the next
@@ -173,11 +207,9 @@ func (s *Store) EachFile(f func(k Key, fd *sys.FD, needed bool)) {
 		if p.Session.FD != nil {
 			f(Key{protocol.RestoreSession, p.Serial}, p.Session.FD, p == s.Own || p.Dead)
 		}
-		if p.Bell.FD != nil {
-			f(Key{protocol.RestoreBell, p.Serial}, p.Bell.FD, p == s.Own)
-		}
 	}
 	f(Key{Role: protocol.RestoreBroker}, s.Broker.FD, true)
+	f(Key{Role: protocol.RestoreBell}, s.bellFile.FD, true)
 	each(s.Own)
 	for _, p := range s.bySerial {
 		if p != s.Own {
@@ -194,6 +226,7 @@ func (s *Store) Close() {
 	if s.blank != nil {
 		sys.Unmap(s.blank)
 	}
+	s.bellFile.Close()
 	s.CloseBrokerFile()
 }
 

@@ -17,6 +17,7 @@ const (
 	headPIDNS   = 0xc0  // u64: inode of the broker's pid namespace
 	headHanded  = 0xc8  // u64: whether the broker has handed over to another living one
 	headVersion = 0xd0  // u64: no topic that is over had a higher version
+	headBells   = 0xd8  // u64: inode of the bell file
 	headDir     = 0x100 // char[1024]: runtime directory
 	headDevices = 0x580 // names of devices by number, to the end of the head page
 
@@ -32,13 +33,13 @@ const (
 
 // Tables that are the broker's alone.
 const (
-	joinsAt   = 0x800000
-	remainsAt = 0xf80000
+	remainsAt = 0x600000
+	joinsAt   = 0x2000000
 
 	// MaxJoins is how many openings and readers there can be.
-	MaxJoins = 245760
+	MaxJoins = 1048576
 	// MaxRemains is how many ended sessions a successor can know of.
-	MaxRemains = 4096
+	MaxRemains = 16384
 )
 
 // File is a view of a mapped broker file. The zero File has none.
@@ -58,11 +59,21 @@ func (f File) Chunks() handles.Chunks { return handles.NewChunks(f.r) }
 // the broker die before the test has come to an end.
 const ChunkRetiring uint64 = 1 << 63
 
+// MarkChunk notes that a chunk's record is used from now on, before it is stored.
+func (f File) MarkChunk(chunk uint32) { f.markUsed(protocol.BrokerChunksEnd, chunk) }
+
 // SetChunkSerial names or un-names a chunk: with another serial, or none, every
 // handle to it is Expired.
 func (f File) SetChunkSerial(chunk uint32, serial uint64) {
 	f.r.Store64(protocol.BrokerChunks+uint64(chunk)*protocol.ChunkRecordSize+protocol.ChunkSerial, serial)
 }
+
+// BellsFile returns the inode of the bell file, by which a successor knows that it was
+// handed the right one.
+func (f File) BellsFile() uint64 { return f.r.Load64(headBells) }
+
+// SetBellsFile notes it.
+func (f File) SetBellsFile(inode uint64) { f.r.Store64(headBells, inode) }
 
 // NextSerial gives out the next serial: one counter for sessions, chunks, segments,
 // topics and groups, so that nothing is ever mistaken for its predecessor.
@@ -140,6 +151,21 @@ func (f File) UsedTopics() uint32 { return min(f.r.Load32(headTopics), protocol.
 
 // SetUsedTopics notes that all topics from n on are free, and are not looked at.
 func (f File) SetUsedTopics(n uint32) { f.r.Store32(headTopics, n) }
+
+// UsedSessions is as UsedTopics.
+func (f File) UsedSessions() uint32 {
+	return min(f.r.Load32(protocol.BrokerSessionsEnd), protocol.MaxSessions)
+}
+
+// UsedChunks is as UsedTopics.
+func (f File) UsedChunks() uint32 {
+	return min(f.r.Load32(protocol.BrokerChunksEnd), protocol.MaxChunks)
+}
+
+// UsedSegments is as UsedTopics.
+func (f File) UsedSegments() uint32 {
+	return min(f.r.Load32(protocol.BrokerSegmentsEnd), protocol.MaxSegments)
+}
 
 // UsedJoins is as UsedTopics.
 func (f File) UsedJoins() uint32 { return min(f.r.Load32(headJoins), MaxJoins) }

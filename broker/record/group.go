@@ -33,9 +33,12 @@ func (v GroupView) Load() Group {
 		Name: text(v.r, protocol.GroupName, protocol.GroupNameBytes), File: v.r.Load64(groupFile)}
 }
 
-// Store writes the record, the id last.
+// Store writes the record, the id last. A group that stands there stays all the while:
+// senders read the record without asking.
 func (v GroupView) Store(g Group) {
-	v.r.Store64(protocol.GroupID, 0)
+	if v.ID() != g.ID {
+		v.r.Store64(protocol.GroupID, 0)
+	}
 	v.r.Store32(protocol.GroupMembers, g.Members)
 	v.r.Store32(protocol.GroupFlags, g.Flags)
 	v.r.Store64(groupFile, g.File)

@@ -8,7 +8,7 @@ const (
 	joinSession = 0  // u64 serial of the session; 0: free
 	joinTopicID = 8  // u64
 	joinNumber  = 16 // u64 of the opening, or of the reader, among the session's
-	joinTail    = 24 // topic u32 @24, group + 1 u8 @28, member u8 @29, flags u8 @30, as one word
+	joinTail    = 24 // topic 32 bits, group + 1 8, member 16, flags 8, low to high
 	joinSize    = 32
 
 	// Flags.
@@ -24,7 +24,7 @@ type Join struct {
 	Reader  bool   // else it is an opening
 	Topic   uint32 // table index
 	Group   uint8  // number of the group + 1; 0: none
-	Member  uint8
+	Member  uint16
 	Alone   bool // in its group
 }
 
@@ -45,8 +45,8 @@ func (f File) Join(i uint32) JoinView {
 func (v JoinView) Load() Join {
 	tail := v.r.Load64(joinTail)
 	return Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Number: v.r.Load64(joinNumber),
-		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint8(tail >> 40),
-		Alone: tail>>48&joinAlone != 0, Reader: tail>>48&joinReader != 0}
+		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint16(tail >> 40),
+		Alone: tail>>56&joinAlone != 0, Reader: tail>>56&joinReader != 0}
 }
 
 // Store writes the record, the session last.
@@ -54,10 +54,10 @@ func (v JoinView) Store(j Join) {
 	v.f.markUsed(headJoins, v.i)
 	tail := uint64(j.Topic) | uint64(j.Group)<<32 | uint64(j.Member)<<40
 	if j.Alone {
-		tail |= joinAlone << 48
+		tail |= joinAlone << 56
 	}
 	if j.Reader {
-		tail |= joinReader << 48
+		tail |= joinReader << 56
 	}
 	v.r.Store64(joinTopicID, j.TopicID)
 	v.r.Store64(joinNumber, j.Number)

@@ -17,11 +17,15 @@ type Lane struct {
 }
 
 // LaneView stands for one LaneRecord.
-type LaneView struct{ r shm.Region }
+type LaneView struct {
+	topic TopicView
+	n     uint32
+	r     shm.Region
+}
 
 // Lane views the record of a lane of the topic.
 func (v TopicView) Lane(n uint32) LaneView {
-	return LaneView{v.r.Sub(protocol.TopicLanes+uint64(n)*protocol.LaneRecordSize, protocol.LaneRecordSize)}
+	return LaneView{v, n, v.r.Sub(protocol.TopicLanes+uint64(n)*protocol.LaneRecordSize, protocol.LaneRecordSize)}
 }
 
 // Serial returns the serial of the lane's session, 0 when the record is free.
@@ -37,6 +41,9 @@ func (v LaneView) Load() Lane {
 //
 // SYNC lane-incarnation: set when all else stands, the lane's claims in groups too.
 func (v LaneView) Store(l Lane) {
+	if v.n >= v.topic.UsedLanes() {
+		v.topic.SetUsedLanes(v.n + 1)
+	}
 	v.r.Store64(protocol.LaneRecordSerial, 0)
 	v.r.Store64(protocol.LaneRecordOffset, l.Offset)
 	v.r.Store32(protocol.LaneRecordSlot, l.Slot)

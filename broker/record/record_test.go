@@ -21,7 +21,7 @@ func newFile(t *testing.T) (record.File, []byte) {
 
 var (
 	aSession = record.Session{Serial: 7, State: protocol.SessionLive, PID: 8, StartTime: 9, UID: 10, Language: 2, SecretHash: [16]byte{1, 2},
-		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Bell: 14, Answered: true, Heard: true, Holder: record.Holder{Family: 15, User: 16}}
+		Connected: 11, PIDNS: 12, Name: "trainer", Namespace: "default", File: 13, Answered: true, Heard: true, Holder: record.Holder{Family: 15, User: 16}}
 	aSegment = record.Segment{Serial: 7, Bytes: 8, Kind: protocol.KindCUDA, Owner: 9, OwnerSerial: 10, State: protocol.SegmentGranted,
 		DeviceType: 2, DeviceID: 3, MadeAt: 11, File: 12}
 	aLease = record.Lease{ID: 7, Expires: 8, Session: 9, Ref: protocol.Ref{Serial: 10, Generation: 11, Index: 12}, Once: true}
@@ -30,14 +30,14 @@ var (
 		Holder: record.Holder{Family: 9, User: 10}}
 	aGroup   = record.Group{ID: 7, Members: 2, Flags: protocol.GroupAcknowledged, Name: "queue", File: 8}
 	aLane    = record.Lane{Serial: 7, Offset: 8, Slot: 9, State: protocol.LaneLive, Incarnation: 10}
-	aJoin    = record.Join{Session: 7, TopicID: 8, Number: 9, Reader: true, Topic: 10, Group: 8, Member: 255, Alone: true}
-	aRemains = record.Remains{Serial: 7, File: 8, Bell: 9, Slot: 10, PID: 11, Name: "trainer", Holder: record.Holder{Family: 12, User: 13}}
+	aJoin    = record.Join{Session: 7, TopicID: 8, Number: 9, Reader: true, Topic: 10, Group: 64, Member: protocol.MaxMembers, Alone: true}
+	aRemains = record.Remains{Serial: 7, File: 8, Slot: 10, PID: 11, Name: "trainer", Holder: record.Holder{Family: 12, User: 13}}
 )
 
 func TestRecordsReadAsTheyWereStored(t *testing.T) {
 	f, _ := newFile(t)
-	f.Session(1023).Store(aSession)
-	require.Equal(t, aSession, f.Session(1023).Load())
+	f.Session(protocol.MaxSessions - 1).Store(aSession)
+	require.Equal(t, aSession, f.Session(protocol.MaxSessions-1).Load())
 	f.Segment(protocol.MaxSegments - 1).Store(aSegment)
 	require.Equal(t, aSegment, f.Segment(protocol.MaxSegments-1).Load())
 	f.Lease(protocol.MaxLeases - 1).Store(aLease)
@@ -105,21 +105,27 @@ func TestRecordsDoNotOverlap(t *testing.T) {
 		func() { f.SetChunkSerial(0, 1) }, func() { f.Segment(0).Store(aSegment) }, func() { f.Segment(1).Store(aSegment) },
 		func() { f.Topic(0).Store(aTopic) }, func() { f.Topic(0).Group(0).Store(aGroup) }, func() { f.Topic(0).Group(1).Store(aGroup) },
 		func() { f.Topic(0).Lane(0).Store(aLane) }, func() { f.Topic(0).Lane(1).Store(aLane) },
-		func() { f.Topic(0).SetWaiter(1023, true) }, func() { f.Topic(1).Store(aTopic) },
+		func() { f.Topic(0).SetReader(protocol.MaxSessions-1, true) }, func() { f.Topic(0).SetGone(1) }, func() { f.Topic(0).SetLastLeft("me") }, func() { f.Topic(1).Store(aTopic) },
 		func() { f.Lease(0).Store(aLease) }, func() { f.Lease(1).Store(aLease) },
 		func() { f.Join(0).Store(aJoin) }, func() { f.Join(1).Store(aJoin) },
 		func() { f.Remains(0).Store(aRemains) }, func() { f.Remains(1).Store(aRemains) },
 	}
 	const counters = 0x100 // how far tables are used: raised by several
-	var before []byte
+	var tables [][]byte    // where they begin
+	for _, at := range []uint64{counters, protocol.BrokerSessions, protocol.BrokerSegments, record.RemainsPlace(1).At, protocol.BrokerLeases,
+		record.JoinPlace(0).At, protocol.BrokerChunks, protocol.BrokerTopics, protocol.BrokerTopics + protocol.TopicRecordSize/2, record.TopicPlace(1).At} {
+		tables = append(tables, m[at:at+0x4000])
+	}
 	for i, store := range stores {
-		before = append(before[:0], m[:0x1400000]...)
+		var before [][]byte
+		for _, table := range tables {
+			before = append(before, bytes.Clone(table))
+		}
 		store()
-		for at := counters; at < len(before); at += 64 {
-			if was := before[at : at+64]; !bytes.Equal(was, m[at:at+64]) {
-				for k, c := range was {
-					require.False(t, c != 0 && c != m[at+k], "store %d changed byte %#x of another", i, at+k)
-				}
+		for n, was := range before {
+			for k, c := range was {
+				raised := n == len(tables)-3 && k/4 == protocol.TopicLanesEnd/4 // by lanes
+				require.False(t, c != 0 && c != tables[n][k] && !raised, "store %d changed byte %#x of table %d", i, k, n)
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import "github.com/baton-ipc/baton/shm"
 const (
 	remainsSerial  = 0  // u64; 0: free
 	remainsFile    = 8  // u64 inode of the session file
-	remainsBell    = 16 // u64 inode of the bell file
 	remainsSlot    = 24 // u32
 	remainsPID     = 28 // u32
 	remainsName    = 32 // char[64]
@@ -18,11 +17,11 @@ const (
 
 // Remains is a copy of a record of remains.
 type Remains struct {
-	Serial     uint64
-	File, Bell uint64 // inodes
-	Slot, PID  uint32
-	Name       string
-	Holder     Holder
+	Serial    uint64
+	File      uint64 // inode
+	Slot, PID uint32
+	Name      string
+	Holder    Holder
 }
 
 // RemainsView stands for one record of remains.
@@ -39,7 +38,7 @@ func (f File) Remains(i uint32) RemainsView {
 
 // Load copies the record.
 func (v RemainsView) Load() Remains {
-	return Remains{Serial: v.r.Load64(remainsSerial), File: v.r.Load64(remainsFile), Bell: v.r.Load64(remainsBell),
+	return Remains{Serial: v.r.Load64(remainsSerial), File: v.r.Load64(remainsFile),
 		Slot: v.r.Load32(remainsSlot), PID: v.r.Load32(remainsPID), Name: text(v.r, remainsName, remainsNameLen),
 		Holder: loadHolder(v.r, remainsHolder)}
 }
@@ -48,7 +47,6 @@ func (v RemainsView) Load() Remains {
 func (v RemainsView) Store(m Remains) {
 	v.f.markUsed(headRemains, v.i)
 	v.r.Store64(remainsFile, m.File)
-	v.r.Store64(remainsBell, m.Bell)
 	v.r.Store32(remainsSlot, m.Slot)
 	v.r.Store32(remainsPID, m.PID)
 	putText(v.r, remainsName, remainsNameLen, m.Name)

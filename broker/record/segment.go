@@ -28,11 +28,16 @@ func (s Segment) OnDevice() bool { return s.Kind == protocol.KindCUDA || s.Borro
 func (s Segment) Borrowed() bool { return s.Kind == protocol.KindCUDALegacy }
 
 // SegmentView stands for one SegmentRecord.
-type SegmentView struct{ r shm.Region }
+type SegmentView struct {
+	f File
+	i uint32
+	r shm.Region
+}
 
 // Segment views a record of the table of segments.
 func (f File) Segment(i uint32) SegmentView {
-	return SegmentView{f.r.Sub(protocol.BrokerSegments+uint64(i)*protocol.SegmentRecordSize, protocol.SegmentRecordSize)}
+	p := SegmentPlace(i)
+	return SegmentView{f, i, f.r.Sub(p.At, p.Bytes)}
 }
 
 // Serial returns the segment's serial, 0 when the record is free.
@@ -51,6 +56,7 @@ func (v SegmentView) Load() Segment {
 
 // Store writes the record, the serial last.
 func (v SegmentView) Store(s Segment) {
+	v.f.markUsed(protocol.BrokerSegmentsEnd, v.i)
 	v.r.Store64(protocol.SegmentSerial, 0)
 	clear(v.r.Bytes(8, protocol.SegmentRecordSize-8))
 	v.r.Store64(protocol.SegmentBytes, s.Bytes)

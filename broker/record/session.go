@@ -8,7 +8,6 @@ import (
 // In a SessionRecord, the broker's alone.
 const (
 	sessionFile     = 192 // u64 inode of the session file
-	sessionBell     = 200 // u64 inode of the bell file
 	sessionAnswered = 208 // u32: 1 when its client knows of it
 	sessionHeard    = 212 // u32: 1 when its client said something after hello
 	sessionHolder   = 216 // u64 family, u64 user
@@ -27,20 +26,23 @@ type Session struct {
 	PIDNS      uint64 // inode of its process's pid namespace
 	Name       string
 	Namespace  string
-	// File and Bell are inodes, by which a successor knows that it was handed the
-	// right file.
-	File, Bell uint64
-	Answered   bool // its client knows of it: hello was answered
-	Heard      bool // its client said something after hello: it has the session's files
+	File       uint64 // inode of its file, by which a successor knows that it was handed the right one
+	Answered   bool   // its client knows of it: hello was answered
+	Heard      bool   // its client said something after hello: it has the session's files
 	Holder     Holder
 }
 
 // SessionView stands for one SessionRecord.
-type SessionView struct{ r shm.Region }
+type SessionView struct {
+	f    File
+	slot uint32
+	r    shm.Region
+}
 
 // Session views the record of a slot.
 func (f File) Session(slot uint32) SessionView {
-	return SessionView{f.r.Sub(protocol.BrokerSessions+uint64(slot)*protocol.SessionRecordSize, protocol.SessionRecordSize)}
+	p := SessionPlace(slot)
+	return SessionView{f, slot, f.r.Sub(p.At, p.Bytes)}
 }
 
 // Serial returns the serial of the session in the slot, 0 when it is free.
@@ -55,7 +57,7 @@ func (v SessionView) Load() Session {
 		Connected: v.r.Load64(protocol.SessionConnected), PIDNS: v.r.Load64(protocol.SessionPIDNS),
 		Name:      text(v.r, protocol.SessionName, protocol.SessionNameBytes),
 		Namespace: text(v.r, protocol.SessionNamespace, protocol.SessionNamespaceBytes),
-		File:      v.r.Load64(sessionFile), Bell: v.r.Load64(sessionBell), Answered: v.Answered(), Heard: v.Heard(),
+		File:      v.r.Load64(sessionFile), Answered: v.Answered(), Heard: v.Heard(),
 		Holder: loadHolder(v.r, sessionHolder),
 	}
 	copy(s.SecretHash[:], v.r.Bytes(protocol.SessionSecretHash, 16))
@@ -67,6 +69,7 @@ func (v SessionView) Load() Session {
 // start time is cleared before its process changes, since a pid with the start time
 // of another is a process that has ended.
 func (v SessionView) Store(s Session) {
+	v.f.markUsed(protocol.BrokerSessionsEnd, v.slot)
 	if v.Serial() != s.Serial {
 		v.r.Store64(protocol.SessionSerial, 0)
 		clear(v.r.Bytes(8, protocol.SessionRecordSize-8))
@@ -81,7 +84,6 @@ func (v SessionView) Store(s Session) {
 	v.r.Store64(protocol.SessionConnected, s.Connected)
 	v.r.Store64(protocol.SessionPIDNS, s.PIDNS)
 	v.r.Store64(sessionFile, s.File)
-	v.r.Store64(sessionBell, s.Bell)
 	s.Holder.store(v.r, sessionHolder)
 	if s.Answered {
 		v.SetAnswered()

@@ -18,6 +18,9 @@ func NewTable(s Shares, spare int) Table {
 	return Table{Shares: s, spare: spare}
 }
 
+// Used returns from which number on none was ever given out.
+func (t *Table) Used() uint32 { return t.next }
+
 // Take returns a free number for a holder, or ErrTooMany.
 func (t *Table) Take(h Holder) (uint32, error) {
 	if err := t.Check(h, 1); err != nil {

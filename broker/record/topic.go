@@ -7,9 +7,9 @@ import (
 
 // In a TopicRecord, the broker's alone.
 const (
-	topicEphemeral   = 592 // u64 serial of the session whose end deletes the name
-	topicDescription = 600 // u32 as asked for
-	topicHolder      = 608 // u64 family, u64 user: of its creator
+	topicEphemeral   = 976 // u64 serial of the session whose end deletes the name
+	topicDescription = 984 // u32 as asked for
+	topicHolder      = 992 // u64 family, u64 user: of its creator
 
 	topicTextBytes = 64
 )
@@ -32,6 +32,7 @@ type Topic struct {
 	Creator     string
 	Token       [16]byte // of a private one
 	Ephemeral   uint64   // serial of the session whose end deletes the name
+	Gone        uint64   // messages that were sent in lanes that are no more
 	Holder      Holder   // of its creator
 }
 
@@ -61,7 +62,7 @@ func (v TopicView) Load() Topic {
 		MadeAt:      v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
 		Name:      text(v.r, protocol.TopicName, protocol.TopicNameBytes),
 		Namespace: text(v.r, protocol.TopicNamespace, topicTextBytes), Creator: text(v.r, protocol.TopicCreator, topicTextBytes),
-		Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),
+		Gone: v.r.Load64(protocol.TopicGone), Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),
 	}
 	copy(t.Token[:], v.r.Bytes(protocol.TopicToken, 16))
 	return t
@@ -74,7 +75,14 @@ func (v TopicView) Begin() {
 	v.f.markUsed(headTopics, v.i)
 	v.r.Store64(protocol.TopicID, 0)
 	v.r.Store64(protocol.TopicVersion, laterVersions(v.versions(), v.f.r.Load64(headVersion)))
-	clear(v.r.Bytes(protocol.TopicID, protocol.TopicRecordSize-protocol.TopicID))
+	v.clear()
+}
+
+// clear makes zeros of everything but the version. Lanes behind the last one that was
+// used have no pages, and are zeros.
+func (v TopicView) clear() {
+	clear(v.r.Bytes(protocol.TopicLanes, uint64(v.UsedLanes())*protocol.LaneRecordSize))
+	clear(v.r.Bytes(protocol.TopicID, protocol.TopicLanes-protocol.TopicID))
 }
 
 // Store writes the head of the record, the id last. Groups and lanes stay.
@@ -101,7 +109,7 @@ func (v TopicView) Store(t Topic) {
 // Free makes the record free, and its groups and lanes with it. The version stays.
 func (v TopicView) Free() {
 	v.r.Store64(protocol.TopicID, 0)
-	clear(v.r.Bytes(protocol.TopicID+8, protocol.TopicRecordSize-protocol.TopicID-8))
+	v.clear()
 }
 
 // KeepVersion notes the version of a record that is free, so that its pages may be
@@ -161,15 +169,28 @@ func (v TopicView) Ephemeral() uint64 { return v.r.Load64(topicEphemeral) }
 // SetEphemeral notes it.
 func (v TopicView) SetEphemeral(session uint64) { v.r.Store64(topicEphemeral, session) }
 
-// SetLaneCount and SetGroupCount tell clients how many there are.
-func (v TopicView) SetLaneCount(n uint32) { v.r.Store32(protocol.TopicLaneCount, n) }
+// UsedLanes returns from which number on there are no lanes.
+func (v TopicView) UsedLanes() uint32 {
+	return min(v.r.Load32(protocol.TopicLanesEnd), protocol.MaxLanes)
+}
 
-// SetGroupCount is as SetLaneCount.
-func (v TopicView) SetGroupCount(n uint32) { v.r.Store32(protocol.TopicGroupCount, n) }
+// SetUsedLanes lowers it, after the lanes behind were freed.
+func (v TopicView) SetUsedLanes(n uint32) { v.r.Store32(protocol.TopicLanesEnd, n) }
 
-// SetWaiter marks a session slot as one to ring, or not.
-func (v TopicView) SetWaiter(slot uint32, on bool) {
-	at := protocol.TopicWaiters + uint64(slot/64)*8
+// SetUsedGroups is as SetUsedLanes.
+func (v TopicView) SetUsedGroups(n uint32) { v.r.Store32(protocol.TopicGroupsEnd, n) }
+
+// SetGone tells how many messages were sent in lanes that are no more.
+func (v TopicView) SetGone(n uint64) { v.r.Store64(protocol.TopicGone, n) }
+
+// SetLastLeft tells the name of the session that left last, for messages of timeouts.
+func (v TopicView) SetLastLeft(name string) {
+	putText(v.r, protocol.TopicLastLeft, protocol.SessionNameBytes, name)
+}
+
+// SetReader marks a session slot as one that reads the topic, or not.
+func (v TopicView) SetReader(slot uint32, on bool) {
+	at := protocol.TopicReaders + uint64(slot/64)*8
 	if on {
 		v.r.Or64(at, 1<<(slot%64))
 	} else {
@@ -177,9 +198,9 @@ func (v TopicView) SetWaiter(slot uint32, on bool) {
 	}
 }
 
-// ClearWaiters marks no session.
-func (v TopicView) ClearWaiters() {
+// ClearReaders marks no session.
+func (v TopicView) ClearReaders() {
 	for w := range uint64(protocol.BitmapWords) {
-		v.r.Store64(protocol.TopicWaiters+w*8, 0)
+		v.r.Store64(protocol.TopicReaders+w*8, 0)
 	}
 }

@@ -42,7 +42,8 @@ func Store(t testing.TB) *pages.Store {
 	m, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
 	require.NoError(t, err)
 	s.UseBrokerFile(m)
-	require.NoError(t, s.ReserveTables())
+	require.NoError(t, s.ReserveHead())
+	require.NoError(t, s.MakeBells())
 	s.Own, err = s.Make(protocol.BrokerSlot, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	return s
@@ -62,9 +63,10 @@ func Blocks(t testing.TB, f *sys.FD) int64 {
 // Pages makes the pages of a session in a slot.
 func Pages(t testing.TB, s *pages.Store, slot uint32, name string) *pages.Pages {
 	t.Helper()
+	require.NoError(t, s.ReserveSession(slot, int(slot)+1))
 	p, err := s.Make(slot, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
-	p.Name = name
+	p.SetName(name)
 	return p
 }
 

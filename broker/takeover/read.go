@@ -10,7 +10,7 @@ import (
 // processes and files, and what stands in lanes, is the caller's to add.
 func Read(f record.File, row handles.Row) Facts {
 	facts := Facts{Row: map[uint32]uint64{}}
-	for slot := uint32(1); slot < protocol.MaxSessions; slot++ {
+	for slot := uint32(1); slot < f.UsedSessions(); slot++ {
 		if f.Session(slot).Serial() == 0 {
 			continue
 		}
@@ -23,7 +23,7 @@ func Read(f record.File, row handles.Row) Facts {
 			facts.Remains = append(facts.Remains, Remains{Index: i, Serial: r.Serial})
 		}
 	}
-	for i := range uint32(protocol.MaxSegments) {
+	for i := range f.UsedSegments() {
 		if f.Segment(i).Serial() == 0 {
 			continue
 		}
@@ -31,7 +31,7 @@ func Read(f record.File, row handles.Row) Facts {
 		facts.Segments = append(facts.Segments, Segment{Index: i, Serial: g.Serial, OwnerSerial: g.OwnerSerial,
 			Orphan: g.State == protocol.SegmentOrphan, Device: g.OnDevice()})
 	}
-	facts.readChunks(f.Chunks(), row)
+	facts.readChunks(f, row)
 	for i := range f.UsedTopics() {
 		if f.Topic(i).ID() != 0 {
 			facts.readTopic(f, i)
@@ -57,8 +57,9 @@ func Read(f record.File, row handles.Row) Facts {
 }
 
 // readChunks reads the row only where it was ever counted: it has no pages elsewhere.
-func (f *Facts) readChunks(chunks handles.Chunks, row handles.Row) {
-	for i := range uint32(protocol.MaxChunks) {
+func (f *Facts) readChunks(file record.File, row handles.Row) {
+	chunks := file.Chunks()
+	for i := range file.UsedChunks() {
 		v := chunks.Load(i)
 		c := Chunk{Index: i, Serial: v.Serial, Segment: v.Segment, SegmentSerial: v.SegmentSerial}
 		chunks.EachAttached(i, func(slot uint32) bool {
@@ -85,7 +86,7 @@ func (f *Facts) readTopic(file record.File, i uint32) {
 			f.Groups = append(f.Groups, Group{Topic: i, Number: n, Queue: t.Kind == protocol.TopicKindQueue})
 		}
 	}
-	for n := range uint32(protocol.MaxLanes) {
+	for n := range view.UsedLanes() {
 		if view.Lane(n).Serial() == 0 {
 			continue
 		}

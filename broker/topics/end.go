@@ -40,10 +40,23 @@ func (ts *Topics) leaveTopics(s *Party) {
 		for _, rd := range m.readers {
 			ts.leaveReader(t, s, m, rd)
 		}
+		ts.forgetWaiting(t, s)
 		for number := range m.opens {
 			ts.dropOpening(s, m, number)
 		}
 		crashpoint.At("broker-bury-left")
+	}
+}
+
+// forgetWaiting takes a session out of the wait sets of a topic: it is over, and would be
+// rung in the place of one that takes what came.
+func (ts *Topics) forgetWaiting(t *Topic, s *Party) {
+	waits := ts.waits(t)
+	waits.All().Remove(s.Slot)
+	for _, g := range t.groups {
+		if g != nil {
+			waits.Group(g.number).Remove(s.Slot)
+		}
 	}
 }
 
@@ -70,7 +83,7 @@ func (ts *Topics) Finish(s *Party) {
 // tell has all others on the session's topics look again.
 func (ts *Topics) tell(s *Party) {
 	for t := range s.touched {
-		t.lastLeft = s.Name
+		ts.leftLast(t, s.Name)
 		delete(t.members, s)
 		if t.name == nil { // of a name's lane nothing has changed
 			ts.changed(t)

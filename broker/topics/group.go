@@ -21,9 +21,9 @@ type group struct {
 	name    string // "" when alone
 	alone   bool
 	file    pages.File
-	members map[uint8]*reader
-	owners  map[uint8]*Party
-	next    uint8 // last member number given out
+	members map[uint16]*reader
+	owners  map[uint16]*Party
+	next    uint16 // last member number given out
 }
 
 // reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
@@ -93,8 +93,12 @@ func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group
 	if err := ts.store.Allow(s.Holder, 0, 1); err != nil {
 		return nil, err
 	}
+	if err := ts.store.ReserveWaits(t.index, uint32(number)+1); err != nil {
+		return nil, err
+	}
+	ts.waits(t).Group(uint32(number)).Clear()
 	g := &group{topic: t, number: uint32(number), id: ts.store.Record.NextSerial(), name: name, alone: alone,
-		members: map[uint8]*reader{}, owners: map[uint8]*Party{}}
+		members: map[uint16]*reader{}, owners: map[uint16]*Party{}}
 	var err error
 	g.file, err = ts.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, g.id, g.number, protocol.GroupBytes(t.slots))
 	if err != nil {
@@ -130,17 +134,15 @@ func (ts *Topics) putGroup(g *group) {
 	}
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Store(record.Group{
 		ID: g.id, Members: uint32(len(g.members)), Flags: flags, Name: g.name, File: g.file.Inode})
-	ts.countGroups(g.topic)
+	ts.setUsedGroups(g.topic)
 }
 
-func (ts *Topics) countGroups(t *Topic) {
-	n := uint32(0)
-	for _, g := range t.groups {
-		if g != nil {
-			n++
-		}
+func (ts *Topics) setUsedGroups(t *Topic) {
+	n := len(t.groups)
+	for n > 0 && t.groups[n-1] == nil {
+		n--
 	}
-	ts.store.Record.Topic(t.index).SetGroupCount(n)
+	ts.store.Record.Topic(t.index).SetUsedGroups(uint32(n))
 }
 
 // dropGroup ends a group: senders wait for it no longer once they see the
@@ -149,27 +151,24 @@ func (ts *Topics) dropGroup(g *group) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
 	ts.groups--
-	ts.countGroups(g.topic)
+	ts.setUsedGroups(g.topic)
 	g.file.Close()
 	ts.store.Files.Remove(protocol.RestoreGroup, g.id)
 }
-
-// maxMembers is what a claim word's eight bits can tell apart; 0 is nobody.
-const maxMembers = 255
 
 // enter makes a reader a member.
 func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if !g.file.Region.Valid() {
 		return pages.Awaited("claims of a group of " + g.topic.String())
 	}
-	if len(g.members) >= maxMembers {
-		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, maxMembers)
+	if len(g.members) >= protocol.MaxMembers {
+		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, protocol.MaxMembers)
 	}
 	// The number that comes round next: one is reused late, so that the claim of
 	// one who left is not taken for that of another.
 	for {
-		g.next++
-		if g.next != 0 && g.members[g.next] == nil {
+		g.next = g.next%protocol.MaxMembers + 1 // 0 is nobody
+		if g.members[g.next] == nil {
 			break
 		}
 	}
@@ -189,7 +188,7 @@ func (ts *Topics) exit(r *reader) {
 	if g.topic.redeliver {
 		for n := range g.topic.lanes {
 			if a, ok := g.area(n); ok {
-				a.Release(func(m uint8) bool { return m == r.member }) // MODEL group:free-claims
+				a.Release(func(m uint16) bool { return m == r.member }) // MODEL group:free-claims
 			}
 		}
 	}
@@ -207,7 +206,7 @@ func (ts *Topics) exit(r *reader) {
 func (ts *Topics) FreeStrays() {
 	for g := range ts.allGroups() {
 		if ts.freeStrays(g) {
-			ts.wake(g.topic, func(m *member) bool { return len(m.readers) > 0 })
+			ts.ring(g.topic, func(m *member) bool { return len(m.readers) > 0 })
 		}
 	}
 }
@@ -221,7 +220,7 @@ func (ts *Topics) freeStrays(g *group) (any bool) {
 	}
 	for n := range g.topic.lanes {
 		if a, ok := g.area(n); ok {
-			any = a.Release(func(m uint8) bool { return g.members[m] == nil }) > 0 || any
+			any = a.Release(func(m uint16) bool { return g.members[m] == nil }) > 0 || any
 		}
 	}
 	return any
@@ -266,7 +265,7 @@ func (ts *Topics) GroupFile(s *Party, r *protocol.TopicGroupFile) ([]*sys.FD, er
 		return nil, err
 	}
 	if r.Group >= protocol.MaxGroups || t.groups[r.Group] == nil {
-		return nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's peers again", "%s has no group %d", t, r.Group)
+		return nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's members again", "%s has no group %d", t, r.Group)
 	}
 	if !t.groups[r.Group].file.Region.Valid() {
 		return nil, pages.Awaited("claims of a group of " + t.String())

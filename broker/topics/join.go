@@ -39,12 +39,12 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 	if rd.join, err = ts.putJoin(s, t, rd.number, rd); err != nil {
 		if g != nil {
 			ts.exit(rd)
-			ts.readersChanged(t)
+			ts.groupsChanged(t)
 		}
 		return reply, nil, err
 	}
 	m.readers[rd.number] = rd
-	ts.setWaiter(t, s.Slot, true)
+	ts.store.Record.Topic(t.index).SetReader(s.Slot, true)
 	ts.readersChanged(t)
 	crashpoint.At("broker-reader-listed")
 	reply, fds, err = ts.readerReply(t, rd)
@@ -57,68 +57,16 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 
 // readerReply makes the answer to a reader: what it needs to begin.
 func (ts *Topics) readerReply(t *Topic, rd *reader) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
-	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Peers: ts.peers(t, true, false)}
+	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member}
 	if rd.group == nil {
 		return reply, nil, nil
 	}
-	reply.Group = &rd.group.number
+	reply.Group, reply.GroupID = &rd.group.number, rd.group.id
 	fds, err = pages.Descriptors(rd.group.file.FD.Dup)
 	if err != nil {
 		return reply, nil, err
 	}
 	return reply, fds, nil
-}
-
-// setWaiter marks a session as one to ring, or not.
-func (ts *Topics) setWaiter(t *Topic, slot uint32, on bool) {
-	ts.store.Record.Topic(t.index).SetWaiter(slot, on)
-}
-
-// Peers lists the sessions that take part in a topic.
-func (ts *Topics) Peers(s *Party, r *protocol.TopicPeers) (peers protocol.Peers, err error) {
-	t, _, err := ts.findTopic(s, r.TopicRef)
-	if err != nil {
-		return peers, err
-	}
-	return ts.peers(t, r.Lanes, r.Waiters), nil
-}
-
-// peers lists who takes part: the lanes for a reader, the readers for a sender.
-func (ts *Topics) peers(t *Topic, lanes, waiters bool) protocol.Peers {
-	record := ts.store.Record.Topic(t.index)
-	p := protocol.Peers{LanesVersion: record.LanesVersion(), ReadersVersion: record.ReadersVersion(),
-		Closed: t.closed, LastLeft: t.lastLeft, Gone: t.gone}
-	for n := range uint32(protocol.MaxLanes) {
-		l := t.lanes[n]
-		if l == nil {
-			continue
-		}
-		if l.state == protocol.LaneLive {
-			p.Writers++
-		}
-		if lanes {
-			p.Lanes = append(p.Lanes, protocol.LaneInfo{Lane: n, Slot: l.Pages.Slot, Serial: l.Pages.Serial,
-				Offset: l.offset, State: l.state, Sender: l.Pages.Name, Incarnation: l.incarnation})
-		}
-	}
-	for s, m := range t.members {
-		if len(m.readers) == 0 {
-			continue
-		}
-		p.Members++
-		if waiters && t.name == nil { // the readers of a name are the broker's to wake
-			p.Waiters = append(p.Waiters, protocol.Waiter{Slot: s.Slot, Serial: s.Serial})
-		}
-	}
-	if waiters && t.mirrored {
-		p.Waiters = append(p.Waiters, protocol.Waiter{Slot: protocol.BrokerSlot, Serial: ts.store.Own.Serial})
-	}
-	for _, g := range t.groups {
-		if g != nil {
-			p.Groups = append(p.Groups, protocol.GroupInfo{Group: g.number, ID: g.id})
-		}
-	}
-	return p
 }
 
 // LeaveRole ends one role of a session in a topic.
@@ -137,7 +85,7 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	none := protocol.Errorf(protocol.CodeNotFound, "leave once what was joined once", "this session has no such role (%s) in %s", r.Role, t)
 	switch r.Role {
 	case protocol.RoleNameWrite:
-		l := t.liveLane(s.Pages)
+		l := ts.liveLane(t, s.Pages)
 		if l == nil || l.offset != r.Offset {
 			return none
 		}
@@ -159,10 +107,10 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	}
 	switch r.Role {
 	case protocol.RoleNameWrite:
-		t.lastLeft = s.Name
+		ts.leftLast(t, s.Name)
 		ts.lanesChanged(t)
 	case protocol.RoleNameRead:
-		t.lastLeft = s.Name
+		ts.leftLast(t, s.Name)
 		ts.readersChanged(t)
 	}
 	ts.leaveIfDone(t, s, m)
@@ -173,7 +121,7 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
 	delete(m.readers, rd.number)
 	if len(m.readers) == 0 {
-		ts.setWaiter(t, s.Slot, false)
+		ts.store.Record.Topic(t.index).SetReader(s.Slot, false)
 	}
 	if rd.group != nil {
 		ts.exit(rd)
@@ -183,7 +131,7 @@ func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
 
 // leaveIfDone takes a session without any role out of a topic.
 func (ts *Topics) leaveIfDone(t *Topic, s *Party, m *member) {
-	if !m.empty(t, s) {
+	if !ts.isDone(t, s, m) {
 		return
 	}
 	delete(t.members, s)

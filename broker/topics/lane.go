@@ -39,9 +39,9 @@ func (l *Lane) stamp(i uint64) uint64 {
 }
 
 // liveLane finds the lane that a session writes in the topic.
-func (t *Topic) liveLane(p *pages.Pages) *Lane {
-	for _, l := range t.lanes {
-		if l.Pages == p && l.state == protocol.LaneLive {
+func (ts *Topics) liveLane(t *Topic, p *pages.Pages) *Lane {
+	for l := range ts.lanesIn[p] {
+		if l.Topic == t && l.state == protocol.LaneLive {
 			return l
 		}
 	}
@@ -57,7 +57,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err != nil {
 		return reply, err
 	}
-	have := t.liveLane(s.Pages)
+	have := ts.liveLane(t, s.Pages)
 	switch {
 	case t.kind == protocol.TopicKindName:
 		return reply, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
@@ -65,7 +65,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 		return reply, closedError(t)
 	case have != nil && have.offset == r.Offset:
 		// Asked again, because the answer was lost.
-		return protocol.TopicWriteReply{Lane: have.Number, Incarnation: have.incarnation, Peers: ts.peers(t, false, true)}, nil
+		return protocol.TopicWriteReply{Lane: have.Number, Incarnation: have.incarnation}, nil
 	case have != nil:
 		return reply, protocol.Errorf(protocol.CodeInvalid, "use the lane that it has", "this session writes %s already", t)
 	}
@@ -84,7 +84,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
 		return reply, pages.NoMemory(err, "a lane")
 	}
-	number, err := t.freeLane()
+	number, err := ts.freeLane(t)
 	if err != nil {
 		return reply, err
 	}
@@ -93,7 +93,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	ts.addLane(l)
 	crashpoint.At("broker-lane-listed")
 	ts.lanesChanged(t)
-	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation, Peers: ts.peers(t, false, true)}, nil
+	return protocol.TopicWriteReply{Lane: number, Incarnation: l.incarnation}, nil
 }
 
 func closedError(t *Topic) error {
@@ -119,18 +119,20 @@ func (ts *Topics) checkLane(s *Party, t *Topic, offset uint64) error {
 	return nil
 }
 
-// freeLane returns the lane number that comes round next, with its claims in every
+// freeLane returns the lowest lane number that is free, with its claims in every
 // group ready: a group is promised all of a lane that joins after it.
-func (t *Topic) freeLane() (uint32, error) {
+func (ts *Topics) freeLane(t *Topic) (uint32, error) {
 	full := protocol.Errorf(protocol.CodeTooMany, "use several topics", "%s has %d writers already", t, len(t.lanes))
-	for range protocol.MaxLanes {
-		n := t.nextLane
-		t.nextLane = (t.nextLane + 1) % protocol.MaxLanes
+	for n := t.nextLane; n < protocol.MaxLanes; n++ {
 		if t.lanes[n] != nil {
 			continue
 		}
+		if err := ts.store.Reserve(record.LanePlace(t.index, n)); err != nil {
+			return 0, err
+		}
 		switch err := t.resetClaims(n); err {
 		case nil:
+			t.nextLane = n + 1
 			return n, nil
 		case errUsedUp:
 			full = errUsedUp
@@ -160,7 +162,6 @@ func (ts *Topics) addLane(l *Lane) {
 	ts.listLane(l)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Store(record.Lane{
 		Serial: l.Pages.Serial, Offset: l.offset, Slot: l.Pages.Slot, State: l.state, Incarnation: l.incarnation})
-	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
 func (ts *Topics) setLaneState(l *Lane, state uint32) {
@@ -208,17 +209,24 @@ func (ts *Topics) dropLane(l *Lane) {
 		}
 	}
 	ts.understood(l)
-	t.gone = min(t.gone+l.View.Head(), protocol.MaxSafeInt)
 	t.leaveLane(l) // MODEL reuse:leave
 	crashpoint.At("broker-lane-ending")
 	ts.store.Record.Topic(t.index).Lane(l.Number).End()
 	crashpoint.At("broker-lane-cleared")
 	ts.setLaneState(l, protocol.LaneClosed)
 	crashpoint.At("broker-lane-closed")
+	// Behind the lane's end: a reader that still has the lane counts what it missed there.
+	t.gone = min(t.gone+l.View.Head(), protocol.MaxSafeInt)
+	ts.store.Record.Topic(t.index).SetGone(t.gone)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Free()
 	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.Number)
-	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
+	t.nextLane = min(t.nextLane, l.Number)
+	used := ts.store.Record.Topic(t.index).UsedLanes()
+	for used > 0 && t.lanes[used-1] == nil {
+		used--
+	}
+	ts.store.Record.Topic(t.index).SetUsedLanes(used)
 	ts.unlistLane(l)
 	if s := ts.parties[l.Pages]; s != nil {
 		s.client.Trim()

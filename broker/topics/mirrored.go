@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 )
 
 // What the mirror sees of topics: it is one more reader, in no group, that senders
@@ -39,14 +40,12 @@ func (ts *Topics) Names() iter.Seq[*Topic] {
 // Has tells whether a topic has not been removed.
 func (ts *Topics) Has(t *Topic) bool { return ts.topics[t.index] == t }
 
-// SetMirrored lists the broker among the waiters that senders ring.
-func (ts *Topics) SetMirrored(t *Topic, on bool) {
-	if t.mirrored != on {
-		t.mirrored = on
-		ts.setWaiter(t, protocol.BrokerSlot, on)
-		ts.readersChanged(t)
-	}
-}
+// Await has senders in a topic ring the broker for the next message. The caller has read
+// the own bell, and fences and looks afterwards.
+func (ts *Topics) Await(t *Topic) { ts.waits(t).All().Add(protocol.BrokerSlot) }
+
+// waits are the wait sets of a topic.
+func (ts *Topics) waits(t *Topic) shm.Waits { return ts.store.Bells.Waits(t.index) }
 
 // Namespace is where the topic is.
 func (t *Topic) Namespace() string { return t.key.namespace }

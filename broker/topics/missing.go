@@ -101,7 +101,7 @@ func (ts *Topics) remakeIfLeft(g *group) {
 
 // LetGo un-names everything of the broker's that lies in storages that are lost.
 func (ts *Topics) LetGo(lost func(index uint32) bool) {
-	for _, t := range ts.topics {
+	for _, t := range ts.used() {
 		if t == nil {
 			continue
 		}
@@ -138,7 +138,7 @@ func (ts *Topics) Rewind() {
 // Announce has all sessions look at all topics again, and ends the topics that no
 // session has open.
 func (ts *Topics) Announce() {
-	for _, t := range ts.topics {
+	for _, t := range ts.used() {
 		if t != nil {
 			ts.changed(t)
 			ts.leftAlone(t)

@@ -150,18 +150,9 @@ func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []ui
 	n.set, n.revision, n.indices = true, i, indices
 	ts.understood(n.lane)
 	ts.setDeleted(t, false)
-	ts.ringWaiters(t)
+	shm.Fence() // SYNC waiting: behind the publish
+	ts.waits(t).All().Ring()
 	ts.watch.Named(t)
-}
-
-// ringWaiters wakes those who read the topic and sleep.
-func (ts *Topics) ringWaiters(t *Topic) {
-	shm.Fence()
-	for s, m := range t.members {
-		if len(m.readers) > 0 {
-			s.Ring()
-		}
-	}
 }
 
 func (ts *Topics) checkNameSet(r *protocol.NameSet) error {

@@ -27,7 +27,7 @@ func (ts *Topics) RereadLate(target map[uint32]uint64) {
 // name.
 func (ts *Topics) Reread() {
 	target := map[uint32]uint64{}
-	for _, t := range ts.topics {
+	for _, t := range ts.used() {
 		if t == nil {
 			continue
 		}
@@ -51,7 +51,7 @@ func (ts *Topics) Recount(target map[uint32]uint64) {
 			target[index]++
 		}
 	}
-	for _, t := range ts.topics {
+	for _, t := range ts.used() {
 		if t == nil {
 			continue
 		}

@@ -47,7 +47,7 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
 		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
 		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
-		holder: r.Holder, made: record.Formerly(r.MadeAt), closed: r.State == protocol.TopicClosed,
+		holder: r.Holder, made: record.Formerly(r.MadeAt), gone: r.Gone, closed: r.State == protocol.TopicClosed,
 		lanes: map[uint32]*Lane{}, members: map[*Party]*member{},
 	}
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
@@ -71,7 +71,7 @@ func (ts *Topics) restoreGroups(t *Topic, fetch pages.Fetch) {
 		if r.ID == 0 {
 			continue
 		}
-		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint8]*reader{}, owners: map[uint8]*Party{}}
+		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint16]*reader{}, owners: map[uint16]*Party{}}
 		g.file = ts.store.FetchFile(fetch, pages.Key{Role: protocol.RestoreGroup, Serial: r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
 		t.groups[n] = g
 		ts.groups++
@@ -79,7 +79,7 @@ func (ts *Topics) restoreGroups(t *Topic, fetch pages.Fetch) {
 }
 
 func (ts *Topics) restoreLanes(t *Topic) {
-	for n := range uint32(protocol.MaxLanes) {
+	for n := range ts.store.Record.Topic(t.index).UsedLanes() {
 		view := ts.store.Record.Topic(t.index).Lane(n)
 		if view.Serial() == 0 {
 			continue
@@ -96,7 +96,6 @@ func (ts *Topics) restoreLanes(t *Topic) {
 		}
 		t.lanes[n] = l
 		ts.listLane(l)
-		t.nextLane = (n + 1) % protocol.MaxLanes
 		if l.state == protocol.LaneAdopted {
 			l.kept = map[uint64][]uint32{}
 			ts.adopted[t]++
@@ -106,7 +105,6 @@ func (ts *Topics) restoreLanes(t *Topic) {
 			ts.nameRoom.Claim(uint32((l.offset-protocol.SessionLanes)/nameLane), record.Holder{})
 		}
 	}
-	ts.store.Record.Topic(t.index).SetLaneCount(uint32(len(t.lanes)))
 }
 
 // viewLane makes the view of a lane whose place was written by a broker.
@@ -163,7 +161,7 @@ func (ts *Topics) restoreJoins() {
 // restoreMembers completes what the joins say: writers, waiters, groups without a
 // member.
 func (ts *Topics) restoreMembers() {
-	for _, t := range ts.topics {
+	for _, t := range ts.used() {
 		if t == nil {
 			continue
 		}
@@ -174,10 +172,10 @@ func (ts *Topics) restoreMembers() {
 				t.members[s], s.topics[t] = m, m
 			}
 		}
-		ts.store.Record.Topic(t.index).ClearWaiters()
+		ts.store.Record.Topic(t.index).ClearReaders()
 		for s, m := range t.members {
 			if len(m.readers) > 0 {
-				ts.setWaiter(t, s.Slot, true)
+				ts.store.Record.Topic(t.index).SetReader(s.Slot, true)
 			}
 		}
 		for _, g := range t.groups {

@@ -39,15 +39,13 @@ type Topic struct {
 	closed      bool
 
 	lanes     map[uint32]*Lane
-	nextLane  uint32
+	nextLane  uint32 // no lower number is free
 	groups    [protocol.MaxGroups]*group
 	members   map[*Party]*member
-	lastLeft  string
 	gone      uint64 // messages that were sent in lanes that are no more
 	lingering *alarm.Alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
 	name      *name  // of kind name
-	mirrored  bool   // somebody on NATS gets its tuples
 }
 
 // member is what one session is in a topic.
@@ -65,11 +63,11 @@ type reader struct {
 	number uint64
 	join   uint32
 	group  *group
-	member uint8
+	member uint16
 }
 
-func (m *member) empty(t *Topic, s *Party) bool {
-	return len(m.opens) == 0 && len(m.readers) == 0 && t.liveLane(s.Pages) == nil
+func (ts *Topics) isDone(t *Topic, s *Party, m *member) bool {
+	return len(m.opens) == 0 && len(m.readers) == 0 && ts.liveLane(t, s.Pages) == nil
 }
 
 var kinds = map[string]uint32{
@@ -98,7 +96,7 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 	if err != nil {
 		return err
 	}
-	if err := ts.store.Reserve(record.TopicPlace(index)); err != nil {
+	if err := ts.reserveTopic(index); err != nil {
 		ts.topicTable.Give(index, s.Holder)
 		return err
 	}
@@ -106,6 +104,7 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 	t.index, t.id, t.made = index, ts.store.Record.NextSerial(), time.Now()
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
 	ts.store.Record.Topic(index).Begin()
+	ts.store.Bells.Waits(index).All().Clear()
 	t.lanes, t.members = map[uint32]*Lane{}, map[*Party]*member{}
 	if t.kind != protocol.TopicKindName && t.key.name == "" {
 		var token [16]byte
@@ -121,6 +120,14 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 	ts.enlist(t)
 	ts.putTopic(t)
 	return nil
+}
+
+// reserveTopic makes sure of the pages of a topic without lanes and groups.
+func (ts *Topics) reserveTopic(index uint32) error {
+	if err := ts.store.Reserve(record.TopicHeadPlace(index)); err != nil {
+		return err
+	}
+	return ts.store.ReserveWaits(index, 0)
 }
 
 // giveBack gives the pages of a free record back. A successor does not look at those
@@ -177,7 +184,10 @@ func (ts *Topics) changed(t *Topic) {
 	ts.store.Record.Topic(t.index).RaiseReadersVersion()
 	ts.store.Record.Topic(t.index).RaiseLanesVersion()
 	t.seen = 0
-	ts.wake(t, func(*member) bool { return true })
+	shm.Fence()
+	for s := range t.members {
+		s.Wake() // MODEL wake:death-ring
+	}
 	ts.watch.Changed()
 }
 
@@ -187,39 +197,43 @@ func (ts *Topics) changed(t *Topic) {
 func (ts *Topics) lanesChanged(t *Topic) {
 	ts.store.Record.Topic(t.index).RaiseLanesVersion()
 	t.seen = 0
-	ts.wake(t, func(m *member) bool { return len(m.readers) > 0 })
+	ts.ring(t, func(m *member) bool { return len(m.readers) > 0 })
 	ts.watch.Changed()
 }
 
-// readersChanged tells the sessions that write in the topic that readers or groups have
-// come or gone. Readers of a lossless topic are rung as well: the claims of a member that
-// left are theirs to take. In a name the broker alone writes: no session has anything to
-// do.
+// readersChanged tells who has a use for it that readers have come or gone. In a topic that
+// overwrites nobody has.
+func (ts *Topics) readersChanged(t *Topic) {
+	if t.lossless {
+		ts.groupsChanged(t)
+	} else {
+		ts.watch.Changed()
+	}
+}
+
+// groupsChanged tells the sessions in a lossless topic that groups or their members have
+// come or gone: a sender may wait for a group that is no more, and the claims of a member
+// that left are the others' to take.
 //
 // SYNC topic-version: as changed.
-func (ts *Topics) readersChanged(t *Topic) {
-	if t.name != nil {
-		return
-	}
+func (ts *Topics) groupsChanged(t *Topic) {
 	ts.store.Record.Topic(t.index).RaiseReadersVersion()
 	t.seen = 0 // what a group had not done yet may be done by all now
-	if t.lossless {
-		ts.wake(t, func(*member) bool { return true })
-	} else {
-		shm.Fence()
-		for _, l := range t.lanes {
-			l.Pages.Wake()
-		}
-	}
+	ts.ring(t, func(*member) bool { return true })
 	ts.watch.Changed()
 }
 
-// wake has members of a topic look again.
-func (ts *Topics) wake(t *Topic, which func(*member) bool) {
+// leftLast notes who left last, for messages of timeouts.
+func (ts *Topics) leftLast(t *Topic, name string) {
+	ts.store.Record.Topic(t.index).SetLastLeft(name)
+}
+
+// ring has those members of a topic look again that sleep.
+func (ts *Topics) ring(t *Topic, which func(*member) bool) {
 	shm.Fence()
 	for s, m := range t.members {
 		if which(m) {
-			s.Wake() // MODEL wake:death-ring
+			s.Ring()
 		}
 	}
 }
@@ -282,18 +296,6 @@ func (ts *Topics) findTopic(s *Party, r protocol.TopicRef) (*Topic, *member, err
 	}
 	return nil, nil, protocol.Errorf(protocol.CodeNotFound, "open it first",
 		"this session has no topic %d with id %d open", r.Topic, r.ID)
-}
-
-// Ring wakes the readers of a topic, for a sender that has no descriptor left to map
-// their bells.
-func (ts *Topics) Ring(s *Party, r *protocol.TopicRef) error {
-	t, _, err := ts.findTopic(s, *r)
-	if err != nil {
-		return err
-	}
-	ts.rung++
-	ts.ringWaiters(t)
-	return nil
 }
 
 // End ends sending for all sessions; readers drain what is there.

@@ -30,7 +30,6 @@ type Topics struct {
 	parties    map[*pages.Pages]*Party
 	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                      // lanes
-	rung       uint64                              // requests of Ring
 	unread     map[*Lane]struct{}                  // what they name is in files that were not handed over yet
 }
 
@@ -57,6 +56,12 @@ func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Log
 		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),
 		nameRoom:   nameRoom{record.NewTable(record.NewShares("places for names", "delete some", nameLanes), 16)}}
 }
+
+// used are the topics by number, nil where one is free, as far as numbers were given out.
+func (ts *Topics) used() []*Topic { return ts.topics[:ts.topicTable.Used()] }
+
+// Used returns from which number on no topic was ever made.
+func (ts *Topics) Used() int { return len(ts.used()) }
 
 // Client is told what happens to the lanes of a session. Its methods return at once.
 type Client interface {
@@ -106,7 +111,7 @@ func (ts *Topics) EachHolder(f func(record.Holder)) {
 // allGroups lists the groups of all topics.
 func (ts *Topics) allGroups() iter.Seq[*group] {
 	return func(yield func(*group) bool) {
-		for _, t := range ts.topics {
+		for _, t := range ts.used() {
 			if t == nil {
 				continue
 			}
@@ -132,13 +137,11 @@ func (ts *Topics) findGroup(id uint64) *group {
 // Counts says how many there are.
 type Counts struct {
 	Topics, Queues, Names, AdoptedLanes int
-	// Rung counts the wakes for senders that could not map their readers' bells.
-	Rung uint64
 }
 
 // Counts counts.
 func (ts *Topics) Counts() (n Counts) {
-	for _, t := range ts.topics {
+	for _, t := range ts.used() {
 		switch {
 		case t == nil:
 		case t.kind == protocol.TopicKindTopic:
@@ -152,6 +155,5 @@ func (ts *Topics) Counts() (n Counts) {
 	for _, lanes := range ts.adopted {
 		n.AdoptedLanes += lanes
 	}
-	n.Rung = ts.rung
 	return n
 }

@@ -37,10 +37,8 @@ type details struct {
 // laneRow is one sender's lane of a topic.
 type laneRow struct {
 	Sender string `json:"sender"`
-	State  string `json:"state"` // live, adopted, closed
+	State  string `json:"state"`
 }
-
-var laneStates = map[uint32]string{protocol.LaneLive: "live", protocol.LaneAdopted: "ended, kept by the broker", protocol.LaneClosed: "closed"}
 
 func newShowCommand(a *app) *cobra.Command {
 	var f clientFlags
@@ -231,6 +229,7 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 	if err := json.Unmarshal(raw, &r); err != nil || r.Name == "" {
 		return nil, err
 	}
+	var members func(context.Context) (client.Members, error)
 	d := &details{}
 	if r.Kind == protocol.KindQueue {
 		q, err := c.Queue(ctx, r.Name, client.MustExist())
@@ -245,7 +244,7 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 		if err != nil {
 			return nil, err
 		}
-		d.Waiting = &n
+		d.Waiting, members = &n, q.Members
 	} else {
 		t, err := c.Topic(ctx, r.Name, client.MustExist())
 		if statusOf(err) == exitNotFound {
@@ -255,14 +254,19 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 			return nil, err
 		}
 		defer t.Close()
+		members = t.Members
 	}
-	var p protocol.Peers
-	if err := c.Broker(ctx, protocol.OpTopicPeers, protocol.TopicPeers{TopicRef: protocol.TopicRef{Topic: r.Topic, ID: r.ID}, Lanes: true}, &p); err != nil {
+	m, err := members(ctx)
+	if err != nil {
 		return nil, err
 	}
-	d.LastLeft = p.LastLeft
-	for _, l := range p.Lanes {
-		d.Lanes = append(d.Lanes, laneRow{l.Sender, laneStates[l.State]})
+	d.LastLeft = m.LastLeft
+	for _, s := range m.Senders {
+		state := "live"
+		if s.Ended {
+			state = "ended, kept by the broker"
+		}
+		d.Lanes = append(d.Lanes, laneRow{s.Name, state})
 	}
 	return d, nil
 }

@@ -130,9 +130,6 @@ func (s *statusReply) pairs() [][2]string {
 	if n.AdoptedLanes > 0 {
 		rows = append(rows, [2]string{"lanes of ended senders", number(n.AdoptedLanes)})
 	}
-	if n.Rung > 0 {
-		rows = append(rows, [2]string{"woken for senders short of files", number(int(n.Rung))})
-	}
 	if s.Extra.NATS != nil {
 		rows = append(rows, s.Extra.NATS.pairs()...)
 	}

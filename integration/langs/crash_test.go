@@ -14,8 +14,10 @@ import (
 func repertoire(handle any, point crashpoint.Point) (opening, rest []command) {
 	room, message := 1, 50
 	if point.InAWait() {
-		room = int(testkit.Patience.Milliseconds())
-		message = room
+		message = int(testkit.Patience.Milliseconds())
+		if !point.ForMessages() {
+			room = message
+		}
 	}
 	opening = []command{
 		{"do": "hoard", "count": 140, "words": 4}, {"do": "release"}, {"do": "collect"},

@@ -285,7 +285,6 @@ type liarSession struct {
 	chunk, serial uint64
 	segment       shm.Region
 	lanes         []liarLane
-	bells         []shm.Region
 }
 
 type liarLane struct {
@@ -393,7 +392,7 @@ func (l *liarSession) join(name string) error {
 // renew makes all as it should be, with a new message in each lane: in turn one that
 // names its storage, and one that is spilled.
 func (l *liarSession) renew() error {
-	l.Session.Store64(protocol.SessionParked, 0)
+	l.BellFile.Store64(l.parked(), 0)
 	for k := range uint64(liarStorages) {
 		at := l.entry(k)
 		l.Session.Store64(at+protocol.EntryOffset, k*liarStorage)
@@ -430,35 +429,17 @@ func (l *liarSession) renew() error {
 			x.next++
 		}
 	}
-	return l.meet()
-}
-
-// meet maps the bells of those who are there.
-func (l *liarSession) meet() error {
-	if len(l.bells) > 0 {
-		return nil
-	}
-	for slot := uint32(0); slot < protocol.MaxSessions; slot++ {
-		serial := l.Broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
-		if serial == 0 {
-			continue
-		}
-		fds, err := l.Call(protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}, nil)
-		if err != nil {
-			continue // it has left meanwhile
-		}
-		bell, err := l.Map(fds[1], protocol.BellBytes, true)
-		if err != nil {
-			return err
-		}
-		l.bells = append(l.bells, bell)
-	}
 	return nil
 }
 
+// parked is where the session says that it sleeps.
+func (l *liarSession) parked() uint64 {
+	return protocol.BellRecords + uint64(l.Hello.Slot)*protocol.BellRecordSize + protocol.BellParked
+}
+
 func (l *liarSession) ringAll() {
-	for _, bell := range l.bells {
-		shm.WakeBell(bell)
+	for slot := range l.SessionsEnd() {
+		l.Bells().Wake(slot)
 	}
 }
 
@@ -469,9 +450,9 @@ func (l *liarSession) words() (all []word) {
 	}
 	for at := uint64(0); at < protocol.HeadSize; at += 8 {
 		add(l.Session, at, "the head of the session file at %d", at)
-		add(l.Bell, at, "the head of the bell file at %d", at)
+		add(l.BellFile, at, "the head of the bell file at %d", at)
 	}
-	add(l.Session, protocol.SessionParked, "parked")
+	add(l.BellFile, l.parked(), "parked")
 	add(l.Session, protocol.SessionTraceOn, "trace on")
 	add(l.Session, protocol.SessionStreams, "the word of a stream")
 	add(l.Session, protocol.SessionTraces+l.index(0)*protocol.TraceSize, "a trace")
@@ -507,9 +488,14 @@ func (l *liarSession) words() (all []word) {
 			add(x.group, x.area+protocol.GroupClaims+8*((x.next-1)&uint64(x.info.Slots-1)), "%s: the group's claim of the newest message", x.name)
 		}
 	}
-	for i, bell := range l.bells {
-		if i < 2 { // the broker's is the first
-			add(bell, protocol.BellWord, "the bell of session %d", i)
+	for slot := range uint64(2) { // the broker's is the first
+		add(l.BellFile, protocol.BellRecords+slot*protocol.BellRecordSize+protocol.BellWord, "the bell of session slot %d", slot)
+	}
+	for i := range l.lanes {
+		area := protocol.BellWaits + uint64(l.lanes[i].info.Topic)*protocol.WaitAreaSize
+		for set := range uint64(2) {
+			add(l.BellFile, area+protocol.WaitWords+8*set, "%s: the words of wait set %d", l.lanes[i].name, set)
+			add(l.BellFile, area+protocol.WaitMembers+8*set*protocol.BitmapWords, "%s: the members of wait set %d", l.lanes[i].name, set)
 		}
 	}
 	return all

@@ -14,8 +14,11 @@ type Point struct {
 
 // InAWait tells whether only who waits comes by the point.
 func (p Point) InAWait() bool {
-	return p.Name == "room-waiting" || strings.HasPrefix(p.Name, "park-")
+	return p.Name == "room-waiting" || p.ForMessages() || strings.HasPrefix(p.Name, "park-")
 }
+
+// ForMessages tells whether only who waits for messages does.
+func (p Point) ForMessages() bool { return p.Name == "wait-member" }
 
 // Points lists every step. A test kills a process at each.
 var Points = []Point{
@@ -66,6 +69,9 @@ var Points = []Point{
 	{"park-begin", "the session says that it sleeps, and has not looked again"},
 	{"park-sleep", "it has looked and is about to sleep"},
 	{"park-woken", "it was woken and still says that it sleeps"},
+	{"wait-member", "a sleeper's bit stands in its wait set, and the bit of its word may not yet"},
+	{"wait-tidied", "the bit of a word of a wait set is cleared, and the word was not looked at once more"},
+	{"wait-claimed", "a sleeper was taken out of its wait set, and was not rung"},
 	{"bell-added", "a bell's count is up, its sleeper was not woken"},
 
 	{"lease-made", "the broker holds a handle's storage, the handle is not given out"},

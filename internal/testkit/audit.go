@@ -156,7 +156,7 @@ func (h *Holdings) ofTheDead(b *Broker) (wrong []string) {
 // not there: the owner's free test would look at a row that nobody empties.
 func strayBits(b *Broker, slots map[uint32]bool) (wrong []string) {
 	page := b.Raw().Broker
-	for chunk := uint64(0); chunk < protocol.MaxChunks; chunk++ {
+	for chunk := range uint64(b.Raw().ChunksEnd()) {
 		at := protocol.BrokerChunks + chunk*protocol.ChunkRecordSize
 		if page.Load64(at+protocol.ChunkSerial) == 0 {
 			continue

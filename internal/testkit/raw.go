@@ -24,8 +24,8 @@ type Raw struct {
 	Conn  *wire.Conn
 	Hello protocol.HelloReply
 	// What came with hello.
-	Broker, Session, Bell, BrokerSession, BrokerBell shm.Region
-	SessionFD                                        *sys.FD
+	Broker, Session, BellFile, BrokerSession shm.Region
+	SessionFD                                *sys.FD
 
 	next uint64
 	fds  []*sys.FD
@@ -45,7 +45,7 @@ func DialRaw(socket, namespace string) (*Raw, error) {
 		c.Close()
 		return nil, err
 	}
-	if len(fds) != 5 {
+	if len(fds) != 4 {
 		r.Close()
 		return nil, fmt.Errorf("hello came with %d descriptors", len(fds))
 	}
@@ -54,8 +54,8 @@ func DialRaw(socket, namespace string) (*Raw, error) {
 		to    *shm.Region
 		bytes uint64
 		write bool
-	}{{&r.Broker, protocol.BrokerBytes, false}, {&r.Session, protocol.SessionBytes, true}, {&r.Bell, protocol.BellBytes, true},
-		{&r.BrokerSession, protocol.SessionBytes, false}, {&r.BrokerBell, protocol.BellBytes, true}} {
+	}{{&r.Broker, protocol.BrokerBytes, false}, {&r.Session, protocol.SessionBytes, true}, {&r.BellFile, protocol.BellBytes, true},
+		{&r.BrokerSession, protocol.SessionBytes, false}} {
 		if *m.to, err = r.Map(fds[i], m.bytes, m.write); err != nil {
 			r.Close()
 			return nil, err
@@ -175,23 +175,38 @@ func list[Row any](r *Raw, what string) (rows []Row, err error) {
 	}
 }
 
+// Slot finds the slot of a session in the broker's page.
+func (r *Raw) Slot(serial uint64) (slot uint32, ok bool) {
+	for slot := range r.SessionsEnd() {
+		if r.Serial(slot) == serial {
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
+// SessionsEnd returns from which slot on there was never a session.
+func (r *Raw) SessionsEnd() uint32 { return r.Broker.Load32(protocol.BrokerSessionsEnd) }
+
+// ChunksEnd is as SessionsEnd.
+func (r *Raw) ChunksEnd() uint32 { return r.Broker.Load32(protocol.BrokerChunksEnd) }
+
+// Serial returns the serial of the session in a slot, 0 where there is none.
+func (r *Raw) Serial(slot uint32) uint64 {
+	return r.Broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
+}
+
+// Bells views the bells of all sessions.
+func (r *Raw) Bells() shm.Bells { return shm.NewBells(r.BellFile) }
+
 // ParkedWord returns a look at a session's word that is odd while it sleeps.
 func ParkedWord(t testing.TB, b *Broker, serial uint64) func() uint64 {
 	t.Helper()
-	page := b.Raw().Broker
-	for slot := uint32(0); slot < protocol.MaxSessions; slot++ {
-		if page.Load64(protocol.BrokerSessions+uint64(slot)*protocol.SessionRecordSize+protocol.SessionSerial) != serial {
-			continue
-		}
-		fds, err := b.Raw().Call(protocol.OpPeer, protocol.Peer{Slot: slot, Serial: serial}, nil)
-		if err == nil && len(fds) == 2 {
-			var file shm.Region
-			if file, err = b.Raw().Map(fds[0], protocol.SessionBytes, false); err == nil {
-				return func() uint64 { return file.Load64(protocol.SessionParked) }
-			}
-		}
-		t.Fatalf("look at session %d: %d descriptors, %v", serial, len(fds), err)
+	raw := b.Raw()
+	slot, ok := raw.Slot(serial)
+	if !ok {
+		t.Fatalf("no session %d", serial)
 	}
-	t.Fatalf("no session %d", serial)
-	return nil
+	at := protocol.BellRecords + uint64(slot)*protocol.BellRecordSize + protocol.BellParked
+	return func() uint64 { return raw.BellFile.Load64(at) }
 }

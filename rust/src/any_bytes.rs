@@ -9,13 +9,16 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::handle::Handle;
-use crate::layout::{GROUP_AREAS, claim, group_area, group_bytes, lane, lane_bytes, reference, session_file, slot};
+use crate::layout::{
+    GROUP_AREAS, bell_file, claim, group_area, group_bytes, lane, lane_bytes, limits, reference, session_file, slot,
+    wait_area,
+};
 use crate::ledger::{Entries, Row};
 use crate::message::{Body, TensorDesc, parse_spill};
-use crate::shm::{GroupLane, Lane, Region};
+use crate::shm::{Bells, GroupLane, Lane, Region};
 use crate::sys::Mapping;
 use crate::value::for_any_bytes as tree;
-use crate::wire::ops::{ChunksReply, GrantReply, HelloReply, NameSetReply, Peers, SegmentReply};
+use crate::wire::ops::{ChunksReply, GrantReply, HelloReply, NameSetReply, PeerReply, SegmentReply};
 use crate::wire::ops::{TopicInfo, TopicReadReply, TopicWriteReply};
 use crate::wire::{Control, Frames, decode};
 use crate::{DType, Element};
@@ -132,11 +135,11 @@ proptest! {
     }
 
     #[test]
-    fn replies(b in near(&["messages/hello.json", "messages/topic.read.json", "messages/topic.peers.json",
+    fn replies(b in near(&["messages/hello.json", "messages/topic.read.json", "messages/peer.json",
                            "messages/grant.json", "messages/event.trim.json"])) {
         let Ok(json) = serde_json::from_slice::<Box<serde_json::value::RawValue>>(&b) else { return Ok(()) };
         let _ = (decode::<HelloReply>("", &json), decode::<GrantReply>("", &json), decode::<ChunksReply>("", &json));
-        let _ = (decode::<SegmentReply>("", &json), decode::<TopicInfo>("", &json), decode::<Peers>("", &json));
+        let _ = (decode::<SegmentReply>("", &json), decode::<TopicInfo>("", &json), decode::<PeerReply>("", &json));
         let _ = (decode::<TopicWriteReply>("", &json), decode::<TopicReadReply>("", &json));
         let _ = decode::<NameSetReply>("", &json);
     }
@@ -185,6 +188,22 @@ proptest! {
         pages.store(lane::HEAD, head);
         let lane = Lane::new(&pages, 0, 4, 64).unwrap();
         prop_assert!(g.waiting(&lane) <= 4);
+    }
+
+    #[test]
+    fn wait_sets(words in edgy(), members in vec((0..64u32, edgy()), 0..4), set in 0..2u32, slot in 0..limits::SESSIONS,
+                 last in 0..limits::SESSIONS) {
+        let file = memory(bell_file::BYTES);
+        let area = bell_file::waits(3);
+        file.store(area + wait_area::WORDS + 8 * u64::from(set), words);
+        members.iter().for_each(|(w, bits)| file.store(area + bell_file::members(set) + 8 * u64::from(*w), *bits));
+        let waits = Bells::new(file).waits(3);
+        waits.set(set).add(slot);
+        let mut last = last;
+        waits.set(set).ring_one(&mut last);
+        prop_assert!(last < limits::SESSIONS);
+        waits.set(set).remove(slot);
+        waits.set(set).ring();
     }
 
     #[test]

@@ -249,7 +249,7 @@ mod tests {
         }
         for (from, to) in [
             ("\"v\":1", "\"v\":2"),
-            ("\"index\":7", "\"index\":524288"),
+            ("\"index\":7", "\"index\":4194304"),
             ("\"index\":7", "\"index\":-1"),
             ("\"generation\":2", "\"generation\":4503599627370496"),
             ("\"offset\":256", "\"offset\":9007199254740991"),

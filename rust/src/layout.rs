@@ -91,23 +91,25 @@ layout! {
         CONNECTED_AT connected_at: u64 @ 48; PID_NS pid_ns: u64 @ 56; NAME name: char[64] @ 64;
         NAMESPACE namespace: char[64] @ 128;
     }
-    chunk_record ChunkRecord 256 {
+    chunk_record ChunkRecord 1024 {
         SERIAL serial: u64 @ 0; OWNER_SERIAL owner_serial: u64 @ 8; OWNER owner: u32 @ 16;
         SEGMENT segment: u32 @ 20; OFFSET offset: u64 @ 24; BYTES bytes: u64 @ 32;
-        SEGMENT_SERIAL segment_serial: u64 @ 40; EPOCH epoch: u64 @ 48; ATTACHED attached: u64[16] @ 64;
+        SEGMENT_SERIAL segment_serial: u64 @ 40; EPOCH epoch: u64 @ 48; ATTACHED_WORDS attached_words: u64 @ 56;
+        ATTACHED attached: u64[64] @ 64;
     }
     segment_record SegmentRecord 64 {
         SERIAL serial: u64 @ 0; BYTES bytes: u64 @ 8; KIND kind: u32 @ 16; OWNER owner: u32 @ 20;
         OWNER_SERIAL owner_serial: u64 @ 24; STATE state: u32 @ 32; DEVICE_TYPE device_type: i32 @ 36;
         DEVICE_ID device_id: i32 @ 40; MADE_AT made_at: u64 @ 48;
     }
-    topic_record TopicRecord 16384 {
+    topic_record TopicRecord 139264 {
         VERSION version: u64 @ 0; ID id: u64 @ 8; STATE state: u32 @ 16; KIND kind: u32 @ 20;
         FLAGS flags: u32 @ 24; DEPTH depth: u32 @ 28; SLOTS slots: u32 @ 32; STRIDE stride: u32 @ 36;
-        NLANES nlanes: u32 @ 40; NGROUPS ngroups: u32 @ 44; MADE_AT made_at: u64 @ 48; LINGER linger: u64 @ 56;
-        WAITERS waiters: u64[16] @ 64; NAME name: char[256] @ 192; NAMESPACE namespace: char[64] @ 448;
-        CREATOR creator: char[64] @ 512; TOKEN token: u8[16] @ 576; GROUPS groups: GroupRecord[8] @ 1024;
-        LANES lanes: LaneRecord[440] @ 2048;
+        LANES_END lanes_end: u32 @ 40; GROUPS_END groups_end: u32 @ 44; MADE_AT made_at: u64 @ 48;
+        LINGER linger: u64 @ 56; READERS readers: u64[64] @ 64; NAME name: char[256] @ 576;
+        NAMESPACE namespace: char[64] @ 832; CREATOR creator: char[64] @ 896; TOKEN token: u8[16] @ 960;
+        GONE gone: u64 @ 1024; LAST_LEFT last_left: char[64] @ 1032; GROUPS groups: GroupRecord[64] @ 4096;
+        LANES lanes: LaneRecord[4096] @ 8192;
     }
     group_record GroupRecord 64 {
         ID id: u64 @ 0; MEMBERS members: u32 @ 8; FLAGS flags: u32 @ 12; NAME name: char[40] @ 16;
@@ -143,6 +145,12 @@ layout! {
         NDIM ndim: u16 @ 8; NAME name: u16 @ 10; FLAGS flags: u16 @ 12; ZERO zero: u16 @ 14;
         DEVICE_TYPE device_type: i32 @ 16; DEVICE_ID device_id: i32 @ 20; OFFSET offset: u64 @ 24;
     }
+    bell_record BellRecord 128 {
+        PARKED parked: u64 @ 0; BELL bell: u32 @ 64;
+    }
+    wait_area WaitArea 36864 {
+        WORDS words: u64[65] @ 0; MEMBERS members: u64[4160] @ 576;
+    }
     group_area GroupArea 64 {
         HINT hint: u64 @ 0; START start: u64 @ 8; BASE base: u64 @ 16; NEXT next: u64 @ 24;
     }
@@ -154,7 +162,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 6;
+pub const LAYOUT: u32 = 7;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -162,15 +170,21 @@ const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
 /// Limits of the broker's tables.
 pub mod limits {
     /// Session slots.
-    pub const SESSIONS: u32 = 1024;
+    pub const SESSIONS: u32 = 4096;
     /// Topic records.
     pub const TOPICS: u32 = 4096;
     /// Lanes of one topic.
-    pub const LANES: u32 = 440;
+    pub const LANES: u32 = 4096;
+    /// Groups of one topic.
+    pub const GROUPS: u32 = 64;
+    /// Members of one group.
+    pub const MEMBERS: u16 = 4095;
+    /// Sessions whose files one request may ask for.
+    pub const PEERS: usize = FRAME_FDS;
     /// Segment records.
-    pub const SEGMENTS: u32 = 16_384;
+    pub const SEGMENTS: u32 = 65_536;
     /// Chunk records.
-    pub const CHUNKS: u32 = 4096;
+    pub const CHUNKS: u32 = 32_768;
     /// Storage indices of one chunk.
     pub const CHUNK_INDICES: u32 = 128;
     /// Storage indices.
@@ -219,16 +233,32 @@ pub mod broker_file {
     /// Flag of its head: its broker was stopped for good, and no other one takes the instance over.
     pub const ENDED: u32 = 1;
     use super::*;
-    /// 1,024 SessionRecords.
+    /// How many sessions have records: those from this number on were never used, and have no pages.
+    pub const SESSIONS_END: u64 = 0x40;
+    /// The same of chunks.
+    pub const CHUNKS_END: u64 = 0x44;
+    /// The same of segments.
+    pub const SEGMENTS_END: u64 = 0x48;
+    /// 4,096 SessionRecords.
     pub const SESSIONS: u64 = 0x1000;
-    /// 4,096 ChunkRecords.
-    pub const CHUNKS: u64 = 0x80000;
-    /// 16,384 SegmentRecords.
+    /// 65,536 SegmentRecords.
     pub const SEGMENTS: u64 = 0x200000;
+    /// 32,768 ChunkRecords.
+    pub const CHUNKS: u64 = 0x4000000;
     /// 4,096 TopicRecords.
-    pub const TOPICS: u64 = 0x1000000;
+    pub const TOPICS: u64 = 0x8000000;
     /// Size of the file.
-    pub const BYTES: u64 = 0x5000000;
+    pub const BYTES: u64 = 0x2a000000;
+
+    /// Where the record of a session is.
+    pub const fn session(slot: u32) -> u64 {
+        SESSIONS + slot as u64 * session_record::SIZE
+    }
+
+    /// Where the record of a chunk is.
+    pub const fn chunk(number: u32) -> u64 {
+        CHUNKS + number as u64 * chunk_record::SIZE
+    }
 
     /// Where the record of a segment is.
     pub const fn segment(index: u32) -> u64 {
@@ -240,25 +270,34 @@ pub mod broker_file {
         TOPICS + index as u64 * topic_record::SIZE
     }
 
+    /// Where the record of a group of a topic is.
+    pub const fn group(topic_index: u32, number: u32) -> u64 {
+        topic(topic_index) + topic_record::GROUPS + number as u64 * group_record::SIZE
+    }
+
     /// Where the record of a lane of a topic is.
     pub const fn lane(topic_index: u32, number: u32) -> u64 {
         topic(topic_index) + topic_record::LANES + number as u64 * lane_record::SIZE
     }
 
     const _: () = {
-        assert!(SESSIONS + limits::SESSIONS as u64 * session_record::SIZE <= CHUNKS);
-        assert!(CHUNKS + limits::CHUNKS as u64 * chunk_record::SIZE <= SEGMENTS);
-        assert!(TOPICS + limits::TOPICS as u64 * topic_record::SIZE == BYTES);
+        assert!(session(limits::SESSIONS) <= SEGMENTS);
+        assert!(segment(limits::SEGMENTS) <= CHUNKS);
+        assert!(chunk(limits::CHUNKS) <= TOPICS);
+        assert!(topic(limits::TOPICS) == BYTES);
+        assert!(topic_record::LANES + limits::LANES as u64 * lane_record::SIZE == topic_record::SIZE);
     };
 }
 
 /// Where the parts of a session file are.
 pub mod session_file {
     use super::*;
-    /// The parked word.
-    pub const PARKED: u64 = 0x80;
     /// When a fork of the process began, by CLOCK_MONOTONIC in nanoseconds; 0: none is under way.
     pub const FORKING: u64 = 0x88;
+    /// The name of the session, for those who receive from it.
+    pub const SENDER: u64 = 0x100;
+    /// Bytes of that name.
+    pub const SENDER_BYTES: usize = 64;
     /// Whether traces are written.
     pub const TRACE_ON: u64 = 0x1000;
     /// The page that processes register with a device's driver.
@@ -268,13 +307,13 @@ pub mod session_file {
     /// The ledger row: a word for each storage index.
     pub const ROW: u64 = 0x10000;
     /// The storage entries.
-    pub const ENTRIES: u64 = 0x500000;
+    pub const ENTRIES: u64 = 0x4000000;
     /// Trace texts.
-    pub const TRACES: u64 = 0x2000000;
+    pub const TRACES: u64 = 0x10000000;
     /// Lanes, to the end.
-    pub const LANES: u64 = 0x4000000;
+    pub const LANES: u64 = 0x20000000;
     /// Size of the file.
-    pub const BYTES: u64 = 0x10000000;
+    pub const BYTES: u64 = 0x40000000;
     /// Bytes of a row word.
     pub const WORD: u64 = 8;
     const _: () = {
@@ -341,10 +380,40 @@ pub mod state {
     pub const LANE_CLOSED: u32 = 3;
 }
 
-/// The bell word's offset in a bell file.
-pub const BELL_WORD: u64 = 64;
-/// Bytes of a bell file.
-pub const BELL_BYTES: u64 = PAGE;
+/// Where the parts of the bell file are. Every session writes it.
+pub mod bell_file {
+    use super::*;
+    /// A BellRecord for each session slot.
+    pub const RECORDS: u64 = 0x1000;
+    /// A WaitArea for each topic.
+    pub const WAITS: u64 = 0x100000;
+    /// Size of the file.
+    pub const BYTES: u64 = waits(limits::TOPICS);
+    /// Wait sets of a topic: one whose sessions are all rung at each message, and one for each group.
+    pub const SETS: u32 = 1 + limits::GROUPS;
+
+    /// Where the bell of a session slot is.
+    pub const fn record(slot: u32) -> u64 {
+        RECORDS + slot as u64 * bell_record::SIZE
+    }
+
+    /// Where the wait sets of a topic are.
+    pub const fn waits(topic: u32) -> u64 {
+        WAITS + topic as u64 * wait_area::SIZE
+    }
+
+    /// Where the members of a set are, in a topic's area.
+    pub const fn members(set: u32) -> u64 {
+        wait_area::MEMBERS + set as u64 * 8 * limits::BITMAP_WORDS as u64
+    }
+
+    const _: () = {
+        assert!(record(limits::SESSIONS) <= WAITS);
+        assert!(wait_area::WORDS + SETS as u64 * 8 <= wait_area::MEMBERS);
+        assert!(members(SETS) <= wait_area::SIZE);
+    };
+}
+
 /// Where the areas of a group file begin.
 pub const GROUP_AREAS: u64 = 4096;
 /// A start that promises nothing.
@@ -361,24 +430,24 @@ pub mod claim {
     /// The group is finished with it.
     pub const DONE: u8 = 2;
 
-    /// Packs a claim: number 52 bits, member 8, state 4.
-    pub fn pack(number: u64, member: u8, state: u8) -> u64 {
-        number << 12 | u64::from(member) << 4 | u64::from(state & 0xf)
+    /// Packs a claim: number 50 bits, member 12, state 2.
+    pub fn pack(number: u64, member: u16, state: u8) -> u64 {
+        number << 14 | u64::from(member & 0xfff) << 2 | u64::from(state & 3)
     }
 
     /// Unpacks a claim.
-    pub fn split(word: u64) -> (u64, u8, u8) {
-        (word >> 12, (word >> 4) as u8, (word & 0xf) as u8)
+    pub fn split(word: u64) -> (u64, u16, u8) {
+        (word >> 14, (word >> 2) as u16 & 0xfff, word as u8 & 3)
     }
 
-    /// Packs a hint: number 52 bits, version 12.
+    /// Packs a hint: number 50 bits, version 14.
     pub fn pack_hint(number: u64, version: u16) -> u64 {
-        number << 12 | u64::from(version & 0xfff)
+        number << 14 | u64::from(version & 0x3fff)
     }
 
     /// Unpacks a hint.
     pub fn split_hint(word: u64) -> (u64, u16) {
-        (word >> 12, (word & 0xfff) as u16)
+        (word >> 14, word as u16 & 0x3fff)
     }
 }
 

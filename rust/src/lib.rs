@@ -109,6 +109,7 @@ mod shm;
 mod step;
 mod sync;
 mod sys;
+mod table;
 #[cfg(not(baton_loom))]
 mod turns;
 #[cfg(not(baton_loom))]

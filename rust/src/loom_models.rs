@@ -2,13 +2,14 @@
 //! model allows: `make loom`. Each model has a twin that is broken and must fail, so that it is known
 //! to look. They are the models of `models/*.pml`, in the code itself.
 
+use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::layout::{BELL_WORD, broker_file, chunk_record, lane_bytes, limits, session_file};
+use crate::layout::{bell_file, bell_record, broker_file, chunk_record, lane_bytes, limits, session_file, wait_area};
 use crate::ledger::{Chunks, Closed, Entries, FreeTest, Openings, Row, Rows};
 use crate::message::Ref;
-use crate::shm::{Bell, Lane, Parking, Region, SlotHead, fence, weak};
+use crate::shm::{Bells, Lane, Region, SlotHead, fence, weak};
 
 const OWNER: u32 = 1;
 const TAKER: u32 = 2;
@@ -17,8 +18,20 @@ const INDEX: u32 = 5;
 
 /// Runs a model; when it is broken by weak fences it must fail.
 fn check(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
+    check_by(Builder::new(), weakly, model);
+}
+
+/// As `check`, of a model with so many steps that not all orders can be had: those in which threads are
+/// interrupted at most four times.
+fn check_most(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound.get_or_insert(4);
+    check_by(builder, weakly, model);
+}
+
+fn check_by(builder: Builder, weakly: bool, model: impl Fn() + Send + Sync + 'static) {
     weak(weakly);
-    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loom::model(model)));
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.check(model)));
     weak(false);
     if let Err(e) = failed {
         std::panic::resume_unwind(e);
@@ -45,8 +58,9 @@ impl World {
         let (row, entry) = (session_file::ROW + 8 * u64::from(INDEX), session_file::ENTRIES + 32 * u64::from(INDEX));
         let files = || Region::zeroed(session_file::BYTES).make(&[row, entry, entry + 8, entry + 16]);
         let (broker, owner, taker) = (Region::zeroed(broker_file::BYTES), files(), files());
-        let record = broker_file::CHUNKS + u64::from(INDEX / limits::CHUNK_INDICES) * chunk_record::SIZE;
+        let record = broker_file::chunk(INDEX / limits::CHUNK_INDICES);
         broker.store(record + chunk_record::ATTACHED, 1 << OWNER | 1 << TAKER);
+        broker.store(record + chunk_record::ATTACHED_WORDS, 1);
         let lane = Lane::new(&owner, session_file::LANES, 2, 64).unwrap();
         let entries = Entries::new(&owner);
         entries.set_generation(INDEX, 1);
@@ -174,29 +188,33 @@ fn broken_a_slot_that_is_written_while_it_has_a_number() {
     check(false, || overwritten(false));
 }
 
+/// The bell of a session, and where its parked word is.
+fn bell_words(slot: u32) -> [u64; 2] {
+    [bell_record::PARKED, bell_record::BELL].map(|at| bell_file::record(slot) + at)
+}
+
 /// One publishes and rings, the other waits for it. `look`: whether the waiter looks again after it
 /// has said that it sleeps.
 fn woken(look: bool) {
-    const WORD: u64 = 256;
-    let session = Region::zeroed(4096).make(&[session_file::PARKED, WORD]);
-    let bell = Region::zeroed(4096).make(&[BELL_WORD]);
-    let ringer = Bell::new(session.clone(), bell.clone());
-    let published = session.clone();
+    const WORD: u64 = 0;
+    let shared = Region::zeroed(64).make(&[WORD]);
+    let bells = Bells::new(Region::zeroed(bell_file::BYTES).make(&bell_words(OWNER)));
+    let (ringer, parking) = (bells.bell(OWNER), bells.parking(OWNER));
+    let published = shared.clone();
     let t = thread::spawn(move || {
         published.store(WORD, 1);
         fence();
         ringer.ring();
     });
-    let parking = Parking::new(session.clone(), bell.clone());
-    while session.load(WORD) == 0 {
+    while shared.load(WORD) == 0 {
         let e = parking.begin();
-        if !look || session.load(WORD) == 0 {
+        if !look || shared.load(WORD) == 0 {
             parking.sleep(e, std::time::Duration::MAX);
         }
         parking.end();
     }
     t.join().unwrap();
-    assert!(bell.load32(BELL_WORD) <= 1);
+    assert!(parking.bell() <= 1);
 }
 
 #[test]
@@ -214,6 +232,157 @@ fn broken_a_waiter_that_does_not_look_again() {
 #[should_panic(expected = "deadlock")]
 fn broken_waiting_without_full_fences() {
     check(true, || woken(true));
+}
+
+/// Members of a group that wait for an item each, in one word of its set.
+#[derive(Clone)]
+struct Group {
+    file: Region,
+    items: Region,
+}
+
+/// How the waiting of a member is broken.
+#[derive(Clone, Copy, PartialEq)]
+enum Sleeper {
+    Sound,
+    /// It does not look again after it has put itself into the set.
+    LooksOnce,
+    /// It takes what it has waited for, then leaves the set: a sender may claim it meanwhile.
+    LeavesLate,
+}
+
+impl Group {
+    const SLOTS: [u32; 2] = [1, 2];
+    const PUBLISHED: u64 = 0;
+    const TAKEN: u64 = 8;
+
+    fn new() -> Group {
+        let set = [bell_file::waits(0) + Group::WORDS, bell_file::waits(0) + bell_file::members(1)];
+        let file = Region::zeroed(bell_file::BYTES).make(&set);
+        let file = Group::SLOTS.into_iter().fold(file, |file, slot| file.make(&bell_words(slot)));
+        Group { file, items: Region::zeroed(64).make(&[Group::PUBLISHED, Group::TAKEN]) }
+    }
+
+    /// Where the words of the set are named, in the area of its topic.
+    const WORDS: u64 = wait_area::WORDS + 8;
+
+    fn bells(&self) -> Bells {
+        Bells::new(self.file.clone())
+    }
+
+    fn is_left(&self) -> bool {
+        self.items.load(Group::TAKEN) < self.items.load(Group::PUBLISHED)
+    }
+
+    fn try_take(&self) -> bool {
+        let n = self.items.load(Group::TAKEN);
+        n < self.items.load(Group::PUBLISHED) && self.items.cas(Group::TAKEN, n, n + 1)
+    }
+
+    fn publish(&self, i: u64) {
+        self.items.store(Group::PUBLISHED, i);
+        fence();
+    }
+
+    fn ring_one(&self) {
+        self.bells().waits(0).group(0).ring_one(&mut 0);
+    }
+
+    /// As `ring_one`, without a second look at a word that has no members any more.
+    fn ring_untidily(&self) {
+        let area = self.file.sub(bell_file::waits(0), wait_area::SIZE);
+        for slot in Group::SLOTS {
+            let before = area.and(bell_file::members(1), !(1 << slot));
+            if before == 1 << slot {
+                area.and(Group::WORDS, 0);
+            }
+            if before >> slot & 1 == 1 {
+                return self.bells().wake(slot);
+            }
+        }
+    }
+
+    /// Takes an item, waiting for it.
+    fn take(&self, slot: u32, how: Sleeper) {
+        let (parking, waits) = (self.bells().parking(slot), self.bells().waits(0));
+        let mut taken = false;
+        while !taken && !self.try_take() {
+            let e = parking.begin();
+            waits.group(0).add(slot);
+            fence();
+            if how == Sleeper::LooksOnce || !self.is_left() {
+                parking.sleep(e, std::time::Duration::MAX);
+            }
+            taken = how == Sleeper::LeavesLate && self.try_take();
+            waits.group(0).remove(slot);
+            parking.end();
+        }
+    }
+}
+
+/// Two members sleep in a group while an item comes for each: a ring that neither gets, or only the one that
+/// needs none, leaves the other asleep.
+fn shared(how: Sleeper) {
+    let group = Group::new();
+    let takers = Group::SLOTS.map(|slot| {
+        let group = group.clone();
+        thread::spawn(move || group.take(slot, how))
+    });
+    for i in 1..=2 {
+        group.publish(i);
+        group.ring_one();
+    }
+    takers.into_iter().for_each(|t| t.join().unwrap());
+}
+
+#[test]
+fn no_item_of_a_group_is_slept_over() {
+    check_most(false, || shared(Sleeper::Sound));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_member_that_does_not_look_again() {
+    check_most(false, || shared(Sleeper::LooksOnce));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_member_that_leaves_its_set_behind_its_take() {
+    check_most(false, || shared(Sleeper::LeavesLate));
+}
+
+/// A member comes into a word of the set while a sender claims the only other one there, for an item that
+/// somebody has taken already. The next item is the one that it waits for.
+fn comes_beside_a_claim(ring_first: fn(&Group)) {
+    let group = Group::new();
+    let [other, slot] = Group::SLOTS;
+    group.bells().waits(0).group(0).add(other);
+    let taker = group.clone();
+    let taker = thread::spawn(move || taker.take(slot, Sleeper::Sound));
+    group.publish(1);
+    group.try_take();
+    ring_first(&group);
+    group.publish(2);
+    group.ring_one();
+    taker.join().unwrap();
+}
+
+#[test]
+fn a_member_that_comes_beside_a_claim_is_rung() {
+    check_most(false, || comes_beside_a_claim(Group::ring_one));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_word_that_is_not_looked_at_again() {
+    check_most(false, || comes_beside_a_claim(Group::ring_untidily));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_group_without_full_fences() {
+    check_most(true, || shared(Sleeper::Sound));
 }
 
 /// A session that holds a storage, is closed, and is over once its row counts nothing.

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use baton::layout::session_file;
 use baton::{Code, Payload, Start, Topic, TopicOptions};
 use kit::{Broker, Dir, FullDir, until};
 
@@ -18,13 +19,10 @@ fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where lanes begin in a session's file (docs/protocol.md).
-const LANES: u64 = 0x400_0000;
-
 /// Whether the bytes stand in the first lanes of a session's file.
 fn contains(file: &File, what: &[u8]) -> bool {
     let mut lanes = vec![0; 64 << 10];
-    file.read_exact_at(&mut lanes, LANES).unwrap();
+    file.read_exact_at(&mut lanes, session_file::LANES).unwrap();
     lanes.windows(what.len()).any(|w| w == what)
 }
 

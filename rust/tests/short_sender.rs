@@ -1,5 +1,5 @@
-//! A sender that may open no more files, and a reader that it cannot map. The limit is set in a process
-//! of its own.
+//! A sender that may open no more files, and a reader that comes then. The limit is set in a process of its
+//! own.
 
 mod kit;
 
@@ -23,7 +23,7 @@ fn sender() -> Result<()> {
     let mut told = s.topic("told")?.reader(Start::All)?;
     let x = s.from_slice(&[1], &[1u8])?.freeze();
     out.send(&x)?;
-    told.recv(SOON)?; // now the other end of these two is mapped
+    told.recv(SOON)?; // now the lane of the teller is mapped
     said.send(&x)?;
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(128), ..before }).unwrap();
@@ -36,9 +36,8 @@ fn sender() -> Result<()> {
     Ok(())
 }
 
-/// It is woken by the broker, which counts that.
 #[test]
-fn a_reader_that_a_sender_cannot_map_is_woken() -> Result<()> {
+fn a_sender_needs_no_file_for_a_reader_that_comes() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let (teller, late) = (broker.session(), broker.session());
     let (tell, mut said) = (teller.topic("told")?, teller.topic("said")?.reader(Start::All)?);
@@ -60,8 +59,5 @@ fn a_reader_that_a_sender_cannot_map_is_woken() -> Result<()> {
         sender.kill().unwrap();
     }
     assert!(sender.wait().unwrap().success(), "a send failed");
-    exchanged?;
-    let status: serde_json::Value = serde_json::from_str(&broker.tool(&["status", "--json"])).unwrap();
-    assert!(status["counts"]["rung"].as_u64().unwrap() >= 1, "{status}");
-    Ok(())
+    exchanged
 }

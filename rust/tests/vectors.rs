@@ -17,7 +17,7 @@ fn structures_lie_as_the_vectors_say() {
     let v = vectors("v1/layout.json");
     assert_eq!((number(&v["protocol"]), number(&v["layout"])), (layout::PROTOCOL.into(), layout::LAYOUT.into()));
     let listed = v["structs"].as_array().unwrap();
-    let theirs = ["LeaseRecord", "BellFile"]; // the broker's alone; one word
+    let theirs = ["LeaseRecord"]; // the broker's alone
     for s in listed {
         let name = s["name"].as_str().unwrap();
         let Some(ours) = layout::STRUCTS.iter().find(|o| o.name == name) else {
@@ -51,13 +51,17 @@ fn constants_are_those_of_the_vectors() {
     use layout::*;
     for (name, ours) in [
         ("Alignment", ALIGNMENT),
-        ("BellBytes", BELL_BYTES),
-        ("BellWord", BELL_WORD),
+        ("BellBytes", bell_file::BYTES),
+        ("BellRecords", bell_file::RECORDS),
+        ("BellWaits", bell_file::WAITS),
         ("BitmapWords", limits::BITMAP_WORDS as u64),
         ("BrokerBytes", broker_file::BYTES),
         ("BrokerChunks", broker_file::CHUNKS),
+        ("BrokerChunksEnd", broker_file::CHUNKS_END),
         ("BrokerSegments", broker_file::SEGMENTS),
+        ("BrokerSegmentsEnd", broker_file::SEGMENTS_END),
         ("BrokerSessions", broker_file::SESSIONS),
+        ("BrokerSessionsEnd", broker_file::SESSIONS_END),
         ("BrokerSlot", BROKER_SLOT.into()),
         ("BrokerTopics", broker_file::TOPICS),
         ("ChunkIndices", limits::CHUNK_INDICES.into()),
@@ -77,8 +81,11 @@ fn constants_are_those_of_the_vectors() {
         ("MaxBody", limits::BODY as u64),
         ("MaxChunks", limits::CHUNKS.into()),
         ("MaxDepth", limits::DEPTH.into()),
+        ("MaxGroups", limits::GROUPS.into()),
         ("MaxLanes", limits::LANES.into()),
+        ("MaxMembers", limits::MEMBERS.into()),
         ("MaxNdim", limits::NDIM as u64),
+        ("MaxPeers", limits::PEERS as u64),
         ("MaxRefs", limits::REFS as u64),
         ("MaxStreams", limits::STREAMS.into()),
         ("MaxSegments", limits::SEGMENTS.into()),
@@ -98,8 +105,9 @@ fn constants_are_those_of_the_vectors() {
         ("SessionDevicePage", session_file::DEVICE_PAGE),
         ("SessionEntries", session_file::ENTRIES),
         ("SessionLanes", session_file::LANES),
-        ("SessionParked", session_file::PARKED),
+        ("SessionNameBytes", session_file::SENDER_BYTES as u64),
         ("SessionRow", session_file::ROW),
+        ("SessionSender", session_file::SENDER),
         ("SessionStreams", session_file::STREAMS),
         ("SessionTraceOn", session_file::TRACE_ON),
         ("SessionTraces", session_file::TRACES),
@@ -111,6 +119,7 @@ fn constants_are_those_of_the_vectors() {
         ("StreamPoison", STREAM_POISON),
         ("Take", row_word::TAKE),
         ("TopicOpen", state::TOPIC_OPEN.into()),
+        ("WaitSets", bell_file::SETS.into()),
     ] {
         assert_eq!(ours, c(name), "{name}");
     }

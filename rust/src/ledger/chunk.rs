@@ -1,7 +1,7 @@
 //! The chunk records of the broker file, which the broker alone writes.
 
 use crate::layout::{broker_file, chunk_record as rec, limits};
-use crate::shm::{LINE, Region};
+use crate::shm::{Region, bits};
 
 /// The chunk records.
 #[derive(Debug, Clone)]
@@ -19,20 +19,37 @@ pub(crate) struct Chunk {
     pub(crate) bytes: u64,
 }
 
+/// The attached bits of a chunk: the words of them that are not 0, and which these are.
+#[derive(Debug)]
+pub(crate) struct AttachedBits {
+    which: u64,
+    words: Vec<u64>,
+}
+
+impl AttachedBits {
+    /// The session slots whose bits are set.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> {
+        let words = bits(self.which).zip(&self.words);
+        words.flat_map(|(w, word)| bits(*word).map(move |b| w * 64 + b))
+    }
+}
+
 impl Chunks {
     /// Views the chunk records of a broker file.
     pub(crate) fn new(broker: &Region) -> Chunks {
-        Chunks(broker.sub(broker_file::CHUNKS, u64::from(limits::CHUNKS) * rec::SIZE))
+        Chunks(broker.clone())
     }
 
-    fn at(chunk: u32) -> u64 {
-        u64::from(chunk) * rec::SIZE
+    /// Whether the record of a chunk was ever used. What lies behind those has no pages and is not looked at,
+    /// whatever number a message names.
+    fn has(&self, chunk: u32) -> bool {
+        chunk < self.0.load32(broker_file::CHUNKS_END).min(limits::CHUNKS)
     }
 
-    /// Copies a record. The chunk number is below [`limits::CHUNKS`].
-    pub(crate) fn load(&self, chunk: u32) -> Chunk {
-        let at = Self::at(chunk);
-        Chunk {
+    /// Copies a record; `None` where there never was one.
+    pub(crate) fn load(&self, chunk: u32) -> Option<Chunk> {
+        let at = self.has(chunk).then(|| broker_file::chunk(chunk))?;
+        Some(Chunk {
             serial: self.0.load(at + rec::SERIAL),
             owner_serial: self.0.load(at + rec::OWNER_SERIAL),
             owner: self.0.load32(at + rec::OWNER),
@@ -40,36 +57,44 @@ impl Chunks {
             offset: self.0.load(at + rec::OFFSET),
             bytes: self.0.load(at + rec::BYTES),
             segment_serial: self.0.load(at + rec::SEGMENT_SERIAL),
-        }
+        })
     }
 
     /// The serial of a chunk's present grant, 0 when it is free.
     pub(crate) fn serial(&self, chunk: u32) -> u64 {
-        self.0.load(Self::at(chunk) + rec::SERIAL)
+        if self.has(chunk) { self.0.load(broker_file::chunk(chunk) + rec::SERIAL) } else { 0 }
     }
 
-    /// The count of changes of the attached bits.
+    /// The count of changes of the attached bits of a chunk that was granted.
     ///
     /// SYNC epoch: the free test compares it across its two collects; pairs with the broker, which
     /// sets a bit, then the epoch, then replies to the session.
+    #[inline]
     pub(crate) fn epoch(&self, chunk: u32) -> u64 {
-        self.0.load(Self::at(chunk) + rec::EPOCH)
+        self.0.load(broker_file::chunk(chunk) + rec::EPOCH)
     }
 
-    /// The attached bits.
-    pub(crate) fn attached(&self, chunk: u32) -> [u64; limits::BITMAP_WORDS] {
-        std::array::from_fn(|w| self.0.load(Self::at(chunk) + rec::ATTACHED + 8 * w as u64))
+    /// The attached bits of a chunk that was granted.
+    pub(crate) fn attached(&self, chunk: u32) -> AttachedBits {
+        let which = self.attached_words(chunk);
+        AttachedBits { which, words: bits(which).map(|w| self.attached_word(chunk, w)).collect() }
     }
 
     /// Whether the attached bits are still the same.
     #[inline]
-    pub(crate) fn is_attached(&self, chunk: u32, before: &[u64; limits::BITMAP_WORDS]) -> bool {
-        let lines = before.as_chunks::<{ LINE as usize / 8 }>().0.iter();
-        lines.zip((Self::at(chunk) + rec::ATTACHED..).step_by(LINE as usize)).all(|(words, at)| {
-            let line = self.0.line(at);
-            words.iter().zip((0..).step_by(8)).all(|(w, at)| line.load(at) == *w)
-        })
+    pub(crate) fn is_attached(&self, chunk: u32, before: &AttachedBits) -> bool {
+        self.attached_words(chunk) == before.which
+            && bits(before.which).zip(&before.words).all(|(w, word)| self.attached_word(chunk, w) == *word)
+    }
+
+    /// Which words of the attached bits are not 0.
+    #[inline]
+    fn attached_words(&self, chunk: u32) -> u64 {
+        self.0.load(broker_file::chunk(chunk) + rec::ATTACHED_WORDS)
+    }
+
+    #[inline]
+    fn attached_word(&self, chunk: u32, w: u32) -> u64 {
+        self.0.load(broker_file::chunk(chunk) + rec::ATTACHED + 8 * u64::from(w))
     }
 }
-
-const _: () = assert!((8 * limits::BITMAP_WORDS as u64).is_multiple_of(LINE));

@@ -1,14 +1,15 @@
 //! Whether nobody holds a storage: the owner's question before it recycles one.
 
-use super::{Chunks, Entries, Row};
+use super::{AttachedBits, Chunks, Entries, Row};
 use crate::crash_point;
 use crate::layout::{limits, row_word};
 use crate::shm::fence;
+use crate::table::Table;
 
 /// Finds rows for the free test, without a call to the broker.
 pub(crate) trait Rows {
     /// The row of the session now in a slot; `None` when its file is not mapped yet: the storage counts
-    /// as held for now.
+    /// as held for now. Of the rows that a storage needs it is asked for all, so that they come together.
     fn row(&self, slot: u32) -> Option<Row>;
 }
 
@@ -16,7 +17,7 @@ pub(crate) trait Rows {
 #[derive(Debug)]
 struct Audience {
     epoch: u64,
-    attached: [u64; limits::BITMAP_WORDS],
+    attached: AttachedBits,
     rows: Vec<Row>,
 }
 
@@ -26,12 +27,12 @@ pub(crate) struct FreeTest {
     chunks: Chunks,
     entries: Entries,
     words: Vec<u64>,
-    known: Vec<Option<Box<Audience>>>, // by chunk
+    known: Table<Option<Box<Audience>>>, // by chunk
 }
 
 impl FreeTest {
     pub(crate) fn new(chunks: Chunks, entries: Entries) -> FreeTest {
-        FreeTest { chunks, entries, words: Vec::new(), known: Vec::new() }
+        FreeTest { chunks, entries, words: Vec::new(), known: Table::new(limits::CHUNKS) }
     }
 
     /// Forgets rows, those of sessions that are gone among them.
@@ -48,8 +49,7 @@ impl FreeTest {
     /// named it, and whoever looks later sees the mark.
     pub(crate) fn recycle(&mut self, rows: &dyn Rows, index: u32) -> Option<u64> {
         let chunk = index / limits::CHUNK_INDICES;
-        self.know(rows, chunk)?;
-        let audience = self.known[chunk as usize].as_deref()?;
+        let audience = know(&mut self.known, &self.chunks, rows, chunk)?;
         self.words.clear();
         for row in &audience.rows {
             let word = row.load(index);
@@ -74,21 +74,23 @@ impl FreeTest {
         crash_point::at("recycle-next");
         Some(next)
     }
+}
 
-    /// Lists who is attached to a chunk, unless that is known; `None` when a row is not mapped yet.
-    fn know(&mut self, rows: &dyn Rows, chunk: u32) -> Option<()> {
-        let (at, epoch) = (chunk as usize, self.chunks.epoch(chunk));
-        if at >= self.known.len() {
-            self.known.resize_with(at + 1, || None);
-        }
-        if self.known[at].as_ref().is_none_or(|a| a.epoch != epoch) {
-            let attached = self.chunks.attached(chunk);
-            let slots = attached.iter().enumerate().flat_map(|(w, bits)| slots_of(w, *bits));
-            let rows = slots.map(|slot| rows.row(slot)).collect::<Option<_>>()?;
-            self.known[at] = Some(Box::new(Audience { epoch, attached, rows }));
-        }
-        Some(())
+/// Who is attached to a chunk, listed unless that is known; `None` when a row is not mapped yet.
+fn know<'a>(
+    known: &'a mut Table<Option<Box<Audience>>>,
+    chunks: &Chunks,
+    rows: &dyn Rows,
+    chunk: u32,
+) -> Option<&'a Audience> {
+    let (audience, epoch) = (known.at_mut(chunk), chunks.epoch(chunk));
+    if audience.as_ref().is_none_or(|a| a.epoch != epoch) {
+        let attached = chunks.attached(chunk);
+        let all: Vec<_> = attached.slots().map(|slot| rows.row(slot)).collect();
+        let rows = all.into_iter().collect::<Option<_>>()?;
+        *audience = Some(Box::new(Audience { epoch, attached, rows }));
     }
+    audience.as_deref()
 }
 
 impl Audience {
@@ -96,15 +98,4 @@ impl Audience {
     fn is_of(&self, chunks: &Chunks, chunk: u32) -> bool {
         chunks.is_attached(chunk, &self.attached) && chunks.epoch(chunk) == self.epoch
     }
-}
-
-fn slots_of(w: usize, mut bits: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        if bits == 0 {
-            return None;
-        }
-        let slot = w as u32 * 64 + bits.trailing_zeros();
-        bits &= bits - 1;
-        Some(slot)
-    })
 }

@@ -21,7 +21,7 @@ mod pool;
 mod ranges;
 mod row;
 
-pub(crate) use chunk::{Chunk, Chunks};
+pub(crate) use chunk::{AttachedBits, Chunk, Chunks};
 pub(crate) use entry::{Entries, Entry};
 pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]

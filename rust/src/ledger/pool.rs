@@ -15,6 +15,7 @@ use crate::layout::{ALIGNMENT, PAGE, limits};
 use crate::message::Ref;
 use crate::shm::Segment;
 use crate::sys;
+use crate::table::Table;
 use crate::turns::Turnstile;
 
 /// Slab sizes: the first is small so that a small program stays small, and a small quota serves many;
@@ -114,7 +115,7 @@ pub(super) struct State {
     row: Row,
     entries: Entries,
     test: FreeTest,
-    records: Vec<Option<Box<[Record]>>>, // by chunk
+    records: Table<Option<Box<[Record]>>>, // by chunk
     pub(super) slabs: Vec<Option<Slab>>,
     bins: Vec<Vec<u32>>, // free and warm, by number of their class
     waiting: VecDeque<u32>,
@@ -139,7 +140,7 @@ impl Pool {
                 row,
                 entries,
                 test,
-                records: vec![None; limits::CHUNKS as usize],
+                records: Table::new(limits::CHUNKS),
                 slabs: Vec::new(),
                 bins: Vec::new(),
                 waiting: VecDeque::new(),
@@ -359,14 +360,13 @@ fn bin_of(class: u64) -> usize {
 
 impl State {
     fn record(&mut self, index: u32) -> &mut Record {
-        match self.records.get_mut((index / limits::CHUNK_INDICES) as usize) {
-            Some(Some(chunk)) => &mut chunk[(index % limits::CHUNK_INDICES) as usize],
-            _ => panic!("baton: storage {index} is not of this pool"),
-        }
+        self.find(index).unwrap_or_else(|| panic!("baton: storage {index} is not of this pool"))
     }
 
-    fn find(&self, index: u32) -> bool {
-        self.records.get((index / limits::CHUNK_INDICES) as usize).is_some_and(Option::is_some)
+    #[inline]
+    fn find(&mut self, index: u32) -> Option<&mut Record> {
+        let chunk = self.records.get_mut(index / limits::CHUNK_INDICES)?.as_deref_mut()?;
+        Some(&mut chunk[(index % limits::CHUNK_INDICES) as usize])
     }
 
     fn slab(&mut self, slab: usize) -> &mut Slab {
@@ -374,12 +374,9 @@ impl State {
     }
 
     fn queue(&mut self, index: u32) {
-        if self.find(index) {
-            let r = self.record(index);
-            if r.out && !r.queued {
-                r.queued = true;
-                self.waiting.push_back(index);
-            }
+        if let Some(r) = self.find(index).filter(|r| r.out && !r.queued) {
+            r.queued = true;
+            self.waiting.push_back(index);
         }
     }
 
@@ -504,7 +501,7 @@ impl State {
         self.grown += 1;
         for &(chunk, serial) in chunks {
             let record = Record { serial, generation: 1, slab, ..Default::default() };
-            self.records[chunk as usize] = Some(vec![record; limits::CHUNK_INDICES as usize].into());
+            *self.records.at_mut(chunk) = Some(vec![record; limits::CHUNK_INDICES as usize].into());
             let first = chunk * limits::CHUNK_INDICES;
             let Some(s) = &mut self.slabs[slab] else { continue };
             s.chunks += 1;
@@ -537,7 +534,7 @@ impl State {
 
     /// Forgets the records of a slab that was given back.
     pub(super) fn forget_slab(&mut self, slab: usize, bytes: u64) {
-        for records in &mut self.records {
+        for records in self.records.values_mut() {
             if records.as_ref().is_some_and(|r| r[0].slab == slab) {
                 *records = None;
             }

@@ -50,9 +50,9 @@ impl World {
     }
 
     fn attach(&self, chunk: u32, slot: u32) {
-        let at = broker_file::CHUNKS + u64::from(chunk) * chunk_record::SIZE;
-        let word = at + chunk_record::ATTACHED;
-        self.broker.store(word, self.broker.load(word) | 1 << slot);
+        let at = broker_file::chunk(chunk);
+        self.broker.or(at + chunk_record::ATTACHED + u64::from(slot / 64) * 8, 1 << (slot % 64));
+        self.broker.or(at + chunk_record::ATTACHED_WORDS, 1 << (slot / 64));
         self.broker.add(at + chunk_record::EPOCH, 1);
     }
 

@@ -17,6 +17,7 @@ use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
 use crate::ledger::{Chunk, Entries, Entry, Row};
 use crate::message::Ref;
 use crate::shm::{Segment, fence, prefetch};
+use crate::table::Table;
 
 /// A chunk whose owner looks at this session's row. It keeps the owner's pages and the segment mapped, and
 /// their descriptors: a new broker needs both to know what this session holds.
@@ -54,12 +55,12 @@ impl Deref for Attached {
 /// Every attachment of a session, by chunk.
 #[derive(Debug)]
 pub(crate) struct Attachments {
-    places: Box<[Place]>,
+    places: Table<Place>,
     /// Whose note is gone; kept while the row counts one of their storages.
     past: Mutex<Vec<Past>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Place {
     serial: AtomicU64, // of the chunk's grant; 0: not attached
     at: AtomicPtr<Attachment>,
@@ -86,19 +87,18 @@ unsafe impl Send for Past {}
 
 impl Attachments {
     pub(crate) fn new() -> Attachments {
-        let place = |_| Place { serial: AtomicU64::new(0), at: AtomicPtr::new(null_mut()), seen: OnceLock::new() };
-        Attachments { places: (0..limits::CHUNKS).map(place).collect(), past: Mutex::default() }
+        Attachments { places: Table::new(limits::CHUNKS), past: Mutex::default() }
     }
 
     /// Whether the session is attached to this grant of a chunk.
     #[inline]
     pub(crate) fn has(&self, chunk: u32, serial: u64) -> bool {
-        self.places.get(chunk as usize).is_some_and(|p| p.serial.load(Ordering::Acquire) == serial)
+        self.places.get(chunk).is_some_and(|p| p.serial.load(Ordering::Acquire) == serial)
     }
 
     /// The grant of a chunk that the session is attached to, 0 for none.
     pub(crate) fn serial(&self, chunk: u32) -> u64 {
-        self.places.get(chunk as usize).map_or(0, |p| p.serial.load(Ordering::Acquire))
+        self.places.get(chunk).map_or(0, |p| p.serial.load(Ordering::Acquire))
     }
 
     /// The attachment to a grant, which is never 0, for one who counts a storage of the chunk in the
@@ -107,7 +107,7 @@ impl Attachments {
     /// SYNC attachment: looked for after the row was raised; pairs with `put`.
     #[inline]
     pub(crate) fn find(&self, chunk: u32, serial: u64) -> Option<Attached> {
-        let p = self.places.get(chunk as usize)?;
+        let p = self.places.get(chunk)?;
         let at = p.at.load(Ordering::SeqCst);
         if p.serial.load(Ordering::SeqCst) != serial {
             return None;
@@ -118,7 +118,7 @@ impl Attachments {
     /// Starts to fetch what taking a reference will need, all at once.
     #[inline]
     pub(crate) fn expect(&self, index: u32, row: &Row) {
-        let Some(place) = self.places.get((index / limits::CHUNK_INDICES) as usize) else { return };
+        let Some(place) = self.places.get(index / limits::CHUNK_INDICES) else { return };
         row.prefetch(index);
         if let Some(seen) = place.seen.get() {
             let i = index % limits::CHUNK_INDICES;
@@ -134,7 +134,7 @@ impl Attachments {
     #[inline]
     pub(crate) fn note(&self, held: &Held, bytes: *mut u8) {
         let index = held.reference.index;
-        let Some(place) = self.places.get((index / limits::CHUNK_INDICES) as usize) else { return };
+        let Some(place) = self.places.get(index / limits::CHUNK_INDICES) else { return };
         let seen = place.seen.get_or_init(|| {
             let ends = std::array::from_fn(|_| Ends::default());
             Box::new(Seen { entries: AtomicPtr::new(null_mut()), ends })
@@ -154,7 +154,7 @@ impl Attachments {
     /// SYNC attachment: the note is changed first, the row is read second; pairs with `find`.
     pub(crate) fn put(&self, chunk: u32, new: Option<Attachment>, row: &Row) {
         let mut past = self.past.lock().unwrap_or_else(|p| p.into_inner());
-        let place = &self.places[chunk as usize];
+        let place = self.places.at(chunk);
         // A taker never pairs one grant's serial with another's attachment: between the two there is
         // no serial.
         place.serial.store(0, Ordering::SeqCst);
@@ -180,7 +180,7 @@ impl Attachments {
     pub(crate) fn all(&self) -> Vec<(Arc<Segment>, Arc<Peer>)> {
         // While the lock is held no attachment is freed.
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
-        let noted = self.places.iter().filter_map(|p| NonNull::new(p.at.load(Ordering::SeqCst)));
+        let noted = self.places.iter().filter_map(|(_, p)| NonNull::new(p.at.load(Ordering::SeqCst)));
         let both = |at: NonNull<Attachment>| {
             // SAFETY: it is noted, or among the past ones, and such live.
             let a = unsafe { at.as_ref() };
@@ -193,15 +193,20 @@ impl Attachments {
     pub(crate) fn own(&self) -> Vec<u64> {
         let _kept = self.past.lock().unwrap_or_else(|p| p.into_inner());
         // SAFETY: it is noted, and what is noted lives while the lock is held.
-        let note = |p: &Place| unsafe { p.at.load(Ordering::SeqCst).as_ref() };
+        let note = |(_, p): (u32, &Place)| unsafe { p.at.load(Ordering::SeqCst).as_ref() };
         self.places.iter().filter_map(note).filter(|a| a.own).map(|a| a.chunk.segment_serial).collect()
     }
 
     /// Whether the row counts anything that this session is, or was, attached to.
     pub(super) fn count_any(&self, row: &Row) -> bool {
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
-        let noted = (0..limits::CHUNKS).filter(|c| self.serial(*c) != 0);
-        noted.chain(past.iter().map(|p| p.0)).any(|chunk| counts(row, chunk))
+        self.grants().map(|(chunk, _)| chunk).chain(past.iter().map(|p| p.0)).any(|chunk| counts(row, chunk))
+    }
+
+    /// The chunks that the session is attached to, with the serials of their grants.
+    pub(super) fn grants(&self) -> impl Iterator<Item = (u32, u64)> {
+        let grants = self.places.iter().map(|(chunk, p)| (chunk, p.serial.load(Ordering::Acquire)));
+        grants.filter(|(_, serial)| *serial != 0)
     }
 
     /// The chunks over some segments.
@@ -213,7 +218,7 @@ impl Attachments {
             let a = unsafe { p.at.load(Ordering::SeqCst).as_ref() };
             a.is_some_and(|a| segments.contains(&a.chunk.segment_serial))
         };
-        (0..limits::CHUNKS).filter(|c| over(&self.places[*c as usize])).collect()
+        self.places.iter().filter(|(_, p)| over(p)).map(|(chunk, _)| chunk).collect()
     }
 }
 
@@ -225,7 +230,7 @@ pub(super) fn counts(row: &Row, chunk: u32) -> bool {
 impl Drop for Attachments {
     fn drop(&mut self) {
         let past = std::mem::take(self.past.get_mut().unwrap_or_else(|p| p.into_inner()));
-        let noted = self.places.iter_mut().filter_map(|p| NonNull::new(*p.at.get_mut()));
+        let noted = self.places.values_mut().filter_map(|p| NonNull::new(*p.at.get_mut()));
         for at in noted.chain(past.into_iter().map(|p| p.1)) {
             // SAFETY: it was made by Box and belongs to the table alone: whoever counts a reference
             // keeps the session.

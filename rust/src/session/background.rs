@@ -4,7 +4,7 @@
 //! A caller reads the socket itself until its answer is there, unless another does: so the caller is woken
 //! once, and not the thread first and then the caller.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -19,7 +19,7 @@ use super::start::dial;
 use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Waker, readable_by, wait_ready};
-use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Restore, RestoreItem, Restored, Resume, TopicRef};
+use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Restore, RestoreItem, Restored, Resume};
 use crate::wire::{Control, Event, Frames, Incoming, Late, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
@@ -47,10 +47,8 @@ pub(crate) enum Job {
     Collect,
     /// Tell allocations that wait of memory.
     Room,
-    /// Map a session's pages.
-    Peer(u32, u64),
-    /// Have the broker ring the readers of a topic.
-    Ring(TopicRef),
+    /// Map the pages of sessions, which are named by serial and slot.
+    Peers(BTreeMap<u64, u32>),
     /// Undo what the broker did for nothing.
     Undo(Late),
     /// Count down what a lane names that was left, once the broker counts for it.
@@ -143,22 +141,16 @@ impl Background {
     }
 
     /// Asks for a session's pages once; the free test asks again while it needs them.
-    pub(crate) fn want_peer(&self, slot: u32, serial: u64) {
+    pub(crate) fn want_peer(&self, serial: u64, slot: u32) {
         let mut jobs = self.jobs();
-        if !jobs.iter().any(|j| matches!(j, Job::Peer(_, s) if *s == serial)) {
-            jobs.push_back(Job::Peer(slot, serial));
-            drop(jobs);
-            self.waker.wake();
-        }
-    }
-
-    /// Asks once that the broker ring the readers of a topic, however many messages that is for.
-    pub(crate) fn want_ring(&self, topic: TopicRef) {
-        let mut jobs = self.jobs();
-        if !jobs.iter().any(|j| matches!(j, Job::Ring(t) if t.id == topic.id)) {
-            jobs.push_back(Job::Ring(topic));
-            drop(jobs);
-            self.waker.wake();
+        let wanted = jobs.iter_mut().find_map(|j| if let Job::Peers(all) = j { Some(all) } else { None });
+        match wanted {
+            Some(all) => drop(all.insert(serial, slot)),
+            None => {
+                jobs.push_back(Job::Peers(BTreeMap::from([(serial, slot)])));
+                drop(jobs);
+                self.waker.wake();
+            }
         }
     }
 
@@ -364,8 +356,7 @@ impl Background {
                 Job::Compare => inner.compare(),
                 Job::Collect => drop(inner.collect(false)),
                 Job::Room => inner.room_made(),
-                Job::Peer(slot, serial) => drop(inner.peer(Broker::This, slot, serial)),
-                Job::Ring(topic) => drop(inner.call_of::<_, Ignored>(Broker::This, "topic.ring", &topic, &[])),
+                Job::Peers(all) => drop(inner.peers(Broker::This, all)),
                 Job::Undo(late) => inner.undo(&late),
                 Job::Leave(left) => left.finish(&inner, control),
             }
@@ -448,11 +439,9 @@ impl Background {
         // Before the groups are listed: a reader that is missing here has its group there.
         let unanswered = inner.joining.unanswered();
         let mapped = inner.mapped();
-        let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> = vec![(item("broker", 0), p.broker_fd.as_fd())];
-        for (serial, [file, bell]) in &mapped.sessions {
-            items.push((item("session", *serial), file.as_fd()));
-            items.push((item("bell", *serial), bell.as_fd()));
-        }
+        let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> =
+            vec![(item("broker", 0), p.broker_fd.as_fd()), (item("bell", 0), p.bell_fd.as_fd())];
+        items.extend(mapped.sessions.iter().map(|(serial, fd)| (item("session", *serial), fd.as_fd())));
         items.extend(mapped.segments.iter().map(|(serial, fd)| (item("segment", *serial), fd.as_fd())));
         let groups = inner.group_files();
         items.extend(groups.iter().map(|g| (item("group", g.id), g.fd.as_fd())));

@@ -91,7 +91,7 @@ impl Core {
         let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
         Ok(Core {
             pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
-            parking: Arc::new(Parking::new(pages.session.clone(), pages.bell.clone())),
+            parking: Arc::new(pages.bells.parking(pages.slot)),
             attached: Attachments::new(),
             attaching: Turnstile::default(),
             segments: Mutex::default(),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::topic::LaneView;
+use super::members::LaneView;
 use crate::layout::state;
 use crate::shm::{GroupLane, fence};
 
@@ -51,7 +51,7 @@ pub(super) struct Gone {
 
 impl Gone {
     /// Takes over a new count and the cursors of lanes that have gone since.
-    pub(super) fn follow(&mut self, count: u64, cursors: &[Cursor], first: bool) {
+    pub(super) fn follow<'a>(&mut self, count: u64, cursors: impl Iterator<Item = &'a Cursor>, first: bool) {
         if count < self.seen {
             self.seen = 0; // a new broker begins anew
         }
@@ -66,7 +66,7 @@ impl Gone {
 
     /// Takes over what a member of a group passed over in lanes that have gone since. What it did not take
     /// of them others have.
-    pub(super) fn keep(&mut self, cursors: &[Cursor]) {
+    pub(super) fn keep<'a>(&mut self, cursors: impl Iterator<Item = &'a Cursor>) {
         for k in cursors {
             self.balance = self.balance.wrapping_add_unsigned(k.lost);
         }
@@ -87,12 +87,10 @@ impl Gone {
 impl LaneView {
     /// Wakes the writer, which may wait for room.
     pub(super) fn ring(&self) {
-        fence(); // SYNC parked: the claim is visible before the writer's parked word is read
-        self.bell.ring();
-    }
-
-    pub(super) fn same(&self, other: &LaneView) -> bool {
-        self.info.incarnation == other.info.incarnation
+        if self.info.state == state::LANE_LIVE {
+            fence(); // SYNC parked: the claim is visible before the writer's parked word is read
+            self.bell.ring();
+        }
     }
 
     /// Whether the lane is still there. Once it is not, its place may be another lane's, of this topic or
@@ -186,7 +184,7 @@ impl Cursor {
     /// should, when a faster member has taken the message. An honest writer's message stays until it is
     /// read. So only a hostile writer's can be lost here, and one in memory that was lent and ended with its
     /// owner.
-    pub(super) fn skip(&mut self, i: u64, hint: u64, member: u8) {
+    pub(super) fn skip(&mut self, i: u64, hint: u64, member: u16) {
         if !self.there() {
             return;
         }

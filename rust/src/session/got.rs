@@ -8,9 +8,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::Session;
+use super::members::TO_READ;
 use super::message::{Message, Scratch, Taken};
 use super::reader::refuted;
-use super::topic::{TO_READ, TopicState};
+use super::topic::TopicState;
 use crate::error::Result;
 use crate::wire::ops::NameRef;
 

@@ -2,8 +2,9 @@
 
 use super::holding::Held;
 use super::inner::Inner;
+use super::pages::text;
 use super::tensor::Tensor;
-use crate::layout::{BROKER_SLOT, broker_file, limits, session_record};
+use crate::layout::{BROKER_SLOT, broker_file, limits, session_file, session_record};
 use crate::ledger::Rows;
 
 /// A session that counts references to a storage, as of a moment.
@@ -35,24 +36,23 @@ impl Inner {
     fn holders(&self, h: &Held) -> Vec<Holder> {
         let index = h.reference.index;
         let chunk = index / limits::CHUNK_INDICES;
-        let attached = self.pages.chunks.attached(chunk);
-        let attached = |slot: u32| attached[slot as usize / 64] >> (slot % 64) & 1 == 1;
         let counts = |slot| self.row(slot).map_or(0, |row| row.count(index));
-        let slots = (0..limits::SESSIONS).filter(|slot| attached(*slot));
-        slots.map(|slot| (slot, counts(slot))).filter(|(_, n)| *n > 0).map(|(s, n)| self.holder(s, n)).collect()
+        let attached = self.pages.chunks.attached(chunk);
+        attached
+            .slots()
+            .map(|slot| (slot, counts(slot)))
+            .filter(|(_, n)| *n > 0)
+            .map(|(s, n)| self.holder(s, n))
+            .collect()
     }
 
     fn holder(&self, slot: u32, references: u64) -> Holder {
-        let (b, at) = (&self.pages.broker, broker_file::SESSIONS + u64::from(slot) * session_record::SIZE);
-        let mut name = [0; 64];
-        if slot != BROKER_SLOT {
-            b.read_bytes(at + session_record::NAME, &mut name);
-        }
-        let end = name.iter().position(|c| *c == 0).unwrap_or(name.len());
+        let (b, at) = (&self.pages.broker, broker_file::session(slot));
+        let name = || text(b, at + session_record::NAME, session_file::SENDER_BYTES);
         Holder {
             serial: b.load(at + session_record::SERIAL),
             pid: b.load32(at + session_record::PID),
-            name: String::from_utf8_lossy(&name[..end]).into_owned(),
+            name: if slot == BROKER_SLOT { String::new() } else { name() },
             references,
         }
     }

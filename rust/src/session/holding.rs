@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use super::attach::{Attached, Attachment};
 use super::core::Core;
 use super::inner::{Broker, Inner};
+use super::members::LaneView;
 use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
-use super::topic::LaneView;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, expired};
 use crate::layout::limits;
@@ -327,10 +327,7 @@ impl Inner {
         self.pages.reserve_row(chunk)?;
         self.call::<_, Ignored>("attach", &AttachRequest { chunk, serial })?;
         crash_point::at("attach-asked");
-        let record = self.pages.chunks.load(chunk);
-        if record.serial != serial {
-            return Err(expired(GONE));
-        }
+        let record = self.pages.chunks.load(chunk).filter(|c| c.serial == serial).ok_or_else(|| expired(GONE))?;
         let owner = self.peer(Broker::Any, record.owner, record.owner_serial)?;
         let segment = self.segment(record.segment, record.segment_serial, false)?;
         segment.note_chunk(chunk);

@@ -21,6 +21,7 @@ use super::pages::Pages;
 use super::poll::PollFd;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
+use super::waiting::Place;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed, unanswered};
 use crate::ledger::Closed;
@@ -361,6 +362,14 @@ impl Inner {
         (!self.is_closed()).then_some(right)
     }
 
+    /// Whether a poll loop or a task has announced that it waits: what it looks at is to ring.
+    pub(super) fn is_watching(&self) -> bool {
+        let watching = self.poll.get().is_some_and(|p| p.is_armed());
+        #[cfg(feature = "tokio")]
+        let watching = watching || self.tasks.get().is_some_and(|t| t.is_armed());
+        watching
+    }
+
     /// Lets a program that polls, and tasks, see that the session has ended.
     pub(crate) fn end_poll(&self) {
         if let Some(p) = self.poll.get() {
@@ -386,11 +395,12 @@ impl Inner {
     }
 
     /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends
-    /// the wait. It spins until the time `spin` at most, then sleeps; a sleeper looks again at least
-    /// once a second.
+    /// the wait. It spins until the time `spin` at most, then sleeps, where a message is waited for in a
+    /// `place`; a sleeper looks again at least once a second.
     pub(crate) fn wait(
         &self,
         spin: Option<u64>,
+        place: Option<Place<'_>>,
         until: Option<Instant>,
         mut look: impl FnMut() -> bool,
     ) -> Result<bool> {
@@ -403,11 +413,17 @@ impl Inner {
                 return Ok(false);
             }
             let e = self.parking.begin();
+            if let Some(p) = place {
+                p.enter();
+            }
             let found = look();
             if !found {
                 crash_point::at("park-sleep");
                 self.parking.sleep(e, left);
                 crash_point::at("park-woken");
+            }
+            if let Some(p) = place {
+                p.leave();
             }
             self.parking.end();
             if found || look() {

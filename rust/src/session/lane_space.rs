@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::pages::Pages;
 use crate::error::{Code, Error, Result};
-use crate::layout::{broker_file, lane_record, limits, session_file};
+use crate::layout::{lane_record, session_file};
 use crate::ledger::Ranges;
 use crate::sys;
 
@@ -37,7 +37,7 @@ impl Listed {
             pages.broker.load(r + lane_record::SERIAL) == pages.serial
                 && pages.broker.load(r + lane_record::OFFSET) == at
         };
-        let record = (0..limits::LANES).map(|n| broker_file::lane(topic, n)).find(own)?;
+        let record = pages.lane_records(topic).find(own)?;
         let incarnation = pages.broker.load(record + lane_record::INCARNATION);
         (incarnation != 0).then_some(Listed { record, incarnation })
     }

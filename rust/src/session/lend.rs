@@ -22,6 +22,7 @@ use crate::ledger::{FreeTest, Source, Storage};
 use crate::message::Ref;
 use crate::shm::Segment;
 use crate::sys;
+use crate::table::Table;
 use crate::wire::ops::{GrantReply, GrantRequest, Ignored, OfferRequest, ReturnRequest};
 
 /// What keeps lent memory as it is: the framework's tensor. It is dropped on a thread of the session's.
@@ -32,7 +33,7 @@ pub(crate) type Keep = Box<dyn Any + Send>;
 pub(crate) struct Lender {
     state: Mutex<State>,
     dropped: Mutex<Vec<u32>>,  // own count fell to zero
-    chunks: Box<[AtomicBool]>, // which are the lender's
+    chunks: Table<AtomicBool>, // which are the lender's
     inner: Weak<Inner>,
 }
 
@@ -69,7 +70,7 @@ impl Lender {
         Lender {
             state: Mutex::new(State { test, blocks: Vec::new(), waiting: Vec::new() }),
             dropped: Mutex::default(),
-            chunks: (0..limits::CHUNKS).map(|_| AtomicBool::new(false)).collect(),
+            chunks: Table::new(limits::CHUNKS),
             inner: Arc::downgrade(inner),
         }
     }
@@ -80,7 +81,8 @@ impl Lender {
 
     /// Hears that this session's count of an own index fell to zero. Any thread.
     pub(super) fn dropped(self: &Arc<Self>, index: u32, retired: &Arc<Retired>) {
-        if self.chunks[(index / limits::CHUNK_INDICES) as usize].load(Ordering::Acquire) {
+        let own = self.chunks.get(index / limits::CHUNK_INDICES);
+        if own.is_some_and(|own| own.load(Ordering::Acquire)) {
             self.dropped.lock().unwrap_or_else(|p| p.into_inner()).push(index);
             retired.watch(self);
         }
@@ -132,7 +134,7 @@ impl Lender {
     }
 
     fn of_chunk(&self, index: u32) -> &AtomicBool {
-        &self.chunks[(index / limits::CHUNK_INDICES) as usize]
+        self.chunks.at(index / limits::CHUNK_INDICES)
     }
 
     /// Ends with the session. What is held yet stays as it is to the end of the process: others may use it

@@ -16,8 +16,8 @@ use crate::shm::Segment;
 use crate::sys;
 use crate::turns::{Turn, Turnstile};
 use crate::wire::ops::{
-    ChunkGrant, ChunksReply, ChunksRequest, GrantReply, GrantRequest, Ignored, PeerRequest, ReturnRequest,
-    SegmentReply, SegmentRequest,
+    ChunkGrant, ChunksReply, ChunksRequest, GrantReply, GrantRequest, Ignored, PeerAnswer, PeerReply, PeerRequest,
+    PeerSession, ReturnRequest, SegmentReply, SegmentRequest,
 };
 
 fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
@@ -28,10 +28,10 @@ fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
     }
 }
 
-/// Files by serial: session file and bell of each session, and the memory.
+/// Files by serial: that of each session, and the memory.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    pub(super) sessions: BTreeMap<u64, [Arc<OwnedFd>; 2]>,
+    pub(super) sessions: BTreeMap<u64, Arc<OwnedFd>>,
     pub(super) segments: BTreeMap<u64, Arc<OwnedFd>>,
 }
 
@@ -49,15 +49,48 @@ impl Inner {
         if let Some(p) = self.pages.known(slot, serial) {
             return Ok(p);
         }
-        if slot >= limits::SESSIONS {
-            return Err(disagree(format!("no session slot {slot}")));
+        self.ask_peers(of, &[PeerSession { slot, serial }])?.pop().ok_or_else(|| disagree("peer answered nothing"))?
+    }
+
+    /// The pages of sessions, which are named by serial and slot: of each, or why they cannot be had. A broker
+    /// is asked for those that are not mapped here yet, with as few requests as may be.
+    pub(crate) fn peers(&self, of: Broker, sessions: BTreeMap<u64, u32>) -> Result<HashMap<u64, Result<Arc<Peer>>>> {
+        let (mut all, mut lacking) = (HashMap::with_capacity(sessions.len()), Vec::new());
+        for (serial, slot) in sessions {
+            match self.pages.known(slot, serial) {
+                Some(p) => drop(all.insert(serial, Ok(p))),
+                None => lacking.push(PeerSession { slot, serial }),
+            }
         }
-        let (_, fds) = self.call_of::<_, Ignored>(of, "peer", &PeerRequest { slot, serial }, &[])?;
-        let n = fds.len();
-        let Ok([file, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(disagree(format!("peer came with {n} descriptors, not 2")));
+        for some in lacking.chunks(limits::PEERS) {
+            all.extend(some.iter().map(|s| s.serial).zip(self.ask_peers(of, some)?));
+        }
+        Ok(all)
+    }
+
+    /// As `peers`, of at most [`PEERS`](limits::PEERS), in their order, with one request.
+    fn ask_peers(&self, of: Broker, sessions: &[PeerSession]) -> Result<Vec<Result<Arc<Peer>>>> {
+        if let Some(s) = sessions.iter().find(|s| s.slot >= limits::SESSIONS) {
+            return Err(disagree(format!("no session slot {}", s.slot)));
+        }
+        let (ok, fds) = self.call_of::<_, PeerReply>(of, "peer", &PeerRequest { sessions }, &[])?;
+        let files = ok.sessions.iter().filter(|a| a.error.is_none()).count();
+        if ok.sessions.len() != sessions.len() || files != fds.len() {
+            let (n, answers) = (fds.len(), ok.sessions.len());
+            return Err(disagree(format!(
+                "peer told of {answers} sessions, not {}, with {n} descriptors",
+                sessions.len()
+            )));
+        }
+        let mut fds = fds.into_iter();
+        let peer = |(s, answer): (&PeerSession, PeerAnswer)| match answer.error {
+            Some(e) => Err(e.into()),
+            None => {
+                let fd = fds.next().ok_or_else(|| disagree("peer came with too few descriptors"))?;
+                Ok(self.pages.add(Peer::new(s.slot, s.serial, fd)?))
+            }
         };
-        Ok(self.pages.add(Peer::new(slot, serial, file, bell)?))
+        Ok(sessions.iter().zip(ok.sessions).map(peer).collect())
     }
 
     /// A segment that can be mapped for a use, asking the broker for a descriptor if need be.
@@ -119,7 +152,7 @@ impl Inner {
             all.add(i.segment.0, i.segment.1.clone());
             sessions.push(i.owner.clone());
         }
-        all.sessions = sessions.into_iter().map(|p| (p.serial, p.fds.clone())).collect();
+        all.sessions = sessions.into_iter().map(|p| (p.serial, p.fd.clone())).collect();
         all
     }
 
@@ -180,7 +213,8 @@ impl Inner {
                 let own = serial != 0 && broker.load(at + segment_record::OWNER_SERIAL) == self.pages.serial;
                 (own && !known.contains_key(&serial)).then_some(ReturnRequest { segment, serial })
             };
-            (0..limits::SEGMENTS).filter_map(stray).collect()
+            let end = broker.load32(broker_file::SEGMENTS_END);
+            (0..end.min(limits::SEGMENTS)).filter_map(stray).collect()
         };
         for request in stray {
             // Where the broker goes away before it has answered, the next one is compared with. One that is
@@ -205,10 +239,9 @@ impl Inner {
         let own = self.pages.known(self.pages.slot, self.pages.serial);
         let own = own.ok_or_else(|| wrong("own pages are gone".into()))?;
         for k in chunks {
-            let listed = self.pages.chunks.load(k.chunk.min(limits::CHUNKS - 1));
-            if k.chunk >= limits::CHUNKS || listed.serial != k.serial || listed.segment_serial != segment.serial {
-                return Err(wrong(format!("chunk {} was granted and is not listed", k.chunk)));
-            }
+            let listed = self.pages.chunks.load(k.chunk);
+            let listed = listed.filter(|c| c.serial == k.serial && c.segment_serial == segment.serial);
+            let listed = listed.ok_or_else(|| wrong(format!("chunk {} was granted and is not listed", k.chunk)))?;
             let n = u64::from(limits::CHUNK_INDICES) * storage_entry::SIZE;
             sys::reserve(&self.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
             segment.note_chunk(k.chunk);
@@ -258,7 +291,7 @@ impl Rows for Inner {
         }
         match self.pages.session_serial(slot) {
             0 => {}
-            serial => self.background.want_peer(slot, serial),
+            serial => self.background.want_peer(serial, slot),
         }
         None
     }

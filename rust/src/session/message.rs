@@ -7,12 +7,12 @@ use super::attach::Attached;
 use super::bundle::Bundle;
 use super::holding::{Held, Holding, Received, Storages};
 use super::inner::Inner;
+use super::members::LaneView;
 use super::names::{Names, key_of};
 use super::order::Point;
 use super::reader::Acknowledge;
 use super::shared::Shared;
 use super::tensor::Tensor;
-use super::topic::LaneView;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, reference, slot_flag, spill};
@@ -55,9 +55,9 @@ pub struct Message {
 }
 
 impl Message {
-    /// The session that sent it: its program and serial.
+    /// The name of the session that sent it.
     pub fn sender(&self) -> &str {
-        self.held.received().map_or("", |r| &r.lane.info.sender)
+        self.held.received().map_or("", |r| &r.lane.owner.sender)
     }
 
     /// Its number in its sender's lane, from 1.

@@ -23,6 +23,7 @@ mod late;
 mod leave;
 mod legacy;
 mod lend;
+mod members;
 mod memory;
 mod message;
 mod name;
@@ -50,6 +51,7 @@ mod tasks;
 mod tensor;
 mod topic;
 mod view;
+mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -259,7 +259,7 @@ impl Holding {
         inner.ask_for(&h.at.segment);
         // The broker rings whoever has the memory after it has taken the serial away. Where the program's
         // hook interrupts the wait, what is known says why.
-        let _ = inner.wait(None, Some(Instant::now() + NEWS), || self.check_lender(h).is_err());
+        let _ = inner.wait(None, None, Some(Instant::now() + NEWS), || self.check_lender(h).is_err());
         self.check_lender(h).err().unwrap_or(e)
     }
 

@@ -8,25 +8,27 @@ use arc_swap::ArcSwapOption;
 
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{
-    BELL_BYTES, BROKER_SLOT, LAYOUT, MAGIC, broker_file, file_head, lane_record, limits, role, session_file,
-    session_record, state,
+    BROKER_SLOT, LAYOUT, MAGIC, bell_file, broker_file, file_head, lane_record, limits, role, session_file,
+    session_record, state, topic_record,
 };
 use crate::ledger::{Chunks, Entries, Row};
-use crate::shm::Region;
+use crate::shm::{Bells, Region};
 use crate::sys::{self, Mapping};
+use crate::table::Table;
 use crate::wire::ops::HelloReply;
 
-/// Another session's pages. They stay mapped as long as a lane, a bell or an attachment uses them.
+/// Another session's pages. They stay mapped as long as a lane or an attachment uses them.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) slot: u32,
     pub(crate) serial: u64,
     pub(crate) file: Region,
-    pub(crate) bell: Region,
     pub(crate) row: Row,
     pub(crate) entries: Entries,
-    /// Session file and bell, for a new broker.
-    pub(crate) fds: [Arc<OwnedFd>; 2],
+    /// Its name, for those who receive from it.
+    pub(crate) sender: Box<str>,
+    /// Of the session file, for a new broker.
+    pub(crate) fd: Arc<OwnedFd>,
 }
 
 /// What a session maps.
@@ -39,14 +41,14 @@ pub(crate) struct Pages {
     pub(crate) quotas: [u64; 2], // of the session, of all
     pub(crate) broker_fd: OwnedFd,
     pub(crate) session_fd: Arc<OwnedFd>,
-    pub(crate) bell_fd: Arc<OwnedFd>,
+    pub(crate) bell_fd: OwnedFd,
     pub(crate) broker: Region,
     pub(crate) session: Region,
-    pub(crate) bell: Region,
+    pub(crate) bells: Bells,
     pub(crate) row: Row,
     pub(crate) entries: Entries,
     pub(crate) chunks: Chunks,
-    by_slot: Box<[ArcSwapOption<Peer>]>,
+    by_slot: Table<ArcSwapOption<Peer>>,
     known: Mutex<HashMap<u64, Weak<Peer>>>, // by serial
 }
 
@@ -62,6 +64,15 @@ pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool) -> Result<Region> 
         map.dont_fork()?;
     }
     Ok(Region::new(Arc::new(map)))
+}
+
+/// What people can read of a text of at most `bytes` bytes that ends with a zero.
+pub(crate) fn text(r: &Region, at: u64, bytes: usize) -> String {
+    let mut text = vec![0; bytes];
+    r.read_bytes(at, &mut text);
+    let end = text.iter().position(|c| *c == 0).unwrap_or(bytes);
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    String::from_utf8_lossy(&text[..end]).chars().map(printable).collect()
 }
 
 /// As [`map_file`], for a file that only the broker has written so far: refuses one of another layout.
@@ -81,11 +92,15 @@ fn map_fresh(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> Result<Reg
 }
 
 impl Peer {
-    pub(crate) fn new(slot: u32, serial: u64, file_fd: OwnedFd, bell_fd: OwnedFd) -> Result<Peer> {
-        let file = map_file(&file_fd, session_file::BYTES, false)?;
-        let bell = map_file(&bell_fd, BELL_BYTES, true)?;
+    pub(crate) fn new(slot: u32, serial: u64, fd: OwnedFd) -> Result<Peer> {
+        let file = map_file(&fd, session_file::BYTES, false)?;
+        Ok(Peer::of(slot, serial, file, Arc::new(fd)))
+    }
+
+    fn of(slot: u32, serial: u64, file: Region, fd: Arc<OwnedFd>) -> Peer {
         let (row, entries) = (Row::new(&file), Entries::new(&file));
-        Ok(Peer { slot, serial, file, bell, row, entries, fds: [file_fd, bell_fd].map(Arc::new) })
+        let sender = text(&file, session_file::SENDER, session_file::SENDER_BYTES).into();
+        Peer { slot, serial, file, row, entries, sender, fd }
     }
 }
 
@@ -101,8 +116,7 @@ impl Pages {
     ///
     /// SYNC instance-ended: read while there is no connection.
     pub(super) fn is_closed(&self) -> bool {
-        let at = broker_file::SESSIONS + u64::from(self.slot) * session_record::SIZE;
-        self.broker.load32(at + session_record::STATE) == state::SESSION_CLOSED
+        self.broker.load32(broker_file::session(self.slot) + session_record::STATE) == state::SESSION_CLOSED
             && self.session_serial(self.slot) == self.serial
     }
 
@@ -116,25 +130,31 @@ impl Pages {
                 && self.broker.load(record + lane_record::OFFSET) == at
                 && self.broker.load32(record + lane_record::STATE) == state::LANE_LIVE
         };
-        !(0..limits::LANES).any(|n| live(broker_file::lane(topic, n)))
+        !self.lane_records(topic).any(live)
+    }
+
+    /// Where the records of a topic's lanes are; all that lie behind them are free.
+    pub(super) fn lane_records(&self, topic: u32) -> impl Iterator<Item = u64> + use<> {
+        let end = self.broker.load32(broker_file::topic(topic) + topic_record::LANES_END);
+        (0..end.min(limits::LANES)).map(move |n| broker_file::lane(topic, n))
     }
 
     /// Maps what came with the hello.
     pub(crate) fn open(h: HelloReply, fds: Vec<OwnedFd>) -> Result<Pages> {
         let n = fds.len();
-        let Ok([broker_fd, session_fd, bell_fd, their_fd, their_bell]) = <[OwnedFd; 5]>::try_from(fds) else {
-            return Err(disagree(format!("hello came with {n} descriptors, not 5")));
+        let Ok([broker_fd, session_fd, bell_fd, their_fd]) = <[OwnedFd; 4]>::try_from(fds) else {
+            return Err(disagree(format!("hello came with {n} descriptors, not 4")));
         };
         if h.slot == BROKER_SLOT || h.slot >= limits::SESSIONS {
             return Err(disagree(format!("hello gave the slot {}", h.slot)));
         }
         let broker = map_fresh(&broker_fd, broker_file::BYTES, false, role::BROKER)?;
         let session = map_fresh(&session_fd, session_file::BYTES, true, role::SESSION)?;
-        let bell = map_fresh(&bell_fd, BELL_BYTES, true, role::BELL)?;
+        let bells = Bells::new(map_file(&bell_fd, bell_file::BYTES, true)?);
         let (row, entries) = (Row::new(&session), Entries::new(&session));
         let pages = Pages {
             chunks: Chunks::new(&broker),
-            by_slot: (0..limits::SESSIONS).map(|_| ArcSwapOption::empty()).collect(),
+            by_slot: Table::new(limits::SESSIONS),
             known: Mutex::default(),
             instance: h.instance,
             slot: h.slot,
@@ -143,25 +163,16 @@ impl Pages {
             quotas: [h.limits.session_bytes, h.limits.memory_bytes],
             broker_fd,
             session_fd: Arc::new(session_fd),
-            bell_fd: Arc::new(bell_fd),
+            bell_fd,
             broker,
             session,
-            bell,
+            bells,
             row,
             entries,
         };
-        let own = Peer {
-            slot: h.slot,
-            serial: h.serial,
-            file: pages.session.clone(),
-            bell: pages.bell.clone(),
-            row: pages.row.clone(),
-            entries: pages.entries.clone(),
-            fds: [pages.session_fd.clone(), pages.bell_fd.clone()],
-        };
-        pages.add(own);
+        pages.add(Peer::of(h.slot, h.serial, pages.session.clone(), pages.session_fd.clone()));
         let serial = pages.session_serial(BROKER_SLOT);
-        pages.add(Peer::new(BROKER_SLOT, serial, their_fd, their_bell)?);
+        pages.add(Peer::new(BROKER_SLOT, serial, their_fd)?);
         Ok(pages)
     }
 
@@ -173,19 +184,20 @@ impl Pages {
 
     /// The serial of the session now in a slot.
     pub(crate) fn session_serial(&self, slot: u32) -> u64 {
-        self.broker.load(broker_file::SESSIONS + u64::from(slot) * session_record::SIZE + session_record::SERIAL)
+        self.broker.load(broker_file::session(slot) + session_record::SERIAL)
     }
 
     /// The session now in a slot, if its pages are mapped here.
     pub(crate) fn in_slot(&self, slot: u32) -> Option<arc_swap::Guard<Option<Arc<Peer>>>> {
-        let p = self.by_slot.get(slot as usize)?.load();
+        let p = self.by_slot.get(slot)?.load();
         let serial = p.as_ref()?.serial;
         (serial == self.session_serial(slot)).then_some(p)
     }
 
     /// A session's pages if they are mapped here.
     pub(crate) fn known(&self, slot: u32, serial: u64) -> Option<Arc<Peer>> {
-        if let Some(p) = self.by_slot.get(slot as usize)?.load().as_ref()
+        if let Some(in_slot) = self.by_slot.get(slot)
+            && let Some(p) = in_slot.load().as_ref()
             && p.serial == serial
         {
             return Some(p.clone());
@@ -193,14 +205,18 @@ impl Pages {
         self.known.lock().unwrap_or_else(|p| p.into_inner()).get(&serial)?.upgrade()
     }
 
-    /// Keeps a session's pages: as long as they are used, and in its slot if it is the one there.
+    /// Keeps a session's pages: as long as they are used, and in its slot if it is the one there. Those that are
+    /// kept are others where two threads have asked for them.
     pub(crate) fn add(&self, p: Peer) -> Arc<Peer> {
-        let p = Arc::new(p);
         let mut known = self.known.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(kept) = known.get(&p.serial).and_then(Weak::upgrade) {
+            return kept;
+        }
+        let p = Arc::new(p);
         known.retain(|_, w| w.strong_count() > 0);
         known.insert(p.serial, Arc::downgrade(&p));
         if self.session_serial(p.slot) == p.serial {
-            self.by_slot[p.slot as usize].store(Some(p.clone()));
+            self.by_slot.at(p.slot).store(Some(p.clone()));
         }
         p
     }
@@ -208,8 +224,8 @@ impl Pages {
     /// Lets go of sessions that are over while their slots have no other. What uses one keeps its pages.
     pub(crate) fn forget_ended(&self) {
         let mut known = self.known.lock().unwrap_or_else(|p| p.into_inner());
-        for (slot, kept) in self.by_slot.iter().enumerate() {
-            let over = |p: &Arc<Peer>| p.serial != self.serial && p.serial != self.session_serial(slot as u32);
+        for (slot, kept) in self.by_slot.iter() {
+            let over = |p: &Arc<Peer>| p.serial != self.serial && p.serial != self.session_serial(slot);
             if kept.load().as_ref().is_some_and(over) {
                 kept.store(None);
             }

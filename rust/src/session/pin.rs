@@ -70,9 +70,8 @@ impl Core {
         let for_children = self.legacies.locked();
         for_children.count(&mut kept);
         writers.iter().flat_map(|w| w.kept()).for_each(|index| *kept.entry(index).or_default() += 1);
-        let attached = (0..limits::CHUNKS).map(|c| (c, self.attached.serial(c))).filter(|(_, serial)| *serial != 0);
         let inherited = self.inherited.iter().filter(|i| !self.attached.has(i.chunk, i.serial));
-        let chunks = attached.chain(inherited.map(|i| (i.chunk, i.serial)));
+        let chunks = self.attached.grants().chain(inherited.map(|i| (i.chunk, i.serial)));
         chunks.filter_map(|(chunk, serial)| self.pin_chunk(chunk, serial, &kept)).collect()
     }
 

@@ -3,9 +3,10 @@
 //! Ringers wake a futex, which no poll sees. So a thread, started when a descriptor is first asked
 //! for, sleeps on the session's bell in the program's stead and makes the descriptor readable when it
 //! is rung. [`Session::clear_poll_fd`] begins a wait as every other one begins: it announces the
-//! sleep, and what the program looks at afterwards is the second look. Whatever is published later
-//! rings. Between a ring and the next clearing nothing is announced and nobody rings: a program that
-//! is busy costs its senders nothing.
+//! sleep, and what the program looks at afterwards is the second look. A reader that has nothing for
+//! it then puts the session into a wait set of its topic, and looks once more. Whatever is published
+//! later rings. Between a ring and the next clearing nothing is announced: a program that is busy
+//! costs its senders nothing.
 
 use std::os::fd::BorrowedFd;
 
@@ -90,12 +91,16 @@ mod tests {
 
     use super::super::sleeper::State;
     use super::*;
-    use crate::layout::BELL_WORD;
-    use crate::shm::{Bell, Parking, Region, fence};
+    use crate::layout::bell_file;
+    use crate::shm::{Bells, Region, fence};
     use crate::sys::Mapping;
 
-    fn page() -> Region {
-        Region::new(Arc::new(Mapping::anonymous(4096).unwrap()))
+    fn memory(bytes: u64) -> Region {
+        Region::new(Arc::new(Mapping::anonymous(bytes as usize).unwrap()))
+    }
+
+    fn bells() -> Bells {
+        Bells::new(memory(bell_file::BYTES))
     }
 
     fn readable(p: &PollFd, wait: bool) -> bool {
@@ -106,12 +111,12 @@ mod tests {
 
     #[test]
     fn no_wake_is_lost_and_none_is_left_to_the_second_look() {
-        let (session, bell) = (page(), page());
-        let ringer = Bell::new(session.clone(), bell.clone());
-        let p = Sleeper::start(Waker::new().unwrap(), Arc::new(Parking::new(session.clone(), bell.clone()))).unwrap();
+        let (bells, session) = (bells(), memory(4096));
+        let (ringer, parking) = (bells.bell(5), Arc::new(bells.parking(5)));
+        let p = Sleeper::start(Waker::new().unwrap(), parking.clone()).unwrap();
         assert!(readable(&p, false), "at first: what came before is to be looked at");
         let polls = std::thread::spawn({
-            let (p, session, bell) = (p.clone(), session.clone(), bell.clone());
+            let (p, session) = (p.clone(), session.clone());
             move || {
                 for i in 1..=5000u64 {
                     loop {
@@ -122,7 +127,7 @@ mod tests {
                         }
                         assert!(readable(&p, true));
                         if let (true, State::Armed(bell_then)) = (session.load(8) == i, state) {
-                            assert_ne!(bell.load32(BELL_WORD), bell_then, "round {i}: seen without a ring");
+                            assert_ne!(parking.bell(), bell_then, "round {i}: seen without a ring");
                         }
                     }
                     session.store(16, i);
@@ -146,18 +151,17 @@ mod tests {
 
     #[test]
     fn nobody_rings_for_one_who_has_not_cleared() {
-        let (session, bell) = (page(), page());
-        let ringer = Bell::new(session.clone(), bell.clone());
-        let parking = Arc::new(Parking::new(session, bell.clone()));
+        let bells = bells();
+        let (ringer, parking) = (bells.bell(5), Arc::new(bells.parking(5)));
         let p = Sleeper::start(Waker::new().unwrap(), parking.clone()).unwrap();
         ringer.ring();
-        assert_eq!(bell.load32(BELL_WORD), 0);
+        assert_eq!(parking.bell(), 0);
         p.arm();
         ringer.ring();
-        assert_eq!(bell.load32(BELL_WORD), 1);
+        assert_eq!(parking.bell(), 1);
         assert!(readable(&p, true) && readable(&p, false), "until it is cleared");
         ringer.ring();
-        assert_eq!(bell.load32(BELL_WORD), 1);
+        assert_eq!(parking.bell(), 1);
         p.arm();
         assert!(!readable(&p, false));
         p.end();

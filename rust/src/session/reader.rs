@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::cursor::{Cursor, Gone, Waiting};
 use super::deadline::{at_once, deadline, persist};
+use super::members::{GroupView, LaneView, TO_READ, View};
 use super::message::{Message, Scratch, Taken};
 use super::spinner::Spinner;
-use super::topic::{LaneView, News, TO_READ, TopicState, View};
+use super::topic::{News, TopicState};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::shm::GroupLane;
@@ -55,9 +56,9 @@ const MOST_PASSED: u32 = 1 << 12;
 pub struct Reader {
     topic: Arc<TopicState>,
     membership: Arc<Membership>,
-    member: u8,
-    group: Option<u64>,       // its id
-    joined: Option<Box<str>>, // its name
+    member: u16,
+    group: Option<Arc<GroupView>>,
+    joined: Option<Box<str>>, // the group's name
     cursors: Vec<Cursor>,
     gone: Gone,
     view: Arc<View>,
@@ -65,7 +66,7 @@ pub struct Reader {
     spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
-    /// When it last asked for the topic's peers: while there is no news since, the present view serves.
+    /// When it last looked for lanes: while there is no news since, the present view serves.
     asked: News,
 }
 
@@ -120,7 +121,7 @@ impl Joining {
 pub(crate) struct Acknowledge {
     group: GroupLane,
     number: u64,
-    member: u8,
+    member: u16,
     lane: Arc<LaneView>,
     _membership: Arc<Membership>,
 }
@@ -178,16 +179,13 @@ impl Reader {
             passed: 0,
             asked: News::default(),
         };
-        let mut received = None;
         if group.is_some() {
-            let listed = ok.peers.groups.iter().find(|g| Some(g.group) == ok.group);
-            let Some(listed) = listed else {
-                return Err(disagree(format!("joined a group of {} that is not listed", r.topic)));
+            let Some(number) = ok.group else {
+                return Err(disagree(format!("joined a group of {} that has no number", r.topic)));
             };
-            received = Some(r.topic.map_group(listed, fds)?);
-            r.group = Some(listed.id);
+            r.group = Some(r.topic.joined(number, ok.group_id, fds)?);
         }
-        let view = r.topic.adopt_locked(&ok.peers, TO_READ, received)?;
+        let view = r.topic.renewed(TO_READ, false)?;
         r.follow(view, true)?;
         if r.group.is_none() {
             r.rewind(start);
@@ -221,10 +219,14 @@ impl Reader {
         if first {
             self.hidden.clone_from(&view.hidden);
         }
-        let mut before = std::mem::take(&mut self.cursors);
+        if let Some(g) = self.group.as_deref().filter(|g| !self.topic.lists(g)) {
+            return Err(disagree(format!("the group {} of a reader left {}", g.id, self.topic)));
+        }
+        let of_lane = |k: Cursor| (k.lane.info.incarnation, k);
+        let mut before: HashMap<_, _> = std::mem::take(&mut self.cursors).into_iter().map(of_lane).collect();
         for lane in &view.lanes {
-            let mut k = match before.iter().position(|k| k.lane.same(lane)) {
-                Some(at) => before.swap_remove(at),
+            let mut k = match before.remove(&lane.info.incarnation) {
+                Some(k) => k,
                 None => {
                     let next = if first { lane.lane.head() + 1 } else { 1 };
                     let lane = lane.clone();
@@ -237,17 +239,15 @@ impl Reader {
                 k.next = k.oldest();
             }
             k.lane = lane.clone();
-            if let Some(id) = self.group {
-                let g = view.groups.iter().find(|g| g.id == id);
-                let g = g.ok_or_else(|| disagree(format!("the group of a reader left {}", self.topic)))?;
+            if let Some(g) = &self.group {
                 k.group = Some(GroupLane::new(&g.file, lane.info.lane, self.topic.info.slots)?);
                 k.there(); // else the claims are of another lane
             }
             self.cursors.push(k);
         }
         match self.group {
-            Some(_) => self.gone.keep(&before),
-            None => self.gone.follow(view.gone, &before, first),
+            Some(_) => self.gone.keep(before.values()),
+            None => self.gone.follow(view.gone, before.values(), first),
         }
         self.view = view;
         Ok(())
@@ -285,6 +285,26 @@ impl Reader {
     }
 
     pub(crate) fn receive(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        let got = self.await_next(until, code, what);
+        if got.is_err() {
+            self.pass_on();
+        }
+        got
+    }
+
+    /// Has another member of the group take what is there: this one was perhaps rung for it, and has not taken
+    /// it.
+    #[cold]
+    fn pass_on(&self) {
+        if let Some(g) = &self.group
+            && !self.topic.inner.is_foreign()
+            && self.cursors.iter().any(Cursor::pending)
+        {
+            self.topic.waiting.pass_on(g.number);
+        }
+    }
+
+    fn await_next(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
         loop {
             let found = persist(until, || self.poll());
             if let Some(m) = found.map_err(|e| self.topic.why_late(e, code, what))? {
@@ -300,7 +320,8 @@ impl Reader {
             let spin = self.spin.until();
             let (topic, cursors, view, asked) = (&self.topic, &self.cursors, &self.view, self.asked);
             let inner = &topic.inner;
-            let found = inner.wait(spin, until, || {
+            let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
+            let found = inner.wait(spin, Some(place), until, || {
                 cursors.iter().any(Cursor::pending)
                     || !view.has_lanes_of(topic.version()) && asked != topic.news()
                     || topic.is_closed()
@@ -343,7 +364,14 @@ impl Reader {
                 }
             }
             let Some((at, i, hint)) = self.choose() else {
-                return if ended { Err(self.topic.ended()) } else { Ok(None) };
+                if ended {
+                    return Err(self.topic.ended());
+                }
+                if !self.topic.inner.is_watching() || !self.topic.waiting.watch() {
+                    return Ok(None);
+                }
+                self.passed += 1; // nothing, and it looks once more
+                continue;
             };
             if let Some(m) = self.take_from(at, i, hint)? {
                 return Ok(Some(m));

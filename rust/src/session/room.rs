@@ -11,7 +11,6 @@ use super::tensor::{Tensor, TensorMut};
 use crate::cuda::Stream;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::layout::BELL_WORD;
 
 /// Tells allocations that wait that there may be memory.
 #[derive(Debug, Default)]
@@ -48,16 +47,16 @@ impl Inner {
         }
         self.room.waiting.fetch_add(1, Ordering::SeqCst);
         let made = loop {
-            let bell = || self.pages.bell.load32(BELL_WORD);
-            let (news, rung) = (self.room.news.load(Ordering::Relaxed), bell());
+            let (news, rung) = (self.room.news.load(Ordering::Relaxed), self.parking.bell());
             let made = make();
             let now = Instant::now();
             if !full(&made) || until.is_some_and(|u| now >= u) {
                 break made;
             }
             let look = now + Duration::from_secs(1);
-            let changed = || self.room.news.load(Ordering::Relaxed) != news || bell() != rung || self.is_closed();
-            if let Err(e) = self.wait(None, Some(until.map_or(look, |u| u.min(look))), changed) {
+            let changed =
+                || self.room.news.load(Ordering::Relaxed) != news || self.parking.bell() != rung || self.is_closed();
+            if let Err(e) = self.wait(None, None, Some(until.map_or(look, |u| u.min(look))), changed) {
                 break Err(e);
             }
         };

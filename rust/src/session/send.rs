@@ -7,16 +7,17 @@ use std::time::Instant;
 use super::deadline::{at_once, within};
 use super::inner::Inner;
 use super::leave::LeftLane;
+use super::members::{ALL, TO_SEND, View};
 use super::payload::{Outgoing, Payload};
 use super::spinner::Spinner;
-use super::topic::{News, TO_READ, TO_SEND, TopicState, View};
+use super::topic::{News, TopicState};
 use crate::crash_point;
 use crate::error::{Code, Result};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
 use crate::turns::Turn;
-use crate::wire::ops::{Peers, TopicInfo, TopicWrite, TopicWriteReply};
+use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.
 pub(super) const NO_ROOM: &str = "no room for another message";
@@ -27,9 +28,10 @@ pub(crate) struct Writer {
     own: Option<OwnLane>,
     /// Where a lane was asked for without an answer: it is asked for there again.
     asked: Option<u64>,
-    view: Option<Arc<View>>, // the last one used
-    /// When the broker did not name the topic's peers in time: until there is news it is not asked again.
-    silence: Option<News>,
+    /// The last one used, where messages are kept for groups.
+    view: Option<Arc<View>>,
+    /// By group: which member was rung last.
+    turns: Vec<u32>,
     out: Outgoing,
     spin: Spinner,
 }
@@ -172,9 +174,7 @@ impl TopicState {
             return Err(self.ended());
         }
         if writer.own.is_none() {
-            let (own, peers) = self.start_writing(&mut writer.asked)?;
-            writer.own = Some(own); // whoever takes part: the broker lists it
-            self.adopt_locked(&peers, TO_SEND, None)?;
+            writer.own = Some(self.start_writing(&mut writer.asked)?);
         }
         Ok(writer)
     }
@@ -193,34 +193,22 @@ impl TopicState {
     #[inline]
     fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
-        let Writer { own: Some(own), view, silence, out, .. } = writer else { return Err(self.ended()) };
-        let view = self.refreshed(view, silence)?;
+        let Writer { own: Some(own), turns, out, .. } = writer else { return Err(self.ended()) };
         if let Err(e) = self.publish(own, out, value, flags, until) {
             out.end();
             return Err(e);
         }
-        // SYNC parked: published before this fence; a reader sets parked, fences, and looks again.
-        // The fence serves the looks at version and state as well: a reader who finds the topic closed
+        // SYNC waiting: published before this fence; a reader puts itself into a set, fences, and looks again.
+        // The fence serves the looks at groups and state as well: a reader who finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         //
         // SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which takes the
         // lane over when it has heard, sees the message.
         fence();
         let undecided = inner.is_in_limbo();
-        let (changed, ended) = (!view.has_readers_of(self.version()), self.is_closed());
+        let (groups, ended) = (self.groups_end(), self.is_closed());
         crash_point::at("send-ring");
-        self.ring(view);
-        // A reader that has come meanwhile is rung as soon as the broker names it.
-        if changed {
-            match self.current_at_once(silence) {
-                Ok(Some(new)) => {
-                    self.ring(&new);
-                    *view = new;
-                }
-                Ok(None) => {}
-                Err(_) => self.ring_by_broker(), // the message is published: this is not its failure
-            }
-        }
+        self.waiting.ring(groups, turns);
         out.end();
         inner.handovers.fetch_add(1, Ordering::Relaxed);
         let i = own.head;
@@ -241,35 +229,12 @@ impl TopicState {
         }
     }
 
-    /// The view of an earlier look, or a new one where that is out of date.
+    /// The view of an earlier look, or a new one where that is out of date: each group has to be known before a
+    /// slot is used again.
     #[inline]
-    fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>, silence: &mut Option<News>) -> Result<&'a mut Arc<View>> {
-        let fresh = view.take().filter(|v| self.is_fresh(v, TO_SEND));
-        Ok(view.insert(fresh.map_or_else(|| self.look_anew(silence), Ok)?))
-    }
-
-    /// Where messages are overwritten the last answer serves while the broker stands still: no slot is
-    /// kept for anybody, and who has come since looks once a second. A lossless topic has to know of each
-    /// group before it uses a slot again.
-    #[cold]
-    fn look_anew(&self, silence: &mut Option<News>) -> Result<Arc<View>> {
-        match self.view().filter(|v| self.info.overwrite && v.knows(TO_SEND)) {
-            Some(before) => Ok(self.current_at_once(silence)?.unwrap_or(before)),
-            None => self.current(TO_SEND),
-        }
-    }
-
-    /// As `current`; `None` where the broker does not answer in a moment, and then until it is heard of
-    /// again.
-    #[cold]
-    fn current_at_once(&self, silence: &mut Option<News>) -> Result<Option<Arc<View>>> {
-        let now = self.news();
-        if *silence == Some(now) {
-            return Ok(None);
-        }
-        let view = at_once(|| self.current(TO_SEND).map(Some))?;
-        *silence = view.is_none().then_some(now);
-        Ok(view)
+    fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>) -> Result<&'a Arc<View>> {
+        let fresh = view.take().filter(|v| v.is_of(self.version(), TO_SEND));
+        Ok(view.insert(fresh.map_or_else(|| self.current(TO_SEND), Ok)?))
     }
 
     fn publish(
@@ -305,7 +270,7 @@ impl TopicState {
     /// How many messages of a queue are not taken yet.
     pub(crate) fn waiting(&self) -> Result<usize> {
         self.inner.check_open()?;
-        let view = self.current(TO_READ)?;
+        let view = self.current(ALL)?;
         let mut n = 0;
         for l in &view.lanes {
             for g in &view.groups {
@@ -318,8 +283,8 @@ impl TopicState {
         Ok(n)
     }
 
-    /// Joins as a writer, with a lane of its own; who takes part then.
-    fn start_writing(&self, asked: &mut Option<u64>) -> Result<(OwnLane, Peers)> {
+    /// Joins as a writer, with a lane of its own.
+    fn start_writing(&self, asked: &mut Option<u64>) -> Result<OwnLane> {
         let (inner, info) = (&self.inner, &self.info);
         let bytes = lane_bytes(info.slots, info.stride);
         let space = || inner.lanes.lock().unwrap_or_else(|p| p.into_inner());
@@ -341,7 +306,7 @@ impl TopicState {
             _ => space().give(&inner.pages, offset, bytes),
         })?;
         let kept = vec![Kept::default(); info.slots as usize];
-        Ok((OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept }, ok.peers))
+        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept })
     }
 
     /// Gives back messages that a queue is finished with; a sender at work does it itself.
@@ -369,9 +334,9 @@ impl TopicState {
     /// Gives back what is done, then looks whether the next message may take its slot: the one of depth
     /// before it must be done with by every group. What there is still to wait for.
     fn blocker(&self, writer: &mut Writer) -> Result<Option<Blocker>> {
-        let Writer { own: Some(own), view, silence, .. } = writer else { return Err(self.ended()) };
+        let Writer { own: Some(own), view, .. } = writer else { return Err(self.ended()) };
         let asked = self.news();
-        let view = self.refreshed(view, silence)?;
+        let view = self.refreshed(view)?;
         self.withdraw_done_of(own, view);
         let i = (own.head + 1).saturating_sub(u64::from(self.info.depth));
         if i == 0 || view.done(own.number, self.info.slots, i) {
@@ -386,9 +351,9 @@ impl TopicState {
             let spin = writer.spin.until();
             drop(writer);
             crash_point::at("room-waiting");
-            let found = self.inner.wait(spin, until, || {
+            let found = self.inner.wait(spin, None, until, || {
                 blocker.done(self.info.slots)
-                    || !blocker.view.has_readers_of(self.version()) && self.news() != blocker.asked
+                    || !blocker.view.has_groups_of(self.version()) && self.news() != blocker.asked
                     || self.is_closed()
                     || self.inner.is_closed()
             })?;

@@ -62,7 +62,7 @@ impl<A: Alarm> Sleeper<A> {
                     // wait does: a ringer stopped before it rang costs a delay and never a hang.
                     // A late wake of an earlier ring ends the sleep early, and is none of this one's.
                     let until = Instant::now() + LOOK_AGAIN;
-                    while !self.parking.rung(bell) {
+                    while self.parking.bell() == bell {
                         let left = until.saturating_duration_since(Instant::now());
                         if left.is_zero() {
                             break;
@@ -89,6 +89,11 @@ impl<A: Alarm> Sleeper<A> {
             *state = State::Armed(self.parking.begin());
             self.changed.notify_one();
         }
+    }
+
+    /// Whether the sleep is announced.
+    pub(super) fn is_armed(&self) -> bool {
+        matches!(*self.state(), State::Armed(_))
     }
 
     /// Raises the alarm for good and ends the thread, which may have to be rung for it.

@@ -1,40 +1,44 @@
-//! What a session has of one topic, queue or name: who takes part, and the lane that it writes.
+//! What a session has of one topic, queue or name.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
-use super::deadline::{A_MOMENT, deadline};
-use super::inner::{Broker, Inner};
+use super::deadline::deadline;
+use super::inner::Inner;
 use super::leave::Opened;
+use super::members::{GroupView, View};
 use super::options::TopicOptions;
-use super::pages::{Peer, map_file};
 use super::payload::Payload;
 use super::reader::{Reader, Start};
 use super::send::Writer;
+use super::waiting::Waiting;
 use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree, ended};
-use crate::layout::{TOPIC_DELETED, broker_file, group_bytes, lane_record, limits, slot, state, topic_record};
-use crate::shm::{Bell, Lane, Line, Region};
+use crate::layout::{TOPIC_DELETED, broker_file, limits, slot, state, topic_record};
+use crate::shm::Line;
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
-use crate::wire::ops::{
-    GroupInfo, Ignored, LaneInfo, NameRef, Numbered, Peers, TopicGroupFile, TopicInfo, TopicOpen, TopicPeers, TopicRef,
-};
+use crate::wire::ops::{Ignored, NameRef, Numbered, TopicInfo, TopicOpen, TopicRef};
+
+/// The word of a topic's record with both ends: of lanes in its low half, of groups in the high one.
+const ENDS: u64 = topic_record::LANES_END;
+const _: () = assert!(topic_record::GROUPS_END == ENDS + 4);
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
 pub(crate) struct TopicState {
     pub(crate) inner: Arc<Inner>,
     pub(crate) info: TopicInfo,
-    at: u64, // of the record in the broker file
-    view: ArcSwapOption<View>,
-    refreshing: Turnstile<()>,
+    pub(super) at: u64, // of the record in the broker file
+    pub(super) view: ArcSwapOption<View>,
+    pub(super) refreshing: Turnstile<()>,
+    /// Who of this session waits for its messages.
+    pub(super) waiting: Waiting,
     pub(super) writer: Turnstile<Writer>,
     /// In the child of a fork: the same topic in the session that took this one's place.
     heir: PerProcess<Arc<TopicState>>,
@@ -48,66 +52,14 @@ pub(crate) struct News {
     heard: u64,
 }
 
-/// What a session has to know of a topic's peers: the lanes where it reads, the readers where it sends.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Parts {
-    lanes: bool,
-    readers: bool,
-}
-
-pub(crate) const TO_READ: Parts = Parts { lanes: true, readers: false };
-pub(crate) const TO_SEND: Parts = Parts { lanes: false, readers: true };
-
-/// Who takes part in a topic, as far as this session has asked: each part as of a version of its own. It is
-/// never changed.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct View {
-    has: Parts,
-    /// The version of the lanes.
-    lanes_at: u32,
-    /// That of the readers and groups.
-    readers_at: u32,
-    /// Messages of lanes that are no more.
-    pub(crate) gone: u64,
-    pub(crate) lanes: Vec<Arc<LaneView>>,
-    /// Incarnations of lanes whose pages no broker has yet; the version says when it has.
-    pub(crate) hidden: Vec<u64>,
-    /// Of those who read; rung by the writer.
-    pub(crate) bells: Arc<[Bell]>,
-    /// Since when readers are missing among them: this process could not map them, so the broker rings.
-    far: Option<Instant>,
-    pub(crate) groups: Vec<Arc<GroupView>>,
-    /// For people.
-    writers: u64,
-    readers: u64,
-    last_left: String,
-}
-
-#[derive(Debug)]
-pub(crate) struct LaneView {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) info: LaneInfo,
-    /// Where the broker file says which lane has its number.
-    pub(crate) record: u64,
-    pub(crate) lane: Lane,
-    /// The writer's pages.
-    pub(crate) owner: Arc<Peer>,
-    /// Of the writer.
-    pub(crate) bell: Bell,
-}
-
-#[derive(Debug)]
-pub(crate) struct GroupView {
-    pub(crate) id: u64,
-    pub(crate) file: Region,
-    pub(crate) fd: OwnedFd,
-}
-
 impl Drop for TopicState {
     fn drop(&mut self) {
         if self.inner.is_foreign() {
             // The lane is the parent's, and another thread of it may have been sending.
             return std::mem::forget(std::mem::take(&mut self.writer));
+        }
+        if !self.inner.is_closed() {
+            self.waiting.end(); // else the slot may be another's by now
         }
         let lane = self.writer.get_mut().leave(&self.info);
         self.inner.leave_topic(self.reference(), self.info.opening, lane);
@@ -148,6 +100,7 @@ impl Inner {
                     at: broker_file::topic(info.topic),
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
+                    waiting: Waiting::new(&self.pages.bells, info.topic, self.pages.slot),
                     writer: Turnstile::default(),
                     heir: PerProcess::new(),
                     info,
@@ -168,39 +121,6 @@ impl Inner {
     pub(crate) fn group_files(&self) -> Vec<Arc<GroupView>> {
         let views = self.topics.all().into_iter().filter_map(|t| t.view.load_full());
         views.flat_map(|v| v.groups.clone()).collect()
-    }
-}
-
-impl View {
-    /// Whether it has the parts that are needed, as of some version.
-    #[inline]
-    pub(super) fn knows(&self, need: Parts) -> bool {
-        (self.has.lanes || !need.lanes) && (self.has.readers || !need.readers)
-    }
-
-    /// Whether its lanes are those of a version.
-    #[inline]
-    pub(super) fn has_lanes_of(&self, version: u64) -> bool {
-        self.lanes_at == version as u32
-    }
-
-    /// Whether its readers and groups are those of a version.
-    #[inline]
-    pub(super) fn has_readers_of(&self, version: u64) -> bool {
-        self.readers_at == (version >> 32) as u32
-    }
-
-    /// Takes over the parts of another view that this one has not.
-    fn keep_from(&mut self, b: &View) {
-        if !self.has.lanes {
-            (self.has.lanes, self.lanes_at, self.gone) = (b.has.lanes, b.lanes_at, b.gone);
-            self.lanes.clone_from(&b.lanes);
-            self.hidden.clone_from(&b.hidden);
-        }
-        if !self.has.readers {
-            (self.has.readers, self.readers_at, self.far) = (b.has.readers, b.readers_at, b.far);
-            self.bells = b.bells.clone();
-        }
     }
 }
 
@@ -247,26 +167,41 @@ impl TopicState {
         self.inner.pages.broker.line(self.at)
     }
 
-    /// The broker's counts of changes: of lanes in the low half, of readers and groups in the high one.
+    /// The broker's counts of changes: of lanes in the low half, of groups in the high one.
     ///
-    /// SYNC topic-version: read after a publish and its fence; the broker changes it and fences
-    /// before it lets a new reader look. One of the two sees the other.
+    /// SYNC topic-version: a sender reads it behind the fence of its last publish, before it uses a slot again;
+    /// the broker changes it and fences before it looks how far a lane is, from where on a group is promised
+    /// all. One of the two sees the other.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.record().load(topic_record::VERSION)
     }
 
-    /// What changes when the topic's peers may have: while it is the same, asking the broker is of no use.
+    /// How many numbers the groups have that there are or may be.
+    ///
+    /// SYNC topic-version: read after a publish and its fence; the broker changes it and fences before a new
+    /// member looks. One of the two sees the other.
+    #[inline]
+    pub(super) fn groups_end(&self) -> u32 {
+        ((self.record().load(ENDS) >> 32) as u32).min(limits::GROUPS)
+    }
+
+    /// What changes when what a view lacks may be had: while it is the same, asking the broker is of no use.
     pub(crate) fn news(&self) -> News {
         News { version: self.version(), heard: self.inner.background.heard() }
+    }
+
+    /// Whether the record is this topic's still.
+    #[inline]
+    pub(super) fn is_there(&self) -> bool {
+        self.record().load(topic_record::ID) == self.info.id
     }
 
     /// Whether the topic may no longer be sent to, from the broker's page.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        let record = self.record();
-        let state = record.load(topic_record::STATE) as u32;
-        record.load(topic_record::ID) != self.info.id || state != state::TOPIC_OPEN
+        let state = self.record().load(topic_record::STATE) as u32;
+        !self.is_there() || state != state::TOPIC_OPEN
     }
 
     /// The error of a use of it once it is closed.
@@ -282,140 +217,6 @@ impl TopicState {
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {
         self.view.load_full()
-    }
-
-    /// Who takes part, asking the broker if that has changed or was not asked yet. While the broker is away, or
-    /// when it goes away before it has answered, the last answer serves: hand-over needs no broker.
-    pub(crate) fn current(&self, need: Parts) -> Result<Arc<View>> {
-        let fresh = |v: &Arc<View>| self.is_fresh(v, need);
-        if let Some(v) = self.view().filter(fresh) {
-            return Ok(v);
-        }
-        let _one = self.inner.turn(&self.refreshing)?;
-        let before = self.view().filter(|v| v.knows(need)); // else it does not serve
-        let of = match &before {
-            Some(v) if fresh(v) || self.inner.broker_away() => return Ok(v.clone()),
-            Some(_) => Broker::This,
-            None => Broker::Any,
-        };
-        let request = TopicPeers { topic: self.reference(), lanes: need.lanes, waiters: need.readers };
-        let answer = self.inner.call_of::<_, Peers>(of, "topic.peers", &request, &[]);
-        match (answer.and_then(|(p, _)| self.adopt(of, &p, need)), before) {
-            (Err(e), Some(v)) if e.code() == Code::BrokerLost => Ok(v),
-            (now, _) => now,
-        }
-    }
-
-    /// Whether the parts of a view that are needed are still those of now. Readers come and go without a
-    /// reader's having to know of it. Those that could not be mapped are tried again after a while.
-    #[inline]
-    pub(super) fn is_fresh(&self, v: &View, need: Parts) -> bool {
-        let now = self.version();
-        v.knows(need)
-            && (!need.lanes || v.has_lanes_of(now))
-            && (!need.readers || v.has_readers_of(now) && v.far.is_none_or(|since| since.elapsed() < A_MOMENT))
-    }
-
-    /// Rings the readers of a view: through the broker where some could not be mapped.
-    #[inline]
-    pub(super) fn ring(&self, v: &View) {
-        if v.far.is_some() {
-            self.ring_by_broker();
-        }
-        v.bells.iter().for_each(|b| b.ring());
-    }
-
-    /// Has the broker ring all readers. No answer is waited for, and a new broker rings them anyway.
-    #[cold]
-    pub(super) fn ring_by_broker(&self) {
-        self.inner.background.want_ring(self.reference());
-    }
-
-    /// Adopts an answer that came with another request, and has some parts.
-    pub(crate) fn adopt_locked(&self, p: &Peers, has: Parts, group: Option<Arc<GroupView>>) -> Result<Arc<View>> {
-        let _one = self.inner.turn(&self.refreshing)?;
-        let before = self.view();
-        if let Some(g) = group {
-            // The file just received serves the view that is built next, and a new broker is given it.
-            let mut with = before.as_ref().map_or_else(View::default, |v| View::clone(v));
-            with.groups.push(g);
-            self.view.store(Some(Arc::new(with)));
-        }
-        self.adopt(Broker::Any, p, has).inspect_err(|_| self.view.store(before))
-    }
-
-    /// Builds a view of an answer that has some parts; the others stay as they were, and so do files mapped
-    /// before.
-    fn adopt(&self, of: Broker, p: &Peers, has: Parts) -> Result<Arc<View>> {
-        let inner = &self.inner;
-        let before = self.view();
-        let (lanes_at, readers_at) = (p.lanes_version, p.readers_version);
-        let mut v = View { has, lanes_at, readers_at, gone: p.gone, ..View::default() };
-        (v.writers, v.readers) = (p.writers, p.members);
-        v.last_left.clone_from(&p.last_left);
-        if let Some(b) = &before {
-            v.keep_from(b);
-        }
-        let gone = |e: &Error| matches!(e.code(), Code::NotFound | Code::Expired); // meanwhile; the version will say so
-        for l in p.lanes.iter().filter(|l| l.state != state::LANE_CLOSED) {
-            let peer = match inner.peer(of, l.slot, l.serial) {
-                Err(e) if gone(&e) => continue,
-                // Its process stands still since a former broker: the others go on.
-                Err(e) if e.code() == Code::Busy => {
-                    v.hidden.push(l.incarnation);
-                    continue;
-                }
-                peer => peer?,
-            };
-            if l.lane >= limits::LANES {
-                return Err(disagree(format!("a lane of {self} has the number {}", l.lane)));
-            }
-            v.lanes.push(Arc::new(LaneView {
-                record: broker_file::lane(self.info.topic, l.lane) + lane_record::INCARNATION,
-                lane: Lane::new(&peer.file, l.offset, self.info.slots, self.info.stride)?,
-                bell: Bell::new(peer.file.clone(), peer.bell.clone()),
-                owner: peer,
-                inner: inner.clone(),
-                info: l.clone(),
-            }));
-        }
-        let mut bells = Vec::with_capacity(p.waiters.len());
-        for w in &p.waiters {
-            match inner.peer(of, w.slot, w.serial) {
-                Ok(peer) => bells.push(Bell::new(peer.file.clone(), peer.bell.clone())),
-                Err(e) if gone(&e) => {}
-                Err(e) if matches!(e.code(), Code::BrokerLost | Code::Timeout) => return Err(e),
-                Err(_) => v.far = Some(Instant::now()),
-            }
-        }
-        if has.readers {
-            v.bells = bells.into();
-        }
-        for g in &p.groups {
-            let known = before.as_ref().and_then(|b| b.groups.iter().find(|k| k.id == g.id));
-            match known.cloned().map_or_else(|| self.group_file(of, g), Ok) {
-                Err(e) if gone(&e) => {}
-                group => v.groups.push(group?),
-            }
-        }
-        let v = Arc::new(v);
-        self.view.store(Some(v.clone()));
-        Ok(v)
-    }
-
-    fn group_file(&self, of: Broker, g: &GroupInfo) -> Result<Arc<GroupView>> {
-        let request = TopicGroupFile { topic: self.reference(), group: g.group };
-        let (_, fds) = self.inner.call_of::<_, Ignored>(of, "topic.groupfile", &request, &[])?;
-        self.map_group(g, fds)
-    }
-
-    pub(crate) fn map_group(&self, g: &GroupInfo, fds: Vec<OwnedFd>) -> Result<Arc<GroupView>> {
-        let n = fds.len();
-        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
-            return Err(disagree(format!("group came with {n} descriptors, not 1")));
-        };
-        let file = map_file(&fd, group_bytes(self.info.slots), true)?;
-        Ok(Arc::new(GroupView { id: g.id, file, fd }))
     }
 
     /// Closes the topic for everybody.
@@ -436,13 +237,12 @@ impl TopicState {
         if self.inner.broker_away() {
             return e("; the broker is away".to_owned());
         }
-        // Joining and leaving change the version, so what the wait has last seen is how it is.
-        let Some(v) = self.view() else { return e(String::new()) };
-        let mut more = format!(": {} writing and {} reading sessions attached", v.writers, v.readers);
-        if !v.last_left.is_empty() {
-            more += &format!(", {} left last", v.last_left);
+        let (writers, readers, last_left) = self.census();
+        let mut more = format!(": {writers} writing and {readers} reading sessions attached");
+        if !last_left.is_empty() {
+            more += &format!(", {last_left} left last");
         }
-        e(more).with("writers", v.writers).with("readers", v.readers).with("last_left", v.last_left.as_str())
+        e(more).with("writers", writers).with("readers", readers).with("last_left", last_left.as_str())
     }
 }
 

@@ -1,58 +1,91 @@
-//! Waiting and waking: the parked word that a session writes, and the bell that others ring.
+//! Waiting and waking: the parked word of a session that sleeps, and its bell, which others ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::region::{Region, fence};
+use super::waits::Waits;
 use crate::crash_point;
-use crate::layout::{BELL_WORD, session_file};
+use crate::layout::{bell_file, bell_record, wait_area};
 use crate::sync::{AtomicU64, Mutex};
 
 /// How long a parked session sleeps at most: a lie, or a ringer stopped between publishing and
 /// ringing, costs a delay and never a hang.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// The bell file of an instance: the bells of its sessions, and who waits in which topic.
+#[derive(Debug, Clone)]
+pub(crate) struct Bells(Region);
+
+impl Bells {
+    /// Views a mapping of the whole file.
+    pub(crate) fn new(file: Region) -> Bells {
+        Bells(file)
+    }
+
+    /// What belongs to a session slot, which is below [`SESSIONS`](crate::layout::limits::SESSIONS).
+    pub(super) fn record(&self, slot: u32) -> Region {
+        self.0.sub(bell_file::record(slot), bell_record::SIZE)
+    }
+
+    /// The waiting side of the session of a slot.
+    pub(crate) fn parking(&self, slot: u32) -> Parking {
+        Parking { record: self.record(slot), sleepers: Mutex::new(0) }
+    }
+
+    /// The session of a slot, to be rung.
+    pub(crate) fn bell(&self, slot: u32) -> Bell {
+        Bell { record: self.record(slot), rung: AtomicU64::new(0) }
+    }
+
+    /// The wait sets of a topic, whose index is below [`TOPICS`](crate::layout::limits::TOPICS).
+    pub(crate) fn waits(&self, topic: u32) -> Waits {
+        Waits::new(self.clone(), self.0.sub(bell_file::waits(topic), wait_area::SIZE))
+    }
+
+    /// Makes the session of a slot look again, whatever its parked word says.
+    pub(crate) fn wake(&self, slot: u32) {
+        wake(&self.0, bell_file::record(slot) + bell_record::BELL);
+    }
+}
+
 /// The waiting side of a session. Any number of its threads sleep on the one bell: each makes the
-/// parked word another odd number, so a ringer that rang for an earlier sleeper rings again.
+/// parked word another odd number, so a ringer that rang for an earlier sleeper rings again. It goes on
+/// from the number that it finds, be it that of a session that died in the slot.
 #[derive(Debug)]
 pub(crate) struct Parking {
-    session: Region,
-    bell: Region,
+    record: Region,
     sleepers: Mutex<u32>,
 }
 
 impl Parking {
-    pub(crate) fn new(session: Region, bell: Region) -> Parking {
-        Parking { session, bell, sleepers: Mutex::new(0) }
-    }
-
     /// Announces that the calling thread is going to sleep and returns the bell's value. The caller
     /// then looks once more at everything it waits for, and calls `sleep` or not, then `end`.
     ///
     /// SYNC parked: the store, then a fence, then the second look; pairs with `Bell::ring`, which
     /// publishes, fences, then looks at parked. One of the two sees the other.
     pub(crate) fn begin(&self) -> u32 {
-        let e = self.bell.load32(BELL_WORD);
+        let e = self.bell();
         let mut n = self.sleepers.lock().unwrap_or_else(|p| p.into_inner());
         *n += 1;
-        let p = self.session.load(session_file::PARKED);
-        self.session.store(session_file::PARKED, (p + 1) | 1);
+        let p = self.record.load(bell_record::PARKED);
+        self.record.store(bell_record::PARKED, p.wrapping_add(1) | 1);
         drop(n);
         fence();
         crash_point::at("park-begin");
         e
     }
 
+    /// The bell's value, which changes with each ring.
+    pub(crate) fn bell(&self) -> u32 {
+        self.record.load32(bell_record::BELL)
+    }
+
     /// Sleeps until the bell differs from `e`, at most `time` and at most [`LOOK_AGAIN`].
     pub(crate) fn sleep(&self, e: u32, time: Duration) {
         if !time.is_zero() {
-            self.bell.futex_wait(BELL_WORD, e, time.min(LOOK_AGAIN));
+            self.record.futex_wait(bell_record::BELL, e, time.min(LOOK_AGAIN));
         }
-    }
-
-    /// Tells whether the bell was rung since it read `e`.
-    pub(crate) fn rung(&self, e: u32) -> bool {
-        self.bell.load32(BELL_WORD) != e
     }
 
     /// Announces that the thread is awake; with the last one the word becomes even.
@@ -60,51 +93,46 @@ impl Parking {
         let mut n = self.sleepers.lock().unwrap_or_else(|p| p.into_inner());
         *n -= 1;
         if *n == 0 {
-            let p = self.session.load(session_file::PARKED);
-            self.session.store(session_file::PARKED, (p | 1) + 1);
+            let p = self.record.load(bell_record::PARKED);
+            self.record.store(bell_record::PARKED, (p | 1).wrapping_add(1));
         }
     }
 
     /// Makes every thread that sleeps look again.
     pub(crate) fn wake(&self) {
-        wake_bell(&self.bell);
+        wake(&self.record, bell_record::BELL);
     }
 }
 
 /// A session as seen by one who rings it.
 #[derive(Debug)]
 pub(crate) struct Bell {
-    session: Region,
-    bell: Region,
+    record: Region,
     rung: AtomicU64,
 }
 
 impl Bell {
-    pub(crate) fn new(session: Region, bell: Region) -> Bell {
-        Bell { session, bell, rung: AtomicU64::new(0) }
-    }
-
     /// Wakes the session if it is parked and was not rung for this sleep. The caller has published
     /// and then called [`fence`]. Two threads that ring at once may ring twice, which is harmless.
     ///
     /// SYNC parked: pairs with `Parking::begin`.
     pub(crate) fn ring(&self) {
-        let p = self.session.load(session_file::PARKED);
+        let p = self.record.load(bell_record::PARKED);
         if p & 1 == 0 || p == self.rung.load(Ordering::Relaxed) {
             return;
         }
-        wake_bell(&self.bell);
+        wake(&self.record, bell_record::BELL);
         self.rung.store(p, Ordering::Relaxed);
     }
 }
 
-/// Rings a bell file unconditionally.
+/// Rings unconditionally.
 ///
 /// SYNC bell: the increment makes a futex wait with the former value return.
-fn wake_bell(bell: &Region) {
-    bell.add32(BELL_WORD, 1);
+fn wake(r: &Region, bell: u64) {
+    r.add32(bell, 1);
     crash_point::at("bell-added");
-    bell.futex_wake(BELL_WORD);
+    r.futex_wake(bell);
 }
 
 #[cfg(all(test, not(baton_loom)))]
@@ -114,16 +142,16 @@ mod tests {
     use super::*;
     use crate::sys::Mapping;
 
-    fn pages() -> (Region, Region) {
-        let page = || Region::new(Arc::new(Mapping::anonymous(4096).unwrap()));
-        (page(), page())
+    const SLOT: u32 = crate::layout::limits::SESSIONS - 1;
+
+    fn bells() -> Bells {
+        Bells::new(Region::new(Arc::new(Mapping::anonymous(bell_file::BYTES as usize).unwrap())))
     }
 
     #[test]
     fn a_second_sleeper_is_rung_after_the_first_was() {
-        let (session, bell) = pages();
-        let parking = Parking::new(session.clone(), bell.clone());
-        let ringer = Bell::new(session, bell);
+        let bells = bells();
+        let (parking, ringer) = (bells.parking(SLOT), bells.bell(SLOT));
         let e1 = parking.begin();
         ringer.ring();
         let e2 = parking.begin();
@@ -134,44 +162,55 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_rung_once_for_a_sleep() {
-        let (session, bell) = pages();
-        let parking = Parking::new(session.clone(), bell.clone());
-        let ringer = Bell::new(session, bell.clone());
+        let bells = bells();
+        let (parking, ringer) = (bells.parking(SLOT), bells.bell(SLOT));
         let e = parking.begin();
         ringer.ring();
         ringer.ring();
-        assert_eq!(bell.load32(BELL_WORD), e + 1);
+        assert_eq!(parking.bell(), e + 1);
         parking.end();
         ringer.ring();
-        assert_eq!(bell.load32(BELL_WORD), e + 1, "awake: nothing to ring");
+        assert_eq!(parking.bell(), e + 1, "awake: nothing to ring");
+    }
+
+    #[test]
+    fn a_session_is_rung_although_one_died_asleep_in_its_slot() {
+        let bells = bells();
+        let ringer = bells.bell(SLOT);
+        bells.parking(SLOT).begin();
+        ringer.ring();
+        let parking = bells.parking(SLOT);
+        let e = parking.begin();
+        ringer.ring();
+        assert_eq!(parking.bell(), e + 1);
     }
 
     #[test]
     fn a_ring_between_look_and_sleep_is_not_lost() {
-        let (session, bell) = pages();
-        let parking = Arc::new(Parking::new(session.clone(), bell.clone()));
-        let ringer = Bell::new(session.clone(), bell);
+        let bells = bells();
+        let parking = Arc::new(bells.parking(SLOT));
+        let ringer = bells.bell(SLOT);
+        let shared = Region::new(Arc::new(Mapping::anonymous(4096).unwrap()));
         let waiter = std::thread::spawn({
-            let parking = parking.clone();
-            let session = session.clone();
+            let shared = shared.clone();
             move || {
                 for i in 1..=2000u64 {
-                    while session.load(8) < i {
+                    while shared.load(8) < i {
                         let e = parking.begin();
-                        if session.load(8) < i {
+                        if shared.load(8) < i {
                             parking.sleep(e, LOOK_AGAIN);
                         }
                         parking.end();
                     }
-                    session.store(16, i);
+                    shared.store(16, i);
                 }
             }
         });
         for i in 1..=2000u64 {
-            session.store(8, i);
+            shared.store(8, i);
             fence();
             ringer.ring();
-            while session.load(16) < i {
+            while shared.load(16) < i {
                 std::thread::yield_now();
             }
         }

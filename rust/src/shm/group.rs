@@ -21,7 +21,7 @@ pub(crate) struct GroupLane {
 }
 
 /// Bounds a base, so that numbers fit a claim word.
-const MOST_BASE: u64 = (1 << 52) - (1 << 48);
+const MOST_BASE: u64 = (1 << 50) - (1 << 48);
 
 impl GroupLane {
     /// Views lane number `lane` of a group file whose topic has `slots`, for the lane that has the number
@@ -99,7 +99,7 @@ impl GroupLane {
     ///
     /// SYNC claim: a successful swap is the hand-over; whoever sees DONE here may reuse the slot, so
     /// the member's row was raised before.
-    pub(crate) fn take(&self, i: u64, hint: u64, member: u8, acknowledge: bool) -> bool {
+    pub(crate) fn take(&self, i: u64, hint: u64, member: u16, acknowledge: bool) -> bool {
         let (old, number) = (self.claim(i), self.number(i));
         if !is_open(old, number) {
             return false;
@@ -120,7 +120,7 @@ impl GroupLane {
     /// only.
     ///
     /// SYNC claim: releases what the member did before; pairs with `done`.
-    pub(crate) fn acknowledge(&self, i: u64, member: u8) -> bool {
+    pub(crate) fn acknowledge(&self, i: u64, member: u16) -> bool {
         let number = self.number(i);
         self.r.cas(self.at(i), claim::pack(number, member, claim::CLAIMED), claim::pack(number, member, claim::DONE))
     }

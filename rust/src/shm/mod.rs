@@ -1,5 +1,5 @@
 //! The mechanics of shared memory, without policy: mapped regions and the atomics on them, lanes and
-//! their slots, group claims, bells.
+//! their slots, group claims, bells and who waits for them.
 //!
 //! Ownership: a [`Region`] keeps its mapping alive. Concurrency: everything that other processes see is
 //! changed by atomics; a lane has one writing session, whose threads take turns by a lock of their
@@ -18,14 +18,16 @@ mod region;
 mod region;
 #[cfg(not(baton_loom))]
 mod segment;
+mod waits;
 
-pub(crate) use bell::{Bell, LOOK_AGAIN, Parking};
+pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
 pub(crate) use lane::{Lane, SlotHead};
 #[cfg(baton_loom)]
 pub(crate) use region::weak;
-pub(crate) use region::{LINE, Line, Region, fence};
+pub(crate) use region::{Line, Region, fence};
 #[cfg(not(baton_loom))]
 pub(crate) use region::{pause, prefetch};
 #[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;
+pub(crate) use waits::{Waits, bits};

@@ -138,6 +138,20 @@ impl Region {
         self.word(off).fetch_add(delta, Ordering::SeqCst)
     }
 
+    /// Sets bits.
+    #[inline]
+    pub(crate) fn or(&self, off: u64, bits: u64) {
+        self.writable();
+        self.word(off).fetch_or(bits, Ordering::SeqCst);
+    }
+
+    /// Keeps only the bits given, and returns the value before.
+    #[inline]
+    pub(crate) fn and(&self, off: u64, bits: u64) -> u64 {
+        self.writable();
+        self.word(off).fetch_and(bits, Ordering::SeqCst)
+    }
+
     /// Starts to fetch the line at `off`, which is about to be written, so that the fetch runs beside
     /// others.
     #[inline]

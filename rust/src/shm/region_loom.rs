@@ -132,6 +132,19 @@ impl Region {
         before
     }
 
+    pub(crate) fn or(&self, off: u64, bits: u64) {
+        full();
+        self.word(off).fetch_or(bits, Ordering::AcqRel);
+        full();
+    }
+
+    pub(crate) fn and(&self, off: u64, bits: u64) -> u64 {
+        full();
+        let before = self.word(off).fetch_and(bits, Ordering::AcqRel);
+        full();
+        before
+    }
+
     pub(crate) fn add32(&self, off: u64, delta: u32) {
         assert_eq!(off % 8, 0, "the low half, and no carry in a model");
         self.add(off, u64::from(delta));
@@ -148,12 +161,12 @@ impl Region {
 
     pub(crate) fn hand_over(&self, _: u64) {}
 
-    /// Sleeps for ever where a process would look again after a while: loom reports a wake that is
-    /// missing as a deadlock.
+    /// Sleeps for ever where a process would look again after a while, and sleeps on when another word was
+    /// rung: loom reports a wake that is missing as a deadlock.
     pub(crate) fn futex_wait(&self, off: u64, value: u32, _: Duration) {
-        let asleep = self.memory.asleep.lock().unwrap();
-        if self.load32(off) == value {
-            drop(self.memory.woken.wait(asleep));
+        let mut asleep = self.memory.asleep.lock().unwrap();
+        while self.load32(off) == value {
+            asleep = self.memory.woken.wait(asleep).unwrap();
         }
     }
 

@@ -260,7 +260,7 @@ impl Control {
         if let Some(name) = e.event {
             return Ok(Incoming::Event(Event { name }));
         }
-        let answer = e.error.map_or_else(|| Ok(e.ok.unwrap_or_else(empty)), |e| Err(from_wire(e)));
+        let answer = e.error.map_or_else(|| Ok(e.ok.unwrap_or_else(empty)), |e| Err(e.into()));
         if e.id == 0 {
             self.state().refused = answer.err();
             return Ok(Incoming::Answered);
@@ -383,10 +383,12 @@ fn no_descriptors() -> Error {
     Error::new(Code::TooMany, NO_DESCRIPTORS, what)
 }
 
-fn from_wire(e: WireError) -> Error {
-    let code = Code::parse(&e.code);
-    let message = if code.is_some() { e.message } else { format!("{}: {}", e.code, e.message) };
-    Error::new(code.unwrap_or(Code::Internal), e.remedy, message).with_detail(e.detail.unwrap_or_default())
+impl From<WireError> for Error {
+    fn from(e: WireError) -> Error {
+        let code = Code::parse(&e.code);
+        let message = if code.is_some() { e.message } else { format!("{}: {}", e.code, e.message) };
+        Error::new(code.unwrap_or(Code::Internal), e.remedy, message).with_detail(e.detail.unwrap_or_default())
+    }
 }
 
 /// Reads a reply as what the op answers.

@@ -166,10 +166,29 @@ pub(crate) struct AttachRequest {
     pub(crate) serial: u64,
 }
 
-#[derive(Serialize)]
-pub(crate) struct PeerRequest {
+/// A session by its slot and serial.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PeerSession {
     pub(crate) slot: u32,
     pub(crate) serial: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct PeerRequest<'a> {
+    pub(crate) sessions: &'a [PeerSession],
+}
+
+#[derive(Deserialize)]
+pub(crate) struct PeerReply {
+    /// One for each session that was asked for, in that order.
+    pub(crate) sessions: Vec<PeerAnswer>,
+}
+
+/// What there is of a session: where there is no error its file came with the answer.
+#[derive(Deserialize)]
+pub(crate) struct PeerAnswer {
+    #[serde(default)]
+    pub(crate) error: Option<WireError>,
 }
 
 #[derive(Serialize)]
@@ -301,77 +320,21 @@ pub(crate) struct Numbered<'a, B> {
     pub(crate) opening: u64,
 }
 
-#[derive(Deserialize, Debug, Clone)]
-pub(crate) struct LaneInfo {
-    pub(crate) lane: u32,
-    pub(crate) slot: u32,
-    pub(crate) serial: u64,
-    pub(crate) offset: u64,
-    pub(crate) state: u32,
-    #[serde(default)]
-    pub(crate) sender: String,
-    /// What stands in the lane's record as long as the lane is this one.
-    pub(crate) incarnation: u64,
-}
-
-#[derive(Deserialize, Debug, Clone)]
-pub(crate) struct WaiterInfo {
-    pub(crate) slot: u32,
-    pub(crate) serial: u64,
-}
-
-#[derive(Deserialize, Debug, Clone)]
-pub(crate) struct GroupInfo {
-    pub(crate) group: u32,
-    pub(crate) id: u64,
-}
-
-/// Asks for the parts of a topic's peers that the session has a use for.
-#[derive(Serialize, Debug)]
-pub(crate) struct TopicPeers {
-    #[serde(flatten)]
-    pub(crate) topic: TopicRef,
-    pub(crate) lanes: bool,
-    pub(crate) waiters: bool,
-}
-
-#[derive(Deserialize, Debug, Clone)]
-pub(crate) struct Peers {
-    pub(crate) lanes_version: u32,
-    pub(crate) readers_version: u32,
-    #[serde(default)]
-    pub(crate) lanes: Vec<LaneInfo>,
-    #[serde(default)]
-    pub(crate) waiters: Vec<WaiterInfo>,
-    #[serde(default)]
-    pub(crate) groups: Vec<GroupInfo>,
-    #[serde(default)]
-    pub(crate) writers: u64,
-    #[serde(default)]
-    pub(crate) members: u64,
-    #[serde(default)]
-    pub(crate) last_left: String,
-    /// Messages that were sent in lanes that are no more.
-    #[serde(default)]
-    pub(crate) gone: u64,
-}
-
 #[derive(Deserialize, Debug)]
 pub(crate) struct TopicWriteReply {
     pub(crate) lane: u32,
-    #[serde(flatten)]
-    pub(crate) peers: Peers,
 }
 
 #[derive(Deserialize, Debug)]
 pub(crate) struct TopicReadReply {
     pub(crate) reader: u64,
     #[serde(default)]
-    pub(crate) member: u8,
+    pub(crate) member: u16,
+    /// Its number in the topic's record, of a reader that is in one.
     #[serde(default)]
     pub(crate) group: Option<u32>,
-    #[serde(flatten)]
-    pub(crate) peers: Peers,
+    #[serde(default)]
+    pub(crate) group_id: u64,
 }
 
 #[derive(Serialize)]

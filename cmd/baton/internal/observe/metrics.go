@@ -67,7 +67,6 @@ var (
 	names        = describe("names", "Names that are set.")
 	leases       = describe("leases", "Handles in flight that a lease protects.")
 	adopted      = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
-	rung         = describe("rung_total", "Wakes of readers by the broker, for senders that could map no more files.")
 	recovering   = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
 	uptime       = describe("uptime_seconds", "Seconds since the broker started.")
 
@@ -116,7 +115,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(names, float64(s.Counts.Names))
 	gauge(leases, float64(s.Counts.Leases))
 	gauge(adopted, float64(s.Counts.AdoptedLanes))
-	counter(rung, s.Counts.Rung)
 	gauge(recovering, number(s.Taking))
 	gauge(uptime, s.Uptime)
 	if c.o.NATS == nil {

@@ -68,7 +68,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 	o := options(t)
 	o.Broker = func() broker.Status {
 		return broker.Status{Taking: true, Memory: broker.MemoryStatus{Limit: 1000, Granted: 300, Orphans: 100, Free: 50},
-			Counts: broker.Counts{Sessions: 6, Disconnected: 2, Closed: 1, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4, Rung: 8}}
+			Counts: broker.Counts{Sessions: 6, Disconnected: 2, Closed: 1, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
 	}
 	o.NATS = func() *natsbridge.Status {
 		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Names: natsbridge.NamesStatus{Pending: 6}}
@@ -79,7 +79,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`baton_memory_limit_bytes 1000`, `baton_memory_free_bytes 50`,
 		`baton_sessions{state="live"} 3`, `baton_sessions{state="disconnected"} 2`, `baton_sessions{state="closed"} 1`,
 		`baton_sessions_for_children 5`,
-		`baton_leases 7`, `baton_storages 9`, `baton_topics{kind="queue"} 3`, `baton_adopted_lanes 4`, `baton_rung_total 8`, `baton_recovering 1`,
+		`baton_leases 7`, `baton_storages 9`, `baton_topics{kind="queue"} 3`, `baton_adopted_lanes 4`, `baton_recovering 1`,
 		`baton_nats_connected 1`, `baton_nats_reconnects_total 1`, `baton_nats_published_total 12`,
 		`baton_nats_dropped_total 2`, `baton_nats_names_pending 6`,
 	} {
