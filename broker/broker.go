@@ -30,9 +30,11 @@ type Broker struct {
 	sparing  *sparing
 	lock     *sys.FD
 	listener *net.UnixListener
-	fresh    bool   // the instance's directory was made by this broker
-	id       string // instance as text
-	started  time.Time
+	// ownSocket is the file at which listener was bound; zero once it is removed.
+	ownSocket sys.FileID
+	fresh     bool   // the instance's directory was made by this broker
+	id        string // instance as text
+	started   time.Time
 
 	accepted chan struct{} // closed when no more connections are accepted
 	quit     chan struct{} // closed when the broker must end by itself
@@ -68,9 +70,10 @@ type Broker struct {
 	forked    map[*session]struct{} // of processes that ended while they forked
 	mirror    *mirror               // nil while there is none
 
-	state stateFile
-	files fileLimit
-	extra map[string]func() any // parts of status that others add
+	state    stateFile
+	placeErr string // why the place could not be kept, as the log has it
+	files    fileLimit
+	extra    map[string]func() any // parts of status that others add
 
 	taking  *gathering   // while the broker waits for the clients of a dead one
 	inodes  uint64       // device of the files' inodes
@@ -141,7 +144,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	}
 	b.forgetKept()
 	b.checkIdle()
-	b.keepSocket()
+	b.keepPlace()
 	return nil
 }
 
@@ -252,6 +255,9 @@ func (b *Broker) end(how ending) {
 			open = append(open, c)
 		}
 	}
+	if b.listener != nil && how != endHanded {
+		b.removeSocket() // while it is open: its number is no other file's
+	}
 	b.mu.Unlock()
 	if b.listener != nil {
 		b.listener.Close()
@@ -277,6 +283,7 @@ func (b *Broker) end(how ending) {
 // tearDown frees everything. The mutex is held.
 func (b *Broker) tearDown(how ending) {
 	if how == endLeave {
+		b.leaveState()
 		b.leaveFiles()
 	}
 	keep := b.keeps(how)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -31,32 +30,21 @@ func (b *Broker) occupy() error {
 		}
 		return protocol.Errorf(protocol.CodePermission, "remove it, or make it yours alone (chmod 700)", "%w", err)
 	}
-	path := filepath.Join(b.cfg.Dir, reach.LockName)
-	lock, err := sys.OpenLock(path)
-	if err != nil {
-		return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write",
-			"runtime directory %s cannot be used: %w", b.cfg.Dir, err)
+	lock, err := b.lockDir()
+	switch {
+	case err == nil:
+		b.lock = lock
+		return b.signLock()
+	case !sys.IsLocked(err):
+		return err
 	}
-	if err := lock.Lock(false); err != nil {
-		lock.Close()
-		if !sys.IsLocked(err) {
-			return fmt.Errorf("lock runtime directory: %w", err)
-		}
-		data, _ := os.ReadFile(path)
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
-		if pid != 0 && pid == reach.Owner(b.cfg.Dir, b.cfg.Socket) && !reach.Listens(b.cfg.Socket) {
-			return reach.CutOff(protocol.CodeConflict, pid, b.cfg.Socket)
-		}
-		return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
-			"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
+	data, _ := os.ReadFile(b.lockPath())
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+	if pid != 0 && pid == reach.Owner(b.cfg.Dir, b.cfg.Socket) && !reach.Listens(b.cfg.Socket) {
+		return reach.CutOff(protocol.CodeConflict, pid, b.cfg.Socket)
 	}
-	b.lock = lock
-	return b.signLock()
-}
-
-// signLock names this process in the lock of the runtime directory.
-func (b *Broker) signLock() error {
-	return os.WriteFile(filepath.Join(b.cfg.Dir, reach.LockName), []byte(strconv.Itoa(processID)+"\n"), 0o600)
+	return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
+		"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
 }
 
 // listen binds the socket. What a dead broker left there is removed; one at which
@@ -80,23 +68,34 @@ func (b *Broker) listen() error {
 	case !reach.Absent(err):
 		return err
 	}
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode()&fs.ModeSocket == 0 {
-			return protocol.Errorf(protocol.CodeConflict, "remove it or choose another path",
-				"%s exists and is not a socket", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("remove the socket of a dead broker: %w", err)
-		}
+	if err := b.clearSocket(); err != nil {
+		return err
 	}
 	return b.bind()
+}
+
+// clearSocket removes a socket at which nobody listens.
+func (b *Broker) clearSocket() error {
+	path := b.cfg.Socket
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil // what else may be wrong, bind tells
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return protocol.Errorf(protocol.CodeConflict, "remove it or choose another path",
+			"%s exists and is not a socket", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove the socket of a dead broker: %w", err)
+	}
+	return nil
 }
 
 // bind makes the socket and listens at it.
 func (b *Broker) bind() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.cfg.Socket, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return b.noRoom(fmt.Errorf("listen: %w", err))
 	}
 	return b.useListener(l)
 }
@@ -105,45 +104,18 @@ func (b *Broker) bind() error {
 func (b *Broker) useListener(l *net.UnixListener) error {
 	l.SetUnlinkOnClose(false)
 	b.listener = l
-	if err := os.Chmod(b.cfg.Socket, b.cfg.SocketMode); err != nil {
+	var err error
+	if b.ownSocket, err = sys.FileAt(b.cfg.Socket); errors.Is(err, fs.ErrNotExist) {
+		return nil // it was removed: keepSocket makes it again
+	}
+	if err == nil {
+		err = os.Chmod(b.cfg.Socket, b.cfg.SocketMode)
+	}
+	if err != nil {
 		return fmt.Errorf("protect socket: %w", err)
 	}
 	return nil
 }
-
-// lookAtSocket is how often it is looked whether the socket is there.
-const lookAtSocket = 5 * time.Second
-
-// keepSocket binds the socket again where somebody has removed its file: clients could not
-// come back, and the lock would keep any other broker from being started for them. It does
-// so only where nothing stands there and the lock in the runtime directory is this broker's
-// own: in a directory that was made anew another one may begin. The mutex is held.
-func (b *Broker) keepSocket() {
-	if _, err := os.Lstat(b.cfg.Socket); errors.Is(err, fs.ErrNotExist) && b.hasDir() {
-		former := b.listener
-		if err := b.bind(); err != nil {
-			b.log.Error("the socket was removed and cannot be made again", "socket", b.cfg.Socket, "error", err)
-		} else {
-			b.log.Warn("the socket was removed, and is made again", "socket", b.cfg.Socket)
-		}
-		if b.listener != former {
-			former.Close()
-		}
-	}
-	b.clock.After(lookAtSocket, b.keepSocket)
-}
-
-// hasDir tells whether the lock in the runtime directory is the one that this broker has.
-func (b *Broker) hasDir() bool {
-	there, err := sys.FileAt(filepath.Join(b.cfg.Dir, reach.LockName))
-	if err != nil {
-		return false
-	}
-	_, own, err := b.lock.Stat()
-	return err == nil && own == there
-}
-
-func (b *Broker) removeSocket() { os.Remove(b.cfg.Socket) }
 
 const (
 	// maxConns bounds sockets: a session each, and those that come and go.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -47,9 +48,22 @@ var errOldBusy = errors.New("the old broker begins or ends")
 // take occupies the runtime directory, or has the broker that runs there hand it over.
 func (b *Broker) take(ctx context.Context) error {
 	var cutOff time.Time // since when nobody listens at the socket of the one that runs
+	began := time.Now()
 	for {
 		occupied := b.occupy()
-		if !errors.Is(occupied, protocol.ErrConflict) || !b.mayReplace() {
+		if !errors.Is(occupied, protocol.ErrConflict) {
+			return occupied
+		}
+		may, err := b.mayReplace()
+		if errors.Is(err, fs.ErrNotExist) && b.cfg.Replace && time.Since(began) < 2*lookAtPlace {
+			// It begins, or somebody has removed the file and it writes it again.
+			select {
+			case <-time.After(takeoverTick):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		if !may {
 			return occupied
 		}
 		s, err := b.succeed(ctx)
@@ -76,10 +90,14 @@ func (b *Broker) take(ctx context.Context) error {
 }
 
 // mayReplace tells whether this broker takes over from the one that runs: when it is
-// told to, or when an operator runs this one and a client has started that one.
-func (b *Broker) mayReplace() bool {
+// told to, or when an operator runs this one and a client has started that one. The error
+// says that the state file of that one cannot be read.
+func (b *Broker) mayReplace() (bool, error) {
 	st, err := statefile.Read(b.cfg.Dir)
-	return err == nil && st.Socket == b.cfg.Socket && (b.cfg.Replace || b.cfg.Supervised && !st.Supervised)
+	if err != nil {
+		return false, err
+	}
+	return st.Socket == b.cfg.Socket && (b.cfg.Replace || b.cfg.Supervised && !st.Supervised), nil
 }
 
 // succeed has a living broker hand over. Nothing is changed unless it has.

@@ -53,6 +53,9 @@ func (b *Broker) noteState(c stateChange) {
 func (b *Broker) appendState(c stateChange) error {
 	f := &b.state
 	if f.file == nil || f.changes >= maxStateChanges+2*b.slotTable.Taken() {
+		if !b.hasDir() {
+			return nil // keepPlace writes it, once the directory is this broker's again
+		}
 		return b.writeState()
 	}
 	data, err := json.Marshal(c)
@@ -100,15 +103,32 @@ func (b *Broker) writeState() error {
 	}
 	if err != nil {
 		f.Close()
-		return fmt.Errorf("write state: %w", err)
+		return b.noRoom(fmt.Errorf("write state: %w", err))
 	}
 	b.state = stateFile{file: f, files: st.Files}
 	return nil
 }
 
+// ownsState tells whether the state file in the runtime directory is this broker's, or that
+// of the instance which it has taken over.
+func (b *Broker) ownsState() bool {
+	if b.state.file == nil {
+		st, err := statefile.Read(b.cfg.Dir)
+		return err == nil && st.Instance == b.id
+	}
+	own, err := b.state.file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(b.statePath())
+	return err == nil && os.SameFile(own, there)
+}
+
 func (b *Broker) removeState() {
+	if b.ownsState() {
+		os.Remove(b.statePath())
+	}
 	b.state.close()
-	os.Remove(b.statePath())
 }
 
 // readState returns what a predecessor left; nil when there is nothing, or

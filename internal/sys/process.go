@@ -217,6 +217,23 @@ func OpenLock(path string) (*FD, error) {
 	return NewFD(n), nil
 }
 
+// Sign replaces what stands in a lock file.
+func (f *FD) Sign(text string) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return fmt.Errorf("write lock: %w", err)
+	}
+	defer f.Release()
+	_, err = unix.Pwrite(fd, []byte(text), 0)
+	if err == nil {
+		err = unix.Ftruncate(fd, int64(len(text)))
+	}
+	if err != nil {
+		return fmt.Errorf("write lock: %w", err)
+	}
+	return nil
+}
+
 // IsLocked tells that Lock was refused because another has the lock.
 func IsLocked(err error) bool { return isErrno(err, unix.EWOULDBLOCK) }
 

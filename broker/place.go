@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// A broker's place is its runtime directory, with lock and state file, and its socket. All
+// of it may go away under a broker that runs: a cleaner of /tmp removes it, or a service
+// manager at the last logout. What was removed is made again, the lock first: whose lock
+// stands there has the place. Where that is another broker's, which began in a directory
+// that was made anew, the two would each have clients that know nothing of the others', and
+// new programs come to the other one: the former ends.
+
+// lookAtPlace is how often it is looked whether all of the place is there.
+const lookAtPlace = 5 * time.Second
+
+// keepPlace makes again what is missing of the place, or ends a broker that has lost it. The
+// mutex is held.
+func (b *Broker) keepPlace() {
+	has, err := b.keepLock()
+	if has {
+		err = errors.Join(b.keepState(), b.keepSocket())
+	}
+	if errors.Is(err, errPlaceLost) {
+		b.log.Error("ending: another broker has this one's place", "error", err)
+		b.stop(endLeave, err)
+		return
+	}
+	b.notePlace(err)
+	b.clock.After(lookAtPlace, b.keepPlace)
+}
+
+// notePlace logs why the place cannot be kept, once as long as nothing changes.
+func (b *Broker) notePlace(err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	if said != "" && said != b.placeErr {
+		b.log.Error("something of this broker's place was removed and cannot be made again: clients do not find it, or the next broker not what it leaves", "dir", b.cfg.Dir, "error", err)
+	}
+	b.placeErr = said
+}
+
+func (b *Broker) lockPath() string { return filepath.Join(b.cfg.Dir, reach.LockName) }
+
+// lockDir gets the lock of the runtime directory. A file that was removed before it was
+// locked keeps nobody out: then it is another one's turn to be made.
+func (b *Broker) lockDir() (*sys.FD, error) {
+	for {
+		lock, err := sys.OpenLock(b.lockPath())
+		if sys.IsNoSpace(err) {
+			return nil, b.noRoom(err)
+		}
+		if err != nil {
+			return nil, protocol.Errorf(protocol.CodePermission, "choose a directory that you can write",
+				"runtime directory %s cannot be used: %w", b.cfg.Dir, err)
+		}
+		if err := lock.Lock(false); err != nil {
+			lock.Close()
+			return nil, fmt.Errorf("lock runtime directory: %w", err)
+		}
+		if b.stands(lock) {
+			return lock, nil
+		}
+		lock.Close()
+	}
+}
+
+// stands tells whether a lock is the one in the runtime directory.
+func (b *Broker) stands(lock *sys.FD) bool {
+	there, err := sys.FileAt(b.lockPath())
+	if err != nil {
+		return false
+	}
+	_, own, err := lock.Stat()
+	return err == nil && own == there
+}
+
+// hasDir tells whether the lock in the runtime directory is the one that this broker has.
+func (b *Broker) hasDir() bool { return b.lock != nil && b.stands(b.lock) }
+
+// signLock names this process in the lock of the runtime directory.
+func (b *Broker) signLock() error { return b.noRoom(b.lock.Sign(strconv.Itoa(processID) + "\n")) }
+
+// errPlaceLost says that the place is another broker's.
+var errPlaceLost = errors.New("the runtime directory was removed and made again")
+
+// keepLock makes a lock that was removed again, and tells whether the runtime directory is
+// this broker's now. One that is not may be another broker's, which is beginning.
+func (b *Broker) keepLock() (bool, error) {
+	if b.hasDir() {
+		return true, nil
+	}
+	if err := sys.CheckPrivateDir(b.cfg.Dir); err != nil {
+		return false, err
+	}
+	lock, err := b.lockDir()
+	if err != nil && !sys.IsLocked(err) {
+		return false, err
+	}
+	if err := b.placeLost(err != nil); err != nil || lock == nil {
+		lock.Close()
+		return false, err
+	}
+	b.lock.Close()
+	b.lock = lock
+	b.log.Warn("the lock of the runtime directory was removed, and is made again", "dir", b.cfg.Dir)
+	return true, b.signLock()
+}
+
+// placeLost tells whether another broker serves in the runtime directory, or has left
+// sessions there for a next one. One that merely tries to begin, as who finds this one's
+// socket, ends and leaves nothing.
+func (b *Broker) placeLost(locked bool) error {
+	other, err := statefile.Read(b.cfg.Dir)
+	if err != nil || other.Instance == b.id || b.ownsSocket() {
+		return nil
+	}
+	if !locked && (other.BootID != sys.BootID() || len(other.Survivors()) == 0) {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeConflict,
+		"programs open a new session at SessionLost; keep what removes old files away from the directory",
+		"%w, and another broker (process %d) has begun in %s: the clients of this one find that one, and their sessions are over", errPlaceLost, other.PID, b.cfg.Dir).With("pid", other.PID)
+}
+
+// keepState writes a state file that was removed, or could not be written, again.
+func (b *Broker) keepState() error {
+	if b.state.file != nil && b.ownsState() {
+		return nil
+	}
+	if b.state.file != nil {
+		b.log.Warn("the state file was removed, and is written again", "file", b.statePath())
+	}
+	return b.writeState()
+}
+
+// leaveState sees to it that the next broker finds this one's clients. The mutex is held.
+func (b *Broker) leaveState() {
+	has, err := b.keepLock()
+	if has {
+		err = b.keepState()
+	}
+	if err != nil && !errors.Is(err, errPlaceLost) {
+		b.log.Error("cannot write the state file: a new broker will not find this one's clients", "error", err)
+	}
+}
+
+// ownsSocket tells whether the socket is the one that this broker has bound.
+func (b *Broker) ownsSocket() bool {
+	there, err := sys.FileAt(b.cfg.Socket)
+	return err == nil && there == b.ownSocket
+}
+
+// keepSocket binds a socket that was removed again: clients could not come back, and the
+// lock would keep any other broker from being started for them.
+func (b *Broker) keepSocket() error {
+	if b.ownsSocket() {
+		return nil
+	}
+	if _, err := os.Lstat(b.cfg.Socket); err == nil && reach.Listens(b.cfg.Socket) {
+		return protocol.Errorf(protocol.CodeConflict, "stop that one, whose runtime directory is another",
+			"somebody else listens at %s, the socket of this broker", b.cfg.Socket)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := b.clearSocket(); err != nil {
+		return err
+	}
+	former := b.listener
+	err := b.bind()
+	if b.listener != former {
+		former.Close()
+	}
+	if err == nil {
+		b.log.Warn("the socket was removed, and is made again", "socket", b.cfg.Socket)
+	}
+	return err
+}
+
+// removeSocket removes the socket that this broker has bound.
+func (b *Broker) removeSocket() {
+	if b.ownsSocket() {
+		os.Remove(b.cfg.Socket)
+	}
+	b.ownSocket = sys.FileID{}
+}
+
+// noRoom is what an error about a file in the place says of a full file system.
+func (b *Broker) noRoom(err error) error {
+	if !sys.IsNoSpace(err) {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeOutOfMemory, "make room in its file system (df), or choose another runtime directory (--runtime-dir)",
+		"the runtime directory %s has no room for this broker's files: %w", b.cfg.Dir, err)
+}

@@ -1,0 +1,148 @@
+package main_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// removed removes files of the runtime directory, or all of it, as a cleaner does.
+func (p *place) removed(names ...string) {
+	p.t.Helper()
+	for _, name := range names {
+		require.NoError(p.t, os.RemoveAll(filepath.Join(p.dir, "baton", name)))
+	}
+}
+
+// left is the instance that a next broker finds in the runtime directory.
+func (p *place) left() string {
+	st, err := statefile.Read(filepath.Join(p.dir, "baton"))
+	if err != nil {
+		return ""
+	}
+	return st.Instance
+}
+
+// What is removed of the runtime directory comes back, and the next broker finds the
+// clients of this one, however it ends.
+func TestWhatIsRemovedOfTheRuntimeDirectoryIsMadeAgain(t *testing.T) {
+	for name, what := range map[string][]string{"state": {"state.json"}, "lock": {"broker.lock"}, "lock and state": {"broker.lock", "state.json"},
+		"lock and socket": {"broker.lock", "broker.sock"}, "directory": {""}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the broker looks from time to time
+			p := newPlace(t)
+			broker := p.serve()
+			c := p.client()
+			was := p.statusOf(c)
+			for _, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+				p.removed(what...)
+				if name == "state" {
+					p.client() // one that comes meanwhile is noted, too
+				}
+				p.until("all is there again", func() bool {
+					return p.left() == was.Instance && reach.Owner(filepath.Dir(p.socket()), p.socket()) == broker.cmd.Process.Pid
+				})
+				p.must("status", "--timeout", "1m")
+				p.launch("--no-nats").wait().fails(t, 1, "another broker", "--replace")
+				broker.signal(end)
+				broker.wait()
+				broker = p.serve()
+				require.Equal(t, was.Instance, p.statusOf(c).Instance, "the session goes on")
+			}
+		})
+	}
+}
+
+// One that is told to end at once leaves all that the next one needs.
+func TestBrokerThatIsTerminatedWithoutItsDirectoryLeavesItsClients(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	c := p.client()
+	was := p.statusOf(c)
+	broker.freeze() // else it may have looked before
+	p.removed("")
+	broker.signal(syscall.SIGTERM)
+	broker.signal(syscall.SIGCONT)
+	require.Zero(t, broker.wait().code)
+	p.serve()
+	require.Equal(t, was.Instance, p.statusOf(c).Instance)
+}
+
+func TestReplaceWaitsForAStateFileThatWasRemoved(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	c := p.client()
+	was := p.statusOf(c)
+	p.removed("state.json")
+	p.serve("--replace")
+	require.Zero(t, broker.wait().code)
+	require.Equal(t, was.Instance, p.statusOf(c).Instance)
+}
+
+// A broker in whose directory another one has begun ends, and touches nothing of that one.
+func TestBrokerWhoseDirectoryIsAnothersEnds(t *testing.T) {
+	for name, end := range map[string]syscall.Signal{"by itself": 0, "terminated": syscall.SIGTERM, "for good": syscall.SIGINT} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it looks from time to time
+			p := newPlace(t)
+			old := p.serve()
+			c := p.client()
+			old.freeze() // it would make its place again
+			p.removed("")
+			other := p.serve()
+			d := p.client()
+			was := p.statusOf(d)
+			if end != 0 {
+				old.signal(end)
+			}
+			old.signal(syscall.SIGCONT)
+			r := old.wait()
+			if end == 0 {
+				assert.Equal(t, 1, r.code)
+				assert.Contains(t, r.err, "what to do: programs open a new session at SessionLost")
+				assert.Contains(t, r.err, "level=ERROR msg=\"ending: another broker has this one's place\"")
+			}
+			p.until("its client hears that the session is over", func() bool {
+				return errors.Is(c.Broker(p.ctx(), protocol.OpStatus, nil, nil), protocol.ErrSessionLost)
+			})
+			again, err := c.Reopen(p.ctx())
+			require.NoError(t, err)
+			defer again.Close()
+			require.Equal(t, was.Instance, p.statusOf(again).Instance)
+			require.Equal(t, was.Instance, p.left())
+			other.signal(syscall.SIGKILL)
+			other.wait()
+			p.serve()
+			require.Equal(t, was.Instance, p.statusOf(d).Instance, "its own clients go on")
+		})
+	}
+}
+
+// One that another broker has left nothing to, after all, has its place again.
+func TestBrokerTakesADirectoryBackThatNobodyHas(t *testing.T) {
+	t.Parallel() // it looks from time to time
+	p := newPlace(t)
+	old := p.serve()
+	c := p.client()
+	was := p.statusOf(c)
+	old.freeze()
+	p.removed("")
+	other := p.serve()
+	other.signal(syscall.SIGINT)
+	require.Zero(t, other.wait().code)
+	old.signal(syscall.SIGCONT)
+	p.until("it is there again", func() bool { return p.left() == was.Instance })
+	p.must("status", "--timeout", "1m")
+	p.removed("broker.sock")
+	p.must("status", "--timeout", "1m")
+	require.Equal(t, was.Instance, p.statusOf(c).Instance)
+}
