@@ -9,9 +9,11 @@ import (
 
 // Where a program was replaced by exec while no broker had its memory file
 // (program.go), its process lives and nothing comes back. What tells so is that the
-// process has its session's file neither mapped nor open. A client that was heard has
-// the one or the other for as long as it counts anything: descriptors may be closed
-// under it, and the mapping goes last. Where a look does not succeed, as at a process
+// process has its session's file neither mapped nor open for writing. A client that was
+// heard has the one or the other for as long as it counts anything: descriptors may be closed
+// under it, and the mapping goes last. Whoever has it for reading only, as all other sessions
+// may, those of the same process too, is another one. One that was not heard may have its
+// files in a socket, where nobody sees them, as long as it has any. Where a look does not succeed, as at a process
 // of another user, nothing is known and the session stays.
 
 // goneAgain is how long after a look at the programs of absent sessions another one is
@@ -27,6 +29,7 @@ type program struct {
 	pid    int
 	start  uint64
 	file   sys.FileID
+	heard  bool
 }
 
 // lookForGone looks for programs of absent sessions, beside: the kernel may let it
@@ -41,7 +44,7 @@ func (b *Broker) lookForGone() {
 	go func() {
 		var gone []program
 		// Where the kernel names files otherwise than Stat does, no mapping is found.
-		if mapped, err := sys.MapsFile(processID, own); err == nil && mapped {
+		if mapped, err := sys.MapsForWriting(processID, own); err == nil && mapped {
 			for _, p := range absent {
 				if p.isGone() {
 					gone = append(gone, p)
@@ -66,8 +69,13 @@ func (b *Broker) lookForGone() {
 
 // isGone reports whether the process is there and has nothing of the session.
 func (p program) isGone() bool {
+	if !p.heard {
+		if it, err := sys.HasSocket(p.pid); err != nil || it {
+			return false
+		}
+	}
 	// The order: what is open may be mapped and closed meanwhile, not the other way round.
-	for _, has := range []func(int, sys.FileID) (bool, error){sys.OpensFile, sys.MapsFile} {
+	for _, has := range []func(int, sys.FileID) (bool, error){sys.WritesFile, sys.MapsForWriting} {
 		if it, err := has(p.pid, p.file); err != nil || it {
 			return false
 		}
@@ -84,11 +92,11 @@ func (b *Broker) absentPrograms() (list []program) {
 	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		v := b.store.Record.Session(slot)
 		serial := v.Serial()
-		if serial == 0 || !v.Heard() || v.State() == protocol.SessionDead || !b.isAwaited(slot, serial) {
+		if serial == 0 || v.State() == protocol.SessionDead || !b.isAwaited(slot, serial) {
 			continue
 		}
 		if r := v.Load(); r.StartTime != 0 && r.File != 0 {
-			list = append(list, program{serial, int(r.PID), r.StartTime, sys.FileID{Dev: b.store.Broker.Device, Ino: r.File}})
+			list = append(list, program{serial, int(r.PID), r.StartTime, sys.FileID{Dev: b.store.Broker.Device, Ino: r.File}, r.Heard})
 		}
 	}
 	return list

@@ -15,6 +15,14 @@ import (
 )
 
 func init() {
+	// silent says nothing after hello.
+	parts["silent"] = func(c *played) {
+		connectAlive(c, "silent", nil)
+		c.tell("there")
+		if c.hear() == "exec\n" {
+			replaceBySleep(c)
+		}
+	}
 	// taker holds a storage and the first item of a queue, and does what it is told to.
 	parts["taker"] = func(c *played) {
 		p := connectAlive(c, "taker", nil)
@@ -111,8 +119,11 @@ func TestTakeoverDoesNotWaitForProgramsThatExecReplaced(t *testing.T) {
 	old, socket, instance := first(t, "")
 	p := connect(t, socket, "writer")
 	c, _ := holding(t, socket, "program")
+	silent := start(t, socket, "silent")
+	silent.hear(new(string))
 	old.kill()
 	replaced(t, c)
+	replaced(t, silent)
 	_, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * patience }, p)
 	require.Equal(t, instance, b.ID())
 	require.Equal(t, 1, b.Status().Counts.Sessions)

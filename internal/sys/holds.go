@@ -2,6 +2,7 @@ package sys
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapsFile tells whether a process has any of a file mapped. An error says that this
-// could not be found out. The kernel names a file there as Stat does in most file
+// MapsForWriting tells whether a process has any of a file mapped so that it may write
+// there. An error says that this could not be found out. The kernel names a file there as Stat does in most file
 // systems, not in all: before it asks for another process, a caller asks for a mapping
 // of its own.
-func MapsFile(pid int, id FileID) (bool, error) {
+func MapsForWriting(pid int, id FileID) (bool, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return false, fmt.Errorf("look at a process's mappings: %w", err)
@@ -26,7 +27,7 @@ func MapsFile(pid int, id FileID) (bool, error) {
 		return false, fmt.Errorf("look at a process's mappings: %w", err)
 	}
 	for _, line := range bytes.Split(list, []byte{'\n'}) {
-		if isMappingOf(string(line), id) {
+		if isWritableMapping(string(line), id) {
 			return true, nil
 		}
 	}
@@ -38,10 +39,11 @@ func MapsFile(pid int, id FileID) (bool, error) {
 	return false, nil
 }
 
-// isMappingOf reads a line "address rights offset major:minor inode path".
-func isMappingOf(line string, id FileID) bool {
+// isWritableMapping reads a line "address rights offset major:minor inode path". A private
+// mapping changes nothing of its file.
+func isWritableMapping(line string, id FileID) bool {
 	f := strings.Fields(line)
-	if len(f) < 5 || f[4] != strconv.FormatUint(id.Ino, 10) {
+	if len(f) < 5 || !strings.HasPrefix(f[1][1:], "w") || !strings.HasSuffix(f[1], "s") || f[4] != strconv.FormatUint(id.Ino, 10) {
 		return false
 	}
 	return f[3] == fmt.Sprintf("%02x:%02x", unix.Major(id.Dev), unix.Minor(id.Dev))
@@ -81,7 +83,12 @@ func OpenFileOf(pid int, id FileID) (*FD, error) {
 
 // OpensFile tells whether a process has a descriptor of a file. An error says that
 // this could not be found out.
-func OpensFile(pid int, id FileID) (bool, error) {
+func OpensFile(pid int, id FileID) (bool, error) { return hasOpen(pid, id, false) }
+
+// WritesFile is as OpensFile, of descriptors by which the file may be written.
+func WritesFile(pid int, id FileID) (bool, error) { return hasOpen(pid, id, true) }
+
+func hasOpen(pid int, id FileID, writable bool) (bool, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	open, err := os.ReadDir(dir)
 	if err != nil {
@@ -92,13 +99,57 @@ func OpensFile(pid int, id FileID) (bool, error) {
 	}
 	for _, e := range open {
 		var st unix.Stat_t
-		switch err := unix.Stat(dir+"/"+e.Name(), &st); {
-		case err == unix.ENOENT: // closed meanwhile
+		err := unix.Stat(dir+"/"+e.Name(), &st)
+		is := err == nil && FileID{uint64(st.Dev), st.Ino} == id
+		if is && writable {
+			is, err = isWritable(pid, e.Name())
+		}
+		switch {
+		case errors.Is(err, unix.ENOENT): // closed meanwhile
 		case err != nil:
 			return false, fmt.Errorf("look at a process's files: %w", err)
-		case FileID{uint64(st.Dev), st.Ino} == id:
+		case is:
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// HasSocket tells whether a process has any socket open. An error says that this could not
+// be found out.
+func HasSocket(pid int) (bool, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	open, err := os.ReadDir(dir)
+	if err != nil {
+		return false, fmt.Errorf("look at a process's files: %w", err)
+	}
+	if len(open) == 0 { // none of a program: it is about to end
+		return false, fmt.Errorf("look at a process's files: %s is empty", dir)
+	}
+	for _, e := range open {
+		name, err := os.Readlink(dir + "/" + e.Name())
+		switch {
+		case errors.Is(err, unix.ENOENT): // closed meanwhile
+		case err != nil:
+			return false, fmt.Errorf("look at a process's files: %w", err)
+		case strings.HasPrefix(name, "socket:"):
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isWritable tells whether a descriptor of a process may be written by.
+func isWritable(pid int, number string) (bool, error) {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, number))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if flags, ok := strings.CutPrefix(line, "flags:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64)
+			return n&unix.O_ACCMODE != unix.O_RDONLY, err
+		}
+	}
+	return false, fmt.Errorf("/proc/%d/fdinfo/%s does not tell how it is open", pid, number)
 }
