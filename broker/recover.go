@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,12 +52,20 @@ const takeoverTick = 50 * time.Millisecond
 
 // findPredecessor looks for an instance to take over; nil when there is none.
 func (b *Broker) findPredecessor() (*predecessor, error) {
-	if b.cfg.MemoryDir != "" {
-		return b.findInstance()
-	}
 	st := b.readState()
+	if b.cfg.MemoryDir != "" {
+		return b.findInstance(st)
+	}
 	if st == nil {
 		return nil, nil
+	}
+	file := sys.FileID{Dev: st.Device, Ino: st.BrokerInode}
+	err := b.awaitEnd(st, func() bool {
+		writes, err := sys.WritesFile(st.PID, file) // clients have it for reading
+		return err == nil && writes && st.PIDNS == sys.PIDNamespace(processID)
+	})
+	if err != nil {
+		return nil, err
 	}
 	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
 		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
@@ -65,31 +74,85 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 	return &predecessor{instance: st.Instance, state: st}, nil
 }
 
+// endTime is how long a broker that was killed may take to let go of all its files, one
+// after the other.
+const endTime = 5 * time.Second
+
+// awaitEnd waits for a former broker that has let go of the runtime directory and still has
+// its memory. One that keeps it lives: its lock was removed, and it will make that again.
+func (b *Broker) awaitEnd(st *state, has func() bool) error {
+	for began := time.Now(); has(); time.Sleep(takeoverTick) {
+		if time.Since(began) < endTime {
+			continue
+		}
+		return protocol.Errorf(protocol.CodeConflict,
+			fmt.Sprintf("use that broker: it makes its lock and its socket again within seconds, or when it goes on (kill -CONT %d); or end it (kill -TERM %d)", st.PID, st.PID),
+			"the broker of %s lives (process %d), though its lock was removed", b.cfg.Dir, st.PID).With("pid", st.PID)
+	}
+	return nil
+}
+
 // findInstance looks in the memory directory for an instance that belonged to
-// this runtime directory and that no broker has.
-func (b *Broker) findInstance() (*predecessor, error) {
-	names, err := os.ReadDir(b.cfg.MemoryDir)
+// this runtime directory and that no broker has: the one that the state file names, else
+// the one that was used last.
+func (b *Broker) findInstance(st *state) (*predecessor, error) {
+	folders, err := os.ReadDir(b.cfg.MemoryDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
 			"cannot look for former brokers' memory: %w", err)
 	}
-	for _, e := range names {
+	named := ""
+	if st != nil {
+		named = st.Instance
+	}
+	used := map[string]time.Time{} // by instance: when files last came and went
+	for _, e := range folders {
 		instance, ok := strings.CutPrefix(e.Name(), pages.InstancePrefix)
-		if !ok || len(instance) != 32 {
-			continue
+		info, err := e.Info()
+		if ok && len(instance) == 32 && err == nil {
+			used[instance] = info.ModTime()
 		}
-		dir := pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, e.Name())}
-		fd, err := dir.Open(protocol.RestoreBroker, 0)
-		if err != nil {
-			continue
+	}
+	instances := slices.SortedFunc(maps.Keys(used), func(x, y string) int {
+		if x == named || y != named && used[x].After(used[y]) {
+			return -1
 		}
-		if owner, err := readOwner(fd); err != nil || owner != b.cfg.Dir || fd.Lock(false) != nil {
-			fd.Close()
-			continue
+		return 1
+	})
+	for _, instance := range instances {
+		p, err := b.openInstance(instance)
+		if sys.IsLocked(err) && instance == named {
+			err = b.awaitEnd(st, func() bool {
+				p, err = b.openInstance(instance)
+				return sys.IsLocked(err)
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
-		return &predecessor{instance: instance, dir: &dir, file: fd}, nil
+		if p != nil {
+			return p, nil
+		}
 	}
 	return nil, nil
+}
+
+// openInstance opens and locks an instance of the memory directory; nil where it belongs to
+// another runtime directory, with an error that IsLocked tells where a broker has it.
+func (b *Broker) openInstance(instance string) (*predecessor, error) {
+	dir := pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+instance)}
+	fd, err := dir.Open(protocol.RestoreBroker, 0)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := readOwner(fd)
+	if err == nil && owner == b.cfg.Dir {
+		if err = fd.Lock(false); err == nil {
+			return &predecessor{instance: instance, dir: &dir, file: fd}, nil
+		}
+	}
+	fd.Close()
+	return nil, err
 }
 
 // readOwner reads which runtime directory a broker file belongs to.
