@@ -173,6 +173,9 @@ func (b *Broker) begin() error {
 	if err := b.lookAtFiles(); err != nil {
 		return err
 	}
+	if err := b.files.checkBegin(); err != nil {
+		return err
+	}
 	if err := b.openFiles(); err != nil {
 		return err
 	}

@@ -17,6 +17,11 @@ const (
 	filesEach = 4
 	// filesForUse are those of a session that allocates and has a queue, and one to spare.
 	filesForUse = filesEach + 1 + 3
+	// filesOfBroker are those of a broker without sessions that are shared: the broker file,
+	// the bells and its own row.
+	filesOfBroker = 2 + filesEach + 1
+	// fewSessions is for how many sessions an advice to who has too few files for a broker is.
+	fewSessions = 16
 	// filesSpare is beyond the need in an advice, and in what a broker takes in: what a
 	// process has open when it begins is not the same each time.
 	filesSpare = 16
@@ -34,6 +39,17 @@ func (b *Broker) lookAtFiles() (err error) {
 	open, limit, err := sys.OpenFiles()
 	b.files = fileLimit{own: open - min(open, uint64(len(b.cfg.Kept))), limit: limit}
 	return err
+}
+
+// checkBegin finds out whether a new broker may have files enough for a session.
+func (f fileLimit) checkBegin() error {
+	beside := f.own + filesBeside + filesSpare + filesOfBroker
+	if beside+filesForUse <= f.limit {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeTooMany,
+		fmt.Sprintf("raise this broker's limit of open files to %d or more, for %d sessions and some of their memory (ulimit -n, LimitNOFILE= of a unit)", beside+fewSessions*filesForUse*8/7, fewSessions),
+		"the %d open files that are allowed are too few for a broker", f.limit)
 }
 
 // check finds out whether a takeover of so many sessions may have all files open that it

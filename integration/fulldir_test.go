@@ -188,3 +188,32 @@ func TestLaneAndRowWithoutPagesAreReservedOrRefused(t *testing.T) {
 	require.NoError(t, attach())
 	require.Greater(t, blocks(), before)
 }
+
+// A broker whose runtime directory is on a full file system says so and what to do, and
+// begins once there is room.
+func TestFullRuntimeDirectory(t *testing.T) {
+	for name, used := range map[string]bool{"new": false, "of a former broker": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := smallFileSystem(t, "1m")
+			serve := func() (code int, said string) {
+				var stderr strings.Builder
+				cmd := exec.Command(testkit.Binary(t), "serve", "--no-nats", "--idle-exit", "1ms", "--address", "unix:"+filepath.Join(dir, "b.sock"))
+				cmd.Stderr = &stderr
+				cmd.Run()
+				return cmd.ProcessState.ExitCode(), stderr.String()
+			}
+			if used {
+				code, said := serve()
+				require.Zero(t, code, said)
+			}
+			empty := stuff(t, dir)
+			code, said := serve()
+			require.Equal(t, 1, code, said)
+			require.Contains(t, said, "baton: the runtime directory "+dir+" has no room")
+			require.Contains(t, said, "what to do: make room")
+			empty()
+			code, said = serve()
+			require.Zero(t, code, said)
+		})
+	}
+}

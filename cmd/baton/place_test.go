@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 
@@ -145,4 +146,18 @@ func TestBrokerTakesADirectoryBackThatNobodyHas(t *testing.T) {
 	p.removed("broker.sock")
 	p.must("status", "--timeout", "1m")
 	require.Equal(t, was.Instance, p.statusOf(c).Instance)
+}
+
+func TestLimitOfFilesThatIsTooSmallForABroker(t *testing.T) {
+	p := newPlace(t)
+	limited := func(files string) *running {
+		cmd := p.command()
+		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n "$0" && exec "$@"`, files, binary, "serve", "--no-nats", "--idle-exit", "1ms"}
+		return p.start(cmd)
+	}
+	r := limited("90").wait()
+	r.fails(t, 1, "90 open files", "ulimit -n")
+	found := regexp.MustCompile(`to (\d+) or more`).FindStringSubmatch(r.err)
+	require.NotNil(t, found, r.err)
+	require.Zero(t, limited(found[1]).wait().code, "it suffices")
 }
