@@ -146,11 +146,25 @@ impl Inner {
         body: &B,
         with: &[BorrowedFd<'_>],
     ) -> Result<(R, Vec<OwnedFd>)> {
+        self.call_noting(of, op, body, with, &mut false)
+    }
+
+    /// As `call_of`. `before` tells whether another broker was asked, and went away before it had answered.
+    pub(crate) fn call_noting<B: Serialize, R: DeserializeOwned>(
+        &self,
+        of: Broker,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+        before: &mut bool,
+    ) -> Result<(R, Vec<OwnedFd>)> {
         let until = deadline::of_request();
         loop {
             let (link, asked) = self.request(op, body, with)?;
+            let sent = asked.is_ok();
             match asked.and_then(|(id, from)| self.answer(&link, op, id, &from, until)) {
                 Err(e) if e.code() == Code::BrokerLost && of == Broker::Any && !self.background.is_current() => {
+                    *before |= sent;
                     self.await_link(&link, until, e)?
                 }
                 answer => return answer,

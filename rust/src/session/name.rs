@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::bundle::Bundle;
 use super::deadline::{deadline, within};
+use super::inner::Broker;
 use super::message::Message;
 use super::options::NameOptions;
 use super::payload::{Outgoing, Payload};
@@ -149,8 +150,12 @@ impl Session {
     pub fn delete(&self, name: &str) -> Result<()> {
         check_name(name)?;
         self.got.forget(name);
-        self.inner()?.call::<_, Ignored>("name.delete", &NameRef { name })?;
-        Ok(())
+        let (request, mut before) = (NameRef { name }, false);
+        match self.inner()?.call_noting::<_, Ignored>(Broker::Any, "name.delete", &request, &[], &mut before) {
+            // The broker that was asked before has deleted it, and could not say so any more.
+            Err(e) if before && e.code() == Code::NotFound => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 }
 
