@@ -173,38 +173,54 @@ func (c *Client) call(ctx context.Context, op string, body, ok any, send ...*sys
 	defer cancel()
 	tooLong := time.NewTimer(awaitBroker)
 	defer tooLong.Stop()
-	return c.ask(ctx, tooLong.C, op, body, ok, send...)
+	fds, _, err := c.ask(ctx, tooLong.C, op, body, ok, send...)
+	return fds, err
+}
+
+// callNoting is call, without descriptors. It tells whether another broker was asked before,
+// and went away before it had answered.
+func (c *Client) callNoting(ctx context.Context, op string, body, ok any) (before bool, err error) {
+	ctx, cancel := withDefaultTimeout(ctx, awaitBroker)
+	defer cancel()
+	tooLong := time.NewTimer(awaitBroker)
+	defer tooLong.Stop()
+	_, before, err = c.ask(ctx, tooLong.C, op, body, ok)
+	return before, err
 }
 
 // callUntil is call without a time of its own: where ctx has no end, until a broker
 // has answered, or the session is over.
 func (c *Client) callUntil(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
-	return c.ask(ctx, nil, op, body, ok, send...)
+	fds, _, err := c.ask(ctx, nil, op, body, ok, send...)
+	return fds, err
 }
 
 // ask makes a request of the broker, and of the next one where it goes away. It waits
-// for one until ctx or the time for that ends.
-func (c *Client) ask(ctx context.Context, tooLong <-chan time.Time, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
+// for one until ctx or the time for that ends. before tells whether one was asked that has
+// gone away before it had answered.
+func (c *Client) ask(ctx context.Context, tooLong <-chan time.Time, op string, body, ok any, send ...*sys.FD) (fds []*sys.FD, before bool, err error) {
 	for {
 		c.mu.Lock()
 		ctl, lost, closed := c.ctl, c.lost, c.closed
 		c.mu.Unlock()
 		if closed {
-			return nil, errClosed("client")
+			return nil, before, errClosed("client")
 		}
 		if err := c.hub.lost.Load(); err != nil {
-			return nil, err
+			return nil, before, err
 		}
+		over := ctl.over()
 		fds, err := ctl.call(ctx, op, body, ok, send...)
 		if err == nil || !isLost(err) {
-			return fds, err
+			return fds, before, err
 		}
+		before = before || !over
 		select {
 		case <-lost: // reconnected: ask the new connection
 		case <-ctx.Done():
-			return nil, err
+			return nil, before, err
 		case <-tooLong:
-			return nil, err
+			return nil, before, err
 		}
 	}
 }

@@ -114,6 +114,13 @@ func (k *control) fail(err error) {
 	close(k.done)
 }
 
+// over tells whether no request is sent any more.
+func (k *control) over() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.err != nil
+}
+
 func (k *control) close() { k.conn.Close() }
 
 // leave ends a session that came to nothing, which would stay until this process

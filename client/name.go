@@ -190,7 +190,8 @@ func (w *Watch) Close() error {
 	return err
 }
 
-// Delete removes a name. Bundles that were got stay with their holders.
+// Delete removes a name: ErrNotFound when it is not set. Bundles that were got stay with
+// their holders.
 func (c *Client) Delete(ctx context.Context, name string) error {
 	if err := protocol.CheckName(name); err != nil {
 		return err
@@ -198,6 +199,9 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	for _, t := range c.got.forget(name) {
 		t.close() // an error only delays that
 	}
-	_, err := c.call(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	before, err := c.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	if before && protocolCode(err) == protocol.CodeNotFound {
+		return nil // the broker that was asked before has deleted it, and could not say so any more
+	}
 	return err
 }

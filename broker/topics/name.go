@@ -230,6 +230,7 @@ func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef) error {
 			"no name %q is set in namespace %s", r.Name, namespace)
 	}
 	ts.unset(t)
+	crashpoint.At("broker-name-deleted")
 	return nil
 }
 

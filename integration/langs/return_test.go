@@ -31,6 +31,29 @@ func TestMemoryWhoseReturnWasNotAnsweredIsNotUsedAgain(t *testing.T) {
 	}
 }
 
+// A name whose deletion was carried out and not answered is deleted: the next broker does not
+// find it. One that was never set is not found.
+func TestDeletionWhoseAnswerWasLostIsDone(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.CrashPoint = "broker-name-deleted" })
+			d := start(t, b, l)
+			d.do(command{"do": "set", "name": "w", "seed": nameSeed})
+			d.ask(command{"do": "delete", "name": "w"})
+			b.Crashed()
+			b.Restart()
+			var a answer
+			d.Next(&a)
+			require.Empty(t, a.Code+a.Broken, a.Message)
+			d.ask(command{"do": "delete", "name": "w"})
+			a = answer{}
+			d.Next(&a)
+			require.Equal(t, "NotFound", a.Code)
+			leave(t, b, d)
+		})
+	}
+}
+
 // A process that stands still while brokers change keeps its session and all that it holds,
 // though nobody else has the broker file.
 func TestWhoStandsStillAloneWhileBrokersChangeKeepsItsSession(t *testing.T) {

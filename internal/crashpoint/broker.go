@@ -43,6 +43,7 @@ var BrokerPoints = []Point{
 	{"broker-name-held", "a revision is counted, nothing names it"},
 	{"broker-name-published", "two revisions of a name stand in its lane"},
 	{"broker-name-unnamed", "the older is un-named and still counted"},
+	{"broker-name-deleted", "a name is deleted, who asked for it was not told"},
 	{"broker-lease-held", "a lease's storages are counted, it has no record"},
 	{"broker-lease-ended", "its records are gone, it is still counted"},
 
