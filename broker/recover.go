@@ -59,13 +59,15 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 	if st == nil {
 		return nil, nil
 	}
-	file := sys.FileID{Dev: st.Device, Ino: st.BrokerInode}
-	err := b.awaitEnd(st, func() bool {
-		writes, err := sys.WritesFile(st.PID, file) // clients have it for reading
-		return err == nil && writes && st.PIDNS == sys.PIDNamespace(processID)
-	})
-	if err != nil {
-		return nil, err
+	if st.BootID == sys.BootID() && st.PIDNS == sys.PIDNamespace(processID) && st.PID != processID {
+		file := sys.FileID{Dev: st.Device, Ino: st.BrokerInode}
+		err := b.awaitEnd(st, func() bool {
+			writes, err := sys.WritesFile(st.PID, file) // clients have it for reading
+			return err == nil && writes
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
 		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
