@@ -28,7 +28,7 @@ func init() {
 
 // perProcess is how many sessions share a process: each has its own descriptors, and a
 // process may have few.
-const perProcess = 25
+const perProcess = 16
 
 // many looks at what grows with the number of sessions.
 func (b *bencher) many(ctx context.Context, group string) error {

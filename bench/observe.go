@@ -21,6 +21,7 @@ type observer struct {
 	fds   []*sys.FD
 	maps  [][]byte
 	bells shm.Region
+	slots uint32  // of sessions, as far as they are used
 	word  *uint64 // parked, of the session observed
 }
 
@@ -54,7 +55,8 @@ func (o *observer) find(serial uint64) error {
 	if err != nil {
 		return err
 	}
-	for slot := range uint64(broker.Load32(protocol.BrokerSessionsEnd)) {
+	o.slots = broker.Load32(protocol.BrokerSessionsEnd)
+	for slot := range uint64(o.slots) {
 		if broker.Load64(protocol.BrokerSessions+slot*protocol.SessionRecordSize+protocol.SessionSerial) != serial {
 			continue
 		}
@@ -69,7 +71,7 @@ func (o *observer) find(serial uint64) error {
 
 // rings counts how often any session was rung.
 func (o *observer) rings() (n uint64) {
-	for slot := range uint64(perProcess * 4) {
+	for slot := range uint64(o.slots) {
 		n += uint64(o.bells.Load32(protocol.BellRecords + slot*protocol.BellRecordSize + protocol.BellWord))
 	}
 	return n
