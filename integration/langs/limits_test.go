@@ -196,7 +196,7 @@ func TestQuotasAreLoweredBelowWhatIsHeld(t *testing.T) {
 		for _, d := range all {
 			d.do(command{"do": "check"})
 			testkit.Until(t, "the broker refuses", func() (bool, string) {
-				a := d.try(command{"do": "hoard", "words": 8 << 20, "timeout_ms": 1})
+				a := d.try(command{"do": "hoard", "words": 8 << 20, "timeout_ms": 200})
 				require.Contains(t, []string{"QuotaExceeded", "OutOfMemory", "Timeout", "BrokerLost"}, a.Code, "%s", a.Message+a.Broken)
 				return a.Code == "QuotaExceeded" || a.Code == "OutOfMemory", a.Message
 			})
