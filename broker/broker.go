@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
@@ -60,9 +61,11 @@ type Broker struct {
 	slotTable  record.Table
 	idle       *alarm.Alarm
 
-	topics *topics.Topics
-	leases *leases.Leases
+	topics  *topics.Topics
+	leases  *leases.Leases
+	custody *custody.Files
 
+	assigning *alarm.Alarm // files lack custodians
 	caretaker *alarm.Alarm // runs while there are orphans or adopted lanes
 	careDelay time.Duration
 	closed    map[*session]struct{} // that still hold
@@ -75,6 +78,7 @@ type Broker struct {
 	files    fileLimit
 	extra    map[string]func() any // parts of status that others add
 
+	begun   bool         // the place is this broker's, with a state file that says so
 	taking  *gathering   // while the broker waits for the clients of a dead one
 	inodes  uint64       // device of the files' inodes
 	looking bool         // for programs that are gone
@@ -104,6 +108,8 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b.store.MayHave = b.mayHave
 	b.clock = alarm.NewClock(&b.mu)
+	b.custody = custody.New()
+	b.store.Gone = b.custody.Gone
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
 	b.memory.LetGo(b.letGo)
@@ -145,6 +151,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.forgetKept()
 	b.checkIdle()
 	b.keepPlace()
+	b.begun = true
 	return nil
 }
 

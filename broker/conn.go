@@ -57,7 +57,7 @@ type conn struct {
 
 // pending are events not yet written. Each is a flag: what happens again while a
 // client does not read changes nothing.
-type pending struct{ trim, collect, closing, stopped, room bool }
+type pending struct{ trim, collect, closing, stopped, room, custody bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	holder := record.Holder{Family: uint64(cred.PID) + 1, User: b.userOf(cred.UID)}
@@ -180,6 +180,7 @@ func (c *conn) sendEvents() {
 		{p.closing, protocol.EventClosing},
 		{p.stopped, protocol.EventStopped},
 		{p.room, protocol.EventRoom},
+		{p.custody, protocol.EventCustody},
 	} {
 		if e.told {
 			c.tell(protocol.Envelope{Event: e.name})

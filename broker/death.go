@@ -20,6 +20,8 @@ func (b *Broker) bury(s *session) {
 	}
 	b.leaveAll(s)
 	b.memory.End(s.memory)
+	b.custody.End(s.custody)
+	b.assignSoon()
 	delete(b.closed, s)
 	delete(b.away, s)
 	delete(b.forked, s)

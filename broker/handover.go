@@ -128,7 +128,9 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 		return nil, err
 	}
 	switch {
-	case b.closing || b.taking != nil:
+	case b.closing || !b.begun:
+		// One that handed over before it has written its state file would write that over its
+		// successor's.
 		return nil, protocol.Errorf(protocol.CodeBusy, "try again", "this broker begins or ends")
 	case b.cfg.Supervised && !r.Force:
 		return nil, protocol.Errorf(protocol.CodeConflict, "give --replace if you run it as well", "an operator runs this broker")

@@ -95,6 +95,8 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	crashpoint.At("broker-hello-opened")
 	s.takeAlive(c)
 	c.session, s.memory.CUDA = s, slices.Contains(h.Features, protocol.FeatureCUDA)
+	b.custody.Resume(s.custody)
+	b.assignSoon()
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])
 	return reply, out, nil
@@ -206,5 +208,6 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	} else {
 		b.setState(s, protocol.SessionLive)
 	}
+	b.custody.Resume(s.custody)
 	b.log.Info("session resumed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 }

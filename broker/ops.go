@@ -3,6 +3,7 @@ package broker
 import (
 	"encoding/json"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -28,12 +29,21 @@ var ops = map[string]handler{
 		reply, err := b.memory.Attach(s.memory, r)
 		return reply, nil, err
 	}),
-	protocol.OpPeer: whileHeld(func(b *Broker, _ *session, r *protocol.Peer) (any, []*sys.FD, error) {
-		return b.store.Lend(r, b.withAbsentees)
+	protocol.OpPeer: whileHeld(func(b *Broker, s *session, r *protocol.Peer) (any, []*sys.FD, error) {
+		defer b.assignSoon()
+		return b.store.Lend(r, b.withAbsentees, func(p *pages.Pages) bool {
+			return b.lend(s, pages.Key{Role: protocol.RestoreSession, Serial: p.Serial}, p)
+		})
 	}),
 	protocol.OpSegment: whileHeld(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
-		return b.memory.Segment(s.memory, r)
+		reply, fds, err := b.memory.Segment(s.memory, r)
+		if err == nil && reply.Device == "" {
+			reply.Custody = b.lend(s, pages.Key{Role: protocol.RestoreSegment, Serial: r.Serial}, b.memory.OwnerOf(r.Serial))
+			b.assignSoon()
+		}
+		return reply, fds, err
 	}),
+	protocol.OpCustody: whileHeld((*Broker).opCustody),
 	protocol.OpTopicOpen: locked(func(b *Broker, s *session, r *protocol.TopicOpenRequest) (any, []*sys.FD, error) {
 		reply, err := b.topics.OpenTopic(s.party, r)
 		return reply, nil, err

@@ -46,6 +46,9 @@ type gathering struct {
 	back  map[uint64]bool // sessions that handed over all they have
 	gone  map[uint64]bool // sessions whose programs are no more
 	until time.Time
+	// awaited are those that are neither back nor gone, and whose processes lived when they
+	// were last looked at.
+	awaited []stateSession
 }
 
 const takeoverTick = 50 * time.Millisecond
@@ -188,8 +191,8 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		}
 		b.store.Files = pages.Memfds{}
 		b.taking = &gathering{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
-			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait)}
-		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(p.state.Survivors()))
+			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: p.state.Survivors()}
+		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(b.taking.awaited))
 		b.takeKept()
 		return nil
 	}
@@ -246,6 +249,9 @@ func (b *Broker) await(ctx context.Context) error {
 			return b.giveUp(t, fmt.Errorf("wait for the clients of a broker that died: %w", context.Cause(ctx)))
 		case <-ticker.C:
 			b.mu.Lock()
+			if t := b.taking; t != nil {
+				t.awaited = t.state.Living(t.awaited)
+			}
 			b.tryComplete()
 			b.mu.Unlock()
 		}
@@ -283,13 +289,10 @@ func (b *Broker) tryComplete() {
 	if t == nil {
 		return
 	}
-	awaited := 0
-	for _, s := range t.state.Survivors() {
-		if !t.back[s.Serial] && !t.gone[s.Serial] && !b.isGhost(s) {
-			awaited++
-		}
-	}
-	if awaited > 0 {
+	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
+		return t.back[s.Serial] || t.gone[s.Serial] || b.isGhost(s)
+	})
+	if len(t.awaited) > 0 {
 		if time.Now().Before(t.until) {
 			return
 		}
@@ -297,7 +300,7 @@ func (b *Broker) tryComplete() {
 			return // what was fetched says that it cannot be done
 		}
 	}
-	t.err = b.completeTakeover(t, awaited)
+	t.err = b.completeTakeover(t, len(t.awaited))
 	b.endTakeover(t)
 }
 
@@ -440,6 +443,8 @@ func (b *Broker) wantedOrKnown(k pages.Key) bool {
 		return true
 	}
 	switch k.Role {
+	case protocol.RestoreSession:
+		return b.store.BySerial(k.Serial) != nil
 	case protocol.RestoreSegment:
 		return b.memory.HasSegment(k.Serial)
 	case protocol.RestoreGroup:

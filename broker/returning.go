@@ -11,8 +11,10 @@ import (
 type returning struct {
 	hello      protocol.Hello
 	pidfd      *sys.FD
-	listed     map[pages.Key]bool // what it handed over
+	handed     map[pages.Key]bool // what it handed over, true where it is a file of this instance
 	unanswered []protocol.Reading
+	sessions   []uint64 // of whose files it has mapped besides, without a descriptor
+	segments   []uint64 // as sessions
 }
 
 // helloTaking answers a hello while the broker waits for its predecessor's
@@ -31,7 +33,7 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
 func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
-	c.returning = &returning{hello: *h, pidfd: pidfd, listed: map[pages.Key]bool{}}
+	c.returning = &returning{hello: *h, pidfd: pidfd, handed: map[pages.Key]bool{}}
 	reply := b.greeting()
 	reply.Restore = true
 	return reply
@@ -69,7 +71,7 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 			c.reply(h.ID, nil, nil, err)
 			return false
 		}
-		c.returning.unanswered = r.Unanswered
+		c.returning.unanswered, c.returning.sessions, c.returning.segments = r.Unanswered, r.Sessions, r.Segments
 		reply, out, err := c.b.restored(c)
 		c.answer(h.ID, reply, out, err, err == nil)
 		return err == nil
@@ -97,9 +99,7 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 	}
 	for i, item := range r.Items {
 		k := pages.Key{Role: item.Role, Serial: item.Serial}
-		if b.wantedOrKnown(k) {
-			c.returning.listed[k] = true
-		}
+		c.returning.handed[k] = b.wantedOrKnown(k)
 		if err := b.offer(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
@@ -139,6 +139,13 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 // of: to wait for such a reader would be without a result. What it did not list stays: the
 // list may be incomplete.
 func (b *Broker) reconcile(s *session, r *returning) {
-	b.memory.Reconcile(s.memory, func(k pages.Key) bool { return r.listed[k] })
+	mapped := r.segments
+	for k, known := range r.handed {
+		if known && k.Role == protocol.RestoreSegment {
+			mapped = append(mapped, k.Serial)
+		}
+	}
+	b.memory.Reconcile(s.memory, mapped)
+	b.takeCustody(s, r)
 	b.topics.TakeBack(s.party, r.unanswered)
 }

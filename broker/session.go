@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
@@ -39,8 +40,9 @@ type session struct {
 	stopWaiting func()  // for the pidfd
 	alive       *sys.FD // mapped for writing as long as the program runs; may be nil
 
-	memory *memory.Account
-	party  *topics.Party
+	memory  *memory.Account
+	party   *topics.Party
+	custody *custody.Session
 }
 
 var languages = map[string]uint32{
@@ -70,6 +72,9 @@ func (s *session) Collect() { s.event(func(p *pending) { p.collect = true }) }
 
 // Room is as Trim.
 func (s *session) Room() { s.event(func(p *pending) { p.room = true }) }
+
+// Custody is as Trim, for the descriptors that it keeps.
+func (s *session) Custody() { s.event(func(p *pending) { p.custody = true }) }
 
 // openSession makes a session for the process of pidfd. It takes ownership of pidfd.
 func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHash [16]byte) (*session, error) {
@@ -128,6 +133,7 @@ func (b *Broker) makePages(slot uint32, serial uint64, h record.Holder) (*pages.
 func (b *Broker) enter(s *session) {
 	s.memory = b.memory.Open(s.Pages, s)
 	s.party = b.topics.Open(s.Pages, s.namespace, s)
+	s.custody = b.custody.Open(s.PID, s.Slot, s)
 }
 
 // putSession writes the session's record, the serial last.
@@ -198,6 +204,7 @@ func (b *Broker) disconnected(c *conn) {
 		return
 	}
 	s.conn = nil
+	b.custody.Away(s.custody)
 	if b.closing {
 		b.heardEnd(s)
 		return

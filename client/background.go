@@ -27,6 +27,7 @@ type background struct {
 // dropped.
 type due struct {
 	compare, collect, forgetPeers bool
+	custody                       bool
 	peers                         map[protocol.PeerSession]bool // sessions to be mapped
 }
 
@@ -93,6 +94,9 @@ func (c *Client) work() {
 func (c *Client) carryOut(d *due) {
 	if d.compare {
 		c.compare()
+	}
+	if d.custody {
+		c.takeCustody()
 	}
 	if d.collect {
 		c.collect((*handles.Pool).CollectIdle)
@@ -215,22 +219,30 @@ func (c *Client) restore(ctx context.Context, ctl *control) error {
 		}
 	}
 	p.peerMu.Lock()
-	peers := make([]*peer, 0, len(p.old))
-	for _, q := range p.old {
-		peers = append(peers, q)
-	}
-	p.peerMu.Unlock()
-	for _, q := range p.peers.All() {
-		if q.serial != p.serial {
-			peers = append(peers, q)
+	var sessions, segments []uint64 // that are mapped, without a descriptor
+	mapped := func(q *peer) {
+		if q.serial != p.serial && p.kept[fileKey{protocol.RestoreSession, q.serial}].fd == nil {
+			sessions = append(sessions, q.serial)
 		}
 	}
-	for _, q := range peers {
-		add(protocol.RestoreSession, q.serial, q.fd)
+	for _, q := range p.old {
+		mapped(q)
+	}
+	for _, q := range p.peers.All() {
+		mapped(q)
+	}
+	custody := maps.Clone(p.kept)
+	p.peerMu.Unlock()
+	for k, f := range custody {
+		add(k.role, k.serial, f.fd)
 	}
 	c.mu.Lock()
 	for serial, s := range c.segments {
-		add(protocol.RestoreSegment, serial, s.FD())
+		if fd := s.FD(); fd != nil {
+			add(protocol.RestoreSegment, serial, fd)
+		} else if custody[fileKey{protocol.RestoreSegment, serial}].fd == nil {
+			segments = append(segments, serial)
+		}
 	}
 	for _, t := range c.topics {
 		for _, g := range t.groups.Load().groups {
@@ -247,7 +259,7 @@ func (c *Client) restore(ctx context.Context, ctl *control) error {
 		items, fds = items[n:], fds[n:]
 	}
 	var ok protocol.HelloReply
-	more, err := ctl.call(ctx, protocol.OpRestored, protocol.Restored{Unanswered: unanswered}, &ok)
+	more, err := ctl.call(ctx, protocol.OpRestored, protocol.Restored{Unanswered: unanswered, Sessions: sessions, Segments: segments}, &ok)
 	wire.CloseAll(more)
 	if err == nil && !ok.Resumed {
 		err = protocol.ErrBrokerLost

@@ -297,6 +297,8 @@ func (c *Client) onEvent(event string, _ []byte) {
 		c.hear()
 	case protocol.EventRoom:
 		c.room.told(c.hub)
+	case protocol.EventCustody:
+		c.post(func(d *due) { d.custody = true })
 	case protocol.EventCollect:
 		c.post(func(d *due) { d.collect = true })
 	}

@@ -149,8 +149,12 @@ func (c *Client) counted() map[uint32]*attachment {
 func (k *Client) keepFiles(c *Client, chunk uint32, a *attachment) {
 	owner := k.pages.known(a.owner.slot, a.owner.serial)
 	if owner == nil {
-		owner = k.pages.add(c.pages.release(a.owner))
+		var fd *sys.FD
+		owner, fd = c.pages.release(a.owner)
+		owner = k.pages.add(owner)
+		k.pages.keepMoved(fileKey{protocol.RestoreSession, owner.serial}, fd)
 	}
+	k.pages.keepMoved(fileKey{protocol.RestoreSegment, a.SegmentSerial}, c.pages.hand(fileKey{protocol.RestoreSegment, a.SegmentSerial}))
 	c.mu.Lock()
 	e := c.segments[a.SegmentSerial]
 	delete(c.segments, a.SegmentSerial)
@@ -171,17 +175,17 @@ func (k *Client) keepFiles(c *Client, chunk uint32, a *attachment) {
 	}
 }
 
-// release gives the pages of a session away, with their files.
-func (p *pages) release(q *peer) *peer {
+// release gives the pages of a session away, with the descriptor of their file if there is
+// one.
+func (p *pages) release(q *peer) (*peer, *sys.FD) {
 	if q.serial == p.serial {
 		p.given = true
 		own := *q
-		own.fd = p.sessionFD
-		return &own
+		return &own, p.sessionFD
 	}
 	p.peers.CompareAndSwap(q.slot, q, nil)
 	p.peerMu.Lock()
 	delete(p.old, q.serial)
 	p.peerMu.Unlock()
-	return q
+	return q, p.hand(fileKey{protocol.RestoreSession, q.serial})
 }

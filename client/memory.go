@@ -51,17 +51,24 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 		wire.CloseAll(fds)
 		return nil, errClosed("client")
 	}
+	fd := fds[0]
+	if ok.Device == "" {
+		defer func() { c.pages.keepOrClose(fileKey{protocol.RestoreSegment, serial}, fd, ok.Custody) }()
+	}
 	if e = c.segments[serial]; e != nil {
-		return e, e.Give(fds[0], write)
+		if ok.Device != "" {
+			return e, e.Give(fd, write)
+		}
+		return e, e.Map(fd, write)
 	}
 	if ok.Device != "" {
-		s := shm.NewDeviceSegment(index, serial, ok.Bytes, fds[0])
+		s := shm.NewDeviceSegment(index, serial, ok.Bytes, fd)
 		if e, err = c.deviceEntry(&ok, s); err != nil {
 			s.Close()
 			return nil, err
 		}
 	} else {
-		s, err := shm.NewSegment(index, serial, ok.Bytes, fds[0], write)
+		s, err := shm.MapSegment(index, serial, ok.Bytes, fd, write)
 		if err != nil {
 			return nil, err
 		}
@@ -274,6 +281,7 @@ func (c *Client) returned(serial uint64) {
 // fault.
 func (c *Client) trim(gone []uint64) {
 	for _, serial := range gone {
+		c.pages.letGo(fileKey{protocol.RestoreSegment, serial}) // no broker wants it any more
 		c.mu.Lock()
 		e, named := c.segments[serial], c.forReaders
 		c.mu.Unlock()

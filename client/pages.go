@@ -36,6 +36,7 @@ type pages struct {
 	peers  sparse.Table[peer] // by slot: the session now there
 	peerMu sync.Mutex
 	old    map[uint64]*peer // by serial: sessions that have left their slot
+	kept   map[fileKey]kept
 	over   bool             // the client was closed: no more files are kept open
 	given  bool             // the file of this session is another client's to close
 }
@@ -48,7 +49,6 @@ type peer struct {
 	file    *mapping // session file, read only
 	row     handles.Row
 	entries handles.Entries
-	fd      *sys.FD
 }
 
 // openPages maps what came with the hello. It takes ownership of the descriptors.
@@ -64,7 +64,7 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 	if h.Slot == protocol.BrokerSlot || h.Slot >= protocol.MaxSessions {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
 	}
-	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{},
+	p = &pages{instance: h.Instance, slot: h.Slot, serial: h.Serial, secret: h.Secret, old: map[uint64]*peer{}, kept: map[fileKey]kept{},
 		brokerFD: fds[0], sessionFD: fds[1], bellFD: fds[2]}
 	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
@@ -87,17 +87,18 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 		return nil, err
 	}
 	p.peers.Store(protocol.BrokerSlot, b)
+	p.keep(fileKey{protocol.RestoreSession, b.serial}, fds[3], false)
 	return p, nil
 }
 
-// newPeer maps the file of a session. It takes ownership of the descriptor unless it fails.
+// newPeer maps the file of a session. The descriptor stays the caller's.
 func newPeer(slot uint32, serial uint64, fd *sys.FD) (*peer, error) {
 	file, err := newMapping(fd, protocol.SessionBytes, false, nil)
 	if err != nil {
 		return nil, err
 	}
 	return &peer{slot: slot, serial: serial, name: senderName(file.Region), file: file,
-		row: handles.NewRow(file.Region), entries: handles.NewEntries(file.Region), fd: fd}, nil
+		row: handles.NewRow(file.Region), entries: handles.NewEntries(file.Region)}, nil
 }
 
 // sessionSerial returns the serial of the session now in a slot.
@@ -165,15 +166,13 @@ func (c *Client) closeFiles() {
 	}
 	p.peerMu.Lock()
 	p.over = true
-	for _, q := range p.old {
-		q.fd.Close()
+	for _, f := range p.kept {
+		f.fd.Close()
 	}
-	p.old = map[uint64]*peer{}
+	p.old, p.kept = map[uint64]*peer{}, map[fileKey]kept{}
 	p.peerMu.Unlock()
 	for slot, q := range p.peers.All() {
-		if p.peers.CompareAndSwap(slot, q, nil) {
-			q.fd.Close()
-		}
+		p.peers.CompareAndSwap(slot, q, nil)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,10 +209,8 @@ func (p *pages) add(q *peer) (kept *peer) {
 	}
 	switch {
 	case kept != nil:
-		q.fd.Close()
 		return kept
 	case p.over:
-		q.fd.Close()
 	case p.sessionSerial(q.slot) != q.serial:
 		p.old[q.serial] = q
 	default:
@@ -242,10 +239,13 @@ func (p *pages) forget(used map[uint64]bool) {
 			p.old[q.serial] = q
 		}
 	}
-	for serial, q := range p.old {
+	for serial := range p.old {
 		if !used[serial] {
 			delete(p.old, serial)
-			q.fd.Close()
+			if k := (fileKey{protocol.RestoreSession, serial}); p.kept[k].moved {
+				p.kept[k].fd.Close()
+				delete(p.kept, k)
+			}
 		}
 	}
 }

@@ -70,6 +70,7 @@ func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSessi
 		if err != nil {
 			return err
 		}
+		c.pages.keepOrClose(fileKey{protocol.RestoreSession, s.Serial}, fds[0], answers[k].Custody)
 		fds = fds[1:]
 		found[s.Serial] = foundPeer{peer: c.pages.add(q)}
 	}

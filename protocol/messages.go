@@ -22,6 +22,7 @@ const (
 	OpAttach         = "attach"
 	OpPeer           = "peer"
 	OpSegment        = "segment"
+	OpCustody        = "custody"
 	OpTopicOpen      = "topic.open"
 	OpTopicWrite     = "topic.write"
 	OpTopicRead      = "topic.read"
@@ -51,6 +52,7 @@ const (
 	EventClosing = "closing" // this broker goes; another one may take over
 	EventStopped = "stopped" // the broker ended for good, and the session with it
 	EventRoom    = "room"
+	EventCustody = "custody" // OpCustody has something to tell
 )
 
 // Envelope is what every frame's JSON has in common. A request has ID and Op,
@@ -131,9 +133,12 @@ type Restore struct {
 
 // Restored ends what a client hands over. Unanswered are its requests to read whose
 // answers it has not taken over: a former broker may have carried them out, and the
-// client has nothing of them.
+// client has nothing of them. Sessions and Segments are the serials of what it has mapped
+// besides, without a descriptor to hand over.
 type Restored struct {
 	Unanswered []Reading `json:"unanswered,omitempty"`
+	Sessions   []uint64  `json:"sessions,omitempty"`
+	Segments   []uint64  `json:"segments,omitempty"`
 }
 
 // Reading is a request of topic.read.
@@ -245,9 +250,19 @@ type PeerReply struct {
 
 // PeerAnswer is about one session: nil where its file is there, else CodeExpired (it
 // is over and nothing of it is left) or CodeBusy (only a session that is not back has the
-// file).
+// file). With Custody the client keeps the descriptor, to hand it to the next broker, until
+// OpCustody says that the file is over; without, it closes it once the file is mapped.
 type PeerAnswer struct {
-	Error *Error `json:"error,omitempty"`
+	Error   *Error `json:"error,omitempty"`
+	Custody bool   `json:"custody,omitempty"`
+}
+
+// CustodyReply answers OpCustody, which has no fields: the descriptor of each file of Given
+// comes with it, for the client to keep; those of Ended it closes. With More it asks again.
+type CustodyReply struct {
+	Given []RestoreItem `json:"given"`
+	Ended []RestoreItem `json:"ended"`
+	More  bool          `json:"more,omitempty"`
 }
 
 // Segment asks for a segment's descriptor.
@@ -259,8 +274,10 @@ type Segment struct {
 
 // SegmentReply carries the descriptor: a file to map, or, with Device, memory of
 // that device's driver, or, with Borrowed, the handle by which the driver opens it.
+// Custody is as in PeerAnswer; a descriptor of a device's driver always stays.
 type SegmentReply struct {
 	Bytes    uint64 `json:"bytes"`
+	Custody  bool   `json:"custody,omitempty"`
 	Device   string `json:"device,omitempty"`
 	DeviceID int32  `json:"device_id,omitempty"`
 	Borrowed bool   `json:"borrowed,omitempty"`

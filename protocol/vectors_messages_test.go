@@ -43,6 +43,7 @@ var opTypes = map[string][2]any{
 	protocol.OpAttach:         {protocol.Attach{}, protocol.AttachReply{}},
 	protocol.OpPeer:           {protocol.Peer{}, protocol.PeerReply{}},
 	protocol.OpSegment:        {protocol.Segment{}, protocol.SegmentReply{}},
+	protocol.OpCustody:        {empty{}, protocol.CustodyReply{}},
 	protocol.OpTopicOpen:      {protocol.TopicOpenRequest{}, protocol.TopicInfo{}},
 	protocol.OpTopicWrite:     {protocol.TopicWrite{}, protocol.TopicWriteReply{}},
 	protocol.OpTopicRead:      {protocol.TopicRead{}, protocol.TopicReadReply{}},
@@ -72,6 +73,7 @@ var eventTypes = map[string]any{
 	protocol.EventClosing: empty{},
 	protocol.EventStopped: empty{},
 	protocol.EventRoom:    empty{},
+	protocol.EventCustody: empty{},
 }
 
 const exampleDevice = "cuda:GPU-5b8d1c1e-0f3a-4d52-9c6e-3a7f1e2d4c5b"
@@ -130,6 +132,7 @@ func exchanges() map[string][]exchange {
 			{"done", protocol.Restored{}, nil, resumed, nil},
 			{"a reader that was not told that it is one", protocol.Restored{Unanswered: []protocol.Reading{
 				{TopicRef: protocol.TopicRef{Topic: 3, ID: 77}, Reader: 5}}}, nil, resumed, nil},
+			{"files mapped whose descriptors others keep", protocol.Restored{Sessions: []uint64{3, 9}, Segments: []uint64{10}}, nil, resumed, nil},
 		},
 		protocol.OpGrant: {
 			{"one chunk", protocol.Grant{Bytes: 64 << 20, Chunks: 1}, nil, protocol.GrantReply{Segment: 7, SegmentSerial: 9, Bytes: 64 << 20,
@@ -163,7 +166,13 @@ func exchanges() map[string][]exchange {
 			protocol.PeerReply{Sessions: []protocol.PeerAnswer{{},
 				{Error: refused(protocol.CodeExpired, "session 2 of slot 4 is over and nothing of it is left", "look at the topic's members again")},
 				{Error: refused(protocol.CodeBusy, "this broker was not handed pages of trainer-1 yet", "try again in a moment")}}}, []string{"session file"}}},
-		protocol.OpSegment: {{"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}},
+		protocol.OpCustody: {
+			{"files to keep, one that is over, and more", empty{}, nil, protocol.CustodyReply{
+				Given: []protocol.RestoreItem{{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreSegment, Serial: 9}},
+				Ended: []protocol.RestoreItem{{Role: protocol.RestoreSegment, Serial: 4}}, More: true}, []string{"session file", "segment"}},
+			{"nothing", empty{}, nil, protocol.CustodyReply{Given: []protocol.RestoreItem{}, Ended: []protocol.RestoreItem{}}, nil},
+		},
+		protocol.OpSegment: {{"in custody", protocol.Segment{Segment: 7, Serial: 9}, nil, protocol.SegmentReply{Bytes: 64 << 20, Custody: true}, []string{"segment"}}, {"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}},
 			{"on a device", protocol.Segment{Segment: 8, Serial: 43}, nil, protocol.SegmentReply{Bytes: 64 << 20, Device: exampleDevice, DeviceID: 1}, []string{"memory of the driver's"}}},
 		protocol.OpTopicOpen: {
 			{"defaults", protocol.TopicOpenRequest{Name: "batches", Kind: protocol.KindTopic, Create: true}, nil, info, nil},
@@ -276,7 +285,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 		}
 		files["messages/"+op+".json"] = f
 	}
-	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom} {
+	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

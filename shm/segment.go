@@ -9,8 +9,9 @@ import (
 )
 
 // Segment is one mappable piece of memory, mapped at most twice in a process
-// (readable, writable) and kept so. It owns descriptor and mappings. One on a
-// device is kept as the driver's descriptor alone: who has the driver maps it.
+// (readable, writable) and kept so. It owns its mappings, and the descriptors that it was
+// given; one that was mapped by [MapSegment] has none. One on a device is kept as the
+// driver's descriptor alone: who has the driver maps it.
 type Segment struct {
 	Index  uint32 // in the broker's table
 	Serial uint64
@@ -33,6 +34,40 @@ func NewSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Se
 		return nil, err
 	}
 	return s, nil
+}
+
+// MapSegment maps a segment at once, and leaves the descriptor to the caller.
+func MapSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Segment, error) {
+	s := &Segment{Index: index, Serial: serial, Bytes: bytes}
+	if err := s.Map(fd, write); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Map maps the segment for a use, if it is not, and leaves the descriptor to the caller.
+func (s *Segment) Map(fd *sys.FD, write bool) error {
+	if err := s.check(fd); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to := &s.readable
+	if write {
+		to = &s.writable
+	}
+	_, err := s.mapLocked(fd, write, to)
+	return err
+}
+
+// check refuses a file that is smaller than the broker says.
+func (s *Segment) check(fd *sys.FD) error {
+	size, _, err := fd.Stat()
+	if err == nil && uint64(size) < s.Bytes {
+		err = protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
+			"segment %d has %d bytes where %d were announced", s.Serial, size, s.Bytes)
+	}
+	return err
 }
 
 // NewDeviceSegment takes ownership of a descriptor of memory on a device. It says
@@ -81,12 +116,7 @@ func (s *Segment) Give(fd *sys.FD, write bool) error {
 	if s.device {
 		return fd.Close() // it has one, and all are the same
 	}
-	size, _, err := fd.Stat()
-	if err == nil && uint64(size) < s.Bytes {
-		err = protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
-			"segment %d has %d bytes where %d were announced", s.Serial, size, s.Bytes)
-	}
-	if err != nil {
+	if err := s.check(fd); err != nil {
 		fd.Close()
 		return err
 	}
@@ -104,18 +134,22 @@ func (s *Segment) Give(fd *sys.FD, write bool) error {
 }
 
 // Readable returns the read-only mapping, made at the first call; where only a
-// writable descriptor was given, of that one.
+// writable descriptor was given, of that one, and where there is only the writable mapping
+// that one.
 func (s *Segment) Readable() (Region, error) {
 	if r := s.readable.Load(); r != nil {
 		return *r, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fd, write := s.ro, false
+	fd := s.ro
 	if fd == nil {
 		fd = s.rw
 	}
-	return s.mapLocked(fd, write, &s.readable)
+	if w := s.writable.Load(); w != nil && fd == nil {
+		return *w, nil
+	}
+	return s.mapLocked(fd, false, &s.readable)
 }
 
 // Writable returns the writable mapping. It fails with ErrReadOnly when this
@@ -154,17 +188,18 @@ func (s *Segment) mapLocked(fd *sys.FD, write bool, to *atomic.Pointer[Region]) 
 func (s *Segment) HasReadable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ro != nil || s.rw != nil
+	return s.ro != nil || s.rw != nil || s.readable.Load() != nil || s.writable.Load() != nil
 }
 
-// HasWritable tells whether a writable descriptor was given.
+// HasWritable is as HasReadable.
 func (s *Segment) HasWritable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rw != nil
+	return s.rw != nil || s.writable.Load() != nil
 }
 
-// FD returns the strongest descriptor there is, still the segment's own.
+// FD returns the strongest descriptor there is, still the segment's own; nil where it has
+// none.
 func (s *Segment) FD() *sys.FD {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,7 @@ func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply
 	}
 	g := &segment{index: index, serial: m.store.Record.NextSerial(), bytes: bytes, kind: kind, device: d, owner: s.Pages,
 		given: map[*Account]struct{}{}, made: time.Now()}
-	m.segments[index] = g
+	m.segments[index], m.bySerial[g.serial] = g, g
 	m.putSegment(g)
 	m.charge(g, s)
 	granted, err := m.addChunks(g, r.Chunks)

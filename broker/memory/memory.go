@@ -42,6 +42,7 @@ type Memory struct {
 	chunkTable   record.Table
 	segments     [protocol.MaxSegments]*segment
 	segmentTable record.Table
+	bySerial     map[uint64]*segment
 	used         uint64 // bytes of all segments
 	lanes        uint64 // bytes of all lanes
 	unreserved   map[*segment]struct{}
@@ -58,7 +59,7 @@ func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger
 	return &Memory{limits: limits, log: log, clock: clock, store: store,
 		chunkTable:   record.NewTable(record.NewShares("chunks of storages", "release tensors, or put small ones together into one storage", protocol.MaxChunks), 4),
 		segmentTable: record.NewTable(record.NewShares("segments", "allocate larger slabs, or release tensors", protocol.MaxSegments), 16),
-		unreserved:   map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{},
+		bySerial:     map[uint64]*segment{}, unreserved: map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{},
 		letGo: func(func(uint32) bool) {}}
 }
 

@@ -61,7 +61,7 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 				m.setView(g, k, fd)
 			}
 		}
-		m.segments[i] = g
+		m.segments[i], m.bySerial[g.serial] = g, g
 		m.segmentTable.Claim(i, g.owner.Holder)
 		if s := m.accounts[g.owner.Slot]; s != nil && s.Pages == g.owner && !s.Closed {
 			m.charge(g, s)
@@ -146,7 +146,7 @@ func (m *Memory) Lower(target map[uint32]uint64) {
 // Install uses the file of a segment that was missing, and tells whether it could;
 // then it has taken ownership of fd.
 func (m *Memory) Install(k pages.Key, fd *sys.FD) bool {
-	g := m.bySerial(k.Serial)
+	g := m.bySerial[k.Serial]
 	if g == nil || g.view != nil {
 		return false
 	}
@@ -155,23 +155,29 @@ func (m *Memory) Install(k pages.Key, fd *sys.FD) bool {
 }
 
 // HasSegment reports whether there is a segment with a serial.
-func (m *Memory) HasSegment(serial uint64) bool { return m.bySerial(serial) != nil }
+func (m *Memory) HasSegment(serial uint64) bool { return m.bySerial[serial] != nil }
 
-// bySerial finds the segment with a serial; nil when there is none.
-func (m *Memory) bySerial(serial uint64) *segment {
-	for _, g := range m.usedSegments() {
-		if g != nil && g.serial == serial {
-			return g
-		}
+// OwnerOf returns the pages of the session that a segment in files was granted to; nil where
+// there is none.
+func (m *Memory) OwnerOf(serial uint64) *pages.Pages {
+	if g := m.bySerial[serial]; g != nil && g.device == nil {
+		return g.owner
 	}
 	return nil
 }
 
-// Reconcile notes which segments a session has mapped, as listed reports, so that it
-// is notified of their end.
-func (m *Memory) Reconcile(s *Account, listed func(pages.Key) bool) {
-	for _, g := range m.usedSegments() {
-		if g != nil && g.holder != s && listed(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}) {
+// FileOf returns the file of a segment, nil where it is not here.
+func (m *Memory) FileOf(serial uint64) *sys.FD {
+	if g := m.bySerial[serial]; g != nil && g.view != nil {
+		return g.view.FD()
+	}
+	return nil
+}
+
+// Reconcile notes which segments a session has mapped, so that it is notified of their end.
+func (m *Memory) Reconcile(s *Account, mapped []uint64) {
+	for _, serial := range mapped {
+		if g := m.bySerial[serial]; g != nil && g.holder != s {
 			g.given[s] = struct{}{}
 		}
 	}

@@ -106,7 +106,7 @@ func (m *Memory) makeSegment(s *Account, index uint32, bytes, pageBytes uint64) 
 	}
 	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: files.Kind(), owner: s.Pages,
 		view: view, given: map[*Account]struct{}{}, made: time.Now()}
-	m.segments[index] = g
+	m.segments[index], m.bySerial[g.serial] = g, g
 	m.putSegment(g)
 	m.charge(g, s)
 	if g.kind != protocol.KindHugePages {
@@ -271,6 +271,7 @@ func (m *Memory) freeSegmentNow(g *segment) {
 	m.store.Record.Segment(g.index).Free()
 	crashpoint.At("broker-free-record")
 	m.segments[g.index] = nil
+	delete(m.bySerial, g.serial)
 	m.segmentTable.Give(g.index, g.owner.Holder)
 	m.uncharge(g)
 	delete(m.unreserved, g)
@@ -292,7 +293,7 @@ func (m *Memory) freeSegmentNow(g *segment) {
 		}
 		g.view.Close()
 	}
-	m.store.Files.Remove(protocol.RestoreSegment, g.serial)
+	m.store.Over(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial})
 	m.store.DropRemains(g.owner)
 	m.tellOfRoom()
 }

@@ -35,7 +35,7 @@ func TestLentSessionFileCannotBeWritten(t *testing.T) {
 	p, err := s.Make(3, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	asked := &protocol.Peer{Sessions: []protocol.PeerSession{{Slot: 4, Serial: p.Serial}, {Slot: 3, Serial: p.Serial}}}
-	reply, fds, err := s.Lend(asked, func(err error) error { return err })
+	reply, fds, err := s.Lend(asked, func(err error) error { return err }, func(*pages.Pages) bool { return false })
 	require.NoError(t, err)
 	require.Len(t, fds, 1)
 	require.ErrorIs(t, reply.Sessions[0].Error, protocol.ErrExpired, "another session has the slot")

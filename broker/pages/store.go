@@ -30,6 +30,8 @@ type Store struct {
 	// MayHave refuses a holder so many sessions and files beyond those that there are, if it
 	// is set.
 	MayHave func(h record.Holder, sessions, files int) error
+	// Gone is told of each session file and segment that is over, if it is set.
+	Gone func(Key)
 
 	log      *slog.Logger
 	reserved [protocol.BrokerBytes / reserveStep]bool
@@ -150,24 +152,25 @@ func (s *Store) Open() int { return 2 + len(s.bySerial) }
 func (s *Store) All() []*Pages { return slices.Collect(maps.Values(s.bySerial)) }
 
 // Lend gives descriptors of session files to another session, for reading only. name says
-// more of an error about a file that is awaited.
-func (s *Store) Lend(r *protocol.Peer, name func(error) error) (reply protocol.PeerReply, fds []*sys.FD, err error) {
+// more of an error about a file that is awaited, and custody whether the session keeps the
+// descriptor.
+func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*Pages) bool) (reply protocol.PeerReply, fds []*sys.FD, err error) {
 	if len(r.Sessions) > protocol.MaxPeers {
 		return reply, nil, protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("ask for %d at most", protocol.MaxPeers), "the files of %d sessions are asked for at once", len(r.Sessions))
 	}
 	var lend []func() (*sys.FD, error)
 	for _, q := range r.Sessions {
-		var refused *protocol.Error
+		var a protocol.PeerAnswer
 		switch p := s.bySerial[q.Serial]; {
 		case p == nil || p.Slot != q.Slot:
-			refused = protocol.Errorf(protocol.CodeExpired, "look at the topic's members again",
+			a.Error = protocol.Errorf(protocol.CodeExpired, "look at the topic's members again",
 				"session %d of slot %d is over and nothing of it is left", q.Serial, q.Slot)
 		case !p.There():
-			errors.As(name(s.Awaited("pages of "+p.Name)), &refused)
+			errors.As(name(s.Awaited("pages of "+p.Name)), &a.Error)
 		default:
-			lend = append(lend, p.Session.FD.ReopenReadOnly)
+			lend, a.Custody = append(lend, p.Session.FD.ReopenReadOnly), custody(p)
 		}
-		reply.Sessions = append(reply.Sessions, protocol.PeerAnswer{Error: refused})
+		reply.Sessions = append(reply.Sessions, a)
 	}
 	fds, err = Descriptors(lend...)
 	return reply, fds, err
@@ -197,7 +200,15 @@ func (s *Store) DropRemains(p *Pages) {
 	}
 	delete(s.bySerial, p.Serial)
 	p.close()
-	s.Files.Remove(protocol.RestoreSession, p.Serial)
+	s.Over(Key{protocol.RestoreSession, p.Serial})
+}
+
+// Over removes a file that nothing needs any more.
+func (s *Store) Over(k Key) {
+	s.Files.Remove(k.Role, k.Serial)
+	if s.Gone != nil {
+		s.Gone(k)
+	}
 }
 
 // EachFile lists the files, the broker's first; needed marks those that the next

@@ -45,6 +45,8 @@ pub(crate) enum Job {
     Compare,
     /// Recycle and give back.
     Collect,
+    /// Ask whose files to keep for the next broker.
+    Custody,
     /// Tell allocations that wait of memory.
     Room,
     /// Map the pages of sessions, which are named by serial and slot.
@@ -337,6 +339,7 @@ impl Background {
         match e.name.as_str() {
             "trim" => self.want(Job::Compare),
             "collect" => self.want(Job::Collect),
+            "custody" => self.want(Job::Custody),
             "room" => self.want(Job::Room),
             "stopped" => {
                 if let Some(core) = self.core.get().and_then(Weak::upgrade) {
@@ -355,6 +358,7 @@ impl Background {
             match job {
                 Job::Compare => inner.compare(),
                 Job::Collect => drop(inner.collect(false)),
+                Job::Custody => inner.take_custody(),
                 Job::Room => inner.room_made(),
                 Job::Peers(all) => drop(inner.peers(Broker::This, all)),
                 Job::Undo(late) => inner.undo(&late),
@@ -441,15 +445,22 @@ impl Background {
         let mapped = inner.mapped();
         let mut items: Vec<(RestoreItem, BorrowedFd<'_>)> =
             vec![(item("broker", 0), p.broker_fd.as_fd()), (item("bell", 0), p.bell_fd.as_fd())];
-        items.extend(mapped.sessions.iter().map(|(serial, fd)| (item("session", *serial), fd.as_fd())));
-        items.extend(mapped.segments.iter().map(|(serial, fd)| (item("segment", *serial), fd.as_fd())));
+        let mut lists = [("session", mapped.sessions), ("segment", mapped.segments)].map(|(role, files)| {
+            let (there, closed): (Vec<_>, Vec<_>) = files.into_iter().partition(|(_, fd)| fd.is_some());
+            let there =
+                there.into_iter().filter_map(|(serial, fd)| Some((item(role, serial), fd?))).collect::<Vec<_>>();
+            (there, closed.into_iter().map(|(serial, _)| serial).collect::<Vec<u64>>())
+        });
+        let [sessions, segments] = lists.each_mut().map(|(_, closed)| std::mem::take(closed));
+        items.extend(lists.iter().flat_map(|(there, _)| there.iter().map(|(item, fd)| (item.clone(), fd.as_fd()))));
         let groups = inner.group_files();
         items.extend(groups.iter().map(|g| (item("group", g.id), g.fd.as_fd())));
         for batch in items.chunks(32) {
             let (items, fds): (Vec<_>, Vec<_>) = batch.iter().cloned().unzip();
             inner.ask::<_, Ignored>(control, "restore", &Restore { items: &items }, &fds, until)?;
         }
-        let (ok, _): (HelloReply, _) = inner.ask(control, "restored", &Restored { unanswered }, &[], until)?;
+        let (ok, _): (HelloReply, _) =
+            inner.ask(control, "restored", &Restored { unanswered, sessions, segments }, &[], until)?;
         if !ok.resumed {
             return Err(Error::new(
                 Code::BrokerLost,

@@ -136,6 +136,7 @@ impl Tensor {
         self.address(true)?;
         let Some(h) = self.storage() else { return Ok(None) };
         let s = self.held.segment(h, true)?;
+        self.held.inner().open_file(&s, true)?;
         Ok(s.fd().map(|fd| (fd, s.bytes, h.offset + self.offset)))
     }
 

@@ -284,6 +284,7 @@ impl Core {
 
     /// Nothing is left to be done with it.
     pub(super) fn over(&self) {
+        self.pages.custody.clear();
         self.openings.over();
     }
 

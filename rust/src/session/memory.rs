@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 
 use super::attach::Attachment;
+use super::custody::FileKey;
 use super::inner::{Broker, Inner};
 use super::pages::Peer;
 use crate::crash_point;
@@ -28,19 +29,16 @@ fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
     }
 }
 
-/// Files by serial: that of each session, and the memory.
+/// Files by serial, that of each session and the memory: their descriptors, or that there is none here.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    pub(super) sessions: BTreeMap<u64, Arc<OwnedFd>>,
-    pub(super) segments: BTreeMap<u64, Arc<OwnedFd>>,
+    pub(super) sessions: BTreeMap<u64, Option<Arc<OwnedFd>>>,
+    pub(super) segments: BTreeMap<u64, Option<Arc<OwnedFd>>>,
 }
 
-impl Mapped {
-    fn add(&mut self, segment: u64, fd: Option<Arc<OwnedFd>>) {
-        if let Some(fd) = fd {
-            self.segments.insert(segment, fd);
-        }
-    }
+fn add(to: &mut BTreeMap<u64, Option<Arc<OwnedFd>>>, serial: u64, fd: Option<Arc<OwnedFd>>) {
+    let known = to.entry(serial).or_default();
+    *known = known.take().or(fd);
 }
 
 impl Inner {
@@ -87,7 +85,11 @@ impl Inner {
             Some(e) => Err(e.into()),
             None => {
                 let fd = fds.next().ok_or_else(|| disagree("peer came with too few descriptors"))?;
-                Ok(self.pages.add(Peer::new(s.slot, s.serial, fd)?))
+                let peer = Peer::new(s.slot, s.serial, &fd)?;
+                if answer.custody {
+                    self.pages.custody.keep(FileKey::Session(s.serial), fd);
+                }
+                Ok(self.pages.add(peer))
             }
         };
         Ok(sessions.iter().zip(ok.sessions).map(peer).collect())
@@ -106,13 +108,33 @@ impl Inner {
             return Ok(self.segments().entry(serial).or_insert(s).clone());
         }
         let mut all = self.segments();
-        if let Some(s) = all.get(&serial) {
-            s.give(fd, write)?;
-            return Ok(s.clone());
+        let s = match all.get(&serial) {
+            Some(s) => {
+                s.map_from(&fd, write)?;
+                s.clone()
+            }
+            None => {
+                let s = Arc::new(Segment::mapped_from(index, serial, ok.bytes, &fd, write)?);
+                all.insert(serial, s.clone());
+                s
+            }
+        };
+        drop(all);
+        if ok.custody {
+            self.pages.custody.keep(FileKey::Segment(serial), fd);
         }
-        let s = Arc::new(Segment::new(index, serial, ok.bytes, fd, write)?);
-        all.insert(serial, s.clone());
         Ok(s)
+    }
+
+    /// Makes sure that a segment has a descriptor for a use, for those who need more than its mappings: where
+    /// it was closed the broker is asked for another, which stays.
+    pub(crate) fn open_file(&self, s: &Segment, write: bool) -> Result<()> {
+        if s.has_file(write) {
+            return Ok(());
+        }
+        let request = SegmentRequest { segment: s.index, serial: s.serial, write };
+        let (_, fds) = self.call_fds::<_, SegmentReply>("segment", &request)?;
+        s.give(one("segment", fds)?, write)
     }
 
     /// Asks the broker for a segment that is known, for the sake of an answer.
@@ -142,17 +164,23 @@ impl Inner {
         let mut all = Mapped::default();
         let mut sessions: Vec<Arc<Peer>> = self.pages.all_peers();
         for segment in self.all_segments() {
-            all.add(segment.serial, segment.fd());
+            add(&mut all.segments, segment.serial, segment.fd());
         }
         for (segment, owner) in self.attached.all() {
-            all.add(segment.serial, segment.fd());
+            add(&mut all.segments, segment.serial, segment.fd());
             sessions.push(owner);
         }
         for i in &self.inherited {
-            all.add(i.segment.0, i.segment.1.clone());
-            sessions.push(i.owner.clone());
+            add(&mut all.segments, i.segment.0, i.segment.1.clone());
+            add(&mut all.sessions, i.owner.0, i.owner.1.clone());
         }
-        all.sessions = sessions.into_iter().map(|p| (p.serial, p.fd.clone())).collect();
+        sessions.into_iter().for_each(|p| add(&mut all.sessions, p.serial, self.pages.file_of(p.serial)));
+        for (k, fd) in self.pages.custody.snapshot() {
+            match k {
+                FileKey::Session(serial) => add(&mut all.sessions, serial, Some(fd)),
+                FileKey::Segment(serial) => add(&mut all.segments, serial, Some(fd)),
+            }
+        }
         all
     }
 
@@ -185,6 +213,7 @@ impl Inner {
             // What this session gives back itself is the pool's until the broker has answered.
             let own = self.attached.own();
             gone.retain(|serial| !own.contains(serial));
+            gone.iter().for_each(|serial| self.pages.custody.let_go(FileKey::Segment(*serial)));
             self.trim(&gone);
         }
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).compare(&self.pages);

@@ -7,6 +7,7 @@ mod bundle;
 mod copied;
 mod core;
 mod cursor;
+mod custody;
 pub(crate) mod deadline;
 mod device;
 mod device_tensor;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
 
+use super::custody::{Custody, FileKey};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{
     BROKER_SLOT, LAYOUT, MAGIC, bell_file, broker_file, file_head, lane_record, limits, role, session_file,
@@ -27,8 +28,6 @@ pub(crate) struct Peer {
     pub(crate) entries: Entries,
     /// Its name, for those who receive from it.
     pub(crate) sender: Box<str>,
-    /// Of the session file, for a new broker.
-    pub(crate) fd: Arc<OwnedFd>,
 }
 
 /// What a session maps.
@@ -41,6 +40,7 @@ pub(crate) struct Pages {
     pub(crate) quotas: [u64; 2], // of the session, of all
     pub(crate) broker_fd: OwnedFd,
     pub(crate) session_fd: Arc<OwnedFd>,
+    pub(crate) custody: Custody,
     pub(crate) bell_fd: OwnedFd,
     pub(crate) broker: Region,
     pub(crate) session: Region,
@@ -92,15 +92,14 @@ fn map_fresh(fd: &OwnedFd, bytes: u64, write: bool, expected: u32) -> Result<Reg
 }
 
 impl Peer {
-    pub(crate) fn new(slot: u32, serial: u64, fd: OwnedFd) -> Result<Peer> {
-        let file = map_file(&fd, session_file::BYTES, false)?;
-        Ok(Peer::of(slot, serial, file, Arc::new(fd)))
+    pub(crate) fn new(slot: u32, serial: u64, fd: &OwnedFd) -> Result<Peer> {
+        Ok(Peer::of(slot, serial, map_file(fd, session_file::BYTES, false)?))
     }
 
-    fn of(slot: u32, serial: u64, file: Region, fd: Arc<OwnedFd>) -> Peer {
+    fn of(slot: u32, serial: u64, file: Region) -> Peer {
         let (row, entries) = (Row::new(&file), Entries::new(&file));
         let sender = text(&file, session_file::SENDER, session_file::SENDER_BYTES).into();
-        Peer { slot, serial, file, row, entries, sender, fd }
+        Peer { slot, serial, file, row, entries, sender }
     }
 }
 
@@ -163,6 +162,7 @@ impl Pages {
             quotas: [h.limits.session_bytes, h.limits.memory_bytes],
             broker_fd,
             session_fd: Arc::new(session_fd),
+            custody: Custody::default(),
             bell_fd,
             broker,
             session,
@@ -170,9 +170,10 @@ impl Pages {
             row,
             entries,
         };
-        pages.add(Peer::of(h.slot, h.serial, pages.session.clone(), pages.session_fd.clone()));
+        pages.add(Peer::of(h.slot, h.serial, pages.session.clone()));
         let serial = pages.session_serial(BROKER_SLOT);
-        pages.add(Peer::new(BROKER_SLOT, serial, their_fd)?);
+        pages.add(Peer::new(BROKER_SLOT, serial, &their_fd)?);
+        pages.custody.keep(FileKey::Session(serial), their_fd);
         Ok(pages)
     }
 
@@ -231,6 +232,11 @@ impl Pages {
             }
         }
         known.retain(|_, w| w.strong_count() > 0);
+    }
+
+    /// The descriptor of a session's file, where there is one here.
+    pub(crate) fn file_of(&self, serial: u64) -> Option<Arc<OwnedFd>> {
+        if serial == self.serial { Some(self.session_fd.clone()) } else { self.custody.get(FileKey::Session(serial)) }
     }
 
     /// Every session whose pages are mapped here, the own one too.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::attach::Attached;
 use super::core::Core;
-use super::pages::Peer;
+use super::custody::FileKey;
 use crate::layout::{limits, row_word};
 use crate::ledger::Entries;
 
@@ -19,15 +19,16 @@ pub(super) struct Inherited {
     /// Mapped for reading, in children too.
     pub(super) entries: Entries,
     /// What a new broker needs of it.
-    pub(super) owner: Arc<Peer>,
+    pub(super) owner: (u64, Option<Arc<OwnedFd>>),
     pub(super) segment: (u64, Option<Arc<OwnedFd>>),
 }
 
 impl Inherited {
-    fn new(chunk: u32, at: Attached) -> Inherited {
-        let (serial, s) = (at.chunk.serial, &at.segment);
-        let (entries, owner) = (at.entries.clone(), at.owner.clone());
-        Inherited { chunk, serial, entries, owner, segment: (s.serial, s.fd()) }
+    fn new(core: &Core, chunk: u32, at: Attached) -> Inherited {
+        let (serial, s, pages) = (at.chunk.serial, &at.segment, &core.pages);
+        let segment = (s.serial, s.fd().or_else(|| pages.custody.get(FileKey::Segment(s.serial))));
+        let owner = (at.owner.serial, pages.file_of(at.owner.serial));
+        Inherited { chunk, serial, entries: at.entries.clone(), owner, segment }
     }
 }
 
@@ -85,7 +86,7 @@ impl Core {
             let at = self.attached.find(chunk, serial);
             let own = at.is_some_and(|a| a.own);
             let of_parent = || self.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
-            let of = at.map(|a| Inherited::new(chunk, a)).or_else(|| of_parent().cloned());
+            let of = at.map(|a| Inherited::new(self, chunk, a)).or_else(|| of_parent().cloned());
             // Beyond the limit are only those that other threads are being refused.
             let references = before.min(row_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
             let Some(of) = of.filter(|_| references > 0) else {

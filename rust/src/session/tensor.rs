@@ -439,7 +439,10 @@ impl Tensor {
             Place::File(f) => Some(Span { origin: Origin::File(f.clone()), at: 0, bytes: f.len(), first: self.offset }),
             Place::Storage(_) => {
                 let h = self.storage().ok_or_else(|| disagree("a tensor of a storage that is not held"))?;
-                let origin = Origin::Segment(self.held.segment(h, false)?);
+                let segment = self.held.segment(h, false)?;
+                // Without a broker to ask, the bytes are copied at once.
+                let _ = self.held.inner().open_file(&segment, false);
+                let origin = Origin::Segment(segment);
                 Some(Span { origin, at: h.offset, bytes: h.bytes, first: self.offset })
             }
         })

@@ -95,13 +95,7 @@ impl Segment {
 
     /// Adds a descriptor, writable or not.
     pub(crate) fn give(&self, fd: OwnedFd, write: bool) -> Result<()> {
-        let size = sys::size_of(&fd)?;
-        if size < self.bytes {
-            return Err(disagree(format!(
-                "segment {} has {size} bytes where {} were announced",
-                self.serial, self.bytes
-            )));
-        }
+        self.check(&fd)?;
         let mut files = self.files();
         let place = if write { &mut files.rw } else { &mut files.ro };
         place.get_or_insert_with(|| Arc::new(fd));
@@ -112,8 +106,43 @@ impl Segment {
         self.files.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// A segment of `bytes`, mapped at once; the descriptor stays the caller's.
+    pub(crate) fn mapped_from(index: u32, serial: u64, bytes: u64, fd: &OwnedFd, write: bool) -> Result<Segment> {
+        let s = Segment::empty(index, serial, bytes, None);
+        s.map_from(fd, write)?;
+        Ok(s)
+    }
+
+    /// Maps it for a use, if it is not; the descriptor stays the caller's.
+    pub(crate) fn map_from(&self, fd: &OwnedFd, write: bool) -> Result<()> {
+        self.check(fd)?;
+        let _one = self.files(); // nobody maps it twice
+        let cell = if write { &self.writable } else { &self.readable };
+        if cell.get().is_none() {
+            let _ = cell.set(Region::new(Arc::new(Mapping::shared(fd, self.bytes as usize, write)?)));
+        }
+        Ok(())
+    }
+
+    /// Refuses a file that is smaller than the broker says.
+    fn check(&self, fd: &OwnedFd) -> Result<()> {
+        let size = sys::size_of(fd)?;
+        if size < self.bytes {
+            return Err(disagree(format!(
+                "segment {} has {size} bytes where {} were announced",
+                self.serial, self.bytes
+            )));
+        }
+        Ok(())
+    }
+
     /// Whether the mapping can be had without asking the broker.
     pub(crate) fn has(&self, write: bool) -> bool {
+        self.mapped(write).is_some() || self.has_file(write)
+    }
+
+    /// Whether there is a descriptor for a use.
+    pub(crate) fn has_file(&self, write: bool) -> bool {
         let files = self.files();
         files.rw.is_some() || !write && files.ro.is_some()
     }
@@ -182,22 +211,21 @@ impl Segment {
     }
 
     /// A copy-on-write mapping of its own of `bytes` at `at`, and the address of the first. Of what lies
-    /// in huge pages it is a copy.
+    /// in huge pages, or has no descriptor here, it is a copy.
     pub(crate) fn private(&self, at: u64, bytes: u64) -> Result<(Mapping, *mut u8)> {
         if at > self.bytes || bytes > self.bytes - at {
             return Err(disagree(format!("bytes {at} to {} of segment {}", at.saturating_add(bytes), self.serial)));
         }
-        let Some(fd) = self.fd() else { return Err(disagree("a segment without a descriptor")) };
         self.on_host()?;
-        if self.in_huge_pages() {
-            // A private mapping would have to begin at one, and take as many from the machine.
+        let Some(fd) = self.fd().filter(|_| !self.in_huge_pages()) else {
+            // Of huge pages a private mapping would have to begin at one, and take as many from the machine.
             let map = Mapping::anonymous(bytes.max(1) as usize)?;
             // SAFETY: new memory of that many bytes, which nobody else has.
             self.region(false)?
                 .read_bytes(at, unsafe { std::slice::from_raw_parts_mut(map.base().as_ptr(), bytes as usize) });
             let first = map.base().as_ptr();
             return Ok((map, first));
-        }
+        };
         let within = at % rustix::param::page_size() as u64;
         let map = Mapping::private(&fd, at - within, (bytes + within) as usize)?;
         // SAFETY: `within` is less than the mapping's length.

@@ -89,11 +89,16 @@ pub(crate) struct Restore<'a> {
     pub(crate) items: &'a [RestoreItem],
 }
 
-/// The end of what is handed over, with the requests to read whose answers were not taken over.
+/// The end of what is handed over, with the requests to read whose answers were not taken over, and the
+/// serials of the sessions and segments that are mapped besides, without a descriptor.
 #[derive(Serialize)]
 pub(crate) struct Restored {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unanswered: Vec<Reading>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sessions: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) segments: Vec<u64>,
 }
 
 #[derive(Serialize)]
@@ -189,6 +194,23 @@ pub(crate) struct PeerReply {
 pub(crate) struct PeerAnswer {
     #[serde(default)]
     pub(crate) error: Option<WireError>,
+    #[serde(default)]
+    pub(crate) custody: bool,
+}
+
+/// What a session is to keep for the next broker, whose descriptors came with the answer, and what it closes.
+#[derive(Deserialize)]
+pub(crate) struct CustodyReply {
+    pub(crate) given: Vec<KeptItem>,
+    pub(crate) ended: Vec<KeptItem>,
+    #[serde(default)]
+    pub(crate) more: bool,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct KeptItem {
+    pub(crate) role: String,
+    pub(crate) serial: u64,
 }
 
 #[derive(Serialize)]
@@ -201,6 +223,8 @@ pub(crate) struct SegmentRequest {
 #[derive(Deserialize)]
 pub(crate) struct SegmentReply {
     pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) custody: bool,
     /// The GPU on which it lies; empty for memory of the machine.
     #[serde(default)]
     pub(crate) device: String,

@@ -1,0 +1,99 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Which sessions keep the descriptors of whose files is said by package custody. Here the
+// broker tells it what happens, and the sessions what it says.
+
+// assignPause is how long files may lack custodians before others are asked, so that those
+// of many sessions are given with one answer.
+const assignPause = 100 * time.Millisecond
+
+// lend tells whether a session that is given the descriptor of a file has custody of it. The
+// owner is the session that made it. The mutex is held.
+func (b *Broker) lend(s *session, k pages.Key, owner *pages.Pages) bool {
+	return owner == b.store.Own || owner == s.Pages || b.custody.Lend(s.custody, k, owner.PID)
+}
+
+// assignSoon has others asked where files lack custodians. The mutex is held.
+func (b *Broker) assignSoon() {
+	if b.assigning == nil && b.custody.Lacking() && !b.closing {
+		b.assigning = b.clock.After(assignPause, func() {
+			b.assigning = nil
+			b.custody.Assign()
+		})
+	}
+}
+
+// opCustody tells a session what it is to keep, and what not any more.
+func (b *Broker) opCustody(s *session, _ *done) (any, []*sys.FD, error) {
+	given, ended := b.custody.Take(s.custody)
+	reply := protocol.CustodyReply{Given: []protocol.RestoreItem{}, Ended: []protocol.RestoreItem{}, More: s.custody.More()}
+	var makers []func() (*sys.FD, error)
+	for _, k := range given {
+		if fd := b.fileOf(k); fd != nil {
+			reply.Given = append(reply.Given, protocol.RestoreItem{Role: k.Role, Serial: k.Serial})
+			makers = append(makers, fd.ReopenReadOnly)
+		}
+	}
+	for _, k := range ended {
+		reply.Ended = append(reply.Ended, protocol.RestoreItem{Role: k.Role, Serial: k.Serial})
+	}
+	fds, err := pages.Descriptors(makers...)
+	return reply, fds, err
+}
+
+// fileOf finds the file of a session or of a segment; nil where it is not here.
+func (b *Broker) fileOf(k pages.Key) *sys.FD {
+	if k.Role == protocol.RestoreSegment {
+		return b.memory.FileOf(k.Serial)
+	}
+	if p := b.store.BySerial(k.Serial); p != nil {
+		return p.Session.FD
+	}
+	return nil
+}
+
+// ownerOf finds the session that made a file; nil where it is the broker's, of a device, or
+// not of this instance.
+func (b *Broker) ownerOf(k pages.Key) (owner *pages.Pages) {
+	switch k.Role {
+	case protocol.RestoreSession:
+		owner = b.store.BySerial(k.Serial)
+	case protocol.RestoreSegment:
+		owner = b.memory.OwnerOf(k.Serial)
+	}
+	if owner == b.store.Own {
+		return nil
+	}
+	return owner
+}
+
+// takeCustody notes what a session that is back handed over, and what else it has mapped.
+func (b *Broker) takeCustody(s *session, r *returning) {
+	for k, known := range r.handed {
+		switch owner := b.ownerOf(k); {
+		case owner != nil && owner != s.Pages:
+			b.custody.Handed(s.custody, k, owner.PID)
+		case !known && (k.Role == protocol.RestoreSession || k.Role == protocol.RestoreSegment):
+			b.custody.Unknown(s.custody, k)
+		}
+	}
+	mapped := func(role string, serials []uint64) {
+		for _, serial := range serials {
+			k := pages.Key{Role: role, Serial: serial}
+			if owner := b.ownerOf(k); owner != nil && owner != s.Pages {
+				b.custody.Mapped(s.custody, k, owner.PID)
+			}
+		}
+	}
+	mapped(protocol.RestoreSession, r.sessions)
+	mapped(protocol.RestoreSegment, r.segments)
+	b.assignSoon()
+}

@@ -1,0 +1,275 @@
+// Package custody chooses the sessions that keep descriptors of other sessions' files.
+//
+// A broker that takes over gets the files of its predecessor from the clients
+// (docs/protocol.md, Broker death). A file that no living process has open is lost with
+// the broker, though others have it mapped. So the owner of a file keeps its descriptor,
+// and so does everybody who maps it, as long as they are few. Where more have it mapped,
+// [Enough] processes have custody of it, and all others close it: else each of n sessions
+// that exchange messages would have n files open, and a takeover would pass n².
+//
+// A file of which somebody has closed the descriptor *lacks* custodians when it has fewer:
+// one has ended, or those who asked for it first had custody of many already. [Files.Assign]
+// then gives it to others, those first who have it mapped.
+//
+// Threads: the broker's mutex is held in every call.
+//
+// Death: nothing here is recorded. A broker that takes over learns from what is handed to
+// it who has custody of what, and from the sessions what else they have mapped.
+package custody
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	// Enough is how many processes besides the owner's keep a file: it is lost when all of
+	// them, the owner and the broker end before others were asked.
+	Enough = 3
+	// few is how many files a session has custody of at least, before others are asked: the
+	// processes of a small system keep all that they have mapped.
+	few = 64
+	// AtOnce is how many files a session is given with one answer, and endedAtOnce how many it
+	// is told to close.
+	AtOnce      = 64
+	endedAtOnce = 1024
+)
+
+// Client is told that it is to take custody of files, or to end it: it asks with Take.
+type Client interface {
+	Custody()
+}
+
+// Session is a session that may have custody of files.
+type Session struct {
+	Process int // whose sessions count as one: they end together
+	Slot    uint32
+
+	client Client
+	ready  bool // it has a connection
+	kept   map[pages.Key]struct{}
+	given  []pages.Key // to be taken
+	ended  []pages.Key // to be closed
+}
+
+// file is a file that was handed out.
+type file struct {
+	owner      int // the process
+	custodians []*Session
+	closed     []uint64 // bits of the slots that have it mapped and closed; nil: none
+}
+
+// Files says who has custody of which file.
+type Files struct {
+	files    map[pages.Key]*file
+	sessions map[*Session]struct{}
+	lacking  map[pages.Key]struct{}
+}
+
+// New makes an empty table.
+func New() *Files {
+	return &Files{files: map[pages.Key]*file{}, sessions: map[*Session]struct{}{}, lacking: map[pages.Key]struct{}{}}
+}
+
+// Open adds a session. It is given nothing before Resume.
+func (f *Files) Open(process int, slot uint32, c Client) *Session {
+	s := &Session{Process: process, Slot: slot, client: c, kept: map[pages.Key]struct{}{}}
+	f.sessions[s] = struct{}{}
+	return s
+}
+
+// Resume says that a session has a connection, maybe a new one. What it was given may have
+// been lost with the one before, so it is given again: a client that has it closes the second.
+func (f *Files) Resume(s *Session) {
+	s.ready = true
+	if s.given = slices.Collect(maps.Keys(s.kept)); s.More() {
+		s.client.Custody()
+	}
+}
+
+// Away says that a session has no connection.
+func (f *Files) Away(s *Session) { s.ready = false }
+
+// End takes a session away, with all that it had.
+func (f *Files) End(s *Session) {
+	delete(f.sessions, s)
+	for k := range s.kept {
+		if at := f.files[k]; at != nil {
+			at.custodians = slices.DeleteFunc(at.custodians, func(c *Session) bool { return c == s })
+			f.look(k, at)
+		}
+	}
+	s.kept = nil
+	for k, at := range f.files {
+		if at.hasClosed(s.Slot) {
+			at.setClosed(s.Slot, false)
+			f.look(k, at)
+		}
+	}
+}
+
+// Lend notes that the descriptor of a file goes to a session, and tells whether that has
+// custody of it. Otherwise it closes the descriptor once the file is mapped. The owner is
+// the process whose session made the file.
+func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
+	at := f.at(k, owner)
+	if _, has := s.kept[k]; has {
+		return true
+	}
+	if at.wants(s) && len(s.kept) < f.share() {
+		at.give(s, k)
+		f.look(k, at)
+		return true
+	}
+	at.setClosed(s.Slot, true)
+	f.look(k, at)
+	return false
+}
+
+// Handed notes that a session has handed over a file, so that it has custody of it.
+func (f *Files) Handed(s *Session, k pages.Key, owner int) {
+	at := f.at(k, owner)
+	if _, has := s.kept[k]; !has {
+		at.give(s, k)
+		f.look(k, at)
+	}
+}
+
+// Mapped notes that a session has a file mapped, and closed.
+func (f *Files) Mapped(s *Session, k pages.Key, owner int) {
+	at := f.at(k, owner)
+	at.setClosed(s.Slot, true)
+	f.look(k, at)
+}
+
+// Unknown has a session close what it has handed over and is no file of this instance any more.
+func (f *Files) Unknown(s *Session, k pages.Key) {
+	s.ended = append(s.ended, k)
+	s.client.Custody()
+}
+
+// Gone says that a file is over: its custodians close it.
+func (f *Files) Gone(k pages.Key) {
+	at := f.files[k]
+	if at == nil {
+		return
+	}
+	delete(f.files, k)
+	delete(f.lacking, k)
+	for _, s := range at.custodians {
+		delete(s.kept, k)
+		s.given = slices.DeleteFunc(s.given, func(g pages.Key) bool { return g == k })
+		s.ended = append(s.ended, k) // it may have been given before
+		s.client.Custody()
+	}
+}
+
+// Take returns what a session is to keep from now on, and what it is to close.
+func (f *Files) Take(s *Session) (given, ended []pages.Key) {
+	n := min(len(s.given), AtOnce)
+	given, s.given = slices.Clone(s.given[:n]), s.given[n:]
+	n = min(len(s.ended), endedAtOnce)
+	ended, s.ended = slices.Clone(s.ended[:n]), s.ended[n:]
+	return given, ended
+}
+
+// More tells whether a session has something to take.
+func (s *Session) More() bool { return len(s.given)+len(s.ended) > 0 }
+
+// Lacking tells whether Assign may have something to do.
+func (f *Files) Lacking() bool { return len(f.lacking) > 0 }
+
+// Assign gives the files that lack custodians to sessions that have the fewest: those that
+// have them mapped, else others. What none can have stays lacking, until a session comes.
+func (f *Files) Assign() {
+	var all []*Session
+	for s := range f.sessions {
+		if s.ready {
+			all = append(all, s)
+		}
+	}
+	load := func(s *Session) int { return len(s.kept) }
+	slices.SortFunc(all, func(x, y *Session) int { return cmp.Or(cmp.Compare(load(x), load(y)), cmp.Compare(x.Slot, y.Slot)) })
+	share, told, next := f.share(), map[*Session]struct{}{}, 0
+	give := func(k pages.Key, at *file, mappedOnly bool) {
+		for i := 0; i < len(all) && len(at.custodians) < Enough; i++ {
+			s := all[(next+i)%len(all)]
+			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) {
+				at.give(s, k)
+				s.given = append(s.given, k)
+				told[s] = struct{}{}
+			}
+		}
+		next++
+	}
+	for k := range f.lacking {
+		at := f.files[k]
+		give(k, at, true)
+		give(k, at, false)
+		f.look(k, at)
+	}
+	for s := range told {
+		s.client.Custody()
+	}
+}
+
+// share is how many files a session has custody of at most: a fair part, and some more, so
+// that there is room for all.
+func (f *Files) share() int {
+	return max(few, (len(f.files)*Enough*5/4+len(f.sessions)-1)/max(1, len(f.sessions)))
+}
+
+func (f *Files) at(k pages.Key, owner int) *file {
+	at := f.files[k]
+	if at == nil {
+		at = &file{owner: owner}
+		f.files[k] = at
+	}
+	return at
+}
+
+// look notes whether a file lacks custodians.
+func (f *Files) look(k pages.Key, at *file) {
+	if at.closed != nil && len(at.custodians) < Enough {
+		f.lacking[k] = struct{}{}
+	} else {
+		delete(f.lacking, k)
+	}
+}
+
+// wants tells whether a session would be one custodian more, in a process of its own.
+func (at *file) wants(s *Session) bool {
+	same := func(c *Session) bool { return c.Process == s.Process }
+	return len(at.custodians) < Enough && s.Process != at.owner && !slices.ContainsFunc(at.custodians, same)
+}
+
+func (at *file) give(s *Session, k pages.Key) {
+	at.custodians = append(at.custodians, s)
+	s.kept[k] = struct{}{}
+	at.setClosed(s.Slot, false)
+}
+
+func (at *file) hasClosed(slot uint32) bool {
+	return at.closed != nil && at.closed[slot/64]>>(slot%64)&1 != 0
+}
+
+func (at *file) setClosed(slot uint32, closed bool) {
+	switch {
+	case closed && at.closed == nil:
+		at.closed = make([]uint64, protocol.MaxSessions/64)
+	case at.closed == nil:
+		return
+	}
+	word := &at.closed[slot/64]
+	*word &^= 1 << (slot % 64)
+	if closed {
+		*word |= 1 << (slot % 64)
+	} else if *word == 0 && !slices.ContainsFunc(at.closed, func(w uint64) bool { return bits.OnesCount64(w) != 0 }) {
+		at.closed = nil
+	}
+}

@@ -1,0 +1,202 @@
+package custody_test
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/custody"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// client is a session's client: it keeps what it is told to keep.
+type client struct {
+	files *custody.Files
+	*custody.Session
+	told bool
+	kept map[pages.Key]bool
+}
+
+func (c *client) Custody() { c.told = true }
+
+// hear does what it was told to do.
+func (c *client) hear() {
+	if !c.told {
+		return
+	}
+	c.told = false
+	for more := true; more; more = c.More() {
+		given, ended := c.files.Take(c.Session)
+		for _, k := range given {
+			c.kept[k] = true
+		}
+		for _, k := range ended {
+			delete(c.kept, k)
+		}
+	}
+}
+
+func (c *client) maps(k pages.Key, owner int) {
+	if c.files.Lend(c.Session, k, owner) {
+		c.kept[k] = true
+	}
+}
+
+func open(f *custody.Files, process int) *client {
+	c := &client{files: f, kept: map[pages.Key]bool{}}
+	c.Session = f.Open(process, uint32(process), c)
+	f.Resume(c.Session)
+	return c
+}
+
+func segment(serial int) pages.Key {
+	return pages.Key{Role: protocol.RestoreSegment, Serial: uint64(serial)}
+}
+
+// keepers counts the processes that have a file besides its owner's.
+func keepers(all []*client, k pages.Key) (n int) {
+	processes := map[int]bool{}
+	for _, c := range all {
+		if c.kept[k] {
+			processes[c.Process] = true
+		}
+	}
+	return len(processes)
+}
+
+func TestFewThatMapAFileAllKeepIt(t *testing.T) {
+	f := custody.New()
+	var all []*client
+	for n := range 3 {
+		all = append(all, open(f, 10+n))
+		all[n].maps(segment(1), 1)
+	}
+	require.Equal(t, 3, keepers(all, segment(1)))
+	require.False(t, f.Lacking())
+	for _, c := range all {
+		require.False(t, c.told, "nothing is asked of anybody")
+	}
+}
+
+func TestSessionsOfOneProcessCountAsOne(t *testing.T) {
+	f := custody.New()
+	first, second, owner := open(f, 10), open(f, 10), open(f, 1)
+	first.maps(segment(1), 1)
+	second.maps(segment(1), 1)
+	owner.maps(segment(1), 1)
+	require.True(t, first.kept[segment(1)])
+	require.False(t, second.kept[segment(1)])
+	require.False(t, owner.kept[segment(1)], "the owner's process has it")
+}
+
+// Sessions come and go, and map the files of all others. When they have heard what they are
+// told, each file has as many custodians as there are processes, up to enough, and none has
+// many more than others.
+func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
+	seed := rand.Int63()
+	t.Logf("random seed %d", seed)
+	random := rand.New(rand.NewSource(seed))
+	f := custody.New()
+	var all []*client
+	files := map[pages.Key]int{} // with the owner's process
+	settle := func() {
+		for range 3 {
+			f.Assign()
+			for _, c := range all {
+				c.hear()
+			}
+		}
+	}
+	next := 1
+	for range 300 {
+		switch {
+		case len(all) < 8 || random.Intn(3) > 0:
+			c := open(f, next)
+			for k, owner := range files {
+				c.maps(k, owner)
+			}
+			files[segment(next)] = next
+			for _, other := range all {
+				other.maps(segment(next), next)
+			}
+			all = append(all, c)
+			next++
+		case random.Intn(2) > 0:
+			i := random.Intn(len(all))
+			f.End(all[i].Session)
+			all = append(all[:i], all[i+1:]...)
+		default:
+			for k := range files {
+				f.Gone(k)
+				delete(files, k)
+				break
+			}
+		}
+		settle()
+		kept := 0
+		for k, owner := range files {
+			others := 0
+			for _, c := range all {
+				if c.Process != owner {
+					others++
+				}
+			}
+			require.GreaterOrEqual(t, keepers(all, k), min(others, custody.Enough), "%v", k)
+		}
+		for _, c := range all {
+			for k := range c.kept {
+				require.Contains(t, files, k, "a file that is over is closed")
+			}
+			kept += len(c.kept)
+		}
+		for _, c := range all {
+			require.LessOrEqual(t, len(c.kept), max(64, 5*kept/len(all)/2), fmt.Sprintf("of %d", kept))
+		}
+	}
+}
+
+func TestWhatWasHandedOverIsInCustody(t *testing.T) {
+	f := custody.New()
+	var all []*client
+	for n := range 6 {
+		all = append(all, open(f, 10+n))
+	}
+	f.Handed(all[0].Session, segment(1), 1)
+	all[0].kept[segment(1)] = true
+	for _, c := range all[1:] {
+		f.Mapped(c.Session, segment(1), 1)
+	}
+	require.True(t, f.Lacking())
+	f.Assign()
+	for _, c := range all {
+		c.hear()
+	}
+	require.Equal(t, custody.Enough, keepers(all, segment(1)))
+	require.False(t, f.Lacking())
+}
+
+// A connection may be lost with an answer on its way.
+func TestSessionThatIsBackIsGivenAllAgain(t *testing.T) {
+	f := custody.New()
+	c := open(f, 10)
+	require.True(t, f.Lend(c.Session, segment(1), 1))
+	f.Away(c.Session)
+	f.Resume(c.Session)
+	c.hear()
+	require.True(t, c.kept[segment(1)])
+}
+
+func TestFileThatEndsBeforeItWasTakenIsNeverGiven(t *testing.T) {
+	f := custody.New()
+	c, other := open(f, 10), open(f, 11)
+	f.Handed(other.Session, segment(1), 1)
+	f.Mapped(c.Session, segment(1), 1)
+	f.Assign()
+	require.True(t, c.told)
+	f.Gone(segment(1))
+	c.hear()
+	require.Empty(t, c.kept)
+}

@@ -1,0 +1,91 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// A file of another session is closed once it is mapped, unless the broker gives this
+// session custody of it: then its descriptor stays open, to be handed to the next broker.
+// The broker sees to it that of each file enough processes have one.
+
+// fileKey names a file as restore does.
+type fileKey struct {
+	role   string
+	serial uint64
+}
+
+// kept is a descriptor that is in the custody of this session, for reading.
+type kept struct {
+	fd    *sys.FD
+	moved bool // from a client that was closed: no broker knows of it, and it goes with its use
+}
+
+// keep takes custody of a descriptor, and owns it.
+func (p *pages) keep(k fileKey, fd *sys.FD, moved bool) {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	if p.over || p.kept[k].fd != nil {
+		fd.Close()
+		return
+	}
+	p.kept[k] = kept{fd, moved}
+}
+
+// keepMoved is keep for what another client had; nil: nothing.
+func (p *pages) keepMoved(k fileKey, fd *sys.FD) {
+	if fd != nil {
+		p.keep(k, fd, true)
+	}
+}
+
+// letGo ends the custody of a file.
+func (p *pages) letGo(k fileKey) {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	p.kept[k].fd.Close()
+	delete(p.kept, k)
+}
+
+// hand gives the custody of a file away; nil where this session has none.
+func (p *pages) hand(k fileKey) *sys.FD {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	fd := p.kept[k].fd
+	delete(p.kept, k)
+	return fd
+}
+
+// keepOrClose ends the use of a descriptor that came with an answer.
+func (p *pages) keepOrClose(k fileKey, fd *sys.FD, custody bool) {
+	if custody {
+		p.keep(k, fd, false)
+	} else {
+		fd.Close()
+	}
+}
+
+// takeCustody asks the broker what this session is to keep, and what not any more.
+func (c *Client) takeCustody() {
+	for more := true; more; {
+		var ok protocol.CustodyReply
+		fds, err := c.call(context.Background(), protocol.OpCustody, struct{}{}, &ok)
+		if err != nil {
+			return // it says so again when this session is back
+		}
+		if len(fds) != len(ok.Given) {
+			wire.CloseAll(fds)
+			return
+		}
+		for i, f := range ok.Given {
+			c.pages.keep(fileKey{f.Role, f.Serial}, fds[i], false)
+		}
+		for _, f := range ok.Ended {
+			c.pages.letGo(fileKey{f.Role, f.Serial})
+		}
+		more = ok.More
+	}
+}

@@ -1,0 +1,99 @@
+package langs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/custody"
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/internal/testkit"
+)
+
+// custodians lists the drivers whose processes have a file open.
+func custodians(t *testing.T, all []*driver, file string) (list []int) {
+	t.Helper()
+	for i, d := range all {
+		at := fmt.Sprintf("/proc/%d/fd", d.PID())
+		open, err := os.ReadDir(at)
+		require.NoError(t, err)
+		for _, f := range open {
+			if to, err := os.Readlink(filepath.Join(at, f.Name())); err == nil && strings.HasPrefix(to, "/memfd:"+file+" ") {
+				list = append(list, i)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// Of a tensor that many processes have mapped, three keep the files for the next broker. Where
+// these and its owner die others keep them, so that the next broker can still give it to
+// everybody; and nobody has them open when it is gone.
+func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
+	b := testkit.StartBroker(t)
+	owner := start(t, b, languages[0])
+	owner.do(command{"do": "set", "name": "w", "seed": nameSeed, "words": 100_000})
+	var files []string
+	for _, g := range testkit.List[memory.SegmentRow](t, b, "segments") {
+		require.Equal(t, owner.PID(), g.PID)
+		files = append(files, fmt.Sprintf("baton-segment-%d", g.Serial))
+	}
+	for _, s := range testkit.Look(t, b).Sessions {
+		if s.PID == owner.PID() {
+			files = append(files, fmt.Sprintf("baton-session-%d", s.Serial))
+		}
+	}
+	require.Len(t, files, 2)
+
+	var all []*driver
+	for range 2 {
+		all = append(all, everyone(t, b)...)
+	}
+	for _, d := range all {
+		d.do(command{"do": "get", "name": "w", "seed": nameSeed, "hold": true})
+	}
+	for _, f := range files {
+		require.Equal(t, []int{0, 1, 2}, custodians(t, all, f), "%s: those who asked first", f)
+	}
+	owner.Kill()
+	for len(all) > custody.Enough-1 {
+		all[0].Kill()
+		all = all[1:]
+		want := min(len(all), custody.Enough)
+		testkit.Until(t, "others keep the files", func() (bool, string) {
+			state := ""
+			for _, f := range files {
+				state += fmt.Sprintln(f, custodians(t, all, f))
+				if len(custodians(t, all, f)) != want {
+					return false, state
+				}
+			}
+			return true, state
+		})
+	}
+	b.Kill()
+	b.Restart()
+	newcomers := everyone(t, b)
+	for _, d := range newcomers {
+		d.do(command{"do": "get", "name": "w", "seed": nameSeed, "hold": true})
+	}
+	all = append(all, newcomers...)
+	newcomers[0].do(command{"do": "delete", "name": "w"})
+	for _, d := range all {
+		d.do(command{"do": "release"})
+	}
+	testkit.Until(t, "the files of what is gone are closed", func() (bool, string) {
+		for _, f := range files {
+			if open := custodians(t, all, f); len(open) > 0 {
+				return false, fmt.Sprintln(f, open)
+			}
+		}
+		return true, ""
+	})
+	leave(t, b, all...)
+}

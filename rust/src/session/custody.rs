@@ -1,0 +1,82 @@
+//! Descriptors of other sessions' files that this session keeps for the next broker.
+//!
+//! A file of another session is closed once it is mapped, unless the broker gives this session custody of it.
+//! The broker sees to it that of each file enough processes have one.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::inner::Inner;
+use crate::wire::ops::{CustodyReply, KeptItem, Nothing};
+
+/// A file, as `restore` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum FileKey {
+    Session(u64),
+    Segment(u64),
+}
+
+impl FileKey {
+    fn of(item: &KeptItem) -> Option<FileKey> {
+        match item.role.as_str() {
+            "session" => Some(FileKey::Session(item.serial)),
+            "segment" => Some(FileKey::Segment(item.serial)),
+            _ => None,
+        }
+    }
+}
+
+/// What a session has custody of.
+#[derive(Debug, Default)]
+pub(crate) struct Custody(Mutex<HashMap<FileKey, Arc<OwnedFd>>>);
+
+impl Custody {
+    fn all(&self) -> MutexGuard<'_, HashMap<FileKey, Arc<OwnedFd>>> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Keeps a descriptor; where there is one of the file the new one is closed.
+    pub(crate) fn keep(&self, k: FileKey, fd: OwnedFd) {
+        self.all().entry(k).or_insert_with(|| Arc::new(fd));
+    }
+
+    pub(crate) fn get(&self, k: FileKey) -> Option<Arc<OwnedFd>> {
+        self.all().get(&k).cloned()
+    }
+
+    pub(crate) fn let_go(&self, k: FileKey) {
+        self.all().remove(&k);
+    }
+
+    pub(super) fn clear(&self) {
+        self.all().clear();
+    }
+
+    pub(super) fn snapshot(&self) -> HashMap<FileKey, Arc<OwnedFd>> {
+        self.all().clone()
+    }
+}
+
+impl Inner {
+    /// Asks the broker what this session is to keep, and what not any more. Where it is away, the broker says
+    /// so again when the session is back.
+    pub(super) fn take_custody(&self) {
+        loop {
+            let Ok((ok, fds)) = self.call_fds::<_, CustodyReply>("custody", &Nothing {}) else { return };
+            if fds.len() != ok.given.len() {
+                return;
+            }
+            let custody = &self.pages.custody;
+            for (item, fd) in ok.given.iter().zip(fds) {
+                if let Some(k) = FileKey::of(item) {
+                    custody.keep(k, fd);
+                }
+            }
+            ok.ended.iter().filter_map(FileKey::of).for_each(|k| custody.let_go(k));
+            if !ok.more {
+                return;
+            }
+        }
+    }
+}
