@@ -16,7 +16,7 @@ const (
 
 // rooms of the broker are called with its mutex held and know no connection, process
 // or goroutine.
-var rooms = []string{recordDir, "broker/pages", "broker/memory", "broker/topics", "broker/leases", "broker/takeover"}
+var rooms = []string{recordDir, "broker/pages", "broker/memory", "broker/topics", "broker/leases", "broker/takeover", "broker/custody"}
 
 // roomless are packages that no room imports.
 var roomless = []string{"sync", "sync/atomic", "net", "context", "os/exec", module + "/internal/wire"}
