@@ -116,7 +116,7 @@ impl<O: Clone> Openings<O> {
     #[cfg(not(baton_loom))]
     pub(crate) fn await_left(&self, until: Instant) {
         let mut stage = self.stage();
-        while matches!(*stage, Stage::Leaving) {
+        while matches!(*stage, Stage::Leaving | Stage::Ending) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
