@@ -5,6 +5,8 @@ import "time"
 const (
 	careSoonest = 20 * time.Millisecond
 	careLatest  = 500 * time.Millisecond
+	// careTime bounds how long the collector keeps the mutex at a time: requests wait for it.
+	careTime = 700 * time.Microsecond
 )
 
 // careSoon makes the broker look after what dead sessions left (storages that are no
@@ -30,7 +32,7 @@ func (b *Broker) hasCares() bool {
 func (b *Broker) care() {
 	b.caretaker = nil
 	progress := b.topics.Retire()
-	progress = b.memory.Collect() || progress
+	progress = b.memory.Collect(careTime) || progress
 	progress = b.endEmpty() || progress
 	for s := range b.forked {
 		if !b.childInherits(s) {

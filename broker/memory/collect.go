@@ -1,33 +1,35 @@
 package memory
 
 import (
+	"time"
+
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// testsPerRound bounds how long the collector keeps the mutex.
-const testsPerRound = 1 << 14
+// collectForRoom bounds how long a grant for which there is no room looks for some: what it
+// does not find in that time its client is told of later.
+const collectForRoom = 5 * time.Millisecond
 
 // Orphans tells how many segments of ended sessions there are.
 func (m *Memory) Orphans() int { return len(m.orphans) }
 
 // Collect frees the segments of dead owners of which nothing is held, and the pages of
-// others on which nothing held lies. It tells whether it found anything free.
-func (m *Memory) Collect() (progress bool) {
-	budget := testsPerRound
+// others on which nothing held lies. It tells whether it found anything free. When the time is
+// over it stops behind a segment; as it begins anywhere, the next call goes on with others.
+func (m *Memory) Collect(most time.Duration) (progress bool) {
+	began := time.Now()
 	for g := range m.orphans {
-		if budget <= 0 {
-			return true
+		if time.Since(began) > most {
+			return progress
 		}
 		if !g.owner.There() || !g.usable() {
-			budget -= len(g.chunks)
 			progress = m.collectWhole(g) || progress
 			continue
 		}
 		free, news := true, !g.shrunk
 		for _, c := range g.chunks {
-			tested, found, all := m.collectChunk(c)
-			budget -= tested
+			found, all := m.collectChunk(c)
 			news = news || found
 			progress = progress || found
 			free = free && all
@@ -71,23 +73,24 @@ func (m *Memory) collectWhole(g *segment) bool {
 // collectChunk tests the storages of a dead owner's chunk that were not found
 // free before. A dead owner describes none of them anew, so a free storage stays
 // free.
-func (m *Memory) collectChunk(c *chunk) (tested int, found, all bool) {
+func (m *Memory) collectChunk(c *chunk) (found, all bool) {
 	p := c.segment.owner
 	test := m.free
 	test.Entries = p.Entries
+	reserved := false
 	all = true
 	for i := range uint32(protocol.ChunkIndices) {
 		if c.free[i/64]>>(i%64)&1 != 0 {
 			continue
 		}
-		if tested == 0 {
+		if !reserved {
 			// The test writes here: where the owner died before it reserved its
 			// entries, this must not be what runs out of memory.
 			if p.ReserveEntries(c.index) != nil {
-				return 1, false, false
+				return false, false
 			}
+			reserved = true
 		}
-		tested++
 		if _, free := test.Recycle(c.index*protocol.ChunkIndices + i); free {
 			c.free[i/64] |= 1 << (i % 64)
 			found = true
@@ -95,5 +98,5 @@ func (m *Memory) collectChunk(c *chunk) (tested int, found, all bool) {
 			all = false
 		}
 	}
-	return tested, found, all
+	return found, all
 }

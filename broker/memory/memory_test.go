@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
@@ -70,12 +71,12 @@ func TestSegmentOfAnEndedSessionIsFreedWhenTheLastHolderLetsGo(t *testing.T) {
 	require.NoError(t, reader.Row.Take(ref.Index))
 
 	w.end(maker)
-	w.m.Collect()
+	w.m.Collect(time.Minute)
 	require.EqualValues(t, 1<<20, w.m.Use().Orphans, "the reader holds it")
 	require.Zero(t, news.trim)
 
 	reader.Row.Drop(ref.Index)
-	require.True(t, w.m.Collect())
+	require.True(t, w.m.Collect(time.Minute))
 	require.Zero(t, w.m.Use().Granted)
 	require.Equal(t, 1, news.trim)
 	require.Zero(t, w.store.Record.Segment(g.Segment).Serial())

@@ -29,7 +29,7 @@ const (
 // is refused.
 func (m *Memory) checkRoom(s *Account, check func() error) error {
 	err := check()
-	if err != nil && m.Collect() {
+	if err != nil && m.Collect(collectForRoom) {
 		err = check()
 	}
 	if err != nil {

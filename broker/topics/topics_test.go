@@ -2,6 +2,7 @@ package topics_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
@@ -125,7 +126,7 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	require.Equal(t, 1, w.told.adopted)
 	require.Equal(t, 1, w.ts.Counts().AdoptedLanes)
 	require.EqualValues(t, 1, w.counted(ref))
-	w.m.Collect()
+	w.m.Collect(time.Minute)
 	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's row counts it")
 	require.False(t, w.ts.Retire(), "fewer than depth are newer")
 	require.EqualValues(t, protocol.LaneAdopted, w.store.Record.Topic(info.Topic).Lane(0).Load().State)
@@ -134,7 +135,7 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	w.end(reader)
 	require.Zero(t, w.ts.Counts())
 	require.Zero(t, w.counted(ref))
-	require.True(t, w.m.Collect())
+	require.True(t, w.m.Collect(time.Minute))
 	require.Nil(t, w.store.BySerial(writer.Serial))
 }
 
