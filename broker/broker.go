@@ -65,13 +65,14 @@ type Broker struct {
 	leases  *leases.Leases
 	custody *custody.Files
 
-	assigning *alarm.Alarm // files lack custodians
-	caretaker *alarm.Alarm // runs while there are orphans or adopted lanes
-	careDelay time.Duration
-	closed    map[*session]struct{} // that still hold
-	away      map[*session]struct{} // disconnected, of programs that exec may replace
-	forked    map[*session]struct{} // of processes that ended while they forked
-	mirror    *mirror               // nil while there is none
+	assigning   *alarm.Alarm // files lack custodians
+	assignAgain *alarm.Alarm // sessions were asked to keep them
+	caretaker   *alarm.Alarm // runs while there are orphans or adopted lanes
+	careDelay   time.Duration
+	closed      map[*session]struct{} // that still hold
+	away        map[*session]struct{} // disconnected, of programs that exec may replace
+	forked      map[*session]struct{} // of processes that ended while they forked
+	mirror      *mirror               // nil while there is none
 
 	state    stateFile
 	placeErr string // why the place could not be kept, as the log has it
@@ -145,7 +146,10 @@ func (b *Broker) setUp(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.writeState(); err != nil {
+	if err := b.writeState(); sys.IsNoDescriptors(err) {
+		// Many connect while it begins: keepPlace writes it when some have gone.
+		b.log.Error("cannot write the state file yet: too many files are open (ulimit -n)", "error", err)
+	} else if err != nil {
 		return err
 	}
 	b.forgetKept()

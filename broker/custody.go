@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -24,17 +25,24 @@ func (b *Broker) lend(s *session, k pages.Key, owner *pages.Pages) bool {
 // assignSoon has others asked where files lack custodians. The mutex is held.
 func (b *Broker) assignSoon() {
 	if b.assigning == nil && b.custody.Lacking() && !b.closing {
-		b.assigning = b.clock.After(assignPause, func() {
-			b.assigning = nil
-			b.custody.Assign()
-		})
+		b.assignAgain.Cancel()
+		b.assigning = b.clock.After(assignPause, b.assign)
+	}
+}
+
+func (b *Broker) assign() {
+	b.assigning = nil
+	if b.custody.Assign(time.Now()) {
+		b.assignAgain.Cancel()
+		b.assignAgain = b.clock.After(custody.OfferTime, b.assign)
 	}
 }
 
 // opCustody tells a session what it is to keep, and what not any more.
-func (b *Broker) opCustody(s *session, _ *done) (any, []*sys.FD, error) {
-	given, ended := b.custody.Take(s.custody)
-	reply := protocol.CustodyReply{Given: []protocol.RestoreItem{}, Ended: []protocol.RestoreItem{}, More: s.custody.More()}
+func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, error) {
+	b.custody.Done(s.custody, keysOf(r.Kept), keysOf(r.Closed))
+	given, ended := s.custody.Take()
+	reply := protocol.CustodyReply{Given: []protocol.RestoreItem{}, Ended: []protocol.RestoreItem{}}
 	var makers []func() (*sys.FD, error)
 	for _, k := range given {
 		if fd := b.fileOf(k); fd != nil {
@@ -47,6 +55,13 @@ func (b *Broker) opCustody(s *session, _ *done) (any, []*sys.FD, error) {
 	}
 	fds, err := pages.Descriptors(makers...)
 	return reply, fds, err
+}
+
+func keysOf(items []protocol.RestoreItem) (keys []pages.Key) {
+	for _, f := range items {
+		keys = append(keys, pages.Key{Role: f.Role, Serial: f.Serial})
+	}
+	return keys
 }
 
 // fileOf finds the file of a session or of a segment; nil where it is not here.

@@ -32,7 +32,7 @@ func (b *Broker) fetch(t *gathering) {
 		return
 	}
 	for _, k := range b.needed() {
-		if t.files[k] == nil {
+		if b.taking == t && t.files[k] == nil {
 			b.fetchOne(t, k, sys.FileID{Dev: b.inodes, Ino: b.store.Missing[k]})
 		}
 	}
@@ -46,6 +46,13 @@ func (b *Broker) fetchOne(t *gathering, k pages.Key, id sys.FileID) {
 		}
 		if err == nil && fd != nil {
 			b.log.Info("a file of the former broker comes from a process that stands still", "role", k.Role, "pid", s.PID)
+			return
+		}
+		if sys.IsNoDescriptors(err) {
+			// This broker's lack, not theirs: all stays for the next one, or for a next try.
+			t.err = protocol.Errorf(protocol.CodeTooMany, "raise this broker's limit of open files (ulimit -n, LimitNOFILE= of a unit), or keep programs from connecting while it begins",
+				"too many files are open to take the former broker's from process %d; what it left is as it was: %w", s.PID, err)
+			b.endTakeover(t)
 			return
 		}
 		b.log.Info("a process that stands still gives no file", "role", k.Role, "pid", s.PID, "error", err)

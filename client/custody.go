@@ -28,8 +28,11 @@ type kept struct {
 func (p *pages) keep(k fileKey, fd *sys.FD, moved bool) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
-	if p.over || p.kept[k].fd != nil {
+	if had := p.kept[k]; p.over || had.fd != nil {
 		fd.Close()
+		if had.fd != nil && !moved {
+			p.kept[k] = kept{had.fd, false} // the broker counts on it from now on
+		}
 		return
 	}
 	p.kept[k] = kept{fd, moved}
@@ -70,11 +73,11 @@ func (p *pages) keepOrClose(k fileKey, fd *sys.FD, custody bool) {
 
 // takeCustody asks the broker what this session is to keep, and what not any more.
 func (c *Client) takeCustody() {
-	for more := true; more; {
+	for ask := (protocol.Custody{}); ; {
 		var ok protocol.CustodyReply
-		fds, err := c.call(context.Background(), protocol.OpCustody, struct{}{}, &ok)
+		fds, err := c.call(context.Background(), protocol.OpCustody, ask, &ok)
 		if err != nil {
-			return // it says so again when this session is back
+			return // what this session does not say that it keeps, others are asked to keep
 		}
 		if len(fds) != len(ok.Given) {
 			wire.CloseAll(fds)
@@ -86,6 +89,9 @@ func (c *Client) takeCustody() {
 		for _, f := range ok.Ended {
 			c.pages.letGo(fileKey{f.Role, f.Serial})
 		}
-		more = ok.More
+		if len(ok.Given)+len(ok.Ended) == 0 {
+			return
+		}
+		ask = protocol.Custody{Kept: ok.Given, Closed: ok.Ended}
 	}
 }

@@ -37,8 +37,8 @@ type pages struct {
 	peerMu sync.Mutex
 	old    map[uint64]*peer // by serial: sessions that have left their slot
 	kept   map[fileKey]kept
-	over   bool             // the client was closed: no more files are kept open
-	given  bool             // the file of this session is another client's to close
+	over   bool // the client was closed: no more files are kept open
+	given  bool // the file of this session is another client's to close
 }
 
 // peer is another session's pages.

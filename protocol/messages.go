@@ -257,12 +257,18 @@ type PeerAnswer struct {
 	Custody bool   `json:"custody,omitempty"`
 }
 
-// CustodyReply answers OpCustody, which has no fields: the descriptor of each file of Given
-// comes with it, for the client to keep; those of Ended it closes. With More it asks again.
+// Custody asks what the client is to keep and to close, and says what it has done of the
+// answer before. It asks until it is told nothing more.
+type Custody struct {
+	Kept   []RestoreItem `json:"kept,omitempty"`
+	Closed []RestoreItem `json:"closed,omitempty"`
+}
+
+// CustodyReply answers OpCustody: the descriptor of each file of Given comes with it, for the
+// client to keep; those of Ended it closes.
 type CustodyReply struct {
 	Given []RestoreItem `json:"given"`
 	Ended []RestoreItem `json:"ended"`
-	More  bool          `json:"more,omitempty"`
 }
 
 // Segment asks for a segment's descriptor.

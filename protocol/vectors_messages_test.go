@@ -43,7 +43,7 @@ var opTypes = map[string][2]any{
 	protocol.OpAttach:         {protocol.Attach{}, protocol.AttachReply{}},
 	protocol.OpPeer:           {protocol.Peer{}, protocol.PeerReply{}},
 	protocol.OpSegment:        {protocol.Segment{}, protocol.SegmentReply{}},
-	protocol.OpCustody:        {empty{}, protocol.CustodyReply{}},
+	protocol.OpCustody:        {protocol.Custody{}, protocol.CustodyReply{}},
 	protocol.OpTopicOpen:      {protocol.TopicOpenRequest{}, protocol.TopicInfo{}},
 	protocol.OpTopicWrite:     {protocol.TopicWrite{}, protocol.TopicWriteReply{}},
 	protocol.OpTopicRead:      {protocol.TopicRead{}, protocol.TopicReadReply{}},
@@ -167,10 +167,11 @@ func exchanges() map[string][]exchange {
 				{Error: refused(protocol.CodeExpired, "session 2 of slot 4 is over and nothing of it is left", "look at the topic's members again")},
 				{Error: refused(protocol.CodeBusy, "this broker was not handed pages of trainer-1 yet", "try again in a moment")}}}, []string{"session file"}}},
 		protocol.OpCustody: {
-			{"files to keep, one that is over, and more", empty{}, nil, protocol.CustodyReply{
+			{"files to keep, and one that is over", protocol.Custody{}, nil, protocol.CustodyReply{
 				Given: []protocol.RestoreItem{{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreSegment, Serial: 9}},
-				Ended: []protocol.RestoreItem{{Role: protocol.RestoreSegment, Serial: 4}}, More: true}, []string{"session file", "segment"}},
-			{"nothing", empty{}, nil, protocol.CustodyReply{Given: []protocol.RestoreItem{}, Ended: []protocol.RestoreItem{}}, nil},
+				Ended: []protocol.RestoreItem{{Role: protocol.RestoreSegment, Serial: 4}}}, []string{"session file", "segment"}},
+			{"that is done", protocol.Custody{Kept: []protocol.RestoreItem{{Role: protocol.RestoreSession, Serial: 12}, {Role: protocol.RestoreSegment, Serial: 9}},
+				Closed: []protocol.RestoreItem{{Role: protocol.RestoreSegment, Serial: 4}}}, nil, protocol.CustodyReply{Given: []protocol.RestoreItem{}, Ended: []protocol.RestoreItem{}}, nil},
 		},
 		protocol.OpSegment: {{"in custody", protocol.Segment{Segment: 7, Serial: 9}, nil, protocol.SegmentReply{Bytes: 64 << 20, Custody: true}, []string{"segment"}}, {"writable", protocol.Segment{Segment: 7, Serial: 9, Write: true}, nil, protocol.SegmentReply{Bytes: 64 << 20}, []string{"segment"}},
 			{"on a device", protocol.Segment{Segment: 8, Serial: 43}, nil, protocol.SegmentReply{Bytes: 64 << 20, Device: exampleDevice, DeviceID: 1}, []string{"memory of the driver's"}}},

@@ -9,7 +9,8 @@
 //
 // A file of which somebody has closed the descriptor *lacks* custodians when it has fewer:
 // one has ended, or those who asked for it first had custody of many already. [Files.Assign]
-// then gives it to others, those first who have it mapped.
+// then offers it to others, those first who have it mapped. A session counts as a custodian
+// once it has said that it keeps the descriptor: it may stand still, or have no room for it.
 //
 // Threads: the broker's mutex is held in every call.
 //
@@ -19,9 +20,9 @@ package custody
 
 import (
 	"cmp"
-	"maps"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
@@ -38,6 +39,9 @@ const (
 	// is told to close.
 	AtOnce      = 64
 	endedAtOnce = 1024
+	// OfferTime is how long a session that is offered a file may take to say that it keeps
+	// it, before others are asked as well: it may stand still, or have too many files open.
+	OfferTime = time.Second
 )
 
 // Client is told that it is to take custody of files, or to end it: it asks with Take.
@@ -53,7 +57,7 @@ type Session struct {
 	client Client
 	ready  bool // it has a connection
 	kept   map[pages.Key]struct{}
-	given  []pages.Key // to be taken
+	given  []pages.Key // offered: to be taken
 	ended  []pages.Key // to be closed
 }
 
@@ -61,7 +65,8 @@ type Session struct {
 type file struct {
 	owner      int // the process
 	custodians []*Session
-	closed     []uint64 // bits of the slots that have it mapped and closed; nil: none
+	offered    map[*Session]time.Time // when; they have not said that they keep it
+	closed     []uint64               // bits of the slots that have it mapped and closed; nil: none
 }
 
 // Files says who has custody of which file.
@@ -87,7 +92,12 @@ func (f *Files) Open(process int, slot uint32, c Client) *Session {
 // been lost with the one before, so it is given again: a client that has it closes the second.
 func (f *Files) Resume(s *Session) {
 	s.ready = true
-	if s.given = slices.Collect(maps.Keys(s.kept)); s.More() {
+	for k := range s.kept {
+		if !slices.Contains(s.given, k) {
+			s.given = append(s.given, k)
+		}
+	}
+	if len(s.given)+len(s.ended) > 0 {
 		s.client.Custody()
 	}
 }
@@ -106,6 +116,7 @@ func (f *Files) End(s *Session) {
 	}
 	s.kept = nil
 	for k, at := range f.files {
+		delete(at.offered, s)
 		if at.hasClosed(s.Slot) {
 			at.setClosed(s.Slot, false)
 			f.look(k, at)
@@ -161,46 +172,72 @@ func (f *Files) Gone(k pages.Key) {
 	}
 	delete(f.files, k)
 	delete(f.lacking, k)
-	for _, s := range at.custodians {
+	end := func(s *Session) {
 		delete(s.kept, k)
-		s.given = slices.DeleteFunc(s.given, func(g pages.Key) bool { return g == k })
-		s.ended = append(s.ended, k) // it may have been given before
+		s.given = without(s.given, k)
+		s.ended = append(s.ended, k) // it may have the descriptor already
 		s.client.Custody()
+	}
+	for _, s := range at.custodians {
+		end(s)
+	}
+	for s := range at.offered {
+		end(s)
 	}
 }
 
-// Take returns what a session is to keep from now on, and what it is to close.
-func (f *Files) Take(s *Session) (given, ended []pages.Key) {
-	n := min(len(s.given), AtOnce)
-	given, s.given = slices.Clone(s.given[:n]), s.given[n:]
-	n = min(len(s.ended), endedAtOnce)
-	ended, s.ended = slices.Clone(s.ended[:n]), s.ended[n:]
-	return given, ended
+// Take returns what a session is to keep from now on, and what it is to close. It is told
+// so again until it has Done it.
+func (s *Session) Take() (given, ended []pages.Key) {
+	return slices.Clone(s.given[:min(len(s.given), AtOnce)]), slices.Clone(s.ended[:min(len(s.ended), endedAtOnce)])
 }
 
-// More tells whether a session has something to take.
-func (s *Session) More() bool { return len(s.given)+len(s.ended) > 0 }
+// Done says that a session keeps the descriptors of files, and has closed those of others.
+func (f *Files) Done(s *Session, kept, closed []pages.Key) {
+	for _, k := range closed {
+		s.ended = without(s.ended, k)
+	}
+	for _, k := range kept {
+		s.given = without(s.given, k)
+		at := f.files[k]
+		if at == nil {
+			continue
+		}
+		if _, offered := at.offered[s]; offered {
+			at.give(s, k)
+			f.look(k, at)
+		}
+	}
+}
+
+func without(keys []pages.Key, k pages.Key) []pages.Key {
+	return slices.DeleteFunc(keys, func(one pages.Key) bool { return one == k })
+}
 
 // Lacking tells whether Assign may have something to do.
 func (f *Files) Lacking() bool { return len(f.lacking) > 0 }
 
-// Assign gives the files that lack custodians to sessions that have the fewest: those that
-// have them mapped, else others. What none can have stays lacking, until a session comes.
-func (f *Files) Assign() {
+// Assign offers the files that lack custodians to sessions that have the fewest: those that
+// have them mapped, else others. What none can have stays lacking, until a session comes. It
+// tells whether to look again in OfferTime, whether the sessions that were asked keep them.
+func (f *Files) Assign(now time.Time) (again bool) {
 	var all []*Session
 	for s := range f.sessions {
 		if s.ready {
 			all = append(all, s)
 		}
 	}
-	load := func(s *Session) int { return len(s.kept) }
+	load := func(s *Session) int { return len(s.kept) + len(s.given) }
 	slices.SortFunc(all, func(x, y *Session) int { return cmp.Or(cmp.Compare(load(x), load(y)), cmp.Compare(x.Slot, y.Slot)) })
 	share, told, next := f.share(), map[*Session]struct{}{}, 0
 	give := func(k pages.Key, at *file, mappedOnly bool) {
-		for i := 0; i < len(all) && len(at.custodians) < Enough; i++ {
+		for i := 0; i < len(all) && at.expected(now) < Enough; i++ {
 			s := all[(next+i)%len(all)]
-			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) {
-				at.give(s, k)
+			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) && !at.hasOffer(s) {
+				if at.offered == nil {
+					at.offered = map[*Session]time.Time{}
+				}
+				at.offered[s] = now
 				s.given = append(s.given, k)
 				told[s] = struct{}{}
 			}
@@ -211,11 +248,12 @@ func (f *Files) Assign() {
 		at := f.files[k]
 		give(k, at, true)
 		give(k, at, false)
-		f.look(k, at)
+		again = again || len(at.offered) > 0
 	}
 	for s := range told {
 		s.client.Custody()
 	}
+	return again
 }
 
 // share is how many files a session has custody of at most: a fair part, and some more, so
@@ -248,7 +286,29 @@ func (at *file) wants(s *Session) bool {
 	return len(at.custodians) < Enough && s.Process != at.owner && !slices.ContainsFunc(at.custodians, same)
 }
 
+// expected counts the custodians, with those of which it may soon be heard.
+func (at *file) expected(now time.Time) int {
+	n := len(at.custodians)
+	for _, when := range at.offered {
+		if now.Sub(when) < OfferTime {
+			n++
+		}
+	}
+	return n
+}
+
+// hasOffer tells whether the file was offered to a session, or to another of its process.
+func (at *file) hasOffer(s *Session) bool {
+	for o := range at.offered {
+		if o.Process == s.Process {
+			return true
+		}
+	}
+	return false
+}
+
 func (at *file) give(s *Session, k pages.Key) {
+	delete(at.offered, s)
 	at.custodians = append(at.custodians, s)
 	s.kept[k] = struct{}{}
 	at.setClosed(s.Slot, false)

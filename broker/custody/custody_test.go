@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -28,14 +29,18 @@ func (c *client) hear() {
 		return
 	}
 	c.told = false
-	for more := true; more; more = c.More() {
-		given, ended := c.files.Take(c.Session)
+	for {
+		given, ended := c.Take()
+		if len(given)+len(ended) == 0 {
+			return
+		}
 		for _, k := range given {
 			c.kept[k] = true
 		}
 		for _, k := range ended {
 			delete(c.kept, k)
 		}
+		c.files.Done(c.Session, given, ended)
 	}
 }
 
@@ -104,7 +109,7 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 	files := map[pages.Key]int{} // with the owner's process
 	settle := func() {
 		for range 3 {
-			f.Assign()
+			f.Assign(time.Now())
 			for _, c := range all {
 				c.hear()
 			}
@@ -170,7 +175,7 @@ func TestWhatWasHandedOverIsInCustody(t *testing.T) {
 		f.Mapped(c.Session, segment(1), 1)
 	}
 	require.True(t, f.Lacking())
-	f.Assign()
+	f.Assign(time.Now())
 	for _, c := range all {
 		c.hear()
 	}
@@ -194,9 +199,35 @@ func TestFileThatEndsBeforeItWasTakenIsNeverGiven(t *testing.T) {
 	c, other := open(f, 10), open(f, 11)
 	f.Handed(other.Session, segment(1), 1)
 	f.Mapped(c.Session, segment(1), 1)
-	f.Assign()
+	f.Assign(time.Now())
 	require.True(t, c.told)
 	f.Gone(segment(1))
 	c.hear()
 	require.Empty(t, c.kept)
+}
+
+// Who stands still, or has no room for a descriptor, is no custodian: others are asked.
+func TestWhoDoesNotAnswerIsNoCustodian(t *testing.T) {
+	f := custody.New()
+	var all []*client
+	for n := range 6 {
+		all = append(all, open(f, 10+n))
+		f.Mapped(all[n].Session, segment(1), 1)
+	}
+	now := time.Now()
+	require.True(t, f.Assign(now))
+	for _, c := range all {
+		c.told = c.told && false // the first three hear nothing
+	}
+	require.True(t, f.Assign(now), "they may still answer")
+	require.True(t, f.Lacking())
+	for _, c := range all {
+		require.False(t, c.told, "and nobody else is asked meanwhile")
+	}
+	f.Assign(now.Add(custody.OfferTime))
+	for _, c := range all {
+		c.hear()
+	}
+	require.Equal(t, custody.Enough, keepers(all, segment(1)))
+	require.False(t, f.Lacking())
 }

@@ -31,14 +31,11 @@ func custodians(t *testing.T, all []*driver, file string) (list []int) {
 	return list
 }
 
-// Of a tensor that many processes have mapped, three keep the files for the next broker. Where
-// these and its owner die others keep them, so that the next broker can still give it to
-// everybody; and nobody has them open when it is gone.
-func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
-	b := testkit.StartBroker(t)
-	owner := start(t, b, languages[0])
+// keptByThree has drivers hold a tensor that an owner has set as a name, and returns the names
+// of the files in which it lies, of which the first three keep the descriptors.
+func keptByThree(t *testing.T, b *testkit.Broker) (owner *driver, all []*driver, files []string) {
+	owner = start(t, b, languages[0])
 	owner.do(command{"do": "set", "name": "w", "seed": nameSeed, "words": 100_000})
-	var files []string
 	for _, g := range testkit.List[memory.SegmentRow](t, b, "segments") {
 		require.Equal(t, owner.PID(), g.PID)
 		files = append(files, fmt.Sprintf("baton-segment-%d", g.Serial))
@@ -49,8 +46,6 @@ func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
 		}
 	}
 	require.Len(t, files, 2)
-
-	var all []*driver
 	for range 2 {
 		all = append(all, everyone(t, b)...)
 	}
@@ -60,21 +55,60 @@ func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
 	for _, f := range files {
 		require.Equal(t, []int{0, 1, 2}, custodians(t, all, f), "%s: those who asked first", f)
 	}
+	return owner, all, files
+}
+
+// keeping waits until so many drivers keep the files.
+func keeping(t *testing.T, all []*driver, files []string, want int) {
+	t.Helper()
+	testkit.Until(t, "others keep the files", func() (bool, string) {
+		state := ""
+		for _, f := range files {
+			state += fmt.Sprintln(f, custodians(t, all, f))
+			if len(custodians(t, all, f)) < want {
+				return false, state
+			}
+		}
+		return true, state
+	})
+}
+
+// Processes that stand still cannot keep a file that they have closed: others do.
+func TestWhoStandsStillIsNoCustodian(t *testing.T) {
+	b := testkit.StartBroker(t)
+	owner, all, files := keptByThree(t, b)
+	still := all[custody.Enough : custody.Enough+2]
+	for _, d := range still {
+		d.Stop()
+	}
+	owner.Kill()
+	for _, d := range all[:custody.Enough] {
+		d.Kill()
+	}
+	others := all[custody.Enough+2:]
+	keeping(t, others, files, min(len(others), custody.Enough))
+	b.Kill()
+	b.Restart()
+	newcomer := start(t, b, languages[0])
+	newcomer.do(command{"do": "get", "name": "w", "seed": nameSeed})
+	for _, d := range still {
+		d.Cont()
+	}
+	newcomer.do(command{"do": "delete", "name": "w"})
+	leave(t, b, append(all[custody.Enough:], newcomer)...)
+}
+
+// Of a tensor that many processes have mapped, three keep the files for the next broker. Where
+// these and its owner die others keep them, so that the next broker can still give it to
+// everybody; and nobody has them open when it is gone.
+func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
+	b := testkit.StartBroker(t)
+	owner, all, files := keptByThree(t, b)
 	owner.Kill()
 	for len(all) > custody.Enough-1 {
 		all[0].Kill()
 		all = all[1:]
-		want := min(len(all), custody.Enough)
-		testkit.Until(t, "others keep the files", func() (bool, string) {
-			state := ""
-			for _, f := range files {
-				state += fmt.Sprintln(f, custodians(t, all, f))
-				if len(custodians(t, all, f)) != want {
-					return false, state
-				}
-			}
-			return true, state
-		})
+		keeping(t, all, files, min(len(all), custody.Enough))
 	}
 	b.Kill()
 	b.Restart()

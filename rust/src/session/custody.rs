@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::inner::Inner;
-use crate::wire::ops::{CustodyReply, KeptItem, Nothing};
+use crate::wire::ops::{CustodyReply, CustodyRequest, KeptItem};
 
 /// A file, as `restore` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,11 +59,12 @@ impl Custody {
 }
 
 impl Inner {
-    /// Asks the broker what this session is to keep, and what not any more. Where it is away, the broker says
-    /// so again when the session is back.
+    /// Asks the broker what this session is to keep, and what not any more. What it does not say that it
+    /// keeps, for the broker is away or no descriptor is free, others are asked to keep.
     pub(super) fn take_custody(&self) {
+        let mut ask = CustodyRequest::default();
         loop {
-            let Ok((ok, fds)) = self.call_fds::<_, CustodyReply>("custody", &Nothing {}) else { return };
+            let Ok((ok, fds)) = self.call_fds::<_, CustodyReply>("custody", &ask) else { return };
             if fds.len() != ok.given.len() {
                 return;
             }
@@ -74,9 +75,10 @@ impl Inner {
                 }
             }
             ok.ended.iter().filter_map(FileKey::of).for_each(|k| custody.let_go(k));
-            if !ok.more {
+            if ok.given.is_empty() && ok.ended.is_empty() {
                 return;
             }
+            ask = CustodyRequest { kept: ok.given, closed: ok.ended };
         }
     }
 }

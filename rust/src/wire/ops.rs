@@ -198,16 +198,23 @@ pub(crate) struct PeerAnswer {
     pub(crate) custody: bool,
 }
 
+/// Asks what to keep and to close, and says what was done of the answer before.
+#[derive(Serialize, Default)]
+pub(crate) struct CustodyRequest {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) kept: Vec<KeptItem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) closed: Vec<KeptItem>,
+}
+
 /// What a session is to keep for the next broker, whose descriptors came with the answer, and what it closes.
 #[derive(Deserialize)]
 pub(crate) struct CustodyReply {
     pub(crate) given: Vec<KeptItem>,
     pub(crate) ended: Vec<KeptItem>,
-    #[serde(default)]
-    pub(crate) more: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct KeptItem {
     pub(crate) role: String,
     pub(crate) serial: u64,
