@@ -95,8 +95,6 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	crashpoint.At("broker-hello-opened")
 	s.takeAlive(c)
 	c.session, s.memory.CUDA = s, slices.Contains(h.Features, protocol.FeatureCUDA)
-	b.custody.Resume(s.custody)
-	b.assignSoon()
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])
 	return reply, out, nil

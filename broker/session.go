@@ -169,6 +169,8 @@ func (b *Broker) heard(s *session) {
 	if !b.closing && !s.ended && !s.heard {
 		s.heard = true
 		b.store.Record.Session(s.Slot).SetHeard()
+		b.custody.Resume(s.custody) // from here on its client heeds events
+		b.assignSoon()
 	}
 }
 
