@@ -65,6 +65,9 @@ type crowdOf struct {
 
 // gather starts processes with n sessions in all and waits until they are connected.
 func (b *bencher) gather(ctx context.Context, n int, j job) (*crowdOf, error) {
+	if _, err := atRest(b.broker.pid()); err != nil { // it has cleaned up behind those before
+		return nil, err
+	}
 	j = b.addressed(j)
 	c := &crowdOf{}
 	for n > 0 {
@@ -124,14 +127,22 @@ func (b *bencher) spent(pid int, f func() error) (float64, error) {
 	if err := f(); err != nil {
 		return 0, err
 	}
-	for last := before.cpu; ; {
+	after, err := atRest(pid)
+	return float64(after.cpu - before.cpu), err
+}
+
+// atRest waits until a process takes less than a hundredth of a CPU.
+func atRest(pid int) (usage, error) {
+	last, err := usageOf(pid)
+	for err == nil {
 		time.Sleep(300 * time.Millisecond)
-		now, err := usageOf(pid)
-		if err != nil || now.cpu-last < 3*time.Millisecond {
-			return float64(now.cpu - before.cpu), err
+		var now usage
+		if now, err = usageOf(pid); now.cpu-last.cpu < 3*time.Millisecond {
+			return now, err
 		}
-		last = now.cpu
+		last = now
 	}
+	return last, err
 }
 
 // join measures sessions that join one topic: all read it, and one or all write.
@@ -173,11 +184,10 @@ func (b *bencher) join(ctx context.Context, group string, n int, all bool) error
 
 // members are sessions that join a topic. Count: the first one writes; Storages: all do.
 func members(ctx context.Context, s *seat) error {
-	clients := make([]*client.Client, s.Sessions)
+	clients, before := make([]*client.Client, s.Sessions), openFiles()
 	if err := s.sessions(ctx, func(k int, c *client.Client) error { clients[k] = c; return nil }); err != nil {
 		return err
 	}
-	before := openFiles()
 	s.reached(0)
 	topics, readers := make([]*client.Topic, len(clients)), make([]*client.Reader, len(clients))
 	for k, c := range clients {
@@ -211,7 +221,7 @@ func members(ctx context.Context, s *seat) error {
 			m.Release()
 		}
 	}
-	s.store(linePing, uint64((openFiles()-before)/len(clients)))
+	s.store(linePing, uint64((openFiles()-before+len(clients)-1)/len(clients))) // of its own as well, rounded up
 	s.reached(3)
 	s.awaitAsleep(lineStop, 1)
 	return nil
