@@ -46,15 +46,19 @@ func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, err
 	var makers []func() (*sys.FD, error)
 	for _, k := range given {
 		if fd := b.fileOf(k); fd != nil {
-			reply.Given = append(reply.Given, protocol.RestoreItem{Role: k.Role, Serial: k.Serial})
+			reply.Given = append(reply.Given, itemOf(k))
 			makers = append(makers, fd.ReopenReadOnly)
 		}
 	}
 	for _, k := range ended {
-		reply.Ended = append(reply.Ended, protocol.RestoreItem{Role: k.Role, Serial: k.Serial})
+		reply.Ended = append(reply.Ended, itemOf(k))
 	}
 	fds, err := pages.Descriptors(makers...)
 	return reply, fds, err
+}
+
+func itemOf(k pages.Key) protocol.RestoreItem {
+	return protocol.RestoreItem{Role: k.Role, Serial: k.Serial}
 }
 
 func keysOf(items []protocol.RestoreItem) (keys []pages.Key) {

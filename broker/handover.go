@@ -163,7 +163,7 @@ func (c *conn) handFiles(id uint64, part []sharedFile) error {
 	var r protocol.ReplaceFilesReply
 	var fds []*sys.FD
 	for _, f := range part {
-		r.Items = append(r.Items, protocol.RestoreItem{Role: f.key.Role, Serial: f.key.Serial})
+		r.Items = append(r.Items, itemOf(f.key))
 		fds = append(fds, f.fd)
 	}
 	return c.sayHanded(id, r, fds...)

@@ -2,13 +2,10 @@ package client
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/dlpack"
-	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
@@ -18,22 +15,8 @@ const patience = 90 * time.Second
 // pair opens two sessions of a broker of this process.
 func pair(t *testing.T) (a, b *Client) {
 	t.Helper()
-	br, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: 1 << 30})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- br.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	open := func() *Client {
-		c, err := Connect(context.Background(), WithAddress(br.Socket()))
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	return open(), open()
+	all := sessions(t, 2)
+	return all[0], all[1]
 }
 
 func alloc(t *testing.T, c *Client) *Tensor {

@@ -3,13 +3,13 @@
 // A broker that takes over gets the files of its predecessor from the clients
 // (docs/protocol.md, Broker death). A file that no living process has open is lost with
 // the broker, though others have it mapped. So the owner of a file keeps its descriptor,
-// and so does everybody who maps it, as long as they are few. Where more have it mapped,
+// and so do all sessions that map it, as long as they are few. Where more have it mapped,
 // [Enough] processes have custody of it, and all others close it: else each of n sessions
 // that exchange messages would have n files open, and a takeover would pass n².
 //
 // A file of which somebody has closed the descriptor *lacks* custodians when it has fewer:
-// one has ended, or those who asked for it first had custody of many already. [Files.Assign]
-// then offers it to others, those first who have it mapped. A session counts as a custodian
+// one has ended, or the sessions that asked for it first had custody of many already.
+// [Files.Assign] then offers it to others, those first that have it mapped. A session counts as a custodian
 // once it has said that it keeps the descriptor: it may stand still, or have no room for it.
 //
 // Threads: the broker's mutex is held in every call.
@@ -108,20 +108,13 @@ func (f *Files) Away(s *Session) { s.ready = false }
 // End takes a session away, with all that it had.
 func (f *Files) End(s *Session) {
 	delete(f.sessions, s)
-	for k := range s.kept {
-		if at := f.files[k]; at != nil {
-			at.custodians = slices.DeleteFunc(at.custodians, func(c *Session) bool { return c == s })
-			f.look(k, at)
-		}
+	for k, at := range f.files {
+		at.custodians = slices.DeleteFunc(at.custodians, func(c *Session) bool { return c == s })
+		delete(at.offered, s)
+		at.setClosed(s.Slot, false)
+		f.look(k, at)
 	}
 	s.kept = nil
-	for k, at := range f.files {
-		delete(at.offered, s)
-		if at.hasClosed(s.Slot) {
-			at.setClosed(s.Slot, false)
-			f.look(k, at)
-		}
-	}
 }
 
 // Lend notes that the descriptor of a file goes to a session, and tells whether that has

@@ -89,35 +89,29 @@ func OpensFile(pid int, id FileID) (bool, error) { return hasOpen(pid, id, false
 func WritesFile(pid int, id FileID) (bool, error) { return hasOpen(pid, id, true) }
 
 func hasOpen(pid int, id FileID, writable bool) (bool, error) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	open, err := os.ReadDir(dir)
-	if err != nil {
-		return false, fmt.Errorf("look at a process's files: %w", err)
-	}
-	if len(open) == 0 { // none of a program: it is about to end
-		return false, fmt.Errorf("look at a process's files: %s is empty", dir)
-	}
-	for _, e := range open {
+	return anyOpen(pid, func(dir, number string) (bool, error) {
 		var st unix.Stat_t
-		err := unix.Stat(dir+"/"+e.Name(), &st)
+		err := unix.Stat(dir+"/"+number, &st)
 		is := err == nil && FileID{uint64(st.Dev), st.Ino} == id
 		if is && writable {
-			is, err = isWritable(pid, e.Name())
+			is, err = isWritable(pid, number)
 		}
-		switch {
-		case errors.Is(err, unix.ENOENT): // closed meanwhile
-		case err != nil:
-			return false, fmt.Errorf("look at a process's files: %w", err)
-		case is:
-			return true, nil
-		}
-	}
-	return false, nil
+		return is, err
+	})
 }
 
 // HasSocket tells whether a process has any socket open. An error says that this could not
 // be found out.
 func HasSocket(pid int) (bool, error) {
+	return anyOpen(pid, func(dir, number string) (bool, error) {
+		name, err := os.Readlink(dir + "/" + number)
+		return strings.HasPrefix(name, "socket:"), err
+	})
+}
+
+// anyOpen tells whether a process has a descriptor that is one looked for. One that is closed
+// meanwhile is none.
+func anyOpen(pid int, is func(dir, number string) (bool, error)) (bool, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	open, err := os.ReadDir(dir)
 	if err != nil {
@@ -127,12 +121,12 @@ func HasSocket(pid int) (bool, error) {
 		return false, fmt.Errorf("look at a process's files: %s is empty", dir)
 	}
 	for _, e := range open {
-		name, err := os.Readlink(dir + "/" + e.Name())
+		it, err := is(dir, e.Name())
 		switch {
-		case errors.Is(err, unix.ENOENT): // closed meanwhile
+		case errors.Is(err, unix.ENOENT):
 		case err != nil:
 			return false, fmt.Errorf("look at a process's files: %w", err)
-		case strings.HasPrefix(name, "socket:"):
+		case it:
 			return true, nil
 		}
 	}
