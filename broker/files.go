@@ -20,7 +20,7 @@ const (
 	// filesOfBroker are those of a broker without sessions that are shared: the broker file,
 	// the bells and its own row.
 	filesOfBroker = 2 + filesEach + 1
-	// fewSessions is for how many sessions an advice to who has too few files for a broker is.
+	// fewSessions is for how many sessions the advice is where the limit of open files is too small for a broker.
 	fewSessions = 16
 	// filesSpare is beyond the need in an advice, and in what a broker takes in: what a
 	// process has open when it begins is not the same each time.

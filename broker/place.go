@@ -121,7 +121,7 @@ func (b *Broker) keepLock() (bool, error) {
 }
 
 // placeLost tells whether another broker serves in the runtime directory, or has left
-// sessions there for a next one. One that merely tries to begin, as who finds this one's
+// sessions there for a next one. One that merely tries to begin, and finds this one's
 // socket, ends and leaves nothing.
 func (b *Broker) placeLost(locked bool) error {
 	other, err := statefile.Read(b.cfg.Dir)

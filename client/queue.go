@@ -71,7 +71,7 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 	return m, err
 }
 
-// get is Get for who has the turn.
+// get is Get for a caller that has the turn.
 func (q *Queue) get(ctx context.Context) (*Message, error) {
 	for {
 		m, err := q.take(ctx)

@@ -206,8 +206,9 @@ func TestFileThatEndsBeforeItWasTakenIsNeverGiven(t *testing.T) {
 	require.Empty(t, c.kept)
 }
 
-// Who stands still, or has no room for a descriptor, is no custodian: others are asked.
-func TestWhoDoesNotAnswerIsNoCustodian(t *testing.T) {
+// A session that stands still, or has no room for a descriptor, is no custodian: others are
+// asked.
+func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	f := custody.New()
 	var all []*client
 	for n := range 6 {

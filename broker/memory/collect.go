@@ -8,7 +8,7 @@ import (
 )
 
 // collectForRoom bounds how long a grant for which there is no room looks for some: what it
-// does not find in that time its client is told of later.
+// does not find in that time is told to its client later, as room.
 const collectForRoom = 5 * time.Millisecond
 
 // Orphans tells how many segments of ended sessions there are.

@@ -223,7 +223,7 @@ func (ts *Topics) groupsChanged(t *Topic) {
 	ts.watch.Changed()
 }
 
-// leftLast notes who left last, for messages of timeouts.
+// leftLast notes which session left last, for messages of timeouts.
 func (ts *Topics) leftLast(t *Topic, name string) {
 	ts.store.Record.Topic(t.index).SetLastLeft(name)
 }

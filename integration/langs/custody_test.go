@@ -53,7 +53,7 @@ func keptByThree(t *testing.T, b *testkit.Broker) (owner *driver, all []*driver,
 		d.do(command{"do": "get", "name": "w", "seed": nameSeed, "hold": true})
 	}
 	for _, f := range files {
-		require.Equal(t, []int{0, 1, 2}, custodians(t, all, f), "%s: those who asked first", f)
+		require.Equal(t, []int{0, 1, 2}, custodians(t, all, f), "%s: those that asked first", f)
 	}
 	return owner, all, files
 }
@@ -74,7 +74,7 @@ func keeping(t *testing.T, all []*driver, files []string, want int) {
 }
 
 // Processes that stand still cannot keep a file that they have closed: others do.
-func TestWhoStandsStillIsNoCustodian(t *testing.T) {
+func TestProcessThatStandsStillIsNoCustodian(t *testing.T) {
 	b := testkit.StartBroker(t)
 	owner, all, files := keptByThree(t, b)
 	still := all[custody.Enough : custody.Enough+2]
