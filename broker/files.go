@@ -64,6 +64,12 @@ func (f fileLimit) check(sessions, needed, atMost int) error {
 		"the takeover of %d sessions needs more open files than the %d that are allowed; what the former broker left is as it was", sessions, f.limit)
 }
 
+// beyond is how many files may be open beside those of a takeover of so many sessions
+// and shared files.
+func (f fileLimit) beyond(sessions, files int) int {
+	return max(0, int(f.limit)-int(f.own)-filesEach*sessions-files-filesBeside)
+}
+
 // mayHave refuses a holder sessions and shared files beyond those that there are: where a
 // broker with the same limit could not take all of them over any more, and where they are
 // kept for others. The mutex is held.

@@ -144,6 +144,7 @@ func (b *Broker) forgetConn(c *conn) {
 	if b.conns[c] {
 		b.connShares.Add(c.holder, -1)
 	}
+	b.taking.disconnect(c)
 	delete(b.conns, c)
 	if b.mostConns >= manyConns && len(b.conns) < b.mostConns/4 {
 		few := make(map[*conn]bool, len(b.conns)) // a map keeps the size that it had once
@@ -203,6 +204,9 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	c := newConn(b, wire.NewStranger(u), cred)
 	b.mu.Lock()
 	full := b.connShares.Check(c.holder, 1)
+	if full == nil {
+		full = b.taking.connect(c)
+	}
 	if full != nil && len(b.conns)-b.connShares.Taken() >= maxRefused || b.closing {
 		b.mu.Unlock()
 		u.Close()

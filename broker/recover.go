@@ -49,6 +49,9 @@ type gathering struct {
 	// awaited are those that are neither back nor gone, and whose processes lived when they
 	// were last looked at.
 	awaited []stateSession
+	// room is how many open files connections may have beside those of the sessions that come back.
+	room    int
+	crowded [strangers + 1]int // how many connections are of each crowd
 }
 
 const takeoverTick = 50 * time.Millisecond
@@ -191,7 +194,8 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		}
 		b.store.Files = pages.Memfds{}
 		b.taking = &gathering{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
-			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: p.state.Survivors()}
+			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: p.state.Survivors(),
+			room: b.files.beyond(sessions, p.state.Files)}
 		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(b.taking.awaited))
 		b.takeKept()
 		return nil

@@ -275,3 +275,47 @@ func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
 	first.rounds(10)
 	first.p.Done()
 }
+
+// Programs that connect while a broker waits for the clients of the one before leave it the
+// open files that it needs for those: everybody comes back.
+func TestProgramsThatConnectLeaveFilesForATakeover(t *testing.T) {
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 320 })
+	ctx := testkit.Context(t)
+	var all []*client.Client
+	for {
+		c, err := b.TryConnect()
+		if err != nil {
+			require.ErrorIs(t, err, protocol.ErrTooMany)
+			break
+		}
+		all = append(all, c)
+		x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+		if err != nil {
+			require.ErrorIs(t, err, protocol.ErrTooMany)
+			break
+		}
+		defer x.Release()
+	}
+	require.Greater(t, len(all), 10)
+	b.Kill()
+	const newcomers = 500
+	connected := make(chan error, newcomers)
+	for range newcomers {
+		go func() {
+			c, err := b.TryConnect()
+			if err == nil {
+				err = c.Close()
+			}
+			connected <- err
+		}()
+	}
+	require.Empty(t, b.TryRestart())
+	for _, c := range all {
+		require.NoError(t, c.Broker(ctx, protocol.OpStatus, nil, &struct{}{}))
+	}
+	for range newcomers {
+		if err := <-connected; err != nil {
+			require.ErrorIs(t, err, protocol.ErrTooMany)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package broker
+
+import "github.com/baton-ipc/baton/protocol"
+
+// While a broker waits for the clients of its predecessor, the open files that those need
+// are kept for them: programs that connect meanwhile have a part of the rest. Whether a
+// connection is of a client that comes back is known from its hello on.
+
+// crowd is what is known of a connection during a take-over.
+type crowd uint8
+
+const (
+	uncounted crowd = iota // its files are counted elsewhere, or the take-over was not there yet
+	unheard                // it has not said hello
+	strangers              // it waits for a new session
+)
+
+// fewUnheard may be connected without a hello however few files are left: they are
+// among filesBeside, and a client that comes back is one of them for a moment.
+const fewUnheard = filesBeside / 4
+
+// errCrowded sends a client away that tries again.
+var errCrowded = &protocol.Error{Code: protocol.CodeBrokerLost,
+	Message: "the broker waits for the clients of a former one, and has no more open files for others until then",
+	Remedy:  "connect again, or raise the broker's limit of open files (ulimit -n, LimitNOFILE= of a unit)"}
+
+// connect counts a new connection, or refuses it. A nil gathering refuses none.
+func (t *gathering) connect(c *conn) error {
+	if t == nil {
+		return nil
+	}
+	// A half is kept for those that are not heard yet, since they may come back.
+	if t.crowded[unheard] >= max(fewUnheard, t.room/2) {
+		return errCrowded
+	}
+	t.count(c, unheard)
+	return nil
+}
+
+// wait counts a connection that waits for a new session, or refuses it.
+func (t *gathering) wait(c *conn) error {
+	if (t.crowded[strangers]+1)*filesEach > t.room/2 {
+		return errCrowded
+	}
+	t.count(c, strangers)
+	return nil
+}
+
+// disconnect ends the count of a connection.
+func (t *gathering) disconnect(c *conn) {
+	if t != nil {
+		t.count(c, uncounted)
+	}
+}
+
+func (t *gathering) count(c *conn, as crowd) {
+	t.crowded[c.crowd]--
+	t.crowded[as]++
+	c.crowd = as
+}
