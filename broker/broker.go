@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -214,17 +213,27 @@ func (b *Broker) begin() error {
 
 // openFiles makes the place of a new instance's files.
 func (b *Broker) openFiles() error {
-	if b.cfg.MemoryDir == "" {
-		b.store.Files = pages.Memfds{}
-		return nil
+	b.store.Files = b.placeOfFiles()
+	if d, ok := b.store.Files.(pages.Directory); ok {
+		if err := d.Make(); err != nil {
+			return err
+		}
+		b.fresh = true
 	}
-	d := pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+b.id)}
-	if err := os.MkdirAll(d.Path, 0o700); err != nil {
-		return protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
-			"cannot make the folder of this broker's memory: %w", err)
-	}
-	b.store.Files, b.fresh = d, true
 	return nil
+}
+
+// placeOfFiles is where this broker's instance has its files.
+func (b *Broker) placeOfFiles() pages.Maker {
+	if b.cfg.MemoryDir == "" {
+		return pages.Memfds{}
+	}
+	return b.folderOf(b.id)
+}
+
+// folderOf is the folder of an instance in the memory directory.
+func (b *Broker) folderOf(instance string) pages.Directory {
+	return pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+instance)}
 }
 
 func (b *Broker) useBrokerFile(m pages.File) {

@@ -237,7 +237,7 @@ func (c *conn) readLoop() {
 func (c *conn) lost(err error) {
 	var e *protocol.Error
 	if err == wire.ErrNoDescriptors { // many hand over their files at once, near the limit
-		c.b.log.Info("a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
+		c.b.sparing.Warn("a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
 		c.reply(0, nil, nil, err)
 		return
 	}

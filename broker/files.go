@@ -31,7 +31,7 @@ const (
 // them over.
 type fileLimit struct {
 	own, limit uint64
-	short      bool // something was refused, and nothing taken in since
+	short      bool // something was refused, and there was not plenty since
 }
 
 // lookAtFiles counts the files that are open beside those which a keeper passed on.
@@ -78,19 +78,20 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	taken, more := filesEach*live+b.sharedFiles(), filesEach*sessions+files
 	beside := int(b.files.own) + filesBeside + filesSpare
 	all := max(0, int(b.files.limit)-beside)
-	if all-taken-more < record.Reserve(all, filesForUse) {
+	reserve := record.Reserve(all, filesForUse)
+	if all-taken-more < reserve {
 		// So many that what is asked for is not in what is kept for others.
 		advice := beside + (taken+more)*8/7 + 1
 		shares := b.fileShares(all, taken, advice)
 		if err := shares.Check(h, more); err != nil {
-			if !b.files.short {
+			if !b.files.short { // once, until there is plenty again
 				b.log.Warn("the limit of open files is near: sessions and memory are refused", "limit", b.files.limit, "sessions", live, "error", err)
 			}
 			b.files.short = true
 			return err
 		}
 	}
-	b.files.short = false
+	b.files.short = b.files.short && all-taken-more < 2*reserve
 	return nil
 }
 

@@ -157,8 +157,12 @@ func (b *Broker) forgetConn(c *conn) {
 // restAfterMany is how long after many connections the memory for them is given back.
 const restAfterMany = time.Second
 
+// sayAgain is how often the log says that descriptors still lack.
+const sayAgain = time.Minute
+
 // accept takes connections until the listener is closed.
 func (b *Broker) accept() {
+	var short time.Time // when it was last said that descriptors lack
 	for {
 		l := b.listening()
 		u, err := l.AcceptUnix()
@@ -170,7 +174,10 @@ func (b *Broker) accept() {
 				continue
 			}
 			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-				b.log.Error("cannot accept: no descriptors left; raise the limit of open files", "error", err)
+				if time.Since(short) >= sayAgain {
+					short = time.Now()
+					b.log.Error("cannot accept: no descriptors left; raise the limit of open files", "error", err)
+				}
 				select {
 				case <-b.quit:
 					return

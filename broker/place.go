@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -30,7 +31,7 @@ const lookAtPlace = 5 * time.Second
 func (b *Broker) keepPlace() {
 	has, err := b.keepLock()
 	if has {
-		err = errors.Join(b.keepState(), b.keepSocket())
+		err = errors.Join(b.keepState(), b.keepSocket(), b.keepFiles())
 	}
 	if errors.Is(err, errPlaceLost) {
 		b.log.Error("ending: another broker has this one's place", "error", err)
@@ -188,6 +189,17 @@ func (b *Broker) keepSocket() error {
 		b.log.Warn("the socket was removed, and is made again", "socket", b.cfg.Socket)
 	}
 	return err
+}
+
+// keepFiles finds out that what is in the memory directory was removed. Nothing can give a
+// file its name back: it lives as long as somebody has it.
+func (b *Broker) keepFiles() error {
+	d, ok := b.store.Files.(pages.Directory)
+	if !ok || d.Has(protocol.RestoreBroker, 0, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Broker.Inode}) {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeNotFound, "keep what removes old files away from it; end the programs and start the broker anew when that suits",
+		"files of this broker in %s were removed: it goes on, and the next broker gets what living programs have mapped and nothing else, as without --memory-dir", d.Path)
 }
 
 // removeSocket removes the socket that this broker has bound.

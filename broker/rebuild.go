@@ -71,7 +71,11 @@ func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
 		return pages.NoMemory(b.store.Lack, "the row of the former broker")
 	}
 	if !bells || !p.There() {
-		return protocol.Errorf(protocol.CodeProtocol, "start the broker once more: it begins anew",
+		remedy := "start the broker once more: it begins anew"
+		if d, ok := b.store.Files.(pages.Directory); ok {
+			remedy = "remove " + d.Path + ", which has lost files: the broker begins anew"
+		}
+		return protocol.Errorf(protocol.CodeProtocol, remedy,
 			"the bells or the row of the former broker of instance %s cannot be had", b.id)
 	}
 	b.store.Own = p

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +19,7 @@ import (
 )
 
 // A broker that finds what a dead one left takes its instance over: with
-// --memory-dir from the files, else from the clients, which hand over the
+// --memory-dir from the files, else, or where those were removed, from the clients, which hand over the
 // descriptors of all that they have mapped. The broker file says everything
 // else, so that slots, serials, topics and names stay as they are.
 //
@@ -32,7 +31,7 @@ import (
 // predecessor is a dead broker's instance that can be taken over.
 type predecessor struct {
 	instance string
-	state    *state           // with memfds
+	state    *state           // nil where the state file speaks of another one
 	dir      *pages.Directory // with files
 	file     *sys.FD          // of the broker, with files: locked
 }
@@ -59,7 +58,7 @@ const takeoverTick = 50 * time.Millisecond
 // findPredecessor looks for an instance to take over; nil when there is none.
 func (b *Broker) findPredecessor() (*predecessor, error) {
 	st := b.readState()
-	if b.cfg.MemoryDir != "" {
+	if b.cfg.MemoryDir != "" && !b.lostFile(st) {
 		return b.findInstance(st)
 	}
 	if st == nil {
@@ -75,11 +74,19 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 			return nil, err
 		}
 	}
-	if st.BootID != sys.BootID() || st.MemoryDir != "" || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
+	if st.BootID != sys.BootID() || st.MemoryDir != b.cfg.MemoryDir || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
 		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
 		return nil, nil
 	}
 	return &predecessor{instance: st.Instance, state: st}, nil
+}
+
+// lostFile tells whether a former broker of this memory directory has left living clients, and
+// its file was removed there: those have it still.
+func (b *Broker) lostFile(st *state) bool {
+	return st != nil && st.BootID == sys.BootID() && st.MemoryDir == b.cfg.MemoryDir && st.BrokerInode != 0 &&
+		!b.folderOf(st.Instance).Has(protocol.RestoreBroker, 0, sys.FileID{Dev: st.Device, Ino: st.BrokerInode}) &&
+		len(st.Survivors()) > 0
 }
 
 // endTime is how long a broker that was killed may take to let go of all its files, one
@@ -139,6 +146,9 @@ func (b *Broker) findInstance(st *state) (*predecessor, error) {
 			}
 		}
 		if p != nil {
+			if instance == named {
+				p.state = st
+			}
 			return p, nil
 		}
 	}
@@ -148,7 +158,7 @@ func (b *Broker) findInstance(st *state) (*predecessor, error) {
 // openInstance opens and locks an instance of the memory directory; nil where it belongs to
 // another runtime directory, with an error that IsLocked tells where a broker has it.
 func (b *Broker) openInstance(instance string) (*predecessor, error) {
-	dir := pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+instance)}
+	dir := b.folderOf(instance)
 	fd, err := dir.Open(protocol.RestoreBroker, 0)
 	if err != nil {
 		return nil, err
@@ -192,11 +202,8 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		if err := b.files.check(sessions, sessions, p.state.Files); err != nil {
 			return err
 		}
-		b.store.Files = pages.Memfds{}
-		b.taking = &gathering{state: p.state, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
-			back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: p.state.Survivors(),
-			room: b.files.beyond(sessions, p.state.Files)}
-		b.log.Info("waiting for the clients of a broker that died", "instance", p.instance, "sessions", len(b.taking.awaited))
+		b.store.Files = b.placeOfFiles()
+		b.gather(p.state)
 		b.takeKept()
 		return nil
 	}
@@ -213,9 +220,15 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	if err := b.store.ReserveHead(); err != nil {
 		return err
 	}
+	b.inodes = m.Device
 	b.store.Missing = b.wanted()
 	if err := b.checkRecorded(); err != nil {
 		return err
+	}
+	if !b.hasNeeded(*p.dir) && p.state != nil && len(p.state.Survivors()) > 0 {
+		b.gather(p.state)
+		b.offerLeft()
+		return nil
 	}
 	sameBoot := b.store.Record.Boot() == sys.BootID()
 	err = b.rebuild(sameBoot, func(k pages.Key) *sys.FD {
@@ -230,6 +243,22 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		p.dir.Sweep(b.wanted())
 	}
 	return err
+}
+
+// gather begins to wait for the clients of a former broker.
+func (b *Broker) gather(st *state) {
+	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
+		back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
+		room: b.files.beyond(len(st.Sessions), st.Files)}
+	b.log.Info("waiting for the clients of a broker that died", "instance", st.Instance, "sessions", len(b.taking.awaited))
+}
+
+// hasNeeded tells whether the files without which nothing can be taken over are in the
+// memory directory.
+func (b *Broker) hasNeeded(d pages.Directory) bool {
+	return !slices.ContainsFunc(b.needed(), func(k pages.Key) bool {
+		return !d.Has(k.Role, k.Serial, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Missing[k]})
+	})
 }
 
 // await blocks until the takeover is over or ctx ends. It is called while
@@ -430,12 +459,28 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.useBrokerFile(m)
 	b.store.Missing = b.wanted()
 	b.clock.After(goneSoon, b.lookForGone)
+	b.offerLeft()
 	if err := b.checkRecorded(); err != nil {
 		b.taking.err = err
 		b.endTakeover(b.taking)
 		return err
 	}
 	return nil
+}
+
+// offerLeft takes the files that are still in the memory directory, though not all are.
+func (b *Broker) offerLeft() {
+	d, ok := b.store.Files.(pages.Directory)
+	if !ok {
+		return
+	}
+	for k := range b.store.Missing {
+		if fd, err := d.Open(k.Role, k.Serial); err == nil {
+			if err := b.offer(k, fd); err != nil {
+				b.log.Warn("a file of the memory directory cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+			}
+		}
+	}
 }
 
 // wantedOrKnown tells whether a file is one of this instance's.

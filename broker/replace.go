@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
@@ -198,10 +197,7 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 	if err := b.setInstance(s.instance); err != nil {
 		return nil, err
 	}
-	b.store.Files = pages.Memfds{}
-	if b.cfg.MemoryDir != "" {
-		b.store.Files = pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+s.instance)}
-	}
+	b.store.Files = b.placeOfFiles()
 	fd := s.fetch(pages.Key{Role: protocol.RestoreBroker})
 	if fd == nil {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its file")

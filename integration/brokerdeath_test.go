@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -223,14 +224,16 @@ func TestProcessesThatDieBesideTheirBrokerAreBuried(t *testing.T) {
 	setter.Next(new(uint64))
 	ephemeral := b.Start("publish", publishConfig{Name: "e", Revisions: 1, Ephemeral: true})
 	ephemeral.Next(new(uint64))
+	unread := b.Start("publish", publishConfig{Name: "unread", Revisions: 1})
+	unread.Next(new(uint64))
 	got, err := c.Get(ctx, "w") // mapped here, so it survives
 	require.NoError(t, err)
 	b.Kill()
-	for _, p := range []*testkit.Process{taker, s, setter, ephemeral} {
+	for _, p := range []*testkit.Process{taker, s, setter, ephemeral, unread} {
 		p.Kill()
 	}
 	b.Restart()
-	testkit.Gone(t, b, taker.PID(), s.PID(), setter.PID(), ephemeral.PID())
+	testkit.Gone(t, b, taker.PID(), s.PID(), setter.PID(), ephemeral.PID(), unread.PID())
 	testkit.Audit(t, b)
 	got.Release()
 	got, err = c.Get(ctx, "w")
@@ -239,6 +242,11 @@ func TestProcessesThatDieBesideTheirBrokerAreBuried(t *testing.T) {
 	got.Release()
 	_, err = c.Get(context.Background(), "e")
 	require.ErrorIs(t, err, protocol.ErrNotFound)
+	_, err = c.Get(context.Background(), "unread")
+	require.ErrorIs(t, err, protocol.ErrNotFound)
+	testkit.Until(t, "the log names the name that is lost", func() (bool, string) {
+		return strings.Contains(b.Process().Log(), `"a name is lost: no process that lives has the memory of its tensors" name="name unread"`), b.Process().Log()
+	})
 	// Items whose memory nobody alive had mapped are gone with it; the queue is
 	// usable, and nobody waits for what cannot come.
 	require.NoError(t, sendNoted(ctx, c, queueSender{q}, 64, newNote("me", 0)))

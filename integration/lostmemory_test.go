@@ -2,7 +2,9 @@ package integration
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -153,4 +155,59 @@ func forgetProcess(t *testing.T, dir string, session uint64) {
 		}
 	}
 	t.Fatalf("no session %d is recorded", session)
+}
+
+// A memory directory whose files were removed under a broker costs living programs nothing:
+// the next broker gets from them what they have mapped.
+func TestFilesOfAMemoryDirectoryAreRemoved(t *testing.T) {
+	for _, what := range []string{"", "baton-*/broker-*", "baton-*/se*", "baton-*/segment-*", "baton-*/session-[2-9]*"} {
+		t.Run("remove "+what, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "memory")
+			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
+			ctx := testkit.Context(t)
+			c, other := b.Connect(), b.Connect()
+			_, err := publish(ctx, c, "weights", 5)
+			require.NoError(t, err)
+			held, err := filled(ctx, c, 64, 1)
+			require.NoError(t, err)
+			queue, err := c.Queue(ctx, "work")
+			require.NoError(t, err)
+			require.NoError(t, queue.Put(ctx, held))
+			removed, err := filepath.Glob(filepath.Join(dir, what))
+			require.NoError(t, err)
+			require.NotEmpty(t, removed)
+			for _, path := range removed {
+				require.NoError(t, os.RemoveAll(path))
+			}
+			if what == "" {
+				testkit.Until(t, "the broker's log says so", func() (bool, string) {
+					return strings.Contains(b.Process().Log(), "were removed"), b.Process().Log()
+				})
+			}
+			large, err := filled(ctx, other, 8<<20, 2)
+			require.NoError(t, err, "memory is had as before")
+			for range 2 {
+				b.Kill()
+				b.Restart()
+				require.NoError(t, other.Broker(ctx, protocol.OpStatus, nil, &struct{}{}), "the session stays")
+				for x, seed := range map[*client.Tensor]uint64{held: 1, large: 2} {
+					words, err := client.Slice[uint64](x)
+					require.NoError(t, err)
+					require.NoError(t, verify(words, seed))
+				}
+				w, err := other.Get(ctx, "weights")
+				require.NoError(t, err)
+				require.NoError(t, verifyBundle(w, 5))
+				w.Release()
+			}
+			m, err := queue.Get(ctx)
+			require.NoError(t, err)
+			m.Release()
+			require.NoError(t, queue.Close())
+			held.Release()
+			large.Release()
+			require.NoError(t, c.Delete(ctx, "weights"))
+			testkit.AuditEmpty(t, b, c, other)
+		})
+	}
 }

@@ -1,7 +1,9 @@
 package pages
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -55,8 +57,31 @@ func (d Directory) file(role string, serial uint64) string {
 	return filepath.Join(d.Path, fmt.Sprintf("%s-%d", role, serial))
 }
 
+// Make makes the folder, unless it is there.
+func (d Directory) Make() error {
+	if err := os.MkdirAll(d.Path, 0o700); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
+			"cannot make the folder of this broker's memory: %w", err)
+	}
+	return nil
+}
+
+// Create makes a file, and the folder anew where that was removed.
 func (d Directory) Create(role string, serial, bytes uint64) (*sys.FD, error) {
+	fd, err := sys.CreateFile(d.file(role, serial), int64(bytes))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fd, err
+	}
+	if err := d.Make(); err != nil {
+		return nil, err
+	}
 	return sys.CreateFile(d.file(role, serial), int64(bytes))
+}
+
+// Has tells whether a file of the folder is a given one.
+func (d Directory) Has(role string, serial uint64, id sys.FileID) bool {
+	there, err := sys.FileAt(d.file(role, serial))
+	return err == nil && there == id
 }
 
 func (d Directory) Open(role string, serial uint64) (*sys.FD, error) {

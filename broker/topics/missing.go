@@ -106,6 +106,7 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 			continue
 		}
 		if t.name != nil && t.name.set && slices.ContainsFunc(t.name.indices, lost) {
+			ts.log.Warn("a name is lost: no process that lives has the memory of its tensors", "name", t.String(), "revision", t.name.revision)
 			ts.unset(t)
 			continue
 		}

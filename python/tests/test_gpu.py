@@ -182,3 +182,53 @@ def test_weights_are_switched_without_a_copy():
     done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "20 revisions on cuda:0, 2 readers" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        """
+import cupy as xp
+from cupy import from_dlpack
+on_gpu = lambda a: isinstance(a, xp.ndarray)
+address = lambda a: a.data.ptr
+""",
+        """
+import jax.numpy as xp
+from jax.dlpack import from_dlpack
+on_gpu = lambda a: next(iter(a.devices())).platform == "gpu"
+address = lambda a: a.unsafe_buffer_pointer()
+""",
+    ],
+    ids=["cupy", "jax"],
+)
+def test_other_libraries_view_a_tensor_and_give_theirs(child, name, library):
+    need("cupy" if "cupy" in library else "jax")
+    preset = "import os\nos.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'\n"
+    hand_over(
+        child,
+        name,
+        preset
+        + library
+        + """
+say("ready")
+for x in iter(lambda: q.get(60), None):
+    a = from_dlpack(x)
+    assert on_gpu(a) and address(a) == torch.from_dlpack(x).data_ptr()  # it lies where it lay
+    back.put(float(a.sum()))
+    del a
+say("done")
+""",
+        preset
+        + library
+        + """
+for i in range(20):
+    a = xp.full((256, 256), i, "float32")
+    x = baton.share(a)
+    assert x.device == "cuda:0"
+    q.put(x)
+    assert back.get(60) == i * 65536.0, i
+q.put(None)
+say("done")
+""",
+    )
