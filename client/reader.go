@@ -35,6 +35,7 @@ type Reader struct {
 	member  uint16 // of it
 	waits   shm.WaitSet
 	cursors []*cursor
+	scan    shm.Scan // of cursors
 	gone    gone
 	view    *lanesView
 	hidden  []uint64 // lanes that were there when it began, and could not be looked at
@@ -179,6 +180,7 @@ func (r *Reader) follow(v *lanesView, first bool) error {
 		}
 		r.cursors = append(r.cursors, k)
 	}
+	r.scan.Begin(r.t.active, v.numbers())
 	if r.grouped() {
 		r.gone.keep(known)
 		return nil
@@ -214,10 +216,8 @@ func (r *Reader) rewind() {
 
 // ready tells whether poll may find something, or has to look at the topic anew.
 func (r *Reader) ready() bool {
-	for _, k := range r.cursors {
-		if k.pending(r.grouped()) {
-			return true
-		}
+	if r.scan.Ready(r.pending) || r.scan.Due(sys.Monotonic) {
+		return true
 	}
 	v := r.t.version()
 	return uint32(v) != r.view.at && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
@@ -339,10 +339,16 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 
 func (r *Reader) grouped() bool { return r.group != nil }
 
+// pending tells whether the lane of a cursor, by its index, has something for the reader.
+func (r *Reader) pending(k int) bool { return r.cursors[k].pending(r.grouped()) }
+
+// head returns the head of the lane of a cursor, by its index.
+func (r *Reader) head(k int) uint64 { return r.cursors[k].lane.Head() }
+
 // choose finds the next message: of several lanes' that with the smallest stamp, but no
 // lane is passed over without a bound. When there are several lanes it looks at all of
 // them once more after finding one, so that a message which another one caused
-// is never taken before it.
+// is never taken before it. Of many it passes over those that are silent.
 func (r *Reader) choose() (best *cursor, number, hint uint64) {
 	if len(r.cursors) == 1 {
 		k := r.cursors[0]
@@ -352,10 +358,16 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 		return nil, 0, 0
 	}
 	most := uint64(r.t.info.Slots) * uint64(len(r.cursors)-1)
-	for pass := 0; pass < 2; pass++ {
+	if r.scan.Due(sys.Monotonic) {
+		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
+	}
+	var looked []int                  // of the cursors
+	for pass := 0; pass < 2; pass++ { // MODEL active:two-passes
 		best = nil
 		var stamp uint64
-		for _, k := range r.cursors {
+		looked = r.scan.Look(r.pending)
+		for _, at := range looked {
+			k := r.cursors[at]
 			i, h, ok := r.next(k)
 			if !ok {
 				continue
@@ -369,8 +381,8 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 			return nil, 0, 0
 		}
 	}
-	for _, k := range r.cursors {
-		k.wait.passed++ // of one that offers nothing it means nothing
+	for _, at := range looked {
+		r.cursors[at].wait.passed++ // of one that offers nothing it means nothing
 	}
 	best.wait = waiting{}
 	return best, number, hint

@@ -24,8 +24,9 @@ type topic struct {
 	versionWord, idWord *uint64
 	stateWord           *uint32
 
-	waits shm.Waits
-	all   shm.WaitSet // of those who are rung at each message
+	waits  shm.Waits
+	all    shm.WaitSet // of those who are rung at each message
+	active shm.Active  // lanes that have sent of late
 
 	viewMu turn // one renewal at a time
 	lanes  atomic.Pointer[lanesView]
@@ -76,7 +77,7 @@ func (c *Client) openTopic(ctx context.Context, op string, request func(opening 
 	if t == nil {
 		r, waits := c.pages.topicRecord(info.Topic), c.pages.bells.Waits(info.Topic)
 		t = &topic{c: c, info: info, mu: newTurn(), viewMu: newTurn(), record: r, versionWord: r.r.Word(protocol.TopicVersion),
-			idWord: r.r.Word(protocol.TopicID), stateWord: r.r.Word32(protocol.TopicState), waits: waits, all: waits.All()}
+			idWord: r.r.Word(protocol.TopicID), stateWord: r.r.Word32(protocol.TopicState), waits: waits, all: waits.All(), active: waits.Active()}
 		t.groups.Store(&groupsView{})
 		c.topics[info.ID] = t
 	}
@@ -253,6 +254,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	shm.Fence() // MODEL wake:fence-ringer
 	limbo, ended := c.limbo.Load(), t.isClosed()
 	crashpoint.At("send-ring")
+	t.active.Mark(t.laneNo)
 	t.ring()
 	// What leaves holds nobody up; those who sleep were rung first.
 	if i > uint64(t.info.Depth) {

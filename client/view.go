@@ -22,6 +22,15 @@ type lanesView struct {
 	hidden []uint64 // incarnations of lanes whose pages no broker has yet: the version will say when it has
 }
 
+// numbers are those of the lanes, in their order.
+func (v *lanesView) numbers() []uint32 {
+	n := make([]uint32, len(v.lanes))
+	for i := range v.lanes {
+		n[i] = v.lanes[i].number
+	}
+	return n
+}
+
 type laneView struct {
 	laneRecord
 	lane   shm.Lane

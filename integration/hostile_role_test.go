@@ -332,6 +332,7 @@ func (e *enemy) attackBells() {
 		area := protocol.BellWaits + uint64(t.info.Topic)*protocol.WaitAreaSize
 		e.noise(e.BellFile, area+protocol.WaitWords, 8*2)
 		e.noise(e.BellFile, area+protocol.WaitMembers, 2*8*protocol.BitmapWords)
+		e.noise(e.BellFile, area+protocol.WaitActive, 8*protocol.ActiveWords)
 	}
 }
 

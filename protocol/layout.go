@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 7
+	Layout  = 8
 )
 
 // Sizes that are part of the layout.
@@ -379,9 +379,18 @@ const (
 	BellWaits    = 0x100000
 	WaitSets     = 1 + MaxGroups
 	WaitWords    = 0 // u64 for each set; bit w: the word w of the set may not be 0
-	WaitMembers  = 576
+	// Which lanes have sent of late: bits 0 to 47 of a word are lanes, those above count how
+	// often lanes were cleared in it.
+	WaitActive   = 576
+	WaitMembers  = 1280
 	WaitAreaSize = 0x9000
 	BellBytes    = BellWaits + MaxTopics*WaitAreaSize
+)
+
+// Words of the active lanes.
+const (
+	ActiveLanes = 48 // in one word
+	ActiveWords = (MaxLanes + ActiveLanes - 1) / ActiveLanes
 )
 
 // Group file.

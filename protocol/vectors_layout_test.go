@@ -221,6 +221,7 @@ func init() {
 		field("bell", "u32", protocol.BellWord)
 	fixed("WaitArea", protocol.WaitAreaSize).
 		field("words", "u64", protocol.WaitWords, protocol.WaitSets).
+		field("active", "u64", protocol.WaitActive, protocol.ActiveWords).
 		field("members", "u64", protocol.WaitMembers, protocol.WaitSets*protocol.BitmapWords)
 	varies("GroupArea", protocol.GroupClaims).
 		field("hint", "u64", protocol.GroupHint).
@@ -300,6 +301,7 @@ var words = []wordSpec{
 	{"RowWord", []bitsSpec{{"sequence", protocol.CountBits, 64 - protocol.CountBits}, {"count", 0, protocol.CountBits}}},
 	{"ClaimWord", []bitsSpec{{"number", 14, 50}, {"member", 2, 12}, {"state", 0, 2}}},
 	{"HintWord", []bitsSpec{{"number", 14, 50}, {"version", 0, 14}}},
+	{"ActiveWord", []bitsSpec{{"turn", protocol.ActiveLanes, 64 - protocol.ActiveLanes}, {"lanes", 0, protocol.ActiveLanes}}},
 	{"Generation", []bitsSpec{{"generation", 0, 52}, {"private", 62, 1}, {"retiring", 63, 1}}},
 }
 

@@ -185,13 +185,7 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 // its version rises.
 func (ts *Topics) exit(r *reader) {
 	g := r.group
-	if g.topic.redeliver {
-		for n := range g.topic.lanes {
-			if a, ok := g.area(n); ok {
-				a.Release(func(m uint16) bool { return m == r.member }) // MODEL group:free-claims
-			}
-		}
-	}
+	ts.release(g, func(m uint16) bool { return m == r.member })
 	delete(g.members, r.member)
 	delete(g.owners, r.member)
 	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
@@ -215,12 +209,20 @@ func (ts *Topics) FreeStrays() {
 // broker ran or had the claims, or between the end of a session by `stop` and the moment
 // in which its process, which lives, heard of it. It tells whether there was any.
 func (ts *Topics) freeStrays(g *group) (any bool) {
+	return ts.release(g, func(m uint16) bool { return g.members[m] == nil })
+}
+
+// release frees what members have claimed that are over, where such items are for others,
+// and tells whether there was any. The caller has the members look again.
+func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	if !g.topic.redeliver {
 		return false
 	}
 	for n := range g.topic.lanes {
-		if a, ok := g.area(n); ok {
-			any = a.Release(func(m uint16) bool { return g.members[m] == nil }) > 0 || any
+		if a, ok := g.area(n); ok && a.Release(over) > 0 { // MODEL group:free-claims
+			shm.Fence()
+			ts.waits(g.topic).Active().Mark(n) // whose sender may be silent
+			any = true
 		}
 	}
 	return any

@@ -105,6 +105,7 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)
 	ts.store.Record.Topic(index).Begin()
 	ts.store.Bells.Waits(index).All().Clear()
+	ts.store.Bells.Waits(index).Active().Reset()
 	t.lanes, t.members = map[uint32]*Lane{}, map[*Party]*member{}
 	if t.kind != protocol.TopicKindName && t.key.name == "" {
 		var token [16]byte

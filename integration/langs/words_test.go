@@ -497,6 +497,7 @@ func (l *liarSession) words() (all []word) {
 			add(l.BellFile, area+protocol.WaitWords+8*set, "%s: the words of wait set %d", l.lanes[i].name, set)
 			add(l.BellFile, area+protocol.WaitMembers+8*set*protocol.BitmapWords, "%s: the members of wait set %d", l.lanes[i].name, set)
 		}
+		add(l.BellFile, area+protocol.WaitActive, "%s: the active lanes", l.lanes[i].name)
 	}
 	return all
 }

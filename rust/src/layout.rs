@@ -149,7 +149,7 @@ layout! {
         PARKED parked: u64 @ 0; BELL bell: u32 @ 64;
     }
     wait_area WaitArea 36864 {
-        WORDS words: u64[65] @ 0; MEMBERS members: u64[4160] @ 576;
+        WORDS words: u64[65] @ 0; ACTIVE active: u64[86] @ 576; MEMBERS members: u64[4160] @ 1280;
     }
     group_area GroupArea 64 {
         HINT hint: u64 @ 0; START start: u64 @ 8; BASE base: u64 @ 16; NEXT next: u64 @ 24;
@@ -162,7 +162,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 7;
+pub const LAYOUT: u32 = 8;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -402,6 +402,9 @@ pub mod bell_file {
         WAITS + topic as u64 * wait_area::SIZE
     }
 
+    /// Lanes in one word of the active ones; what stands above them counts how often lanes were cleared.
+    pub const ACTIVE_LANES: u32 = 48;
+
     /// Where the members of a set are, in a topic's area.
     pub const fn members(set: u32) -> u64 {
         wait_area::MEMBERS + set as u64 * 8 * limits::BITMAP_WORDS as u64
@@ -409,7 +412,8 @@ pub mod bell_file {
 
     const _: () = {
         assert!(record(limits::SESSIONS) <= WAITS);
-        assert!(wait_area::WORDS + SETS as u64 * 8 <= wait_area::MEMBERS);
+        assert!(wait_area::WORDS + SETS as u64 * 8 <= wait_area::ACTIVE);
+        assert!(wait_area::ACTIVE + 8 * limits::LANES.div_ceil(ACTIVE_LANES) as u64 <= wait_area::MEMBERS);
         assert!(members(SETS) <= wait_area::SIZE);
     };
 }

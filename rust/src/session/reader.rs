@@ -13,7 +13,8 @@ use super::spinner::Spinner;
 use super::topic::{News, TopicState};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
-use crate::shm::GroupLane;
+use crate::shm::{GroupLane, Scan};
+use crate::sys;
 use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
 
 /// Which of the messages kept a new reader begins with.
@@ -60,6 +61,7 @@ pub struct Reader {
     group: Option<Arc<GroupView>>,
     joined: Option<Box<str>>, // the group's name
     cursors: Vec<Cursor>,
+    scan: Scan,
     gone: Gone,
     view: Arc<View>,
     hidden: Vec<u64>, // lanes that were there when it began, and could not be looked at
@@ -171,6 +173,7 @@ impl Reader {
             group: None,
             joined: group.map(Box::from),
             cursors: Vec::new(),
+            scan: Scan::default(),
             gone: Gone::default(),
             view: Arc::default(),
             hidden: Vec::new(),
@@ -245,6 +248,7 @@ impl Reader {
             }
             self.cursors.push(k);
         }
+        self.scan = Scan::new(self.topic.waiting.active().clone(), view.lanes.iter().map(|l| l.info.lane));
         match self.group {
             Some(_) => self.gone.keep(before.values()),
             None => self.gone.follow(view.gone, before.values(), first),
@@ -318,11 +322,12 @@ impl Reader {
                 continue;
             }
             let spin = self.spin.until();
-            let (topic, cursors, view, asked) = (&self.topic, &self.cursors, &self.view, self.asked);
+            let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
             let inner = &topic.inner;
             let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
             let found = inner.wait(spin, Some(place), until, || {
-                cursors.iter().any(Cursor::pending)
+                scan.is_ready(|k| cursors[k].pending())
+                    || scan.is_due(sys::monotonic)
                     || !view.has_lanes_of(topic.version()) && asked != topic.news()
                     || topic.is_closed()
                     || inner.is_closed()
@@ -382,28 +387,33 @@ impl Reader {
     }
 
     /// Finds the next message: of several lanes' that with the smallest stamp, but none is passed over for
-    /// ever. When there are several lanes it looks at all of them once more after
-    /// finding one, so that a message which another one caused is never taken before it.
+    /// ever. When there are several lanes it looks at all of them once more after finding one, so that a message
+    /// which another one caused is never taken before it. Of many it passes over those that are silent.
     fn choose(&mut self) -> Option<(usize, u64, u64)> {
         let depth = u64::from(self.topic.info.depth);
         if let [one] = &mut self.cursors[..] {
             return one.next(depth).map(|(i, hint)| (0, i, hint));
         }
         let most = u64::from(self.topic.info.slots) * self.cursors.len().saturating_sub(1) as u64;
+        let (scan, cursors) = (&mut self.scan, &mut self.cursors);
+        if scan.is_due(sys::monotonic) {
+            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
+        }
         let mut best = None;
-        for _ in 0..2 {
-            let each = self.cursors.iter_mut().enumerate().filter_map(|(at, k)| {
+        for last in [false, true] {
+            let looked = scan.look(|k| cursors[k].pending());
+            let each = looked.iter().filter_map(|at| {
+                let k = &mut cursors[*at];
                 let (i, hint) = k.next(depth)?;
-                Some((k.wait.rank(i, k.lane.lane.stamp(i), most), at, i, hint))
+                let rank = k.wait.rank(i, k.lane.lane.stamp(i), most);
+                k.wait.passed += u64::from(last); // of a lane that offers nothing it means nothing
+                Some((rank, *at, i, hint))
             });
             let (_, at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
             best = Some((at, i, hint));
         }
-        let chosen = best.map(|(at, ..)| at);
-        // Of a lane that offers nothing it means nothing.
-        self.cursors.iter_mut().for_each(|k| k.wait.passed += 1);
-        if let Some(at) = chosen {
-            self.cursors[at].wait = Waiting::default();
+        if let Some((at, ..)) = best {
+            cursors[at].wait = Waiting::default();
         }
         best
     }

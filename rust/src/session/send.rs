@@ -208,6 +208,7 @@ impl TopicState {
         let undecided = inner.is_in_limbo();
         let (groups, ended) = (self.groups_end(), self.is_closed());
         crash_point::at("send-ring");
+        self.waiting.active().mark(own.number);
         self.waiting.ring(groups, turns);
         out.end();
         inner.handovers.fetch_add(1, Ordering::Relaxed);

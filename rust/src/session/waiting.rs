@@ -7,12 +7,13 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::shm::{Bells, Waits, fence};
+use crate::shm::{Active, Bells, Waits, fence};
 
 /// What a session has to do with the wait sets of a topic.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     sets: Waits,
+    active: Active,
     slot: u32,
     inside: Mutex<Inside>,
 }
@@ -34,7 +35,13 @@ pub(crate) struct Place<'a> {
 
 impl Waiting {
     pub(super) fn new(bells: &Bells, topic: u32, slot: u32) -> Waiting {
-        Waiting { sets: bells.waits(topic), slot, inside: Mutex::default() }
+        let sets = bells.waits(topic);
+        Waiting { active: sets.active(), sets, slot, inside: Mutex::default() }
+    }
+
+    /// The lanes that have sent of late.
+    pub(super) fn active(&self) -> &Active {
+        &self.active
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {

@@ -8,6 +8,7 @@
 //! broker gave, and uses the copy. Death: a writer's death leaves its lane as it stood; a slot whose
 //! seq is 0 is invisible, so nothing is ever half sent.
 
+mod active;
 mod bell;
 mod group;
 mod lane;
@@ -20,6 +21,7 @@ mod region;
 mod segment;
 mod waits;
 
+pub(crate) use active::{Active, Scan};
 pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
 pub(crate) use lane::{Lane, SlotHead};

@@ -2,6 +2,7 @@
 //! set for each group, of which one session is rung. The sets say only when somebody looks: whoever is
 //! forgotten looks a second later by itself.
 
+use super::active::Active;
 use super::bell::Bells;
 use super::region::Region;
 use crate::crash_point;
@@ -25,6 +26,11 @@ impl Waits {
     /// Views the area of a topic.
     pub(super) fn new(bells: Bells, area: Region) -> Waits {
         Waits { bells, area }
+    }
+
+    /// The lanes of the topic that have sent of late.
+    pub(crate) fn active(&self) -> Active {
+        Active::new(self.area.sub(wait_area::ACTIVE, wait_area::MEMBERS - wait_area::ACTIVE))
     }
 
     /// The sessions that are rung at each message.
