@@ -492,6 +492,9 @@ func (b *bencher) idleBeside(ctx context.Context, group string, n int) error {
 		window = time.Second
 	}
 	fmt.Fprintf(b.opts.Log, "%s: broker beside %d idle sessions\n", group, n)
+	if _, err := atRest(b.broker.pid()); err != nil { // what follows their coming is none of idleness
+		return err
+	}
 	u, err := watch(ctx, b.broker.pid(), window)
 	if err != nil {
 		return err

@@ -58,6 +58,8 @@ func (b *Broker) leave(s *session) {
 	crashpoint.At("broker-close-left")
 	s.left = true
 	b.closed[s] = struct{}{}
+	b.custody.Close(s.custody)
+	b.assignSoon()
 	b.careSoon()
 }
 

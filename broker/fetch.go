@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"iter"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -15,46 +18,70 @@ func (b *Broker) needed() []pages.Key {
 		{Role: protocol.RestoreSession, Serial: b.store.Record.Session(protocol.BrokerSlot).Serial()}}
 }
 
-// fetch takes the files without which all sessions are lost from
-// the processes of the former broker's clients, where no client has handed them over: one
-// that stands still hands over nothing, and all may do so. The kernel lets a process of the
-// same user open what another one has open. A file is known by its inode and its head, so it
-// does not matter should a process have ended meanwhile, and another one have its number.
-// What else is missing is handed over later.
+// fetch takes files of the former broker from the processes of its clients, where no client has
+// handed them over: one that stands still hands over nothing, and all may do so. The kernel
+// lets a process of the same user open what another one has open. A file is known by its
+// inode and its head, so it does not matter should a process have ended meanwhile, and
+// another one have its number.
+//
+// Those that are not back give all that they have: they may end before they go on. Those that are, and
+// did not list a file without which all sessions are lost, are asked for that.
 func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return
 	}
-	if !b.store.Record.Valid() {
-		b.fetchOne(t, pages.Key{Role: protocol.RestoreBroker}, sys.FileID{Dev: t.state.Device, Ino: t.state.BrokerInode})
+	own := pages.Key{Role: protocol.RestoreBroker}
+	done := map[int]bool{}
+	each := func(all []stateSession, lacking func() map[uint64]pages.Key) {
+		for _, s := range all {
+			if wanted := lacking(); !done[s.PID] && len(wanted) > 0 && b.taking == t {
+				b.fetchFrom(t, s.PID, wanted)
+				done[s.PID] = true
+			}
+		}
+		clear(done)
 	}
+	each(t.state.Survivors(), func() map[uint64]pages.Key {
+		if b.store.Record.Valid() {
+			return nil
+		}
+		return map[uint64]pages.Key{t.state.BrokerInode: own}
+	})
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
-	for _, k := range b.needed() {
-		if b.taking == t && t.files[k] == nil {
-			b.fetchOne(t, k, sys.FileID{Dev: b.inodes, Ino: b.store.Missing[k]})
-		}
-	}
+	each(t.awaited, func() map[uint64]pages.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
+	each(t.state.Survivors(), func() map[uint64]pages.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
-func (b *Broker) fetchOne(t *gathering, k pages.Key, id sys.FileID) {
-	for _, s := range t.state.Survivors() {
-		fd, err := sys.OpenFileOf(s.PID, id)
-		if fd != nil {
-			err = b.offer(k, fd)
+// lacking are those of some files that nobody has handed over, by inode.
+func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[uint64]pages.Key {
+	lack := map[uint64]pages.Key{}
+	for k := range of {
+		if inode := b.store.Missing[k]; inode != 0 && t.files[k] == nil {
+			lack[inode] = k
 		}
-		if err == nil && fd != nil {
-			b.log.Info("a file of the former broker comes from a process that stands still", "role", k.Role, "pid", s.PID)
-			return
-		}
-		if sys.IsNoDescriptors(err) {
-			// This broker's lack, not theirs: all stays for the next one, or for a next try.
-			t.err = protocol.Errorf(protocol.CodeTooMany, "raise this broker's limit of open files (ulimit -n, LimitNOFILE= of a unit), or keep programs from connecting while it begins",
-				"too many files are open to take the former broker's from process %d; what it left is as it was: %w", s.PID, err)
-			b.endTakeover(t)
-			return
-		}
-		b.log.Info("a process that stands still gives no file", "role", k.Role, "pid", s.PID, "error", err)
+	}
+	return lack
+}
+
+func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[uint64]pages.Key) {
+	n := 0
+	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := wanted[id.Ino]; return is }, func(id sys.FileID, fd *sys.FD) error {
+		k := wanted[id.Ino]
+		delete(wanted, id.Ino)
+		n++
+		return b.offer(k, fd) // which looks whether it is the file
+	})
+	switch {
+	case sys.IsNoDescriptors(err):
+		// This broker's lack, not theirs: all stays for the next one, or for a next try.
+		t.err = protocol.Errorf(protocol.CodeTooMany, "raise this broker's limit of open files (ulimit -n, LimitNOFILE= of a unit), or keep programs from connecting while it begins",
+			"too many files are open to take the former broker's from process %d; what it left is as it was: %w", pid, err)
+		b.endTakeover(t)
+	case err != nil:
+		b.log.Info("a process that stands still gives no files", "pid", pid, "error", err)
+	case n > 0:
+		b.log.Info("files of the former broker come from a process that stands still", "pid", pid, "files", n)
 	}
 }

@@ -96,7 +96,10 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		s.Holder = r.Holder
 		b.slots[slot] = s
 		b.enter(s)
-		s.memory.Closed = s.state == protocol.SessionClosed
+		if s.state == protocol.SessionClosed {
+			s.memory.Closed = true
+			b.custody.Close(s.custody)
+		}
 		b.slotTable.Claim(slot, s.Holder)
 	}
 }
@@ -130,6 +133,9 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 				b.leave(s)
 			} // else when it is back
 			continue
+		}
+		if s.state == protocol.SessionDead {
+			continue // a former broker knew it, and its file may still come
 		}
 		b.setState(s, protocol.SessionDisconnected)
 		if s.unknown {

@@ -227,6 +227,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	}
 	if !b.hasNeeded(*p.dir) && p.state != nil && len(p.state.Survivors()) > 0 {
 		b.gather(p.state)
+		b.clock.After(goneSoon, b.lookForGone)
 		b.offerLeft()
 		return nil
 	}

@@ -30,7 +30,7 @@ type SessionRow struct {
 	Language    string    `json:"language"`
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
-	State       string    `json:"state"`                  // live, disconnected, closed, unknown
+	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown
 	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
@@ -50,6 +50,8 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 		state = "disconnected"
 	case s.state == protocol.SessionClosed:
 		state = "closed"
+	case s.state == protocol.SessionDead:
+		state = "ended"
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s),

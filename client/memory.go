@@ -275,17 +275,18 @@ func (c *Client) returned(serial uint64) {
 	c.trim([]uint64{serial})
 }
 
-// trim forgets segments that the broker has taken back. A mapping goes only when
+// trim forgets segments that the broker has taken back. Mapping and descriptor go only when
 // this row counts nothing in it: an honest process has nothing left there but for a
 // moment, after which the next comparison finds it, and a lying one must not make us
 // fault.
 func (c *Client) trim(gone []uint64) {
 	for _, serial := range gone {
-		c.pages.letGo(fileKey{protocol.RestoreSegment, serial}) // no broker wants it any more
+		file := fileKey{protocol.RestoreSegment, serial}
 		c.mu.Lock()
 		e, named := c.segments[serial], c.forReaders
 		c.mu.Unlock()
 		if e == nil {
+			c.pages.letGo(file)
 			continue
 		}
 		clear := true
@@ -313,6 +314,7 @@ func (c *Client) trim(gone []uint64) {
 		c.mu.Lock()
 		delete(c.segments, serial)
 		c.mu.Unlock()
+		c.pages.letGo(file)
 		e.Close()
 		for _, s := range e.also {
 			s.Close()

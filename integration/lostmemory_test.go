@@ -160,7 +160,7 @@ func forgetProcess(t *testing.T, dir string, session uint64) {
 // A memory directory whose files were removed under a broker costs living programs nothing:
 // the next broker gets from them what they have mapped.
 func TestFilesOfAMemoryDirectoryAreRemoved(t *testing.T) {
-	for _, what := range []string{"", "baton-*/broker-*", "baton-*/se*", "baton-*/segment-*", "baton-*/session-[2-9]*"} {
+	for _, what := range []string{"", "baton-*/broker-*", "baton-*/se*", "baton-*/segment-*", "baton-*/session-[2-9]*", "baton-*/group-*"} {
 		t.Run("remove "+what, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "memory")
 			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
@@ -173,6 +173,10 @@ func TestFilesOfAMemoryDirectoryAreRemoved(t *testing.T) {
 			queue, err := c.Queue(ctx, "work")
 			require.NoError(t, err)
 			require.NoError(t, queue.Put(ctx, held))
+			require.NoError(t, queue.Put(ctx, held))
+			m, err := queue.Get(ctx) // as a member of its group
+			require.NoError(t, err)
+			m.Release()
 			removed, err := filepath.Glob(filepath.Join(dir, what))
 			require.NoError(t, err)
 			require.NotEmpty(t, removed)
@@ -200,14 +204,18 @@ func TestFilesOfAMemoryDirectoryAreRemoved(t *testing.T) {
 				require.NoError(t, verifyBundle(w, 5))
 				w.Release()
 			}
-			m, err := queue.Get(ctx)
+			newcomer := b.Connect()
+			theirs, err := newcomer.Queue(ctx, "work")
 			require.NoError(t, err)
+			m, err = theirs.Get(ctx)
+			require.NoError(t, err, "the claims of the queue are there")
 			m.Release()
 			require.NoError(t, queue.Close())
+			require.NoError(t, theirs.Close())
 			held.Release()
 			large.Release()
 			require.NoError(t, c.Delete(ctx, "weights"))
-			testkit.AuditEmpty(t, b, c, other)
+			testkit.AuditEmpty(t, b, c, other, newcomer)
 		})
 	}
 }

@@ -56,6 +56,7 @@ type Session struct {
 
 	client Client
 	ready  bool // it has a connection
+	closed bool // it closes what it has as it pleases, and is no custodian
 	kept   map[pages.Key]struct{}
 	given  []pages.Key // offered: to be taken
 	ended  []pages.Key // to be closed
@@ -65,6 +66,7 @@ type Session struct {
 type file struct {
 	owner      int // the process
 	custodians []*Session
+	closers    []*Session             // closed sessions, which may have it still
 	offered    map[*Session]time.Time // when; they have not said that they keep it
 	closed     []uint64               // bits of the slots that have it mapped and closed; nil: none
 }
@@ -91,9 +93,9 @@ func (f *Files) Open(process int, slot uint32, c Client) *Session {
 // Resume says that a session has a connection, maybe a new one. What it was given may have
 // been lost with the one before, so it is given again: a client that has it closes the second.
 func (f *Files) Resume(s *Session) {
-	s.ready = true
+	s.ready = !s.closed
 	for k := range s.kept {
-		if !slices.Contains(s.given, k) {
+		if s.ready && !slices.Contains(s.given, k) {
 			s.given = append(s.given, k)
 		}
 	}
@@ -105,16 +107,37 @@ func (f *Files) Resume(s *Session) {
 // Away says that a session has no connection.
 func (f *Files) Away(s *Session) { s.ready = false }
 
+// Close says that a session is closed. What it holds stays open there, and is closed without
+// a word when it holds that no more: it has custody of nothing.
+func (f *Files) Close(s *Session) {
+	if s.closed {
+		return
+	}
+	s.ready, s.closed = false, true
+	for k := range s.kept {
+		at := f.files[k]
+		at.remove(s)
+		at.leave(s)
+		f.look(k, at)
+	}
+	for _, k := range s.given {
+		if at := f.files[k]; at != nil {
+			delete(at.offered, s)
+		}
+	}
+	s.given = nil
+}
+
 // End takes a session away, with all that it had.
 func (f *Files) End(s *Session) {
 	delete(f.sessions, s)
 	for k, at := range f.files {
-		at.custodians = slices.DeleteFunc(at.custodians, func(c *Session) bool { return c == s })
+		at.remove(s)
 		delete(at.offered, s)
 		at.setClosed(s.Slot, false)
 		f.look(k, at)
 	}
-	s.kept = nil
+	clear(s.kept)
 }
 
 // Lend notes that the descriptor of a file goes to a session, and tells whether that has
@@ -125,7 +148,7 @@ func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
 	if _, has := s.kept[k]; has {
 		return true
 	}
-	if at.wants(s) && len(s.kept) < f.share() {
+	if !s.closed && at.wants(s) && len(s.kept) < f.share() {
 		at.give(s, k)
 		f.look(k, at)
 		return true
@@ -135,13 +158,20 @@ func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
 	return false
 }
 
-// Handed notes that a session has handed over a file, so that it has custody of it.
+// Handed notes that a session has handed over a file, so that it has custody of it, unless
+// it is closed.
 func (f *Files) Handed(s *Session, k pages.Key, owner int) {
 	at := f.at(k, owner)
-	if _, has := s.kept[k]; !has {
-		at.give(s, k)
-		f.look(k, at)
+	if _, has := s.kept[k]; has {
+		return
 	}
+	if s.closed {
+		s.kept[k] = struct{}{}
+		at.leave(s)
+	} else {
+		at.give(s, k)
+	}
+	f.look(k, at)
 }
 
 // Mapped notes that a session has a file mapped, and closed.
@@ -171,7 +201,7 @@ func (f *Files) Gone(k pages.Key) {
 		s.ended = append(s.ended, k) // it may have the descriptor already
 		s.client.Custody()
 	}
-	for _, s := range at.custodians {
+	for _, s := range slices.Concat(at.custodians, at.closers) {
 		end(s)
 	}
 	for s := range at.offered {
@@ -298,6 +328,17 @@ func (at *file) hasOffer(s *Session) bool {
 		}
 	}
 	return false
+}
+
+func (at *file) remove(s *Session) {
+	is := func(c *Session) bool { return c == s }
+	at.custodians, at.closers = slices.DeleteFunc(at.custodians, is), slices.DeleteFunc(at.closers, is)
+}
+
+// leave notes a closed session that has the file, and may close it at any time.
+func (at *file) leave(s *Session) {
+	at.closers = append(at.closers, s)
+	at.setClosed(s.Slot, true)
 }
 
 func (at *file) give(s *Session, k pages.Key) {

@@ -232,3 +232,47 @@ func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	require.Equal(t, custody.Enough, keepers(all, segment(1)))
 	require.False(t, f.Lacking())
 }
+
+// A closed session closes what it has when it holds it no more: others are asked to keep that.
+func TestClosedSessionIsNoCustodian(t *testing.T) {
+	f := custody.New()
+	k, other := segment(1), segment(2)
+	var all []*client
+	for process := 2; process < 10; process++ {
+		c := open(f, process)
+		c.maps(k, 1)
+		all = append(all, c)
+	}
+	all[0].maps(other, 1)
+	require.False(t, f.Lacking())
+	for _, c := range all[:custody.Enough] {
+		require.True(t, c.kept[k])
+		f.Close(c.Session)
+	}
+	require.True(t, f.Lacking())
+	f.Assign(time.Now())
+	n := 0
+	for _, c := range all[custody.Enough:] {
+		c.hear()
+		if c.kept[k] {
+			n++
+		}
+	}
+	require.Equal(t, custody.Enough, n)
+	require.False(t, f.Lend(all[1].Session, segment(3), 1), "what it maps from now on it closes")
+	require.True(t, f.Lacking(), "that, and what one of them alone has mapped")
+	f.Resume(all[0].Session)
+	given, _ := all[0].Take()
+	require.Empty(t, given)
+	f.Handed(all[2].Session, other, 1)
+	f.Gone(other)
+	f.Gone(k)
+	for _, c := range all {
+		c.hear()
+	}
+	require.Empty(t, all[0].kept, "it is told of the end of what it may have")
+	_, ended := all[2].Take()
+	require.Empty(t, ended)
+	require.False(t, all[2].kept[other])
+	f.End(all[0].Session)
+}

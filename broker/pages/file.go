@@ -9,7 +9,7 @@ import (
 )
 
 // File is a shared file and the broker's mapping of it, writable. The zero File is
-// none.
+// none; one with an inode alone is a former broker's that is not here.
 type File struct {
 	FD     *sys.FD
 	Region shm.Region

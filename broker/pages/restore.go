@@ -63,11 +63,13 @@ func (s *Store) Lost(serial uint64) *Pages {
 	return p
 }
 
-// FetchFile maps a file of the former broker, if it can be had and is right.
+// FetchFile maps a file of the former broker, if it can be had and is right. One that is
+// not here keeps its inode: the record says so until it comes, to the next broker as well.
 func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
+	none := File{Inode: s.Missing[k]}
 	fd := fetch(k)
 	if fd == nil {
-		return File{}
+		return none
 	}
 	m, err := s.Adopt(k, fd, role, bytes)
 	if err != nil {
@@ -75,7 +77,7 @@ func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 			s.Lack = err
 		}
 		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
-		return File{}
+		return none
 	}
 	return m
 }

@@ -131,3 +131,35 @@ func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
 	})
 	leave(t, b, all...)
 }
+
+// A closed session closes what it has as it pleases: others are asked to keep it. What it still
+// holds it hands over all the same.
+func TestClosedSessionsAreNoCustodians(t *testing.T) {
+	b := testkit.StartBroker(t)
+	owner, all, files := keptByThree(t, b)
+	closed, others := all[:custody.Enough], all[custody.Enough:]
+	for _, d := range closed {
+		d.do(command{"do": "close"})
+	}
+	owner.Kill()
+	keeping(t, others, files, min(len(others), custody.Enough))
+	keeping(t, closed, files, len(closed))
+	for _, d := range others {
+		d.do(command{"do": "release"})
+		d.Done()
+	}
+	for _, again := range []func(){func() { b.Term(); b.Restart() }, func() { b.Kill(); b.Restart() }} {
+		again()
+		newcomer := start(t, b, languages[0])
+		newcomer.do(command{"do": "get", "name": "w", "seed": nameSeed})
+		newcomer.Done()
+	}
+	for _, d := range closed {
+		d.do(command{"do": "check"})
+		d.do(command{"do": "release"})
+		d.Done()
+	}
+	last := start(t, b, languages[0])
+	last.do(command{"do": "delete", "name": "w"})
+	leave(t, b, last)
+}

@@ -58,27 +58,34 @@ func FileAt(path string) (FileID, error) {
 	return FileID{uint64(st.Dev), st.Ino}, nil
 }
 
-// OpenFileOf opens a file that another process has open, for reading; nil where it has not.
-// It needs the right to look at the process, which one of the same user has.
-func OpenFileOf(pid int, id FileID) (*FD, error) {
+// OpenFilesOf opens those files, for reading, that another process has open and that are
+// wanted, and hands each over. It needs the right to look at the process, which one of the
+// same user has.
+func OpenFilesOf(pid int, wanted func(FileID) bool, take func(FileID, *FD) error) error {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	open, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("look at a process's files: %w", err)
+		return fmt.Errorf("look at a process's files: %w", err)
 	}
 	for _, e := range open {
 		path := dir + "/" + e.Name()
-		if there, err := FileAt(path); err != nil || there != id {
+		there, err := FileAt(path)
+		if err != nil || !wanted(there) {
 			continue
 		}
 		// Should the descriptor be another file's by now, opening that must not wait.
 		n, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return nil, fmt.Errorf("open a process's file: %w", &os.PathError{Op: "open", Path: path, Err: err})
+		if errors.Is(err, unix.ENOENT) {
+			continue // closed meanwhile
 		}
-		return NewFD(n), nil
+		if err != nil {
+			return fmt.Errorf("open a process's file: %w", &os.PathError{Op: "open", Path: path, Err: err})
+		}
+		if err := take(there, NewFD(n)); err != nil {
+			return err
+		}
 	}
-	return nil, nil
+	return nil
 }
 
 // OpensFile tells whether a process has a descriptor of a file. An error says that

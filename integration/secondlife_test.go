@@ -1,0 +1,52 @@
+package integration
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/testkit"
+)
+
+// A session whose process has ended, and whose file may still come with a process that stands
+// still, is over at the next broker as well: nobody waits for it when all are back.
+func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	brief := client.Linger(time.Millisecond)
+	topic, err := c.Topic(ctx, "t", client.Overwrite(false), client.Depth(1), brief)
+	require.NoError(t, err)
+	still := ready(b, sendConfig{channel: channel{Topic: "other", Linger: time.Millisecond}, From: "still", Count: 1, Words: 64, Stay: true})
+	reader := join(b, receiveConfig{channel: channel{Topic: "t"}, Count: 10})
+	still.Stop()
+	b.Kill()
+	reader.Kill()
+	for range 2 {
+		b.Restart()
+		states := map[int]string{} // the broker answers when it has waited for those that stand still
+		for _, s := range testkit.Look(t, b).Sessions {
+			states[s.PID] = s.State
+		}
+		require.Equal(t, map[int]string{os.Getpid(): "live", still.PID(): "disconnected", reader.PID(): "ended"}, states)
+		b.Kill()
+	}
+	b.Restart()
+	still.Cont()
+	testkit.Gone(t, b, reader.PID())
+	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, topic.Send(ctx, x), "no reader is waited for")
+	}
+	x.Release()
+	still.Tell("go")
+	still.Next(new(int))
+	still.Done()
+	require.NoError(t, topic.Close())
+	testkit.AuditEmpty(t, b, c)
+}
