@@ -138,7 +138,8 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 		return nil, tagError("a tag that is no text")
 	}
 	members := 2
-	if name == "dataclass" {
+	_, typed := m["type"]
+	if name == "dataclass" || name == "tuple" && typed {
 		members = 3
 	}
 	if len(m) != members {
@@ -147,8 +148,9 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 	switch name {
 	case "tensor":
 		return d.tensorAt(m["i"])
-	case "tuple":
-		if items, ok := m["v"].([]any); ok {
+	case "tuple": // of a class, perhaps, which is Python's
+		class, _ := m["type"].(string)
+		if items, ok := m["v"].([]any); ok && (!typed || isTypeName(class)) {
 			return ValueTuple(items), nil
 		}
 	case "bytes":

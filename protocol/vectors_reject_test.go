@@ -359,6 +359,8 @@ func rejectTrees(t *testing.T, f *rejectFile) {
 		{"dict with a tensor as key", `{"$":"dict","v":[[{"$":"tensor","i":0},2]]}`},
 		{"dict with a text key twice", `{"$":"dict","v":[["$",1],["$",2]]}`},
 		{"dict with another key twice", `{"$":"dict","v":[[null,1],[null,2]]}`},
+		{"tuple of a type without module", `{"$":"tuple","type":"Pair","v":[]}`},
+		{"tuple of a type that is no text", `{"$":"tuple","type":null,"v":[]}`},
 		{"dataclass without type", `{"$":"dataclass","v":{}}`},
 		{"dataclass without module", `{"$":"dataclass","type":"State","v":{}}`},
 		{"dataclass of a list", `{"$":"dataclass","type":"m:State","v":[]}`},

@@ -1,10 +1,12 @@
 """Modules over shared memory."""
 
 import copy
+import dataclasses
 import gc
 import io
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import baton
 import numpy as np
@@ -208,6 +210,42 @@ def test_a_conjugate_buffer_keeps_its_numbers(name):
     m.register_buffer("c", torch.tensor([1 + 2j, 3 - 4j]).conj())
     baton.torch.share_module(m, name)
     assert m.c.tolist() == baton.get(name)["c"].tolist() == [1 - 2j, 3 + 4j]
+    baton.delete(name)
+
+
+@dataclasses.dataclass
+class Batch:
+    image: torch.Tensor
+    mask: "torch.Tensor | None"
+    raw: object
+
+
+class Step(NamedTuple):
+    image: torch.Tensor
+    n: int
+
+
+def test_fields_that_are_said_to_be_torchs_are(name):
+    q = baton.queue(name)
+    q.put([Batch(torch.ones(2), torch.zeros(1), np.ones(3)), Step(torch.ones(2), 4), Batch(torch.ones(2), None, 1)])
+    batch, step, empty = q.get(PATIENCE)
+    assert isinstance(batch.image, torch.Tensor) and isinstance(batch.mask, torch.Tensor)
+    assert isinstance(batch.raw, baton.Tensor) and empty.mask is None
+    assert isinstance(step, Step) and isinstance(step.image, torch.Tensor) and step.n == 4
+
+
+def test_tied_weights_and_channels_last_are_kept(name):
+    a, b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    b.weight = a.weight
+    conv = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    baton.torch.publish_module(torch.nn.Sequential(a, b, conv), name)
+    seen = baton.get(name).torch()
+    assert seen["0.weight"].data_ptr() == seen["1.weight"].data_ptr() != seen["0.bias"].data_ptr()
+    assert seen["2.weight"].is_contiguous(memory_format=torch.channels_last)
+    worker = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Conv2d(3, 4, 3))
+    baton.torch.load_module(worker, name)
+    assert worker[0].weight.data_ptr() == worker[1].weight.data_ptr()
+    assert worker[2].weight.stride() == conv.weight.stride() and torch.equal(worker[2].weight, conv.weight)
     baton.delete(name)
 
 

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import baton
 import numpy as np
@@ -121,6 +123,69 @@ def test_dataclasses_come_out_with_the_fields_that_they_had(name):
     made, frozen = q.get(10)
     assert isinstance(made, Made) and made.times == 5 and made.image.tolist() == [0, 1]
     assert isinstance(frozen, Frozen) and frozen.label == 2 and frozen.image.tolist() == [0, 1, 2]
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: int
+
+
+def test_named_tuples_come_out(name):
+    q = baton.queue(name)
+    q.put([Pair(np.arange(2), 3), (1, 2)])
+    got, plain = q.get(10)
+    assert isinstance(got, Pair) and got.label == 3 and got.image.tolist() == [0, 1]
+    assert type(plain) is tuple
+
+
+@pytest.mark.parametrize("type_name, n", [(f"{__name__}:Pair", 3), (f"{__name__}:Sample", 2), ("antigravity:x", 2)])
+def test_a_named_tuple_that_is_another_one_here_comes_as_a_tuple(type_name, n):
+    tree = {"$": "tuple", "type": type_name, "v": [0] * n}
+    with baton.connect() as s:
+        value = open_bundle(s, [], [], json.dumps(tree).encode(), b"", 1, False).value
+    assert type(value) is tuple and value == (0,) * n
+    assert "antigravity" not in sys.modules
+
+
+def test_arrays_that_share_memory_do_so_on_arrival(name):
+    q = baton.queue(name)
+    a = np.arange(12.0).reshape(3, 4)
+    q.put([a, a[2], a[:, 1], a, a + 1])
+    whole, row, column, same, other = (x.numpy() for x in q.get(10))
+    assert [x.tolist() for x in (whole, row, column, same)] == [x.tolist() for x in (a, a[2], a[:, 1], a)]
+    whole[2, 1] = 99
+    assert row[1] == column[2] == same[2, 1] == 99 and other[2, 1] == 10
+    assert a[2, 1] == 9, "the sender's own are as they were"
+    # Two columns share nothing, and the matrix is not sent for them.
+    big = np.zeros((1000, 1000))
+    s = baton.connect()
+    q.put([big[:, 0], big[:, 1]])
+    one, two = q.get(10)
+    assert one.strides == two.strides == (1,)
+    s.close()
+
+
+def test_parts_that_overlap_are_aligned_as_they_were(name):
+    q = baton.queue(name)
+    raw = bytearray(range(64))
+    parts = [np.frombuffer(raw, "f4", 4, 4), np.frombuffer(raw, "f8", 2, 8), np.frombuffer(raw, "u1", 64)]
+    q.put(parts)
+    for x, y in zip(q.get(10), parts, strict=True):
+        assert np.asarray(x).tobytes() == y.tobytes()
+        assert np.asarray(x).ctypes.data % y.itemsize == 0
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
+def test_an_array_without_gaps_keeps_the_order_of_its_dimensions(name, order):
+    q = baton.queue(name)
+    a = np.arange(24, dtype="int16").reshape(2, 3, 4).transpose(order)
+    for value in (a, [a, np.ones(3)], a[::-1], a[:, :1]):
+        q.put(value)
+        got = q.get(10)
+        first, own = (got[0], value[0]) if isinstance(value, list) else (got, value)
+        assert np.array_equal(np.asarray(first), own)
+        if own is a:
+            assert np.asarray(first).strides == a.strides
 
 
 @pytest.mark.parametrize("fields", [{"image": 1}, {"image": 1, "label": 2, "more": 3}, {"image": 1, "other": 2}])

@@ -506,3 +506,37 @@ fn a_view_is_found_beside_a_storage_that_has_all_its_references() {
         assert!(found.is_some_and(|f| f.as_ptr().unwrap() == t.as_ptr().unwrap()));
     }
 }
+
+#[test]
+fn views_that_share_memory_do_so_when_they_are_gathered() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let owner = broker.session();
+    let values: Vec<u8> = (0..12u8).flat_map(|v| f32::from(v).to_le_bytes()).collect();
+    let whole = Foreign::new(DType::FLOAT32, &[3, 4], &values);
+    let part = |shape: &'static [i64], strides: &'static [i64], first: u64| DLTensor {
+        ndim: shape.len() as i32,
+        shape: shape.as_ptr().cast_mut(),
+        strides: strides.as_ptr().cast_mut(),
+        byte_offset: 4 * first,
+        ..whole.view()
+    };
+    let (row, column, square) = (part(&[4], &[1], 8), part(&[3], &[4], 1), part(&[4, 3], &[1, 4], 0));
+    let gather = |all: &[DLTensor]| {
+        // SAFETY: the views are of memory that the test has.
+        unsafe { owner.gather(all.iter().map(|v| (v, 0)), Gather::Copy) }.unwrap()
+    };
+    let at = |t: &baton::Tensor| t.as_ptr().unwrap().addr();
+    let made = gather(&[whole.view(), row, column]);
+    assert_eq!([at(&made[1]) - at(&made[0]), at(&made[2]) - at(&made[0])], [32, 4]);
+    assert_eq!(made[0].to_vec::<f32>().unwrap(), (0..12u8).map(f32::from).collect::<Vec<_>>());
+    assert_eq!(made[1].to_vec::<f32>().unwrap(), [8.0, 9.0, 10.0, 11.0]);
+    assert_eq!(made[2].to_vec::<f32>().unwrap(), [1.0, 5.0, 9.0]);
+    // One alone keeps the order of its dimensions if it has no gaps, and else becomes compact.
+    let alone = gather(&[square]);
+    assert_eq!((alone[0].shape(), alone[0].strides()), (&[4, 3][..], Some(&[1, 4][..])));
+    assert_eq!(alone[0].to_vec::<f32>().unwrap()[..4], [0.0, 4.0, 8.0, 1.0]);
+    let apart = gather(&[column]);
+    assert_eq!((apart[0].strides(), apart[0].to_vec::<f32>().unwrap()), (None, vec![1.0, 5.0, 9.0]));
+    drop((made, alone, apart));
+    nothing_is_held(&broker, &owner);
+}

@@ -1,5 +1,6 @@
 """Views of tensors in frameworks. One is imported when a view is asked for, never by `import baton`."""
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from baton._errors import Unsupported
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 _NATIVE = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
 )
+
+_torchs: "weakref.WeakKeyDictionary[type, frozenset[str]]" = weakref.WeakKeyDictionary()
 
 # What has less than a byte.
 _NARROW = frozenset("int1 int2 int4 uint1 uint2 uint4 float4 float6".split())
@@ -77,3 +80,20 @@ def jax(x: "Tensor") -> "_jax.Array":
             'strided, or look at the bits by x.view("uint8").jax()'
         ) from e
     return a
+
+
+def torch_fields(kind: type) -> frozenset[str]:
+    """The fields of a class that are annotated as tensors of torch's, perhaps None."""
+    found = _torchs.get(kind)
+    if found is None:
+        import typing
+
+        import torch
+
+        try:
+            hints = typing.get_type_hints(kind)
+        except (AttributeError, NameError, SyntaxError, TypeError, ValueError):  # an annotation is only text, perhaps
+            hints = {}
+        found = frozenset(k for k, hint in hints.items() if torch.Tensor in (hint, *typing.get_args(hint)))
+        _torchs[kind] = found
+    return found

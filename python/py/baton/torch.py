@@ -28,12 +28,14 @@ __all__ = ["cuda_pool", "load_module", "publish_module", "share_module"]
 _OF_TORCH_ALONE = re.compile(r"torch\.(u?int[1-7]|bits.*|qu?int.*)")
 
 
-def share_module(module: torch.nn.Module, name: str) -> Bundle:
-    """Moves parameters and buffers into one live bundle, in place, and sets it as a name.
+def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral: bool = False) -> Bundle:
+    """Moves parameters and buffers into one bundle, in place, and sets it as a live name.
 
     Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied. Others bind
-    themselves to the memory by `load_module`. Raises InvalidArgument for a module that is not on the CPU
-    or has what only torch knows, OutOfMemory.
+    themselves to the memory by `load_module`, of the name, or of the bundle that is the argument of their
+    process: then no name is needed, and none is left for the next run. ephemeral: the name goes with this
+    session. Raises InvalidArgument for a module that is not on the CPU or has what only torch knows,
+    OutOfMemory.
 
     >>> shared = torch.nn.Linear(3, 1)
     >>> baton.torch.share_module(shared, "doc/shared").keys()
@@ -41,6 +43,9 @@ def share_module(module: torch.nn.Module, name: str) -> Bundle:
     >>> shared.weight.is_shared()
     True
     >>> baton.delete("doc/shared")
+    >>> worker = torch.nn.Linear(3, 1)
+    >>> baton.torch.load_module(worker, baton.torch.share_module(torch.nn.Linear(3, 1))).keys()
+    ['weight', 'bias']
     """
     default = _default.session()
     session = Session(default.address, default.namespace)  # its segment holds nothing but the module
@@ -50,7 +55,8 @@ def share_module(module: torch.nn.Module, name: str) -> Bundle:
             if t.is_conj() or t.is_neg():  # what torch has put off; the memory has it done
                 t.data = t.resolve_conj().resolve_neg()
         bundle = session.bundle(_moved(session, own))
-        session.set(name, bundle, live=True)
+        if name is not None:
+            (default if ephemeral else session).set(name, bundle, live=True, ephemeral=ephemeral)
         _bind(own, dict(bundle.items()), bundle)
     return bundle
 

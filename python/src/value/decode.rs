@@ -74,6 +74,21 @@ impl<'py> Build for Objects<'py> {
         Ok(PyTuple::new(self.0, all)?.into_any())
     }
 
+    fn named_tuple(&self, class: &str, all: Vec<Bound<'py, PyAny>>) -> Made<'py> {
+        let py = self.0;
+        let Some(class) = class_of(py, class)?.filter(|c| c.is_subclass_of::<PyTuple>().unwrap_or(false)) else {
+            return self.tuple(all);
+        };
+        let fields = class.getattr_opt("_fields")?.map(|f| f.len()).transpose()?;
+        if fields != Some(all.len()) {
+            return self.tuple(all);
+        }
+        let (types, names) = (Torchs::of(&class)?, class.getattr("_fields")?);
+        let items = all.into_iter().enumerate().map(|(i, v)| types.made(&names.get_item(i)?, v));
+        let items = PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?;
+        Ok(class.call_method1("_make", (items,))?)
+    }
+
     fn dict(&self, items: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> Made<'py> {
         let d = PyDict::new(self.0);
         for (key, v) in items {
@@ -141,17 +156,8 @@ impl Keys {
 /// its fields as a dict: another process's word imports nothing here.
 fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let py = fields.py();
-    let (module, qualname) = name.split_once(':').unwrap_or((name, ""));
-    let loaded = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
-    let mut found = loaded.get_item(module)?;
-    for part in qualname.split('.') {
-        found = match found {
-            Some(f) => f.getattr_opt(part)?,
-            None => None,
-        };
-    }
-    let class = match found.map(Bound::cast_into::<PyType>) {
-        Some(Ok(c)) if c.hasattr("__dataclass_fields__")? => c,
+    let class = match class_of(py, name)? {
+        Some(c) if c.hasattr("__dataclass_fields__")? => c,
         _ => return Ok(fields.into_any()),
     };
     let mut declared = 0;
@@ -167,8 +173,48 @@ fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py,
     // As pickle does: it was made once, and what its __init__ takes need not be what its fields hold.
     let made = class.call_method1("__new__", (&class,))?;
     let set = py.get_type::<PyAny>().getattr("__setattr__")?; // a frozen one has another
+    let types = Torchs::of(&class)?;
     for (key, v) in &fields {
+        let v = types.made(&key, v)?;
         set.call1((&made, key, v))?;
     }
     Ok(made)
+}
+
+/// The class of a name, in a module that this program has imported itself.
+fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyType>>> {
+    let (module, qualname) = name.split_once(':').unwrap_or((name, ""));
+    let loaded = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let mut found = loaded.get_item(module)?;
+    for part in qualname.split('.') {
+        found = match found {
+            Some(f) => f.getattr_opt(part)?,
+            None => None,
+        };
+    }
+    Ok(found.and_then(|f| f.cast_into::<PyType>().ok()))
+}
+
+/// The fields of a class whose annotations say that they are tensors of torch's, which become such. Where torch is
+/// not there, none are.
+struct Torchs<'py>(Option<Bound<'py, PyAny>>);
+
+impl<'py> Torchs<'py> {
+    fn of(class: &Bound<'py, PyType>) -> PyResult<Torchs<'py>> {
+        let py = class.py();
+        let loaded = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+        if !loaded.contains("torch")? {
+            return Ok(Torchs(None));
+        }
+        Ok(Torchs(Some(py.import("baton._views")?.call_method1("torch_fields", (class,))?)))
+    }
+
+    /// What a field holds.
+    fn made(&self, name: &Bound<'py, PyAny>, v: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(fields) = &self.0 else { return Ok(v) };
+        match v.cast::<Tensor>() {
+            Ok(t) if fields.contains(name)? => Tensor::torch(t),
+            _ => Ok(v),
+        }
+    }
 }

@@ -234,8 +234,15 @@ impl Encoder {
             if self.plain {
                 return self.nested(1, |e| e.items(t.iter()));
             }
+            let class = v.get_type();
+            let named = !v.is_exact_instance_of::<PyTuple>() && class.hasattr("_fields")?;
             return self.nested(2, |e| {
-                e.tree.extend(br#"{"$":"tuple","v":"#);
+                e.tree.extend(br#"{"$":"tuple""#);
+                if named {
+                    e.tree.extend(br#","type":"#);
+                    e.text(&name_of(&class)?)?;
+                }
+                e.tree.extend(br#","v":"#);
                 e.items(t.iter())?;
                 e.tree.push(b'}');
                 Ok(())
@@ -474,7 +481,7 @@ impl Encoder {
     }
 
     fn dataclass(&mut self, v: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> PyResult<()> {
-        let name = format!("{}:{}", class.module()?.to_str()?, class.qualname()?.to_str()?);
+        let name = name_of(class)?;
         let fields = v.py().import("dataclasses")?.call_method1("fields", (v,))?;
         self.nested(2, |e| {
             e.tree.extend(br#"{"$":"dataclass","type":"#);
@@ -528,6 +535,11 @@ impl Encoder {
         };
         (0..n).map(tensor).collect()
     }
+}
+
+/// How the tree names a class.
+fn name_of(class: &Bound<'_, PyType>) -> PyResult<String> {
+    Ok(format!("{}:{}", class.module()?.to_str()?, class.qualname()?.to_str()?))
 }
 
 impl Take {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use super::DLTensor;
-use super::stream::{end_around, is_much};
+use super::stream::{copy_around, copy_bytes, end_around, is_much};
 use super::view::View;
 use crate::dims::Dims;
 use crate::dtype::DType;
@@ -30,8 +30,26 @@ pub enum Gather {
 /// What is done about one view.
 enum Plan {
     There(Tensor),
-    /// It gets room in the common storage, from an offset on.
-    Make(View, u64),
+    /// It gets room in the common storage.
+    Make(View, Room),
+}
+
+/// Where a view's elements come in the common storage.
+enum Room {
+    /// From an offset on, side by side.
+    At(u64),
+    /// As they lay, in a region, by its number.
+    In(usize),
+}
+
+/// Memory of others that is copied as it lies, since several views share it, or the only one has its dimensions in
+/// another order.
+struct Region {
+    first: *const u8,
+    bytes: u64,
+    /// Where it begins in the common storage.
+    at: u64,
+    copied: bool,
 }
 
 /// Finds places in a storage that is still to be made.
@@ -52,6 +70,66 @@ impl Places {
     }
 }
 
+impl Region {
+    /// So many bytes may be copied for each that is in a view: what lies between their elements goes along.
+    const MOST: u64 = 4;
+
+    /// Finds the regions of views that are to be made. Of each it has more than one view, whose bytes overlap, or one
+    /// without gaps that is not in row-major order.
+    fn find(plans: &mut [Plan]) -> Vec<Region> {
+        // Where each begins and ends.
+        let mut spans: Vec<(usize, usize, usize)> = Vec::with_capacity(plans.len());
+        for (i, plan) in plans.iter().enumerate() {
+            if let Plan::Make(v, _) = plan
+                && v.may_lie()
+            {
+                let first = v.first.addr();
+                spans.push((first, first + v.span as usize, i));
+            }
+        }
+        let alone = |v: &[(usize, usize, usize)]| v.windows(2).all(|two| two[0].1 <= two[1].0);
+        if !alone(&spans) {
+            spans.sort_unstable();
+        }
+        let mut regions = Vec::new();
+        let mut rest = &spans[..];
+        while let Some((first, end, _)) = rest.first() {
+            let (mut end, mut n) = (*end, 1);
+            while let Some((next, its_end, _)) = rest.get(n).filter(|s| s.0 < end) {
+                debug_assert!(*next >= *first);
+                (end, n) = (end.max(*its_end), n + 1);
+            }
+            let (own, others) = rest.split_at(n);
+            rest = others;
+            let of = |i: usize| match &plans[i] {
+                Plan::Make(v, _) => Some(v),
+                _ => None,
+            };
+            let (bytes, together) =
+                ((end - first) as u64, own.iter().filter_map(|s| of(s.2)).map(|v| v.bytes).sum::<u64>());
+            let lies = match own {
+                [one] => of(one.2).is_some_and(View::is_permuted),
+                _ => bytes / Region::MOST <= together,
+            };
+            let Some(lowest) = of(own[0].2).filter(|_| lies).map(|v| v.first) else { continue };
+            for (_, _, i) in own {
+                if let Plan::Make(_, room) = &mut plans[*i] {
+                    *room = Room::In(regions.len());
+                }
+            }
+            regions.push(Region { first: lowest, bytes, at: 0, copied: false });
+        }
+        regions
+    }
+
+    /// Gives it a place where its elements are aligned as they were.
+    fn place(&mut self, places: &mut Places) -> Result<()> {
+        let odd = self.first.addr() as u64 % ALIGN;
+        self.at = places.take(self.bytes + odd)? + odd;
+        Ok(())
+    }
+}
+
 /// The compact tensor at a place of a storage.
 #[inline(always)]
 fn at_place(held: Shared, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Tensor {
@@ -61,7 +139,9 @@ fn at_place(held: Shared, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Ten
 
 impl Session {
     /// The tensors of views that are lent, in their order, as by [`share`](Session::share) for each; but
-    /// what is made new lies in one storage together. `Unsupported` for memory of a GPU.
+    /// what is made new lies in one storage together, and views that overlap do so there as well: their memory is
+    /// copied once, as it lies, unless most of it is in none of them. A view without gaps keeps the order of its
+    /// dimensions. `Unsupported` for memory of a GPU.
     ///
     /// # Safety
     /// As for [`share`](Session::share), for each.
@@ -83,8 +163,14 @@ impl Session {
                 plans.push(Plan::There(t));
                 continue;
             }
-            let at = places.take(v.bytes)?;
-            plans.push(Plan::Make(v, at));
+            plans.push(Plan::Make(v, Room::At(0)));
+        }
+        let mut regions = Region::find(&mut plans);
+        regions.iter_mut().try_for_each(|r| r.place(&mut places))?;
+        for plan in &mut plans {
+            if let Plan::Make(v, Room::At(at)) = plan {
+                *at = places.take(v.bytes)?;
+            }
         }
         let room = self.alloc_dtype(DType::UINT8, &[places.total as i64])?;
         let base = room.address(true)?;
@@ -97,13 +183,30 @@ impl Session {
             }
             made.push(match plan {
                 Plan::There(t) => t,
-                Plan::Make(v, at) => {
+                Plan::Make(v, Room::At(at)) => {
                     // SAFETY: as the caller says; the storage was just made and has room for it there.
                     unsafe {
                         let to = base.wrapping_add(at as usize);
                         if around { v.copy_around_to(to) } else { v.copy_to(to, None) }
                     }
                     at_place(owners.next(), at, v.bytes, v.dtype, v.shape)
+                }
+                Plan::Make(v, Room::In(region)) => {
+                    let r = &mut regions[region];
+                    if !std::mem::replace(&mut r.copied, true) {
+                        let to = base.wrapping_add(r.at as usize);
+                        // SAFETY: views lie in it whose memory may be read, and between whose elements is memory of
+                        // the same arrays; the storage was just made and has room for it there.
+                        unsafe {
+                            if around {
+                                copy_around(r.first, to, r.bytes as usize)
+                            } else {
+                                copy_bytes(r.first, to, r.bytes as usize)
+                            }
+                        }
+                    }
+                    let at = r.at + (v.first.addr() - r.first.addr()) as u64;
+                    Tensor::checked(owners.next(), Place::Storage(0), at, v.dtype, v.shape, v.strides, false)?
                 }
             });
         }

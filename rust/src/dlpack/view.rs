@@ -106,6 +106,17 @@ impl View {
         !self.padded && self.strides.as_ref().is_none_or(|all| all.iter().all(|s| *s >= 0))
     }
 
+    /// Whether its bytes can be copied as they lie: it has elements, of whole bytes, none of which lies below the first.
+    pub(super) fn may_lie(&self) -> bool {
+        self.bytes > 0 && self.is_plain() && self.dtype.bits.is_multiple_of(8)
+    }
+
+    /// Whether its elements lie side by side, each once, and not in row-major order.
+    pub(super) fn is_permuted(&self) -> bool {
+        let repeats = |all: &Dims| self.shape.iter().zip(all.iter()).any(|(n, s)| *s == 0 && *n > 1);
+        self.span == self.bytes && self.strides.as_ref().is_some_and(|all| !repeats(all))
+    }
+
     /// Copies the elements to a compact tensor in memory that nobody has looked at, around the cache where
     /// they are compact, too. `end_around` must follow.
     ///

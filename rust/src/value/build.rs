@@ -23,6 +23,10 @@ pub trait Build {
     fn list(&self, all: Vec<Self::Made>) -> std::result::Result<Self::Made, Self::Error>;
     /// A tuple.
     fn tuple(&self, all: Vec<Self::Made>) -> std::result::Result<Self::Made, Self::Error>;
+    /// A tuple of a class of Python's, named `module:qualname`, that names its items.
+    fn named_tuple(&self, _class: &str, all: Vec<Self::Made>) -> std::result::Result<Self::Made, Self::Error> {
+        self.tuple(all)
+    }
     /// A dict with keys of any kind, each of which stands once.
     fn dict(&self, items: Vec<(Self::Made, Self::Made)>) -> std::result::Result<Self::Made, Self::Error>;
     /// A dict with keys of text, or the fields of the dataclass of a name; `None` when a key stands twice.

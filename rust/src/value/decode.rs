@@ -112,7 +112,7 @@ impl<B: Build> Decoder<'_, B> {
         let Some(Json::Text(tag)) = take("$") else { return Err(malformed("a tag that is no text").into()) };
         let (v, kind) = match &*tag {
             "tensor" => (take("i"), None),
-            "dataclass" => (take("v"), take("type")),
+            "dataclass" | "tuple" => (take("v"), take("type")),
             _ => (take("v"), None),
         };
         if !all.is_empty() {
@@ -120,7 +120,10 @@ impl<B: Build> Decoder<'_, B> {
         }
         match (&*tag, v, kind) {
             ("tensor", Some(Json::Int(i)), _) => self.tensor(i),
-            ("tuple", Some(Json::Array(all)), _) => self.build.tuple(self.all(all)?),
+            ("tuple", Some(Json::Array(all)), None) => self.build.tuple(self.all(all)?),
+            ("tuple", Some(Json::Array(all)), Some(Json::Text(name))) if is_type_name(&name) => {
+                self.build.named_tuple(&name, self.all(all)?)
+            }
             ("dict", Some(Json::Array(all)), _) => self.pairs(all),
             ("dataclass", Some(Json::Object(all)), Some(Json::Text(name)))
                 if is_type_name(&name) && !all.iter().any(|(key, _)| key == "$") =>
