@@ -5,35 +5,19 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use baton::dlpack::Gather;
-use baton::{Code, Names, Payload, Session, Stream};
+use baton::{Code, Names, Payload, Session};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::take::Take;
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
-use crate::cuda::alloc_on;
-use crate::errors::{error, invalid};
+use crate::errors::error;
 use crate::exchange::{self, Known};
-use crate::memory::Room;
 use crate::source::Source;
 use crate::tensor::Tensor;
-
-/// What becomes of the tensors of a value.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Take {
-    /// Those in shared memory are referenced, the others copied.
-    Reference,
-    /// Those in shared memory are referenced, others refused.
-    Shared,
-    /// Tensors stay as they are, wherever they lie; arrays are copied.
-    AsIs,
-    /// All are copied into one storage.
-    Copy,
-    /// All get room in one storage, to be filled.
-    Room(Room),
-}
 
 /// The type of the array that was met last: most values have arrays of one type. It may be gone, and
 /// another type at its address; who finds a type here asks its objects again.
@@ -540,43 +524,6 @@ impl Encoder {
 /// How the tree names a class.
 fn name_of(class: &Bound<'_, PyType>) -> PyResult<String> {
     Ok(format!("{}:{}", class.module()?.to_str()?, class.qualname()?.to_str()?))
-}
-
-impl Take {
-    /// The tensor that an array is; `None` where it has to be made.
-    fn in_place(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<Option<baton::Tensor>> {
-        let own = match self {
-            Take::Reference | Take::Shared | Take::AsIs => s.in_place(py, session)?,
-            Take::Copy | Take::Room(_) => None,
-        };
-        if own.is_none() && self == Take::Shared {
-            let what = "an array of the value does not lie in shared memory";
-            return Err(invalid(py, "leave copy=False out", what));
-        }
-        Ok(own)
-    }
-
-    /// The tensor of an array on a GPU, which stays on it: lent where that is asked for, and where a copy
-    /// can be spared.
-    pub(crate) fn on_gpu(self, py: Python<'_>, session: &Session, s: Source) -> PyResult<baton::Tensor> {
-        let gpu = s.gpu().unwrap_or_default();
-        match self {
-            Take::Room(Room { pages: Some(_), .. }) => {
-                return Err(invalid(py, "leave pages= out", format!("memory on {gpu} has no huge pages")));
-            }
-            Take::Room(Room { timeout, .. }) => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), timeout),
-            Take::Copy => {}
-            Take::Reference | Take::Shared | Take::AsIs => {
-                if let Some(t) = s.in_place(py, session)? {
-                    return Ok(t);
-                }
-                if self == Take::Shared || s.is_rented(py, session)? {
-                    return s.lend(py, session);
-                }
-            }
-        }
-        s.copied_on(py, session, &gpu, Stream::LEGACY)
-    }
 }
 
 /// A TypeError that tells where in the value it happened; other errors are their libraries' own.

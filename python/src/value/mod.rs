@@ -9,9 +9,11 @@
 
 mod decode;
 mod encode;
+mod take;
 
 pub(crate) use decode::decode;
-pub(crate) use encode::{Take, encode, encode_as};
+pub(crate) use encode::{encode, encode_as};
+pub(crate) use take::Take;
 
 use baton::{Payload, Session};
 use pyo3::prelude::*;
