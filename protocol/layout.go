@@ -376,9 +376,9 @@ const (
 
 	// The wait sets of a topic: set 0, whose sessions are all rung at each message, and
 	// one for each group, of which one session is rung.
-	BellWaits    = 0x100000
-	WaitSets     = 1 + MaxGroups
-	WaitWords    = 0 // u64 for each set; bit w: the word w of the set may not be 0
+	BellWaits = 0x100000
+	WaitSets  = 1 + MaxGroups
+	WaitWords = 0 // u64 for each set; bit w: the word w of the set may not be 0
 	// Which lanes have sent of late: bits 0 to 47 of a word are lanes, those above count how
 	// often lanes were cleared in it.
 	WaitActive   = 576
