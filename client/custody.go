@@ -71,6 +71,22 @@ func (p *pages) keepOrClose(k fileKey, fd *sys.FD, custody bool) {
 	}
 }
 
+// lacks tells the broker of a file that could not be had for want of descriptors: it counts on
+// this session to keep it, perhaps.
+func (c *Client) lacks(err error, k fileKey) {
+	c.pages.peerMu.Lock()
+	had := c.pages.kept[k].fd != nil
+	c.pages.peerMu.Unlock()
+	if protocolCode(err) != protocol.CodeTooMany || had {
+		return
+	}
+	go func() {
+		asked := protocol.Custody{Closed: []protocol.RestoreItem{{Role: k.role, Serial: k.serial}}}
+		fds, _ := c.callUntil(context.Background(), protocol.OpCustody, asked, nil)
+		wire.CloseAll(fds) // what is offered with the answer is offered again
+	}()
+}
+
 // takeCustody asks the broker what this session is to keep, and what not any more.
 func (c *Client) takeCustody() {
 	for ask := (protocol.Custody{}); ; {

@@ -39,6 +39,7 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 	var ok protocol.SegmentReply
 	fds, err := c.call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
 	if err != nil {
+		c.lacks(err, fileKey{protocol.RestoreSegment, serial})
 		return nil, err
 	}
 	if len(fds) != 1 {

@@ -38,10 +38,13 @@ func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) 
 	for some := range slices.Chunk(sessions, protocol.MaxPeers) {
 		var ok protocol.PeerReply
 		fds, err := c.call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = c.addPeers(found, some, ok.Sessions, fds)
 		}
-		if err := c.addPeers(found, some, ok.Sessions, fds); err != nil {
+		if err != nil {
+			for _, s := range some {
+				c.lacks(err, fileKey{protocol.RestoreSession, s.Serial})
+			}
 			return nil, err
 		}
 	}

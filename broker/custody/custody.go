@@ -215,10 +215,17 @@ func (s *Session) Take() (given, ended []pages.Key) {
 	return slices.Clone(s.given[:min(len(s.given), AtOnce)]), slices.Clone(s.ended[:min(len(s.ended), endedAtOnce)])
 }
 
-// Done says that a session keeps the descriptors of files, and has closed those of others.
+// Done says that a session keeps the descriptors of files, and has not, or not any more, those of
+// others: it was told to close them, or had no descriptor free for the answer that they came with.
 func (f *Files) Done(s *Session, kept, closed []pages.Key) {
 	for _, k := range closed {
 		s.ended = without(s.ended, k)
+		if at := f.files[k]; at != nil {
+			at.remove(s)
+			delete(s.kept, k)
+			at.setClosed(s.Slot, true)
+			f.look(k, at)
+		}
 	}
 	for _, k := range kept {
 		s.given = without(s.given, k)

@@ -276,3 +276,24 @@ func TestClosedSessionIsNoCustodian(t *testing.T) {
 	require.False(t, all[2].kept[other])
 	f.End(all[0].Session)
 }
+
+// A session that could not receive a descriptor says so: it is no custodian.
+func TestSessionWithoutRoomForADescriptorIsNoCustodian(t *testing.T) {
+	f := custody.New()
+	var all []*client
+	for process := 2; process < 7; process++ {
+		c := open(f, process)
+		c.maps(segment(1), 1)
+		all = append(all, c)
+	}
+	require.True(t, all[0].kept[segment(1)])
+	delete(all[0].kept, segment(1))
+	f.Done(all[0].Session, nil, []pages.Key{segment(1)})
+	require.True(t, f.Lacking())
+	f.Assign(time.Now())
+	for _, c := range all {
+		c.hear()
+	}
+	require.Equal(t, custody.Enough, keepers(all, segment(1)))
+	require.False(t, f.Lacking())
+}

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::inner::Inner;
+use crate::error::{Code, Error};
 use crate::wire::ops::{CustodyReply, CustodyRequest, KeptItem};
 
 /// A file, as `restore` names it.
@@ -24,6 +25,14 @@ impl FileKey {
             "segment" => Some(FileKey::Segment(item.serial)),
             _ => None,
         }
+    }
+
+    fn item(self) -> KeptItem {
+        let (role, serial) = match self {
+            FileKey::Session(serial) => ("session", serial),
+            FileKey::Segment(serial) => ("segment", serial),
+        };
+        KeptItem { role: role.to_owned(), serial }
     }
 }
 
@@ -59,6 +68,17 @@ impl Custody {
 }
 
 impl Inner {
+    /// Tells the broker of files that could not be had for want of descriptors: it counts on this session to keep
+    /// them, perhaps.
+    #[cold]
+    pub(super) fn lacks(&self, e: &Error, files: impl Iterator<Item = FileKey>) {
+        if e.code() != Code::TooMany {
+            return;
+        }
+        let closed = files.filter(|k| self.pages.custody.get(*k).is_none()).map(FileKey::item).collect();
+        self.tell("custody", &CustodyRequest { closed, ..CustodyRequest::default() });
+    }
+
     /// Asks the broker what this session is to keep, and what not any more. What it does not say that it
     /// keeps, for the broker is away or no descriptor is free, others are asked to keep.
     pub(super) fn take_custody(&self) {

@@ -71,7 +71,9 @@ impl Inner {
         if let Some(s) = sessions.iter().find(|s| s.slot >= limits::SESSIONS) {
             return Err(disagree(format!("no session slot {}", s.slot)));
         }
-        let (ok, fds) = self.call_of::<_, PeerReply>(of, "peer", &PeerRequest { sessions }, &[])?;
+        let asked = self.call_of::<_, PeerReply>(of, "peer", &PeerRequest { sessions }, &[]);
+        let files = || sessions.iter().map(|s| FileKey::Session(s.serial));
+        let (ok, fds) = asked.inspect_err(|e| self.lacks(e, files()))?;
         let files = ok.sessions.iter().filter(|a| a.error.is_none()).count();
         if ok.sessions.len() != sessions.len() || files != fds.len() {
             let (n, answers) = (fds.len(), ok.sessions.len());
@@ -101,7 +103,8 @@ impl Inner {
             return Ok(s.clone());
         }
         let request = SegmentRequest { segment: index, serial, write };
-        let (ok, fds) = self.call_fds::<_, SegmentReply>("segment", &request)?;
+        let asked = self.call_fds::<_, SegmentReply>("segment", &request);
+        let (ok, fds) = asked.inspect_err(|e| self.lacks(e, std::iter::once(FileKey::Segment(serial))))?;
         let fd = one("segment", fds)?;
         if !ok.device.is_empty() {
             let s = Arc::new(self.device_segment(index, serial, &ok, fd)?);
