@@ -317,6 +317,27 @@ func TestTooManyGroupsIsAnError(t *testing.T) {
 	p.refused(protocol.CodeTooMany, protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("")})
 }
 
+// A group has so many members and no more: one that is refused changes nothing, and when one
+// leaves there is room.
+func TestTooManyMembersIsAnError(t *testing.T) {
+	b := serve(t, nil)
+	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
+	info := p.open(protocol.TopicOpenRequest{Name: "t", Kind: "topic", Overwrite: ptr(false), Create: true})
+	q.open(protocol.TopicOpenRequest{Name: "t", Kind: "topic", Overwrite: ptr(false), Create: true})
+	read := protocol.TopicRead{TopicRef: ref(info), Group: ptr("g")}
+	var last protocol.TopicReadReply
+	for range protocol.MaxMembers {
+		p.must(protocol.OpTopicRead, read, &last)
+	}
+	e := p.refused(protocol.CodeTooMany, protocol.OpTopicRead, read)
+	require.Contains(t, e.Message, "4095 members")
+	q.refused(protocol.CodeTooMany, protocol.OpTopicRead, read)
+	q.must(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("another")}, nil)
+	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "read", Reader: last.Reader}, nil)
+	q.must(protocol.OpTopicRead, read, nil)
+	p.refused(protocol.CodeTooMany, protocol.OpTopicRead, read)
+}
+
 func TestClosedTopicRefusesWriters(t *testing.T) {
 	b := serve(t, nil)
 	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
