@@ -46,8 +46,8 @@ func (t *gathering) wait(c *conn) error {
 	return nil
 }
 
-// disconnect ends the count of a connection.
-func (t *gathering) disconnect(c *conn) {
+// forget ends the count of a connection.
+func (t *gathering) forget(c *conn) {
 	if t != nil {
 		t.count(c, uncounted)
 	}

@@ -144,7 +144,7 @@ func (b *Broker) forgetConn(c *conn) {
 	if b.conns[c] {
 		b.connShares.Add(c.holder, -1)
 	}
-	b.taking.disconnect(c)
+	b.taking.forget(c)
 	delete(b.conns, c)
 	if b.mostConns >= manyConns && len(b.conns) < b.mostConns/4 {
 		few := make(map[*conn]bool, len(b.conns)) // a map keeps the size that it had once

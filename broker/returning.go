@@ -22,7 +22,7 @@ type returning struct {
 // and released while they do. It takes ownership of pidfd.
 func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if h.Resume != nil && h.Resume.Instance == b.id {
-		b.taking.disconnect(c) // its files are counted as the session's
+		b.taking.forget(c) // its files are counted as the session's
 		return b.askToRestore(c, h, pidfd), nil, nil
 	}
 	err := b.taking.wait(c)
