@@ -24,10 +24,11 @@ func (b *Broker) absentees() (n int) {
 	return n
 }
 
-// isAbsentee tells whether a session is not back yet. One whose hello was not answered
-// had nothing given to it but its own pages, and need not come.
+// isAbsentee tells whether a session is not back yet, and may have files that are missing. One
+// whose hello was not answered had nothing given to it but its own pages, and need not come;
+// of one whose process stands still all files are here already.
 func (s *session) isAbsentee() bool {
-	return s != nil && s.absent && s.answered && s.state != protocol.SessionDead
+	return s != nil && s.absent && s.answered && !s.read && s.state != protocol.SessionDead
 }
 
 // maxNamed is how many absent sessions an error names.

@@ -1,6 +1,11 @@
 package broker
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"slices"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
 
 // While a broker waits for the clients of its predecessor, the open files that those need
 // are kept for them: programs that connect meanwhile have a part of the rest. Whether a
@@ -44,6 +49,14 @@ func (t *gathering) wait(c *conn) error {
 	}
 	t.count(c, strangers)
 	return nil
+}
+
+// knows tells whether a process may be that of a session which is awaited.
+func (t *gathering) knows(serial uint64, pid int) bool {
+	sameView := t.state.PIDNS == sys.PIDNamespace(processID)
+	return slices.ContainsFunc(t.state.Sessions, func(s stateSession) bool {
+		return s.Serial == serial && (s.PID == pid || pid == 0 || !sameView)
+	})
 }
 
 // forget ends the count of a connection.

@@ -19,7 +19,7 @@ func (b *Broker) facts(sameBoot bool) takeover.Facts {
 		s := &f.Sessions[i]
 		have := b.slots[s.Slot]
 		s.File = have.There()
-		s.Back = b.taking != nil && b.taking.back[s.Serial]
+		s.Back = b.taking != nil && (b.taking.back[s.Serial] || b.taking.read[have.PID])
 		switch {
 		case s.Marked || !sameBoot: // whatever its process is
 		case b.hasEnded(have):

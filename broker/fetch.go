@@ -24,23 +24,23 @@ func (b *Broker) needed() []pages.Key {
 // inode and its head, so it does not matter should a process have ended meanwhile, and
 // another one have its number.
 //
-// Those that are not back give all that they have: they may end before they go on. Those that are, and
-// did not list a file without which all sessions are lost, are asked for that.
+// Those that are not back give all that they have: they may end before they go on, and nobody
+// waits for what they have not. Those that are, and did not list a file without which all
+// sessions are lost, are asked for that.
 func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return
 	}
 	own := pages.Key{Role: protocol.RestoreBroker}
-	done := map[int]bool{}
+	var done map[int]bool // processes that were looked at, each time
 	each := func(all []stateSession, lacking func() map[uint64]pages.Key) {
 		for _, s := range all {
 			if wanted := lacking(); !done[s.PID] && len(wanted) > 0 && b.taking == t {
-				b.fetchFrom(t, s.PID, wanted)
-				done[s.PID] = true
+				done[s.PID] = b.fetchFrom(t, s.PID, wanted)
 			}
 		}
-		clear(done)
 	}
+	done = map[int]bool{}
 	each(t.state.Survivors(), func() map[uint64]pages.Key {
 		if b.store.Record.Valid() {
 			return nil
@@ -50,7 +50,9 @@ func (b *Broker) fetch(t *gathering) {
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
+	done = t.read
 	each(t.awaited, func() map[uint64]pages.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
+	done = map[int]bool{}
 	each(t.state.Survivors(), func() map[uint64]pages.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
@@ -65,7 +67,8 @@ func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[uint64]pages.
 	return lack
 }
 
-func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[uint64]pages.Key) {
+// fetchFrom takes those files that a process has open, and tells whether it has looked at all.
+func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[uint64]pages.Key) bool {
 	n := 0
 	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := wanted[id.Ino]; return is }, func(id sys.FileID, fd *sys.FD) error {
 		k := wanted[id.Ino]
@@ -81,7 +84,9 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[uint64]pages.Key) {
 		b.endTakeover(t)
 	case err != nil:
 		b.log.Info("a process that stands still gives no files", "pid", pid, "error", err)
-	case n > 0:
+	}
+	if n > 0 {
 		b.log.Info("files of the former broker come from a process that stands still", "pid", pid, "files", n)
 	}
+	return err == nil
 }

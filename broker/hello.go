@@ -153,6 +153,13 @@ func hashSecret(secret []byte) (h [16]byte) {
 	return h
 }
 
+// isSecret tells whether a text is the secret of a hash.
+func isSecret(text string, hash [16]byte) bool {
+	secret, err := hex.DecodeString(text)
+	own := hashSecret(secret)
+	return err == nil && subtle.ConstantTimeCompare(own[:], hash[:]) == 1
+}
+
 // resumable finds the session that a hello may resume: the same instance, the
 // secret, and the same process.
 func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
@@ -160,14 +167,8 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	if r == nil || r.Instance != b.id {
 		return nil
 	}
-	secret, err := hex.DecodeString(r.Secret)
-	if err != nil {
-		return nil
-	}
-	hash := hashSecret(secret)
 	for _, s := range b.used() {
-		if s != nil && s.Serial == r.Serial && s.uid == c.cred.UID &&
-			subtle.ConstantTimeCompare(hash[:], s.secretHash[:]) == 1 &&
+		if s != nil && s.Serial == r.Serial && s.uid == c.cred.UID && isSecret(r.Secret, s.secretHash) &&
 			(c.cred.PID == 0 || c.cred.PID == s.PID || s.absent && b.foreign) {
 			return s
 		}

@@ -91,6 +91,7 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		r := b.store.Record.Session(slot).Load()
 		s := &session{Pages: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
 		s.absent, s.answered, s.heard = true, r.Answered, r.Heard
+		s.read = b.taking != nil && b.taking.read[s.PID]
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
 		s.Holder = r.Holder
@@ -195,12 +196,17 @@ func (b *Broker) lookFor(unknown []*session) {
 	}
 }
 
-// opEvict ends a session by hand of whose process nothing is known. One that lives
-// ends with its process.
+// opEvict ends a session by hand of whose process nothing is known, or whose file is awaited
+// though its process has ended. One that lives ends with its process.
 func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) {
 	for _, s := range b.used() {
 		switch {
 		case s == nil || s.Serial != r.Serial:
+		case s.state == protocol.SessionDead:
+			b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
+			b.bury(s)
+			return done{}, nil, nil
 		case !s.unknown:
 			return nil, nil, protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd(), "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
 		default:

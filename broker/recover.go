@@ -38,13 +38,15 @@ type predecessor struct {
 
 // gathering gets a dead broker's files from its clients.
 type gathering struct {
-	state *state
-	over  chan struct{} // closed when the broker serves
-	err   error
-	files map[pages.Key]*sys.FD
-	back  map[uint64]bool // sessions that handed over all they have
-	gone  map[uint64]bool // sessions whose programs are no more
-	until time.Time
+	state  *state
+	over   chan struct{} // closed when the broker serves
+	err    error
+	files  map[pages.Key]*sys.FD
+	claims []claim         // of clients that say that they are back, until the broker file tells
+	back   map[uint64]bool // sessions that handed over all they have
+	gone   map[uint64]bool // sessions whose programs are no more
+	read   map[int]bool    // processes of which all files were looked at
+	until  time.Time
 	// awaited are those that are neither back nor gone, and whose processes lived when they
 	// were last looked at.
 	awaited []stateSession
@@ -249,7 +251,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 // gather begins to wait for the clients of a former broker.
 func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
-		back: map[uint64]bool{}, gone: map[uint64]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
+		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
 	b.log.Info("waiting for the clients of a broker that died", "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
@@ -323,19 +325,51 @@ func (b *Broker) tryComplete() {
 	if t == nil {
 		return
 	}
+	b.judge(t)
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
 		return t.back[s.Serial] || t.gone[s.Serial] || b.isGhost(s)
 	})
-	if len(t.awaited) > 0 {
-		if time.Now().Before(t.until) {
-			return
-		}
+	if len(t.awaited) > 0 && time.Now().Before(t.until) {
+		return
+	}
+	if len(t.awaited) > 0 || !b.gathered(t) {
 		if b.fetch(t); b.taking != t {
 			return // what was fetched says that it cannot be done
 		}
 	}
 	t.err = b.completeTakeover(t, len(t.awaited))
 	b.endTakeover(t)
+}
+
+// claim is what a client says that has handed over all it has.
+type claim struct {
+	resume protocol.Resume
+	cred   sys.Credentials
+}
+
+// judge counts those as back whose sessions the clients can resume. What only says so is not
+// believed: all others that stand still would be given up.
+func (b *Broker) judge(t *gathering) {
+	if len(t.claims) == 0 || !b.store.Record.Valid() {
+		return
+	}
+	slots := map[uint64]uint32{}
+	for _, s := range t.state.Sessions {
+		slots[s.Serial] = s.Slot
+	}
+	for _, c := range t.claims {
+		slot, known := slots[c.resume.Serial]
+		if !known || slot >= b.store.Record.UsedSessions() {
+			continue
+		}
+		r := b.store.Record.Session(slot).Load()
+		foreign := b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
+		if r.Serial == c.resume.Serial && r.UID == c.cred.UID && isSecret(c.resume.Secret, r.SecretHash) &&
+			(c.cred.PID == 0 || foreign || uint32(c.cred.PID) == r.PID) {
+			t.back[c.resume.Serial] = true
+		}
+	}
+	t.claims = nil
 }
 
 // isGhost reports whether a session's client may not know of it. The broker file says

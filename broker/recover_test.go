@@ -162,13 +162,14 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 }
 
 // hasOpen asks for the files of a chunk whose owner stands still, and has its session file open
-// and not its segment's.
+// hasOpen asks for the files of a chunk whose owner stands still: it has its session file open,
+// and not its segment's, for which nobody waits.
 func (p *peer) hasOpen(a protocol.AttachReply) {
 	p.t.Helper()
 	var r protocol.PeerReply
 	p.must(protocol.OpPeer, peerOf(a.Owner, a.OwnerSerial), &r)
 	require.Nil(p.t, r.Sessions[0].Error)
-	p.refused(protocol.CodeBusy, protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial})
+	p.refused(protocol.CodeExpired, protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial})
 }
 
 func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
@@ -206,6 +207,25 @@ func TestAllClientsMayStandStillWhileABrokerBegins(t *testing.T) {
 	require.Zero(t, b.Status().Counts.Disconnected)
 	c.kill()
 	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.Sessions == 1 })
+}
+
+// Whoever says that it is back in the place of another is not believed: the memory of that
+// one is taken from its process, and it has its session when it comes.
+func TestLiarThatSaysItIsBackIsNot(t *testing.T) {
+	old, socket, instance := first(t, "")
+	p := connect(t, socket, "a")
+	old.kill()
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 200 * time.Millisecond })
+	h := helloOf("liar")
+	h.Resume = &protocol.Resume{Instance: instance, Serial: p.hello.Serial, Secret: "00"}
+	liar := &peer{t: t, w: dial(t, socket)}
+	_, err := liar.call(protocol.OpHello, h, &liar.hello)
+	require.NoError(t, err)
+	require.True(t, liar.hello.Restore)
+	_, err = liar.call(protocol.OpRestored, protocol.Restored{}, nil)
+	require.ErrorIs(t, err, protocol.ErrExpired)
+	require.Equal(t, instance, made().ID())
+	p.returns(socket).resumed()
 }
 
 func TestWrongFilesAreNotTakenOver(t *testing.T) {

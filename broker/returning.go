@@ -21,7 +21,7 @@ type returning struct {
 // clients: one of those is asked for what it has, others wait. The mutex is held
 // and released while they do. It takes ownership of pidfd.
 func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
-	if h.Resume != nil && h.Resume.Instance == b.id {
+	if h.Resume != nil && h.Resume.Instance == b.id && b.taking.knows(h.Resume.Serial, c.cred.PID) {
 		b.taking.forget(c) // its files are counted as the session's
 		return b.askToRestore(c, h, pidfd), nil, nil
 	}
@@ -121,7 +121,7 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	r := c.returning
 	c.returning = nil
 	if b.taking != nil {
-		b.taking.back[r.hello.Resume.Serial] = true
+		b.taking.claims = append(b.taking.claims, claim{*r.hello.Resume, c.cred})
 		b.tryComplete()
 		if err := b.waitTaking(c); err != nil {
 			r.pidfd.Close()

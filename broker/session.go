@@ -26,6 +26,7 @@ type session struct {
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
 	answered    bool  // its client knows of it: hello was answered
+	read        bool  // absent, and all files that its process has were looked at
 	heard       bool  // its client said something after that
 	unknown     bool  // absent, and it cannot be told whether its process lives
 	conn        *conn // nil while disconnected

@@ -41,6 +41,7 @@ type Reader struct {
 	hidden  []uint64 // lanes that were there when it began, and could not be looked at
 	spin    spinner
 	passed  int      // messages that the last poll passed over
+	aside   error    // why a poll has put lanes aside
 	spare   *Message // for the next one: made while there is nothing to take
 	start   Start
 	closed  bool
@@ -295,6 +296,7 @@ const mostPassed = 1 << 12
 
 // poll takes the message with the smallest stamp among the lanes.
 func (r *Reader) poll(ctx context.Context) (*Message, error) {
+	defer r.takeBack()
 	for r.passed = 0; r.passed < mostPassed; r.passed++ {
 		if r.closed {
 			return nil, errClosed("reader of " + r.t.title())
@@ -321,6 +323,9 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 		}
 		k, i, hint := r.choose()
 		if k == nil {
+			if r.aside != nil {
+				return nil, r.aside // nothing but what waits for a process that is not back
+			}
 			if ended {
 				return nil, errClosed(r.t.title())
 			}
@@ -330,12 +335,32 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 			return nil, nil
 		}
 		// Neither message nor error: somebody was faster. Look again.
-		if m, err := r.takeFrom(ctx, k, i, hint); err != nil || m != nil {
+		m, err := r.takeFrom(ctx, k, i, hint)
+		if protocolCode(err) == protocol.CodeBusy && len(r.cursors) > 1 {
+			k.aside, r.aside = true, err // the others go on
+			continue
+		}
+		if err != nil || m != nil {
 			return m, err
 		}
 	}
 	return nil, nil
 }
+
+// takeBack ends what one poll has put aside.
+func (r *Reader) takeBack() {
+	if r.aside == nil {
+		return
+	}
+	r.aside = nil
+	for _, k := range r.cursors {
+		k.aside = false
+	}
+}
+
+// mostPasses bounds the looks for one message where writers overwrite them faster than they
+// are looked at.
+const mostPasses = 64
 
 func (r *Reader) grouped() bool { return r.group != nil }
 
@@ -348,7 +373,9 @@ func (r *Reader) head(k int) uint64 { return r.cursors[k].lane.Head() }
 // choose finds the next message: of several lanes' that with the smallest stamp, but no
 // lane is passed over without a bound. When there are several lanes it looks at all of
 // them once more after finding one, so that a message which another one caused
-// is never taken before it. Of many it passes over those that are silent.
+// is never taken before it. Where the one that it has found is gone by then, and it finds one
+// that is younger, nothing is known of what has caused that: it looks once more. Of many
+// lanes it passes over those that are silent, and those that it has put aside.
 func (r *Reader) choose() (best *cursor, number, hint uint64) {
 	if len(r.cursors) == 1 {
 		k := r.cursors[0]
@@ -361,15 +388,16 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 	if r.scan.Due(sys.Monotonic) {
 		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
 	}
-	var looked []int                  // of the cursors
-	for pass := 0; pass < 2; pass++ { // MODEL active:two-passes
+	var looked []int          // of the cursors
+	var before uint64         // stamp of what the last pass found
+	for pass := 0; ; pass++ { // MODEL active:two-passes
 		best = nil
 		var stamp uint64
 		looked = r.scan.Look(r.pending)
 		for _, at := range looked {
 			k := r.cursors[at]
 			i, h, ok := r.next(k)
-			if !ok {
+			if !ok || k.aside {
 				continue
 			}
 			k.wait.see(i)
@@ -380,6 +408,10 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 		if best == nil {
 			return nil, 0, 0
 		}
+		if pass > 0 && (stamp <= before || pass == mostPasses || best.wait.passed >= most) {
+			break
+		}
+		before = stamp
 	}
 	for _, at := range looked {
 		r.cursors[at].wait.passed++ // of one that offers nothing it means nothing

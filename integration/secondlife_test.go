@@ -2,6 +2,8 @@ package integration
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -9,11 +11,54 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
+// elsewhere makes the processes of a broker that was killed those of another pid namespace: the
+// next one cannot look into them.
+func elsewhere(t *testing.T, b *testkit.Broker) {
+	path := filepath.Join(filepath.Dir(b.Socket), statefile.Name)
+	lines, err := os.ReadFile(path)
+	require.NoError(t, err)
+	changed := regexp.MustCompile(`"pid_namespace":\d+`).ReplaceAll(lines, []byte(`"pid_namespace":1`))
+	require.NotEqual(t, string(lines), string(changed))
+	require.NoError(t, os.WriteFile(path, changed, 0o600))
+}
+
+// Nobody waits for a process that has ended while another one, which has nothing of it, stands
+// still.
+func TestDeadReaderIsNotWaitedForWhileAnotherStandsStill(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	topic, err := c.Topic(ctx, "t", client.Overwrite(false), client.Depth(1), client.Linger(time.Millisecond))
+	require.NoError(t, err)
+	still := ready(b, sendConfig{channel: channel{Topic: "other", Linger: time.Millisecond}, From: "still", Count: 1, Words: 64, Stay: true})
+	reader := join(b, receiveConfig{channel: channel{Topic: "t"}, Count: 10})
+	still.Stop()
+	b.Kill()
+	reader.Kill()
+	b.Restart()
+	testkit.Gone(t, b, reader.PID())
+	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, topic.Send(ctx, x))
+	}
+	x.Release()
+	still.Cont()
+	still.Tell("go")
+	still.Next(new(int))
+	still.Done()
+	require.NoError(t, topic.Close())
+	testkit.AuditEmpty(t, b, c)
+}
+
 // A session whose process has ended, and whose file may still come with a process that stands
-// still, is over at the next broker as well: nobody waits for it when all are back.
+// still, is over at the next broker as well: nobody waits for it when all are back, or when it
+// was evicted.
 func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
@@ -26,6 +71,7 @@ func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 	still.Stop()
 	b.Kill()
 	reader.Kill()
+	elsewhere(t, b)
 	for range 2 {
 		b.Restart()
 		states := map[int]string{} // the broker answers when it has waited for those that stand still
@@ -34,10 +80,16 @@ func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 		}
 		require.Equal(t, map[int]string{os.Getpid(): "live", still.PID(): "disconnected", reader.PID(): "ended"}, states)
 		b.Kill()
+		elsewhere(t, b)
 	}
 	b.Restart()
-	still.Cont()
+	for _, s := range testkit.Look(t, b).Sessions {
+		if s.PID == reader.PID() {
+			require.NoError(t, c.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: s.Serial}, &struct{}{}))
+		}
+	}
 	testkit.Gone(t, b, reader.PID())
+	still.Cont()
 	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{1})
 	require.NoError(t, err)
 	for range 3 {

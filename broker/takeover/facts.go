@@ -39,7 +39,7 @@ type Session struct {
 	Closed   bool // it owns nothing any more, and its row stands
 	Answered bool // its client knows of it
 	Process  Process
-	Back     bool // its client handed over what it has mapped
+	Back     bool // all files that it has are here
 	File     bool // its session file is here
 }
 

@@ -20,7 +20,8 @@ func newEvictCommand(a *app) *cobra.Command {
 		Long: `End sessions in the state "unknown", by their number in baton ls sessions: a
 broker that took over could not find out whether their processes live, so they keep
 what they hold. End them only when you know that their processes are gone: what a
-process still reads is given to others.`,
+process still reads is given to others. Of sessions in the state "ended" the file is
+awaited though their processes are gone: evicting them gives up what they sent.`,
 		GroupID: groupLook,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

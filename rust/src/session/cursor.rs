@@ -16,6 +16,8 @@ pub(super) struct Cursor {
     pub(super) group: Option<GroupLane>,
     /// The lane is no more; the next view says so, too.
     pub(super) over: bool,
+    /// Its next message cannot be had now.
+    pub(super) aside: bool,
     pub(super) wait: Waiting,
 }
 

@@ -33,6 +33,9 @@ pub enum Start {
 /// time: a liar can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
 
+/// How often it is looked for one message where writers overwrite them faster than they are looked at.
+const MOST_PASSES: u32 = 64;
+
 /// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
 /// when it looks; in a lossless one every message from its making on, alone or sharing the work with
 /// its group. One thread at a time uses it, any thread may. As an iterator it waits for each message, and
@@ -68,6 +71,8 @@ pub struct Reader {
     spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
+    /// Why a poll has put lanes aside.
+    aside: Option<Error>,
     /// When it last looked for lanes: while there is no news since, the present view serves.
     asked: News,
 }
@@ -180,6 +185,7 @@ impl Reader {
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
+            aside: None,
             asked: News::default(),
         };
         if group.is_some() {
@@ -233,7 +239,7 @@ impl Reader {
                 None => {
                     let next = if first { lane.lane.head() + 1 } else { 1 };
                     let lane = lane.clone();
-                    Cursor { next, lane, lost: 0, group: None, over: false, wait: Waiting::default() }
+                    Cursor { next, lane, lost: 0, group: None, over: false, aside: false, wait: Waiting::default() }
                 }
             };
             // Where such a lane was when the reader began, nobody can tell.
@@ -351,6 +357,14 @@ impl Reader {
 
     /// Takes the message with the smallest stamp among the lanes.
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
+        let found = self.look();
+        if self.aside.take().is_some() || found.as_ref().is_err_and(|e| e.code() == Code::Busy) {
+            self.cursors.iter_mut().for_each(|k| k.aside = false);
+        }
+        found
+    }
+
+    fn look(&mut self) -> Result<Option<Message>> {
         self.passed = 0;
         while self.passed < MOST_PASSED {
             if self.topic.inner.is_closed() {
@@ -369,6 +383,9 @@ impl Reader {
                 }
             }
             let Some((at, i, hint)) = self.choose() else {
+                if let Some(e) = self.aside.take() {
+                    return Err(e); // nothing but what waits for a process that is not back
+                }
                 if ended {
                     return Err(self.topic.ended());
                 }
@@ -378,8 +395,14 @@ impl Reader {
                 self.passed += 1; // nothing, and it looks once more
                 continue;
             };
-            if let Some(m) = self.take_from(at, i, hint)? {
-                return Ok(Some(m));
+            match self.take_from(at, i, hint) {
+                Ok(Some(m)) => return Ok(Some(m)),
+                Ok(None) => {}
+                Err(e) if e.code() == Code::Busy && self.cursors.len() > 1 => {
+                    self.cursors[at].aside = true; // the others go on
+                    self.aside = Some(e);
+                }
+                Err(e) => return Err(e),
             }
             self.passed += 1;
         }
@@ -388,7 +411,9 @@ impl Reader {
 
     /// Finds the next message: of several lanes' that with the smallest stamp, but none is passed over for
     /// ever. When there are several lanes it looks at all of them once more after finding one, so that a message
-    /// which another one caused is never taken before it. Of many it passes over those that are silent.
+    /// which another one caused is never taken before it. Where the one that it has found is gone by then, and it
+    /// finds one that is younger, nothing is known of what has caused that: it looks once more. Of many lanes it
+    /// passes over those that are silent, and those that were put aside.
     fn choose(&mut self) -> Option<(usize, u64, u64)> {
         let depth = u64::from(self.topic.info.depth);
         if let [one] = &mut self.cursors[..] {
@@ -399,23 +424,26 @@ impl Reader {
         if scan.is_due(sys::monotonic) {
             scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
         }
-        let mut best = None;
-        for last in [false, true] {
+        let mut before = 0; // stamp of what the last pass found
+        for pass in 0.. {
             let looked = scan.look(|k| cursors[k].pending());
             let each = looked.iter().filter_map(|at| {
                 let k = &mut cursors[*at];
                 let (i, hint) = k.next(depth)?;
                 let rank = k.wait.rank(i, k.lane.lane.stamp(i), most);
-                k.wait.passed += u64::from(last); // of a lane that offers nothing it means nothing
-                Some((rank, *at, i, hint))
+                (!k.aside).then_some((rank, *at, i, hint))
             });
-            let (_, at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
-            best = Some((at, i, hint));
+            let ((late, stamp), at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
+            if pass > 0 && (stamp <= before || pass == MOST_PASSES || late.0 > 0) {
+                for k in looked {
+                    cursors[*k].wait.passed += 1; // of a lane that offers nothing it means nothing
+                }
+                cursors[at].wait = Waiting::default();
+                return Some((at, i, hint));
+            }
+            before = stamp;
         }
-        if let Some((at, ..)) = best {
-            cursors[at].wait = Waiting::default();
-        }
-        best
+        None
     }
 
     /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
