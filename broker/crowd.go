@@ -55,7 +55,7 @@ func (t *gathering) wait(c *conn) error {
 func (t *gathering) knows(serial uint64, pid int) bool {
 	sameView := t.state.PIDNS == sys.PIDNamespace(processID)
 	return slices.ContainsFunc(t.state.Sessions, func(s stateSession) bool {
-		return s.Serial == serial && (s.PID == pid || pid == 0 || !sameView)
+		return s.Serial == serial && (s.PID == pid || pid == 0 || s.StartTime == 0 || !sameView)
 	})
 }
 

@@ -55,10 +55,16 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	case b.taking != nil:
 		return b.helloTaking(c, &h, pidfd)
 	}
-	if s := b.resumable(c, &h); s != nil && s.absent {
-		return b.askToRestore(c, &h, pidfd), nil, nil
+	return b.admitOrRestore(c, &h, pidfd)
+}
+
+// admitOrRestore is admit, but for a client that has not handed over its files yet: it is asked
+// for them. It takes ownership of pidfd.
+func (b *Broker) admitOrRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
+	if s := b.resumable(c, h); s != nil && s.absent {
+		return b.askToRestore(c, h, pidfd), nil, nil
 	}
-	return b.admit(c, &h, pidfd)
+	return b.admit(c, h, pidfd)
 }
 
 // refusalHeard is how long the process of a session that is over may take to read so.
@@ -188,9 +194,13 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		s.absent, s.unknown = false, false
 		s.version = pages.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
 		if c.cred.PID != 0 {
+			before := s.lineOf()
 			s.PID, s.pidNS = c.cred.PID, sys.PIDNamespace(c.cred.PID)
 			s.start, _ = sys.StartTime(c.cred.PID)
 			b.putSession(s)
+			if line := s.lineOf(); line != before && b.begun { // else all of it is written when it begins
+				b.noteState(stateChange{Opened: &line})
+			}
 		}
 	}
 	if old := s.conn; old != nil {

@@ -33,7 +33,7 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 		pidfd.Close()
 		return nil, nil, err
 	}
-	return b.admit(c, h, pidfd)
+	return b.admitOrRestore(c, h, pidfd)
 }
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.

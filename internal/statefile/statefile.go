@@ -84,13 +84,14 @@ func Parse(data []byte) (*State, error) {
 		if err := json.Unmarshal(line, &c); err != nil {
 			return nil, fmt.Errorf("a change of its sessions: %w", err)
 		}
+		is := func(serial uint64) func(Session) bool { return func(s Session) bool { return s.Serial == serial } }
 		switch {
-		case c.Opened != nil:
-			st.Sessions = append(st.Sessions, *c.Opened)
+		case c.Opened != nil: // perhaps once more, with what is known of its process now
+			st.Sessions = append(slices.DeleteFunc(st.Sessions, is(c.Opened.Serial)), *c.Opened)
 		case c.Files != 0:
 			st.Files = c.Files
 		default:
-			st.Sessions = slices.DeleteFunc(st.Sessions, func(s Session) bool { return s.Serial == c.Ended })
+			st.Sessions = slices.DeleteFunc(st.Sessions, is(c.Ended))
 		}
 	}
 	return &st, nil

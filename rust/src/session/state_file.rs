@@ -56,7 +56,10 @@ impl State {
         let mut state: State = serde_json::from_str(lines.next()?).ok()?;
         for line in lines.filter(|l| l.ends_with('\n')) {
             match serde_json::from_str::<Change>(line).ok()? {
-                Change { opened: Some(s), .. } => state.sessions.push(s),
+                Change { opened: Some(s), .. } => {
+                    state.sessions.retain(|known| known.serial != s.serial); // what is known of its process now
+                    state.sessions.push(s);
+                }
                 Change { ended, .. } => state.sessions.retain(|s| s.serial != ended),
             }
         }
