@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -18,6 +19,7 @@ const (
 	uncounted crowd = iota // its files are counted elsewhere, or the take-over was not there yet
 	unheard                // it has not said hello
 	strangers              // it waits for a new session
+	comers                 // it was asked for the files of a session
 )
 
 // fewUnheard may be connected without a hello however few files are left: they are
@@ -59,11 +61,26 @@ func (t *gathering) knows(serial uint64, pid int) bool {
 	})
 }
 
+// asks counts a connection that is asked for the files of a session: its files are counted as
+// that one's. It tells whether no other one is asked for them.
+func (t *gathering) asks(c *conn, serial uint64) bool {
+	if t.asked[serial] != nil {
+		return false
+	}
+	t.asked[serial] = c
+	t.count(c, comers)
+	return true
+}
+
 // forget ends the count of a connection.
 func (t *gathering) forget(c *conn) {
-	if t != nil {
-		t.count(c, uncounted)
+	if t == nil {
+		return
 	}
+	if c.crowd == comers {
+		maps.DeleteFunc(t.asked, func(_ uint64, asked *conn) bool { return asked == c })
+	}
+	t.count(c, uncounted)
 }
 
 func (t *gathering) count(c *conn, as crowd) {

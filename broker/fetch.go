@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -33,7 +34,7 @@ func (b *Broker) fetch(t *gathering) {
 	}
 	own := pages.Key{Role: protocol.RestoreBroker}
 	var done map[int]bool // processes that were looked at, each time
-	each := func(all []stateSession, lacking func() map[uint64]pages.Key) {
+	each := func(all []stateSession, lacking func() map[sys.FileID]pages.Key) {
 		for _, s := range all {
 			if wanted := lacking(); !done[s.PID] && len(wanted) > 0 && b.taking == t {
 				done[s.PID] = b.fetchFrom(t, s.PID, wanted)
@@ -41,40 +42,59 @@ func (b *Broker) fetch(t *gathering) {
 		}
 	}
 	done = map[int]bool{}
-	each(t.state.Survivors(), func() map[uint64]pages.Key {
+	each(t.state.Survivors(), func() map[sys.FileID]pages.Key {
 		if b.store.Record.Valid() {
 			return nil
 		}
-		return map[uint64]pages.Key{t.state.BrokerInode: own}
+		return map[sys.FileID]pages.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: own}
 	})
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
 	done = t.read
-	each(t.awaited, func() map[uint64]pages.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
+	each(t.awaited, func() map[sys.FileID]pages.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
 	done = map[int]bool{}
-	each(t.state.Survivors(), func() map[uint64]pages.Key { return b.lacking(t, slices.Values(b.needed())) })
+	each(t.state.Survivors(), func() map[sys.FileID]pages.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
-// lacking are those of some files that nobody has handed over, by inode.
-func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[uint64]pages.Key {
-	lack := map[uint64]pages.Key{}
+// lacking are those of some files that nobody has handed over. Memory in huge pages lies in a file
+// system of its own, whose number is not known.
+func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[sys.FileID]pages.Key {
+	lack := map[sys.FileID]pages.Key{}
 	for k := range of {
-		if inode := b.store.Missing[k]; inode != 0 && t.files[k] == nil {
-			lack[inode] = k
+		inode := b.store.Missing[k]
+		if inode == 0 || t.files[k] != nil {
+			continue
+		}
+		lack[sys.FileID{Dev: b.inodes, Ino: inode}] = k
+		if k.Role == protocol.RestoreSegment {
+			lack[sys.FileID{Ino: inode}] = k
 		}
 	}
 	return lack
 }
 
 // fetchFrom takes those files that a process has open, and tells whether it has looked at all.
-func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[uint64]pages.Key) bool {
+func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]pages.Key) bool {
 	n := 0
-	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := wanted[id.Ino]; return is }, func(id sys.FileID, fd *sys.FD) error {
-		k := wanted[id.Ino]
-		delete(wanted, id.Ino)
-		n++
-		return b.offer(k, fd) // which looks whether it is the file
+	key := func(id sys.FileID) (pages.Key, bool) {
+		k, is := wanted[id]
+		if !is {
+			k, is = wanted[sys.FileID{Ino: id.Ino}]
+			is = is && memory.InHugePages(id)
+		}
+		return k, is && t.files[k] == nil
+	}
+	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := key(id); return is }, func(id sys.FileID, fd *sys.FD) error {
+		k, _ := key(id)
+		err := b.offer(k, fd) // which looks whether it is the file
+		if err == nil {
+			n++
+		}
+		if sys.IsNoDescriptors(err) || b.taking != t {
+			return err
+		}
+		return nil // of another kind: the next may be right
 	})
 	switch {
 	case sys.IsNoDescriptors(err):

@@ -19,7 +19,9 @@ import (
 func (c *conn) hello(id uint64, data []byte, fds []*sys.FD) bool {
 	reply, out, err := c.b.hello(c, data, fds)
 	if err == nil {
-		c.w.SetReadDeadline(time.Time{})
+		if !reply.Restore { // else until it has handed over what it has
+			c.w.SetReadDeadline(time.Time{})
+		}
 		c.w.Trust()
 	}
 	c.violated = c.session != nil && err != nil
@@ -83,8 +85,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 		pidfd.Close()
 		// Until it hears this it may have gone on taking items, which nobody else frees.
 		b.clock.After(refusalHeard, b.topics.FreeStrays)
-		return nil, nil, protocol.Errorf(protocol.CodeExpired, "open a new session",
-			"this broker (instance %s) has no session %d of instance %s that this process could resume", b.id, h.Resume.Serial, h.Resume.Instance)
+		return nil, nil, errNotResumable(b.id, h.Resume)
 	}
 	var secret [16]byte
 	rand.Read(secret[:])
@@ -104,6 +105,11 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	reply := b.helloReply(s)
 	reply.Secret = hex.EncodeToString(secret[:])
 	return reply, out, nil
+}
+
+func errNotResumable(instance string, r *protocol.Resume) error {
+	return protocol.Errorf(protocol.CodeExpired, "open a new session",
+		"this broker (instance %s) has no session %d of instance %s that this process could resume", instance, r.Serial, r.Instance)
 }
 
 func (b *Broker) helloReply(s *session) *protocol.HelloReply {

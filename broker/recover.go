@@ -52,7 +52,8 @@ type gathering struct {
 	awaited []stateSession
 	// room is how many open files connections may have beside those of the sessions that come back.
 	room    int
-	crowded [strangers + 1]int // how many connections are of each crowd
+	crowded [comers + 1]int  // how many connections are of each crowd
+	asked   map[uint64]*conn // which connection is asked for the files of a session, by serial
 }
 
 const takeoverTick = 50 * time.Millisecond
@@ -251,7 +252,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 // gather begins to wait for the clients of a former broker.
 func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
-		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
+		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
 	b.log.Info("waiting for the clients of a broker that died", "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
@@ -350,26 +351,42 @@ type claim struct {
 // judge counts those as back whose sessions the clients can resume. What only says so is not
 // believed: all others that stand still would be given up.
 func (b *Broker) judge(t *gathering) {
-	if len(t.claims) == 0 || !b.store.Record.Valid() {
+	if !b.store.Record.Valid() {
 		return
 	}
-	slots := map[uint64]uint32{}
-	for _, s := range t.state.Sessions {
-		slots[s.Serial] = s.Slot
-	}
 	for _, c := range t.claims {
-		slot, known := slots[c.resume.Serial]
-		if !known || slot >= b.store.Record.UsedSessions() {
-			continue
-		}
-		r := b.store.Record.Session(slot).Load()
-		foreign := b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
-		if r.Serial == c.resume.Serial && r.UID == c.cred.UID && isSecret(c.resume.Secret, r.SecretHash) &&
-			(c.cred.PID == 0 || foreign || uint32(c.cred.PID) == r.PID) {
+		if b.believed(c.resume, c.cred) {
 			t.back[c.resume.Serial] = true
 		}
 	}
 	t.claims = nil
+}
+
+// believed tells whether a client can resume a session that is in the broker file. Until that is
+// here nothing is known against it.
+func (b *Broker) believed(resume protocol.Resume, cred sys.Credentials) bool {
+	if !b.store.Record.Valid() {
+		return true
+	}
+	foreign := b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
+	for _, s := range b.taking.state.Sessions {
+		if s.Serial != resume.Serial || s.Slot >= b.store.Record.UsedSessions() {
+			continue
+		}
+		r := b.store.Record.Session(s.Slot).Load()
+		return r.Serial == resume.Serial && r.UID == cred.UID && isSecret(resume.Secret, r.SecretHash) &&
+			(cred.PID == 0 || foreign || uint32(cred.PID) == r.PID)
+	}
+	return false
+}
+
+// believes is believed for one that was asked for its files, also when the takeover is over.
+func (b *Broker) believes(c *conn) bool {
+	h := &c.returning.hello
+	if b.taking != nil {
+		return b.believed(*h.Resume, c.cred)
+	}
+	return b.resumable(c, h) != nil
 }
 
 // isGhost reports whether a session's client may not know of it. The broker file says

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"time"
+
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -22,7 +24,10 @@ type returning struct {
 // and released while they do. It takes ownership of pidfd.
 func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if h.Resume != nil && h.Resume.Instance == b.id && b.taking.knows(h.Resume.Serial, c.cred.PID) {
-		b.taking.forget(c) // its files are counted as the session's
+		if !b.taking.asks(c, h.Resume.Serial) || !b.believed(*h.Resume, c.cred) {
+			pidfd.Close()
+			return nil, nil, errCrowded // the one that was asked goes on, or ends
+		}
 		return b.askToRestore(c, h, pidfd), nil, nil
 	}
 	err := b.taking.wait(c)
@@ -78,6 +83,9 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 		}
 		c.returning.unanswered, c.returning.sessions, c.returning.segments = r.Unanswered, r.Sessions, r.Segments
 		reply, out, err := c.b.restored(c)
+		if err == nil {
+			c.w.SetReadDeadline(time.Time{})
+		}
 		c.answer(h.ID, reply, out, err, err == nil)
 		return err == nil
 	}
@@ -101,6 +109,10 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 	if b.closing {
 		wire.CloseAll(fds)
 		return errEnding
+	}
+	if !b.believes(c) {
+		wire.CloseAll(fds)
+		return errNotResumable(b.id, c.returning.hello.Resume)
 	}
 	for i, item := range r.Items {
 		k := pages.Key{Role: item.Role, Serial: item.Serial}
