@@ -334,6 +334,12 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 			}
 			return nil, nil
 		}
+		// A lane that has come meanwhile may have what has caused this message.
+		//
+		// SYNC topic-version: behind the look at the message.
+		if now := r.t.version(); uint32(now) != r.view.at && now != r.tried {
+			continue
+		}
 		// Neither message nor error: somebody was faster. Look again.
 		m, err := r.takeFrom(ctx, k, i, hint)
 		if protocolCode(err) == protocol.CodeBusy && len(r.cursors) > 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -139,8 +140,11 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 	}
 	members := 2
 	_, typed := m["type"]
-	if name == "dataclass" || name == "tuple" && typed {
+	switch {
+	case name == "dataclass":
 		members = 3
+	case name == "tuple" && typed:
+		members = 4
 	}
 	if len(m) != members {
 		return nil, tagError("tag " + strconv.Quote(shortened(name)) + " with members missing or besides it")
@@ -150,7 +154,9 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 		return d.tensorAt(m["i"])
 	case "tuple": // of a class, perhaps, which is Python's
 		class, _ := m["type"].(string)
-		if items, ok := m["v"].([]any); ok && (!typed || isTypeName(class)) {
+		fields, _ := m["fields"].([]any)
+		items, ok := m["v"].([]any)
+		if ok && (!typed || isTypeName(class) && len(fields) == len(items) && areTexts(fields)) {
 			return ValueTuple(items), nil
 		}
 	case "bytes":
@@ -169,6 +175,10 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 		}
 	}
 	return nil, tagError("tag " + strconv.Quote(shortened(name)) + " is unknown or has a wrong value")
+}
+
+func areTexts(all []any) bool {
+	return !slices.ContainsFunc(all, func(v any) bool { _, is := v.(string); return !is })
 }
 
 func (d *treeDecoder) tensorAt(i any) (any, error) {

@@ -359,7 +359,7 @@ func treeCases() []textCase {
 		{Name: "bytes", Text: `[{"$":"bytes","v":""},{"$":"bytes","v":"AAH/"},{"$":"bytes","v":"AA=="}]`, Same: []string{`[{"v":"","$":"bytes"},{"$":"bytes","v":"AAH\/"},{"$":"bytes","v":"AA=="}]`}},
 		{Name: "text", Text: `"\"\\/\n\r\t\u0000\u001fü€😀` + "\u2028\x7f" + `"`, Same: []string{`"\"\\\/\n\r\t\u0000\u001F\u00fc\u20AC\ud83d\uDE00\u2028\u007f"`}},
 		{Name: "tuple of tensors", Text: `{"$":"tuple","v":[{"$":"tensor","i":0},[{"$":"tensor","i":1}]]}`, Names: []string{"0", "1/0"},
-			Same: []string{`{"$":"tuple","type":"train.state:Pair","v":[{"$":"tensor","i":0},[{"$":"tensor","i":1}]]}`}},
+			Same: []string{`{"$":"tuple","type":"train.state:Pair","fields":["x","rest"],"v":[{"$":"tensor","i":0},[{"$":"tensor","i":1}]]}`}},
 		{Name: "names are escaped", Text: `{"a/b~c":[{"$":"tensor","i":0}]}`, Names: []string{"a~1b~0c/0"}},
 		{Name: "empty key", Text: `{"":{"$":"tensor","i":0}}`, Names: []string{""}},
 		{Name: "empty key above", Text: `{"":[{"$":"tensor","i":0}]}`, Names: []string{"/0"}},

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,13 +139,46 @@ def test_named_tuples_come_out(name):
     assert type(plain) is tuple
 
 
-@pytest.mark.parametrize("type_name, n", [(f"{__name__}:Pair", 3), (f"{__name__}:Sample", 2), ("antigravity:x", 2)])
-def test_a_named_tuple_that_is_another_one_here_comes_as_a_tuple(type_name, n):
-    tree = {"$": "tuple", "type": type_name, "v": [0] * n}
+def lazy(name):
+    raise AssertionError(f"{name} was looked up: that may import")
+
+
+@pytest.mark.parametrize(
+    "type_name, fields",
+    [
+        (f"{__name__}:Pair", ["image", "label", "more"]),
+        (f"{__name__}:Pair", ["label", "image"]),
+        (f"{__name__}:Sample", ["image", "label"]),
+        (f"{__name__}:lazy.Pair", ["image", "label"]),
+        ("antigravity:x", ["a"]),
+        ("lazy:Pair", ["image", "label"]),
+    ],
+)
+def test_a_named_tuple_that_is_another_one_here_comes_as_a_tuple(type_name, fields, monkeypatch):
+    module = types.ModuleType("lazy")
+    module.__getattr__ = lazy
+    monkeypatch.setitem(sys.modules, "lazy", module)
+    tree = {"$": "tuple", "type": type_name, "fields": fields, "v": [0] * len(fields)}
     with baton.connect() as s:
         value = open_bundle(s, [], [], json.dumps(tree).encode(), b"", 1, False).value
-    assert type(value) is tuple and value == (0,) * n
+        data = {"$": "dataclass", "type": type_name, "v": dict.fromkeys(["x", *fields], 1)}
+        assert type(open_bundle(s, [], [], json.dumps(data).encode(), b"", 1, False).value) is dict
+    assert type(value) is tuple and value == (0,) * len(fields)
     assert "antigravity" not in sys.modules
+
+
+class Careful(Pair):
+    """Whose own way to be made refuses."""
+
+    def __new__(cls, image, label):
+        raise AssertionError("it was made once")
+
+
+def test_a_named_tuple_is_not_made_again(name):
+    q = baton.queue(name)
+    q.put(tuple.__new__(Careful, (np.arange(2), 3)))
+    got = q.get(10)
+    assert type(got) is Careful and got.label == 3
 
 
 def test_arrays_that_share_memory_do_so_on_arrival(name):
@@ -156,13 +190,23 @@ def test_arrays_that_share_memory_do_so_on_arrival(name):
     whole[2, 1] = 99
     assert row[1] == column[2] == same[2, 1] == 99 and other[2, 1] == 10
     assert a[2, 1] == 9, "the sender's own are as they were"
-    # Two columns share nothing, and the matrix is not sent for them.
-    big = np.zeros((1000, 1000))
-    s = baton.connect()
-    q.put([big[:, 0], big[:, 1]])
-    one, two = q.get(10)
-    assert one.strides == two.strides == (1,)
-    s.close()
+    # Where nothing covers what lies between the elements of columns, that is not sent for them.
+    big = np.arange(40.0).reshape(10, 4)
+    for columns in ([big[:, 0], big[:, 1]], [big[:, :2], big[:, 1:2]], [big[:, 0], big[:, 0]]):
+        q.put(columns)
+        for x, own in zip(q.get(10), columns, strict=True):
+            assert np.array_equal(np.asarray(x), own) and np.asarray(x).flags.c_contiguous
+    q.put([a, a, big[:, 0]])
+    one, two, _ = (x.numpy() for x in q.get(10))
+    one[0, 0] = 7
+    assert two[0, 0] == 7
+
+
+def test_views_that_are_not_aligned_go_alone(name):
+    q = baton.queue(name)
+    u = np.frombuffer(bytearray(81), "u1")[1:].view("f8")
+    q.put([u, u[1:], u[::-1]])
+    assert [x.tolist() for x in q.get(10)] == [u.tolist(), u[1:].tolist(), u.tolist()]
 
 
 def test_parts_that_overlap_are_aligned_as_they_were(name):

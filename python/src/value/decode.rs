@@ -74,19 +74,17 @@ impl<'py> Build for Objects<'py> {
         Ok(PyTuple::new(self.0, all)?.into_any())
     }
 
-    fn named_tuple(&self, class: &str, all: Vec<Bound<'py, PyAny>>) -> Made<'py> {
+    fn named_tuple(&self, class: &str, fields: &[String], all: Vec<Bound<'py, PyAny>>) -> Made<'py> {
         let py = self.0;
-        let Some(class) = class_of(py, class)?.filter(|c| c.is_subclass_of::<PyTuple>().unwrap_or(false)) else {
-            return self.tuple(all);
+        let class = match class_of(py, class)? {
+            Some(c) if c.is_subclass_of::<PyTuple>()? && fields_of(&c)?.as_deref() == Some(fields) => c,
+            _ => return self.tuple(all),
         };
-        let fields = class.getattr_opt("_fields")?.map(|f| f.len()).transpose()?;
-        if fields != Some(all.len()) {
-            return self.tuple(all);
-        }
-        let (types, names) = (Torchs::of(&class)?, class.getattr("_fields")?);
-        let items = all.into_iter().enumerate().map(|(i, v)| types.made(&names.get_item(i)?, v));
-        let items = PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?;
-        Ok(class.call_method1("_make", (items,))?)
+        let types = Torchs::of(&class)?;
+        let items = fields.iter().zip(all).map(|(f, v)| types.made(PyString::new(py, f).as_any(), v));
+        let items = PyTuple::new(py, items.collect::<PyResult<Vec<_>>>()?)?;
+        // As pickle does: what its own __new__ takes need not be its items.
+        Ok(py.get_type::<PyTuple>().call_method1("__new__", (class, items))?)
     }
 
     fn dict(&self, items: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> Made<'py> {
@@ -171,7 +169,9 @@ fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py,
         return Ok(fields.into_any());
     }
     // As pickle does: it was made once, and what its __init__ takes need not be what its fields hold.
-    let made = class.call_method1("__new__", (&class,))?;
+    let Ok(made) = py.get_type::<PyAny>().call_method1("__new__", (&class,)) else {
+        return Ok(fields.into_any()); // of a class that is made otherwise
+    };
     let set = py.get_type::<PyAny>().getattr("__setattr__")?; // a frozen one has another
     let types = Torchs::of(&class)?;
     for (key, v) in &fields {
@@ -181,18 +181,28 @@ fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py,
     Ok(made)
 }
 
-/// The class of a name, in a module that this program has imported itself.
+/// The class of a name, in a module that this program has imported itself. It is looked up where it stands: an
+/// attribute that a module makes when it is asked for may import others.
 fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyType>>> {
     let (module, qualname) = name.split_once(':').unwrap_or((name, ""));
     let loaded = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
-    let mut found = loaded.get_item(module)?;
-    for part in qualname.split('.') {
-        found = match found {
-            Some(f) => f.getattr_opt(part)?,
-            None => None,
-        };
+    let Some(module) = loaded.get_item(module)?.filter(|m| m.is_exact_instance_of::<PyModule>()) else {
+        return Ok(None);
+    };
+    let (first, inner) = qualname.split_once('.').map_or((qualname, None), |(first, rest)| (first, Some(rest)));
+    let mut found = module.cast::<PyModule>().map_err(PyErr::from)?.dict().get_item(first)?;
+    for part in inner.into_iter().flat_map(|rest| rest.split('.')) {
+        let class = found.and_then(|f| f.cast_into::<PyType>().ok());
+        let own = class.map(|c| c.getattr("__dict__")).transpose()?;
+        found = own.map(|d| d.call_method1("get", (part,))).transpose()?;
     }
     Ok(found.and_then(|f| f.cast_into::<PyType>().ok()))
+}
+
+/// The names of a named tuple's items; `None` of a class of another kind.
+pub(super) fn fields_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
+    let fields = class.getattr_opt("_fields")?.and_then(|f| f.cast_into_exact::<PyTuple>().ok());
+    Ok(fields.and_then(|f| f.iter().map(|name| name.extract::<String>().ok()).collect()))
 }
 
 /// The fields of a class whose annotations say that they are tensors of torch's, which become such. Where torch is

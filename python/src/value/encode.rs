@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::decode::fields_of;
 use super::take::Take;
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
@@ -219,12 +220,23 @@ impl Encoder {
                 return self.nested(1, |e| e.items(t.iter()));
             }
             let class = v.get_type();
-            let named = !v.is_exact_instance_of::<PyTuple>() && class.hasattr("_fields")?;
+            let named = match v.is_exact_instance_of::<PyTuple>() {
+                true => None,
+                false => fields_of(&class)?.filter(|all| all.len() == t.len()),
+            };
             return self.nested(2, |e| {
                 e.tree.extend(br#"{"$":"tuple""#);
-                if named {
+                if let Some(fields) = &named {
                     e.tree.extend(br#","type":"#);
                     e.text(&name_of(&class)?)?;
+                    e.tree.extend(br#","fields":["#);
+                    for (i, f) in fields.iter().enumerate() {
+                        if i > 0 {
+                            e.tree.push(b',');
+                        }
+                        e.text(f)?;
+                    }
+                    e.tree.push(b']');
                 }
                 e.tree.extend(br#","v":"#);
                 e.items(t.iter())?;

@@ -43,7 +43,7 @@ enum Room {
 }
 
 /// Memory of others that is copied as it lies, since several views share it, or the only one has its dimensions in
-/// another order.
+/// another order. All of it are elements.
 struct Region {
     first: *const u8,
     bytes: u64,
@@ -71,53 +71,45 @@ impl Places {
 }
 
 impl Region {
-    /// So many bytes may be copied for each that is in a view: what lies between their elements goes along.
-    const MOST: u64 = 4;
-
-    /// Finds the regions of views that are to be made. Of each it has more than one view, whose bytes overlap, or one
-    /// without gaps that is not in row-major order.
+    /// Finds the regions of views that are to be made. A region consists of elements alone: views without gaps cover
+    /// it, of which each overlaps another one or the only one is not in row-major order. Views with gaps, such as a
+    /// column, that lie in it whole are of it as well.
     fn find(plans: &mut [Plan]) -> Vec<Region> {
-        // Where each begins and ends.
-        let mut spans: Vec<(usize, usize, usize)> = Vec::with_capacity(plans.len());
+        // Where each begins and ends, the ones without gaps and the others.
+        let (mut dense, mut others) = (Vec::with_capacity(plans.len()), Vec::new());
         for (i, plan) in plans.iter().enumerate() {
             if let Plan::Make(v, _) = plan
                 && v.may_lie()
             {
                 let first = v.first.addr();
-                spans.push((first, first + v.span as usize, i));
+                if v.is_dense() { &mut dense } else { &mut others }.push((first, first + v.span as usize, i));
             }
         }
-        let alone = |v: &[(usize, usize, usize)]| v.windows(2).all(|two| two[0].1 <= two[1].0);
-        if !alone(&spans) {
-            spans.sort_unstable();
+        if !dense.is_sorted() {
+            dense.sort_unstable();
         }
-        let mut regions = Vec::new();
-        let mut rest = &spans[..];
-        while let Some((first, end, _)) = rest.first() {
-            let (mut end, mut n) = (*end, 1);
-            while let Some((next, its_end, _)) = rest.get(n).filter(|s| s.0 < end) {
-                debug_assert!(*next >= *first);
-                (end, n) = (end.max(*its_end), n + 1);
+        others.sort_unstable();
+        let (mut regions, mut rest, mut others) = (Vec::new(), &dense[..], &others[..]);
+        while let Some(&(first, mut end, i)) = rest.first() {
+            let mut n = 1;
+            while let Some(next) = rest.get(n).filter(|s| s.0 < end) {
+                (end, n) = (end.max(next.1), n + 1);
             }
-            let (own, others) = rest.split_at(n);
-            rest = others;
-            let of = |i: usize| match &plans[i] {
-                Plan::Make(v, _) => Some(v),
-                _ => None,
-            };
-            let (bytes, together) =
-                ((end - first) as u64, own.iter().filter_map(|s| of(s.2)).map(|v| v.bytes).sum::<u64>());
-            let lies = match own {
-                [one] => of(one.2).is_some_and(View::is_permuted),
-                _ => bytes / Region::MOST <= together,
-            };
-            let Some(lowest) = of(own[0].2).filter(|_| lies).map(|v| v.first) else { continue };
-            for (_, _, i) in own {
+            let (covering, behind) = rest.split_at(n);
+            rest = behind;
+            others = &others[others.partition_point(|s| s.0 < first)..];
+            let near = &others[..others.partition_point(|s| s.0 < end)];
+            let within = || near.iter().filter(|s| s.1 <= end);
+            let Plan::Make(lowest, _) = &plans[i] else { continue };
+            if n == 1 && lowest.strides.is_none() && within().next().is_none() {
+                continue; // it is alone, and compact
+            }
+            regions.push(Region { first: lowest.first, bytes: (end - first) as u64, at: 0, copied: false });
+            for (_, _, i) in covering.iter().chain(within()) {
                 if let Plan::Make(_, room) = &mut plans[*i] {
-                    *room = Room::In(regions.len());
+                    *room = Room::In(regions.len() - 1);
                 }
             }
-            regions.push(Region { first: lowest, bytes, at: 0, copied: false });
         }
         regions
     }
@@ -139,9 +131,9 @@ fn at_place(held: Shared, at: u64, bytes: u64, dtype: DType, shape: Dims) -> Ten
 
 impl Session {
     /// The tensors of views that are lent, in their order, as by [`share`](Session::share) for each; but
-    /// what is made new lies in one storage together, and views that overlap do so there as well: their memory is
-    /// copied once, as it lies, unless most of it is in none of them. A view without gaps keeps the order of its
-    /// dimensions. `Unsupported` for memory of a GPU.
+    /// what is made new lies in one storage together, and views without gaps that overlap do so there as well, with
+    /// those with gaps that lie in them. A view without gaps keeps the order of its dimensions. Nothing is read but
+    /// elements. `Unsupported` for memory of a GPU.
     ///
     /// # Safety
     /// As for [`share`](Session::share), for each.
@@ -195,8 +187,8 @@ impl Session {
                     let r = &mut regions[region];
                     if !std::mem::replace(&mut r.copied, true) {
                         let to = base.wrapping_add(r.at as usize);
-                        // SAFETY: views lie in it whose memory may be read, and between whose elements is memory of
-                        // the same arrays; the storage was just made and has room for it there.
+                        // SAFETY: it consists of elements of views whose memory may be read; the storage was just
+                        // made and has room for it there.
                         unsafe {
                             if around {
                                 copy_around(r.first, to, r.bytes as usize)

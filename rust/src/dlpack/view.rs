@@ -106,15 +106,26 @@ impl View {
         !self.padded && self.strides.as_ref().is_none_or(|all| all.iter().all(|s| *s >= 0))
     }
 
-    /// Whether its bytes can be copied as they lie: it has elements, of whole bytes, none of which lies below the first.
+    /// Whether its bytes can be copied as they lie: it has elements, each aligned to its size, and none of them lies
+    /// below the first.
     pub(super) fn may_lie(&self) -> bool {
-        self.bytes > 0 && self.is_plain() && self.dtype.bits.is_multiple_of(8)
+        let bits = self.dtype.item_bits();
+        let item = bits as usize / 8;
+        let aligned = bits.is_multiple_of(8) && item.is_power_of_two() && self.first.addr().is_multiple_of(item);
+        self.bytes > 0 && self.is_plain() && aligned
     }
 
-    /// Whether its elements lie side by side, each once, and not in row-major order.
-    pub(super) fn is_permuted(&self) -> bool {
-        let repeats = |all: &Dims| self.shape.iter().zip(all.iter()).any(|(n, s)| *s == 0 && *n > 1);
-        self.span == self.bytes && self.strides.as_ref().is_some_and(|all| !repeats(all))
+    /// Whether the bytes from its first element to its last are elements of it, each once.
+    pub(super) fn is_dense(&self) -> bool {
+        let Some(strides) = &self.strides else { return true };
+        let mut by_step: Vec<_> = self.shape.iter().zip(strides.iter()).filter(|(n, _)| **n != 1).collect();
+        by_step.sort_unstable_by_key(|(_, step)| **step);
+        let mut next = 1i64;
+        by_step.iter().all(|(n, step)| {
+            let lies = **step == next;
+            next = next.wrapping_mul(**n);
+            lies
+        })
     }
 
     /// Copies the elements to a compact tensor in memory that nobody has looked at, around the cache where

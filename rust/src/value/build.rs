@@ -24,7 +24,12 @@ pub trait Build {
     /// A tuple.
     fn tuple(&self, all: Vec<Self::Made>) -> std::result::Result<Self::Made, Self::Error>;
     /// A tuple of a class of Python's, named `module:qualname`, that names its items.
-    fn named_tuple(&self, _class: &str, all: Vec<Self::Made>) -> std::result::Result<Self::Made, Self::Error> {
+    fn named_tuple(
+        &self,
+        _class: &str,
+        _fields: &[String],
+        all: Vec<Self::Made>,
+    ) -> std::result::Result<Self::Made, Self::Error> {
         self.tuple(all)
     }
     /// A dict with keys of any kind, each of which stands once.

@@ -110,6 +110,7 @@ impl<B: Build> Decoder<'_, B> {
     fn tagged(&self, mut all: Vec<(Cow<'_, str>, Json)>) -> std::result::Result<B::Made, B::Error> {
         let mut take = |key: &str| all.iter().position(|(k, _)| k == key).map(|at| all.swap_remove(at).1);
         let Some(Json::Text(tag)) = take("$") else { return Err(malformed("a tag that is no text").into()) };
+        let fields = if &*tag == "tuple" { take("fields") } else { None };
         let (v, kind) = match &*tag {
             "tensor" => (take("i"), None),
             "dataclass" | "tuple" => (take("v"), take("type")),
@@ -120,9 +121,16 @@ impl<B: Build> Decoder<'_, B> {
         }
         match (&*tag, v, kind) {
             ("tensor", Some(Json::Int(i)), _) => self.tensor(i),
-            ("tuple", Some(Json::Array(all)), None) => self.build.tuple(self.all(all)?),
+            ("tuple", Some(Json::Array(all)), None) if fields.is_none() => self.build.tuple(self.all(all)?),
             ("tuple", Some(Json::Array(all)), Some(Json::Text(name))) if is_type_name(&name) => {
-                self.build.named_tuple(&name, self.all(all)?)
+                let Some(Json::Array(fields)) = fields else {
+                    return Err(malformed("a named tuple without names").into());
+                };
+                let text = |f: &Json| if let Json::Text(t) = f { Some(t.to_string()) } else { None };
+                match fields.iter().map(text).collect::<Option<Vec<_>>>() {
+                    Some(names) if names.len() == all.len() => self.build.named_tuple(&name, &names, self.all(all)?),
+                    _ => Err(malformed("a named tuple with other names than items").into()),
+                }
             }
             ("dict", Some(Json::Array(all)), _) => self.pairs(all),
             ("dataclass", Some(Json::Object(all)), Some(Json::Text(name)))
