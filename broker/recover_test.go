@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -226,6 +227,30 @@ func TestLiarThatSaysItIsBackIsNot(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrExpired)
 	require.Equal(t, instance, made().ID())
 	p.returns(socket).resumed()
+}
+
+// What is handed over in the place of another session is taken neither while the broker gathers,
+// once it has its file, nor later.
+func TestLiarHandsNothingOver(t *testing.T) {
+	old, socket, instance := first(t, "")
+	p, q := connect(t, socket, "a"), connect(t, socket, "b")
+	old.kill()
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 200 * time.Millisecond })
+	h := helloOf("liar")
+	h.Resume = &protocol.Resume{Instance: instance, Serial: q.hello.Serial, Secret: "00"}
+	liar := &peer{t: t, w: dial(t, socket)}
+	_, err := liar.call(protocol.OpHello, h, &liar.hello)
+	require.NoError(t, err)
+	second := &peer{t: t, w: dial(t, socket)}
+	second.refused(protocol.CodeBrokerLost, protocol.OpHello, h) // one is asked at a time
+	p.returns(socket).resumed()
+	made()
+	fake, err := sys.CreateMemfd("fake", 4096)
+	require.NoError(t, err)
+	defer fake.Close()
+	items := []protocol.RestoreItem{{Role: strings.Repeat("x", 1<<19), Serial: 9}}
+	_, err = liar.call(protocol.OpRestore, protocol.Restore{Items: items}, nil, fake)
+	require.ErrorIs(t, err, protocol.ErrExpired)
 }
 
 func TestWrongFilesAreNotTakenOver(t *testing.T) {
