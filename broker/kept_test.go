@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
 	"time"
 
@@ -15,8 +14,8 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/shortdir"
-	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -90,17 +89,6 @@ func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 	}
 }
 
-// elsewhere makes a former broker's processes those of another pid namespace, in whose files
-// the next one cannot look.
-func elsewhere(t *testing.T, socket string) {
-	path := filepath.Join(filepath.Dir(socket), statefile.Name)
-	lines, err := os.ReadFile(path)
-	require.NoError(t, err)
-	changed := regexp.MustCompile(`"pid_namespace":\d+`).ReplaceAll(lines, []byte(`"pid_namespace":1`))
-	require.NotEqual(t, string(lines), string(changed))
-	require.NoError(t, os.WriteFile(path, changed, 0o600))
-}
-
 // A name of which only a client has the memory that is not back waits for it.
 func TestNameWaitsForAStoppedClient(t *testing.T) {
 	old, socket, _ := first(t, "")
@@ -108,7 +96,7 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	h := holdOfTheDead(t, socket, p)
 	p.row.Drop(h.index)
 	old.kill()
-	elsewhere(t, socket)
+	testkit.Elsewhere(t, socket)
 	q2, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * time.Millisecond }, q)
 	require.Equal(t, 1, b.Status().Counts.Names)
 	require.Equal(t, 1, b.Status().Counts.Disconnected)

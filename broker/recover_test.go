@@ -162,7 +162,6 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 	p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 }
 
-// hasOpen asks for the files of a chunk whose owner stands still, and has its session file open
 // hasOpen asks for the files of a chunk whose owner stands still: it has its session file open,
 // and not its segment's, for which nobody waits.
 func (p *peer) hasOpen(a protocol.AttachReply) {
@@ -210,20 +209,25 @@ func TestAllClientsMayStandStillWhileABrokerBegins(t *testing.T) {
 	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.Sessions == 1 })
 }
 
-// Whoever says that it is back in the place of another is not believed: the memory of that
-// one is taken from its process, and it has its session when it comes.
+// liarOf is a connection that resumes a session without its secret, and the hello it said.
+func liarOf(t *testing.T, socket, instance string, serial uint64) (*peer, protocol.Hello) {
+	h := helloOf("liar")
+	h.Resume = &protocol.Resume{Instance: instance, Serial: serial, Secret: "00"}
+	liar := &peer{t: t, w: dial(t, socket)}
+	liar.must(protocol.OpHello, h, &liar.hello)
+	return liar, h
+}
+
+// A connection that claims the session of another process is not believed: the memory of that
+// process is taken from it, and it has its session when it comes.
 func TestLiarThatSaysItIsBackIsNot(t *testing.T) {
 	old, socket, instance := first(t, "")
 	p := connect(t, socket, "a")
 	old.kill()
 	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 200 * time.Millisecond })
-	h := helloOf("liar")
-	h.Resume = &protocol.Resume{Instance: instance, Serial: p.hello.Serial, Secret: "00"}
-	liar := &peer{t: t, w: dial(t, socket)}
-	_, err := liar.call(protocol.OpHello, h, &liar.hello)
-	require.NoError(t, err)
+	liar, _ := liarOf(t, socket, instance, p.hello.Serial)
 	require.True(t, liar.hello.Restore)
-	_, err = liar.call(protocol.OpRestored, protocol.Restored{}, nil)
+	_, err := liar.call(protocol.OpRestored, protocol.Restored{}, nil)
 	require.ErrorIs(t, err, protocol.ErrExpired)
 	require.Equal(t, instance, made().ID())
 	p.returns(socket).resumed()
@@ -236,11 +240,7 @@ func TestLiarHandsNothingOver(t *testing.T) {
 	p, q := connect(t, socket, "a"), connect(t, socket, "b")
 	old.kill()
 	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 200 * time.Millisecond })
-	h := helloOf("liar")
-	h.Resume = &protocol.Resume{Instance: instance, Serial: q.hello.Serial, Secret: "00"}
-	liar := &peer{t: t, w: dial(t, socket)}
-	_, err := liar.call(protocol.OpHello, h, &liar.hello)
-	require.NoError(t, err)
+	liar, h := liarOf(t, socket, instance, q.hello.Serial)
 	second := &peer{t: t, w: dial(t, socket)}
 	second.refused(protocol.CodeBrokerLost, protocol.OpHello, h) // one is asked at a time
 	p.returns(socket).resumed()
@@ -258,19 +258,13 @@ func TestWrongFilesAreNotTakenOver(t *testing.T) {
 	p := connect(t, socket, "a")
 	old.kill()
 	made := next(t, socket, nil)
-	h := helloOf("liar")
-	h.Resume = &protocol.Resume{Instance: instance, Serial: p.hello.Serial, Secret: "00"}
-	liar := &peer{t: t, w: dial(t, socket)}
-	_, err := liar.call(protocol.OpHello, h, &liar.hello)
-	require.NoError(t, err)
+	liar, _ := liarOf(t, socket, instance, p.hello.Serial)
 	fake, err := sys.CreateMemfd("fake", protocol.BrokerBytes)
 	require.NoError(t, err)
 	defer fake.Close()
 	_, err = liar.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: "session", Serial: p.hello.Serial}}}, nil, fake)
 	require.ErrorIs(t, err, protocol.ErrProtocol)
-	liar = &peer{t: t, w: dial(t, socket)}
-	_, err = liar.call(protocol.OpHello, h, &liar.hello)
-	require.NoError(t, err)
+	liar, _ = liarOf(t, socket, instance, p.hello.Serial)
 	_, err = liar.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: "broker"}}}, nil, fake)
 	require.ErrorIs(t, err, protocol.ErrProtocol)
 	p2 := p.returns(socket)

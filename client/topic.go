@@ -25,7 +25,7 @@ type topic struct {
 	stateWord           *uint32
 
 	waits  shm.Waits
-	all    shm.WaitSet // of those who are rung at each message
+	all    shm.WaitSet // of the readers rung at each message
 	active shm.Active  // lanes that have sent of late
 
 	viewMu turn // one renewal at a time

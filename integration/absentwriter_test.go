@@ -83,7 +83,7 @@ func TestWriterThatStandsStillHoldsUpNoOtherInItsTopic(t *testing.T) {
 	p.Next(new(string))
 	p.Stop()
 	b.Kill()
-	elsewhere(t, b) // else the broker has its pages from the kernel
+	testkit.Elsewhere(t, b.Socket) // else the broker has its pages from the kernel
 	b.Restart()
 	other := b.Connect(client.WithName("comes later"))
 	late := join(open(other))

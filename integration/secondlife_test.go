@@ -2,8 +2,6 @@ package integration
 
 import (
 	"os"
-	"path/filepath"
-	"regexp"
 	"testing"
 	"time"
 
@@ -11,21 +9,9 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
-	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
-
-// elsewhere makes the processes of a broker that was killed those of another pid namespace: the
-// next one cannot look into them.
-func elsewhere(t *testing.T, b *testkit.Broker) {
-	path := filepath.Join(filepath.Dir(b.Socket), statefile.Name)
-	lines, err := os.ReadFile(path)
-	require.NoError(t, err)
-	changed := regexp.MustCompile(`"pid_namespace":\d+`).ReplaceAll(lines, []byte(`"pid_namespace":1`))
-	require.NotEqual(t, string(lines), string(changed))
-	require.NoError(t, os.WriteFile(path, changed, 0o600))
-}
 
 // Nobody waits for a process that has ended while another one, which has nothing of it, stands
 // still.
@@ -71,7 +57,7 @@ func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 	still.Stop()
 	b.Kill()
 	reader.Kill()
-	elsewhere(t, b)
+	testkit.Elsewhere(t, b.Socket)
 	for range 2 {
 		b.Restart()
 		states := map[int]string{} // the broker answers when it has waited for those that stand still
@@ -80,7 +66,7 @@ func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 		}
 		require.Equal(t, map[int]string{os.Getpid(): "live", still.PID(): "disconnected", reader.PID(): "ended"}, states)
 		b.Kill()
-		elsewhere(t, b)
+		testkit.Elsewhere(t, b.Socket)
 	}
 	b.Restart()
 	for _, s := range testkit.Look(t, b).Sessions {

@@ -157,7 +157,7 @@ end:
   od
 }
 
-/* nothing else can happen: whoever sleeps has all */
+/* nothing else can happen: a reader that sleeps has all */
 proctype Monitor() { timeout; assert(taken[0]==ITEMS && taken[1]==1 && taken[2]==ITEMS && taken[3]==1) }
 
 init { atomic { run Memory(); run Sender0(); run Sender1(); run Reader(0); run Reader(1); run Monitor() } }

@@ -9,7 +9,7 @@ import (
 
 // Active is which lanes of a topic have sent something of late: a bit for each. A sender
 // sets that of its lane behind its publish, a reader clears those of lanes that are silent.
-// A clear raises the turn, which stands in the same word: whoever sees another turn than
+// A clear raises the turn, which stands in the same word: a reader that sees another turn than
 // before looks at all lanes of the word.
 type Active struct{ r Region }
 
@@ -26,13 +26,13 @@ func (w Waits) Active() Active {
 // Mark has readers look at a lane. The caller has published and then called Fence.
 //
 // SYNC active: published before the fence, then the look at the bit; pairs with Scan. One
-// that finds the bit set read the word before it was cleared, so whoever sees the word
+// that finds the bit set read the word before it was cleared, so a reader that sees the word
 // cleared, and fences, sees what was published.
 func (a Active) Mark(lane uint32) {
 	at, bit := uint64(lane/protocol.ActiveLanes)*8, uint64(1)<<(lane%protocol.ActiveLanes)
 	if a.r.Load64(at)&bit == 0 { // MODEL active:look-bit
 		a.r.Or64(at, bit) // MODEL active:set-bit
-		Fence()           // before the caller's look at who sleeps
+		Fence()           // before the caller's look at the readers asleep
 	}
 }
 

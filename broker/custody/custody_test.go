@@ -270,7 +270,7 @@ func TestClosedSessionIsNoCustodian(t *testing.T) {
 	for _, c := range all {
 		c.hear()
 	}
-	require.Empty(t, all[0].kept, "it is told of the end of what it may have")
+	require.Empty(t, all[0].kept, "it hears the end of what it may have")
 	_, ended := all[2].Take()
 	require.Empty(t, ended)
 	require.False(t, all[2].kept[other])

@@ -9,11 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/address"
@@ -413,4 +416,16 @@ func AsUser(t testing.TB, uid uint32) StartOption {
 		c.Path, c.Args = program, []string{program}
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
+}
+
+// Elsewhere makes the processes of a killed broker those of another pid namespace: the next
+// broker at the socket cannot look into their files.
+func Elsewhere(t testing.TB, socket string) {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(socket), statefile.Name)
+	lines, err := os.ReadFile(path)
+	require.NoError(t, err)
+	changed := regexp.MustCompile(`"pid_namespace":\d+`).ReplaceAll(lines, []byte(`"pid_namespace":1`))
+	require.NotEqual(t, string(lines), string(changed))
+	require.NoError(t, os.WriteFile(path, changed, 0o600))
 }

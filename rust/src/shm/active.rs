@@ -3,7 +3,7 @@
 //!
 //! A word has a bit for each of 48 lanes, and above them the turn: how often lanes were cleared in it. A sender
 //! sets the bit of its lane behind its publish, a reader clears those of lanes that are silent, and raises the
-//! turn with the same swap: whoever sees another turn than before looks at all lanes of the word.
+//! turn with the same swap: a reader that sees another turn than before looks at all lanes of the word.
 
 use super::region::{Region, fence};
 use super::waits::bits;
@@ -27,7 +27,7 @@ impl Active {
     /// Has readers look at a lane. The caller has published and then called [`fence`](super::fence).
     ///
     /// SYNC active: published before the fence, then the look at the bit; pairs with `Scan::look`. One that finds
-    /// the bit set read the word before it was cleared, so whoever sees the word cleared, and fences, sees what
+    /// the bit set read the word before it was cleared, so a reader that sees the word cleared, and fences, sees what
     /// was published.
     #[inline]
     pub(crate) fn mark(&self, lane: u32) {
@@ -40,7 +40,7 @@ impl Active {
     #[cold]
     fn set(&self, at: u64, bit: u64) {
         self.0.or(at, bit);
-        fence(); // before the caller's look at who sleeps
+        fence(); // before the caller's look at the readers asleep
     }
 
     fn word(&self, w: usize) -> u64 {
