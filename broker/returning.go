@@ -24,9 +24,9 @@ type returning struct {
 // and released while they do. It takes ownership of pidfd.
 func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if h.Resume != nil && h.Resume.Instance == b.id && b.taking.knows(h.Resume.Serial, c.cred.PID) {
-		if !b.taking.asks(c, h.Resume.Serial) || !b.believed(*h.Resume, c.cred) {
+		if err := b.claims(c, *h.Resume); err != nil {
 			pidfd.Close()
-			return nil, nil, errCrowded // the one that was asked goes on, or ends
+			return nil, nil, err
 		}
 		return b.askToRestore(c, h, pidfd), nil, nil
 	}
@@ -39,6 +39,23 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 		return nil, nil, err
 	}
 	return b.admitOrRestore(c, h, pidfd)
+}
+
+// claims counts a connection as the one that is asked for the files of a session, or sends it
+// away for a while: another one is asked, or what the former broker wrote is against it.
+func (b *Broker) claims(c *conn, resume protocol.Resume) error {
+	if !b.believed(resume, c.cred) {
+		return tryAgain("the broker file names another process or secret for session %d", resume.Serial)
+	}
+	if !b.taking.asks(c, resume.Serial) {
+		return tryAgain("another connection is asked for the files of session %d", resume.Serial)
+	}
+	return nil
+}
+
+// tryAgain is the answer to a client that connects again until the broker has taken over.
+func tryAgain(format string, args ...any) error {
+	return protocol.Errorf(protocol.CodeBrokerLost, "connect again until the broker has taken over", format, args...)
 }
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
@@ -78,8 +95,7 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 		wire.CloseAll(fds)
 		var r protocol.Restored
 		if err := decode(data, &r); err != nil {
-			c.reply(h.ID, nil, nil, err)
-			return false
+			return c.refuseFiles(h.ID, err)
 		}
 		c.returning.unanswered, c.returning.sessions, c.returning.segments = r.Unanswered, r.Sessions, r.Segments
 		reply, out, err := c.b.restored(c)
@@ -89,9 +105,21 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 		c.answer(h.ID, reply, out, err, err == nil)
 		return err == nil
 	}
-	err := c.b.restoreFiles(c, data, fds)
-	c.reply(h.ID, done{}, nil, err)
-	return err == nil
+	if err := c.b.restoreFiles(c, data, fds); err != nil {
+		return c.refuseFiles(h.ID, err)
+	}
+	c.reply(h.ID, done{}, nil, nil)
+	return true
+}
+
+// refuseFiles refuses what a client hands over. It is asked for nothing any more before it hears
+// of that: it may come again at once.
+func (c *conn) refuseFiles(id uint64, err error) bool {
+	c.b.mu.Lock()
+	c.b.taking.forget(c)
+	c.b.mu.Unlock()
+	c.reply(id, nil, nil, err)
+	return false
 }
 
 func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
