@@ -95,23 +95,43 @@ func (b *Broker) buryLate() {
 	}
 }
 
-// lateFiles are the files that only sessions could hand over which are absent and
-// were not answered. They may come as long as the session is there.
+// lateFiles are the missing files that a session may still hand over, though all are back or
+// dead: it had the answer that brings the file under way when it listed what it has, or in a
+// socket, where nobody sees it. They may come as long as the session is there.
 func (b *Broker) lateFiles() map[pages.Key]uint64 {
 	var files map[pages.Key]uint64
-	for _, s := range b.used() {
-		if s == nil || !s.absent || s.answered {
+	for k, inode := range b.store.Missing {
+		if !b.mayCome(k) {
 			continue
 		}
-		k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
-		if inode, ok := b.store.Missing[k]; ok {
-			if files == nil {
-				files = map[pages.Key]uint64{}
-			}
-			files[k] = inode
+		if files == nil {
+			files = map[pages.Key]uint64{}
 		}
+		files[k] = inode
 	}
 	return files
+}
+
+// mayCome tells whether there is a session to which a file was given first.
+func (b *Broker) mayCome(k pages.Key) bool {
+	switch k.Role {
+	case protocol.RestoreSession:
+		return b.lives(b.store.BySerial(k.Serial))
+	case protocol.RestoreSegment:
+		return b.lives(b.memory.Owner(k.Serial))
+	case protocol.RestoreGroup:
+		return b.topics.HasMembers(k.Serial)
+	}
+	return false
+}
+
+// lives tells whether pages are of a session whose process may be there.
+func (b *Broker) lives(p *pages.Pages) bool {
+	if p == nil || p.Dead || p.Slot >= uint32(len(b.slots)) {
+		return false
+	}
+	s := b.slots[p.Slot]
+	return s != nil && s.Pages == p && !s.ended && s.state != protocol.SessionDead
 }
 
 // install uses a file that was missing. It takes ownership of fd.
@@ -147,7 +167,8 @@ func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
 	b.careSoon()
 }
 
-// settle goes on without what is still missing when every session is back or dead:
+// settle goes on without what is still missing, and has nobody to bring it, when every session is
+// back or dead:
 // dead sessions without a row are buried, and groups are made anew.
 // Segments without a file, or without their owner's, are the collector's: they stay
 // while any row counts anything of them.

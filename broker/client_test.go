@@ -104,12 +104,19 @@ func connectAs(t testing.TB, socket string, h protocol.Hello, files ...*sys.FD) 
 	p := &peer{t: t, w: dial(t, socket), nextLane: protocol.SessionLanes}
 	fds, err := p.call(protocol.OpHello, h, &p.hello, files...)
 	require.NoError(t, err)
+	p.greeted(fds)
+	return p
+}
+
+// greeted maps what came with the answer to hello.
+func (p *peer) greeted(fds []*sys.FD) {
+	p.t.Helper()
 	p.fds = fds
-	t.Cleanup(func() { wire.CloseAll(p.fds) })
+	p.t.Cleanup(func() { wire.CloseAll(p.fds) })
 	if len(fds) == 0 {
-		return p
+		return
 	}
-	require.Len(t, fds, 4)
+	require.Len(p.t, fds, 4)
 	p.broker = p.mapRegion(fds[0], protocol.BrokerBytes, false)
 	p.file = p.mapRegion(fds[1], protocol.SessionBytes, true)
 	p.bellFile = p.mapRegion(fds[2], protocol.BellBytes, true)
@@ -118,7 +125,6 @@ func connectAs(t testing.TB, socket string, h protocol.Hello, files ...*sys.FD) 
 	p.chunks = handles.NewChunks(p.broker)
 	p.row = handles.NewRow(p.file)
 	p.entries = handles.NewEntries(p.file)
-	return p
 }
 
 func (p *peer) mapRegion(fd *sys.FD, bytes int, write bool) shm.Region {

@@ -160,7 +160,9 @@ func TestUnknownOpAndBadFieldsLeaveTheSessionUsable(t *testing.T) {
 	p.refused(protocol.CodeExpired, protocol.OpSegment, protocol.Segment{Segment: 1 << 31, Serial: 1})
 	p.refused(protocol.CodeInvalid, protocol.OpList, map[string]any{"what": "secrets"})
 	p.refused(protocol.CodeInvalid, protocol.OpList, map[string]any{"what": "names", "cursor": "x"})
-	p.refused(protocol.CodeProtocol, protocol.OpRestore, protocol.Restore{})
+	p.refused(protocol.CodeInvalid, protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: "segment", Serial: 1}}})
+	p.must(protocol.OpRestore, protocol.Restore{}, nil)
+	p.refused(protocol.CodeProtocol, protocol.OpRestored, protocol.Restored{})
 }
 
 func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {

@@ -162,14 +162,14 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 	p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 }
 
-// hasOpen asks for the files of a chunk whose owner stands still: it has its session file open,
-// and not its segment's, for which nobody waits.
+// hasOpen asks for the files of a chunk whose owner stands still: it has its session file open, and
+// not its segment's, which it may have in a socket and bring when it goes on.
 func (p *peer) hasOpen(a protocol.AttachReply) {
 	p.t.Helper()
 	var r protocol.PeerReply
 	p.must(protocol.OpPeer, peerOf(a.Owner, a.OwnerSerial), &r)
 	require.Nil(p.t, r.Sessions[0].Error)
-	p.refused(protocol.CodeExpired, protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial})
+	p.refused(protocol.CodeBusy, protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial})
 }
 
 func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {

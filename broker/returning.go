@@ -86,6 +86,11 @@ func (b *Broker) waitTaking(c *conn) error {
 
 // restore carries out `restore` and `restored` and tells whether to go on.
 func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
+	if c.returning == nil && c.session != nil && h.Op == protocol.OpRestore {
+		err := c.b.restoreLate(c.session, data, fds)
+		c.reply(h.ID, done{}, nil, err)
+		return true
+	}
 	if c.returning == nil {
 		wire.CloseAll(fds)
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send this only when hello's reply asks for it", "this broker asked for no files"))
@@ -122,15 +127,44 @@ func (c *conn) refuseFiles(id uint64, err error) bool {
 	return false
 }
 
-func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
-	var r protocol.Restore
-	if err := decode(data, &r); err != nil {
+// decodeRestore reads a `restore`. On an error the descriptors are closed.
+func decodeRestore(data []byte, fds []*sys.FD) (r protocol.Restore, err error) {
+	err = decode(data, &r)
+	if err == nil && len(r.Items) != len(fds) {
+		err = protocol.Errorf(protocol.CodeInvalid, "send one descriptor for each item", "%d items with %d descriptors", len(r.Items), len(fds))
+	}
+	if err != nil {
+		wire.CloseAll(fds)
+	}
+	return r, err
+}
+
+// restoreLate takes files from a session that is back and did not list them: the answers that
+// brought them were under way. Those that are not missing are closed.
+func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
+	r, err := decodeRestore(data, fds)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.reachable(s); err != nil {
 		wire.CloseAll(fds)
 		return err
 	}
-	if len(r.Items) != len(fds) {
-		wire.CloseAll(fds)
-		return protocol.Errorf(protocol.CodeInvalid, "send one descriptor for each item", "%d items with %d descriptors", len(r.Items), len(fds))
+	for i, item := range r.Items {
+		if err := b.offer(pages.Key{Role: item.Role, Serial: item.Serial}, fds[i]); err != nil {
+			wire.CloseAll(fds[i+1:])
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
+	r, err := decodeRestore(data, fds)
+	if err != nil {
+		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -202,6 +202,7 @@ func (c *Client) resume(ctx context.Context) (*control, error) {
 // restore hands a new broker the descriptors of everything mapped here.
 func (c *Client) restore(ctx context.Context, ctl *control) error {
 	p := c.pages
+	c.restores.Add(1)            // SYNC restores: before anything is listed; pairs with arrived
 	unanswered := c.unanswered() // before the groups are listed: a reader that is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.serial}}
 	fds := []*sys.FD{p.brokerFD, p.bellFD, p.sessionFD}

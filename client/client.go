@@ -57,6 +57,7 @@ type Client struct {
 	openings  atomic.Uint64         // the number of the last
 	limbo     atomic.Pointer[limbo] // while a broker that is being stopped decides on the session
 	epoch     atomic.Uint64         // counts reconnections
+	restores  atomic.Uint64         // how many brokers have asked for the files that are here
 	handovers atomic.Uint64
 	readers   atomic.Uint64 // the number that the last reader has
 	bytesSent atomic.Uint64

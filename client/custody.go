@@ -62,15 +62,6 @@ func (p *pages) hand(k fileKey) *sys.FD {
 	return fd
 }
 
-// keepOrClose ends the use of a descriptor that came with an answer.
-func (p *pages) keepOrClose(k fileKey, fd *sys.FD, custody bool) {
-	if custody {
-		p.keep(k, fd, false)
-	} else {
-		fd.Close()
-	}
-}
-
 // lacks tells the broker of a file that could not be had for want of descriptors: it counts on
 // this session to keep it, perhaps.
 func (c *Client) lacks(err error, k fileKey) {
@@ -91,6 +82,7 @@ func (c *Client) lacks(err error, k fileKey) {
 func (c *Client) takeCustody() {
 	for ask := (protocol.Custody{}); ; {
 		var ok protocol.CustodyReply
+		before := c.arriving()
 		fds, err := c.call(context.Background(), protocol.OpCustody, ask, &ok)
 		if err != nil {
 			return // what this session does not say that it keeps, others are asked to keep
@@ -100,7 +92,7 @@ func (c *Client) takeCustody() {
 			return
 		}
 		for i, f := range ok.Given {
-			c.pages.keep(fileKey{f.Role, f.Serial}, fds[i], false)
+			c.keepNew(before, fileKey{f.Role, f.Serial}, fds[i])
 		}
 		for _, f := range ok.Ended {
 			c.pages.letGo(fileKey{f.Role, f.Serial})

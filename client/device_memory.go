@@ -132,6 +132,7 @@ type deviceSource struct {
 func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
 	s.c.granting.RLock()
 	defer s.c.granting.RUnlock()
+	before := s.c.arriving()
 	unit, err := s.gpu.Granularity()
 	if err != nil {
 		return handles.Grant{}, err
@@ -143,7 +144,7 @@ func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (hand
 	if err != nil {
 		return handles.Grant{}, err
 	}
-	e, err := s.make(ctx, &ok)
+	e, err := s.make(ctx, before, &ok)
 	if err != nil {
 		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		return handles.Grant{}, err
@@ -151,7 +152,7 @@ func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (hand
 	return handles.Grant{Segment: e.Segment, Chunks: ok.Chunks}, nil
 }
 
-func (s deviceSource) make(ctx context.Context, g *protocol.GrantReply) (*segmentEntry, error) {
+func (s deviceSource) make(ctx context.Context, before arriving, g *protocol.GrantReply) (*segmentEntry, error) {
 	memory, err := s.gpu.Create(g.Bytes)
 	if err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func (s deviceSource) make(ctx context.Context, g *protocol.GrantReply) (*segmen
 		_, err = s.c.call(ctx, protocol.OpOffer, protocol.Offer{Segment: g.Segment, Serial: g.SegmentSerial}, nil, fd)
 	}
 	if err == nil {
-		err = s.prepare(e, g.Chunks)
+		err = s.prepareNew(ctx, before, e, g.Chunks)
 	}
 	if err != nil {
 		e.Close()

@@ -37,6 +37,7 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 		return nil, errNoDevices("a GPU")
 	}
 	var ok protocol.SegmentReply
+	before := c.arriving()
 	fds, err := c.call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
 	if err != nil {
 		c.lacks(err, fileKey{protocol.RestoreSegment, serial})
@@ -46,15 +47,21 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 		wire.CloseAll(fds)
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "segment came with %d descriptors, not 1", len(fds))
 	}
+	fd := fds[0]
+	var mapped *sys.FD // its use ends behind the mutex
+	defer func() {
+		if mapped != nil {
+			c.keepOrClose(before, fileKey{protocol.RestoreSegment, serial}, mapped, ok.Custody)
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed { // nobody would close it
-		wire.CloseAll(fds)
+		fd.Close()
 		return nil, errClosed("client")
 	}
-	fd := fds[0]
 	if ok.Device == "" {
-		defer func() { c.pages.keepOrClose(fileKey{protocol.RestoreSegment, serial}, fd, ok.Custody) }()
+		mapped = fd
 	}
 	if e = c.segments[serial]; e != nil {
 		if ok.Device != "" {
@@ -99,6 +106,7 @@ type source struct {
 func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
 	s.c.granting.RLock()
 	defer s.c.granting.RUnlock()
+	before := s.c.arriving()
 	request := protocol.Grant{Bytes: bytes, Chunks: chunks, PageBytes: s.pageBytes}
 	if m, err := sys.ReadMemory(); err == nil && s.pageBytes == 0 {
 		free := m.Free()
@@ -136,7 +144,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 		err = sys.Populate(region.Bytes(0, region.Len()))
 	}
 	if err == nil {
-		err = s.prepare(&segmentEntry{Segment: seg}, ok.Chunks)
+		err = s.prepareNew(ctx, before, &segmentEntry{Segment: seg}, ok.Chunks)
 	}
 	if err != nil {
 		seg.Close()
@@ -194,6 +202,16 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 	}
 	e.own = true
 	s.c.segments[seg.Serial] = e
+	return nil
+}
+
+// prepareNew is prepare for a segment that was granted in answer to a request.
+func (s source) prepareNew(ctx context.Context, before arriving, e *segmentEntry, chunks []protocol.ChunkGrant) error {
+	err := s.prepare(e, chunks)
+	if err != nil {
+		return err
+	}
+	s.c.arrived(ctx, before, fileKey{protocol.RestoreSegment, e.Serial}, e.FD())
 	return nil
 }
 

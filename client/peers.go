@@ -37,9 +37,10 @@ func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) 
 	found := map[uint64]foundPeer{}
 	for some := range slices.Chunk(sessions, protocol.MaxPeers) {
 		var ok protocol.PeerReply
+		before := c.arriving()
 		fds, err := c.call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
 		if err == nil {
-			err = c.addPeers(found, some, ok.Sessions, fds)
+			err = c.addPeers(found, some, ok.Sessions, fds, before)
 		}
 		if err != nil {
 			for _, s := range some {
@@ -52,7 +53,7 @@ func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) 
 }
 
 // addPeers keeps what came with an answer. It takes ownership of the descriptors.
-func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSession, answers []protocol.PeerAnswer, fds []*sys.FD) error {
+func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSession, answers []protocol.PeerAnswer, fds []*sys.FD, before arriving) error {
 	defer func() { wire.CloseAll(fds) }() // those that are left
 	there := 0
 	for _, a := range answers {
@@ -73,7 +74,7 @@ func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSessi
 		if err != nil {
 			return err
 		}
-		c.pages.keepOrClose(fileKey{protocol.RestoreSession, s.Serial}, fds[0], answers[k].Custody)
+		c.keepOrClose(before, fileKey{protocol.RestoreSession, s.Serial}, fds[0], answers[k].Custody)
 		fds = fds[1:]
 		found[s.Serial] = foundPeer{peer: c.pages.add(q)}
 	}

@@ -1,6 +1,9 @@
 package memory
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+)
 
 // Hold counts a storage up in the broker's row as a client does that opens a
 // handle: up, then look. It fails with ErrExpired when the storage is not what
@@ -14,7 +17,8 @@ func (m *Memory) Hold(r protocol.Ref) error {
 		return expired(r)
 	}
 	if !c.segment.owner.There() {
-		return m.store.Awaited("description of storages of " + c.segment.owner.Name)
+		owner := c.segment.owner
+		return m.store.Awaited(pages.Key{Role: protocol.RestoreSession, Serial: owner.Serial}, "description of storages of "+owner.Name)
 	}
 	if err := m.store.Own.Row.Take(r.Index); err != nil {
 		return err

@@ -157,6 +157,14 @@ func (m *Memory) Install(k pages.Key, fd *sys.FD) bool {
 // HasSegment reports whether there is a segment with a serial.
 func (m *Memory) HasSegment(serial uint64) bool { return m.bySerial[serial] != nil }
 
+// Owner returns the pages of the session that a segment was granted to; nil where there is none.
+func (m *Memory) Owner(serial uint64) *pages.Pages {
+	if g := m.bySerial[serial]; g != nil {
+		return g.owner
+	}
+	return nil
+}
+
 // OwnerOf returns the pages of the session that a segment in files was granted to; nil where
 // there is none.
 func (m *Memory) OwnerOf(serial uint64) *pages.Pages {

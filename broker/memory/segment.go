@@ -130,6 +130,11 @@ const (
 	deviceCUDA = 2
 )
 
+// key names the segment's file.
+func (g *segment) key() pages.Key {
+	return pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}
+}
+
 // findSegment finds what a request names.
 func (m *Memory) findSegment(index uint32, serial uint64) (*segment, error) {
 	if index >= protocol.MaxSegments || m.segments[index] == nil || m.segments[index].serial != serial {
@@ -156,7 +161,7 @@ func (m *Memory) Segment(s *Account, r *protocol.Segment) (reply protocol.Segmen
 		return reply, nil, err
 	}
 	if g.view == nil {
-		return reply, nil, m.store.Awaited("segment of " + g.owner.Name)
+		return reply, nil, m.store.Awaited(g.key(), "segment of "+g.owner.Name)
 	}
 	reply.Bytes = g.bytes
 	if g.device != nil {
@@ -293,7 +298,7 @@ func (m *Memory) freeSegmentNow(g *segment) {
 		}
 		g.view.Close()
 	}
-	m.store.Over(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial})
+	m.store.Over(g.key())
 	m.store.DropRemains(g.owner)
 	m.tellOfRoom()
 }

@@ -23,7 +23,7 @@ func (m *Memory) OpenSpill(r protocol.Ref) (s Spill, err error) {
 	}
 	g := c.segment
 	if g.view == nil || !g.owner.There() {
-		return s, m.store.Awaited("segment of " + g.owner.Name)
+		return s, m.store.Awaited(g.key(), "segment of "+g.owner.Name)
 	}
 	e := g.owner.Entries.Load(r.Index)
 	if e.Offset > g.bytes || e.Bytes > g.bytes-e.Offset || e.Bytes < protocol.SpillSize {

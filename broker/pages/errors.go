@@ -23,8 +23,8 @@ func NoMemory(err error, what string) error {
 
 // Awaited is the answer about a file that this broker was not handed, or that it was
 // handed by no session and can be no more.
-func (s *Store) Awaited(what string) error {
-	if s.Settled {
+func (s *Store) Awaited(k Key, what string) error {
+	if _, late := s.Missing[k]; s.Settled && !late {
 		return protocol.Errorf(protocol.CodeExpired, "take it where it is mapped already, or have it made anew",
 			"no client of the former broker handed over the %s", what)
 	}

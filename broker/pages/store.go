@@ -21,7 +21,7 @@ type Store struct {
 	Instance [16]byte
 	Own      *Pages         // slot 0: the broker's row and the lanes of names
 	Missing  map[Key]uint64 // inodes of files of a former broker that were not handed over yet
-	Settled  bool           // no session can hand over any more of them
+	Settled  bool           // no session can hand over any other file
 	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
 	Record   record.File    // of it
@@ -166,7 +166,7 @@ func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*Pag
 			a.Error = protocol.Errorf(protocol.CodeExpired, "look at the topic's members again",
 				"session %d of slot %d is over and nothing of it is left", q.Serial, q.Slot)
 		case !p.There():
-			errors.As(name(s.Awaited("pages of "+p.Name)), &a.Error)
+			errors.As(name(s.Awaited(Key{protocol.RestoreSession, p.Serial}, "pages of "+p.Name)), &a.Error)
 		default:
 			lend, a.Custody = append(lend, p.Session.FD.ReopenReadOnly), custody(p)
 		}
@@ -205,6 +205,7 @@ func (s *Store) DropRemains(p *Pages) {
 
 // Over removes a file that nothing needs any more.
 func (s *Store) Over(k Key) {
+	delete(s.Missing, k)
 	s.Files.Remove(k.Role, k.Serial)
 	if s.Gone != nil {
 		s.Gone(k)

@@ -107,7 +107,7 @@ func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group
 	for n := range t.lanes {
 		if err := g.reset(t, n, protocol.NoStart); err != nil {
 			g.file.Close()
-			ts.store.Files.Remove(protocol.RestoreGroup, g.id)
+			ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
 			return nil, err
 		}
 	}

@@ -23,6 +23,12 @@ func (ts *Topics) Install(k pages.Key, fd *sys.FD) bool {
 // HasGroup reports whether there is a group with an id.
 func (ts *Topics) HasGroup(id uint64) bool { return ts.findGroup(id) != nil }
 
+// HasMembers reports whether a group with an id has members.
+func (ts *Topics) HasMembers(id uint64) bool {
+	g := ts.findGroup(id)
+	return g != nil && len(g.members) > 0
+}
+
 // Returned views the lanes in the file of a session, which was missing until now.
 func (ts *Topics) Returned(p *pages.Pages) {
 	for l := range ts.lanesIn[p] {
@@ -72,7 +78,7 @@ func (ts *Topics) remakeGroup(g *group) {
 		ts.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
 		return
 	}
-	ts.store.Files.Remove(protocol.RestoreGroup, g.id)
+	ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
 	g.id, g.file = id, m
 	for n := range g.topic.lanes {
 		if err := g.reset(g.topic, n, 1); err != nil {

@@ -4,9 +4,10 @@
 //! The broker sees to it that of each file enough processes have one.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::arriving::Arriving;
 use super::inner::Inner;
 use crate::error::{Code, Error};
 use crate::wire::ops::{CustodyReply, CustodyRequest, KeptItem};
@@ -27,11 +28,15 @@ impl FileKey {
         }
     }
 
-    fn item(self) -> KeptItem {
-        let (role, serial) = match self {
+    fn parts(self) -> (&'static str, u64) {
+        match self {
             FileKey::Session(serial) => ("session", serial),
             FileKey::Segment(serial) => ("segment", serial),
-        };
+        }
+    }
+
+    fn item(self) -> KeptItem {
+        let (role, serial) = self.parts();
         KeptItem { role: role.to_owned(), serial }
     }
 }
@@ -79,11 +84,21 @@ impl Inner {
         self.tell("custody", &CustodyRequest { closed, ..CustodyRequest::default() });
     }
 
+    /// Keeps a file that came with the answer to a request.
+    pub(super) fn keep_new(&self, k: FileKey, fd: OwnedFd, before: Arriving) {
+        self.pages.custody.keep(k, fd);
+        let (role, serial) = k.parts();
+        if let Some(fd) = self.pages.custody.get(k) {
+            self.arrived(before, role, serial, fd.as_fd());
+        }
+    }
+
     /// Asks the broker what this session is to keep, and what not any more. What it does not say that it
     /// keeps, for the broker is away or no descriptor is free, others are asked to keep.
     pub(super) fn take_custody(&self) {
         let mut ask = CustodyRequest::default();
         loop {
+            let before = self.arriving();
             let Ok((ok, fds)) = self.call_fds::<_, CustodyReply>("custody", &ask) else { return };
             if fds.len() != ok.given.len() {
                 return;
@@ -91,7 +106,7 @@ impl Inner {
             let custody = &self.pages.custody;
             for (item, fd) in ok.given.iter().zip(fds) {
                 if let Some(k) = FileKey::of(item) {
-                    custody.keep(k, fd);
+                    self.keep_new(k, fd, before);
                 }
             }
             ok.ended.iter().filter_map(FileKey::of).for_each(|k| custody.let_go(k));

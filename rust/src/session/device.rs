@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
+use super::arriving::Arriving;
 use super::inner::Inner;
 use super::lend::Lender;
 use super::order::Orders;
@@ -115,7 +116,7 @@ struct DeviceSource<'a>(&'a Inner, &'a Gpu);
 impl DeviceSource<'_> {
     /// Makes the memory of a grant, which only now is taken, and offers it, so that it outlives this
     /// process.
-    fn make(&self, ok: &GrantReply) -> Result<Grant> {
+    fn make(&self, ok: &GrantReply, before: Arriving) -> Result<Grant> {
         let (inner, gpu) = (self.0, self.1);
         let slab = Slab::create(gpu.device, ok.device_id, ok.bytes)?;
         let fd = slab.export()?;
@@ -124,7 +125,7 @@ impl DeviceSource<'_> {
         inner.call_with::<_, Ignored>("offer", &offer, &[fd.as_fd()])?;
         let segment = Arc::new(Segment::on_device(ok.segment, ok.segment_serial, fd, slab));
         let chunks = inner.prepare(&segment, &ok.chunks)?;
-        inner.know(&segment);
+        inner.know_new(&segment, before);
         Ok(Grant { segment, chunks })
     }
 }
@@ -142,7 +143,7 @@ impl Source for DeviceSource<'_> {
 
     /// Asks the broker first, so that what a quota refuses was never taken.
     fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        let _granting = self.0.granting();
+        let (_granting, before) = (self.0.granting(), self.0.arriving());
         let bytes = bytes.next_multiple_of(self.1.device.granularity()?.max(1));
         let request =
             GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), borrowed: false, page_bytes: None };
@@ -150,7 +151,7 @@ impl Source for DeviceSource<'_> {
         if ok.bytes < bytes {
             return Err(crate::error::disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));
         }
-        self.make(&ok).inspect_err(|_| {
+        self.make(&ok, before).inspect_err(|_| {
             let _ =
                 self.0.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial });
         })

@@ -234,7 +234,7 @@ impl Inner {
 
     /// Makes an allocation of a framework's known to the broker.
     fn lend_block(&self, lender: &Lender, gpu: &Gpu, a: &Allocation) -> Result<Block> {
-        let _granting = self.granting();
+        let (_granting, before) = (self.granting(), self.arriving());
         let fd = a.handle.to_file()?;
         let device = Some(&*gpu.name);
         let request = GrantRequest { bytes: a.bytes, chunks: 1, free: None, device, borrowed: true, page_bytes: None };
@@ -247,7 +247,7 @@ impl Inner {
         let slab = Slab::to_lend(gpu.device, ok.device_id, a, ok.bytes);
         let segment = Arc::new(Segment::on_device(ok.segment, ok.segment_serial, fd, slab));
         let chunks = self.prepare(&segment, &ok.chunks).inspect_err(give_back)?;
-        self.know(&segment);
+        self.know_new(&segment, before);
         let mut b = Block::new(segment, Some(a.handle));
         lender.add(&mut b, &chunks, self);
         Ok(b)

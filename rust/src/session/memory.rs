@@ -1,10 +1,11 @@
 //! Segments: what the broker grants, what peers own, and what it takes back.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 
+use super::arriving::Arriving;
 use super::attach::Attachment;
 use super::custody::FileKey;
 use super::inner::{Broker, Inner};
@@ -71,6 +72,7 @@ impl Inner {
         if let Some(s) = sessions.iter().find(|s| s.slot >= limits::SESSIONS) {
             return Err(disagree(format!("no session slot {}", s.slot)));
         }
+        let before = self.arriving();
         let asked = self.call_of::<_, PeerReply>(of, "peer", &PeerRequest { sessions }, &[]);
         let files = || sessions.iter().map(|s| FileKey::Session(s.serial));
         let (ok, fds) = asked.inspect_err(|e| self.lacks(e, files()))?;
@@ -89,7 +91,7 @@ impl Inner {
                 let fd = fds.next().ok_or_else(|| disagree("peer came with too few descriptors"))?;
                 let peer = Peer::new(s.slot, s.serial, &fd)?;
                 if answer.custody {
-                    self.pages.custody.keep(FileKey::Session(s.serial), fd);
+                    self.keep_new(FileKey::Session(s.serial), fd, before);
                 }
                 Ok(self.pages.add(peer))
             }
@@ -102,7 +104,7 @@ impl Inner {
         if let Some(s) = self.segments().get(&serial).filter(|s| s.has(write)) {
             return Ok(s.clone());
         }
-        let request = SegmentRequest { segment: index, serial, write };
+        let (request, before) = (SegmentRequest { segment: index, serial, write }, self.arriving());
         let asked = self.call_fds::<_, SegmentReply>("segment", &request);
         let (ok, fds) = asked.inspect_err(|e| self.lacks(e, std::iter::once(FileKey::Segment(serial))))?;
         let fd = one("segment", fds)?;
@@ -124,7 +126,7 @@ impl Inner {
         };
         drop(all);
         if ok.custody {
-            self.pages.custody.keep(FileKey::Segment(serial), fd);
+            self.keep_new(FileKey::Segment(serial), fd, before);
         }
         Ok(s)
     }
@@ -154,6 +156,14 @@ impl Inner {
     /// Keeps a segment that this process made.
     pub(crate) fn know(&self, s: &Arc<Segment>) {
         self.segments().insert(s.serial, s.clone());
+    }
+
+    /// As `know`, of a segment that was granted in answer to a request.
+    pub(super) fn know_new(&self, s: &Arc<Segment>, before: Arriving) {
+        self.know(s);
+        if let Some(fd) = s.fd() {
+            self.arrived(before, "segment", s.serial, fd.as_fd());
+        }
     }
 
     /// Every segment known here.
@@ -285,18 +295,18 @@ impl Inner {
 
     /// Asks for a segment in huge pages of a size, or without one in the machine's usual ones.
     pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: Option<u64>) -> Result<Grant> {
-        let _granting = self.granting();
+        let (_granting, before) = (self.granting(), self.arriving());
         let free = if page_bytes.is_none() { sys::free_memory() } else { None };
         let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
-        self.adopt_grant(&ok, fds, page_bytes.is_some()).inspect_err(|_| {
+        self.adopt_grant(&ok, fds, page_bytes.is_some(), before).inspect_err(|_| {
             let _ =
                 self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial });
         })
     }
 
-    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool) -> Result<Grant> {
+    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool, before: Arriving) -> Result<Grant> {
         let segment = Arc::new(Segment::new(ok.segment, ok.segment_serial, ok.bytes, one("grant", fds)?, true)?);
         segment.reserve().map_err(|e| match e.code() {
             Code::OutOfMemory if huge => Error::new(
@@ -310,7 +320,7 @@ impl Inner {
         segment.region(true)?.populate()?;
         let chunks = self.prepare(&segment, &ok.chunks)?;
         crash_point::at("grant-prepared");
-        self.know(&segment);
+        self.know_new(&segment, before);
         Ok(Grant { segment, chunks })
     }
 }

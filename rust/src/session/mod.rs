@@ -1,5 +1,6 @@
 //! Sessions: one process's connection to its broker.
 
+mod arriving;
 mod attach;
 mod background;
 mod binding;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
@@ -41,6 +42,7 @@ pub(crate) struct Pages {
     pub(crate) broker_fd: OwnedFd,
     pub(crate) session_fd: Arc<OwnedFd>,
     pub(crate) custody: Custody,
+    pub(super) restores: AtomicU64, // how many brokers have asked for the files that are here
     pub(crate) bell_fd: OwnedFd,
     pub(crate) broker: Region,
     pub(crate) session: Region,
@@ -163,6 +165,7 @@ impl Pages {
             broker_fd,
             session_fd: Arc::new(session_fd),
             custody: Custody::default(),
+            restores: AtomicU64::new(0),
             bell_fd,
             broker,
             session,

@@ -1,0 +1,126 @@
+package broker_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// bring hands one file over behind `restored`.
+func (p *peer) bring(role string, serial uint64, fd *sys.FD) {
+	p.t.Helper()
+	_, err := p.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: role, Serial: serial}}}, nil, fd)
+	require.NoError(p.t, err)
+}
+
+// A segment whose grant was under way when its session listed what it has is brought behind the
+// list. Until then others are told to wait, as long as the session is there.
+func TestSegmentMayComeBehindTheList(t *testing.T) {
+	for _, end := range []string{"brought", "given back", "over"} {
+		t.Run(end, func(t *testing.T) {
+			old, socket, _ := first(t, "")
+			p, q := connect(t, socket, "granted"), connect(t, socket, "taker")
+			s := p.alloc(4096)
+			var r protocol.SegmentReply
+			own, err := p.call(protocol.OpSegment, protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial, Write: true}, &r)
+			require.NoError(t, err)
+			defer func() { wire.CloseAll(own) }()
+			old.kill()
+			made := next(t, socket, nil)
+			p2, q2 := p.returns(socket), q.returns(socket)
+			p2.resumed()
+			q2.resumed()
+			b := made()
+			segment := protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}
+			q2.refused(protocol.CodeBusy, protocol.OpSegment, segment)
+			switch end {
+			case "brought":
+				p2.bring(protocol.RestoreSegment, s.grant.SegmentSerial, own[0])
+				fds, err := q2.call(protocol.OpSegment, segment, nil)
+				require.NoError(t, err)
+				wire.CloseAll(fds)
+			case "given back":
+				p2.row.Drop(s.Index)
+				p2.must(protocol.OpReturn, protocol.Return{Segment: segment.Segment, Serial: segment.Serial}, nil)
+				q2.refused(protocol.CodeExpired, protocol.OpSegment, segment)
+			default:
+				p2.row.Drop(s.Index)
+				p2.bye()
+				eventually(t, "it goes with its session", func() bool { return b.Status().Memory.Granted == 0 })
+				q2.refused(protocol.CodeExpired, protocol.OpSegment, segment)
+			}
+		})
+	}
+}
+
+func init() {
+	parts["joins late"] = func(c *played) {
+		p := connect(c.T, c.socket, "late")
+		info := p.open(queueOf("work"))
+		id := p.send(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("queue"), Reader: 7})
+		c.tell("asked")
+		c.hear()
+		e, fds := p.read() // which lay in the socket
+		require.Equal(c, id, e.ID)
+		var r protocol.TopicReadReply
+		require.NoError(c, json.Unmarshal(e.OK, &r))
+		p.returns(c.socket, handedOver{protocol.RestoreGroup, r.GroupID, fds[0]}).resumed()
+		c.tell("back")
+		c.hear()
+	}
+	parts["connects late"] = func(c *played) {
+		p := &peer{t: c.T, w: dial(c.T, c.socket)}
+		p.send(protocol.OpHello, helloOf("late"))
+		c.tell("asked")
+		c.hear()
+		e, fds := p.read() // which lay in the socket
+		require.NoError(c, json.Unmarshal(e.OK, &p.hello))
+		p.greeted(fds)
+		p.returns(c.socket).resumed()
+		c.tell("back")
+		c.hear()
+	}
+}
+
+// A session that stands still may have a file in a socket, where a look at what it has open does
+// not find it: the claims of a group that it joined, or its own. It brings it when it goes on.
+func TestFilesThatLieInASocketComeLate(t *testing.T) {
+	for _, part := range []string{"joins late", "connects late"} {
+		t.Run(part, func(t *testing.T) {
+			old, socket, _ := first(t, "")
+			p := connect(t, socket, "other")
+			info := p.open(queueOf("work"))
+			c := start(t, socket, part)
+			c.hear(new(string))
+			eventually(t, "it was answered", func() bool {
+				sessions := list[broker.SessionRow](p, protocol.ListSessions, "late")
+				return len(sessions) == 1 && (part != "joins late" || len(p.members(info).Readers) == 1)
+			})
+			old.kill()
+			made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })
+			p2 := p.returns(socket)
+			p2.resumed()
+			b := made()
+			c.ask("go on")
+			require.Zero(t, b.Status().Counts.Disconnected)
+			if part == "joins late" {
+				fds, err := p2.call(protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: ref(info)}, nil)
+				require.NoError(t, err)
+				wire.CloseAll(fds)
+				return
+			}
+			row := list[broker.SessionRow](p2, protocol.ListSessions, "late")[0]
+			fds, err := p2.call(protocol.OpPeer, peerOf(row.Slot, row.Serial), nil)
+			require.NoError(t, err)
+			require.Len(t, fds, 1)
+			wire.CloseAll(fds)
+		})
+	}
+}
