@@ -21,6 +21,7 @@ mod json;
 mod memory;
 mod message;
 mod name;
+mod packing;
 mod pickle;
 mod poll;
 mod queue;
@@ -28,6 +29,7 @@ mod refused;
 mod session;
 mod shape;
 mod source;
+mod storages;
 mod tensor;
 mod text;
 mod topic;
@@ -71,11 +73,15 @@ mod native {
     #[pymodule_export]
     use super::name::Watch;
     #[pymodule_export]
+    use super::packing::{put_together, take_apart};
+    #[pymodule_export]
     use super::pickle::{bundle_of, dense, hand_over, open_bundle};
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]
     use super::session::{Session, empty, set_default};
+    #[pymodule_export]
+    use super::storages::{move_storages, storage_in_place, storages_over};
     #[pymodule_export]
     use super::tensor::Tensor;
     #[pymodule_export]

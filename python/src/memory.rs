@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::wait::{timeout as seconds, wait};
 
 /// Where memory is full an allocation says so at once.
-const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+pub(crate) const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
 /// How room is made: how long that may wait where memory is full (`None`: for ever), and in pages of
 /// which size.

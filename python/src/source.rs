@@ -38,6 +38,8 @@ enum Keep {
     Buffer(Box<Buffer>),
     Import(Imported),
     Object(Py<PyAny>),
+    /// Whose bytes they are, and how many.
+    Bytes(Py<PyAny>, Box<i64>),
     Tensor(Box<baton::Tensor>),
 }
 
@@ -111,7 +113,7 @@ pub(crate) fn is_array(ob: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// numbers that are not complex only those that are the imaginary parts of some. These do not lie side by side,
 /// and where `as_strided` says that they do, they begin behind a real part. To ask torch for each of many
 /// tensors would cost as much as the copy.
-fn may_be_lazy(t: &DLTensor) -> bool {
+pub(crate) fn may_be_lazy(t: &DLTensor) -> bool {
     match t.dtype {
         DType { code: 5, .. } => true,
         DType::FLOAT16 | DType::FLOAT32 | DType::FLOAT64 if !t.strides.is_null() => {
@@ -348,6 +350,16 @@ impl Source {
             s.flags |= flag::SUBBYTE_TYPE_PADDED;
         }
         Ok(Some(s))
+    }
+
+    /// Bytes of the machine's memory.
+    ///
+    /// # Safety
+    /// The owner keeps `n` bytes at the address as long as it lives.
+    pub(crate) unsafe fn of_bytes(owner: &Bound<'_, PyAny>, at: *mut u8, n: i64) -> Source {
+        let n = Box::new(n);
+        let view = host(at, DType::UINT8, (&raw const *n, 1), std::ptr::null());
+        Source { view, flags: 0, _keep: Keep::Bytes(owner.clone().unbind(), n) }
     }
 
     fn of_dlpack(ob: &Bound<'_, PyAny>) -> PyResult<Source> {

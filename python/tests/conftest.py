@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2] / "bin" / "baton")
-PATIENCE = 120.0
+PATIENCE = float(os.environ.get("BATON_TEST_PATIENCE", "120"))
 STANDIN = Path(__file__).resolve().parents[2] / "integration" / "cuda" / "standin" / "src"
 STANDIN_FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libcuda.so.1"
 

@@ -1,0 +1,186 @@
+"""What torch's own ways of sharing make of storages in Baton's memory: all of them, after `install`.
+
+Torch hands a storage over by its reducer in ForkingPickler's table, which tensors, parameters, sparse and nested
+tensors end in, and moves it into shared memory by a method of UntypedStorage. Both are replaced at the first
+tensor of torch's that Baton makes: one that lies in Baton's memory stays there, and goes as a handle. After
+`install` what lies elsewhere is moved there first.
+
+Concurrency: any thread. Fork and spawn: children inherit it. Death: as of any handle.
+"""
+
+import multiprocessing
+import multiprocessing.process
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import torch
+import torch.multiprocessing.reductions as reductions
+
+from baton import _default, _native
+from baton._native import Tensor
+from baton.torch import _storages
+from baton.torch._storages import Storage
+
+_STRIDED: Any = torch.strided
+
+
+class Installed(NamedTuple):
+    """What `install` has made active.
+
+    storages: what torch shares of the CPU moves into Baton's memory. False with a torch that cannot exchange a
+    storage's memory: then torch shares as ever. collate: batches of DataLoader's workers are born there.
+    """
+
+    storages: bool
+    collate: bool
+
+
+_active = Installed(False, False)
+
+
+def install() -> Installed:
+    """Lets stock torch share CPU tensors in Baton's memory, here and in the processes started from here.
+
+    Queues, pipes, pools and arguments of torch.multiprocessing, DataLoader and executors hand handles over in place
+    of files, `share_memory_()` moves into memory that is warm, and `default_collate` makes batches there. The
+    meaning stays torch's: sender and receivers see what each other writes. Raises NoBroker.
+
+    >>> baton.torch.install()
+    Installed(storages=True, collate=True)
+    >>> x = torch.arange(4)
+    >>> view = x[1:]
+    >>> x.share_memory_()[0].fill_(9), baton.share(view, copy=False).shape, x.is_shared()
+    (tensor(9), (3,), True)
+    >>> baton.torch.uninstall()
+    """
+    global _active
+    recognise()
+    _default.session()
+    able = _storages.moves()
+    _active = Installed(able, able)
+    if able:
+        # Each process that is started from here gets a copy, before its arguments.
+        _config()["baton.torch"] = _Inherited()
+    return _active
+
+
+def uninstall() -> None:
+    """Undoes `install` in this process: what lies in Baton's memory stays there."""
+    global _active
+    _active = Installed(False, False)
+    _config().pop("baton.torch", None)
+
+
+def _config() -> dict[str, Any]:
+    config: dict[str, Any] = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    return config
+
+
+class _Inherited:
+    """Installs where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[], "_Inherited"], tuple[()]]:
+        return _inherit, ()
+
+
+def _inherit() -> _Inherited:
+    install()
+    return _Inherited()
+
+
+class _Stock(NamedTuple):
+    """What torch has of its own."""
+
+    reduce: Callable[[Any], Any]
+    share_memory_: Callable[..., Any]
+    is_shared: Callable[[Any], bool]
+    new_shared: Callable[..., Any]
+    reduce_tensor: Callable[[Any], Any]
+
+
+_stock: _Stock | None = None
+
+
+def recognise() -> None:
+    """Has torch know the storages that lie in Baton's memory."""
+    global _stock
+    if _stock is not None:
+        return
+    _stock = _Stock(
+        reductions.reduce_storage,
+        Storage.share_memory_,
+        Storage.is_shared,
+        Storage._new_shared.__func__,
+        reductions.reduce_tensor,
+    )
+    reductions.reduce_storage = _reduce
+    ForkingPickler.register(Storage, _reduce)
+    ForkingPickler.register(torch.Tensor, _reduce_tensor)
+    Storage.share_memory_ = _share_memory
+    Storage.is_shared = _is_shared
+    Storage._new_shared = classmethod(_new_shared)
+
+
+def _torchs() -> _Stock:
+    assert _stock is not None
+    return _stock
+
+
+def moves() -> bool:
+    """Whether what torch shares of the CPU moves into Baton's memory."""
+    return _active.storages
+
+
+def movable(storage: Any) -> bool:
+    """Whether a storage goes by Baton's road: it lies in Baton's memory, or moves there."""
+    if storage.device.type != "cpu" or not storage.nbytes():
+        return False
+    if not _active.storages:
+        return _storages.in_place(storage) is not None
+    return not _torchs().is_shared(storage)  # others have it: it stays where they see it
+
+
+def shared(storage: Any) -> Tensor | None:
+    """The bytes of a storage in Baton's memory, moved there where that is installed; None where torch shares it."""
+    return _storages.moved([storage])[0] if movable(storage) else None
+
+
+def _reduce(storage: Any) -> Any:
+    x = shared(storage) if isinstance(storage, Storage) else None
+    if x is None:
+        return _torchs().reduce(storage)
+    return rebuild_storage, _native.hand_over(x)
+
+
+def _reduce_tensor(t: Any) -> Any:
+    """As torch's reducer, which forgets that a view is to be conjugated or negated."""
+    laziness = _storages.laziness(t) if t.is_cpu and t.layout is _STRIDED else 0
+    if not laziness:
+        return _torchs().reduce_tensor(t)
+    return rebuild_lazy, (_storages.as_lazy(t.detach(), laziness), laziness, t.requires_grad)
+
+
+def rebuild_lazy(t: Any, laziness: int, requires_grad: bool) -> Any:
+    """The view that is conjugated or negated when it is read."""
+    return _storages.as_lazy(t, laziness).requires_grad_(requires_grad)
+
+
+def rebuild_storage(open_: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Any:
+    """The storage of a handle."""
+    return _storages.over([open_(*arguments)])[0]
+
+
+def _share_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Moves the storage to shared memory; see torch.Tensor.share_memory_."""
+    return self if shared(self) is not None else _torchs().share_memory_(self, *args, **kwargs)
+
+
+def _is_shared(self: Any) -> bool:
+    return _torchs().is_shared(self) or _storages.in_place(self) is not None
+
+
+def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
+    if _active.collate and torch.device(device).type == "cpu":
+        return _storages.born(size)
+    return _torchs().new_shared(cls, size, device=device)

@@ -1,0 +1,120 @@
+"""Queues as something that `multiprocessing.connection.wait` and selectors wait for.
+
+One thread of the process waits on the session's descriptor in the place of all of them, and makes a descriptor
+readable for each queue that has an item.
+"""
+
+import os
+import select
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import baton
+from baton._native import Queue
+
+
+class Readable:
+    """The receiving end of a queue, as multiprocessing's Connection is one."""
+
+    def __init__(self, carrier: Queue, get: Callable[[], Any]) -> None:
+        self._carrier, self._get = carrier, get
+        self._fd: int | None = None
+        self._lock = threading.Lock()  # of the descriptor's state and end
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while an item is there."""
+        if self._fd is None:
+            with self._lock:
+                if self._fd is None:
+                    self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            _watch(self)
+        self.look()
+        return self._fd
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether an item is there, or comes within the time."""
+        if self._carrier.qsize():
+            return True
+        if timeout == 0.0:
+            return False
+        return bool(select.select([self], [], [], timeout)[0])
+
+    def recv(self) -> Any:
+        """Takes an object, waiting for one."""
+        return self._get()
+
+    def taken(self) -> None:
+        """An item was taken."""
+        self.look()
+
+    def look(self) -> None:
+        """Makes the descriptor readable while an item is there, and not otherwise."""
+        with self._lock:
+            if self._fd is None:
+                return
+            try:
+                os.eventfd_read(self._fd)
+            except BlockingIOError:
+                pass
+            if self._carrier.qsize():  # behind the clearing: what comes later is seen by the thread
+                os.eventfd_write(self._fd, 1)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._fd == -1
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_watched: "weakref.WeakSet[Readable]" = weakref.WeakSet()
+_starting = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def _watch(r: Readable) -> None:
+    global _thread
+    with _starting:
+        _watched.add(r)
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_ring, args=(r._carrier,), name="baton-readable", daemon=True)
+            _thread.start()
+
+
+def _ring(source: Queue) -> None:
+    fd = source._poll_fd()
+    while True:
+        select.select([fd], [], [])
+        try:
+            source._clear_poll_fd()
+        except baton.Closed:
+            return
+        with _starting:
+            all_ = list(_watched)
+        for r in all_:
+            try:
+                r.look()
+            except baton.Error:
+                pass  # whoever takes finds out
+
+
+def _in_child() -> None:
+    global _starting, _thread
+    _starting, _thread = threading.Lock(), None
+    for r in list(_watched):
+        r._lock = threading.Lock()
+        r.close()  # the parent's descriptor is shared with it
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

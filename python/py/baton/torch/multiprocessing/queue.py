@@ -1,0 +1,275 @@
+"""The queues of multiprocessing, carried by Baton's: any object that can be pickled, its tensors by handle.
+
+Differences from torch's: `put` pickles at once, so that what cannot be pickled is an error of `put`, and later
+writes to what is no tensor are not seen; what was put is received, whoever has ended meanwhile; a queue may go to
+other processes in any way that carries pickles, also through a queue.
+
+Concurrency: any thread and process. Death: what was put is there for others; a place in a queue with `maxsize` is
+what no item takes, so that no process takes one along. Fork: the child has the queue, without what waits here.
+"""
+
+import collections
+import multiprocessing
+import threading
+import traceback
+import types
+from multiprocessing import util
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import baton
+from baton.torch import _packing
+from baton.torch.multiprocessing._places import Places
+from baton.torch.multiprocessing._readable import Readable
+
+__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
+
+# Items that a sender has on their way; of a queue without maxsize more of them wait in the sender.
+_DEPTH = 256
+# The most places of a queue that has maxsize.
+_MOST = 1 << 16
+
+
+class SimpleQueue:
+    """A queue without a bound: `multiprocessing.SimpleQueue`."""
+
+    def __init__(self, *, ctx: BaseContext | None = None) -> None:
+        self._open(baton.queue(depth=_DEPTH))
+
+    def _open(self, carrier: "baton.Queue") -> None:
+        self._carrier = carrier
+        self._out = _Outgoing(carrier)
+        self._reader_made: Readable | None = None
+
+    def put(self, obj: Any) -> None:
+        """Adds an object, which never waits."""
+        self._out.put(_packing.pack(obj))
+
+    def get(self) -> Any:
+        """Takes an object, waiting for one."""
+        return self._take(None)
+
+    def _take(self, timeout: float | None) -> Any:
+        return self._unpack(self._carrier.get(timeout))
+
+    def _unpack(self, message: _packing.Message) -> Any:
+        if self._reader_made is not None:
+            self._reader_made.taken()
+        return _packing.unpack(message)
+
+    def _discard(self) -> None:
+        """Takes an item if one is there, without looking at it."""
+        try:
+            self._carrier.get(0)
+        except baton.Empty:
+            pass
+
+    def empty(self) -> bool:
+        """Whether no item is there."""
+        return not self._carrier.qsize()
+
+    @property
+    def _reader(self) -> Readable:
+        """What `multiprocessing.connection.wait` waits for."""
+        if self._reader_made is None:
+            self._reader_made = Readable(self._carrier, self.get)
+        return self._reader_made
+
+    def close(self) -> None:
+        """Ends the use of it in this process."""
+        if self._reader_made is not None:
+            self._reader_made.close()
+
+    def __reduce__(self) -> Any:
+        return _reopen, (type(self), self.__getstate__())
+
+    def __getstate__(self) -> Any:
+        return self._carrier
+
+    def __setstate__(self, state: Any) -> None:
+        self._open(state)
+
+    __class_getitem__ = classmethod(types.GenericAlias)
+
+
+def _reopen(cls: type, state: Any) -> Any:
+    queue = cls.__new__(cls)
+    queue.__setstate__(state)
+    return queue
+
+
+class _Outgoing:
+    """What waits for room on the way, sent on by a thread that lives only while there is something."""
+
+    def __init__(self, carrier: "baton.Queue") -> None:
+        self.carrier = carrier
+        self._after_fork()
+        util.register_after_fork(self, _Outgoing._after_fork)
+
+    def _after_fork(self) -> None:
+        self.waiting: collections.deque[_packing.Message] = collections.deque()
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+        self.at_exit: Any = None
+        self.joined = True
+
+    def put(self, message: _packing.Message) -> None:
+        with self.changed:
+            if not self.waiting:
+                try:
+                    return self.carrier.put(message, 0)
+                except baton.Full:
+                    pass
+            self.waiting.append(message)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._feed, name="QueueFeederThread", daemon=True)
+                self.thread.start()
+                if self.joined and self.at_exit is None:
+                    self.at_exit = util.Finalize(None, self.join, exitpriority=-5)
+
+    def _feed(self) -> None:
+        while True:
+            with self.changed:
+                if not self.waiting:
+                    self.thread = None
+                    self.changed.notify_all()
+                    return
+                message = self.waiting[0]
+            try:
+                self.carrier.put(message)
+            except baton.Error:
+                traceback.print_exc()  # as of multiprocessing's thread: whoever has put it is elsewhere
+            with self.changed:
+                self.waiting.popleft()
+
+    def join(self) -> None:
+        """Waits until everything is on its way."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.thread is None)
+
+    def leave(self) -> None:
+        """Lets the process end without that."""
+        self.joined = False
+        if self.at_exit is not None:
+            self.at_exit.cancel()
+
+
+class Queue(SimpleQueue):
+    """A queue, without a bound or of `maxsize` places for all its senders together: `multiprocessing.Queue`."""
+
+    def __init__(self, maxsize: int = 0, *, ctx: BaseContext | None = None) -> None:
+        if maxsize > _MOST:
+            raise ValueError(f"maxsize {maxsize} (a queue has at most {_MOST} places; leave it out for no bound)")
+        self._maxsize = max(maxsize, 0)
+        self._places = Places(self._maxsize) if self._maxsize else None
+        self._closed = False
+        self._open(baton.queue(depth=self._maxsize or _DEPTH))
+
+    def __getstate__(self) -> Any:
+        return self._carrier, self._maxsize, self._places
+
+    def __setstate__(self, state: Any) -> None:
+        carrier, self._maxsize, self._places = state
+        self._closed = False
+        self._open(carrier)
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Adds an object. Raises queue.Full, ValueError when it was closed here."""
+        self._check()
+        message = _packing.pack(obj)
+        if self._places is None:
+            self._out.put(message)
+        else:
+            self._places.put(self._carrier, message, timeout if block else 0)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Takes an object. Raises queue.Empty, ValueError when it was closed here."""
+        self._check()
+        return self._take((None if timeout is None else max(timeout, 0)) if block else 0)
+
+    def _take(self, timeout: float | None) -> Any:
+        message = self._carrier.get(timeout)
+        if self._places is not None:
+            self._places.freed()
+        return self._unpack(message)
+
+    def put_nowait(self, obj: Any) -> None:
+        """As `put`, without waiting."""
+        self.put(obj, False)
+
+    def get_nowait(self) -> Any:
+        """As `get`, without waiting."""
+        return self.get(False)
+
+    def qsize(self) -> int:
+        """How many items are there."""
+        return self._carrier.qsize() + len(self._out.waiting)
+
+    def full(self) -> bool:
+        """Whether there are `maxsize` items."""
+        return bool(self._maxsize) and self.qsize() >= self._maxsize
+
+    def empty(self) -> bool:
+        """Whether no item is there."""
+        self._check()
+        return super().empty()
+
+    def close(self) -> None:
+        """Says that this process puts and takes no more."""
+        self._closed = True
+        super().close()
+
+    def join_thread(self) -> None:
+        """Waits until everything that was put here is on its way. Only after `close`."""
+        if not self._closed:
+            raise AssertionError(f"Queue {self!r} not closed")
+        self._out.join()
+
+    def cancel_join_thread(self) -> None:
+        """Lets the process end although what was put here is not all on its way."""
+        self._out.leave()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+
+
+class JoinableQueue(Queue):
+    """A queue whose items are reported as done: `multiprocessing.JoinableQueue`."""
+
+    def __init__(self, maxsize: int = 0, *, ctx: BaseContext | None = None) -> None:
+        context = ctx or multiprocessing.get_context()
+        super().__init__(maxsize, ctx=context)
+        self._unfinished = context.Semaphore(0)
+        self._none = context.Condition()
+
+    def __getstate__(self) -> Any:
+        return super().__getstate__(), self._unfinished, self._none
+
+    def __setstate__(self, state: Any) -> None:
+        queue, self._unfinished, self._none = state
+        super().__setstate__(queue)
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Adds an object that is to be done. Raises queue.Full, ValueError when it was closed here."""
+        with self._none:
+            self._unfinished.release()  # before a taker can have done it
+        try:
+            super().put(obj, block, timeout)
+        except BaseException:
+            self.task_done()
+            raise
+
+    def task_done(self) -> None:
+        """Says that an item which was taken is done. Raises ValueError when all were."""
+        with self._none:
+            if not self._unfinished.acquire(False):
+                raise ValueError("task_done() called too many times")
+            if not self._unfinished.get_value():
+                self._none.notify_all()
+
+    def join(self) -> None:
+        """Waits until every item that was put is done."""
+        with self._none:
+            if self._unfinished.get_value():
+                self._none.wait()

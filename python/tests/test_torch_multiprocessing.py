@@ -1,0 +1,472 @@
+"""torch.multiprocessing on Baton: the drop-in module, and `install()` under stock torch."""
+
+import concurrent.futures
+import importlib
+import multiprocessing.connection
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import baton
+import numpy as np
+import pytest
+from conftest import PATIENCE, eventually, need
+
+torch = need("torch")
+if not hasattr(torch.UntypedStorage, "_swap_data_ptr_"):
+    pytest.skip("this torch does not move storages", allow_module_level=True)
+
+import torch.multiprocessing as stock  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+mp: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module(broker):
+    """The drop-in, whose import opens the session: behind the broker of the run."""
+    global mp
+    mp = importlib.import_module("baton.torch.multiprocessing")
+    yield
+    baton.torch.uninstall()
+
+
+@pytest.fixture(params=["fork", "spawn", "forkserver"])
+def ctx(request):
+    return mp.get_context(request.param)
+
+
+@pytest.fixture
+def uninstalled():
+    """Stock torch, which knows what lies in Baton's memory and moves nothing there."""
+    baton.torch.uninstall()
+    yield
+    baton.torch.install()
+
+
+def echo(inbox, out):
+    """Sends back what it gets, until that is None."""
+    while (v := inbox.get()) is not None:
+        out.put(v)
+
+
+class Echo:
+    """A process that sends back what it gets."""
+
+    def __init__(self, ctx):
+        self.out, self.back = ctx.Queue(), ctx.Queue()
+        self.process = ctx.Process(target=echo, args=(self.out, self.back))
+        self.process.start()
+
+    def __enter__(self):
+        return self
+
+    def __call__(self, value):
+        self.out.put(value)
+        return self.back.get(timeout=PATIENCE)
+
+    def __exit__(self, *exception):
+        self.out.put(None)
+        self.process.join(PATIENCE)
+        assert self.process.exitcode == 0
+
+
+def storage_of(t):
+    return t.untyped_storage()._cdata
+
+
+def test_every_name_of_torchs_is_there():
+    assert not [n for n in dir(stock) if not hasattr(mp, n)]
+    for part in ("queue", "pool", "reductions", "spawn"):
+        of_torch = __import__(f"torch.multiprocessing.{part}", fromlist=["x"])
+        own = __import__(f"baton.torch.multiprocessing.{part}", fromlist=["x"])
+        assert not [n for n in getattr(of_torch, "__all__", ["Pool"][: part == "pool"]) if not hasattr(own, n)]
+    assert callable(mp.spawn) and mp.spawn is stock.spawn and mp.reductions.ForkingPickler
+    assert mp.get_all_sharing_strategies() == stock.get_all_sharing_strategies()
+
+
+def test_what_one_process_writes_others_see_through_every_view(ctx):
+    x = torch.arange(10.0)
+    part, grid = x[2:5], x.view(2, 5)
+    with Echo(ctx) as e:
+        back = e(part)
+        assert storage_of(back) == storage_of(x) and back.storage_offset() == 2
+        x[2] = 77
+        assert back[0] == 77 and grid[0, 2] == 77 and x.is_shared() and grid.is_shared()
+
+
+def fill(inbox, done):
+    inbox.get().fill_(4)
+    done.set()
+
+
+def test_a_receiver_writes_what_the_sender_has(ctx):
+    x, inbox, done = torch.zeros(3, 4), ctx.Queue(), ctx.Event()
+    inbox.put(x[1])
+    p = ctx.Process(target=fill, args=(inbox, done))
+    p.start()
+    assert done.wait(PATIENCE)
+    p.join(PATIENCE)
+    assert x.tolist() == [[0] * 4, [4] * 4, [0] * 4]
+
+
+class Own:
+    def __init__(self, x):
+        self.x = x
+
+
+def test_values_keep_what_they_have(ctx):
+    base = torch.arange(12.0)
+    shared: list[Any] = [base]
+    with Echo(ctx) as e:
+        v = e({"a": base, "b": [base[3:], base.view(3, 4).T], 3: (shared, shared), "t": base})
+        assert v["a"] is v["t"] and v[3][0] is v[3][1] and v[3][0][0] is v["a"]
+        assert len({storage_of(t) for t in (base, v["a"], *v["b"])}) == 1
+        assert v["b"][1].stride() == (1, 4) and torch.equal(v["b"][1], base.view(3, 4).T)
+        for scalar in (1, True, [None], "é", 1.5, b"bytes", 1 << 100, ..., {1, 2}, 2 + 1j, b"x" * 100_000):
+            assert e(scalar) == scalar
+        p = e(torch.nn.Parameter(base, requires_grad=False))
+        assert type(p) is torch.nn.Parameter and not p.requires_grad and storage_of(p) == storage_of(base)
+        leaf = e(torch.ones(2, requires_grad=True))
+        assert leaf.requires_grad and leaf.is_leaf
+        c = torch.tensor([1 + 2j, 3 - 1j])
+        conj, neg = e(c.conj()), e(c.conj().imag)
+        assert conj.is_conj() and torch.equal(conj, c.conj()) and storage_of(conj) == storage_of(c)
+        assert neg.is_neg() and torch.equal(neg, c.conj().imag)
+        a = e({"n": np.arange(5000).reshape(50, 100), "small": np.float32(2)})
+        assert a["n"].shape == (50, 100) and a["n"].sum() == 12497500 and a["n"].flags.writeable and a["small"] == 2
+        own = e([Own(base), base])
+        assert own[0].x is own[1]
+        assert e(torch.empty(0, 3)).shape == (0, 3) and e(torch.empty(2, 3, device="meta")).is_meta
+        assert torch.equal(e(base.to_sparse()).to_dense(), base)
+        assert e(torch.zeros(3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+        assert e(torch.zeros(4, dtype=torch.float8_e4m3fn)).dtype == torch.float8_e4m3fn
+        assert e(base.untyped_storage())._cdata == storage_of(base)
+        x = e(baton.share(np.arange(3)))
+        assert type(x) is baton.Tensor and x.tolist() == [0, 1, 2]
+        nested = e(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged))
+        assert [t.shape for t in nested.unbind()] == [(2,), (3,)]
+        layer = torch.nn.Linear(2, 2)
+        assert storage_of(e(layer).weight) == storage_of(layer.weight)
+
+
+def test_a_recursive_value_is_kept(ctx):
+    loop: list[Any] = [torch.ones(2)]
+    loop.append(loop)
+    deep: Any = torch.ones(1)
+    for _ in range(200):
+        deep = (deep,)
+    with Echo(ctx) as e:
+        back = e(loop)
+        assert back[1] is back and torch.equal(back[0], torch.ones(2))
+        back = e(deep)
+        while type(back) is tuple:
+            (back,) = back
+        assert torch.equal(back, torch.ones(1))
+
+
+def test_errors_are_puts_and_lose_nothing():
+    q = mp.Queue()
+    grown = torch.ones(2, requires_grad=True) * 2
+    with pytest.raises(RuntimeError, match="non-leaf tensor"):
+        q.put(grown)
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        q.put(lambda: 1)
+    q.put(1)
+    assert q.get(timeout=PATIENCE) == 1
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+    with pytest.raises(queue.Empty):
+        q.get(timeout=0.01)
+    q.close()
+    for use in (lambda: q.put(1), q.get, q.empty):
+        with pytest.raises(ValueError, match="is closed"):
+            use()
+    q.join_thread()
+    with pytest.raises(ValueError, match="at most 65536"):
+        mp.Queue(1 << 17)
+
+
+def put_all(q, n):
+    for i in range(n):
+        q.put((i, torch.full((2,), float(i))))
+
+
+def test_a_queue_without_maxsize_takes_all_there_is(ctx):
+    q = ctx.Queue()
+    put_all(q, 2000)
+    assert q.qsize() == 2000 and not q.full()
+    p = ctx.Process(target=put_all, args=(q, 1000))
+    p.start()
+    got = [q.get(timeout=PATIENCE) for _ in range(3000)]
+    p.join(PATIENCE)
+    assert p.exitcode == 0 and q.empty()
+    assert sorted(i for i, _ in got) == sorted([*range(2000), *range(1000)])
+    assert all(t.tolist() == [i, i] for i, t in got)
+
+
+def put_within(q, go, n):
+    go.wait()
+    put_all(q, n)
+
+
+def test_maxsize_counts_the_items_of_all_senders(ctx):
+    q, go = ctx.Queue(3), ctx.Event()
+    senders = [ctx.Process(target=put_within, args=(q, go, 40)) for _ in range(3)]
+    for p in senders:
+        p.start()
+    go.set()
+    eventually(q.full, "three items")
+    with pytest.raises(queue.Full):
+        q.put(1, timeout=0.05)
+    with pytest.raises(queue.Full):
+        q.put_nowait(1)
+    got = []
+    for _ in range(120):
+        assert q.qsize() <= 3
+        got.append(q.get(timeout=PATIENCE)[0])
+    for p in senders:
+        p.join(PATIENCE)
+    assert sorted(got) == sorted([*range(40)] * 3) and q.empty()
+    q.put(1)
+
+
+def put_for_ever(q):
+    while True:
+        q.put(torch.ones(1))
+
+
+def take_for_ever(q):
+    while True:
+        q.get()
+
+
+@pytest.mark.parametrize("target", [put_for_ever, take_for_ever])
+def test_a_killed_process_takes_no_place_along(target):
+    ctx = mp.get_context("fork")
+    q = ctx.Queue(2)
+    other = take_for_ever if target is put_for_ever else put_for_ever
+    for _ in range(12):
+        killed, partner = ctx.Process(target=target, args=(q,)), ctx.Process(target=other, args=(q,))
+        killed.start()
+        partner.start()
+        killed.join(0.05)  # at any step
+        for p in (killed, partner):
+            os.kill(p.pid, signal.SIGKILL)
+            p.join(PATIENCE)
+    while q.qsize():
+        q.get(timeout=PATIENCE)
+    q.put(1, timeout=PATIENCE)
+    q.put(2, timeout=PATIENCE)
+    assert q.full() and (q.get(), q.get()) == (1, 2)
+
+
+def put_and_die(q, put):
+    q.put(torch.arange(3))
+    put.set()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_was_put_outlives_its_sender(ctx):
+    q, put = ctx.Queue(), ctx.Event()
+    p = ctx.Process(target=put_and_die, args=(q, put))
+    p.start()
+    assert put.wait(PATIENCE)
+    p.join(PATIENCE)
+    assert p.exitcode == -signal.SIGKILL and q.get(timeout=PATIENCE).tolist() == [0, 1, 2]
+
+
+def work(tasks, results):
+    while (t := tasks.get()) is not None:
+        results.put(t * 2)
+        tasks.task_done()
+    tasks.task_done()
+
+
+def test_joinable_queue(ctx):
+    tasks, results = ctx.JoinableQueue(), ctx.Queue()
+    p = ctx.Process(target=work, args=(tasks, results))
+    p.start()
+    for i in range(20):
+        tasks.put(torch.tensor(i))
+    tasks.put(None)
+    tasks.join()
+    p.join(PATIENCE)
+    assert sorted(results.get(timeout=PATIENCE).item() for _ in range(20)) == list(range(0, 40, 2))
+    with pytest.raises(ValueError, match="too many times"):
+        tasks.task_done()
+
+
+def double(t):
+    return t * 2
+
+
+def add_one(t):
+    t.add_(1)
+
+
+def fail(t):
+    raise KeyError("as asked")
+
+
+def test_pool(ctx):
+    x = torch.zeros(4)
+    with ctx.Pool(2) as pool:
+        assert [t.item() for t in pool.map(double, [torch.tensor(i) for i in range(50)])] == list(range(0, 100, 2))
+        pool.map(add_one, [x[1:], x[:2]])
+        with pytest.raises(KeyError, match="as asked"):
+            pool.apply(fail, (x,))
+        assert len(list(pool.imap_unordered(double, [x] * 10))) == 10
+    assert x.tolist() == [1, 2, 1, 1]
+    pool = ctx.Pool(1)
+    pool.close()
+    pool.join()
+
+
+def test_readers_are_waited_for():
+    ctx = mp.get_context("fork")
+    full, empty = ctx.SimpleQueue(), ctx.Queue()
+    readers = [full._reader, empty._reader]
+    assert multiprocessing.connection.wait(readers, 0) == []
+    with Echo(ctx) as e:
+        e(full)  # a queue goes through a queue
+    full.put(torch.ones(1))
+    assert multiprocessing.connection.wait(readers, PATIENCE) == [full._reader]
+    assert full._reader.poll() and full._reader.recv().item() == 1
+    assert multiprocessing.connection.wait(readers, 0) == [] and not full._reader.poll()
+    late = threading.Timer(0.05, empty.put, ["late"])
+    late.start()
+    assert empty._reader.poll(PATIENCE) and multiprocessing.connection.wait(readers, PATIENCE) == [empty._reader]
+    assert empty.get() == "late"
+
+
+def test_executor_takes_the_context(ctx):
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=ctx) as pool:
+        assert [t.item() for t in pool.map(double, [torch.tensor(i) for i in range(10)])] == list(range(0, 20, 2))
+
+
+class Images(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return torch.full((3, 8, 8), float(i)), i
+
+
+def lies_in_baton(t):
+    return baton.share(t, copy=False).nbytes == t.nbytes
+
+
+@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+def test_data_loader_makes_batches_in_shared_memory(method):
+    context = method and mp.get_context(method)
+    loader = DataLoader(Images(), batch_size=4, num_workers=2, multiprocessing_context=context)
+    for _ in range(2):
+        batches = list(loader)
+        assert [t.sum().item() for t, _ in batches] == [1152, 4224, 7296]
+        assert [n.tolist() for _, n in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert all(lies_in_baton(t) for t, _ in batches)
+
+
+def test_arrays_that_look_at_a_tensor_stay_valid_when_it_moves():
+    t = torch.arange(1 << 16)
+    a = t.numpy()
+    t.share_memory_()
+    t.fill_(0)
+    assert a[-1] == 65535 and t.sum() == 0 and lies_in_baton(t)  # as torch: they part; unlike torch: no crash
+    before = t.data_ptr()
+    assert t.share_memory_().data_ptr() == before
+
+
+def test_a_shared_model_leaves_no_private_copy(child):
+    c = child(
+        """
+import torch, baton.torch
+baton.torch.install()
+def private():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) >> 10
+before = private()
+m = torch.nn.Linear(8192, 8192, bias=False)  # 256 MiB
+full = private()
+m.share_memory()
+say(full - before > 200, private() - before < 64, m.weight.is_shared())
+"""
+    )
+    assert c.hear() == "True True True"
+    c.end()
+
+
+def test_a_tensor_of_batons_stays_where_it_lies_in_stock_torch(uninstalled):
+    x = baton.zeros(4)
+    t, own = x.torch(), torch.zeros(3)
+    assert t.is_shared() and not own.is_shared()
+    assert t.share_memory_() is t and lies_in_baton(t)
+    ctx = stock.get_context("spawn")
+    inbox, done = ctx.Queue(), ctx.Event()
+    p = ctx.Process(target=fill, args=(inbox, done))
+    p.start()
+    inbox.put(t)
+    assert done.wait(PATIENCE)
+    p.join(PATIENCE)
+    assert x.tolist() == [4, 4, 4, 4]
+    own.share_memory_()
+    with pytest.raises(baton.InvalidArgument):
+        baton.share(own, copy=False)
+
+
+def test_installed_torch_shares_in_batons_memory(ctx):
+    own = stock.get_context(ctx._name)
+    x, q, put = torch.zeros(3), own.Queue(), own.Event()
+    p = own.Process(target=put_and_wait, args=(q, put))
+    p.start()
+    t = q.get(timeout=PATIENCE)
+    assert t.tolist() == [0, 1, 2] and lies_in_baton(t)
+    put.set()
+    p.join(PATIENCE)
+    first, second = own.Pipe()
+    first.send(x)
+    assert second.recv().untyped_storage()._cdata == storage_of(x) and lies_in_baton(x)
+
+
+def put_and_wait(q, go):
+    q.put(torch.arange(3))
+    go.wait()
+
+
+def test_no_descriptor_is_needed_for_each_tensor():
+    code = """
+import resource, torch, baton.torch.multiprocessing as mp
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+def many(q):
+    q.put([torch.ones(100) for _ in range(400)])
+    for _ in range(400):
+        q.put(torch.ones(100_000))
+ctx = mp.get_context("fork")
+q = ctx.Queue()
+p = ctx.Process(target=many, args=(q,))
+p.start()
+held = q.get()
+held += [q.get() for _ in range(400)]
+p.join()
+print(len(held), sum(t.sum().item() for t in held))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "800 40040000.0\n", done.stderr
+
+
+def test_memory_is_free_when_all_have_dropped_it():
+    ctx = mp.get_context("fork")
+    with Echo(ctx) as e:
+        for _ in range(50):
+            e({"a": torch.ones(100_000), "b": [torch.ones(10), np.ones(1000)]})
+        baton._default.session().collect()
+        live = baton.stats()["live"]
+        for _ in range(50):
+            e({"a": torch.ones(100_000), "b": [torch.ones(10), np.ones(1000)]})
+        baton._default.session().collect()
+        assert baton.stats()["live"] <= live + 8
