@@ -13,6 +13,8 @@ const (
 	defaultName = "torch, Queue, descriptors"
 	fastestName = "torch, SimpleQueue, names"
 	namesName   = "shared_memory in place, names by SimpleQueue"
+	dropInName  = "baton.torch.multiprocessing, Queue"
+	underName   = "torch, SimpleQueue, install()"
 )
 
 // python measures the package for Python, in a group of measurements.
@@ -82,6 +84,8 @@ func pythonBusy(p *python) {
 	trip(name(queueName+", copied in", small.name), "queue copied", 10000, small.bytes)
 	trip(name(queueName+", read as torch", small.name), "queue torch", 10000, small.bytes)
 	trip(name(fastestName, small.name), "fastest", 300, small.bytes).against(born, times(40))
+	trip(name(dropInName, small.name), "drop-in", 10000, small.bytes).against(name(fastestName, small.name), atMost("ratio", 1.0/25))
+	trip(name(underName, small.name), "installed", 300, small.bytes).against(name(fastestName, small.name), atMost("ratio", 1/1.5))
 	trip(name(defaultName, small.name), "default", 300, small.bytes).against(born, times(100))
 	trip(name(fastestName+", polled", small.name), "polled", 300, small.bytes).against(born, nil)
 	trip(name(namesName, small.name), "names", 2000, small.bytes).against(born, times(8))
@@ -89,6 +93,9 @@ func pythonBusy(p *python) {
 	born, copied := name(queueName, large.name), name(queueName+", copied in", large.name)
 	trip(born, "queue born", 10000, large.bytes)
 	torchs := trip(name(defaultName, large.name), "default", 20, large.bytes).against(born, times(1000))
+	trip(name(fastestName, large.name), "fastest", 20, large.bytes).against(born, nil)
+	trip(name(dropInName, large.name), "drop-in", 40, large.bytes).against(name(fastestName, large.name), atMost("ratio", 1.0/9))
+	trip(name(underName, large.name), "installed", 40, large.bytes).against(name(fastestName, large.name), atMost("ratio", 1.0/5))
 	trip(copied, "queue copied", 40, large.bytes).against(torchs.Name, atMost("ratio", 1.0/10))
 	trip(name(namesName, large.name), "names", 2000, large.bytes).against(born, times(8))
 
@@ -106,6 +113,10 @@ func pythonBusy(p *python) {
 			own := p.measure(name+queueName+", copied in", j)
 			j.Role, j.N = fmt.Sprintf("fastest %s %s", many.kind, reads.role), p.rounds(many.peer)
 			peer := p.measure(name+fastestName, j).against(own.Name, reads.bar)
+			j.Role, j.N = fmt.Sprintf("drop-in %s %s", many.kind, reads.role), p.rounds(many.n)
+			p.measure(name+dropInName, j).against(peer.Name, atMost("ratio", 1.0/50))
+			j.Role, j.N = fmt.Sprintf("installed %s %s", many.kind, reads.role), p.rounds(many.peer)
+			p.measure(name+underName, j).against(peer.Name, atMost("ratio", 1.0/5))
 			if many.kind == "dict" && reads.role == "outer" {
 				j.Role, j.N = "queue dict born", p.rounds(many.n)
 				p.measure(name+queueName, j).against(peer.Name, atMost("ratio", 1.0/200))

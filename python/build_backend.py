@@ -1,6 +1,6 @@
 """Builds the package: maturin, with the Go program `baton` inside it.
 
-maturin puts what lies in data/scripts on PATH. The Go tree lies beside this folder, so wheels are built
+maturin puts what lies in data/scripts on PATH, and what lies in data/platlib beside the package. The Go tree lies beside this folder, so wheels are built
 from a checkout; there are no source distributions. Metadata is asked for first, and maturin refuses to
 give it while data/ is missing: so every hook builds.
 """
@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 hooks: Any = maturin
 BINARY = HERE / "data" / "scripts" / "baton"
+STARTED = "baton-torch.pth"  # beside the package, where the interpreter runs it when it starts
 
 
 def build_binary() -> None:
@@ -31,6 +32,8 @@ def build_binary() -> None:
         )
     version = (ROOT / "VERSION").read_text().strip()
     BINARY.parent.mkdir(parents=True, exist_ok=True)
+    (HERE / "data" / "platlib").mkdir(exist_ok=True)
+    shutil.copy(HERE / STARTED, HERE / "data" / "platlib")
     BINARY.unlink(missing_ok=True)
     subprocess.run(
         ["go", "build", "-trimpath", "-ldflags", f"-X main.version={version}", "-o", str(BINARY), "./cmd/baton"],

@@ -82,6 +82,9 @@ class Named:
 
 def ways(context: Any) -> Ways:
     """By name: what goes there, and back."""
+    import baton.torch.multiprocessing as drop_in  # here: it installs
+
+    baton.torch.uninstall()
 
     def both(make: Callable[[], Any]) -> tuple[Any, Any]:
         return make(), make()
@@ -95,13 +98,16 @@ def ways(context: Any) -> Ways:
         "bounded": both(lambda: context.Queue(UNDER_WAY)),
         "default": both(context.Queue),
         "fastest": both(context.SimpleQueue),
+        "installed": both(context.SimpleQueue),
+        "drop-in": both(drop_in.Queue),
         "polled": both(lambda: Polled(context.SimpleQueue())),
         "names": both(lambda: Named(context.SimpleQueue())),
     }
 
 
 def choose_strategy(way: str) -> None:
-    """How torch shares memory: by descriptors, its default, or by names, which is faster."""
+    """How torch shares memory: by descriptors, its default, by names, which is faster, or in Baton's."""
+    (baton.torch.install if way in ("installed", "drop-in") else baton.torch.uninstall)()
     torch.multiprocessing.set_sharing_strategy("file_descriptor" if way in ("default", "bounded") else "file_system")
 
 
@@ -387,7 +393,7 @@ def roles() -> Iterator[tuple[str, Callable[..., Any]]]:
         yield at + "queue copied", round_trip("queue", "baton", asleep)
         yield at + "topic born", round_trip("topic", "baton", asleep, "born")
         yield at + "queue torch", round_trip("queue", "baton-torch", asleep, "born")
-        for torchs in ("default", "fastest", "polled"):
+        for torchs in ("default", "fastest", "polled", "installed", "drop-in"):
             yield at + torchs, round_trip(torchs, "torch", asleep)
         yield at + "names", named(asleep)
     for kind in ("topic", "lossless", "queue"):
@@ -398,7 +404,8 @@ def roles() -> Iterator[tuple[str, Callable[..., Any]]]:
     for kind in ("dict", "list"):
         for reads in ("outer", "each"):
             yield f"queue {kind} {reads}", round_trip("queue", f"baton-{reads}", make=kind)
-            yield f"fastest {kind} {reads}", round_trip("fastest", f"torch-{reads}", make=kind)
+            for torchs in ("fastest", "installed", "drop-in"):
+                yield f"{torchs} {kind} {reads}", round_trip(torchs, f"torch-{reads}", make=kind)
 
 
 ROLES = dict(roles())

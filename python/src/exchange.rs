@@ -110,7 +110,11 @@ pub(crate) fn torch_all<'py>(
     export: impl FnOnce() -> baton::Result<Vec<*mut DLManagedTensorVersioned>>,
 ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
     static TORCH: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
-    let table = *TORCH.get_or_try_init(py, || table_of(&py.import("torch")?.getattr("Tensor")?))?;
+    let table = *TORCH.get_or_try_init(py, || {
+        // From here on torch is to know what lies in this memory, so that its own queues leave it there.
+        py.import("baton.torch._install")?.call_method0("recognise")?;
+        table_of(&py.import("torch")?.getattr("Tensor")?)
+    })?;
     let Some(take) = table.and_then(|t| t.managed_tensor_to_py_object_no_sync) else { return Ok(None) };
     let mut left = export().or_raise(py)?.into_iter();
     let mut all = Vec::with_capacity(left.len());

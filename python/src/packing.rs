@@ -4,7 +4,8 @@
 //! tensor's place in what is left is an `Ellipsis`. Containers that stand in a value several times do so in the
 //! result.
 //!
-//! A tensor's record, of little-endian numbers: u32 storage, u8 code, u8 bits, u16 lanes, u64 offset in bytes,
+//! The records begin with where the storages lie: u64 how many there are, and for each u64 piece, u64 offset, u64
+//! bytes. A tensor's record, of little-endian numbers: u32 storage, u8 code, u8 bits, u16 lanes, u64 offset in bytes,
 //! u64 dimensions, i64 for each extent, i64 for each stride in elements. One that stands in the value again has
 //! `AGAIN` for its storage, and its first number among the tensors for its offset.
 
@@ -32,8 +33,8 @@ const DEPTH: u32 = 64;
 
 /// What a value consists of.
 struct Parts<'py> {
-    class: Bound<'py, PyType>, // torch.Tensor
-    tensors: Vec<Bound<'py, PyAny>>, // in their order, one that stands there again too
+    class: Bound<'py, PyType>,                     // torch.Tensor
+    tensors: Vec<Bound<'py, PyAny>>,               // in their order, one that stands there again too
     containers: HashMap<usize, Bound<'py, PyAny>>, // by the address of the one that is copied
 }
 
@@ -100,24 +101,26 @@ impl<'py> Parts<'py> {
     }
 }
 
-/// What a value of plain containers leaves without its tensors, the storages' tensors, the records of the tensors,
-/// and what `move_storages` says of former memory. None of another value, which pickle takes whole.
+/// What a value of plain containers leaves without its tensors; the pieces of shared memory in which they lie; where
+/// in them, and the records of the tensors; and what `move_storages` says of former memory, and is told. None of another value,
+/// which pickle takes whole.
 #[pyfunction]
 #[expect(clippy::type_complexity, reason = "the parts of a message")]
 pub(crate) fn take_apart<'py>(
     py: Python<'py>,
     value: &Bound<'py, PyAny>,
+    seen: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Option<(Bound<'py, PyAny>, Vec<Tensor>, Vec<u8>, Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>)>> {
     let mut parts = Parts { class: tensor_class(py)?, tensors: Vec::new(), containers: HashMap::new() };
     let Some(rest) = parts.rest(value, 0)? else { return Ok(None) };
-    let (mut storages, mut numbers, mut seen) = (Vec::new(), HashMap::new(), HashMap::new());
+    let (mut storages, mut numbers, mut met) = (Vec::new(), HashMap::new(), HashMap::new());
     let mut records = Vec::with_capacity(48 * parts.tensors.len());
     for (k, t) in parts.tensors.iter().enumerate() {
-        if let Some(first) = seen.get(&(t.as_ptr() as usize)) {
+        if let Some(first) = met.get(&(t.as_ptr() as usize)) {
             write_again(&mut records, *first);
             continue;
         }
-        seen.insert(t.as_ptr() as usize, k);
+        met.insert(t.as_ptr() as usize, k);
         let Some(view) = plain(t)? else { return Ok(None) };
         let storage = t.call_method0(intern!(py, "untyped_storage"))?;
         let key = storage.as_ptr() as usize; // as long as it lives, a storage has one object
@@ -125,9 +128,6 @@ pub(crate) fn take_apart<'py>(
             Some(n) => *n,
             None => {
                 let Some(w) = Whole::of(storage)? else { return Ok(None) };
-                if w.is_in_a_file_of_torchs()? {
-                    return Ok(None);
-                }
                 storages.push(w);
                 numbers.insert(key, storages.len() - 1);
                 storages.len() - 1
@@ -136,8 +136,45 @@ pub(crate) fn take_apart<'py>(
         let Some(offset) = view.data.addr().checked_sub(storages[number].address()) else { return Ok(None) };
         write_record(&mut records, number as u32, &view, offset as u64 + view.byte_offset);
     }
-    let (tensors, former) = moved(py, &storages)?;
-    Ok(Some((rest, tensors.into_iter().map(Tensor::from).collect(), records, former)))
+    let Some((tensors, former)) = moved(py, &storages, seen.as_ref())? else { return Ok(None) };
+    let (all, mut places) = places_of(&tensors);
+    places.extend(records);
+    Ok(Some((rest, all.into_iter().map(Tensor::from).collect(), places, former)))
+}
+
+/// The pieces of shared memory in which tensors of bytes lie, and where in them: how many tensors there are; of each
+/// the number of its piece, where it begins, and how many bytes it has.
+fn places_of(tensors: &[baton::Tensor]) -> (Vec<baton::Tensor>, Vec<u8>) {
+    let (mut pieces, mut numbers) = (Vec::new(), HashMap::new());
+    let mut places = Vec::with_capacity(8 + 24 * tensors.len());
+    places.extend((tensors.len() as u64).to_le_bytes());
+    for t in tensors {
+        let Some((name, whole, offset)) = t.whole() else { continue }; // each has a byte
+        let number = *numbers.entry(name).or_insert_with(|| {
+            pieces.push(whole);
+            pieces.len() as u64 - 1
+        });
+        [number, offset, t.num_bytes()].iter().for_each(|n| places.extend(n.to_le_bytes()));
+    }
+    (pieces, places)
+}
+
+/// The tensors of bytes that lie in pieces, and the records behind that.
+fn read_places<'a>(
+    py: Python<'_>,
+    pieces: &[baton::Tensor],
+    from: &'a [u8],
+) -> PyResult<(Vec<baton::Tensor>, &'a [u8])> {
+    let (n, rest) = from.split_first_chunk().ok_or_else(|| wrong(py))?;
+    let n = usize::try_from(u64::from_le_bytes(*n)).ok().and_then(|n| n.checked_mul(24)).ok_or_else(|| wrong(py))?;
+    let (places, rest) = rest.split_at_checked(n).ok_or_else(|| wrong(py))?;
+    let word = |b: &[u8; 24], at: usize| u64::from_le_bytes(std::array::from_fn(|i| b[8 * at + i]));
+    let tensors = places.as_chunks::<24>().0.iter().map(|b| {
+        let piece = usize::try_from(word(b, 0)).ok().and_then(|i| pieces.get(i)).ok_or_else(|| wrong(py))?;
+        let n = i64::try_from(word(b, 2)).ok().filter(|n| *n > 0).ok_or_else(|| wrong(py))?;
+        piece.as_strided(&[n], None, word(b, 1)).or_raise(py)
+    });
+    Ok((tensors.collect::<PyResult<Vec<_>>>()?, rest))
 }
 
 /// The view of a tensor of the machine's memory that is all of it: without a gradient, and as it is read.
@@ -220,18 +257,19 @@ fn read_records(py: Python<'_>, mut from: &[u8], storages: usize) -> PyResult<Ve
     Ok(all)
 }
 
-/// Puts a value together: what `take_apart` has left of it, which is changed, the tensors of the storages, and the
-/// records.
+/// Puts a value together: what `take_apart` has left of it, which is changed, the pieces, and the records.
 #[pyfunction]
 pub(crate) fn put_together<'py>(
     py: Python<'py>,
     rest: Bound<'py, PyAny>,
-    storages: Vec<Bound<'py, Tensor>>,
+    pieces: Vec<Bound<'py, Tensor>>,
     records: &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let storages = storages.iter().map(|t| t.get().tensor(py)).collect::<PyResult<Vec<_>>>()?;
+    let pieces = pieces.iter().map(|t| t.get().tensor(py)).collect::<PyResult<Vec<_>>>()?;
+    let (storages, records) = read_places(py, &pieces, records)?;
     let records = read_records(py, records, storages.len())?;
-    let mut whole = Assembly { tensors: made(py, &storages, &records)?.into_iter(), containers: HashMap::new(), kept: Vec::new() };
+    let mut whole =
+        Assembly { tensors: made(py, &storages, &records)?.into_iter(), containers: HashMap::new(), kept: Vec::new() };
     let value = whole.value(rest, 0)?;
     match whole.tensors.next() {
         None => Ok(value),

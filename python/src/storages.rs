@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use baton::{DType, Session, Stream};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::errors::{OrRaise, invalid};
@@ -59,13 +60,17 @@ impl<'py> Whole<'py> {
         self.at
     }
 
-    /// Whether torch has made a file of its own of it, which other processes may have mapped.
-    pub(crate) fn is_in_a_file_of_torchs(&self) -> PyResult<bool> {
+    /// Whether torch has made a file of its own of it, which other processes may have mapped: it stays there.
+    fn is_in_a_file_of_torchs(&self) -> PyResult<bool> {
         if self.torchs_alone {
             return Ok(false);
         }
-        let stock = self.storage.py().import(intern!(self.storage.py(), "torch"))?.getattr("_C")?.getattr("StorageBase")?;
-        stock.call_method1(intern!(self.storage.py(), "is_shared"), (&self.storage,))?.extract()
+        static STORAGE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = self.storage.py();
+        let class = STORAGE.get_or_try_init(py, || -> PyResult<_> {
+            Ok(py.import("torch")?.getattr("_C")?.getattr("StorageBase")?.unbind())
+        })?;
+        class.bind(py).call_method1(intern!(py, "is_shared"), (&self.storage,))?.extract()
     }
 
     fn is_short(&self) -> bool {
@@ -86,7 +91,10 @@ pub(crate) fn storage_in_place(py: Python<'_>, storage: Bound<'_, PyAny>) -> PyR
 
 /// The storages over tensors of bytes, one over each: those that this process has, else new ones.
 #[pyfunction]
-pub(crate) fn storages_over<'py>(py: Python<'py>, tensors: Vec<Bound<'py, Tensor>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+pub(crate) fn storages_over<'py>(
+    py: Python<'py>,
+    tensors: Vec<Bound<'py, Tensor>>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let tensors = tensors.iter().map(|t| t.get().tensor(py)).collect::<PyResult<Vec<_>>>()?;
     let one = |t: &baton::Tensor| match known(py, t)? {
         Some(s) => Ok(s),
@@ -116,22 +124,38 @@ pub(crate) fn tensors_over<'py>(py: Python<'py>, tensors: &[baton::Tensor]) -> P
 type Former<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Moves storages into shared memory unless they lie there. The tensors of their bytes, in their order; and with
-/// each storage that moved, and whose memory others than torch may see, one that has that memory.
+/// each storage that moved, and whose memory others than torch may see, one that has that memory. seen: a set of
+/// storages of which others have a view, beside those that torch knows of.
 #[pyfunction]
 pub(crate) fn move_storages<'py>(
     py: Python<'py>,
     storages: &Bound<'py, PyList>,
+    seen: Option<Bound<'py, PyAny>>,
 ) -> PyResult<(Vec<Tensor>, Vec<Former<'py>>)> {
     let all = storages.iter().map(Whole::must).collect::<PyResult<Vec<_>>>()?;
-    let (tensors, former) = moved(py, &all)?;
-    Ok((tensors.into_iter().map(Tensor::from).collect(), former))
+    let remedy = "share it as torch does";
+    let moved =
+        moved(py, &all, seen.as_ref())?.ok_or_else(|| invalid(py, remedy, "a storage lies in a file of torch's"))?;
+    Ok((moved.0.into_iter().map(Tensor::from).collect(), moved.1))
 }
 
-/// As `move_storages`.
-pub(crate) fn moved<'py>(py: Python<'py>, all: &[Whole<'py>]) -> PyResult<(Vec<baton::Tensor>, Vec<Former<'py>>)> {
+/// The tensors of storages' bytes, and what was their memory.
+type Moved<'py> = (Vec<baton::Tensor>, Vec<Former<'py>>);
+
+/// As `move_storages`; `None`, and nothing is moved, where one lies in a file of torch's.
+pub(crate) fn moved<'py>(
+    py: Python<'py>,
+    all: &[Whole<'py>],
+    seen: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Moved<'py>>> {
     let session = default(py)?;
     let lying = all.iter().map(|w| w.in_place(&session)).collect::<PyResult<Vec<_>>>()?;
     let absent: Vec<&Whole<'py>> = all.iter().zip(&lying).filter(|(_, t)| t.is_none()).map(|(w, _)| w).collect();
+    for w in &absent {
+        if w.is_in_a_file_of_torchs()? {
+            return Ok(None);
+        }
+    }
     let made = rooms(py, &session, &absent)?;
     for (w, t) in absent.iter().zip(&made) {
         w.bytes.copy_to(py, t, Stream::LEGACY)?;
@@ -140,12 +164,12 @@ pub(crate) fn moved<'py>(py: Python<'py>, all: &[Whole<'py>]) -> PyResult<(Vec<b
     for ((w, t), new) in absent.iter().zip(&made).zip(over(py, &made)?) {
         w.storage.call_method1(intern!(py, "_swap_data_ptr_"), (&new,))?;
         know(py, &w.storage, t)?;
-        if !w.torchs_alone {
+        if !w.torchs_alone || seen.map_or(Ok(false), |s| s.contains(&w.storage))? {
             former.push((w.storage.clone(), new));
         }
     }
     let mut made = made.into_iter();
-    Ok((lying.into_iter().filter_map(|t| t.or_else(|| made.next())).collect(), former))
+    Ok(Some((lying.into_iter().filter_map(|t| t.or_else(|| made.next())).collect(), former)))
 }
 
 /// Room for each storage.

@@ -1,4 +1,4 @@
-"""The user guide, docs/python.md, is run: each section by itself, its blocks in order.
+"""The user guide, docs/python.md, and docs/torch.md are run: each section by itself, its blocks in order.
 
 `# → value` behind an expression is what it gives, `# raises X: text` what a statement raises. A block that
 begins with a file's name is a program: the section's programs are run together, all must end well and
@@ -16,15 +16,16 @@ import baton
 import pytest
 from conftest import PATIENCE, need
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE, TORCH = DOCS / "python.md", DOCS / "torch.md"
 TITLE = re.compile(r"^## (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"# (\w+\.py)\n")
 
 
-def sections() -> dict[str, list[tuple[int, str]]]:
+def sections(page: Path = PAGE) -> dict[str, list[tuple[int, str]]]:
     """The blocks of each section, with the line of the page on which they begin."""
-    text = PAGE.read_text()
+    text = page.read_text()
     starts = [*TITLE.finditer(text)]
     ends = [m.start() for m in starts[1:]] + [len(text)]
     found = {}
@@ -93,3 +94,9 @@ def test_guide(title, tmp_path):
         else:
             run_block(at, block, names)
     run_programs(programs, tmp_path)
+
+
+@pytest.mark.parametrize("title", [title for title, blocks in sections(TORCH).items() if blocks])
+def test_page_of_torch(title, tmp_path):
+    need("torch")
+    run_programs({PROGRAM.match(block)[1]: block for _, block in sections(TORCH)[title]}, tmp_path)

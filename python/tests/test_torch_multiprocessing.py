@@ -21,8 +21,8 @@ torch = need("torch")
 if not hasattr(torch.UntypedStorage, "_swap_data_ptr_"):
     pytest.skip("this torch does not move storages", allow_module_level=True)
 
-import torch.multiprocessing as stock  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
+import torch.multiprocessing as stock
+from torch.utils.data import DataLoader, Dataset
 
 mp: Any = None
 
@@ -381,6 +381,11 @@ def test_arrays_that_look_at_a_tensor_stay_valid_when_it_moves():
     assert a[-1] == 65535 and t.sum() == 0 and lies_in_baton(t)  # as torch: they part; unlike torch: no crash
     before = t.data_ptr()
     assert t.share_memory_().data_ptr() == before
+    t = torch.arange(1 << 16)
+    a = np.from_dlpack(t)
+    t.share_memory_()
+    torch.full((1 << 16,), 9), t.fill_(0)  # what would be given the former memory
+    assert a[-1] == 65535
 
 
 def test_a_shared_model_leaves_no_private_copy(child):
@@ -428,6 +433,10 @@ def test_installed_torch_shares_in_batons_memory(ctx):
     assert t.tolist() == [0, 1, 2] and lies_in_baton(t)
     put.set()
     p.join(PATIENCE)
+    values = own.SimpleQueue()
+    values.put({"a": x, "b": [x[1:], (x.view(3, 1),)], "n": 1})
+    back = values.get()
+    assert len({storage_of(t) for t in (x, back["a"], back["b"][0], back["b"][1][0])}) == 1 and back["n"] == 1
     first, second = own.Pipe()
     first.send(x)
     assert second.recv().untyped_storage()._cdata == storage_of(x) and lies_in_baton(x)
@@ -470,3 +479,39 @@ def test_memory_is_free_when_all_have_dropped_it():
             e({"a": torch.ones(100_000), "b": [torch.ones(10), np.ones(1000)]})
         baton._default.session().collect()
         assert baton.stats()["live"] <= live + 8
+
+
+def test_damaged_records_are_refused_or_stay_inside():
+    pieces = [baton.share(np.zeros(4096, "uint8"))]
+    x = pieces[0].torch()
+    rest, own, records, _ = baton._native.take_apart([x[:64].view(torch.float32).view(4, 4).T, x[64:]], None)
+    assert rest == [..., ...]
+    for at in range(len(records)):
+        for bit in (0, 6, 7):
+            damaged = bytearray(records)
+            damaged[at] ^= 1 << bit
+            try:
+                value = baton._native.put_together([..., ...], own, bytes(damaged))
+            except (baton.Error, RuntimeError, AttributeError, TypeError, ValueError):
+                continue
+            for t in value:
+                t.sum(), t.clone()  # it lies in the piece
+    for cut in range(len(records)):
+        with pytest.raises((baton.Error, RuntimeError)):
+            baton._native.put_together([..., ...], own, records[:cut])
+    with pytest.raises(baton.Error):
+        baton._native.put_together([...], own, records)
+
+
+def test_a_variable_installs_without_an_import():
+    def run(last, **variables):
+        code = f"import torch; x = torch.zeros(2).share_memory_(); {last}"
+        env = os.environ | variables
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=env)
+
+    look = "import baton; print(baton.share(x, copy=False).shape)"
+    done = run(look, BATON_TORCH_INSTALL="1")
+    assert done.stdout == "(2,)\n", done.stderr
+    assert "InvalidArgument" in run(look, BATON_TORCH_INSTALL="0").stderr
+    without = run("print(x.is_shared())", BATON_TORCH_INSTALL="1", BATON_ADDRESS="/nowhere/b.sock")
+    assert without.stdout == "True\n" and without.stderr.count("torch shares as ever") == 1

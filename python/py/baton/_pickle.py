@@ -11,15 +11,13 @@ is for the thread, or the task of asyncio, that enters it.
 
 import contextlib
 import contextvars
-import importlib.machinery
-import importlib.util
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from baton import _default, _native
+from baton import _default, _later, _native
 from baton._native import Bundle, Tensor
 
 _handing: contextvars.ContextVar[bool] = contextvars.ContextVar("handing", default=False)
@@ -116,33 +114,4 @@ def _register(module: ModuleType) -> None:
 _MODULES = ["multiprocessing.reduction", "loky.backend.reduction", "joblib.externals.loky.backend.reduction"]
 
 
-class _Later:
-    """Enters the types in a pickler's table when its module is imported. A finder of sys.meta_path by its method
-    alone: importlib.abc would take as long to import as all of this package."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = set(names)
-
-    def find_spec(
-        self, name: str, path: Any, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self.names:
-            return None
-        self.names.discard(name)  # from here on it is found as if this finder were not there
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        loader, execute = spec.loader, spec.loader.exec_module
-
-        def executed(module: ModuleType) -> None:
-            execute(module)
-            _register(module)
-
-        loader.exec_module = executed  # type: ignore[method-assign]
-        return spec
-
-
-for _name in _MODULES:
-    if _name in sys.modules:
-        _register(sys.modules[_name])
-sys.meta_path.insert(0, _Later([n for n in _MODULES if n not in sys.modules]))
+_later.when_imported(_MODULES, _register)

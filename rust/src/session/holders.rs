@@ -4,6 +4,7 @@ use super::holding::Held;
 use super::inner::Inner;
 use super::pages::text;
 use super::tensor::Tensor;
+use crate::dtype::DType;
 use crate::layout::{BROKER_SLOT, broker_file, limits, session_file, session_record};
 use crate::ledger::Rows;
 
@@ -21,6 +22,16 @@ pub struct Holder {
 }
 
 impl Tensor {
+    /// The storage that it lies in: its name, all of its bytes, and where the first element is in them. `None`
+    /// where it lies in a file or has no elements.
+    #[doc(hidden)] // for bindings
+    pub fn whole(&self) -> Option<([u64; 3], Tensor, u64)> {
+        let h = self.storage()?;
+        let shape = [h.bytes as i64][..].into();
+        let all = Tensor::laid_out(self.held.clone(), self.place.clone(), 0, DType::UINT8, shape);
+        Some((h.reference.words(), if self.is_read_only() { all.as_read_only() } else { all }, self.offset))
+    }
+
     /// Who holds the tensor's memory at this moment, as far as their pages are mapped here; others'
     /// are asked for and seen the next time. Empty without a storage.
     pub fn holders(&self) -> Vec<Holder> {

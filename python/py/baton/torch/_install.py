@@ -15,7 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import torch
-import torch.multiprocessing.reductions as reductions
+from torch.multiprocessing import reductions
 
 from baton import _default, _native
 from baton._native import Tensor
@@ -97,6 +97,8 @@ class _Stock(NamedTuple):
     is_shared: Callable[[Any], bool]
     new_shared: Callable[..., Any]
     reduce_tensor: Callable[[Any], Any]
+    dlpack: Callable[..., Any]
+    dumps: Callable[..., Any]
 
 
 _stock: _Stock | None = None
@@ -113,6 +115,8 @@ def recognise() -> None:
         Storage.is_shared,
         Storage._new_shared.__func__,
         reductions.reduce_tensor,
+        torch.Tensor.__dlpack__,
+        ForkingPickler.dumps.__func__,  # type: ignore[attr-defined]
     )
     reductions.reduce_storage = _reduce
     ForkingPickler.register(Storage, _reduce)
@@ -120,6 +124,8 @@ def recognise() -> None:
     Storage.share_memory_ = _share_memory
     Storage.is_shared = _is_shared
     Storage._new_shared = classmethod(_new_shared)
+    torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
+    ForkingPickler.dumps = classmethod(_dumps)  # type: ignore[assignment]
 
 
 def _torchs() -> _Stock:
@@ -171,6 +177,31 @@ def rebuild_storage(open_: Callable[..., Tensor], arguments: tuple[Any, ...]) ->
     return _storages.over([open_(*arguments)])[0]
 
 
+class _Apart:
+    """A value of torch's plain tensors, all of which one lease keeps until it is unpickled."""
+
+    def __init__(self, rest: Any, pieces: list[Tensor], records: bytes) -> None:
+        names = [str(k) for k in range(len(pieces))]
+        open_, arguments = _native.bundle_of(pieces, names, b"", b"")._hand_over()
+        self.parts = open_, arguments, None if rest is ... else rest, records
+
+    def __reduce__(self) -> Any:
+        return rebuild_value, self.parts
+
+
+def rebuild_value(open_: Callable[..., Any], arguments: tuple[Any, ...], rest: Any, records: bytes) -> Any:
+    """The value of a handle of its pieces."""
+    return _native.put_together(... if rest is None else rest, open_(*arguments).values(), records)
+
+
+def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
+    """See ForkingPickler.dumps, by which queues and pipes pickle."""
+    parts = _storages.apart(obj) if _active.storages else None
+    if parts is not None and parts[1]:
+        obj = _Apart(*parts)
+    return _torchs().dumps(cls, obj, protocol)
+
+
 def _share_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Moves the storage to shared memory; see torch.Tensor.share_memory_."""
     return self if shared(self) is not None else _torchs().share_memory_(self, *args, **kwargs)
@@ -178,6 +209,13 @@ def _share_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _is_shared(self: Any) -> bool:
     return _torchs().is_shared(self) or _storages.in_place(self) is not None
+
+
+def _dlpack(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """See torch.Tensor.__dlpack__; what the capsule shows stays valid where the storage moves."""
+    if self.is_cpu:
+        _storages.see(self.untyped_storage())
+    return _torchs().dlpack(self, *args, **kwargs)
 
 
 def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:

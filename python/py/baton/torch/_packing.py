@@ -21,13 +21,13 @@ from baton.torch import _install, _storages
 from baton.torch._storages import Storage
 
 # What stands in a message. Of a value of torch's plain tensors in plain containers: the pickle of what it is without
-# them, the tensors of their storages, and the tensors' records. Of another: the pickle, the tensors of the storages
-# and Baton's tensors that it names by number, and its buffers.
-Message = tuple[Any, list[Tensor], bytes] | tuple[Any, list[Tensor], list[Tensor], list[Any]]
+# them, the pieces of shared memory in which they lie, and the tensors' records. Of another: the pickle, the tensors of
+# the storages and Baton's tensors that it names by number, and its buffers.
+Message = tuple[Any, list[Tensor], Any] | tuple[Any, list[Tensor], list[Tensor], list[Any]]
 
 # Buffers of fewer bytes stand in the pickle, and pickles of more beside the structure of the message.
 _SHORT = 1024
-_LONG = 1 << 15
+_LONG = 1 << 11
 
 _Torch: Any = torch.Tensor
 _Parameter: Any = torch.nn.Parameter
@@ -91,7 +91,7 @@ def _storage(n: int) -> Any:
     return _here.storages[n]
 
 
-def _own(n: int) -> Tensor:
+def _own(n: int) -> Any:
     return _here.tensors[n]
 
 
@@ -99,9 +99,7 @@ def _tensor(n: int, dtype: Any, offset: int, shape: Any, strides: Any) -> Any:
     return torch.empty(0, dtype=dtype).set_(_here.storages[n], offset, shape, strides)
 
 
-def _special(
-    n: int, dtype: Any, offset: int, shape: Any, strides: Any, grad: bool, parameter: bool, lazy: int
-) -> Any:
+def _special(n: int, dtype: Any, offset: int, shape: Any, strides: Any, grad: bool, parameter: bool, lazy: int) -> Any:
     """A parameter, one that requires a gradient, a view that is conjugated or negated when it is read."""
     t = _storages.as_lazy(_tensor(n, dtype, offset, shape, strides), lazy)
     if parameter:
@@ -113,8 +111,8 @@ def pack(ob: Any) -> Message:
     """An object as a message. Storages of torch's on the CPU move into Baton's memory."""
     parts = _storages.apart(ob) if _install.moves() else None
     if parts is not None:
-        rest, storages, records = parts
-        return _beside(None if rest is ... else pickle.dumps(rest, 5)), storages, records
+        rest, pieces, records = parts
+        return None if rest is ... else _beside(pickle.dumps(rest, 5)), pieces, _beside(records)
     file = io.BytesIO()
     p = _Pickler(file)
     p.dump(ob)
@@ -122,16 +120,16 @@ def pack(ob: Any) -> Message:
     return _beside(file.getvalue()), storages, p.tensors, p.buffers
 
 
-def _beside(data: bytes | None) -> Any:
-    """A long pickle beside the structure of the message, which would write it as text."""
-    return memoryview(data) if data is not None and len(data) > _LONG else data
+def _beside(data: bytes) -> Any:
+    """Long data beside the structure of the message, which would write it as text."""
+    return memoryview(data) if len(data) > _LONG else data
 
 
 def unpack(message: Message) -> Any:
     """The object of a message."""
     if len(message) == 3:
-        data, storages, records = message
-        return _native.put_together(... if data is None else pickle.loads(data), storages, records)
+        data, pieces, records = message
+        return _native.put_together(... if data is None else pickle.loads(data), pieces, bytes(records))
     data, storages, tensors, buffers = message
     before = getattr(_here, "storages", None), getattr(_here, "tensors", None)
     _here.storages, _here.tensors = _storages.over(storages) if storages else [], tensors

@@ -21,8 +21,17 @@ from baton._native import Tensor
 
 Storage: Any = torch.UntypedStorage
 
-# What was a storage's memory while NumPy saw it, by the storage that has it now.
+# What was a storage's memory while others than torch saw it, by the id of the storage.
 _former: dict[int, Any] = {}
+
+# Storages of which a capsule of DLPack was made. NumPy's own views torch notes itself.
+_seen: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def see(storage: Any) -> None:
+    """Notes that others than torch may look at a storage's memory."""
+    _seen.add(storage)
+
 
 # One thread moves at a time: two of them may have the same storage.
 _moving = threading.Lock()
@@ -31,13 +40,13 @@ _moving = threading.Lock()
 def moves() -> bool:
     """Whether this torch exchanges the memory of storages, which is tried."""
     try:
-        seen = torch.arange(4, dtype=torch.uint8)
+        seen: Any = torch.arange(4, dtype=torch.uint8)
         part = seen[1:3]
         new = torch.full((4,), 9, dtype=torch.uint8).untyped_storage()
         Storage._swap_data_ptr_(seen.untyped_storage(), new)
     except (AttributeError, RuntimeError, TypeError):
         return False
-    return part.tolist() == [9, 9] and new.tolist() == [0, 1, 2, 3]
+    return bool(part[0] == 9 and part[1] == 9 and list(new) == [0, 1, 2, 3])
 
 
 def born(nbytes: int) -> Any:
@@ -58,7 +67,7 @@ def in_place(storage: Any) -> Tensor | None:
 def moved(storages: Sequence[Any]) -> list[Tensor]:
     """The bytes of storages of the CPU, which are moved into Baton's memory unless they lie there."""
     with _moving:
-        tensors, former = _native.move_storages(list(storages))
+        tensors, former = _native.move_storages(list(storages), _seen or None)
         _keep(former)
     return tensors
 
@@ -67,7 +76,7 @@ def apart(value: Any) -> tuple[Any, list[Tensor], bytes] | None:
     """What a value of plain containers is without torch's plain tensors, whose storages are moved; the bytes of
     these; the tensors' records. None of another value."""
     with _moving:
-        parts = _native.take_apart(value)
+        parts = _native.take_apart(value, _seen or None)
         if parts is None:
             return None
         rest, tensors, records, former = parts
@@ -95,7 +104,7 @@ def as_lazy(t: Any, laziness: int) -> Any:
 
 
 def _keep(former: list[tuple[Any, Any]]) -> None:
-    """Keeps what was the memory of storages as long as these live: arrays of NumPy's look there."""
+    """Keeps what was the memory of storages as long as these live: arrays of others look there."""
     for storage, memory in former:
         _former[id(storage)] = memory
         weakref.finalize(storage, _former.pop, id(storage), None).atexit = False

@@ -62,15 +62,15 @@ class _Context:
         return _standard.get_context(self._name)
 
 
-class ForkContext(_Context, _context.ForkContext):
+class ForkContext(_Context, _context.ForkContext):  # type: ignore[misc]
     """multiprocessing's, with the queues and the pool of this module."""
 
 
-class _SpawnContext(_Context, _context.SpawnContext):
+class _SpawnContext(_Context, _context.SpawnContext):  # type: ignore[misc]
     """multiprocessing's, with the queues and the pool of this module."""
 
 
-class ForkServerContext(_Context, _context.ForkServerContext):
+class ForkServerContext(_Context, _context.ForkServerContext):  # type: ignore[misc]
     """multiprocessing's, with the queues and the pool of this module."""
 
 

@@ -89,10 +89,10 @@ class SimpleQueue:
     def __setstate__(self, state: Any) -> None:
         self._open(state)
 
-    __class_getitem__ = classmethod(types.GenericAlias)
+    __class_getitem__: Any = classmethod(types.GenericAlias)
 
 
-def _reopen(cls: type, state: Any) -> Any:
+def _reopen(cls: Any, state: Any) -> Any:
     queue = cls.__new__(cls)
     queue.__setstate__(state)
     return queue

@@ -2,8 +2,6 @@
 
 import sys
 
-import torch.multiprocessing
-
 _of_torch = sys.modules["torch.multiprocessing.spawn"]  # whose name in the package is its function's
 
 globals().update({name: value for name, value in vars(_of_torch).items() if not name.startswith("__")})

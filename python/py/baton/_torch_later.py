@@ -1,0 +1,26 @@
+"""What BATON_TORCH_INSTALL=1 does, by a .pth of the installed package: `baton.torch.install()` behind `import torch`.
+
+Without a broker torch shares as ever, and it is said once.
+"""
+
+import warnings
+from types import ModuleType
+
+from baton import _default, _later
+from baton._errors import Error
+
+# How many seconds a program's start may wait for a broker.
+SOON = 2.0
+
+
+def _install(_torch: ModuleType) -> None:
+    import baton.torch
+
+    try:
+        _default.session(SOON)
+        baton.torch.install()
+    except Error as e:
+        warnings.warn(f"BATON_TORCH_INSTALL: torch shares as ever, not in Baton's memory: {e}", stacklevel=2)
+
+
+_later.when_imported(["torch"], _install)
