@@ -66,7 +66,12 @@ def install() -> Installed:
 
 
 def uninstall() -> None:
-    """Undoes `install` in this process: what lies in Baton's memory stays there."""
+    """Undoes `install` in this process: what lies in Baton's memory stays there.
+
+    >>> baton.torch.uninstall()
+    >>> baton.torch._install.moves()
+    False
+    """
     global _active
     _active = Installed(False, False)
     _config().pop("baton.torch", None)

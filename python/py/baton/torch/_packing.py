@@ -7,6 +7,7 @@ Ownership: a message holds what it names. Concurrency: any thread. Hostile peers
 every queue of multiprocessing's; whoever may put may do that.
 """
 
+import functools
 import io
 import pickle
 import threading
@@ -34,20 +35,22 @@ _Parameter: Any = torch.nn.Parameter
 _STRIDED: Any = torch.strided
 
 
+def _in_band(beside: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
+    raw = buffer.raw()
+    if raw.nbytes < _SHORT or raw.readonly:
+        return True
+    beside.append(raw)
+    return False
+
+
 class _Pickler(ForkingPickler):
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, 5, True, self._in_band)
         self.storages: list[Any] = []
         self.numbers: dict[int, int] = {}  # of storages
         self.tensors: list[Tensor] = []
         self.buffers: list[memoryview] = []
-
-    def _in_band(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < _SHORT or raw.readonly:
-            return True
-        self.buffers.append(raw)
-        return False
+        # Of the list, and not of the pickler: one that refers to itself would keep all that it has met for long.
+        super().__init__(file, 5, True, functools.partial(_in_band, self.buffers))
 
     def reducer_override(self, ob: Any) -> Any:
         kind = type(ob)

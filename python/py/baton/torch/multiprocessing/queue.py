@@ -10,9 +10,12 @@ what no item takes, so that no process takes one along. Fork: the child has the 
 
 import collections
 import multiprocessing
+import os
 import threading
+import time
 import traceback
 import types
+import weakref
 from multiprocessing import util
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -34,10 +37,11 @@ class SimpleQueue:
     """A queue without a bound: `multiprocessing.SimpleQueue`."""
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
-        self._open(baton.queue(depth=_DEPTH))
+        self._open(_carrier(_DEPTH))
 
     def _open(self, carrier: "baton.Queue") -> None:
         self._carrier = carrier
+        _open.add(self)
         self._out = _Outgoing(carrier)
         self._reader_made: Readable | None = None
 
@@ -81,6 +85,7 @@ class SimpleQueue:
             self._reader_made.close()
 
     def __reduce__(self) -> Any:
+        _travels([self._carrier])
         return _reopen, (type(self), self.__getstate__())
 
     def __getstate__(self) -> Any:
@@ -90,6 +95,31 @@ class SimpleQueue:
         self._open(state)
 
     __class_getitem__: Any = classmethod(types.GenericAlias)
+
+
+def _carrier(depth: int) -> "baton.Queue":
+    _travels([])
+    return baton.queue(depth=depth, linger=0)
+
+
+# A queue ends, with what is in it, when no process has it. One that is on its way to a process, which has not opened
+# it yet, is kept here for a while: multiprocessing lets go of the arguments of a process as soon as it has started it.
+_open: "weakref.WeakSet[SimpleQueue]" = weakref.WeakSet()
+_on_the_way: collections.deque[tuple[float, baton.Queue]] = collections.deque()
+_KEPT = 30.0
+
+
+def _travels(carriers: list["baton.Queue"]) -> None:
+    """Notes queues that go to another process, and lets go of those that did so long ago."""
+    now = time.monotonic()
+    while _on_the_way and _on_the_way[0][0] < now:
+        _on_the_way.popleft()
+    _on_the_way.extend((now + _KEPT, c) for c in carriers)
+
+
+os.register_at_fork(
+    after_in_parent=lambda: _travels([q._carrier for q in list(_open)]), after_in_child=_on_the_way.clear
+)
 
 
 def _reopen(cls: Any, state: Any) -> Any:
@@ -163,7 +193,7 @@ class Queue(SimpleQueue):
         self._maxsize = max(maxsize, 0)
         self._places = Places(self._maxsize) if self._maxsize else None
         self._closed = False
-        self._open(baton.queue(depth=self._maxsize or _DEPTH))
+        self._open(_carrier(self._maxsize or _DEPTH))
 
     def __getstate__(self) -> Any:
         return self._carrier, self._maxsize, self._places
