@@ -87,7 +87,8 @@ def _watch(r: Readable) -> None:
     with _starting:
         _watched.add(r)
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_ring, args=(r._carrier,), name="baton-readable", daemon=True)
+            source = baton.queue(depth=1, linger=0)  # of its own: the others are to end with their last use
+            _thread = threading.Thread(target=_ring, args=(source,), name="baton-readable", daemon=True)
             _thread.start()
 
 

@@ -162,6 +162,9 @@ class _Outgoing:
             with self.changed:
                 if not self.waiting:
                     self.thread = None
+                    if self.at_exit is not None:
+                        self.at_exit.cancel()  # which keeps the queue
+                        self.at_exit = None
                     self.changed.notify_all()
                     return
                 message = self.waiting[0]
