@@ -64,7 +64,7 @@ func (b *Broker) withAbsentees(err error) error {
 		}
 	}
 	if who == nil {
-		return err
+		return protocol.Errorf(protocol.CodeBusy, "try again: the session that has it is there, and hands it over", "%w", err)
 	}
 	return protocol.Errorf(protocol.CodeBusy, strings.Join(remedy, "; ")+"; then try again", "%w, and waits for %s", err, strings.Join(who, ", "))
 }
@@ -179,6 +179,7 @@ func (b *Broker) settle() {
 	b.store.Missing, b.store.Settled = b.lateFiles(), true
 	b.buryLate()
 	b.topics.GiveUpUnread()
+	b.reread() // what can no longer come is lost, and no count is for it any more
 	b.topics.RemakeGroups()
 	for _, p := range b.store.All() {
 		b.store.DropRemains(p)

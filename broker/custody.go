@@ -94,15 +94,20 @@ func (b *Broker) ownerOf(k pages.Key) (owner *pages.Pages) {
 	return owner
 }
 
+// handed notes that a session has handed a file over, which is one of this instance or not.
+func (b *Broker) handed(s *session, k pages.Key, known bool) {
+	switch owner := b.ownerOf(k); {
+	case owner != nil && owner != s.Pages:
+		b.custody.Handed(s.custody, k, owner.PID)
+	case !known && (k.Role == protocol.RestoreSession || k.Role == protocol.RestoreSegment):
+		b.custody.Unknown(s.custody, k)
+	}
+}
+
 // takeCustody notes what a session that is back handed over, and what else it has mapped.
 func (b *Broker) takeCustody(s *session, r *returning) {
 	for k, known := range r.handed {
-		switch owner := b.ownerOf(k); {
-		case owner != nil && owner != s.Pages:
-			b.custody.Handed(s.custody, k, owner.PID)
-		case !known && (k.Role == protocol.RestoreSession || k.Role == protocol.RestoreSegment):
-			b.custody.Unknown(s.custody, k)
-		}
+		b.handed(s, k, known)
 	}
 	mapped := func(role string, serials []uint64) {
 		for _, serial := range serials {

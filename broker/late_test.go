@@ -1,13 +1,16 @@
 package broker_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -61,6 +64,21 @@ func TestSegmentMayComeBehindTheList(t *testing.T) {
 }
 
 func init() {
+	parts["sets many"] = func(c *played) {
+		ctx := context.Background()
+		s, err := client.Connect(ctx, client.WithAddress(c.socket), client.WithStart(false))
+		require.NoError(c, err)
+		x, err := filled(ctx, s, 1)
+		require.NoError(c, err)
+		all := map[string]*client.Tensor{}
+		for k := range 100 {
+			all[fmt.Sprint(k)] = x
+		}
+		_, err = s.Set(ctx, "many", client.NewBundle(all))
+		require.NoError(c, err)
+		c.tell("set")
+		c.hear()
+	}
 	parts["joins late"] = func(c *played) {
 		p := connect(c.T, c.socket, "late")
 		info := p.open(queueOf("work"))
@@ -123,4 +141,20 @@ func TestFilesThatLieInASocketComeLate(t *testing.T) {
 			wire.CloseAll(fds)
 		})
 	}
+}
+
+// What a name held that was too long for its slot is lost with the memory of the description: the
+// name is not set then, and its memory is free.
+func TestNameWhoseDescriptionIsLostIsNotSet(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "other")
+	c := start(t, socket, "sets many")
+	c.hear(new(string))
+	c.kill()
+	eventually(t, "its setter is buried", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "")) == 1 })
+	require.Len(t, list[broker.NameRow](p, protocol.ListNames, ""), 1)
+	old.kill()
+	_, b := takenOver(t, socket, nil, p)
+	require.Zero(t, b.Status().Counts.Names)
+	eventually(t, "its memory is free", func() bool { return b.Status().Memory.Granted == 0 })
 }

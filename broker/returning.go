@@ -153,11 +153,15 @@ func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
 		return err
 	}
 	for i, item := range r.Items {
-		if err := b.offer(pages.Key{Role: item.Role, Serial: item.Serial}, fds[i]); err != nil {
+		k := pages.Key{Role: item.Role, Serial: item.Serial}
+		known := b.wantedOrKnown(k)
+		if err := b.offer(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
 		}
+		b.handed(s, k, known)
 	}
+	b.assignSoon()
 	return nil
 }
 

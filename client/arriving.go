@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -16,17 +18,74 @@ type arriving uint64
 // arriving is called before a request whose answer brings a file.
 func (c *Client) arriving() arriving { return arriving(c.restores.Load()) }
 
-// arrived hands a file over, once it would be listed, to each broker that has asked since. One
-// that goes away before it has the file is followed by one that gets the list.
+// arrived hands a file over, once it would be listed, to each broker that has asked since. It
+// does so behind the deadline of the request, which has been answered. A broker that refuses,
+// since it has no descriptor free, say, is asked again by comparisons.
 //
 // SYNC restores: the file is listed first and the count read second; the list is made behind
 // the count. So the one or the other has it.
-func (c *Client) arrived(ctx context.Context, before arriving, k fileKey, fd *sys.FD) {
+func (c *Client) arrived(before arriving, k fileKey, fd *sys.FD) {
 	for now := c.arriving(); now != before; now = c.arriving() {
 		before = now
-		item := protocol.RestoreItem{Role: k.role, Serial: k.serial}
-		c.call(ctx, protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{item}}, nil, fd)
+		if c.handOver(k, fd) != nil {
+			c.owe(k)
+		}
 	}
+}
+
+func (c *Client) handOver(k fileKey, fd *sys.FD) error {
+	items := []protocol.RestoreItem{{Role: k.role, Serial: k.serial}}
+	_, err := c.call(context.Background(), protocol.OpRestore, protocol.Restore{Items: items}, nil, fd)
+	return err
+}
+
+// owe notes a file that the broker may lack.
+func (c *Client) owe(k fileKey) {
+	c.pages.peerMu.Lock()
+	defer c.pages.peerMu.Unlock()
+	if c.owed == nil {
+		c.owed = map[fileKey]bool{}
+	}
+	c.owed[k] = true
+}
+
+// handOverOwed hands over what the broker may lack, as far as it is still here.
+func (c *Client) handOverOwed() {
+	c.pages.peerMu.Lock()
+	owed := slices.Collect(maps.Keys(c.owed))
+	c.owed = nil
+	c.pages.peerMu.Unlock()
+	for _, k := range owed {
+		fd := c.openFile(k)
+		if fd == nil {
+			continue
+		}
+		if c.handOver(k, fd) != nil {
+			c.owe(k)
+		}
+		fd.Close()
+	}
+}
+
+// openFile gives a descriptor of a file that a list would name, nil where there is none. The
+// caller owns it.
+func (c *Client) openFile(k fileKey) *sys.FD {
+	c.pages.peerMu.Lock()
+	listed := c.pages.kept[k].fd
+	c.pages.peerMu.Unlock()
+	c.mu.Lock()
+	if e := c.segments[k.serial]; listed == nil && k.role == protocol.RestoreSegment && e != nil {
+		listed = e.FD()
+	}
+	c.mu.Unlock()
+	if listed == nil {
+		return nil
+	}
+	fd, err := listed.Dup() // of one that was closed meanwhile it fails
+	if err != nil {
+		return nil
+	}
+	return fd
 }
 
 // keepNew keeps a file that came with the answer to a request.
@@ -35,11 +94,8 @@ func (c *Client) keepNew(before arriving, k fileKey, fd *sys.FD) {
 	if before == c.arriving() {
 		return
 	}
-	c.pages.peerMu.Lock()
-	own, err := c.pages.kept[k].fd.Dup()
-	c.pages.peerMu.Unlock()
-	if err == nil { // else it was given back already
-		c.arrived(context.Background(), before, k, own)
+	if own := c.openFile(k); own != nil { // else it was given back already
+		c.arrived(before, k, own)
 		own.Close()
 	}
 }

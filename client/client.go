@@ -58,6 +58,7 @@ type Client struct {
 	limbo     atomic.Pointer[limbo] // while a broker that is being stopped decides on the session
 	epoch     atomic.Uint64         // counts reconnections
 	restores  atomic.Uint64         // how many brokers have asked for the files that are here
+	owed      map[fileKey]bool      // what the broker may lack of them; pages.peerMu guards it
 	handovers atomic.Uint64
 	readers   atomic.Uint64 // the number that the last reader has
 	bytesSent atomic.Uint64

@@ -30,6 +30,7 @@ func (c *Client) compare() {
 	c.mu.Unlock()
 	c.trim(gone)
 	c.forgetEnded()
+	c.handOverOwed()
 	for _, t := range c.got.forgetDeleted() {
 		t.close()
 	}

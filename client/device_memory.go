@@ -168,7 +168,7 @@ func (s deviceSource) make(ctx context.Context, before arriving, g *protocol.Gra
 		_, err = s.c.call(ctx, protocol.OpOffer, protocol.Offer{Segment: g.Segment, Serial: g.SegmentSerial}, nil, fd)
 	}
 	if err == nil {
-		err = s.prepareNew(ctx, before, e, g.Chunks)
+		err = s.prepareNew(before, e, g.Chunks)
 	}
 	if err != nil {
 		e.Close()

@@ -196,7 +196,7 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	b.device.writable.Store(a.Base)
 	_, err = l.c.call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
 	if err == nil {
-		err = source{c: l.c}.prepareNew(ctx, before, b.segmentEntry, ok.Chunks)
+		err = source{c: l.c}.prepareNew(before, b.segmentEntry, ok.Chunks)
 	}
 	if err != nil {
 		l.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)

@@ -144,7 +144,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Gr
 		err = sys.Populate(region.Bytes(0, region.Len()))
 	}
 	if err == nil {
-		err = s.prepareNew(ctx, before, &segmentEntry{Segment: seg}, ok.Chunks)
+		err = s.prepareNew(before, &segmentEntry{Segment: seg}, ok.Chunks)
 	}
 	if err != nil {
 		seg.Close()
@@ -206,12 +206,12 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 }
 
 // prepareNew is prepare for a segment that was granted in answer to a request.
-func (s source) prepareNew(ctx context.Context, before arriving, e *segmentEntry, chunks []protocol.ChunkGrant) error {
+func (s source) prepareNew(before arriving, e *segmentEntry, chunks []protocol.ChunkGrant) error {
 	err := s.prepare(e, chunks)
 	if err != nil {
 		return err
 	}
-	s.c.arrived(ctx, before, fileKey{protocol.RestoreSegment, e.Serial}, e.FD())
+	s.c.arrived(before, fileKey{protocol.RestoreSegment, e.Serial}, e.FD())
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -69,8 +70,8 @@ func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []pro
 		if len(refs) != 1 || *budget <= 0 {
 			return nil, false, true
 		}
-		if m.spillMissing(refs[0]) {
-			return nil, true, false
+		if lacks, awaited := m.spillMissing(refs[0]); lacks {
+			return nil, awaited, !awaited
 		}
 		nested, err := m.ReadSpill(refs[0])
 		if err != nil {
@@ -84,10 +85,21 @@ func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []pro
 }
 
 // spillMissing reports whether a spill storage cannot be read because its file, or its
-// owner's, was not handed over.
-func (m *Memory) spillMissing(r protocol.Ref) bool {
+// owner's, was not handed over, and whether what is missing may still come.
+func (m *Memory) spillMissing(r protocol.Ref) (lacks, awaited bool) {
 	c := m.findChunkOf(r.Index, r.Serial)
-	return c != nil && (c.segment.view == nil || !c.segment.owner.There())
+	if c == nil {
+		return false, false
+	}
+	g, awaited := c.segment, true
+	if g.view == nil {
+		lacks, awaited = true, m.store.Awaits(g.key())
+	}
+	if !g.owner.There() {
+		own := pages.Key{Role: protocol.RestoreSession, Serial: g.owner.Serial}
+		lacks, awaited = true, awaited && m.store.Awaits(own)
+	}
+	return lacks, lacks && awaited
 }
 
 // ReadSpill reads the refs that stand in a spill storage.

@@ -24,11 +24,17 @@ func NoMemory(err error, what string) error {
 // Awaited is the answer about a file that this broker was not handed, or that it was
 // handed by no session and can be no more.
 func (s *Store) Awaited(k Key, what string) error {
-	if _, late := s.Missing[k]; s.Settled && !late {
+	if !s.Awaits(k) {
 		return protocol.Errorf(protocol.CodeExpired, "take it where it is mapped already, or have it made anew",
 			"no client of the former broker handed over the %s", what)
 	}
 	return Awaited(what)
+}
+
+// Awaits tells whether a file that is not here may still be handed over.
+func (s *Store) Awaits(k Key) bool {
+	_, missing := s.Missing[k]
+	return missing || !s.Settled
 }
 
 // Awaited is the answer about a file that this broker was not handed yet.

@@ -153,7 +153,7 @@ func (ts *Topics) dropGroup(g *group) {
 	ts.groups--
 	ts.setUsedGroups(g.topic)
 	g.file.Close()
-	ts.store.Files.Remove(protocol.RestoreGroup, g.id)
+	ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
 }
 
 // enter makes a reader a member.

@@ -187,7 +187,11 @@ func (ts *Topics) readRevision(t *Topic) {
 	if !ok && !late || ts.store.Record.Topic(t.index).Deleted() {
 		delete(ts.unread, n.lane)
 		if !ok && !late {
-			ts.log.Warn("what a name held was handed over by no client", "name", t.key.name, "namespace", t.key.namespace)
+			ts.log.Warn("a name is lost: what it held was handed over by no client", "name", t.key.name, "namespace", t.key.namespace)
+		}
+		if n.set { // as it seemed before it could be read
+			ts.unset(t)
+			return
 		}
 		view.Unname(i)
 		ts.setDeleted(t, true)

@@ -440,8 +440,7 @@ impl Background {
     fn restore(&self, inner: &Inner, control: &Control, until: Instant) -> Result<()> {
         let p = &inner.pages;
         let item = |role, serial| RestoreItem { role, serial };
-        // SYNC restores: before anything is listed; pairs with `arrived`.
-        p.restores.fetch_add(1, Ordering::SeqCst);
+        p.restores.asked(); // before anything is listed
         // Before the groups are listed: a reader that is missing here has its group there.
         let unanswered = inner.joining.unanswered();
         let mapped = inner.mapped();

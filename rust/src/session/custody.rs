@@ -28,7 +28,7 @@ impl FileKey {
         }
     }
 
-    fn parts(self) -> (&'static str, u64) {
+    pub(super) fn parts(self) -> (&'static str, u64) {
         match self {
             FileKey::Session(serial) => ("session", serial),
             FileKey::Segment(serial) => ("segment", serial),
@@ -87,9 +87,8 @@ impl Inner {
     /// Keeps a file that came with the answer to a request.
     pub(super) fn keep_new(&self, k: FileKey, fd: OwnedFd, before: Arriving) {
         self.pages.custody.keep(k, fd);
-        let (role, serial) = k.parts();
         if let Some(fd) = self.pages.custody.get(k) {
-            self.arrived(before, role, serial, fd.as_fd());
+            self.arrived(before, k, fd.as_fd());
         }
     }
 

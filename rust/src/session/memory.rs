@@ -162,8 +162,13 @@ impl Inner {
     pub(super) fn know_new(&self, s: &Arc<Segment>, before: Arriving) {
         self.know(s);
         if let Some(fd) = s.fd() {
-            self.arrived(before, "segment", s.serial, fd.as_fd());
+            self.arrived(before, FileKey::Segment(s.serial), fd.as_fd());
         }
+    }
+
+    /// The segment of a serial, where it is known here.
+    pub(super) fn known_segment(&self, serial: u64) -> Option<Arc<Segment>> {
+        self.segments().get(&serial).cloned()
     }
 
     /// Every segment known here.
@@ -231,6 +236,7 @@ impl Inner {
         }
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).compare(&self.pages);
         self.pages.forget_ended();
+        self.hand_over_owed();
         self.got.forget_deleted();
         if self.strays.load(Ordering::Acquire) {
             self.return_strays();

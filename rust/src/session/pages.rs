@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
 
+use super::arriving::Restores;
 use super::custody::{Custody, FileKey};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{
@@ -42,7 +42,7 @@ pub(crate) struct Pages {
     pub(crate) broker_fd: OwnedFd,
     pub(crate) session_fd: Arc<OwnedFd>,
     pub(crate) custody: Custody,
-    pub(super) restores: AtomicU64, // how many brokers have asked for the files that are here
+    pub(super) restores: Restores,
     pub(crate) bell_fd: OwnedFd,
     pub(crate) broker: Region,
     pub(crate) session: Region,
@@ -165,7 +165,7 @@ impl Pages {
             broker_fd,
             session_fd: Arc::new(session_fd),
             custody: Custody::default(),
-            restores: AtomicU64::new(0),
+            restores: Restores::default(),
             bell_fd,
             broker,
             session,
