@@ -90,6 +90,12 @@ def test_the_tour_hands_batches_over():
     ]
 
 
+def test_a_stock_loader_takes_both_roads():
+    need("torch")
+    lines = run("loader_torch.py", "4").splitlines()
+    assert [line.split(",")[0] for line in lines] == ["torch 4 batches", "Baton 4 batches"]
+
+
 def test_docstrings():
     need("torch")
     need("jax")
