@@ -100,7 +100,7 @@ def test_docstrings():
     need("torch")
     need("jax")
     known = {m.__name__: m for m in (asyncio, baton, os, tempfile, time)} | {"np": np}
-    for module in (baton, baton.torch._install, baton.torch._modules):
+    for module in (baton, baton.torch._install, baton.torch._modules, baton.torch.weights):
         failed, tried = doctest.testmod(module, extraglobs=known, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
         assert tried > 0 and failed == 0, module
 

@@ -5,6 +5,7 @@
     baton.torch.install()                         # or: what stock torch shares lies in Baton
 
     baton.torch.share_module(model)               # or: parameters in place, for Hogwild
+    baton.torch.weights.Sender("actor")           # or: versions of weights, for those that infer
 
 `docs/torch.md` says which road is for whom, and what each means.
 """
@@ -19,6 +20,6 @@ __all__ = ["cuda_pool", "install", "load_module", "publish_module", "share_modul
 
 
 def __getattr__(name: str) -> Any:
-    if name == "multiprocessing":  # whose import installs
-        return importlib.import_module("baton.torch.multiprocessing")
+    if name in ("multiprocessing", "weights"):  # the import of the first installs
+        return importlib.import_module(f"baton.torch.{name}")
     raise AttributeError(f"module 'baton.torch' has no attribute {name!r}")

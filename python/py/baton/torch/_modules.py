@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -84,6 +84,12 @@ def load_module(
     >>> baton.delete("doc/shared")
     """
     bundle = baton.get(name_or_bundle, timeout) if isinstance(name_or_bundle, str) else name_or_bundle
+    take(module, bundle, None if copy else ())
+    return bundle
+
+
+def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None) -> None:
+    """Binds a module to a bundle, or copies the tensors of some paths; None: of all."""
     own, theirs = _tensors(module), dict(bundle.items())
     if own.keys() != theirs.keys():
         raise InvalidArgument(
@@ -92,18 +98,17 @@ def load_module(
         )
     for path, t in own.items():
         x = theirs[path]
-        if t.shape != x.shape or _name_of(t.dtype) != x.dtype:
+        if t.shape != x.shape or name_of(t.dtype) != x.dtype:
             raise InvalidArgument(
                 f"{path} is {t.dtype}{list(t.shape)} in the module and {x.dtype}{list(x.shape)} in the bundle "
                 "(load a module of the same architecture)"
             )
     with torch.no_grad():
-        if copy:
-            for path, t in own.items():
-                t.copy_(theirs[path]._torch_to_read())
-        else:
+        if copied == ():
             _bind(own, theirs, bundle)
-    return bundle
+            return
+        for path in own if copied is None else copied:
+            own[path].copy_(theirs[path]._torch_to_read())
 
 
 def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
@@ -118,12 +123,13 @@ def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
     {'step': 9}
     >>> baton.delete("doc/weights")
     """
-    value = {path: _on_cpu(t.detach()) for path, t in _tensors(module).items()}
-    return _default.session().set(name, value, meta=meta)
+    return _default.session().set(name, on_cpu(module), meta=meta)
 
 
-def _on_cpu(t: torch.Tensor) -> torch.Tensor:
-    return t if t.is_cpu else t.cpu()
+def on_cpu(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A module's parameters and buffers, or tensors, in the machine's memory."""
+    tensors = _tensors(weights) if isinstance(weights, torch.nn.Module) else weights
+    return {path: t.detach() if t.is_cpu else t.detach().cpu() for path, t in tensors.items()}
 
 
 def cuda_pool() -> Any:
@@ -157,7 +163,8 @@ def _cuda_allocator() -> Any:
 
 
 @functools.cache
-def _name_of(dtype: torch.dtype) -> str:
+def name_of(dtype: torch.dtype) -> str:
+    """As Baton names a type."""
     return str(dtype).removeprefix("torch.")
 
 

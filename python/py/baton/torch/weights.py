@@ -1,0 +1,151 @@
+"""Weights from a trainer to those that infer with them: versions under a name, sent as often as one likes.
+
+    sender = baton.torch.weights.Sender("actor")          # in the trainer
+    sender.send(model, meta={"step": step})
+
+    receiver = baton.torch.weights.Receiver("actor", into=model)   # in each of the others
+    receiver.receive()
+
+A version is whole: nobody sees half of it. What has not changed since the one before is not copied again. One that
+joins late has the newest at once, and one that is slow skips what came between.
+
+Ownership: a version's memory is free when sender and receivers have gone on to others. Concurrency: one thread at a
+time uses a sender or a receiver. Death: the newest version stays when its sender has ended, until the name is deleted
+or its broker ends.
+"""
+
+import collections
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any, Self
+
+import torch
+
+import baton
+from baton import _default
+from baton._errors import InvalidArgument
+from baton._native import Bundle, Tensor
+from baton.torch import _modules
+
+__all__ = ["Receiver", "Sender"]
+
+
+class Sender:
+    """Sends versions of a module, or of tensors by name.
+
+    name: of Baton. keep: how many versions the sender holds itself. Raises InvalidArgument for fewer than one: what
+    has not changed is taken from the last.
+
+    >>> layer = torch.nn.Linear(2, 1)
+    >>> sender = baton.torch.weights.Sender("doc/sent")
+    >>> sender.send(layer, meta={"step": 1}), sender.send(layer), sender.version
+    (1, 2, 2)
+    >>> baton.delete("doc/sent")
+    """
+
+    def __init__(self, name: str, keep: int = 2) -> None:
+        if keep < 1:
+            raise InvalidArgument(f"keep={keep} (keep one version at least)")
+        self.name, self.version = name, 0
+        self._kept: collections.deque[dict[str, Tensor]] = collections.deque(maxlen=keep)
+        self._token, self._sent = secrets.token_hex(8), 0
+        self._changed: dict[str, int] = {}  # by path: which of the versions sent from here changed it last
+
+    def send(
+        self,
+        weights: "torch.nn.Module | Mapping[str, torch.Tensor]",
+        meta: Any = None,
+        changed: Collection[str] | None = None,
+    ) -> int:
+        """Publishes a version, copied once as far as it has changed; its number.
+
+        meta: what JSON can hold. changed: the paths of what has changed; without them bytes are compared. Raises
+        InvalidArgument for a path that is not there, and as `baton.set`.
+        """
+        tensors = _modules.on_cpu(weights)
+        unknown = set(changed or ()) - tensors.keys()
+        if unknown:
+            raise InvalidArgument(f"changed names {sorted(unknown)}, which are not sent (name what is)")
+        before = self._kept[-1] if self._kept else {}
+        fresh = {
+            k: t for k, t in tensors.items() if _differs(t, before.get(k), None if changed is None else k in changed)
+        }
+        shared = dict(_default.session().share(fresh, copy=True).items()) if fresh else {}
+        version = {k: shared[k] if k in shared else before[k] for k in tensors}
+        self._sent += 1
+        paths = {k: self._sent if k in shared else self._changed[k] for k in tensors}
+        about = {"sender": self._token, "sent": self._sent, "changed": paths, "meta": meta}
+        self.version = _default.session().set(self.name, version, meta=about)
+        self._kept.append(version)
+        self._changed = paths
+        return self.version
+
+
+def _differs(t: torch.Tensor, before: Tensor | None, changed: bool | None) -> bool:
+    if before is None or tuple(t.shape) != before.shape or _modules.name_of(t.dtype) != before.dtype:
+        return True
+    if changed is not None:
+        return changed
+    seen = before._torch_to_read()
+    raw = t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8)
+    return not torch.equal(raw, seen.reshape(-1).view(torch.uint8).view(raw.shape))
+
+
+class Receiver:
+    """Receives versions.
+
+    name: the sender's. into: a module that each version is bound to, or copied into. copy: copies, also where no
+    module is given; else what is received is seen where it lies, copy-on-write.
+
+    >>> layer, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    >>> sender = baton.torch.weights.Sender("doc/weights")
+    >>> sender.send(layer, meta={"step": 1})
+    1
+    >>> receiver = baton.torch.weights.Receiver("doc/weights", into=other)
+    >>> receiver.receive(timeout=10) is other, torch.equal(other.weight, layer.weight)
+    (True, True)
+    >>> receiver.version, receiver.meta, sorted(receiver.changed)
+    (1, {'step': 1}, ['bias', 'weight'])
+    >>> baton.delete("doc/weights")
+    """
+
+    def __init__(self, name: str, into: "torch.nn.Module | None" = None, copy: bool = False) -> None:
+        self.name, self.into, self.copy = name, into, copy
+        self.version, self.meta = 0, None
+        self.changed: frozenset[str] = frozenset()
+        self._watch = baton.watch(name)
+        self._last: tuple[str, int] | None = None  # the sender of what was received last, and its number there
+        self._held: Bundle | None = None
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """Waits for a version newer than the last one received, and takes it: the module, or the tensors by path.
+
+        timeout: in seconds; None waits for ever, 0 only looks. Raises Timeout; InvalidArgument where the module is
+        of another architecture.
+        """
+        bundle = self._watch.receive(timeout)
+        about = bundle.meta if isinstance(bundle.meta, dict) and "sender" in bundle.meta else None
+        changed = frozenset(bundle.keys())
+        if about is not None and self._last is not None and self._last[0] == about["sender"]:
+            changed = frozenset(k for k, sent in about["changed"].items() if sent > self._last[1])
+        if self.into is not None:
+            _modules.take(self.into, bundle, changed if self.copy else ())
+            got: Any = self.into
+        else:
+            got = {k: t.clone() for k, t in bundle.torch().items()} if self.copy else bundle.torch()
+        self._held = None if self.copy else bundle
+        self._last = None if about is None else (about["sender"], about["sent"])
+        self.meta = bundle.meta if about is None else about["meta"]
+        self.version, self.changed = bundle.revision, changed
+        return got
+
+    def close(self) -> None:
+        """Ends the watching. What was received stays."""
+        self._watch.close()
+        self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()

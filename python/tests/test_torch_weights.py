@@ -1,0 +1,130 @@
+"""Weights from a trainer to those that infer."""
+
+import baton
+import numpy as np
+import pytest
+from conftest import PATIENCE, eventually, need
+
+torch = need("torch")
+
+
+def model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+
+
+@pytest.fixture
+def pair(name):
+    sender, receiver = baton.torch.weights.Sender(name), baton.torch.weights.Receiver(name)
+    yield sender, receiver
+    receiver.close()
+    baton.delete(name)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_module_follows_in_another_process(name, child, copy):
+    m = model()
+    sender = baton.torch.weights.Sender(name)
+    c = child(
+        """
+import torch
+m = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+r = baton.torch.weights.Receiver(sys.argv[1], into=m, copy=sys.argv[2] == "True")
+say("ready")
+for _ in range(3):
+    assert r.receive(timeout=60) is m
+    say(r.version, r.meta, sorted(r.changed), float(m[0].weight.sum()), m[1].num_batches_tracked.item())
+    sys.stdin.readline()
+""",
+        name,
+        str(copy),
+    )
+    assert c.hear() == "ready"
+    paths = sorted(m.state_dict())
+    for step, changed in ((1, paths), (2, ["0.weight"]), (3, ["0.weight", "1.num_batches_tracked"])):
+        if step > 1:
+            m[0].weight.data.add_(1)  # which `_version` does not show
+        if step == 3:
+            m[1].num_batches_tracked.add_(1)
+        assert sender.send(m, meta={"step": step}) == step
+        expected = f"{step} {{'step': {step}}} {changed} {m[0].weight.sum().item()} {step // 3}"
+        assert c.hear() == expected
+        c.tell()
+    c.end()
+    baton.delete(name)
+
+
+def test_what_has_not_changed_is_not_copied(pair):
+    sender, receiver = pair
+    w = {"a": torch.zeros(1 << 20), "b": torch.zeros(4)}
+    sender.send(w)
+    first, held = receiver.receive(PATIENCE), receiver._held
+    w["b"].numpy()[1] = 5
+    sender.send(w)
+    second = receiver.receive(PATIENCE)
+    assert receiver.changed == {"b"} and second["b"].tolist() == [0, 5, 0, 0]
+    lies = [b["a"]._torch_to_read().data_ptr() for b in (held, receiver._held)]
+    assert lies[0] == lies[1] and first["b"].sum() == 0
+    w["a"][0] = 1
+    sender.send(w, changed=["b"])  # the caller's word
+    assert receiver.receive(PATIENCE)["a"][0] == 0 and receiver.changed == {"b"}
+    sender.send({"a": w["a"], "c": torch.ones((), dtype=torch.int64)})
+    assert receiver.receive(PATIENCE)["c"].item() == 1 and receiver.changed == {"a", "c"}
+    with pytest.raises(baton.InvalidArgument, match="changed names"):
+        sender.send(w, changed=["x"])
+
+
+def test_the_slow_and_the_late_have_the_newest(pair):
+    sender, receiver = pair
+    for k in range(5):
+        sender.send({"x": torch.full((3,), float(k)), "y": torch.zeros(2)}, meta=k)
+    assert receiver.receive(PATIENCE)["x"].tolist() == [4, 4, 4] and receiver.meta == 4
+    with pytest.raises(baton.Timeout):
+        receiver.receive(0)
+    late = baton.torch.weights.Receiver(sender.name, copy=True)
+    got = late.receive(PATIENCE)
+    got["x"].fill_(7)
+    assert late.version == receiver.version == 5 and baton.get(sender.name)["x"].tolist() == [4, 4, 4]
+    for k in (5, 6):
+        sender.send({"x": torch.full((3,), float(k)), "y": torch.zeros(2)})
+    receiver.receive(PATIENCE)
+    assert receiver.changed == {"x"} and receiver.version == 7  # over what was skipped
+
+
+def test_another_sender_and_plain_names_are_received_whole(pair):
+    sender, receiver = pair
+    sender.send({"x": torch.zeros(2)})
+    receiver.receive(PATIENCE)
+    baton.torch.weights.Sender(sender.name).send({"x": torch.zeros(2)})
+    receiver.receive(PATIENCE)
+    assert receiver.changed == {"x"}
+    baton.set(sender.name, {"x": np.ones(2)}, meta={"by": "hand"})
+    assert receiver.receive(PATIENCE)["x"].tolist() == [1, 1] and receiver.meta == {"by": "hand"}
+
+
+def test_versions_do_not_pile_up(pair):
+    sender, receiver = pair
+    m = torch.nn.Linear(512, 512)
+    follows = baton.torch.weights.Receiver(sender.name, into=torch.nn.Linear(512, 512))
+
+    def live():
+        baton._default.session().collect()
+        return baton.stats()["live"]
+
+    for _ in range(30):
+        with torch.no_grad():
+            m.weight.add_(1)
+        sender.send(m)
+        follows.receive(PATIENCE)
+    del receiver
+    eventually(lambda: live() <= 12, "old versions to be free")
+
+
+def test_a_wrong_architecture_is_refused(pair):
+    sender, _ = pair
+    sender.send(torch.nn.Linear(2, 2))
+    other = torch.nn.Linear(3, 2)
+    with pytest.raises(baton.InvalidArgument, match="load a module of the same architecture"):
+        baton.torch.weights.Receiver(sender.name, into=other).receive(PATIENCE)
+    with pytest.raises(baton.InvalidArgument, match="keep one version"):
+        baton.torch.weights.Sender(sender.name, keep=0)
