@@ -73,7 +73,7 @@ mod native {
     #[pymodule_export]
     use super::name::Watch;
     #[pymodule_export]
-    use super::packing::{put_together, take_apart};
+    use super::packing::{put_together, put_whole, take_apart, take_whole};
     #[pymodule_export]
     use super::pickle::{bundle_of, dense, hand_over, open_bundle};
     #[pymodule_export]

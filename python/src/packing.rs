@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
+use std::sync::Mutex;
 
 use baton::DType;
 use baton::dlpack::{DLTensor, device};
@@ -22,8 +23,8 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyEllipsis, PyFloat, PyInt, PyList, P
 use crate::errors::{OrRaise, invalid};
 use crate::exchange::{borrow_to, table_for};
 use crate::source::may_be_lazy;
-use crate::storages::{Whole, know, known, moved, tensors_over};
-use crate::tensor::Tensor;
+use crate::storages::{Former, Whole, know, known, moved, tensors_over};
+use crate::tensor::{Tensor, strides_of};
 
 /// In the place of a storage's number: the tensor stood in the value before.
 const AGAIN: u32 = u32::MAX;
@@ -140,6 +141,41 @@ pub(crate) fn take_apart<'py>(
     let (all, mut places) = places_of(&tensors);
     places.extend(records);
     Ok(Some((rest, all.into_iter().map(Tensor::from).collect(), places, former)))
+}
+
+/// The tensor of torch's plain tensor that is all of its storage, in C's order, and what `move_storages` says of former
+/// memory, and is told. None of another value.
+#[pyfunction]
+pub(crate) fn take_whole<'py>(
+    py: Python<'py>,
+    value: &Bound<'py, PyAny>,
+    seen: Option<Bound<'py, PyAny>>,
+) -> PyResult<Option<(Tensor, Vec<Former<'py>>)>> {
+    let Some(view) = plain(value)? else { return Ok(None) };
+    let Some(w) = Whole::of(value.call_method0(intern!(py, "untyped_storage"))?)? else { return Ok(None) };
+    let mut record = Vec::new();
+    write_record(&mut record, 0, &view, view.byte_offset);
+    let Some(r) = read_records(py, &record, 1)?.pop() else { return Ok(None) };
+    if view.data.addr() != w.address() || !r.is_all_of(w.bytes()) {
+        return Ok(None);
+    }
+    let Some((tensors, former)) = moved(py, &[w], seen.as_ref())? else { return Ok(None) };
+    let Some(t) = tensors.first() else { return Ok(None) };
+    Ok(Some((r.view(t).or_raise(py)?.into(), former)))
+}
+
+/// Torch's tensor over all of one of Baton's, in the storage that this process has there, else in a new one.
+#[pyfunction]
+pub(crate) fn put_whole<'py>(py: Python<'py>, tensor: Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
+    let t = tensor.get().tensor(py)?;
+    if let Some(storage) = known(py, &t)? {
+        let strides = strides_of(&t);
+        let r = Record { storage: Some(0), dtype: t.dtype(), offset: 0, shape: t.shape().to_vec(), strides };
+        return r.laid_over(py, &storage);
+    }
+    let made = tensors_over(py, std::slice::from_ref(&t))?.pop().ok_or_else(|| wrong(py))?;
+    know(py, &made.call_method0(intern!(py, "untyped_storage"))?, &t)?;
+    Ok(made)
 }
 
 /// The pieces of shared memory in which tensors of bytes lie, and where in them: how many tensors there are; of each
@@ -344,7 +380,7 @@ fn made<'py>(py: Python<'py>, storages: &[baton::Tensor], records: &[Record]) ->
         if let Some(i) = r.storage
             && over[i].is_none()
             && whole[i].is_none()
-            && r.is_all_of(&storages[i])
+            && r.is_all_of(storages[i].num_bytes())
         {
             whole[i] = Some(k);
         }
@@ -380,8 +416,8 @@ fn made<'py>(py: Python<'py>, storages: &[baton::Tensor], records: &[Record]) ->
 }
 
 impl Record {
-    /// Whether the tensor is all of a storage, in C's order.
-    fn is_all_of(&self, storage: &baton::Tensor) -> bool {
+    /// Whether the tensor is all of a storage of so many bytes, in C's order.
+    fn is_all_of(&self, storage: u64) -> bool {
         let mut step = 1i64;
         let packed = self.shape.iter().zip(&self.strides).rev().all(|(n, by)| {
             let fits = *by == step || *n == 1;
@@ -389,7 +425,7 @@ impl Record {
             fits
         });
         let bytes = self.dtype.num_bytes(&self.shape).ok();
-        packed && self.offset == 0 && bytes == Some(storage.num_bytes())
+        packed && self.offset == 0 && bytes == Some(storage)
     }
 
     /// The view of all of a storage.
@@ -399,16 +435,35 @@ impl Record {
 
     /// A tensor over a storage of torch's, which checks that it lies in it.
     fn laid_over<'py>(&self, py: Python<'py>, storage: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let torch = py.import(intern!(py, "torch"))?;
-        let dtype = torch.getattr(self.dtype.to_string())?;
-        let size: u64 = dtype.getattr(intern!(py, "itemsize"))?.extract()?;
+        let (size, t) = empty(py, self.dtype)?;
         if size == 0 || !self.offset.is_multiple_of(size) {
             return Err(wrong(py));
         }
-        let options = PyDict::new(py);
-        options.set_item(intern!(py, "dtype"), dtype)?;
-        let t = torch.call_method(intern!(py, "empty"), (0,), Some(&options))?;
         let place = (storage, self.offset / size, PyTuple::new(py, &self.shape)?, PyTuple::new(py, &self.strides)?);
         t.call_method1(intern!(py, "set_"), place)
     }
+}
+
+/// Bytes of a type's element, and a tensor of torch's without elements.
+fn empty<'py>(py: Python<'py>, dtype: DType) -> PyResult<(u64, Bound<'py, PyAny>)> {
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static OPTIONS: Mutex<Vec<(DType, u64, Py<PyDict>)>> = Mutex::new(Vec::new()); // by type, of which there are few
+    let known = {
+        let all = OPTIONS.lock().unwrap_or_else(|p| p.into_inner());
+        all.iter().find(|(d, ..)| *d == dtype).map(|(_, size, options)| (*size, options.clone_ref(py)))
+    };
+    let (size, options) = match known {
+        Some(known) => known,
+        None => {
+            let class = py.import("torch")?.getattr(dtype.to_string())?;
+            let size: u64 = class.getattr("itemsize")?.extract()?;
+            let options = PyDict::new(py);
+            options.set_item("dtype", class)?;
+            let made = (dtype, size, options.clone().unbind());
+            OPTIONS.lock().unwrap_or_else(|p| p.into_inner()).push(made);
+            (size, options.unbind())
+        }
+    };
+    let function = EMPTY.import(py, "torch", "empty")?;
+    Ok((size, function.call((0,), Some(options.bind(py)))?))
 }

@@ -55,6 +55,11 @@ impl<'py> Whole<'py> {
         Whole::of(storage)?.ok_or_else(|| invalid(py, "leave it out", "a storage without a byte lies nowhere"))
     }
 
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.n as u64
+    }
+
     /// The address of its first byte.
     pub(crate) fn address(&self) -> usize {
         self.at
@@ -121,7 +126,7 @@ pub(crate) fn tensors_over<'py>(py: Python<'py>, tensors: &[baton::Tensor]) -> P
 }
 
 /// A storage, and one that has what was its memory.
-type Former<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+pub(crate) type Former<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Moves storages into shared memory unless they lie there. The tensors of their bytes, in their order; and with
 /// each storage that moved, and whose memory others than torch may see, one that has that memory. seen: a set of

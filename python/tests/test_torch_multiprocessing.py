@@ -144,6 +144,13 @@ def test_values_keep_what_they_have(ctx):
         assert a["n"].shape == (50, 100) and a["n"].sum() == 12497500 and a["n"].flags.writeable and a["small"] == 2
         own = e([Own(base), base])
         assert own[0].x is own[1]
+        scalar = e(torch.tensor(3.5))
+        assert scalar.shape == () and scalar.item() == 3.5
+        for whole in (torch.arange(6).view(2, 3), torch.ones(5, dtype=torch.bool)):
+            back = e(whole)
+            assert torch.equal(back, whole) and storage_of(back) == storage_of(whole)
+            assert back.stride() == whole.stride() and back.dtype == whole.dtype
+        assert e(torch.arange(6).view(2, 3).T).stride() == (1, 3)
         assert e(torch.empty(0, 3)).shape == (0, 3) and e(torch.empty(2, 3, device="meta")).is_meta
         assert torch.equal(e(base.to_sparse()).to_dense(), base)
         assert e(torch.zeros(3, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -24,7 +24,16 @@ pub struct Holder {
 impl Tensor {
     /// The storage that it lies in: its name, all of its bytes, and where the first element is in them. `None`
     /// where it lies in a file or has no elements.
-    #[doc(hidden)] // for bindings
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let x = session.from_slice(&[4], &[1u8, 2, 3, 4])?.freeze();
+    /// let (name, all, first) = x.as_strided(&[2], None, 1)?.whole().unwrap();
+    /// assert_eq!((all.to_vec::<u8>()?, first, x.whole().unwrap().0), (vec![1, 2, 3, 4], 1, name));
+    /// # Ok(()) }
+    /// ```
     pub fn whole(&self) -> Option<([u64; 3], Tensor, u64)> {
         let h = self.storage()?;
         let shape = [h.bytes as i64][..].into();

@@ -21,10 +21,10 @@ from baton._native import Tensor
 from baton.torch import _install, _storages
 from baton.torch._storages import Storage
 
-# What stands in a message. Of a value of torch's plain tensors in plain containers: the pickle of what it is without
+# What stands in a message. Of torch's plain tensor that is all of its storage: the tensor. Of a value of torch's plain tensors in plain containers: the pickle of what it is without
 # them, the pieces of shared memory in which they lie, and the tensors' records. Of another: the pickle, the tensors of
 # the storages and Baton's tensors that it names by number, and its buffers.
-Message = tuple[Any, list[Tensor], Any] | tuple[Any, list[Tensor], list[Tensor], list[Any]]
+Message = Tensor | tuple[Any, list[Tensor], Any] | tuple[Any, list[Tensor], list[Tensor], list[Any]]
 
 # Buffers of fewer bytes stand in the pickle, and pickles of more beside the structure of the message.
 _SHORT = 1024
@@ -112,7 +112,10 @@ def _special(n: int, dtype: Any, offset: int, shape: Any, strides: Any, grad: bo
 
 def pack(ob: Any) -> Message:
     """An object as a message. Storages of torch's on the CPU move into Baton's memory."""
-    parts = _storages.apart(ob) if _install.moves() else None
+    moves = _install.moves()
+    if moves and type(ob) is _Torch and (whole := _storages.whole(ob)) is not None:
+        return whole
+    parts = _storages.apart(ob) if moves else None
     if parts is not None:
         rest, pieces, records = parts
         return None if rest is ... else _beside(pickle.dumps(rest, 5)), pieces, _beside(records)
@@ -130,6 +133,8 @@ def _beside(data: bytes) -> Any:
 
 def unpack(message: Message) -> Any:
     """The object of a message."""
+    if type(message) is Tensor:
+        return _native.put_whole(message)
     if len(message) == 3:
         data, pieces, records = message
         return _native.put_together(... if data is None else pickle.loads(data), pieces, bytes(records))

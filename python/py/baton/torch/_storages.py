@@ -72,6 +72,17 @@ def moved(storages: Sequence[Any]) -> list[Tensor]:
     return tensors
 
 
+def whole(t: Any) -> Tensor | None:
+    """The tensor of torch's plain tensor that is all of its storage, which is moved; None of another one."""
+    with _moving:
+        parts = _native.take_whole(t, _seen or None)
+        if parts is None:
+            return None
+        tensor, former = parts
+        _keep(former)
+    return tensor
+
+
 def apart(value: Any) -> tuple[Any, list[Tensor], bytes] | None:
     """What a value of plain containers is without torch's plain tensors, whose storages are moved; the bytes of
     these; the tensors' records. None of another value."""
