@@ -1,6 +1,6 @@
 //! Values of torch's tensors in plain containers, taken apart for a message and put together again.
 //!
-//! What is taken apart is lists, tuples, dicts and torch's plain tensors in them; scalars stay as they are. A
+//! What is taken apart is lists, tuples, dicts, also ordered ones, and torch's plain tensors in them; scalars stay as they are. A
 //! tensor's place in what is left is an `Ellipsis`. Containers that stand in a value several times do so in the
 //! result.
 //!
@@ -35,8 +35,22 @@ const DEPTH: u32 = 64;
 /// What a value consists of.
 struct Parts<'py> {
     class: Bound<'py, PyType>,                     // torch.Tensor
+    ordered: Bound<'py, PyType>,                   // OrderedDict, as state dicts are
     tensors: Vec<Bound<'py, PyAny>>,               // in their order, one that stands there again too
     containers: HashMap<usize, Bound<'py, PyAny>>, // by the address of the one that is copied
+}
+
+fn ordered_class(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    Ok(CLASS.import(py, "collections", "OrderedDict")?.clone())
+}
+
+/// Copies what a state dict says beside its tensors, which has none; false where there is something else.
+fn copy_metadata(from: &Bound<'_, PyAny>, to: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let own = from.getattr(intern!(from.py(), "__dict__"))?.cast_into::<PyDict>()?;
+    let Some(about) = own.get_item(intern!(from.py(), "_metadata"))? else { return Ok(own.is_empty()) };
+    to.setattr(intern!(from.py(), "_metadata"), about)?;
+    Ok(own.len() == 1)
 }
 
 fn tensor_class(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
@@ -67,17 +81,22 @@ impl<'py> Parts<'py> {
         if let Some(done) = self.containers.get(&(v.as_ptr() as usize)) {
             return Ok(Some(done.clone()));
         }
-        if let Ok(all) = v.cast_exact::<PyDict>() {
-            let made = PyDict::new(py);
-            self.containers.insert(v.as_ptr() as usize, made.clone().into_any());
-            for (k, v) in all {
+        let ordered = v.get_type().is(&self.ordered);
+        if ordered || v.is_exact_instance_of::<PyDict>() {
+            let made = if ordered { self.ordered.call0()? } else { PyDict::new(py).into_any() };
+            if ordered && !copy_metadata(v, &made)? {
+                return Ok(None);
+            }
+            self.containers.insert(v.as_ptr() as usize, made.clone());
+            for pair in v.cast::<PyDict>()?.items() {
+                let (k, v): (Bound<'py, PyAny>, Bound<'py, PyAny>) = pair.extract()?;
                 if !(k.is_exact_instance_of::<PyString>() || k.is_exact_instance_of::<PyInt>()) {
                     return Ok(None);
                 }
                 let Some(rest) = self.rest(&v, depth + 1)? else { return Ok(None) };
                 made.set_item(k, rest)?;
             }
-            return Ok(Some(made.into_any()));
+            return Ok(Some(made));
         }
         if let Ok(all) = v.cast_exact::<PyList>() {
             let made = PyList::empty(py);
@@ -112,7 +131,12 @@ pub(crate) fn take_apart<'py>(
     value: &Bound<'py, PyAny>,
     seen: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Option<(Bound<'py, PyAny>, Vec<Tensor>, Vec<u8>, Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>)>> {
-    let mut parts = Parts { class: tensor_class(py)?, tensors: Vec::new(), containers: HashMap::new() };
+    let mut parts = Parts {
+        class: tensor_class(py)?,
+        ordered: ordered_class(py)?,
+        tensors: Vec::new(),
+        containers: HashMap::new(),
+    };
     let Some(rest) = parts.rest(value, 0)? else { return Ok(None) };
     let (mut storages, mut numbers, mut met) = (Vec::new(), HashMap::new(), HashMap::new());
     let mut records = Vec::with_capacity(48 * parts.tensors.len());
@@ -304,8 +328,9 @@ pub(crate) fn put_together<'py>(
     let pieces = pieces.iter().map(|t| t.get().tensor(py)).collect::<PyResult<Vec<_>>>()?;
     let (storages, records) = read_places(py, &pieces, records)?;
     let records = read_records(py, records, storages.len())?;
-    let mut whole =
-        Assembly { tensors: made(py, &storages, &records)?.into_iter(), containers: HashMap::new(), kept: Vec::new() };
+    let tensors = made(py, &storages, &records)?.into_iter();
+    let (containers, kept) = (HashMap::new(), Vec::new());
+    let mut whole = Assembly { tensors, containers, kept, ordered: ordered_class(py)? };
     let value = whole.value(rest, 0)?;
     match whole.tensors.next() {
         None => Ok(value),
@@ -322,6 +347,7 @@ struct Assembly<'py> {
     tensors: std::vec::IntoIter<Bound<'py, PyAny>>,
     containers: HashMap<usize, Bound<'py, PyAny>>, // what became of each, by its address
     kept: Vec<Bound<'py, PyAny>>,
+    ordered: Bound<'py, PyType>,
 }
 
 impl<'py> Assembly<'py> {
@@ -331,7 +357,8 @@ impl<'py> Assembly<'py> {
         if v.is(PyEllipsis::get(py)) {
             return self.tensors.next().ok_or_else(|| wrong(py));
         }
-        let (is_dict, is_list) = (v.is_exact_instance_of::<PyDict>(), v.is_exact_instance_of::<PyList>());
+        let is_dict = v.is_exact_instance_of::<PyDict>() || v.get_type().is(&self.ordered);
+        let is_list = v.is_exact_instance_of::<PyList>();
         if !is_dict && !is_list && !v.is_exact_instance_of::<PyTuple>() {
             return Ok(v);
         }
@@ -344,12 +371,13 @@ impl<'py> Assembly<'py> {
         if is_dict || is_list {
             self.containers.insert(v.as_ptr() as usize, v.clone());
         }
-        if let Ok(all) = v.cast_exact::<PyDict>() {
-            for (k, part) in all.iter().collect::<Vec<_>>() {
+        if is_dict {
+            for pair in v.cast::<PyDict>()?.items() {
+                let (k, part): (Bound<'py, PyAny>, Bound<'py, PyAny>) = pair.extract()?;
                 let before = part.as_ptr();
                 let part = self.value(part, depth + 1)?;
                 if part.as_ptr() != before {
-                    all.set_item(k, part)?; // the key is there: the order stays
+                    v.set_item(k, part)?; // the key is there: the order stays
                 }
             }
             return Ok(v);

@@ -144,6 +144,12 @@ def test_values_keep_what_they_have(ctx):
         assert a["n"].shape == (50, 100) and a["n"].sum() == 12497500 and a["n"].flags.writeable and a["small"] == 2
         own = e([Own(base), base])
         assert own[0].x is own[1]
+        state = torch.nn.BatchNorm1d(3).state_dict()
+        back = e(state)
+        assert type(back) is type(state) and [*back] == [*state] and back._metadata == state._metadata
+        assert all(storage_of(back[k]) == storage_of(state[k]) for k in state)
+        state.other = base
+        assert storage_of(e(state).other) == storage_of(base)
         scalar = e(torch.tensor(3.5))
         assert scalar.shape == () and scalar.item() == 3.5
         for whole in (torch.arange(6).view(2, 3), torch.ones(5, dtype=torch.bool)):
