@@ -549,3 +549,71 @@ def test_a_variable_installs_without_an_import():
     assert "InvalidArgument" in run(look, BATON_TORCH_INSTALL="0").stderr
     without = run("print(x.is_shared())", BATON_TORCH_INSTALL="1", BATON_ADDRESS="/nowhere/b.sock")
     assert without.stdout == "True\n" and without.stderr.count("torch shares as ever") == 1
+
+
+@pytest.mark.parametrize("road", ["install", "context"])
+def test_a_broker_that_is_killed_in_mid_epoch_stops_no_training(own, child, road):
+    c = child(
+        """
+import torch, baton.torch
+import baton.torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+rows = [torch.full((3, 16), float(i)) for i in range(64)]
+context = mp.get_context("fork") if sys.argv[1] == "context" else None
+total = 0.0
+for n, batch in enumerate(DataLoader(rows, batch_size=4, num_workers=2, multiprocessing_context=context)):
+    total += batch.sum().item()
+    if n in (3, 7):
+        say("at", n)
+        sys.stdin.readline()
+say(total)
+""",
+        road,
+    )
+    for n in (3, 7):
+        assert c.hear() == f"at {n}"
+        own.end(signal.SIGKILL if n == 3 else signal.SIGTERM)
+        own.start()
+        c.tell()
+    assert c.hear() == str(48.0 * sum(range(64)))
+    c.end()
+
+
+def test_threads_that_put_one_tensor_share_it():
+    for _ in range(20):
+        q, x = mp.Queue(), torch.zeros(1000)
+        threads = [threading.Thread(target=q.put, args=(x[k:],)) for k in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        x.fill_(3)
+        got = [q.get(timeout=PATIENCE) for _ in threads]
+        assert all(storage_of(t) == storage_of(x) and (t == 3).all() for t in got)
+
+
+def test_what_was_put_keeps_its_size():
+    q, x = mp.Queue(), torch.zeros(4)
+    q.put(x)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        x.resize_(1000)
+    assert q.get(timeout=PATIENCE).shape == (4,)
+
+
+def test_an_item_that_no_memory_is_left_for_is_an_error_of_put(own, child):
+    c = child(
+        """
+import torch, baton.torch.multiprocessing as mp
+q, kept = mp.Queue(), torch.ones(4)
+q.put(kept)
+try:
+    q.put(torch.ones(1 << 29))  # 2 GiB of 1
+except baton.Error as e:
+    say(type(e).__name__)
+q.put(1)
+say(q.get().sum().item(), q.get(), kept.sum().item())
+"""
+    )
+    assert c.hear() in ("OutOfMemory", "QuotaExceeded")
+    assert c.hear() == "4.0 1 4.0"
+    c.end()
