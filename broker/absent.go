@@ -47,6 +47,9 @@ func (b *Broker) nameAbsentees(err error) error {
 
 // withAbsentees is nameAbsentees while the mutex is held.
 func (b *Broker) withAbsentees(err error) error {
+	if !errors.Is(err, pages.ErrAwaited) {
+		return err
+	}
 	var who, remedy []string
 	for _, s := range b.used() {
 		if !s.isAbsentee() {
