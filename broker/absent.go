@@ -79,20 +79,28 @@ func (s *session) goOnOrEnd() string {
 
 // buriedLater reports whether a dead session's file is missing and may still come: the
 // file holds what the session sent. Until then its row, which the broker cannot read,
-// counts everything that it is attached to.
+// counts everything that it is attached to. So does the row of one that has sent memory of
+// others whose files may still come: the broker could not count it now.
 func (b *Broker) buriedLater(s *session) bool {
 	k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
-	if _, missing := b.store.Missing[k]; !missing || s.There() || !s.answered {
+	_, missing := b.store.Missing[k]
+	switch {
+	case s.givenUp:
 		return false
+	case missing && !s.There() && s.answered:
+		b.setState(s, protocol.SessionDead)
+		return b.absentees() > 0
+	case b.topics.Awaited(s.party):
+		b.setState(s, protocol.SessionDead)
+		return true
 	}
-	b.setState(s, protocol.SessionDead)
-	return b.absentees() > 0
+	return false
 }
 
 // buryLate buries the dead sessions that are not buried yet and need no longer wait.
 func (b *Broker) buryLate() {
 	for _, s := range b.used() {
-		if s != nil && s.absent && s.state == protocol.SessionDead {
+		if s != nil && s.state == protocol.SessionDead && !s.ended {
 			b.bury(s)
 		}
 	}
@@ -148,6 +156,7 @@ func (b *Broker) install(k pages.Key, fd *sys.FD) {
 	case protocol.RestoreSegment:
 		if b.memory.Install(k, fd) {
 			b.reread()
+			b.buryLate()
 			return
 		}
 	case protocol.RestoreGroup:
@@ -164,9 +173,7 @@ func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
 	}
 	b.topics.Returned(p)
 	b.reread()
-	if s := b.slots[p.Slot]; s != nil && s.Pages == p && s.state == protocol.SessionDead {
-		b.bury(s)
-	}
+	b.buryLate()
 	b.careSoon()
 }
 

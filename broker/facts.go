@@ -129,6 +129,12 @@ func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
 	case takeover.Bury:
 		dead[r.Slot] = true
 	case takeover.FreeRemains: // the store's, with the files
+	case takeover.FreeLane:
+		if l := b.store.Record.Topic(r.Topic).Lane(r.Lane).Load(); l.State == protocol.LaneAdopted && l.Incarnation != 0 {
+			b.log.Warn("what an ended session had sent is lost: no process that lives has its file",
+				"topic", b.store.Record.Topic(r.Topic).Load().Name, "lane", r.Lane, "serial", l.Serial)
+		}
+		takeover.Apply(b.store.Record, b.store.Own.Row, r)
 	default:
 		takeover.Apply(b.store.Record, b.store.Own.Row, r)
 	}

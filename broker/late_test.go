@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/shortdir"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -93,6 +96,37 @@ func init() {
 		c.tell("back")
 		c.hear()
 	}
+	// Its own file lies in a socket, where nobody finds it, until it goes on.
+	parts["makes and hides"] = func(c *played) {
+		p := connect(c.T, c.socket, "maker")
+		x := p.alloc(4096)
+		l, err := net.Listen("unix", filepath.Join(shortdir.New(c.T), "s"))
+		require.NoError(c, err)
+		there := dial(c.T, l.Addr().String())
+		here, err := l.Accept()
+		require.NoError(c, err)
+		require.NoError(c, there.Request(1, "hide", struct{}{}, p.fds[1]))
+		p.fds[1].Close()
+		c.tell(x.ref())
+		c.hear()
+		_, fds, err := wire.New(here.(*net.UnixConn)).Read()
+		require.NoError(c, err)
+		p.fds[1] = fds[0]
+		p.returns(c.socket).resumed()
+		c.tell("back")
+		c.hear()
+	}
+	parts["passes on"] = func(c *played) {
+		var r protocol.StorageRef
+		require.NoError(c, json.Unmarshal([]byte(c.hear()), &r))
+		p := connect(c.T, c.socket, "passes on")
+		ref := protocol.Ref{Serial: r.Serial, Generation: 1, Index: r.Index}
+		p.attach(ref)
+		require.NoError(c, p.fds[1].Reserve(protocol.SessionRow+int64(r.Index)*8, 8))
+		p.writer(p.open(queueOf("work"))).post("passed on", 0, []protocol.Ref{ref})
+		c.tell(p.hello)
+		c.hear()
+	}
 	parts["connects late"] = func(c *played) {
 		p := &peer{t: c.T, w: dial(c.T, c.socket)}
 		p.send(protocol.OpHello, helloOf("late"))
@@ -157,4 +191,36 @@ func TestNameWhoseDescriptionIsLostIsNotSet(t *testing.T) {
 	_, b := takenOver(t, socket, nil, p)
 	require.Zero(t, b.Status().Counts.Names)
 	eventually(t, "its memory is free", func() bool { return b.Status().Memory.Granted == 0 })
+}
+
+// What a dead process had passed on waits for its maker, which stands still where nobody can look
+// into it: the broker counts it once the maker has handed over who describes it.
+func TestWhatADeadProcessPassedOnWaitsForItsMaker(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "other")
+	info := p.open(queueOf("work"))
+	maker := start(t, socket, "makes and hides")
+	var x protocol.StorageRef
+	maker.hear(&x)
+	ref, err := json.Marshal(x)
+	require.NoError(t, err)
+	dead := start(t, socket, "passes on")
+	dead.tell(string(ref))
+	var its protocol.HelloReply
+	dead.hear(&its)
+	file, err := p.call(protocol.OpPeer, peerOf(its.Slot, its.Serial), nil)
+	require.NoError(t, err)
+	defer wire.CloseAll(file)
+	old.kill()
+	dead.kill()
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })
+	p2 := p.returns(socket, handedOver{protocol.RestoreSession, its.Serial, file[0]})
+	p2.resumed()
+	b := made()
+	require.Len(t, p2.members(info).Lanes, 1)
+	require.NotEqualValues(t, protocol.LaneAdopted, p2.members(info).Lanes[0].State, "its row counts it on")
+	maker.ask("go on")
+	eventually(t, "the broker keeps the message", func() bool { return b.Status().Counts.AdoptedLanes == 1 })
+	require.EqualValues(t, protocol.LaneAdopted, p2.members(info).Lanes[0].State)
+	require.Len(t, list[broker.SessionRow](p2, protocol.ListSessions, "passes on"), 0)
 }

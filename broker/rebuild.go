@@ -204,6 +204,7 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 		case s == nil || s.Serial != r.Serial:
 		case s.state == protocol.SessionDead:
 			b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			s.givenUp = true
 			delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 			b.bury(s)
 			return done{}, nil, nil

@@ -25,6 +25,7 @@ type session struct {
 	absent      bool  // of a former broker, and not back yet
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
+	givenUp     bool  // by hand, though what it sent may be lost
 	answered    bool  // its client knows of it: hello was answered
 	read        bool  // absent, and all files that its process has were looked at
 	heard       bool  // its client said something after that

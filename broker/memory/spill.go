@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"slices"
+
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -82,6 +84,34 @@ func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []pro
 	}
 	*budget -= len(refs)
 	return refs, false, *budget < 0
+}
+
+// Awaited reports whether the storages that a message names cannot be counted for want of
+// files that may still come: of those who describe them, or of what it spilled. budget bounds
+// how many are looked at of one sender; behind it nothing is waited for.
+func (m *Memory) Awaited(h shm.SlotHead, data []uint64, budget *int) bool {
+	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
+	if err != nil || m.anyAwaited(refs, budget) {
+		return err == nil && *budget >= 0
+	}
+	if h.Flags&protocol.SlotSpilled == 0 || len(refs) != 1 || *budget <= 0 {
+		return false
+	}
+	if lacks, awaited := m.spillMissing(refs[0]); lacks {
+		return awaited
+	}
+	nested, err := m.ReadSpill(refs[0])
+	return err == nil && m.anyAwaited(nested, budget) && *budget >= 0
+}
+
+// anyAwaited reports whether the description of any storage may still come.
+func (m *Memory) anyAwaited(refs []protocol.Ref, budget *int) bool {
+	*budget -= len(refs)
+	return *budget >= 0 && slices.ContainsFunc(refs, func(r protocol.Ref) bool {
+		c := m.findChunkOf(r.Index, r.Serial)
+		return c != nil && !c.segment.owner.There() &&
+			m.store.Awaits(pages.Key{Role: protocol.RestoreSession, Serial: c.segment.owner.Serial})
+	})
 }
 
 // spillMissing reports whether a spill storage cannot be read because its file, or its

@@ -24,6 +24,37 @@ func (ts *Topics) adoptable(p *pages.Pages) int {
 	return budget
 }
 
+// Awaited tells whether a session has sent what names memory whose description may still be
+// handed over. Until then the broker cannot count it, and the session's row must.
+func (ts *Topics) Awaited(s *Party) bool {
+	if ts.store.Missing == nil {
+		return false
+	}
+	budget := ts.adoptable(s.Pages)
+	for l := range ts.lanesIn[s.Pages] {
+		if l.state == protocol.LaneLive && l.Pages.There() && ts.namesAwaited(l, &budget) {
+			return true
+		}
+	}
+	return false
+}
+
+func (ts *Topics) namesAwaited(l *Lane, budget *int) bool {
+	var words []uint64
+	for k := range l.View.Slots() {
+		i := l.View.Seq(k)
+		if i == 0 || i&(l.View.Slots()-1) != k {
+			continue
+		}
+		h, data, ok := l.View.Read(i, words)
+		words = data
+		if ok && ts.memory.Awaited(h, data, budget) {
+			return true
+		}
+	}
+	return false
+}
+
 // adopt makes the broker the keeper of a lane whose writer has gone: it counts
 // every message that can be read up in its own row, and only then the lane
 // changes hands. Slots that are nonsense are emptied. The writer's row still
