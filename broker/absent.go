@@ -25,10 +25,10 @@ func (b *Broker) absentees() (n int) {
 }
 
 // isAbsentee tells whether a session is not back yet, and may have files that are missing. One
-// whose hello was not answered had nothing given to it but its own pages, and need not come;
-// of one whose process stands still all files are here already.
+// that has said nothing since its hello has nothing but its own pages, and need not come: its
+// client may have given the hello up. Of one whose process stands still all files are here already.
 func (s *session) isAbsentee() bool {
-	return s != nil && s.absent && s.answered && !s.read && s.state != protocol.SessionDead
+	return s != nil && s.absent && s.answered && s.heard && !s.read && s.state != protocol.SessionDead
 }
 
 // maxNamed is how many absent sessions an error names.

@@ -224,3 +224,27 @@ func TestWhatADeadProcessPassedOnWaitsForItsMaker(t *testing.T) {
 	require.EqualValues(t, protocol.LaneAdopted, p2.members(info).Lanes[0].State)
 	require.Len(t, list[broker.SessionRow](p2, protocol.ListSessions, "passes on"), 0)
 }
+
+// A client that never read the answer to its hello has nothing that others wait for, and can be
+// evicted though its process lives.
+func TestSessionThatNeverSpokeIsNotWaitedFor(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p := connect(t, socket, "other")
+	c := start(t, socket, "connects late")
+	c.hear(new(string))
+	late := func(q *peer) []broker.SessionRow { return list[broker.SessionRow](q, protocol.ListSessions, "late") }
+	eventually(t, "it was answered", func() bool { return len(late(p)) == 1 })
+	setter := start(t, socket, "sets many")
+	setter.hear(new(string))
+	setter.kill()
+	eventually(t, "its setter is buried", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "")) == 2 })
+	old.kill()
+	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })
+	p2 := p.returns(socket)
+	p2.resumed()
+	b := made()
+	eventually(t, "what nobody can hand over is given up", func() bool { return b.Status().Counts.Names == 0 && b.Status().Memory.Granted == 0 })
+	require.Len(t, late(p2), 1)
+	p2.must(protocol.OpEvict, protocol.Evict{Serial: late(p2)[0].Serial}, nil)
+	require.Empty(t, late(p2))
+}

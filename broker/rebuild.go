@@ -208,6 +208,10 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 			delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 			b.bury(s)
 			return done{}, nil, nil
+		case s.absent && !s.heard:
+			b.log.Warn("session evicted by hand: its client never said anything", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.bury(s)
+			return done{}, nil, nil
 		case !s.unknown:
 			return nil, nil, protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd(), "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
 		default:
