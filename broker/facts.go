@@ -117,7 +117,19 @@ func lowers(r takeover.Repair) bool {
 	return false
 }
 
+// noteLost logs what goes with a lane of an ended session that no broker can read any more.
+func (b *Broker) noteLost(r takeover.FreeLane) {
+	t := b.store.Record.Topic(r.Topic)
+	if l := t.Lane(r.Lane).Load(); l.State == protocol.LaneAdopted && l.Incarnation != 0 {
+		b.log.Warn("what an ended session had sent is lost: no process that lives has its file",
+			"topic", t.Load().Name, "lane", r.Lane, "serial", l.Serial)
+	}
+}
+
 func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
+	if lane, is := r.(takeover.FreeLane); is {
+		b.noteLost(lane)
+	}
 	switch r := r.(type) {
 	case takeover.Unname:
 		l := takeover.Lane{Topic: r.Topic, Number: r.Lane, Serial: b.store.Record.Topic(r.Topic).Lane(r.Lane).Serial()}
@@ -129,12 +141,6 @@ func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
 	case takeover.Bury:
 		dead[r.Slot] = true
 	case takeover.FreeRemains: // the store's, with the files
-	case takeover.FreeLane:
-		if l := b.store.Record.Topic(r.Topic).Lane(r.Lane).Load(); l.State == protocol.LaneAdopted && l.Incarnation != 0 {
-			b.log.Warn("what an ended session had sent is lost: no process that lives has its file",
-				"topic", b.store.Record.Topic(r.Topic).Load().Name, "lane", r.Lane, "serial", l.Serial)
-		}
-		takeover.Apply(b.store.Record, b.store.Own.Row, r)
 	default:
 		takeover.Apply(b.store.Record, b.store.Own.Row, r)
 	}

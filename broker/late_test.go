@@ -194,7 +194,7 @@ func TestNameWhoseDescriptionIsLostIsNotSet(t *testing.T) {
 }
 
 // What a dead process had passed on waits for its maker, which stands still where nobody can look
-// into it: the broker counts it once the maker has handed over who describes it.
+// into it: the broker counts it once the maker has handed its file over.
 func TestWhatADeadProcessPassedOnWaitsForItsMaker(t *testing.T) {
 	old, socket, _ := first(t, "")
 	p := connect(t, socket, "other")

@@ -159,7 +159,7 @@ pub(crate) fn take_apart<'py>(
             }
         };
         let Some(offset) = view.data.addr().checked_sub(storages[number].address()) else { return Ok(None) };
-        write_record(&mut records, number as u32, &view, offset as u64 + view.byte_offset);
+        Record::of(number, &view, offset as u64 + view.byte_offset).write(&mut records);
     }
     let Some((tensors, former)) = moved(py, &storages, seen.as_ref())? else { return Ok(None) };
     let (all, mut places) = places_of(&tensors);
@@ -177,9 +177,7 @@ pub(crate) fn take_whole<'py>(
 ) -> PyResult<Option<(Tensor, Vec<Former<'py>>)>> {
     let Some(view) = plain(value)? else { return Ok(None) };
     let Some(w) = Whole::of(value.call_method0(intern!(py, "untyped_storage"))?)? else { return Ok(None) };
-    let mut record = Vec::new();
-    write_record(&mut record, 0, &view, view.byte_offset);
-    let Some(r) = read_records(py, &record, 1)?.pop() else { return Ok(None) };
+    let r = Record::of(0, &view, view.byte_offset);
     if view.data.addr() != w.address() || !r.is_all_of(w.bytes()) {
         return Ok(None);
     }
@@ -256,21 +254,6 @@ fn plain(t: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
         return Ok(None);
     }
     Ok(Some(view))
-}
-
-fn write_record(out: &mut Vec<u8>, storage: u32, view: &DLTensor, offset: u64) {
-    out.extend(storage.to_le_bytes());
-    out.extend([view.dtype.code, view.dtype.bits]);
-    out.extend(view.dtype.lanes.to_le_bytes());
-    out.extend(offset.to_le_bytes());
-    let n = view.ndim.max(0) as usize;
-    out.extend((n as u64).to_le_bytes());
-    for numbers in [view.shape, view.strides] {
-        for i in 0..n {
-            // SAFETY: `ndim` numbers each, lent with the view.
-            out.extend(unsafe { numbers.add(i).read_unaligned() }.to_le_bytes());
-        }
-    }
 }
 
 fn write_again(out: &mut Vec<u8>, first: usize) {
@@ -444,6 +427,24 @@ fn made<'py>(py: Python<'py>, storages: &[baton::Tensor], records: &[Record]) ->
 }
 
 impl Record {
+    /// The record of a tensor at an offset in a storage.
+    fn of(storage: usize, view: &DLTensor, offset: u64) -> Record {
+        let n = view.ndim.max(0) as usize;
+        // SAFETY: `ndim` numbers each, lent with the view.
+        let [shape, strides] = [view.shape, view.strides]
+            .map(|numbers| (0..n).map(|i| unsafe { numbers.add(i).read_unaligned() }).collect());
+        Record { storage: Some(storage), dtype: view.dtype, offset, shape, strides }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.storage.map_or(AGAIN, |n| n as u32).to_le_bytes());
+        out.extend([self.dtype.code, self.dtype.bits]);
+        out.extend(self.dtype.lanes.to_le_bytes());
+        out.extend(self.offset.to_le_bytes());
+        out.extend((self.shape.len() as u64).to_le_bytes());
+        self.shape.iter().chain(&self.strides).for_each(|n| out.extend(n.to_le_bytes()));
+    }
+
     /// Whether the tensor is all of a storage of so many bytes, in C's order.
     fn is_all_of(&self, storage: u64) -> bool {
         let mut step = 1i64;

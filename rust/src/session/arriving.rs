@@ -15,7 +15,7 @@ use crate::wire::ops::{Ignored, Restore, RestoreItem};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arriving(u64);
 
-/// What new brokers were told of the files that are here.
+/// What new brokers have asked for of the files that are here, and may lack.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
     /// How many have asked for them.

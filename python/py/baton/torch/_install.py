@@ -145,10 +145,10 @@ def moves() -> bool:
 
 def movable(storage: Any) -> bool:
     """Whether a storage goes by Baton's road: it lies in Baton's memory, or moves there."""
-    if storage.device.type != "cpu" or not storage.nbytes():
-        return False
     if not _active.storages:
         return _storages.in_place(storage) is not None
+    if storage.device.type != "cpu" or not storage.nbytes():
+        return False
     return not _torchs().is_shared(storage)  # others have it: it stays where they see it
 
 

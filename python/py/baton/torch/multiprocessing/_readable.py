@@ -61,11 +61,6 @@ class Readable:
             if self._carrier.qsize():  # behind the clearing: what comes later is seen by the thread
                 os.eventfd_write(self._fd, 1)
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._fd == -1
-
     def close(self) -> None:
         """Closes the descriptor."""
         with self._lock:
