@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 8
+	Layout  = 9
 )
 
 // Sizes that are part of the layout.
@@ -313,7 +313,30 @@ const (
 	SlotWritable = 1
 	SlotSpilled  = 2
 	SlotLive     = 4
-	SlotOrdered  = 8 // an Order stands between refs and body
+	SlotOrdered  = 8  // an Order stands between refs and body
+	SlotBrief    = 16 // the slot is a Brief
+	SlotReadOnly = 32 // of a Brief: its tensor is read-only
+)
+
+// Brief is a slot of one line: a message of one tensor that is compact, has no name,
+// and begins with its storage in the machine's memory, with nothing beside it.
+const (
+	BriefSeq        = SlotSeq
+	BriefStamp      = SlotStamp
+	BriefFlags      = SlotFlags // u16
+	BriefNdim       = 18        // u8
+	BriefZero       = 19
+	BriefIndex      = 20
+	BriefSerial     = 24
+	BriefGeneration = 32
+	BriefCode       = 40
+	BriefBits       = 41
+	BriefLanes      = 42
+	BriefRest       = 44 // zero
+	BriefExtents    = 48
+	BriefSize       = 64
+
+	BriefMaxNdim = 4 // extents of 32 bits
 )
 
 // Order says when the bytes of a message are written: when the sender's stream has

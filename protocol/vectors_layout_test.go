@@ -186,6 +186,20 @@ func init() {
 		field("tensors", "u16", protocol.SlotTensors).
 		field("bytes", "u64", protocol.SlotBytes).
 		field("body", "u32", protocol.SlotBody)
+	fixed("Brief", protocol.BriefSize).
+		field("seq", "u64", protocol.BriefSeq).
+		field("stamp", "u64", protocol.BriefStamp).
+		field("flags", "u16", protocol.BriefFlags).
+		field("ndim", "u8", protocol.BriefNdim).
+		field("zero", "u8", protocol.BriefZero).
+		field("index", "u32", protocol.BriefIndex).
+		field("serial", "u64", protocol.BriefSerial).
+		field("generation", "u64", protocol.BriefGeneration).
+		field("code", "u8", protocol.BriefCode).
+		field("bits", "u8", protocol.BriefBits).
+		field("lanes", "u16", protocol.BriefLanes).
+		field("rest", "u32", protocol.BriefRest).
+		field("extents", "u32", protocol.BriefExtents, protocol.BriefMaxNdim)
 	fixed("Ref", protocol.RefSize).
 		field("serial", "u64", protocol.RefSerial).
 		field("generation", "u64", protocol.RefGeneration).

@@ -110,11 +110,15 @@ func (l Lane) Fetch(i uint64) {
 // storage. It is of use only to fetch ahead what belongs to it: nothing here was
 // checked.
 func (l Lane) FirstIndex(i uint64) uint32 {
-	return uint32(atomic.LoadUint64(&l.r.line(l.slot(i))[(protocol.SlotSize+protocol.RefIndex)/8]))
+	line := l.r.line(l.slot(i))
+	if w := atomic.LoadUint64(&line[protocol.SlotFlags/8]); w&protocol.SlotBrief != 0 {
+		return uint32(w >> 32)
+	}
+	return uint32(atomic.LoadUint64(&line[(protocol.SlotSize+protocol.RefIndex)/8]))
 }
 
 // Read copies message i into words: refs, then body. It returns false when the
-// slot does not hold i or its lengths are impossible. The copy is worth
+// slot does not hold i or what it says is impossible. The copy is worth
 // something only if Has(i) is still true after the references were counted.
 func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 	at := l.slot(i)
@@ -122,8 +126,17 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 	if atomic.LoadUint64(&line[protocol.SlotSeq/8]) != i || i == 0 {
 		return SlotHead{}, words[:0], false
 	}
-	stamp, bytes := atomic.LoadUint64(&line[protocol.SlotStamp/8]), atomic.LoadUint64(&line[protocol.SlotBytes/8])
-	counts, body := atomic.LoadUint64(&line[protocol.SlotFlags/8]), uint32(atomic.LoadUint64(&line[protocol.SlotBody/8]))
+	stamp, counts := atomic.LoadUint64(&line[protocol.SlotStamp/8]), atomic.LoadUint64(&line[protocol.SlotFlags/8])
+	if counts&protocol.SlotBrief != 0 {
+		w := [briefWords]uint64{counts}
+		for k := 1; k < briefWords; k++ {
+			w[k] = atomic.LoadUint64(&line[protocol.BriefFlags/8+k])
+		}
+		// SYNC slot-body: the copy above is complete before seq is looked at again.
+		FenceAcquire()
+		return unpackBrief(&w, stamp, words)
+	}
+	bytes, body := atomic.LoadUint64(&line[protocol.SlotBytes/8]), uint32(atomic.LoadUint64(&line[protocol.SlotBody/8]))
 	flags, nref := uint32(counts), uint16(counts>>32)
 	n := bodyAt(flags, nref) + uint64(body)
 	if n > l.stride-protocol.SlotSize {
@@ -153,6 +166,15 @@ const firstWords = (lineBytes - protocol.SlotSize) / 8
 func (l Lane) Write(i uint64, h *SlotHead, data []uint64) {
 	at := l.slot(i)
 	l.r.PrefetchWrite(at)
+	if w, ok := packBrief(h, data); ok {
+		// SYNC slot-body: as below.
+		FenceRelease()
+		l.r.writeWord(at+protocol.SlotStamp, h.Stamp)
+		for k := range w {
+			l.r.writeWord(at+protocol.BriefFlags+8*uint64(k), w[k])
+		}
+		return
+	}
 	if len(data) > firstWords {
 		l.r.PrefetchWrite(at + lineBytes)
 	}

@@ -128,6 +128,11 @@ layout! {
         SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u32 @ 16; NREF nref: u16 @ 20;
         TENSORS tensors: u16 @ 22; BYTES bytes: u64 @ 24; BODY body: u32 @ 32;
     }
+    brief Brief 64 {
+        SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u16 @ 16; NDIM ndim: u8 @ 18; ZERO zero: u8 @ 19;
+        INDEX index: u32 @ 20; SERIAL serial: u64 @ 24; GENERATION generation: u64 @ 32; CODE code: u8 @ 40;
+        BITS bits: u8 @ 41; LANES lanes: u16 @ 42; REST rest: u32 @ 44; EXTENTS extents: u32[4] @ 48;
+    }
     reference Ref 24 {
         SERIAL serial: u64 @ 0; GENERATION generation: u64 @ 8; INDEX index: u32 @ 16; ZERO zero: u32 @ 20;
     }
@@ -162,7 +167,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 8;
+pub const LAYOUT: u32 = 9;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -363,6 +368,10 @@ pub mod slot_flag {
     pub const LIVE: u32 = 4;
     /// The bytes are written when a stream of the sender's has come to an Order.
     pub const ORDERED: u32 = 8;
+    /// The slot is a Brief.
+    pub const BRIEF: u32 = 16;
+    /// Of a Brief: its tensor is read-only.
+    pub const READ_ONLY: u32 = 32;
 }
 
 /// Bit of a TopicRecord's flags: a name that is not set.

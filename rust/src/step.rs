@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::layout::{DEFAULT_DESCRIPTION, session_file, slot};
 use crate::ledger::Row;
 use crate::message::Ref;
-use crate::shm::{Lane, Region, SlotHead};
+use crate::shm::{Copied, Lane, Region, SlotHead};
 use crate::sys::Mapping;
 
 /// A lane with messages and a row, in memory that this process has for itself.
@@ -39,7 +39,7 @@ impl Step {
     /// Takes the reference that message i names: reads the slot, counts up, looks again; then drops it.
     /// Whether it was there.
     pub fn take_and_drop(&mut self, i: u64) -> Result<bool> {
-        let Some(head) = self.lane.read(i, &mut self.words, |_| ()) else { return Ok(false) };
+        let Some(Copied::Full(head)) = self.lane.read(i, &mut self.words, |_| ()) else { return Ok(false) };
         let Some(r) = head.refs(&self.words).next() else { return Ok(false) };
         self.row.take(r.index)?;
         let there = self.lane.still_has(i);

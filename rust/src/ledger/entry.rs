@@ -4,6 +4,8 @@
 use crate::layout::{GENERATION_MASK, PRIVATE, RETIRING, limits, session_file, storage_entry as rec};
 use crate::shm::Region;
 
+const _: () = assert!(rec::OFFSET == 0 && rec::BYTES == 8 && rec::GENERATION == 16);
+
 /// The entries of one session.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries(Region);
@@ -30,13 +32,8 @@ impl Entries {
     /// Copies an entry; the generation is without marks.
     #[inline]
     pub(crate) fn load(&self, index: u32) -> Entry {
-        let at = Self::at(index);
-        let word = self.0.load(at + rec::GENERATION);
-        Entry {
-            offset: self.0.load(at + rec::OFFSET),
-            bytes: self.0.load(at + rec::BYTES),
-            generation: word & GENERATION_MASK,
-        }
+        let [offset, bytes, word] = self.0.loads(Self::at(index));
+        Entry { offset, bytes, generation: word & GENERATION_MASK }
     }
 
     /// Where an entry stands, for a prefetch.
@@ -57,8 +54,7 @@ impl Entries {
     /// Sets where a fresh storage lies; the owner's, before anyone can have its generation.
     pub(crate) fn describe(&self, index: u32, offset: u64, bytes: u64, made_at: u64) {
         let at = Self::at(index);
-        self.0.store(at + rec::OFFSET, offset);
-        self.0.store(at + rec::BYTES, bytes);
+        self.0.stores(at + rec::OFFSET, [offset, bytes]);
         self.0.store(at + rec::MADE_AT, made_at);
     }
 

@@ -210,18 +210,18 @@ impl Pool {
         Ok(p)
     }
 
-    /// As `alloc` for one who cannot wait; `None` where that could be: another thread allocates, or no
-    /// storage of the size is free and warm.
-    pub(crate) fn alloc_at_hand(&self, n: u64) -> Option<Result<Storage>> {
+    /// What `make` makes of a storage of `n` bytes that is at hand, counted once: of its ref, and where it lies.
+    /// `None` where `alloc` is to be asked: another thread allocates, no storage of the size is free and warm, or
+    /// the pool hands out nothing.
+    #[inline(always)]
+    pub(crate) fn warm<T>(&self, n: u64, make: impl FnOnce(Ref, u64) -> T) -> Option<T> {
         let mut p = self.state.try_lock().ok()?;
-        if self.paused.load(Ordering::Relaxed) {
+        if !self.may_recycle() || n == 0 || n > MOST {
             return None;
         }
-        if let Err(e) = self.check_going() {
-            return Some(Err(e));
-        }
-        let index = if n > 0 && n <= MOST { p.take_bin(class_of(n))? } else { return None };
-        Some(p.hand_out(index, n))
+        let (reference, offset) = p.hand_out_warm(n)?;
+        drop(p);
+        Some(make(reference, offset))
     }
 
     /// Tells the pool that this session's count of an own index fell to zero. Any thread.
@@ -442,6 +442,27 @@ impl State {
         }
         crash_point::at("alloc-counted");
         Ok(Storage { reference, offset, bytes: n })
+    }
+
+    /// As `take_bin` and `hand_out`; `None` where one of them has nothing.
+    #[inline(always)]
+    fn hand_out_warm(&mut self, n: u64) -> Option<(Ref, u64)> {
+        let bin = self.bins.get_mut(bin_of(class_of(n)))?;
+        let index = *bin.last()?; // the warmest
+        let chunk = self.records.get_mut(index / limits::CHUNK_INDICES)?.as_deref_mut()?;
+        let r = chunk.get_mut((index % limits::CHUNK_INDICES) as usize)?;
+        let (slab, offset) = (r.slab, r.offset);
+        let s = self.slabs.get_mut(slab)?.as_mut()?;
+        let now = sys::roughly_now();
+        self.entries.describe(index, offset, n, now);
+        crash_point::at("alloc-described");
+        self.row.take(index).ok()?;
+        crash_point::at("alloc-counted");
+        bin.pop();
+        r.out = true;
+        (s.binned, s.used) = (s.binned - 1, s.used + 1);
+        self.last = (now, slab);
+        Some((Ref { serial: r.serial, generation: r.generation, index }, offset))
     }
 
     fn take_bin(&mut self, class: u64) -> Option<u32> {

@@ -9,7 +9,7 @@ use loom::thread;
 use crate::layout::{broker_file, chunk_record, lane_bytes, limits, session_file};
 use crate::ledger::{Chunks, Entries, FreeTest, Row, Rows};
 use crate::message::Ref;
-use crate::shm::{Lane, Region, SlotHead, fence, weak};
+use crate::shm::{Copied, Lane, Region, SlotHead, fence, weak};
 
 mod closing;
 mod waiting;
@@ -92,7 +92,7 @@ impl World {
     /// Takes the message as a reader does. `look_again`: whether it looks at the slot after counting.
     fn take(&self, look_again: bool) {
         let mut words = Vec::new();
-        let Some(head) = self.lane.read(1, &mut words, |_| ()) else { return };
+        let Some(Copied::Full(head)) = self.lane.read(1, &mut words, |_| ()) else { return };
         let Some(r) = head.refs(&words).next() else { return };
         let row = Row::new(&self.taker);
         row.take(r.index).unwrap();
@@ -171,7 +171,7 @@ fn overwritten(unname: bool) {
     });
     let mut words = Vec::new();
     for i in [1, 3] {
-        if let Some(h) = lane.read(i, &mut words, |_| ())
+        if let Some(Copied::Full(h)) = lane.read(i, &mut words, |_| ())
             && lane.still_has(i)
         {
             assert_eq!((h.stamp, &words[..2]), (i, &[i, i][..]), "a mixture");

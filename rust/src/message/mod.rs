@@ -3,6 +3,7 @@
 //! checks every number before use.
 
 mod body;
+mod brief;
 mod description;
 mod order;
 mod parse;
@@ -14,6 +15,8 @@ mod vectors;
 #[cfg(all(test, not(baton_loom)))]
 pub(crate) use body::append_bytes;
 pub(crate) use body::{Body, Encoder, Extents, TensorDesc, first_bytes, plain};
+pub(crate) use brief::Brief;
 pub(crate) use description::Description;
 pub(crate) use order::Order;
+pub(crate) use parse::Descriptions;
 pub(crate) use refs::{Ref, parse_spill, spill_front};

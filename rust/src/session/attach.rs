@@ -60,11 +60,33 @@ pub(crate) struct Attachments {
     past: Mutex<Vec<Past>>,
 }
 
+/// What is noted of a chunk.
 #[derive(Debug, Default)]
-struct Place {
+pub(crate) struct Place {
     serial: AtomicU64, // of the chunk's grant; 0: not attached
     at: AtomicPtr<Attachment>,
     seen: OnceLock<Box<Seen>>,
+}
+
+impl Place {
+    /// Whether the session is attached to this grant of the chunk.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, serial: u64) -> bool {
+        self.serial.load(Ordering::Acquire) == serial
+    }
+
+    /// The attachment to a grant, which is never 0, for one who counts a storage of the chunk in the
+    /// row already. `None` when it is gone meanwhile.
+    ///
+    /// SYNC attachment: looked for after the row was raised; pairs with `put`.
+    #[inline(always)]
+    pub(crate) fn find(&self, serial: u64) -> Option<Attached> {
+        let at = self.at.load(Ordering::SeqCst);
+        if self.serial.load(Ordering::SeqCst) != serial {
+            return None;
+        }
+        NonNull::new(at).map(Attached)
+    }
 }
 
 /// Where the entries of a chunk and the bytes of its storages were when they were last looked at: a
@@ -90,10 +112,16 @@ impl Attachments {
         Attachments { places: Table::new(limits::CHUNKS), past: Mutex::default() }
     }
 
+    /// What is noted of a chunk, where ever anything was.
+    #[inline(always)]
+    pub(crate) fn place(&self, chunk: u32) -> Option<&Place> {
+        self.places.get(chunk)
+    }
+
     /// Whether the session is attached to this grant of a chunk.
     #[inline]
     pub(crate) fn has(&self, chunk: u32, serial: u64) -> bool {
-        self.places.get(chunk).is_some_and(|p| p.serial.load(Ordering::Acquire) == serial)
+        self.place(chunk).is_some_and(|p| p.is_of(serial))
     }
 
     /// The grant of a chunk that the session is attached to, 0 for none.
@@ -101,18 +129,10 @@ impl Attachments {
         self.places.get(chunk).map_or(0, |p| p.serial.load(Ordering::Acquire))
     }
 
-    /// The attachment to a grant, which is never 0, for one who counts a storage of the chunk in the
-    /// row already. `None` when it is gone meanwhile.
-    ///
-    /// SYNC attachment: looked for after the row was raised; pairs with `put`.
+    /// As [`Place::find`].
     #[inline]
     pub(crate) fn find(&self, chunk: u32, serial: u64) -> Option<Attached> {
-        let p = self.places.get(chunk)?;
-        let at = p.at.load(Ordering::SeqCst);
-        if p.serial.load(Ordering::SeqCst) != serial {
-            return None;
-        }
-        NonNull::new(at).map(Attached)
+        self.place(chunk)?.find(serial)
     }
 
     /// Starts to fetch what taking a reference will need, all at once.
@@ -249,6 +269,11 @@ impl Attachment {
 }
 
 #[cold]
+fn recycled() -> Error {
+    expired("it has been recycled")
+}
+
+#[cold]
 fn outside(r: Ref, e: Entry) -> Error {
     let what = format!("storage {} claims {} bytes at {}, outside its segment's range", r.index, e.bytes, e.offset);
     Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what)
@@ -257,11 +282,11 @@ fn outside(r: Ref, e: Entry) -> Error {
 impl Attached {
     /// Reads a counted ref's entry and checks it: the generation is the ref's, the range lies in the
     /// chunk's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(self, reference: Ref) -> Result<Held> {
         let e = self.entries.load(reference.index);
         if e.generation != reference.generation {
-            return Err(expired("it has been recycled"));
+            return Err(recycled());
         }
         let end = self.chunk.offset + self.chunk.bytes;
         if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset

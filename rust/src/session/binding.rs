@@ -137,7 +137,7 @@ impl Tensor {
         let Some(h) = self.storage() else { return Ok(None) };
         let s = self.held.segment(h, true)?;
         self.held.inner().open_file(&s, true)?;
-        Ok(s.fd().map(|fd| (fd, s.bytes, h.offset + self.offset)))
+        Ok(s.fd().map(|fd| (fd, s.bytes, h.offset + self.view().offset)))
     }
 
     /// The session that it was allocated or received in.
@@ -154,7 +154,7 @@ impl Tensor {
     /// C-contiguous), `offset` bytes from this one's first element. `InvalidArgument` when it reaches
     /// past the storage or is not aligned.
     pub fn view_as(&self, dtype: DType, shape: &[i64], strides: Option<&[i64]>, offset: u64) -> Result<Tensor> {
-        let Some(at) = self.offset.checked_add(offset) else {
+        let Some(at) = self.view().offset.checked_add(offset) else {
             let what = format!("view at byte {offset} of {}{:?}", self.dtype(), self.shape());
             return Err(Error::new(Code::InvalidArgument, "use an offset inside the storage", what));
         };

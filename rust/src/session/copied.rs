@@ -34,11 +34,11 @@ impl Tensor {
             return Ok(out);
         }
         let strides = self.full_strides();
-        let mut index = vec![0i64; self.shape.len()];
+        let mut index = vec![0i64; self.shape().len()];
         for element in &mut out {
             let at: i64 = index.iter().zip(strides.iter()).map(|(i, s)| i * s).sum(); // checked when it was made
             self.read(at as u64 * size_of::<T>() as u64, bytes_of(std::slice::from_mut(element)))?;
-            if let Some(d) = (0..index.len()).rev().find(|d| index[*d] + 1 < self.shape[*d]) {
+            if let Some(d) = (0..index.len()).rev().find(|d| index[*d] + 1 < self.shape()[*d]) {
                 index[d] += 1;
                 index[d + 1..].fill(0);
             }
@@ -48,14 +48,16 @@ impl Tensor {
 
     /// Copies bytes out, `at` bytes behind the first element's first; they are the view's.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        match (&self.place, self.storage()) {
+        match (&self.view().place, self.storage()) {
             (_, Some(h)) => match h.at.segment.mapped(false) {
-                Some(r) => r.read_bytes(h.offset + self.offset + at, into),
-                None => self.held.segment(h, false)?.region(false)?.read_bytes(h.offset + self.offset + at, into),
+                Some(r) => r.read_bytes(h.offset + self.view().offset + at, into),
+                None => {
+                    self.held.segment(h, false)?.region(false)?.read_bytes(h.offset + self.view().offset + at, into)
+                }
             },
             // SAFETY: the view was checked to lie inside the mapping.
             (Place::File(f), _) => unsafe {
-                let from = f.address().add((self.offset + at) as usize);
+                let from = f.address().add((self.view().offset + at) as usize);
                 std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
             },
             _ => {}

@@ -79,10 +79,9 @@ impl Gone {
         self.balance.max(0) as u64
     }
 
-    pub(super) fn take(&mut self) -> u64 {
-        let n = self.lost();
+    /// Notes that it was reported.
+    pub(super) fn reported(&mut self) {
         self.balance = self.balance.min(0);
-        n
     }
 }
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::Session;
 use super::device::Gpu;
-use super::tensor::{Place, Tensor};
+use super::tensor::{Place, Tensor, View};
 use crate::cuda::{Device, Slab, Stream, named};
-use crate::dims::Dims;
 use crate::dlpack::{CPU, DLDevice, device};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
@@ -55,11 +54,10 @@ impl Session {
         let n = dtype.num_bytes(shape)?;
         let inner = self.inner()?;
         let gpu = inner.gpu(named(device)?);
-        let (held, place) = match n {
-            0 => (inner.nothing(), Place::Nowhere),
-            n => (inner.fill_by(|| inner.cut(&gpu, n))?, Place::Storage(0)),
-        };
-        Tensor::checked(held, place, 0, dtype, Dims::from(shape), None, false)
+        Ok(Tensor::of(match n {
+            0 => inner.nothing(View::whole(Place::Nowhere, dtype, shape.into())),
+            n => inner.fill_by(|| inner.cut(&gpu, n), dtype, shape)?,
+        }))
     }
 
     /// As [`alloc_on`](Session::alloc_on), all zero behind the work of a stream.
@@ -136,7 +134,7 @@ impl Tensor {
         match self.storage().filter(|_| self.on_device().is_some()) {
             Some(h) => {
                 self.held.open(h)?;
-                Ok(h.device_address(write)? + self.offset)
+                Ok(h.device_address(write)? + self.view().offset)
             }
             None => Err(Error::new(Code::InvalidArgument, "use as_ptr", "the tensor is memory of the machine")),
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Session;
-use super::tensor::{Place, Tensor};
+use super::tensor::{Place, Tensor, View};
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result, os};
@@ -73,7 +73,7 @@ impl Session {
                 return Err(os(Code::InvalidArgument, "use a smaller file", format_args!("map {bytes} bytes"), e));
             }
         };
-        let held = self.inner()?.nothing();
+        let held = self.inner()?.nothing(View::none());
         Tensor::checked(held, place, 0, DType::UINT8, Dims::from(&[bytes as i64][..]), None, true)
     }
 }

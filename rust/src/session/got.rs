@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::Session;
 use super::members::TO_READ;
-use super::message::{Message, Scratch, Taken};
+use super::message::{Claim, Message, Scratch, Taken};
 use super::reader::refuted;
 use super::topic::TopicState;
 use crate::error::Result;
@@ -114,13 +114,13 @@ impl TopicState {
             let view = self.current(TO_READ)?;
             let Some(lane) = view.lanes.first() else { return Ok(None) };
             let i = lane.lane.head();
-            match self.inner.take(lane, i, &mut scratch) {
-                Taken::Held => return Ok(Some(Message { held: scratch.message(lane, i, 0, None) })),
+            match self.inner.take(lane, i, &mut scratch, || Some(Claim { lost: 0, acknowledge: None })) {
+                Taken::Message(held) => return Ok(Some(Message { held })),
                 Taken::Malformed(e) if !refuted(&e) => return Err(e),
                 Taken::Malformed(_) => return Ok(None),
                 // There is no revision, or a newer one since.
-                Taken::Gone if lane.lane.head() == i => return Ok(None),
-                Taken::Gone => self.inner.check_open()?,
+                Taken::Gone | Taken::Claimed if lane.lane.head() == i => return Ok(None),
+                Taken::Gone | Taken::Claimed => self.inner.check_open()?,
             }
         }
     }

@@ -37,8 +37,8 @@ impl Tensor {
     pub fn whole(&self) -> Option<([u64; 3], Tensor, u64)> {
         let h = self.storage()?;
         let shape = [h.bytes as i64][..].into();
-        let all = Tensor::laid_out(self.held.clone(), self.place.clone(), 0, DType::UINT8, shape);
-        Some((h.reference.words(), if self.is_read_only() { all.as_read_only() } else { all }, self.offset))
+        let all = Tensor::laid_out(self.held.clone(), self.view().place.clone(), 0, DType::UINT8, shape);
+        Some((h.reference.words(), if self.is_read_only() { all.as_read_only() } else { all }, self.view().offset))
     }
 
     /// Who holds the tensor's memory at this moment, as far as their pages are mapped here; others'

@@ -10,7 +10,10 @@ use super::inner::{Broker, Inner};
 use super::members::LaneView;
 use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
+use super::tensor::View;
 use crate::crash_point;
+use crate::dims::Dims;
+use crate::dtype::DType;
 use crate::error::{Code, Error, Result, expired};
 use crate::layout::limits;
 use crate::message::{Description, Ref};
@@ -32,6 +35,9 @@ pub(crate) struct Held {
 pub(crate) struct Holding {
     pub(crate) keeper: Keeper,
     pub(crate) storages: Storages,
+    /// The tensor that it was made for, if it was for one. That of a brief message is its sender's word, and checked
+    /// when it is asked for.
+    pub(crate) view: View,
     pub(crate) acknowledge: Option<Box<Acknowledge>>,
     /// What streams have to do with it; mostly nothing.
     pub(crate) device: OnceLock<Box<DeviceUse>>,
@@ -48,7 +54,8 @@ pub(crate) struct Received {
     pub(crate) stamp: u64,
     pub(crate) lost: u64,
     pub(crate) flags: u32,
-    pub(crate) body: Description,
+    /// None of a brief message: that it is its holding's view says all.
+    pub(crate) body: Option<Description>,
 }
 
 /// What keeps the session as long as something is held: itself, or the lane of a received message.
@@ -60,15 +67,39 @@ pub(crate) enum Keeper {
 
 impl Holding {
     #[inline]
-    pub(crate) fn new(inner: &Arc<Inner>, storages: Storages) -> Holding {
+    pub(crate) fn new(inner: &Arc<Inner>, storages: Storages, view: View) -> Holding {
         let (keeper, device, era) = (Keeper::Session(inner.clone()), OnceLock::new(), inner.era());
-        Holding { keeper, storages, acknowledge: None, device, moved: false.into(), era }
+        Holding { keeper, storages, view, acknowledge: None, device, moved: false.into(), era }
     }
 
     #[inline]
-    pub(crate) fn of_message(received: Received, storages: Storages, acknowledge: Option<Box<Acknowledge>>) -> Holding {
+    pub(crate) fn of_message(
+        received: Received,
+        storages: Storages,
+        view: View,
+        acknowledge: Option<Box<Acknowledge>>,
+    ) -> Holding {
         let (device, era) = (OnceLock::new(), received.lane.inner.era());
-        Holding { keeper: Keeper::Message(received), storages, acknowledge, device, moved: false.into(), era }
+        let keeper = Keeper::Message(received);
+        Holding { keeper, storages, view, acknowledge, device, moved: false.into(), era }
+    }
+
+    /// Writes, part by part, all but the keeper of a holding of one storage that is one compact tensor.
+    ///
+    /// # Safety
+    /// There is room for a holding, and nothing in it but the keeper.
+    #[inline(always)]
+    pub(crate) unsafe fn write_one(at: *mut Holding, inner: &Inner, one: One, acknowledge: Option<Box<Acknowledge>>) {
+        let One { held, dtype, shape, readonly } = one;
+        // SAFETY: as the caller says.
+        unsafe {
+            (&raw mut (*at).storages).write(Storages::One([held]));
+            View::write(&raw mut (*at).view, dtype, shape, readonly);
+            (&raw mut (*at).acknowledge).write(acknowledge);
+            (&raw mut (*at).device).write(OnceLock::new());
+            (&raw mut (*at).moved).write(AtomicBool::new(false));
+            (&raw mut (*at).era).write(inner.era());
+        }
     }
 
     /// The message that it is of, if it is one's.
@@ -92,6 +123,14 @@ impl Holding {
     pub(crate) fn give(&self) {
         self.moved.store(true, Ordering::Relaxed);
     }
+}
+
+/// What a holding of one storage that is one compact tensor consists of.
+pub(crate) struct One {
+    pub(crate) held: Held,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Dims,
+    pub(crate) readonly: bool,
 }
 
 /// Storages of a holding: mostly one, which stands inline.
@@ -158,7 +197,7 @@ impl Holding {
     #[cold]
     fn retire(&mut self, uses: Vec<Use>) {
         let inner = self.inner().clone();
-        let mut late = Holding::new(&inner, std::mem::take(&mut self.storages));
+        let mut late = Holding::new(&inner, std::mem::take(&mut self.storages), View::none());
         late.acknowledge = self.acknowledge.take();
         late.device = std::mem::take(&mut self.device);
         inner.devices().retire(&inner, late, uses);
@@ -225,8 +264,34 @@ impl Core {
 impl Inner {
     /// Counts a ref up in the own row. The caller then looks again at the place that named it, and
     /// lets go if it has changed. The count keeps the memory mapped whatever the broker trims.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hold(&self, reference: Ref) -> Result<Attached> {
+        match self.hold_known(reference) {
+            Some(a) => Ok(a),
+            None => self.hold_any(reference),
+        }
+    }
+
+    /// As `hold`, where the session is attached to the chunk and nothing comes in between.
+    #[inline(always)]
+    fn hold_known(&self, reference: Ref) -> Option<Attached> {
+        let Ref { serial, index, .. } = reference;
+        let place = self.attached.place(index / limits::CHUNK_INDICES)?;
+        if serial == 0 || !place.is_of(serial) {
+            return None;
+        }
+        let open = self.closed.take(&self.pages.row, index).ok()?;
+        match place.find(serial) {
+            Some(a) if open && !self.is_lost() && !self.is_in_limbo() => Some(a),
+            _ => {
+                self.let_go(index, true); // as in `hold_any`
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn hold_any(&self, reference: Ref) -> Result<Attached> {
         let chunk = reference.index / limits::CHUNK_INDICES;
         loop {
             if reference.serial == 0 || !self.attached.has(chunk, reference.serial) {
@@ -300,7 +365,7 @@ impl Inner {
                 let reference = Ref { serial, generation: e.generation, index };
                 match a.locate(reference) {
                     Ok(held) if inside => {
-                        return Some((Holding::new(self, held.into()), at - e.offset, writable));
+                        return Some((Holding::new(self, held.into(), View::none()), at - e.offset, writable));
                     }
                     _ => self.let_go(index, a.own),
                 }

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::Session;
+use super::alloc::TensorMut;
 use super::inner::Inner;
 use super::shared::Shared;
-use super::tensor::{Place, Tensor, TensorMut};
-use crate::dims::Dims;
+use super::tensor::Tensor;
 use crate::dtype::{DType, Element};
 use crate::error::{Code, Error, Result};
 use crate::ledger::{FreeTest, Grant, Pool, PoolStats, Row, Rows, Source};
@@ -114,9 +114,9 @@ impl Source for HugeSource<'_> {
 }
 
 impl Inner {
-    fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64) -> Result<Shared> {
+    fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64, dtype: DType, shape: &[i64]) -> Result<Shared> {
         let pools = self.huge.get_or_init(HugePools::default);
-        self.fill_by(|| pools.of(self, pages).alloc(&HugeSource(self, pages), bytes))
+        self.fill_by(|| pools.of(self, pages).alloc(&HugeSource(self, pages), bytes), dtype, shape)
     }
 }
 
@@ -184,7 +184,6 @@ impl Session {
             return self.alloc_dtype(dtype, shape);
         }
         let inner = self.inner()?;
-        let held = inner.wait_for_room(timeout, || inner.fill_huge(pages, n))?;
-        Tensor::checked(held, Place::Storage(0), 0, dtype, Dims::from(shape), None, false)
+        inner.wait_for_room(timeout, || inner.fill_huge(pages, n, dtype, shape)).map(Tensor::of)
     }
 }

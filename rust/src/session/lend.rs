@@ -15,6 +15,7 @@ use super::device::Gpu;
 use super::inner::Inner;
 use super::retired::Retired;
 use super::shared::Shared;
+use crate::dtype::DType;
 use crate::cuda::{Allocation, IpcHandle, Slab};
 use crate::error::{Result, disagree};
 use crate::layout::{ALIGNMENT, limits};
@@ -229,7 +230,7 @@ impl Inner {
         b.lent.insert(reference.index, Lent { reference, keep });
         drop(state);
         self.devices().retired.watch(lender);
-        Ok((self.holding_of(s)?, within))
+        Ok((self.holding_of(s, DType::UINT8, &[])?, within))
     }
 
     /// Makes an allocation of a framework's known to the broker.

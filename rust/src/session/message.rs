@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use super::attach::Attached;
 use super::bundle::Bundle;
-use super::holding::{Held, Holding, Received, Storages};
+use super::holding::{Held, Holding, Keeper, One, Received, Storages};
 use super::inner::Inner;
 use super::members::LaneView;
 use super::names::{Names, key_of};
 use super::order::Point;
 use super::reader::Acknowledge;
-use super::shared::Shared;
-use super::tensor::Tensor;
+use super::shared::{Owners, Shared};
+use super::tensor::{Tensor, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{limits, reference, slot_flag, spill};
-use crate::message::{Body, Extents, Order, Ref, TensorDesc, parse_spill};
-use crate::shm::SlotHead;
+use crate::message::{Body, Brief, Descriptions, Order, Ref, parse_spill};
+use crate::shm::{Copied, SlotHead};
 
 /// A tensor under its name.
 type Named<'a> = (Cow<'a, str>, Tensor);
@@ -86,18 +86,15 @@ impl Message {
     }
 
     /// What the message consists of.
-    pub(crate) fn contents<'a>(&'a self) -> Result<Contents<'a, impl ExactSizeIterator<Item = Result<Named<'a>>>>> {
+    pub(crate) fn contents(&self) -> Result<Contents<'_, impl ExactSizeIterator<Item = Result<Named<'_>>>>> {
         let Received { body, flags, .. } = self.received()?;
-        let writable = flags & slot_flag::WRITABLE != 0;
+        let Some(body) = body else {
+            return Ok(Contents { tensors: Tensors::Brief(Some(self.held.clone())), tree: &[], meta: &[] });
+        };
         let all = Body::each(body, self.held.storages.len())?;
         let (tree, meta) = (all.tree, all.meta);
-        let mut owners = self.held.owners(all.len());
-        let make = move |d: Result<TensorDesc<'a, Extents<'a>>>| {
-            let d = d?;
-            let name = if tree.is_empty() { key_of(d.name) } else { d.name.into() };
-            Ok((name, Tensor::described(owners.next(), d, writable)?))
-        };
-        Ok(Contents { tensors: all.map(make), tree, meta })
+        let (owners, writable) = (self.held.owners(all.len()), flags & slot_flag::WRITABLE != 0);
+        Ok(Contents { tensors: Tensors::Described { all, owners, writable }, tree, meta })
     }
 
     /// The first tensor; only its description is looked at. `NotFound` when there is none, else as for
@@ -126,7 +123,8 @@ impl Message {
 
     /// The JSON of the meta; empty when there is none.
     pub fn meta(&self) -> Result<Vec<u8>> {
-        Body::parse(&self.received()?.body, self.held.storages.len()).map(|b| b.meta.to_vec())
+        let Some(body) = &self.received()?.body else { return Ok(Vec::new()) };
+        Body::parse(body, self.held.storages.len()).map(|b| b.meta.to_vec())
     }
 
     fn received(&self) -> Result<&Received> {
@@ -142,12 +140,54 @@ fn said(held: &Holding) -> Result<&Received> {
 
 fn first(held: Shared) -> Result<Tensor> {
     let received = said(&held)?;
-    let Some(d) = Body::first(&received.body, held.storages.len())? else {
+    let Some(body) = &received.body else {
+        held.check_brief()?;
+        return Ok(Tensor::of(held));
+    };
+    let Some(d) = Body::first(body, held.storages.len())? else {
         return Err(Error::new(Code::NotFound, "look at the bundle's value", "the message has no tensor"));
     };
-    let view = held.view(&d, received.flags & slot_flag::WRITABLE != 0)?;
+    let view = held.view_of(&d, received.flags & slot_flag::WRITABLE != 0)?;
     Ok(Tensor::of_view(held, view))
 }
+
+/// The tensors of a message, each made when it is asked for.
+enum Tensors<'a> {
+    /// That of a brief one.
+    Brief(Option<Shared>),
+    Described {
+        all: Descriptions<'a>,
+        owners: Owners,
+        writable: bool,
+    },
+}
+
+impl<'a> Iterator for Tensors<'a> {
+    type Item = Result<Named<'a>>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Result<Named<'a>>> {
+        match self {
+            Tensors::Brief(held) => {
+                let held = held.take()?;
+                Some(held.check_brief().map(|()| ("".into(), Tensor::of(held))))
+            }
+            Tensors::Described { all, owners, writable } => Some(all.next()?.and_then(|d| {
+                let name = if all.tree.is_empty() { key_of(d.name) } else { d.name.into() };
+                Ok((name, Tensor::described(owners.next(), d, *writable)?))
+            })),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Tensors::Brief(held) => (usize::from(held.is_some()), Some(usize::from(held.is_some()))),
+            Tensors::Described { all, .. } => all.size_hint(),
+        }
+    }
+}
+
+impl ExactSizeIterator for Tensors<'_> {}
 
 impl LaneView {
     /// Whether slot i holds message i of this lane.
@@ -164,10 +204,19 @@ impl LaneView {
     }
 }
 
+/// What goes with a message that a reader may have.
+pub(crate) struct Claim {
+    /// Messages that went by unseen before it.
+    pub(crate) lost: u64,
+    pub(crate) acknowledge: Option<Box<Acknowledge>>,
+}
+
 /// What became of an attempt to take a message.
 pub(crate) enum Taken {
-    /// Held: the scratch has its storages and what it says.
-    Held,
+    /// Held, and claimed where that was to be.
+    Message(Shared),
+    /// It is there, and somebody else has claimed it.
+    Claimed,
     /// The slot no longer holds it, or the lane is no more.
     Gone,
     /// It is there and cannot be had: malformed, or it names what this process cannot have.
@@ -189,13 +238,8 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// The message just held, from a lane.
     #[inline]
-    pub(crate) fn message(
-        &mut self,
-        lane: &Arc<LaneView>,
-        sequence: u64,
-        lost: u64,
-        acknowledge: Option<Box<Acknowledge>>,
-    ) -> Shared {
+    fn message(&mut self, lane: &Arc<LaneView>, sequence: u64, claim: Claim) -> Shared {
+        let Claim { lost, acknowledge } = claim;
         // A locked instruction: behind it nothing waits for what has just been written in parts.
         let (lane, order) = (lane.clone(), self.order);
         let held = Shared::new(|| {
@@ -203,75 +247,138 @@ impl Scratch {
                 Some(body) => body.into(),
                 None => self.head.body_of(&self.words),
             };
-            let received = Received { lane, sequence, stamp: self.head.stamp, lost, flags: self.head.flags, body };
-            Holding::of_message(received, std::mem::take(&mut self.storages), acknowledge)
+            let (stamp, flags, body) = (self.head.stamp, self.head.flags, Some(body));
+            let received = Received { lane, sequence, stamp, lost, flags, body };
+            Holding::of_message(received, std::mem::take(&mut self.storages), View::none(), acknowledge)
         });
         if let (Some(order), Some(received)) = (order, held.received()) {
             held.written_at(Point::of(&received.lane.owner.file, order));
         }
         held
     }
-
-    /// Lets go of what was just held: another member was first.
-    pub(crate) fn let_go(&mut self, inner: &Inner) {
-        for s in std::mem::take(&mut self.storages).iter() {
-            inner.let_go(s.reference.index, s.at.own);
-        }
-    }
 }
 
 impl Inner {
-    /// Copies message i of a lane and holds what it names.
-    #[inline]
-    pub(crate) fn take(&self, lane: &LaneView, i: u64, scratch: &mut Scratch) -> Taken {
+    /// Copies message i of a lane, holds what it names, and claims it. `claim` tells what the reader has lost before
+    /// it, and what acknowledges it; `None` where another member was first.
+    // What is done for a brief message is one piece: what would be handed from one part to the next by memory would be
+    // waited for there.
+    #[inline(always)]
+    pub(crate) fn take(
+        &self,
+        lane: &Arc<LaneView>,
+        i: u64,
+        scratch: &mut Scratch,
+        claim: impl FnOnce() -> Option<Claim>,
+    ) -> Taken {
         let expect = |index| self.attached.expect(index, &self.pages.row);
-        let Some(head) = lane.lane.read(i, &mut scratch.words, expect) else { return Taken::Gone };
+        let copied = lane.lane.read(i, &mut scratch.words, expect);
         crash_point::at("take-read");
-        scratch.head = head;
-        match head.only_ref(&scratch.words) {
-            Some(r) => self.take_one(lane, i, scratch, r),
-            None => self.take_all(lane, i, scratch),
+        match copied {
+            Some(Copied::Brief(b, stamp)) => self.take_brief(lane, i, b, stamp, claim),
+            Some(Copied::Full(head)) => {
+                scratch.head = head;
+                self.take_full(lane, i, scratch, claim)
+            }
+            None => Taken::Gone,
         }
     }
 
-    /// As `take_all`, of a message that names one storage and is whole as it was copied.
-    #[inline]
-    fn take_one(&self, lane: &LaneView, i: u64, scratch: &mut Scratch, r: Ref) -> Taken {
-        let refused = |e| if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone };
-        let at = match r.check().and_then(|()| self.hold(r)) {
-            Ok(at) => at,
-            Err(e) => return refused(e),
+    #[inline(always)]
+    fn take_brief(
+        &self,
+        lane: &Arc<LaneView>,
+        sequence: u64,
+        b: Brief,
+        stamp: u64,
+        claim: impl FnOnce() -> Option<Claim>,
+    ) -> Taken {
+        let held = match self.take_one(lane, sequence, b.reference, b.is_writable()) {
+            Ok(held) => held,
+            Err(taken) => return taken,
         };
+        let Some(Claim { lost, acknowledge }) = claim() else {
+            self.let_go(held.reference.index, held.at.own);
+            return Taken::Claimed;
+        };
+        let lane = lane.clone();
+        let one = One { held, dtype: b.dtype, shape: b.shape(), readonly: b.is_read_only() };
+        // SAFETY: it writes a whole holding.
+        Taken::Message(unsafe {
+            Shared::written(|at| {
+                Holding::write_one(at, self, one, acknowledge);
+                let received = Received { lane, sequence, stamp, lost, flags: b.flags, body: None };
+                (&raw mut (*at).keeper).write(Keeper::Message(received));
+            })
+        })
+    }
+
+    /// As `take`, of a message that is not brief.
+    #[inline(never)]
+    fn take_full(
+        &self,
+        lane: &Arc<LaneView>,
+        i: u64,
+        scratch: &mut Scratch,
+        claim: impl FnOnce() -> Option<Claim>,
+    ) -> Taken {
+        let held = match scratch.head.only_ref(&scratch.words) {
+            None => self.take_all(lane, i, scratch),
+            Some(r) => match self.take_one(lane, i, r, scratch.head.flags & slot_flag::WRITABLE != 0) {
+                Ok(held) => {
+                    (scratch.unspilled, scratch.order) = (None, None);
+                    scratch.storages = held.into();
+                    Ok(())
+                }
+                Err(taken) => Err(taken),
+            },
+        };
+        if let Err(taken) = held {
+            return taken;
+        }
+        match claim() {
+            Some(claim) => Taken::Message(scratch.message(lane, i, claim)),
+            None => {
+                for s in std::mem::take(&mut scratch.storages).iter() {
+                    self.let_go(s.reference.index, s.at.own);
+                }
+                Taken::Claimed
+            }
+        }
+    }
+
+    /// As `take_all`, of a message that names one storage and is whole as it was copied: the storage, or what
+    /// became of the attempt.
+    #[inline(always)]
+    fn take_one(&self, lane: &LaneView, i: u64, r: Ref, write: bool) -> std::result::Result<Held, Taken> {
+        let refused = |e| if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone };
+        let at = r.check().and_then(|()| self.hold(r)).map_err(refused)?;
         crash_point::at("take-counting");
-        if scratch.head.flags & slot_flag::WRITABLE != 0
-            && let Err(e) = self.writable(&at.segment)
-        {
+        if write && let Err(e) = self.writable(&at.segment) {
             self.let_go(r.index, at.own);
-            return refused(e);
+            return Err(refused(e));
         }
         crash_point::at("take-counted");
         // SYNC slot-seq: the second look, as in `take_all`.
         if !lane.still_has(i) {
             self.let_go(r.index, at.own);
-            return Taken::Gone;
+            return Err(Taken::Gone);
         }
         crash_point::at("take-held");
         match at.locate(r) {
             Ok(one) => {
                 self.expect_again(&one);
-                (scratch.unspilled, scratch.order) = (None, None);
-                scratch.storages = one.into();
-                Taken::Held
+                Ok(one)
             }
             Err(e) => {
                 self.let_go(r.index, at.own);
-                Taken::Malformed(e)
+                Err(Taken::Malformed(e))
             }
         }
     }
 
-    /// Holds all that a copied message names.
-    fn take_all(&self, lane: &LaneView, i: u64, scratch: &mut Scratch) -> Taken {
+    /// Holds all that a copied message names, which the scratch has then.
+    fn take_all(&self, lane: &LaneView, i: u64, scratch: &mut Scratch) -> std::result::Result<(), Taken> {
         let Scratch { head, words, refs, held, unspilled, order, storages } = scratch;
         *unspilled = None;
         refs.clear();
@@ -292,7 +399,7 @@ impl Inner {
         });
         if let Err(e) = got {
             self.let_go_all(refs, held);
-            return if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone };
+            return Err(if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone });
         }
         crash_point::at("take-counted");
         // SYNC slot-seq: the second look, after the rows were raised. If the slot still names the
@@ -300,17 +407,17 @@ impl Inner {
         // counted it.
         if !lane.still_has(i) {
             self.let_go_all(refs, held);
-            return Taken::Gone;
+            return Err(Taken::Gone);
         }
         crash_point::at("take-held");
         match self.locate_all(refs, held) {
             Ok(located) => {
                 *storages = located;
-                Taken::Held
+                Ok(())
             }
             Err(e) => {
                 self.let_go_all(refs, held);
-                Taken::Malformed(e)
+                Err(Taken::Malformed(e))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Sessions: one process's connection to its broker.
 
+mod alloc;
 mod arriving;
 mod attach;
 mod background;
@@ -63,6 +64,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
 
+pub use alloc::TensorMut;
 pub(crate) use binding::interrupted;
 pub use bundle::Bundle;
 pub use deadline::Deadline;
@@ -78,8 +80,8 @@ pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub use rent::DeviceAllocator;
 pub(crate) use shared::Shared;
+pub use tensor::Tensor;
 pub(crate) use tensor::{Origin, Place, Span};
-pub use tensor::{Tensor, TensorMut};
 pub use topic::Topic;
 
 use crate::error::{Code, Error, Result, unanswered};

@@ -7,7 +7,7 @@ use super::bundle::Bundle;
 use super::holding::{Held, Holding, Storages};
 use super::inner::Inner;
 use super::name::storage_ref;
-use super::tensor::{Place, Tensor};
+use super::tensor::{Place, Tensor, View};
 use crate::crash_point;
 use crate::dims::Dims;
 use crate::dtype::DType;
@@ -102,7 +102,7 @@ impl Tensor {
             }
             h.segment = s.at.chunk.segment_serial;
             (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);
-            (h.offset, h.bytes, h.byte_offset) = (s.offset, s.bytes, self.offset);
+            (h.offset, h.bytes, h.byte_offset) = (s.offset, s.bytes, self.view().offset);
             h.device = device_name(s);
         }
         Ok(h)
@@ -206,7 +206,7 @@ impl Session {
             true => (Storages::default(), Place::Nowhere),
             false => (self.hold_handle(h).map_err(|e| inner.refused(e))?.into(), Place::Storage(0)),
         };
-        let holding = Holding::new(inner, storages);
+        let holding = Holding::new(inner, storages, View::none());
         let (shape, strides) = (Dims::from(&h.shape[..]), h.strides.as_deref().map(Dims::from));
         Tensor::checked(holding.into(), place, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)
     }

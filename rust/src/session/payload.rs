@@ -15,9 +15,10 @@ use super::tensor::Tensor;
 use crate::crash_point;
 use crate::cuda::Stream;
 use crate::dlpack::device;
+use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::layout::{reference, slot_flag};
-use crate::message::{Encoder, Order, Ref, TensorDesc, first_bytes, plain, spill_front};
+use crate::message::{Brief, Encoder, Order, Ref, TensorDesc, first_bytes, plain, spill_front};
 use crate::shm::SlotHead;
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
@@ -189,7 +190,7 @@ fn add(
             refs.len() - 1
         });
         d.storage = Some(u16::try_from(at).map_err(|_| too_many())?);
-        d.offset = t.offset;
+        d.offset = t.view().offset;
         if let Some(on) = h.at.segment.device() {
             (d.device_type, d.device_id) = (device::CUDA, on.id);
         }
@@ -197,6 +198,43 @@ fn add(
     }
     encoder.add(&d)?;
     Ok(bytes)
+}
+
+/// A brief message before it has a place, and whether its storage is the session's own.
+pub(crate) struct Planned {
+    pub(crate) brief: Brief,
+    pub(crate) own: bool,
+}
+
+impl Payload {
+    /// The brief message that says all of it, where there is one.
+    #[inline]
+    pub(crate) fn brief(&self, inner: &Arc<Inner>, flags: u32) -> Option<Planned> {
+        let Tensors::One(t) = &self.tensors else { return None };
+        if !self.tree.is_empty() || !self.meta.is_empty() {
+            return None;
+        }
+        let h = t.plain_of(inner).filter(|_| t.view().offset == 0)?;
+        let flags = if t.is_read_only() { flags | slot_flag::READ_ONLY } else { flags };
+        let brief = Brief::of(flags, h.reference, t.dtype(), t.shape())?;
+        if h.at.own {
+            inner.pages.entries.share(h.reference.index);
+        }
+        Some(Planned { brief, own: h.at.own })
+    }
+
+    /// As [`Outgoing::count`], of a brief message.
+    #[inline]
+    pub(crate) fn count_one(&mut self, inner: &Inner, index: u32) -> Result<()> {
+        match &mut self.tensors {
+            Tensors::One(t) if t.held.may_give(inner, 1) => t.held.give(),
+            _ => {
+                inner.count_up(index)?;
+                crash_point::at("send-counting");
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Dimensions of a tensor whose message `plain` writes.
@@ -207,18 +245,18 @@ impl Tensor {
     #[inline]
     fn plain_of(&self, inner: &Arc<Inner>) -> Option<&Held> {
         let h = self.storage()?;
-        let plain = self.strides.is_none()
-            && self.shape.len() <= FEW
+        let plain = self.strides().is_none()
+            && self.shape().len() <= FEW
             && h.at.segment.device().is_none()
             && Arc::ptr_eq(self.held.inner(), inner)
-            && self.shape.iter().all(|d| *d >= 0);
+            && self.shape().iter().all(|d| *d >= 0);
         plain.then_some(h)
     }
 
     /// As `num_bytes`, of a tensor that lies in a storage: it cannot overflow.
     #[inline]
     fn plain_bytes(&self) -> u64 {
-        let n = self.shape.iter().fold(1u64, |n, d| n.wrapping_mul(*d as u64));
+        let n = self.shape().iter().fold(1u64, |n, d| n.wrapping_mul(*d as u64));
         n.wrapping_mul(self.dtype().item_bits()).div_ceil(8)
     }
 
@@ -280,7 +318,7 @@ impl Outgoing {
                 dtype: t.dtype(),
                 device_type: device::CPU,
                 device_id: 0,
-                offset: t.offset,
+                offset: t.view().offset,
                 readonly: t.is_read_only(),
                 shape: t.shape(),
                 strides: None,
@@ -343,7 +381,7 @@ impl Outgoing {
         let spilled = spill_front(&self.refs, self.head.body)?;
         let (begin, body) = (8 * spilled.len(), self.head.body as usize);
         let words = &self.words[self.front..][..body.div_ceil(8)];
-        let holding = inner.fill((begin + body) as u64)?;
+        let holding = inner.fill((begin + body) as u64, DType::UINT8, &[(begin + body) as i64])?;
         let h = &holding.storages[0];
         let to = h.address(true)?;
         // Words lie in a slot as they are, and here too.
@@ -382,11 +420,7 @@ impl Outgoing {
     pub(crate) fn count(&mut self, inner: &Inner, value: &mut Payload) -> Result<&[(u32, bool)]> {
         if let Tensors::One(t) = &mut value.tensors
             && self.spilled.is_none()
-            && t.held.storages.len() == self.counted.len()
-            && t.held.acknowledge.is_none()
-            && t.held.device.get().is_none()
-            && std::ptr::eq(&**t.held.inner(), inner)
-            && t.held.is_only()
+            && t.held.may_give(inner, self.counted.len())
         {
             t.held.give();
             return Ok(&self.counted);

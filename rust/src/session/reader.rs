@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::cursor::{Cursor, Gone, Waiting};
 use super::deadline::{at_once, deadline, persist};
 use super::members::{GroupView, LaneView, TO_READ, View};
-use super::message::{Message, Scratch, Taken};
+use super::message::{Claim, Message, Scratch, Taken};
 use super::spinner::Spinner;
 use super::topic::{News, TopicState};
 use crate::crash_point;
@@ -456,50 +456,54 @@ impl Reader {
     /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
-        let inner = &self.topic.inner;
-        let k = &mut self.cursors[at];
-        match inner.take(&k.lane, i, &mut self.scratch) {
-            Taken::Held => {}
+        let Reader { topic, membership, member, cursors, gone, scratch, .. } = self;
+        let (inner, k) = (&topic.inner, &mut cursors[at]);
+        let (lane, lost) = (&k.lane, k.lost + gone.lost());
+        let claim = || match &k.group {
+            None => Some(Claim { lost, acknowledge: None }),
+            Some(group) => {
+                crash_point::at("claim-before");
+                let acknowledged = topic.info.redeliver;
+                let right = inner.claiming();
+                if right.is_none() || !group.take(i, hint, *member, acknowledged) {
+                    return None;
+                }
+                drop(right);
+                let acknowledge = acknowledged.then(|| {
+                    let (group, lane) = (group.clone(), lane.clone());
+                    Box::new(Acknowledge { group, number: i, member: *member, lane, _membership: membership.clone() })
+                });
+                if acknowledge.is_none() {
+                    lane.ring();
+                }
+                Some(Claim { lost, acknowledge })
+            }
+        };
+        match inner.take(lane, i, scratch, claim) {
+            Taken::Message(held) => {
+                if k.group.is_none() {
+                    k.next = i + 1;
+                }
+                k.lost = 0;
+                gone.reported();
+                let message = Message { held };
+                self.spin.happened(message.stamp());
+                Ok(Some(message))
+            }
+            Taken::Claimed => Ok(None),
             // It stays, for another attempt or another member. That this process does not reach the
             // device is said once: it would be so each time.
             Taken::Malformed(e) if !refuted(&e) => {
                 if k.group.is_none() && e.about_device() {
-                    k.skip(i, hint, self.member);
+                    k.skip(i, hint, *member);
                 }
-                return Err(e);
+                Err(e)
             }
-            _ => {
-                k.skip(i, hint, self.member);
-                return Ok(None);
+            Taken::Gone | Taken::Malformed(_) => {
+                k.skip(i, hint, *member);
+                Ok(None)
             }
         }
-        let mut acknowledgement = None;
-        match &k.group {
-            Some(group) => {
-                crash_point::at("claim-before");
-                let acknowledge = self.topic.info.redeliver;
-                let right = inner.claiming();
-                if right.is_none() || !group.take(i, hint, self.member, acknowledge) {
-                    drop(right);
-                    self.scratch.let_go(inner);
-                    return Ok(None);
-                }
-                drop(right);
-                if acknowledge {
-                    let (group, lane) = (group.clone(), k.lane.clone());
-                    let (member, _membership) = (self.member, self.membership.clone());
-                    acknowledgement = Some(Box::new(Acknowledge { group, number: i, member, lane, _membership }));
-                } else {
-                    k.lane.ring();
-                }
-            }
-            None => k.next = i + 1,
-        }
-        let lost = k.lost + self.gone.take();
-        let message = Message { held: self.scratch.message(&k.lane, i, lost, acknowledgement) };
-        self.spin.happened(message.stamp());
-        k.lost = 0;
-        Ok(Some(message))
     }
 
     /// Messages that went by this reader unseen and that no later one has reported.

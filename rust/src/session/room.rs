@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Session;
+use super::alloc::TensorMut;
 use super::core::Core;
 use super::deadline::{deadline, within};
 use super::inner::Inner;
-use super::tensor::{Tensor, TensorMut};
+use super::tensor::Tensor;
 use crate::cuda::Stream;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};

@@ -8,7 +8,7 @@ use super::deadline::{at_once, within};
 use super::inner::Inner;
 use super::leave::LeftLane;
 use super::members::{ALL, TO_SEND, View};
-use super::payload::{Outgoing, Payload};
+use super::payload::{Outgoing, Payload, Planned};
 use super::spinner::Spinner;
 use super::topic::{News, TopicState};
 use crate::crash_point;
@@ -67,6 +67,12 @@ impl Kept {
         if !more.is_empty() {
             self.more.extend_from_slice(more);
         }
+    }
+
+    #[inline]
+    fn set_one(&mut self, index: u32, own: bool) {
+        self.first = Some((index, own));
+        self.more.clear();
     }
 
     fn iter(&self) -> impl Iterator<Item = (u32, bool)> {
@@ -247,20 +253,34 @@ impl TopicState {
         until: Option<Instant>,
     ) -> Result<()> {
         let inner = &self.inner;
-        out.compose(inner, value, flags)?;
-        out.order(inner, value, until)?;
-        out.place(inner, own.lane.room())?;
+        let brief = value.brief(inner, flags);
+        if brief.is_none() {
+            out.compose(inner, value, flags)?;
+            out.order(inner, value, until)?;
+            out.place(inner, own.lane.room())?;
+        }
         if inner.is_in_limbo() {
             inner.await_decision()?;
             inner.check_open()?;
         }
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
         own.lane.fetch_first(i);
-        own.lane.write_rest(i, out.words());
-        out.head.stamp = sys::monotonic();
-        own.kept[slot].set(out.count(inner, value)?);
-        crash_point::at("send-counted");
-        own.lane.write_first(i, &out.head, out.words());
+        match brief {
+            Some(Planned { brief, own: is_own }) => {
+                let stamp = sys::monotonic();
+                value.count_one(inner, brief.reference.index)?;
+                own.kept[slot].set_one(brief.reference.index, is_own);
+                crash_point::at("send-counted");
+                own.lane.write_brief(i, &brief, stamp);
+            }
+            None => {
+                own.lane.write_rest(i, out.words());
+                out.head.stamp = sys::monotonic();
+                own.kept[slot].set(out.count(inner, value)?);
+                crash_point::at("send-counted");
+                own.lane.write_first(i, &out.head, out.words());
+            }
+        }
         crash_point::at("send-written");
         own.lane.publish(i);
         own.head = i;

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::holding::Holding;
+use super::inner::Inner;
 
 /// More owners than memory has room for: only a program that forgets them gets there.
 const MOST: usize = isize::MAX as usize;
@@ -47,11 +48,21 @@ impl Shared {
     /// Makes a holding where it will stay: a move of what has just been written waits for the writes.
     #[inline(always)]
     pub(crate) fn new(make: impl FnOnce() -> Holding) -> Shared {
+        // SAFETY: all of it is written.
+        unsafe { Shared::written(|holding| holding.write(make())) }
+    }
+
+    /// As `new`, of a holding whose parts are written one by one, each from registers.
+    ///
+    /// # Safety
+    /// `write` writes a whole holding.
+    #[inline(always)]
+    pub(crate) unsafe fn written(write: impl FnOnce(*mut Holding)) -> Shared {
         let spare = SPARE.try_with(|s| s.0.take()).ok().flatten();
         let block = spare.unwrap_or_else(allocate);
         // SAFETY: nobody else has the block yet, and both fields are written before it is read.
         unsafe {
-            (&raw mut (*block.as_ptr()).holding).write(make());
+            write(&raw mut (*block.as_ptr()).holding);
             (&raw mut (*block.as_ptr()).owners).write(AtomicUsize::new(1));
         }
         Shared(block)
@@ -70,6 +81,16 @@ impl Shared {
             abort();
         }
         Owners { of: self.clone(), left: n }
+    }
+
+    /// Whether what it counts, of so many storages of a session, may be given to a place.
+    #[inline]
+    pub(crate) fn may_give(&self, inner: &Inner, storages: usize) -> bool {
+        self.storages.len() == storages
+            && self.acknowledge.is_none()
+            && self.device.get().is_none()
+            && std::ptr::eq(&**self.inner(), inner)
+            && self.is_only()
     }
 
     /// Whether there is no other owner. Then nobody can clone it, and what others that are gone did

@@ -5,7 +5,7 @@ use super::region::{LINE, Region, fence_acquire, fence_release, no_read_ahead};
 use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{PAGE, lane, lane_bytes, order, reference, slot, slot_flag};
-use crate::message::{Description, Order, Ref};
+use crate::message::{Brief, Description, Order, Ref};
 
 const LINE_WORDS: usize = (LINE / 8) as usize;
 
@@ -26,7 +26,16 @@ pub(crate) struct Lane {
     stride: u64,
 }
 
-/// What a slot says of its message: its writer's word. Lengths are checked against the stride.
+/// A message as it was copied from its slot: its writer's word.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Copied {
+    /// It stands in the slot's first line.
+    Brief(Brief, u64),
+    /// Its refs and its body were copied into words.
+    Full(SlotHead),
+}
+
+/// What a slot says of a message that is not brief: its writer's word. Lengths are checked against the stride.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SlotHead {
     pub(crate) stamp: u64,
@@ -113,8 +122,8 @@ impl Lane {
         self.r.load(self.at(i) + slot::STAMP)
     }
 
-    /// Starts to fetch the slot of a message that is to be written; not its first line, where a reader
-    /// may be waiting for it.
+    /// Starts to fetch the slot of a message that is to be written and is not brief; not its first line, where a
+    /// reader may be waiting for it.
     #[inline]
     pub(crate) fn prepare(&self, i: u64) {
         self.r.prefetch_write(self.at(i) + LINE);
@@ -127,23 +136,31 @@ impl Lane {
         self.r.prefetch_write(self.at(i));
     }
 
-    /// Copies message i into words: refs, then body. What stands behind them is of earlier messages: the
-    /// words only become more. `expect` is told, before the slot's next lines are read, the index of the
+    /// Copies message i: one that is not brief into words, refs, then body. What stands behind them is of earlier
+    /// messages: the words only become more. `expect` is told, before the slot's next lines are read, the index of the
     /// storage that the message names first, if it names one: a hint of what to prefetch. `None` when the
-    /// slot does not hold i or its lengths are impossible. The copy is worth something only if `still_has`
+    /// slot does not hold i or what it says is impossible. The copy is worth something only if `still_has`
     /// says so after the references were counted.
     #[inline(always)]
-    pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>, expect: impl FnOnce(u32)) -> Option<SlotHead> {
+    pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>, expect: impl Fn(u32)) -> Option<Copied> {
         let at = self.at(i);
         let first = self.r.line(at);
         if i == 0 || first.load(slot::SEQ) != i {
             return None;
         }
         no_read_ahead();
+        let (counts, stamp) = (first.peek(slot::FLAGS), first.peek(slot::STAMP));
+        if Brief::is(counts) {
+            expect((counts >> 32) as u32);
+            let word = |k: u64| first.peek(slot::FLAGS + 8 * k);
+            let brief = Brief::of_words([counts, word(1), word(2), word(3), word(4), word(5)]);
+            // SYNC slot-body: the copy above is complete before seq is looked at again.
+            fence_acquire();
+            return brief.map(|b| Copied::Brief(b, stamp));
+        }
         expect(first.peek(slot::SIZE + reference::INDEX) as u32);
-        let counts = first.peek(slot::FLAGS);
         let h = SlotHead {
-            stamp: first.peek(slot::STAMP),
+            stamp,
             flags: counts as u32,
             nref: (counts >> 32) as u16,
             tensors: (counts >> 48) as u16,
@@ -171,7 +188,17 @@ impl Lane {
         }
         // SYNC slot-body: the copy above is complete before seq is looked at again.
         fence_acquire();
-        Some(h)
+        Some(Copied::Full(h))
+    }
+
+    /// Fills the slot of message i, which must be un-named, with a brief one. Only its writer.
+    #[inline(always)]
+    pub(crate) fn write_brief(&self, i: u64, brief: &Brief, stamp: u64) {
+        // SYNC slot-body: as in `write_rest`.
+        fence_release();
+        let line = self.r.line(self.at(i));
+        line.put(slot::STAMP, stamp);
+        brief.words().iter().zip((slot::FLAGS..).step_by(8)).for_each(|(w, at)| line.put(at, *w));
     }
 
     /// Fills the slot of message i, which must be un-named; `data` is refs and body in words, at
@@ -286,13 +313,33 @@ mod tests {
         l.publish(i);
     }
 
+    fn full(c: Option<Copied>) -> Option<SlotHead> {
+        match c? {
+            Copied::Full(h) => Some(h),
+            Copied::Brief(..) => None,
+        }
+    }
+
+    #[test]
+    fn a_brief_message_stands_in_the_first_line() {
+        let l = lane(4, 64);
+        let r = Ref { serial: 7, generation: 9, index: 300 };
+        let b = Brief::of(0, r, crate::dtype::DType::FLOAT32, &[2, 3]).unwrap();
+        l.write_brief(1, &b, 5);
+        l.publish(1);
+        let named = std::cell::Cell::new(0);
+        let got = l.read(1, &mut Vec::new(), |index| named.set(index));
+        assert!(matches!(got, Some(Copied::Brief(got, 5)) if got == b) && named.get() == 300);
+        assert_eq!(l.stamp(1), 5);
+    }
+
     #[test]
     fn a_message_reads_as_it_was_written() {
         let l = lane(4, 128);
         l.init(9);
         send(&l, 1, b"hello tensor");
         let mut words = Vec::new();
-        let h = l.read(1, &mut words, |_| ()).unwrap();
+        let h = full(l.read(1, &mut words, |_| ())).unwrap();
         assert_eq!(h.refs(&words).collect::<Vec<_>>(), [Ref { serial: 7, generation: 1, index: 3 }]);
         assert_eq!(*h.body_of(&words), *b"hello tensor");
         assert!(l.still_has(1));
@@ -312,7 +359,7 @@ mod tests {
         l.write(1, &h, &words);
         l.publish(1);
         let mut words = Vec::new();
-        let h = l.read(1, &mut words, |_| ()).unwrap();
+        let h = full(l.read(1, &mut words, |_| ())).unwrap();
         assert_eq!(h.refs(&words).collect::<Vec<_>>(), [Ref { serial: 7, generation: 1, index: 3 }]);
         assert_eq!(Order::of(h.order_of(&words).unwrap()).unwrap(), order);
         assert_eq!(*h.body_of(&words), *b"body");
@@ -362,7 +409,7 @@ mod tests {
                     std::hint::spin_loop();
                     continue;
                 }
-                if let Some(h) = l.read(head, &mut words, |_| ())
+                if let Some(h) = full(l.read(head, &mut words, |_| ()))
                     && l.still_has(head)
                 {
                     assert_eq!(*h.body_of(&words), [head as u8; 400]);

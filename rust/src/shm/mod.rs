@@ -24,7 +24,7 @@ mod waits;
 pub(crate) use active::{Active, Scan};
 pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
-pub(crate) use lane::{Lane, SlotHead};
+pub(crate) use lane::{Copied, Lane, SlotHead};
 #[cfg(baton_loom)]
 pub(crate) use region::weak;
 pub(crate) use region::{Line, Region, fence};

@@ -60,7 +60,7 @@ impl Region {
         unsafe { self.base.as_ptr().add(off as usize) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, off: u64, n: u64, align: u64) {
         if off > self.size || n > self.size - off || off & (align - 1) != 0 {
             outside(off, n, self.size);
@@ -69,7 +69,7 @@ impl Region {
 
     /// As `check` for a word of `1 << log` bytes in one comparison: of a misaligned offset the rotation
     /// makes a number larger than any.
-    #[inline]
+    #[inline(always)]
     fn check_word(&self, off: u64, log: u32) {
         if off.rotate_right(log) >= self.size >> log {
             outside(off, 1 << log, self.size);
@@ -129,6 +129,19 @@ impl Region {
     pub(crate) fn store32(&self, off: u64, v: u32) {
         self.writable();
         self.word32(off).store(v, Ordering::Release);
+    }
+
+    /// Words beside each other from `off` on, each loaded as by `load`, checked once.
+    #[inline]
+    pub(crate) fn loads<const N: usize>(&self, off: u64) -> [u64; N] {
+        std::array::from_fn(|k| self.words(off, N)[k].load(Ordering::Acquire))
+    }
+
+    /// Stores words beside each other from `off` on, each as by `store`.
+    #[inline]
+    pub(crate) fn stores<const N: usize>(&self, off: u64, v: [u64; N]) {
+        self.writable();
+        self.words(off, N).iter().zip(v).for_each(|(to, v)| to.store(v, Ordering::Release));
     }
 
     /// Adds and returns the value before.
@@ -194,7 +207,7 @@ impl Region {
         debug_assert!(self.map.writable(), "written through a read-only mapping");
     }
 
-    #[inline]
+    #[inline(always)]
     fn words(&self, off: u64, n: usize) -> &[AtomicU64] {
         self.check(off, n as u64 * 8, 8);
         // SAFETY: inside the mapping, which lives as long as self, and aligned as `word` says.
