@@ -100,6 +100,10 @@ func (f *fieldSpec) write(b []byte, v any) {
 		for i, n := range v {
 			binary.LittleEndian.PutUint64(b[8*i:], n)
 		}
+	case []uint32:
+		for i, n := range v {
+			binary.LittleEndian.PutUint32(b[4*i:], n)
+		}
 	case fieldValues:
 		structNamed(f.Type).write(b, v)
 	case map[int]fieldValues:

@@ -117,6 +117,13 @@ func structFiles(t *testing.T) map[string]structFile {
 	add("Body", bodyCases(t)...)
 	add("Spill", spillCases(t)...)
 	add("Slot", slotCases(t)...)
+	add("Brief",
+		example("a tensor of 2 by 3", "Brief", fieldValues{"seq": uint64(45), "stamp": uint64(123456789012345), "flags": protocol.SlotBrief, "ndim": 2,
+			"index": 300, "serial": uint64(7), "generation": uint64(9), "code": 2, "bits": 32, "lanes": 1, "extents": []uint32{2, 3, 0, 0}}),
+		example("largest, read-only, writable in place", "Brief", fieldValues{"seq": uint64(1<<48 - 2), "stamp": ^uint64(0),
+			"flags": protocol.SlotBrief | protocol.SlotWritable | protocol.SlotLive | protocol.SlotReadOnly, "ndim": protocol.BriefMaxNdim,
+			"index": protocol.MaxStorages - 1, "serial": ^uint64(0), "generation": protocol.GenerationMask, "code": 255, "bits": 255, "lanes": 65535,
+			"extents": []uint32{1<<32 - 1, 1<<32 - 1, 1<<32 - 1, 1<<32 - 1}}))
 	add("Lane", laneCase(t))
 	return files
 }

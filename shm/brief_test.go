@@ -77,7 +77,7 @@ func TestImpossibleBriefMessagesAreRefused(t *testing.T) {
 		assert.False(t, ok, "%+v", bad)
 	}
 	most := w
-	most[0], most[3], most[4], most[5] = most[0]|4<<16, math.MaxUint32, math.MaxUint64, math.MaxUint64
+	most[0], most[3], most[4], most[5] = most[0]&^(7<<16)|4<<16, math.MaxUint32, math.MaxUint64, math.MaxUint64
 	got, _, ok := unpackBrief(&most, 0, nil)
 	require.True(t, ok)
 	assert.EqualValues(t, math.MaxUint64/8+1, got.Bytes)

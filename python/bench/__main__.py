@@ -12,11 +12,10 @@ import platform
 import sys
 
 import local
+import models
 import numpy as np
 import pair
 import torch
-
-import models
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Weights from a trainer to those that infer."""
 
+import json
+
 import baton
 import numpy as np
 import pytest
@@ -128,3 +130,20 @@ def test_a_wrong_architecture_is_refused(pair):
         baton.torch.weights.Receiver(sender.name, into=other).receive(PATIENCE)
     with pytest.raises(baton.InvalidArgument, match="keep one version"):
         baton.torch.weights.Sender(sender.name, keep=0)
+
+
+def test_what_stays_keeps_no_more_than_itself(pair):
+    sender, receiver = pair
+    w = {f"layer{k}": torch.full((1 << 18,), float(k)) for k in range(8)}
+    sender.send(w)
+    receiver.receive(PATIENCE)
+    for frozen in range(1, 8):  # one more at each version stays as it is
+        for k in range(frozen, 8):
+            w[f"layer{k}"].add_(1)
+        sender.send(w)
+        receiver.receive(PATIENCE)
+    assert receiver.changed == {"layer7"}
+    assert all(torch.equal(t, w[k]) for k, t in receiver._held.torch().items())
+    handles = [json.loads(t.handle(1).to_json()) for t in receiver._held.values()]
+    held = {(h["index"], h["generation"]): h["bytes"] for h in handles}  # storages, of which each has all its tensors
+    assert sum(held.values()) <= 2 * sum(t.numel() * 4 for t in w.values())

@@ -15,7 +15,7 @@ use crate::layout::{
 };
 use crate::ledger::{Entries, Row};
 use crate::message::{Body, TensorDesc, parse_spill};
-use crate::shm::{Bells, GroupLane, Lane, Region};
+use crate::shm::{Bells, Copied, GroupLane, Lane, Region};
 use crate::sys::Mapping;
 use crate::value::for_any_bytes as tree;
 use crate::wire::ops::{ChunksReply, GrantReply, HelloReply, NameSetReply, PeerReply, SegmentReply};

@@ -39,6 +39,14 @@ impl Dims {
     }
 }
 
+impl Dims {
+    /// Whether it has no memory of its own, so that it need not be dropped.
+    #[inline(always)]
+    pub(crate) fn is_inline(&self) -> bool {
+        matches!(self.0, Repr::Inline(..))
+    }
+}
+
 impl Deref for Dims {
     type Target = [i64];
 

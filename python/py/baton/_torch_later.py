@@ -3,6 +3,7 @@
 Without a broker torch shares as ever, and it is said once.
 """
 
+import sys
 import warnings
 from types import ModuleType
 
@@ -13,7 +14,22 @@ from baton._errors import Error
 SOON = 2.0
 
 
+_done = False
+
+
 def _install(_torch: ModuleType) -> None:
+    package = sys.modules.get("baton.torch")
+    if package is None or hasattr(package, "install"):
+        install()
+    # else the package is what imports torch, and calls it when it is whole
+
+
+def install() -> None:
+    """Installs once, or says why not."""
+    global _done
+    if _done:
+        return
+    _done = True
     import baton.torch
 
     try:

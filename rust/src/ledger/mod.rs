@@ -22,7 +22,7 @@ mod ranges;
 mod row;
 
 pub(crate) use chunk::{AttachedBits, Chunk, Chunks};
-pub(crate) use entry::{Entries, Entry};
+pub(crate) use entry::Entries;
 pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]
 pub(crate) use grow::{Grant, Source};

@@ -34,6 +34,12 @@ impl Closed {
         row.take(index)?;
         Ok(!self.0.load(Ordering::SeqCst))
     }
+
+    /// As `take`; `None`, and nothing counted, where the row has as many as there may be.
+    #[inline(always)]
+    pub(crate) fn take_known(&self, row: &Row, index: u32) -> Option<bool> {
+        row.take_one(index).then(|| !self.0.load(Ordering::SeqCst))
+    }
 }
 
 /// Where a session is in its life. An `O` stands for an opening.

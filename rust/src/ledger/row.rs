@@ -4,6 +4,12 @@ use crate::error::{Code, Error, Result};
 use crate::layout::{limits, row_word, session_file};
 use crate::shm::Region;
 
+#[cold]
+fn too_many(index: u32) -> Error {
+    let what = format!("this process holds {} references to storage {index}", row_word::LIMIT);
+    Error::new(Code::TooMany, "drop some of them", what)
+}
+
 /// One session's row.
 #[derive(Debug, Clone)]
 pub(crate) struct Row(Region);
@@ -47,16 +53,18 @@ impl Row {
     /// un-named or the owner's second collect sees this count.
     #[inline]
     pub(crate) fn take(&self, index: u32) -> Result<()> {
+        if self.take_one(index) { Ok(()) } else { Err(too_many(index)) }
+    }
+
+    /// As `take`: whether it was counted.
+    #[inline(always)]
+    pub(crate) fn take_one(&self, index: u32) -> bool {
         let before = self.0.add(Self::at(index), row_word::TAKE);
-        if before & row_word::COUNT_MASK >= row_word::LIMIT {
+        let room = before & row_word::COUNT_MASK < row_word::LIMIT;
+        if !room {
             self.0.add(Self::at(index), row_word::DROP);
-            return Err(Error::new(
-                Code::TooMany,
-                "drop some of them",
-                format!("this process holds {} references to storage {index}", row_word::LIMIT),
-            ));
         }
-        Ok(())
+        room
     }
 
     /// Counts one reference up beside those that there are, and tells how many these were. Where there

@@ -2,11 +2,10 @@
 
 use std::ops::Deref;
 
-use super::refs::Ref;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, reference, tensor_desc as rec};
+use crate::layout::{DESC_READ_ONLY, DESC_STRIDES, NO_REF, body as head, limits, tensor_desc as rec};
 
 /// One TensorDesc: a view over a storage of the message. Type, device, and whether the view lies
 /// within its storage are for the caller to check.
@@ -119,33 +118,6 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Words of a ref, and of a body of one tensor before its extents.
-const PLAIN: usize = (reference::SIZE + head::SIZE + rec::SIZE) as usize / 8;
-
-/// Makes, in place of what is there, the ref and the body of a message of one tensor in its storage: contiguous, without
-/// a name, a tree or meta. How many bytes the body has. It is what
-/// an encoder makes of it, without the questions that such a tensor answers by being one.
-#[inline]
-pub(crate) fn plain(out: &mut Vec<u64>, r: Ref, t: &TensorDesc<'_, &[i64]>) -> u32 {
-    let TensorDesc { dtype, device_type, device_id, offset, readonly, shape, .. } = *t;
-    let n = shape.len() as u64;
-    let size = rec::SIZE + 8 * n;
-    let flags = if readonly { u64::from(DESC_READ_ONLY) } else { 0 };
-    out.resize(PLAIN + shape.len(), 0);
-    if let Some((front, extents)) = out.split_first_chunk_mut::<PLAIN>() {
-        // One by one: what is gathered elsewhere and moved here waits for its own writing.
-        [front[0], front[1], front[2]] = r.words();
-        front[3] = 1 | size << 32;
-        front[4] = 0;
-        front[5] = size | u64::from(dtype.code) << 32 | u64::from(dtype.bits) << 40 | u64::from(dtype.lanes) << 48;
-        front[6] = n | flags << 32;
-        front[7] = u64::from(device_type as u32) | u64::from(device_id as u32) << 32;
-        front[8] = offset;
-        extents.iter_mut().zip(shape).for_each(|(to, d)| *to = *d as u64);
-    }
-    (head::SIZE + size) as u32
-}
-
 #[cfg(test)]
 impl Body<'_> {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
@@ -223,29 +195,5 @@ impl<D: Deref<Target = [i64]>> TensorDesc<'_, D> {
             append_bytes(out, self.name.as_bytes());
         }
         Ok(())
-    }
-}
-
-#[cfg(all(test, not(baton_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_plain_message_is_what_the_encoder_makes_of_it() {
-        let r = Ref { serial: 7, generation: 9, index: 300 };
-        let dtype = DType { code: 4, bits: 16, lanes: 2 };
-        for (n, offset, readonly) in [(0, 0, false), (1, 256, true), (4, 1 << 40, false)] {
-            let shape: Vec<i64> = (0..n).map(|k| (1 << 20) - k).collect();
-            let (storage, device_type, device_id, strides, name) = (Some(0), 1, 0, None, "");
-            let shape = &shape[..];
-            let d = TensorDesc { storage, dtype, device_type, device_id, offset, readonly, shape, strides, name };
-            let mut want = r.words().to_vec();
-            let mut encoder = Encoder::new(&mut want);
-            encoder.add(&d).unwrap();
-            let (_, bytes) = encoder.end(&[], &[]).unwrap();
-            let mut got = Vec::new();
-            assert_eq!(plain(&mut got, r, &d), bytes);
-            assert_eq!(got, want);
-        }
     }
 }

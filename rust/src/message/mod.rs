@@ -14,7 +14,7 @@ mod vectors;
 
 #[cfg(all(test, not(baton_loom)))]
 pub(crate) use body::append_bytes;
-pub(crate) use body::{Body, Encoder, Extents, TensorDesc, first_bytes, plain};
+pub(crate) use body::{Body, Encoder, Extents, TensorDesc, first_bytes};
 pub(crate) use brief::Brief;
 pub(crate) use description::Description;
 pub(crate) use order::Order;

@@ -28,10 +28,13 @@ impl Ref {
     /// Refuses numbers that can name no storage.
     #[inline]
     pub(crate) fn check(self) -> Result<()> {
-        if self.index >= limits::STORAGES || self.serial == 0 || self.generation > GENERATION_MASK {
-            return Err(self.refused());
-        }
-        Ok(())
+        if self.is_possible() { Ok(()) } else { Err(self.refused()) }
+    }
+
+    /// Whether its numbers can name a storage.
+    #[inline(always)]
+    pub(crate) fn is_possible(self) -> bool {
+        self.index < limits::STORAGES && self.serial != 0 && self.generation <= GENERATION_MASK
     }
 
     #[cold]

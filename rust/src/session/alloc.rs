@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Session;
 use super::holding::{Held, Holding, Keeper, One, Storages};
 use super::inner::Inner;
-use super::shared::Shared;
+use super::shared::{Room, Shared};
 use super::tensor::{Place, Tensor, View};
 use crate::dtype::{DType, Element};
 use crate::error::{Code, Error, Result, disagree};
@@ -68,13 +68,12 @@ impl Inner {
         let at = self.attached.find(reference.index / limits::CHUNK_INDICES, reference.serial);
         let at = at.ok_or_else(not_attached)?;
         let held = Held { reference, at, offset, bytes };
-        let (inner, one) = (self.clone(), One { held, dtype, shape: shape.into(), readonly: false });
-        // SAFETY: it writes a whole holding.
+        let (room, one) = (Room::new(), One { held, dtype, shape: shape.into(), readonly: false });
+        // SAFETY: it writes a whole holding, of which nobody knows yet.
         Ok(unsafe {
-            Shared::written(|at| {
-                Holding::write_one(at, self, one, None);
-                (&raw mut (*at).keeper).write(Keeper::Session(inner));
-            })
+            Holding::write_one(room.holding(), self, one, None);
+            (&raw mut (*room.holding()).keeper).write(Keeper::Session(self.clone()));
+            room.filled()
         })
     }
 }

@@ -14,7 +14,7 @@ use super::holding::Held;
 use super::pages::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
-use crate::ledger::{Chunk, Entries, Entry, Row};
+use crate::ledger::{Chunk, Entries, Row};
 use crate::message::Ref;
 use crate::shm::{Segment, fence, prefetch};
 use crate::table::Table;
@@ -150,22 +150,30 @@ impl Attachments {
         }
     }
 
-    /// Notes where a storage lies, for `expect`.
-    #[inline]
-    pub(crate) fn note(&self, held: &Held, bytes: *mut u8) {
-        let index = held.reference.index;
+    /// Notes where a counted storage lies, for `expect`: its next content mostly comes in the same place.
+    #[inline(always)]
+    pub(crate) fn note_at(&self, index: u32, at: Attached, offset: u64, bytes: u64) {
+        if at.segment.device().is_none()
+            && let Some(region) = at.segment.mapped(false)
+        {
+            self.note(index, at, region.address(offset, bytes), bytes);
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, index: u32, at: Attached, bytes: *mut u8, n: u64) {
         let Some(place) = self.places.get(index / limits::CHUNK_INDICES) else { return };
         let seen = place.seen.get_or_init(|| {
             let ends = std::array::from_fn(|_| Ends::default());
             Box::new(Seen { entries: AtomicPtr::new(null_mut()), ends })
         });
         let Ends(first, last) = &seen.ends[(index % limits::CHUNK_INDICES) as usize];
-        let end = bytes.wrapping_add(held.bytes.saturating_sub(1) as usize);
+        let end = bytes.wrapping_add(n.saturating_sub(1) as usize);
         if first.load(Ordering::Relaxed) != bytes || last.load(Ordering::Relaxed) != end {
             first.store(bytes, Ordering::Relaxed);
             last.store(end, Ordering::Relaxed);
             let chunk = index - index % limits::CHUNK_INDICES;
-            seen.entries.store(held.at.entries.address(chunk), Ordering::Relaxed);
+            seen.entries.store(at.entries.address(chunk), Ordering::Relaxed);
         }
     }
 
@@ -268,31 +276,37 @@ impl Attachment {
     }
 }
 
-#[cold]
-fn recycled() -> Error {
-    expired("it has been recycled")
-}
-
-#[cold]
-fn outside(r: Ref, e: Entry) -> Error {
-    let what = format!("storage {} claims {} bytes at {}, outside its segment's range", r.index, e.bytes, e.offset);
-    Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what)
-}
-
 impl Attached {
     /// Reads a counted ref's entry and checks it: the generation is the ref's, the range lies in the
     /// chunk's.
     #[inline(always)]
     pub(crate) fn locate(self, reference: Ref) -> Result<Held> {
+        match self.range_of(reference) {
+            Some((offset, bytes)) => Ok(Held { reference, at: self, offset, bytes }),
+            None => Err(self.why_not(reference)),
+        }
+    }
+
+    /// As `locate`: where it lies, and its bytes.
+    #[inline(always)]
+    pub(crate) fn range_of(self, reference: Ref) -> Option<(u64, u64)> {
+        let (e, chunk) = (self.entries.load(reference.index), &self.chunk);
+        let end = chunk.offset + chunk.bytes;
+        let inside =
+            e.offset & (ALIGNMENT - 1) == 0 && e.offset >= chunk.offset && e.offset <= end && e.bytes <= end - e.offset;
+        (inside && e.generation == reference.generation).then_some((e.offset, e.bytes))
+    }
+
+    #[cold]
+    fn why_not(self, reference: Ref) -> Error {
         let e = self.entries.load(reference.index);
         if e.generation != reference.generation {
-            return Err(recycled());
+            return expired("it has been recycled");
         }
-        let end = self.chunk.offset + self.chunk.bytes;
-        if e.offset & (ALIGNMENT - 1) != 0 || e.offset < self.chunk.offset || e.offset > end || e.bytes > end - e.offset
-        {
-            return Err(outside(reference, e));
-        }
-        Ok(Held { reference, at: self, offset: e.offset, bytes: e.bytes })
+        let what = format!(
+            "storage {} claims {} bytes at {}, outside its segment's range",
+            reference.index, e.bytes, e.offset
+        );
+        Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what)
     }
 }

@@ -102,7 +102,7 @@ impl LaneView {
     /// that has seen something of another lane.
     #[inline]
     pub(super) fn current(&self) -> bool {
-        self.inner.pages.broker.load(self.record) == self.info.incarnation
+        self.record.load(0) == self.info.incarnation
     }
 }
 

@@ -42,6 +42,9 @@ pub(crate) struct Holding {
     /// What streams have to do with it; mostly nothing.
     pub(crate) device: OnceLock<Box<DeviceUse>>,
     moved: AtomicBool,
+    /// Whether nothing of it needs to be dropped but the keeper, one storage, and what `device` may have: then its
+    /// end is short.
+    plain: bool,
     pub(crate) era: u32,
 }
 
@@ -69,7 +72,7 @@ impl Holding {
     #[inline]
     pub(crate) fn new(inner: &Arc<Inner>, storages: Storages, view: View) -> Holding {
         let (keeper, device, era) = (Keeper::Session(inner.clone()), OnceLock::new(), inner.era());
-        Holding { keeper, storages, view, acknowledge: None, device, moved: false.into(), era }
+        Holding { keeper, storages, view, acknowledge: None, device, moved: false.into(), plain: false, era }
     }
 
     #[inline]
@@ -81,7 +84,7 @@ impl Holding {
     ) -> Holding {
         let (device, era) = (OnceLock::new(), received.lane.inner.era());
         let keeper = Keeper::Message(received);
-        Holding { keeper, storages, view, acknowledge, device, moved: false.into(), era }
+        Holding { keeper, storages, view, acknowledge, device, moved: false.into(), plain: false, era }
     }
 
     /// Writes, part by part, all but the keeper of a holding of one storage that is one compact tensor.
@@ -93,6 +96,7 @@ impl Holding {
         let One { held, dtype, shape, readonly } = one;
         // SAFETY: as the caller says.
         unsafe {
+            (&raw mut (*at).plain).write(acknowledge.is_none() && shape.is_inline());
             (&raw mut (*at).storages).write(Storages::One([held]));
             View::write(&raw mut (*at).view, dtype, shape, readonly);
             (&raw mut (*at).acknowledge).write(acknowledge);
@@ -161,6 +165,39 @@ impl Default for Storages {
 impl From<Held> for Storages {
     fn from(one: Held) -> Storages {
         Storages::One([one])
+    }
+}
+
+impl Holding {
+    /// Drops a holding.
+    ///
+    /// # Safety
+    /// As for `drop_in_place`.
+    #[inline]
+    pub(super) unsafe fn end(at: *mut Holding) {
+        // SAFETY: as the caller says.
+        let h = unsafe { &*at };
+        let Storages::One([held]) = &h.storages else {
+            // SAFETY: as the caller says.
+            return unsafe { at.drop_in_place() };
+        };
+        let inner = h.inner();
+        if !h.plain || h.device.get().is_some() || inner.is_foreign() {
+            // SAFETY: as the caller says.
+            return unsafe { at.drop_in_place() };
+        }
+        if !h.moved.load(Ordering::Relaxed) {
+            crash_point::at("drop-before");
+            inner.let_go(held.reference.index, held.at.own);
+            crash_point::at("drop-between");
+        }
+        // SAFETY: as the caller says; nothing else of a plain holding needs to be dropped.
+        unsafe {
+            match &mut *(&raw mut (*at).keeper) {
+                Keeper::Session(inner) => (inner as *mut Arc<Inner>).drop_in_place(),
+                Keeper::Message(received) => (&raw mut received.lane).drop_in_place(),
+            }
+        }
     }
 }
 
@@ -274,13 +311,13 @@ impl Inner {
 
     /// As `hold`, where the session is attached to the chunk and nothing comes in between.
     #[inline(always)]
-    fn hold_known(&self, reference: Ref) -> Option<Attached> {
+    pub(super) fn hold_known(&self, reference: Ref) -> Option<Attached> {
         let Ref { serial, index, .. } = reference;
         let place = self.attached.place(index / limits::CHUNK_INDICES)?;
         if serial == 0 || !place.is_of(serial) {
             return None;
         }
-        let open = self.closed.take(&self.pages.row, index).ok()?;
+        let open = self.closed.take_known(&self.pages.row, index)?;
         match place.find(serial) {
             Some(a) if open && !self.is_lost() && !self.is_in_limbo() => Some(a),
             _ => {

@@ -13,7 +13,7 @@ use super::pages::{Peer, map_file, text};
 use super::topic::TopicState;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, group_bytes, group_record, lane_record, limits, session_file, state, topic_record};
-use crate::shm::{Bell, Lane, Region};
+use crate::shm::{Bell, Fixed, Lane, Region};
 use crate::wire::ops::{Ignored, TopicGroupFile};
 
 /// What a session has to know of a topic: the lanes where it reads, the groups where it sends.
@@ -62,7 +62,7 @@ pub(crate) struct LaneView {
     pub(crate) inner: Arc<Inner>,
     pub(crate) info: LaneInfo,
     /// Where the broker file says which lane has its number.
-    pub(crate) record: u64,
+    pub(crate) record: Fixed<1>,
     pub(crate) lane: Lane,
     /// The writer's pages.
     pub(crate) owner: Arc<Peer>,
@@ -212,7 +212,10 @@ impl TopicState {
 
     fn map_lane(&self, info: LaneInfo, owner: &Arc<Peer>) -> Result<LaneView> {
         Ok(LaneView {
-            record: broker_file::lane(self.info.topic, info.lane) + lane_record::INCARNATION,
+            record: Fixed::new(
+                &self.inner.pages.broker,
+                broker_file::lane(self.info.topic, info.lane) + lane_record::INCARNATION,
+            ),
             lane: Lane::new(&owner.file, info.offset, self.info.slots, self.info.stride)?,
             bell: self.inner.pages.bells.bell(owner.slot),
             owner: owner.clone(),

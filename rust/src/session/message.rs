@@ -11,7 +11,7 @@ use super::members::LaneView;
 use super::names::{Names, key_of};
 use super::order::Point;
 use super::reader::Acknowledge;
-use super::shared::{Owners, Shared};
+use super::shared::{Owners, Room, Shared};
 use super::tensor::{Tensor, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
@@ -197,7 +197,7 @@ impl LaneView {
 
     /// The second look of a taker, after its row was raised.
     #[inline]
-    fn still_has(&self, i: u64) -> bool {
+    pub(super) fn still_has(&self, i: u64) -> bool {
         let has = self.lane.still_has(i);
         crash_point::at("take-looked");
         has && self.current()
@@ -303,13 +303,13 @@ impl Inner {
         };
         let lane = lane.clone();
         let one = One { held, dtype: b.dtype, shape: b.shape(), readonly: b.is_read_only() };
-        // SAFETY: it writes a whole holding.
+        let room = Room::new();
+        // SAFETY: it writes a whole holding, of which nobody knows yet.
         Taken::Message(unsafe {
-            Shared::written(|at| {
-                Holding::write_one(at, self, one, acknowledge);
-                let received = Received { lane, sequence, stamp, lost, flags: b.flags, body: None };
-                (&raw mut (*at).keeper).write(Keeper::Message(received));
-            })
+            Holding::write_one(room.holding(), self, one, acknowledge);
+            let received = Received { lane, sequence, stamp, lost, flags: b.flags, body: None };
+            (&raw mut (*room.holding()).keeper).write(Keeper::Message(received));
+            room.filled()
         })
     }
 
@@ -367,7 +367,7 @@ impl Inner {
         crash_point::at("take-held");
         match at.locate(r) {
             Ok(one) => {
-                self.expect_again(&one);
+                self.attached.note_at(r.index, at, one.offset, one.bytes);
                 Ok(one)
             }
             Err(e) => {
@@ -428,18 +428,8 @@ impl Inner {
             return Ok(Storages::Many(all));
         };
         let one = a.locate(*r)?;
-        self.expect_again(&one);
+        self.attached.note_at(r.index, *a, one.offset, one.bytes);
         Ok(one.into())
-    }
-
-    /// Notes where a storage lies: its next content mostly comes in the same place.
-    #[inline]
-    fn expect_again(&self, one: &Held) {
-        if one.at.segment.device().is_none()
-            && let Ok(at) = one.address(false)
-        {
-            self.attached.note(one, at);
-        }
     }
 
     /// Reads the refs and the body from a held spill storage and holds the refs in its place. On an

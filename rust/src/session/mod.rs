@@ -39,6 +39,7 @@ mod payload;
 mod pin;
 mod poll;
 mod queue;
+mod quick;
 mod reader;
 mod rent;
 mod retired;

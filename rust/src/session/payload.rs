@@ -18,7 +18,7 @@ use crate::dlpack::device;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::layout::{reference, slot_flag};
-use crate::message::{Brief, Encoder, Order, Ref, TensorDesc, first_bytes, plain, spill_front};
+use crate::message::{Brief, Encoder, Order, Ref, TensorDesc, first_bytes, spill_front};
 use crate::shm::SlotHead;
 
 /// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
@@ -145,7 +145,6 @@ pub(crate) struct Outgoing {
     pub(crate) refs: Vec<Ref>,
     words: Vec<u64>,           // refs, order, body; while it has no place, room for them and the body
     front: usize,              // words before the body
-    laid: bool,                // whether the refs are among them already
     counted: Vec<(u32, bool)>, // what the place will count, as (index, own)
     spilled: Option<Shared>,
     order: Option<Order>, // when a stream will have written it
@@ -214,7 +213,7 @@ impl Payload {
         if !self.tree.is_empty() || !self.meta.is_empty() {
             return None;
         }
-        let h = t.plain_of(inner).filter(|_| t.view().offset == 0)?;
+        let h = t.plain_of(inner)?;
         let flags = if t.is_read_only() { flags | slot_flag::READ_ONLY } else { flags };
         let brief = Brief::of(flags, h.reference, t.dtype(), t.shape())?;
         if h.at.own {
@@ -237,27 +236,17 @@ impl Payload {
     }
 }
 
-/// Dimensions of a tensor whose message `plain` writes.
-const FEW: usize = 4;
-
 impl Tensor {
-    /// The storage of a tensor that `plain` describes, and that a session may send as its own.
-    #[inline]
+    /// The storage of a tensor that is compact in the machine's memory from its storage's first byte on, and that a
+    /// session may send as its own.
+    #[inline(always)]
     fn plain_of(&self, inner: &Arc<Inner>) -> Option<&Held> {
-        let h = self.storage()?;
-        let plain = self.strides().is_none()
-            && self.shape().len() <= FEW
+        let (h, v) = (self.storage()?, self.view());
+        let plain = v.strides.is_none()
+            && v.offset == 0
             && h.at.segment.device().is_none()
-            && Arc::ptr_eq(self.held.inner(), inner)
-            && self.shape().iter().all(|d| *d >= 0);
+            && Arc::ptr_eq(self.held.inner(), inner);
         plain.then_some(h)
-    }
-
-    /// As `num_bytes`, of a tensor that lies in a storage: it cannot overflow.
-    #[inline]
-    fn plain_bytes(&self) -> u64 {
-        let n = self.shape().iter().fold(1u64, |n, d| n.wrapping_mul(*d as u64));
-        n.wrapping_mul(self.dtype().item_bits()).div_ceil(8)
     }
 
     /// The error of a tensor that belongs to another session than the one that it is sent in.
@@ -297,41 +286,13 @@ impl Outgoing {
         if let Some(what) = &value.fault {
             return Err(Error::new(Code::InvalidArgument, "give each tensor a name of its own", what.as_ref()));
         }
-        let Outgoing { refs, words, front, counted, laid, .. } = self;
+        let Outgoing { refs, words, front, counted, .. } = self;
         refs.clear();
         counted.clear();
         self.order = None;
-        if let Tensors::One(t) = &value.tensors
-            && value.tree.is_empty()
-            && value.meta.is_empty()
-            && let Some(h) = t.plain_of(inner)
-        {
-            let index = h.reference.index;
-            if h.at.own {
-                inner.pages.entries.share(index);
-            }
-            refs.push(h.reference);
-            counted.push((index, h.at.own));
-            (*front, *laid) = (REF_WORDS, true);
-            let d = TensorDesc {
-                storage: Some(0),
-                dtype: t.dtype(),
-                device_type: device::CPU,
-                device_id: 0,
-                offset: t.view().offset,
-                readonly: t.is_read_only(),
-                shape: t.shape(),
-                strides: None,
-                name: "",
-            };
-            let body = plain(words, h.reference, &d);
-            let bytes = t.plain_bytes();
-            self.head = SlotHead { flags, nref: 0, tensors: 1, bytes, body, stamp: 0 };
-            return Ok(());
-        }
         words.clear();
         words.extend_from_slice(&[0; REF_WORDS]); // most messages name one storage
-        (*front, *laid) = (REF_WORDS, false);
+        *front = REF_WORDS;
         let mut encoder = Encoder::new(words);
         let mut bytes = 0u64; // strides of 0 make many of few
         match &value.tensors {
@@ -366,9 +327,6 @@ impl Outgoing {
         let front = REF_WORDS * self.refs.len() + order.len();
         if 8 * front + self.head.body as usize <= room {
             self.head.nref = self.refs.len() as u16;
-            if self.laid && front == self.front {
-                return Ok(()); // its ref stands there
-            }
             if front != self.front {
                 self.words.splice(..self.front, iter::repeat_n(0, front));
                 self.front = front;

@@ -58,17 +58,17 @@ const MOST_PASSES: u32 = 64;
 /// ```
 #[derive(Debug)]
 pub struct Reader {
-    topic: Arc<TopicState>,
+    pub(super) topic: Arc<TopicState>,
     membership: Arc<Membership>,
     member: u16,
     group: Option<Arc<GroupView>>,
     joined: Option<Box<str>>, // the group's name
-    cursors: Vec<Cursor>,
+    pub(super) cursors: Vec<Cursor>,
     scan: Scan,
-    gone: Gone,
-    view: Arc<View>,
+    pub(super) gone: Gone,
+    pub(super) view: Arc<View>,
     hidden: Vec<u64>, // lanes that were there when it began, and could not be looked at
-    spin: Spinner,
+    pub(super) spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
     /// Why a poll has put lanes aside.
@@ -356,7 +356,16 @@ impl Reader {
     }
 
     /// Takes the message with the smallest stamp among the lanes.
+    #[inline]
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
+        match self.quick() {
+            Some(held) => Ok(Some(Message { held })),
+            None => self.poll_any(),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_any(&mut self) -> Result<Option<Message>> {
         let found = self.look();
         if self.aside.take().is_some() || found.as_ref().is_err_and(|e| e.code() == Code::Busy) {
             self.cursors.iter_mut().for_each(|k| k.aside = false);

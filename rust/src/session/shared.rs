@@ -44,28 +44,45 @@ thread_local! {
     static SPARE: Spare = const { Spare(Cell::new(None)) };
 }
 
+/// Room for a holding that is written part by part, each from registers.
+pub(crate) struct Room(NonNull<Block>);
+
+impl Room {
+    #[inline(always)]
+    pub(crate) fn new() -> Room {
+        let spare = SPARE.try_with(|s| s.0.take()).ok().flatten();
+        Room(spare.unwrap_or_else(allocate))
+    }
+
+    /// Where the holding is to be written.
+    #[inline(always)]
+    pub(crate) fn holding(&self) -> *mut Holding {
+        // SAFETY: the block was allocated.
+        unsafe { &raw mut (*self.0.as_ptr()).holding }
+    }
+
+    /// What was written.
+    ///
+    /// # Safety
+    /// A whole holding was.
+    #[inline(always)]
+    pub(crate) unsafe fn filled(self) -> Shared {
+        // SAFETY: nobody else has the block yet.
+        unsafe { (&raw mut (*self.0.as_ptr()).owners).write(AtomicUsize::new(1)) };
+        Shared(self.0)
+    }
+}
+
 impl Shared {
     /// Makes a holding where it will stay: a move of what has just been written waits for the writes.
     #[inline(always)]
     pub(crate) fn new(make: impl FnOnce() -> Holding) -> Shared {
-        // SAFETY: all of it is written.
-        unsafe { Shared::written(|holding| holding.write(make())) }
-    }
-
-    /// As `new`, of a holding whose parts are written one by one, each from registers.
-    ///
-    /// # Safety
-    /// `write` writes a whole holding.
-    #[inline(always)]
-    pub(crate) unsafe fn written(write: impl FnOnce(*mut Holding)) -> Shared {
-        let spare = SPARE.try_with(|s| s.0.take()).ok().flatten();
-        let block = spare.unwrap_or_else(allocate);
-        // SAFETY: nobody else has the block yet, and both fields are written before it is read.
+        let room = Room::new();
+        // SAFETY: nobody else has the room, and all of it is written.
         unsafe {
-            write(&raw mut (*block.as_ptr()).holding);
-            (&raw mut (*block.as_ptr()).owners).write(AtomicUsize::new(1));
+            room.holding().write(make());
+            room.filled()
         }
-        Shared(block)
     }
 
     #[inline]
@@ -145,9 +162,7 @@ impl Drop for Shared {
             fence(Ordering::Acquire);
         }
         // SAFETY: there is no owner left, and what they did came before.
-        unsafe {
-            (&raw mut (*self.0.as_ptr()).holding).drop_in_place();
-        }
+        unsafe { Holding::end(&raw mut (*self.0.as_ptr()).holding) };
         // Two may end at once, one inside the other: the one that was kept goes.
         let before = SPARE.try_with(|s| s.0.replace(Some(self.0)));
         if let Some(block) = before.unwrap_or(Some(self.0)) {

@@ -153,7 +153,6 @@ impl View {
     }
 }
 
-
 /// A view of shared memory: type, shape, strides in elements. It counts a reference, which clones
 /// share and the last drop gives back.
 ///

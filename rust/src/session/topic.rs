@@ -20,7 +20,7 @@ use super::waiting::Waiting;
 use super::{Session, check_name};
 use crate::error::{Code, Error, Result, disagree, ended};
 use crate::layout::{TOPIC_DELETED, broker_file, limits, slot, state, topic_record};
-use crate::shm::Line;
+use crate::shm::Fixed;
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
 use crate::wire::ops::{Ignored, NameRef, Numbered, TopicInfo, TopicOpen, TopicRef};
@@ -35,6 +35,7 @@ pub(crate) struct TopicState {
     pub(crate) inner: Arc<Inner>,
     pub(crate) info: TopicInfo,
     pub(super) at: u64, // of the record in the broker file
+    record: Fixed<8>,   // its begin
     pub(super) view: ArcSwapOption<View>,
     pub(super) refreshing: Turnstile<()>,
     /// Who of this session waits for its messages.
@@ -98,6 +99,7 @@ impl Inner {
                 Arc::new(TopicState {
                     inner: self.clone(),
                     at: broker_file::topic(info.topic),
+                    record: Fixed::new(&self.pages.broker, broker_file::topic(info.topic)),
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
                     waiting: Waiting::new(&self.pages.bells, info.topic, self.pages.slot),
@@ -161,12 +163,6 @@ impl TopicState {
         TopicRef { topic: self.info.topic, id: self.info.id }
     }
 
-    /// The begin of the topic's record.
-    #[inline]
-    fn record(&self) -> Line<'_> {
-        self.inner.pages.broker.line(self.at)
-    }
-
     /// The broker's counts of changes: of lanes in the low half, of groups in the high one.
     ///
     /// SYNC topic-version: a sender reads it behind the fence of its last publish, before it uses a slot again;
@@ -174,7 +170,7 @@ impl TopicState {
     /// all. One of the two sees the other.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
-        self.record().load(topic_record::VERSION)
+        self.record.load(topic_record::VERSION as usize / 8)
     }
 
     /// How many numbers the groups have that there are or may be.
@@ -183,7 +179,7 @@ impl TopicState {
     /// member looks. One of the two sees the other.
     #[inline]
     pub(super) fn groups_end(&self) -> u32 {
-        ((self.record().load(ENDS) >> 32) as u32).min(limits::GROUPS)
+        ((self.record.load(ENDS as usize / 8) >> 32) as u32).min(limits::GROUPS)
     }
 
     /// What changes when what a view lacks may be had: while it is the same, asking the broker is of no use.
@@ -194,14 +190,20 @@ impl TopicState {
     /// Whether the record is this topic's still.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
-        self.record().load(topic_record::ID) == self.info.id
+        self.record.load(topic_record::ID as usize / 8) == self.info.id
     }
 
     /// Whether the topic may no longer be sent to, from the broker's page.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        let state = self.record().load(topic_record::STATE) as u32;
+        let state = self.record.load(topic_record::STATE as usize / 8) as u32;
         !self.is_there() || state != state::TOPIC_OPEN
+    }
+
+    /// Whether it is open, and its lanes are those of a view.
+    #[inline(always)]
+    pub(super) fn is_still(&self, view: &View) -> bool {
+        !self.is_closed() && view.has_lanes_of(self.version())
     }
 
     /// The error of a use of it once it is closed.

@@ -1,7 +1,7 @@
 //! One writer's ring in one topic: slots of fixed stride, message i in slot i mod slots. The
 //! geometry comes from the broker, never from the page.
 
-use super::region::{LINE, Region, fence_acquire, fence_release, no_read_ahead};
+use super::region::{LINE, Line, Region, Ring, fence_acquire, fence_release, no_read_ahead};
 use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{PAGE, lane, lane_bytes, order, reference, slot, slot_flag};
@@ -22,6 +22,7 @@ pub(crate) const MOST: u64 = (1 << 48) - 2;
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
     r: Region,
+    ring: Ring,
     mask: u64,
     stride: u64,
 }
@@ -61,7 +62,9 @@ impl Lane {
                 file.len()
             )));
         }
-        Ok(Lane { r: file.sub(offset, n), mask: u64::from(slots - 1), stride: u64::from(stride) })
+        let (slots, stride) = (u64::from(slots), u64::from(stride));
+        let ring = Ring::new(file, offset + lane::SIZE, slots, stride);
+        Ok(Lane { r: file.sub(offset, n), ring, mask: slots - 1, stride })
     }
 
     /// Writes the head of a new lane whose pages are zero. Only its writer.
@@ -103,7 +106,7 @@ impl Lane {
     /// SYNC slot-seq: a number read here was stored by `publish` after the slot's body.
     #[inline]
     pub(crate) fn has(&self, i: u64) -> bool {
-        self.r.load(self.at(i) + slot::SEQ) == i
+        self.ring.first(i).load(slot::SEQ) == i
     }
 
     /// The second look of a taker, after its row was raised.
@@ -113,13 +116,13 @@ impl Lane {
     #[inline]
     pub(crate) fn still_has(&self, i: u64) -> bool {
         fence_acquire();
-        self.r.load_seq_cst(self.at(i) + slot::SEQ) == i
+        self.ring.first(i).load_seq_cst(slot::SEQ) == i
     }
 
     /// The time of message i; of use only if `has` says so afterwards.
     #[inline]
     pub(crate) fn stamp(&self, i: u64) -> u64 {
-        self.r.load(self.at(i) + slot::STAMP)
+        self.ring.first(i).load(slot::STAMP)
     }
 
     /// Starts to fetch the slot of a message that is to be written and is not brief; not its first line, where a
@@ -143,20 +146,14 @@ impl Lane {
     /// says so after the references were counted.
     #[inline(always)]
     pub(crate) fn read(&self, i: u64, words: &mut Vec<u64>, expect: impl Fn(u32)) -> Option<Copied> {
-        let at = self.at(i);
-        let first = self.r.line(at);
+        let first = self.ring.first(i);
         if i == 0 || first.load(slot::SEQ) != i {
             return None;
         }
         no_read_ahead();
         let (counts, stamp) = (first.peek(slot::FLAGS), first.peek(slot::STAMP));
         if Brief::is(counts) {
-            expect((counts >> 32) as u32);
-            let word = |k: u64| first.peek(slot::FLAGS + 8 * k);
-            let brief = Brief::of_words([counts, word(1), word(2), word(3), word(4), word(5)]);
-            // SYNC slot-body: the copy above is complete before seq is looked at again.
-            fence_acquire();
-            return brief.map(|b| Copied::Brief(b, stamp));
+            return copied_brief(first, counts, expect).map(|b| Copied::Brief(b, stamp));
         }
         expect(first.peek(slot::SIZE + reference::INDEX) as u32);
         let h = SlotHead {
@@ -181,7 +178,7 @@ impl Lane {
         // By whole lines: what stands behind the message in its last one does no harm.
         let rest = words[FIRST_WORDS..].as_chunks_mut::<LINE_WORDS>().0;
         for (k, to) in rest[..n.saturating_sub(FIRST_WORDS).div_ceil(LINE_WORDS)].iter_mut().enumerate() {
-            let line = self.r.line(at + LINE * (k as u64 + 1));
+            let line = self.r.line(self.at(i) + LINE * (k as u64 + 1));
             for (j, w) in to.iter_mut().enumerate() {
                 *w = line.peek(8 * j as u64);
             }
@@ -191,12 +188,24 @@ impl Lane {
         Some(Copied::Full(h))
     }
 
+    /// As `read`, of a brief message alone; `None` too where it is another.
+    #[inline(always)]
+    pub(crate) fn read_brief(&self, i: u64, expect: impl Fn(u32)) -> Option<(Brief, u64)> {
+        let first = self.ring.first(i);
+        if i == 0 || first.load(slot::SEQ) != i {
+            return None;
+        }
+        no_read_ahead();
+        let (counts, stamp) = (first.peek(slot::FLAGS), first.peek(slot::STAMP));
+        Brief::is(counts).then(|| copied_brief(first, counts, expect))?.map(|b| (b, stamp))
+    }
+
     /// Fills the slot of message i, which must be un-named, with a brief one. Only its writer.
     #[inline(always)]
     pub(crate) fn write_brief(&self, i: u64, brief: &Brief, stamp: u64) {
         // SYNC slot-body: as in `write_rest`.
         fence_release();
-        let line = self.r.line(self.at(i));
+        let line = self.ring.first(i);
         line.put(slot::STAMP, stamp);
         brief.words().iter().zip((slot::FLAGS..).step_by(8)).for_each(|(w, at)| line.put(at, *w));
     }
@@ -227,7 +236,7 @@ impl Lane {
     /// The second step of `write`. Readers look at the first line all the time: what is written there
     /// early is fetched away, and has to be fetched back for the number.
     pub(crate) fn write_first(&self, i: u64, h: &SlotHead, data: &[u64]) {
-        let line = self.r.line(self.at(i));
+        let line = self.ring.first(i);
         data.iter().take(FIRST_WORDS).zip((slot::SIZE..).step_by(8)).for_each(|(w, at)| line.put(at, *w));
         line.put(slot::STAMP, h.stamp);
         line.put(slot::FLAGS, u64::from(h.flags) | u64::from(h.nref) << 32 | u64::from(h.tensors) << 48);
@@ -240,7 +249,7 @@ impl Lane {
     /// SYNC slot-seq: the store releases the body and the row counts of its refs.
     /// SYNC lane-head: the store releases the slot.
     pub(crate) fn publish(&self, i: u64) {
-        self.r.store(self.at(i) + slot::SEQ, i);
+        self.ring.first(i).store(slot::SEQ, i);
         crash_point::at("publish-seq");
         self.r.store(lane::HEAD, i);
     }
@@ -250,8 +259,19 @@ impl Lane {
     ///
     /// SYNC slot-seq: pairs with a taker's second look.
     pub(crate) fn unname(&self, i: u64) {
-        self.r.store(self.at(i) + slot::SEQ, 0);
+        self.ring.first(i).store(slot::SEQ, 0);
     }
+}
+
+/// Copies a brief message from its slot's first line, of which `counts` was loaded.
+#[inline(always)]
+fn copied_brief(first: Line<'_>, counts: u64, expect: impl Fn(u32)) -> Option<Brief> {
+    expect((counts >> 32) as u32);
+    let word = |k: u64| first.peek(slot::FLAGS + 8 * k);
+    let brief = Brief::of_words([counts, word(1), word(2), word(3), word(4), word(5)]);
+    // SYNC slot-body: the copy above is complete before seq is looked at again.
+    fence_acquire();
+    brief
 }
 
 const _: () = {

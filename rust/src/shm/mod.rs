@@ -27,9 +27,9 @@ pub(crate) use group::GroupLane;
 pub(crate) use lane::{Copied, Lane, SlotHead};
 #[cfg(baton_loom)]
 pub(crate) use region::weak;
-pub(crate) use region::{Line, Region, fence};
 #[cfg(not(baton_loom))]
-pub(crate) use region::{pause, prefetch};
+pub(crate) use region::{Fixed, pause, prefetch};
+pub(crate) use region::{Region, fence};
 #[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;
 pub(crate) use waits::{Waits, bits};

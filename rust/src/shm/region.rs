@@ -132,20 +132,22 @@ impl Region {
     }
 
     /// Words beside each other from `off` on, each loaded as by `load`, checked once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn loads<const N: usize>(&self, off: u64) -> [u64; N] {
-        std::array::from_fn(|k| self.words(off, N)[k].load(Ordering::Acquire))
+        let mut loaded = [0; N];
+        loaded.iter_mut().zip(self.words(off, N)).for_each(|(to, word)| *to = word.load(Ordering::Acquire));
+        loaded
     }
 
     /// Stores words beside each other from `off` on, each as by `store`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn stores<const N: usize>(&self, off: u64, v: [u64; N]) {
         self.writable();
         self.words(off, N).iter().zip(v).for_each(|(to, v)| to.store(v, Ordering::Release));
     }
 
     /// Adds and returns the value before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, off: u64, delta: u64) -> u64 {
         self.writable();
         self.word(off).fetch_add(delta, Ordering::SeqCst)
@@ -253,6 +255,69 @@ impl Region {
     }
 }
 
+/// Words of a region beside each other, checked once for all accesses. It keeps the mapping alive.
+#[derive(Debug, Clone)]
+pub(crate) struct Fixed<const N: usize> {
+    words: NonNull<[AtomicU64; N]>,
+    _map: Arc<Mapping>,
+}
+
+// SAFETY: as of Region.
+unsafe impl<const N: usize> Send for Fixed<N> {}
+// SAFETY: as of Region.
+unsafe impl<const N: usize> Sync for Fixed<N> {}
+
+impl<const N: usize> Fixed<N> {
+    /// The words from `off` on.
+    pub(crate) fn new(r: &Region, off: u64) -> Fixed<N> {
+        r.check(off, 8 * N as u64, 8);
+        // SAFETY: the range was just checked to lie inside the mapping.
+        let words = unsafe { r.base.add(off as usize) }.cast();
+        Fixed { words, _map: r.map.clone() }
+    }
+
+    /// Word k.
+    #[inline(always)]
+    pub(crate) fn load(&self, k: usize) -> u64 {
+        // SAFETY: the words lie inside the mapping, which lives as long as self, and are aligned.
+        let words = unsafe { self.words.as_ref() };
+        words[k].load(Ordering::Acquire)
+    }
+}
+
+/// Slots of a region, a power of two of whole lines each, checked once for all accesses: whatever the number, its
+/// slot lies inside. It keeps the mapping alive.
+#[derive(Debug, Clone)]
+pub(crate) struct Ring {
+    base: NonNull<u8>,
+    mask: u64,
+    stride: u64,
+    _map: Arc<Mapping>,
+}
+
+// SAFETY: as of Region.
+unsafe impl Send for Ring {}
+// SAFETY: as of Region.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// So many slots of `stride` bytes from `off` on, which the caller has checked.
+    pub(crate) fn new(r: &Region, off: u64, slots: u64, stride: u64) -> Ring {
+        r.check(off, slots * stride, 8);
+        assert!(slots.is_power_of_two() && stride >= LINE && stride.is_multiple_of(8), "not a ring");
+        // SAFETY: the range was just checked to lie inside the mapping.
+        let base = unsafe { r.base.add(off as usize) };
+        Ring { base, mask: slots - 1, stride, _map: r.map.clone() }
+    }
+
+    /// The first line of the slot of a number.
+    #[inline(always)]
+    pub(crate) fn first(&self, i: u64) -> Line<'_> {
+        // SAFETY: the slot lies inside of what `new` has checked, and has a line; it is aligned as `word` says.
+        Line(unsafe { &*self.base.as_ptr().add(((i & self.mask) * self.stride) as usize).cast() })
+    }
+}
+
 /// Eight words of shared memory beside each other, by their offsets in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line<'a>(&'a [AtomicU64; LINE as usize / 8]);
@@ -261,6 +326,16 @@ impl Line<'_> {
     #[inline(always)]
     pub(crate) fn load(self, off: u64) -> u64 {
         self.0[off as usize / 8].load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub(crate) fn load_seq_cst(self, off: u64) -> u64 {
+        self.0[off as usize / 8].load(Ordering::SeqCst)
+    }
+
+    #[inline(always)]
+    pub(crate) fn store(self, off: u64, v: u64) {
+        self.0[off as usize / 8].store(v, Ordering::Release);
     }
 
     /// What is of use only if a look afterwards says so.

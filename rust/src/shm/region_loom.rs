@@ -40,6 +40,14 @@ impl Line<'_> {
         self.0.load(self.1 + off)
     }
 
+    pub(crate) fn load_seq_cst(self, off: u64) -> u64 {
+        self.0.load_seq_cst(self.1 + off)
+    }
+
+    pub(crate) fn store(self, off: u64, v: u64) {
+        self.0.store(self.1 + off, v);
+    }
+
     pub(crate) fn peek(self, off: u64) -> u64 {
         self.0.word(self.1 + off).load(Ordering::Relaxed)
     }
@@ -114,6 +122,14 @@ impl Region {
         (self.load(off & !7) >> (8 * (off & 4))) as u32
     }
 
+    pub(crate) fn loads<const N: usize>(&self, off: u64) -> [u64; N] {
+        std::array::from_fn(|k| self.load(off + 8 * k as u64))
+    }
+
+    pub(crate) fn stores<const N: usize>(&self, off: u64, v: [u64; N]) {
+        (off..).step_by(8).zip(v).for_each(|(at, v)| self.store(at, v));
+    }
+
     pub(crate) fn store(&self, off: u64, v: u64) {
         self.word(off).store(v, Ordering::Release);
     }
@@ -173,6 +189,19 @@ impl Region {
     pub(crate) fn futex_wake(&self, _: u64) {
         let _asleep = self.memory.asleep.lock().unwrap();
         self.memory.woken.notify_all();
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Ring(Region, u64, u64);
+
+impl Ring {
+    pub(crate) fn new(r: &Region, off: u64, slots: u64, stride: u64) -> Ring {
+        Ring(r.sub(off, slots * stride), slots - 1, stride)
+    }
+
+    pub(crate) fn first(&self, i: u64) -> Line<'_> {
+        self.0.line((i & self.1) * self.2)
     }
 }
 

@@ -11,6 +11,7 @@
 """
 
 import importlib
+import sys
 from typing import Any
 
 from baton.torch._install import install, uninstall
@@ -23,3 +24,7 @@ def __getattr__(name: str) -> Any:
     if name in ("multiprocessing", "weights"):  # the import of the first installs
         return importlib.import_module(f"baton.torch.{name}")
     raise AttributeError(f"module 'baton.torch' has no attribute {name!r}")
+
+
+if "baton._torch_later" in sys.modules:  # by BATON_TORCH_INSTALL
+    sys.modules["baton._torch_later"].install()

@@ -50,6 +50,8 @@ class Sender:
         self._kept: collections.deque[dict[str, Tensor]] = collections.deque(maxlen=keep)
         self._token, self._sent = secrets.token_hex(8), 0
         self._changed: dict[str, int] = {}  # by path: which of the versions sent from here changed it last
+        self._home: dict[str, int] = {}  # by path: with which of them it was copied
+        self._copied: dict[int, int] = {}  # by version: the bytes that were copied with it, which are free together
 
     def send(
         self,
@@ -70,15 +72,39 @@ class Sender:
         fresh = {
             k: t for k, t in tensors.items() if _differs(t, before.get(k), None if changed is None else k in changed)
         }
-        shared = dict(_default.session().share(fresh, copy=True).items()) if fresh else {}
+        again = self._scattered({k: t for k, t in tensors.items() if k not in fresh})
+        copied = fresh | {k: before[k]._torch_to_read() for k in again}
+        shared = dict(_default.session().share(copied, copy=True).items()) if copied else {}
         version = {k: shared[k] if k in shared else before[k] for k in tensors}
         self._sent += 1
-        paths = {k: self._sent if k in shared else self._changed[k] for k in tensors}
+        paths = {k: self._sent if k in fresh else self._changed[k] for k in tensors}
+        self._home = {k: self._sent if k in copied else self._home[k] for k in tensors}
+        self._copied = {n: size for n, size in self._copied.items() if n in self._home.values()}
+        self._copied[self._sent] = sum(_bytes(t) for t in copied.values())
         about = {"sender": self._token, "sent": self._sent, "changed": paths, "meta": meta}
         self.version = _default.session().set(self.name, version, meta=about)
         self._kept.append(version)
         self._changed = paths
         return self.version
+
+    def _scattered(self, unchanged: "Mapping[str, torch.Tensor]") -> list[str]:
+        """Which of the tensors that have not changed are to be copied once more: what was copied together is free
+        together, so a few that stay would keep all the others of their version. What is kept for a version is at most
+        twice its bytes."""
+        used: dict[int, list[str]] = {}
+        for k in unchanged:
+            used.setdefault(self._home[k], []).append(k)
+        size = {n: sum(_bytes(unchanged[k]) for k in paths) for n, paths in used.items()}
+        most, again = 2 * sum(size.values()), []
+        for n in sorted(used, key=lambda n: size[n] / max(self._copied[n], 1)):
+            if sum(self._copied[n] for n in used) <= most:
+                break
+            again += used.pop(n)
+        return again
+
+
+def _bytes(t: torch.Tensor) -> int:
+    return t.numel() * t.element_size()
 
 
 def _differs(t: torch.Tensor, before: Tensor | None, changed: bool | None) -> bool:

@@ -11,6 +11,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
@@ -45,15 +46,18 @@ class Places:
     def __setstate__(self, state: Any) -> None:
         self._open(*state)
 
-    def put(self, carrier: "baton.Queue", message: _packing.Message, timeout: float | None) -> None:
-        """Adds a message once there is a place for it. timeout: None waits for ever. Raises Full."""
+    def put(
+        self, carrier: "baton.Queue", message: _packing.Message, timeout: float | None, count: Callable[[int], None]
+    ) -> None:
+        """Adds a message once there is a place for it. `count` is told of it by 1 before anybody can take it, and by -1
+        where it could not be added after all. timeout: None waits for ever. Raises Full."""
         until = None if timeout is None else time.monotonic() + timeout
-        if self._offer(carrier, message, until):
+        if self._offer(carrier, message, until, count):
             return
         room = self.room.reader()
         while True:
             self.waits[0] = 1  # before the look: a take behind it is told
-            if self._offer(carrier, message, until):
+            if self._offer(carrier, message, until, count):
                 return
             left = _LOOK if until is None else until - time.monotonic()
             if left <= 0:
@@ -69,7 +73,9 @@ class Places:
             self.waits[0] = 0
             self.room.send(None)
 
-    def _offer(self, carrier: "baton.Queue", message: _packing.Message, until: float | None) -> bool:
+    def _offer(
+        self, carrier: "baton.Queue", message: _packing.Message, until: float | None, count: Callable[[int], None]
+    ) -> bool:
         if not self.one.acquire(timeout=_left(until)):
             return False
         try:
@@ -80,10 +86,13 @@ class Places:
             try:
                 if carrier.qsize() >= self.most:
                     return False
-                carrier.put(message, 0)
-                return True
-            except baton.Full:  # the item that was here before is still being taken
-                return False
+                count(1)
+                try:
+                    carrier.put(message, 0)
+                    return True
+                except baton.Full:  # the item that was here before is still being taken
+                    count(-1)
+                    return False
             finally:
                 self.turn.give()
         finally:

@@ -21,6 +21,7 @@ class Readable:
     def __init__(self, carrier: Queue, get: Callable[[], Any]) -> None:
         self._carrier, self._get = carrier, get
         self._fd: int | None = None
+        self._closed = False
         self._lock = threading.Lock()  # of the descriptor's state and end
 
     def fileno(self) -> int:
@@ -61,15 +62,24 @@ class Readable:
             if self._carrier.qsize():  # behind the clearing: what comes later is seen by the thread
                 os.eventfd_write(self._fd, 1)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def close(self) -> None:
         """Closes the descriptor."""
+        self._closed = True
+        self._give_up()
+
+    def _give_up(self) -> None:
         with self._lock:
             fd, self._fd = self._fd, None
             if fd is not None:
                 os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        self._give_up()
 
 
 _watched: "weakref.WeakSet[Readable]" = weakref.WeakSet()
@@ -109,7 +119,7 @@ def _in_child() -> None:
     _starting, _thread = threading.Lock(), None
     for r in list(_watched):
         r._lock = threading.Lock()
-        r.close()  # the parent's descriptor is shared with it
+        r._give_up()  # the parent's descriptor is shared with it
     _watched.clear()
 
 

@@ -16,6 +16,7 @@ import time
 import traceback
 import types
 import weakref
+from collections.abc import Callable
 from multiprocessing import util
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -27,14 +28,15 @@ from baton.torch.multiprocessing._readable import Readable
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 
-# Items that a sender has on their way; of a queue without maxsize more of them wait in the sender.
+# Items that a sender has on their way. Of a Queue without maxsize more of them wait in the sender, of a SimpleQueue
+# the sender waits.
 _DEPTH = 256
 # The most places of a queue that has maxsize.
 _MOST = 1 << 16
 
 
 class SimpleQueue:
-    """A queue without a bound: `multiprocessing.SimpleQueue`."""
+    """A queue whose senders wait where the takers are far behind: `multiprocessing.SimpleQueue`."""
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
         self._open(_carrier(_DEPTH))
@@ -42,16 +44,23 @@ class SimpleQueue:
     def _open(self, carrier: "baton.Queue") -> None:
         self._carrier = carrier
         _open.add(self)
-        self._out = _Outgoing(carrier)
+        self._closed = False
         self._reader_made: Readable | None = None
 
     def put(self, obj: Any) -> None:
-        """Adds an object, which never waits."""
-        self._out.put(_packing.pack(obj))
+        """Adds an object, waiting while 256 of this process are not taken yet. Raises OSError when it was closed
+        here."""
+        self._check()
+        self._carrier.put(_packing.pack(obj))
 
     def get(self) -> Any:
-        """Takes an object, waiting for one."""
+        """Takes an object, waiting for one. Raises OSError when it was closed here."""
+        self._check()
         return self._take(None)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise OSError("handle is closed")
 
     def _take(self, timeout: float | None) -> Any:
         return self._unpack(self._carrier.get(timeout))
@@ -81,11 +90,12 @@ class SimpleQueue:
 
     def close(self) -> None:
         """Ends the use of it in this process."""
+        self._closed = True
         if self._reader_made is not None:
             self._reader_made.close()
 
     def __reduce__(self) -> Any:
-        _travels([self._carrier])
+        _on_the_way.add([self._carrier])
         return _reopen, (type(self), self.__getstate__())
 
     def __getstate__(self) -> Any:
@@ -98,27 +108,52 @@ class SimpleQueue:
 
 
 def _carrier(depth: int) -> "baton.Queue":
-    _travels([])
     return baton.queue(depth=depth, linger=0)
 
 
 # A queue ends, with what is in it, when no process has it. One that is on its way to a process, which has not opened
 # it yet, is kept here for a while: multiprocessing lets go of the arguments of a process as soon as it has started it.
 _open: "weakref.WeakSet[SimpleQueue]" = weakref.WeakSet()
-_on_the_way: collections.deque[tuple[float, baton.Queue]] = collections.deque()
 _KEPT = 30.0
 
 
-def _travels(carriers: list["baton.Queue"]) -> None:
-    """Notes queues that go to another process, and lets go of those that did so long ago."""
-    now = time.monotonic()
-    while _on_the_way and _on_the_way[0][0] < now:
-        _on_the_way.popleft()
-    _on_the_way.extend((now + _KEPT, c) for c in carriers)
+class _OnTheWay:
+    """The queues that go to another process, each for so long; a thread that lives only while there is one lets go of
+    them."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self.lock = threading.Lock()
+        self.all: collections.deque[tuple[float, baton.Queue]] = collections.deque()
+        self.thread: threading.Thread | None = None
+
+    def add(self, carriers: list["baton.Queue"]) -> None:
+        if not carriers:
+            return
+        until = time.monotonic() + _KEPT
+        with self.lock:
+            self.all.extend((until, c) for c in carriers)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._let_go, name="baton-on-the-way", daemon=True)
+                self.thread.start()
+
+    def _let_go(self) -> None:
+        while True:
+            with self.lock:
+                while self.all and self.all[0][0] <= time.monotonic():
+                    self.all.popleft()
+                if not self.all:
+                    self.thread = None
+                    return
+                left = self.all[0][0] - time.monotonic()
+            time.sleep(max(left, 0))
 
 
+_on_the_way = _OnTheWay()
 os.register_at_fork(
-    after_in_parent=lambda: _travels([q._carrier for q in list(_open)]), after_in_child=_on_the_way.clear
+    after_in_parent=lambda: _on_the_way.add([q._carrier for q in list(_open)]), after_in_child=_on_the_way.after_fork
 )
 
 
@@ -126,6 +161,10 @@ def _reopen(cls: Any, state: Any) -> Any:
     queue = cls.__new__(cls)
     queue.__setstate__(state)
     return queue
+
+
+def _uncounted(_n: int) -> None:
+    pass
 
 
 class _Outgoing:
@@ -195,25 +234,30 @@ class Queue(SimpleQueue):
             raise ValueError(f"maxsize {maxsize} (a queue has at most {_MOST} places; leave it out for no bound)")
         self._maxsize = max(maxsize, 0)
         self._places = Places(self._maxsize) if self._maxsize else None
-        self._closed = False
         self._open(_carrier(self._maxsize or _DEPTH))
+
+    def _open(self, carrier: "baton.Queue") -> None:
+        super()._open(carrier)
+        self._out = _Outgoing(carrier)
 
     def __getstate__(self) -> Any:
         return self._carrier, self._maxsize, self._places
 
     def __setstate__(self, state: Any) -> None:
         carrier, self._maxsize, self._places = state
-        self._closed = False
         self._open(carrier)
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Adds an object. Raises queue.Full, ValueError when it was closed here."""
         self._check()
-        message = _packing.pack(obj)
-        if self._places is None:
-            self._out.put(message)
-        else:
-            self._places.put(self._carrier, message, timeout if block else 0)
+        self._put(_packing.pack(obj), timeout if block else 0, _uncounted)
+
+    def _put(self, message: _packing.Message, timeout: float | None, count: Callable[[int], None]) -> None:
+        """Adds a message once there is a place for it; `count` as of `Places.put`."""
+        if self._places is not None:
+            return self._places.put(self._carrier, message, timeout, count)
+        count(1)
+        self._out.put(message)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Takes an object. Raises queue.Empty, ValueError when it was closed here."""
@@ -246,11 +290,6 @@ class Queue(SimpleQueue):
         """Whether no item is there."""
         self._check()
         return super().empty()
-
-    def close(self) -> None:
-        """Says that this process puts and takes no more."""
-        self._closed = True
-        super().close()
 
     def join_thread(self) -> None:
         """Waits until everything that was put here is on its way. Only after `close`."""
@@ -285,13 +324,14 @@ class JoinableQueue(Queue):
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Adds an object that is to be done. Raises queue.Full, ValueError when it was closed here."""
+        self._check()
+        self._put(_packing.pack(obj), timeout if block else 0, self._counted)
+
+    def _counted(self, n: int) -> None:
+        if n < 0:
+            return self.task_done()
         with self._none:
             self._unfinished.release()  # before a taker can have done it
-        try:
-            super().put(obj, block, timeout)
-        except BaseException:
-            self.task_done()
-            raise
 
     def task_done(self) -> None:
         """Says that an item which was taken is done. Raises ValueError when all were."""

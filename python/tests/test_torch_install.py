@@ -1,0 +1,247 @@
+"""`baton.torch.install()` under stock torch, and how storages move into Baton's memory and stay there."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import baton
+import numpy as np
+import pytest
+import torch.multiprocessing as stock
+from conftest import PATIENCE, eventually
+from torch_kit import Echo, ctx, fill, lies_in_baton, module, storage_of, torch, uninstalled
+
+mp: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def named(module):
+    global mp
+    mp = module
+
+
+def test_arrays_that_look_at_a_tensor_stay_valid_when_it_moves():
+    t = torch.arange(1 << 16)
+    a = t.numpy()
+    t.share_memory_()
+    t.fill_(0)
+    assert a[-1] == 65535 and t.sum() == 0 and lies_in_baton(t)  # as torch: they part; unlike torch: no crash
+    before = t.data_ptr()
+    assert t.share_memory_().data_ptr() == before
+    t = torch.arange(1 << 16)
+    a = np.from_dlpack(t)
+    t.share_memory_()
+    torch.full((1 << 16,), 9), t.fill_(0)  # what would be given the former memory
+    assert a[-1] == 65535
+
+
+def test_a_shared_model_leaves_no_private_copy(child):
+    c = child(
+        """
+import torch, baton.torch
+baton.torch.install()
+def private():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) >> 10
+before = private()
+m = torch.nn.Linear(8192, 8192, bias=False)  # 256 MiB
+full = private()
+m.share_memory()
+say(full - before > 200, private() - before < 64, m.weight.is_shared())
+"""
+    )
+    assert c.hear() == "True True True"
+    c.end()
+
+
+def test_a_tensor_of_batons_stays_where_it_lies_in_stock_torch(uninstalled):
+    x = baton.zeros(4)
+    t, own = x.torch(), torch.zeros(3)
+    assert t.is_shared() and not own.is_shared()
+    assert t.share_memory_() is t and lies_in_baton(t)
+    ctx = stock.get_context("spawn")
+    inbox, done = ctx.Queue(), ctx.Event()
+    p = ctx.Process(target=fill, args=(inbox, done))
+    p.start()
+    inbox.put(t)
+    assert done.wait(PATIENCE)
+    p.join(PATIENCE)
+    assert x.tolist() == [4, 4, 4, 4]
+    own.share_memory_()
+    with pytest.raises(baton.InvalidArgument):
+        baton.share(own, copy=False)
+
+
+def test_installed_torch_shares_in_batons_memory(ctx):
+    own = stock.get_context(ctx._name)
+    x, q, put = torch.zeros(3), own.Queue(), own.Event()
+    p = own.Process(target=put_and_wait, args=(q, put))
+    p.start()
+    t = q.get(timeout=PATIENCE)
+    assert t.tolist() == [0, 1, 2] and lies_in_baton(t)
+    put.set()
+    p.join(PATIENCE)
+    values = own.SimpleQueue()
+    values.put({"a": x, "b": [x[1:], (x.view(3, 1),)], "n": 1})
+    back = values.get()
+    assert len({storage_of(t) for t in (x, back["a"], back["b"][0], back["b"][1][0])}) == 1 and back["n"] == 1
+    first, second = own.Pipe()
+    first.send(x)
+    assert second.recv().untyped_storage()._cdata == storage_of(x) and lies_in_baton(x)
+
+
+def put_and_wait(q, go):
+    q.put(torch.arange(3))
+    go.wait()
+
+
+def test_no_descriptor_is_needed_for_each_tensor():
+    code = """
+import resource, torch, baton.torch.multiprocessing as mp
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+def many(q):
+    q.put([torch.ones(100) for _ in range(400)])
+    for _ in range(400):
+        q.put(torch.ones(100_000))
+ctx = mp.get_context("fork")
+q = ctx.Queue()
+p = ctx.Process(target=many, args=(q,))
+p.start()
+held = q.get()
+held += [q.get() for _ in range(400)]
+p.join()
+print(len(held), sum(t.sum().item() for t in held))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "800 40040000.0\n", done.stderr
+
+
+def test_memory_is_free_when_all_have_dropped_it():
+    def live():
+        baton._default.session().collect()
+        return baton.stats()["live"]
+
+    with Echo(mp.get_context("fork")) as e:
+        for _ in range(2):
+            before = live()
+            for _ in range(50):
+                e({"a": torch.ones(100_000), "b": [torch.ones(10), np.ones(1000)]})
+            e(1)  # the last is dropped
+            gc.collect()
+            eventually(lambda: live() <= before + 8, "what went to and fro to be free")  # noqa: B023
+
+
+def test_damaged_records_are_refused_or_stay_inside():
+    pieces = [baton.share(np.zeros(4096, "uint8"))]
+    x = pieces[0].torch()
+    rest, own, records, _ = baton._native.take_apart([x[:64].view(torch.float32).view(4, 4).T, x[64:]], None)
+    assert rest == [..., ...]
+    for at in range(len(records)):
+        for bit in (0, 6, 7):
+            damaged = bytearray(records)
+            damaged[at] ^= 1 << bit
+            try:
+                value = baton._native.put_together([..., ...], own, bytes(damaged))
+            except (baton.Error, RuntimeError, AttributeError, TypeError, ValueError):
+                continue
+            for t in value:
+                t.sum(), t.clone()  # it lies in the piece
+    for cut in range(len(records)):
+        with pytest.raises((baton.Error, RuntimeError)):
+            baton._native.put_together([..., ...], own, records[:cut])
+    with pytest.raises(baton.Error):
+        baton._native.put_together([...], own, records)
+
+
+def test_a_variable_installs_without_an_import():
+    def run(last, **variables):
+        code = f"import torch; x = torch.zeros(2).share_memory_(); {last}"
+        env = os.environ | variables
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=env)
+
+    look = "import baton; print(baton.share(x, copy=False).shape)"
+    done = run(look, BATON_TORCH_INSTALL="1")
+    assert done.stdout == "(2,)\n", done.stderr
+    assert "InvalidArgument" in run(look, BATON_TORCH_INSTALL="0").stderr
+    for order in (
+        "import baton.torch, torch",
+        "import baton.torch.multiprocessing, torch",
+        "from baton.torch import install; import torch",
+    ):
+        code = f"{order}; x = torch.zeros(2).share_memory_(); {look}"
+        env = os.environ | {"BATON_TORCH_INSTALL": "1"}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=env)
+        assert done.stdout == "(2,)\n", done.stderr
+    without = run("print(x.is_shared())", BATON_TORCH_INSTALL="1", BATON_ADDRESS="/nowhere/b.sock")
+    assert without.stdout == "True\n" and without.stderr.count("torch shares as ever") == 1
+
+
+@pytest.mark.parametrize("road", ["install", "context"])
+def test_a_broker_that_is_killed_in_mid_epoch_stops_no_training(own, child, road):
+    c = child(
+        """
+import torch, baton.torch
+import baton.torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+rows = [torch.full((3, 16), float(i)) for i in range(64)]
+context = mp.get_context("fork") if sys.argv[1] == "context" else None
+total = 0.0
+for n, batch in enumerate(DataLoader(rows, batch_size=4, num_workers=2, multiprocessing_context=context)):
+    total += batch.sum().item()
+    if n in (3, 7):
+        say("at", n)
+        sys.stdin.readline()
+say(total)
+""",
+        road,
+    )
+    for n in (3, 7):
+        assert c.hear() == f"at {n}"
+        own.end(signal.SIGKILL if n == 3 else signal.SIGTERM)
+        own.start()
+        c.tell()
+    assert c.hear() == str(48.0 * sum(range(64)))
+    c.end()
+
+
+def test_threads_that_put_one_tensor_share_it():
+    for _ in range(20):
+        q, x = mp.Queue(), torch.zeros(1000)
+        threads = [threading.Thread(target=q.put, args=(x[k:],)) for k in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        x.fill_(3)
+        got = [q.get(timeout=PATIENCE) for _ in threads]
+        assert all(storage_of(t) == storage_of(x) and (t == 3).all() for t in got)
+
+
+def test_what_was_put_keeps_its_size():
+    q, x = mp.Queue(), torch.zeros(4)
+    q.put(x)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        x.resize_(1000)
+    assert q.get(timeout=PATIENCE).shape == (4,)
+
+
+def test_an_item_that_no_memory_is_left_for_is_an_error_of_put(own, child):
+    c = child(
+        """
+import torch, baton.torch.multiprocessing as mp
+q, kept = mp.Queue(), torch.ones(4)
+q.put(kept)
+try:
+    q.put(torch.ones(1 << 29))  # 2 GiB of 1
+except baton.Error as e:
+    say(type(e).__name__)
+q.put(1)
+say(q.get().sum().item(), q.get(), kept.sum().item())
+"""
+    )
+    assert c.hear() in ("OutOfMemory", "QuotaExceeded")
+    assert c.hear() == "4.0 1 4.0"
+    c.end()
