@@ -2,6 +2,7 @@
 
 import asyncio
 import doctest
+import importlib
 import inspect
 import json
 import os
@@ -103,6 +104,14 @@ def test_docstrings():
     for module in (baton, baton.torch._install, baton.torch._modules, baton.torch.weights):
         failed, tried = doctest.testmod(module, extraglobs=known, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
         assert tried > 0 and failed == 0, module
+
+
+def test_docstrings_of_gymnasium():
+    gymnasium = need("gymnasium")
+    importlib.import_module("baton.gymnasium")
+    known = {"gymnasium": gymnasium, "np": np, "baton": baton}
+    failed, tried = doctest.testmod(baton.gymnasium, extraglobs=known)
+    assert tried > 0 and failed == 0
 
 
 def examples(*things) -> str:
