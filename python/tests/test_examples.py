@@ -97,6 +97,12 @@ def test_a_stock_loader_takes_both_roads():
     assert [line.split(",")[0] for line in lines] == ["torch 4 batches", "Baton 4 batches"]
 
 
+def test_actors_of_ray_hand_tensors_over():
+    need("ray")
+    came, *times = run("ray_actors.py").splitlines()
+    assert came == "came: 4.0" and [line.split(":")[0] for line in times] == ["16 MiB by store", "16 MiB by Baton"]
+
+
 def test_docstrings():
     need("torch")
     need("jax")

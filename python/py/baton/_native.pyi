@@ -10,8 +10,8 @@ import torch
 
 __all__ = [
     "Bundle", "Handle", "Message", "Queue", "Reader", "Session", "Tensor", "Topic", "Watch",
-    "allocate_on_gpus_in", "bundle_of", "default_address", "dense", "empty", "finish_devices", "hand_over",
-    "move_storages", "open_bundle", "put_together", "put_whole", "set_default", "storage_in_place", "storages_over", "take_apart", "take_whole",
+    "allocate_on_gpus_in", "bundle_of", "default_address", "dense", "empty", "end_lease", "finish_devices", "hand_over",
+    "lend", "move_storages", "open_bundle", "put_together", "put_whole", "set_default", "storage_in_place", "storages_over", "take_apart", "take_whole",
 ]  # fmt: skip
 
 _Place: TypeAlias = tuple[str, str]
@@ -30,6 +30,8 @@ def take_whole(value: Any, seen: Any) -> tuple[Tensor, list[tuple[Any, Any]]] | 
 def put_whole(tensor: Tensor) -> Any: ...
 def put_together(rest: Any, pieces: list[Tensor], records: bytes) -> Any: ...
 def hand_over(x: Tensor) -> tuple[Any, tuple[str, _Place]]: ...
+def lend(bundle: Bundle) -> list[str]: ...
+def end_lease(session: Session, handles: list[str]) -> None: ...
 def open_bundle(
     session: Session,
     handles: list[str],
