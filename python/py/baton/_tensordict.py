@@ -90,13 +90,11 @@ def put_together(cls: Any, fields: dict[str, Any]) -> Any:
 
 def _made(source: dict[str, Any], at: Path, about: dict[str, Any], fields: dict[str, Any]) -> TensorDict:
     """The TensorDict of a path; `about` says what it is, and `fields` has what stands by path."""
-    td = TensorDict({}, batch_size=about["batch_size"], names=about["names"], device=about["device"])
+    nested, entries = fields["nested"], {}
     for key, entry in source.items():
         inner = (*at, key)
-        if inner in fields["nested"]:
-            td.set(key, _made(entry, inner, fields["nested"][inner], fields))
-        else:
-            td.set(key, entry.torch())
+        entries[key] = _made(entry, inner, nested[inner], fields) if inner in nested else entry.torch()
+    td = TensorDict(entries, batch_size=about["batch_size"], names=about["names"], device=about["device"])
     for path, what in fields["data"].items():
         if path[:-1] == at:
             made: Any = (
