@@ -37,6 +37,9 @@ ACTIONS = [
 ]
 
 
+CLOSED = multiprocessing.get_context("fork").Value("i", 0)  # environments
+
+
 class Word(gymnasium.Space):
     """A space that no layout in shared memory is known of."""
 
@@ -79,6 +82,10 @@ class Env(gymnasium.Env):
 
     def render(self):
         return f"{self.index} after {self.steps}"
+
+    def close(self):
+        with CLOSED.get_lock():
+            CLOSED.value += 1
 
     def pid(self):
         return os.getpid()
@@ -162,14 +169,31 @@ def test_observations_lie_in_batons_memory(context):
 
 def test_an_error_of_a_worker_is_raised_here():
     def fail(env, action):
-        raise KeyError(f"in {env.index}")
+        if env.index == 1:
+            raise KeyError(f"in {env.index}")
 
-    envs = AsyncVectorEnv(makers(3, step=fail))
+    envs = AsyncVectorEnv(makers(3, step=fail), context="fork")
     envs.reset()
-    with pytest.raises(KeyError, match="in [012]"):
+    CLOSED.value = 0
+    with pytest.raises(KeyError, match="in 1"):
         envs.step(np.zeros(3, int))
     envs.close()
+    assert CLOSED.value == 3  # the others too were asked to
     assert not any(p.is_alive() for p in envs.processes)
+
+
+def test_an_error_that_nobody_waited_for_is_raised_by_close():
+    def fail(env, action):
+        raise KeyError(f"in {env.index}")
+
+    envs = AsyncVectorEnv(makers(2, step=fail), context="fork")
+    envs.reset()
+    envs.step_async(np.zeros(2, int))
+    for p in envs.processes:
+        p.join()
+    with pytest.warns(UserWarning), pytest.raises(KeyError, match="in [01]"):
+        envs.close()
+    envs.close()
 
 
 def test_what_waits_has_a_limit_and_an_order():
@@ -215,13 +239,20 @@ def test_a_killed_worker_is_an_error(when):
     if when == "start":
         eventually(lambda: not multiprocessing.active_children(), "the workers' end")
         return
-    for wait in (envs.step_wait, envs.close):
-        if wait == envs.step_wait:
-            with pytest.raises(EOFError):
-                wait()
-        else:
-            wait()
+    with pytest.raises(EOFError):
+        envs.step_wait()
+    envs.close()
     assert not any(p.is_alive() for p in envs.processes)
+
+
+def test_a_worker_that_ended_unseen_leaves_the_others_to_be_closed():
+    envs = AsyncVectorEnv(makers(3), context="fork")
+    envs.reset()
+    os.kill(envs.processes[1].pid, signal.SIGKILL)
+    envs.processes[1].join()
+    CLOSED.value = 0
+    envs.close()
+    assert CLOSED.value == 2 and not any(p.is_alive() for p in envs.processes)
 
 
 def test_workers_end_with_their_parent(child):

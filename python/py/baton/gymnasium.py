@@ -66,6 +66,8 @@ class AsyncVectorEnv(_Stock):  # type: ignore[misc]
     >>> envs.close()
     """
 
+    _state: async_vector_env.AsyncState
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -138,19 +140,23 @@ class AsyncVectorEnv(_Stock):  # type: ignore[misc]
         for lane in self.parent_pipes:
             if lane is not None and lane.lost is not None:
                 raise EOFError(lane.lost)  # the others may have answered, and do not answer twice
-        if timeout is not None:
-            return bool(super()._poll_pipe_envs(timeout))
-        # The last one first: when it has answered the others have, mostly, and one sleep was enough.
-        for lane in reversed(self.parent_pipes):
-            if lane is not None and not lane.closed:
-                lane.poll(None)
-        return True
+        return bool(super()._poll_pipe_envs(timeout))
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Ends the workers: at once where one of them has ended already; see Gymnasium's."""
-        if any(p.exitcode is not None for p in self.processes):
-            self._state, terminate = async_vector_env.AsyncState.DEFAULT, True
-        super().close_extras(timeout, terminate)
+        """Ends the workers, also where one of them has ended already: then at once, if a call is pending. See
+        Gymnasium's."""
+        idle = async_vector_env.AsyncState.DEFAULT
+        ended = [lane for lane, p in zip(self.parent_pipes, self.processes, strict=True) if p.exitcode]  # not by itself
+        for lane in ended:
+            if lane is not None:
+                lane.close()
+        if ended and self._state != idle:
+            self._state, terminate = idle, True  # what is pending is not answered by all
+        try:
+            super().close_extras(timeout, terminate)
+        except EOFError:  # one has ended meanwhile
+            self._state = idle
+            super().close_extras(timeout, True)
 
 
 def _how_it_ended(process: Any) -> str | None:
