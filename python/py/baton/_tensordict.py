@@ -7,11 +7,13 @@ other.
 Concurrency: any thread. Hostile peers: fields are another process's word; what makes no TensorDict stays a dict.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensordict
 from tensordict import NonTensorData, NonTensorStack, TensorDict
+
+from baton import _native
 
 # What a value calls it: the name under which every version of tensordict has it.
 NAME = "tensordict:TensorDict"
@@ -82,18 +84,33 @@ def put_together(cls: Any, fields: dict[str, Any]) -> Any:
     if cls is not TensorDict and not _is_tensorclass(cls):
         return None
     try:
-        td = _made(fields["source"], (), fields, fields)
+        tensors: list[Any] = []
+        _collect(fields["source"], (), fields["nested"], tensors)
+        # At once: read-only ones of one storage need one mapping.
+        bundle = _native.bundle_of(tensors, [str(i) for i in range(len(tensors))], b"", b"")
+        td = _made(fields["source"], (), fields, fields, iter(bundle.torch().values()))
         return td if cls is TensorDict else cls.from_tensordict(td)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return fields
 
 
-def _made(source: dict[str, Any], at: Path, about: dict[str, Any], fields: dict[str, Any]) -> TensorDict:
-    """The TensorDict of a path; `about` says what it is, and `fields` has what stands by path."""
+def _collect(source: dict[str, Any], at: Path, nested: dict[Path, Any], into: list[Any]) -> None:
+    """The tensors of all entries, in their order."""
+    for key, entry in source.items():
+        if (*at, key) in nested:
+            _collect(entry, (*at, key), nested, into)
+        else:
+            into.append(entry)
+
+
+def _made(
+    source: dict[str, Any], at: Path, about: dict[str, Any], fields: dict[str, Any], tensors: Iterator[Any]
+) -> TensorDict:
+    """The TensorDict of a path; `about` says what it is, `fields` has what stands by path, `tensors` the entries."""
     nested, entries = fields["nested"], {}
     for key, entry in source.items():
         inner = (*at, key)
-        entries[key] = _made(entry, inner, nested[inner], fields) if inner in nested else entry.torch()
+        entries[key] = _made(entry, inner, nested[inner], fields, tensors) if inner in nested else next(tensors)
     td = TensorDict(entries, batch_size=about["batch_size"], names=about["names"], device=about["device"])
     for path, what in fields["data"].items():
         if path[:-1] == at:
