@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // Ways of Baton, and of torch.multiprocessing: what people get by default, its
@@ -246,4 +247,25 @@ func pythonModels(p *python) {
 	published.Bar = atMost("p50", 200e3)
 	p.measure("the same by torch, "+fastestName, job{Role: "model by torch", N: p.rounds(100)}).
 		against(published.Name, nil)
+	if strings.Contains(p.about, withGymnasium) {
+		pythonEnvironments(p)
+	}
+}
+
+// withGymnasium stands in what the program in Python says of itself where that is
+// installed.
+const withGymnasium = "Gymnasium "
+
+// pythonEnvironments is of environments in processes of their own.
+func pythonEnvironments(p *python) {
+	stock := p.figure(p.group, "8 environments of (4, 84, 84) uint8, Gymnasium's AsyncVectorEnv: steps", UnitRate)
+	own := p.figure(p.group, "the same, baton.gymnasium: steps", UnitRate).against(stock.Name, times(2.4))
+	p.ms = append(p.ms, measurement{own.Name, func(context.Context) error {
+		values, err := p.do(job{Role: "environments", N: p.rounds(1000)})
+		if err == nil {
+			stock.one(medianOf(values["gymnasium"]))
+			own.one(medianOf(values["baton"]))
+		}
+		return err
+	}})
 }

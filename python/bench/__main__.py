@@ -17,14 +17,21 @@ import numpy as np
 import pair
 import torch
 
+try:
+    import environments
+    import gymnasium
+except ImportError:
+    environments, gymnasium = None, None
 
 def main() -> None:
     cpus = [int(cpu) for cpu in sys.argv[1:]]
     torch.set_num_threads(1)
     os.sched_setaffinity(0, cpus[:1])
-    print(
-        json.dumps(f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}"), flush=True
-    )
+    about = f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}"
+    if gymnasium:
+        about += f", Gymnasium {gymnasium.__version__}"
+    print(json.dumps(about), flush=True)
+    with_partner = pair.ROLES | models.ROLES | (environments.ROLES if environments else {})
     partner = None
     gc.freeze()  # what was imported is no garbage
     for line in sys.stdin:
@@ -34,7 +41,7 @@ def main() -> None:
             figures = local.ROLES[role](n, size)
         else:
             partner = partner or pair.Partner(cpus[1])
-            figures = (pair.ROLES | models.ROLES)[role](partner, n, size, count)
+            figures = with_partner[role](partner, n, size, count)
         print(json.dumps(figures), flush=True)
     if partner:
         partner.end()

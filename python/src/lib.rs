@@ -75,7 +75,7 @@ mod native {
     #[pymodule_export]
     use super::packing::{put_together, put_whole, take_apart, take_whole};
     #[pymodule_export]
-    use super::pickle::{bundle_of, dense, hand_over, open_bundle};
+    use super::pickle::{bundle_of, dense, end_lease, hand_over, lend, open_bundle};
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]

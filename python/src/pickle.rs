@@ -58,6 +58,24 @@ pub(crate) fn open_bundle(
     Ok(baton::Bundle::of_parts(tensors, tree, meta, revision, live).into())
 }
 
+/// Handles of a bundle's tensors, as JSON, under one lease: they are opened by `open_bundle`, as often as one likes,
+/// until `end_lease`, or the end of the session.
+#[pyfunction]
+pub(crate) fn lend(py: Python<'_>, bundle: &Bundle) -> PyResult<Vec<String>> {
+    let bundle = bundle.shared(py)?.ok_or_else(|| invalid(py, "share it first", "a bundle that is not shared"))?;
+    Ok(wait(py, || bundle.handles(baton::Lease::Session))?.iter().map(baton::Handle::to_json).collect())
+}
+
+/// Ends the lease of handles that `lend` made with this session's memory.
+#[pyfunction]
+pub(crate) fn end_lease(py: Python<'_>, session: &Session, handles: Vec<String>) -> PyResult<()> {
+    let handles = handles.iter().map(|h| baton::Handle::from_json(h)).collect::<baton::Result<Vec<_>>>();
+    match handles.or_raise(py)?.iter().find(|h| h.lease.is_some()) {
+        Some(h) => wait(py, || session.session.release_handle(h)),
+        None => Ok(()), // nothing has a byte
+    }
+}
+
 /// The bundle of tensors and a tree: what unpickling bytes needs.
 #[pyfunction]
 pub(crate) fn bundle_of(

@@ -261,6 +261,18 @@ impl Tensor {
         self.to(py, Text("cpu"), stream)
     }
 
+    /// The tensor, whose memory a GPU's driver knows from now on: copies of others run beside the processor too, who
+    /// keep the tensor until their stream has passed. A slab is registered once and whole. Raises Unsupported.
+    ///
+    /// >>> baton.zeros(3).pin_memory().torch().is_pinned()  # doctest: +SKIP
+    /// True
+    #[pyo3(signature = (device=Text("cuda")), text_signature = "($self, device='cuda')")]
+    fn pin_memory<'py>(slf: &Bound<'py, Self>, device: Text<'_>) -> PyResult<Bound<'py, Self>> {
+        let t = slf.get().tensor(slf.py())?;
+        wait(slf.py(), || t.pin(&device))?;
+        Ok(slf.clone())
+    }
+
     /// Waits until the sender's stream has written a tensor on a GPU. Raises Expired when the sender
     /// ended before; Timeout. On the CPU it does nothing.
     ///

@@ -86,6 +86,50 @@ for make in (baton.empty, baton.zeros, lambda n, **how: baton.full(n, 1, **how))
     )
 
 
+def test_pinning_registers_a_slab_once_and_copies_nothing(gpu, child, name):
+    run(
+        child,
+        """
+import ctypes
+calls = ctypes.CDLL("libcuda.so.1").standin_calls
+calls.restype = ctypes.c_uint64
+x, y = baton.zeros(100_000), baton.zeros(100_000)
+before = x.handle(lease=None), calls(b"cuMemHostRegister_v2")
+assert x.pin_memory() is x and y.pin_memory("cuda:0") is y and x[3:].pin_memory().shape == (99_997,)
+assert baton.zeros(0).pin_memory().shape == (0,)
+assert calls(b"cuMemHostRegister_v2") == before[1] + 1
+assert calls(b"cuMemcpyHtoDAsync_v2") == calls(b"cuMemcpyDtoHAsync_v2") == 0
+q = baton.queue(sys.argv[1])
+q.put(x)
+assert q.get().pin_memory().size == 100_000
+x.as_readonly().pin_memory()
+assert calls(b"cuMemHostRegister_v2") == before[1] + 1
+for refused, error in ((lambda: baton.zeros(3, device="cuda:0").pin_memory(), baton.InvalidArgument),
+                       (lambda: x.pin_memory("cuda:9"), baton.NotFound)):
+    try:
+        refused()
+        say("pinned")
+    except error:
+        pass
+""",
+        name,
+    )
+
+
+def test_what_cannot_be_pinned_is_told(gpu, child, monkeypatch):
+    script = """
+try:
+    baton.zeros(3).pin_memory()
+    say("pinned")
+except baton.Unsupported as e:
+    say(e)
+"""
+    monkeypatch.setenv("BATON_STANDIN_FAULTS", "cuMemHostRegister_v2=801")
+    assert "does not register the memory" in child(script).hear()
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    assert "driver" in child(script).hear()
+
+
 def test_what_does_not_reach_a_gpu_says_what_to_do(gpu, child):
     run(
         child,

@@ -2,6 +2,7 @@
 
 import asyncio
 import doctest
+import importlib
 import inspect
 import json
 import os
@@ -96,6 +97,71 @@ def test_a_stock_loader_takes_both_roads():
     assert [line.split(",")[0] for line in lines] == ["torch 4 batches", "Baton 4 batches"]
 
 
+@pytest.mark.parametrize("name", ["verl_engine.py", "vllm_engine.py"])
+def test_engines_carry_weights(name):
+    need("torch")
+    first, second = run(name).splitlines()
+    for line, changed in ((first, "['bias', 'weight']"), (second, "['bias']")):
+        assert "equal True" in line and f"changed {changed}" in line
+
+
+def test_an_engine_receives_in_another_process(child, monkeypatch, name):
+    torch = need("torch")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    vllm_engine = importlib.import_module("vllm_engine")
+    c = child(
+        """
+import torch
+sys.path.insert(0, sys.argv[1])
+import vllm_engine
+model = vllm_engine.Model(4, 2)
+worker = vllm_engine.BatonWeightTransferEngine(None, None, torch.device("cpu"), model)
+worker.init_transfer_engine(vllm_engine.BatonInitInfo(sys.argv[2]))
+say("ready")
+for line in sys.stdin:
+    worker.start_weight_update()
+    worker.update_weights({"version": int(line)})
+    worker.finish_weight_update()
+    say(model.bias.tolist(), worker.receiver.version)
+""",
+        str(EXAMPLES),
+        name,
+    )
+    assert c.hear() == "ready"
+
+    class Far:
+        """The worker in the other process."""
+
+        def init_weight_transfer_engine(self, init_info):
+            assert init_info["name"] == name
+
+        def update_weights(self, update_info):
+            c.tell(str(update_info["version"]))
+
+        def start_weight_update(self):
+            pass
+
+        finish_weight_update = start_weight_update
+
+    weight = {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}
+    info = vllm_engine.BatonTrainerInitInfo(rank=0, name=name)
+    trainer = vllm_engine.BatonTrainerWeightTransferEngine.trainer_init(None, info, client=Far(), source=weight.items())
+    for step in (1, 2):
+        weight["bias"].fill_(step)
+        trainer.send_weights()
+        assert c.hear() == f"[{step}.0, {step}.0] {step}"
+    vllm_engine.BatonWeightTransferEngine.trainer_send_weights(iter(weight.items()), {"name": name, "client": Far()})
+    assert c.hear() == "[2.0, 2.0] 3"
+    c.end()
+    baton.delete(name)
+
+
+def test_actors_of_ray_hand_tensors_over():
+    need("ray")
+    came, *times = run("ray_actors.py").splitlines()
+    assert came == "came: 4.0" and [line.split(":")[0] for line in times] == ["16 MiB by store", "16 MiB by Baton"]
+
+
 def test_docstrings():
     need("torch")
     need("jax")
@@ -103,6 +169,14 @@ def test_docstrings():
     for module in (baton, baton.torch._install, baton.torch._modules, baton.torch.weights):
         failed, tried = doctest.testmod(module, extraglobs=known, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
         assert tried > 0 and failed == 0, module
+
+
+def test_docstrings_of_gymnasium():
+    gymnasium = need("gymnasium")
+    importlib.import_module("baton.gymnasium")
+    known = {"gymnasium": gymnasium, "np": np, "baton": baton}
+    failed, tried = doctest.testmod(baton.gymnasium, extraglobs=known)
+    assert tried > 0 and failed == 0
 
 
 def examples(*things) -> str:

@@ -20,6 +20,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, TORCH = DOCS / "python.md", DOCS / "torch.md"
 TITLE = re.compile(r"^## (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OPTIONAL = ("gymnasium", "tensordict", "ray")
 PROGRAM = re.compile(r"# (\w+\.py)\n")
 
 
@@ -99,4 +100,7 @@ def test_guide(title, tmp_path):
 @pytest.mark.parametrize("title", [title for title, blocks in sections(TORCH).items() if blocks])
 def test_page_of_torch(title, tmp_path):
     need("torch")
+    for framework in OPTIONAL:
+        if any(f"import {framework}\n" in block for _, block in sections(TORCH)[title]):
+            need(framework)
     run_programs({PROGRAM.match(block)[1]: block for _, block in sections(TORCH)[title]}, tmp_path)

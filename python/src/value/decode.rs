@@ -6,6 +6,7 @@ use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::tensordict;
 use crate::errors::{error, to_py};
 use crate::tensor::Tensor;
 
@@ -154,10 +155,13 @@ impl Keys {
 /// its fields as a dict: another process's word imports nothing here.
 fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let py = fields.py();
-    let class = match class_of(py, name)? {
-        Some(c) if c.hasattr("__dataclass_fields__")? => c,
-        _ => return Ok(fields.into_any()),
-    };
+    let Some(class) = class_of(py, name)? else { return Ok(fields.into_any()) };
+    if let Some(made) = tensordict::put_together(&class, &fields)? {
+        return Ok(made);
+    }
+    if !class.hasattr("__dataclass_fields__")? {
+        return Ok(fields.into_any());
+    }
     let mut declared = 0;
     for f in py.import("dataclasses")?.call_method1("fields", (&class,))?.try_iter()? {
         declared += 1;

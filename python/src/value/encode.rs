@@ -13,6 +13,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 
 use super::decode::fields_of;
 use super::take::Take;
+use super::tensordict;
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use crate::bundle::Bundle;
 use crate::errors::error;
@@ -252,8 +253,13 @@ impl Encoder {
             return self.nested(1, Encoder::tensor);
         }
         let class = v.get_type();
-        if !self.plain && class.hasattr("__dataclass_fields__")? && !v.is_instance_of::<PyType>() {
-            return self.dataclass(v, &class);
+        if !self.plain && !v.is_instance_of::<PyType>() {
+            if let Some((name, fields)) = tensordict::taken_apart(v).map_err(|e| self.at(v.py(), e))? {
+                return self.fields(&name, fields.iter().map(Ok));
+            }
+            if class.hasattr("__dataclass_fields__")? {
+                return self.dataclass(v, &class);
+            }
         }
         let what = if self.plain {
             "meta holds what JSON has"
@@ -477,19 +483,31 @@ impl Encoder {
     }
 
     fn dataclass(&mut self, v: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> PyResult<()> {
-        let name = name_of(class)?;
         let fields = v.py().import("dataclasses")?.call_method1("fields", (v,))?;
+        let names = fields.try_iter()?.map(|f| f?.getattr("name"));
+        let field = |name: PyResult<_>| {
+            let name: Bound<'_, PyAny> = name?;
+            Ok((name.clone(), v.getattr(name.cast::<PyString>()?)?))
+        };
+        self.fields(&name_of(class)?, names.map(field))
+    }
+
+    /// Writes the fields of an object of a class that is named.
+    fn fields<'py>(
+        &mut self,
+        class: &str,
+        fields: impl Iterator<Item = PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>,
+    ) -> PyResult<()> {
         self.nested(2, |e| {
             e.tree.extend(br#"{"$":"dataclass","type":"#);
-            e.text(&name)?;
+            e.text(class)?;
             e.tree.extend(br#","v":{"#);
-            for (i, f) in fields.try_iter()?.enumerate() {
-                let key = f?.getattr("name")?;
-                let key = key.cast::<PyString>()?;
+            for (i, field) in fields.enumerate() {
+                let (key, v) = field?;
                 if i > 0 {
                     e.tree.push(b',');
                 }
-                e.member(key.to_str()?, &v.getattr(key)?)?;
+                e.member(key.cast::<PyString>()?.to_str()?, &v)?;
             }
             e.tree.extend(b"}}");
             Ok(())
@@ -534,7 +552,7 @@ impl Encoder {
 }
 
 /// How the tree names a class.
-fn name_of(class: &Bound<'_, PyType>) -> PyResult<String> {
+pub(super) fn name_of(class: &Bound<'_, PyType>) -> PyResult<String> {
     Ok(format!("{}:{}", class.module()?.to_str()?, class.qualname()?.to_str()?))
 }
 

@@ -10,6 +10,7 @@
 mod decode;
 mod encode;
 mod take;
+mod tensordict;
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{encode, encode_as};

@@ -162,6 +162,27 @@ impl Tensor {
         Ok(to)
     }
 
+    /// Makes the slab that a tensor of the machine's memory lies in known to a GPU's driver, once for each slab: to
+    /// other libraries it is pinned, and a copy between it and a GPU runs beside the processor. It is so until this
+    /// process lets go of the slab. Errors: `Unsupported` where the driver refuses, `InvalidArgument` for a tensor on a
+    /// GPU.
+    pub fn pin(&self, device: &str) -> Result<()> {
+        let device = named(device)?;
+        if let Some(s) = self.on_device() {
+            let what = format!("the tensor lies on cuda:{}", s.device.index);
+            return Err(Error::new(Code::InvalidArgument, "pin memory of the machine", what));
+        }
+        let Some(h) = self.storage() else { return Ok(()) }; // nothing has a byte
+        self.address(!self.is_read_only())?; // mapped, as its user has it
+        match h.at.segment.register(device) {
+            true => Ok(()),
+            false => {
+                let what = format!("{} does not register the memory of this tensor", device.name);
+                Err(Error::new(Code::Unsupported, "copy to the GPU without it", what))
+            }
+        }
+    }
+
     /// A copy on the tensor's own device, by a stream, as [`to_device`](Tensor::to_device) makes one.
     pub fn copied_on(&self, stream: Stream) -> Result<Tensor> {
         let Some(gpu) = self.gpu()? else {
@@ -280,7 +301,7 @@ impl Tensor {
     /// run beside the processor. Where the driver refuses they are as right, and slower.
     fn reach(&self, gpu: &Gpu) {
         if let Some(h) = self.storage() {
-            h.at.segment.register(gpu.device);
+            let _ = h.at.segment.register(gpu.device);
         }
     }
 }

@@ -80,10 +80,12 @@ impl Segment {
         }
     }
 
-    /// Makes its mapping known to a GPU's driver, once: copies then run beside the processor.
-    pub(crate) fn register(&self, device: &'static Device) {
+    /// Makes its mapping known to a GPU's driver, once: copies then run beside the processor. Whether the driver
+    /// knows it.
+    pub(crate) fn register(&self, device: &'static Device) -> bool {
         let region = self.writable.get().or_else(|| self.readable.get());
-        self.registered.get_or_init(|| Registered::new(device, region?.clone(), self.writable.get().is_some()).ok());
+        let made = || Registered::new(device, region?.clone(), self.writable.get().is_some()).ok();
+        self.registered.get_or_init(made).is_some()
     }
 
     /// Refuses to look at memory of a GPU.
