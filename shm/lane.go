@@ -113,6 +113,19 @@ func (l Lane) FirstIndex(i uint64) uint32 {
 	return uint32(atomic.LoadUint64(&l.r.line(l.slot(i))[(protocol.SlotSize+protocol.RefIndex)/8]))
 }
 
+// FirstRef returns what message i names first, where slot i holds it and it names anything.
+// It is a hint of what taking the message will need: nothing here was checked.
+func (l Lane) FirstRef(i uint64) (ref protocol.Ref, ok bool) {
+	line := l.r.line(l.slot(i))
+	if i == 0 || atomic.LoadUint64(&line[protocol.SlotSeq/8]) != i || uint16(atomic.LoadUint64(&line[protocol.SlotFlags/8])>>32) == 0 {
+		return ref, false
+	}
+	const at = protocol.SlotSize
+	return protocol.Ref{Serial: atomic.LoadUint64(&line[(at+protocol.RefSerial)/8]),
+		Generation: atomic.LoadUint64(&line[(at+protocol.RefGeneration)/8]),
+		Index:      uint32(atomic.LoadUint64(&line[(at+protocol.RefIndex)/8]))}, true
+}
+
 // Read copies message i into words: refs, then body. It returns false when the
 // slot does not hold i or its lengths are impossible. The copy is worth
 // something only if Has(i) is still true after the references were counted.

@@ -2,6 +2,7 @@
 
 mod arriving;
 mod attach;
+mod attaching;
 mod background;
 mod binding;
 mod bundle;

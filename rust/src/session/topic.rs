@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -37,6 +37,8 @@ pub(crate) struct TopicState {
     pub(super) at: u64, // of the record in the broker file
     pub(super) view: ArcSwapOption<View>,
     pub(super) refreshing: Turnstile<()>,
+    /// Whether a reader began with messages that were kept.
+    pub(super) rewound: AtomicBool,
     /// Who of this session waits for its messages.
     pub(super) waiting: Waiting,
     pub(super) writer: Turnstile<Writer>,
@@ -100,6 +102,7 @@ impl Inner {
                     at: broker_file::topic(info.topic),
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
+                    rewound: AtomicBool::new(false),
                     waiting: Waiting::new(&self.pages.bells, info.topic, self.pages.slot),
                     writer: Turnstile::default(),
                     heir: PerProcess::new(),

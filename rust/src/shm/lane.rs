@@ -127,6 +127,19 @@ impl Lane {
         self.r.prefetch_write(self.at(i));
     }
 
+    /// What message i names first, where slot i holds it and it names anything. It is a hint of what taking the
+    /// message will need: nothing here was checked.
+    pub(crate) fn first_ref(&self, i: u64) -> Option<Ref> {
+        const AT: u64 = slot::SIZE;
+        let first = self.r.line(self.at(i));
+        let named = (first.peek(slot::FLAGS) >> 32) as u16 != 0;
+        (i != 0 && first.load(slot::SEQ) == i && named).then(|| Ref {
+            serial: first.peek(AT + reference::SERIAL),
+            generation: first.peek(AT + reference::GENERATION),
+            index: first.peek(AT + reference::INDEX) as u32,
+        })
+    }
+
     /// Copies message i into words: refs, then body. What stands behind them is of earlier messages: the
     /// words only become more. `expect` is told, before the slot's next lines are read, the index of the
     /// storage that the message names first, if it names one: a hint of what to prefetch. `None` when the
