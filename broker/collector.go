@@ -66,8 +66,7 @@ func (b *Broker) care() {
 		progress = cares[b.nextCare]() || progress
 		b.nextCare = (b.nextCare + 1) % len(cares)
 		if time.Since(began) > careTime {
-			progress = true // there may be more: the next time it begins behind this one
-			break
+			break // the next time it begins behind this one
 		}
 	}
 	if !b.hasCares() {

@@ -11,8 +11,8 @@ import (
 func (ts *Topics) Adopted() int { return len(ts.adopted) }
 
 // Retire lets go of what the dead sent and no reader needs any more,
-// and tells whether it found any. When the time is over it stops behind a lane, and tells that
-// it found some; the next call goes on with others.
+// and tells whether it found any. When the time is over it stops behind a lane; the next call
+// goes on with others.
 func (ts *Topics) Retire(most time.Duration) (progress bool) {
 	began := time.Now()
 	for t := range ts.adopted {
@@ -23,7 +23,7 @@ func (ts *Topics) Retire(most time.Duration) (progress bool) {
 		progress = found || progress
 		if !all {
 			t.seen = 0 // it is to be looked at again
-			return true
+			return progress
 		}
 	}
 	return progress

@@ -58,7 +58,8 @@ def main() -> None:
             back[i] = now()
         else:
             send.send(session.share(answer))
-    series[0], series[BACK] = depart, back
+    if side == 0:
+        series[0], series[BACK] = depart, back
     meet(words, side)
     print(json.dumps({"cpu": [cpu]}))
 
