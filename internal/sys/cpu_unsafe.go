@@ -17,3 +17,8 @@ func CPU() int {
 	}
 	return int(cpu)
 }
+
+// LetOthersRun lets other threads run that wait for the processor of this one.
+func LetOthersRun() {
+	unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+}
