@@ -46,11 +46,12 @@ type job struct {
 
 	Readers int `json:"readers,omitempty"` // who all have what left sends, and answer; 0: right alone
 
-	Storages int `json:"storages,omitempty"` // that live beside those handed over
-	Topics   int `json:"topics,omitempty"`
-	Sessions int `json:"sessions,omitempty"`
+	Storages int  `json:"storages,omitempty"` // that live beside those handed over
+	Topics   int  `json:"topics,omitempty"`
+	Sessions int  `json:"sessions,omitempty"`
+	Orderly  bool `json:"orderly,omitempty"` // they are closed at the end
 
-	programs [2]string // of each side; "": this one
+	programs [2]string // of each side, with an argument on a line of its own; "": this one
 }
 
 // seat is a process at work on its job.

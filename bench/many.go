@@ -224,6 +224,11 @@ func members(ctx context.Context, s *seat) error {
 	s.store(linePing, uint64((openFiles()-before+len(clients)-1)/len(clients))) // of its own as well, rounded up
 	s.reached(3)
 	s.awaitAsleep(lineStop, 1)
+	for _, c := range clients {
+		if s.Orderly {
+			c.Close()
+		}
+	}
 	return nil
 }
 

@@ -30,7 +30,7 @@ type process struct {
 // start runs a job in a process of its own, on some CPUs alone. It is killed
 // when ctx ends.
 func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, error) {
-	program := j.programs[min(j.Side, right)]
+	program, arguments, _ := strings.Cut(j.programs[min(j.Side, right)], "\n")
 	if program == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -42,7 +42,11 @@ func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, er
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, program, RoleCommand), ended: make(chan struct{})}
+	args := []string{RoleCommand}
+	if arguments != "" {
+		args = []string{arguments, RoleCommand}
+	}
+	p := &process{cmd: exec.CommandContext(ctx, program, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), envJob+"="+string(raw))
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errOut
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -138,7 +142,11 @@ func startCouple(ctx context.Context, cpus []int, j job) (*couple, error) {
 	c := &couple{job: j, page: pg, cancel: cancel}
 	for side := range 1 + max(1, j.Readers) {
 		j.Side = side
-		p, err := start(ctx, j, cpus[side:side+1], memory)
+		var on []int // any
+		if len(cpus) > 0 {
+			on = cpus[side : side+1]
+		}
+		p, err := start(ctx, j, on, memory)
 		if err != nil {
 			cancel()
 			c.finish()

@@ -36,6 +36,7 @@ var groups = []group{
 	{"flat", "Round trip of 4 KiB, beside what does not take part", (*bencher).flat},
 	{"recycling", "Alloc and Release of 4 KiB, by sessions attached to the same memory", (*bencher).recycling},
 	{"rust", "Rust: round trips against iceoryx2, wakes, take and drop, beside Go; forks", (*bencher).rust},
+	{"unpinned", "Round trips of 4 KiB of fresh pairs that wait as programs do: quantiles over pairs", (*bencher).unpinned},
 	{"stream", "Throughput: tensors of 4 KiB, up to 48 under way", (*bencher).streams},
 	{"python-busy", "Python: round trips, both busy; the receiver reads the first and the last element", inPython(pythonBusy)},
 	{"python-asleep", "Python: round trips of 4 KiB, both asleep", inPython(pythonAsleep)},
@@ -43,6 +44,7 @@ var groups = []group{
 	{"python-local", "Python: one process", inPython(pythonLocal)},
 	{"python-models", "Python: models in two processes", inPython(pythonModels)},
 	{"many", "Many sessions, several in a process: the broker's CPU time, and counts", (*bencher).many},
+	{"locks", "The broker's mutex with many sessions: CPU time of each time that it is held", (*bencher).locks},
 	{"rest", "At rest", (*bencher).rest},
 }
 

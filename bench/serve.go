@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,8 @@ type served struct {
 	binary string
 	dir    string // XDG_RUNTIME_DIR of the broker
 	cmd    *exec.Cmd
+	held   bool // it is this program, and measures how long its mutex is held
+	out    bytes.Buffer
 	errOut bytes.Buffer
 	ended  chan struct{}
 }
@@ -45,13 +48,29 @@ func (b *served) kill(ctx context.Context) error {
 // start runs a broker in the directory and waits until it answers.
 func (b *served) start(ctx context.Context) error {
 	b.cmd, b.ended = exec.Command(b.binary, "serve"), make(chan struct{})
+	b.out.Reset()
+	b.errOut.Reset()
+	if b.held {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		b.cmd = exec.Command(self, RoleCommand)
+	}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "BATON_") && !strings.HasPrefix(v, "XDG_RUNTIME_DIR=") {
 			b.cmd.Env = append(b.cmd.Env, v)
 		}
 	}
 	b.cmd.Env = append(b.cmd.Env, "XDG_RUNTIME_DIR="+b.dir)
-	b.cmd.Stdout, b.cmd.Stderr = &b.errOut, &b.errOut
+	if b.held {
+		raw, err := json.Marshal(job{Role: "broker", Directory: b.runtimeDir()})
+		if err != nil {
+			return err
+		}
+		b.cmd.Env = append(b.cmd.Env, envJob+"="+string(raw))
+	}
+	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.errOut
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
 	if err := b.cmd.Start(); err != nil {
 		os.RemoveAll(b.dir)

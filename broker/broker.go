@@ -47,7 +47,7 @@ type Broker struct {
 
 	kept []string // names at the keeper that are not needed any more
 
-	mu         sync.Mutex // guards all below, the rooms, and every shared page the broker writes
+	mu         guard // guards all below, the rooms, and every shared page the broker writes
 	closing    bool
 	hearing    bool // of clients that the broker is being stopped
 	clock      *alarm.Clock
@@ -68,6 +68,7 @@ type Broker struct {
 	assignAgain *alarm.Alarm // sessions were asked to keep them
 	caretaker   *alarm.Alarm // runs while there are orphans or adopted lanes
 	careDelay   time.Duration
+	nextCare    int
 	closed      map[*session]struct{} // that still hold
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
 	forked      map[*session]struct{} // of processes that ended while they forked
@@ -106,7 +107,8 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
-	b.store.MayHave = b.mayHave
+	b.mu.observe = cfg.ObserveHold
+	b.store.MayHave, b.store.MayKeep = b.mayHave, b.mayKeep
 	b.clock = alarm.NewClock(&b.mu)
 	b.custody = custody.New()
 	b.store.Gone = b.custody.Gone

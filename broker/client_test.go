@@ -239,11 +239,24 @@ func (s storage) ref() protocol.StorageRef {
 	return protocol.StorageRef{Index: s.Index, Serial: s.Serial, Generation: s.Generation}
 }
 
-func (p *peer) attach(r protocol.Ref) protocol.AttachReply {
+func (p *peer) attach(r protocol.Ref) protocol.AttachAnswer {
 	p.t.Helper()
 	var a protocol.AttachReply
-	p.must(protocol.OpAttach, protocol.Attach{Chunk: r.Index / protocol.ChunkIndices, Serial: r.Serial}, &a)
-	return a
+	p.must(protocol.OpAttach, protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: r.Index / protocol.ChunkIndices, Serial: r.Serial}}}, &a)
+	require.Len(p.t, a.Chunks, 1)
+	require.Nil(p.t, a.Chunks[0].Error)
+	return a.Chunks[0]
+}
+
+// cannotAttach says that a session is not attached to a chunk, and why.
+func (p *peer) cannotAttach(code protocol.Code, chunk uint32, serial uint64) {
+	p.t.Helper()
+	var a protocol.AttachReply
+	p.must(protocol.OpAttach, protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: chunk, Serial: serial}}}, &a)
+	require.Len(p.t, a.Chunks, 1)
+	require.NotNil(p.t, a.Chunks[0].Error)
+	require.Equal(p.t, code, a.Chunks[0].Error.Code)
+	require.NotEmpty(p.t, a.Chunks[0].Error.Remedy)
 }
 
 // writer sends in one topic, as a client does but without any waiting.

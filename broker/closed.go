@@ -63,18 +63,16 @@ func (b *Broker) leave(s *session) {
 	b.careSoon()
 }
 
-// endEmpty ends the closed sessions whose rows count nothing any more.
-func (b *Broker) endEmpty() (progress bool) {
-	for s := range b.closed {
-		c := s.conn
-		if b.endIfEmpty(s) {
-			progress = true
-			if c != nil {
-				c.finish()
-			}
-		}
+// endIfEmptyToo is endIfEmpty for a session whose client does not ask: its connection ends too.
+func (b *Broker) endIfEmptyToo(s *session) bool {
+	c := s.conn
+	if !b.endIfEmpty(s) {
+		return false
 	}
-	return progress
+	if c != nil {
+		c.finish()
+	}
+	return true
 }
 
 // endIfEmpty ends a closed session that holds nothing. One that was attached to

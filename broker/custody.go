@@ -22,6 +22,11 @@ func (b *Broker) lend(s *session, k pages.Key, owner *pages.Pages) bool {
 	return owner == b.store.Own || owner == s.Pages || b.custody.Lend(s.custody, k, owner.PID)
 }
 
+// lendSegment is lend for memory of the machine.
+func (b *Broker) lendSegment(s *session, serial uint64) bool {
+	return b.lend(s, pages.Key{Role: protocol.RestoreSegment, Serial: serial}, b.memory.OwnerOf(serial))
+}
+
 // assignSoon has others asked where files lack custodians. The mutex is held.
 func (b *Broker) assignSoon() {
 	if b.assigning == nil && b.custody.Lacking() && !b.closing {
@@ -32,7 +37,10 @@ func (b *Broker) assignSoon() {
 
 func (b *Broker) assign() {
 	b.assigning = nil
-	if b.custody.Assign(time.Now()) {
+	again, more := b.custody.Assign(time.Now(), careTime)
+	if more {
+		b.assigning = b.clock.After(assignPause/10, b.assign)
+	} else if again {
 		b.assignAgain.Cancel()
 		b.assignAgain = b.clock.After(custody.OfferTime, b.assign)
 	}
@@ -47,7 +55,7 @@ func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, err
 	for _, k := range given {
 		if fd := b.fileOf(k); fd != nil {
 			reply.Given = append(reply.Given, itemOf(k))
-			makers = append(makers, fd.ReopenReadOnly)
+			makers = append(makers, func() (*sys.FD, error) { return b.store.LendForReading(k, fd) })
 		}
 	}
 	for _, k := range ended {

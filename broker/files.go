@@ -78,6 +78,9 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	taken, more := filesEach*live+b.sharedFiles(), filesEach*sessions+files
 	beside := int(b.files.own) + filesBeside + filesSpare
 	all := max(0, int(b.files.limit)-beside)
+	if taken+more+b.store.LentOpen() > all/4*3 {
+		b.store.CloseLent()
+	}
 	reserve := record.Reserve(all, filesForUse)
 	if all-taken-more < reserve {
 		// So many that what is asked for is not in what is kept for others.
@@ -93,6 +96,13 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	}
 	b.files.short = b.files.short && all-taken-more < 2*reserve
 	return nil
+}
+
+// mayKeep tells whether so many descriptors may be kept open to be lent, which nobody needs:
+// while there is plenty. The mutex is held.
+func (b *Broker) mayKeep(n int) bool {
+	all := int(b.files.limit) - int(b.files.own) - filesBeside - filesSpare
+	return filesEach*b.liveSessions()+b.sharedFiles()+n <= all/2
 }
 
 // fileShares counts the files for which a successor needs room, of all that it may open

@@ -26,7 +26,7 @@ type held struct {
 	ref    protocol.StorageRef
 	index  uint32
 	memory shm.Region
-	attach protocol.AttachReply
+	attach protocol.AttachAnswer
 	file   *sys.FD   // of the segment
 	pages  []*sys.FD // of the ended session: file and bell
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -16,7 +17,8 @@ type listReply struct {
 const (
 	defaultPage = 256
 	maxPage     = 1024
-	// maxScan bounds how many table entries one page looks at with the mutex held.
+	// maxScan bounds how many table entries one page looks at with the mutex held, as lookTime
+	// bounds the time.
 	maxScan = 8192
 )
 
@@ -88,8 +90,8 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		}
 		return reply, nil, nil
 	}
-	reply, end := listReply{Rows: []any{}}, l.end(b)
-	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan; {
+	reply, end, began := listReply{Rows: []any{}}, l.end(b), time.Now()
+	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan && (cost == 0 || time.Since(began) < lookTime); {
 		row, n := l.row(b, namespace, at, match)
 		if row != nil {
 			reply.Rows = append(reply.Rows, row)

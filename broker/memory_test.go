@@ -75,7 +75,7 @@ func TestReturnTellsThoseWhoHadTheSegmentAndFreesItsPages(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 	q.refused(protocol.CodeExpired, protocol.OpSegment, protocol.Segment{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
-	q.refused(protocol.CodeExpired, protocol.OpAttach, protocol.Attach{Chunk: s.grant.Chunks[0].Chunk, Serial: s.Serial})
+	q.cannotAttach(protocol.CodeExpired, s.grant.Chunks[0].Chunk, s.Serial)
 }
 
 func TestSegmentOfAnotherCannotBeReturned(t *testing.T) {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/json"
+	"reflect"
 
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -26,8 +27,8 @@ var ops = map[string]handler{
 	}),
 	protocol.OpAttach: whileHeld(func(b *Broker, s *session, r *protocol.Attach) (any, []*sys.FD, error) {
 		s.counting = true
-		reply, err := b.memory.Attach(s.memory, r)
-		return reply, nil, err
+		defer b.assignSoon()
+		return b.memory.Attach(s.memory, r, b.withAbsentees, func(segment uint64) bool { return b.lendSegment(s, segment) })
 	}),
 	protocol.OpPeer: whileHeld(func(b *Broker, s *session, r *protocol.Peer) (any, []*sys.FD, error) {
 		defer b.assignSoon()
@@ -38,7 +39,7 @@ var ops = map[string]handler{
 	protocol.OpSegment: whileHeld(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
 		reply, fds, err := b.memory.Segment(s.memory, r)
 		if err == nil && reply.Device == "" {
-			reply.Custody = b.lend(s, pages.Key{Role: protocol.RestoreSegment, Serial: r.Serial}, b.memory.OwnerOf(r.Serial))
+			reply.Custody = b.lendSegment(s, r.Serial)
 			b.assignSoon()
 		}
 		return reply, fds, err
@@ -121,6 +122,7 @@ func lockedWhere[Request any](check func(*Broker, *session) error, op func(*Brok
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		b.mu.doing(reflect.TypeFor[Request]().Name)
 		if err := check(b, s); err != nil {
 			return nil, nil, err
 		}

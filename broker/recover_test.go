@@ -164,7 +164,7 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 
 // hasOpen asks for the files of a chunk whose owner stands still: it has its session file open, and
 // not its segment's, which it may have in a socket and bring when it goes on.
-func (p *peer) hasOpen(a protocol.AttachReply) {
+func (p *peer) hasOpen(a protocol.AttachAnswer) {
 	p.t.Helper()
 	var r protocol.PeerReply
 	p.must(protocol.OpPeer, peerOf(a.Owner, a.OwnerSerial), &r)

@@ -83,19 +83,47 @@ func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 
 // Status tells how the broker is. Any goroutine.
 func (b *Broker) Status() Status {
+	st, all := b.statusNow()
+	for next, n := uint32(0), 0; all; {
+		if n, next, all = b.heldFrom(next); !all {
+			break
+		}
+		st.Counts.Storages += n
+		all = next != 0
+	}
+	return st
+}
+
+// lookTime bounds how long what somebody wants to know keeps the mutex at a time.
+const lookTime = 250 * time.Microsecond
+
+// heldFrom counts held storages from a chunk on, as Memory.HeldFrom; not while the broker ends or
+// takes over.
+func (b *Broker) heldFrom(chunk uint32) (n int, next uint32, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing || b.taking != nil {
+		return 0, 0, false
+	}
+	n, next = b.memory.HeldFrom(chunk, lookTime)
+	return n, next, true
+}
+
+// statusNow is Status without the storages, which are counted if there is anything to count.
+func (b *Broker) statusNow() (st Status, all bool) {
 	free := uint64(0)
 	if m, err := b.cfg.ReadMemory(); err == nil {
 		free = m.Free()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	st := Status{
+	st = Status{
 		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket,
 		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil,
 		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.memory.Use().Granted, Free: free, Dir: b.cfg.MemoryDir},
 	}
 	if b.closing || b.taking != nil {
-		return st
+		return st, false
 	}
 	use := b.memory.Use()
 	st.Memory.Orphans, st.Memory.Lanes = use.Orphans, use.Lanes
@@ -103,7 +131,7 @@ func (b *Broker) Status() Status {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}
 	st.Counts = b.counts()
-	return st
+	return st, true
 }
 
 func (b *Broker) counts() (n Counts) {
@@ -127,7 +155,7 @@ func (b *Broker) counts() (n Counts) {
 	t := b.topics.Counts()
 	n.Topics, n.Queues, n.Names, n.AdoptedLanes = t.Topics, t.Queues, t.Names, t.AdoptedLanes
 	m := b.memory.Counts()
-	n.Segments, n.Chunks, n.Storages = m.Segments, m.Chunks, m.Storages
+	n.Segments, n.Chunks = m.Segments, m.Chunks
 	n.Leases = b.leases.Count()
 	return n
 }

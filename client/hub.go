@@ -23,8 +23,10 @@ type hub struct {
 	waiters map[*waiter]struct{}
 	sets    map[shm.WaitSet]int // how many wait in each
 	leading bool
-	ended   atomic.Bool // the client was closed, or its session is lost
-	closed  atomic.Bool // the client was closed
+	crowded atomic.Bool  // the last wait was on one processor with another session
+	shy     atomic.Int32 // waits that let nobody run, since that took long
+	ended   atomic.Bool  // the client was closed, or its session is lost
+	closed  atomic.Bool  // the client was closed
 	lost    atomic.Pointer[protocol.Error]
 }
 
@@ -57,7 +59,7 @@ func (h *hub) end() {
 func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
 	until := look
 	look = func() bool { return until() || h.ended.Load() }
-	if spinUntil(spin, look) {
+	if h.spinUntil(spin, look) {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -185,24 +187,59 @@ func remaining(ctx context.Context) time.Duration {
 	return d
 }
 
+// shyWaits is how many waits let nobody run after one for which that took long.
+const shyWaits = 32
+
 // spins: somebody else may run while this process looks.
 var spins = sys.SeveralProcessors()
 
-// spinUntil looks until it succeeds or the budget is spent.
-func spinUntil(budget time.Duration, look func() bool) bool {
+// spinUntil looks until it succeeds or the budget is spent. Where both processes of a pair run
+// on one processor, a spin keeps the other one from what it is waited for: there it lets the
+// other one run, and sleeps no more than that one, so that the kernel sees two that want to run
+// and moves one of them to a processor that is idle.
+func (h *hub) spinUntil(budget time.Duration, look func() bool) bool {
 	if look() {
 		return true
 	}
 	if budget <= 0 || !spins {
 		return false
 	}
-	for until := sys.Monotonic() + uint64(budget); sys.Monotonic() < until; {
-		for i := 0; i < 16; i++ {
+	crowded, known := h.crowded.Load(), false // from the last wait: a hint
+	for until := sys.Monotonic() + uint64(budget); ; {
+		looks := 16
+		if crowded {
+			looks = 1
+		}
+		for range looks {
 			if look() {
 				return true
 			}
 			shm.Pause()
 		}
+		now := sys.Monotonic()
+		if now >= until {
+			return false
+		}
+		if !known {
+			known = true
+			is := h.pages.bells.Crowds(max(0, sys.CPU()), h.pages.slot, now)
+			if shy := h.shy.Load(); shy > 0 {
+				h.shy.Store(shy - 1)
+				is = false
+			}
+			if is != crowded {
+				crowded = is
+				h.crowded.Store(is)
+			}
+		}
+		if !crowded {
+			continue
+		}
+		sys.LetOthersRun()
+		if sys.Monotonic()-now > uint64(maxSpin) { // to somebody who computes: a sleeper is let run sooner
+			h.shy.Store(shyWaits)
+			h.crowded.Store(false)
+			return look()
+		}
 	}
-	return false
 }

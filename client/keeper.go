@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/baton-ipc/baton/handles"
@@ -69,13 +70,21 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 	if len(chunks) == 0 {
 		return nil
 	}
+	var asked []protocol.AttachChunk
 	for chunk := range chunks {
-		serial := c.pages.chunks.Serial(chunk)
-		if serial == 0 {
-			continue // lent memory that has ended: only the numbers move
+		if serial := c.pages.chunks.Serial(chunk); serial != 0 { // else lent memory that has ended: only the numbers move
+			asked = append(asked, protocol.AttachChunk{Chunk: chunk, Serial: serial})
 		}
-		if err := k.askNow(ctx, protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: serial}, nil); err != nil {
+	}
+	for some := range slices.Chunk(asked, protocol.MaxPeers) {
+		var ok protocol.AttachReply
+		if err := k.askNow(ctx, protocol.OpAttach, protocol.Attach{Chunks: some}, &ok); err != nil {
 			return err
+		}
+		for _, r := range ok.Chunks {
+			if r.Error != nil {
+				return r.Error
+			}
 		}
 	}
 	crashpoint.At("keeper-attached")

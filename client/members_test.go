@@ -38,6 +38,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1+(n+protocol.MaxPeers-1)/protocol.MaxPeers, requests(c)-before, "to read, and the files of the others")
 	slots := map[string]bool{}
+	before = requests(c)
 	for range n {
 		m, err := r.Receive(t.Context())
 		require.NoError(t, err)
@@ -45,6 +46,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 		m.Release()
 	}
 	require.Len(t, slots, n)
+	require.EqualValues(t, (n+protocol.MaxPeers-1)/protocol.MaxPeers, requests(c)-before, "the memory of the others, with its files")
 
 	before = requests(c)
 	for range 3 {

@@ -47,7 +47,22 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 		wire.CloseAll(fds)
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "segment came with %d descriptors, not 1", len(fds))
 	}
-	fd := fds[0]
+	return c.mapGiven(index, serial, write, fds[0], &ok, before)
+}
+
+// readable returns a segment that can be read here; nil where it is not known.
+func (c *Client) readable(serial uint64) *segmentEntry {
+	c.mu.Lock()
+	e := c.segments[serial]
+	c.mu.Unlock()
+	if e != nil && (e.HasWritable() || e.HasReadable()) {
+		return e
+	}
+	return nil
+}
+
+// mapGiven keeps a segment whose descriptor has come, of which it takes ownership.
+func (c *Client) mapGiven(index uint32, serial uint64, write bool, fd *sys.FD, ok *protocol.SegmentReply, before arriving) (e *segmentEntry, err error) {
 	var mapped *sys.FD // its use ends behind the mutex
 	defer func() {
 		if mapped != nil {
@@ -71,7 +86,7 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 	}
 	if ok.Device != "" {
 		s := shm.NewDeviceSegment(index, serial, ok.Bytes, fd)
-		if e, err = c.deviceEntry(&ok, s); err != nil {
+		if e, err = c.deviceEntry(ok, s); err != nil {
 			s.Close()
 			return nil, err
 		}

@@ -154,69 +154,6 @@ func (c *Client) freeTest() handles.FreeTest {
 	return handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}
 }
 
-// attachment is a chunk whose owner looks at this session's row: only then may
-// its storages be counted here.
-type attachment struct {
-	handles.Chunk
-	owner   *peer
-	segment *segmentEntry
-}
-
-// attach returns the attachment of the chunk that a ref names, asking the broker
-// the first time. ErrExpired: the chunk has been given back. ErrInvalidHandle:
-// no such index.
-func (c *Client) attach(ctx context.Context, ref protocol.Ref) (*attachment, error) {
-	chunk := ref.Index / protocol.ChunkIndices
-	if ref.Index >= protocol.MaxStorages {
-		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "no storage index %d", ref.Index)
-	}
-	if a := c.attached.Load(chunk); a != nil && a.Serial == ref.Serial {
-		return a, nil
-	}
-	return c.attachSlow(ctx, chunk, ref.Serial)
-}
-
-func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*attachment, error) {
-	if err := c.attachMu.take(ctx); err != nil {
-		return nil, err
-	}
-	defer c.attachMu.end()
-	if a := c.attached.Load(chunk); a != nil && a.Serial == serial {
-		return a, nil
-	}
-	if chunk >= c.pages.chunksEnd() || c.pages.chunks.Serial(chunk) != serial {
-		return nil, errExpired("its memory has been given back")
-	}
-	// Reserved here, so that this process's container pays.
-	if err := c.reserve(protocol.SessionRow+int64(chunk)*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize); err != nil {
-		return nil, err
-	}
-	var ok protocol.AttachReply
-	if _, err := c.call(ctx, protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: serial}, &ok); err != nil {
-		return nil, err
-	}
-	crashpoint.At("attach-asked")
-	record := c.pages.chunks.Load(chunk)
-	if record.Serial != serial {
-		return nil, errExpired("its memory has been given back")
-	}
-	owner, err := c.peer(ctx, record.Owner, record.OwnerSerial)
-	if err != nil {
-		return nil, err
-	}
-	segment, err := c.segment(ctx, record.Segment, record.SegmentSerial, false)
-	if err != nil {
-		return nil, err
-	}
-	if record.Bytes > segment.Bytes || record.Offset > segment.Bytes-record.Bytes {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "report this", "chunk %d reaches past its segment", chunk)
-	}
-	crashpoint.At("attach-mapped")
-	a := &attachment{Chunk: record, owner: owner, segment: segment}
-	c.attached.Store(chunk, a)
-	return a, nil
-}
-
 // hold counts a ref up in the own row. The caller then looks again at the place
 // that named it, and drops if it has changed.
 func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error) {

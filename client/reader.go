@@ -195,6 +195,7 @@ func (r *Reader) follow(v *lanesView, first bool) error {
 
 // rewind moves the cursors of a new reader back to where it wants to start.
 func (r *Reader) rewind() {
+	r.t.rewound.Store(r.t.rewound.Load() || r.start != StartNew)
 	switch r.start {
 	case StartAll:
 		for _, k := range r.cursors {

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 )
 
 // A process that is confined to one processor has peers on others, for which it
@@ -18,7 +20,8 @@ func TestConfinedToOneProcessorSpinsForPeersOnOthers(t *testing.T) {
 	if os.Getenv("BATON_TEST_CONFINED") != "" {
 		require.Equal(t, 1, runtime.NumCPU())
 		looks := 0
-		found := spinUntil(time.Minute, func() bool { looks++; return looks > 1 })
+		h := newHub(&pages{bells: shm.NewBells(shm.NewRegion(shm.BytesOf(make([]uint64, protocol.BellRecords/8))))})
+		found := h.spinUntil(time.Minute, func() bool { looks++; return looks > 1 })
 		require.Equal(t, sys.SeveralProcessors(), found, "looks: %d", looks)
 		return
 	}

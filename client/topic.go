@@ -28,9 +28,10 @@ type topic struct {
 	all    shm.WaitSet // of the readers rung at each message
 	active shm.Active  // lanes that have sent of late
 
-	viewMu turn // one renewal at a time
-	lanes  atomic.Pointer[lanesView]
-	groups atomic.Pointer[groupsView] // never nil
+	viewMu  turn // one renewal at a time
+	lanes   atomic.Pointer[lanesView]
+	rewound atomic.Bool                // a reader began with messages that were kept
+	groups  atomic.Pointer[groupsView] // never nil
 
 	mu      turn // the writer's turn; guards what follows
 	lane    shm.Lane

@@ -37,6 +37,7 @@ type laneView struct {
 	record *uint64   // the incarnation in the lane's record
 	bell   *shm.Bell // of the writer
 	peer   *peer     // whose mapping they look through
+	before uint64    // its head when the first view was made: what a reader begins behind
 }
 
 // current tells whether the lane is still there. Once it is not, its place may be
@@ -100,7 +101,11 @@ func (t *topic) lanesNow(ctx context.Context) (*lanesView, error) {
 			if err != nil {
 				return nil, err
 			}
-			v.lanes = append(v.lanes, laneView{l, lane, t.record.incarnation(l.number), t.c.pages.bells.Bell(l.slot), q.peer})
+			view := laneView{l, lane, t.record.incarnation(l.number), t.c.pages.bells.Bell(l.slot), q.peer, 0}
+			if before == nil {
+				view.before = lane.Head()
+			}
+			v.lanes = append(v.lanes, view)
 		case protocolCode(q.err) == protocol.CodeBusy: // its process stands still since a former broker: the others go on
 			v.hidden = append(v.hidden, l.incarnation)
 		} // else it is gone; the version will say so

@@ -32,6 +32,18 @@ func (r Row) Load(index uint32) uint64 {
 // Count returns how many references this row counts.
 func (r Row) Count(index uint32) uint64 { return r.Load(index) & protocol.CountMask }
 
+// Counted notes which storages of a chunk this row counts: storage i in bit i%64 of word i/64.
+// It is a look at each, in no order: what it finds may be over by the next one.
+func (r Row) Counted(chunk uint32, held *[protocol.ChunkIndices / 64]uint64) {
+	var words [protocol.ChunkIndices]uint64
+	r.r.ReadWords(words[:], uint64(chunk)*protocol.ChunkIndices*protocol.RowWordSize)
+	for i, w := range words {
+		if w&protocol.CountMask != 0 {
+			held[i/64] |= 1 << (i % 64)
+		}
+	}
+}
+
 // Prefetch starts to fetch a word that is about to be changed.
 func (r Row) Prefetch(index uint32) { r.r.PrefetchWrite(uint64(index) * protocol.RowWordSize) }
 

@@ -168,7 +168,11 @@ func TestLaneAndRowWithoutPagesAreReservedOrRefused(t *testing.T) {
 		require.NoError(t, err)
 		return func() error {
 			chunk := h.Index / protocol.ChunkIndices
-			_, err := r.Call(protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: h.Serial}, nil)
+			var ok protocol.AttachReply
+			_, err := r.Call(protocol.OpAttach, protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: chunk, Serial: h.Serial}}}, &ok)
+			if err == nil && ok.Chunks[0].Error != nil {
+				err = ok.Chunks[0].Error
+			}
 			return err
 		}
 	}

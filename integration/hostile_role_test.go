@@ -134,8 +134,12 @@ func (e *enemy) attach() error {
 		if serial == 0 || chunk == e.own {
 			continue
 		}
-		if _, err := e.Call(protocol.OpAttach, protocol.Attach{Chunk: chunk, Serial: serial}, nil); err != nil {
+		var ok protocol.AttachReply
+		if _, err := e.Call(protocol.OpAttach, protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: chunk, Serial: serial}}}, &ok); err != nil {
 			return err
+		}
+		if len(ok.Chunks) != 1 || ok.Chunks[0].Error != nil {
+			return fmt.Errorf("attach to chunk %d: %+v", chunk, ok.Chunks)
 		}
 		e.chunks = append(e.chunks, chunk)
 	}

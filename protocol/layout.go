@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 9
+	Layout  = 10
 )
 
 // Sizes that are part of the layout.
@@ -392,6 +392,8 @@ const (
 // Bell file: one for the instance. Every session writes it, and nothing but when somebody
 // looks again depends on it.
 const (
+	BellWaiters    = 0x40 // u64 for each processor: which session waited there last, and when
+	MostWaiters    = 504
 	BellRecords    = 0x1000
 	BellParked     = 0  // u64
 	BellWord       = 64 // u32

@@ -213,18 +213,38 @@ type Return struct {
 	Serial  uint64 `json:"serial"`
 }
 
-// Attach makes the owner of a chunk look at this session's row.
+// Attach makes the owners of up to MaxPeers chunks look at this session's row.
 type Attach struct {
-	Chunk  uint32 `json:"chunk"`
-	Serial uint64 `json:"serial"`
+	Chunks []AttachChunk `json:"chunks"`
 }
 
-// AttachReply tells where the chunk's entries and bytes are.
+// AttachChunk names a grant of a chunk. With File the segment's descriptor is asked for too,
+// for reading.
+type AttachChunk struct {
+	Chunk  uint32 `json:"chunk"`
+	Serial uint64 `json:"serial"`
+	File   bool   `json:"file,omitempty"`
+}
+
+// AttachReply says what there is of each chunk, in order. The descriptors are those of the
+// answers with Bytes.
 type AttachReply struct {
-	Owner         uint32 `json:"owner"`
-	OwnerSerial   uint64 `json:"owner_serial"`
-	Segment       uint32 `json:"segment"`
-	SegmentSerial uint64 `json:"segment_serial"`
+	Chunks []AttachAnswer `json:"chunks"`
+}
+
+// AttachAnswer tells where a chunk's entries and bytes are, or why this session is not
+// attached to it: CodeExpired (it has been given back), CodeOutOfMemory (no room for the row),
+// CodeBusy (only a session that is not back has the file that was asked for). Bytes is the
+// segment's size where its descriptor came along, which it does where it was asked for and the
+// segment is memory of the machine; Custody is as in PeerAnswer.
+type AttachAnswer struct {
+	Error         *Error `json:"error,omitempty"`
+	Owner         uint32 `json:"owner,omitempty"`
+	OwnerSerial   uint64 `json:"owner_serial,omitempty"`
+	Segment       uint32 `json:"segment,omitempty"`
+	SegmentSerial uint64 `json:"segment_serial,omitempty"`
+	Bytes         uint64 `json:"bytes,omitempty"`
+	Custody       bool   `json:"custody,omitempty"`
 }
 
 // Peer asks for the session files of up to MaxPeers other sessions.
@@ -238,8 +258,8 @@ type PeerSession struct {
 	Serial uint64 `json:"serial"`
 }
 
-// MaxPeers is how many sessions one request of OpPeer may name: their files come with one
-// frame.
+// MaxPeers is how many sessions one request of OpPeer may name, and how many chunks one of
+// OpAttach: their files come with one frame.
 const MaxPeers = MaxFrameFDs
 
 // PeerReply says what there is of each session, in order. The descriptors are those of the

@@ -290,6 +290,7 @@ var sharedFiles = []fileSpec{
 	}},
 	{"bell", protocol.RoleBell, protocol.BellBytes, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},
+		{"waiters", "u64", protocol.BellWaiters, protocol.MostWaiters, 8},
 		{"bells", "BellRecord", protocol.BellRecords, protocol.MaxSessions, protocol.BellRecordSize},
 		{"waits", "WaitArea", protocol.BellWaits, protocol.MaxTopics, protocol.WaitAreaSize},
 	}},

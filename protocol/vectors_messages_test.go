@@ -159,8 +159,15 @@ func exchanges() map[string][]exchange {
 			{"still held", protocol.Return{Segment: 7, Serial: 901}, nil, refused(protocol.CodeBusy, "a storage of segment 7 is held", "try again when it is released"), nil},
 		},
 		protocol.OpAttach: {
-			{"live owner", protocol.Attach{Chunk: 2, Serial: 41}, nil, protocol.AttachReply{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9}, nil},
-			{"chunk of another lease", protocol.Attach{Chunk: 2, Serial: 40}, nil, refused(protocol.CodeExpired, "chunk 2 is not of serial 40 any more", "take the message or handle anew"), nil},
+			{"live owner", protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: 2, Serial: 41}}}, nil,
+				protocol.AttachReply{Chunks: []protocol.AttachAnswer{{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9}}}, nil},
+			{"with the files, one of them in custody, and a chunk of another grant", protocol.Attach{Chunks: []protocol.AttachChunk{
+				{Chunk: 2, Serial: 41, File: true}, {Chunk: 4, Serial: 40, File: true}, {Chunk: 5, Serial: 43, File: true}}}, nil,
+				protocol.AttachReply{Chunks: []protocol.AttachAnswer{{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9, Bytes: 64 << 20, Custody: true},
+					{Error: refused(protocol.CodeExpired, "chunk 4 with serial 40 is gone", "take the message or name anew")},
+					{Owner: 4, OwnerSerial: 13, Segment: 8, SegmentSerial: 10, Bytes: 64 << 20}}}, []string{"segment", "segment"}},
+			{"memory of a device, which has no file to map", protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: 3, Serial: 44, File: true}}}, nil,
+				protocol.AttachReply{Chunks: []protocol.AttachAnswer{{Owner: 3, OwnerSerial: 12, Segment: 8, SegmentSerial: 43}}}, nil},
 		},
 		protocol.OpPeer: {{"one there, one over, one that is not back", protocol.Peer{Sessions: []protocol.PeerSession{{Slot: 3, Serial: 12}, {Slot: 4, Serial: 2}, {Slot: 5, Serial: 6}}}, nil,
 			protocol.PeerReply{Sessions: []protocol.PeerAnswer{{},

@@ -20,6 +20,21 @@ type Bells struct{ r Region }
 // NewBells views a mapping of the whole file.
 func NewBells(file Region) Bells { return Bells{file} }
 
+// aMoment is for how many microseconds a session is taken to be still about on a processor
+// where it began to wait.
+const aMoment = 100
+
+// Crowds notes that a session waits on a processor, and tells whether another one began to
+// wait there a moment ago: then each looks for what the other has to do first. now is in ns. A
+// hint, which any session may have written.
+func (b Bells) Crowds(processor int, slot uint32, now uint64) bool {
+	const times = 1<<48 - 1 // of microseconds, above the slot
+	at := protocol.BellWaiters + 8*(uint64(processor)%protocol.MostWaiters)
+	last, time := b.r.Load64(at), now/1000&times
+	b.r.Store64(at, time<<16|uint64(slot))
+	return uint16(last) != uint16(slot) && (time-last>>16)&times < aMoment
+}
+
 // record views what belongs to a session slot.
 func (b Bells) record(slot uint32) Region {
 	return b.r.Sub(protocol.BellRecords+uint64(slot)*protocol.BellRecordSize, protocol.BellRecordSize)

@@ -166,3 +166,14 @@ func TestNoItemIsSleptOver(t *testing.T) {
 	}
 	require.EqualValues(t, items, taken.Load())
 }
+
+func TestProcessorIsCrowdedWhileTwoSessionsWaitThere(t *testing.T) {
+	bells := NewBells(memory(protocol.BellBytes))
+	const us = 1000
+	require.False(t, bells.Crowds(1, 7, 1000*us), "nobody has waited")
+	require.False(t, bells.Crowds(1, 7, 1010*us), "itself")
+	require.True(t, bells.Crowds(1, 8, 1020*us))
+	require.False(t, bells.Crowds(2, 7, 1025*us), "another processor")
+	require.True(t, bells.Crowds(1, 7, 1030*us))
+	require.False(t, bells.Crowds(1, 8, 2000*us), "that is long ago")
+}

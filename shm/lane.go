@@ -117,6 +117,27 @@ func (l Lane) FirstIndex(i uint64) uint32 {
 	return uint32(atomic.LoadUint64(&line[(protocol.SlotSize+protocol.RefIndex)/8]))
 }
 
+// FirstRef returns what message i names first, where slot i holds it and it names anything.
+// It is a hint of what taking the message will need: nothing here was checked.
+func (l Lane) FirstRef(i uint64) (ref protocol.Ref, ok bool) {
+	line := l.r.line(l.slot(i))
+	flags := atomic.LoadUint64(&line[protocol.SlotFlags/8])
+	if i == 0 || atomic.LoadUint64(&line[protocol.SlotSeq/8]) != i {
+		return ref, false
+	}
+	if flags&protocol.SlotBrief != 0 {
+		return protocol.Ref{Serial: atomic.LoadUint64(&line[protocol.BriefSerial/8]),
+			Generation: atomic.LoadUint64(&line[protocol.BriefGeneration/8]), Index: uint32(flags >> 32)}, true
+	}
+	if uint16(flags>>32) == 0 {
+		return ref, false
+	}
+	const at = protocol.SlotSize
+	return protocol.Ref{Serial: atomic.LoadUint64(&line[(at+protocol.RefSerial)/8]),
+		Generation: atomic.LoadUint64(&line[(at+protocol.RefGeneration)/8]),
+		Index:      uint32(atomic.LoadUint64(&line[(at+protocol.RefIndex)/8]))}, true
+}
+
 // Read copies message i into words: refs, then body. It returns false when the
 // slot does not hold i or what it says is impossible. The copy is worth
 // something only if Has(i) is still true after the references were counted.

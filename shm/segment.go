@@ -76,15 +76,6 @@ func NewDeviceSegment(index uint32, serial, bytes uint64, fd *sys.FD) *Segment {
 	return &Segment{Index: index, Serial: serial, Bytes: bytes, device: true, rw: fd}
 }
 
-// Lend returns a descriptor for another process: of a file one that allows no
-// writing, unless write.
-func (s *Segment) Lend(write bool) (*sys.FD, error) {
-	if s.device || write {
-		return s.FD().Dup()
-	}
-	return s.FD().ReopenReadOnly()
-}
-
 // Discard gives the pages back to the machine, also those that others have mapped.
 // Memory on a device goes with its last mapping.
 func (s *Segment) Discard() error {

@@ -14,6 +14,9 @@ type Clock struct {
 	stopped bool
 }
 
+// named is a mutex that is told what is done while it is held.
+type named interface{ Doing(func()) }
+
 // NewClock makes a clock whose alarms take mu before they run.
 func NewClock(mu sync.Locker) *Clock { return &Clock{mu: mu} }
 
@@ -37,6 +40,9 @@ func (c *Clock) After(d time.Duration, f func()) *Alarm {
 			return
 		}
 		a.off = true
+		if n, ok := c.mu.(named); ok {
+			n.Doing(f)
+		}
 		f()
 	})
 	return a

@@ -132,7 +132,14 @@ func (f *Files) Close(s *Session) {
 func (f *Files) End(s *Session) {
 	delete(f.sessions, s)
 	for k, at := range f.files {
-		at.remove(s)
+		_, kept := s.kept[k]
+		_, offered := at.offered[s]
+		if !kept && !offered && len(at.closers) == 0 && !at.hasClosed(s.Slot) {
+			continue
+		}
+		if kept || len(at.closers) > 0 {
+			at.remove(s)
+		}
 		delete(at.offered, s)
 		at.setClosed(s.Slot, false)
 		f.look(k, at)
@@ -249,8 +256,9 @@ func (f *Files) Lacking() bool { return len(f.lacking) > 0 }
 
 // Assign offers the files that lack custodians to sessions that have the fewest: those that
 // have them mapped, else others. What none can have stays lacking, until a session comes. It
-// tells whether to look again in OfferTime, whether the sessions that were asked keep them.
-func (f *Files) Assign(now time.Time) (again bool) {
+// tells whether to look again in OfferTime, whether the sessions that were asked keep them, and
+// whether it has not looked at all since its time was over: the next call goes on with others.
+func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	var all []*Session
 	for s := range f.sessions {
 		if s.ready {
@@ -274,7 +282,11 @@ func (f *Files) Assign(now time.Time) (again bool) {
 		}
 		next++
 	}
+	began := time.Now()
 	for k := range f.lacking {
+		if more = time.Since(began) > most; more {
+			break
+		}
 		at := f.files[k]
 		give(k, at, true)
 		give(k, at, false)
@@ -283,7 +295,7 @@ func (f *Files) Assign(now time.Time) (again bool) {
 	for s := range told {
 		s.client.Custody()
 	}
-	return again
+	return again, more
 }
 
 // share is how many files a session has custody of at most: a fair part, and some more, so

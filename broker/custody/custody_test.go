@@ -109,7 +109,7 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 	files := map[pages.Key]int{} // with the owner's process
 	settle := func() {
 		for range 3 {
-			f.Assign(time.Now())
+			assign(f, time.Now())
 			for _, c := range all {
 				c.hear()
 			}
@@ -175,7 +175,7 @@ func TestWhatWasHandedOverIsInCustody(t *testing.T) {
 		f.Mapped(c.Session, segment(1), 1)
 	}
 	require.True(t, f.Lacking())
-	f.Assign(time.Now())
+	assign(f, time.Now())
 	for _, c := range all {
 		c.hear()
 	}
@@ -199,7 +199,7 @@ func TestFileThatEndsBeforeItWasTakenIsNeverGiven(t *testing.T) {
 	c, other := open(f, 10), open(f, 11)
 	f.Handed(other.Session, segment(1), 1)
 	f.Mapped(c.Session, segment(1), 1)
-	f.Assign(time.Now())
+	assign(f, time.Now())
 	require.True(t, c.told)
 	f.Gone(segment(1))
 	c.hear()
@@ -216,16 +216,16 @@ func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 		f.Mapped(all[n].Session, segment(1), 1)
 	}
 	now := time.Now()
-	require.True(t, f.Assign(now))
+	require.True(t, assign(f, now))
 	for _, c := range all {
 		c.told = c.told && false // the first three hear nothing
 	}
-	require.True(t, f.Assign(now), "they may still answer")
+	require.True(t, assign(f, now), "they may still answer")
 	require.True(t, f.Lacking())
 	for _, c := range all {
 		require.False(t, c.told, "and nobody else is asked meanwhile")
 	}
-	f.Assign(now.Add(custody.OfferTime))
+	assign(f, now.Add(custody.OfferTime))
 	for _, c := range all {
 		c.hear()
 	}
@@ -250,7 +250,7 @@ func TestClosedSessionIsNoCustodian(t *testing.T) {
 		f.Close(c.Session)
 	}
 	require.True(t, f.Lacking())
-	f.Assign(time.Now())
+	assign(f, time.Now())
 	n := 0
 	for _, c := range all[custody.Enough:] {
 		c.hear()
@@ -290,10 +290,33 @@ func TestSessionWithoutRoomForADescriptorIsNoCustodian(t *testing.T) {
 	delete(all[0].kept, segment(1))
 	f.Done(all[0].Session, nil, []pages.Key{segment(1)})
 	require.True(t, f.Lacking())
-	f.Assign(time.Now())
+	assign(f, time.Now())
 	for _, c := range all {
 		c.hear()
 	}
 	require.Equal(t, custody.Enough, keepers(all, segment(1)))
 	require.False(t, f.Lacking())
+}
+
+// assign is Assign with time enough.
+func assign(f *custody.Files, now time.Time) (again bool) {
+	again, _ = f.Assign(now, time.Hour)
+	return again
+}
+
+func TestFilesThatThereWasNoTimeForAreOfferedByTheNextCalls(t *testing.T) {
+	f := custody.New()
+	maker := open(f, 1)
+	for p := range 5 {
+		open(f, 2+p)
+	}
+	closer := open(f, 10)
+	for k := range 100 {
+		f.Mapped(closer.Session, segment(k), maker.Process)
+	}
+	_, more := f.Assign(time.Now(), -1)
+	require.True(t, more, "there was no time")
+	again, more := f.Assign(time.Now(), time.Hour)
+	require.True(t, again)
+	require.False(t, more)
 }

@@ -1,10 +1,13 @@
 package memory
 
 import (
+	"fmt"
+
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -14,6 +17,7 @@ type chunk struct {
 	serial  uint64
 	segment *segment
 	free    [protocol.ChunkIndices / 64]uint64 // of an orphan: found free
+	from    uint32                             // of an orphan: where the next look begins
 }
 
 // Chunks gives a session more indices over a segment that it has.
@@ -127,24 +131,56 @@ func (s *Account) setAttached(chunk uint32, on bool) {
 	}
 }
 
-// Attach makes owners look at the session's row for a chunk. The part of the
-// row is reserved first; the bit and the epoch are set before the reply, after
-// which the session may count.
-func (m *Memory) Attach(s *Account, r *protocol.Attach) (reply protocol.AttachReply, err error) {
+// Attach makes owners look at the session's row for chunks, and lends the files of their
+// segments where they are asked for. The part of the row is reserved first; the bit and the
+// epoch are set before the reply, after which the session may count. name says more of an
+// error about a file that is awaited, and custody whether the session keeps the descriptor of
+// a segment.
+func (m *Memory) Attach(s *Account, r *protocol.Attach, name func(error) error, custody func(segment uint64) bool) (reply protocol.AttachReply, fds []*sys.FD, err error) {
+	if n := len(r.Chunks); n == 0 || n > protocol.MaxPeers {
+		return reply, nil, protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("name at least one, and %d at most", protocol.MaxPeers),
+			"a session asks to be attached to %d chunks at once", n)
+	}
+	reply.Chunks = make([]protocol.AttachAnswer, len(r.Chunks))
+	var lend []func() (*sys.FD, error)
+	for i, asked := range r.Chunks {
+		a := &reply.Chunks[i]
+		c, err := m.attach(s, asked)
+		if err != nil {
+			a.Error = pages.AsError(name(err))
+			continue
+		}
+		g := c.segment
+		a.Owner, a.OwnerSerial, a.Segment, a.SegmentSerial = g.owner.Slot, g.owner.Serial, g.index, g.serial
+		if !asked.File || g.device != nil {
+			continue
+		}
+		lend = append(lend, func() (*sys.FD, error) { return m.store.LendForReading(g.key(), g.view.FD()) })
+		a.Bytes, a.Custody = g.bytes, custody(g.serial)
+		if g.holder != s {
+			g.given[s] = struct{}{}
+		}
+	}
+	fds, err = pages.Descriptors(lend...)
+	return reply, fds, err
+}
+
+func (m *Memory) attach(s *Account, r protocol.AttachChunk) (*chunk, error) {
 	if r.Chunk >= protocol.MaxChunks || m.chunkOf[r.Chunk] == nil || m.chunkOf[r.Chunk].serial != r.Serial {
-		return reply, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
+		return nil, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
 			"chunk %d with serial %d is gone", r.Chunk, r.Serial)
 	}
 	c := m.chunkOf[r.Chunk]
+	if g := c.segment; r.File && g.view == nil && g.device == nil {
+		return nil, m.store.Awaited(g.key(), "segment of "+g.owner.Name)
+	}
 	if !m.chunks.IsAttached(c.index, s.Slot) {
 		if err := s.ReserveRow(c.index); err != nil {
-			return reply, err
+			return nil, err
 		}
 		m.chunks.Attach(c.index, s.Slot)
 		crashpoint.At("broker-attach-set")
 		s.setAttached(c.index, true)
 	}
-	owner := c.segment.owner
-	return protocol.AttachReply{Owner: owner.Slot, OwnerSerial: owner.Serial,
-		Segment: c.segment.index, SegmentSerial: c.segment.serial}, nil
+	return c, nil
 }

@@ -29,7 +29,7 @@ func (m *Memory) Collect(most time.Duration) (progress bool) {
 		}
 		free, news := true, !g.shrunk
 		for _, c := range g.chunks {
-			found, all := m.collectChunk(c)
+			found, all := m.collectChunk(c, began, most)
 			news = news || found
 			progress = progress || found
 			free = free && all
@@ -73,15 +73,23 @@ func (m *Memory) collectWhole(g *segment) bool {
 // collectChunk tests the storages of a dead owner's chunk that were not found
 // free before. A dead owner describes none of them anew, so a free storage stays
 // free.
-func (m *Memory) collectChunk(c *chunk) (found, all bool) {
+//
+// Where the time is over it stops behind a storage, and the next call begins there.
+func (m *Memory) collectChunk(c *chunk, began time.Time, most time.Duration) (found, all bool) {
 	p := c.segment.owner
 	test := m.free
 	test.Entries = p.Entries
 	reserved := false
 	all = true
-	for i := range uint32(protocol.ChunkIndices) {
+	first := c.from
+	for n := range uint32(protocol.ChunkIndices) {
+		i := (first + n) % protocol.ChunkIndices
 		if c.free[i/64]>>(i%64)&1 != 0 {
 			continue
+		}
+		if n > 0 && time.Since(began) > most {
+			c.from = i
+			return found, false
 		}
 		if !reserved {
 			// The test writes here: where the owner died before it reserved its

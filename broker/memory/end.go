@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"math/bits"
+
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -26,9 +28,9 @@ func (m *Memory) Holds(s *Account) (held bool) {
 		return true // for all that can be told
 	}
 	s.eachAttached(func(chunk uint32) {
-		for i := uint32(0); i < protocol.ChunkIndices && !held; i++ {
-			held = s.Row.Count(chunk*protocol.ChunkIndices+i) != 0
-		}
+		var counted [protocol.ChunkIndices / 64]uint64
+		s.Row.Counted(chunk, &counted)
+		held = held || counted != [protocol.ChunkIndices / 64]uint64{}
 	})
 	return held
 }
@@ -37,10 +39,14 @@ func (m *Memory) Holds(s *Account) (held bool) {
 // more, and then clears the attached bits, so that the row is no longer read.
 func (m *Memory) dropRow(s *Account) {
 	s.eachAttached(func(chunk uint32) {
-		for i := range uint32(protocol.ChunkIndices) {
-			if index := chunk*protocol.ChunkIndices + i; s.There() && s.Row.Count(index) != 0 {
+		var counted [protocol.ChunkIndices / 64]uint64
+		if s.There() {
+			s.Row.Counted(chunk, &counted)
+		}
+		for w, held := range counted {
+			for ; held != 0; held &= held - 1 {
 				s.NoteCleared()
-				s.Row.Clear(index) // MODEL lanes:adopt-droprow
+				s.Row.Clear(chunk*protocol.ChunkIndices + uint32(64*w+bits.TrailingZeros64(held))) // MODEL lanes:adopt-droprow
 			}
 		}
 		crashpoint.At("broker-bury-cleared")

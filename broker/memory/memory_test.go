@@ -63,10 +63,13 @@ func TestSegmentOfAnEndedSessionIsFreedWhenTheLastHolderLetsGo(t *testing.T) {
 	maker, _ := w.session()
 	reader, news := w.session()
 	g, ref := w.grant(maker, 1<<20)
-	_, err := w.m.Attach(reader, &protocol.Attach{Chunk: g.Chunks[0].Chunk, Serial: ref.Serial})
+	asIs := func(err error) error { return err }
+	reply, fds, err := w.m.Attach(reader, &protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: g.Chunks[0].Chunk, Serial: ref.Serial, File: true}}},
+		asIs, func(uint64) bool { return false })
 	require.NoError(t, err)
-	_, fds, err := w.m.Segment(reader, &protocol.Segment{Segment: g.Segment, Serial: g.SegmentSerial})
-	require.NoError(t, err)
+	require.Len(t, fds, 1)
+	require.Equal(t, g.SegmentSerial, reply.Chunks[0].SegmentSerial)
+	require.Equal(t, g.Bytes, reply.Chunks[0].Bytes)
 	require.NoError(t, fds[0].Close())
 	require.NoError(t, reader.Row.Take(ref.Index))
 

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -125,19 +126,15 @@ func (m *Memory) StorageRow(i int, match func(string) bool) (any, int) {
 
 // heldStorages counts the storages of a chunk that any row counts.
 func (m *Memory) heldStorages(c *chunk) (n int) {
-	var held [protocol.ChunkIndices]bool
+	var held [protocol.ChunkIndices / 64]uint64
 	m.chunks.EachAttached(c.index, func(slot uint32) bool {
 		if row, ok := m.rowOf(slot); ok {
-			for i := range held {
-				held[i] = held[i] || row.Count(c.index*protocol.ChunkIndices+uint32(i)) != 0
-			}
+			row.Counted(c.index, &held)
 		}
 		return true
 	})
 	for _, h := range held {
-		if h {
-			n++
-		}
+		n += bits.OnesCount64(h)
 	}
 	return n
 }

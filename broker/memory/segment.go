@@ -171,7 +171,12 @@ func (m *Memory) Segment(s *Account, r *protocol.Segment) (reply protocol.Segmen
 		}
 		reply.Device, reply.DeviceID, reply.Borrowed = g.device.name, g.device.id, g.isBorrowed()
 	}
-	fds, err = pages.Descriptors(func() (*sys.FD, error) { return g.view.Lend(r.Write) })
+	fds, err = pages.Descriptors(func() (*sys.FD, error) {
+		if g.device != nil || r.Write {
+			return g.view.FD().Dup()
+		}
+		return m.store.LendForReading(g.key(), g.view.FD())
+	})
 	if err != nil {
 		return reply, nil, err
 	}

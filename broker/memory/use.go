@@ -1,5 +1,7 @@
 package memory
 
+import "time"
+
 // Use says how much is granted, in bytes.
 type Use struct {
 	Granted, Orphans uint64 // of the machine's memory: all segments, and those of ended sessions
@@ -33,7 +35,6 @@ func (m *Memory) Use() Use {
 // Counts says how full the tables are.
 type Counts struct {
 	Segments, Chunks int
-	Storages         int // held by any session or the broker
 }
 
 // Counts counts.
@@ -46,10 +47,25 @@ func (m *Memory) Counts() (n Counts) {
 	for _, c := range m.usedChunks() {
 		if c != nil {
 			n.Chunks++
-			n.Storages += m.heldStorages(c)
 		}
 	}
 	return n
+}
+
+// HeldFrom counts the storages of chunks, from a number on, that any session or the broker holds.
+// It looks at every row that may count them, so it stops behind a chunk when the time is over,
+// and tells with which to go on; 0: none.
+func (m *Memory) HeldFrom(from uint32, most time.Duration) (n int, next uint32) {
+	began, chunks := time.Now(), m.usedChunks()
+	for i := int(from); i < len(chunks); i++ {
+		if c := chunks[i]; c != nil {
+			n += m.heldStorages(c)
+			if time.Since(began) > most && i+1 < len(chunks) {
+				return n, uint32(i + 1)
+			}
+		}
+	}
+	return n, 0
 }
 
 // Granted sums the bytes of a session's segments, wherever they are.

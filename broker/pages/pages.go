@@ -27,8 +27,9 @@ type Pages struct {
 	Row     handles.Row
 	Entries handles.Entries
 	bell    *shm.Bell
-	remains uint32 // its record's number + 1 when it is over
-	uses    int    // chunks granted to this session, and its lanes, live and adopted alike
+	remains uint32             // its record's number + 1 when it is over
+	rows    map[int64]struct{} // pages of the row that were reserved here
+	uses    int                // chunks granted to this session, and its lanes, live and adopted alike
 }
 
 // There tells whether this broker has the session file. After a takeover that of
@@ -73,10 +74,18 @@ func entryPart(chunk uint32) (at, bytes int64) {
 
 // ReserveRow makes sure that a reader of the row meets no hole.
 func (p *Pages) ReserveRow(chunk uint32) error {
-	at, n := rowPart(chunk)
-	if err := p.Session.FD.Reserve(at, n); err != nil {
+	at, _ := rowPart(chunk)
+	at &^= protocol.PageBytes - 1 // the words of several chunks stand in one page
+	if _, done := p.rows[at]; done {
+		return nil
+	}
+	if err := p.Session.FD.Reserve(at, protocol.PageBytes); err != nil {
 		return NoMemory(err, "a row")
 	}
+	if p.rows == nil {
+		p.rows = map[int64]struct{}{}
+	}
+	p.rows[at] = struct{}{}
 	return nil
 }
 

@@ -47,6 +47,47 @@ func TestLentSessionFileCannotBeWritten(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestFileThatIsLentOftenIsOpenedOnce(t *testing.T) {
+	s := roomtest.Store(t)
+	room := 1
+	s.MayKeep = func(n int) bool { return n <= room }
+	lend := func(p *pages.Pages) *sys.FD {
+		fd, err := s.LendForReading(pages.Key{Role: protocol.RestoreSession, Serial: p.Serial}, p.Session.FD)
+		require.NoError(t, err)
+		t.Cleanup(func() { fd.Close() })
+		_, id, err := fd.Stat()
+		require.NoError(t, err)
+		require.Equal(t, p.Session.Inode, id.Ino)
+		_, err = sys.Map(fd, protocol.PageBytes, true)
+		require.Error(t, err, "it can be read alone")
+		return fd
+	}
+	one, err := s.Make(3, s.Record.NextSerial(), record.Holder{})
+	require.NoError(t, err)
+	other, err := s.Make(4, s.Record.NextSerial(), record.Holder{})
+	require.NoError(t, err)
+	lend(one)
+	require.Zero(t, s.LentOpen(), "nobody else may ask")
+	for range 5 {
+		lend(one)
+		lend(other)
+	}
+	require.Equal(t, 1, s.LentOpen(), "there is room for one")
+
+	s.CloseLent()
+	require.Zero(t, s.LentOpen())
+	lend(one)
+	room = 2
+	for range 3 {
+		lend(one)
+		lend(other)
+	}
+	require.Equal(t, 2, s.LentOpen())
+	one.Dead = true
+	s.DropRemains(one)
+	require.Equal(t, 1, s.LentOpen(), "a file that is over is let go")
+}
+
 func TestRestoredPagesAreThoseThatTheFormerBrokerNoted(t *testing.T) {
 	s := roomtest.Store(t)
 	p, err := s.Make(5, s.Record.NextSerial(), record.Holder{})

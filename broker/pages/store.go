@@ -30,6 +30,8 @@ type Store struct {
 	// MayHave refuses a holder so many sessions and files beyond those that there are, if it
 	// is set.
 	MayHave func(h record.Holder, sessions, files int) error
+	// MayKeep tells whether so many descriptors may be kept open to be lent, if it is set.
+	MayKeep func(n int) bool
 	// Gone is told of each session file and segment that is over, if it is set.
 	Gone func(Key)
 
@@ -37,6 +39,8 @@ type Store struct {
 	reserved [protocol.BrokerBytes / reserveStep]bool
 	bySerial map[uint64]*Pages // the living, and the remains of the dead
 	remains  record.Table
+	lent     map[Key]*lentFile
+	lentOpen int
 	blank    []byte // stands for missing session files
 }
 
@@ -45,7 +49,7 @@ const remainsSpare = 16
 
 // NewStore makes a store without files.
 func NewStore(log *slog.Logger) *Store {
-	return &Store{log: log, bySerial: map[uint64]*Pages{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), remainsSpare)}
+	return &Store{log: log, bySerial: map[uint64]*Pages{}, lent: map[Key]*lentFile{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), remainsSpare)}
 }
 
 // UseBrokerFile takes the broker file that was made or taken over.
@@ -168,7 +172,10 @@ func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*Pag
 		case !p.There():
 			errors.As(name(s.Awaited(Key{protocol.RestoreSession, p.Serial}, "pages of "+p.Name)), &a.Error)
 		default:
-			lend, a.Custody = append(lend, p.Session.FD.ReopenReadOnly), custody(p)
+			lend = append(lend, func() (*sys.FD, error) {
+				return s.LendForReading(Key{protocol.RestoreSession, p.Serial}, p.Session.FD)
+			})
+			a.Custody = custody(p)
 		}
 		reply.Sessions = append(reply.Sessions, a)
 	}
@@ -206,6 +213,7 @@ func (s *Store) DropRemains(p *Pages) {
 // Over removes a file that nothing needs any more.
 func (s *Store) Over(k Key) {
 	delete(s.Missing, k)
+	s.forgetLent(k)
 	s.Files.Remove(k.Role, k.Serial)
 	if s.Gone != nil {
 		s.Gone(k)
@@ -232,6 +240,7 @@ func (s *Store) EachFile(f func(k Key, fd *sys.FD, needed bool)) {
 
 // Close closes all files.
 func (s *Store) Close() {
+	s.CloseLent()
 	for _, p := range s.bySerial {
 		p.close()
 	}

@@ -2,6 +2,7 @@ package topics
 
 import (
 	"slices"
+	"time"
 
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -10,11 +11,19 @@ import (
 func (ts *Topics) Adopted() int { return len(ts.adopted) }
 
 // Retire lets go of what the dead sent and no reader needs any more,
-// and tells whether it found any.
-func (ts *Topics) Retire() (progress bool) {
+// and tells whether it found any. When the time is over it stops behind a lane; the next call
+// goes on with others.
+func (ts *Topics) Retire(most time.Duration) (progress bool) {
+	began := time.Now()
 	for t := range ts.adopted {
-		if t.kind == protocol.TopicKindQueue || ts.moved(t) {
-			progress = ts.retireIn(t) || progress
+		if t.kind != protocol.TopicKindQueue && !ts.moved(t) {
+			continue
+		}
+		found, all := ts.retireIn(t, began, most)
+		progress = found || progress
+		if !all {
+			t.seen = 0 // it is to be looked at again
+			return progress
 		}
 	}
 	return progress
@@ -44,15 +53,19 @@ func (ts *Topics) moved(t *Topic) bool {
 // retireIn retires messages of a topic's adopted lanes: of a queue those that
 // are done, else those that every group is done with and that depth newer ones
 // follow, by stamp, in all lanes together.
-func (ts *Topics) retireIn(t *Topic) (progress bool) {
+func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
 	newest := uint64(0)
 	if t.kind != protocol.TopicKindQueue {
 		newest = t.oldestKept()
 	}
-	left := false
-	for _, l := range t.lanes {
+	left, all, looked := false, true, 0
+	for _, l := range t.lanes { // in any order
 		if l.state != protocol.LaneAdopted {
 			continue
+		}
+		if looked++; looked > 1 && time.Since(began) > most {
+			all = false
+			break
 		}
 		for i := range l.kept {
 			if t.kind != protocol.TopicKindQueue && l.stamp(i) >= newest || !l.doneByAll(i) {
@@ -70,7 +83,7 @@ func (ts *Topics) retireIn(t *Topic) (progress bool) {
 		ts.lanesChanged(t)
 		ts.leftAlone(t)
 	}
-	return progress
+	return progress, all
 }
 
 // doneByAll tells whether every group is finished with a message.

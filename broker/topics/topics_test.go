@@ -128,7 +128,7 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	require.EqualValues(t, 1, w.counted(ref))
 	w.m.Collect(time.Minute)
 	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's row counts it")
-	require.False(t, w.ts.Retire(), "fewer than depth are newer")
+	require.False(t, w.ts.Retire(time.Hour), "fewer than depth are newer")
 	require.EqualValues(t, protocol.LaneAdopted, w.store.Record.Topic(info.Topic).Lane(0).Load().State)
 	require.NotNil(t, w.store.BySerial(writer.Serial), "the lane lies in its file")
 

@@ -23,6 +23,7 @@ try:
 except ImportError:
     environments, gymnasium = None, None
 
+
 def main() -> None:
     cpus = [int(cpu) for cpu in sys.argv[1:]]
     torch.set_num_threads(1)

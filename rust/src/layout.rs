@@ -167,7 +167,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 9;
+pub const LAYOUT: u32 = 10;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -392,6 +392,9 @@ pub mod state {
 /// Where the parts of the bell file are. Every session writes it.
 pub mod bell_file {
     use super::*;
+    /// A word for each processor: which session waited there last, and when.
+    pub const WAITERS: u64 = 0x40;
+    pub const MOST_WAITERS: u64 = 504;
     /// A BellRecord for each session slot.
     pub const RECORDS: u64 = 0x1000;
     /// A WaitArea for each topic.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton::{Message, Reader, Session, Start, Topic};
+use rustix::thread::sched_getcpu;
 
 use crate::page::{Line, Series, linger};
 use crate::{LEFT, Outcome, RIGHT, Seat};
@@ -81,6 +82,30 @@ pub fn cycle(seat: &Seat) -> Outcome {
         }
     }
     seat.turn(seat.job.n);
+    seat.meet();
+    Ok(())
+}
+
+/// A cycle as programs wait, by `recv`, between two processes that may run anywhere. It reports the CPU on which the
+/// process began.
+pub fn unpinned(seat: &mut Seat) -> Outcome {
+    let mut e = Ends::open(seat)?;
+    for i in 0..seat.job.n {
+        if i == 1 {
+            // Behind the first round: before it the process has waited for the other one's start.
+            seat.report.insert("cpu".to_owned(), vec![sched_getcpu() as f64]);
+        }
+        if seat.job.side == LEFT {
+            seat.page.stamp(Series::Depart, i);
+            e.pass(seat.job.bytes, i as u8)?;
+        }
+        check(e.from.recv(None)?, i as u8)?;
+        if seat.job.side == LEFT {
+            seat.page.stamp(Series::Back, i);
+        } else {
+            e.pass(8, i as u8)?;
+        }
+    }
     seat.meet();
     Ok(())
 }

@@ -110,6 +110,7 @@ fn main() -> Outcome {
     let mut seat = Seat { job, page, report: BTreeMap::new() };
     match seat.job.role.as_str() {
         "cycle" => handover::cycle(&seat),
+        "unpinned" => handover::unpinned(&mut seat),
         "oneway" => handover::one_way(&seat),
         "wake" => handover::wake(&seat),
         "iceoryx2-cycle" => iceoryx::cycle(&seat),

@@ -68,6 +68,10 @@ pub(crate) struct Core {
     pub(super) relinked: Condvar,
     pub(super) process: u32, // that opened it
     pub(crate) spins: bool,
+    /// Whether the last wait was on one processor with another session, perhaps the one waited for.
+    pub(super) crowded: AtomicBool,
+    /// Waits that let nobody run, since that took long.
+    pub(super) shy: AtomicU32,
     /// While a broker that is being stopped decides on the session.
     limbo: AtomicBool,
     /// Whether no broker knows the session any more.
@@ -113,6 +117,8 @@ impl Core {
             relinked: Condvar::new(),
             process,
             spins,
+            crowded: AtomicBool::new(false),
+            shy: AtomicU32::new(0),
             options,
             pages,
             limbo: AtomicBool::new(false),

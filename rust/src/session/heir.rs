@@ -16,17 +16,15 @@ use super::pin::{Inherited, Pins};
 use super::start::unreachable_at;
 use super::tensor::Tensor;
 use super::{Options, Session, answered, connect, greet, greeted, leave, went_away};
-use crate::error::{Code, Error, Result, closed, expired};
-use crate::layout::session_file;
+use crate::error::{Code, Error, Result, closed, disagree, expired};
+use crate::layout::{limits, session_file};
 use crate::ledger::Entries;
 use crate::message::Ref;
 use crate::shm::{Segment, fence};
 use crate::sys;
-use crate::wire::ops::AttachRequest;
-use crate::wire::{Control, Frames, Reply};
+use crate::wire::ops::{AttachChunk, AttachReply, AttachRequest};
+use crate::wire::{Control, Frames, Reply, decode};
 
-/// Requests that are sent before the first answer is read: what both sockets hold.
-const AT_ONCE: usize = 64;
 /// How long a child tries to reach a broker.
 const REACH: Duration = Duration::from_secs(2);
 /// How often a child looks for a broker that is not there.
@@ -235,15 +233,26 @@ impl Counted {
             return Err(expired("another broker runs now"));
         }
         let mut taken = Taken::default();
-        for some in held.chunks(AT_ONCE) {
-            let ask = |p: &Pins| {
-                pages.reserve_row(p.of.chunk)?;
-                control.request("attach", &AttachRequest { chunk: p.of.chunk, serial: p.of.serial }, &[])
-            };
-            let asked: Vec<_> = some.iter().map(ask).collect();
-            for (p, asked) in some.iter().zip(asked) {
-                let attached = asked.and_then(|(_, answer)| wait(&answer));
-                if let Err(e) = attached.and_then(|_| taken.count(&pages, from, p)) {
+        for some in held.chunks(limits::PEERS) {
+            // Where there is no room for one the others are asked for.
+            let mut attached: Vec<Result<()>> = some.iter().map(|p| pages.reserve_row(p.of.chunk)).collect();
+            let ask = |(p, _): (&Pins, _)| AttachChunk { chunk: p.of.chunk, serial: p.of.serial, file: false };
+            let chunks: Vec<_> = some.iter().zip(&attached).filter(|(_, r)| r.is_ok()).map(ask).collect();
+            let asked = control.request("attach", &AttachRequest { chunks: &chunks }, &[]);
+            let answered = asked.and_then(|(_, answer)| wait(&answer));
+            let mut answers = answered.and_then(|(json, _)| decode::<AttachReply>("attach", &json)).and_then(|ok| {
+                let right = ok.chunks.len() == chunks.len();
+                let wrong = || disagree("attach told of another number of chunks");
+                right.then(|| ok.chunks.into_iter()).ok_or_else(wrong)
+            });
+            for one in attached.iter_mut().filter(|r| r.is_ok()) {
+                *one = match &mut answers {
+                    Ok(rest) => rest.next().and_then(|a| a.error).map_or(Ok(()), |e| Err(e.into())),
+                    Err(e) => Err(e.clone()),
+                };
+            }
+            for (p, attached) in some.iter().zip(attached) {
+                if let Err(e) = attached.and_then(|()| taken.count(&pages, from, p)) {
                     let why = match e.code() {
                         Code::Expired => e, // nothing of it is held any more
                         _ => not_inherited("it was not counted while this process was forked", e),

@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::attach::{Attached, Attachment};
+use super::attach::Attached;
 use super::core::Core;
-use super::inner::{Broker, Inner};
+use super::inner::Inner;
 use super::members::LaneView;
 use super::order::{DeviceUse, Use};
 use super::reader::Acknowledge;
@@ -14,11 +14,10 @@ use super::tensor::View;
 use crate::crash_point;
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::error::{Code, Error, Result, expired};
+use crate::error::{Code, Error, Result};
 use crate::layout::limits;
 use crate::message::{Description, Ref};
 use crate::shm::Segment;
-use crate::wire::ops::{AttachRequest, Ignored};
 
 /// A storage that this process counts, and where it lies.
 #[derive(Debug)]
@@ -409,33 +408,5 @@ impl Inner {
             }
         }
         None
-    }
-
-    #[cold]
-    fn attach(&self, chunk: u32, reference: Ref) -> Result<()> {
-        const GONE: &str = "its memory has been given back";
-        let serial = reference.serial;
-        if chunk >= limits::CHUNKS || serial == 0 {
-            let what = format!("no storage index {} of grant {serial}", reference.index);
-            return Err(Error::new(Code::InvalidHandle, "use the handle as it was made", what));
-        }
-        let _one = self.turn(&self.attaching)?;
-        if self.attached.has(chunk, serial) {
-            return Ok(());
-        }
-        if self.pages.chunks.serial(chunk) != serial {
-            return Err(expired(GONE));
-        }
-        self.pages.reserve_row(chunk)?;
-        self.call::<_, Ignored>("attach", &AttachRequest { chunk, serial })?;
-        crash_point::at("attach-asked");
-        let record = self.pages.chunks.load(chunk).filter(|c| c.serial == serial).ok_or_else(|| expired(GONE))?;
-        let owner = self.peer(Broker::Any, record.owner, record.owner_serial)?;
-        let segment = self.segment(record.segment, record.segment_serial, false)?;
-        segment.note_chunk(chunk);
-        let a = Attachment::new(record, &owner, segment, record.owner_serial == self.pages.serial)?;
-        crash_point::at("attach-mapped");
-        self.attached.put(chunk, Some(a), &self.pages.row);
-        Ok(())
     }
 }

@@ -19,6 +19,7 @@ use super::heir::forked;
 use super::leave::Topics;
 use super::pages::Pages;
 use super::poll::PollFd;
+use super::spinner::MOST_SPIN;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use super::waiting::Place;
@@ -33,6 +34,8 @@ use crate::wire::{Control, Reply, decode};
 
 /// How long a close waits for the broker, and for sends that are under way.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How many waits let nobody run after one for which that took long.
+const SHY_WAITS: u32 = 32;
 /// How often a thread that waits for an answer looks for signals.
 pub(super) const NOTICE: Duration = Duration::from_millis(100);
 
@@ -408,6 +411,49 @@ impl Inner {
         topics.iter().for_each(|t| t.withdraw_done());
     }
 
+    /// Looks until it succeeds or the time is over. Where both processes of a pair run on one processor, a spin
+    /// keeps the other one from what it is waited for: there it lets the other one run, and sleeps no more than
+    /// that one, so that the kernel sees two that want to run and moves one of them to a processor that is idle.
+    fn spin_until(&self, at: u64, look: &mut impl FnMut() -> bool) -> bool {
+        let mut crowded = self.crowded.load(Ordering::Relaxed); // from the last wait: a hint
+        let mut known = false;
+        loop {
+            let looks = if crowded { 1 } else { 16 };
+            for _ in 0..looks {
+                if look() {
+                    return true;
+                }
+                pause();
+            }
+            let now = sys::monotonic();
+            if now >= at {
+                return false;
+            }
+            if !known {
+                known = true;
+                let shy = self.shy.load(Ordering::Relaxed);
+                if shy > 0 {
+                    self.shy.store(shy - 1, Ordering::Relaxed);
+                }
+                let is = self.pages.bells.crowds(sys::processor(), self.pages.slot, now) && shy == 0;
+                if is != crowded {
+                    crowded = is;
+                    self.crowded.store(is, Ordering::Relaxed);
+                }
+            }
+            if !crowded {
+                continue;
+            }
+            sys::let_others_run();
+            if sys::monotonic() - now > MOST_SPIN {
+                // To somebody who computes: a sleeper is let run sooner.
+                self.shy.store(SHY_WAITS, Ordering::Relaxed);
+                self.crowded.store(false, Ordering::Relaxed);
+                return look();
+            }
+        }
+    }
+
     /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends
     /// the wait. It spins until the time `spin` at most, then sleeps, where a message is waited for in a
     /// `place`; a sleeper looks again at least once a second.
@@ -418,7 +464,7 @@ impl Inner {
         until: Option<Instant>,
         mut look: impl FnMut() -> bool,
     ) -> Result<bool> {
-        if look() || self.spins && spin.is_some_and(|s| spin_until(sooner(s, until), &mut look)) {
+        if look() || self.spins && spin.is_some_and(|s| self.spin_until(sooner(s, until), &mut look)) {
             return Ok(true);
         }
         loop {
@@ -480,16 +526,4 @@ fn sooner(at: u64, deadline: Option<Instant>) -> u64 {
     let Some(d) = deadline else { return at };
     let left = d.saturating_duration_since(Instant::now()).as_nanos() as u64;
     at.min(sys::monotonic().saturating_add(left))
-}
-
-fn spin_until(at: u64, look: &mut impl FnMut() -> bool) -> bool {
-    while sys::monotonic() < at {
-        for _ in 0..16 {
-            if look() {
-                return true;
-            }
-            pause();
-        }
-    }
-    false
 }

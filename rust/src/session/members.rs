@@ -68,6 +68,8 @@ pub(crate) struct LaneView {
     pub(crate) owner: Arc<Peer>,
     /// Of the writer.
     pub(crate) bell: Bell,
+    /// Its head when the first view was made: what a reader begins behind.
+    pub(super) before: u64,
 }
 
 #[derive(Debug)]
@@ -196,7 +198,7 @@ impl TopicState {
         for (l, known) in listed {
             lanes.push(match (known, owners.get(&l.serial)) {
                 (Some(known), _) => known,
-                (None, Some(Ok(owner))) => Arc::new(self.map_lane(l, owner)?),
+                (None, Some(Ok(owner))) => Arc::new(self.map_lane(l, owner, before.has.lanes)?),
                 (None, Some(Err(e))) if is_gone(e) => continue,
                 // Its process stands still since a former broker: the others go on.
                 (None, Some(Err(e))) if e.code() == Code::Busy => {
@@ -210,13 +212,15 @@ impl TopicState {
         Ok((lanes, hidden))
     }
 
-    fn map_lane(&self, info: LaneInfo, owner: &Arc<Peer>) -> Result<LaneView> {
+    fn map_lane(&self, info: LaneInfo, owner: &Arc<Peer>, later: bool) -> Result<LaneView> {
+        let lane = Lane::new(&owner.file, info.offset, self.info.slots, self.info.stride)?;
         Ok(LaneView {
             record: Fixed::new(
                 &self.inner.pages.broker,
                 broker_file::lane(self.info.topic, info.lane) + lane_record::INCARNATION,
             ),
-            lane: Lane::new(&owner.file, info.offset, self.info.slots, self.info.stride)?,
+            before: if later { 0 } else { lane.head() },
+            lane,
             bell: self.inner.pages.bells.bell(owner.slot),
             owner: owner.clone(),
             inner: self.inner.clone(),

@@ -43,14 +43,6 @@ fn add(to: &mut BTreeMap<u64, Option<Arc<OwnedFd>>>, serial: u64, fd: Option<Arc
 }
 
 impl Inner {
-    /// A session's pages, asking a broker for them the first time.
-    pub(crate) fn peer(&self, of: Broker, slot: u32, serial: u64) -> Result<Arc<Peer>> {
-        if let Some(p) = self.pages.known(slot, serial) {
-            return Ok(p);
-        }
-        self.ask_peers(of, &[PeerSession { slot, serial }])?.pop().ok_or_else(|| disagree("peer answered nothing"))?
-    }
-
     /// The pages of sessions, which are named by serial and slot: of each, or why they cannot be had. A broker
     /// is asked for those that are not mapped here yet, with as few requests as may be.
     pub(crate) fn peers(&self, of: Broker, sessions: BTreeMap<u64, u32>) -> Result<HashMap<u64, Result<Arc<Peer>>>> {
@@ -112,22 +104,29 @@ impl Inner {
             let s = Arc::new(self.device_segment(index, serial, &ok, fd)?);
             return Ok(self.segments().entry(serial).or_insert(s).clone());
         }
-        let mut all = self.segments();
-        let s = match all.get(&serial) {
-            Some(s) => {
-                s.map_from(&fd, write)?;
-                s.clone()
-            }
-            None => {
-                let s = Arc::new(Segment::mapped_from(index, serial, ok.bytes, &fd, write)?);
-                all.insert(serial, s.clone());
-                s
-            }
-        };
-        drop(all);
+        let s = self.map_given(index, serial, ok.bytes, &fd, write)?;
         if ok.custody {
             self.keep_new(FileKey::Segment(serial), fd, before);
         }
+        Ok(s)
+    }
+
+    /// Maps a segment of which a descriptor has come.
+    pub(super) fn map_given(
+        &self,
+        index: u32,
+        serial: u64,
+        bytes: u64,
+        fd: &OwnedFd,
+        write: bool,
+    ) -> Result<Arc<Segment>> {
+        let mut all = self.segments();
+        if let Some(s) = all.get(&serial) {
+            s.map_from(fd, write)?;
+            return Ok(s.clone());
+        }
+        let s = Arc::new(Segment::mapped_from(index, serial, bytes, fd, write)?);
+        all.insert(serial, s.clone());
         Ok(s)
     }
 

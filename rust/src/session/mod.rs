@@ -3,6 +3,7 @@
 mod alloc;
 mod arriving;
 mod attach;
+mod attaching;
 mod background;
 mod binding;
 mod bundle;

@@ -265,6 +265,9 @@ impl Reader {
 
     /// Moves the cursors of a new reader back to where it wants to start.
     fn rewind(&mut self, start: Start) {
+        if start != Start::New {
+            self.topic.rewound.store(true, Ordering::Relaxed); // a hint of what to attach to ahead
+        }
         match start {
             Start::New => {}
             Start::All => self.cursors.iter_mut().for_each(|k| k.next = k.oldest()),

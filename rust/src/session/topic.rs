@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -38,6 +38,8 @@ pub(crate) struct TopicState {
     record: Fixed<8>,   // its begin
     pub(super) view: ArcSwapOption<View>,
     pub(super) refreshing: Turnstile<()>,
+    /// Whether a reader began with messages that were kept.
+    pub(super) rewound: AtomicBool,
     /// Who of this session waits for its messages.
     pub(super) waiting: Waiting,
     pub(super) writer: Turnstile<Writer>,
@@ -102,6 +104,7 @@ impl Inner {
                     record: Fixed::new(&self.pages.broker, broker_file::topic(info.topic)),
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
+                    rewound: AtomicBool::new(false),
                     waiting: Waiting::new(&self.pages.bells, info.topic, self.pages.slot),
                     writer: Turnstile::default(),
                     heir: PerProcess::new(),

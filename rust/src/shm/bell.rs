@@ -13,6 +13,9 @@ use crate::sync::{AtomicU64, Mutex};
 /// ringing, costs a delay and never a hang.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// Microseconds for which a session is taken to be still about on a processor where it began to wait.
+const A_MOMENT: u64 = 100;
+
 /// The bell file of an instance: the bells of its sessions, and who waits in which topic.
 #[derive(Debug, Clone)]
 pub(crate) struct Bells(Region);
@@ -21,6 +24,16 @@ impl Bells {
     /// Views a mapping of the whole file.
     pub(crate) fn new(file: Region) -> Bells {
         Bells(file)
+    }
+
+    /// Notes that a session waits on a processor, and tells whether another one began to wait there a moment ago: then
+    /// each looks for what the other has to do first. A hint, which any session may have written.
+    pub(crate) fn crowds(&self, processor: usize, slot: u32, now: u64) -> bool {
+        const TIME: u64 = (1 << 48) - 1; // of microseconds, above the slot
+        let at = bell_file::WAITERS + 8 * (processor as u64 % bell_file::MOST_WAITERS);
+        let (last, time) = (self.0.load(at), now / 1000 & TIME);
+        self.0.store(at, time << 16 | u64::from(slot));
+        last as u16 != slot as u16 && time.wrapping_sub(last >> 16) & TIME < A_MOMENT
     }
 
     /// What belongs to a session slot, which is below [`SESSIONS`](crate::layout::limits::SESSIONS).
@@ -146,6 +159,18 @@ mod tests {
 
     fn bells() -> Bells {
         Bells::new(Region::new(Arc::new(Mapping::anonymous(bell_file::BYTES as usize).unwrap())))
+    }
+
+    #[test]
+    fn a_processor_is_crowded_while_two_sessions_wait_there() {
+        let bells = bells();
+        let us = 1000;
+        assert!(!bells.crowds(1, 7, 1000 * us), "nobody has waited");
+        assert!(!bells.crowds(1, 7, 1010 * us), "itself");
+        assert!(bells.crowds(1, 8, 1020 * us));
+        assert!(!bells.crowds(2, 7, 1025 * us), "another processor");
+        assert!(bells.crowds(1, 7, 1030 * us));
+        assert!(!bells.crowds(1, 8, 2000 * us), "that is long ago");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::region::{LINE, Line, Region, Ring, fence_acquire, fence_release, no_read_ahead};
 use crate::crash_point;
 use crate::error::{Result, disagree};
-use crate::layout::{PAGE, lane, lane_bytes, order, reference, slot, slot_flag};
+use crate::layout::{PAGE, brief, lane, lane_bytes, order, reference, slot, slot_flag};
 use crate::message::{Brief, Description, Order, Ref};
 
 const LINE_WORDS: usize = (LINE / 8) as usize;
@@ -137,6 +137,26 @@ impl Lane {
     #[inline]
     pub(crate) fn fetch_first(&self, i: u64) {
         self.r.prefetch_write(self.at(i));
+    }
+
+    /// What message i names first, where slot i holds it and it names anything. It is a hint of what taking the
+    /// message will need: nothing here was checked.
+    pub(crate) fn first_ref(&self, i: u64) -> Option<Ref> {
+        let first = self.ring.first(i);
+        let flags = first.peek(slot::FLAGS);
+        if i == 0 || first.load(slot::SEQ) != i {
+            return None;
+        }
+        if Brief::is(flags) {
+            let (serial, generation) = (first.peek(brief::SERIAL), first.peek(brief::GENERATION));
+            return Some(Ref { serial, generation, index: (flags >> 32) as u32 });
+        }
+        const AT: u64 = slot::SIZE;
+        ((flags >> 32) as u16 != 0).then(|| Ref {
+            serial: first.peek(AT + reference::SERIAL),
+            generation: first.peek(AT + reference::GENERATION),
+            index: first.peek(AT + reference::INDEX) as u32,
+        })
     }
 
     /// Copies message i: one that is not brief into words, refs, then body. What stands behind them is of earlier

@@ -42,6 +42,16 @@ pub(crate) fn roughly_now() -> u64 {
     nanoseconds(rustix::time::ClockId::MonotonicCoarse)
 }
 
+/// The processor on which the calling thread runs, which may be another one by the time that it is looked at.
+pub(crate) fn processor() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// Lets other threads run that wait for the processor of this one.
+pub(crate) fn let_others_run() {
+    rustix::thread::sched_yield();
+}
+
 /// CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine.
 pub(crate) fn monotonic() -> u64 {
     nanoseconds(rustix::time::ClockId::Monotonic)

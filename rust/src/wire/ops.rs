@@ -166,9 +166,39 @@ pub(crate) struct ReturnRequest {
 }
 
 #[derive(Serialize)]
-pub(crate) struct AttachRequest {
+pub(crate) struct AttachRequest<'a> {
+    pub(crate) chunks: &'a [AttachChunk],
+}
+
+/// A grant of a chunk; with `file` the segment's descriptor is asked for too, for reading.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttachChunk {
     pub(crate) chunk: u32,
     pub(crate) serial: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) file: bool,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct AttachReply {
+    /// One for each chunk that was asked for, in that order.
+    pub(crate) chunks: Vec<AttachAnswer>,
+}
+
+/// Whether the session is attached to a chunk. Where `bytes` is not 0 the descriptor of the segment came with the
+/// answer, and that is its size.
+#[derive(Deserialize)]
+pub(crate) struct AttachAnswer {
+    #[serde(default)]
+    pub(crate) error: Option<WireError>,
+    #[serde(default)]
+    pub(crate) segment: u32,
+    #[serde(default)]
+    pub(crate) segment_serial: u64,
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) custody: bool,
 }
 
 /// A session by its slot and serial.
