@@ -1,6 +1,7 @@
 package langs
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -19,6 +20,37 @@ func TestTopicMessagesArriveInOrderReadOnlyAndWhole(t *testing.T) {
 		}
 		from.do(command{"do": "end", "topic": "t"})
 		assert.Equal(t, "Closed", to.try(command{"do": "receive", "topic": "t"}).Code)
+		leave(t, b, from, to)
+	})
+}
+
+// A tensor that is alone stands in one line of its slot.
+func TestATensorAloneArrivesAsItWasSent(t *testing.T) {
+	pairs(t, func(t *testing.T, b *testkit.Broker, from, to *driver) {
+		to.do(command{"do": "read", "topic": "t"})
+		to.do(command{"do": "read", "topic": "l", "lossless": true, "group": "g"})
+		for seed := uint64(1); seed < 30; seed++ {
+			send := func(more command) {
+				c := command{"do": "send", "lone": true, "seed": seed, "words": 16 * seed}
+				maps.Copy(c, more)
+				from.do(c)
+			}
+			send(command{"topic": "t"})
+			if seed%3 == 0 { // beside one of the other form
+				send(command{"topic": "t", "lone": false, "seed": 1000 + seed})
+			}
+			send(command{"topic": "l", "lossless": true})
+			send(command{"do": "put", "queue": "q"})
+			a := to.do(command{"do": "receive", "topic": "t", "hold": seed%5 == 0})
+			require.Equal(t, []any{seed, true}, []any{a.Seed, a.ReadOnly})
+			if seed%3 == 0 {
+				require.Equal(t, 1000+seed, to.do(command{"do": "receive", "topic": "t"}).Seed)
+			}
+			require.Equal(t, seed, to.do(command{"do": "receive", "topic": "l"}).Seed)
+			a = to.do(command{"do": "take", "queue": "q", "write": true})
+			require.Equal(t, []any{seed, false}, []any{a.Seed, a.ReadOnly})
+		}
+		to.do(command{"do": "release"})
 		leave(t, b, from, to)
 	})
 }

@@ -17,8 +17,15 @@ func wordAt(seed uint64, i int) uint64 {
 	return z * 0x94d049bb133111eb
 }
 
-func (d *goDriver) filled(ctx context.Context, seed uint64, words int64) (*client.Tensor, error) {
-	t, err := d.c.Alloc(ctx, dlpack.Uint64, []int64{words})
+// seedOf is the seed of a tensor by its first word: wordAt undone.
+func seedOf(first uint64) uint64 {
+	z := first * 0x319642b2d24d8ec3
+	z ^= z>>29 ^ z>>58
+	return z * 0xf1de83e19937733d
+}
+
+func (d *goDriver) filled(ctx context.Context, seed uint64, shape ...int64) (*client.Tensor, error) {
+	t, err := d.c.Alloc(ctx, dlpack.Uint64, shape)
 	if err != nil {
 		return nil, err
 	}
@@ -37,6 +44,17 @@ type hand func(ctx context.Context, v any, opts ...client.SendOption) error
 
 func (d *goDriver) sendAll(ctx context.Context, o *order, to hand) error {
 	for seed := o.Seed; seed < o.Seed+o.Count; seed++ {
+		if o.Lone {
+			t, err := d.filled(ctx, seed, o.Words, 2)
+			if err == nil {
+				err = to(ctx, t)
+				t.Release()
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		err := d.value(ctx, seed, o, func(v any) error {
 			return to(ctx, v, client.Meta(map[string]uint64{"seed": seed}))
 		})
@@ -94,6 +112,12 @@ func verify(t *client.Tensor, seed uint64) error {
 
 // look checks the value of a seed.
 func (d *goDriver) look(b *client.Bundle, seed uint64, write bool) (map[string]any, error) {
+	if lone := b.Tensor(""); lone != nil {
+		if err := verify(lone, seed); err != nil {
+			return nil, err
+		}
+		return map[string]any{"readonly": lone.ReadOnly()}, writeAll(lone, seed, write)
+	}
 	whole, half := b.Tensor("whole"), b.Tensor("half")
 	if err := verify(whole, seed); err != nil {
 		return nil, err
@@ -115,16 +139,19 @@ func (d *goDriver) look(b *client.Bundle, seed uint64, write bool) (map[string]a
 	if &tail[0] != &words[len(words)/2] {
 		return nil, fmt.Errorf("half of seed %d is not in the memory of the whole", seed)
 	}
-	if write {
-		mine, err := client.Slice[uint64](whole)
-		if err != nil {
-			return nil, err
-		}
-		for i := range mine {
-			mine[i] = seed
-		}
+	return map[string]any{"readonly": whole.ReadOnly()}, writeAll(whole, seed, write)
+}
+
+// writeAll fills a tensor with a seed, where that is asked for.
+func writeAll(t *client.Tensor, seed uint64, write bool) error {
+	if !write {
+		return nil
 	}
-	return map[string]any{"readonly": whole.ReadOnly()}, nil
+	words, err := client.Slice[uint64](t)
+	for i := range words {
+		words[i] = seed
+	}
+	return err
 }
 
 func (d *goDriver) message(m *client.Message, o *order) (map[string]any, error) {
@@ -136,6 +163,12 @@ func (d *goDriver) message(m *client.Message, o *order) (map[string]any, error) 
 	var b *client.Bundle
 	if err == nil {
 		b, err = m.Bundle()
+	}
+	if err == nil && b.Tensor("") != nil {
+		var words []uint64
+		if words, err = client.Slice[uint64](b.Tensor("").AsReadOnly()); err == nil {
+			meta.Seed = seedOf(words[0])
+		}
 	}
 	if o.Hold {
 		again := func() error { _, err := d.look(b, meta.Seed, false); return err }

@@ -406,6 +406,11 @@ func (l *liarSession) renew() error {
 	if err != nil {
 		return err
 	}
+	lone, err := protocol.AppendBody(nil, &protocol.Body{Tensors: []protocol.Tensor{{Ref: 0, Code: 1, Bits: 64, Lanes: 1,
+		DeviceType: 1, Shape: []int64{16, 4}}}})
+	if err != nil {
+		return err
+	}
 	ref := func(k uint64) protocol.Ref {
 		return protocol.Ref{Serial: l.serial, Generation: 1, Index: uint32(l.index(k))}
 	}
@@ -416,13 +421,16 @@ func (l *liarSession) renew() error {
 	copy(l.segment.Bytes(liarStorage, liarStorage), spill)
 	for i := range l.lanes {
 		x := &l.lanes[i]
-		for _, spilled := range []bool{true, false} {
+		for _, form := range []string{"brief", "spilled", "plain"} {
 			h := shm.SlotHead{Stamp: sys.Monotonic(), Nref: 1, Tensors: 1, Bytes: 512}
-			var words []uint64
-			if spilled {
+			words := shm.AppendRef(nil, ref(0))
+			switch form {
+			case "brief":
+				h.Body, words = uint32(len(lone)), shm.AppendBytes(words, lone)
+			case "spilled":
 				h.Flags, words = protocol.SlotSpilled, shm.AppendRef(nil, ref(1))
-			} else {
-				h.Body, words = uint32(len(body)), shm.AppendBytes(shm.AppendRef(nil, ref(0)), body)
+			default:
+				h.Body, words = uint32(len(body)), shm.AppendBytes(words, body)
 			}
 			x.lane.Write(x.next, &h, words)
 			x.lane.Publish(x.next)
@@ -478,6 +486,9 @@ func (l *liarSession) words() (all []word) {
 		}
 		for at := uint64(0); at < protocol.SlotSize+protocol.RefSize; at += 8 {
 			add(l.Session, slot(x.next-2)+at, "%s: the slot of a spilled message at %d", x.name, at)
+		}
+		for at := uint64(0); at < protocol.BriefSize; at += 8 {
+			add(l.Session, slot(x.next-3)+at, "%s: the slot of a brief message at %d", x.name, at)
 		}
 		add(l.Session, slot(x.next), "%s: the number of the slot to come", x.name)
 		if x.group.Valid() {

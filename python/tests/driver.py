@@ -34,19 +34,28 @@ def seed_of(first: int) -> int:
     return z * pow(0x9E3779B97F4A7C15, -1, 1 << 64) % (1 << 64)
 
 
+def seed_in(t: baton.Tensor) -> int:
+    return seed_of(int(t.as_readonly().numpy().reshape(-1)[0]))
+
+
 class Broken(Exception):
     """Bytes are not what they were."""
 
 
 def verify(t: baton.Tensor, seed: int) -> None:
     a = t.as_readonly().numpy()
-    wrong = np.flatnonzero(a != words(seed, a.size))
+    wrong = np.flatnonzero(a.reshape(-1) != words(seed, a.size))
     if wrong.size:
         raise Broken(f"word {wrong[0]} of seed {seed}")
 
 
 def look(b: Any, seed: int, write: bool = False) -> dict[str, Any]:
     """Checks the value of a seed."""
+    if isinstance(b, baton.Tensor):
+        verify(b, seed)
+        if write:
+            b.numpy()[:] = seed
+        return {"readonly": b.readonly}
     whole, half, other = b["whole"], b["half"], b["a/b"]
     verify(whole, seed)
     verify(other, seed + 1)
@@ -70,8 +79,12 @@ class Driver:
         t.numpy()[:] = words(seed, n)
         return t
 
-    def value(self, seed: int, c: Command) -> dict[str, Any]:
+    def value(self, seed: int, c: Command) -> Any:
         n = c.get("words", 1000)
+        if c.get("lone"):
+            t = self.session.empty((n, 2), "uint64")
+            t.numpy().reshape(-1)[:] = words(seed, 2 * n)
+            return t
         whole = self.filled(seed, n)
         value = {"whole": whole, "half": whole[n // 2 :], "a/b": self.filled(seed + 1, 3)}
         for i in range(c.get("wide", 0)):
@@ -96,8 +109,8 @@ class Driver:
         return known[name]
 
     def message(self, m: Any, c: Command) -> dict[str, Any]:
-        seed = (m.meta or {}).get("seed", 0)
         value = m.value
+        seed = seed_in(value) if isinstance(value, baton.Tensor) else (m.meta or {}).get("seed", 0)
         if c.get("hold"):
             self.held.append(lambda: look(value, seed))
         out = look(value, seed, c.get("write", False))
@@ -105,7 +118,7 @@ class Driver:
 
     def item(self, value: Any, c: Command) -> dict[str, Any]:
         """What a queue gives has no meta here: the seed is read from the bytes."""
-        seed = seed_of(int(value["whole"].numpy()[0]))
+        seed = seed_in(value if isinstance(value, baton.Tensor) else value["whole"])
         if c.get("hold"):
             self.held.append(lambda: look(value, seed))
         return look(value, seed, c.get("write", False)) | {"seed": seed}
@@ -126,7 +139,8 @@ class Driver:
                 self.readers[c["topic"]] = self.topic(c).reader(**group)
             case "send":
                 for s in range(seed, seed + c.get("count", 1)):
-                    self.topic(c).send(self.value(s, c), meta={"seed": s}, timeout=timeout)
+                    meta = None if c.get("lone") else {"seed": s}
+                    self.topic(c).send(self.value(s, c), meta=meta, timeout=timeout)
             case "receive":
                 return self.message(self.readers[c["topic"]].receive(timeout=timeout), c)
             case "take":

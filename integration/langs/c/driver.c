@@ -88,7 +88,8 @@ static baton_status send_all(const char *line) {
 	baton_status s = at(line, "topic") ? topic(line, &t) : queue(line, &q);
 	for (int64_t i = 0; s == BATON_OK && i < count; i++) {
 		struct value v;
-		if ((s = make_value(session, seed + (uint64_t)i, words, &v)) != BATON_OK)
+		s = flag(line, "lone") ? make_lone(session, seed + (uint64_t)i, words, &v) : make_value(session, seed + (uint64_t)i, words, &v);
+		if (s != BATON_OK)
 			return s;
 		s = t ? baton_topic_send(t, &v.payload, patience(line)) : baton_queue_put(q, &v.payload, patience(line));
 		drop_value(&v);

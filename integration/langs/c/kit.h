@@ -29,6 +29,13 @@ static inline uint64_t word_at(uint64_t seed, uint64_t i) {
 	return z * 0x94d049bb133111ebu;
 }
 
+// The seed of a tensor by its first word: word_at undone.
+static inline uint64_t seed_in(uint64_t first) {
+	uint64_t z = first * 0x319642b2d24d8ec3u;
+	z ^= z >> 29 ^ z >> 58;
+	return z * 0xf1de83e19937733du;
+}
+
 static inline uint64_t *words_of(const DLManagedTensorVersioned *t) {
 	return (uint64_t *)(void *)((char *)t->dl_tensor.data + t->dl_tensor.byte_offset);
 }
@@ -98,8 +105,26 @@ static inline baton_status make_value(const baton_session *session, uint64_t see
 	return BATON_OK;
 }
 
+// One tensor and nothing beside it.
+static inline baton_status make_lone(const baton_session *session, uint64_t seed, int64_t words, struct value *v) {
+	const int64_t shape[] = {words, 2};
+	memset(v, 0, sizeof *v);
+	baton_status s = baton_alloc(session, word_type, 2, shape, &v->whole);
+	for (int64_t i = 0; s == BATON_OK && i < 2 * words; i++)
+		words_of(v->whole)[i] = word_at(seed, (uint64_t)i);
+	v->items[0] = (baton_item){NULL, v->whole};
+	v->payload = (baton_payload){v->items, 1, NULL, NULL, 0};
+	return s;
+}
+
 static inline uint64_t seed_of(const baton_message *m) {
 	unsigned long long seed = 0;
+	DLManagedTensorVersioned *lone = NULL;
+	if (!baton_message_meta(m)[0] && baton_message_tensor(m, 0, &lone) == BATON_OK) {
+		seed = seed_in(words_of(lone)[0]);
+		baton_tensor_release(lone);
+		return seed;
+	}
 	if (sscanf(baton_message_meta(m), "{\"seed\":%llu}", &seed) != 1)
 		return 0;
 	return seed;
@@ -110,7 +135,19 @@ static inline uint64_t seed_of(const baton_message *m) {
 static inline baton_status check_value(const baton_message *m, uint64_t seed, int write, int *readonly, char *broken, size_t size) {
 	DLManagedTensorVersioned *whole = NULL, *half = NULL, *other = NULL;
 	broken[0] = 0;
-	baton_status s = baton_message_tensor_named(m, "whole", &whole);
+	baton_status s;
+	if (!baton_message_meta(m)[0]) {
+		if ((s = baton_message_tensor(m, 0, &whole)) != BATON_OK)
+			return s;
+		*readonly = (whole->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+		if (wrong_word(whole, seed) >= 0)
+			snprintf(broken, size, "the lone tensor of seed %llu", (unsigned long long)seed);
+		for (int64_t i = 0; write && !broken[0] && i < count_of(whole); i++)
+			words_of(whole)[i] = seed;
+		baton_tensor_release(whole);
+		return BATON_OK;
+	}
+	s = baton_message_tensor_named(m, "whole", &whole);
 	if (s == BATON_OK)
 		s = baton_message_tensor_named(m, "half", &half);
 	if (s == BATON_OK)

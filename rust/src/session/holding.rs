@@ -192,7 +192,7 @@ impl Holding {
         }
         // SAFETY: as the caller says; nothing else of a plain holding needs to be dropped.
         unsafe {
-            match &mut *(&raw mut (*at).keeper) {
+            match &mut (*at).keeper {
                 Keeper::Session(inner) => (inner as *mut Arc<Inner>).drop_in_place(),
                 Keeper::Message(received) => (&raw mut received.lane).drop_in_place(),
             }

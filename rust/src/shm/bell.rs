@@ -31,7 +31,7 @@ impl Bells {
     pub(crate) fn crowds(&self, processor: usize, slot: u32, now: u64) -> bool {
         const TIME: u64 = (1 << 48) - 1; // of microseconds, above the slot
         let at = bell_file::WAITERS + 8 * (processor as u64 % bell_file::MOST_WAITERS);
-        let (last, time) = (self.0.load(at), now / 1000 & TIME);
+        let (last, time) = (self.0.load(at), (now / 1000) & TIME);
         self.0.store(at, time << 16 | u64::from(slot));
         last as u16 != slot as u16 && time.wrapping_sub(last >> 16) & TIME < A_MOMENT
     }

@@ -209,6 +209,8 @@ class _Outgoing:
                 message = self.waiting[0]
             try:
                 self.carrier.put(message)
+            except baton.BrokerLost:
+                continue  # until there is one again, or the session is lost
             except baton.Error:
                 traceback.print_exc()  # as of multiprocessing's thread: whoever has put it is elsewhere
             with self.changed:
