@@ -37,6 +37,7 @@ type conn struct {
 
 	stop  chan struct{} // closed: the last events are written, then the socket is closed
 	ended chan struct{} // closed when the socket is
+	read  chan struct{} // closed when nothing more is read
 	once  sync.Once
 
 	writing sync.Mutex // one frame at a time; never taken with the broker's mutex held
@@ -62,7 +63,7 @@ type pending struct{ trim, collect, closing, stopped, room, custody bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	holder := record.Holder{Family: uint64(cred.PID) + 1, User: b.userOf(cred.UID)}
-	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{})}
+	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{}), read: make(chan struct{})}
 }
 
 // event changes the pending events and has them told. It never blocks.
@@ -229,8 +230,22 @@ func (c *conn) readLoop() {
 	c.alive.Close()
 	c.b.disconnected(c)
 	c.b.mu.Unlock()
+	close(c.read)
 	c.finish()
 	<-c.ended
+}
+
+// drainTime bounds how long what a dead process has said is read: another one may have its socket.
+const drainTime = 100 * time.Millisecond
+
+// drain waits until what the client's process has said before its death is carried out. The mutex
+// is not held.
+func (c *conn) drain() {
+	c.w.SetReadDeadline(time.Now().Add(drainTime))
+	select {
+	case <-c.read:
+	case <-time.After(2 * drainTime):
+	}
 }
 
 // lost answers what was malformed; a mere end needs no answer.

@@ -67,6 +67,23 @@ func TestLeaseClaimedOnceIsOver(t *testing.T) {
 	require.Zero(t, b.Status().Counts.Leases)
 }
 
+// Its maker is told nothing before the handle goes, which may be the faster.
+func TestLeaseThatIsClaimedBeforeItIsMadeIsOver(t *testing.T) {
+	b := serve(t, nil)
+	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
+	s := p.alloc(4096)
+	q.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: 77})
+	request := protocol.LeaseRequest{Lease: 77, Refs: []protocol.StorageRef{s.ref()}, Once: true}
+	var r protocol.LeaseReply
+	p.must(protocol.OpLease, request, &r)
+	require.EqualValues(t, 77, r.Lease)
+	require.Zero(t, p.count(s.ref()))
+	require.Zero(t, b.Status().Counts.Leases)
+	request.Lease = 78
+	p.must(protocol.OpLease, request, nil)
+	require.EqualValues(t, 1, p.count(s.ref()), "another one stays")
+}
+
 func TestTimedLeaseOutlivesItsSessionAndOthersEndWithIt(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "observer")

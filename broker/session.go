@@ -191,6 +191,12 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 			return
 		}
 		b.mu.Lock()
+		c := s.conn
+		b.mu.Unlock()
+		if c != nil {
+			c.drain()
+		}
+		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !s.ended && !b.closing {
 			b.log.Info("process ended", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)

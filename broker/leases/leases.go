@@ -38,6 +38,7 @@ type Leases struct {
 	changed func()
 
 	byID  map[uint64]*lease
+	early early
 	of    map[*pages.Pages]map[*lease]struct{}
 	table record.Table
 }
@@ -71,6 +72,9 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 	}
 	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
 		return reply, err
+	}
+	if r.Once && ls.early.take(r.Lease) {
+		return protocol.LeaseReply{Lease: r.Lease}, nil // who claimed it holds the storages
 	}
 	id := r.Lease
 	if id == 0 {
@@ -206,12 +210,49 @@ func (ls *Leases) find(id uint64) (*lease, error) {
 func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	l, err := ls.find(r.Lease)
 	if err != nil {
+		ls.early.add(r.Lease)
 		return err
 	}
 	if l.once {
 		ls.end(l)
 	}
 	return nil
+}
+
+// mostEarly is how many claims of leases that are not known are remembered.
+const mostEarly = 1 << 14
+
+// early are claims of leases that are not there, the last ones: of leases that are over, and of
+// those whose maker has told of them and whose handle was faster. Numbers are random, so that the
+// one is never the other.
+type early struct {
+	known map[uint64]struct{}
+	ring  []uint64 // in the order in which they came
+	next  int
+}
+
+func (e *early) add(id uint64) {
+	if _, has := e.known[id]; has || id == 0 {
+		return
+	}
+	if e.known == nil {
+		e.known = map[uint64]struct{}{}
+	}
+	if len(e.ring) < mostEarly {
+		e.ring = append(e.ring, id)
+	} else {
+		delete(e.known, e.ring[e.next])
+		e.ring[e.next] = id
+		e.next = (e.next + 1) % mostEarly
+	}
+	e.known[id] = struct{}{}
+}
+
+// take tells whether a lease was claimed before it was made.
+func (e *early) take(id uint64) bool {
+	_, has := e.known[id]
+	delete(e.known, id)
+	return has
 }
 
 // Release ends a lease early; its maker may.

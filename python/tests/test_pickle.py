@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -221,3 +222,37 @@ def test_what_was_received_is_pickled_after_its_session_was_closed():
     file = io.BytesIO()
     pickle.dump(views, file)
     assert [v.tolist() for v in pickle.loads(file.getvalue())] == [v.tolist() for v in views]
+
+
+def test_a_handle_waits_for_no_broker_and_outlives_its_maker(own, child):
+    """The broker is told, and holds the memory before it buries whoever has told it."""
+    maker = child(
+        """
+import pickle
+import signal
+x = baton.share(np.arange(1000))
+say("ready")
+sys.stdin.readline()
+with baton.pickle_handles():
+    say(pickle.dumps(x).hex())
+sys.stdin.readline()
+"""
+    )
+    taker = child(
+        """
+import pickle
+import signal
+baton.connect()
+say("ready")
+x = pickle.loads(bytes.fromhex(sys.stdin.readline()))
+say(int(x.numpy().sum()))
+"""
+    )
+    assert (maker.hear(), taker.hear()) == ("ready", "ready")
+    own.process.send_signal(signal.SIGSTOP)
+    maker.tell("go")
+    data = maker.hear()
+    maker.kill()
+    own.process.send_signal(signal.SIGCONT)
+    taker.tell(data)
+    assert taker.hear() == "499500"

@@ -425,3 +425,37 @@ def test_a_queue_that_was_passed_on_ends_by_itself(monkeypatch):
     del q, p
     gc.collect()
     eventually(lambda: queues() <= before, "the queue to end, though nothing else travels")
+
+
+PUTS_WHEN_COLLECTED = """
+import gc, sys, torch, baton.torch.multiprocessing as mp
+
+queues = mp.Queue(), mp.SimpleQueue(), mp.Queue(5000), mp.JoinableQueue()
+
+class Puts:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        for q in queues:
+            q.put(torch.zeros(1))
+
+gc.set_threshold(1)  # a collection wherever anything is made
+n = 0
+for _ in range(200):
+    Puts()
+    for q in queues:
+        q.put([torch.ones(2), torch.ones(3)])
+    for q in queues:
+        while not q.empty():
+            q.get()
+            n += 1
+print(n > 800)
+"""
+
+
+def test_finalizers_may_put_while_something_is_put():
+    done = subprocess.run(
+        [sys.executable, "-c", PUTS_WHEN_COLLECTED], capture_output=True, text=True, timeout=2 * PATIENCE
+    )
+    assert done.stdout == "True\n", done.stderr

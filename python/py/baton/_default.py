@@ -17,7 +17,7 @@ from baton._errors import NoBroker
 # A broker's socket and a namespace.
 Place = tuple[str, str]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may open one as well
 _session: _native.Session | None = None
 _others: dict[Place, _native.Session] = {}
 
@@ -99,7 +99,7 @@ def reopen_queue(name: str, token: str, place: Place) -> _native.Queue:
 
 def _in_child() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held the parent's
+    _lock = threading.RLock()  # another thread may have held the parent's
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -20,7 +20,7 @@ use super::{Options, hello};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Waker, readable_by, wait_ready};
 use crate::wire::ops::{Bye, ByeReply, HelloReply, Ignored, Restore, RestoreItem, Restored, Resume};
-use crate::wire::{Control, Event, Frames, Incoming, Late, Reply, decode};
+use crate::wire::{Control, Event, Frames, Incoming, Keep, Late, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
 const ASIDE: Duration = Duration::from_micros(100);
@@ -53,6 +53,8 @@ pub(crate) enum Job {
     Peers(BTreeMap<u64, u32>),
     /// Undo what the broker did for nothing.
     Undo(Late),
+    /// Let go of what was kept until the broker had done what it was told, or why it has not.
+    Kept(Keep, Option<Error>),
     /// Count down what a lane names that was left, once the broker counts for it.
     Leave(Left),
 }
@@ -281,6 +283,7 @@ impl Background {
                 Incoming::Answered => {}
                 Incoming::Event(e) => self.note(control, &e),
                 Incoming::Late(late) => self.jobs().push_back(Job::Undo(late)),
+                Incoming::Kept(keep, failed) => self.jobs().push_back(Job::Kept(keep, failed)),
             }
         }
         Ok(())
@@ -362,6 +365,7 @@ impl Background {
                 Job::Room => inner.room_made(),
                 Job::Peers(all) => drop(inner.peers(Broker::This, all)),
                 Job::Undo(late) => inner.undo(&late),
+                Job::Kept(keep, failed) => inner.leased(keep, failed),
                 Job::Leave(left) => left.finish(&inner, control),
             }
         }

@@ -17,6 +17,7 @@ use super::deadline;
 use super::got::AllGot;
 use super::heir::forked;
 use super::leave::Topics;
+use super::open::RefusedLeases;
 use super::pages::Pages;
 use super::poll::PollFd;
 use super::spinner::MOST_SPIN;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     pub(super) got: AllGot,
     pub(crate) handovers: AtomicU64,
     pub(crate) closed: Closed,
+    pub(super) refused_leases: RefusedLeases,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
     claiming: RwLock<()>,
     /// Whether the core's thread made it for itself, of a core that is not open.
@@ -103,6 +105,7 @@ impl Inner {
             got: AllGot::default(),
             handovers: AtomicU64::new(0),
             closed: Closed::default(),
+            refused_leases: RefusedLeases::default(),
             claiming: RwLock::new(()),
             helper,
         }

@@ -236,6 +236,7 @@ impl Inner {
         self.lanes.lock().unwrap_or_else(|p| p.into_inner()).compare(&self.pages);
         self.pages.forget_ended();
         self.hand_over_owed();
+        self.refused_leases.forget_old();
         self.got.forget_deleted();
         if self.strays.load(Ordering::Acquire) {
             self.return_strays();

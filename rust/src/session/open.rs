@@ -1,12 +1,15 @@
 //! Handles: made from tensors, opened by any process of the broker.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use super::Session;
 use super::bundle::Bundle;
 use super::holding::{Held, Holding, Storages};
 use super::inner::Inner;
 use super::name::storage_ref;
+use super::shared::Shared;
 use super::tensor::{Place, Tensor, View};
 use crate::crash_point;
 use crate::dims::Dims;
@@ -16,7 +19,11 @@ use crate::handle::Handle;
 use crate::message::Ref;
 use crate::shm::fence;
 use crate::sys;
+use crate::wire::Keep;
 use crate::wire::ops::{Ignored, LeaseRef, LeaseRequest, StorageRef};
+
+/// How long a handle may take to arrive whose lease was refused.
+const IN_FLIGHT: Duration = Duration::from_secs(30);
 
 /// What a handle calls the place of its storage: a GPU by the broker's number.
 fn device_name(s: &Held) -> String {
@@ -70,7 +77,8 @@ impl Tensor {
         self.held.inner().settle_written(std::iter::once(self))?;
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {
-            h.lease = Some(self.held.inner().here()?.lease(vec![storage_ref(s.reference)], lease)?);
+            let kept = || vec![self.held.clone()];
+            h.lease = Some(self.held.inner().here()?.lease(vec![storage_ref(s.reference)], lease, kept)?);
             crash_point::at("lease-made");
         }
         Ok(h)
@@ -110,13 +118,61 @@ impl Tensor {
 }
 
 impl Inner {
-    fn lease(&self, refs: Vec<StorageRef>, lease: Lease) -> Result<u64> {
+    /// Makes a lease; its number. One that ends with its first claim is told to the broker, and not waited for: what
+    /// `kept` gives holds the storages until the broker does. Where it could not make one, the next is waited for, and
+    /// is the error.
+    fn lease(&self, refs: Vec<StorageRef>, lease: Lease, kept: impl FnOnce() -> Vec<Shared>) -> Result<u64> {
         let number = (sys::random()? >> 11).max(1); // JSON keeps 53 bits
+        if lease == Lease::Once && !self.refused_leases.tell() {
+            let link = self.link_locked();
+            self.check_open()?;
+            if !link.control.is_far_behind() {
+                // What cannot be sent is owed.
+                let _ = link.control.tell_keeping("lease", &lease.of(number, refs), Box::new(kept()));
+                return Ok(number);
+            }
+        }
         let made = self.call::<_, Ignored>("lease", &lease.of(number, refs));
         if made.as_ref().is_err_and(Error::is_uncertain) {
             self.tell("lease.release", &LeaseRef { lease: number }); // a broker may have made it
         }
         made.map(|_| number)
+    }
+}
+
+/// Leases that a broker was told of and did not make.
+#[derive(Debug, Default)]
+pub(super) struct RefusedLeases {
+    any: AtomicBool,
+    /// What they were to hold, and until when it is held here instead.
+    held: Mutex<Vec<(Instant, Keep)>>,
+}
+
+impl RefusedLeases {
+    /// Whether there was one since this was asked last.
+    fn tell(&self) -> bool {
+        self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::Relaxed)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<(Instant, Keep)>> {
+        self.held.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Lets go of what was held long enough for a handle to arrive.
+    pub(super) fn forget_old(&self) {
+        let now = Instant::now();
+        let old: Vec<_> = self.held().extract_if(.., |(until, _)| *until <= now).collect();
+        drop(old); // behind the lock: it may be the session's end
+    }
+}
+
+impl Inner {
+    /// The broker has answered what it was told of a lease: it holds what was kept, or does not.
+    pub(super) fn leased(&self, kept: Keep, failed: Option<Error>) {
+        if failed.is_some() {
+            self.refused_leases.held().push((Instant::now() + IN_FLIGHT, kept));
+            self.refused_leases.any.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -148,7 +204,8 @@ impl Bundle {
         refs.sort_by_key(|r| (r.index, r.serial, r.generation));
         refs.dedup();
         let Some(first) = self.tensors.iter().find(|t| held(t).is_some()) else { return Ok(all) };
-        let lease = first.held.inner().here()?.lease(refs.into_iter().map(storage_ref).collect(), lease)?;
+        let kept = || self.tensors.iter().map(|t| t.held.clone()).collect();
+        let lease = first.held.inner().here()?.lease(refs.into_iter().map(storage_ref).collect(), lease, kept)?;
         for (h, t) in all.iter_mut().zip(&*self.tensors) {
             h.lease = held(t).map(|_| lease);
         }

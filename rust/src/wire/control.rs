@@ -1,5 +1,6 @@
 //! The connection to the broker: requests from any thread, replies and events read by one.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,7 +38,12 @@ pub(crate) enum Incoming {
     Event(Event),
     /// The broker did something for nothing.
     Late(Late),
+    /// What was told with something to be kept until then was answered, maybe with an error.
+    Kept(Keep, Option<Error>),
 }
+
+/// What is kept until a broker has done what it was told.
+pub(crate) type Keep = Box<dyn Any + Send>;
 
 /// A request that was carried out after its caller had given it up, or whose answer came with
 /// descriptors that this process could not have.
@@ -75,8 +81,9 @@ struct State {
     owed: Vec<Owed>,
 }
 
-/// What a broker was told that may not have come to it: the op, and the request's fields.
-pub(crate) type Owed = (&'static str, Value);
+/// What a broker was told that may not have come to it: the op, the request's fields, and what is kept until it
+/// has done it.
+pub(crate) type Owed = (&'static str, Value, Option<Keep>);
 
 #[derive(Debug)]
 struct Asked {
@@ -92,8 +99,11 @@ enum By {
     /// A caller that has given it up.
     Nobody,
     /// Somebody who needs no answer, but a broker to do it: the next one, where this one has not.
-    Teller,
+    Teller(Option<Keep>),
 }
+
+/// How many answers may be awaited before one who could do without an answer waits for it.
+const MOST_AWAITED: usize = 1024;
 
 #[derive(Deserialize)]
 struct Envelope {
@@ -213,17 +223,27 @@ impl Control {
 
     /// Sends a request whose reply nobody waits for. Where the connection is lost before the reply it is owed.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) -> Result<()> {
-        self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?))
+        self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?, None))
+    }
+
+    /// As `tell`, with what is kept until a broker has done it: [`Incoming::Kept`] then.
+    pub(crate) fn tell_keeping<B: Serialize>(&self, op: &'static str, body: &B, keep: Keep) -> Result<()> {
+        self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?, Some(keep)))
+    }
+
+    /// Whether the broker is so far behind that one who could do without an answer is to wait for it.
+    pub(crate) fn is_far_behind(&self) -> bool {
+        self.state().pending.len() >= MOST_AWAITED
     }
 
     /// As `tell`, of what is owed by an earlier connection.
-    pub(crate) fn tell_value(&self, (op, body): Owed) -> Result<()> {
+    pub(crate) fn tell_value(&self, (op, body, keep): Owed) -> Result<()> {
         let mut s = self.state();
         if s.lost.is_some() {
-            s.owed.push((op, body));
+            s.owed.push((op, body, keep));
             return Ok(());
         }
-        let (_, json) = s.ask(op, body, By::Teller)?;
+        let (_, json) = s.ask(op, body, By::Teller(keep))?;
         drop(s);
         // What cannot be sent is owed once the thread that reads has found the connection lost.
         frame::encode(&json, 0).and_then(|frame| self.send(frame, &[]))
@@ -269,8 +289,9 @@ impl Control {
         let Some(Asked { op, body, by }) = s.pending.remove(&e.id) else { return Ok(Incoming::Answered) };
         match (by, answer, fds) {
             // It ends, and has done nothing: the next broker is told.
-            (By::Teller, Err(e), _) if e.code() == Code::BrokerLost => s.owed.push((op, body)),
-            (By::Teller, ..) | (By::Nobody, Err(_), _) => {}
+            (By::Teller(keep), Err(e), _) if e.code() == Code::BrokerLost => s.owed.push((op, body, keep)),
+            (By::Teller(Some(keep)), answer, _) => return Ok(Incoming::Kept(keep, answer.err())),
+            (By::Teller(None), ..) | (By::Nobody, Err(_), _) => {}
             (By::Caller(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
             (By::Caller(to), Err(e), _) => drop(to.send(Err(e))),
             (by, Ok(ok), _) => {
@@ -308,7 +329,7 @@ impl Control {
         for (_, Asked { op, body, by }) in asked {
             match by {
                 By::Caller(to) => drop(to.send(Err(lost.clone()))),
-                By::Teller => s.owed.push((op, body)),
+                By::Teller(keep) => s.owed.push((op, body, keep)),
                 By::Nobody => {}
             }
         }
@@ -318,14 +339,15 @@ impl Control {
     /// Ends the connection for good, with the error of all that wait and of all that comes.
     pub(crate) fn end(&self, why: Error) {
         let mut s = self.state();
-        for (_, asked) in s.pending.drain() {
-            if let By::Caller(to) = asked.by {
+        let (pending, owed) = (std::mem::take(&mut s.pending), std::mem::take(&mut s.owed));
+        for asked in pending.values() {
+            if let By::Caller(to) = &asked.by {
                 let _ = to.send(Err(why.clone()));
             }
         }
-        s.owed.clear();
         s.lost = Some(why);
         drop(s);
+        drop((pending, owed)); // with what was kept, whose end may come back here
         self.shut();
     }
 

@@ -33,8 +33,9 @@ def see(storage: Any) -> None:
     _seen.add(storage)
 
 
-# One thread moves at a time: two of them may have the same storage.
-_moving = threading.Lock()
+# One thread moves at a time: two of them may have the same storage. What Python runs in between, a finalizer or a
+# signal's handler, may put something as well.
+_moving = threading.RLock()
 
 
 def moves() -> bool:
@@ -123,7 +124,7 @@ def _keep(former: list[tuple[Any, Any]]) -> None:
 
 def _in_child() -> None:
     global _moving
-    _moving = threading.Lock()
+    _moving = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_in_child)

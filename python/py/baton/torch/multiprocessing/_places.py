@@ -37,7 +37,8 @@ class Places:
         util.register_after_fork(self, Places._after_fork)
 
     def _after_fork(self) -> None:
-        self.one = threading.Lock()  # for the threads of this process
+        self.one = threading.RLock()  # for the threads of this process; a finalizer may put as well
+        self.depth = 0  # of such, one in the other
         self.turn: _Turn | None = None  # a child needs one of its own
 
     def __getstate__(self) -> Any:
@@ -81,8 +82,9 @@ class Places:
         try:
             if self.turn is None:
                 self.turn = _Turn(self.memory)
-            if not self.turn.take(until):
+            if not self.depth and not self.turn.take(until):
                 return False
+            self.depth += 1
             try:
                 if carrier.qsize() >= self.most:
                     return False
@@ -94,7 +96,9 @@ class Places:
                     count(-1)
                     return False
             finally:
-                self.turn.give()
+                self.depth -= 1
+                if not self.depth:
+                    self.turn.give()
         finally:
             self.one.release()
 

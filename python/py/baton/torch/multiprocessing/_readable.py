@@ -22,7 +22,7 @@ class Readable:
         self._carrier, self._get = carrier, get
         self._fd: int | None = None
         self._closed = False
-        self._lock = threading.Lock()  # of the descriptor's state and end
+        self._lock = threading.RLock()  # of the descriptor's state and end
 
     def fileno(self) -> int:
         """A descriptor that is readable while an item is there."""
@@ -83,7 +83,7 @@ class Readable:
 
 
 _watched: "weakref.WeakSet[Readable]" = weakref.WeakSet()
-_starting = threading.Lock()
+_starting = threading.RLock()  # a finalizer may make one as well
 _thread: threading.Thread | None = None
 
 
@@ -116,9 +116,9 @@ def _ring(source: Queue) -> None:
 
 def _in_child() -> None:
     global _starting, _thread
-    _starting, _thread = threading.Lock(), None
+    _starting, _thread = threading.RLock(), None
     for r in list(_watched):
-        r._lock = threading.Lock()
+        r._lock = threading.RLock()
         r._give_up()  # the parent's descriptor is shared with it
     _watched.clear()
 

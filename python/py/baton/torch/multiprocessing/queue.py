@@ -125,7 +125,7 @@ class _OnTheWay:
         self.after_fork()
 
     def after_fork(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finalizer may pickle a queue as well
         self.all: collections.deque[tuple[float, baton.Queue]] = collections.deque()
         self.thread: threading.Thread | None = None
 
