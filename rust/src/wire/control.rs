@@ -488,7 +488,7 @@ mod tests {
     fn what_was_told_and_not_answered_is_owed() {
         let (c, _broker) = control();
         let leave = |reader: u32| serde_json::json!({"reader": reader});
-        let owed = |c: &Control| c.take_owed().iter().map(|(op, b)| (*op, b["reader"].as_u64())).collect::<Vec<_>>();
+        let owed = |c: &Control| c.take_owed().iter().map(|(op, b, _)| (*op, b["reader"].as_u64())).collect::<Vec<_>>();
         (0..=3).for_each(|reader| c.tell("topic.leave", &leave(reader)).unwrap());
         c.deliver(answer(1), Some(Vec::new())).unwrap();
         let ending = br#"{"id":2,"error":{"code":"BrokerLost","message":"the broker is ending","remedy":""}}"#;
@@ -499,9 +499,25 @@ mod tests {
         c.tell("topic.leave", &leave(4)).unwrap();
         assert_eq!(owed(&c), [1, 2, 3, 4].map(|reader| ("topic.leave", Some(reader))));
         let (next, _broker) = control();
-        next.tell_value(("topic.leave", leave(2))).unwrap();
+        next.tell_value(("topic.leave", leave(2), None)).unwrap();
         next.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
         assert_eq!(owed(&next), [("topic.leave", Some(2))]);
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_with_the_answer_or_is_owed() {
+        let (c, _broker) = control();
+        (0..3u8).for_each(|k| c.tell_keeping("lease", &serde_json::json!({}), Box::new(k)).unwrap());
+        let kept = |json: Vec<u8>| match c.deliver(json, Some(Vec::new())).unwrap() {
+            Incoming::Kept(keep, failed) => (keep.downcast_ref::<u8>().copied(), failed.map(|e| e.code())),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(kept(answer(1)), (Some(0), None));
+        let full = br#"{"id":2,"error":{"code":"TooMany","message":"full","remedy":""}}"#;
+        assert_eq!(kept(full.to_vec()), (Some(1), Some(Code::TooMany)));
+        c.fail(&Error::new(Code::BrokerLost, "", "the broker closed it"));
+        let owed = c.take_owed();
+        assert!(matches!(&owed[..], [("lease", _, Some(keep))] if keep.downcast_ref::<u8>() == Some(&2)));
     }
 
     #[test]
