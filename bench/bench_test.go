@@ -33,7 +33,7 @@ func TestRunMeasuresEverything(t *testing.T) {
 		name := f.Group + ": " + f.Name
 		assert.NotEmpty(t, f.Passes, name)
 		assert.False(t, math.IsNaN(f.P50) || math.IsInf(f.P50, 0) || f.P50 < 0, "%s: %v", name, f.P50)
-		// Only a share of a CPU, or sleeps, may be too little to be seen.
+		// Only a share, or sleeps, may be too little to be seen.
 		if f.Unit != bench.UnitShare && f.Group != "rest" {
 			assert.Positive(t, f.P50, name)
 		}

@@ -16,7 +16,7 @@ const (
 	UnitTime  = "ns"
 	UnitRate  = "per second"
 	UnitBytes = "bytes"
-	UnitShare = "share" // of one CPU
+	UnitShare = "share" // of one CPU, or of what is counted
 	UnitRatio = "ratio"
 	UnitCount = "count"
 )

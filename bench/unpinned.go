@@ -75,7 +75,7 @@ func (b *bencher) unpinned(ctx context.Context, group string) error {
 				f.Ratios, f.Bar = []float64{f.Passes[0].P50 / b.Find(group, f.Floor).Passes[0].P50}, atMost("ratio", k.bar)
 			}
 			if where == "anywhere" {
-				b.figure(group, l.name+", anywhere: pairs begun on one CPU", UnitRatio).one(begun)
+				b.figure(group, l.name+", anywhere: pairs begun on one CPU", UnitShare).one(begun)
 			}
 		}
 	}
