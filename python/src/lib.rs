@@ -69,6 +69,8 @@ mod native {
     #[pymodule_export]
     use super::handle::Handle;
     #[pymodule_export]
+    use super::memory::own_buffers;
+    #[pymodule_export]
     use super::message::Message;
     #[pymodule_export]
     use super::name::Watch;

@@ -8,7 +8,9 @@ use pyo3::types::{PyBool, PyComplex, PyInt};
 
 use crate::dtype;
 use crate::errors::OrRaise;
+use crate::session::default;
 use crate::source::Source;
+use crate::tensor::Tensor;
 use crate::wait::{timeout as seconds, wait};
 
 /// Where memory is full an allocation says so at once.
@@ -65,6 +67,28 @@ pub(crate) fn copied_from(py: Python<'_>, session: &Session, s: &Source) -> PyRe
     let t = alloc(py, session, s.dtype(), &s.shape(), AT_ONCE)?;
     s.copy_to(py, &t, Stream::LEGACY)?;
     Ok(t)
+}
+
+/// Buffers of bytes as their receiver alone is to have them: in place of one that lies in shared memory, or that has
+/// bytes of another one, a copy in shared memory. The others are copied when they are sent.
+#[pyfunction]
+pub(crate) fn own_buffers<'py>(py: Python<'py>, buffers: Vec<Bound<'py, PyAny>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let session = default(py)?;
+    let mut all = Vec::with_capacity(buffers.len());
+    for (k, b) in buffers.iter().enumerate() {
+        if let Some(s) = Source::of(b)? {
+            all.push((s.range(py)?, k, s));
+        }
+    }
+    all.sort_by_key(|(range, ..)| range.start);
+    let (mut made, mut end) = (buffers.clone(), 0);
+    for (range, k, s) in &all {
+        if range.start < end || s.in_place(py, &session)?.is_some() {
+            made[*k] = Bound::new(py, Tensor::from(copied_from(py, &session, s)?))?.into_any();
+        }
+        end = end.max(range.end);
+    }
+    Ok(made)
 }
 
 /// An address that may go to another thread: whoever makes it answers for what it points to.

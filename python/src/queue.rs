@@ -131,6 +131,12 @@ impl Queue {
         coroutine(slf.py(), "get", (slf, timeout))
     }
 
+    /// As `put`, also waiting while `most` items of this session are not taken yet.
+    fn _put_ahead(&self, py: Python<'_>, value: &Bound<'_, PyAny>, most: u32) -> PyResult<()> {
+        let p = encode(&self.session, value)?;
+        wait(py, || self.queue.put_ahead(p, most, None))
+    }
+
     /// An item in a tuple if there is one.
     fn _take(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
         let m = wait(py, || self.queue.try_get())?;

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Range;
 
 use baton::dlpack::{DLDevice, DLPackExchangeAPI, DLTensor, Gather, device, flag};
 use baton::{Code, DType, Dims, Session, Stream};
@@ -431,6 +432,12 @@ impl Source {
     /// Bytes that a compact copy takes.
     pub(crate) fn num_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.dtype().num_bytes(&self.shape()).or_raise(py)
+    }
+
+    /// Where the elements of a compact view lie.
+    pub(crate) fn range(&self, py: Python<'_>) -> PyResult<Range<usize>> {
+        let at = self.view.data.addr() + self.view.byte_offset as usize;
+        Ok(at..at + self.num_bytes(py)? as usize)
     }
 
     /// The tensor that the view is of, where it lies in shared memory of the session.

@@ -77,7 +77,7 @@ class Env(gymnasium.Env):
             self.does(self, action)
         assert not isinstance(action, np.ndarray) or action.flags.writeable
         info = {} if self.steps == 1 else {"got": repr(action), "array": np.full(300, self.steps), "index": self.index}
-        reward = [1.5, np.float32(2.5), 7, float("inf")][self.steps - 1]
+        reward = [1.5, np.float32(2.5), np.float64(7), float("inf")][self.steps - 1]
         return self.observation_space.sample(), reward, self.steps == 3, False, info
 
     def render(self):
@@ -89,6 +89,16 @@ class Env(gymnasium.Env):
 
     def pid(self):
         return os.getpid()
+
+    def looks_like_a_step(self):
+        return None, 2.5, None, 0, []
+
+    def scale(self, action):
+        self.given = action
+        action *= 3
+
+    def last(self):
+        return self.given.tolist()
 
 
 def makers(n=3, **kwargs):
@@ -133,6 +143,34 @@ def test_it_gives_what_gymnasiums_gives(space, autoreset, shared_memory):
     kwargs = {"env_fns": makers(space=space), "autoreset_mode": autoreset, "shared_memory": shared_memory}
     stock = story(gymnasium.vector.AsyncVectorEnv, **kwargs)
     assert alike(story(AsyncVectorEnv, **kwargs), stock)
+
+
+def test_an_action_is_the_workers_own():
+    box = spaces.Box(-9, 9, (600,), np.float32)
+    envs = AsyncVectorEnv(makers(action_space=box, step=Env.scale))
+    try:
+        envs.reset()
+        actions = baton.zeros((3, 600), "float32").numpy()
+        actions[:] = 1
+        envs.step(actions)
+        assert (actions == 1).all()
+        actions[:] = 5
+        assert [a[0] for a in envs.call("last")] == [3, 3, 3]
+        assert envs.call("looks_like_a_step") == ((None, 2.5, None, 0, []),) * 3
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("dtype", [">f4", "longdouble"])
+def test_an_array_that_is_no_value_of_batons_is_pickled(dtype):
+    action = np.ones(2, dtype)
+    envs = AsyncVectorEnv(makers(action_space=spaces.Box(0, 2, (2,), action.dtype), step=Env.scale))
+    try:
+        envs.reset()
+        envs.step(np.stack([action] * 3))
+        assert envs.call("last") == ([3, 3],) * 3
+    finally:
+        envs.close()
 
 
 @pytest.mark.parametrize("action_space", ACTIONS, ids=str)

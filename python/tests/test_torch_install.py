@@ -170,6 +170,7 @@ def test_a_variable_installs_without_an_import():
         "import baton.torch, torch",
         "import baton.torch.multiprocessing, torch",
         "from baton.torch import install; import torch",
+        "import importlib.util; assert importlib.util.find_spec('torch'); import torch",
     ):
         code = f"{order}; x = torch.zeros(2).share_memory_(); {look}"
         env = os.environ | {"BATON_TORCH_INSTALL": "1"}

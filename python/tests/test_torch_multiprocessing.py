@@ -390,12 +390,107 @@ def put_until_told(q, n, put):
 
 def test_a_simple_queues_sender_waits_for_its_takers(ctx):
     q, put = ctx.SimpleQueue(), ctx.Value("i", 0)
-    p = ctx.Process(target=put_until_told, args=(q, 1000, put))
+    p = ctx.Process(target=put_until_told, args=(q, 5000, put))
     p.start()
-    eventually(lambda: put.value == 256, "as many as may be under way")
-    assert [q.get() for _ in range(1000)] == list(range(1000))
+    eventually(lambda: put.value == 2047, "as many as may be under way")
+    assert [q.get() for _ in range(5000)] == list(range(5000))
     p.join(PATIENCE)
     assert p.exitcode == 0
+
+
+def put_tensors(q, n, put):
+    for i in range(n):
+        q.put({"made": torch.full((300,), i)})
+        put.value = i + 1
+
+
+def test_fewer_tensors_than_numbers_wait_in_a_simple_queue(ctx):
+    q, put = ctx.SimpleQueue(), ctx.Value("i", 0)
+    p = ctx.Process(target=put_tensors, args=(q, 600, put))
+    p.start()
+    eventually(lambda: put.value == 256, "as many as may be under way")
+    assert [q.get()["made"][0].item() for _ in range(600)] == list(range(600))
+    p.join(PATIENCE)
+    assert p.exitcode == 0
+
+
+def test_arrays_are_the_receivers_own():
+    shared = torch.arange(1000.0).share_memory_()
+    seen, plain = shared.numpy(), np.arange(2000.0)
+    for kind in (mp.SimpleQueue, mp.Queue, lambda: mp.Queue(3)):
+        q = kind()
+        q.put(
+            [
+                seen,
+                plain[:1000],
+                plain[500:1500],
+                np.frombuffer(bytes(4000), np.uint8),
+                np.asfortranarray(plain[:6].reshape(2, 3)),
+            ]
+        )
+        shared[0] = plain[600] = -1
+        view, first, second, fixed, columns = q.get()
+        shared[0], plain[600] = 0, 600
+        assert view[0] == 0 and first[600] == 600 and second[100] == 600 and columns.flags.f_contiguous
+        for a in (view, first, second, fixed):
+            a += 1
+        assert shared[5] == 5 and plain[600] == 600 and second[0] == 501 and first[500] == 501
+        q.put(view)  # what came out of Baton's memory, too
+        view += 1
+        assert q.get()[5] == 6
+
+
+def test_a_finalizer_may_put_many_into_another_queue():
+    data, log = mp.SimpleQueue(), mp.SimpleQueue()
+
+    class Noted:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            log.put("gone")
+
+    gc.disable()
+    try:
+        for _ in range(1500):
+            Noted()
+        gc.enable()
+        while log.empty():
+            data.put([torch.ones(1), [[] for _ in range(50)]])
+            data.get()
+        gc.collect()
+        assert log._carrier.qsize() == 1500
+    finally:
+        gc.enable()
+
+
+def descriptors():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_queue_that_was_waited_for_leaves_nothing():
+    def use():
+        q = mp.SimpleQueue()
+        q.put(1)
+        assert multiprocessing.connection.wait([q._reader], PATIENCE) and q.get() == 1
+        return q._reader
+
+    use()
+    was = descriptors()
+    for _ in range(50):
+        end = use()
+    with pytest.raises(OSError, match="closed"):
+        end.recv()
+    del end
+    eventually(lambda: descriptors() <= was, "no descriptor of theirs")
+
+
+def test_bounded_queues_end_with_their_last_use():
+    for _ in range(4200):  # more than a broker has topics
+        q = mp.Queue(2)
+        q.put(1)
+        assert q.get() == 1
 
 
 def test_a_closed_queue_is_of_no_use_here():

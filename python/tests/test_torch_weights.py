@@ -147,3 +147,35 @@ def test_what_stays_keeps_no_more_than_itself(pair):
     handles = [json.loads(t.handle(1).to_json()) for t in receiver._held.values()]
     held = {(h["index"], h["generation"]): h["bytes"] for h in handles}  # storages, of which each has all its tensors
     assert sum(held.values()) <= 2 * sum(t.numel() * 4 for t in w.values())
+
+
+def test_a_send_that_failed_changes_nothing(pair):
+    sender, receiver = pair
+    w = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(2, dtype=torch.complex64).conj()}
+    sender.send(w)
+    receiver.receive(PATIENCE)
+    w["a"] += 1
+    with pytest.raises(TypeError, match="meta"):
+        sender.send({"a": w["a"]}, meta={1, 2})
+    sender.send(w)
+    got = receiver.receive(PATIENCE)
+    assert receiver.changed == {"a"} and all(torch.equal(got[k], t) for k, t in w.items())
+
+
+def test_changed_may_be_any_iterable(pair):
+    sender, receiver = pair
+    model = torch.nn.Linear(2, 2)
+    sender.send(model)
+    with torch.no_grad():
+        model.weight.fill_(7)
+    sender.send(model, changed=(n for n, _ in model.named_parameters()))
+    assert torch.equal(receiver.receive(PATIENCE)["weight"], model.weight)
+
+
+def test_a_version_of_another_publisher_is_received(pair):
+    sender, receiver = pair
+    sender.send(torch.nn.Linear(2, 2))
+    receiver.receive(PATIENCE)
+    baton.set(sender.name, {"weight": torch.ones(2)}, meta={"sender": "me"})
+    assert list(receiver.receive(PATIENCE)) == ["weight"] and receiver.meta == {"sender": "me"}
+    assert receiver.changed == {"weight"}

@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -24,21 +25,28 @@ class _Finder:
 
     def __init__(self, names: Sequence[str], then: Then) -> None:
         self.names, self.then = set(names), then
+        self.looking: set[tuple[int, str]] = set()  # by thread
 
     def find_spec(
         self, name: str, path: Any, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self.names:
+        this = threading.get_ident(), name
+        if name not in self.names or this in self.looking:
             return None
-        self.names.discard(name)  # from here on it is found as if this finder were not there
-        spec = importlib.util.find_spec(name)
+        self.looking.add(this)
+        try:
+            spec = importlib.util.find_spec(name)  # as if this finder were not there
+        finally:
+            self.looking.discard(this)
         if spec is None or spec.loader is None:
             return spec
         loader, execute = spec.loader, spec.loader.exec_module
 
         def executed(module: ModuleType) -> None:
             execute(module)
-            self.then(module)
+            if name in self.names:  # a look-up alone executes nothing
+                self.names.discard(name)
+                self.then(module)
 
         loader.exec_module = executed  # type: ignore[method-assign]
         return spec

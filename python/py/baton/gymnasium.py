@@ -22,7 +22,6 @@ import pickle
 import time
 import types
 from collections.abc import Callable, Sequence
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from gymnasium.vector import AutoresetMode, async_vector_env
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 import baton
-from baton import _default
+from baton import _default, _native, _pickler
 from baton._native import Queue, Tensor
 
 __all__ = ["AsyncVectorEnv"]
@@ -43,12 +42,11 @@ _Stock: Any = async_vector_env.AsyncVectorEnv
 # Spaces whose observations are an array each.
 _ARRAYS = (Box, Discrete, MultiBinary, MultiDiscrete)
 
+# What an array that goes as it is may consist of.
+_NUMBERS = frozenset(map(np.dtype, ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
+
 # Seconds after which a wait looks whether the other end lives.
 _LOOK = 0.25
-
-# Buffers of fewer bytes stand in the pickle, and pickles of more beside the structure of the message.
-_SHORT = 1024
-_LONG = 2048
 
 
 class AsyncVectorEnv(_Stock):  # type: ignore[misc]
@@ -254,8 +252,8 @@ class _Lane:
     """One end of two queues, in place of a pipe.
 
     A message is what a step takes or gives where that is a number or an array: an action of Discrete, of Box,
-    MultiDiscrete or MultiBinary; the reward, where the rest says nothing. Else it is a pickle, and the buffers beside
-    it.
+    MultiDiscrete or MultiBinary; the reward, where the rest says nothing, in a tuple where it is NumPy's. Else it is a
+    pickle, and the buffers beside it.
     """
 
     def __init__(self, out: Queue, into: Queue, ended: Callable[[], str | None]) -> None:
@@ -308,6 +306,8 @@ class _Lane:
             return "step", message.numpy()
         if kind is bytes:
             return pickle.loads(message)
+        if len(message) == 1:
+            return (None, np.float64(message[0]), False, False, {}), True
         data, buffers = message
         return pickle.loads(data, buffers=buffers)
 
@@ -354,27 +354,22 @@ def _plain(obj: Any) -> Any:
     if second is True:
         if type(first) is tuple and len(first) == 5 and first[0] is None:
             _, reward, terminated, truncated, info = first
-            if isinstance(reward, float | np.floating) and not (terminated or truncated or info):
-                return float(reward)
+            if terminated is False and truncated is False and type(info) is dict and not info:
+                if type(reward) is float:
+                    return reward
+                if type(reward) is np.float64:
+                    return (float(reward),)
     elif first == "step":
         if type(second) is np.int64:
             return int(second)
-        if type(second) is np.ndarray and second.dtype.kind in "iuf" and second.size and second.flags.carray:
-            return second
+        if type(second) is np.ndarray and second.dtype in _NUMBERS and second.size and second.flags.carray:
+            return _native.own_buffers([second])[0]  # what it is now, and the worker's own
     return None
 
 
 def _pickled(obj: Any) -> Any:
-    beside: list[memoryview] = []
     file = io.BytesIO()
-    ForkingPickler(file, 5, True, functools.partial(_in_band, beside)).dump(obj)
-    data = file.getvalue()
-    return data if not beside and len(data) <= _LONG else (memoryview(data), beside)
-
-
-def _in_band(beside: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
-    raw = buffer.raw()
-    if raw.nbytes < _SHORT or raw.readonly:
-        return True
-    beside.append(raw)
-    return False
+    p = _pickler.Pickler(file)
+    p.dump(obj)
+    data, beside = _pickler.apart(file.getvalue()), p.beside()
+    return data if not beside and type(data) is bytes else (data, beside)

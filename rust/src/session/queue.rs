@@ -124,6 +124,14 @@ impl Queue {
         self.state.here()?.send(&mut value.into(), slot_flag::WRITABLE, until)
     }
 
+    /// As `put`, also waiting while `most` items of this session, fewer than the depth, are not taken yet: for
+    /// items of which fewer should wait than of others. One may be there in any case.
+    #[doc(hidden)] // of the Python extension, for queues that stand in place of torch's
+    pub fn put_ahead(&self, value: impl Into<Payload>, most: u32, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        let until = deadline(timeout);
+        self.state.here()?.send_ahead(&mut value.into(), slot_flag::WRITABLE, most.max(1), until)
+    }
+
     /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {

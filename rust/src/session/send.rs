@@ -145,10 +145,16 @@ impl TopicState {
     /// Publishes a value in the own lane, waiting for room. The caller drops it then: its count may be the
     /// place's now.
     pub(crate) fn send(&self, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+        self.send_ahead(value, flags, self.info.depth, until)
+    }
+
+    /// As `send`, also waiting while so many of this sender, which are no more than the depth, are not done with.
+    #[inline]
+    pub(crate) fn send_ahead(&self, value: &mut Payload, flags: u32, most: u32, until: Option<Instant>) -> Result<()> {
         let sent = within(until, || {
             let mut writer = self.writer()?;
             if !self.info.overwrite {
-                writer = self.room(writer, until)?;
+                writer = self.room(writer, most, until)?;
             }
             self.hand_over(&mut writer, value, flags, until)
         });
@@ -164,7 +170,7 @@ impl TopicState {
     /// As `send` if there is room for the value, which it tells.
     pub(crate) fn offer(&self, value: &mut Payload, flags: u32) -> Result<bool> {
         let mut writer = self.writer()?;
-        if !self.info.overwrite && self.blocker(&mut writer)?.is_some() {
+        if !self.info.overwrite && self.blocker(&mut writer, self.info.depth)?.is_some() {
             return Ok(false);
         }
         self.hand_over(&mut writer, value, flags, None).map(|()| true)
@@ -352,14 +358,14 @@ impl TopicState {
         }
     }
 
-    /// Gives back what is done, then looks whether the next message may take its slot: the one of depth
-    /// before it must be done with by every group. What there is still to wait for.
-    fn blocker(&self, writer: &mut Writer) -> Result<Option<Blocker>> {
+    /// Gives back what is done, then looks whether the next message may be sent: the one `most` before it, or the
+    /// one of depth before it, whose slot it takes, must be done with by every group. What there is still to wait for.
+    fn blocker(&self, writer: &mut Writer, most: u32) -> Result<Option<Blocker>> {
         let Writer { own: Some(own), view, .. } = writer else { return Err(self.ended()) };
         let asked = self.news();
         let view = self.refreshed(view)?;
         self.withdraw_done_of(own, view);
-        let i = (own.head + 1).saturating_sub(u64::from(self.info.depth));
+        let i = (own.head + 1).saturating_sub(u64::from(most.min(self.info.depth)));
         if i == 0 || view.done(own.number, self.info.slots, i) {
             return Ok(None);
         }
@@ -367,8 +373,8 @@ impl TopicState {
     }
 
     /// Waits for room. Others have their turn at the writing side meanwhile.
-    fn room<'a>(&'a self, mut writer: Turn<'a, Writer>, until: Option<Instant>) -> Result<Turn<'a, Writer>> {
-        while let Some(blocker) = self.blocker(&mut writer)? {
+    fn room<'a>(&'a self, mut writer: Turn<'a, Writer>, most: u32, until: Option<Instant>) -> Result<Turn<'a, Writer>> {
+        while let Some(blocker) = self.blocker(&mut writer, most)? {
             let spin = writer.spin.until();
             drop(writer);
             crash_point::at("room-waiting");

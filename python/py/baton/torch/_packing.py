@@ -7,16 +7,14 @@ Ownership: a message holds what it names. Concurrency: any thread. Hostile peers
 every queue of multiprocessing's; whoever may put may do that.
 """
 
-import functools
 import io
 import pickle
 import threading
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
-from baton import _native
+from baton import _native, _pickler
 from baton._native import Tensor
 from baton.torch import _install, _storages
 from baton.torch._storages import Storage
@@ -26,31 +24,17 @@ from baton.torch._storages import Storage
 # the storages and Baton's tensors that it names by number, and its buffers.
 Message = Tensor | tuple[Any, list[Tensor], Any] | tuple[Any, list[Tensor], list[Tensor], list[Any]]
 
-# Buffers of fewer bytes stand in the pickle, and pickles of more beside the structure of the message.
-_SHORT = 1024
-_LONG = 1 << 11
-
 _Torch: Any = torch.Tensor
 _Parameter: Any = torch.nn.Parameter
 _STRIDED: Any = torch.strided
 
 
-def _in_band(beside: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
-    raw = buffer.raw()
-    if raw.nbytes < _SHORT or raw.readonly:
-        return True
-    beside.append(raw)
-    return False
-
-
-class _Pickler(ForkingPickler):
+class _Pickler(_pickler.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         self.storages: list[Any] = []
         self.numbers: dict[int, int] = {}  # of storages
         self.tensors: list[Tensor] = []
-        self.buffers: list[memoryview] = []
-        # Of the list, and not of the pickler: one that refers to itself would keep all that it has met for long.
-        super().__init__(file, 5, True, functools.partial(_in_band, self.buffers))
+        super().__init__(file)
 
     def reducer_override(self, ob: Any) -> Any:
         kind = type(ob)
@@ -62,7 +46,7 @@ class _Pickler(ForkingPickler):
         if kind is Tensor:
             self.tensors.append(ob)
             return _own, (len(self.tensors) - 1,)
-        return NotImplemented
+        return super().reducer_override(ob)
 
     def _storage(self, s: Any) -> int | None:
         """Its number; None of one that goes by torch's road."""
@@ -118,17 +102,20 @@ def pack(ob: Any) -> Message:
     parts = _storages.apart(ob) if moves else None
     if parts is not None:
         rest, pieces, records = parts
-        return None if rest is ... else _beside(pickle.dumps(rest, 5)), pieces, _beside(records)
+        return None if rest is ... else _pickler.apart(pickle.dumps(rest, 5)), pieces, _pickler.apart(records)
     file = io.BytesIO()
     p = _Pickler(file)
     p.dump(ob)
     storages = _storages.moved(p.storages) if p.storages else []
-    return _beside(file.getvalue()), storages, p.tensors, p.buffers
+    return _pickler.apart(file.getvalue()), storages, p.tensors, p.beside()
 
 
-def _beside(data: bytes) -> Any:
-    """Long data beside the structure of the message, which would write it as text."""
-    return memoryview(data) if len(data) > _LONG else data
+def has_memory(message: Message) -> bool:
+    """Whether more than a short pickle is in a message."""
+    if type(message) is Tensor:
+        return True
+    data, *beside = message
+    return type(data) is memoryview or any(type(part) is list and part for part in beside)
 
 
 def unpack(message: Message) -> Any:

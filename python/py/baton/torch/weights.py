@@ -16,7 +16,7 @@ or its broker ends.
 
 import collections
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -57,7 +57,7 @@ class Sender:
         self,
         weights: "torch.nn.Module | Mapping[str, torch.Tensor]",
         meta: Any = None,
-        changed: Collection[str] | None = None,
+        changed: Iterable[str] | None = None,
     ) -> int:
         """Publishes a version, copied once as far as it has changed; its number.
 
@@ -65,26 +65,25 @@ class Sender:
         InvalidArgument for a path that is not there, and as `baton.set`.
         """
         tensors = _modules.on_cpu(weights)
-        unknown = set(changed or ()) - tensors.keys()
+        named = None if changed is None else frozenset(changed)  # once: it may be an iterator
+        unknown = (named or frozenset()) - tensors.keys()
         if unknown:
             raise InvalidArgument(f"changed names {sorted(unknown)}, which are not sent (name what is)")
         before = self._kept[-1] if self._kept else {}
-        fresh = {
-            k: t for k, t in tensors.items() if _differs(t, before.get(k), None if changed is None else k in changed)
-        }
+        fresh = {k: t for k, t in tensors.items() if _differs(t, before.get(k), None if named is None else k in named)}
         again = self._scattered({k: t for k, t in tensors.items() if k not in fresh})
         copied = fresh | {k: before[k]._torch_to_read() for k in again}
         shared = dict(_default.session().share(copied, copy=True).items()) if copied else {}
         version = {k: shared[k] if k in shared else before[k] for k in tensors}
-        self._sent += 1
+        self._sent += 1  # also where it then fails: it may have come to receivers
         paths = {k: self._sent if k in fresh else self._changed[k] for k in tensors}
-        self._home = {k: self._sent if k in copied else self._home[k] for k in tensors}
-        self._copied = {n: size for n, size in self._copied.items() if n in self._home.values()}
-        self._copied[self._sent] = sum(_bytes(t) for t in copied.values())
+        home = {k: self._sent if k in copied else self._home[k] for k in tensors}
+        sizes = {n: size for n, size in self._copied.items() if n in home.values()}
+        sizes[self._sent] = sum(_bytes(t) for t in copied.values())
         about = {"sender": self._token, "sent": self._sent, "changed": paths, "meta": meta}
         self.version = _default.session().set(self.name, version, meta=about)
         self._kept.append(version)
-        self._changed = paths
+        self._changed, self._home, self._copied = paths, home, sizes
         return self.version
 
     def _scattered(self, unchanged: "Mapping[str, torch.Tensor]") -> list[str]:
@@ -113,8 +112,21 @@ def _differs(t: torch.Tensor, before: Tensor | None, changed: bool | None) -> bo
     if changed is not None:
         return changed
     seen = before._torch_to_read()
+    t = t.resolve_conj().resolve_neg()  # what torch has put off is done in the version
     raw = t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8)
     return not torch.equal(raw, seen.reshape(-1).view(torch.uint8).view(raw.shape))
+
+
+def _is_about(meta: Any) -> bool:
+    """Whether a sender wrote what stands beside a version, and not another publisher of the name."""
+    return (
+        isinstance(meta, dict)
+        and meta.keys() == {"sender", "sent", "changed", "meta"}
+        and type(meta["sender"]) is str
+        and type(meta["sent"]) is int
+        and isinstance(meta["changed"], dict)
+        and all(type(n) is int for n in meta["changed"].values())
+    )
 
 
 class Receiver:
@@ -150,7 +162,7 @@ class Receiver:
         of another architecture.
         """
         bundle = self._watch.receive(timeout)
-        about = bundle.meta if isinstance(bundle.meta, dict) and "sender" in bundle.meta else None
+        about = bundle.meta if _is_about(bundle.meta) else None
         changed = frozenset(bundle.keys())
         if about is not None and self._last is not None and self._last[0] == about["sender"]:
             changed = frozenset(k for k, sent in about["changed"].items() if sent > self._last[1])

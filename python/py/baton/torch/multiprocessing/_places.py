@@ -28,7 +28,7 @@ class Places:
     """The places of one queue."""
 
     def __init__(self, most: int) -> None:
-        self._open(most, baton.zeros(8, "int64"), baton.topic(depth=1))
+        self._open(most, baton.zeros(8, "int64"), baton.topic(depth=1, linger=0))
 
     def _open(self, most: int, memory: "baton.Tensor", room: "baton.Topic") -> None:
         self.most, self.memory, self.room = most, memory, room

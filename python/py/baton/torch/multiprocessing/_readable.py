@@ -19,7 +19,7 @@ class Readable:
     """The receiving end of a queue, as multiprocessing's Connection is one."""
 
     def __init__(self, carrier: Queue, get: Callable[[], Any]) -> None:
-        self._carrier, self._get = carrier, get
+        self._carrier, self._get = carrier, weakref.WeakMethod(get)  # the queue has this one
         self._fd: int | None = None
         self._closed = False
         self._lock = threading.RLock()  # of the descriptor's state and end
@@ -44,7 +44,10 @@ class Readable:
 
     def recv(self) -> Any:
         """Takes an object, waiting for one."""
-        return self._get()
+        get = self._get()
+        if get is None:
+            raise OSError("handle is closed")
+        return get()
 
     def taken(self) -> None:
         """An item was taken."""
@@ -105,13 +108,19 @@ def _ring(source: Queue) -> None:
             source._clear_poll_fd()
         except baton.Closed:
             return
-        with _starting:
-            all_ = list(_watched)
-        for r in all_:
-            try:
+        _look()
+
+
+def _look() -> None:
+    with _starting:
+        all_ = [weakref.ref(r) for r in _watched]  # one at a time is kept from its end
+    for one in all_:
+        r = one()
+        try:
+            if r is not None:
                 r.look()
-            except baton.Error:
-                pass  # whoever takes finds out
+        except baton.Error:
+            pass  # the call that takes finds out
 
 
 def _in_child() -> None:

@@ -28,9 +28,11 @@ from baton.torch.multiprocessing._readable import Readable
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 
-# Items that a sender has on their way. Of a Queue without maxsize more of them wait in the sender, of a SimpleQueue
-# the sender waits.
+# Items that a sender has on their way. Of a Queue without maxsize more of them wait in the sender.
 _DEPTH = 256
+# Of a SimpleQueue the sender waits: behind so many items in shared memory, and else behind some more, which is what a
+# pipe takes of short pickles. Slots are short for that.
+_DEPTH_SIMPLE, _DESCRIPTION_SIMPLE = 2047, 192
 # The most places of a queue that has maxsize.
 _MOST = 1 << 16
 
@@ -39,7 +41,7 @@ class SimpleQueue:
     """A queue whose senders wait where the takers are far behind: `multiprocessing.SimpleQueue`."""
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
-        self._open(_carrier(_DEPTH))
+        self._open(baton.queue(depth=_DEPTH_SIMPLE, description=_DESCRIPTION_SIMPLE, linger=0))
 
     def _open(self, carrier: "baton.Queue") -> None:
         self._carrier = carrier
@@ -48,10 +50,11 @@ class SimpleQueue:
         self._reader_made: Readable | None = None
 
     def put(self, obj: Any) -> None:
-        """Adds an object, waiting while 256 of this process are not taken yet. Raises OSError when it was closed
-        here."""
+        """Adds an object, waiting while 2,047 of this process are not taken yet, and one with memory beside it while
+        256 are not. Raises OSError when it was closed here."""
         self._check()
-        self._carrier.put(_packing.pack(obj))
+        message = _packing.pack(obj)
+        self._carrier._put_ahead(message, _DEPTH if _packing.has_memory(message) else _DEPTH_SIMPLE)
 
     def get(self) -> Any:
         """Takes an object, waiting for one. Raises OSError when it was closed here."""
@@ -95,8 +98,12 @@ class SimpleQueue:
             self._reader_made.close()
 
     def __reduce__(self) -> Any:
-        _on_the_way.add([self._carrier])
+        _on_the_way.add(self._held())
         return _reopen, (type(self), self.__getstate__())
+
+    def _held(self) -> "list[baton.Queue | baton.Topic]":
+        """What ends with the last process that has it."""
+        return [self._carrier]
 
     def __getstate__(self) -> Any:
         return self._carrier
@@ -105,10 +112,6 @@ class SimpleQueue:
         self._open(state)
 
     __class_getitem__: Any = classmethod(types.GenericAlias)
-
-
-def _carrier(depth: int) -> "baton.Queue":
-    return baton.queue(depth=depth, linger=0)
 
 
 # A queue ends, with what is in it, when no process has it. One that is on its way to a process, which has not opened
@@ -126,15 +129,15 @@ class _OnTheWay:
 
     def after_fork(self) -> None:
         self.lock = threading.RLock()  # a finalizer may pickle a queue as well
-        self.all: collections.deque[tuple[float, baton.Queue]] = collections.deque()
+        self.all: collections.deque[tuple[float, baton.Queue | baton.Topic]] = collections.deque()
         self.thread: threading.Thread | None = None
 
-    def add(self, carriers: list["baton.Queue"]) -> None:
-        if not carriers:
+    def add(self, held: "list[baton.Queue | baton.Topic]") -> None:
+        if not held:
             return
         until = time.monotonic() + _KEPT
         with self.lock:
-            self.all.extend((until, c) for c in carriers)
+            self.all.extend((until, h) for h in held)
             if self.thread is None:
                 self.thread = threading.Thread(target=self._let_go, name="baton-on-the-way", daemon=True)
                 self.thread.start()
@@ -153,7 +156,8 @@ class _OnTheWay:
 
 _on_the_way = _OnTheWay()
 os.register_at_fork(
-    after_in_parent=lambda: _on_the_way.add([q._carrier for q in list(_open)]), after_in_child=_on_the_way.after_fork
+    after_in_parent=lambda: _on_the_way.add([h for q in list(_open) for h in q._held()]),
+    after_in_child=_on_the_way.after_fork,
 )
 
 
@@ -236,11 +240,14 @@ class Queue(SimpleQueue):
             raise ValueError(f"maxsize {maxsize} (a queue has at most {_MOST} places; leave it out for no bound)")
         self._maxsize = max(maxsize, 0)
         self._places = Places(self._maxsize) if self._maxsize else None
-        self._open(_carrier(self._maxsize or _DEPTH))
+        self._open(baton.queue(depth=self._maxsize or _DEPTH, linger=0))
 
     def _open(self, carrier: "baton.Queue") -> None:
         super()._open(carrier)
         self._out = _Outgoing(carrier)
+
+    def _held(self) -> "list[baton.Queue | baton.Topic]":
+        return [*super()._held(), *(() if self._places is None else [self._places.room])]
 
     def __getstate__(self) -> Any:
         return self._carrier, self._maxsize, self._places
