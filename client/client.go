@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/sparse"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -79,6 +80,10 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 func connect(ctx context.Context, o options) (*Client, error) {
 	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
 	defer cancel()
+	var err error
+	if o.socket, o.named, err = address.Resolve(o.address); err != nil {
+		return nil, err
+	}
 	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
 		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
 	hello, fds, err := c.open(ctx)

@@ -14,6 +14,8 @@ type Option func(*options) error
 
 type options struct {
 	address   string
+	socket    string // of the address, as the environment was when the session was opened
+	named     bool   // somebody named it
 	namespace string
 	start     bool
 	name      string

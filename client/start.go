@@ -29,10 +29,7 @@ const (
 // dial connects to the broker's socket and waits for one until ctx ends. It starts
 // the user's broker where that is allowed and left to clients.
 func dial(ctx context.Context, o *options) (*net.UnixConn, error) {
-	socket, given, err := address.Resolve(o.address)
-	if err != nil {
-		return nil, err
-	}
+	socket := o.socket
 	var asked time.Time
 	for pause := dialSoon; ; pause = min(2*pause, dialLate) {
 		conn, err := reach.Dial(ctx, socket)
@@ -40,7 +37,7 @@ func dial(ctx context.Context, o *options) (*net.UnixConn, error) {
 			return conn, err
 		}
 		switch {
-		case given:
+		case o.named:
 		case !o.start:
 			return nil, noBroker(socket)
 		case time.Since(asked) >= mayStartAgain:

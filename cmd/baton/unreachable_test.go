@@ -138,6 +138,24 @@ func TestProgramWaitsForABrokerWhoseSocketIsGone(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// The environment of a program may change while it runs.
+func TestSessionStaysAtItsBrokersPlace(t *testing.T) {
+	p, other := newPlace(t), newPlace(t)
+	p.user()
+	broker := p.serve()
+	c, err := p.userClient(p.ctx())
+	require.NoError(t, err)
+	_, err = c.Set(p.ctx(), "x", p.tensor(c, 1))
+	require.NoError(t, err)
+	other.user()
+	broker.signal(syscall.SIGKILL)
+	broker.wait()
+	p.serve()
+	_, err = c.Get(p.ctx(), "x")
+	require.NoError(t, err)
+	assert.NoFileExists(t, other.file("baton/broker.log"), "it started one there")
+}
+
 func TestBrokerBindsItsSocketAgain(t *testing.T) {
 	t.Parallel() // it looks from time to time
 	p := newPlace(t)
