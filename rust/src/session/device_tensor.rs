@@ -30,6 +30,7 @@ impl Session {
     /// }
     /// let stream = Stream::from_raw(2)?; // a CUstream or cudaStream_t as a number: here that of the thread
     /// assert_eq!((stream.as_raw(), stream), (2, Stream::PER_THREAD));
+    /// on_host.pin("cuda")?;
     /// let x = on_host.to_device("cuda", stream)?;
     /// let y = session.alloc_on("cuda", DType::FLOAT32, &[2])?;
     /// drop(session.alloc_on_within("cuda", DType::FLOAT32, &[2], Duration::ZERO)?);

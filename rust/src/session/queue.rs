@@ -126,6 +126,21 @@ impl Queue {
 
     /// As `put`, also waiting while `most` items of this session, fewer than the depth, are not taken yet: for
     /// items of which fewer should wait than of others. One may be there in any case.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let queue = session.queue("large")?;
+    /// let item = || Ok::<_, baton::Error>(session.from_slice(&[2], &[1, 2])?.freeze());
+    /// queue.put_ahead(item()?, 1, Duration::ZERO)?;
+    /// let full = queue.put_ahead(item()?, 1, Duration::ZERO).unwrap_err();
+    /// assert_eq!(full.code(), baton::Code::Full);
+    /// queue.put(item()?, Duration::ZERO)?; // of which more may wait
+    /// # Ok(()) }
+    /// ```
     #[doc(hidden)] // of the Python extension, for queues that stand in place of torch's
     pub fn put_ahead(&self, value: impl Into<Payload>, most: u32, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = deadline(timeout);
