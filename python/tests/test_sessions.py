@@ -298,7 +298,7 @@ def first():
 first()
 opens = threading.Thread(target=lambda: baton.get("x", timeout=29), daemon=True)
 opens.start()
-while not _default._lock.locked(): pass
+while _default._lock.acquire(blocking=False): _default._lock.release()
 first()
 say(waits.is_alive(), opens.is_alive())
 """
