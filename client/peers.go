@@ -12,18 +12,6 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// peer returns a session's pages, asking the broker for them the first time.
-func (c *Client) peer(ctx context.Context, slot uint32, serial uint64) (*peer, error) {
-	if q := c.pages.known(slot, serial); q != nil {
-		return q, nil
-	}
-	found, err := c.mapPeers(ctx, []protocol.PeerSession{{Slot: slot, Serial: serial}})
-	if err != nil {
-		return nil, err
-	}
-	return found[serial].peer, found[serial].err
-}
-
 // foundPeer is a session's pages, or why they cannot be had.
 type foundPeer struct {
 	*peer
