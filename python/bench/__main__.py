@@ -12,10 +12,11 @@ import platform
 import sys
 
 import local
-import models
 import numpy as np
 import pair
 import torch
+
+import models
 
 try:
     import environments
