@@ -142,31 +142,39 @@ func cycle(ctx context.Context, s *seat) error {
 		return err
 	}
 	defer e.c.Close()
-	for i := range uint64(s.N) {
-		s.turn(int(i))
-		if s.Side == left {
-			depart[i] = sys.Monotonic()
-			if err := e.pass(ctx, s.Bytes, byte(i)); err != nil {
-				return err
-			}
-		}
-		m, err := e.take(ctx)
-		if err != nil {
-			return err
-		}
-		if err := check(m, byte(i)); err != nil {
-			return err
-		}
-		m.Release()
-		if s.Side == left {
-			back[i] = sys.Monotonic()
-		} else if err := e.pass(ctx, 8, byte(i)); err != nil {
+	for i := range s.N {
+		s.turn(i)
+		if err := e.round(ctx, s, i, e.take, depart, back); err != nil {
 			return err
 		}
 	}
 	s.turn(s.N)
 	s.meet()
 	return nil
+}
+
+// round is one round of a cycle: the left side passes and takes the answer, and notes both
+// times, the right side takes and answers.
+func (e *ends) round(ctx context.Context, s *seat, i int, take func(context.Context) (*client.Message, error), depart, back []uint64) error {
+	if s.Side == left {
+		depart[i] = sys.Monotonic()
+		if err := e.pass(ctx, s.Bytes, byte(i)); err != nil {
+			return err
+		}
+	}
+	m, err := take(ctx)
+	if err != nil {
+		return err
+	}
+	if err := check(m, byte(i)); err != nil {
+		return err
+	}
+	m.Release()
+	if s.Side == left {
+		back[i] = sys.Monotonic()
+		return nil
+	}
+	return e.pass(ctx, 8, byte(i))
 }
 
 // pass allocates, fills and sends.

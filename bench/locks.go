@@ -28,11 +28,11 @@ const (
 	tookPrefix = "took "
 )
 
-// unserved are those who hold the mutex while no request is served: a broker that begins, takes
-// over, admits those who return to it, or ends.
+// unserved are the functions that hold the mutex while no request is served: where a broker begins,
+// takes over, admits sessions that return, or ends.
 var unserved = []string{"(*Broker).findFiles", "(*Broker).await", "(*Broker).setUp", "(*Broker).restored", "(*Broker).waitTaking", "(*Broker).end"}
 
-// lockedBroker is a broker that reports who held its mutex how long.
+// lockedBroker is a broker that reports how long each request and function held its mutex.
 func lockedBroker(_ context.Context, s *seat) error {
 	// By TERM it leaves all to the next one, which reports as well.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -59,6 +59,18 @@ func (p *python) measure(name string, j job) *Figure {
 	return f
 }
 
+// both measures a peer, by whose name its values go, and Baton in one run.
+func (p *python) both(peers *Figure, peer string, batons *Figure, j job) {
+	p.ms = append(p.ms, measurement{batons.Name, func(context.Context) error {
+		values, err := p.do(j)
+		if err == nil {
+			peers.one(medianOf(values[peer]))
+			batons.one(medianOf(values["baton"]))
+		}
+		return err
+	}})
+}
+
 // rounds is a number of rounds, fewer when it must be quick: some of these take
 // tenths of a second.
 func (p *python) rounds(n int) int {
@@ -233,14 +245,7 @@ func pythonLocal(p *python) {
 func pythonModels(p *python) {
 	torchs := p.figure(p.group, "Hogwild on the digits, 2 workers, torch: samples", UnitRate)
 	batons := p.figure(p.group, "the same, Baton: samples", UnitRate).against(torchs.Name, times(1))
-	p.ms = append(p.ms, measurement{batons.Name, func(context.Context) error {
-		values, err := p.do(job{Role: "hogwild", N: p.rounds(2000)})
-		if err == nil {
-			torchs.one(medianOf(values["torch"]))
-			batons.one(medianOf(values["baton"]))
-		}
-		return err
-	}})
+	p.both(torchs, "torch", batons, job{Role: "hogwild", N: p.rounds(2000)})
 	n := p.rounds(300)
 	p.measure("live parameter written → read by a worker", job{Role: "model live", N: n}).Bar = atMost("p50", 200e3)
 	published := p.measure("publish_module → loaded by a worker that slept", job{Role: "model published", N: n})
@@ -260,12 +265,5 @@ const withGymnasium = "Gymnasium "
 func pythonEnvironments(p *python) {
 	stock := p.figure(p.group, "8 environments of (4, 84, 84) uint8, Gymnasium's AsyncVectorEnv: steps", UnitRate)
 	own := p.figure(p.group, "the same, baton.gymnasium: steps", UnitRate).against(stock.Name, times(2.4))
-	p.ms = append(p.ms, measurement{own.Name, func(context.Context) error {
-		values, err := p.do(job{Role: "environments", N: p.rounds(1000)})
-		if err == nil {
-			stock.one(medianOf(values["gymnasium"]))
-			own.one(medianOf(values["baton"]))
-		}
-		return err
-	}})
+	p.both(stock, "gymnasium", own, job{Role: "environments", N: p.rounds(1000)})
 }

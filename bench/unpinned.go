@@ -103,23 +103,7 @@ func unpinned(ctx context.Context, s *seat) error {
 		if i == 1 { // before the first round it has waited for the other one's start
 			s.report("cpu", float64(sys.CPU()))
 		}
-		if s.Side == left {
-			depart[i] = sys.Monotonic()
-			if err := e.pass(ctx, s.Bytes, byte(i)); err != nil {
-				return err
-			}
-		}
-		m, err := e.from.Receive(ctx)
-		if err != nil {
-			return err
-		}
-		if err := check(m, byte(i)); err != nil {
-			return err
-		}
-		m.Release()
-		if s.Side == left {
-			back[i] = sys.Monotonic()
-		} else if err := e.pass(ctx, 8, byte(i)); err != nil {
+		if err := e.round(ctx, s, i, e.from.Receive, depart, back); err != nil {
 			return err
 		}
 	}

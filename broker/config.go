@@ -64,8 +64,8 @@ type Config struct {
 	// Observe, if not nil, is told of each request that was carried out: its op,
 	// how long that took, and whether it failed. Called by many goroutines.
 	Observe func(op string, took time.Duration, failed bool)
-	// ObserveHold, if not nil, is told of each time that the broker's mutex was held, after it
-	// was let go. Called by many goroutines; the broker is slower for it.
+	// ObserveHold, if not nil, is called for each time that the broker's mutex was held, after it
+	// was released. Called by many goroutines; the broker is slower for it.
 	ObserveHold func(Hold)
 	// ReadMemory tells the machine's memory; nil: sys.ReadMemory.
 	ReadMemory func() (sys.Memory, error)

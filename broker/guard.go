@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
-// guard is the broker's mutex, of which it can be measured who holds it how long.
+// guard is the broker's mutex, which can measure how long each holder has it.
 type guard struct {
 	sync.Mutex
 	observe func(Hold) // nil: nothing is measured; set before the first Lock

@@ -118,8 +118,8 @@ func (c *Client) readTopics() (all []*topic) {
 }
 
 // attachAhead considers the newest message of each lane that has sent since it was looked at
-// first, or of all where what was kept then is read too. Of a queue it is not known who takes
-// which.
+// first, or of all where what was kept then is read too. Of a queue it is not known which
+// reader takes which message.
 func (t *topic) attachAhead(a *ahead) {
 	v := t.lanes.Load()
 	if v == nil || t.info.Kind == protocol.KindQueue {

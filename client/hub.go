@@ -236,7 +236,7 @@ func (h *hub) spinUntil(budget time.Duration, look func() bool) bool {
 			continue
 		}
 		sys.LetOthersRun()
-		if sys.Monotonic()-now > uint64(maxSpin) { // to somebody who computes: a sleeper is let run sooner
+		if sys.Monotonic()-now > uint64(maxSpin) { // to a thread that computes: a sleeper is let run sooner
 			h.shy.Store(shyWaits)
 			h.crowded.Store(false)
 			return look()

@@ -74,7 +74,7 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 		return reply, err
 	}
 	if r.Once && ls.early.take(r.Lease) {
-		return protocol.LeaseReply{Lease: r.Lease}, nil // who claimed it holds the storages
+		return protocol.LeaseReply{Lease: r.Lease}, nil // the session that claimed it holds the storages
 	}
 	id := r.Lease
 	if id == 0 {
@@ -223,7 +223,7 @@ func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 const mostEarly = 1 << 14
 
 // early are claims of leases that are not there, the last ones: of leases that are over, and of
-// those whose maker has told of them and whose handle was faster. Numbers are random, so that the
+// leases whose maker has sent them and whose handle was faster. Numbers are random, so that the
 // one is never the other.
 type early struct {
 	known map[uint64]struct{}

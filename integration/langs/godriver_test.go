@@ -40,7 +40,7 @@ import (
 // The value of a seed: "whole" of so many words, "half" (the second half of the
 // same memory), the key "a/b" (path "a~1b") of 3 words of seed+1, and as many more of
 // one word as wide says; and the meta {"seed":seed}. With lone it is one tensor of so many
-// words by two, and nothing beside it: who receives it has the seed from its first word.
+// words by two, and nothing beside it: a receiver has the seed from its first word.
 // Topics and queues are made to end with their last user.
 type order struct {
 	Do, Topic, Queue, Name, Group, Start string

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-use baton::DType;
 use baton::dlpack::{DLTensor, device};
+use baton::{DType, Dims};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -192,7 +192,13 @@ pub(crate) fn put_whole<'py>(py: Python<'py>, tensor: Bound<'py, Tensor>) -> PyR
     let t = tensor.get().tensor(py)?;
     if let Some(storage) = known(py, &t)? {
         let strides = strides_of(&t);
-        let r = Record { storage: Some(0), dtype: t.dtype(), offset: 0, shape: t.shape().to_vec(), strides };
+        let r = Record {
+            storage: Some(0),
+            dtype: t.dtype(),
+            offset: 0,
+            shape: t.shape().into(),
+            strides: strides.into_iter().collect(),
+        };
         return r.laid_over(py, &storage);
     }
     let made = tensors_over(py, std::slice::from_ref(&t))?.pop().ok_or_else(|| wrong(py))?;
@@ -269,8 +275,8 @@ struct Record {
     storage: Option<usize>,
     dtype: DType,
     offset: u64,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
+    shape: Dims,
+    strides: Dims,
 }
 
 /// Reads the records of a message, all of which is another process's word.
@@ -442,13 +448,13 @@ impl Record {
         out.extend(self.dtype.lanes.to_le_bytes());
         out.extend(self.offset.to_le_bytes());
         out.extend((self.shape.len() as u64).to_le_bytes());
-        self.shape.iter().chain(&self.strides).for_each(|n| out.extend(n.to_le_bytes()));
+        self.shape.iter().chain(self.strides.iter()).for_each(|n| out.extend(n.to_le_bytes()));
     }
 
     /// Whether the tensor is all of a storage of so many bytes, in C's order.
     fn is_all_of(&self, storage: u64) -> bool {
         let mut step = 1i64;
-        let packed = self.shape.iter().zip(&self.strides).rev().all(|(n, by)| {
+        let packed = self.shape.iter().zip(self.strides.iter()).rev().all(|(n, by)| {
             let fits = *by == step || *n == 1;
             step = step.wrapping_mul(*n);
             fits
@@ -468,7 +474,8 @@ impl Record {
         if size == 0 || !self.offset.is_multiple_of(size) {
             return Err(wrong(py));
         }
-        let place = (storage, self.offset / size, PyTuple::new(py, &self.shape)?, PyTuple::new(py, &self.strides)?);
+        let place =
+            (storage, self.offset / size, PyTuple::new(py, self.shape.iter())?, PyTuple::new(py, self.strides.iter())?);
         t.call_method1(intern!(py, "set_"), place)
     }
 }

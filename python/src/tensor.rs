@@ -261,8 +261,8 @@ impl Tensor {
         self.to(py, Text("cpu"), stream)
     }
 
-    /// The tensor, whose memory a GPU's driver knows from now on: copies of others run beside the processor too, who
-    /// keep the tensor until their stream has passed. A slab is registered once and whole. Raises Unsupported.
+    /// The tensor, whose memory a GPU's driver knows from now on: copies by other libraries run beside the processor too;
+    /// they keep the tensor until their stream has passed. A slab is registered once and whole. Raises Unsupported.
     ///
     /// >>> baton.zeros(3).pin_memory().torch().is_pinned()  # doctest: +SKIP
     /// True

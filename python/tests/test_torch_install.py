@@ -15,13 +15,7 @@ import torch.multiprocessing as stock
 from conftest import PATIENCE, eventually
 from torch_kit import Echo, ctx, fill, lies_in_baton, module, storage_of, torch, uninstalled
 
-mp: Any = None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def named(module):
-    global mp
-    mp = module
+mp: Any = None  # the drop-in, by the fixture `module`
 
 
 def test_arrays_that_look_at_a_tensor_stay_valid_when_it_moves():

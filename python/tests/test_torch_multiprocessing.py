@@ -21,13 +21,7 @@ from conftest import PATIENCE, command, eventually
 from torch.utils.data import DataLoader
 from torch_kit import Echo, Images, ctx, fill, lies_in_baton, module, storage_of, torch
 
-mp: Any = None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def named(module):
-    global mp
-    mp = module
+mp: Any = None  # the drop-in, by the fixture `module`
 
 
 def test_every_name_of_torchs_is_there():
@@ -382,34 +376,28 @@ def test_a_program_that_leaves_a_pools_tasks_ends(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
-def put_until_told(q, n, put):
+def number(i):
+    return i
+
+
+def tensors(i):
+    return {"made": torch.full((300,), i)}
+
+
+def put_until_told(q, make, n, put):
     for i in range(n):
-        q.put(i)
+        q.put(make(i))
         put.value = i + 1
 
 
-def test_a_simple_queues_sender_waits_for_its_takers(ctx):
+@pytest.mark.parametrize(("make", "n", "most"), [(number, 5000, 2047), (tensors, 600, 256)])
+def test_a_simple_queues_sender_waits_for_its_takers(ctx, make, n, most):
     q, put = ctx.SimpleQueue(), ctx.Value("i", 0)
-    p = ctx.Process(target=put_until_told, args=(q, 5000, put))
+    p = ctx.Process(target=put_until_told, args=(q, make, n, put))
     p.start()
-    eventually(lambda: put.value == 2047, "as many as may be under way")
-    assert [q.get() for _ in range(5000)] == list(range(5000))
-    p.join(PATIENCE)
-    assert p.exitcode == 0
-
-
-def put_tensors(q, n, put):
-    for i in range(n):
-        q.put({"made": torch.full((300,), i)})
-        put.value = i + 1
-
-
-def test_fewer_tensors_than_numbers_wait_in_a_simple_queue(ctx):
-    q, put = ctx.SimpleQueue(), ctx.Value("i", 0)
-    p = ctx.Process(target=put_tensors, args=(q, 600, put))
-    p.start()
-    eventually(lambda: put.value == 256, "as many as may be under way")
-    assert [q.get()["made"][0].item() for _ in range(600)] == list(range(600))
+    eventually(lambda: put.value == most, "as many as may be under way")
+    got = [q.get() for _ in range(n)]
+    assert [v if make is number else v["made"][0].item() for v in got] == list(range(n))
     p.join(PATIENCE)
     assert p.exitcode == 0
 

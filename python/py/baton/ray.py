@@ -130,7 +130,7 @@ class BatonTransport(_Manager):  # type: ignore[misc]
         communicator_metadata: Any,
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
-        """In who takes: the tensors where they lie, copy-on-write, or copied into buffers.
+        """In the receiving process: the tensors where they lie, copy-on-write, or copied into buffers.
 
         Raises InvalidHandle where the source has another broker, as on another machine; Expired where it has ended.
         """

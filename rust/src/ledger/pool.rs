@@ -445,6 +445,7 @@ impl State {
     }
 
     /// As `take_bin` and `hand_out`; `None` where one of them has nothing.
+    // In one piece, with the index popped last: what calls those two takes a fiftieth longer for a whole hop.
     #[inline(always)]
     fn hand_out_warm(&mut self, n: u64) -> Option<(Ref, u64)> {
         let bin = self.bins.get_mut(bin_of(class_of(n)))?;

@@ -95,7 +95,7 @@ impl Brief {
         self.flags & slot_flag::WRITABLE != 0
     }
 
-    /// Whether the tensor may be written by those who receive it.
+    /// Whether a receiver may not write the tensor.
     pub(crate) fn is_read_only(&self) -> bool {
         self.flags & (slot_flag::WRITABLE | slot_flag::READ_ONLY) != slot_flag::WRITABLE
     }

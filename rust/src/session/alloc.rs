@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Session;
 use super::holding::{Held, Holding, Keeper, One, Storages};
 use super::inner::Inner;
-use super::shared::{Room, Shared};
+use super::shared::Shared;
 use super::tensor::{Place, Tensor, View};
 use crate::dtype::{DType, Element};
 use crate::error::{Code, Error, Result, disagree};
@@ -68,13 +68,8 @@ impl Inner {
         let at = self.attached.find(reference.index / limits::CHUNK_INDICES, reference.serial);
         let at = at.ok_or_else(not_attached)?;
         let held = Held { reference, at, offset, bytes };
-        let (room, one) = (Room::new(), One { held, dtype, shape: shape.into(), readonly: false });
-        // SAFETY: it writes a whole holding, of which nobody knows yet.
-        Ok(unsafe {
-            Holding::write_one(room.holding(), self, one, None);
-            (&raw mut (*room.holding()).keeper).write(Keeper::Session(self.clone()));
-            room.filled()
-        })
+        let one = One { held, dtype, shape: shape.into(), readonly: false };
+        Ok(Shared::of_one(self, one, None, || Keeper::Session(self.clone())))
     }
 }
 
@@ -145,7 +140,7 @@ impl Session {
         }))
     }
 
-    /// As [`alloc_raw`](Session::alloc_raw), for one who must not wait: `None` where memory of the size is
+    /// As [`alloc_raw`](Session::alloc_raw), for a caller that must not wait: `None` where memory of the size is
     /// not free and warm, or a thread is allocating.
     pub fn alloc_at_hand(&self, dtype: DType, shape: &[i64]) -> Result<Option<Tensor>> {
         let n = dtype.num_bytes(shape)?;

@@ -75,8 +75,8 @@ impl Place {
         self.serial.load(Ordering::Acquire) == serial
     }
 
-    /// The attachment to a grant, which is never 0, for one who counts a storage of the chunk in the
-    /// row already. `None` when it is gone meanwhile.
+    /// The attachment to a grant, which is never 0, for a caller that counts a storage of the chunk in
+    /// the row already. `None` when it is gone meanwhile.
     ///
     /// SYNC attachment: looked for after the row was raised; pairs with `put`.
     #[inline(always)]

@@ -58,7 +58,7 @@ impl Ahead<'_> {
 
 impl TopicState {
     /// Considers the newest message of each lane that has sent since it was looked at first, or of all where what was
-    /// kept then is read too. Of a queue it is not known who takes which.
+    /// kept then is read too. Of a queue it is not known which reader takes which message.
     fn attach_ahead(&self, ahead: &mut Ahead<'_>) {
         let Some(view) = self.view.load_full().filter(|_| self.info.kind != "queue") else { return };
         let rewound = self.rewound.load(Ordering::Relaxed); // a hint
@@ -131,7 +131,7 @@ impl Inner {
         if ok.chunks.len() != asked.len() || with != fds.len() {
             let (n, answers) = (fds.len(), ok.chunks.len());
             return Err(disagree(format!(
-                "attach told of {answers} chunks, not {}, with {n} descriptors",
+                "attach answered {answers} chunks, not {}, with {n} descriptors",
                 asked.len()
             )));
         }

@@ -242,7 +242,7 @@ impl Counted {
             let answered = asked.and_then(|(_, answer)| wait(&answer));
             let mut answers = answered.and_then(|(json, _)| decode::<AttachReply>("attach", &json)).and_then(|ok| {
                 let right = ok.chunks.len() == chunks.len();
-                let wrong = || disagree("attach told of another number of chunks");
+                let wrong = || disagree("attach answered another number of chunks");
                 right.then(|| ok.chunks.into_iter()).ok_or_else(wrong)
             });
             for one in attached.iter_mut().filter(|r| r.is_ok()) {

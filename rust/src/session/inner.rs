@@ -449,7 +449,7 @@ impl Inner {
             }
             sys::let_others_run();
             if sys::monotonic() - now > MOST_SPIN {
-                // To somebody who computes: a sleeper is let run sooner.
+                // To a thread that computes: a sleeper is let run sooner.
                 self.shy.store(SHY_WAITS, Ordering::Relaxed);
                 self.crowded.store(false, Ordering::Relaxed);
                 return look();

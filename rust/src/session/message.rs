@@ -11,7 +11,7 @@ use super::members::LaneView;
 use super::names::{Names, key_of};
 use super::order::Point;
 use super::reader::Acknowledge;
-use super::shared::{Owners, Room, Shared};
+use super::shared::{Owners, Shared};
 use super::tensor::{Tensor, View};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree};
@@ -303,14 +303,9 @@ impl Inner {
         };
         let lane = lane.clone();
         let one = One { held, dtype: b.dtype, shape: b.shape(), readonly: b.is_read_only() };
-        let room = Room::new();
-        // SAFETY: it writes a whole holding, of which nobody knows yet.
-        Taken::Message(unsafe {
-            Holding::write_one(room.holding(), self, one, acknowledge);
-            let received = Received { lane, sequence, stamp, lost, flags: b.flags, body: None };
-            (&raw mut (*room.holding()).keeper).write(Keeper::Message(received));
-            room.filled()
-        })
+        Taken::Message(Shared::of_one(self, one, acknowledge, || {
+            Keeper::Message(Received { lane, sequence, stamp, lost, flags: b.flags, body: None })
+        }))
     }
 
     /// As `take`, of a message that is not brief.

@@ -140,7 +140,7 @@ impl Inner {
     }
 }
 
-/// Leases that a broker was told of and did not make.
+/// Leases that were sent to a broker without waiting, and that it did not make.
 #[derive(Debug, Default)]
 pub(super) struct RefusedLeases {
     any: AtomicBool,
@@ -167,7 +167,7 @@ impl RefusedLeases {
 }
 
 impl Inner {
-    /// The broker has answered what it was told of a lease: it holds what was kept, or does not.
+    /// The broker has answered a lease that was not waited for: it holds what was kept, or does not.
     pub(super) fn leased(&self, kept: Keep, failed: Option<Error>) {
         if failed.is_some() {
             self.refused_leases.held().push((Instant::now() + IN_FLIGHT, kept));

@@ -3,9 +3,9 @@
 //! It does what [`Reader::look`] does, in one piece, and gives up wherever that would do anything else: then the
 //! other looks anew. What it saves is the time in which a message that has come is not yet the program's.
 
-use super::holding::{Held, Holding, Keeper, One, Received};
+use super::holding::{Held, Keeper, One, Received};
 use super::reader::Reader;
-use super::shared::{Room, Shared};
+use super::shared::Shared;
 use crate::crash_point;
 use crate::message::Brief;
 
@@ -16,11 +16,15 @@ impl Reader {
         let [k] = &mut self.cursors[..] else { return None };
         let (topic, lane, i) = (&*self.topic, &k.lane, k.next);
         let inner = &topic.inner;
+        // First, since in the child of a fork nothing of the parent's session file is mapped, and a lane may be there.
+        if inner.is_closed() {
+            return None;
+        }
         let (brief, stamp) = lane.lane.read_brief(i, |index| inner.attached.expect(index, &inner.pages.row))?;
         crash_point::at("take-read");
         let Brief { flags, reference, dtype, .. } = brief;
         // SYNC topic-version: behind the look at the message.
-        let still = topic.is_still(&self.view) && !inner.is_closed();
+        let still = topic.is_still(&self.view);
         if !still || k.group.is_some() || k.over || !reference.is_possible() || brief.is_writable() {
             return None;
         }
@@ -37,15 +41,10 @@ impl Reader {
         inner.attached.note_at(reference.index, at, offset, bytes);
         let (keeper, lost) = (lane.clone(), k.lost + self.gone.lost());
         let (shape, readonly) = (brief.shape(), brief.is_read_only());
-        let room = Room::new();
-        // SAFETY: it writes a whole holding, of which nobody knows yet.
-        let held = unsafe {
-            let held = Held { reference, at, offset, bytes };
-            Holding::write_one(room.holding(), inner, One { held, dtype, shape, readonly }, None);
-            let received = Received { lane: keeper, sequence: i, stamp, lost, flags, body: None };
-            (&raw mut (*room.holding()).keeper).write(Keeper::Message(received));
-            room.filled()
-        };
+        let held = Held { reference, at, offset, bytes };
+        let held = Shared::of_one(inner, One { held, dtype, shape, readonly }, None, || {
+            Keeper::Message(Received { lane: keeper, sequence: i, stamp, lost, flags, body: None })
+        });
         (k.next, k.lost) = (i + 1, 0);
         self.gone.reported();
         self.spin.happened(stamp);

@@ -9,8 +9,9 @@ use std::process::abort;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use super::holding::Holding;
+use super::holding::{Holding, Keeper, One};
 use super::inner::Inner;
+use super::reader::Acknowledge;
 
 /// More owners than memory has room for: only a program that forgets them gets there.
 const MOST: usize = isize::MAX as usize;
@@ -45,18 +46,18 @@ thread_local! {
 }
 
 /// Room for a holding that is written part by part, each from registers.
-pub(crate) struct Room(NonNull<Block>);
+struct Room(NonNull<Block>);
 
 impl Room {
     #[inline(always)]
-    pub(crate) fn new() -> Room {
+    fn new() -> Room {
         let spare = SPARE.try_with(|s| s.0.take()).ok().flatten();
         Room(spare.unwrap_or_else(allocate))
     }
 
     /// Where the holding is to be written.
     #[inline(always)]
-    pub(crate) fn holding(&self) -> *mut Holding {
+    fn holding(&self) -> *mut Holding {
         // SAFETY: the block was allocated.
         unsafe { &raw mut (*self.0.as_ptr()).holding }
     }
@@ -66,7 +67,7 @@ impl Room {
     /// # Safety
     /// A whole holding was.
     #[inline(always)]
-    pub(crate) unsafe fn filled(self) -> Shared {
+    unsafe fn filled(self) -> Shared {
         // SAFETY: nobody else has the block yet.
         unsafe { (&raw mut (*self.0.as_ptr()).owners).write(AtomicUsize::new(1)) };
         Shared(self.0)
@@ -81,6 +82,23 @@ impl Shared {
         // SAFETY: nobody else has the room, and all of it is written.
         unsafe {
             room.holding().write(make());
+            room.filled()
+        }
+    }
+
+    /// The holding of one storage that is one compact tensor, each part written where it stays.
+    #[inline(always)]
+    pub(crate) fn of_one(
+        inner: &Inner,
+        one: One,
+        acknowledge: Option<Box<Acknowledge>>,
+        keeper: impl FnOnce() -> Keeper,
+    ) -> Shared {
+        let room = Room::new();
+        // SAFETY: nobody else has the room, and a whole holding is written there: the keeper, and all else.
+        unsafe {
+            Holding::write_one(room.holding(), inner, one, acknowledge);
+            (&raw mut (*room.holding()).keeper).write(keeper());
             room.filled()
         }
     }

@@ -102,7 +102,7 @@ enum By {
     Teller(Option<Keep>),
 }
 
-/// How many answers may be awaited before one who could do without an answer waits for it.
+/// How many answers may be awaited before a caller that could do without an answer waits for it.
 const MOST_AWAITED: usize = 1024;
 
 #[derive(Deserialize)]
@@ -231,7 +231,7 @@ impl Control {
         self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?, Some(keep)))
     }
 
-    /// Whether the broker is so far behind that one who could do without an answer is to wait for it.
+    /// Whether the broker is so far behind that a caller that could do without an answer is to wait for it.
     pub(crate) fn is_far_behind(&self) -> bool {
         self.state().pending.len() >= MOST_AWAITED
     }

@@ -50,8 +50,8 @@ class Places:
     def put(
         self, carrier: "baton.Queue", message: _packing.Message, timeout: float | None, count: Callable[[int], None]
     ) -> None:
-        """Adds a message once there is a place for it. `count` is told of it by 1 before anybody can take it, and by -1
-        where it could not be added after all. timeout: None waits for ever. Raises Full."""
+        """Adds a message once there is a place for it. `count` is called with 1 before it can be taken, and with -1 where
+        it could not be added after all. timeout: None waits without a limit. Raises Full."""
         until = None if timeout is None else time.monotonic() + timeout
         if self._offer(carrier, message, until, count):
             return
