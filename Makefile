@@ -121,6 +121,9 @@ header: ## write baton.h anew from rust/capi
 python-test: build ## build the Python package into build/venv and test it (T=)
 	tools/python test $(if $(T),-k '$(T)')
 
+test-torches: build ## the tests of Baton under torch with other versions of torch, of 5 GB each (TORCHES="2.4.1 2.9.1")
+	tools/torches $(TORCHES)
+
 wheel: ## build the Python package with the program in it: python/dist/*.whl
 	tools/python wheel
 

@@ -252,14 +252,97 @@ func pythonModels(p *python) {
 	published.Bar = atMost("p50", 200e3)
 	p.measure("the same by torch, "+fastestName, job{Role: "model by torch", N: p.rounds(100)}).
 		against(published.Name, nil)
+	sent := p.figure(p.group, "104 MB sent 5 times a second → bound by an actor", UnitTime)
+	sent.Bar = atMost("p50", 30e6)
+	seen := p.figure(p.group, "of these versions, those that the actor had when the next was sent", UnitShare)
+	seen.Bar = atLeast("p50", 1)
+	p.ms = append(p.ms, measurement{sent.Name, func(context.Context) error {
+		values, err := p.do(job{Role: "weights sent", N: max(p.rounds(25), 3)})
+		if err == nil {
+			sent.add(quantilesOf(values["ns"]))
+			seen.one(medianOf(values["seen"]))
+		}
+		return err
+	}})
+	p.measure("a version of 300 parameters, bound by an actor", job{Role: "weights bound", N: max(p.rounds(25), 3)})
 	if strings.Contains(p.about, withGymnasium) {
 		pythonEnvironments(p)
 	}
+	if strings.Contains(p.about, withRay) {
+		pythonRay(p)
+	}
 }
 
-// withGymnasium stands in what the program in Python says of itself where that is
-// installed.
-const withGymnasium = "Gymnasium "
+// These stand in what the program in Python says of itself where they are installed.
+const (
+	withGymnasium = "Gymnasium "
+	withRay       = "Ray "
+)
+
+// pythonRay is of tensors that one of Ray's actors makes and another reads.
+func pythonRay(p *python) {
+	for _, size := range []struct {
+		name  string
+		bytes int64
+		bar   *Bar
+	}{{sizes[0].name, sizes[0].bytes, nil}, {sizes[2].name, sizes[2].bytes, times(3)}} {
+		own := p.figure(p.group, size.name+" from one of Ray's actors to another, baton.ray", UnitTime)
+		store := p.figure(p.group, "the same "+size.name+", Ray's object store", UnitTime).against(own.Name, size.bar)
+		p.both(store, "store", own, job{Role: "ray", N: max(p.rounds(20), 2), Bytes: size.bytes})
+	}
+}
+
+// pythonLoaders is of a DataLoader, its workers and the trainer, on both CPUs.
+func pythonLoaders(p *python) {
+	memcpy := p.measure("memcpy of 38.5 MB into warm memory", job{Role: "loader copied", N: p.rounds(100)})
+	loader := func(name, way, kind string, workers, n int) (rate, trainer, others *Figure) {
+		if workers == 1 {
+			name += ", 1 worker"
+		} else {
+			name += fmt.Sprintf(", %d workers", workers)
+		}
+		rate = p.figure(p.group, name+": batches", UnitRate)
+		trainer = p.figure(p.group, name+": CPU of the trainer a batch", UnitTime)
+		others = p.figure(p.group, name+": CPU of the workers a batch", UnitTime)
+		p.ms = append(p.ms, measurement{name, func(context.Context) error {
+			values, err := p.do(job{Role: fmt.Sprintf("loader %s %s %d", way, kind, workers), N: p.rounds(n)})
+			if err == nil {
+				rate.one(medianOf(values["rate"]))
+				trainer.one(medianOf(values["trainer"]))
+				others.one(medianOf(values["workers"]))
+			}
+			return err
+		}})
+		return rate, trainer, others
+	}
+	for _, of := range []struct {
+		name, kind               string
+		stock, n                 int
+		install, context, cpu    *Bar
+		againstDefault, inMemcpy bool
+	}{
+		{"64 pictures of 3 × 224 × 224 float32", "images", 60, 600, times(15), times(15), atMost("ratio", 0.1), false, true},
+		{"the same, normalised from bytes", "normalised", 60, 120, times(2.5), times(2.5), atMost("ratio", 0.1), false, false},
+		{"8 dicts of 20 × 4 float32", "small", 150, 1500, times(2.5), times(20), nil, true, false},
+	} {
+		for _, workers := range []int{1, 2} {
+			descriptors, theirs, _ := loader(of.name+", torch, descriptors", "default", of.kind, workers, of.stock)
+			names, fewer, _ := loader(of.name+", torch, names", "fastest", of.kind, workers, of.stock)
+			if !of.againstDefault {
+				descriptors, theirs = names, fewer
+			}
+			rate, trainer, others := loader(of.name+", torch, install()", "installed", of.kind, workers, of.n)
+			rate.against(descriptors.Name, of.install)
+			trainer.against(theirs.Name, of.cpu)
+			if of.inMemcpy {
+				others.against(memcpy.Name, atMost("ratio", 1.3))
+			}
+			rate, trainer, _ = loader(of.name+", Baton's context", "context", of.kind, workers, of.n)
+			rate.against(descriptors.Name, of.context)
+			trainer.against(theirs.Name, of.cpu)
+		}
+	}
+}
 
 // pythonEnvironments is of environments in processes of their own.
 func pythonEnvironments(p *python) {

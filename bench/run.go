@@ -42,6 +42,7 @@ var groups = []group{
 	{"python-asleep", "Python: round trips of 4 KiB, both asleep", inPython(pythonAsleep)},
 	{"python-stream", "Python: throughput, tensors of 4 KiB, up to 48 under way", inPython(pythonStream)},
 	{"python-local", "Python: one process", inPython(pythonLocal)},
+	{"python-loaders", "Python: DataLoader, a trainer and its workers, not pinned to one CPU each", inPython(pythonLoaders)},
 	{"python-models", "Python: models in two processes", inPython(pythonModels)},
 	{"many", "Many sessions, several in a process: the broker's CPU time, and counts", (*bencher).many},
 	{"locks", "The broker's mutex with many sessions: CPU time of each time that it is held", (*bencher).locks},

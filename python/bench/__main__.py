@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 
+import loaders
 import local
 import numpy as np
 import pair
@@ -23,6 +24,11 @@ try:
     import gymnasium
 except ImportError:
     environments, gymnasium = None, None
+try:
+    import actors
+    import ray
+except ImportError:
+    actors, ray = None, None
 
 
 def main() -> None:
@@ -32,15 +38,20 @@ def main() -> None:
     about = f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}"
     if gymnasium:
         about += f", Gymnasium {gymnasium.__version__}"
+    if ray:
+        about += f", Ray {ray.__version__}"
     print(json.dumps(about), flush=True)
-    with_partner = pair.ROLES | models.ROLES | (environments.ROLES if environments else {})
+    alone = local.ROLES | loaders.ROLES
+    for optional in (environments, actors):
+        alone |= optional.ROLES if optional else {}
+    with_partner = pair.ROLES | models.ROLES
     partner = None
     gc.freeze()  # what was imported is no garbage
     for line in sys.stdin:
         job = json.loads(line)
         role, n, size, count = (job.get(k, 0) for k in ("role", "n", "bytes", "count"))
-        if role in local.ROLES:
-            figures = local.ROLES[role](n, size)
+        if role in alone:
+            figures = alone[role](n, size)
         else:
             partner = partner or pair.Partner(cpus[1])
             figures = with_partner[role](partner, n, size, count)

@@ -3,13 +3,12 @@
 They cost nothing themselves: what is measured is how observations, actions and rewards travel.
 """
 
-import os
-import sys
 from typing import Any
 
 import baton.gymnasium
 import gymnasium
 import numpy as np
+from loaders import both_cpus
 from pair import now
 
 ENVIRONMENTS = 8
@@ -33,26 +32,24 @@ class Frames(gymnasium.Env[Any, Any]):
         return self.frames, 1.0, False, False, {}
 
 
-def stepped(partner: Any, n: int, size: int, count: int) -> dict[str, list[float]]:
+def stepped(n: int, size: int) -> dict[str, list[float]]:
     """Steps a second of each slice, by turns; both of the CPUs of the measurement are used."""
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, [int(cpu) for cpu in sys.argv[1:]])
     classes = {"gymnasium": gymnasium.vector.AsyncVectorEnv, "baton": baton.gymnasium.AsyncVectorEnv}
-    all_ = {name: make([Frames] * ENVIRONMENTS) for name, make in classes.items()}
     rates: dict[str, list[float]] = {name: [] for name in classes}
-    for envs in all_.values():
-        envs.reset()
-    actions = all_["baton"].action_space.sample()
-    for k in range(-1, SLICES):
-        for name in list(all_) if k % 2 else reversed(all_):
-            start = now()
-            for _ in range(n):
-                all_[name].step(actions)
-            if k >= 0:
-                rates[name].append(n / (now() - start) * 1e9)
-    for envs in all_.values():
-        envs.close()
-    os.sched_setaffinity(0, own)
+    with both_cpus():
+        all_ = {name: make([Frames] * ENVIRONMENTS) for name, make in classes.items()}
+        for envs in all_.values():
+            envs.reset()
+        actions = all_["baton"].action_space.sample()
+        for k in range(-1, SLICES):
+            for name in list(all_) if k % 2 else reversed(all_):
+                start = now()
+                for _ in range(n):
+                    all_[name].step(actions)
+                if k >= 0:
+                    rates[name].append(n / (now() - start) * 1e9)
+        for envs in all_.values():
+            envs.close()
     return rates
 
 

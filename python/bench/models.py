@@ -1,13 +1,14 @@
 """Models in two processes: trained by both at once, and handed to one that runs."""
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import baton
-import baton.torch
+import baton.torch.weights
 import numpy as np
 import torch
 from pair import ASKS, SEEN, STAMP, Partner, Ways, choose_strategy, now
@@ -158,7 +159,59 @@ def live(partner: Partner, n: int, size: int, count: int) -> Any:
     return {"ns": times[n // 10 :]}
 
 
+LAYERS, LAYER = 300, 86_667  # parameters, and numbers in each: 104 MB
+INTERVAL = 200_000_000  # ns from one version to the next
+
+
+def large() -> torch.nn.Module:
+    return torch.nn.ParameterList([torch.rand(LAYER) for _ in range(LAYERS)])
+
+
+def act(ways: Ways, page: Any, ready: Callable[[], None], name: str, n: int, waits: bool) -> None:
+    """Binds a module to each version: as soon as it comes, or once it is there."""
+    receiver = baton.torch.weights.Receiver(name, into=large())
+    ready()
+    seen = 0
+    while seen < n:
+        while not waits and page[ASKS] == seen:
+            pass
+        start = now()
+        receiver.receive()
+        page[STAMP] = now() if waits else now() - start
+        page[SEEN] = seen = receiver.meta
+
+
+def sent(waits: bool) -> Callable[..., Any]:
+    """A role: a module of 104 MB is sent five times a second. The ns until an actor has bound each version, or
+    what that costs the actor; and the share that it had when the next one was sent."""
+
+    def role(partner: Partner, n: int, size: int, count: int) -> Any:
+        model, name = large(), f"bench/{uuid.uuid4().hex}"
+        sender = baton.torch.weights.Sender(name)
+        partner.begin(act, name, n, waits)
+        page, times = partner.page, []
+        for i in range(1, n + 1):
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(1)
+            start = now()
+            sender.send(model, meta=i)
+            page[ASKS] = i
+            while page[SEEN] < i and now() < start + INTERVAL:
+                pass
+            if page[SEEN] == i:
+                times.append(page[STAMP] - start if waits else page[STAMP])
+            time.sleep(max(start + INTERVAL - now(), 0) / 1e9)
+        partner.finish()
+        baton.delete(name)
+        return {"ns": times, "seen": [len(times) / n]}
+
+    return role
+
+
 ROLES = {
+    "weights sent": sent(waits=True),
+    "weights bound": sent(waits=False),
     "hogwild": hogwild,
     "model published": handed(True),
     "model by torch": handed(False),

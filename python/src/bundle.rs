@@ -152,7 +152,7 @@ impl Bundle {
     fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let held = self.held(py)?;
         if held.bundle.iter().all(|(_, t)| !cuda::on_gpu(t))
-            && let Ok(Some(all)) = exchange::torch_all(py, || held.bundle.to_dlpack_private())
+            && let Ok(all) = exchange::torch_all(py, &held.bundle)
         {
             let d = PyDict::new(py);
             for ((path, _), t) in held.bundle.iter().zip(all) {

@@ -5,14 +5,14 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-use baton::dlpack::{DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, exchange_api};
+use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, exchange_api};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 
-use crate::capsule::{content, delete};
+use crate::capsule::{Managed, capsule, content, delete};
 use crate::errors::OrRaise;
 use crate::tensor::Tensor;
 
@@ -96,42 +96,94 @@ fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchange
     Ok(unsafe { at.as_ref() }.filter(|t| t.header.version.major == 1))
 }
 
-/// The torch tensor of a tensor, by torch's table, made of an export. `None` where torch has no table.
-pub(crate) fn torch<'py>(
-    py: Python<'py>,
-    export: impl FnOnce() -> baton::Result<*mut DLManagedTensorVersioned>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    Ok(torch_all(py, || Ok(vec![export()?]))?.and_then(|mut all| all.pop()))
+/// An export of either structure. Torch before 2.9 has no table, and takes capsules of the old one.
+pub(crate) trait Exports {
+    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>>;
+    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>>;
 }
 
-/// As `torch`, of several exports in their order.
-pub(crate) fn torch_all<'py>(
-    py: Python<'py>,
-    export: impl FnOnce() -> baton::Result<Vec<*mut DLManagedTensorVersioned>>,
-) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+/// Of each by itself.
+impl Exports for [baton::Tensor] {
+    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>> {
+        self.iter().map(baton::Tensor::to_dlpack_private).collect()
+    }
+
+    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>> {
+        self.iter().map(baton::Tensor::to_dlpack_legacy_private).collect()
+    }
+}
+
+/// Those of one storage share what is written.
+impl Exports for baton::Bundle {
+    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>> {
+        self.to_dlpack_private()
+    }
+
+    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>> {
+        self.to_dlpack_legacy_private()
+    }
+}
+
+/// For a caller that only reads: nothing is copied when it is written.
+pub(crate) struct ToRead<'a>(pub(crate) &'a baton::Tensor);
+
+impl Exports for ToRead<'_> {
+    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>> {
+        Ok(vec![self.0.to_dlpack()?])
+    }
+
+    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>> {
+        Ok(vec![self.0.to_dlpack_legacy()?])
+    }
+}
+
+/// The torch tensor of a tensor.
+pub(crate) fn torch<'py>(py: Python<'py>, export: &(impl Exports + ?Sized)) -> PyResult<Bound<'py, PyAny>> {
+    let one = torch_all(py, export)?.pop();
+    one.ok_or_else(|| PyBufferError::new_err("the library took no tensor"))
+}
+
+/// The torch tensors of what is exported, in its order: by torch's table where there is one.
+pub(crate) fn torch_all<'py>(py: Python<'py>, export: &(impl Exports + ?Sized)) -> PyResult<Vec<Bound<'py, PyAny>>> {
     static TORCH: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
     let table = *TORCH.get_or_try_init(py, || {
         // From here on torch is to know what lies in this memory, so that its own queues leave it there.
         py.import("baton.torch._install")?.call_method0("recognise")?;
         table_of(&py.import("torch")?.getattr("Tensor")?)
     })?;
-    let Some(take) = table.and_then(|t| t.managed_tensor_to_py_object_no_sync) else { return Ok(None) };
-    let mut left = export().or_raise(py)?.into_iter();
-    let mut all = Vec::with_capacity(left.len());
-    while let Some(m) = left.next() {
-        let mut out: *mut c_void = std::ptr::null_mut();
-        // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
-        if unsafe { take(m, &mut out) } != 0 || out.is_null() {
-            for m in left {
-                // SAFETY: an export that nothing has taken, given back once.
-                unsafe { delete(m) };
+    match table.and_then(|t| t.managed_tensor_to_py_object_no_sync) {
+        Some(take) => taken(export.versioned().or_raise(py)?, |m| {
+            let mut out: *mut c_void = std::ptr::null_mut();
+            // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
+            if unsafe { take(m, &mut out) } != 0 || out.is_null() {
+                return Err(PyErr::take(py).unwrap_or_else(|| PyBufferError::new_err("the library took no tensor")));
             }
-            return Err(PyErr::take(py).unwrap_or_else(|| PyBufferError::new_err("the library took no tensor")));
+            // SAFETY: a new reference.
+            Ok(unsafe { Bound::from_owned_ptr(py, out.cast()) })
+        }),
+        None => {
+            let take = py.import("torch.utils.dlpack")?.getattr("from_dlpack")?;
+            // SAFETY: each was just made, to be given away.
+            taken(export.legacy().or_raise(py)?, |m| take.call1((unsafe { capsule(py, m) }?,)))
         }
-        // SAFETY: a new reference.
-        all.push(unsafe { Bound::from_owned_ptr(py, out.cast()) });
     }
-    Ok(Some(all))
+}
+
+/// What a library makes of each export. Behind one that it does not take the others are given back.
+fn taken<M: Managed, T>(all: Vec<*mut M>, mut take: impl FnMut(*mut M) -> PyResult<T>) -> PyResult<Vec<T>> {
+    let mut made = Vec::with_capacity(all.len());
+    let mut left = all.into_iter();
+    while let Some(m) = left.next() {
+        match take(m) {
+            Ok(t) => made.push(t),
+            Err(e) => {
+                // SAFETY: exports that nothing has taken, each given back once.
+                left.for_each(|m| unsafe { delete(m) });
+                return Err(e);
+            }
+        }
+    }
+    Ok(made)
 }
 
 /// Runs what may raise in a function of the table: the error is set as the exception, and -1 returned.

@@ -121,8 +121,7 @@ fn over<'py>(py: Python<'py>, tensors: &[baton::Tensor]) -> PyResult<Vec<Bound<'
 
 /// Torch's tensors of the same elements, each with a storage of its own.
 pub(crate) fn tensors_over<'py>(py: Python<'py>, tensors: &[baton::Tensor]) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let all = torch_all(py, || tensors.iter().map(baton::Tensor::to_dlpack_private).collect())?;
-    all.ok_or_else(|| invalid(py, "use torch 2.9 or later", "this torch has no table of DLPack's functions"))
+    torch_all(py, tensors)
 }
 
 /// A storage, and one that has what was its memory.

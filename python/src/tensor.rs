@@ -353,10 +353,10 @@ impl Tensor {
             // torch names its stream there.
             return py.import("baton._views")?.call_method1("torch", (slf,));
         }
-        match exchange::torch(py, || t.to_dlpack_private()) {
-            Ok(Some(t)) => Ok(t),
-            // By its Python function, or the error that names a way out.
-            Ok(None) | Err(_) => py.import("baton._views")?.call_method1("torch", (slf,)),
+        match exchange::torch(py, std::slice::from_ref(&t)) {
+            Ok(t) => Ok(t),
+            // By its Python function, whose error names a way out.
+            Err(_) => py.import("baton._views")?.call_method1("torch", (slf,)),
         }
     }
 
@@ -364,7 +364,7 @@ impl Tensor {
     pub(crate) fn _torch_to_read<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let t = slf.get().tensor(slf.py())?;
         if !cuda::on_gpu(&t)
-            && let Ok(Some(seen)) = exchange::torch(slf.py(), || t.to_dlpack())
+            && let Ok(seen) = exchange::torch(slf.py(), &exchange::ToRead(&t))
         {
             return Ok(seen);
         }

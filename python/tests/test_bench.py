@@ -15,7 +15,7 @@ BENCH = Path(__file__).resolve().parents[1] / "bench"
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="measurements need two CPUs")
 def test_everything_in_python_is_measured():
     need("torch")
-    groups = ["python-busy", "python-asleep", "python-local", "python-models"]
+    groups = ["python-busy", "python-asleep", "python-local", "python-loaders", "python-models"]
     program = f"{sys.executable},{BENCH}"
     done = subprocess.run(
         [BATON, "bench", "--quick", "--json", "--only", ",".join(groups), "--python", program], stdout=subprocess.PIPE

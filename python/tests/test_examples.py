@@ -45,6 +45,20 @@ def test_hogwild_with_torch_learns_and_draws(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_hogwild_of_torch_multiprocessing_is_one_line_away(tmp_path):
+    need("torch")
+    ours, theirs = "import baton.torch.multiprocessing as mp", "import torch.multiprocessing as mp"
+    text = (EXAMPLES / "hogwild_dropin.py").read_text()
+    stock = tmp_path / "stock.py"
+    stock.write_text(f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n" + text.replace(ours, theirs))
+    for program in (EXAMPLES / "hogwild_dropin.py", stock):
+        out = run(str(program), "--save", str(tmp_path / "model.pt"))
+        (accuracy,) = re.findall(r"accuracy (\d\.\d+)", out)
+        assert float(accuracy) >= 0.85, out
+        load = f"import torch; print(len(torch.load({str(tmp_path / 'model.pt')!r})))"
+        assert subprocess.check_output([sys.executable, "-c", load], text=True) == "8\n"
+
+
 def test_a_handle_is_carried_over_http_and_nats():
     need("nats")
     assert run("carry_the_handle.py", broker=[BATON, "run", "--"]).splitlines() == [

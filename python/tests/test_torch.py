@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import gc
 import io
+import subprocess
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -279,3 +281,47 @@ def test_load_module_waits_for_the_name(name):
         assert loading.result().live
     assert torch.equal(shared.weight, worker.weight)
     baton.delete(name)
+
+
+def test_a_torch_that_moves_no_storages_shares_as_ever(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import torch, torch.multiprocessing as stock, baton.torch
+from torch.utils.data import DataLoader
+
+def refuse(*_):
+    raise RuntimeError("this torch moves nothing")
+
+torch.UntypedStorage._swap_data_ptr_ = refuse
+import baton.torch.multiprocessing as mp
+
+def fill(inbox, out, done):
+    x = inbox.get()
+    x.fill_(7)
+    out.put(x * 2)
+    done.wait()  # torch's sender must live until it is taken
+
+if __name__ == "__main__":
+    print(baton.torch.install())
+    for m in (mp, stock):
+        for make in (m.Queue, m.SimpleQueue):
+            x, inbox, out, done = torch.zeros(3), make(), make(), m.Event()
+            p = m.Process(target=fill, args=(inbox, out, done))
+            p.start()
+            inbox.put(x[1:])
+            y = out.get()
+            done.set()
+            p.join()
+            print(x.tolist(), y.tolist(), x.is_shared())
+    print([batch.sum().item() for batch in DataLoader([torch.ones(3)] * 8, batch_size=4, num_workers=2)])
+    with mp.Pool(1) as pool:
+        print(pool.map(torch.neg, [torch.ones(2)]))
+"""
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    first, *shared, batches, pooled = done.stdout.splitlines()
+    assert first == "Installed(storages=False, collate=False)"
+    assert shared == ["[0.0, 7.0, 7.0] [14.0, 14.0] True"] * 4
+    assert batches == "[12.0, 12.0]" and pooled == "[tensor([-1., -1.])]"

@@ -57,9 +57,7 @@ impl Tensor {
             return self.to_dlpack_legacy();
         }
         let (private, dl_tensor) = private(self)?;
-        let m =
-            DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete::<DLManagedTensor>) };
-        Ok(export(self, m, private))
+        Ok(export(self, legacy(dl_tensor), private))
     }
 
     /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no
@@ -91,16 +89,10 @@ impl Tensor {
     /// [`to_dlpack_on`](Tensor::to_dlpack_on).
     pub fn to_dlpack_legacy_on(&self, stream: Stream) -> Result<*mut DLManagedTensor> {
         if self.is_read_only() {
-            let what = "the legacy structure cannot say that a tensor is read-only";
-            return Err(Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what));
+            return Err(legacy_is_writable());
         }
         self.use_on(stream)?;
-        let m = DLManagedTensor {
-            dl_tensor: view(self)?,
-            manager_ctx: std::ptr::null_mut(),
-            deleter: Some(delete::<DLManagedTensor>),
-        };
-        Ok(export(self, m, None))
+        Ok(export(self, legacy(view(self)?), None))
     }
 }
 
@@ -125,19 +117,47 @@ impl Bundle {
     /// # Ok(()) }
     /// ```
     pub fn to_dlpack_private(&self) -> Result<Vec<*mut DLManagedTensorVersioned>> {
+        let flags = |t: &Tensor| if t.is_read_only() { flag::READ_ONLY } else { 0 };
+        self.private_exports(|t, dl_tensor| versioned(flags(t), dl_tensor))
+    }
+
+    /// As [`to_dlpack_private`](Bundle::to_dlpack_private), as the structure before 1.0, which has no read-only
+    /// flag: what is read-only on a GPU is refused (`ReadOnly`).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let w = session.from_slice(&[2], &[1i32, 2])?.freeze();
+    /// session.set("old", baton::Payload::named([("w", w.clone()), ("tied", w)]))?;
+    /// let copies = session.get("old", None)?.to_dlpack_legacy_private()?;
+    /// unsafe { *(*copies[0]).dl_tensor.data.cast::<i32>() = 7 };
+    /// assert_eq!(unsafe { *(*copies[1]).dl_tensor.data.cast::<i32>() }, 7);
+    /// for m in copies {
+    ///     drop(unsafe { session.from_dlpack_legacy(m)? });
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn to_dlpack_legacy_private(&self) -> Result<Vec<*mut DLManagedTensor>> {
+        if self.tensors.iter().any(|t| t.is_read_only() && t.on_device().is_some()) {
+            return Err(legacy_is_writable());
+        }
+        self.private_exports(|_, dl_tensor| legacy(dl_tensor))
+    }
+
+    fn private_exports<M: Managed>(&self, structure: impl Fn(&Tensor, DLTensor) -> M) -> Result<Vec<*mut M>> {
         let is_copied = |t: &Tensor| t.is_read_only() && t.on_device().is_none();
         let copied: Vec<&Tensor> = self.tensors.iter().filter(|t| is_copied(t)).collect();
         let mut copies = copies::of(&copied)?.into_iter();
         // All that may fail comes first: an export that was made would have to be taken back.
         let mut all = Vec::with_capacity(self.tensors.len());
         for t in self.tensors.iter() {
-            let flags = if t.is_read_only() { flag::READ_ONLY } else { 0 };
             if is_copied(t) {
                 let (map, data) = copies.next().unwrap_or((None, std::ptr::null_mut()));
-                all.push((t, versioned(flags, described(t, data)), map));
+                all.push((t, structure(t, described(t, data)), map));
             } else {
                 t.use_on(Stream::LEGACY)?;
-                all.push((t, versioned(flags, view(t)?), None));
+                all.push((t, structure(t, view(t)?), None));
             }
         }
         Ok(all.into_iter().map(|(t, m, map)| export(t, m, map)).collect())
@@ -195,6 +215,16 @@ fn private(t: &Tensor) -> Result<(Option<Arc<Mapping>>, DLTensor)> {
 fn versioned(flags: u64, dl_tensor: DLTensor) -> DLManagedTensorVersioned {
     let manager_ctx = std::ptr::null_mut();
     DLManagedTensorVersioned { version: VERSION, manager_ctx, deleter: Some(DELETER), flags, dl_tensor }
+}
+
+/// As `versioned`, of the structure before 1.0.
+fn legacy(dl_tensor: DLTensor) -> DLManagedTensor {
+    DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete::<DLManagedTensor>) }
+}
+
+fn legacy_is_writable() -> Error {
+    let what = "the legacy structure cannot say that a tensor is read-only";
+    Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what)
 }
 
 fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
