@@ -103,11 +103,16 @@ func pythonBusy(p *python) {
 	trip(name(fastestName+", polled", small.name), "polled", 300, small.bytes).against(born, nil)
 	trip(name(namesName, small.name), "names", 2000, small.bytes).against(born, times(8))
 
+	middle := sizes[1]
+	torchs := trip(name(fastestName, middle.name), "fastest", 100, middle.bytes)
+	trip(name(underName, middle.name), "installed", 100, middle.bytes).against(torchs.Name, atMost("ratio", 1.0/2))
+
 	born, copied := name(queueName, large.name), name(queueName+", copied in", large.name)
 	trip(born, "queue born", 10000, large.bytes)
-	torchs := trip(name(defaultName, large.name), "default", 20, large.bytes).against(born, times(1000))
+	torchs = trip(name(defaultName, large.name), "default", 20, large.bytes).against(born, times(1000))
 	trip(name(fastestName, large.name), "fastest", 20, large.bytes).against(born, nil)
 	trip(name(dropInName, large.name), "drop-in", 40, large.bytes).against(name(fastestName, large.name), atMost("ratio", 1.0/9))
+	trip(name(dropInName+", born in Baton", large.name), "drop-in born", 40, large.bytes).against(name(fastestName, large.name), atMost("ratio", 1.0/12))
 	trip(name(underName, large.name), "installed", 40, large.bytes).against(name(fastestName, large.name), atMost("ratio", 1.0/5))
 	trip(copied, "queue copied", 40, large.bytes).against(torchs.Name, atMost("ratio", 1.0/10))
 	trip(name(namesName, large.name), "names", 2000, large.bytes).against(born, times(8))

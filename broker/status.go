@@ -31,6 +31,7 @@ type MemoryStatus struct {
 	Orphans      uint64 `json:"orphans"` // of them, those whose owners have ended
 	Lanes        uint64 `json:"lanes"`   // of all lanes, which the quotas count as well
 	Free         uint64 `json:"free"`    // on the machine, or below the smallest limit
+	Left         uint64 `json:"left"`    // that could be granted now, within all limits but those of a session
 	Dir          string `json:"dir,omitempty"`
 }
 
@@ -111,21 +112,22 @@ func (b *Broker) heldFrom(chunk uint32) (n int, next uint32, ok bool) {
 
 // statusNow is Status without the storages, which are counted if there is anything to count.
 func (b *Broker) statusNow() (st Status, all bool) {
-	free := uint64(0)
-	if m, err := b.cfg.ReadMemory(); err == nil {
-		free = m.Free()
+	machine, err := b.cfg.ReadMemory()
+	if err != nil {
+		machine = sys.Memory{}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st = Status{
 		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket,
 		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil,
-		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.memory.Use().Granted, Free: free, Dir: b.cfg.MemoryDir},
+		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.memory.Use().Granted, Free: machine.Free(), Dir: b.cfg.MemoryDir},
 	}
 	if b.closing || b.taking != nil {
 		return st, false
 	}
 	use := b.memory.Use()
+	st.Memory.Left = b.memory.Left(machine)
 	st.Memory.Orphans, st.Memory.Lanes = use.Orphans, use.Lanes
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})

@@ -14,7 +14,8 @@ const (
 
 // List asks for rows of one kind whose name fits Pattern (see MatchName), in
 // pages: Cursor is that of the reply before, Limit the most rows wanted, 0 for
-// as many as the broker gives at once.
+// as many as the broker gives at once. The cursor of segments and storages is a
+// number of theirs: the rows are those from that one on.
 type List struct {
 	What    string `json:"what"`
 	Pattern string `json:"pattern,omitempty"`

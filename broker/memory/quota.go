@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -17,6 +18,8 @@ const (
 	// refused is a tensor and not another process's memory.
 	minMargin = 64 << 20
 	maxMargin = 1 << 30
+	// placeMargin is what a directory of files must keep free for records.
+	placeMargin = 1 << 20
 	// collectPause is the least time between two requests to idle owners to
 	// recycle.
 	collectPause = 100 * time.Millisecond
@@ -142,8 +145,7 @@ func (m *Memory) checkMachine(bytes uint64, elsewhere bool) error {
 	if elsewhere {
 		machine.Limit, machine.Used = 0, 0
 	}
-	margin := min(max(machine.Bound()/32, minMargin), maxMargin)
-	free := machine.Free()
+	margin, free := marginOf(machine), machine.Free()
 	promised := m.promised()
 	if need := bytes + promised + margin; need > free {
 		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, end what else uses memory, or raise the container's limit",
@@ -151,6 +153,26 @@ func (m *Memory) checkMachine(bytes uint64, elsewhere bool) error {
 			bytes, margin, free, promised)
 	}
 	return nil
+}
+
+// marginOf is what a grant must leave free on a machine.
+func marginOf(machine sys.Memory) uint64 { return min(max(machine.Bound()/32, minMargin), maxMargin) }
+
+// Left is how much could be granted now, to a session that has no limits of its own, on a
+// machine with so much memory.
+func (m *Memory) Left(machine sys.Memory) uint64 {
+	less := func(a uint64, b ...uint64) uint64 {
+		for _, n := range b {
+			a -= min(a, n)
+		}
+		return a
+	}
+	promised := m.promised()
+	left := min(less(m.limits.Memory, m.used, m.lanes), less(machine.Free(), marginOf(machine), promised))
+	if free, ok := m.store.Files.Free(); ok {
+		left = min(left, less(free, placeMargin, promised))
+	}
+	return left
 }
 
 // checkPlace refuses what the directory of the files has no room for. A file
@@ -161,11 +183,10 @@ func (m *Memory) checkPlace(bytes uint64) error {
 	if !ok {
 		return nil
 	}
-	const margin = 1 << 20
-	if promised := m.promised(); bytes+promised+margin > free {
+	if promised := m.promised(); bytes+promised+placeMargin > free {
 		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, make room there, or name a larger --memory-dir",
 			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised and %d kept for records)",
-			bytes, m.limits.MemoryDir, free, promised, margin)
+			bytes, m.limits.MemoryDir, free, promised, placeMargin)
 	}
 	return nil
 }

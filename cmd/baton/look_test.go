@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // tensor allocates one in shared memory.
@@ -49,11 +51,28 @@ func TestStatusTellsWhatThereIsWithoutItself(t *testing.T) {
 	assert.Equal(t, 1, s.Counts.Queues)
 	assert.Positive(t, s.Counts.Storages)
 
+	assert.Positive(t, s.Memory.Left)
+	assert.LessOrEqual(t, s.Memory.Left, s.Memory.Limit-s.Memory.Granted-s.Memory.Lanes)
+
 	text := p.must("status")
 	for _, line := range []string{`broker +pid \d+, version 1\.2\.3-test`, `sessions +1`, `names +1`, `queues +1`,
 		`memory granted +[\d.]+ MiB of .+`, `NATS +embedded, connected nats://127\.0\.0\.1:\d+`} {
 		assert.Regexp(t, `(?m)^`+line+`$`, text)
 	}
+}
+
+func TestStatusTellsThatALimitIsReached(t *testing.T) {
+	p := newPlace(t)
+	p.serve("--memory", "8MiB")
+	c := p.client()
+	for err := error(nil); err == nil; {
+		_, err = c.Alloc(p.ctx(), dlpack.Uint8, []int64{1 << 20})
+		require.True(t, err == nil || errors.Is(err, protocol.ErrQuotaExceeded), err)
+	}
+	var s broker.Status
+	p.json(&s, "status")
+	assert.Less(t, s.Memory.Left, uint64(2<<20))
+	assert.Greater(t, s.Memory.Free, uint64(64<<20))
 }
 
 func TestStatusWaitsForABrokerAsLongAsTold(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -101,12 +102,42 @@ is there and carry tensors in and out.
 	for _, c := range commands {
 		root.AddCommand(c(a))
 	}
+	refuseUnknown(root)
 	for _, c := range root.Commands() {
 		a.noteBegin(c)
 	}
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	return root
+}
+
+// refuseUnknown has `help` and `completion` refuse what they do not know: cobra's own print
+// a usage and succeed.
+func refuseUnknown(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Run = nil
+			c.RunE = func(_ *cobra.Command, args []string) error {
+				sub, rest, err := root.Find(args)
+				if sub == nil || err != nil || len(rest) > 0 && sub == root {
+					return badUsage("there is no command %q to help with: baton --help lists them", strings.Join(args, " "))
+				}
+				sub.InitDefaultHelpFlag()
+				return sub.Help()
+			}
+		case "completion":
+			c.RunE = func(c *cobra.Command, args []string) error {
+				if len(args) == 0 {
+					return c.Help()
+				}
+				return badUsage("there is no completion for %q: use bash, zsh, fish or powershell", args[0])
+			}
+			c.Args = cobra.ArbitraryArgs
+		}
+	}
 }
 
 // noteBegin wraps a command so that app.began tells when its own code has begun:

@@ -63,6 +63,8 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 		{[]string{"tail", "t", "--from", "yesterday"}, "none of new, last, all"},
 		{[]string{"tail", "t", "-n", "-1"}, "negative"},
 		{[]string{"run"}, "requires at least 1 arg(s)"},
+		{[]string{"help", "nosuch"}, `no command "nosuch"`},
+		{[]string{"completion", "nosuch"}, `no completion for "nosuch"`},
 		{[]string{"version", "--xml"}, "unknown flag: --xml"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
@@ -116,4 +118,8 @@ func TestCompletionKnowsShellsAndNames(t *testing.T) {
 		return strings.HasPrefix(p.must("__complete", "get", "w"), "weights/a\n:4\n")
 	})
 	assert.Equal(t, []string{"names", "topics", "sessions"}, lines(p.must("__complete", "ls", ""))[:3])
+	p.tensor(p.client(), 8)
+	assert.Equal(t, "tester\n:4\n", p.must("__complete", "show", "session", "")[:10])
+	assert.Regexp(t, `^\d+\n`, p.must("__complete", "show", "storage", ""))
+	assert.Subset(t, lines(p.must("__complete", "show", "")), []string{"session", "queue", "storage", "weights/a"})
 }

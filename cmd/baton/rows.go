@@ -86,6 +86,14 @@ func (l *looker) fetch(ctx context.Context, what, pattern string) ([]json.RawMes
 	}
 }
 
+// fetchOne gets the row of a segment or storage by its number, if there is one: listings of
+// them are in the order of their numbers, and a cursor is one.
+func (l *looker) fetchOne(ctx context.Context, what string, number uint64) ([]json.RawMessage, error) {
+	var page protocol.ListReply
+	err := l.Broker(ctx, protocol.OpList, protocol.List{What: what, Cursor: strconv.FormatUint(number, 10), Limit: 1}, &page)
+	return page.Rows, err
+}
+
 // table draws rows.
 func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
 	var cells [][]string
@@ -99,7 +107,7 @@ func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
 	return a.columns(l.header, l.right, cells), nil
 }
 
-// completeRows completes names or topics from what the broker lists.
+// completeRows completes the names, or numbers, of what the broker lists: of its first rows, where there are many.
 func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
@@ -109,19 +117,42 @@ func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer l.close()
-		rows, err := l.fetch(ctx, what, "")
-		if err != nil {
+		var page protocol.ListReply
+		if l.Broker(ctx, protocol.OpList, protocol.List{What: what, Namespace: l.namespace, Limit: mostCompleted}, &page) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var out []string
-		for _, raw := range rows {
-			var r struct{ Name string }
-			if json.Unmarshal(raw, &r) == nil && r.Name != "" && strings.HasPrefix(r.Name, begun) {
-				out = append(out, r.Name)
+		for _, raw := range page.Rows {
+			if name := calledIn(what, raw); name != "" && strings.HasPrefix(name, begun) {
+				out = append(out, name)
 			}
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// mostCompleted bounds what a shell is given to choose from.
+const mostCompleted = 1000
+
+// calledIn is what a row is called by: a name, or a number where it has none.
+func calledIn(what string, raw json.RawMessage) string {
+	var r struct {
+		Name           string
+		Lease          uint64
+		Index, Segment uint32
+	}
+	if json.Unmarshal(raw, &r) != nil {
+		return ""
+	}
+	switch what {
+	case protocol.ListSegments:
+		return number(r.Segment)
+	case protocol.ListStorages:
+		return number(r.Index)
+	case protocol.ListLeases:
+		return strconv.FormatUint(r.Lease, 10)
+	}
+	return r.Name
 }
 
 func number[N int | uint16 | uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }

@@ -58,7 +58,16 @@ Status 3 if there is nothing. --json prints an array.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.show(cmd.Context(), &f, args, asJSON)
 		},
-		ValidArgsFunction: a.completeRows(&f, protocol.ListNames),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			switch len(args) {
+			case 0:
+				names, d := a.completeRows(&f, protocol.ListNames)(cmd, args, begun)
+				return append(singular(), names...), d
+			case 1:
+				return a.completeRows(&f, listed(args[0]))(cmd, args, begun)
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
 	}
 	f.add(cmd, waitForBroker)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -76,15 +85,21 @@ func singular() []string {
 	return out
 }
 
+// listed is the listing of a kind that `show` knows.
+func listed(kind string) string {
+	if kind == protocol.KindQueue {
+		return protocol.ListTopics
+	}
+	l, _ := findListing(kind)
+	return l.what
+}
+
 func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bool) (err error) {
 	wanted := listings
 	what, queues := args[len(args)-1], false
 	if len(args) == 2 {
-		kind := args[0]
-		if queues = kind == protocol.KindQueue; queues {
-			kind = protocol.ListTopics
-		}
-		l, known := findListing(kind)
+		queues = args[0] == protocol.KindQueue
+		l, known := findListing(listed(args[0]))
 		if !known {
 			return badUsage("%q is no kind: use one of %s", args[0], strings.Join(singular(), ", "))
 		}
@@ -97,7 +112,7 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 	defer broker.close()
 	found := []shown{}
 	for _, l := range wanted {
-		rows, err := broker.fetch(ctx, l.what, patternFor(l.what, what))
+		rows, err := candidates(ctx, broker, l.what, what)
 		if err != nil {
 			return err
 		}
@@ -132,13 +147,21 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 	return nil
 }
 
-// patternFor lets the broker choose where it can: names and topics are found by
-// their name, which has no wildcard.
-func patternFor(kind, what string) string {
-	if kind == protocol.ListNames || kind == protocol.ListTopics {
-		return strings.ReplaceAll(what, "*", "?")
+// candidates gets the rows among which one is that goes by a name or number. The broker
+// chooses where it can: names and topics are found by their name, which has no wildcard,
+// segments and storages by their number.
+func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMessage, error) {
+	switch kind {
+	case protocol.ListNames, protocol.ListTopics:
+		return l.fetch(ctx, kind, strings.ReplaceAll(what, "*", "?"))
+	case protocol.ListSegments, protocol.ListStorages:
+		n, err := strconv.ParseUint(what, 10, 32)
+		if err != nil {
+			return nil, nil
+		}
+		return l.fetchOne(ctx, kind, n)
 	}
-	return ""
+	return l.fetch(ctx, kind, "")
 }
 
 func isQueue(raw json.RawMessage) bool {

@@ -88,7 +88,7 @@ func (s *statusReply) pairs() [][2]string {
 	if m.Orphans > 0 {
 		granted += ", " + size(m.Orphans) + " of ended owners"
 	}
-	rows = append(rows, [2]string{"memory granted", granted}, [2]string{"memory left to take", size(m.Free)})
+	rows = append(rows, [2]string{"memory granted", granted}, [2]string{"memory left to take", size(m.Left)})
 	if m.SessionLimit > 0 {
 		rows = append(rows, [2]string{"limit of a session", size(m.SessionLimit)})
 	}

@@ -339,6 +339,11 @@ def tensor(size: int) -> Make:
     return lambda i: torch.full((size // 4,), float(i))
 
 
+def shared(size: int) -> Make:
+    """As `tensor`, in Baton's memory."""
+    return lambda i: baton.empty((size // 4,)).torch().fill_(float(i))
+
+
 def state(size: int, count: int) -> Make:
     return lambda i: {f"layers.{k}.weight": torch.full((size // 4,), float(i)) for k in range(count)}
 
@@ -357,6 +362,7 @@ def round_trip(way: str, reads: str, asleep: bool = False, make: str = "tensor")
             return ask(partner, way, reads, n, nothing, born_state(partner, way, size, count))
         makes = {
             "tensor": lambda: tensor(size),
+            "shared": lambda: shared(size),
             "dict": lambda: state(size, count),
             "list": lambda: samples(size, count),
         }
@@ -400,6 +406,7 @@ def roles() -> Iterator[tuple[str, Callable[..., Any]]]:
         yield f"stream {kind}", stream(f"stream {kind}", "baton")
     yield "stream fastest", stream("fastest", "torch")
     yield "stream default", stream("bounded", "torch")
+    yield "drop-in born", round_trip("drop-in", "torch", make="shared")
     yield "queue dict born", round_trip("queue", "baton-outer", make="born dict")
     for kind in ("dict", "list"):
         for reads in ("outer", "each"):
