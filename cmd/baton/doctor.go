@@ -92,7 +92,7 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	}
 	answer = doctor.Answer{PID: s.PID, Version: s.Version}
 	if s.Extra.NATS != nil {
-		answer.NATSDir = s.Extra.NATS.Dir
+		answer.NATSDir, answer.NATS = s.Extra.NATS.Dir, s.Extra.NATS.Status
 	}
 	return answer, nil
 }

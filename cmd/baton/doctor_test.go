@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -87,6 +88,21 @@ func TestDoctorTriesTheNATSOfTheSettings(t *testing.T) {
 	assert.Contains(t, f.Text, "nats://"+address)
 	assert.Contains(t, f.Remedy, "start the NATS server")
 	assert.NotContains(t, f.Text, "hush")
+}
+
+func TestDoctorTellsThatNATSRefusesTheBroker(t *testing.T) {
+	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, Username: "baton", Password: "right", NoSigs: true})
+	require.NoError(t, err)
+	s.Start()
+	defer s.Shutdown()
+	require.True(t, s.ReadyForConnections(patience))
+	p := newPlace(t)
+	p.serveNATS("--nats", s.ClientURL(), "--nats-user", "baton", "--nats-password", "wrong")
+	p.until("it says that it is refused", func() bool { return strings.Contains(p.findings()["NATS"].Text, "Authorization") })
+	f := p.findings()["NATS"]
+	assert.Equal(t, "warn", f.State)
+	assert.Contains(t, f.Text, "the broker is not connected to NATS at "+s.ClientURL())
+	assert.Contains(t, f.Remedy, "check the credentials")
 }
 
 func TestDoctorSeesABrokerThatWasKilled(t *testing.T) {

@@ -43,6 +43,7 @@ type Answer struct {
 	PID     int
 	Version string
 	NATSDir string // where it tells how to reach its NATS; "": it has none
+	NATS    *natsbridge.Status
 }
 
 // Checks lists what to look at in the broker's place.
@@ -141,6 +142,13 @@ func (p Place) nats(ctx context.Context) Finding {
 		if a.NATSDir == "" {
 			return warn("restart the broker without --no-nats, or see its log", "the broker runs without NATS")
 		}
+		// What the broker itself sees counts: its password may be one that this program does not know.
+		if n := a.NATS; n != nil && !n.Connected {
+			return warn(natsRemedyFor(n.LastError), "the broker is not connected to NATS at %s%s", n.URL, because(n.LastError))
+		}
+		if n := a.NATS; n != nil && n.Names.Error != "" {
+			return warn("see baton status, and the broker's log", "the broker is connected to %s, but its names are not: %s", n.URL, n.Names.Error)
+		}
 		info, err := natsbridge.ReadInfo(a.NATSDir)
 		if err != nil {
 			return warn("see the broker's log", "%v", message(err))
@@ -167,7 +175,11 @@ func roundTrip(whose string, info natsbridge.Info, secrets []nats.Option) Findin
 	}
 	if err != nil {
 		// The address may hold a password.
-		return warn(natsRemedy(err), "%s does not let us in: %s", whose, strings.ReplaceAll(message(err), info.URL, settings.HideSecrets(info.URL)))
+		what := "does not answer"
+		if errors.Is(err, nats.ErrAuthorization) {
+			what = "refuses this program"
+		}
+		return warn(natsRemedy(err), "%s %s: %s", whose, what, strings.ReplaceAll(message(err), info.URL, settings.HideSecrets(info.URL)))
 	}
 	return ok("%s answers at %s", whose, nc.ConnectedUrlRedacted())
 }
@@ -181,6 +193,21 @@ func natsRemedy(err error) string {
 		return "start the NATS server or correct its address; hand-overs on this machine go on without"
 	}
 	return "check address, TLS files and credentials; hand-overs on this machine go on without"
+}
+
+// natsRemedyFor is natsRemedy of an error that a broker tells of.
+func natsRemedyFor(text string) string {
+	if strings.Contains(text, nats.ErrAuthorization.Error()) || strings.Contains(text, "Authorization Violation") {
+		return natsRemedy(nats.ErrAuthorization)
+	}
+	return natsRemedy(nats.ErrNoServers)
+}
+
+func because(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
 }
 
 // message is an error's text without the remedy, which the finding has.
