@@ -254,12 +254,28 @@ fn plain(t: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
     }
     // SAFETY: it was lent.
     let view: DLTensor = unsafe { view.assume_init() };
+    if !is_told(py, t, view.dtype)? {
+        return Ok(None);
+    }
     let known = view.device.device_type == device::CPU && view.ndim >= 0 && !view.strides.is_null() | (view.ndim == 0);
     let lazy = |what| t.call_method0(what)?.is_truthy();
     if !known || may_be_lazy(&view) && (lazy(intern!(py, "is_conj"))? || lazy(intern!(py, "is_neg"))?) {
         return Ok(None);
     }
     Ok(Some(view))
+}
+
+/// Whether DLPack's type tells torch's. Torch's table gives the types of less than a byte as bytes, and some as several
+/// elements in one, for which a record has no name.
+fn is_told(py: Python<'_>, t: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
+    static INT8: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static UINT8: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let bytes = match dtype {
+        DType::INT8 => INT8.import(py, "torch", "int8")?,
+        DType::UINT8 => UINT8.import(py, "torch", "uint8")?,
+        _ => return Ok(dtype.lanes == 1),
+    };
+    Ok(t.getattr(intern!(py, "dtype"))?.is(bytes))
 }
 
 fn write_again(out: &mut Vec<u8>, first: usize) {

@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 use crate::text::Text;
 use crate::topic::Topic;
 use crate::value::{Take, encode_as, with_meta};
-use crate::wait::{interrupted, time, timeout as seconds, wait};
+use crate::wait::{caller, interrupted, time, timeout as seconds, wait};
 
 /// A connection to the user's broker.
 ///
@@ -182,7 +182,7 @@ impl Session {
         name: Option<Text<'_>>,
     ) -> PyResult<Session> {
         const YEAR: Duration = Duration::from_secs(365 * 86_400);
-        let mut b = baton::Session::builder().language("python").interrupted(interrupted).start(start);
+        let mut b = baton::Session::builder().language("python").interrupted(interrupted).place(caller).start(start);
         b = b.timeout(seconds(py, timeout)?.unwrap_or(YEAR));
         if let Some(a) = address {
             b = b.address(&*a);

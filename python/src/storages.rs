@@ -216,7 +216,10 @@ pub(crate) fn known<'py>(py: Python<'py>, t: &baton::Tensor) -> PyResult<Option<
         let mut all = KNOWN.lock().unwrap_or_else(|p| p.into_inner());
         all.get_or_insert_default().storages.get(&key).map(|r| r.clone_ref(py))
     };
-    Ok(found.and_then(|r| r.bind(py).upgrade()))
+    let Some(storage) = found.and_then(|r| r.bind(py).upgrade()) else { return Ok(None) };
+    // Torch may have given it other memory.
+    let lies_there = storage.call_method0(intern!(py, "data_ptr"))?.extract::<usize>()? == key.0;
+    Ok(lies_there.then_some(storage))
 }
 
 /// Notes which storage is over a tensor's bytes.

@@ -27,6 +27,30 @@ pub(crate) fn interrupted() -> bool {
     stop
 }
 
+/// The client's other hook: file and line of the innermost frame that is not this package's.
+pub(crate) fn caller() -> Option<String> {
+    let look = |py: Python<'_>| -> PyResult<Option<String>> {
+        let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
+        while !frame.is_none() {
+            let module = frame.getattr("f_globals")?.get_item("__name__").and_then(|n| n.extract::<String>());
+            if !module.is_ok_and(|m| m == "baton" || m.starts_with("baton.")) {
+                let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+                return Ok(Some(format!("{file}:{}", frame.getattr("f_lineno")?.extract::<u32>()?)));
+            }
+            frame = frame.getattr("f_back")?;
+        }
+        Ok(None)
+    };
+    // A thread without a frame of Python raises, and an exception that was there stays.
+    Python::try_attach(|py| {
+        let before = PyErr::take(py);
+        let found = look(py).ok().flatten();
+        before.into_iter().for_each(|e| e.restore(py));
+        found
+    })
+    .flatten()
+}
+
 /// Runs what may wait, with the interpreter let go. A wait that a signal handler ended by raising
 /// raises that.
 pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {

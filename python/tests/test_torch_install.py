@@ -223,6 +223,34 @@ def test_what_was_put_keeps_its_size():
     assert q.get(timeout=PATIENCE).shape == (4,)
 
 
+def test_a_storage_that_is_made_empty_lets_its_memory_go():
+    x = torch.arange(4.0).share_memory_()
+    view, other = x[1:], baton.share(x, copy=False)
+    assert x.untyped_storage().resize_(0).nbytes() == 0
+    assert baton.share(other.torch(), copy=False).tolist() == [0, 1, 2, 3]  # who else has it keeps it
+    x.untyped_storage().resize_(16)
+    x.fill_(5)
+    assert view.tolist() == [5, 5, 5] and other.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint1", "uint7", "float4_e2m1fn_x2", "float8_e4m3fn", "int8", "bits8"])
+def test_every_type_of_torchs_arrives_as_it_is(dtype):
+    x = torch.empty(4, dtype=getattr(torch, dtype))
+    for q in (mp.SimpleQueue(), stock.SimpleQueue()):
+        for sent in (x, x[1:], {"a": x, "b": x[:2]}):
+            q.put(sent)
+            got = q.get()
+            for a, b in zip(*(list(v.values()) if isinstance(v, dict) else [v] for v in (sent, got)), strict=True):
+                assert a.dtype == b.dtype and a.shape == b.shape and storage_of(a) == storage_of(b)
+
+
+def test_what_has_no_capsule_says_so_as_ever():
+    baton.empty(3).torch()
+    with pytest.raises(BufferError):
+        torch.eye(2).to_sparse().__dlpack__()
+    assert torch.Tensor.__dlpack__.__name__ == "__dlpack__"
+
+
 def test_an_item_that_no_memory_is_left_for_is_an_error_of_put(own, child):
     c = child(
         """

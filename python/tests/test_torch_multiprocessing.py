@@ -136,7 +136,7 @@ def test_errors_are_puts_and_lose_nothing():
     with pytest.raises(queue.Empty):
         q.get(timeout=0.01)
     q.close()
-    for use in (lambda: q.put(1), q.get, q.empty):
+    for use in (lambda: q.put(1), q.get):
         with pytest.raises(ValueError, match="is closed"):
             use()
     q.join_thread()
@@ -492,6 +492,8 @@ def test_a_closed_queue_is_of_no_use_here():
             q.put(1)
         with pytest.raises(error, match="closed"):
             q.get()
+        with pytest.raises(OSError, match="closed"):
+            q.empty()
 
 
 def test_a_queue_that_was_passed_on_ends_by_itself(monkeypatch):

@@ -315,6 +315,8 @@ pub mod session_file {
     pub const ENTRIES: u64 = 0x4000000;
     /// Trace texts.
     pub const TRACES: u64 = 0x10000000;
+    /// Bytes of one, which ends with a zero unless it takes all of them.
+    pub const TRACE_BYTES: usize = 64;
     /// Lanes, to the end.
     pub const LANES: u64 = 0x20000000;
     /// Size of the file.

@@ -27,8 +27,8 @@ impl Inner {
     // for there.
     pub(crate) fn fill(self: &Arc<Inner>, bytes: u64, dtype: DType, shape: &[i64]) -> Result<Shared> {
         self.check_open()?;
-        let warm = self.pool.warm(bytes, |reference, offset| self.holding_at(reference, offset, bytes, dtype, shape));
-        match warm {
+        let at = |reference, offset| self.holding_at(reference, offset, bytes, dtype, shape);
+        match if self.traces { None } else { self.pool.warm(bytes, at) } {
             Some(held) => held,
             None => self.fill_by(|| self.pool.alloc(&**self, bytes), dtype, shape),
         }
@@ -48,7 +48,11 @@ impl Inner {
             self.settle(); // withdraw what queues still name, then try once more
             got = cut();
         }
-        self.holding_of(got.map_err(|e| self.refused(e))?, dtype, shape)
+        let got = got.map_err(|e| self.refused(e))?;
+        if self.traces {
+            self.trace(got.reference.index);
+        }
+        self.holding_of(got, dtype, shape)
     }
 
     /// What holds a storage that was just handed out, and counted, for a compact tensor.

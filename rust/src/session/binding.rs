@@ -42,6 +42,21 @@ impl Builder {
         self.0.interrupted = Some(look);
         self
     }
+
+    /// What tells, where `BATON_TRACE=1` is set, which line of the program asks for memory, as `file:line`; none:
+    /// what a backtrace of the thread shows. It is called on the thread that asks, without any lock of this crate.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// let builder = baton::Session::builder().language("python").place(|| Some("train.py:12".into()));
+    /// builder.connect()?.zeros::<f32>(&[2])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn place(mut self, place: fn() -> Option<String>) -> Builder {
+        self.0.place = Some(place);
+        self
+    }
 }
 
 impl Error {

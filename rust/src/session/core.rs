@@ -27,6 +27,7 @@ use super::pin::Inherited;
 use super::reader::Joining;
 use super::room::Room;
 use crate::error::{Code, Error, Result, lost};
+use crate::layout::session_file;
 use crate::ledger::{FreeTest, Openings, Pool};
 use crate::shm::{Parking, Segment};
 use crate::sys::{self, PerProcess};
@@ -68,6 +69,8 @@ pub(crate) struct Core {
     pub(super) relinked: Condvar,
     pub(super) process: u32, // that opened it
     pub(crate) spins: bool,
+    /// Whether it is noted where the program asks for memory.
+    pub(super) traces: bool,
     /// Whether the last wait was on one processor with another session, perhaps the one waited for.
     pub(super) crowded: AtomicBool,
     /// Waits that let nobody run, since that took long.
@@ -93,6 +96,10 @@ impl Core {
     ) -> Result<Core> {
         let process = sys::process_number()?;
         let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
+        let traces = std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1");
+        if traces {
+            pages.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
+        }
         Ok(Core {
             pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
             parking: Arc::new(pages.bells.parking(pages.slot)),
@@ -117,6 +124,7 @@ impl Core {
             relinked: Condvar::new(),
             process,
             spins,
+            traces,
             crowded: AtomicBool::new(false),
             shy: AtomicU32::new(0),
             options,

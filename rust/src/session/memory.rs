@@ -292,6 +292,10 @@ impl Inner {
             let listed = listed.ok_or_else(|| wrong(format!("chunk {} was granted and is not listed", k.chunk)))?;
             let n = u64::from(limits::CHUNK_INDICES) * storage_entry::SIZE;
             sys::reserve(&self.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
+            if self.traces {
+                let n = u64::from(limits::CHUNK_INDICES) * session_file::TRACE_BYTES as u64;
+                sys::reserve(&self.pages.session_fd, session_file::TRACES + u64::from(k.chunk) * n, n)?;
+            }
             segment.note_chunk(k.chunk);
             let a = Attachment::new(listed, &own, segment.clone(), true)?;
             self.attached.put(k.chunk, Some(a), &self.pages.row);

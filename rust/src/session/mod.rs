@@ -55,6 +55,7 @@ mod state_file;
 mod tasks;
 mod tensor;
 mod topic;
+mod trace;
 mod view;
 mod waiting;
 
@@ -112,6 +113,8 @@ pub(crate) struct Options {
     pub(crate) named: bool,    // by the program or $BATON_ADDRESS
     pub(crate) language: &'static str,
     pub(crate) interrupted: Option<fn() -> bool>,
+    /// Tells where the program, in a language of its own, asks for memory.
+    pub(crate) place: Option<fn() -> Option<String>>,
 }
 
 impl Options {
@@ -437,6 +440,7 @@ impl Session {
             named: false,
             language: "rust",
             interrupted: None,
+            place: None,
         })
     }
 

@@ -8,6 +8,7 @@ tensor of torch's that Baton makes: one that lies in Baton's memory stays there,
 Concurrency: any thread. Fork and spawn: children inherit it. Death: as of any handle.
 """
 
+import functools
 import multiprocessing
 import multiprocessing.process
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import torch
+import torch.overrides
 from torch.multiprocessing import reductions
 
 from baton import _default, _native
@@ -103,6 +105,7 @@ class _Stock(NamedTuple):
     new_shared: Callable[..., Any]
     reduce_tensor: Callable[[Any], Any]
     dlpack: Callable[..., Any]
+    resize: Callable[..., Any]
     dumps: Callable[..., Any]
 
 
@@ -121,6 +124,7 @@ def recognise() -> None:
         Storage._new_shared.__func__,
         reductions.reduce_tensor,
         torch.Tensor.__dlpack__,
+        Storage.resize_,
         ForkingPickler.dumps.__func__,  # type: ignore[attr-defined]
     )
     reductions.reduce_storage = _reduce
@@ -130,6 +134,7 @@ def recognise() -> None:
     Storage.is_shared = _is_shared
     Storage._new_shared = classmethod(_new_shared)
     torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
+    Storage.resize_ = _resize
     ForkingPickler.dumps = classmethod(_dumps)  # type: ignore[assignment]
 
 
@@ -207,20 +212,35 @@ def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
     return _torchs().dumps(cls, obj, protocol)
 
 
+@functools.wraps(Storage.share_memory_)
 def _share_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Moves the storage to shared memory; see torch.Tensor.share_memory_."""
     return self if shared(self) is not None else _torchs().share_memory_(self, *args, **kwargs)
 
 
+@functools.wraps(Storage.is_shared)
 def _is_shared(self: Any) -> bool:
     return _torchs().is_shared(self) or _storages.in_place(self) is not None
 
 
+_has_torch_function: Any = torch.overrides.has_torch_function_unary
+
+
+@functools.wraps(torch.Tensor.__dlpack__)
 def _dlpack(self: Any, *args: Any, **kwargs: Any) -> Any:
     """See torch.Tensor.__dlpack__; what the capsule shows stays valid where the storage moves."""
-    if self.is_cpu:
+    capsule = _torchs().dlpack(self, *args, **kwargs)  # first: what it refuses it says itself
+    if not _has_torch_function(self) and self.is_cpu:
         _storages.see(self.untyped_storage())
-    return _torchs().dlpack(self, *args, **kwargs)
+    return capsule
+
+
+def _resize(self: Any, size: int) -> Any:
+    """See torch.UntypedStorage.resize_. Memory that others have is let go of, and never grows."""
+    if size or not _active.storages or _storages.in_place(self) is None:
+        return _torchs().resize(self, size)
+    self._swap_data_ptr_(Storage(0))
+    return self
 
 
 def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:

@@ -21,12 +21,14 @@ from multiprocessing import util
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from torch.multiprocessing.queue import ConnectionWrapper
+
 import baton
 from baton.torch import _packing
 from baton.torch.multiprocessing._places import Places
 from baton.torch.multiprocessing._readable import Readable
 
-__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
+__all__ = ["ConnectionWrapper", "JoinableQueue", "Queue", "SimpleQueue"]
 
 # Items that a sender has on their way. Of a Queue without maxsize more of them wait in the sender.
 _DEPTH = 256
@@ -82,6 +84,8 @@ class SimpleQueue:
 
     def empty(self) -> bool:
         """Whether no item is there."""
+        if self._closed:
+            raise OSError("handle is closed")
         return not self._carrier.qsize()
 
     @property
@@ -294,11 +298,6 @@ class Queue(SimpleQueue):
     def full(self) -> bool:
         """Whether there are `maxsize` items."""
         return bool(self._maxsize) and self.qsize() >= self._maxsize
-
-    def empty(self) -> bool:
-        """Whether no item is there."""
-        self._check()
-        return super().empty()
 
     def join_thread(self) -> None:
         """Waits until everything that was put here is on its way. Only after `close`."""
