@@ -163,6 +163,7 @@ def _cuda_allocator() -> Any:
 
 
 @functools.cache
+@functools.cache
 def name_of(dtype: torch.dtype) -> str:
     """As Baton names a type."""
     return str(dtype).removeprefix("torch.")

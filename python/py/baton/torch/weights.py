@@ -162,10 +162,12 @@ class Receiver:
         of another architecture.
         """
         bundle = self._watch.receive(timeout)
-        about = bundle.meta if _is_about(bundle.meta) else None
-        changed = frozenset(bundle.keys())
+        meta = bundle.meta  # read anew at each look
+        about = meta if _is_about(meta) else None
         if about is not None and self._last is not None and self._last[0] == about["sender"]:
             changed = frozenset(k for k, sent in about["changed"].items() if sent > self._last[1])
+        else:
+            changed = frozenset(bundle.keys())
         if self.into is not None:
             _modules.take(self.into, bundle, changed if self.copy else ())
             got: Any = self.into
@@ -173,7 +175,7 @@ class Receiver:
             got = {k: t.clone() for k, t in bundle.torch().items()} if self.copy else bundle.torch()
         self._held = None if self.copy else bundle
         self._last = None if about is None else (about["sender"], about["sent"])
-        self.meta = bundle.meta if about is None else about["meta"]
+        self.meta = meta if about is None else about["meta"]
         self.version, self.changed = bundle.revision, changed
         return got
 
