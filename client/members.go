@@ -15,8 +15,9 @@ type Members struct {
 
 // Sender is a session that sends in a topic or queue.
 type Sender struct {
-	Name  string
-	Ended bool // it has left, and the broker keeps what it sent
+	Name    string
+	Session uint64 // its serial
+	Ended   bool   // it has left, and the broker keeps what it sent
 }
 
 // Members tells who takes part.
@@ -34,7 +35,7 @@ func (t *topic) members(ctx context.Context) (m Members, err error) {
 		return m, err
 	}
 	for _, l := range v.lanes {
-		m.Senders = append(m.Senders, Sender{l.peer.name, l.state != protocol.LaneLive})
+		m.Senders = append(m.Senders, Sender{l.peer.name, l.peer.serial, l.state != protocol.LaneLive})
 	}
 	_, m.Readers, m.LastLeft = t.count()
 	return m, t.listed()

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"time"
@@ -43,7 +44,7 @@ func WithStart(start bool) Option {
 	return func(o *options) error { o.start = start; return nil }
 }
 
-// WithName sets the name shown in listings; default: the program's.
+// WithName sets the name shown in listings; default: $BATON_NAME, else the program's.
 func WithName(name string) Option {
 	return func(o *options) error {
 		if name == "" || len(name) > 48 {
@@ -75,7 +76,7 @@ func WithModestMemory() Option {
 }
 
 func newOptions(opts []Option) (options, error) {
-	o := options{start: true, namespace: os.Getenv(address.EnvNamespace), name: filepath.Base(os.Args[0])}
+	o := options{start: true, namespace: os.Getenv(address.EnvNamespace), name: cmp.Or(os.Getenv(address.EnvName), filepath.Base(os.Args[0]))}
 	if o.namespace == "" {
 		o.namespace = protocol.DefaultNamespace
 	}

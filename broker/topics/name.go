@@ -127,7 +127,7 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 		h.Flags |= protocol.SlotWritable | protocol.SlotLive
 	}
 	ts.publish(t, h, words, indices)
-	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.Name
+	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.who()
 	ts.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil
 }

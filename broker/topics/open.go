@@ -106,7 +106,7 @@ func (t *Topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 // create makes a topic or queue with the options given and defaults for others.
 func (ts *Topics) create(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*Topic, error) {
 	t := &Topic{
-		key: topicKey{s.Namespace, r.Name, false}, kind: kind, creator: fmt.Sprintf("%s (process %d)", s.Name, s.PID),
+		key: topicKey{s.Namespace, r.Name, false}, kind: kind, creator: s.who(),
 		depth: protocol.DefaultTopicDepth, description: protocol.DefaultDescription,
 		linger: protocol.DefaultLinger * time.Second,
 	}

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"fmt"
 	"iter"
 	"log/slog"
 
@@ -83,6 +84,9 @@ type Party struct {
 
 	openings map[uint64]*Topic // by their numbers
 }
+
+// who names a session for people: programs of one name are told apart.
+func (s *Party) who() string { return fmt.Sprintf("%s (process %d)", s.Name, s.PID) }
 
 // Open makes the party of a session.
 func (ts *Topics) Open(p *pages.Pages, namespace string, c Client) *Party {

@@ -37,7 +37,10 @@ type details struct {
 // laneRow is one sender's lane of a topic.
 type laneRow struct {
 	Sender string `json:"sender"`
+	PID    int    `json:"pid,omitempty"` // 0: its session is over
 	State  string `json:"state"`
+
+	session uint64 // serial
 }
 
 func newShowCommand(a *app) *cobra.Command {
@@ -202,7 +205,8 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 	case protocol.ListNames:
 		return a.inSession(ctx, f, raw, nameDetail)
 	case protocol.ListTopics:
-		return a.inSession(ctx, f, raw, topicDetail)
+		d, err := a.inSession(ctx, f, raw, topicDetail)
+		return withPIDs(ctx, l, d, err)
 	case protocol.ListSessions:
 		return sessionDetail(ctx, l, raw)
 	case protocol.ListSegments:
@@ -289,7 +293,29 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 		if s.Ended {
 			state = "ended, kept by the broker"
 		}
-		d.Lanes = append(d.Lanes, laneRow{s.Name, state})
+		d.Lanes = append(d.Lanes, laneRow{Sender: s.Name, State: state, session: s.Session})
+	}
+	return d, nil
+}
+
+// withPIDs tells the processes of senders: names alone may be alike.
+func withPIDs(ctx context.Context, l *looker, d *details, err error) (*details, error) {
+	if d == nil || err != nil {
+		return d, err
+	}
+	rows, err := l.fetch(ctx, protocol.ListSessions, "")
+	if err != nil {
+		return nil, err
+	}
+	pids := map[uint64]int{}
+	for _, raw := range rows {
+		var s broker.SessionRow
+		if json.Unmarshal(raw, &s) == nil {
+			pids[s.Serial] = s.PID
+		}
+	}
+	for i := range d.Lanes {
+		d.Lanes[i].PID = pids[d.Lanes[i].session]
 	}
 	return d, nil
 }
@@ -389,9 +415,13 @@ func (a *app) printDetails(d *details) error {
 	if len(d.Lanes) > 0 {
 		var rows [][]string
 		for _, l := range d.Lanes {
-			rows = append(rows, []string{l.Sender, l.State})
+			pid := "-"
+			if l.PID != 0 {
+				pid = strconv.Itoa(l.PID)
+			}
+			rows = append(rows, []string{l.Sender, pid, l.State})
 		}
-		if err := a.println("\n" + a.columns([]string{"sender", "state"}, nil, rows)); err != nil {
+		if err := a.println("\n" + a.columns([]string{"sender", "pid", "state"}, []bool{false, true, false}, rows)); err != nil {
 			return err
 		}
 	}

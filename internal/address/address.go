@@ -17,6 +17,7 @@ const (
 	EnvAddress   = "BATON_ADDRESS"
 	EnvNamespace = "BATON_NAMESPACE"
 	EnvBinary    = "BATON_BINARY"
+	EnvName      = "BATON_NAME"
 	EnvTrace     = "BATON_TRACE"
 )
 

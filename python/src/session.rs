@@ -195,6 +195,8 @@ impl Session {
         }
         if let Some(n) = name {
             b = b.name(&*n);
+        } else if std::env::var_os("BATON_NAME").is_none_or(|n| n.is_empty()) {
+            b = b.name(py.import("baton._default")?.call_method0("program")?.extract::<String>()?);
         }
         Ok(Session { session: wait(py, || b.connect())? })
     }

@@ -372,3 +372,21 @@ say(len(set(serials)))
     )
     assert c.hear() == "8"
     c.end()
+
+
+def test_a_session_is_called_what_the_program_is(tmp_path):
+    code = "import baton; s = baton.connect(); print([r['name'] for r in LIST if r['pid'] == PID])"
+    code = code.replace("LIST", "json.loads(subprocess.check_output([BATON, 'ls', 'sessions', '--json']))")
+    code = f"import json, os, subprocess; BATON = {BATON!r}\n" + code.replace("PID", "os.getpid()")
+    (tmp_path / "train.py").write_text(code)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(code)
+
+    def named(*args, **more):
+        env = os.environ | more
+        return subprocess.check_output([sys.executable, *args], cwd=tmp_path, env=env, text=True).strip()
+
+    assert named("train.py", "--fast") == "['train.py']"
+    assert named("-m", "package") == "['package']"
+    assert named("-c", code) == "['python']"
+    assert named("train.py", BATON_NAME="learner 3") == "['learner 3']"

@@ -8,6 +8,7 @@ sessions of the child's own.
 
 import atexit
 import os
+import sys
 import threading
 import time
 
@@ -57,6 +58,16 @@ def within(timeout: float | None) -> tuple[_native.Session, float | None]:
         return session(), timeout
     until = time.monotonic() + timeout
     return session(timeout), max(until - time.monotonic(), 0)
+
+
+def program() -> str:
+    """What listings call a session that is not named: the script, or the module that runs."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        name = spec.name.removesuffix(".__main__")
+    else:
+        name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return name.encode(errors="replace")[:48].decode(errors="ignore") if name not in ("", "-c") else "python"
 
 
 def session_at(address: str, namespace: str) -> _native.Session:

@@ -198,7 +198,7 @@ typedef struct baton_options {
   const char *address;
   // Where names live: one token of A-Z a-z 0-9 _ -. NULL: $BATON_NAMESPACE, else "default".
   const char *name_space;
-  // The name shown in listings, 1 to 48 bytes. NULL: the program's.
+  // The name shown in listings, 1 to 48 bytes. NULL: $BATON_NAME, else the program's.
   const char *name;
   // The program baton, which is run to start a broker. NULL: $BATON_BINARY, else baton on PATH or
   // beside this program.

@@ -29,7 +29,7 @@ pub struct baton_options {
     pub address: *const c_char,
     /// Where names live: one token of A-Z a-z 0-9 _ -. NULL: $BATON_NAMESPACE, else "default".
     pub name_space: *const c_char,
-    /// The name shown in listings, 1 to 48 bytes. NULL: the program's.
+    /// The name shown in listings, 1 to 48 bytes. NULL: $BATON_NAME, else the program's.
     pub name: *const c_char,
     /// The program baton, which is run to start a broker. NULL: $BATON_BINARY, else baton on PATH or
     /// beside this program.

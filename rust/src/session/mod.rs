@@ -151,7 +151,7 @@ impl Builder {
         self
     }
 
-    /// The name shown in listings, 1 to 48 bytes. Default: the program's.
+    /// The name shown in listings, 1 to 48 bytes. Default: `$BATON_NAME`, else the program's.
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.0.name = name.into();
         self
@@ -426,7 +426,8 @@ impl Session {
     /// ```
     pub fn builder() -> Builder {
         let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
-        let mut name = program.file_name().map_or("rust".into(), |n| n.to_string_lossy().into_owned());
+        let program = || program.file_name().map_or("rust".into(), |n| n.to_string_lossy().into_owned());
+        let mut name = std::env::var("BATON_NAME").ok().filter(|n| !n.is_empty()).unwrap_or_else(program);
         name.truncate(name.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|n| *n <= 48).last().unwrap_or(0));
         let namespace = std::env::var("BATON_NAMESPACE").ok().filter(|n| !n.is_empty());
         Builder(Options {
