@@ -62,8 +62,8 @@ type Config struct {
 	// Log receives what operators should know; nil: nothing is logged.
 	Log *slog.Logger
 	// Observe, if not nil, is told of each request that was carried out: its op,
-	// how long that took, and whether it failed. Called by many goroutines.
-	Observe func(op string, took time.Duration, failed bool)
+	// how long that took, and the code of its error, "" for none. Called by many goroutines.
+	Observe func(op string, took time.Duration, code protocol.Code)
 	// ObserveHold, if not nil, is called for each time that the broker's mutex was held, after it
 	// was released. Called by many goroutines; the broker is slower for it.
 	ObserveHold func(Hold)

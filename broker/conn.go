@@ -329,8 +329,12 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)
 	err = c.b.nameAbsentees(err)
+	code := protocol.CodeOf(err)
 	if observe := c.b.cfg.Observe; observe != nil {
-		observe(h.Op, time.Since(began), err != nil)
+		observe(h.Op, time.Since(began), code)
+	}
+	if refusals[code] && c.session != nil {
+		c.b.sparing.Warn("refused", "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
 	}
 	c.reply(h.ID, ok, out, err)
 	bye, is := ok.(protocol.ByeReply)

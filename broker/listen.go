@@ -228,7 +228,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	switch {
 	case !b.allowed(cred.UID):
 		b.sparing.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
-		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid",
+		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid, --socket-mode 0666 and an --address in a directory that this user may enter",
 			"user %d may not use this broker", cred.UID))
 	case full != nil:
 		go c.refuse(full)

@@ -104,6 +104,18 @@ func plain(err error) string {
 	return err.Error()
 }
 
+// CodeOf is the code of an error, "" of none; one that has no code is Internal.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return CodeInternal
+}
+
 // With adds a value to the detail and returns the error.
 func (e *Error) With(key string, value any) *Error {
 	if e.Detail == nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -134,11 +135,16 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	defer cancel()
 	if s.HTTP != "" {
 		o := observe.Options{PProf: s.PProf, Version: version, Requests: d.requests, Broker: d.broker.Status, Ready: d.ready, Log: log}
-		o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP) // checked by Load
+		o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
+		o.Cert, o.Key = s.HTTPCert, s.HTTPKey
 		if d.bridge != nil {
 			o.NATS = d.natsStatus
 		}
-		endpoint, err := observe.Start(o)
+		o.Token, err = readToken(s.HTTPToken)
+		var endpoint *observe.Server
+		if err == nil {
+			endpoint, err = observe.Start(o)
+		}
 		if err != nil {
 			cancel()
 			return errors.Join(err, d.serve(ctx))
@@ -228,6 +234,22 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	level.Set(next.LogLevel)
 	d.log.Info("reloaded", "log_level", strings.ToLower(next.LogLevel.String()))
 	return next
+}
+
+// readToken reads the only line of a file; "" names none.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("the token of the HTTP endpoint: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
+		return "", fmt.Errorf("%s has no token: write one word into it", file)
+	}
+	return token, nil
 }
 
 func notify(log *slog.Logger, state string) {

@@ -20,7 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func TestServeEndsInOrderAtTermAndInt(t *testing.T) {
@@ -262,6 +264,8 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 		{[]string{"--http", "0.0.0.0:9464"}, "not a loopback address"},
 		{[]string{"--http", "relative.sock"}, "neither a socket path nor host:port"},
 		{[]string{"--pprof"}, "give --http too"},
+		{[]string{"--http-token-file", "/t"}, "give --http too"},
+		{[]string{"--http", ":9464", "--http-cert", "/c"}, "go together"},
 		{[]string{"--log-format", "xml"}, `"xml" is none of text, json`},
 		{[]string{"--log-level", "loud"}, `level "loud" is none of`},
 		{[]string{"--no-nats", "--nats", "nats://x"}, "--no-nats"},
@@ -402,4 +406,44 @@ func TestStopByAUserWhomTheSocketRefuses(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	r := p.start(cmd).wait()
 	r.fails(t, 1, "may not be used", "run this as the broker's user")
+}
+
+func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
+	p := newPlace(t)
+	token := p.file("token")
+	require.NoError(t, os.WriteFile(token, []byte("s3cret\n"), 0o600))
+	broker := p.serve("--http", "0.0.0.0:0", "--http-token-file", token, "--session-memory", "8MiB")
+	broker.logs("HTTP endpoint")
+	address := regexp.MustCompile(`msg="HTTP endpoint" address=\S*:(\d+)`).FindStringSubmatch(broker.err.String())
+	require.Len(t, address, 2)
+	get := func(path, token string) (int, string) {
+		r, err := http.NewRequestWithContext(p.ctx(), http.MethodGet, "http://127.0.0.1:"+address[1]+path, nil)
+		require.NoError(t, err)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		a, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer a.Body.Close()
+		body, err := io.ReadAll(a.Body)
+		require.NoError(t, err)
+		return a.StatusCode, string(body)
+	}
+	for _, probe := range []string{"/healthz", "/readyz"} {
+		code, _ := get(probe, "")
+		assert.Equal(t, 200, code, probe)
+	}
+	for _, wrong := range []string{"", "guess", "s3cret!"} {
+		code, body := get("/metrics", wrong)
+		assert.Equal(t, 401, code, wrong)
+		assert.NotContains(t, body, "baton_")
+	}
+	c := p.client()
+	_, err := c.Zeros(p.ctx(), dlpack.Uint8, []int64{64 << 20})
+	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
+	code, body := get("/metrics", "s3cret")
+	assert.Equal(t, 200, code)
+	assert.Regexp(t, `(?m)^baton_requests_failed_total\{code="QuotaExceeded",op="grant"\} [1-9]`, body)
+	broker.logs("msg=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
+	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 1, "the token of the HTTP endpoint", "")
 }

@@ -13,22 +13,31 @@ import (
 
 // Requests counts what clients ask of the broker, and how long that takes. Its
 // labels are the ops of the protocol and nothing that a client makes up.
-type Requests struct{ took *prometheus.HistogramVec }
+type Requests struct {
+	took    *prometheus.HistogramVec
+	refused *prometheus.CounterVec
+}
 
 // NewRequests makes one; Observe goes into the broker's configuration, the value
 // itself into Options.
 func NewRequests() *Requests {
-	return &Requests{prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "baton_request_duration_seconds", Help: "Time to carry out a control request, by op and outcome.",
-		Buckets: prometheus.ExponentialBuckets(1e-6, 4, 11),
-	}, []string{"op", "outcome"})}
+	return &Requests{
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "baton_request_duration_seconds", Help: "Time to carry out a control request, by op and outcome.",
+			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 11),
+		}, []string{"op", "outcome"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "baton_requests_failed_total", Help: "Control requests that ended in an error, by op and the error's code.",
+		}, []string{"op", "code"}),
+	}
 }
 
 // Observe notes one request. Any goroutine.
-func (r *Requests) Observe(op string, took time.Duration, failed bool) {
+func (r *Requests) Observe(op string, took time.Duration, code protocol.Code) {
 	outcome := "ok"
-	if failed {
+	if code != "" {
 		outcome = "error"
+		r.refused.WithLabelValues(op, string(code)).Inc()
 	}
 	r.took.WithLabelValues(op, outcome).Observe(took.Seconds())
 }
@@ -45,7 +54,7 @@ func newRegistry(o *Options) *prometheus.Registry {
 	r.MustRegister(build, &collector{o}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Requests != nil {
-		r.MustRegister(o.Requests.took)
+		r.MustRegister(o.Requests.took, o.Requests.refused)
 	}
 	return r
 }
@@ -58,6 +67,7 @@ var (
 	segmentBytes = describe("segment_bytes", "Bytes of shared memory that sessions have been granted, by whether the owner still runs.", "state")
 	memoryLimit  = describe("memory_limit_bytes", "Bytes that all segments together may have.")
 	memoryFree   = describe("memory_free_bytes", "Bytes left on the machine, or below the smallest container limit.")
+	memoryLeft   = describe("memory_left_bytes", "Bytes that could be granted now, within all limits but those of a session.")
 	sessions     = describe("sessions", "Sessions by state.", "state")
 	forChildren  = describe("sessions_for_children", "Sessions that hold what children made by fork could not count.")
 	segments     = describe("segments", "Segments.")
@@ -82,7 +92,7 @@ type collector struct{ o *Options }
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, sessions, forChildren, segments, storages,
+	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending} {
 		to <- d
@@ -102,6 +112,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(segmentBytes, float64(s.Memory.Orphans), "orphan")
 	gauge(memoryLimit, float64(s.Memory.Limit))
 	gauge(memoryFree, float64(s.Memory.Free))
+	gauge(memoryLeft, float64(s.Memory.Left))
 	gauge(sessions, float64(s.Counts.Sessions-s.Counts.Disconnected-s.Counts.Closed), "live")
 	gauge(sessions, float64(s.Counts.Closed), "closed")
 	gauge(sessions, float64(s.Counts.Disconnected-s.Counts.Unknown), "disconnected")

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -24,6 +26,10 @@ import (
 type Options struct {
 	Network, Address string // as net.Listen takes them: "unix" or "tcp"
 	PProf            bool
+	// Token is what a request must show as a bearer, but those for /healthz and /readyz,
+	// which tell nothing else than yes or why not; "": none must.
+	Token     string
+	Cert, Key string // files, with which TLS is spoken; "": plain HTTP
 
 	Version  string
 	Requests *Requests // nil: none are counted
@@ -61,13 +67,15 @@ func Start(o Options) (*Server, error) {
 		}
 		answer(w, err)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	mux.Handle("GET /metrics", withToken(o.Token, promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
 	if o.PProf {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		profiles := http.NewServeMux()
+		profiles.HandleFunc("/debug/pprof/", pprof.Index)
+		profiles.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle("/debug/pprof/", withToken(o.Token, profiles))
 	}
 	s := &Server{listener: listener, served: make(chan struct{}), http: &http.Server{
 		Handler:           mux,
@@ -79,7 +87,11 @@ func Start(o Options) (*Server, error) {
 	}}
 	go func() {
 		defer close(s.served)
-		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		serve := func() error { return s.http.Serve(listener) }
+		if o.Cert != "" {
+			serve = func() error { return s.http.ServeTLS(listener, o.Cert, o.Key) }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			o.Log.Error("the HTTP endpoint has ended", "error", err)
 		}
 	}()
@@ -116,6 +128,22 @@ func Healthy(ctx context.Context, status func() broker.Status) error {
 	case <-ctx.Done():
 		return errors.New("the broker does not answer")
 	}
+}
+
+// withToken refuses requests that do not show the token.
+func withToken(token string, h http.Handler) http.Handler {
+	if token == "" {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !is || subtle.ConstantTimeCompare([]byte(shown), []byte(token)) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "show the token of --http-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func answer(w http.ResponseWriter, err error) {

@@ -63,12 +63,29 @@ func (s *Settings) check() error {
 	if s.PProf && s.HTTP == "" {
 		return s.wrong("pprof", errors.New("it is served over HTTP: give --http too"))
 	}
-	if s.HTTP != "" {
-		if _, _, err := ParseHTTP(s.HTTP); err != nil {
-			return s.wrong("http", err)
-		}
+	if err := s.checkHTTP(); err != nil {
+		return err
 	}
 	return s.checkNATS()
+}
+
+func (s *Settings) checkHTTP() error {
+	for _, f := range []struct{ key, value string }{
+		{"http-token-file", s.HTTPToken}, {"http-cert", s.HTTPCert}, {"http-key", s.HTTPKey}} {
+		if f.value != "" && s.HTTP == "" {
+			return s.wrong(f.key, errors.New("it is of the HTTP endpoint: give --http too"))
+		}
+	}
+	if (s.HTTPCert == "") != (s.HTTPKey == "") {
+		return s.wrong("http-cert", errors.New("a certificate and its key go together: give --http-cert and --http-key"))
+	}
+	if s.HTTP == "" {
+		return nil
+	}
+	if _, _, err := ParseHTTP(s.HTTP, s.HTTPToken != "" || s.HTTPCert != ""); err != nil {
+		return s.wrong("http", err)
+	}
+	return nil
 }
 
 func (s *Settings) checkNATS() error {
@@ -154,8 +171,8 @@ func HideSecrets(list string) string {
 
 // ParseHTTP splits an address of the HTTP endpoint into what net.Listen takes: a
 // Unix socket (unix:/path or /path) or a loopback address with a port. Any other
-// host is refused, because the endpoint has no password.
-func ParseHTTP(s string) (network, addr string, err error) {
+// host is refused unless the endpoint is guarded, by a token or TLS.
+func ParseHTTP(s string, guarded bool) (network, addr string, err error) {
 	if path := strings.TrimPrefix(s, "unix:"); path != s || strings.HasPrefix(s, "/") {
 		if !filepath.IsAbs(path) {
 			return "", "", fmt.Errorf("%q is not an absolute path", s)
@@ -169,8 +186,8 @@ func ParseHTTP(s string) (network, addr string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("%q is neither a socket path nor host:port", s)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return "", "", fmt.Errorf("%q is not a loopback address: use 127.0.0.1:%s or a socket path, and a proxy for other machines", s, port)
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && !guarded {
+		return "", "", fmt.Errorf("%q is not a loopback address: give --http-token-file or --http-cert too, or use 127.0.0.1:%s or a socket path", s, port)
 	}
 	return "tcp", s, nil
 }

@@ -187,7 +187,7 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-func TestParseHTTPTakesSocketsAndLoopbackOnly(t *testing.T) {
+func TestParseHTTPTakesSocketsAndLoopbackOnlyWhereNothingGuardsIt(t *testing.T) {
 	for text, want := range map[string][2]string{
 		"/run/b.sock":      {"unix", "/run/b.sock"},
 		"unix:/run/b.sock": {"unix", "/run/b.sock"},
@@ -196,12 +196,12 @@ func TestParseHTTPTakesSocketsAndLoopbackOnly(t *testing.T) {
 		"localhost:0":      {"tcp", "localhost:0"},
 		"[::1]:9464":       {"tcp", "[::1]:9464"},
 	} {
-		network, address, err := settings.ParseHTTP(text)
+		network, address, err := settings.ParseHTTP(text, false)
 		assert.NoError(t, err, text)
 		assert.Equal(t, want, [2]string{network, address}, text)
 	}
 	for _, text := range []string{":9464", "0.0.0.0:1", "[::]:1", "example.com:1", "9464", "unix:rel.sock", "rel.sock", "unix:"} {
-		_, _, err := settings.ParseHTTP(text)
+		_, _, err := settings.ParseHTTP(text, false)
 		assert.Error(t, err, text)
 	}
 }
