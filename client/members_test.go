@@ -97,12 +97,12 @@ func TestMembersTellsWhoSendsAndWhoLeft(t *testing.T) {
 	name := c.opts.name
 	m, err := other.Members(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, Members{Senders: []Sender{{Name: name}}, Readers: 1}, m)
+	require.Equal(t, Members{Senders: []Sender{{Name: name, Session: c.Session()}}, Readers: 1}, m)
 	require.NoError(t, r.Close())
 	require.NoError(t, topic.Close())
 	m, err = other.Members(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, Members{Senders: []Sender{{Name: name, Ended: true}}, LastLeft: name}, m)
+	require.Equal(t, Members{Senders: []Sender{{Name: name, Session: c.Session(), Ended: true}}, LastLeft: name}, m)
 }
 
 // What is read in the midst of a change is left out.

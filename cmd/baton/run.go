@@ -37,7 +37,8 @@ in BATON_ADDRESS. When the command has ended the broker ends for good. What
 processes that the command has left behind have mapped stays, for them alone, until they
 let it go.
 
-Signals go to the command. The exit status is the command's, 128+N if signal N has
+As the first process of a container it also collects the ends of orphans. Signals go to
+the command. The exit status is the command's, 128+N if signal N has
 killed it, 126 or 127 if it could not be run or found; the broker's own failures
 have those of baton --help.`,
 		Example: `  baton run -- python train.py
@@ -49,6 +50,9 @@ have those of baton --help.`,
 			if err := s.Load(os.Getenv); err != nil {
 				return err
 			}
+			if first() {
+				return a.reapForRun()
+			}
 			return a.runCommand(s, args)
 		},
 	}
@@ -56,6 +60,40 @@ have those of baton --help.`,
 	cmd.Flags().SortFlags = false
 	cmd.Flags().SetInterspersed(false)
 	return cmd
+}
+
+// first tells whether this is the first process of a container, whose children all orphans become.
+func first() bool { return os.Getpid() == 1 }
+
+// reapForRun runs this program again as a child, passing signals on, and collects the ends of all
+// processes until that one ends: which of them were its own only that one knows.
+func (a *app) reapForRun() error {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		return fmt.Errorf("run itself as a child of process 1: %w", err)
+	}
+	go func() {
+		for s := range signals {
+			if (s == syscall.SIGINT || s == syscall.SIGQUIT) && isTerminal(a.in) {
+				continue // the terminal has sent it to the child already
+			}
+			child.Signal(s)
+		}
+	}()
+	for {
+		ended, status, err := sys.ReapAny()
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait for children: %w", err)
+		case ended == child.Pid && status.Signaled():
+			return exitStatus(exitSignal + int(status.Signal()))
+		case ended == child.Pid:
+			return exitStatus(status.ExitStatus())
+		}
+	}
 }
 
 func (a *app) runCommand(s *settings.Settings, args []string) error {

@@ -1,7 +1,9 @@
 package main_test
 
 import (
+	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -9,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/testkit"
 )
 
 // runs lists what `run` has in the user's runtime directory.
@@ -110,4 +114,35 @@ func TestRunRefusesWrongSettings(t *testing.T) {
 	p.baton("run", "--memory", "lots", "--", "true").fails(t, 2, `size "lots" is none`, "")
 	p.setenv("BATON_MEMORY", "lots")
 	p.baton("run", "--", "true").fails(t, 2, "$BATON_MEMORY", "")
+}
+
+func TestRunCollectsOrphansAsTheFirstProcess(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	cmd := p.command("run", "--no-nats", "--", "sh", "-c", `for i in 1 2 3 4 5; do (true & ); done; echo ready; read line; exit 5`)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	run, next := p.follow(cmd)
+	require.Equal(t, "ready", next())
+	// Its children: itself once more, which runs the command, and no process that has ended.
+	p.until("all orphans are collected", func() bool {
+		var children []string // of all of its threads
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", cmd.Process.Pid))
+		require.NoError(t, err)
+		for _, file := range files {
+			some, _ := os.ReadFile(file) // of a thread that may have ended
+			children = append(children, strings.Fields(string(some))...)
+		}
+		for _, child := range children {
+			stat, err := os.ReadFile("/proc/" + child + "/stat")
+			if err == nil && strings.Contains(string(stat), ") Z ") {
+				return false
+			}
+		}
+		return len(children) == 1
+	})
+	in.Close()
+	assert.Equal(t, 5, run.wait().code)
+	assert.Empty(t, p.runs())
 }

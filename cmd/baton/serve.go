@@ -18,6 +18,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/fdstore"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logfile"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
@@ -103,7 +104,13 @@ func standIn(s *settings.Settings) (*settings.Settings, error) {
 
 func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	began := time.Now()
-	log, level := newLog(a.err, s)
+	to := a.err
+	if s.StandIn { // its log lies in the runtime directory, which is memory
+		if file, err := logfile.New(os.Stderr, mostLog); err == nil {
+			to = file
+		}
+	}
+	log, level := newLog(to, s)
 	defer exitAtSecondSignal(ctx, log)()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -235,6 +242,9 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	d.log.Info("reloaded", "log_level", strings.ToLower(next.LogLevel.String()))
 	return next
 }
+
+// mostLog is how long the log of a broker that a program started may be; one more is kept.
+const mostLog = 4 << 20
 
 // readToken reads the only line of a file; "" names none.
 func readToken(file string) (string, error) {

@@ -352,3 +352,21 @@ func ReceiveFDs(oob []byte) ([]*FD, error) {
 	}
 	return got, nil
 }
+
+// ReapAny waits until a child has ended, whichever, and collects its end: for a process that
+// waits for its children in no other way.
+func ReapAny() (pid int, status syscall.WaitStatus, err error) {
+	for {
+		var s unix.WaitStatus
+		pid, err = unix.Wait4(-1, &s, 0, nil)
+		if err != unix.EINTR {
+			return pid, syscall.WaitStatus(s), err
+		}
+	}
+}
+
+// LeadTo has the descriptor of a file, such as standard error, lead to what another one is, which stays
+// open. Programs that are executed inherit it.
+func LeadTo(file, other *os.File) error {
+	return unix.Dup3(int(other.Fd()), int(file.Fd()), 0)
+}
