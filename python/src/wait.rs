@@ -27,19 +27,30 @@ pub(crate) fn interrupted() -> bool {
     stop
 }
 
-/// The client's other hook: file and line of the innermost frame that is not this package's.
+/// Libraries that ask for memory in the program's place.
+const BETWEEN: [&str; 5] = ["torch", "multiprocessing", "concurrent", "threading", "gymnasium"];
+
+/// The client's other hook: file and line of the innermost frame that is neither this package's nor one of these
+/// libraries', else of theirs.
 pub(crate) fn caller() -> Option<String> {
     let look = |py: Python<'_>| -> PyResult<Option<String>> {
         let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
+        let mut between = None;
         while !frame.is_none() {
             let module = frame.getattr("f_globals")?.get_item("__name__").and_then(|n| n.extract::<String>());
-            if !module.is_ok_and(|m| m == "baton" || m.starts_with("baton.")) {
+            let module = module.unwrap_or_default();
+            let package = module.split('.').next().unwrap_or_default();
+            if package != "baton" {
                 let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
-                return Ok(Some(format!("{file}:{}", frame.getattr("f_lineno")?.extract::<u32>()?)));
+                let at = format!("{file}:{}", frame.getattr("f_lineno")?.extract::<u32>()?);
+                if !BETWEEN.contains(&package) && !file.starts_with("<frozen") {
+                    return Ok(Some(at));
+                }
+                between.get_or_insert(at);
             }
             frame = frame.getattr("f_back")?;
         }
-        Ok(None)
+        Ok(between)
     };
     // A thread without a frame of Python raises, and an exception that was there stays.
     Python::try_attach(|py| {

@@ -268,3 +268,48 @@ say(q.get().sum().item(), q.get(), kept.sum().item())
     assert c.hear() in ("OutOfMemory", "QuotaExceeded")
     assert c.hear() == "4.0 1 4.0"
     c.end()
+
+
+def test_memory_that_ends_in_a_worker_is_an_error_of_the_trainer(own, child):
+    c = child(
+        """
+import torch, baton.torch
+from torch.utils.data import DataLoader
+baton.torch.install()
+rows = [torch.zeros(1 << 24)] * 40  # batches of 128 MiB, of 1 GiB
+for collate in (None, torch.stack, lambda rows: {"rows": torch.stack(rows)}):
+    try:
+        kept = [b for b in DataLoader(rows, batch_size=2, num_workers=2, collate_fn=collate)]
+    except baton.Error as e:
+        say(type(e).__name__, "in DataLoader worker process" in str(e))
+    kept = None
+"""
+    )
+    for _ in range(3):
+        kind, told = c.hear().split()
+        assert kind in ("OutOfMemory", "QuotaExceeded") and told == "True"
+    c.end()
+
+
+def test_a_process_that_shares_nothing_starts_without_the_broker(own, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import multiprocessing, os, signal, sys, baton.torch
+
+def idle():
+    print("idle", baton.torch._install.moves(), flush=True)
+
+if __name__ == "__main__":
+    baton.torch.install()
+    os.kill(int(sys.argv[1]), signal.SIGKILL)
+    p = multiprocessing.get_context("spawn").Process(target=idle)
+    p.start()
+    p.join()
+    print(p.exitcode)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, program, str(own.process.pid)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "idle True\n0\n", done.stderr

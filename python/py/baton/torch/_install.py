@@ -17,9 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.overrides
+import torch.utils.data
+from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 
 from baton import _default, _native
+from baton._errors import Error as BatonError
 from baton._native import Tensor
 from baton.torch import _storages
 from baton.torch._storages import Storage
@@ -56,9 +59,14 @@ def install() -> Installed:
     (tensor(9), (3,), True)
     >>> baton.torch.uninstall()
     """
+    _default.session()
+    return _activate()
+
+
+def _activate() -> Installed:
+    """As `install`, of a process that was started by one that has it: it needs no broker before it shares."""
     global _active
     recognise()
-    _default.session()
     able = _storages.moves()
     _active = Installed(able, able)
     if able:
@@ -92,7 +100,7 @@ class _Inherited:
 
 
 def _inherit() -> _Inherited:
-    install()
+    _activate()
     return _Inherited()
 
 
@@ -206,10 +214,21 @@ def rebuild_value(open_: Callable[..., Any], arguments: tuple[Any, ...], rest: A
 
 def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
     """See ForkingPickler.dumps, by which queues and pipes pickle."""
-    parts = _storages.apart(obj) if _active.storages else None
-    if parts is not None and parts[1]:
-        obj = _Apart(*parts)
-    return _torchs().dumps(cls, obj, protocol)
+    value = obj
+    try:
+        parts = _storages.apart(obj) if _active.storages else None
+        if parts is not None and parts[1]:
+            value = _Apart(*parts)
+        return _torchs().dumps(cls, value, protocol)
+    except BatonError as e:
+        # A DataLoader's worker pickles in a thread that prints errors and leaves the item out, for which the trainer
+        # would wait. So the item becomes what the worker sends of any other error.
+        worker = torch.utils.data.get_worker_info()
+        if worker is None or type(obj) is not tuple or len(obj) != 2 or type(obj[0]) is not int:
+            raise
+        wrapper: Any = ExceptionWrapper
+        told = wrapper((type(e), e, e.__traceback__), where=f"in DataLoader worker process {worker.id}")
+        return _torchs().dumps(cls, (obj[0], told), protocol)
 
 
 @functools.wraps(Storage.share_memory_)
