@@ -166,7 +166,7 @@ func (d *goDriver) message(m *client.Message, o *order) (map[string]any, error) 
 	}
 	if err == nil && b.Tensor("") != nil {
 		var words []uint64
-		if words, err = client.Slice[uint64](b.Tensor("").AsReadOnly()); err == nil {
+		if words, err = client.Slice[uint64](b.Tensor("").AsReadOnly()); err == nil && len(words) > 0 { // a liar's may be empty
 			meta.Seed = seedOf(words[0])
 		}
 	}

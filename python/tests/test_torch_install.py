@@ -270,24 +270,26 @@ say(q.get().sum().item(), q.get(), kept.sum().item())
     c.end()
 
 
-def test_memory_that_ends_in_a_worker_is_an_error_of_the_trainer(own, child):
+@pytest.mark.parametrize("context", ["None", 'mp.get_context("fork")'])
+@pytest.mark.parametrize("collate", ["None", "torch.stack", 'lambda rows: {"rows": torch.stack(rows)}'])
+def test_memory_that_ends_in_a_worker_is_an_error_of_the_trainer(own, child, context, collate):
     c = child(
         """
 import torch, baton.torch
+import baton.torch.multiprocessing as mp
 from torch.utils.data import DataLoader
-baton.torch.install()
 rows = [torch.zeros(1 << 24)] * 40  # batches of 128 MiB, of 1 GiB
-for collate in (None, torch.stack, lambda rows: {"rows": torch.stack(rows)}):
-    try:
-        kept = [b for b in DataLoader(rows, batch_size=2, num_workers=2, collate_fn=collate)]
-    except baton.Error as e:
-        say(type(e).__name__, "in DataLoader worker process" in str(e))
-    kept = None
-"""
+context, collate = map(eval, sys.argv[1:])
+try:
+    kept = list(DataLoader(rows, 2, num_workers=2, collate_fn=collate, multiprocessing_context=context))
+except baton.Error as e:
+    say(type(e).__name__, "in DataLoader worker process" in str(e))
+""",
+        context,
+        collate,
     )
-    for _ in range(3):
-        kind, told = c.hear().split()
-        assert kind in ("OutOfMemory", "QuotaExceeded") and told == "True"
+    kind, told = c.hear().split()
+    assert kind in ("OutOfMemory", "QuotaExceeded") and told == "True"
     c.end()
 
 

@@ -179,3 +179,63 @@ def test_a_version_of_another_publisher_is_received(pair):
     baton.set(sender.name, {"weight": torch.ones(2)}, meta={"sender": "me"})
     assert list(receiver.receive(PATIENCE)) == ["weight"] and receiver.meta == {"sender": "me"}
     assert receiver.changed == {"weight"}
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(3, 2)
+        self.out = torch.nn.Linear(2, 3, bias=False)
+        self.out.weight = self.embedding.weight
+        self.register_buffer("frequencies", torch.ones(2), persistent=False)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_tied_weights_change_together(name, copy):
+    trained, actor = Tied(), Tied()
+    sender, receiver = baton.torch.weights.Sender(name), baton.torch.weights.Receiver(name, into=actor, copy=copy)
+    for value in range(2):
+        with torch.no_grad():
+            trained.embedding.weight.fill_(value)
+        sender.send(trained, changed=[k for k, _ in trained.named_parameters()] if value else None)
+        receiver.receive(PATIENCE)
+        assert (actor.embedding.weight == value).all() and actor.out.weight is actor.embedding.weight
+    assert receiver.changed == {"embedding.weight", "out.weight"}
+    baton.delete(name)
+
+
+def test_a_state_dict_has_no_buffers_that_are_not_persistent(name):
+    trained, actor = Tied(), Tied()
+    with torch.no_grad():
+        actor.frequencies.fill_(3)
+    baton.torch.weights.Sender(name).send(trained.state_dict())
+    baton.torch.weights.Receiver(name, into=actor).receive(PATIENCE)
+    assert torch.equal(actor.out.weight, trained.out.weight) and actor.frequencies.tolist() == [3, 3]
+    baton.torch.weights.Receiver(name, into=actor, copy=True).receive(PATIENCE)
+    baton.delete(name)
+
+
+def test_a_module_that_is_bound_in_inference_mode_is_trained_afterwards(name):
+    trained, actor = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    baton.torch.weights.Sender(name).send(trained)
+    receiver = baton.torch.weights.Receiver(name, into=actor)
+    with torch.inference_mode():
+        receiver.receive(PATIENCE)
+    baton.torch.share_module(trained)
+    for module in (actor, trained):
+        module(torch.ones(1, 2)).sum().backward()
+        assert module.weight.grad.tolist() == [[1, 1], [1, 1]]
+    baton.delete(name)
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, [torch.ones(1)], torch.ones(1), {"a": 3}, {"a": {"b": torch.ones(1)}}, {1: torch.ones(1)}]
+)
+def test_what_is_no_weights_is_told(name, wrong):
+    sender = baton.torch.weights.Sender(name)
+    with pytest.raises(baton.InvalidArgument, match="weights"):
+        sender.send(wrong)
+    with pytest.raises(baton.InvalidArgument, match="meta"):
+        sender.send({"a": torch.empty(1, device="meta")})
+    with pytest.raises(baton.InvalidArgument, match="list of paths"):
+        sender.send({"a": torch.ones(1)}, changed="a")

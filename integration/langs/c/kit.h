@@ -121,7 +121,8 @@ static inline uint64_t seed_of(const baton_message *m) {
 	unsigned long long seed = 0;
 	DLManagedTensorVersioned *lone = NULL;
 	if (!baton_message_meta(m)[0] && baton_message_tensor(m, 0, &lone) == BATON_OK) {
-		seed = seed_in(words_of(lone)[0]);
+		if (count_of(lone) > 0 && lone->dl_tensor.dtype.bits == 64) // a liar may have sent it
+			seed = seed_in(words_of(lone)[0]);
 		baton_tensor_release(lone);
 		return seed;
 	}

@@ -22,7 +22,6 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 
 from baton import _default, _native
-from baton._errors import Error as BatonError
 from baton._native import Tensor
 from baton.torch import _storages
 from baton.torch._storages import Storage
@@ -220,15 +219,22 @@ def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
         if parts is not None and parts[1]:
             value = _Apart(*parts)
         return _torchs().dumps(cls, value, protocol)
-    except BatonError as e:
-        # A DataLoader's worker pickles in a thread that prints errors and leaves the item out, for which the trainer
-        # would wait. So the item becomes what the worker sends of any other error.
-        worker = torch.utils.data.get_worker_info()
-        if worker is None or type(obj) is not tuple or len(obj) != 2 or type(obj[0]) is not int:
+    except Exception as e:
+        told = told_instead(obj, e)
+        if told is None:
             raise
-        wrapper: Any = ExceptionWrapper
-        told = wrapper((type(e), e, e.__traceback__), where=f"in DataLoader worker process {worker.id}")
-        return _torchs().dumps(cls, (obj[0], told), protocol)
+        return _torchs().dumps(cls, told, protocol)
+
+
+def told_instead(item: Any, e: Exception) -> Any:
+    """Where a DataLoader's worker sends an item that cannot be sent: what it sends of any other error, which the
+    trainer then raises. Torch's queues print such an error in a thread and leave the item out, for which the trainer
+    would wait. None in other processes, and of other items."""
+    worker = torch.utils.data.get_worker_info()
+    if worker is None or type(item) is not tuple or len(item) != 2 or type(item[0]) is not int:
+        return None
+    wrapper: Any = ExceptionWrapper
+    return item[0], wrapper((type(e), e, e.__traceback__), where=f"in DataLoader worker process {worker.id}")
 
 
 @functools.wraps(Storage.share_memory_)

@@ -49,7 +49,7 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
     """
     default = _default.session()
     session = Session(default.address, default.namespace)  # its segment holds nothing but the module
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # see `take`
         own = _tensors(module)
         for t in own.values():
             if t.is_conj() or t.is_neg():  # what torch has put off; the memory has it done
@@ -91,6 +91,9 @@ def load_module(
 def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None) -> None:
     """Binds a module to a bundle, or copies the tensors of some paths; None: of all."""
     own, theirs = _tensors(module), dict(bundle.items())
+    for path in own.keys() - theirs.keys() if len(own) > len(theirs) else ():
+        if path in _not_in_state_dict(module):
+            del own[path]  # a state dict has none of these
     if own.keys() != theirs.keys():
         raise InvalidArgument(
             f"the module has {sorted(own.keys() - theirs.keys())} and the bundle {sorted(theirs.keys() - own.keys())} "
@@ -103,11 +106,13 @@ def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None
                 f"{path} is {t.dtype}{list(t.shape)} in the module and {x.dtype}{list(x.shape)} in the bundle "
                 "(load a module of the same architecture)"
             )
-    with torch.no_grad():
-        if copied == ():
+    if copied == ():
+        # In inference mode torch would make tensors of which a parameter has no gradient ever after.
+        with torch.inference_mode(False), torch.no_grad():
             _bind(own, theirs, bundle)
-            return
-        for path in own if copied is None else copied:
+        return
+    with torch.no_grad():
+        for path in own if copied is None else own.keys() & copied:
             own[path].copy_(theirs[path]._torch_to_read())
 
 
@@ -123,12 +128,26 @@ def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
     {'step': 9}
     >>> baton.delete("doc/weights")
     """
-    return _default.session().set(name, on_cpu(module), meta=meta)
+    return _default.session().set(name, on_cpu(by_path(module)), meta=meta)
 
 
-def on_cpu(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A module's parameters and buffers, or tensors, in the machine's memory."""
+def by_path(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """A module's parameters and buffers, or tensors. Raises InvalidArgument for what is neither."""
     tensors = _tensors(weights) if isinstance(weights, torch.nn.Module) else weights
+    if not isinstance(tensors, Mapping):
+        raise InvalidArgument(f"weights of type {type(weights).__name__} (give a module, or tensors by name)")
+    for path, t in tensors.items():
+        if not isinstance(path, str) or not isinstance(t, torch.Tensor):
+            raise InvalidArgument(
+                f"weights have {type(t).__name__} at {path!r} (give tensors by name, without nesting)"
+            )
+        if t.is_meta:
+            raise InvalidArgument(f"{path} lies on meta (give it memory by .to_empty first)")
+    return tensors
+
+
+def on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors by path in the machine's memory."""
     return {path: t.detach() if t.is_cpu else t.detach().cpu() for path, t in tensors.items()}
 
 
@@ -163,7 +182,6 @@ def _cuda_allocator() -> Any:
 
 
 @functools.cache
-@functools.cache
 def name_of(dtype: torch.dtype) -> str:
     """As Baton names a type."""
     return str(dtype).removeprefix("torch.")
@@ -180,6 +198,12 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
                 if t is not None:
                     found[f"{path}.{name}" if path else name] = t
     return parameters | buffers
+
+
+def _not_in_state_dict(module: torch.nn.Module) -> set[str]:
+    """The paths of buffers that are not persistent."""
+    parts = module.named_modules(remove_duplicate=False)
+    return {f"{path}.{name}" if path else name for path, part in parts for name in part._non_persistent_buffers_set}
 
 
 def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:

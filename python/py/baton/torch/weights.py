@@ -64,11 +64,18 @@ class Sender:
         meta: what JSON can hold. changed: the paths of what has changed; without them bytes are compared. Raises
         InvalidArgument for a path that is not there, and as `baton.set`.
         """
-        tensors = _modules.on_cpu(weights)
+        given = _modules.by_path(weights)
+        tensors = _modules.on_cpu(given)
+        if isinstance(changed, str):
+            raise InvalidArgument(f"changed is the text {changed!r} (give a list of paths)")
         named = None if changed is None else frozenset(changed)  # once: it may be an iterator
         unknown = (named or frozenset()) - tensors.keys()
         if unknown:
-            raise InvalidArgument(f"changed names {sorted(unknown)}, which are not sent (name what is)")
+            raise InvalidArgument(f"changed names {sorted(map(str, unknown))}, which are not sent (name what is)")
+        if named:  # tied weights change together, and `named_parameters` names one of them
+            storages = {given[k].untyped_storage().data_ptr() for k in named if given[k].layout is torch.strided}
+            strided = {k: t for k, t in given.items() if t.layout is torch.strided}
+            named |= {k for k, t in strided.items() if t.untyped_storage().data_ptr() in storages}
         before = self._kept[-1] if self._kept else {}
         fresh = {k: t for k, t in tensors.items() if _differs(t, before.get(k), None if named is None else k in named)}
         again = self._scattered({k: t for k, t in tensors.items() if k not in fresh})

@@ -24,7 +24,7 @@ from typing import Any
 from torch.multiprocessing.queue import ConnectionWrapper
 
 import baton
-from baton.torch import _packing
+from baton.torch import _install, _packing
 from baton.torch.multiprocessing._places import Places
 from baton.torch.multiprocessing._readable import Readable
 
@@ -37,6 +37,17 @@ _DEPTH = 256
 _DEPTH_SIMPLE, _DESCRIPTION_SIMPLE = 2047, 192
 # The most places of a queue that has maxsize.
 _MOST = 1 << 16
+
+
+def _packed(obj: Any) -> _packing.Message:
+    """An item as a message. Of a DataLoader's worker that has none for it: the error, for its trainer."""
+    try:
+        return _packing.pack(obj)
+    except Exception as e:
+        told = _install.told_instead(obj, e)
+        if told is None:
+            raise
+        return _packing.pack(told)
 
 
 class SimpleQueue:
@@ -263,7 +274,7 @@ class Queue(SimpleQueue):
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Adds an object. Raises queue.Full, ValueError when it was closed here."""
         self._check()
-        self._put(_packing.pack(obj), timeout if block else 0, _uncounted)
+        self._put(_packed(obj), timeout if block else 0, _uncounted)
 
     def _put(self, message: _packing.Message, timeout: float | None, count: Callable[[int], None]) -> None:
         """Adds a message once there is a place for it; `count` as of `Places.put`."""
