@@ -257,18 +257,7 @@ func pythonModels(p *python) {
 	published.Bar = atMost("p50", 200e3)
 	p.measure("the same by torch, "+fastestName, job{Role: "model by torch", N: p.rounds(100)}).
 		against(published.Name, nil)
-	sent := p.figure(p.group, "104 MB sent 5 times a second → bound by an actor", UnitTime)
-	sent.Bar = atMost("p50", 30e6)
-	seen := p.figure(p.group, "of these versions, those that the actor had when the next was sent", UnitShare)
-	seen.Bar = atLeast("p50", 1)
-	p.ms = append(p.ms, measurement{sent.Name, func(context.Context) error {
-		values, err := p.do(job{Role: "weights sent", N: max(p.rounds(25), 3)})
-		if err == nil {
-			sent.add(quantilesOf(values["ns"]))
-			seen.one(medianOf(values["seen"]))
-		}
-		return err
-	}})
+	p.measure("104 MB sent 5 times a second → bound by an actor", job{Role: "weights sent", N: max(p.rounds(25), 3)}).Bar = atMost("p50", 30e6)
 	p.measure("a version of 300 parameters, bound by an actor", job{Role: "weights bound", N: max(p.rounds(25), 3)})
 	if strings.Contains(p.about, withGymnasium) {
 		pythonEnvironments(p)

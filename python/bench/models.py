@@ -182,8 +182,8 @@ def act(ways: Ways, page: Any, ready: Callable[[], None], name: str, n: int, wai
 
 
 def sent(waits: bool) -> Callable[..., Any]:
-    """A role: a module of 104 MB is sent five times a second. The ns until an actor has bound each version, or
-    what that costs the actor; and the share that it had when the next one was sent."""
+    """A role: a module of 104 MB is sent five times a second, or as soon as an actor has it where that takes longer.
+    The ns until the actor has bound each version but the first, or what that costs the actor."""
 
     def role(partner: Partner, n: int, size: int, count: int) -> Any:
         model, name = large(), f"bench/{uuid.uuid4().hex}"
@@ -197,14 +197,12 @@ def sent(waits: bool) -> Callable[..., Any]:
             start = now()
             sender.send(model, meta=i)
             page[ASKS] = i
-            while page[SEEN] < i and now() < start + INTERVAL:
-                pass
-            if page[SEEN] == i:
-                times.append(page[STAMP] - start if waits else page[STAMP])
+            partner.await_word(SEEN, i)
+            times.append(page[STAMP] - start if waits else page[STAMP])
             time.sleep(max(start + INTERVAL - now(), 0) / 1e9)
         partner.finish()
         baton.delete(name)
-        return {"ns": times, "seen": [len(times) / n]}
+        return {"ns": times[1:] or times}
 
     return role
 
