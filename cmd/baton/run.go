@@ -68,29 +68,23 @@ func first() bool { return os.Getpid() == 1 }
 // reapForRun runs this program again as a child, passing signals on, and collects the ends of all
 // processes until that one ends: which of them were its own only that one knows.
 func (a *app) reapForRun() error {
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signals := passedOn()
 	defer signal.Stop(signals)
 	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		return fmt.Errorf("run itself as a child of process 1: %w", err)
 	}
-	go func() {
-		for s := range signals {
-			if (s == syscall.SIGINT || s == syscall.SIGQUIT) && isTerminal(a.in) {
-				continue // the terminal has sent it to the child already
-			}
-			child.Signal(s)
-		}
-	}()
+	ended := make(chan struct{})
+	defer close(ended)
+	go a.passOn(signals, child, ended)
 	for {
-		ended, status, err := sys.ReapAny()
+		pid, status, err := sys.ReapAny()
 		switch {
 		case err != nil:
 			return fmt.Errorf("wait for children: %w", err)
-		case ended == child.Pid && status.Signaled():
+		case pid == child.Pid && status.Signaled():
 			return exitStatus(exitSignal + int(status.Signal()))
-		case ended == child.Pid:
+		case pid == child.Pid:
 			return exitStatus(status.ExitStatus())
 		}
 	}
@@ -101,8 +95,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 	if err != nil {
 		return a.notRunnable(err, args[0])
 	}
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signals := passedOn()
 	defer signal.Stop(signals)
 
 	log, _ := newLog(a.err, s)
@@ -132,26 +125,36 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 	return status
 }
 
+// passedOn gives the signals that a command gets, as they come.
+func passedOn() chan os.Signal {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	return signals
+}
+
+// passOn gives signals to a process until it has ended.
+func (a *app) passOn(signals <-chan os.Signal, to *os.Process, ended <-chan struct{}) {
+	for {
+		select {
+		case s := <-signals:
+			// A terminal has sent these to the process already.
+			if (s == syscall.SIGINT || s == syscall.SIGQUIT) && isTerminal(a.in) {
+				continue
+			}
+			to.Signal(s)
+		case <-ended:
+			return
+		}
+	}
+}
+
 // wait runs the command, passing signals on, and returns its status; nil is 0.
 func (a *app) wait(cmd *exec.Cmd, signals <-chan os.Signal) error {
 	if err := cmd.Start(); err != nil {
 		return a.notRunnable(err, cmd.Path)
 	}
 	ended := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				// A terminal has sent these to the command already.
-				if (s == syscall.SIGINT || s == syscall.SIGQUIT) && isTerminal(a.in) {
-					continue
-				}
-				cmd.Process.Signal(s)
-			case <-ended:
-				return
-			}
-		}
-	}()
+	go a.passOn(signals, cmd.Process, ended)
 	err := cmd.Wait()
 	close(ended)
 	var exit *exec.ExitError

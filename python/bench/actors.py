@@ -8,8 +8,7 @@ from typing import Any
 import baton.ray
 import ray
 import torch
-from loaders import both_cpus
-from pair import now
+from pair import both_cpus, now
 
 baton.ray.register()  # before a class names it
 

@@ -8,8 +8,7 @@ from typing import Any
 import baton.gymnasium
 import gymnasium
 import numpy as np
-from loaders import both_cpus
-from pair import now
+from pair import both_cpus, now
 
 ENVIRONMENTS = 8
 # A phase in which the machine does less falls on both classes alike.

@@ -3,15 +3,13 @@
 The datasets cost next to nothing, so that what is measured is how batches travel.
 """
 
-import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import baton.torch
 import torch
-from pair import choose_strategy, now
+from pair import both_cpus, choose_strategy, now
 from torch.utils.data import DataLoader, Dataset
 
 # Batches that are not timed: workers start, and memory gets warm.
@@ -70,17 +68,6 @@ def processor(pid: int) -> int:
     """ns of the processors that a process has had."""
     tasks = f"/proc/{pid}/task"
     return sum(int(open(f"{tasks}/{task}/schedstat").read().split()[0]) for task in os.listdir(tasks))
-
-
-@contextlib.contextmanager
-def both_cpus() -> Iterator[None]:
-    """Uses both of the CPUs of the measurement, for the processes started here, too."""
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, [int(cpu) for cpu in sys.argv[1:]])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, own)
 
 
 def loaded(way: str, kind: str, workers: int) -> Callable[..., Any]:

@@ -4,10 +4,12 @@ This process asks: it hands a value over and waits for a token. Its partner answ
 the first and the last element of tensors, and hands the token back by the same means.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,17 @@ ASKS, SEEN, STAMP = 0, 16, 32  # words of the page, each on a line of its own
 
 now = time.monotonic_ns
 Ways = dict[str, tuple[Any, Any]]
+
+
+@contextlib.contextmanager
+def both_cpus() -> Iterator[None]:
+    """Uses both of the CPUs of the measurement, for the processes started here, too."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [int(cpu) for cpu in sys.argv[1:]])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 class Topics:

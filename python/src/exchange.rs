@@ -96,7 +96,7 @@ fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchange
     Ok(unsafe { at.as_ref() }.filter(|t| t.header.version.major == 1))
 }
 
-/// An export of either structure. Torch before 2.9 has no table, and takes capsules of the old one.
+/// An export of either structure. An older torch, such as 2.9, has no table, and takes capsules of the old one.
 pub(crate) trait Exports {
     fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>>;
     fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>>;

@@ -73,9 +73,9 @@ class Sender:
         if unknown:
             raise InvalidArgument(f"changed names {sorted(map(str, unknown))}, which are not sent (name what is)")
         if named:  # tied weights change together, and `named_parameters` names one of them
-            storages = {given[k].untyped_storage().data_ptr() for k in named if given[k].layout is torch.strided}
-            strided = {k: t for k, t in given.items() if t.layout is torch.strided}
-            named |= {k for k, t in strided.items() if t.untyped_storage().data_ptr() in storages}
+            lies = {k: t.untyped_storage().data_ptr() for k, t in given.items() if t.layout is torch.strided}
+            storages = {lies[k] for k in named & lies.keys()}
+            named |= {k for k, at in lies.items() if at in storages}
         before = self._kept[-1] if self._kept else {}
         fresh = {k: t for k, t in tensors.items() if _differs(t, before.get(k), None if named is None else k in named)}
         again = self._scattered({k: t for k, t in tensors.items() if k not in fresh})
