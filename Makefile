@@ -125,7 +125,7 @@ test-torches: build ## the tests of Baton under torch with other versions of tor
 	tools/torches $(TORCHES)
 
 wheel: ## build the Python package with the program in it: python/dist/*.whl
-	tools/python wheel
+	tools/wheel python/dist
 
 clean: ## remove what was built
 	rm -rf bin build

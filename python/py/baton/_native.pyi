@@ -14,6 +14,8 @@ __all__ = [
     "lend", "move_storages", "open_bundle", "own_buffers", "put_together", "put_whole", "set_default", "storage_in_place", "storages_over", "take_apart", "take_whole",
 ]  # fmt: skip
 
+__version__: str
+
 _Place: TypeAlias = tuple[str, str]
 
 def finish_devices() -> None: ...
