@@ -37,7 +37,8 @@ var needs = map[string]func() string{
 		}
 		return ""
 	},
-	"nats-server": func() string { return program("nats-server", "https://nats.io/download") },
+	"nats-server":     func() string { return program("nats-server", "https://nats.io/download") },
+	"systemd-analyze": func() string { return program("systemd-analyze", "Debian: apt-get install systemd") },
 	"root": func() string {
 		if os.Geteuid() != 0 {
 			return "the tests do not run as root"
