@@ -25,7 +25,18 @@ hooks: Any = maturin
 BINARY = HERE / "data" / "scripts" / "baton"
 STARTED = "baton-torch.pth"  # beside the package, where the interpreter runs it when it starts
 # What a source distribution leaves out: no build reads it.
-LEFT_OUT = (".", "bench/", "docs/", "integration/", "models/", "packaging/", "tools/", "python/bench/", "python/tests/", "rust/bench/")
+LEFT_OUT = (
+    ".",
+    "bench/",
+    "docs/",
+    "integration/",
+    "models/",
+    "packaging/",
+    "tools/",
+    "python/bench/",
+    "python/tests/",
+    "rust/bench/",
+)
 
 
 def version() -> str:
@@ -39,13 +50,20 @@ def check_compilers() -> None:
         # In the root: a Go that fetches the one that go.mod asks for tells that one's version.
         wanted = {
             "go": (["go", "version"], r"go(\d+)\.(\d+)", ROOT / "go.mod", r"^go (\d+)\.(\d+)"),
-            "cargo": (["cargo", "--version"], r"cargo (\d+)\.(\d+)", HERE / "Cargo.toml", r'^rust-version = "(\d+)\.(\d+)'),
+            "cargo": (
+                ["cargo", "--version"],
+                r"cargo (\d+)\.(\d+)",
+                HERE / "Cargo.toml",
+                r'^rust-version = "(\d+)\.(\d+)',
+            ),
         }
         for tool, (command, pattern, file, line) in wanted.items():
             need = numbers(line, file.read_text())
             have = numbers(pattern, subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout)
             if have < need:
-                missing.append(f"{tool} {need[0]}.{need[1]} or newer (here: {'.'.join(map(str, have)) or 'none that runs'})")
+                missing.append(
+                    f"{tool} {need[0]}.{need[1]} or newer (here: {'.'.join(map(str, have)) or 'none that runs'})"
+                )
     if missing:
         raise SystemExit(
             f"baton-ipc needs {' and '.join(missing)} on PATH to be built: install them (go.dev/dl, rustup.rs), "
@@ -67,7 +85,16 @@ def build_binary() -> None:
     BINARY.unlink(missing_ok=True)
     # -s -w: without symbols and debug information, a third of the size.
     subprocess.run(
-        ["go", "build", "-trimpath", "-ldflags", f"-s -w -X main.version={version()}", "-o", str(BINARY), "./cmd/baton"],
+        [
+            "go",
+            "build",
+            "-trimpath",
+            "-ldflags",
+            f"-s -w -X main.version={version()}",
+            "-o",
+            str(BINARY),
+            "./cmd/baton",
+        ],
         cwd=ROOT,
         env=os.environ | {"CGO_ENABLED": "0"},
         check=True,
@@ -124,7 +151,9 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError) as e:
-        raise SystemExit(f"a source distribution of baton-ipc is made from a git checkout: git ls-files failed: {e}") from e
+        raise SystemExit(
+            f"a source distribution of baton-ipc is made from a git checkout: git ls-files failed: {e}"
+        ) from e
     base = f"baton_ipc-{version()}"
     out = Path(sdist_directory).resolve() / f"{base}.tar.gz"
     make_data()

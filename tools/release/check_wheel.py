@@ -23,6 +23,11 @@ def needed(library: Path) -> set[str]:
         return {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
 
 
+def machine(file: Path) -> str:
+    with file.open("rb") as f:
+        return {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}[ELFFile(f)["e_machine"]]
+
+
 def static(program: Path) -> bool:
     with program.open("rb") as f:
         return all(s["p_type"] not in ("PT_INTERP", "PT_DYNAMIC") for s in ELFFile(f).iter_segments())
@@ -35,13 +40,18 @@ def check(wheel: Path) -> None:
         size = sum(entry.file_size for entry in archive.infolist())
         library = Path(folder) / "baton" / "_native.abi3.so"
         (program,) = Path(folder).glob("*.data/scripts/baton")
+        for file in (library, program):
+            if not tag.endswith(machine(file)):
+                sys.exit(f"{wheel.name}: {file.name} in it is for {machine(file)}")
         if not static(program):
             sys.exit(f"{wheel.name}: the program in it is not static")
         if tag.startswith("musllinux"):
             if beside := needed(library) - {"libc.so"}:
                 sys.exit(f"{wheel.name}: needs {', '.join(sorted(beside))}, which no musl system promises")
         else:
-            shown = subprocess.run(["auditwheel", "show", str(wheel)], capture_output=True, text=True)
+            shown = subprocess.run(
+                [sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True
+            )
             if f'"{tag}"' not in shown.stdout.replace("\n", " "):
                 sys.exit(f"{wheel.name}: the name says {tag}, and auditwheel: {shown.stdout}{shown.stderr}")
     if size > MOST:
