@@ -29,8 +29,10 @@ func (b *Broker) useActivated() (bool, error) {
 		}
 		l.SetUnlinkOnClose(false)
 		b.listener, b.activated = l, true
-		b.ownSocket, err = sys.FileAt(b.cfg.Socket)
-		return true, err
+		if b.ownSocket, err = sys.FileAt(b.cfg.Socket); err != nil {
+			return true, err
+		}
+		return true, sys.ListenAgain(l)
 	}
 	return false, nil
 }

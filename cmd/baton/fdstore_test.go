@@ -174,6 +174,7 @@ func TestBrokerServesAtTheSocketOfAServiceManager(t *testing.T) {
 	require.NoError(t, err)
 	b := m.serve(512)
 	p.must("set", "x", p.array("a.npy", "uint8", []int64{3}, []byte{7, 8, 9}))
+	require.Equal(t, b.cmd.Process.Pid, listener(t, p.socket()), "baton stop waits for that process")
 	b.signal(syscall.SIGTERM)
 	require.Zero(t, b.wait().code, b.err.String())
 	now, err := os.Stat(p.socket())
@@ -186,6 +187,17 @@ func TestBrokerServesAtTheSocketOfAServiceManager(t *testing.T) {
 	b = m.serve(512)
 	require.Zero(t, get.wait().code, get.err.String())
 	assert.NotContains(t, b.err.String(), "not used")
+}
+
+// listener is the process that those which connect to a socket see.
+func listener(t *testing.T, socket string) int {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	require.NoError(t, err)
+	defer c.Close()
+	cred, err := sys.PeerCredentials(c)
+	require.NoError(t, err)
+	return cred.PID
 }
 
 func TestBrokerBindsItsSocketWhereThePassedOneIsAnotherOrGone(t *testing.T) {
