@@ -38,6 +38,8 @@ var needs = map[string]func() string{
 		return ""
 	},
 	"nats-server":     func() string { return program("nats-server", "https://nats.io/download") },
+	"setpriv":         func() string { return program("setpriv", "Debian: apt-get install util-linux") },
+	"unshare":         func() string { return program("unshare", "Debian: apt-get install util-linux") },
 	"systemd-analyze": func() string { return program("systemd-analyze", "Debian: apt-get install systemd") },
 	"root": func() string {
 		if os.Geteuid() != 0 {
