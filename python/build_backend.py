@@ -27,7 +27,6 @@ STARTED = "baton-torch.pth"  # beside the package, where the interpreter runs it
 # What a source distribution leaves out: no build reads it.
 LEFT_OUT = (
     ".",
-    "bench/",
     "docs/",
     "integration/",
     "models/",
