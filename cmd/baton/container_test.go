@@ -55,17 +55,17 @@ func (c *container) command(args ...string) *exec.Cmd {
 	return exec.Command("unshare", args...)
 }
 
-// first is the first process of a container, 0 once that has ended: the child of its unshare.
-func first(t *testing.T, r *running) int {
+// first is the first process of a container, nil once that has ended: the child of its unshare.
+func first(t *testing.T, r *running) *os.Process {
 	t.Helper()
-	select {
-	case <-r.ended:
-		return 0
-	default:
-	}
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", r.cmd.Process.Pid))
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
-	return pid
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return nil
+	}
+	p, err := os.FindProcess(pid)
+	require.NoError(t, err)
+	return p
 }
 
 func TestContainersShareTheVolumeOfTheSocketAndNothingElse(t *testing.T) {
@@ -84,8 +84,8 @@ func TestContainersShareTheVolumeOfTheSocketAndNothingElse(t *testing.T) {
 		return err == nil
 	})
 	t.Cleanup(func() {
-		if pid := first(t, served); pid != 0 {
-			syscall.Kill(pid, syscall.SIGKILL)
+		if p := first(t, served); p != nil {
+			p.Kill()
 		}
 	})
 	one, other := newContainer(p, volume), newContainer(p, volume)
@@ -100,7 +100,7 @@ func TestContainersShareTheVolumeOfTheSocketAndNothingElse(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, data, got)
 	assert.NoFileExists(t, filepath.Join(one.root, "run/baton/broker.sock"), "mounted for the container alone")
-	require.NoError(t, syscall.Kill(first(t, served), syscall.SIGTERM)) // as a runtime does
+	require.NoError(t, first(t, served).Signal(syscall.SIGTERM)) // as a runtime does
 	require.Zero(t, served.wait().code, served.err.String())
 	p.until("the broker has ended", func() bool {
 		_, err := os.Stat(filepath.Join(volume, "broker.sock"))
