@@ -139,7 +139,9 @@ def test_a_source_distribution_has_what_a_build_reads(tmp_path):
     script = "import sys; sys.path.insert(0, sys.argv[1]); import build_backend; build_backend.build_sdist(sys.argv[2])"
     if not (ROOT / ".git").exists():
         pytest.skip("the tree is no git checkout")
-    made = subprocess.run([sys.executable, "-c", script, ROOT / "python", tmp_path], capture_output=True, text=True)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # maturin is there
+    command = [sys.executable, "-c", script, ROOT / "python", tmp_path]
+    made = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert made.returncode == 0, made.stderr
     (sdist,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
