@@ -157,6 +157,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.checkIdle()
 	b.keepPlace()
 	b.begun = true
+	b.noteTakeover()
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -61,6 +62,8 @@ type Config struct {
 	Version string
 	// Log receives what operators should know; nil: nothing is logged.
 	Log *slog.Logger
+	// Events keep what is logged; nil: the broker makes them. Who gives them has them behind Log.
+	Events *events.Ring
 	// Observe, if not nil, is told of each request that was carried out: its op,
 	// how long that took, and the code of its error, "" for none. Called by many goroutines.
 	Observe func(op string, took time.Duration, code protocol.Code)
@@ -95,6 +98,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Events == nil {
+		c.Events = events.New()
+		c.Log = slog.New(c.Events.Handler(c.Log.Handler()))
 	}
 	if c.ReadMemory == nil {
 		c.ReadMemory = sys.ReadMemory

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -334,7 +335,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		observe(h.Op, time.Since(began), code)
 	}
 	if refusals[code] && c.session != nil {
-		c.b.sparing.Warn("refused", "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
+		c.b.sparing.Warn("refused", events.Of(events.Refused), "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
 	}
 	c.reply(h.ID, ok, out, err)
 	bye, is := ok.(protocol.ByeReply)

@@ -18,8 +18,9 @@ func (b *Broker) bury(s *session) {
 	if s.stopWaiting != nil {
 		s.stopWaiting()
 	}
+	granted := s.memory.Granted()
 	b.leaveAll(s)
-	b.memory.End(s.memory)
+	b.noteEnd(s, granted, b.memory.End(s.memory))
 	b.custody.End(s.custody)
 	b.assignSoon()
 	delete(b.closed, s)

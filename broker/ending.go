@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -61,7 +62,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 		c.reply(id, nil, nil, err)
 		return
 	}
-	c.b.log.Info("ending: told to stop", "pid", c.cred.PID, "discard", r.Discard)
+	c.b.log.Info("ending: told to stop", events.Of(events.Broker), "pid", c.cred.PID, "discard", r.Discard)
 	c.b.mu.Lock()
 	c.b.forgetConn(c) // end does not close it
 	c.b.disconnected(c)

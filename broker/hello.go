@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -224,5 +225,5 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		b.setState(s, protocol.SessionLive)
 	}
 	b.custody.Resume(s.custody)
-	b.log.Info("session resumed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+	b.log.Info("session resumed", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 }

@@ -95,11 +95,12 @@ var ops = map[string]handler{
 	protocol.OpStatus: (*Broker).opStatus,
 	protocol.OpBye:    lockedWhere((*Broker).running, (*Broker).opBye),
 	protocol.OpEvict:  locked((*Broker).opEvict),
+	protocol.OpEvents: (*Broker).opEvents,
 }
 
 // looks are the ops that need no session, which is nil then: what a broker holds can be seen,
 // and ended, when it has run into a limit of memory, files or sessions.
-var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true, protocol.OpNameDelete: true}
+var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true, protocol.OpNameDelete: true, protocol.OpEvents: true}
 
 // refusals are what an operator may have to do something about: limits that were reached, and
 // what a session may not do.

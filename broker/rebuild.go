@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/takeover"
@@ -125,7 +126,7 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 			continue
 		}
 		if dead[s.Slot] {
-			b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Info("process ended while no broker ran", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 			continue
 		}
@@ -140,7 +141,7 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 		}
 		b.setState(s, protocol.SessionDisconnected)
 		if s.unknown {
-			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it",
+			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it", events.Of(events.Session),
 				"slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		}
 		if !s.answered {
@@ -190,7 +191,7 @@ func (b *Broker) lookAgain() {
 func (b *Broker) lookFor(unknown []*session) {
 	for _, s := range unknown {
 		if !s.ended && s.unknown && s.stopWaiting == nil && b.hasEnded(s) {
-			b.log.Info("process ended unseen", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Info("process ended unseen", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 		}
 	}
@@ -203,19 +204,19 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 		switch {
 		case s == nil || s.Serial != r.Serial:
 		case s.state == protocol.SessionDead:
-			b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			s.givenUp = true
 			delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 			b.bury(s)
 			return done{}, nil, nil
 		case s.absent && !s.heard:
-			b.log.Warn("session evicted by hand: its client never said anything", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.bury(s)
 			return done{}, nil, nil
 		case !s.unknown:
 			return nil, nil, protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd(), "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
 		default:
-			b.log.Warn("session evicted by hand", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.bury(s)
 			return done{}, nil, nil
 		}
@@ -228,7 +229,7 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 // same, at the last moment, is back by now.
 func (b *Broker) buryGhost(s *session) {
 	if s.absent && !s.ended {
-		b.log.Info("session dropped: its broker died while it was opened", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session dropped: its broker died while it was opened", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.bury(s)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/custody"
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
@@ -116,7 +117,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.noteState(stateChange{Opened: &line})
 	b.noteFiles()
 	b.checkIdle()
-	b.log.Info("session opened", "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
+	b.log.Info("session opened", events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
 	return s, nil
 }
 
@@ -199,7 +200,7 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !s.ended && !b.closing {
-			b.log.Info("process ended", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Info("process ended", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 		}
 	}
@@ -220,12 +221,12 @@ func (b *Broker) disconnected(c *conn) {
 		return
 	}
 	if !s.answered && !s.absent {
-		b.log.Info("session ended: its client got no answer to hello", "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
+		b.log.Info("session ended: its client got no answer to hello", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
 		b.bury(s)
 		return
 	}
 	if c.violated {
-		b.log.Info("session closed: its client broke the protocol", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session closed: its client broke the protocol", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		s.counting = false
 		b.leave(s)
 		if b.endIfEmpty(s); s.ended {
@@ -234,7 +235,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	if s.state != protocol.SessionClosed {
 		b.setState(s, protocol.SessionDisconnected)
-		b.log.Info("session disconnected", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session disconnected", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
 	if !b.endReplaced(s) && s.alive != nil {
 		b.away[s] = struct{}{}

@@ -43,6 +43,7 @@ const (
 	OpReplaceFiles   = "replace.files"
 	OpReplaceReady   = "replace.ready"
 	OpEvict          = "evict"
+	OpEvents         = "events"
 )
 
 // Events from the broker.

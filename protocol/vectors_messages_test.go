@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -62,9 +63,17 @@ var opTypes = map[string][2]any{
 	protocol.OpStop:           {protocol.Stop{}, empty{}},
 	protocol.OpReplace:        {protocol.Replace{}, protocol.ReplaceReply{}},
 	protocol.OpReplaceFiles:   {protocol.ReplaceFiles{}, protocol.ReplaceFilesReply{}},
-	protocol.OpReplaceReady:   {empty{}, empty{}},
+	protocol.OpReplaceReady:   {empty{}, protocol.ReplaceReadyReply{}},
+	protocol.OpEvents:         {protocol.Events{}, protocol.EventsReply{}},
 	protocol.OpEvict:          {protocol.Evict{}, empty{}},
 }
+
+// someEvents are what `events` answers.
+var someEvents = protocol.EventsReply{Epoch: 77, Last: 43, Events: []protocol.Event{
+	{Number: 42, At: time.Unix(1700000000, 5e8).UTC(), Level: "warn", Kind: "refused", Text: "refused",
+		Details: json.RawMessage(`{"code":"Quota","op":"grant","name":"trainer","pid":4242}`), Times: 3, Until: pointer(time.Unix(1700000001, 0).UTC())},
+	{Number: 43, At: time.Unix(1700000002, 0).UTC(), Level: "info", Kind: "broker", Text: "serving"},
+}}
 
 // eventTypes are the Go types of each event.
 var eventTypes = map[string]any{
@@ -232,6 +241,7 @@ func exchanges() map[string][]exchange {
 			{"the row still counts", protocol.Bye{}, nil, protocol.ByeReply{Held: true}, nil},
 			{"the memory stays the client's", protocol.Bye{Keep: true}, nil, protocol.ByeReply{Held: true}, nil},
 		},
+		protocol.OpEvents: {{"since an event", protocol.Events{After: 41, Limit: 100}, nil, someEvents, nil}},
 		protocol.OpEvict: {
 			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},
 			{"it lives", protocol.Evict{Serial: 7}, nil, refused(protocol.CodeBusy, "session 7 (trainer) belongs to process 4242, which lives", "end its process"), nil},
@@ -244,7 +254,7 @@ func exchanges() map[string][]exchange {
 		},
 		protocol.OpReplaceFiles: {{"the first", protocol.ReplaceFiles{}, nil,
 			protocol.ReplaceFilesReply{Items: []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: 1}}}, []string{"broker", "session"}}},
-		protocol.OpReplaceReady: {{"ready", empty{}, nil, empty{}, nil}},
+		protocol.OpReplaceReady: {{"ready", empty{}, nil, protocol.ReplaceReadyReply{Events: someEvents}, nil}},
 		protocol.OpStop: {
 			{"for good", protocol.Stop{}, nil, empty{}, nil},
 			{"with what stands in files", protocol.Stop{Discard: true}, nil, empty{}, nil},

@@ -3,6 +3,7 @@ package topics
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -126,6 +127,10 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 	if r.Live {
 		h.Flags |= protocol.SlotWritable | protocol.SlotLive
 	}
+	if was := n.setter; !n.set || was != s.who() {
+		ts.log.Debug("name set", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "by", s.who(),
+			"revision", n.lane.View.Head()+1, "bytes", r.Bytes, "live", r.Live, "ephemeral", r.Ephemeral)
+	}
 	ts.publish(t, h, words, indices)
 	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.who()
 	ts.setEphemeral(t, s, r.Ephemeral)
@@ -241,6 +246,7 @@ func (ts *Topics) unset(t *Topic) {
 	n.lane.View.Unname(n.revision)
 	ts.memory.DropAll(n.indices)
 	n.set, n.indices = false, nil
+	ts.log.Debug("name deleted", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "revision", n.revision)
 	ts.understood(n.lane)
 	ts.setEphemeral(t, nil, false)
 	ts.watch.Named(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
@@ -56,13 +57,14 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 // directory, and starts NATS. ctx bounds the start only. keeper, if not nil, keeps
 // memory for the next broker, and kept is what it kept of the last one.
 func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD) (*daemon, error) {
-	requests := observe.NewRequests()
+	requests, ring := observe.NewRequests(), events.New()
+	log = slog.New(ring.Handler(log.Handler()))
 	b, err := broker.New(ctx, broker.Config{
 		Observe: requests.Observe,
 		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
-		IdleExit: s.IdleExit, Version: version, Log: log,
+		IdleExit: s.IdleExit, Version: version, Log: log, Events: ring,
 		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace,
 	})
 	if err != nil {
@@ -79,7 +81,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log)
+		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, natsbridge.ErrServer)) {
 			stopped, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -87,7 +89,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		}
 		if err != nil {
 			// Hand-overs need no NATS: better without it than not at all.
-			log.Error("NATS does not run: tuples and names stay on this machine", "error", err)
+			log.Error("NATS does not run: tuples and names stay on this machine", events.Of(events.NATS), "error", err)
 			status.Error = plain(err)
 		}
 	}

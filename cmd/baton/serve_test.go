@@ -444,6 +444,6 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	code, body := get("/metrics", "s3cret")
 	assert.Equal(t, 200, code)
 	assert.Regexp(t, `(?m)^baton_requests_failed_total\{code="QuotaExceeded",op="grant"\} [1-9]`, body)
-	broker.logs("msg=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
+	broker.logs("msg=refused event=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
 	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 1, "the token of the HTTP endpoint", "")
 }
