@@ -57,8 +57,8 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		return nil, nil, err
 	}
 	l, ok := listers[r.What]
-	if !ok && r.What != protocol.ListLeases {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages or leases", "unknown listing %q", r.What)
+	if !ok && r.What != protocol.ListLeases && r.What != protocol.ListPlaces {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages, leases or places", "unknown listing %q", r.What)
 	}
 	at := 0
 	if r.Cursor != "" {
@@ -76,14 +76,27 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if r.Slot != nil && *r.Slot >= protocol.MaxSessions {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "take it from a row of sessions", "no session has the slot %d", *r.Slot)
+	}
+	if r.Slot != nil && r.What == protocol.ListStorages {
+		l.row = func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
+			return b.memory.StorageRowOf(*r.Slot, i, match)
+		}
+	}
 	match := func(name string) bool { return protocol.MatchName(r.Pattern, name) }
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(s); err != nil {
 		return nil, nil, err
 	}
-	if r.What == protocol.ListLeases {
-		rows, next := b.leases.Rows(uint64(at), r.Limit, match)
+	if !ok {
+		rows, next := []any(nil), uint64(0)
+		if r.What == protocol.ListLeases {
+			rows, next = b.leases.Rows(uint64(at), r.Limit, match)
+		} else {
+			rows, next = b.topics.Places(uint64(at), r.Limit, lookTime, match)
+		}
 		reply := listReply{Rows: rows}
 		if next != 0 {
 			reply.Cursor = strconv.FormatUint(next, 10)
@@ -112,8 +125,11 @@ func namespaceOf(s *session, named string) (string, error) {
 	if s != nil {
 		return s.namespace, nil
 	}
-	if named == "" {
+	switch named {
+	case "":
 		return protocol.DefaultNamespace, nil
+	case protocol.AnyNamespace:
+		return named, nil
 	}
 	return named, protocol.CheckNamespace(named)
 }

@@ -13,6 +13,7 @@ import (
 type (
 	TopicRow   = topics.TopicRow
 	NameRow    = topics.NameRow
+	PlaceRow   = topics.PlaceRow
 	LeaseRow   = leases.Row
 	SegmentRow = memory.SegmentRow
 	StorageRow = memory.StorageRow

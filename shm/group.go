@@ -132,6 +132,14 @@ func isOpen(claim, number uint64) bool {
 	return n < number || n == number && state == protocol.ClaimFree
 }
 
+// Claimant returns the member that has claimed message i and has not acknowledged it; 0: none.
+func (g GroupLane) Claimant(i uint64) uint16 {
+	if n, member, state := protocol.SplitClaim(g.Claim(i)); n == g.number(i) && state == protocol.ClaimClaimed {
+		return member
+	}
+	return 0
+}
+
 // Next returns the first message at or after the hint, at most head, that is
 // open, and the hint word to give to Take.
 func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {

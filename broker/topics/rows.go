@@ -42,11 +42,16 @@ type NameRow struct {
 	Readers   int     `json:"readers"`
 }
 
+// in tells whether a topic or name is of a namespace that a listing asks for.
+func (t *Topic) in(namespace string) bool {
+	return namespace == t.key.namespace || namespace == protocol.AnyNamespace
+}
+
 // TopicRow is the row of a topic or queue of a namespace, and what it cost to look
 // at; nil when there is none, or its name does not match.
 func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.kind == protocol.TopicKindName || t.key.namespace != namespace || !match(t.key.name) {
+	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.key.name) {
 		return nil, 0
 	}
 	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Kind: kindName(t.kind), Namespace: t.key.namespace,
@@ -88,7 +93,7 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 // NameRow is the row of a name, as TopicRow.
 func (ts *Topics) NameRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.name == nil || !t.name.set || t.key.namespace != namespace || !match(t.key.name) {
+	if t == nil || t.name == nil || !t.name.set || !t.in(namespace) || !match(t.key.name) {
 		return nil, 0
 	}
 	n := t.name

@@ -71,8 +71,12 @@ func cellsOf[Row any](cells func(*Row) []string) func(json.RawMessage) ([]string
 
 // fetch gets all rows of a listing, page by page.
 func (l *looker) fetch(ctx context.Context, what, pattern string) ([]json.RawMessage, error) {
+	return l.fetchAll(ctx, protocol.List{What: what, Pattern: pattern, Namespace: l.namespace})
+}
+
+// fetchAll gets all rows that are asked for.
+func (l *looker) fetchAll(ctx context.Context, ask protocol.List) ([]json.RawMessage, error) {
 	rows := []json.RawMessage{}
-	ask := protocol.List{What: what, Pattern: pattern, Namespace: l.namespace}
 	for {
 		var page protocol.ListReply
 		if err := l.Broker(ctx, protocol.OpList, ask, &page); err != nil {
