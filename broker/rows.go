@@ -19,6 +19,7 @@ type (
 	StorageRow = memory.StorageRow
 	HolderRow  = memory.HolderRow
 	HolderUse  = memory.HolderUse
+	Traffic    = topics.Traffic
 )
 
 // SessionRow is a row of the listing `sessions`.
@@ -36,6 +37,7 @@ type SessionRow struct {
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
+	topics.Traffic
 }
 
 func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int) {
@@ -56,5 +58,5 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s),
-		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted()}, 64
+		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Traffic: b.topics.TrafficOf(s.party)}, 64
 }

@@ -46,6 +46,7 @@ type Client struct {
 	granting   sync.RWMutex             // read: a grant is asked for or made ready; see returnStray
 	claims     []uint64                 // leases that were opened here, of which the broker is not told yet
 	joining    map[uint64]*joining      // by number of the reader
+	counting   map[uint64]struct{}      // by place: records of readers
 	forReaders map[uint32]uint64        // what the row of a session that is over counts for readers of its lanes
 
 	unmapOnce sync.Once // see unmapReleased
@@ -85,7 +86,7 @@ func connect(ctx context.Context, o options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
-		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
+		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
 	hello, fds, err := c.open(ctx)
 	if err != nil {
 		return nil, err

@@ -239,6 +239,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	i := t.head + 1
 	t.lane.Write(i, &head, words)
 	t.lane.SetStamp(i, sys.Monotonic()) // as late as can be: readers have the slot's lines again soon
+	t.lane.AddTotal(head.Bytes)
 	crashpoint.At("send-written")
 	t.lane.Publish(i) // MODEL lanes:send-publish
 	crashpoint.At("send-published")

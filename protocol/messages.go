@@ -408,6 +408,8 @@ type TopicReadReply struct {
 	Member  uint16  `json:"member,omitempty"`
 	Group   *uint32 `json:"group,omitempty"` // its number in the topic's record
 	GroupID uint64  `json:"group_id,omitempty"`
+	// Counted: the ReaderRecord of the reader's number has memory, and may be written.
+	Counted bool `json:"counted,omitempty"`
 }
 
 // StorageRef is a Ref as JSON.

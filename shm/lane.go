@@ -55,6 +55,7 @@ func (l Lane) Clear() {
 		l.r.Store64(l.slot(i), 0)
 	}
 	l.r.Store64(protocol.LaneHead, 0)
+	l.r.Store64(protocol.LaneTotal, 0)
 }
 
 // Slots returns the number of slots.
@@ -75,6 +76,15 @@ const mostMessages = 1<<48 - 2
 //
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
 func (l Lane) Head() uint64 { return min(l.r.Load64(protocol.LaneHead), mostMessages) }
+
+// Total returns the bytes of the tensors of all messages so far, for those who look: its writer
+// may say anything.
+func (l Lane) Total() uint64 { return l.r.Load64(protocol.LaneTotal) }
+
+// AddTotal adds a message to it, before Publish. Only its writer.
+func (l Lane) AddTotal(bytes uint64) {
+	l.r.writeWord(protocol.LaneTotal, l.r.Load64(protocol.LaneTotal)+bytes)
+}
 
 // Seq returns the number that slot i holds, 0 when it holds none.
 //

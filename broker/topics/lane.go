@@ -217,7 +217,8 @@ func (ts *Topics) dropLane(l *Lane) {
 	crashpoint.At("broker-lane-closed")
 	// Behind the lane's end: a reader that still has the lane counts what it missed there.
 	t.gone = min(t.gone+l.View.Head(), protocol.MaxSafeInt)
-	ts.store.Record.Topic(t.index).SetGone(t.gone)
+	t.goneBytes = min(t.goneBytes+min(l.View.Total(), protocol.MaxSafeInt), protocol.MaxSafeInt)
+	ts.store.Record.Topic(t.index).SetGone(t.gone, t.goneBytes)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Free()
 	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.Number)
@@ -229,6 +230,8 @@ func (ts *Topics) dropLane(l *Lane) {
 	ts.store.Record.Topic(t.index).SetUsedLanes(used)
 	ts.unlistLane(l)
 	if s := ts.parties[l.Pages]; s != nil {
+		s.sent = min(s.sent+l.View.Head(), protocol.MaxSafeInt)
+		s.sentBytes = min(s.sentBytes+min(l.View.Total(), protocol.MaxSafeInt), protocol.MaxSafeInt)
 		s.client.Trim()
 	}
 	ts.store.DropRemains(l.Pages)

@@ -145,6 +145,7 @@ func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []ui
 	i := n.lane.View.Head() + 1
 	crashpoint.At("broker-name-held")
 	n.lane.View.Write(i, &h, words)
+	n.lane.View.AddTotal(h.Bytes)
 	n.lane.View.Publish(i)
 	if n.set {
 		crashpoint.At("broker-name-published")

@@ -3,6 +3,7 @@ package topics
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -26,6 +27,44 @@ type TopicRow struct {
 	Groups      int     `json:"groups"`
 	Kept        int     `json:"kept"`    // messages
 	Adopted     int     `json:"adopted"` // of them, those of ended sessions
+	Waiting     int     `json:"waiting"` // of them, those that some group has not taken, or not acknowledged
+	Traffic
+}
+
+// Traffic counts messages since a topic or session was made. It never decreases in a broker's
+// life; what readers that have ended took and lost is not known to the next broker. A message
+// that several readers take is taken several times.
+type Traffic struct {
+	Sent      uint64 `json:"sent"`
+	SentBytes uint64 `json:"sent_bytes"` // of their tensors
+	Taken     uint64 `json:"taken"`
+	Lost      uint64 `json:"lost"` // overwritten before a reader had them
+}
+
+func (t *Traffic) received(r pages.Received) {
+	sum := pages.Received{Taken: t.Taken, Lost: t.Lost}
+	sum.Add(r)
+	t.Taken, t.Lost = sum.Taken, sum.Lost
+}
+
+func (t *Traffic) sent(l *Lane) {
+	t.Sent = min(t.Sent+l.View.Head(), protocol.MaxSafeInt)
+	t.SentBytes = min(t.SentBytes+min(l.View.Total(), protocol.MaxSafeInt), protocol.MaxSafeInt)
+}
+
+// TrafficOf counts what a session has sent in the lanes that it has, and taken.
+func (ts *Topics) TrafficOf(s *Party) (t Traffic) {
+	t.Sent, t.SentBytes = s.sent, s.sentBytes
+	for l := range ts.lanesIn[s.Pages] {
+		t.sent(l)
+	}
+	t.received(s.left)
+	for _, m := range s.topics {
+		for number := range m.readers {
+			t.received(s.Received(number))
+		}
+	}
+	return t
 }
 
 // NameRow is a row of the listing `names`.
@@ -63,8 +102,13 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	case len(t.members) == 0:
 		r.State = "lingering"
 	}
-	for _, m := range t.members {
+	r.Sent, r.SentBytes = t.gone, t.goneBytes
+	r.received(t.left)
+	for s, m := range t.members {
 		r.Readers += len(m.readers)
+		for number := range m.readers {
+			r.received(s.Received(number))
+		}
 	}
 	for _, g := range t.groups {
 		if g != nil {
@@ -75,10 +119,14 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	for _, l := range t.lanes {
 		kept := 0
 		for k := uint64(0); l.Pages.There() && k < l.View.Slots(); k++ {
-			if l.View.Seq(k) != 0 {
+			if i := l.View.Seq(k); i != 0 {
 				kept++
+				if r.Groups > 0 && !l.doneByAll(i) {
+					r.Waiting++
+				}
 			}
 		}
+		r.sent(l)
 		cost += int(t.slots / 16)
 		r.Kept += kept
 		if l.state == protocol.LaneAdopted {

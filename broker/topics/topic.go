@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -43,6 +44,8 @@ type Topic struct {
 	groups    [protocol.MaxGroups]*group
 	members   map[*Party]*member
 	gone      uint64 // messages that were sent in lanes that are no more
+	goneBytes uint64 // of their tensors
+	left      pages.Received // by readers that are no more
 	lingering *alarm.Alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
 	name      *name  // of kind name

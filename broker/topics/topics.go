@@ -83,6 +83,9 @@ type Party struct {
 	touched map[*Topic]struct{} // by Leave
 
 	openings map[uint64]*Topic // by their numbers
+	left     pages.Received    // by readers that are no more
+	// sent and its bytes are those of lanes that are no more.
+	sent, sentBytes uint64
 }
 
 // who names a session for people: programs of one name are told apart.

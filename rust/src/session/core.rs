@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::attach::{Attachments, counts};
 use super::background::Background;
+use super::counted::Counting;
 use super::deadline;
 use super::device::Devices;
 use super::heir::Heir;
@@ -51,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) background: Arc<Background>,
     /// The number that the next reader has.
     pub(super) readers: AtomicU64,
+    pub(super) counting: Counting,
     /// The number that the next opening of a topic has.
     pub(super) next_opening: AtomicU64,
     pub(super) joining: Joining,
@@ -111,6 +113,7 @@ impl Core {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             readers: AtomicU64::new(1),
+            counting: Counting::default(),
             next_opening: AtomicU64::new(1),
             joining: Joining::default(),
             devices: OnceLock::new(),
