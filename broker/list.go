@@ -84,26 +84,36 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 			return b.memory.StorageRowOf(*r.Slot, i, match)
 		}
 	}
+	reply, err := b.page(s, &r, l, at, namespace)
+	if r.What == protocol.ListSessions {
+		lookAtProcesses(reply.Rows)
+	}
+	return reply, nil, err
+}
+
+// page makes a page of a listing, with the mutex held.
+func (b *Broker) page(s *session, r *protocol.List, l lister, at int, namespace string) (reply listReply, err error) {
 	match := func(name string) bool { return protocol.MatchName(r.Pattern, name) }
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(s); err != nil {
-		return nil, nil, err
+		return reply, err
 	}
-	if !ok {
+	if l.row == nil {
 		rows, next := []any(nil), uint64(0)
 		if r.What == protocol.ListLeases {
 			rows, next = b.leases.Rows(uint64(at), r.Limit, match)
 		} else {
 			rows, next = b.topics.Places(uint64(at), r.Limit, lookTime, match)
 		}
-		reply := listReply{Rows: rows}
+		reply.Rows = rows
 		if next != 0 {
 			reply.Cursor = strconv.FormatUint(next, 10)
 		}
-		return reply, nil, nil
+		return reply, nil
 	}
-	reply, end, began := listReply{Rows: []any{}}, l.end(b), time.Now()
+	end, began := l.end(b), time.Now()
+	reply.Rows = []any{}
 	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan && (cost == 0 || time.Since(began) < lookTime); {
 		row, n := l.row(b, namespace, at, match)
 		if row != nil {
@@ -118,7 +128,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	if at < end {
 		reply.Cursor = strconv.Itoa(at)
 	}
-	return reply, nil, nil
+	return reply, nil
 }
 
 func namespaceOf(s *session, named string) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/topics"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -33,11 +34,25 @@ type SessionRow struct {
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
 	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown
+	Stopped     bool      `json:"stopped,omitempty"`      // its process stands still, by a signal or a debugger
 	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
 	topics.Traffic
+
+	start uint64 // time of the process; 0: its number is of another pid namespace
+}
+
+// lookAtProcesses says which sessions' processes stand still. It asks the kernel about each, so the
+// mutex is not held.
+func lookAtProcesses(rows []any) {
+	for i, row := range rows {
+		if r, is := row.(SessionRow); is && r.start != 0 {
+			r.Stopped = sys.Stopped(r.PID, r.start)
+			rows[i] = r
+		}
+	}
 }
 
 func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int) {
@@ -58,5 +73,5 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s),
-		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Traffic: b.topics.TrafficOf(s.party)}, 64
+		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Traffic: b.topics.TrafficOf(s.party), start: s.start}, 64
 }

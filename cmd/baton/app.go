@@ -50,6 +50,13 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
+// printLine prints a value as one line of JSON.
+func (a *app) printLine(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
 // text makes something that another process wrote safe to print.
 func (a *app) text(s string) string { return a.style.Text(s) }
 

@@ -134,17 +134,11 @@ func (a *app) printEvents(f *eventFlags, list []protocol.Event, count int) error
 	}
 	for i := range list {
 		e := &list[i]
-		if !f.json {
-			if err := a.println(eventLine(e)); err != nil {
-				return err
-			}
-			continue
+		print := func() error { return a.println(eventLine(e)) }
+		if f.json {
+			print = func() error { return a.printLine(e) }
 		}
-		data, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		if err := a.println(string(data)); err != nil {
+		if err := print(); err != nil {
 			return err
 		}
 	}
