@@ -78,6 +78,8 @@ type Broker struct {
 	placeErr string // why the place could not be kept, as the log has it
 	files    fileLimit
 	extra    map[string]func() any // parts of status that others add
+	deaths   uint64
+	takeover *TakeoverStatus
 
 	begun   bool         // the place is this broker's, with a state file that says so
 	taking  *gathering   // while the broker waits for the clients of a dead one

@@ -46,6 +46,7 @@ func (b *Broker) noteTakeover() {
 		}
 		missing = append(missing, fmt.Sprintf("%s (session %d, pid %d)", s.Name, s.Serial, s.PID))
 	}
+	b.takeover = &TakeoverStatus{From: from, Seconds: time.Since(b.started).Seconds(), Sessions: sessions, Missing: len(missing) + left}
 	args := []any{events.Of(events.Takeover), "from", from, "took", time.Since(b.started), "sessions", sessions, "missing", len(missing) + left}
 	if len(missing) > 0 {
 		args = append(args, "names", strings.Join(missing, ", "))
@@ -59,6 +60,8 @@ func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	kind, level := events.Death, slog.LevelInfo
 	if s.left {
 		kind = events.Session
+	} else {
+		b.deaths++
 	}
 	kept := b.topics.KeptOf(s.Pages)
 	if ended.Bytes == 0 && granted == 0 && kept.Messages == 0 {

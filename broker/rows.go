@@ -15,6 +15,8 @@ type (
 	TopicRow   = topics.TopicRow
 	NameRow    = topics.NameRow
 	PlaceRow   = topics.PlaceRow
+	FlowRow    = topics.FlowRow
+	FlowEnd    = topics.FlowEnd
 	LeaseRow   = leases.Row
 	SegmentRow = memory.SegmentRow
 	StorageRow = memory.StorageRow

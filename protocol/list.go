@@ -11,6 +11,7 @@ const (
 	ListStorages = "storages"
 	ListLeases   = "leases"
 	ListPlaces   = "places"
+	ListFlows    = "flows"
 )
 
 // List asks for rows of one kind whose name fits Pattern (see MatchName), in

@@ -41,6 +41,9 @@ type Traffic struct {
 	Lost      uint64 `json:"lost"` // overwritten before a reader had them
 }
 
+// safe is a count as JSON can hold it.
+func safe(n uint64) uint64 { return min(n, protocol.MaxSafeInt) }
+
 func (t *Traffic) received(r pages.Received) {
 	sum := pages.Received{Taken: t.Taken, Lost: t.Lost}
 	sum.Add(r)
@@ -48,9 +51,18 @@ func (t *Traffic) received(r pages.Received) {
 }
 
 func (t *Traffic) sent(l *Lane) {
-	t.Sent = min(t.Sent+l.View.Head(), protocol.MaxSafeInt)
-	t.SentBytes = min(t.SentBytes+min(l.View.Total(), protocol.MaxSafeInt), protocol.MaxSafeInt)
+	t.Sent, t.SentBytes = safe(t.Sent+l.View.Head()), safe(t.SentBytes+safe(l.View.Total()))
 }
+
+// Add sums.
+func (t *Traffic) Add(o Traffic) {
+	t.Sent, t.SentBytes = safe(t.Sent+o.Sent), safe(t.SentBytes+o.SentBytes)
+	t.received(pages.Received{Taken: o.Taken, Lost: o.Lost})
+}
+
+// Ended is what topics and queues that are no more had counted, and how many items were freed
+// for others because their takers had left.
+func (ts *Topics) Ended() (t Traffic, redelivered uint64) { return ts.ended, ts.freed }
 
 // TrafficOf counts what a session has sent in the lanes that it has, and taken.
 func (ts *Topics) TrafficOf(s *Party) (t Traffic) {

@@ -43,8 +43,8 @@ type Topic struct {
 	nextLane  uint32 // no lower number is free
 	groups    [protocol.MaxGroups]*group
 	members   map[*Party]*member
-	gone      uint64 // messages that were sent in lanes that are no more
-	goneBytes uint64 // of their tensors
+	gone      uint64         // messages that were sent in lanes that are no more
+	goneBytes uint64         // of their tensors
 	left      pages.Received // by readers that are no more
 	lingering *alarm.Alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
@@ -256,6 +256,10 @@ func (ts *Topics) removeTopic(t *Topic) {
 		if g != nil {
 			ts.dropGroup(g)
 		}
+	}
+	if t.kind != protocol.TopicKindName { // behind its lanes and readers
+		ts.ended.Sent, ts.ended.SentBytes = safe(ts.ended.Sent+t.gone), safe(ts.ended.SentBytes+t.goneBytes)
+		ts.ended.received(t.left)
 	}
 	ts.store.Record.Topic(t.index).Free()
 	ts.changed(t)

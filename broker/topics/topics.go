@@ -26,7 +26,9 @@ type Topics struct {
 	tokens     map[string]*Topic
 	joins      record.Table
 	nameRoom   nameRoom
-	groups     int    // of all topics
+	groups     int // of all topics
+	ended      Traffic
+	freed      uint64 // claims of members that had left, for others to take
 	opening    uint64 // counts openings whose numbers were chosen here
 	parties    map[*pages.Pages]*Party
 	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
