@@ -216,6 +216,8 @@ func exchanges() map[string][]exchange {
 			{"revision", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body}, nil, protocol.NameSetReply{Revision: 7}, nil},
 			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,
 				protocol.NameSetReply{Revision: 1}, nil},
+			{"in the place of a revision that is no more", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body, Replaces: 6}, nil,
+				refused(protocol.CodeConflict, "name weights/actor has revision 7 by now, and not 6", "get it anew"), nil},
 		},
 		protocol.OpNameOpen: {{"name", protocol.NameOpen{Name: "weights/actor", Opening: 3}, nil, name, nil}},
 		protocol.OpNameDelete: {

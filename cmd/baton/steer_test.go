@@ -382,3 +382,32 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(p.onTerminal("", 40, "ls", "topics", "--json").out), &rows))
 	assert.Contains(t, rows[0].Name, "topic/end")
 }
+
+func TestCompactGivesANameMemoryOfItsOwn(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	big, err := c.Zeros(p.ctx(), dlpack.Uint8, []int64{1 << 20})
+	require.NoError(t, err)
+	small, err := big.Slice(0, 5, 15)
+	require.NoError(t, err)
+	_, err = c.Set(p.ctx(), "w", small)
+	require.NoError(t, err)
+	big.Release()
+	live, err := c.Zeros(p.ctx(), dlpack.Uint8, []int64{1})
+	require.NoError(t, err)
+	_, err = c.Set(p.ctx(), "live", live, client.Live())
+	require.NoError(t, err)
+	live.Release()
+	assert.Equal(t, "compacted w: revision 2 in place of 1, 10 B\n", p.must("compact", "w"))
+	var rows []struct {
+		Bytes   uint64
+		Holders []struct{ Slot int }
+	}
+	p.json(&rows, "ls", "storages")
+	for _, r := range rows {
+		assert.Less(t, r.Bytes, uint64(1<<20))
+	}
+	p.baton("compact", "live").fails(t, 1, "live or ephemeral", "have its setter set it anew")
+	p.baton("compact", "nothing").fails(t, 3, `no name "nothing" is set`, "baton ls names")
+}
