@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
@@ -25,7 +26,8 @@ import (
 // Broker is one running broker. [New] makes it and listens, [Broker.Serve] runs
 // it and frees everything.
 type Broker struct {
-	cfg      Config
+	cfg      Config // what Change changes of it is guarded by mu
+	access   atomic.Pointer[Access]
 	log      *slog.Logger
 	sparing  *sparing
 	lock     *sys.FD
@@ -109,6 +111,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
+	b.access.Store(&cfg.Access)
 	b.mu.observe = cfg.ObserveHold
 	b.store.MayHave, b.store.MayKeep = b.mayHave, b.mayKeep
 	b.clock = alarm.NewClock(&b.mu)
@@ -139,6 +142,9 @@ func (b *Broker) setUp(ctx context.Context) error {
 		if err := b.listen(); err != nil {
 			return err
 		}
+	}
+	if b.cfg.Early != nil {
+		b.cfg.Early(b)
 	}
 	go func() {
 		defer close(b.accepted)
@@ -332,8 +338,8 @@ func (b *Broker) tearDown(how ending) {
 		if s == nil {
 			continue
 		}
-		if s.stopWaiting != nil {
-			s.stopWaiting()
+		if s.process != nil {
+			s.process.Stop()
 		}
 		s.alive.Close()
 	}

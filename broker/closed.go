@@ -62,6 +62,7 @@ func (b *Broker) leave(s *session) {
 	b.custody.Close(s.custody)
 	b.assignSoon()
 	b.careSoon()
+	s.settle()
 }
 
 // endIfEmptyToo is endIfEmpty for a session whose client does not ask: its connection ends too.

@@ -20,8 +20,10 @@ type Config struct {
 	Socket string
 	// SocketMode is the socket's mode, 0600 by default.
 	SocketMode os.FileMode
-	// AllowUIDs may connect besides the broker's own user.
-	AllowUIDs []uint32
+	// Access says who may connect besides the broker's own user and root.
+	Access Access
+	// Shared: other users reach the socket, whose directory they may enter.
+	Shared bool
 
 	// Memory is how many bytes all segments together may have; 0: half of the
 	// machine's memory or of the smallest limit of our control groups.
@@ -57,6 +59,10 @@ type Config struct {
 	// is none. Kept is what it passed on, by name, which New takes ownership of.
 	Keeper Keeper
 	Kept   map[string]*sys.FD
+
+	// Early, if not nil, is called with the broker before New has returned: it takes over now,
+	// if there is anything to take over. Nothing but Status may be used of it.
+	Early func(*Broker)
 
 	// Version is the program's, shown to clients.
 	Version string

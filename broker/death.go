@@ -15,8 +15,8 @@ func (b *Broker) bury(s *session) {
 	s.ended = true
 	b.setState(s, protocol.SessionDead)
 	crashpoint.At("broker-bury-marked")
-	if s.stopWaiting != nil {
-		s.stopWaiting()
+	if s.process != nil {
+		s.process.Stop()
 	}
 	granted := s.memory.Granted()
 	b.leaveAll(s)
@@ -32,6 +32,7 @@ func (b *Broker) bury(s *session) {
 	b.settle()
 	b.careSoon()
 	b.checkIdle()
+	s.settle()
 }
 
 // leaveAll ends what a session takes part in: the broker takes over what it sent,

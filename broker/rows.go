@@ -35,7 +35,7 @@ type SessionRow struct {
 	Language    string    `json:"language"`
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
-	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown
+	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown, evicted
 	Stopped     bool      `json:"stopped,omitempty"`      // its process stands still, by a signal or a debugger
 	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
@@ -66,6 +66,8 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 	switch {
 	case s.unknown:
 		state = "unknown"
+	case s.evicted && !s.left:
+		state = "evicted"
 	case s.state == protocol.SessionDisconnected:
 		state = "disconnected"
 	case s.state == protocol.SessionClosed:

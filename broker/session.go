@@ -26,6 +26,7 @@ type session struct {
 	absent      bool  // of a former broker, and not back yet
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
+	evicted     bool  // by hand; its client may not have heard of it
 	givenUp     bool  // by hand, though what it sent may be lost
 	answered    bool  // its client knows of it: hello was answered
 	read        bool  // absent, and all files that its process has were looked at
@@ -40,8 +41,10 @@ type session struct {
 	language    uint32
 	version     string // of the client library
 	connectedAt time.Time
-	stopWaiting func()  // for the pidfd
-	alive       *sys.FD // mapped for writing as long as the program runs; may be nil
+	process     *sys.Watched // by its pidfd; nil: it is not watched
+	alive       *sys.FD      // mapped for writing as long as the program runs; may be nil
+
+	settled chan struct{} // closed once the session, evicted by hand, is closed or over; nil: nobody waits
 
 	memory  *memory.Account
 	party   *topics.Party
@@ -185,10 +188,10 @@ func (b *Broker) setState(s *session, state uint32) {
 // watch makes what waits for the end of the session's process and then buries it; the
 // caller runs it in a goroutine. It takes ownership of the pidfd.
 func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
-	wait, stop := sys.WaitPidfd(pidfd)
-	s.stopWaiting = stop
+	process := sys.WatchPidfd(pidfd)
+	s.process = process
 	return func() {
-		if !wait() {
+		if !process.Wait() {
 			return
 		}
 		b.mu.Lock()
@@ -218,6 +221,10 @@ func (b *Broker) disconnected(c *conn) {
 	b.custody.Away(s.custody)
 	if b.closing {
 		b.heardEnd(s)
+		return
+	}
+	if s.evicted && !s.left {
+		b.evictedEnds(s, c)
 		return
 	}
 	if !s.answered && !s.absent {

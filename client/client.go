@@ -57,7 +57,8 @@ type Client struct {
 	room      room
 	set       atomic.Bool           // up: all of the above that does not change is there
 	openings  atomic.Uint64         // the number of the last
-	limbo     atomic.Pointer[limbo] // while a broker that is being stopped decides on the session
+	limbo     atomic.Pointer[limbo] // while a broker that is being stopped, or evicts the session, decides on it
+	evicted   atomic.Bool           // the broker has said that an operator ends this session
 	epoch     atomic.Uint64         // counts reconnections
 	restores  atomic.Uint64         // how many brokers have asked for the files that are here
 	owed      map[fileKey]bool      // what the broker may lack of them; pages.peerMu guards it
@@ -301,6 +302,8 @@ func (c *Client) onEvent(event string, _ []byte) {
 	switch event {
 	case protocol.EventTrim:
 		c.post(func(d *due) { d.compare = true })
+	case protocol.EventEvicted:
+		c.evicted.Store(true)
 	case protocol.EventStopped:
 		c.hear()
 	case protocol.EventRoom:

@@ -312,14 +312,22 @@ func (t *topic) withdraw(i uint64) {
 	t.kept[slot] = t.kept[slot][:0]
 }
 
-// withdrawDone gives back messages that a queue is finished with.
+// withdrawDone gives back messages that a queue is finished with, and those of a topic that
+// an operator has purged.
 func (t *topic) withdrawDone() {
-	if t.info.Overwrite || !t.mu.try() {
+	if !t.mu.try() {
 		return // a sender at work does it itself
 	}
 	defer t.mu.end()
-	if t.writing {
+	if !t.writing {
+		return
+	}
+	if t.info.Kind == protocol.KindQueue {
 		t.withdrawLocked(t.groups.Load())
+		return
+	}
+	for t.tail <= t.head && !t.lane.Has(t.tail) {
+		t.withdraw(t.tail)
 	}
 }
 

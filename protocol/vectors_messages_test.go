@@ -65,7 +65,13 @@ var opTypes = map[string][2]any{
 	protocol.OpReplaceFiles:   {protocol.ReplaceFiles{}, protocol.ReplaceFilesReply{}},
 	protocol.OpReplaceReady:   {empty{}, protocol.ReplaceReadyReply{}},
 	protocol.OpEvents:         {protocol.Events{}, protocol.EventsReply{}},
-	protocol.OpEvict:          {protocol.Evict{}, empty{}},
+	protocol.OpEvict:          {protocol.Evict{}, protocol.EvictReply{}},
+	protocol.OpPing:           {empty{}, protocol.PingReply{}},
+	protocol.OpPurge:          {protocol.TopicByName{}, protocol.PurgeReply{}},
+	protocol.OpTopicDelete:    {protocol.TopicByName{}, protocol.PurgeReply{}},
+	protocol.OpLeaseRevoke:    {protocol.LeaseRef{}, protocol.RevokeReply{}},
+	protocol.OpCollect:        {empty{}, protocol.CollectReply{}},
+	protocol.OpLimit:          {protocol.Limit{}, protocol.LimitReply{}},
 }
 
 // someEvents are what `events` answers.
@@ -83,6 +89,7 @@ var eventTypes = map[string]any{
 	protocol.EventStopped: empty{},
 	protocol.EventRoom:    empty{},
 	protocol.EventCustody: empty{},
+	protocol.EventEvicted: empty{},
 }
 
 const exampleDevice = "cuda:GPU-5b8d1c1e-0f3a-4d52-9c6e-3a7f1e2d4c5b"
@@ -218,6 +225,8 @@ func exchanges() map[string][]exchange {
 			{"revision", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body}, nil, protocol.NameSetReply{Revision: 7}, nil},
 			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,
 				protocol.NameSetReply{Revision: 1}, nil},
+			{"in the place of a revision that is no more", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body, Replaces: 6}, nil,
+				refused(protocol.CodeConflict, "name weights/actor has revision 7 by now, and not 6", "get it anew"), nil},
 		},
 		protocol.OpNameOpen: {{"name", protocol.NameOpen{Name: "weights/actor", Opening: 3}, nil, name, nil}},
 		protocol.OpNameDelete: {
@@ -243,8 +252,24 @@ func exchanges() map[string][]exchange {
 		},
 		protocol.OpEvents: {{"since an event", protocol.Events{After: 41, Limit: 100}, nil, someEvents, nil}},
 		protocol.OpEvict: {
-			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},
-			{"it lives", protocol.Evict{Serial: 7}, nil, refused(protocol.CodeBusy, "session 7 (trainer) belongs to process 4242, which lives", "end its process"), nil},
+			{"its process is gone", protocol.Evict{Serial: 9}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedOver}, nil},
+			{"its process holds", protocol.Evict{Serial: 7}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedClosed, Held: 4096}, nil},
+			{"its process stands still", protocol.Evict{Serial: 8}, nil, protocol.EvictReply{Name: "loader", PID: 4243, State: protocol.EvictedUnheard, Held: 4096, Granted: 1 << 20}, nil},
+			{"killed", protocol.Evict{Serial: 6, Kill: true}, nil, protocol.EvictReply{Name: "loader", PID: 4244, State: protocol.EvictedOver, Killed: true}, nil},
+			{"it is not back", protocol.Evict{Serial: 5}, nil, refused(protocol.CodeBusy, "session 5 (trainer) belongs to process 4242, which lives and is not back", "end its process"), nil},
+		},
+		protocol.OpPing: {
+			{"serves", empty{}, nil, protocol.PingReply{Instance: host, Version: "0.1.0", PID: 4000, State: protocol.BrokerServes}, nil},
+			{"takes over", empty{}, nil, protocol.PingReply{Instance: host, Version: "0.1.0", PID: 4000, State: protocol.BrokerTakingOver}, nil},
+		},
+		protocol.OpPurge: {{"a queue", protocol.TopicByName{Name: "work", Kind: protocol.KindQueue, Namespace: "default"}, nil,
+			protocol.PurgeReply{Kind: protocol.KindQueue, Messages: 12, Openers: 2}, nil}},
+		protocol.OpTopicDelete: {{"a topic", protocol.TopicByName{Name: "batches"}, nil, protocol.PurgeReply{Kind: protocol.KindTopic, Messages: 8}, nil}},
+		protocol.OpLeaseRevoke: {{"revoke", protocol.LeaseRef{Lease: 5}, nil, protocol.RevokeReply{Maker: "trainer", Storages: 1}, nil}},
+		protocol.OpCollect:     {{"collect", empty{}, nil, protocol.CollectReply{Sessions: 3, Granted: 64 << 20}, nil}},
+		protocol.OpLimit: {
+			{"look", protocol.Limit{}, nil, protocol.LimitReply{Memory: 8 << 30, Granted: 64 << 20}, nil},
+			{"change", protocol.Limit{Memory: pointer(uint64(20 << 30)), SessionMemory: pointer(uint64(0))}, nil, protocol.LimitReply{Memory: 20 << 30, Granted: 64 << 20}, nil},
 		},
 		protocol.OpReplace: {
 			{"a broker that a client started", protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout, Version: "1.2.3", Files: 900}, nil,
@@ -303,7 +328,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 		}
 		files["messages/"+op+".json"] = f
 	}
-	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody} {
+	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody, protocol.EventEvicted} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

@@ -209,6 +209,18 @@ func (g GroupLane) Done(i uint64) bool {
 	return n > number || n == number && state == protocol.ClaimDone
 }
 
+// Drop marks message i done for the group, unless it is or a member has claimed it, and tells
+// whether it did. The broker's.
+//
+// SYNC claim: as Take, for nobody; the slot may be used anew.
+func (g GroupLane) Drop(i uint64) bool {
+	if i < g.Start() {
+		return false
+	}
+	old, number := g.Claim(i), g.number(i)
+	return isOpen(old, number) && g.r.CAS64(g.claim(i), old, protocol.ClaimWord(number, 0, protocol.ClaimDone))
+}
+
 // Release frees every claim of members that are over, lowers the hint to the first of
 // them and bumps its version. The broker's. It returns how many it freed.
 func (g GroupLane) Release(over func(member uint16) bool) int {

@@ -264,6 +264,13 @@ func (l Lane) Publish(i uint64) {
 // SYNC slot-seq: pairs with a taker's second look.
 func (l Lane) Unname(i uint64) { l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, 0) }
 
+// Drop empties the slot of message i if it still holds it, and tells whether it did. The
+// broker's, in the lane of a living writer: that goes on paying for what the message names
+// until it empties the slot itself.
+//
+// SYNC slot-seq: as Unname; a swap, since the writer may use the slot anew.
+func (l Lane) Drop(i uint64) bool { return i != 0 && l.r.CAS64(l.slot(i)+protocol.SlotSeq, i, 0) }
+
 // ParseRefs decodes the refs at the front of a copied message.
 func (h *SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {
 	for k := 0; k < int(h.Nref) && (k+1)*3 <= len(words); k++ {

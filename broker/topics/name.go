@@ -109,6 +109,9 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 	if err := ts.checkNameSet(r); err != nil {
 		return reply, err
 	}
+	if err := ts.checkReplaces(s, r); err != nil {
+		return reply, err
+	}
 	indices, words, err := ts.holdRevision(r)
 	if err != nil {
 		return reply, err
@@ -135,6 +138,21 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.who()
 	ts.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil
+}
+
+// checkReplaces refuses a revision that is to replace one which is not set any more.
+func (ts *Topics) checkReplaces(s *Party, r *protocol.NameSet) error {
+	if r.Replaces == 0 {
+		return nil
+	}
+	t := ts.named[topicKey{s.Namespace, r.Name, true}]
+	switch {
+	case t == nil || !t.name.set:
+		return protocol.Errorf(protocol.CodeConflict, "get it anew", "name %s is not set any more", r.Name)
+	case t.name.revision != r.Replaces:
+		return protocol.Errorf(protocol.CodeConflict, "get it anew", "name %s has revision %d by now, and not %d", r.Name, t.name.revision, r.Replaces)
+	}
+	return nil
 }
 
 // publish writes the next message of a name's lane, then lets go of the one

@@ -315,11 +315,7 @@ func (ts *Topics) End(s *Party, r *protocol.TopicRef) error {
 	if t.kind == protocol.TopicKindName {
 		return protocol.Errorf(protocol.CodeInvalid, "use name.delete", "%s cannot be closed", t)
 	}
-	if !t.closed {
-		t.closed = true
-		ts.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
-		ts.changed(t)
-	}
+	ts.Shut(t)
 	return nil
 }
 

@@ -71,6 +71,8 @@ type Client interface {
 	// Trim says that the session's file has room again where a lane was, or that a name
 	// which it has open was deleted.
 	Trim()
+	// Collect says that messages of its lanes were dropped, for which it still pays.
+	Collect()
 }
 
 // Party is what one session takes part in, while it lasts.

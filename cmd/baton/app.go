@@ -65,7 +65,8 @@ type clientFlags struct {
 	address   string
 	namespace string
 	timeout   time.Duration
-	name      string // of the session, as listings show it
+	name      string        // of the session, as listings show it
+	answers   time.Duration // how long the broker may take to answer without a timeout; 0: as usual
 }
 
 func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
@@ -131,7 +132,7 @@ func (f *clientFlags) reach(ctx context.Context, start bool) (context.Context, *
 			return nil, nil, nil, err
 		}
 	}
-	answers := usualToAnswer
+	answers := cmp.Or(f.answers, usualToAnswer)
 	if f.timeout > 0 {
 		answers = max(f.timeout-time.Since(began), leastToAnswer)
 	}

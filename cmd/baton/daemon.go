@@ -25,7 +25,8 @@ type daemon struct {
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
 	dir      string
-	drain    time.Duration
+	drain    atomic.Int64    // how long the end may take
+	endpoint *observe.Server // nil: without HTTP
 	log      *slog.Logger
 	draining atomic.Bool
 }
@@ -55,22 +56,24 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 
 // startDaemon makes a broker that listens at socket, with dir as its runtime
 // directory, and starts NATS. ctx bounds the start only. keeper, if not nil, keeps
-// memory for the next broker, and kept is what it kept of the last one.
-func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD) (*daemon, error) {
-	requests, ring := observe.NewRequests(), events.New()
+// memory for the next broker, and kept is what it kept of the last one. early, if not nil,
+// stands for the broker until it is there.
+func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD, early *early) (*daemon, error) {
+	requests, ring := early.requests(), events.New()
 	log = slog.New(ring.Handler(log.Handler()))
 	b, err := broker.New(ctx, broker.Config{
 		Observe: requests.Observe,
-		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
+		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, Access: accessOf(s), Shared: s.Shared,
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		IdleExit: s.IdleExit, Version: version, Log: log, Events: ring,
-		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace,
+		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace, Early: early.begun,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{broker: b, requests: requests, dir: dir, drain: s.DrainTimeout, log: log}
+	d := &daemon{broker: b, requests: requests, dir: dir, log: log}
+	d.drain.Store(int64(s.DrainTimeout))
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {
 		if former := b.Predecessor(); former != nil { // it has the port, and the lock
@@ -155,7 +158,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		}
 	}
 	d.draining.Store(true)
-	bounded, cancel := context.WithTimeout(context.Background(), d.drain)
+	bounded, cancel := context.WithTimeout(context.Background(), d.drainTime())
 	defer cancel()
 	select {
 	case e := <-served:
@@ -178,9 +181,11 @@ func (d *daemon) serve(ctx context.Context) error {
 	return err
 }
 
+func (d *daemon) drainTime() time.Duration { return time.Duration(d.drain.Load()) }
+
 func (d *daemon) late(what string) error {
 	return protocol.Errorf(protocol.CodeTimeout, "give it longer with --drain-timeout",
-		"the broker has not finished with its %s within %s", what, d.drain)
+		"the broker has not finished with its %s within %s", what, d.drainTime())
 }
 
 // ready tells why clients should not come now.
@@ -189,12 +194,15 @@ func (d *daemon) ready() error {
 		return errors.New("the broker is ending")
 	}
 	if d.broker.Status().Taking {
-		return errors.New("the broker is taking over from its predecessor")
+		return errTakingOver
 	}
 	return nil
 }
 
 func (d *daemon) natsStatus() *natsbridge.Status {
+	if d.bridge == nil {
+		return nil
+	}
 	s := d.bridge.Status()
 	return &s
 }
@@ -206,4 +214,9 @@ func plain(err error) string {
 		return strings.ReplaceAll(err.Error(), p.Error(), p.Message)
 	}
 	return fmt.Sprint(err)
+}
+
+// accessOf is who may connect by the settings.
+func accessOf(s *settings.Settings) broker.Access {
+	return broker.Access{UIDs: s.AllowUIDs, GIDs: s.AllowGIDs, ObserveUIDs: s.ObserveUIDs, ObserveGIDs: s.ObserveGIDs}
 }

@@ -141,8 +141,7 @@ func TestServeReloadsItsLogLevelAtHup(t *testing.T) {
 	broker.signal(syscall.SIGHUP)
 	assert.Regexp(t, regexp.MustCompile(`RELOADING=1\nMONOTONIC_USEC=\d+`), broker.notice("RELOADING=1"))
 	broker.notice("READY=1")
-	broker.logs("msg=reloaded log_level=debug")
-	broker.logs("these settings wait for a restart\" settings=memory")
+	broker.logs("msg=reloaded event=steered log_level=debug changed=\"memory, log-level\"")
 
 	p.write("c.toml", "log-level = \"loud\"\n")
 	broker.signal(syscall.SIGHUP)

@@ -38,6 +38,7 @@ var needs = map[string]func() string{
 		return ""
 	},
 	"nats-server": func() string { return program("nats-server", "https://nats.io/download") },
+	"script":      func() string { return program("script", "Debian: apt-get install bsdutils") },
 	"root": func() string {
 		if os.Geteuid() != 0 {
 			return "the tests do not run as root"

@@ -77,8 +77,10 @@ pub(crate) struct Core {
     pub(super) crowded: AtomicBool,
     /// Waits that let nobody run, since that took long.
     pub(super) shy: AtomicU32,
-    /// While a broker that is being stopped decides on the session.
+    /// While a broker that is being stopped, or evicts the session, decides on it.
     limbo: AtomicBool,
+    /// Whether the broker has said that an operator ends this session.
+    pub(super) evicted: AtomicBool,
     /// Whether no broker knows the session any more.
     unknown: AtomicBool,
     /// Why the session is over, where a broker has said so.
@@ -133,6 +135,7 @@ impl Core {
             options,
             pages,
             limbo: AtomicBool::new(false),
+            evicted: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
             lost: OnceLock::new(),
             users: AtomicUsize::new(0),

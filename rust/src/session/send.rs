@@ -341,10 +341,14 @@ impl TopicState {
         Ok(OwnLane { lane, number: ok.lane, offset, head: 0, total: 0, tail: 1, kept })
     }
 
-    /// Gives back messages that a queue is finished with; a sender at work does it itself.
+    /// Gives back messages that a queue is finished with, and those of a topic that an operator has purged; a
+    /// sender at work does it itself.
     pub(crate) fn withdraw_done(&self) {
         let Some(mut writer) = self.writer.try_lock() else { return };
-        if let (Some(own), Some(view)) = (&mut writer.own, self.view()) {
+        let Some(own) = &mut writer.own else { return };
+        if self.info.kind != "queue" {
+            self.withdraw_while(own, |own| !own.lane.has(own.tail));
+        } else if let Some(view) = self.view() {
             self.withdraw_done_of(own, &view);
         }
     }
@@ -352,10 +356,13 @@ impl TopicState {
     /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
     /// to anybody then; a topic keeps its last ones for late readers.
     fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
-        if self.info.kind != "queue" {
-            return;
+        if self.info.kind == "queue" {
+            self.withdraw_while(own, |own| view.done(own.number, self.info.slots, own.tail));
         }
-        while own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
+    }
+
+    fn withdraw_while(&self, own: &mut OwnLane, over: impl Fn(&OwnLane) -> bool) {
+        while own.tail <= own.head && over(own) {
             if let Some(index) = own.withdraw(&self.inner, own.tail) {
                 self.inner.pool.dropped(index);
                 self.inner.offered(index);

@@ -132,6 +132,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	n := c.o.NATS()
+	if n == nil {
+		return
+	}
 	gauge(natsConnected, number(n.Connected))
 	gauge(natsPending, float64(n.Names.Pending))
 	counter(natsReconnects, n.Reconnects)
