@@ -9,12 +9,13 @@ import (
 const maxReference = 16 << 10
 
 // TupleReference stands for the tuple of a name that is too large for one message of
-// NATS: in the name's key, in place of it. The tuple is to be had in parts from the
-// broker that wrote the reference, on Subject. It is no tuple, and ParseTuple refuses
-// it, so that no reader takes it for a name without tensors.
+// NATS: in the name's key, in place of it. The tuple is to be had piece by piece from
+// the broker that wrote the reference, on Subject. It is no tuple, and ParseTuple
+// refuses it, so that no reader takes it for a name without tensors.
 //
-// A request on Subject with a [TupleRequest] that names a part is answered with the
-// bytes of that part; one without a part with [TupleParts].
+// A request on Subject with a [TupleRequest] that names an offset is answered with as
+// many bytes from there on as one message takes; one without an offset with
+// [TupleSize].
 type TupleReference struct {
 	Topic    string
 	Sender   string
@@ -23,24 +24,21 @@ type TupleReference struct {
 	Origin   Origin
 	Stamp    uint64
 
-	Subject   string
-	Bytes     uint64 // of the tuple
-	PartBytes uint64 // of each part but the last
-	Tensors   uint64
+	Subject string
+	Bytes   uint64 // of the tuple
+	Tensors uint64
 }
 
-// TupleRequest asks for a part of a name's tuple.
+// TupleRequest asks for a piece of a name's tuple.
 type TupleRequest struct {
 	Revision uint64  `json:"revision,omitempty"` // 0: the present one
-	Part     *uint64 `json:"part,omitempty"`     // from 0; nil: none
+	Offset   *uint64 `json:"offset,omitempty"`   // nil: the size is asked for
 }
 
-// TupleParts says how a name's tuple is divided.
-type TupleParts struct {
-	Revision  uint64 `json:"revision"`
-	Bytes     uint64 `json:"bytes"`
-	PartBytes uint64 `json:"part_bytes"`
-	Parts     uint64 `json:"parts"`
+// TupleSize says how long a name's tuple is.
+type TupleSize struct {
+	Revision uint64 `json:"revision"`
+	Bytes    uint64 `json:"bytes"`
 }
 
 // NameSubject is where the broker of an instance answers for the tuple of a name.
@@ -51,14 +49,6 @@ func NameSubject(ns, host, name string) string {
 // NamesSubject is what all NameSubjects of a namespace and host begin with.
 func NamesSubject(ns, host string) string { return "baton." + ns + ".host." + host + ".names" }
 
-// Parts is how many parts the tuple has.
-func (t *TupleReference) Parts() uint64 {
-	if t.PartBytes == 0 {
-		return 0
-	}
-	return (t.Bytes + t.PartBytes - 1) / t.PartBytes
-}
-
 func (t *TupleReference) check() error {
 	if err := checkOrigin(t.Topic, t.Sender, t.Host, &t.Origin); err != nil {
 		return err
@@ -66,8 +56,8 @@ func (t *TupleReference) check() error {
 	switch {
 	case t.Sequence == 0 || t.Sequence > MaxSafeInt || t.Stamp > MaxSafeInt || t.Tensors > MaxTensors:
 		return errTuple("elsewhere has sequence %d, stamp %d and %d tensors, beyond what a tuple has", t.Sequence, t.Stamp, t.Tensors)
-	case t.Bytes == 0 || t.Bytes > MaxTuple || t.PartBytes == 0 || t.PartBytes > MaxTuple:
-		return errTuple("elsewhere has %d bytes in parts of %d", t.Bytes, t.PartBytes)
+	case t.Bytes == 0 || t.Bytes > MaxTuple:
+		return errTuple("elsewhere has %d bytes, outside 1 to %d", t.Bytes, MaxTuple)
 	}
 	for _, token := range strings.Split(t.Subject, ".") {
 		if !isToken(token) {
@@ -89,7 +79,6 @@ func (t TupleReference) MarshalJSON() ([]byte, error) {
 	dst = appendNumber(t.Origin.append(dst), `,"stamp":`, t.Stamp)
 	dst = appendText(append(dst, `,"reference":{"subject":`...), t.Subject)
 	dst = appendNumber(dst, `,"bytes":`, t.Bytes)
-	dst = appendNumber(dst, `,"part_bytes":`, t.PartBytes)
 	dst = appendNumber(dst, `,"tensors":`, t.Tensors)
 	return append(dst, '}', '}'), nil
 }
@@ -144,7 +133,7 @@ func (t *TupleReference) field(r *jsonReader, key string) (err error) {
 	return err
 }
 
-var placeFields = []string{"subject", "bytes", "part_bytes", "tensors"}
+var placeFields = []string{"subject", "bytes", "tensors"}
 
 func (t *TupleReference) place(r *jsonReader) error {
 	fields := fieldSet{names: placeFields}
@@ -157,8 +146,6 @@ func (t *TupleReference) place(r *jsonReader) error {
 			t.Subject, err = r.text()
 		case "bytes":
 			t.Bytes, err = r.natural()
-		case "part_bytes":
-			t.PartBytes, err = r.natural()
 		case "tensors":
 			t.Tensors, err = r.natural()
 		default:
@@ -175,7 +162,7 @@ func (t *TupleReference) place(r *jsonReader) error {
 // elsewhere is the error of a tuple that is a reference, else what it was.
 func elsewhere(data []byte, err error) error {
 	if t, is := ParseTupleReference(data); is == nil {
-		return Errorf(CodeHandle, "ask for its parts there: docs/protocol.md says how",
+		return Errorf(CodeHandle, "ask for it there: docs/protocol.md says how",
 			"a tuple of %d bytes is not here: its broker answers for it on %s", t.Bytes, t.Subject)
 	}
 	return err

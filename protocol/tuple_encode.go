@@ -174,9 +174,12 @@ func (e *TupleEncoder) learn(m *TupleMessage) error {
 
 // handleOf makes the handle of one tensor of a message.
 func (e *TupleEncoder) handleOf(d *Tensor, m *TupleMessage) (Handle, error) {
+	if d.DeviceType != 1 {
+		return Handle{}, errTuple("has no stream to wait for, as tensors on a device of type %d want", d.DeviceType)
+	}
 	dtype, ok := DTypeName(d.Code, d.Bits, d.Lanes)
-	if !ok || d.DeviceType != 1 {
-		return Handle{}, errTuple("has a tensor of type %d.%d.%d on a device of type %d", d.Code, d.Bits, d.Lanes, d.DeviceType)
+	if !ok {
+		return Handle{}, errTuple("has a tensor of type %d.%d.%d, which has no name", d.Code, d.Bits, d.Lanes)
 	}
 	h := Handle{Host: e.host, DType: dtype, Shape: d.Shape, Strides: d.Strides, Device: "cpu", ReadOnly: d.ReadOnly || !m.Writable}
 	if d.Ref >= 0 {
