@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ type recorder struct {
 	queued     int
 	tuples     []protocol.Tuple
 	names      map[string]uint64
+	origins    map[string]protocol.Origin // of names
+	left       map[string]string          // names left out, and why
+	told       int
 	longest    int           // text given at once
 	gate       chan struct{} // if not nil: the first Publish sends here, and goes on when it is sent to
 	changed    *sync.Cond
@@ -32,7 +36,7 @@ type recorder struct {
 }
 
 func newRecorder(subscribed string) *recorder {
-	r := &recorder{subscribed: subscribed, names: map[string]uint64{}}
+	r := &recorder{subscribed: subscribed, names: map[string]uint64{}, origins: map[string]protocol.Origin{}, left: map[string]string{}}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
@@ -75,16 +79,41 @@ func (r *recorder) InterestVersion() uint64 {
 	return r.version
 }
 
-func (r *recorder) SetName(ns, name string, revision uint64, value []byte) error {
+func (r *recorder) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, err := protocol.ParseTuple(append([]byte(nil), value...)); err != nil {
+	t, err := protocol.ParseTuple(append([]byte(nil), value...))
+	if err == nil && (t.Sequence != short.Sequence || uint64(len(t.Tensors)) != short.Tensors || uint64(len(value)) != short.Bytes ||
+		t.Origin != short.Origin || t.Stamp != short.Stamp || t.Topic != short.Topic) {
+		err = fmt.Errorf("%+v stands for %+v", short, t)
+	}
+	if err != nil {
 		r.bad = err
 	}
-	r.names[ns+"/"+name] = revision
+	r.names[ns+"/"+name] = short.Sequence
+	r.origins[name] = t.Origin
+	delete(r.left, name)
 	r.changed.Broadcast()
 	return nil
 }
+
+func (r *recorder) LeaveOut(ns, name, why string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.names, ns+"/"+name)
+	r.left[name] = why
+	r.changed.Broadcast()
+	return nil
+}
+
+func (r *recorder) NamesTold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told++
+	r.changed.Broadcast()
+}
+
+func (r *recorder) NameState(ns, name string) string { return "recorded" }
 
 func (r *recorder) DeleteName(ns, name string) error {
 	r.mu.Lock()
