@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -314,6 +315,36 @@ func TestMirrorFollowsNames(t *testing.T) {
 		require.NoError(t, err)
 	}
 	to.until(func() bool { return to.names["default/weights/actor"] == 3 })
+	o := to.origins["weights/actor"]
+	require.EqualValues(t, os.Getpid(), o.PID)
+	require.EqualValues(t, os.Getpid(), o.BrokerPID)
+	require.NotEmpty(t, o.Machine)
+	var reply protocol.ListReply
+	require.NoError(t, c.Broker(ctx, protocol.OpList, protocol.List{What: protocol.ListNames}, &reply))
+	require.Contains(t, string(reply.Rows[0]), `"nats":"recorded"`)
 	require.NoError(t, c.Delete(ctx, "weights/actor"))
 	to.until(func() bool { return len(to.names) == 0 })
+	to.until(func() bool { return to.told == 1 })
+}
+
+// What stands there of an earlier revision would mislead.
+func TestMirrorLeavesOutANameThatHasNoTuple(t *testing.T) {
+	to := newRecorder("")
+	c, _ := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	_, err = c.Set(ctx, "weights", x)
+	require.NoError(t, err)
+	to.until(func() bool { return to.names["default/weights"] == 1 })
+	x.Release()
+	body, err := protocol.AppendBody(nil, &protocol.Body{Tensors: []protocol.Tensor{{Ref: -1, Code: 2, Bits: 32, Lanes: 1, DeviceType: 2, Shape: []int64{0}}}})
+	require.NoError(t, err)
+	require.NoError(t, c.Broker(ctx, protocol.OpNameSet, protocol.NameSet{Name: "weights", Tensors: 1, Body: body}, nil))
+	to.until(func() bool { return len(to.names) == 0 && to.left["weights"] != "" })
+	require.Contains(t, to.left["weights"], "no stream to wait for")
+	require.NotContains(t, to.left["weights"], "take it as", "a remedy for readers is none here")
+	require.NoError(t, c.Broker(ctx, protocol.OpNameSet, protocol.NameSet{Name: "weights", Tensors: 1, Body: []byte("x")}, nil))
+	to.until(func() bool { return strings.Contains(to.left["weights"], "body") })
 }

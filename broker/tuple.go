@@ -94,7 +94,7 @@ func (m *mirror) publishName(n *copiedName) {
 	case n.deleted:
 		m.to.DeleteName(n.namespace, n.name)
 	case err != nil:
-		m.to.LeaveOut(n.namespace, n.name, err.Error())
+		m.to.LeaveOut(n.namespace, n.name, withoutRemedy(err))
 	default:
 		m.to.SetName(n.namespace, n.name, value, short)
 	}
@@ -115,6 +115,15 @@ func (m *mirror) describeName(n *copiedName) (value []byte, short protocol.Tuple
 	}
 	return value, protocol.TupleReference{Topic: n.name, Sender: m.b.store.Own.Name, Sequence: n.message.Sequence, Host: m.b.id,
 		Origin: origin, Stamp: n.message.Stamp, Bytes: uint64(len(value)), Tensors: n.message.Tensors()}, nil
+}
+
+// withoutRemedy is what an error says to an operator, who cannot do what it says to readers.
+func withoutRemedy(err error) string {
+	var p *protocol.Error
+	if errors.As(err, &p) {
+		return p.Message
+	}
+	return err.Error()
 }
 
 var errUnread = errors.New("its memory was not handed over to this broker")
