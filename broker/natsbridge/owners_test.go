@@ -221,6 +221,36 @@ func TestKeyThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
 	require.Equal(t, 1, wait(t, b, mirrored).Names.Mirrored)
 }
 
+// Who takes a key away again and again is not raced with.
+func TestKeyThatIsTakenAwayAgainAndAgainIsLeftForAWhile(t *testing.T) {
+	o := startOperator(t, nil)
+	b := joined(t, o, "host-1", func(c *natsbridge.Config) { c.Names.Silence = time.Hour })
+	require.NoError(t, setName(b, "default", "a", 1, []byte("ours")))
+	wait(t, b, mirrored)
+	nc := o.client()
+	kv, err := jetStream(t, nc).KeyValue(deadline(t), "baton-default")
+	require.NoError(t, err)
+	w, err := kv.Watch(deadline(t), "a", jetstream.UpdatesOnly())
+	require.NoError(t, err)
+	defer w.Stop()
+	require.NoError(t, kv.Delete(deadline(t), "a"))
+	for e := range w.Updates() {
+		if e != nil && e.Operation() == jetstream.KeyValuePut {
+			break
+		}
+	}
+	require.NoError(t, kv.Delete(deadline(t), "a"))
+	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.Pending == 1 && s.Names.Mirrored == 0 })
+	require.Equal(t, natsbridge.NamesBehind, s.Names.State)
+	require.Equal(t, "pending", b.NameState("default", "a"))
+	require.NoError(t, setName(b, "default", "b", 1, []byte("ours")))
+	wait(t, b, func(s natsbridge.Status) bool { return s.Names.Mirrored == 1 })
+	require.Equal(t, map[string]string{"b": "ours"}, bucket(t, nc, "default"))
+	require.NoError(t, setName(b, "default", "a", 2, []byte("ours")))
+	wait(t, b, mirrored)
+	require.Equal(t, map[string]string{"a": "ours", "b": "ours"}, bucket(t, nc, "default"))
+}
+
 // put writes the key a as a broker of before compare-and-set did.
 func put(nc *nats.Conn, owner, value string) error {
 	return nc.PublishMsg(&nats.Msg{Subject: "$KV.baton-default.a", Header: nats.Header{"Baton-Owner": []string{owner}}, Data: []byte(value)})

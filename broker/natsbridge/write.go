@@ -15,7 +15,7 @@ import (
 const (
 	codeTooLarge jetstream.ErrorCode = 10054 // message size exceeds maximum allowed
 
-	// headerRoom is what headers may take of a message beside those that are written here.
+	// headerRoom is what the headers of an answer may take of a message.
 	headerRoom = 256
 )
 
@@ -104,12 +104,11 @@ func (n *names) refusedLocked(s *space) bool {
 	return false
 }
 
-// message is what is written of a key: the reference, where the value is known to be too
-// large.
+// message is what is written of a key.
 func (n *names) message(s *space, f *flight) (*nats.Msg, error) {
 	n.mu.Lock()
 	m := &nats.Msg{Subject: keySubject(s.ns, f.name), Header: n.headers(&f.was, n.muted[s.ns])}
-	markers, most := s.markers, s.most
+	markers := s.markers
 	n.mu.Unlock()
 	if !f.was.wanted() {
 		m.Header.Set(headerOperation, "PURGE")
@@ -121,10 +120,6 @@ func (n *names) message(s *space, f *flight) (*nats.Msg, error) {
 	}
 	m.Header.Set(headerRevision, strconv.FormatUint(f.was.revision, 10))
 	m.Data = f.was.value
-	size := m.Size() - len(m.Subject)
-	if size+headerRoom > int(n.link.maxPayload.Load()) || most > 0 && size > most {
-		f.was.reference = true
-	}
 	if f.was.reference {
 		short := f.was.short
 		short.Subject = protocol.NameSubject(s.ns, n.self.owner, f.name)
