@@ -60,6 +60,17 @@ func (c *conn) handOver(id uint64, data []byte) {
 	<-b.over
 }
 
+// HandedOver tells whether another broker has taken over from this one. Call it when Serve
+// has returned.
+func (b *Broker) HandedOver() bool {
+	select {
+	case <-b.quit:
+		return b.quitHow == endHanded
+	default:
+		return false
+	}
+}
+
 // handOverFrozen is handOver with the mutex held. It tells whether the other broker
 // serves now; if not the error says why, to the request whose id it leaves.
 func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {

@@ -88,10 +88,27 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		}
 	}
 	reply, err := b.page(s, &r, l, at, namespace)
-	if r.What == protocol.ListSessions {
+	switch r.What {
+	case protocol.ListSessions:
 		lookAtProcesses(reply.Rows)
+	case protocol.ListNames:
+		b.lookAtNATS(reply.Rows)
 	}
 	return reply, nil, err
+}
+
+// lookAtNATS says of names how far they are mirrored. Without the mutex, since the mirror's
+// publisher has one of its own.
+func (b *Broker) lookAtNATS(rows []any) {
+	b.mu.Lock()
+	m := b.mirror
+	b.mu.Unlock()
+	for i := range rows {
+		if row, ok := rows[i].(NameRow); ok && m != nil {
+			row.NATS = m.to.NameState(row.Namespace, row.Name)
+			rows[i] = row
+		}
+	}
 }
 
 // page makes a page of a listing, with the mutex held.

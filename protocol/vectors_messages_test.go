@@ -370,13 +370,22 @@ func textFiles(t *testing.T) map[string]textFile {
 	deep.Tensors = []protocol.TupleTensor{{Name: "0", Handle: h}, {Name: "1/w", Handle: strided}}
 	deep.Tensors[1].Handle.Lease = nil
 	deep.Value = json.RawMessage(`[{"$":"tensor","i":0},{"w":{"$":"tensor","i":1}}]`)
+	from := plain
+	from.Origin = goodOrigin()
+	reference := goodReference()
+	reference.Host, reference.Subject = host, protocol.NameSubject("default", host, reference.Topic)
+	unknown := reference
+	unknown.Origin = protocol.Origin{}
+	elsewhere := marshal("name of many tensors", reference)
+	elsewhere.Same = []string{elsewhere.Text[:len(elsewhere.Text)-1] + `,"later":[{}]}`}
 	short := marshal("handle without spaces", h)
 	short.Same = []string{" " + short.Text + "\n", short.Text[:len(short.Text)-1] + `,"later":[{}]}`}
 
 	return map[string]textFile{
-		"messages/handle.json": {"handle", []textCase{short, marshal("strided, read-only, leased", strided), marshal("largest numbers", last), marshal("no elements, no storage", none)}},
-		"messages/tuple.json":  {"tuple", []textCase{marshal("one tensor", plain), marshal("tree and meta", deep)}},
-		"messages/tree.json":   {"tree", treeCases()},
+		"messages/handle.json":    {"handle", []textCase{short, marshal("strided, read-only, leased", strided), marshal("largest numbers", last), marshal("no elements, no storage", none)}},
+		"messages/tuple.json":     {"tuple", []textCase{marshal("one tensor", plain), marshal("tree and meta", deep), marshal("machine and processes", from)}},
+		"messages/reference.json": {"reference", []textCase{elsewhere, marshal("of a machine that is not told", unknown)}},
+		"messages/tree.json":      {"tree", treeCases()},
 		"messages/frame.json": {"frame", []textCase{
 			frameCase(t, "request", `{"id":1,"op":"bye"}`, 0),
 			frameCase(t, "reply with descriptors", `{"id":2,"ok":{}}`, 2),

@@ -25,6 +25,7 @@ type name struct {
 	tensors   uint16
 	at        time.Time
 	setter    string
+	setterPID int // 0: not known
 }
 
 const (
@@ -135,7 +136,7 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 			"revision", n.lane.View.Head()+1, "bytes", r.Bytes, "live", r.Live, "ephemeral", r.Ephemeral)
 	}
 	ts.publish(t, h, words, indices)
-	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.who()
+	n.live, n.bytes, n.tensors, n.at, n.setter, n.setterPID = r.Live, r.Bytes, r.Tensors, time.Now(), s.who(), s.PID
 	ts.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil
 }

@@ -91,6 +91,7 @@ type NameRow struct {
 	Age       float64 `json:"age_seconds"`
 	Setter    string  `json:"setter"`
 	Readers   int     `json:"readers"`
+	NATS      string  `json:"nats,omitempty"` // how far it is mirrored there; the caller fills it in
 }
 
 // in tells whether a topic or name is of a namespace that a listing asks for.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -107,8 +109,9 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 }
 
 func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
-	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort),
-		Names: natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort), Version: version,
+		Namespace: os.Getenv(address.EnvNamespace),
+		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {
 		cfg.Join = joinConfig(s)
 	}
@@ -173,6 +176,9 @@ func (d *daemon) serve(ctx context.Context) error {
 		return errors.Join(err, d.late("tuples"))
 	}
 	if d.bridge != nil {
+		if d.broker.HandedOver() {
+			d.bridge.KeepNames() // the other broker is the same instance, and goes on with them
+		}
 		if e := d.bridge.Close(bounded); e != nil {
 			// What a broker ends with is no reason to call its end a failure.
 			d.log.Warn("NATS did not end in order", "error", e)

@@ -29,8 +29,8 @@ type listing struct {
 
 // listings in the order that help and overviews have them.
 var listings = []listing{
-	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers"},
-		[]bool{false, true, false, true, true, true, false, true}, []int{6, 2, 0}, cellsOf(nameCells)},
+	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers", "on NATS"},
+		[]bool{false, true, false, true, true, true, false, true, false}, []int{6, 2, 0}, cellsOf(nameCells)},
 	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
 		[]bool{false, false, false, true, false, true, true, true, false}, []int{8, 4, 0}, cellsOf(topicCells)},
 	{protocol.ListSessions, []string{"session", "name", "pid", "language", "namespace", "state", "granted", "held", "connected"},
@@ -179,7 +179,11 @@ func nameCells(r *broker.NameRow) []string {
 	if r.Ephemeral {
 		kind += ", ephemeral"
 	}
-	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), seconds(r.Age), r.Setter, number(r.Readers)}
+	nats := r.NATS
+	if nats == "" {
+		nats = "-" // the broker runs without
+	}
+	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), seconds(r.Age), r.Setter, number(r.Readers), nats}
 }
 
 func topicCells(r *broker.TopicRow) []string {

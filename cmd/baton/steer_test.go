@@ -246,7 +246,7 @@ func TestHupTakesOverWhatCanChange(t *testing.T) {
 	p.write("c.toml", "idle-exit = \"1ms\"\nallow-uid = [65534]\ndrain-timeout = \"20s\"\nno-nats = true\nlog-format = \"json\"\nruntime-dir = \"/elsewhere\"\n")
 	user := p.client(client.WithAddress(socket)) // so that the broker does not end
 	hup(broker)
-	broker.logs("these settings wait for a restart\" settings=\"runtime-dir, log-format\"")
+	broker.logs("these settings wait for a restart\" event=steered settings=\"runtime-dir, log-format\"")
 	broker.logs("changed=\"idle-exit, allow-uid, drain-timeout\"")
 	assert.Zero(t, p.asUser(nobody, "status", "--address", socket).code)
 	code, _ = getAs(t, endpoint, "/metrics", "first")
