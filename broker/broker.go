@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
@@ -25,7 +26,8 @@ import (
 // Broker is one running broker. [New] makes it and listens, [Broker.Serve] runs
 // it and frees everything.
 type Broker struct {
-	cfg      Config
+	cfg      Config // what Change changes of it is guarded by mu
+	access   atomic.Pointer[Access]
 	log      *slog.Logger
 	sparing  *sparing
 	lock     *sys.FD
@@ -80,6 +82,8 @@ type Broker struct {
 	placeErr string // why the place could not be kept, as the log has it
 	files    fileLimit
 	extra    map[string]func() any // parts of status that others add
+	deaths   uint64
+	takeover *TakeoverStatus
 
 	begun   bool         // the place is this broker's, with a state file that says so
 	taking  *gathering   // while the broker waits for the clients of a dead one
@@ -109,6 +113,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
+	b.access.Store(&cfg.Access)
 	b.mu.observe = cfg.ObserveHold
 	b.store.MayHave, b.store.MayKeep = b.mayHave, b.mayKeep
 	b.clock = alarm.NewClock(&b.mu)
@@ -144,6 +149,9 @@ func (b *Broker) setUp(ctx context.Context) error {
 			}
 		}
 	}
+	if b.cfg.Early != nil {
+		b.cfg.Early(b)
+	}
 	go func() {
 		defer close(b.accepted)
 		b.accept()
@@ -163,6 +171,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.checkIdle()
 	b.keepPlace()
 	b.begun = true
+	b.noteTakeover()
 	return nil
 }
 
@@ -335,8 +344,8 @@ func (b *Broker) tearDown(how ending) {
 		if s == nil {
 			continue
 		}
-		if s.stopWaiting != nil {
-			s.stopWaiting()
+		if s.process != nil {
+			s.process.Stop()
 		}
 		s.alive.Close()
 	}

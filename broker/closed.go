@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -30,7 +31,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 		return protocol.ByeReply{}, nil, nil
 	}
 	if r.Keep && s.state != protocol.SessionClosed {
-		b.log.Info("session left all that it took part in", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session left all that it took part in", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.topics.Rest(s.party)
 		crashpoint.At("broker-rest-left")
 		b.leases.EndOf(s.Pages)
@@ -39,7 +40,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 		return protocol.ByeReply{Held: true}, nil, nil
 	}
 	if s.state != protocol.SessionClosed {
-		b.log.Info("session closed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session closed", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
 	s.counting = false
 	b.leave(s)
@@ -61,6 +62,7 @@ func (b *Broker) leave(s *session) {
 	b.custody.Close(s.custody)
 	b.assignSoon()
 	b.careSoon()
+	s.settle()
 }
 
 // endIfEmptyToo is endIfEmpty for a session whose client does not ask: its connection ends too.
@@ -91,7 +93,7 @@ func (b *Broker) endIfEmpty(s *session) bool {
 func (b *Broker) processEnded(s *session) {
 	c := s.conn
 	if b.childInherits(s) {
-		b.log.Info("the process ended in a fork: what it held waits for its child", "slot", s.Slot, "serial", s.Serial, "name", s.Name)
+		b.log.Info("the process ended in a fork: what it held waits for its child", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name)
 		s.counting = false
 		b.leave(s)
 		b.forked[s] = struct{}{}
@@ -133,7 +135,7 @@ func (b *Broker) childInherits(s *session) bool {
 		if err == nil {
 			return !sealed
 		}
-		b.log.Warn("cannot tell whether a process that ended in a fork left a child: what it held stays a while",
+		b.log.Warn("cannot tell whether a process that ended in a fork left a child: what it held stays a while", events.Of(events.Session),
 			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
 		s.alive.Close()
 		s.alive = nil

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -19,8 +20,10 @@ type Config struct {
 	Socket string
 	// SocketMode is the socket's mode, 0600 by default.
 	SocketMode os.FileMode
-	// AllowUIDs may connect besides the broker's own user.
-	AllowUIDs []uint32
+	// Access says who may connect besides the broker's own user and root.
+	Access Access
+	// Shared: other users reach the socket, whose directory they may enter.
+	Shared bool
 
 	// Memory is how many bytes all segments together may have; 0: half of the
 	// machine's memory or of the smallest limit of our control groups.
@@ -57,10 +60,16 @@ type Config struct {
 	Keeper Keeper
 	Kept   map[string]*sys.FD
 
+	// Early, if not nil, is called with the broker before New has returned: it takes over now,
+	// if there is anything to take over. Nothing but Status may be used of it.
+	Early func(*Broker)
+
 	// Version is the program's, shown to clients.
 	Version string
 	// Log receives what operators should know; nil: nothing is logged.
 	Log *slog.Logger
+	// Events keep what is logged; nil: the broker makes them. Who gives them has them behind Log.
+	Events *events.Ring
 	// Observe, if not nil, is told of each request that was carried out: its op,
 	// how long that took, and the code of its error, "" for none. Called by many goroutines.
 	Observe func(op string, took time.Duration, code protocol.Code)
@@ -95,6 +104,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Events == nil {
+		c.Events = events.New()
+		c.Log = slog.New(c.Events.Handler(c.Log.Handler()))
 	}
 	if c.ReadMemory == nil {
 		c.ReadMemory = sys.ReadMemory

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -32,6 +33,8 @@ type conn struct {
 	b    *Broker
 	w    *wire.Conn
 	cred sys.Credentials
+	// observes: it may look, and change nothing.
+	observes bool
 	// holder shares the connections with others of its process, which has no session yet.
 	holder record.Holder
 
@@ -59,7 +62,7 @@ type conn struct {
 
 // pending are events not yet written. Each is a flag: what happens again while a
 // client does not read changes nothing.
-type pending struct{ trim, collect, closing, stopped, room, custody bool }
+type pending struct{ trim, collect, closing, evicted, stopped, room, custody bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	holder := record.Holder{Family: uint64(cred.PID) + 1, User: b.userOf(cred.UID)}
@@ -180,6 +183,7 @@ func (c *conn) sendEvents() {
 		{p.trim, protocol.EventTrim},
 		{p.collect, protocol.EventCollect},
 		{p.closing, protocol.EventClosing},
+		{p.evicted, protocol.EventEvicted}, // before what it explains
 		{p.stopped, protocol.EventStopped},
 		{p.room, protocol.EventRoom},
 		{p.custody, protocol.EventCustody},
@@ -290,6 +294,11 @@ type head struct {
 func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	var h head
 	err := json.Unmarshal(data, &h)
+	if refused := c.mayLook(h.Op); err == nil && refused != nil {
+		wire.CloseAll(fds)
+		c.reply(h.ID, nil, nil, refused)
+		return true
+	}
 	if err == nil && (h.Op == protocol.OpRestore || h.Op == protocol.OpRestored) {
 		return c.restore(h, data, fds)
 	}
@@ -308,7 +317,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		return false
 	case h.Op == protocol.OpHello:
 		return c.hello(h.ID, data, fds)
-	case c.session == nil && !looks[h.Op]:
+	case c.session == nil && !looks[h.Op] && steers[h.Op] == nil:
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeProtocol, "send hello first", "the request %q came before hello", h.Op))
 		return false
 	}
@@ -316,6 +325,12 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	if h.Op == protocol.OpOffer { // the one op that keeps a descriptor
 		op = func(b *Broker, s *session, data []byte) (any, []*sys.FD, error) {
 			return done{}, nil, b.opOffer(s, data, fds)
+		}
+	}
+	if steer := steers[h.Op]; steer != nil {
+		op = func(_ *Broker, _ *session, data []byte) (any, []*sys.FD, error) {
+			ok, err := steer(c, data)
+			return ok, nil, err
 		}
 	}
 	if op == nil {
@@ -334,7 +349,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		observe(h.Op, time.Since(began), code)
 	}
 	if refusals[code] && c.session != nil {
-		c.b.sparing.Warn("refused", "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
+		c.b.sparing.Warn("refused", events.Of(events.Refused), "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
 	}
 	c.reply(h.ID, ok, out, err)
 	bye, is := ok.(protocol.ByeReply)

@@ -15,11 +15,12 @@ func (b *Broker) bury(s *session) {
 	s.ended = true
 	b.setState(s, protocol.SessionDead)
 	crashpoint.At("broker-bury-marked")
-	if s.stopWaiting != nil {
-		s.stopWaiting()
+	if s.process != nil {
+		s.process.Stop()
 	}
+	granted := s.memory.Granted()
 	b.leaveAll(s)
-	b.memory.End(s.memory)
+	b.noteEnd(s, granted, b.memory.End(s.memory))
 	b.custody.End(s.custody)
 	b.assignSoon()
 	delete(b.closed, s)
@@ -31,6 +32,7 @@ func (b *Broker) bury(s *session) {
 	b.settle()
 	b.careSoon()
 	b.checkIdle()
+	s.settle()
 }
 
 // leaveAll ends what a session takes part in: the broker takes over what it sent,

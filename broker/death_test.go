@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"github.com/baton-ipc/baton/broker/record"
 	"testing"
 
@@ -169,6 +170,14 @@ func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 				c.hear(&gone)
 			}
 			eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+			var happened protocol.EventsReply
+			p.must(protocol.OpEvents, protocol.Events{}, &happened)
+			last := happened.Events[len(happened.Events)-1]
+			require.Equal(t, map[string]string{"kill": "death", "bye": "session"}[end], last.Kind)
+			require.Contains(t, string(last.Details), `"kept_messages":3,"kept_lanes":1`)
+			if end == "kill" { // what it had sent was counted by it
+				require.Contains(t, string(last.Details), fmt.Sprintf(`"held_storages":4,"held_bytes":%d`, 1<<20+3*4096))
+			}
 			lanes := p.members(s.Info).Lanes
 			require.Len(t, lanes, 1)
 			require.NotZero(t, lanes[0].Incarnation)

@@ -1,10 +1,10 @@
 package broker
 
 import (
-	"os"
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -61,7 +61,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 		c.reply(id, nil, nil, err)
 		return
 	}
-	c.b.log.Info("ending: told to stop", "pid", c.cred.PID, "discard", r.Discard)
+	c.b.log.Info("ending: told to stop", events.Of(events.Broker), "pid", c.cred.PID, "discard", r.Discard)
 	c.b.mu.Lock()
 	c.b.forgetConn(c) // end does not close it
 	c.b.disconnected(c)
@@ -70,17 +70,6 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	c.b.Stop(r.Discard)
 	<-c.b.over
 }
-
-// mayEnd refuses users other than the broker's own and root; what says what they ask for.
-func (c *conn) mayEnd(what string) error {
-	if uid := c.cred.UID; uid != uint32(os.Geteuid()) && uid != 0 {
-		return protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not %s this broker", uid, what)
-	}
-	return nil
-}
-
-// hearTime is how long a broker that is stopped waits for its clients to hear of that.
-const hearTime = 3 * time.Second
 
 // awaitHearing waits for the clients to which the end was said: one that has heard closes
 // its side of the connection, and its session is closed then. It is over for one that does

@@ -7,8 +7,8 @@ func (b *Broker) LookAgainAfter(serial uint64, end func()) {
 	defer b.mu.Unlock()
 	for _, s := range b.used() {
 		if s != nil && s.Serial == serial {
-			s.stopWaiting()
-			s.stopWaiting, s.unknown = nil, true
+			s.process.Stop()
+			s.process, s.unknown = nil, true
 			end()
 			b.lookFor([]*session{s})
 		}

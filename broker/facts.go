@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -121,7 +122,7 @@ func lowers(r takeover.Repair) bool {
 func (b *Broker) noteLost(r takeover.FreeLane) {
 	t := b.store.Record.Topic(r.Topic)
 	if l := t.Lane(r.Lane).Load(); l.State == protocol.LaneAdopted && l.Incarnation != 0 {
-		b.log.Warn("what an ended session had sent is lost: no process that lives has its file",
+		b.log.Warn("what an ended session had sent is lost: no process that lives has its file", events.Of(events.Death),
 			"topic", t.Load().Name, "lane", r.Lane, "serial", l.Serial)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -103,10 +104,10 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]pages.Ke
 			"too many files are open to take the former broker's from process %d; what it left is as it was: %w", pid, err)
 		b.endTakeover(t)
 	case err != nil:
-		b.log.Info("a process that stands still gives no files", "pid", pid, "error", err)
+		b.log.Info("a process that stands still gives no files", events.Of(events.Takeover), "pid", pid, "error", err)
 	}
 	if n > 0 {
-		b.log.Info("files of the former broker come from a process that stands still", "pid", pid, "files", n)
+		b.log.Info("files of the former broker come from a process that stands still", events.Of(events.Takeover), "pid", pid, "files", n)
 	}
 	return err == nil
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -88,7 +89,7 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 		shares := b.fileShares(all, taken, advice)
 		if err := shares.Check(h, more); err != nil {
 			if !b.files.short { // once, until there is plenty again
-				b.log.Warn("the limit of open files is near: sessions and memory are refused", "limit", b.files.limit, "sessions", live, "error", err)
+				b.log.Warn("the limit of open files is near: sessions and memory are refused", events.Of(events.Refused), "limit", b.files.limit, "sessions", live, "error", err)
 			}
 			b.files.short = true
 			return err

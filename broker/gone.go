@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -126,7 +127,7 @@ func (b *Broker) endGone(gone []program) {
 	for _, p := range gone {
 		for _, s := range b.used() {
 			if s != nil && s.Serial == p.serial && b.isAwaited(s.Slot, s.Serial) {
-				b.log.Info("program ended, or was replaced by exec, while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+				b.log.Info("program ended, or was replaced by exec, while no broker ran", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 				b.processEnded(s)
 			}
 		}

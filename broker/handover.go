@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -40,7 +41,7 @@ func (c *conn) handOver(id uint64, data []byte) {
 	b.mu.Lock()
 	handed, err := c.handOverFrozen(&id, data)
 	if handed {
-		b.log.Info("ending: another broker has taken over", "pid", c.cred.PID)
+		b.log.Info("ending: another broker has taken over", events.Of(events.Takeover), "pid", c.cred.PID)
 		b.closing = true
 		b.clock.Stop()
 		b.forgetConn(c) // end does not wait for it
@@ -51,12 +52,23 @@ func (c *conn) handOver(id uint64, data []byte) {
 		if errors.Is(err, protocol.ErrBusy) {
 			level = slog.LevelDebug // it asks again and again until that is over
 		}
-		b.log.Log(context.Background(), level, "a broker could not take over; this one goes on", "pid", c.cred.PID, "error", err)
+		b.log.Log(context.Background(), level, "a broker could not take over; this one goes on", events.Of(events.Takeover), "pid", c.cred.PID, "error", err)
 		c.reply(id, nil, nil, err)
 		return
 	}
 	b.stop(endHanded, nil)
 	<-b.over
+}
+
+// HandedOver tells whether another broker has taken over from this one. Call it when Serve
+// has returned.
+func (b *Broker) HandedOver() bool {
+	select {
+	case <-b.quit:
+		return b.quitHow == endHanded
+	default:
+		return false
+	}
 }
 
 // handOverFrozen is handOver with the mutex held. It tells whether the other broker
@@ -112,8 +124,8 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 				return false, fmt.Errorf("the broker that was to take over has given up")
 			}
 			crashpoint.At("handover-marked")
-			if err := c.sayHanded(h.ID, done{}); err != nil {
-				b.log.Warn("the broker that takes over was not told", "error", err) // it looks at the mark
+			if err := c.sayHanded(h.ID, protocol.ReplaceReadyReply{Events: b.cfg.Events.Since(0, 0)}); err != nil {
+				b.log.Warn("the broker that takes over was not told", events.Of(events.Takeover), "error", err) // it looks at the mark
 			}
 			return true, nil
 		default:

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -74,7 +75,7 @@ const refusalHeard = time.Second
 
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
 func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
-	if s := b.resumable(c, h); s != nil {
+	if s := b.resumable(c, h); s != nil && !(s.evicted && s.left) {
 		s.memory.CUDA = slices.Contains(h.Features, protocol.FeatureCUDA)
 		b.resume(c, s, h, pidfd)
 		reply := b.helloReply(s)
@@ -191,7 +192,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 // resume gives a session a new connection and tells it every event. It
 // takes ownership of pidfd.
 func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
-	if s.stopWaiting == nil {
+	if s.process == nil {
 		go b.watch(s, pidfd)()
 	} else {
 		pidfd.Close()
@@ -217,6 +218,10 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	delete(b.away, s)
 	// An event may have been lost with the connection before, or written and not read.
 	c.event(func(p *pending) { p.trim, p.collect, p.room = true, true, true })
+	if s.evicted && !s.left {
+		s.tellEvicted()
+		return
+	}
 	if s.state == protocol.SessionClosed {
 		s.counting = true // until its next bye
 		b.leave(s)
@@ -224,5 +229,5 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		b.setState(s, protocol.SessionLive)
 	}
 	b.custody.Resume(s.custody)
-	b.log.Info("session resumed", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+	b.log.Info("session resumed", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 }

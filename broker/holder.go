@@ -25,7 +25,7 @@ func (b *Broker) holderOf(serial uint64, pid int, uid uint32) record.Holder {
 
 // userOf names a user in a holder; 0 when only one user may connect.
 func (b *Broker) userOf(uid uint32) uint64 {
-	if len(b.cfg.AllowUIDs) == 0 {
+	if !b.access.Load().several() {
 		return 0
 	}
 	return uint64(uid) + 1

@@ -274,7 +274,7 @@ func TestOtherUsersAreRefusedUnlessAllowed(t *testing.T) {
 		b := serve(t, func(c *broker.Config) {
 			c.Socket, c.SocketMode = filepath.Join(dir, fmt.Sprintf("sock-%v", allowed)), 0o666
 			if allowed {
-				c.AllowUIDs = []uint32{nobody}
+				c.Access.UIDs = []uint32{nobody}
 			}
 		})
 		c := start(t, b.socket, "stranger", func(cmd *exec.Cmd) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -75,12 +76,12 @@ func (b *Broker) leaveFiles() {
 	}
 	if keeper != nil {
 		if err := keeper.Flush(); err != nil {
-			b.log.Error("what was given to the keeper of descriptors may be lost", "error", err)
+			b.log.Error("what was given to the keeper of descriptors may be lost", events.Of(events.Memory), "error", err)
 		}
-		b.log.Info("memory was given to the keeper of descriptors", "files", kept, "refused", refused)
+		b.log.Info("memory was given to the keeper of descriptors", events.Of(events.Memory), "files", kept, "refused", refused)
 	}
 	if segments > 0 {
-		b.log.Warn("memory that only this broker had is lost: of names, messages and leases whose makers have ended; --memory-dir, or a descriptor store of the service manager, would keep it",
+		b.log.Warn("memory that only this broker had is lost: of names, messages and leases whose makers have ended; --memory-dir, or a descriptor store of the service manager, would keep it", events.Of(events.Memory),
 			"segments", segments, "bytes", bytes)
 	}
 }

@@ -35,6 +35,9 @@ var listers = map[string]lister{
 	protocol.ListTopics: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.TopicRow(namespace, i, match)
 	}},
+	protocol.ListFlows: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+		return b.topics.FlowRow(namespace, i, match)
+	}},
 	protocol.ListNames: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.NameRow(namespace, i, match)
 	}},
@@ -57,8 +60,8 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		return nil, nil, err
 	}
 	l, ok := listers[r.What]
-	if !ok && r.What != protocol.ListLeases {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages or leases", "unknown listing %q", r.What)
+	if !ok && r.What != protocol.ListLeases && r.What != protocol.ListPlaces {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages, leases, places or flows", "unknown listing %q", r.What)
 	}
 	at := 0
 	if r.Cursor != "" {
@@ -76,21 +79,61 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if r.Slot != nil && *r.Slot >= protocol.MaxSessions {
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "take it from a row of sessions", "no session has the slot %d", *r.Slot)
+	}
+	if r.Slot != nil && r.What == protocol.ListStorages {
+		l.row = func(b *Broker, _ string, i int, match func(string) bool) (any, int) {
+			return b.memory.StorageRowOf(*r.Slot, i, match)
+		}
+	}
+	reply, err := b.page(s, &r, l, at, namespace)
+	switch r.What {
+	case protocol.ListSessions:
+		lookAtProcesses(reply.Rows)
+	case protocol.ListNames:
+		b.lookAtNATS(reply.Rows)
+	}
+	return reply, nil, err
+}
+
+// lookAtNATS says of names how far they are mirrored. Without the mutex, since the mirror's
+// publisher has one of its own.
+func (b *Broker) lookAtNATS(rows []any) {
+	b.mu.Lock()
+	m := b.mirror
+	b.mu.Unlock()
+	for i := range rows {
+		if row, ok := rows[i].(NameRow); ok && m != nil {
+			row.NATS = m.to.NameState(row.Namespace, row.Name)
+			rows[i] = row
+		}
+	}
+}
+
+// page makes a page of a listing, with the mutex held.
+func (b *Broker) page(s *session, r *protocol.List, l lister, at int, namespace string) (reply listReply, err error) {
 	match := func(name string) bool { return protocol.MatchName(r.Pattern, name) }
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(s); err != nil {
-		return nil, nil, err
+		return reply, err
 	}
-	if r.What == protocol.ListLeases {
-		rows, next := b.leases.Rows(uint64(at), r.Limit, match)
-		reply := listReply{Rows: rows}
+	if l.row == nil {
+		rows, next := []any(nil), uint64(0)
+		if r.What == protocol.ListLeases {
+			rows, next = b.leases.Rows(uint64(at), r.Limit, match)
+		} else {
+			rows, next = b.topics.Places(uint64(at), r.Limit, lookTime, match)
+		}
+		reply.Rows = rows
 		if next != 0 {
 			reply.Cursor = strconv.FormatUint(next, 10)
 		}
-		return reply, nil, nil
+		return reply, nil
 	}
-	reply, end, began := listReply{Rows: []any{}}, l.end(b), time.Now()
+	end, began := l.end(b), time.Now()
+	reply.Rows = []any{}
 	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan && (cost == 0 || time.Since(began) < lookTime); {
 		row, n := l.row(b, namespace, at, match)
 		if row != nil {
@@ -105,15 +148,18 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	if at < end {
 		reply.Cursor = strconv.Itoa(at)
 	}
-	return reply, nil, nil
+	return reply, nil
 }
 
 func namespaceOf(s *session, named string) (string, error) {
 	if s != nil {
 		return s.namespace, nil
 	}
-	if named == "" {
+	switch named {
+	case "":
 		return protocol.DefaultNamespace, nil
+	case protocol.AnyNamespace:
+		return named, nil
 	}
 	return named, protocol.CheckNamespace(named)
 }

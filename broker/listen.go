@@ -8,8 +8,8 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,7 +24,7 @@ import (
 // occupy makes the runtime directory ours: no other user can write it, and no other
 // broker runs in it.
 func (b *Broker) occupy() error {
-	if err := sys.CheckPrivateDir(b.cfg.Dir); err != nil {
+	if err := b.makeDir(); err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write", "%w", err)
 		}
@@ -45,6 +45,21 @@ func (b *Broker) occupy() error {
 	}
 	return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
 		"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
+}
+
+// makeDir makes the runtime directory, or checks it, and that of a socket which other
+// users are to reach.
+func (b *Broker) makeDir() error {
+	if !b.cfg.Shared {
+		return sys.CheckPrivateDir(b.cfg.Dir)
+	}
+	if at := filepath.Dir(b.cfg.Socket); at != b.cfg.Dir {
+		if err := sys.CheckPrivateDir(b.cfg.Dir); err != nil {
+			return err
+		}
+		return sys.OpenDir(at)
+	}
+	return sys.OpenDir(b.cfg.Dir)
 }
 
 // listen binds the socket. What a dead broker left there is removed; one at which
@@ -208,7 +223,12 @@ func (b *Broker) welcome(u *net.UnixConn) {
 		u.Close()
 		return
 	}
+	may, err := b.access.Load().roleOf(u, cred)
+	if err != nil {
+		b.sparing.Warn("refused: it cannot be found out which groups a process is in", "uid", cred.UID, "pid", cred.PID, "error", err)
+	}
 	c := newConn(b, wire.NewStranger(u), cred)
+	c.observes = may == observer
 	b.mu.Lock()
 	full := b.connShares.Check(c.holder, 1)
 	if full == nil {
@@ -226,17 +246,13 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	b.mostConns = max(b.mostConns, len(b.conns))
 	b.mu.Unlock()
 	switch {
-	case !b.allowed(cred.UID):
+	case may == stranger:
 		b.sparing.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
-		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --allow-uid, --socket-mode 0666 and an --address in a directory that this user may enter",
+		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --shared and --allow-uid or --allow-group",
 			"user %d may not use this broker", cred.UID))
 	case full != nil:
 		go c.refuse(full)
 	default:
 		go c.readLoop()
 	}
-}
-
-func (b *Broker) allowed(uid uint32) bool {
-	return uid == uint32(os.Geteuid()) || slices.Contains(b.cfg.AllowUIDs, uid)
 }

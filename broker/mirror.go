@@ -22,8 +22,16 @@ type Publisher interface {
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
-	SetName(ns, name string, revision uint64, value []byte) error
+	// SetName mirrors a name. short is what stands for a value that is too large for
+	// one message, but for the place where it is to be had and how it is divided.
+	SetName(ns, name string, value []byte, short protocol.TupleReference) error
+	// LeaveOut takes a name that is set out of the mirror, for a reason.
+	LeaveOut(ns, name, why string) error
 	DeleteName(ns, name string) error
+	// NamesTold says that all names which were set before it began have been told.
+	NamesTold()
+	// NameState tells people how far a name is mirrored.
+	NameState(ns, name string) string
 }
 
 const (
@@ -56,9 +64,11 @@ const (
 type mirror struct {
 	b       *Broker
 	to      Publisher
+	origin  protocol.Origin // of all tuples, but for their senders
 	parking shm.Parking
 	topics  map[*topics.Topic]*mirrored
 	names   map[*topics.Topic]struct{} // changed since the last look
+	told    bool                       // the names that it began with
 
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
@@ -74,7 +84,7 @@ type mirror struct {
 func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := &mirror{b: b, to: to, parking: b.store.Bells.Parking(protocol.BrokerSlot),
+	m := &mirror{b: b, to: to, origin: originHere(), parking: b.store.Bells.Parking(protocol.BrokerSlot),
 		topics: map[*topics.Topic]*mirrored{}, names: map[*topics.Topic]struct{}{}, chosen: sys.Monotonic(), chosenAt: time.Now()}
 	for t := range b.topics.Names() {
 		m.names[t] = struct{}{}
@@ -198,10 +208,15 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		m.copied.reset()
 		more := m.copyNames()
 		m.copied.spilled = 0 // who sets long names on and on does not keep topics waiting
+		names := len(m.names)
 		more = m.copyTopics() || more
 		m.b.mu.Unlock()
 		found = found || !m.copied.empty()
 		m.publish()
+		if names == 0 && !m.told {
+			m.told = true
+			m.to.NamesTold()
+		}
 		if !more || m.to.Queued() > mirrorAhead || ctx.Err() != nil {
 			return found
 		}

@@ -40,7 +40,8 @@ type copiedMessage struct {
 // copiedName is a name that was set or deleted.
 type copiedName struct {
 	namespace, name string
-	deleted         bool
+	deleted, unread bool
+	setter          int // process that set it, 0: not known
 	message         protocol.TupleMessage
 }
 
@@ -144,13 +145,11 @@ func (m *mirror) copyNames() (more bool) {
 		delete(m.names, t)
 		l, revision, set := t.Revision()
 		n := copiedName{namespace: t.Namespace(), name: t.Name(), deleted: !m.b.topics.Has(t) || !set}
-		ok := n.deleted
 		if !n.deleted {
-			ok = m.copied.message(m.b, l, revision, &n.message)
+			n.setter = t.SetterPID()
+			n.unread = !m.copied.message(m.b, l, revision, &n.message)
 		}
-		if ok {
-			m.copied.names = append(m.copied.names, n)
-		}
+		m.copied.names = append(m.copied.names, n)
 	}
 	return false
 }

@@ -2,6 +2,8 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,6 +27,9 @@ type recorder struct {
 	queued     int
 	tuples     []protocol.Tuple
 	names      map[string]uint64
+	origins    map[string]protocol.Origin // of names
+	left       map[string]string          // names left out, and why
+	told       int
 	longest    int           // text given at once
 	gate       chan struct{} // if not nil: the first Publish sends here, and goes on when it is sent to
 	changed    *sync.Cond
@@ -32,7 +37,7 @@ type recorder struct {
 }
 
 func newRecorder(subscribed string) *recorder {
-	r := &recorder{subscribed: subscribed, names: map[string]uint64{}}
+	r := &recorder{subscribed: subscribed, names: map[string]uint64{}, origins: map[string]protocol.Origin{}, left: map[string]string{}}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
@@ -75,16 +80,41 @@ func (r *recorder) InterestVersion() uint64 {
 	return r.version
 }
 
-func (r *recorder) SetName(ns, name string, revision uint64, value []byte) error {
+func (r *recorder) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, err := protocol.ParseTuple(append([]byte(nil), value...)); err != nil {
+	t, err := protocol.ParseTuple(append([]byte(nil), value...))
+	if err == nil && (t.Sequence != short.Sequence || uint64(len(t.Tensors)) != short.Tensors || uint64(len(value)) != short.Bytes ||
+		t.Origin != short.Origin || t.Stamp != short.Stamp || t.Topic != short.Topic) {
+		err = fmt.Errorf("%+v stands for %+v", short, t)
+	}
+	if err != nil {
 		r.bad = err
 	}
-	r.names[ns+"/"+name] = revision
+	r.names[ns+"/"+name] = short.Sequence
+	r.origins[name] = t.Origin
+	delete(r.left, name)
 	r.changed.Broadcast()
 	return nil
 }
+
+func (r *recorder) LeaveOut(ns, name, why string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.names, ns+"/"+name)
+	r.left[name] = why
+	r.changed.Broadcast()
+	return nil
+}
+
+func (r *recorder) NamesTold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told++
+	r.changed.Broadcast()
+}
+
+func (r *recorder) NameState(ns, name string) string { return "recorded" }
 
 func (r *recorder) DeleteName(ns, name string) error {
 	r.mu.Lock()
@@ -285,6 +315,36 @@ func TestMirrorFollowsNames(t *testing.T) {
 		require.NoError(t, err)
 	}
 	to.until(func() bool { return to.names["default/weights/actor"] == 3 })
+	o := to.origins["weights/actor"]
+	require.EqualValues(t, os.Getpid(), o.PID)
+	require.EqualValues(t, os.Getpid(), o.BrokerPID)
+	require.NotEmpty(t, o.Machine)
+	var reply protocol.ListReply
+	require.NoError(t, c.Broker(ctx, protocol.OpList, protocol.List{What: protocol.ListNames}, &reply))
+	require.Contains(t, string(reply.Rows[0]), `"nats":"recorded"`)
 	require.NoError(t, c.Delete(ctx, "weights/actor"))
 	to.until(func() bool { return len(to.names) == 0 })
+	to.until(func() bool { return to.told == 1 })
+}
+
+// What stands there of an earlier revision would mislead.
+func TestMirrorLeavesOutANameThatHasNoTuple(t *testing.T) {
+	to := newRecorder("")
+	c, _ := newMirrored(t, to)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	_, err = c.Set(ctx, "weights", x)
+	require.NoError(t, err)
+	to.until(func() bool { return to.names["default/weights"] == 1 })
+	x.Release()
+	body, err := protocol.AppendBody(nil, &protocol.Body{Tensors: []protocol.Tensor{{Ref: -1, Code: 2, Bits: 32, Lanes: 1, DeviceType: 2, Shape: []int64{0}}}})
+	require.NoError(t, err)
+	require.NoError(t, c.Broker(ctx, protocol.OpNameSet, protocol.NameSet{Name: "weights", Tensors: 1, Body: body}, nil))
+	to.until(func() bool { return len(to.names) == 0 && to.left["weights"] != "" })
+	require.Contains(t, to.left["weights"], "no stream to wait for")
+	require.NotContains(t, to.left["weights"], "take it as", "a remedy for readers is none here")
+	require.NoError(t, c.Broker(ctx, protocol.OpNameSet, protocol.NameSet{Name: "weights", Tensors: 1, Body: []byte("x")}, nil))
+	to.until(func() bool { return strings.Contains(to.left["weights"], "body") })
 }

@@ -23,10 +23,10 @@ type place struct {
 }
 
 // newPlace is where a reader begins that has seen nothing before next.
-func (b *Broker) newPlace(l *topics.Lane, next uint64) *place {
-	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.Pages.Name, b.id)
+func (m *mirror) newPlace(l *topics.Lane, next uint64) *place {
+	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.Pages.Name, m.b.id, m.originOf(l.Pages.PID))
 	if err != nil {
-		b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.Pages.Name, "error", err)
+		m.b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.Pages.Name, "error", err)
 	}
 	return &place{next: next, encoder: e}
 }
@@ -57,7 +57,7 @@ func (m *mirror) choose() {
 				if !t.Made().After(at) {
 					first = firstSince(l, since)
 				}
-				w.lanes[l] = m.b.newPlace(l, first)
+				w.lanes[l] = m.newPlace(l, first)
 			}
 		}
 		wanted[t] = w
@@ -95,7 +95,7 @@ func (m *mirror) copyTopic(t *topics.Topic, w *mirrored) (more bool) {
 	for l := range t.Lanes() {
 		p := w.lanes[l]
 		if p == nil {
-			p = m.b.newPlace(l, 1)
+			p = m.newPlace(l, 1)
 			w.lanes[l] = p
 		}
 		head := l.View.Head()

@@ -74,13 +74,6 @@ var ops = map[string]handler{
 		reply, err := b.topics.OpenName(s.party, r)
 		return reply, nil, err
 	}),
-	protocol.OpNameDelete: locked(func(b *Broker, s *session, r *protocol.NameRef) (any, []*sys.FD, error) {
-		namespace, err := namespaceOf(s, r.Namespace)
-		if err == nil {
-			err = b.topics.DeleteName(namespace, r)
-		}
-		return done{}, nil, err
-	}),
 	protocol.OpLease: locked(func(b *Broker, s *session, r *protocol.LeaseRequest) (any, []*sys.FD, error) {
 		reply, err := b.leases.Make(s.Pages, r)
 		return reply, nil, err
@@ -94,12 +87,14 @@ var ops = map[string]handler{
 	protocol.OpList:   (*Broker).opList,
 	protocol.OpStatus: (*Broker).opStatus,
 	protocol.OpBye:    lockedWhere((*Broker).running, (*Broker).opBye),
-	protocol.OpEvict:  locked((*Broker).opEvict),
+	protocol.OpPing:   (*Broker).opPing,
+	protocol.OpEvents: (*Broker).opEvents,
 }
 
-// looks are the ops that need no session, which is nil then: what a broker holds can be seen,
-// and ended, when it has run into a limit of memory, files or sessions.
-var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpEvict: true, protocol.OpNameDelete: true}
+// looks are the ops that need no session, which is nil then, and change nothing: what a broker
+// holds can be seen when it has run into a limit of memory, files or sessions, and by who may
+// only look.
+var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpPing: true, protocol.OpEvents: true}
 
 // refusals are what an operator may have to do something about: limits that were reached, and
 // what a session may not do.
@@ -169,6 +164,9 @@ func (b *Broker) reachable(s *session) error {
 	}
 	if s == nil && b.taking != nil {
 		return protocol.Errorf(protocol.CodeBusy, "try again", "the broker waits for the clients of a dead one")
+	}
+	if s != nil && s.evicted && !s.left {
+		return errEvicted(s)
 	}
 	if s != nil && s.ended {
 		return protocol.Errorf(protocol.CodeClosed, "connect anew", "session %d is over", s.Serial)

@@ -104,7 +104,7 @@ func (b *Broker) keepLock() (bool, error) {
 	if b.hasDir() {
 		return true, nil
 	}
-	if err := sys.CheckPrivateDir(b.cfg.Dir); err != nil {
+	if err := b.makeDir(); err != nil {
 		return false, err
 	}
 	lock, err := b.lockDir()

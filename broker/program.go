@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -52,7 +53,7 @@ func (b *Broker) endReplaced(s *session) bool {
 		b.log.Warn("cannot find out whether a program was replaced by exec: what it holds stays until its process ends",
 			"serial", s.Serial, "name", s.Name, "pid", s.PID, "error", err)
 	} else {
-		b.log.Info("program ended, or was replaced by exec", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("program ended, or was replaced by exec", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.processEnded(s)
 	}
 	return sealed

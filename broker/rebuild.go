@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/takeover"
@@ -90,7 +91,7 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		}
 		r := b.store.Record.Session(slot).Load()
 		s := &session{Pages: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
-		s.absent, s.answered, s.heard = true, r.Answered, r.Heard
+		s.absent, s.answered, s.heard, s.evicted = true, r.Answered, r.Heard, r.Evicted
 		s.read = b.taking != nil && b.taking.read[s.PID]
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
@@ -98,7 +99,7 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 		b.slots[slot] = s
 		b.enter(s)
 		if s.state == protocol.SessionClosed {
-			s.memory.Closed = true
+			s.memory.Closed = !s.evicted
 			b.custody.Close(s.custody)
 		}
 		b.slotTable.Claim(slot, s.Holder)
@@ -125,12 +126,12 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 			continue
 		}
 		if dead[s.Slot] {
-			b.log.Info("process ended while no broker ran", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Info("process ended while no broker ran", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 			continue
 		}
 		if s.state == protocol.SessionClosed {
-			if s.There() {
+			if s.There() && !s.evicted { // else its client may not have heard of it, and allocate
 				b.leave(s)
 			} // else when it is back
 			continue
@@ -140,7 +141,7 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 		}
 		b.setState(s, protocol.SessionDisconnected)
 		if s.unknown {
-			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it",
+			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it", events.Of(events.Session),
 				"slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		}
 		if !s.answered {
@@ -173,7 +174,7 @@ func (b *Broker) hasEnded(s *session) bool {
 func (b *Broker) lookAgain() {
 	var left []*session
 	for _, s := range b.used() {
-		if s != nil && s.unknown && s.stopWaiting == nil && !b.foreign && s.start != 0 {
+		if s != nil && s.unknown && s.process == nil && !b.foreign && s.start != 0 {
 			left = append(left, s)
 		}
 	}
@@ -189,38 +190,11 @@ func (b *Broker) lookAgain() {
 // lookFor ends those of the sessions whose processes are found to have ended.
 func (b *Broker) lookFor(unknown []*session) {
 	for _, s := range unknown {
-		if !s.ended && s.unknown && s.stopWaiting == nil && b.hasEnded(s) {
-			b.log.Info("process ended unseen", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		if !s.ended && s.unknown && s.process == nil && b.hasEnded(s) {
+			b.log.Info("process ended unseen", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 		}
 	}
-}
-
-// opEvict ends a session by hand of whose process nothing is known, or whose file is awaited
-// though its process has ended. One that lives ends with its process.
-func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) {
-	for _, s := range b.used() {
-		switch {
-		case s == nil || s.Serial != r.Serial:
-		case s.state == protocol.SessionDead:
-			b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-			s.givenUp = true
-			delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
-			b.bury(s)
-			return done{}, nil, nil
-		case s.absent && !s.heard:
-			b.log.Warn("session evicted by hand: its client never said anything", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-			b.bury(s)
-			return done{}, nil, nil
-		case !s.unknown:
-			return nil, nil, protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd(), "session %d (%s) belongs to process %d, which lives", s.Serial, s.Name, s.PID)
-		default:
-			b.log.Warn("session evicted by hand", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-			b.bury(s)
-			return done{}, nil, nil
-		}
-	}
-	return nil, nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", r.Serial)
 }
 
 // buryGhost ends a session whose process lives and does not know of it: the former
@@ -228,7 +202,7 @@ func (b *Broker) opEvict(_ *session, r *protocol.Evict) (any, []*sys.FD, error) 
 // same, at the last moment, is back by now.
 func (b *Broker) buryGhost(s *session) {
 	if s.absent && !s.ended {
-		b.log.Info("session dropped: its broker died while it was opened", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session dropped: its broker died while it was opened", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		b.bury(s)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
@@ -78,7 +79,7 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 		}
 	}
 	if st.BootID != sys.BootID() || st.MemoryDir != b.cfg.MemoryDir || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
-		b.log.Info("a former broker has ended and nothing of it is left", "instance", st.Instance)
+		b.log.Info("a former broker has ended and nothing of it is left", events.Of(events.Takeover), "instance", st.Instance)
 		return nil, nil
 	}
 	return &predecessor{instance: st.Instance, state: st}, nil
@@ -238,7 +239,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	err = b.rebuild(sameBoot, func(k pages.Key) *sys.FD {
 		fd, err := p.dir.Open(k.Role, k.Serial)
 		if err != nil {
-			b.log.Warn("a file of the former broker is gone", "role", k.Role, "serial", k.Serial, "error", err)
+			b.log.Warn("a file of the former broker is gone", events.Of(events.Takeover), "role", k.Role, "serial", k.Serial, "error", err)
 			return nil
 		}
 		return fd
@@ -254,7 +255,7 @@ func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
 		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
-	b.log.Info("waiting for the clients of a broker that died", "instance", st.Instance, "sessions", len(b.taking.awaited))
+	b.log.Info("waiting for the clients of a broker that died", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
 
 // hasNeeded tells whether the files without which nothing can be taken over are in the
@@ -406,7 +407,7 @@ func (b *Broker) gathered(t *gathering) bool {
 
 func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 	if !b.gathered(t) {
-		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that stands still: starting anew", "sessions_lost", awaited)
+		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that stands still: starting anew", events.Of(events.Takeover), "sessions_lost", awaited)
 		b.store.CloseBrokerFile()
 		b.store.Missing = nil
 		return b.begin()

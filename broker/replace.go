@@ -153,9 +153,11 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 		return nil, err
 	}
 	crashpoint.At("replace-checked")
-	if _, err := s.call(protocol.OpReplaceReady, nil, nil); err != nil && !s.isOurs() {
+	var last protocol.ReplaceReadyReply
+	if _, err := s.call(protocol.OpReplaceReady, nil, &last); err != nil && !s.isOurs() {
 		return nil, fmt.Errorf("the broker that runs does not hand over: %w", err)
 	}
+	b.cfg.Events.Continue(last.Events)
 	crashpoint.At("replace-committed")
 	return s, b.adopt(s, plan)
 }

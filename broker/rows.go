@@ -6,6 +6,7 @@ import (
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/topics"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -13,11 +14,15 @@ import (
 type (
 	TopicRow   = topics.TopicRow
 	NameRow    = topics.NameRow
+	PlaceRow   = topics.PlaceRow
+	FlowRow    = topics.FlowRow
+	FlowEnd    = topics.FlowEnd
 	LeaseRow   = leases.Row
 	SegmentRow = memory.SegmentRow
 	StorageRow = memory.StorageRow
 	HolderRow  = memory.HolderRow
 	HolderUse  = memory.HolderUse
+	Traffic    = topics.Traffic
 )
 
 // SessionRow is a row of the listing `sessions`.
@@ -30,11 +35,26 @@ type SessionRow struct {
 	Language    string    `json:"language"`
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
-	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown
+	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown, evicted
+	Stopped     bool      `json:"stopped,omitempty"`      // its process stands still, by a signal or a debugger
 	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
+	topics.Traffic
+
+	start uint64 // time of the process; 0: its number is of another pid namespace
+}
+
+// lookAtProcesses says which sessions' processes stand still. It asks the kernel about each, so the
+// mutex is not held.
+func lookAtProcesses(rows []any) {
+	for i, row := range rows {
+		if r, is := row.(SessionRow); is && r.start != 0 {
+			r.Stopped = sys.Stopped(r.PID, r.start)
+			rows[i] = r
+		}
+	}
 }
 
 func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int) {
@@ -46,6 +66,8 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 	switch {
 	case s.unknown:
 		state = "unknown"
+	case s.evicted && !s.left:
+		state = "evicted"
 	case s.state == protocol.SessionDisconnected:
 		state = "disconnected"
 	case s.state == protocol.SessionClosed:
@@ -55,5 +77,5 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
 		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s),
-		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted()}, 64
+		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Traffic: b.topics.TrafficOf(s.party), start: s.start}, 64
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/custody"
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
@@ -25,6 +26,7 @@ type session struct {
 	absent      bool  // of a former broker, and not back yet
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
+	evicted     bool  // by hand; its client may not have heard of it
 	givenUp     bool  // by hand, though what it sent may be lost
 	answered    bool  // its client knows of it: hello was answered
 	read        bool  // absent, and all files that its process has were looked at
@@ -39,8 +41,10 @@ type session struct {
 	language    uint32
 	version     string // of the client library
 	connectedAt time.Time
-	stopWaiting func()  // for the pidfd
-	alive       *sys.FD // mapped for writing as long as the program runs; may be nil
+	process     *sys.Watched // by its pidfd; nil: it is not watched
+	alive       *sys.FD      // mapped for writing as long as the program runs; may be nil
+
+	settled chan struct{} // closed once the session, evicted by hand, is closed or over; nil: nobody waits
 
 	memory  *memory.Account
 	party   *topics.Party
@@ -116,7 +120,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.noteState(stateChange{Opened: &line})
 	b.noteFiles()
 	b.checkIdle()
-	b.log.Info("session opened", "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
+	b.log.Info("session opened", events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
 	return s, nil
 }
 
@@ -184,10 +188,10 @@ func (b *Broker) setState(s *session, state uint32) {
 // watch makes what waits for the end of the session's process and then buries it; the
 // caller runs it in a goroutine. It takes ownership of the pidfd.
 func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
-	wait, stop := sys.WaitPidfd(pidfd)
-	s.stopWaiting = stop
+	process := sys.WatchPidfd(pidfd)
+	s.process = process
 	return func() {
-		if !wait() {
+		if !process.Wait() {
 			return
 		}
 		b.mu.Lock()
@@ -199,7 +203,7 @@ func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !s.ended && !b.closing {
-			b.log.Info("process ended", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+			b.log.Info("process ended", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 			b.processEnded(s)
 		}
 	}
@@ -219,13 +223,17 @@ func (b *Broker) disconnected(c *conn) {
 		b.heardEnd(s)
 		return
 	}
+	if s.evicted && !s.left {
+		b.evictedEnds(s, c)
+		return
+	}
 	if !s.answered && !s.absent {
-		b.log.Info("session ended: its client got no answer to hello", "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
+		b.log.Info("session ended: its client got no answer to hello", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
 		b.bury(s)
 		return
 	}
 	if c.violated {
-		b.log.Info("session closed: its client broke the protocol", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session closed: its client broke the protocol", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		s.counting = false
 		b.leave(s)
 		if b.endIfEmpty(s); s.ended {
@@ -234,7 +242,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	if s.state != protocol.SessionClosed {
 		b.setState(s, protocol.SessionDisconnected)
-		b.log.Info("session disconnected", "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Info("session disconnected", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
 	if !b.endReplaced(s) && s.alive != nil {
 		b.away[s] = struct{}{}

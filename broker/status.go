@@ -19,6 +19,10 @@ type Status struct {
 	Memory   MemoryStatus   `json:"memory"`
 	Devices  []DeviceStatus `json:"devices,omitempty"` // that sessions have memory on, or had
 	Counts   Counts         `json:"counts"`
+	// Deaths counts sessions whose processes ended without closing them, in this broker's life.
+	Deaths uint64 `json:"deaths"`
+	// Takeover tells how this broker took over from another one; nil: it did not.
+	Takeover *TakeoverStatus `json:"takeover,omitempty"`
 	// Extra are parts that others add, by name: "nats".
 	Extra map[string]any `json:"extra,omitempty"`
 }
@@ -42,6 +46,14 @@ type DeviceStatus struct {
 	Limit   uint64 `json:"limit,omitempty"`
 	Granted uint64 `json:"granted"`
 	Orphans uint64 `json:"orphans"`
+}
+
+// TakeoverStatus is how a broker began.
+type TakeoverStatus struct {
+	From     string  `json:"from"` // a living broker, or one that died
+	Seconds  float64 `json:"seconds"`
+	Sessions int     `json:"sessions"`
+	Missing  int     `json:"missing"` // of them, those that were not back when it began to serve
 }
 
 // Counts says how full the tables are.
@@ -132,7 +144,7 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}
-	st.Counts = b.counts()
+	st.Counts, st.Deaths, st.Takeover = b.counts(), b.deaths, b.takeover
 	return st, true
 }
 

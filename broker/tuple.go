@@ -1,6 +1,13 @@
 package broker
 
-import "github.com/baton-ipc/baton/protocol"
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
 
 // keptOutput is how much memory for written tuples is kept.
 const keptOutput = 1 << 20
@@ -64,17 +71,59 @@ func (w *tupleWriter) send(to Publisher, run []copiedMessage) {
 	}
 }
 
-// publishName sends a name that has changed to its bucket.
-func (m *mirror) publishName(n *copiedName) {
-	if n.deleted {
-		m.to.DeleteName(n.namespace, n.name)
-		return
-	}
-	e, err := protocol.NewTupleEncoder(n.name, m.b.store.Own.Name, m.b.id)
+// originHere is where this broker's tuples come from.
+func originHere() protocol.Origin {
+	name, err := os.Hostname()
 	if err != nil {
-		return
+		name = "" // then tuples do not tell it
 	}
-	if value, err := e.Append(nil, &n.message); err == nil {
-		m.to.SetName(n.namespace, n.name, n.message.Sequence, value)
+	return protocol.Origin{HostName: strings.ToValidUTF8(name, "?"), Machine: sys.BootID(), BrokerPID: uint32(processID)}
+}
+
+// originOf is the origin of what a process has sent; 0: one that is not known.
+func (m *mirror) originOf(pid int) protocol.Origin {
+	o := m.origin
+	o.PID = uint32(max(pid, 0))
+	return o
+}
+
+// publishName sends a name that has changed to its bucket. One that has no tuple is
+// left out there: an older one would mislead.
+func (m *mirror) publishName(n *copiedName) {
+	switch value, short, err := m.describeName(n); {
+	case n.deleted:
+		m.to.DeleteName(n.namespace, n.name)
+	case err != nil:
+		m.to.LeaveOut(n.namespace, n.name, withoutRemedy(err))
+	default:
+		m.to.SetName(n.namespace, n.name, value, short)
 	}
 }
+
+// describeName writes a name's tuple, and what may stand for it.
+func (m *mirror) describeName(n *copiedName) (value []byte, short protocol.TupleReference, err error) {
+	if n.deleted || n.unread {
+		return nil, short, errUnread
+	}
+	origin := m.originOf(n.setter)
+	e, err := protocol.NewTupleEncoder(n.name, m.b.store.Own.Name, m.b.id, origin)
+	if err != nil {
+		return nil, short, err
+	}
+	if value, err = e.Append(nil, &n.message); err != nil {
+		return nil, short, err
+	}
+	return value, protocol.TupleReference{Topic: n.name, Sender: m.b.store.Own.Name, Sequence: n.message.Sequence, Host: m.b.id,
+		Origin: origin, Stamp: n.message.Stamp, Bytes: uint64(len(value)), Tensors: n.message.Tensors()}, nil
+}
+
+// withoutRemedy is what an error says to an operator, who cannot do what it says to readers.
+func withoutRemedy(err error) string {
+	var p *protocol.Error
+	if errors.As(err, &p) {
+		return p.Message
+	}
+	return err.Error()
+}
+
+var errUnread = errors.New("its memory was not handed over to this broker")

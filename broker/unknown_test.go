@@ -37,7 +37,7 @@ func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 	p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 	require.EqualValues(t, 4096, b.Status().Memory.Granted, "it keeps its memory")
 
-	p.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
+	p.refused(protocol.CodeInvalid, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
 	p.refused(protocol.CodeNotFound, protocol.OpEvict, protocol.Evict{Serial: 1 << 40})
 	p.must(protocol.OpEvict, protocol.Evict{Serial: rows[0].Serial}, nil)
 	eventually(t, "its memory goes with it", func() bool { return b.Status().Memory.Granted == 0 })

@@ -132,7 +132,11 @@ func (c *Client) keepConnected() {
 func (c *Client) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
 		if c.pages.isOver() || c.pages.isClosed() {
-			c.lose(errStopped)
+			why := errStopped
+			if c.evicted.Load() {
+				why = errEvicted
+			}
+			c.lose(why)
 			return false
 		}
 		c.goOn()

@@ -46,6 +46,7 @@ type Client struct {
 	granting   sync.RWMutex             // read: a grant is asked for or made ready; see returnStray
 	claims     []uint64                 // leases that were opened here, of which the broker is not told yet
 	joining    map[uint64]*joining      // by number of the reader
+	counting   map[uint64]struct{}      // by place: records of readers
 	forReaders map[uint32]uint64        // what the row of a session that is over counts for readers of its lanes
 
 	unmapOnce sync.Once // see unmapReleased
@@ -56,7 +57,8 @@ type Client struct {
 	room      room
 	set       atomic.Bool           // up: all of the above that does not change is there
 	openings  atomic.Uint64         // the number of the last
-	limbo     atomic.Pointer[limbo] // while a broker that is being stopped decides on the session
+	limbo     atomic.Pointer[limbo] // while a broker that is being stopped, or evicts the session, decides on it
+	evicted   atomic.Bool           // the broker has said that an operator ends this session
 	epoch     atomic.Uint64         // counts reconnections
 	restores  atomic.Uint64         // how many brokers have asked for the files that are here
 	owed      map[fileKey]bool      // what the broker may lack of them; pages.peerMu guards it
@@ -85,7 +87,7 @@ func connect(ctx context.Context, o options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), lost: make(chan struct{}), topics: map[uint64]*topic{},
-		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
+		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
 	hello, fds, err := c.open(ctx)
 	if err != nil {
 		return nil, err
@@ -300,6 +302,8 @@ func (c *Client) onEvent(event string, _ []byte) {
 	switch event {
 	case protocol.EventTrim:
 		c.post(func(d *due) { d.compare = true })
+	case protocol.EventEvicted:
+		c.evicted.Store(true)
 	case protocol.EventStopped:
 		c.hear()
 	case protocol.EventRoom:

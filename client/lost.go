@@ -158,6 +158,9 @@ func (c *Client) unmapReleased() {
 // errStopped is why a session is lost whose broker was stopped.
 var errStopped = errors.New("the broker was stopped")
 
+// errEvicted is why a session is lost that an operator has ended.
+var errEvicted = errors.New("an operator evicted it")
+
 // messageOf is what an error says, without its code: a lost session is no other error.
 func messageOf(err error) string {
 	var e *protocol.Error

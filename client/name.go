@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// SetOption configures Set: Live, Ephemeral, or Meta, which its readers find in the
+// SetOption configures Set: Live, Ephemeral, Replaces, or Meta, which its readers find in the
 // bundle.
 type SetOption interface {
 	set(*protocol.NameSet, *sendOptions)

@@ -239,6 +239,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	i := t.head + 1
 	t.lane.Write(i, &head, words)
 	t.lane.SetStamp(i, sys.Monotonic()) // as late as can be: readers have the slot's lines again soon
+	t.lane.AddTotal(head.Bytes)
 	crashpoint.At("send-written")
 	t.lane.Publish(i) // MODEL lanes:send-publish
 	crashpoint.At("send-published")
@@ -311,14 +312,22 @@ func (t *topic) withdraw(i uint64) {
 	t.kept[slot] = t.kept[slot][:0]
 }
 
-// withdrawDone gives back messages that a queue is finished with.
+// withdrawDone gives back messages that a queue is finished with, and those of a topic that
+// an operator has purged.
 func (t *topic) withdrawDone() {
-	if t.info.Overwrite || !t.mu.try() {
+	if !t.mu.try() {
 		return // a sender at work does it itself
 	}
 	defer t.mu.end()
-	if t.writing {
+	if !t.writing {
+		return
+	}
+	if t.info.Kind == protocol.KindQueue {
 		t.withdrawLocked(t.groups.Load())
+		return
+	}
+	for t.tail <= t.head && !t.lane.Has(t.tail) {
+		t.withdraw(t.tail)
 	}
 }
 

@@ -10,11 +10,13 @@ type document struct {
 	version uint64
 	most    int      // bytes
 	fields  []string // that stand in it, "v" for the version among them
+	// optional is how many of the last fields may be absent.
+	optional int
 }
 
-// parse gives every member but the version to field. Every member must stand in
-// the object once, null ones too, so that a damaged one is not taken for its
-// default. Every refusal has CodeHandle.
+// parse gives every member but the version to field. Every member that is not
+// optional must stand in the object once, null ones too, so that a damaged one is not
+// taken for its default. Every refusal has CodeHandle.
 func (d *document) parse(data []byte, field func(r *jsonReader, key string) error) error {
 	if len(data) > d.most {
 		return d.errorf("of %d bytes is longer than %d", len(data), d.most)
@@ -45,7 +47,7 @@ func (d *document) parse(data []byte, field func(r *jsonReader, key string) erro
 	if err != nil {
 		return d.errorf("is malformed: %s", plain(err))
 	}
-	if missing := fields.missing(); missing != "" {
+	if missing := fields.missing(len(d.fields) - d.optional); missing != "" {
 		return d.errorf("has no %q", missing)
 	}
 	return nil
@@ -74,9 +76,9 @@ func (f *fieldSet) add(r *jsonReader, key string) error {
 	return nil
 }
 
-// missing returns a name that was not seen, or "".
-func (f *fieldSet) missing() string {
-	for i, name := range f.names {
+// missing returns one of the first n names that was not seen, or "".
+func (f *fieldSet) missing(n int) string {
+	for i, name := range f.names[:n] {
 		if f.seen&(1<<i) == 0 {
 			return name
 		}

@@ -246,3 +246,25 @@ func FuzzCheckName(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseTupleReference(f *testing.F) {
+	seeds(f, "reference", "messages/reference.json")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		x, err := protocol.ParseTupleReference(text)
+		if err != nil {
+			refused(t, err, protocol.CodeHandle)
+			return
+		}
+		written, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := protocol.ParseTupleReference(written)
+		if err != nil || again != x {
+			t.Fatalf("%+v came back as %+v, %v", x, again, err)
+		}
+		if _, err := protocol.ParseTuple(text); err == nil {
+			t.Fatalf("%s is a tuple as well", text)
+		}
+	})
+}

@@ -196,6 +196,48 @@ func goodTuple() protocol.Tuple {
 	}
 }
 
+func goodOrigin() protocol.Origin {
+	return protocol.Origin{HostName: "node-7", Machine: "3c1f0a52-9d64-4b1e-8a37-1f0c6a2e5d90", BrokerPID: 17, PID: 4242}
+}
+
+func goodReference() protocol.TupleReference {
+	return protocol.TupleReference{Topic: "weights/actor", Sender: "broker", Sequence: 7, Host: goodHandle().Host, Origin: goodOrigin(), Stamp: 1234567,
+		Subject: "baton.default.host." + goodHandle().Host + ".names.weights.actor", Bytes: 3000000, Tensors: 9000}
+}
+
+func TestTupleTellsWhereItComesFrom(t *testing.T) {
+	for _, o := range []protocol.Origin{{}, goodOrigin(), {HostName: "näme \"7\""}, {Machine: "m"}, {BrokerPID: 1}, {PID: math.MaxInt32}} {
+		want := goodTuple()
+		want.Origin = o
+		text, err := json.Marshal(want)
+		require.NoError(t, err)
+		got, err := protocol.ParseTuple(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	for name, o := range map[string]protocol.Origin{"long host name": {HostName: strings.Repeat("h", 256)}, "host name not UTF-8": {HostName: "\xff"},
+		"machine of two tokens": {Machine: "a b"}, "long machine": {Machine: strings.Repeat("m", 65)}} {
+		x := goodTuple()
+		x.Origin = o
+		_, err := json.Marshal(x)
+		assert.ErrorIs(t, err, protocol.ErrInvalidHandle, name)
+	}
+}
+
+func TestReferenceParsesToWhatWasMarshalled(t *testing.T) {
+	want := goodReference()
+	text, err := json.Marshal(want)
+	require.NoError(t, err)
+	var got protocol.TupleReference
+	require.NoError(t, json.Unmarshal(text, &got))
+	assert.Equal(t, want, got)
+	assert.Equal(t, want.Subject, protocol.NameSubject("default", want.Host, want.Topic))
+
+	_, err = protocol.ParseTuple(text)
+	require.ErrorIs(t, err, protocol.ErrInvalidHandle, "a reader must not take it for a name without tensors")
+	assert.ErrorContains(t, err, want.Subject)
+}
+
 func TestTupleParsesToWhatWasMarshalled(t *testing.T) {
 	want := goodTuple()
 	text, err := json.Marshal(want)

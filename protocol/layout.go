@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 10
+	Layout  = 11
 )
 
 // Sizes that are part of the layout.
@@ -194,6 +194,7 @@ const (
 	TopicToken      = 960
 	TopicGone       = 1024 // messages that were sent in lanes that are no more
 	TopicLastLeft   = 1032 // name of the session that left last
+	TopicGoneBytes  = 1096 // as gone, the bytes of their tensors
 	TopicGroups     = 4096
 	TopicLanes      = 8192
 	TopicRecordSize = 139264
@@ -245,6 +246,7 @@ const (
 	SessionSender  = 0x100 // char[64]: its name, for those who receive from it
 	SessionTraceOn = 0x1000
 	SessionStreams = 0x1800
+	SessionReaders = 0x2000 // a ReaderRecord for each reader, its number modulo their count
 	SessionRow     = 0x10000
 	SessionEntries = 0x4000000
 	SessionTraces  = 0x10000000
@@ -264,6 +266,21 @@ const (
 	// that the stream came to.
 	StreamPoison uint64 = 1 << 62
 )
+
+// ReaderRecord in a session file: what one reader has received and lost, for those who look.
+const (
+	ReaderNumber     = 0 // of the reader among the session's; 0: of none
+	ReaderTaken      = 8
+	ReaderLost       = 16
+	ReaderRecordSize = 32
+	// MaxReaderRecords is how many readers of a session are counted.
+	MaxReaderRecords = (SessionRow - SessionReaders) / ReaderRecordSize
+)
+
+// ReaderRecordAt is where the record of a reader stands in its session's file.
+func ReaderRecordAt(number uint64) uint64 {
+	return SessionReaders + number%MaxReaderRecords*ReaderRecordSize
+}
 
 // Row word: sequence in the high 44 bits, count in the low 20.
 const (
@@ -296,6 +313,7 @@ const (
 	LaneSlots   = 8
 	LaneStride  = 12
 	LaneHead    = 64
+	LaneTotal   = 72 // bytes of the tensors of all messages so far
 	LaneSlotsAt = 128
 )
 

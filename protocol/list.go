@@ -10,6 +10,8 @@ const (
 	ListSegments = "segments"
 	ListStorages = "storages"
 	ListLeases   = "leases"
+	ListPlaces   = "places"
+	ListFlows    = "flows"
 )
 
 // List asks for rows of one kind whose name fits Pattern (see MatchName), in
@@ -21,9 +23,14 @@ type List struct {
 	Pattern string `json:"pattern,omitempty"`
 	Cursor  string `json:"cursor,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
-	// Namespace is that of names and topics where there is no session, whose it is else.
+	// Namespace is that of names and topics where there is no session, whose it is else; AnyNamespace: all.
 	Namespace string `json:"namespace,omitempty"`
+	// Slot is that of a session: of storages, those that it counts or has made.
+	Slot *uint32 `json:"slot,omitempty"`
 }
+
+// AnyNamespace stands for all, in a List without a session.
+const AnyNamespace = "*"
 
 // ListReply is one page. Rows are objects that may gain fields; a Cursor tells
 // of more.

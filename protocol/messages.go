@@ -43,6 +43,13 @@ const (
 	OpReplaceFiles   = "replace.files"
 	OpReplaceReady   = "replace.ready"
 	OpEvict          = "evict"
+	OpEvents         = "events"
+	OpPing           = "ping"
+	OpPurge          = "topic.purge"
+	OpTopicDelete    = "topic.delete"
+	OpLeaseRevoke    = "lease.revoke"
+	OpCollect        = "collect"
+	OpLimit          = "limit"
 )
 
 // Events from the broker.
@@ -53,6 +60,7 @@ const (
 	EventStopped = "stopped" // the broker ended for good, and the session with it
 	EventRoom    = "room"
 	EventCustody = "custody" // OpCustody has something to tell
+	EventEvicted = "evicted" // why EventStopped comes: an operator ends this session, and not the broker
 )
 
 // Envelope is what every frame's JSON has in common. A request has ID and Op,
@@ -407,6 +415,8 @@ type TopicReadReply struct {
 	Member  uint16  `json:"member,omitempty"`
 	Group   *uint32 `json:"group,omitempty"` // its number in the topic's record
 	GroupID uint64  `json:"group_id,omitempty"`
+	// Counted: the ReaderRecord of the reader's number has memory, and may be written.
+	Counted bool `json:"counted,omitempty"`
 }
 
 // StorageRef is a Ref as JSON.
@@ -426,6 +436,9 @@ type NameSet struct {
 	Bytes     uint64       `json:"bytes"`
 	Tensors   uint16       `json:"tensors"`
 	Body      []byte       `json:"body"` // base64; empty when spilled
+	// Replaces is the revision that must be set now, else the name stays and the error is
+	// ErrConflict; 0: any, or none.
+	Replaces uint64 `json:"replaces,omitempty"`
 }
 
 // NameSetReply is the revision.
@@ -498,11 +511,6 @@ type ReplaceFilesReply struct {
 // Stop ends the broker for good. It needs no session, and the broker's own user.
 type Stop struct {
 	Discard bool `json:"discard,omitempty"` // what stands in files too
-}
-
-// Evict ends a session of whose process nothing is known.
-type Evict struct {
-	Serial uint64 `json:"serial"`
 }
 
 // Bye ends a session. With Keep its row and its memory stay the client's, which holds

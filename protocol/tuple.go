@@ -3,6 +3,7 @@ package protocol
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -23,6 +24,7 @@ type Tuple struct {
 	Sender   string
 	Sequence uint64          // number of the message in its sender's lane, from 1
 	Host     string          // instance of the broker
+	Origin   Origin          // machine and processes, as far as they are known
 	Stamp    uint64          // when it was sent: microseconds of the host's CLOCK_MONOTONIC (nanoseconds would pass 2^53 after 104 days)
 	Lost     uint64          // messages of this sender that went by unseen before this one
 	Meta     json.RawMessage // nil: none
@@ -45,14 +47,14 @@ func errTuple(format string, args ...any) *Error {
 // Check refuses (CodeHandle) what no tuple has, its handles included. Meta and
 // Value are checked as JSON only: see DecodeTree.
 func (t *Tuple) Check() error {
-	if err := checkOrigin(t.Topic, t.Sender, t.Host); err != nil {
+	if err := checkOrigin(t.Topic, t.Sender, t.Host, &t.Origin); err != nil {
 		return err
 	}
 	return t.checkMessage(t.Host)
 }
 
 // checkOrigin checks what all tuples of a sender in a topic have in common.
-func checkOrigin(topic, sender, host string) error {
+func checkOrigin(topic, sender, host string, o *Origin) error {
 	if err := CheckName(topic); err != nil {
 		return errTuple("is of a topic that cannot be: %s", plain(err))
 	}
@@ -62,7 +64,7 @@ func checkOrigin(topic, sender, host string) error {
 	case len(host) > MaxHost || !isToken(host):
 		return errTuple("is of host %q, which is no instance", shortened(host))
 	}
-	return nil
+	return o.check()
 }
 
 // checkMessage checks the rest of a tuple of a host.
@@ -119,16 +121,17 @@ func (t *Tuple) UnmarshalJSON(data []byte) error {
 
 var tupleDocument = document{
 	kind: "a tuple", remedy: remedyTuple, version: TupleVersion, most: MaxTuple,
-	fields: []string{"v", "topic", "sender", "sequence", "host", "stamp", "lost", "meta", "value", "tensors"},
+	fields:   slices.Concat([]string{"v", "topic", "sender", "sequence", "host", "stamp", "lost", "meta", "value", "tensors"}, originFields),
+	optional: len(originFields),
 }
 
 // ParseTuple reads a tuple that came from anywhere. Every field must stand in
-// it once; unknown ones are ignored. Meta that is null becomes nil. Meta and
-// Value are copies. Every refusal has CodeHandle.
+// it once, but for those of its Origin; unknown ones are ignored. Meta that is null
+// becomes nil. Meta and Value are copies. Every refusal has CodeHandle.
 func ParseTuple(data []byte) (Tuple, error) {
 	var t Tuple
 	if err := tupleDocument.parse(data, t.field); err != nil {
-		return Tuple{}, err
+		return Tuple{}, elsewhere(data, err)
 	}
 	if err := t.Check(); err != nil {
 		return Tuple{}, err
@@ -146,6 +149,8 @@ func (t *Tuple) field(r *jsonReader, key string) (err error) {
 		t.Sequence, err = r.natural()
 	case "host":
 		t.Host, err = r.text()
+	case "host_name", "machine", "broker_pid", "pid":
+		err = t.Origin.field(r, key)
 	case "stamp":
 		t.Stamp, err = r.natural()
 	case "lost":
@@ -196,7 +201,7 @@ func tupleTensor(r *jsonReader) (x TupleTensor, err error) {
 		_, err := r.raw()
 		return err
 	})
-	if missing := fields.missing(); err == nil && missing != "" {
+	if missing := fields.missing(len(tensorFields)); err == nil && missing != "" {
 		err = r.fail("a tensor has no %q", missing)
 	}
 	return x, err

@@ -29,6 +29,14 @@ type TupleMessage struct {
 	Writable              bool      // its receivers may write
 }
 
+// Tensors tells how many tensors the message has, as far as it says so.
+func (m *TupleMessage) Tensors() uint64 {
+	if len(m.Body) < BodySize {
+		return 0
+	}
+	return uint64(binary.LittleEndian.Uint32(m.Body[BodyTensors:]))
+}
+
 // tupleForm is a tuple's text behind its meta, with gaps for storages.
 type tupleForm struct {
 	known    bool
@@ -49,13 +57,13 @@ type formGap struct {
 }
 
 // NewTupleEncoder refuses (CodeHandle) what no tuple has.
-func NewTupleEncoder(topic, sender, host string) (*TupleEncoder, error) {
-	if err := checkOrigin(topic, sender, host); err != nil {
+func NewTupleEncoder(topic, sender, host string, origin Origin) (*TupleEncoder, error) {
+	if err := checkOrigin(topic, sender, host, &origin); err != nil {
 		return nil, err
 	}
 	begin := appendText([]byte(`{"v":1,"topic":`), topic)
 	begin = appendText(append(begin, `,"sender":`...), sender)
-	position := appendText([]byte(`,"host":`), host)
+	position := origin.append(appendText([]byte(`,"host":`), host))
 	return &TupleEncoder{host: host,
 		begin: string(begin) + `,"sequence":`, position: string(position) + `,"stamp":`,
 		handle: `,"handle":` + string(appendHandleBegin(nil, host))}, nil
@@ -166,9 +174,12 @@ func (e *TupleEncoder) learn(m *TupleMessage) error {
 
 // handleOf makes the handle of one tensor of a message.
 func (e *TupleEncoder) handleOf(d *Tensor, m *TupleMessage) (Handle, error) {
+	if d.DeviceType != 1 {
+		return Handle{}, errTuple("has no stream to wait for, as tensors on a device of type %d want", d.DeviceType)
+	}
 	dtype, ok := DTypeName(d.Code, d.Bits, d.Lanes)
-	if !ok || d.DeviceType != 1 {
-		return Handle{}, errTuple("has a tensor of type %d.%d.%d on a device of type %d", d.Code, d.Bits, d.Lanes, d.DeviceType)
+	if !ok {
+		return Handle{}, errTuple("has a tensor of type %d.%d.%d, which has no name", d.Code, d.Bits, d.Lanes)
 	}
 	h := Handle{Host: e.host, DType: dtype, Shape: d.Shape, Strides: d.Strides, Device: "cpu", ReadOnly: d.ReadOnly || !m.Writable}
 	if d.Ref >= 0 {

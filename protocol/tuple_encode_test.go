@@ -12,9 +12,11 @@ import (
 
 const encoderHost = "0123456789abcdef"
 
+var encoderOrigin = protocol.Origin{HostName: `node "7"`, Machine: "3c1f0a52-9d64-4b1e-8a37-1f0c6a2e5d90", BrokerPID: 17, PID: 4242}
+
 func newEncoder(t testing.TB) *protocol.TupleEncoder {
 	t.Helper()
-	e, err := protocol.NewTupleEncoder("batches/train", `loader "1"`, encoderHost)
+	e, err := protocol.NewTupleEncoder("batches/train", `loader "1"`, encoderHost, encoderOrigin)
 	require.NoError(t, err)
 	return e
 }
@@ -32,7 +34,7 @@ func tupleOf(m *protocol.TupleMessage) (t protocol.Tuple, ok bool) {
 	if err != nil || body.CheckRefs(len(m.Storages)) != nil {
 		return t, false
 	}
-	t = protocol.Tuple{Topic: "batches/train", Sender: `loader "1"`, Host: encoderHost,
+	t = protocol.Tuple{Topic: "batches/train", Sender: `loader "1"`, Host: encoderHost, Origin: encoderOrigin,
 		Sequence: m.Sequence, Stamp: m.Stamp, Lost: m.Lost, Meta: body.Meta, Value: body.Tree}
 	for _, d := range body.Tensors {
 		dtype, ok := protocol.DTypeName(d.Code, d.Bits, d.Lanes)
@@ -156,7 +158,7 @@ func TestTupleEncoderRefusesWhatNoReaderTakes(t *testing.T) {
 			require.True(t, encoded(t, e, good()))
 		})
 	}
-	_, err := protocol.NewTupleEncoder("a//b", "", encoderHost)
+	_, err := protocol.NewTupleEncoder("a//b", "", encoderHost, protocol.Origin{})
 	require.ErrorIs(t, err, protocol.ErrInvalidHandle)
 }
 

@@ -104,6 +104,13 @@ var textCheckers = map[string]func(t *testing.T, c textCase, text string) string
 		require.NoError(t, err)
 		return string(again)
 	},
+	"reference": func(t *testing.T, c textCase, text string) string {
+		x, err := protocol.ParseTupleReference([]byte(text))
+		require.NoError(t, err, text)
+		again, err := json.Marshal(x)
+		require.NoError(t, err)
+		return string(again)
+	},
 	"tree": func(t *testing.T, c textCase, text string) string {
 		v, err := protocol.DecodeValue([]byte(text), c.Names, func(i int) (any, error) { return leaf{i}, nil })
 		require.NoError(t, err, text)
@@ -179,6 +186,8 @@ func parseKind(t *testing.T, kind string, b []byte, c rejectCase) (err error) {
 		_, err = protocol.ParseHandle(b)
 	case "tuple":
 		_, err = protocol.ParseTuple(b)
+	case "reference":
+		_, err = protocol.ParseTupleReference(b)
 	case "name":
 		err = protocol.CheckName(string(b))
 	case "namespace":

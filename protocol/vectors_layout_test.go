@@ -166,6 +166,7 @@ func init() {
 		field("token", "u8", protocol.TopicToken, 16).
 		field("gone", "u64", protocol.TopicGone).
 		field("last_left", "char", protocol.TopicLastLeft, 64).
+		field("gone_bytes", "u64", protocol.TopicGoneBytes).
 		field("groups", "GroupRecord", protocol.TopicGroups, protocol.MaxGroups).
 		field("lanes", "LaneRecord", protocol.TopicLanes, protocol.MaxLanes)
 	fixed("StorageEntry", protocol.EntrySize).
@@ -177,7 +178,12 @@ func init() {
 		field("topic_id", "u64", protocol.LaneTopicID).
 		field("slots", "u32", protocol.LaneSlots).
 		field("stride", "u32", protocol.LaneStride).
-		field("head", "u64", protocol.LaneHead)
+		field("head", "u64", protocol.LaneHead).
+		field("total", "u64", protocol.LaneTotal)
+	fixed("ReaderRecord", protocol.ReaderRecordSize).
+		field("number", "u64", protocol.ReaderNumber).
+		field("taken", "u64", protocol.ReaderTaken).
+		field("lost", "u64", protocol.ReaderLost)
 	varies("Slot", protocol.SlotSize).
 		field("seq", "u64", protocol.SlotSeq).
 		field("stamp", "u64", protocol.SlotStamp).
@@ -283,6 +289,7 @@ var sharedFiles = []fileSpec{
 		{"sender", "char", protocol.SessionSender, protocol.SessionNameBytes, 1},
 		{"trace_on", "u32", protocol.SessionTraceOn, 1, 4},
 		{"streams", "u64", protocol.SessionStreams, protocol.MaxStreams, 8},
+		{"readers", "ReaderRecord", protocol.SessionReaders, protocol.MaxReaderRecords, protocol.ReaderRecordSize},
 		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},
 		{"entries", "StorageEntry", protocol.SessionEntries, protocol.MaxStorages, protocol.EntrySize},
 		{"traces", "char", protocol.SessionTraces, protocol.MaxStorages, protocol.TraceSize},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -62,9 +63,23 @@ var opTypes = map[string][2]any{
 	protocol.OpStop:           {protocol.Stop{}, empty{}},
 	protocol.OpReplace:        {protocol.Replace{}, protocol.ReplaceReply{}},
 	protocol.OpReplaceFiles:   {protocol.ReplaceFiles{}, protocol.ReplaceFilesReply{}},
-	protocol.OpReplaceReady:   {empty{}, empty{}},
-	protocol.OpEvict:          {protocol.Evict{}, empty{}},
+	protocol.OpReplaceReady:   {empty{}, protocol.ReplaceReadyReply{}},
+	protocol.OpEvents:         {protocol.Events{}, protocol.EventsReply{}},
+	protocol.OpEvict:          {protocol.Evict{}, protocol.EvictReply{}},
+	protocol.OpPing:           {empty{}, protocol.PingReply{}},
+	protocol.OpPurge:          {protocol.TopicByName{}, protocol.PurgeReply{}},
+	protocol.OpTopicDelete:    {protocol.TopicByName{}, protocol.PurgeReply{}},
+	protocol.OpLeaseRevoke:    {protocol.LeaseRef{}, protocol.RevokeReply{}},
+	protocol.OpCollect:        {empty{}, protocol.CollectReply{}},
+	protocol.OpLimit:          {protocol.Limit{}, protocol.LimitReply{}},
 }
+
+// someEvents are what `events` answers.
+var someEvents = protocol.EventsReply{Epoch: 77, Last: 43, Events: []protocol.Event{
+	{Number: 42, At: time.Unix(1700000000, 5e8).UTC(), Level: "warn", Kind: "refused", Text: "refused",
+		Details: json.RawMessage(`{"code":"Quota","op":"grant","name":"trainer","pid":4242}`), Times: 3, Until: pointer(time.Unix(1700000001, 0).UTC())},
+	{Number: 43, At: time.Unix(1700000002, 0).UTC(), Level: "info", Kind: "broker", Text: "serving"},
+}}
 
 // eventTypes are the Go types of each event.
 var eventTypes = map[string]any{
@@ -74,6 +89,7 @@ var eventTypes = map[string]any{
 	protocol.EventStopped: empty{},
 	protocol.EventRoom:    empty{},
 	protocol.EventCustody: empty{},
+	protocol.EventEvicted: empty{},
 }
 
 const exampleDevice = "cuda:GPU-5b8d1c1e-0f3a-4d52-9c6e-3a7f1e2d4c5b"
@@ -209,6 +225,8 @@ func exchanges() map[string][]exchange {
 			{"revision", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body}, nil, protocol.NameSetReply{Revision: 7}, nil},
 			{"live, ephemeral, spilled", protocol.NameSet{Name: "weights/live", Live: true, Ephemeral: true, Refs: refs, Spilled: true, Bytes: 4 << 20, Tensors: 300, Body: []byte{}}, nil,
 				protocol.NameSetReply{Revision: 1}, nil},
+			{"in the place of a revision that is no more", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body, Replaces: 6}, nil,
+				refused(protocol.CodeConflict, "name weights/actor has revision 7 by now, and not 6", "get it anew"), nil},
 		},
 		protocol.OpNameOpen: {{"name", protocol.NameOpen{Name: "weights/actor", Opening: 3}, nil, name, nil}},
 		protocol.OpNameDelete: {
@@ -232,9 +250,26 @@ func exchanges() map[string][]exchange {
 			{"the row still counts", protocol.Bye{}, nil, protocol.ByeReply{Held: true}, nil},
 			{"the memory stays the client's", protocol.Bye{Keep: true}, nil, protocol.ByeReply{Held: true}, nil},
 		},
+		protocol.OpEvents: {{"since an event", protocol.Events{After: 41, Limit: 100}, nil, someEvents, nil}},
 		protocol.OpEvict: {
-			{"unknown", protocol.Evict{Serial: 9}, nil, empty{}, nil},
-			{"it lives", protocol.Evict{Serial: 7}, nil, refused(protocol.CodeBusy, "session 7 (trainer) belongs to process 4242, which lives", "end its process"), nil},
+			{"its process is gone", protocol.Evict{Serial: 9}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedOver}, nil},
+			{"its process holds", protocol.Evict{Serial: 7}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedClosed, Held: 4096}, nil},
+			{"its process stands still", protocol.Evict{Serial: 8}, nil, protocol.EvictReply{Name: "loader", PID: 4243, State: protocol.EvictedUnheard, Held: 4096, Granted: 1 << 20}, nil},
+			{"killed", protocol.Evict{Serial: 6, Kill: true}, nil, protocol.EvictReply{Name: "loader", PID: 4244, State: protocol.EvictedOver, Killed: true}, nil},
+			{"it is not back", protocol.Evict{Serial: 5}, nil, refused(protocol.CodeBusy, "session 5 (trainer) belongs to process 4242, which lives and is not back", "end its process"), nil},
+		},
+		protocol.OpPing: {
+			{"serves", empty{}, nil, protocol.PingReply{Instance: host, Version: "0.1.0", PID: 4000, State: protocol.BrokerServes}, nil},
+			{"takes over", empty{}, nil, protocol.PingReply{Instance: host, Version: "0.1.0", PID: 4000, State: protocol.BrokerTakingOver}, nil},
+		},
+		protocol.OpPurge: {{"a queue", protocol.TopicByName{Name: "work", Kind: protocol.KindQueue, Namespace: "default"}, nil,
+			protocol.PurgeReply{Kind: protocol.KindQueue, Messages: 12, Openers: 2}, nil}},
+		protocol.OpTopicDelete: {{"a topic", protocol.TopicByName{Name: "batches"}, nil, protocol.PurgeReply{Kind: protocol.KindTopic, Messages: 8}, nil}},
+		protocol.OpLeaseRevoke: {{"revoke", protocol.LeaseRef{Lease: 5}, nil, protocol.RevokeReply{Maker: "trainer", Storages: 1}, nil}},
+		protocol.OpCollect:     {{"collect", empty{}, nil, protocol.CollectReply{Sessions: 3, Granted: 64 << 20}, nil}},
+		protocol.OpLimit: {
+			{"look", protocol.Limit{}, nil, protocol.LimitReply{Memory: 8 << 30, Granted: 64 << 20}, nil},
+			{"change", protocol.Limit{Memory: pointer(uint64(20 << 30)), SessionMemory: pointer(uint64(0))}, nil, protocol.LimitReply{Memory: 20 << 30, Granted: 64 << 20}, nil},
 		},
 		protocol.OpReplace: {
 			{"a broker that a client started", protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout, Version: "1.2.3", Files: 900}, nil,
@@ -244,7 +279,7 @@ func exchanges() map[string][]exchange {
 		},
 		protocol.OpReplaceFiles: {{"the first", protocol.ReplaceFiles{}, nil,
 			protocol.ReplaceFilesReply{Items: []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreSession, Serial: 1}}}, []string{"broker", "session"}}},
-		protocol.OpReplaceReady: {{"ready", empty{}, nil, empty{}, nil}},
+		protocol.OpReplaceReady: {{"ready", empty{}, nil, protocol.ReplaceReadyReply{Events: someEvents}, nil}},
 		protocol.OpStop: {
 			{"for good", protocol.Stop{}, nil, empty{}, nil},
 			{"with what stands in files", protocol.Stop{Discard: true}, nil, empty{}, nil},
@@ -293,7 +328,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 		}
 		files["messages/"+op+".json"] = f
 	}
-	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody} {
+	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody, protocol.EventEvicted} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files
@@ -335,13 +370,22 @@ func textFiles(t *testing.T) map[string]textFile {
 	deep.Tensors = []protocol.TupleTensor{{Name: "0", Handle: h}, {Name: "1/w", Handle: strided}}
 	deep.Tensors[1].Handle.Lease = nil
 	deep.Value = json.RawMessage(`[{"$":"tensor","i":0},{"w":{"$":"tensor","i":1}}]`)
+	from := plain
+	from.Origin = goodOrigin()
+	reference := goodReference()
+	reference.Host, reference.Subject = host, protocol.NameSubject("default", host, reference.Topic)
+	unknown := reference
+	unknown.Origin = protocol.Origin{}
+	elsewhere := marshal("name of many tensors", reference)
+	elsewhere.Same = []string{elsewhere.Text[:len(elsewhere.Text)-1] + `,"later":[{}]}`}
 	short := marshal("handle without spaces", h)
 	short.Same = []string{" " + short.Text + "\n", short.Text[:len(short.Text)-1] + `,"later":[{}]}`}
 
 	return map[string]textFile{
-		"messages/handle.json": {"handle", []textCase{short, marshal("strided, read-only, leased", strided), marshal("largest numbers", last), marshal("no elements, no storage", none)}},
-		"messages/tuple.json":  {"tuple", []textCase{marshal("one tensor", plain), marshal("tree and meta", deep)}},
-		"messages/tree.json":   {"tree", treeCases()},
+		"messages/handle.json":    {"handle", []textCase{short, marshal("strided, read-only, leased", strided), marshal("largest numbers", last), marshal("no elements, no storage", none)}},
+		"messages/tuple.json":     {"tuple", []textCase{marshal("one tensor", plain), marshal("tree and meta", deep), marshal("machine and processes", from)}},
+		"messages/reference.json": {"reference", []textCase{elsewhere, marshal("of a machine that is not told", unknown)}},
+		"messages/tree.json":      {"tree", treeCases()},
 		"messages/frame.json": {"frame", []textCase{
 			frameCase(t, "request", `{"id":1,"op":"bye"}`, 0),
 			frameCase(t, "reply with descriptors", `{"id":2,"ok":{}}`, 2),

@@ -56,6 +56,7 @@ func rejectFiles(t *testing.T) map[string]*rejectFile {
 		"tree":      {protocol.CodeProtocol, rejectTrees},
 		"handle":    {protocol.CodeHandle, rejectHandles},
 		"tuple":     {protocol.CodeHandle, rejectTuples},
+		"reference": {protocol.CodeHandle, rejectReferences},
 		"name":      {protocol.CodeInvalid, rejectNames},
 		"namespace": {protocol.CodeInvalid, rejectNamespaces},
 	} {
@@ -297,6 +298,39 @@ func rejectTuples(t *testing.T, f *rejectFile) {
 		{"handle with a lease", `"lease":null`, `"lease":5`},
 		{"handle of another host", `"handle":{"v":1,"host":"5f`, `"handle":{"v":1,"host":"60`},
 		{"nested too deep", `[{"$":"tensor","i":0}]`, strings.Repeat("[", 150) + strings.Repeat("]", 150)},
+		{"pid as text", `"stamp"`, `"pid":"17","stamp"`},
+		{"pid beyond 31 bits", `"stamp"`, `"pid":2147483648,"stamp"`},
+		{"pid twice", `"stamp"`, `"pid":1,"pid":1,"stamp"`},
+		{"machine with a space", `"stamp"`, `"machine":"a b","stamp"`},
+		{"host name null", `"stamp"`, `"host_name":null,"stamp"`},
+	} {
+		f.text(c[0], changed(t, text, c[1], c[2]))
+	}
+	reference, err := json.Marshal(goodReference())
+	require.NoError(t, err)
+	f.text("a reference", string(reference))
+}
+
+func rejectReferences(t *testing.T, f *rejectFile) {
+	good, err := json.Marshal(goodReference())
+	require.NoError(t, err)
+	text := string(good)
+	f.text("empty", "")
+	tuple, err := json.Marshal(goodTuple())
+	require.NoError(t, err)
+	f.text("a tuple", string(tuple))
+	for _, c := range [][3]string{
+		{"version 2", `"v":1`, `"v":2`},
+		{"topic with a wildcard", `"weights/actor"`, `"weights/*"`},
+		{"revision 0", `"sequence":7`, `"sequence":0`},
+		{"subject with a wildcard", `.names.weights`, `.*.weights`},
+		{"subject with an empty token", `.names.weights`, `..weights`},
+		{"no subject", `"subject":`, `"place":`},
+		{"subject twice", `"bytes":3000000`, `"bytes":3000000,"bytes":3000000`},
+		{"no bytes", `"bytes":3000000`, `"bytes":0`},
+		{"more bytes than a tuple has", `"bytes":3000000`, `"bytes":67108865`},
+		{"tensors negative", `"tensors":9000`, `"tensors":-1`},
+		{"longer than any", `"stamp"`, `"later":"` + strings.Repeat("x", 16<<10) + `","stamp"`},
 	} {
 		f.text(c[0], changed(t, text, c[1], c[2]))
 	}

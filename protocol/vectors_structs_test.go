@@ -107,6 +107,8 @@ func structFiles(t *testing.T) map[string]structFile {
 		example("largest", "FrameHead", fieldValues{"length": protocol.MaxFrame, "fds": protocol.MaxFrameFDs}))
 	add("BellRecord",
 		example("parked, rung seven times", "BellRecord", fieldValues{"parked": 11, "bell": 7}))
+	add("ReaderRecord",
+		example("of the third reader", "ReaderRecord", fieldValues{"number": uint64(3), "taken": uint64(1000), "lost": uint64(12)}))
 	waits := make([]uint64, protocol.WaitSets*protocol.BitmapWords)
 	waits[0], waits[2*protocol.BitmapWords-1] = 1<<3, 1<<63
 	add("WaitArea",
@@ -373,7 +375,7 @@ func slotCases(t *testing.T) []structCase {
 func laneCase(t *testing.T) structCase {
 	const slots, stride = 2, 256
 	b := make([]byte, protocol.LaneBytes(slots, stride))
-	structNamed("Lane").write(b, fieldValues{"topic_id": 33, "slots": slots, "stride": stride, "head": 3})
+	structNamed("Lane").write(b, fieldValues{"topic_id": 33, "slots": slots, "stride": stride, "head": 3, "total": uint64(12288)})
 	body := exampleBodies()["one tensor"]
 	for i, seq := range []uint64{0, 3} {
 		copy(b[protocol.LaneSlotsAt+i*stride:], slotBytes(t, seq, 0, 1, 4<<20, exampleRefs[i:i+1], body))

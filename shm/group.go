@@ -132,6 +132,14 @@ func isOpen(claim, number uint64) bool {
 	return n < number || n == number && state == protocol.ClaimFree
 }
 
+// Claimant returns the member that has claimed message i and has not acknowledged it; 0: none.
+func (g GroupLane) Claimant(i uint64) uint16 {
+	if n, member, state := protocol.SplitClaim(g.Claim(i)); n == g.number(i) && state == protocol.ClaimClaimed {
+		return member
+	}
+	return 0
+}
+
 // Next returns the first message at or after the hint, at most head, that is
 // open, and the hint word to give to Take.
 func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
@@ -199,6 +207,18 @@ func (g GroupLane) Done(i uint64) bool {
 	n, _, state := protocol.SplitClaim(g.Claim(i))
 	number := g.number(i)
 	return n > number || n == number && state == protocol.ClaimDone
+}
+
+// Drop marks message i done for the group, unless it is or a member has claimed it, and tells
+// whether it did. The broker's.
+//
+// SYNC claim: as Take, for nobody; the slot may be used anew.
+func (g GroupLane) Drop(i uint64) bool {
+	if i < g.Start() {
+		return false
+	}
+	old, number := g.Claim(i), g.number(i)
+	return isOpen(old, number) && g.r.CAS64(g.claim(i), old, protocol.ClaimWord(number, 0, protocol.ClaimDone))
 }
 
 // Release frees every claim of members that are over, lowers the hint to the first of

@@ -55,6 +55,7 @@ func (l Lane) Clear() {
 		l.r.Store64(l.slot(i), 0)
 	}
 	l.r.Store64(protocol.LaneHead, 0)
+	l.r.Store64(protocol.LaneTotal, 0)
 }
 
 // Slots returns the number of slots.
@@ -75,6 +76,15 @@ const mostMessages = 1<<48 - 2
 //
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
 func (l Lane) Head() uint64 { return min(l.r.Load64(protocol.LaneHead), mostMessages) }
+
+// Total returns the bytes of the tensors of all messages so far, for those who look: its writer
+// may say anything.
+func (l Lane) Total() uint64 { return l.r.Load64(protocol.LaneTotal) }
+
+// AddTotal adds a message to it, before Publish. Only its writer.
+func (l Lane) AddTotal(bytes uint64) {
+	l.r.writeWord(protocol.LaneTotal, l.r.Load64(protocol.LaneTotal)+bytes)
+}
 
 // Seq returns the number that slot i holds, 0 when it holds none.
 //
@@ -253,6 +263,13 @@ func (l Lane) Publish(i uint64) {
 //
 // SYNC slot-seq: pairs with a taker's second look.
 func (l Lane) Unname(i uint64) { l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, 0) }
+
+// Drop empties the slot of message i if it still holds it, and tells whether it did. The
+// broker's, in the lane of a living writer: that goes on paying for what the message names
+// until it empties the slot itself.
+//
+// SYNC slot-seq: as Unname; a swap, since the writer may use the slot anew.
+func (l Lane) Drop(i uint64) bool { return i != 0 && l.r.CAS64(l.slot(i)+protocol.SlotSeq, i, 0) }
 
 // ParseRefs decodes the refs at the front of a copied message.
 func (h *SlotHead) ParseRefs(dst []protocol.Ref, words []uint64) []protocol.Ref {

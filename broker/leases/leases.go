@@ -281,3 +281,14 @@ func (ls *Leases) EndOf(s *pages.Pages) {
 		}
 	}
 }
+
+// Revoke ends a lease early, whoever made it.
+func (ls *Leases) Revoke(r *protocol.LeaseRef) (reply protocol.RevokeReply, err error) {
+	l := ls.byID[r.Lease]
+	if l == nil {
+		return reply, protocol.Errorf(protocol.CodeNotFound, "baton ls leases lists them", "there is no lease %d", r.Lease)
+	}
+	reply = protocol.RevokeReply{Maker: l.name, Storages: len(l.refs)}
+	ls.end(l)
+	return reply, nil
+}

@@ -3,6 +3,7 @@ package memory
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -19,6 +20,13 @@ func (m *Memory) Orphans() int { return len(m.orphans) }
 // over it stops behind a segment; as it begins anywhere, the next call goes on with others.
 func (m *Memory) Collect(most time.Duration) (progress bool) {
 	began := time.Now()
+	segments, bytes := 0, uint64(0)
+	freed := func(g *segment) { segments, bytes = segments+1, bytes+g.bytes }
+	defer func() {
+		if segments > 0 {
+			m.log.Info("freed memory of ended sessions", events.Of(events.Memory), "segments", segments, "bytes", bytes, "segments_left", len(m.orphans))
+		}
+	}()
 	for g := range m.orphans {
 		if time.Since(began) > most {
 			return progress
@@ -36,7 +44,7 @@ func (m *Memory) Collect(most time.Duration) (progress bool) {
 		}
 		if free {
 			crashpoint.At("broker-free-found")
-			m.log.Debug("freed a segment of an ended session", "segment", g.index, "bytes", g.bytes, "session", g.owner.Serial)
+			freed(g)
 			m.freeSegmentNow(g)
 			progress = true
 		} else if news {
@@ -60,7 +68,7 @@ func (m *Memory) collectWhole(g *segment) bool {
 		}
 		// No process has it mapped, and none can map it any more: what the broker
 		// names in it is lost.
-		m.log.Warn("a segment was handed over by no client: its tensors are gone", "segment", g.index, "owner", g.owner.Name)
+		m.log.Warn("a segment was handed over by no client: its tensors are gone", events.Of(events.Memory), "segment", g.index, "owner", g.owner.Name)
 		m.letGo(func(index uint32) bool {
 			c := m.chunkOf[index/protocol.ChunkIndices]
 			return c != nil && c.segment == g

@@ -8,16 +8,23 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
+// Ended is what a session counted when it ended.
+type Ended struct {
+	Storages int
+	Bytes    uint64
+}
+
 // End ends what a session counts: its row is emptied. What it sent and named is
 // counted in the broker's row by now, and what it owned is the collector's.
-func (m *Memory) End(s *Account) {
+func (m *Memory) End(s *Account) Ended {
 	m.Orphan(s)
-	m.dropRow(s)
+	ended := m.dropRow(s)
 	for _, g := range m.usedSegments() {
 		if g != nil {
 			delete(g.given, s)
 		}
 	}
+	return ended
 }
 
 // Holds tells whether the session's row counts anything.
@@ -37,7 +44,7 @@ func (m *Memory) Holds(s *Account) (held bool) {
 
 // dropRow empties the session's row, so that nothing that it counted is held any
 // more, and then clears the attached bits, so that the row is no longer read.
-func (m *Memory) dropRow(s *Account) {
+func (m *Memory) dropRow(s *Account) (ended Ended) {
 	s.eachAttached(func(chunk uint32) {
 		var counted [protocol.ChunkIndices / 64]uint64
 		if s.There() {
@@ -45,8 +52,10 @@ func (m *Memory) dropRow(s *Account) {
 		}
 		for w, held := range counted {
 			for ; held != 0; held &= held - 1 {
+				index := chunk*protocol.ChunkIndices + uint32(64*w+bits.TrailingZeros64(held))
+				ended.add(m.chunkOf[chunk], index)
 				s.NoteCleared()
-				s.Row.Clear(chunk*protocol.ChunkIndices + uint32(64*w+bits.TrailingZeros64(held))) // MODEL lanes:adopt-droprow
+				s.Row.Clear(index) // MODEL lanes:adopt-droprow
 			}
 		}
 		crashpoint.At("broker-bury-cleared")
@@ -54,6 +63,16 @@ func (m *Memory) dropRow(s *Account) {
 	})
 	s.attached = nil
 	crashpoint.At("broker-bury-detached")
+	return ended
+}
+
+// add counts a storage, whose bytes its owner says.
+func (e *Ended) add(c *chunk, index uint32) {
+	e.Storages++
+	if c != nil && c.segment.owner.There() {
+		_, bytes, _ := c.segment.owner.Entries.Place(index)
+		e.Bytes += min(bytes, c.segment.bytes)
+	}
 }
 
 // Orphan gives the session's segments to the broker's collector.

@@ -170,3 +170,11 @@ func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
 		f(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}, g.view.FD(), alone)
 	}
 }
+
+// SetLimits changes the quotas. What is granted stays; those whose grants were refused are
+// told to ask again.
+func (m *Memory) SetLimits(all, session, device, sessionDevice uint64) {
+	m.limits.Memory, m.limits.SessionMemory = all, session
+	m.limits.DeviceMemory, m.limits.SessionDeviceMemory = device, sessionDevice
+	m.tellOfRoom()
+}

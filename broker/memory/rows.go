@@ -2,6 +2,7 @@ package memory
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -122,6 +123,24 @@ func (m *Memory) StorageRow(i int, match func(string) bool) (any, int) {
 		Offset: min(e.Offset, protocol.MaxSafeInt), Bytes: min(e.Bytes, protocol.MaxSafeInt), Age: float64(now-min(now, e.MadeAt)) / 1e9,
 		Creator: owner.Name, CreatorPID: owner.PID, Orphan: c.segment.holder == nil,
 		Holders: holders, Trace: owner.Trace(index)}, cost
+}
+
+// StorageRowOf is as StorageRow, of the storages alone that a session counts or has made.
+func (m *Memory) StorageRowOf(slot uint32, i int, match func(string) bool) (any, int) {
+	c := m.chunkOf[i/protocol.ChunkIndices]
+	if c == nil {
+		return nil, 0
+	}
+	own := c.segment.holder != nil && c.segment.owner.Slot == slot
+	if !own && !m.chunks.IsAttached(c.index, slot) {
+		return nil, 0
+	}
+	row, cost := m.StorageRow(i, match)
+	r, is := row.(StorageRow)
+	if !is || own || slices.ContainsFunc(r.Holders, func(h HolderRow) bool { return h.Slot == slot }) {
+		return row, cost
+	}
+	return nil, cost
 }
 
 // heldStorages counts the storages of a chunk that any row counts.

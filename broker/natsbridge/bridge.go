@@ -30,7 +30,9 @@ type Bridge struct {
 	link   *link
 	outbox *outbox
 	names  *names
-	change broadcast
+	// service is the broker as services of NATS are listed.
+	service *service
+	change  broadcast
 
 	interest           interestCache
 	published, dropped atomic.Uint64
@@ -81,9 +83,13 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		return nil, errors.Join(err, b.release(context.WithoutCancel(ctx)))
 	}
 	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
-		since: time.Now(), onUp: func() { b.names.look("") }, onDown: func() { b.names.interrupt() }}
+		since: time.Now(), onUp: b.up, onDown: func() { b.names.interrupt() },
+		wished: func(text string) bool { return b.service.refused(text) }}
 	b.outbox = newOutbox(cfg.QueueBytes)
-	b.names = newNames(cfg, b.link, b.change.send)
+	self := cfg.identity()
+	b.names = newNames(cfg, self, b.link, b.change.send)
+	b.service = &service{self: self, namespace: cfg.Namespace, link: b.link, names: b.names, stats: b.stats, log: cfg.Logger}
+	b.names.enter = b.service.update
 	go func() {
 		defer close(b.linkDone)
 		b.link.run(b.ctx)
@@ -103,6 +109,17 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
 	return b, nil
+}
+
+// up is called with each connection, before it is used.
+func (b *Bridge) up() {
+	b.service.update()
+	b.names.up()
+}
+
+func (b *Bridge) stats() serviceStats {
+	s := b.Status()
+	return serviceStats{Published: s.Published, Dropped: s.Dropped, Names: s.Names.Names, Mirrored: s.Names.Mirrored}
 }
 
 // takeLock makes this the only bridge of the directory.
@@ -191,6 +208,7 @@ func (b *Bridge) close(ctx context.Context) error {
 	if err := b.names.close(ctx); err != nil && up {
 		errs = append(errs, err)
 	}
+	b.service.close() // behind its keys: as long as they stand it answers for them
 	if err := b.Flush(ctx); err != nil && up {
 		errs = append(errs, err)
 	}

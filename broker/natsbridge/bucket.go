@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,16 +12,9 @@ import (
 )
 
 const (
-	// Headers of a mirrored name.
-	headerOwner    = "Baton-Owner"
-	headerRevision = "Baton-Revision"
-
-	headerOperation = "KV-Operation"       // a key-value bucket's: DEL or PURGE
-	headerReason    = "Nats-Marker-Reason" // set by the server on markers of its own
-
 	markerTTL = 10 * time.Minute
-
-	codeTooLarge jetstream.ErrorCode = 10054 // message size exceeds maximum allowed
+	lossDelay = time.Second // between the end of a watch and the next look at its bucket
+	mostGets  = 64          // keys that are looked at one by one between two looks at everything else
 )
 
 func bucketName(ns string) string { return "baton-" + ns }
@@ -34,21 +26,17 @@ func keySubject(ns, name string) string {
 	return "$KV." + bucketName(ns) + "." + strings.ReplaceAll(name, "/", ".")
 }
 
-// entry is what a bucket holds of one key.
-type entry struct {
-	sequence uint64
-	ours     bool
-	marker   bool
-}
+// keyName is the name of a key: no name has a dot.
+func keyName(token string) string { return strings.ReplaceAll(token, ".", "/") }
 
-// open finds or makes the bucket. made: it is new, so it holds nothing.
-func (n *names) open(ctx context.Context, ns string) (stream jetstream.Stream, made bool, err error) {
-	stream, err = n.js.Stream(ctx, streamName(ns))
+// open finds or makes the bucket.
+func (n *names) open(ctx context.Context, ns string) (jetstream.Stream, error) {
+	stream, err := n.js.Stream(ctx, streamName(ns))
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
-		return nil, false, fmt.Errorf("the server has no JetStream for this account: %w", err)
+		return nil, fmt.Errorf("the server has no JetStream for this account: %w", err)
 	}
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return stream, false, err
+		return stream, err
 	}
 	cfg := jetstream.KeyValueConfig{
 		Bucket:      bucketName(ns),
@@ -68,22 +56,22 @@ func (n *names) open(ctx context.Context, ns string) (stream jetstream.Stream, m
 		cfg.LimitMarkerTTL = 0
 		_, err = n.js.CreateKeyValue(ctx, cfg)
 	}
-	made = err == nil
 	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another broker was faster
-		return nil, false, err
+		return nil, err
 	}
-	stream, err = n.js.Stream(ctx, streamName(ns))
-	return stream, made, err
+	return n.js.Stream(ctx, streamName(ns))
 }
 
-// read lists the bucket's keys.
-func (n *names) read(ctx context.Context, ns string, stream jetstream.Stream) (map[string]entry, error) {
-	prefix := keySubject(ns, "")
+// watch lists the bucket's keys, and goes on to tell of their changes until its
+// connection or the bridge ends, or the bucket is no longer used.
+func (n *names) watch(ctx context.Context, s *space, stream jetstream.Stream) (map[string]entry, error) {
+	prefix := keySubject(s.ns, "")
 	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects:    []string{prefix + ">"},
 		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
 		HeadersOnly:       true,
 		InactiveThreshold: time.Minute,
+		MaxResetAttempts:  1, // then the bucket is compared again
 	})
 	if err != nil {
 		return nil, err
@@ -92,31 +80,37 @@ func (n *names) read(ctx context.Context, ns string, stream jetstream.Stream) (m
 	if err != nil {
 		return nil, err
 	}
-	// Best effort: the server removes an idle consumer by itself.
-	defer func() { _ = stream.DeleteConsumer(ctx, info.Name) }()
-	found := make(map[string]entry, info.NumPending)
-	if info.NumPending == 0 {
-		return found, nil
-	}
 	messages, err := c.Messages()
 	if err != nil {
 		return nil, err
 	}
-	defer messages.Stop()
+	found, err := list(ctx, c, info, messages, prefix)
+	if err != nil {
+		messages.Stop()
+		return nil, err
+	}
+	watching, stop := context.WithCancel(n.ctx)
+	s.unlook = stop
+	context.AfterFunc(watching, messages.Stop)
+	go n.follow(watching, s, messages, prefix)
+	return found, nil
+}
+
+// list reads what was there when the watch began.
+func list(ctx context.Context, c jetstream.Consumer, info *jetstream.ConsumerInfo, messages jetstream.MessagesContext, prefix string) (map[string]entry, error) {
+	found := make(map[string]entry, info.NumPending)
+	if info.NumPending == 0 {
+		return found, nil
+	}
 	for {
 		m, err := messages.Next(jetstream.NextMaxWait(time.Second))
 		if err == nil {
-			meta, err := m.Metadata()
+			token, e, more, err := entryIn(m, prefix)
 			if err != nil {
 				return nil, err
 			}
-			h := m.Headers()
-			found[strings.TrimPrefix(m.Subject(), prefix)] = entry{
-				sequence: meta.Sequence.Stream,
-				ours:     n.embedded || h.Get(headerOwner) == n.owner,
-				marker:   h.Get(headerOperation) != "" || h.Get(headerReason) != "",
-			}
-			if meta.NumPending == 0 {
+			found[token] = e
+			if more == 0 {
 				return found, nil
 			}
 			continue
@@ -131,189 +125,128 @@ func (n *names) read(ctx context.Context, ns string, stream jetstream.Stream) (m
 	}
 }
 
+func entryIn(m jetstream.Msg, prefix string) (token string, e entry, more uint64, err error) {
+	meta, err := m.Metadata()
+	if err != nil {
+		return "", e, 0, err
+	}
+	return strings.TrimPrefix(m.Subject(), prefix), entryOf(m.Headers(), meta.Sequence.Stream), meta.NumPending, nil
+}
+
+// follow tells of changes, of ours too. When it cannot go on the bucket is compared.
+func (n *names) follow(ctx context.Context, s *space, messages jetstream.MessagesContext, prefix string) {
+	for {
+		m, err := messages.Next()
+		var e entry
+		var token string
+		if err == nil {
+			token, e, _, err = entryIn(m, prefix)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			n.log.Debug("no more word of a bucket's changes", "namespace", s.ns, "error", err)
+			messages.Stop()
+			// A bucket that is being deleted must be gone before it is made again: the
+			// server would keep halves of both. Who may hears of that by an advisory.
+			time.AfterFunc(lossDelay, func() { n.look(streamName(s.ns)) })
+			return
+		}
+		n.mu.Lock()
+		k := s.keys[keyName(token)]
+		if k != nil && e.sequence > k.sequence {
+			n.foundLocked(s, keyName(token), k, e)
+			n.kick()
+		}
+		n.mu.Unlock()
+	}
+}
+
 // compare looks at the bucket, for all who had asked by then, and marks what must be
 // written or removed.
 func (n *names) compare(ctx context.Context, s *space, asked uint64) error {
-	stream, made, err := n.open(ctx, s.ns)
+	s.leave()
+	stream, err := n.open(ctx, s.ns)
 	if err != nil {
 		return err
 	}
-	found := map[string]entry{}
-	if !made {
-		if found, err = n.read(ctx, s.ns, stream); err != nil {
-			return fmt.Errorf("read it: %w", err)
-		}
+	found, err := n.watch(ctx, s, stream)
+	if err != nil {
+		return fmt.Errorf("read it: %w", err)
 	}
+	s.stream = stream
 	info := stream.CachedInfo()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s.looked = asked
-	s.markers = info.Config.AllowMsgTTL
-	if !s.created.Equal(info.Created) {
-		s.created = info.Created
-		for _, k := range s.keys {
-			k.sequence = 0 // it counted in another stream
-		}
-	}
+	s.markers, s.most = info.Config.AllowMsgTTL, max(int(info.Config.MaxMsgSize), 0)
+	anew := !s.created.Equal(info.Created) // its sequences count anew
+	s.created = info.Created
 	known := make(map[string]bool, len(s.keys))
 	for name, k := range s.keys {
 		token := strings.ReplaceAll(name, "/", ".")
 		known[token] = true
-		e, ok := found[token]
-		switch {
-		case !ok || e.marker:
-			k.sequence = 0 // gone: written again, or nothing to remove
-		case k.deleted && e.ours:
-			k.sequence = e.sequence
-		case k.sequence == e.sequence && !k.deleted:
-			continue // as we left it; still dirty if it has changed since
-		case k.sequence != 0 && !e.ours:
-			// Another broker has written the name after us: it stays his until it
-			// is set here again.
-			continue
+		if e := found[token]; anew || e.sequence == 0 || e.sequence >= k.sequence {
+			n.foundLocked(s, name, k, e)
 		}
-		s.dirty[name] = struct{}{}
 	}
 	for token, e := range found {
-		if e.ours && !e.marker && !known[token] {
-			// Left by an earlier life. Its name is only needed as a key.
-			s.keys[token] = &key{deleted: true, sequence: e.sequence}
-			s.dirty[token] = struct{}{}
+		if e.there && e.owner == n.self.owner && !known[token] {
+			// Left by an earlier life.
+			s.keys[keyName(token)] = &key{deleted: true, relic: true, ours: true, sequence: e.sequence}
+			s.dirty[keyName(token)] = struct{}{}
 		}
 	}
 	return nil
 }
 
-// write brings up to namesBatch dirty keys to the bucket. The server's answers are
-// awaited together, so that a distant server costs one round trip for all.
-func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
-	type flight struct {
-		name string
-		was  key
-		ack  jetstream.PubAckFuture
+// leave ends the watch of the bucket.
+func (s *space) leave() {
+	if s.unlook != nil {
+		s.unlook()
+		s.unlook = nil
 	}
-	var todo []flight
+}
+
+// inspect looks at keys one by one that may have changed since they were seen.
+func (n *names) inspect(ctx context.Context, s *space) (more bool, err error) {
+	var some []string
 	n.mu.Lock()
 	for name := range s.dirty {
-		k := s.keys[name]
-		if k.deleted && k.sequence == 0 {
-			n.settleLocked(s, name, *k, nil)
-			continue
-		}
-		if len(todo) == namesBatch {
-			more = true
-			break
-		}
-		todo = append(todo, flight{name: name, was: *k})
-	}
-	markers := s.markers
-	n.mu.Unlock()
-
-	var errs []error
-	for i := range todo {
-		f := &todo[i]
-		var opts []jetstream.PublishOpt
-		m := nats.NewMsg(keySubject(s.ns, f.name))
-		if f.was.deleted {
-			m.Header.Set(headerOperation, "PURGE")
-			m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-			// Only what we wrote: another broker may have taken the name.
-			opts = append(opts, jetstream.WithExpectLastSequencePerSubject(f.was.sequence))
-			if markers {
-				opts = append(opts, jetstream.WithMsgTTL(markerTTL))
+		if s.keys[name].unsure {
+			if more = len(some) == mostGets; more {
+				break
 			}
-		} else {
-			m.Header.Set(headerOwner, n.owner)
-			m.Header.Set(headerRevision, strconv.FormatUint(f.was.revision, 10))
-			m.Data = f.was.value
-		}
-		f.ack, err = n.js.PublishMsgAsync(m, opts...)
-		if err != nil {
-			errs = append(errs, n.settle(s, f.name, f.was, nil, err))
+			some = append(some, name)
 		}
 	}
-	for _, f := range todo {
-		if f.ack == nil {
-			continue
+	n.mu.Unlock()
+	for _, name := range some {
+		m, err := s.stream.GetLastMsgForSubject(ctx, keySubject(s.ns, name))
+		e := entry{}
+		switch {
+		case err == nil:
+			e = entryOf(m.Header, m.Sequence)
+		case !errors.Is(err, jetstream.ErrMsgNotFound):
+			return false, fmt.Errorf("look at %s: %w", name, err)
 		}
-		select {
-		case ack := <-f.ack.Ok():
-			errs = append(errs, n.settle(s, f.name, f.was, ack, nil))
-		case err := <-f.ack.Err():
-			errs = append(errs, n.settle(s, f.name, f.was, nil, err))
-		case <-ctx.Done():
-			errs = append(errs, ctx.Err())
-		}
-	}
-	return more, firstError(errs)
-}
-
-// settle records what came of writing one key. The error returned is one that a
-// later attempt may not meet.
-func (n *names) settle(s *space, name string, was key, ack *jetstream.PubAck, err error) error {
-	var refused *jetstream.APIError
-	switch {
-	case err == nil:
-	case !was.deleted && tooLarge(err):
-		n.log.Warn("a name's value is too large for NATS and is not mirrored", "namespace", s.ns, "name", name, "bytes", len(was.value))
 		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.rejected++
-		// An older value would mislead: rather none.
-		if k := s.keys[name]; k != nil && k.change == was.change {
-			s.removeLocked(name, k)
-			n.kick()
+		// A replica may be behind what was seen: then it is looked at once more.
+		k := s.keys[name]
+		behind := k != nil && e.sequence != 0 && e.sequence < k.sequence
+		if k != nil && !behind {
+			n.foundLocked(s, name, k, e)
 		}
-		return nil
-	case was.deleted && errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
-		// Another broker has the name now: it is not ours to remove.
-	default:
-		return fmt.Errorf("write %s: %w", name, err)
+		n.mu.Unlock()
+		more = more || behind
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.settleLocked(s, name, was, ack)
-	return nil
+	return more, nil
 }
 
-// settleLocked takes a key off the list, unless it has changed meanwhile.
-func (n *names) settleLocked(s *space, name string, was key, ack *jetstream.PubAck) {
-	k := s.keys[name]
-	if k == nil {
-		return
-	}
-	if ack != nil && !was.deleted {
-		k.sequence = ack.Sequence
-	} else if was.deleted {
-		k.sequence = 0
-	}
-	if k.change != was.change {
-		return
-	}
-	delete(s.dirty, name)
-	if k.deleted {
-		delete(s.keys, name)
-	}
-}
-
-// tooLarge tells whether the server or the bucket's limit refused a value for good.
-func tooLarge(err error) bool {
-	var refused *jetstream.APIError
-	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && refused.ErrorCode == codeTooLarge
-}
-
-// lostBucket tells whether an error means that the bucket is no longer there.
+// lostBucket tells whether an error means that the bucket may no longer be there. One
+// that is being deleted does not answer.
 func lostBucket(err error) bool {
-	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+	return errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound) ||
 		errors.Is(err, nats.ErrNoResponders)
-}
-
-func firstError(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

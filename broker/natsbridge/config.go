@@ -1,16 +1,19 @@
 package natsbridge
 
 import (
+	"crypto/rand"
 	"log/slog"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -27,8 +30,17 @@ type Config struct {
 	// where it is missing, and refused where others can write it.
 	RuntimeDir string
 	// Owner identifies the broker: the same in all of its lives, different from
-	// every other broker's. Required when joining; it tags keys in buckets.
+	// every other broker's. Required when joining, else a random one is made; it tags
+	// keys in buckets and stands in subjects, so it is one token of them.
 	Owner string
+	// HostName and Machine say where it runs, for others. "": what the machine calls
+	// itself, and its boot id.
+	HostName, Machine string
+	// Version of the broker, for those who list the services of NATS.
+	Version string
+	// Namespace is that of the broker's surroundings: it answers there from its start
+	// on, in others from their first name on. "": default.
+	Namespace string
 	// Logger gets what the bridge and the embedded server have to say. nil: nobody.
 	Logger *slog.Logger
 	// Join names the operator's NATS; nil starts the embedded server.
@@ -52,6 +64,9 @@ type NamesConfig struct {
 	// Keep leaves the keys in the bucket at Close, for a broker whose names
 	// outlive it.
 	Keep bool
+	// Silence is how long another broker must be away from NATS before its keys of
+	// names that are set here are taken. 0: DefaultSilence.
+	Silence time.Duration
 }
 
 // JoinConfig names an operator's NATS. At most one of Creds, Seed and User is
@@ -110,13 +125,38 @@ func (c Config) complete() (Config, error) {
 	if c.Join != nil && c.Owner == "" {
 		return c, configError("give the broker's identity", "joining NATS without an owner for the names")
 	}
-	// A header ends at a line's end: an owner with one could add headers.
-	for _, r := range c.Owner {
-		if r < ' ' || r > '~' {
-			return c, configError("use printable ASCII", "NATS owner %q has the character %q", c.Owner, r)
-		}
+	if c.Owner == "" {
+		c.Owner = rand.Text()
+	}
+	if !validSubject(c.Owner) || strings.Contains(c.Owner, ".") || len(c.Owner) > mostOwner {
+		return c, configError("use A-Z a-z 0-9 _ -", "NATS owner %q is not one token of a subject", c.Owner)
+	}
+	if c.HostName == "" {
+		c.HostName, _ = os.Hostname() // without one it is not told
+	}
+	if c.Machine == "" {
+		c.Machine = sys.BootID()
+	}
+	if c.Namespace == "" {
+		c.Namespace = protocol.DefaultNamespace
+	}
+	if err := protocol.CheckNamespace(c.Namespace); err != nil {
+		return c, configError("give one token", "the NATS namespace cannot be used (%v)", err)
+	}
+	if c.Names.Silence < 0 {
+		return c, configError("use 0 for the default", "the time that a broker must be away is negative")
+	}
+	if c.Names.Silence == 0 {
+		c.Names.Silence = DefaultSilence
 	}
 	return c, nil
+}
+
+// identity is what the bridge says of its broker. It stands in headers, which end at the
+// end of a line.
+func (c *Config) identity() identity {
+	return identity{owner: c.Owner, hostName: printable(c.HostName, mostOwner), machine: printable(c.Machine, mostOwner),
+		version: c.Version, pid: os.Getpid()}
 }
 
 // options checks the settings and makes the options of a connection.

@@ -24,20 +24,31 @@
 // An unreachable server is no error: Start succeeds, Status tells, connecting goes
 // on for ever in the background. On the server the bridge needs
 //
-//	publish     baton.>, $KV.baton-*.>, $JS.API.>
-//	subscribe   _INBOX.>, $JS.EVENT.ADVISORY.STREAM.DELETED.* (optional: a bucket
-//	            deleted by somebody else is then rebuilt at once)
+//	publish     baton.>, $KV.baton-*.>, $JS.API.>, _INBOX.> (or allow_responses)
+//	subscribe   _INBOX.>, and optionally $SRV.>, baton.*.host.> (the service) and
+//	            $JS.EVENT.ADVISORY.STREAM.DELETED.* (a bucket deleted by somebody else
+//	            is then rebuilt at once)
 //
 // # Names
 //
 // Bucket baton-<ns> has a key for each name, '/' written as '.', with the value
-// that the broker gave and the headers Baton-Owner and Baton-Revision. The bucket
-// is made at the first name, because a bucket costs CPU at rest. It is a copy: it
-// is rebuilt when it is lost or the connection was, and what the same owner left
-// behind in an earlier life is removed when the bucket is first used. Brokers that
-// share a namespace share the bucket: of the same name the last writer stays, and
-// nobody removes what another has written. Removed keys leave a purge marker, which
-// the server drops after ten minutes where it can (2.11 and later).
+// that the broker gave and headers that say who wrote it. A value that is too large
+// for a message is replaced by what the broker gave to stand for it, and the bridge
+// answers for the value itself. The bucket is made at the first name, because a bucket
+// costs CPU at rest. It is a copy: it is rebuilt when it is lost or the connection was,
+// and what the same owner left behind in an earlier life is removed when the broker has
+// told all that it took over (NamesTold). Removed keys leave a purge marker, which the
+// server drops after ten minutes where it can (2.11 and later).
+//
+// Brokers that share a namespace share the bucket. Each write says which message of its
+// key it expects to be the last, so that none overwrites what it has not seen; whose a
+// key is says foundLocked, when its broker is gone says owner. docs/decisions/0018 has
+// the reasons.
+//
+// # Service
+//
+// The broker is the NATS service "baton", of the micro package: PING, INFO, STATS, and
+// an endpoint in each namespace where it answers for the tuples of names.
 //
 // # Ownership
 //
@@ -48,14 +59,16 @@
 //
 // All methods may be called from any goroutine. Publish, Interest, SetName and
 // DeleteName never wait for the network. The bridge's own connection subscribes to
-// its inbox and to JetStream's advisories only, so it never counts as interest. No
-// lock of the package is held while another is taken, nor over the network.
+// its inbox, JetStream's advisories and what its service answers on; none of these
+// counts as interest. No lock of the package is held while another is taken, nor over
+// the network, nor while a log is written.
 //
 // # Hostile peers
 //
 // Who holds the seed or the operator's rights may publish and subscribe to
-// anything; of what arrives, the bridge reads acknowledgements and the headers of
-// its own buckets, and nothing else. A subscriber that does not read is
+// anything; of what arrives, the bridge reads acknowledgements, the headers of
+// its own buckets, and requests for tuples of names, which anybody on the server may
+// read, and nothing else. A subscriber that does not read is
 // disconnected by the server; until then it may hold 64 MiB of this process and slow
 // the publishing goroutine, which drops when its queue is full. Subjects and keys are checked here again, so
 // that no wildcard and no empty token can reach the wire.

@@ -120,7 +120,7 @@ func TestCloseDeliversWhatWasPublishedAndLeavesNoTrace(t *testing.T) {
 	}
 	require.NoError(t, b.Close(deadline(t)), "a second call")
 	require.Zero(t, b.PublishEach("a", nil))
-	require.ErrorIs(t, b.SetName("default", "a", 1, nil), protocol.ErrClosed)
+	require.ErrorIs(t, setName(b, "default", "a", 1, nil), protocol.ErrClosed)
 	require.ErrorIs(t, b.DeleteName("default", "a"), protocol.ErrClosed)
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
 	require.ErrorIs(t, b.Wait(deadline(t), connected), protocol.ErrClosed)
@@ -271,7 +271,7 @@ func TestEmbeddedRunsWithoutNamesWhenItsStoreIsUnusable(t *testing.T) {
 	sub := subscribe(t, client(t, dir), "a")
 	require.Equal(t, 1, b.PublishEach("a", nil))
 	next(t, sub)
-	require.NoError(t, b.SetName("default", "weights", 1, []byte("{}")))
+	require.NoError(t, setName(b, "default", "weights", 1, []byte("{}")))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.Names == 1 })
 	require.Equal(t, natsbridge.NamesUnavailable, s.Names.State)
 	require.NotEmpty(t, s.Names.Error)

@@ -42,7 +42,7 @@ func (b *Bridge) AnyInterest(prefix string) bool {
 		c.subjects, c.version, c.known = b.server.subjects(), v, true
 	}
 	for _, s := range c.subjects {
-		if below(s, prefix) {
+		if below(s, prefix) && !b.service.own(s) {
 			return true
 		}
 	}

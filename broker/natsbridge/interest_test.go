@@ -94,7 +94,7 @@ func TestInterestOfAStream(t *testing.T) {
 // The bridge's own connection subscribes for the names; that is nobody's interest.
 func TestOwnConnectionIsNoInterest(t *testing.T) {
 	b := start(t, natsbridge.Config{})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	wait(t, b, mirrored)
 	require.False(t, b.Interest("baton.default.topic.a"))
 	require.False(t, b.AnyInterest("baton"))

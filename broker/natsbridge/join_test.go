@@ -250,7 +250,7 @@ func TestJoinWithWrongPasswordTellsAndGoesOnTrying(t *testing.T) {
 	require.Zero(t, b.PublishEach("a", nil))
 	require.Equal(t, uint64(1), b.Status().Dropped)
 	require.ErrorIs(t, b.Flush(deadline(t)), natsbridge.ErrDisconnected)
-	require.NoError(t, b.SetName("default", "a", 1, nil), "local work goes on")
+	require.NoError(t, setName(b, "default", "a", 1, nil), "local work goes on")
 
 	// The operator gives the old password back.
 	o.stop()
@@ -302,7 +302,7 @@ func TestUnreachableServerStopsNothing(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir, Join: &natsbridge.JoinConfig{URLs: []string{url}}})
 	require.Zero(t, b.PublishEach("a", nil))
-	require.NoError(t, b.SetName("default", "weights", 1, []byte("{}")))
+	require.NoError(t, setName(b, "default", "weights", 1, []byte("{}")))
 	require.NoError(t, b.DeleteName("default", "weights"))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.LastError != "" })
 	require.Contains(t, s.LastError, "refused")

@@ -30,6 +30,7 @@ type link struct {
 	onUp    func() // after each connect
 	onDown  func() // after each loss
 	changed func()
+	wished  func(text string) bool // whether a subject that was refused is only wished for
 
 	connected  atomic.Bool
 	maxPayload atomic.Int64
@@ -128,8 +129,9 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.ReconnectErrCB = func(_ *nats.Conn, err error) { note(err) }
 	o.ClosedCB = func(*nats.Conn) { close(closed) }
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
-		if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(strings.ToLower(err.Error()), strings.ToLower(advisories)) {
-			return // only wanted, see names
+		if errors.Is(err, nats.ErrPermissionViolation) &&
+			(strings.Contains(strings.ToLower(err.Error()), strings.ToLower(advisories)) || l.wished(err.Error())) {
+			return
 		}
 		note(err)
 	}

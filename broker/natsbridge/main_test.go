@@ -22,11 +22,13 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 const (
 	childDir  = "NATSBRIDGE_TEST_DIR"
 	childPort = "NATSBRIDGE_TEST_PORT"
+	childJoin = "NATSBRIDGE_TEST_JOIN"
 )
 
 // patience bounds waits that only a failure makes long.
@@ -63,11 +65,20 @@ func goroutines() string {
 	return left
 }
 
-// child is another process with a bridge, until its input ends or it is killed.
+// child is another process with a bridge, until its input ends or it is killed. One that
+// joins a server is the broker host-1 with the name a.
 func child(dir string) {
-	port, err := strconv.Atoi(os.Getenv(childPort))
-	if err == nil {
-		_, err = natsbridge.Start(context.Background(), natsbridge.Config{RuntimeDir: dir, Port: port})
+	cfg := natsbridge.Config{RuntimeDir: dir}
+	if url := os.Getenv(childJoin); url != "" {
+		cfg.Owner, cfg.Join = "host-1", &natsbridge.JoinConfig{URLs: []string{url}}
+	} else if port, err := strconv.Atoi(os.Getenv(childPort)); err == nil {
+		cfg.Port = port
+	}
+	b, err := natsbridge.Start(context.Background(), cfg)
+	if err == nil && cfg.Join != nil {
+		if err = setName(b, "default", "a", 1, []byte("theirs")); err == nil {
+			err = b.Wait(context.Background(), mirrored)
+		}
 	}
 	fmt.Println(err)
 	if err == nil {
@@ -78,10 +89,10 @@ func child(dir string) {
 
 // startChild runs a bridge in another process and returns how to kill it. Its port
 // stays the test's own when it is dead.
-func startChild(t *testing.T, dir string) (kill func()) {
+func startChild(t *testing.T, dir string, env ...string) (kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childDir+"="+dir, childPort+"="+strconv.Itoa(testkit.HeldPort(t)))
+	cmd.Env = append(append(os.Environ(), childDir+"="+dir, childPort+"="+strconv.Itoa(testkit.HeldPort(t))), env...)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
@@ -164,6 +175,12 @@ func wait(t *testing.T, b *natsbridge.Bridge, ok func(natsbridge.Status) bool) n
 func connected(s natsbridge.Status) bool    { return s.Connected }
 func disconnected(s natsbridge.Status) bool { return !s.Connected }
 func mirrored(s natsbridge.Status) bool     { return s.Names.State == natsbridge.NamesMirrored }
+
+// setName mirrors a name as a broker does, with any value.
+func setName(b *natsbridge.Bridge, ns, name string, revision uint64, value []byte) error {
+	return b.SetName(ns, name, value, protocol.TupleReference{Topic: name, Sender: "broker", Sequence: max(revision, 1), Host: "a0a1",
+		Bytes: max(uint64(len(value)), 1), Tensors: 3})
+}
 
 // client connects as any NATS client of the user's would.
 func client(t *testing.T, dir string) *nats.Conn {

@@ -3,9 +3,13 @@ package natsbridge
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +22,7 @@ import (
 const (
 	namesBatch   = 256 // keys written between two looks at everything else
 	namesTimeout = 10 * time.Second
+	ackTimeout   = 5 * time.Second       // of one write
 	namesFirst   = 50 * time.Millisecond // delay after the first failure
 	namesLast    = 30 * time.Second
 
@@ -26,14 +31,18 @@ const (
 )
 
 // names mirrors names in buckets. The callers change the wanted state; one
-// goroutine, started by the first name, brings the buckets to it.
+// goroutine, started by the first name, brings the buckets to it. Others tell it what
+// has changed there: one for each bucket that is used, and one that asks for the
+// brokers which have keys that are wanted here.
 type names struct {
 	config   NamesConfig
-	owner    string
+	self     identity
+	life     string // of this bridge: tells its entries from those of the same broker's earlier lives
 	embedded bool
 	link     *link
 	log      *slog.Logger
 	changed  func()
+	enter    func()        // has the service answer for a namespace, before its first key is written
 	wake     chan struct{} // cap 1
 	ended    chan struct{} // closed by the goroutine
 	stop     context.CancelFunc
@@ -42,10 +51,16 @@ type names struct {
 	mu       sync.Mutex
 	started  bool
 	closed   bool
+	told     bool               // the names of earlier lives have been set again
 	cutShort context.CancelFunc // ends the pass under way, if there is one
 	spaces   map[string]*space
+	owners   map[ownerKey]*owner // other brokers that have keys which are wanted here
+	asking   bool                // whether they are there
+	muted    map[string]bool     // namespaces in which the server does not let the broker answer
+	changes  uint64
 	err      string // of the last attempt, empty when it went well
-	rejected uint64
+	news     []ownerNews
+	say      []func() // lines for the log, written without the mutex: a log may be waited for
 
 	// The goroutine's own (after it has ended: Close's).
 	nc *nats.Conn // that js belongs to
@@ -56,39 +71,49 @@ type names struct {
 type space struct {
 	ns      string
 	keys    map[string]*key
-	live    int                 // of keys, those not deleted
+	live    int                 // of keys, the names that are set
 	dirty   map[string]struct{} // keys whose bucket entry differs or may differ
 	asked   uint64              // grows when the bucket may have changed under us
 	looked  uint64              // asked as of the last look at the bucket
 	created time.Time           // of the bucket that the sequences belong to
 	markers bool                // its purge markers may have a time to live
+	most    int                 // bytes of a message that the bucket takes, 0: no limit but the server's
+	later   bool                // keys that are unsure are looked at when others are
+
+	// The goroutine's own.
+	stream jetstream.Stream
+	unlook context.CancelFunc // ends the watch of the bucket
 }
 
-// key is one name as wanted.
-type key struct {
-	value    []byte
-	revision uint64
-	deleted  bool
-	sequence uint64 // of our entry in the bucket, 0: none
-	change   uint64 // grows with each change, so that the writer sees it was overtaken
-}
-
-func newNames(cfg Config, l *link, changed func()) *names {
+func newNames(cfg Config, self identity, l *link, changed func()) *names {
 	ctx, stop := context.WithCancel(context.Background())
-	return &names{config: cfg.Names, owner: cfg.Owner, embedded: cfg.Join == nil, link: l, log: cfg.Logger,
-		changed: changed, wake: make(chan struct{}, 1), ended: make(chan struct{}), ctx: ctx, stop: stop,
-		spaces: map[string]*space{}}
+	return &names{config: cfg.Names, self: self, life: rand.Text(), embedded: cfg.Join == nil, link: l, log: cfg.Logger,
+		changed: changed, enter: func() {}, wake: make(chan struct{}, 1), ended: make(chan struct{}), ctx: ctx, stop: stop,
+		spaces: map[string]*space{}, owners: map[ownerKey]*owner{}, muted: map[string]bool{}}
 }
 
 // SetName mirrors a name's value, soon: of values set in quick succession only the
-// last is written. A revision lower than the one known is ignored, so that calls may
-// overtake each other. The error tells of a wrong namespace or name (code
-// InvalidArgument) or a closed bridge (Closed), never of NATS: see Status.
-func (b *Bridge) SetName(ns, name string, revision uint64, value []byte) error {
+// last is written. short stands in its place where the value is too large for one
+// message, with the subject on which the bridge then answers for the value; its
+// Sequence is the name's revision. A revision lower than the one known is ignored, so
+// that calls may overtake each other. The error tells of a wrong namespace or name
+// (code InvalidArgument) or a closed bridge (Closed), never of NATS: see Status.
+func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	if err := checkName(ns, name); err != nil {
 		return err
 	}
-	return b.names.set(ns, name, revision, bytes.Clone(value))
+	return b.names.set(ns, name, func(k *key) {
+		k.revision, k.value, k.short, k.left = short.Sequence, bytes.Clone(value), short, ""
+	}, short.Sequence)
+}
+
+// LeaveOut keeps a name that is set out of the mirror, and removes what stands there of
+// it: why is told by Status and NameState. Errors as for SetName.
+func (b *Bridge) LeaveOut(ns, name, why string) error {
+	if err := checkName(ns, name); err != nil {
+		return err
+	}
+	return b.names.set(ns, name, func(k *key) { k.value, k.left = nil, why }, math.MaxUint64)
 }
 
 // DeleteName removes a name from the mirror, soon. A name that was never set is no
@@ -100,6 +125,23 @@ func (b *Bridge) DeleteName(ns, name string) error {
 	return b.names.remove(ns, name)
 }
 
+// NamesTold says that the names which the broker took over from an earlier life have
+// been set. What else stands in the buckets of its earlier lives is removed then.
+func (b *Bridge) NamesTold() {
+	b.names.mu.Lock()
+	defer b.names.mu.Unlock()
+	b.names.told = true
+	b.names.kick()
+}
+
+// KeepNames makes Close leave the keys in the buckets: another life of this broker goes
+// on with them.
+func (b *Bridge) KeepNames() {
+	b.names.mu.Lock()
+	defer b.names.mu.Unlock()
+	b.names.config.Keep = true
+}
+
 func checkName(ns, name string) error {
 	if err := protocol.CheckNamespace(ns); err != nil {
 		return err
@@ -107,7 +149,7 @@ func checkName(ns, name string) error {
 	return protocol.CheckName(name)
 }
 
-func (n *names) set(ns, name string, revision uint64, value []byte) error {
+func (n *names) set(ns, name string, change func(*key), revision uint64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -119,24 +161,39 @@ func (n *names) set(ns, name string, revision uint64, value []byte) error {
 		n.spaces[ns] = s
 	}
 	k := s.keys[name]
-	if k == nil {
+	switch {
+	case k == nil:
 		k = &key{}
 		s.keys[name] = k
 		s.live++
-	} else if k.deleted {
+	case k.deleted:
 		s.live++
-	} else if revision < k.revision {
+	case revision < k.revision:
 		return nil
 	}
-	k.value, k.revision, k.deleted = value, revision, false
-	k.change++
-	s.dirty[name] = struct{}{}
+	change(k)
+	k.deleted, k.relic, k.reference = false, false, false
+	n.changedLocked(s, name, k)
 	if !n.started {
 		n.started = true
 		go n.run()
 	}
 	n.kick()
 	return nil
+}
+
+// changedLocked notes that another state of a key is wanted.
+func (n *names) changedLocked(s *space, name string, k *key) {
+	n.changes++
+	k.change = n.changes
+	switch {
+	case k.holder == nil:
+		s.dirty[name] = struct{}{}
+	case !k.wanted(): // and nothing of ours is there
+		k.sequence = 0
+		n.heldLocked(s, name, k, nil)
+		s.settledLocked(name, k)
+	}
 }
 
 func (n *names) remove(ns, name string) error {
@@ -147,7 +204,7 @@ func (n *names) remove(ns, name string) error {
 	}
 	if s := n.spaces[ns]; s != nil {
 		if k := s.keys[name]; k != nil && !k.deleted {
-			s.removeLocked(name, k)
+			n.removeLocked(s, name, k)
 			n.kick()
 		}
 	}
@@ -155,11 +212,10 @@ func (n *names) remove(ns, name string) error {
 }
 
 // removeLocked wants a key gone that was wanted.
-func (s *space) removeLocked(name string, k *key) {
+func (n *names) removeLocked(s *space, name string, k *key) {
 	s.live--
-	k.value, k.deleted = nil, true
-	k.change++
-	s.dirty[name] = struct{}{}
+	k.value, k.left, k.deleted = nil, "", true
+	n.changedLocked(s, name, k)
 }
 
 // kick wakes the goroutine, which then looks at everything.
@@ -183,6 +239,14 @@ func (n *names) look(stream string) {
 	n.kick()
 }
 
+// up makes the goroutine compare all buckets, over a connection that is new.
+func (n *names) up() {
+	n.mu.Lock()
+	n.forgetLooksLocked()
+	n.mu.Unlock()
+	n.look("")
+}
+
 // interrupt ends the pass under way: what it waits for was lost with the connection.
 func (n *names) interrupt() {
 	n.mu.Lock()
@@ -196,13 +260,16 @@ func (n *names) interrupt() {
 func (n *names) run() {
 	defer close(n.ended)
 	failures := 0
-	var retry <-chan time.Time
+	var retry, tick <-chan time.Time
 	for {
 		select {
 		case <-n.ctx.Done():
 			return
 		case <-n.wake:
 		case <-retry:
+		case <-tick:
+			tick = nil
+			n.lookAround()
 		}
 		retry = nil
 		ctx, cancel := context.WithCancel(n.ctx)
@@ -225,6 +292,9 @@ func (n *names) run() {
 				n.kick()
 			}
 		}
+		if tick == nil && n.watchful() {
+			tick = time.After(n.config.Silence / looks)
+		}
 		n.changed()
 	}
 }
@@ -236,7 +306,7 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 		return false, ErrDisconnected
 	}
 	if nc != n.nc {
-		js, err := jetstream.New(nc)
+		js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(ackTimeout))
 		if err != nil {
 			return false, n.failed(fmt.Errorf("use JetStream: %w", err))
 		}
@@ -247,6 +317,7 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 			n.log.Debug("no word of deleted buckets", "error", err)
 		}
 	}
+	n.enter()
 	var errs []error
 	for _, s := range n.busy() {
 		ctx, cancel := context.WithTimeout(ctx, namesTimeout)
@@ -257,6 +328,7 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 			errs = append(errs, fmt.Errorf("bucket %s: %w", bucketName(s.ns), err))
 		}
 	}
+	n.tell()
 	return more, n.failed(errors.Join(errs...))
 }
 
@@ -271,6 +343,13 @@ func (n *names) busy() []*space {
 		}
 	}
 	return out
+}
+
+// namespaces lists those that have or had names.
+func (n *names) namespaces() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Keys(n.spaces))
 }
 
 // behind tells whether the bucket differs or may differ from what is wanted. One
@@ -290,7 +369,12 @@ func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 			return false, err
 		}
 	}
-	more, err = n.write(ctx, s)
+	more, err = n.inspect(ctx, s)
+	if err == nil {
+		var left bool
+		left, err = n.write(ctx, s)
+		more = more || left
+	}
 	if err != nil && lostBucket(err) {
 		n.mu.Lock()
 		s.asked++
@@ -330,7 +414,7 @@ func (n *names) close(ctx context.Context) error {
 		for _, s := range n.spaces {
 			for name, k := range s.keys {
 				if !k.deleted {
-					s.removeLocked(name, k)
+					n.removeLocked(s, name, k)
 				}
 			}
 		}

@@ -45,7 +45,7 @@ func bucket(t *testing.T, nc *nats.Conn, ns string) map[string]string {
 
 func TestNamesAreMirroredFromTheFirstOneOn(t *testing.T) {
 	dir := runtimeDir(t)
-	b := start(t, natsbridge.Config{RuntimeDir: dir, Owner: "host/1"})
+	b := start(t, natsbridge.Config{RuntimeDir: dir, Owner: "host-1"})
 	nc := client(t, dir)
 	require.Equal(t, natsbridge.NamesUnused, b.Status().Names.State)
 	info, err := jetStream(t, nc).AccountInfo(deadline(t))
@@ -53,12 +53,12 @@ func TestNamesAreMirroredFromTheFirstOneOn(t *testing.T) {
 	require.Zero(t, info.Streams, "a bucket costs CPU at rest")
 
 	value := []byte(`{"r":7}`)
-	require.NoError(t, b.SetName("default", "weights/actor", 7, value))
+	require.NoError(t, setName(b, "default", "weights/actor", 7, value))
 	copy(value, "xxxxxxx")
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
-	require.NoError(t, b.SetName("team", "a", 1, []byte("2")))
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "team", "a", 1, []byte("2")))
 	s := wait(t, b, mirrored)
-	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesMirrored, Buckets: 2, Names: 3}, s.Names)
+	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesMirrored, Buckets: 2, Names: 3, Mirrored: 3}, s.Names)
 	require.Equal(t, map[string]string{"weights.actor": `{"r":7}`, "a": "1"}, bucket(t, nc, "default"))
 	require.Equal(t, map[string]string{"a": "2"}, bucket(t, nc, "team"))
 
@@ -67,7 +67,7 @@ func TestNamesAreMirroredFromTheFirstOneOn(t *testing.T) {
 	m, err := stream.GetLastMsgForSubject(deadline(t), "$KV.baton-default.weights.actor")
 	require.NoError(t, err)
 	require.Equal(t, "7", m.Header.Get("Baton-Revision"))
-	require.Equal(t, "host/1", m.Header.Get("Baton-Owner"))
+	require.Equal(t, "host-1", m.Header.Get("Baton-Owner"))
 
 	require.NoError(t, b.DeleteName("default", "weights/actor"))
 	require.NoError(t, b.DeleteName("default", "never/set"))
@@ -77,7 +77,7 @@ func TestNamesAreMirroredFromTheFirstOneOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "10m0s", m.Header.Get("Nats-TTL"), "the marker goes by itself")
 
-	require.NoError(t, b.SetName("default", "weights/actor", 1, []byte("again")))
+	require.NoError(t, setName(b, "default", "weights/actor", 1, []byte("again")))
 	wait(t, b, mirrored)
 	require.Equal(t, map[string]string{"a": "1", "weights.actor": "again"}, bucket(t, nc, "default"))
 }
@@ -85,7 +85,7 @@ func TestNamesAreMirroredFromTheFirstOneOn(t *testing.T) {
 func TestWatcherSeesTheNewestValueLast(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
-	require.NoError(t, b.SetName("default", "a", 0, []byte("0")))
+	require.NoError(t, setName(b, "default", "a", 0, []byte("0")))
 	wait(t, b, mirrored)
 	kv, err := jetStream(t, client(t, dir)).KeyValue(deadline(t), "baton-default")
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestWatcherSeesTheNewestValueLast(t *testing.T) {
 	defer w.Stop()
 	const last = 5000
 	for i := range last {
-		require.NoError(t, b.SetName("default", "a", uint64(i+1), strconv.AppendInt(nil, int64(i+1), 10)))
+		require.NoError(t, setName(b, "default", "a", uint64(i+1), strconv.AppendInt(nil, int64(i+1), 10)))
 	}
 	before, seen := -1, 0
 	for before != last {
@@ -113,8 +113,8 @@ func TestWatcherSeesTheNewestValueLast(t *testing.T) {
 func TestNamesIgnoreOvertakenRevision(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
-	require.NoError(t, b.SetName("default", "a", 3, []byte("three")))
-	require.NoError(t, b.SetName("default", "a", 2, []byte("two")))
+	require.NoError(t, setName(b, "default", "a", 3, []byte("three")))
+	require.NoError(t, setName(b, "default", "a", 2, []byte("two")))
 	wait(t, b, mirrored)
 	require.Equal(t, map[string]string{"a": "three"}, bucket(t, client(t, dir), "default"))
 }
@@ -123,7 +123,7 @@ func TestNamesRefuseWhatCannotBeAKey(t *testing.T) {
 	b := start(t, natsbridge.Config{})
 	for _, c := range [][2]string{{"a b", "x"}, {"", "x"}, {"a/b", "x"}, {"*", "x"}, {"default", ""}, {"default", "a..b"},
 		{"default", "a.b"}, {"default", "a/"}, {"default", "*"}, {"default", ">"}, {"default", "a\r\n"}} {
-		require.ErrorIs(t, b.SetName(c[0], c[1], 1, nil), protocol.ErrInvalid, "%q", c)
+		require.ErrorIs(t, setName(b, c[0], c[1], 1, nil), protocol.ErrInvalid, "%q", c)
 		require.ErrorIs(t, b.DeleteName(c[0], c[1]), protocol.ErrInvalid, "%q", c)
 	}
 	require.Equal(t, natsbridge.NamesUnused, b.Status().Names.State)
@@ -135,7 +135,7 @@ func TestManyNamesAreMirrored(t *testing.T) {
 	want := map[string]string{}
 	for i := range 2000 {
 		name := fmt.Sprintf("n%d", i)
-		require.NoError(t, b.SetName("default", name, 1, []byte(name)))
+		require.NoError(t, setName(b, "default", name, 1, []byte(name)))
 		if i%3 == 0 {
 			require.NoError(t, b.DeleteName("default", name))
 		} else {
@@ -153,28 +153,12 @@ func TestManyNamesAreMirrored(t *testing.T) {
 	require.Empty(t, bucket(t, nc, "default"))
 }
 
-func TestNameTooLargeIsRejectedAndItsOldValueGoes(t *testing.T) {
-	dir := runtimeDir(t)
-	b := start(t, natsbridge.Config{RuntimeDir: dir})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("small")))
-	require.NoError(t, b.SetName("default", "b", 1, []byte("other")))
-	wait(t, b, mirrored)
-	require.NoError(t, b.SetName("default", "a", 2, make([]byte, 2<<20)))
-	s := wait(t, b, func(s natsbridge.Status) bool { return mirrored(s) && s.Names.Rejected == 1 })
-	require.Equal(t, 1, s.Names.Names)
-	nc := client(t, dir)
-	require.Equal(t, map[string]string{"b": "other"}, bucket(t, nc, "default"))
-	require.NoError(t, b.SetName("default", "a", 3, []byte("small again")))
-	wait(t, b, mirrored)
-	require.Equal(t, map[string]string{"a": "small again", "b": "other"}, bucket(t, nc, "default"))
-}
-
 // A bucket that somebody deletes comes back by itself.
 func TestDeletedBucketIsRebuilt(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
-	require.NoError(t, b.SetName("default", "b", 1, []byte("2")))
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "default", "b", 1, []byte("2")))
 	wait(t, b, mirrored)
 	nc := client(t, dir)
 	back := subscribe(t, nc, "$JS.EVENT.ADVISORY.STREAM.CREATED.KV_baton-default")
@@ -193,12 +177,12 @@ func TestDeletedBucketIsRebuiltAtTheNextNameWithoutAdvisories(t *testing.T) {
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}}}}}
 	})
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, User: "baton", Password: "p"}})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	s := wait(t, b, mirrored)
 	require.Empty(t, s.LastError)
 	nc := o.client(nats.UserInfo("admin", "p"))
 	require.NoError(t, jetStream(t, nc).DeleteKeyValue(deadline(t), "baton-default"))
-	require.NoError(t, b.SetName("default", "b", 1, []byte("2")))
+	require.NoError(t, setName(b, "default", "b", 1, []byte("2")))
 	wait(t, b, mirrored)
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, nc, "default"))
 }
@@ -207,13 +191,13 @@ func TestNamesAreRebuiltAfterServerRestartWithoutStore(t *testing.T) {
 	o := startOperator(t, nil)
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
 	for _, n := range []string{"a", "b", "c"} {
-		require.NoError(t, b.SetName("default", n, 1, []byte(n)))
+		require.NoError(t, setName(b, "default", n, 1, []byte(n)))
 	}
 	wait(t, b, mirrored)
 	o.stop()
 	wait(t, b, disconnected)
 	require.NoError(t, b.DeleteName("default", "b"))
-	require.NoError(t, b.SetName("default", "c", 2, []byte("C")))
+	require.NoError(t, setName(b, "default", "c", 2, []byte("C")))
 	require.Equal(t, natsbridge.NamesBehind, b.Status().Names.State)
 	o.opts.StoreDir = t.TempDir()
 	o.start()
@@ -225,13 +209,13 @@ func TestNamesAreComparedAfterReconnectAndNotWrittenTwice(t *testing.T) {
 	o := startOperator(t, nil)
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
 	for _, n := range []string{"a", "b", "c"} {
-		require.NoError(t, b.SetName("default", n, 1, []byte(n)))
+		require.NoError(t, setName(b, "default", n, 1, []byte(n)))
 	}
 	wait(t, b, mirrored)
 	o.stop()
 	wait(t, b, disconnected)
 	require.NoError(t, b.DeleteName("default", "b"))
-	require.NoError(t, b.SetName("default", "c", 2, []byte("C")))
+	require.NoError(t, setName(b, "default", "c", 2, []byte("C")))
 	o.start()
 	wait(t, b, mirrored)
 	nc := o.client()
@@ -248,20 +232,46 @@ func life(t *testing.T, o *operator, owner string, keep bool, names map[string]s
 	b := start(t, natsbridge.Config{Owner: owner, Names: natsbridge.NamesConfig{Keep: keep},
 		Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
 	for k, v := range names {
-		require.NoError(t, b.SetName("default", k, 1, []byte(v)))
+		require.NoError(t, setName(b, "default", k, 1, []byte(v)))
 	}
+	b.NamesTold()
 	wait(t, b, mirrored)
 	require.NoError(t, b.Close(deadline(t)))
 }
 
 func TestKeysOfAnEarlierLifeGoAndThoseOfOthersStay(t *testing.T) {
 	o := startOperator(t, nil)
-	life(t, o, "host-1", true, map[string]string{"old/x": "1", "kept": "1", "taken": "1"})
-	life(t, o, "host-2", true, map[string]string{"other": "2", "taken": "2"})
+	life(t, o, "host-1", true, map[string]string{"old/x": "1", "kept": "1"})
+	life(t, o, "host-2", true, map[string]string{"other": "2"})
 	nc := o.client()
-	require.Equal(t, map[string]string{"old.x": "1", "kept": "1", "taken": "2", "other": "2"}, bucket(t, nc, "default"))
+	require.Equal(t, map[string]string{"old.x": "1", "kept": "1", "other": "2"}, bucket(t, nc, "default"))
 	life(t, o, "host-1", true, map[string]string{"kept": "3"})
-	require.Equal(t, map[string]string{"kept": "3", "taken": "2", "other": "2"}, bucket(t, nc, "default"))
+	require.Equal(t, map[string]string{"kept": "3", "other": "2"}, bucket(t, nc, "default"))
+}
+
+// A watcher of the bucket must not see names go and come when another broker takes over.
+func TestKeysOfAnEarlierLifeStayUntilItsNamesWereSetAgain(t *testing.T) {
+	o := startOperator(t, nil)
+	life(t, o, "host-1", true, map[string]string{"a": "1", "b/c": "1", "d": "1"})
+	kv, err := jetStream(t, o.client()).KeyValue(deadline(t), "baton-default")
+	require.NoError(t, err)
+	w, err := kv.WatchAll(deadline(t), jetstream.UpdatesOnly())
+	require.NoError(t, err)
+	defer w.Stop()
+	b := start(t, natsbridge.Config{Owner: "host-1", Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	require.NoError(t, setName(b, "default", "a", 1, []byte("2")))
+	wait(t, b, func(s natsbridge.Status) bool { return s.Names.Mirrored == 1 && s.Names.Pending == 2 })
+	require.NoError(t, setName(b, "default", "b/c", 1, []byte("2")))
+	wait(t, b, func(s natsbridge.Status) bool { return s.Names.Mirrored == 2 && s.Names.Pending == 1 })
+	b.NamesTold()
+	wait(t, b, mirrored)
+	var seen []string
+	for len(seen) < 3 {
+		if e := <-w.Updates(); e != nil {
+			seen = append(seen, e.Operation().String()+" "+e.Key())
+		}
+	}
+	require.Equal(t, []string{"KeyValuePutOp a", "KeyValuePutOp b.c", "KeyValuePurgeOp d"}, seen)
 }
 
 func TestCloseRemovesNamesUnlessTheyAreKept(t *testing.T) {
@@ -273,49 +283,30 @@ func TestCloseRemovesNamesUnlessTheyAreKept(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1"}, bucket(t, nc, "default"))
 }
 
-func TestNameOverwrittenByAnotherBrokerIsNotRemoved(t *testing.T) {
-	o := startOperator(t, nil)
-	join := &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}
-	b := start(t, natsbridge.Config{Owner: "host-1", Join: join})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("ours")))
-	wait(t, b, mirrored)
-	life(t, o, "host-2", true, map[string]string{"a": "theirs"})
-
-	// Not written again at a reconnect either, only when it is set again.
-	o.stop()
-	wait(t, b, disconnected)
-	o.start()
-	wait(t, b, mirrored)
-	nc := o.client()
-	require.Equal(t, map[string]string{"a": "theirs"}, bucket(t, nc, "default"))
-
-	require.NoError(t, b.DeleteName("default", "a"))
-	wait(t, b, mirrored)
-	require.Equal(t, map[string]string{"a": "theirs"}, bucket(t, nc, "default"))
-	require.NoError(t, b.SetName("default", "a", 2, []byte("ours again")))
-	wait(t, b, mirrored)
-	require.Equal(t, map[string]string{"a": "ours again"}, bucket(t, nc, "default"))
-}
-
 func TestOperatorsBucketIsUsedAsItIs(t *testing.T) {
 	o := startOperator(t, nil)
 	nc := o.client()
-	_, err := jetStream(t, nc).CreateKeyValue(deadline(t), jetstream.KeyValueConfig{Bucket: "baton-default", MaxValueSize: 512, History: 5})
+	_, err := jetStream(t, nc).CreateKeyValue(deadline(t), jetstream.KeyValueConfig{Bucket: "baton-default", MaxValueSize: 300, History: 5})
 	require.NoError(t, err)
-	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
-	require.NoError(t, b.SetName("default", "b", 1, make([]byte, 1000)))
-	s := wait(t, b, func(s natsbridge.Status) bool { return mirrored(s) && s.Names.Rejected == 1 })
-	require.Equal(t, 1, s.Names.Names)
+	b := start(t, natsbridge.Config{HostName: "h", Machine: "m", Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "default", "b", 1, make([]byte, 1000)))
+	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.State == natsbridge.NamesPartly })
+	require.Equal(t, 2, s.Names.Names)
+	require.Equal(t, 1, s.Names.Mirrored)
+	require.Equal(t, 1, s.Names.LeftOut, "what stands for it is too large as well")
+	require.Contains(t, b.NameState("default", "b"), "left out: its bucket takes messages of 300 bytes")
+	require.Equal(t, map[string]string{"a": "1"}, bucket(t, nc, "default"))
 	require.NoError(t, b.DeleteName("default", "a"))
+	require.NoError(t, setName(b, "default", "b", 2, []byte("2")))
 	wait(t, b, mirrored)
-	require.Empty(t, bucket(t, nc, "default"))
+	require.Equal(t, map[string]string{"b": "2"}, bucket(t, nc, "default"))
 }
 
 func TestServerWithoutJetStreamMirrorsNoNamesAndSaysSo(t *testing.T) {
 	o := startOperator(t, func(o *server.Options) { o.JetStream = false })
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.State == natsbridge.NamesUnavailable })
 	require.Contains(t, s.Names.Error, "has no JetStream")
 	require.Equal(t, 1, b.PublishEach("a", nil), "tuples do not need it")
@@ -330,7 +321,7 @@ func TestServerWithoutJetStreamMirrorsNoNamesAndSaysSo(t *testing.T) {
 func TestCloseThatCannotRemoveNamesSaysSo(t *testing.T) {
 	o := startOperator(t, nil)
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
-	require.NoError(t, b.SetName("default", "a", 1, []byte("1")))
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	wait(t, b, mirrored)
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now())
 	defer cancel()

@@ -16,7 +16,8 @@ type NamesState string
 // States of the mirror.
 const (
 	NamesUnused      NamesState = "unused"      // no name yet, so no bucket
-	NamesMirrored    NamesState = "mirrored"    // the buckets hold what was set
+	NamesMirrored    NamesState = "mirrored"    // the buckets hold what was set, all of it
+	NamesPartly      NamesState = "partly"      // and some names are left out, or their keys are others'
 	NamesBehind      NamesState = "behind"      // something is being written, or waits for the connection
 	NamesUnavailable NamesState = "unavailable" // Error says why; tried again
 )
@@ -31,6 +32,8 @@ type Status struct {
 	Published  uint64      `json:"published"` // messages handed to the connection
 	Dropped    uint64      `json:"dropped"`   // messages refused or lost before it
 	Names      NamesStatus `json:"names"`
+	// Service tells why the broker is not, or not wholly, among the services of NATS.
+	Service string `json:"service,omitempty"`
 	// LastError stays when it is over; it tells what happened last, and when.
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
@@ -38,12 +41,34 @@ type Status struct {
 
 // NamesStatus tells of the mirror of names.
 type NamesStatus struct {
-	State    NamesState `json:"state"`
-	Buckets  int        `json:"buckets"`  // namespaces with names, now or once
-	Names    int        `json:"names"`    // names that are set
-	Pending  int        `json:"pending"`  // keys still to be written or removed
-	Rejected uint64     `json:"rejected"` // values too large for the server, so far
-	Error    string     `json:"error,omitempty"`
+	State      NamesState `json:"state"`
+	Buckets    int        `json:"buckets"`    // namespaces with names, now or once
+	Names      int        `json:"names"`      // names that are set
+	Mirrored   int        `json:"mirrored"`   // of these, those that stand in their buckets
+	References int        `json:"references"` // of these, those that are too large and stand there by reference
+	Foreign    int        `json:"foreign"`    // names that are set and whose keys are other brokers'
+	LeftOut    int        `json:"left_out"`   // names that are set and cannot stand there
+	Pending    int        `json:"pending"`    // keys still to be written or removed
+	// Owners are some of the brokers that have keys of Foreign.
+	Owners []ForeignOwner `json:"owners,omitempty"`
+	Error  string         `json:"error,omitempty"`
+}
+
+// String tells people how far the mirror is.
+func (s *NamesStatus) String() string {
+	text := string(s.State)
+	if s.State == NamesPartly {
+		text = fmt.Sprintf("%d of %d mirrored", s.Mirrored, s.Names)
+	}
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{s.References, "by reference"}, {s.Foreign, "with another broker's key"}, {s.LeftOut, "left out"}} {
+		if part.n > 0 {
+			text += fmt.Sprintf(", %d %s", part.n, part.what)
+		}
+	}
+	return text
 }
 
 // Status tells how things are. It never waits for the network.
@@ -69,6 +94,7 @@ func (b *Bridge) Status() Status {
 	}
 	l.mu.Unlock()
 	s.Names = b.names.status(s.Connected)
+	s.Service = b.service.why()
 	if b.server != nil && b.server.noNames != "" {
 		s.Names.State, s.Names.Error = NamesUnavailable, b.server.noNames
 	}
@@ -78,19 +104,37 @@ func (b *Bridge) Status() Status {
 func (n *names) status(connected bool) NamesStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := NamesStatus{State: NamesUnused, Buckets: len(n.spaces), Rejected: n.rejected, Error: n.err}
+	out := NamesStatus{State: NamesUnused, Buckets: len(n.spaces), Error: n.err}
 	behind := false
 	for _, s := range n.spaces {
 		out.Names += s.live
-		out.Pending += len(s.dirty)
-		behind = behind || s.behind()
+		behind = behind || len(s.keys) > 0 && s.looked != s.asked
+		for name, k := range s.keys {
+			switch {
+			case k.holder != nil:
+				out.Foreign++
+			case k.left != "" && !k.deleted:
+				out.LeftOut++
+			case k.wanted() && s.mirrored(name, k):
+				out.Mirrored++
+				if k.reference {
+					out.References++
+				}
+			}
+			if (k.holder == nil || k.holder.gone) && (s.isDirty(name) || k.unsure) {
+				out.Pending++
+			}
+		}
 	}
+	out.Owners = n.foreignLocked()
 	switch {
 	case out.Buckets == 0:
 	case connected && n.err != "":
 		out.State = NamesUnavailable
-	case !connected || behind:
+	case !connected || behind || out.Pending > 0:
 		out.State = NamesBehind
+	case out.Foreign > 0 || out.LeftOut > 0:
+		out.State = NamesPartly
 	default:
 		out.State = NamesMirrored
 	}

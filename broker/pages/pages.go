@@ -29,6 +29,7 @@ type Pages struct {
 	bell    *shm.Bell
 	remains uint32             // its record's number + 1 when it is over
 	rows    map[int64]struct{} // pages of the row that were reserved here
+	readers uint32             // bit n: the page n of the file was reserved for readers' records
 	uses    int                // chunks granted to this session, and its lanes, live and adopted alike
 }
 
@@ -87,6 +88,38 @@ func (p *Pages) ReserveRow(chunk uint32) error {
 	}
 	p.rows[at] = struct{}{}
 	return nil
+}
+
+// Received is what a reader says of itself.
+type Received struct{ Taken, Lost uint64 }
+
+// Add sums, within what JSON can hold.
+func (r *Received) Add(o Received) {
+	r.Taken = min(r.Taken+min(o.Taken, protocol.MaxSafeInt), protocol.MaxSafeInt)
+	r.Lost = min(r.Lost+min(o.Lost, protocol.MaxSafeInt), protocol.MaxSafeInt)
+}
+
+// ReserveReader makes sure that a look at the record of a reader meets no hole.
+func (p *Pages) ReserveReader(number uint64) error {
+	at := int64(protocol.ReaderRecordAt(number)) &^ (protocol.PageBytes - 1)
+	if p.readers>>(at/protocol.PageBytes)&1 != 0 {
+		return nil
+	}
+	if err := p.Session.FD.Reserve(at, protocol.PageBytes); err != nil {
+		return NoMemory(err, "what a reader counts")
+	}
+	p.readers |= 1 << (at / protocol.PageBytes)
+	return nil
+}
+
+// Received returns what a reader has said; nothing where its record cannot be reserved, or is
+// another's.
+func (p *Pages) Received(number uint64) (r Received) {
+	at := protocol.ReaderRecordAt(number)
+	if !p.There() || p.ReserveReader(number) != nil || p.Session.Region.Load64(at+protocol.ReaderNumber) != number {
+		return r
+	}
+	return Received{p.Session.Region.Load64(at + protocol.ReaderTaken), p.Session.Region.Load64(at + protocol.ReaderLost)}
 }
 
 // ReserveEntries makes sure that what writes the entries of a chunk meets no hole.

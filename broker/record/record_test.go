@@ -105,7 +105,7 @@ func TestRecordsDoNotOverlap(t *testing.T) {
 		func() { f.SetChunkSerial(0, 1) }, func() { f.Segment(0).Store(aSegment) }, func() { f.Segment(1).Store(aSegment) },
 		func() { f.Topic(0).Store(aTopic) }, func() { f.Topic(0).Group(0).Store(aGroup) }, func() { f.Topic(0).Group(1).Store(aGroup) },
 		func() { f.Topic(0).Lane(0).Store(aLane) }, func() { f.Topic(0).Lane(1).Store(aLane) },
-		func() { f.Topic(0).SetReader(protocol.MaxSessions-1, true) }, func() { f.Topic(0).SetGone(1) }, func() { f.Topic(0).SetLastLeft("me") }, func() { f.Topic(1).Store(aTopic) },
+		func() { f.Topic(0).SetReader(protocol.MaxSessions-1, true) }, func() { f.Topic(0).SetGone(1, 2) }, func() { f.Topic(0).SetLastLeft("me") }, func() { f.Topic(1).Store(aTopic) },
 		func() { f.Lease(0).Store(aLease) }, func() { f.Lease(1).Store(aLease) },
 		func() { f.Join(0).Store(aJoin) }, func() { f.Join(1).Store(aJoin) },
 		func() { f.Remains(0).Store(aRemains) }, func() { f.Remains(1).Store(aRemains) },

@@ -33,6 +33,7 @@ type Topic struct {
 	Token       [16]byte // of a private one
 	Ephemeral   uint64   // serial of the session whose end deletes the name
 	Gone        uint64   // messages that were sent in lanes that are no more
+	GoneBytes   uint64   // of their tensors
 	Holder      Holder   // of its creator
 }
 
@@ -62,7 +63,7 @@ func (v TopicView) Load() Topic {
 		MadeAt:      v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
 		Name:      text(v.r, protocol.TopicName, protocol.TopicNameBytes),
 		Namespace: text(v.r, protocol.TopicNamespace, topicTextBytes), Creator: text(v.r, protocol.TopicCreator, topicTextBytes),
-		Gone: v.r.Load64(protocol.TopicGone), Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),
+		Gone: v.r.Load64(protocol.TopicGone), GoneBytes: v.r.Load64(protocol.TopicGoneBytes), Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),
 	}
 	copy(t.Token[:], v.r.Bytes(protocol.TopicToken, 16))
 	return t
@@ -149,6 +150,15 @@ func (v TopicView) RaiseReadersVersion() { v.r.Store64(protocol.TopicVersion, v.
 // SetState changes the topic's state alone.
 func (v TopicView) SetState(state uint32) { v.r.Store32(protocol.TopicState, state) }
 
+// MakePrivate takes the name away: the topic is one with a token, which goes with its last
+// user.
+func (v TopicView) MakePrivate(token [16]byte) {
+	copy(v.r.Bytes(protocol.TopicToken, 16), token[:])
+	v.r.Store64(protocol.TopicLinger, 0)
+	v.r.Store32(protocol.TopicFlags, v.r.Load32(protocol.TopicFlags)|protocol.TopicPrivate)
+	putText(v.r, protocol.TopicName, protocol.TopicNameBytes, "")
+}
+
 // Deleted tells whether a name was deleted.
 func (v TopicView) Deleted() bool {
 	return v.r.Load32(protocol.TopicFlags)&protocol.TopicDeleted != 0
@@ -180,8 +190,11 @@ func (v TopicView) SetUsedLanes(n uint32) { v.r.Store32(protocol.TopicLanesEnd, 
 // SetUsedGroups is as SetUsedLanes.
 func (v TopicView) SetUsedGroups(n uint32) { v.r.Store32(protocol.TopicGroupsEnd, n) }
 
-// SetGone tells how many messages were sent in lanes that are no more.
-func (v TopicView) SetGone(n uint64) { v.r.Store64(protocol.TopicGone, n) }
+// SetGone tells how many messages, of how many bytes, were sent in lanes that are no more.
+func (v TopicView) SetGone(n, bytes uint64) {
+	v.r.Store64(protocol.TopicGoneBytes, bytes)
+	v.r.Store64(protocol.TopicGone, n)
+}
 
 // SetLastLeft tells the name of the session that left last, for messages of timeouts.
 func (v TopicView) SetLastLeft(name string) {

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -63,7 +64,7 @@ func (ts *Topics) namesAwaited(l *Lane, budget *int) bool {
 func (ts *Topics) adopt(l *Lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
 	if !l.Pages.There() {
-		ts.log.Warn("a lane of an ended session was not handed over: what it sent is lost", "lane", l.String())
+		ts.log.Warn("a lane of an ended session was not handed over: what it sent is lost", events.Of(events.Death), "lane", l.String())
 		ts.dropLane(l)
 		return
 	}

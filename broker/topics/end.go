@@ -1,6 +1,8 @@
 package topics
 
 import (
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -29,7 +31,7 @@ func (ts *Topics) adoptLanes(s *Party) {
 		}
 	}
 	if budget <= 0 {
-		ts.log.Warn("an ended session named more than can be kept; the rest is dropped", "serial", s.Serial, "name", s.Name)
+		ts.log.Warn("an ended session named more than can be kept; the rest is dropped", events.Of(events.Death), "serial", s.Serial, "name", s.Name)
 	}
 }
 
@@ -91,4 +93,18 @@ func (ts *Topics) tell(s *Party) {
 		ts.leftAlone(t)
 	}
 	clear(s.topics)
+}
+
+// Kept is how much of what a session sent is kept.
+type Kept struct{ Lanes, Messages int }
+
+// KeptOf counts what the broker keeps of what a session sent.
+func (ts *Topics) KeptOf(p *pages.Pages) (k Kept) {
+	for l := range ts.lanesIn[p] {
+		if l.state == protocol.LaneAdopted {
+			k.Lanes++
+			k.Messages += len(l.kept)
+		}
+	}
+	return k
 }

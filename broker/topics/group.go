@@ -219,7 +219,12 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 		return false
 	}
 	for n := range g.topic.lanes {
-		if a, ok := g.area(n); ok && a.Release(over) > 0 { // MODEL group:free-claims
+		a, ok := g.area(n)
+		if !ok {
+			continue
+		}
+		if freed := a.Release(over); freed > 0 { // MODEL group:free-claims
+			ts.freed += uint64(freed)
 			shm.Fence()
 			ts.waits(g.topic).Active().Mark(n) // whose sender may be silent
 			any = true

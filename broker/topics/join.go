@@ -19,7 +19,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 	}
 	if have := m.readers[r.Reader]; have != nil { // asked again, because the answer was lost
 		if (have.group != nil) == (r.Group != nil) && (have.group == nil || have.group.file.Region.Valid()) {
-			return ts.readerReply(t, have)
+			return ts.readerReply(s, have)
 		}
 		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: it asks because it has none
 	}
@@ -47,7 +47,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 	ts.store.Record.Topic(t.index).SetReader(s.Slot, true)
 	ts.readersChanged(t)
 	crashpoint.At("broker-reader-listed")
-	reply, fds, err = ts.readerReply(t, rd)
+	reply, fds, err = ts.readerReply(s, rd)
 	if err != nil {
 		ts.leaveReader(t, s, m, rd)
 		ts.readersChanged(t)
@@ -56,8 +56,8 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 }
 
 // readerReply makes the answer to a reader: what it needs to begin.
-func (ts *Topics) readerReply(t *Topic, rd *reader) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
-	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member}
+func (ts *Topics) readerReply(s *Party, rd *reader) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
+	reply = protocol.TopicReadReply{Reader: rd.number, Member: rd.member, Counted: s.ReserveReader(rd.number) == nil}
 	if rd.group == nil {
 		return reply, nil, nil
 	}
@@ -120,6 +120,9 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 // leaveReader ends one reader. The caller calls changed.
 func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
 	delete(m.readers, rd.number)
+	got := s.Received(rd.number)
+	t.left.Add(got)
+	s.left.Add(got)
 	if len(m.readers) == 0 {
 		ts.store.Record.Topic(t.index).SetReader(s.Slot, false)
 	}

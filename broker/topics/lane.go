@@ -216,8 +216,8 @@ func (ts *Topics) dropLane(l *Lane) {
 	ts.setLaneState(l, protocol.LaneClosed)
 	crashpoint.At("broker-lane-closed")
 	// Behind the lane's end: a reader that still has the lane counts what it missed there.
-	t.gone = min(t.gone+l.View.Head(), protocol.MaxSafeInt)
-	ts.store.Record.Topic(t.index).SetGone(t.gone)
+	t.gone, t.goneBytes = safe(t.gone+l.View.Head()), safe(t.goneBytes+safe(l.View.Total()))
+	ts.store.Record.Topic(t.index).SetGone(t.gone, t.goneBytes)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Free()
 	crashpoint.At("broker-lane-dropped")
 	delete(t.lanes, l.Number)
@@ -229,6 +229,7 @@ func (ts *Topics) dropLane(l *Lane) {
 	ts.store.Record.Topic(t.index).SetUsedLanes(used)
 	ts.unlistLane(l)
 	if s := ts.parties[l.Pages]; s != nil {
+		s.sent, s.sentBytes = safe(s.sent+l.View.Head()), safe(s.sentBytes+safe(l.View.Total()))
 		s.client.Trim()
 	}
 	ts.store.DropRemains(l.Pages)

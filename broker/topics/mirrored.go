@@ -67,3 +67,7 @@ func (t *Topic) HasLane(l *Lane) bool { return t.lanes[l.Number] == l }
 func (t *Topic) Revision() (l *Lane, revision uint64, set bool) {
 	return t.name.lane, t.name.revision, t.name.set
 }
+
+// SetterPID is the process that set the present revision of a name, 0 if a broker
+// before this one was told.
+func (t *Topic) SetterPID() int { return t.name.setterPID }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -112,7 +113,7 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 			continue
 		}
 		if t.name != nil && t.name.set && slices.ContainsFunc(t.name.indices, lost) {
-			ts.log.Warn("a name is lost: no process that lives has the memory of its tensors", "name", t.String(), "revision", t.name.revision)
+			ts.log.Warn("a name is lost: no process that lives has the memory of its tensors", events.Of(events.Memory), "name", t.String(), "revision", t.name.revision)
 			ts.unset(t)
 			continue
 		}

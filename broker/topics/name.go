@@ -3,6 +3,7 @@ package topics
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -24,6 +25,7 @@ type name struct {
 	tensors   uint16
 	at        time.Time
 	setter    string
+	setterPID int // 0: not known
 }
 
 const (
@@ -108,6 +110,9 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 	if err := ts.checkNameSet(r); err != nil {
 		return reply, err
 	}
+	if err := ts.checkReplaces(s, r); err != nil {
+		return reply, err
+	}
 	indices, words, err := ts.holdRevision(r)
 	if err != nil {
 		return reply, err
@@ -126,10 +131,29 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 	if r.Live {
 		h.Flags |= protocol.SlotWritable | protocol.SlotLive
 	}
+	if was := n.setter; !n.set || was != s.who() {
+		ts.log.Debug("name set", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "by", s.who(),
+			"revision", n.lane.View.Head()+1, "bytes", r.Bytes, "live", r.Live, "ephemeral", r.Ephemeral)
+	}
 	ts.publish(t, h, words, indices)
-	n.live, n.bytes, n.tensors, n.at, n.setter = r.Live, r.Bytes, r.Tensors, time.Now(), s.who()
+	n.live, n.bytes, n.tensors, n.at, n.setter, n.setterPID = r.Live, r.Bytes, r.Tensors, time.Now(), s.who(), s.PID
 	ts.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil
+}
+
+// checkReplaces refuses a revision that is to replace one which is not set any more.
+func (ts *Topics) checkReplaces(s *Party, r *protocol.NameSet) error {
+	if r.Replaces == 0 {
+		return nil
+	}
+	t := ts.named[topicKey{s.Namespace, r.Name, true}]
+	switch {
+	case t == nil || !t.name.set:
+		return protocol.Errorf(protocol.CodeConflict, "get it anew", "name %s is not set any more", r.Name)
+	case t.name.revision != r.Replaces:
+		return protocol.Errorf(protocol.CodeConflict, "get it anew", "name %s has revision %d by now, and not %d", r.Name, t.name.revision, r.Replaces)
+	}
+	return nil
 }
 
 // publish writes the next message of a name's lane, then lets go of the one
@@ -140,6 +164,7 @@ func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []ui
 	i := n.lane.View.Head() + 1
 	crashpoint.At("broker-name-held")
 	n.lane.View.Write(i, &h, words)
+	n.lane.View.AddTotal(h.Bytes)
 	n.lane.View.Publish(i)
 	if n.set {
 		crashpoint.At("broker-name-published")
@@ -241,6 +266,7 @@ func (ts *Topics) unset(t *Topic) {
 	n.lane.View.Unname(n.revision)
 	ts.memory.DropAll(n.indices)
 	n.set, n.indices = false, nil
+	ts.log.Debug("name deleted", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "revision", n.revision)
 	ts.understood(n.lane)
 	ts.setEphemeral(t, nil, false)
 	ts.watch.Named(t)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -81,7 +82,7 @@ func (ts *Topics) understood(l *Lane) {
 func (ts *Topics) GiveUpUnread() {
 	for l := range ts.unread {
 		if !l.Pages.There() {
-			ts.log.Warn("the messages of an ended session were not handed over", "lane", l.String())
+			ts.log.Warn("the messages of an ended session were not handed over", events.Of(events.Memory), "lane", l.String())
 			ts.dropLane(l)
 			ts.changed(l.Topic)
 		}
@@ -187,7 +188,7 @@ func (ts *Topics) readRevision(t *Topic) {
 	if !ok && !late || ts.store.Record.Topic(t.index).Deleted() {
 		delete(ts.unread, n.lane)
 		if !ok && !late {
-			ts.log.Warn("a name is lost: what it held was handed over by no client", "name", t.key.name, "namespace", t.key.namespace)
+			ts.log.Warn("a name is lost: what it held was handed over by no client", events.Of(events.Memory), "name", t.key.name, "namespace", t.key.namespace)
 		}
 		if n.set { // as it seemed before it could be read
 			ts.unset(t)

@@ -47,7 +47,7 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
 		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
 		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
-		holder: r.Holder, made: record.Formerly(r.MadeAt), gone: r.Gone, closed: r.State == protocol.TopicClosed,
+		holder: r.Holder, made: record.Formerly(r.MadeAt), gone: r.Gone, goneBytes: r.GoneBytes, closed: r.State == protocol.TopicClosed,
 		lanes: map[uint32]*Lane{}, members: map[*Party]*member{},
 	}
 	t.slots, t.stride = protocol.Slots(t.depth), protocol.Stride(t.description)

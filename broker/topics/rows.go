@@ -3,6 +3,7 @@ package topics
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -26,6 +27,56 @@ type TopicRow struct {
 	Groups      int     `json:"groups"`
 	Kept        int     `json:"kept"`    // messages
 	Adopted     int     `json:"adopted"` // of them, those of ended sessions
+	Waiting     int     `json:"waiting"` // of them, those that some group has not taken, or not acknowledged
+	Traffic
+}
+
+// Traffic counts messages since a topic or session was made. It never decreases in a broker's
+// life; what readers that have ended took and lost is not known to the next broker. A message
+// that several readers take is taken several times.
+type Traffic struct {
+	Sent      uint64 `json:"sent"`
+	SentBytes uint64 `json:"sent_bytes"` // of their tensors
+	Taken     uint64 `json:"taken"`
+	Lost      uint64 `json:"lost"` // overwritten before a reader had them
+}
+
+// safe is a count as JSON can hold it.
+func safe(n uint64) uint64 { return min(n, protocol.MaxSafeInt) }
+
+func (t *Traffic) received(r pages.Received) {
+	sum := pages.Received{Taken: t.Taken, Lost: t.Lost}
+	sum.Add(r)
+	t.Taken, t.Lost = sum.Taken, sum.Lost
+}
+
+func (t *Traffic) sent(l *Lane) {
+	t.Sent, t.SentBytes = safe(t.Sent+l.View.Head()), safe(t.SentBytes+safe(l.View.Total()))
+}
+
+// Add sums.
+func (t *Traffic) Add(o Traffic) {
+	t.Sent, t.SentBytes = safe(t.Sent+o.Sent), safe(t.SentBytes+o.SentBytes)
+	t.received(pages.Received{Taken: o.Taken, Lost: o.Lost})
+}
+
+// Ended is what topics and queues that are no more had counted, and how many items were freed
+// for others because their takers had left.
+func (ts *Topics) Ended() (t Traffic, redelivered uint64) { return ts.ended, ts.freed }
+
+// TrafficOf counts what a session has sent in the lanes that it has, and taken.
+func (ts *Topics) TrafficOf(s *Party) (t Traffic) {
+	t.Sent, t.SentBytes = s.sent, s.sentBytes
+	for l := range ts.lanesIn[s.Pages] {
+		t.sent(l)
+	}
+	t.received(s.left)
+	for _, m := range s.topics {
+		for number := range m.readers {
+			t.received(s.Received(number))
+		}
+	}
+	return t
 }
 
 // NameRow is a row of the listing `names`.
@@ -40,13 +91,19 @@ type NameRow struct {
 	Age       float64 `json:"age_seconds"`
 	Setter    string  `json:"setter"`
 	Readers   int     `json:"readers"`
+	NATS      string  `json:"nats,omitempty"` // how far it is mirrored there; the caller fills it in
+}
+
+// in tells whether a topic or name is of a namespace that a listing asks for.
+func (t *Topic) in(namespace string) bool {
+	return namespace == t.key.namespace || namespace == protocol.AnyNamespace
 }
 
 // TopicRow is the row of a topic or queue of a namespace, and what it cost to look
 // at; nil when there is none, or its name does not match.
 func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.kind == protocol.TopicKindName || t.key.namespace != namespace || !match(t.key.name) {
+	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.key.name) {
 		return nil, 0
 	}
 	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Kind: kindName(t.kind), Namespace: t.key.namespace,
@@ -58,8 +115,13 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	case len(t.members) == 0:
 		r.State = "lingering"
 	}
-	for _, m := range t.members {
+	r.Sent, r.SentBytes = t.gone, t.goneBytes
+	r.received(t.left)
+	for s, m := range t.members {
 		r.Readers += len(m.readers)
+		for number := range m.readers {
+			r.received(s.Received(number))
+		}
 	}
 	for _, g := range t.groups {
 		if g != nil {
@@ -70,10 +132,14 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	for _, l := range t.lanes {
 		kept := 0
 		for k := uint64(0); l.Pages.There() && k < l.View.Slots(); k++ {
-			if l.View.Seq(k) != 0 {
+			if i := l.View.Seq(k); i != 0 {
 				kept++
+				if r.Groups > 0 && !l.doneByAll(i) {
+					r.Waiting++
+				}
 			}
 		}
+		r.sent(l)
 		cost += int(t.slots / 16)
 		r.Kept += kept
 		if l.state == protocol.LaneAdopted {
@@ -88,7 +154,7 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 // NameRow is the row of a name, as TopicRow.
 func (ts *Topics) NameRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.name == nil || !t.name.set || t.key.namespace != namespace || !match(t.key.name) {
+	if t == nil || t.name == nil || !t.name.set || !t.in(namespace) || !match(t.key.name) {
 		return nil, 0
 	}
 	n := t.name

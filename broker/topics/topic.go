@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -42,7 +43,9 @@ type Topic struct {
 	nextLane  uint32 // no lower number is free
 	groups    [protocol.MaxGroups]*group
 	members   map[*Party]*member
-	gone      uint64 // messages that were sent in lanes that are no more
+	gone      uint64         // messages that were sent in lanes that are no more
+	goneBytes uint64         // of their tensors
+	left      pages.Received // by readers that are no more
 	lingering *alarm.Alarm
 	seen      uint64 // sum of heads when adopted messages were last looked at
 	name      *name  // of kind name
@@ -254,6 +257,10 @@ func (ts *Topics) removeTopic(t *Topic) {
 			ts.dropGroup(g)
 		}
 	}
+	if t.kind != protocol.TopicKindName { // behind its lanes and readers
+		ts.ended.Sent, ts.ended.SentBytes = safe(ts.ended.Sent+t.gone), safe(ts.ended.SentBytes+t.goneBytes)
+		ts.ended.received(t.left)
+	}
 	ts.store.Record.Topic(t.index).Free()
 	ts.changed(t)
 	ts.topics[t.index] = nil
@@ -308,11 +315,7 @@ func (ts *Topics) End(s *Party, r *protocol.TopicRef) error {
 	if t.kind == protocol.TopicKindName {
 		return protocol.Errorf(protocol.CodeInvalid, "use name.delete", "%s cannot be closed", t)
 	}
-	if !t.closed {
-		t.closed = true
-		ts.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
-		ts.changed(t)
-	}
+	ts.Shut(t)
 	return nil
 }
 

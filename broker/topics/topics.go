@@ -26,7 +26,9 @@ type Topics struct {
 	tokens     map[string]*Topic
 	joins      record.Table
 	nameRoom   nameRoom
-	groups     int    // of all topics
+	groups     int // of all topics
+	ended      Traffic
+	freed      uint64 // claims of members that had left, for others to take
 	opening    uint64 // counts openings whose numbers were chosen here
 	parties    map[*pages.Pages]*Party
 	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
@@ -69,6 +71,8 @@ type Client interface {
 	// Trim says that the session's file has room again where a lane was, or that a name
 	// which it has open was deleted.
 	Trim()
+	// Collect says that messages of its lanes were dropped, for which it still pays.
+	Collect()
 }
 
 // Party is what one session takes part in, while it lasts.
@@ -83,6 +87,9 @@ type Party struct {
 	touched map[*Topic]struct{} // by Leave
 
 	openings map[uint64]*Topic // by their numbers
+	left     pages.Received    // by readers that are no more
+	// sent and its bytes are those of lanes that are no more.
+	sent, sentBytes uint64
 }
 
 // who names a session for people: programs of one name are told apart.

@@ -50,6 +50,13 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
+// printLine prints a value as one line of JSON.
+func (a *app) printLine(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
 // text makes something that another process wrote safe to print.
 func (a *app) text(s string) string { return a.style.Text(s) }
 
@@ -58,7 +65,8 @@ type clientFlags struct {
 	address   string
 	namespace string
 	timeout   time.Duration
-	name      string // of the session, as listings show it
+	name      string        // of the session, as listings show it
+	answers   time.Duration // how long the broker may take to answer without a timeout; 0: as usual
 }
 
 func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
@@ -124,7 +132,7 @@ func (f *clientFlags) reach(ctx context.Context, start bool) (context.Context, *
 			return nil, nil, nil, err
 		}
 	}
-	answers := usualToAnswer
+	answers := cmp.Or(f.answers, usualToAnswer)
 	if f.timeout > 0 {
 		answers = max(f.timeout-time.Since(began), leastToAnswer)
 	}

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -24,7 +27,8 @@ type daemon struct {
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
 	dir      string
-	drain    time.Duration
+	drain    atomic.Int64    // how long the end may take
+	endpoint *observe.Server // nil: without HTTP
 	log      *slog.Logger
 	draining atomic.Bool
 }
@@ -54,21 +58,24 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 
 // startDaemon makes a broker that listens at socket, with dir as its runtime
 // directory, and starts NATS. ctx bounds the start only. keeper, if not nil, keeps
-// memory for the next broker, and kept is what it kept of the last one.
-func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD) (*daemon, error) {
-	requests := observe.NewRequests()
+// memory for the next broker, and kept is what it kept of the last one. early, if not nil,
+// stands for the broker until it is there.
+func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD, early *early) (*daemon, error) {
+	requests, ring := early.requests(), events.New()
+	log = slog.New(ring.Handler(log.Handler()))
 	b, err := broker.New(ctx, broker.Config{
 		Observe: requests.Observe,
-		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, AllowUIDs: s.AllowUIDs,
+		Dir:     dir, Socket: socket, SocketMode: s.SocketMode, Access: accessOf(s), Shared: s.Shared,
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
-		IdleExit: s.IdleExit, Version: version, Log: log,
-		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace,
+		IdleExit: s.IdleExit, Version: version, Log: log, Events: ring,
+		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace, Early: early.begun,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{broker: b, requests: requests, dir: dir, drain: s.DrainTimeout, log: log}
+	d := &daemon{broker: b, requests: requests, dir: dir, log: log}
+	d.drain.Store(int64(s.DrainTimeout))
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {
 		if former := b.Predecessor(); former != nil { // it has the port, and the lock
@@ -79,7 +86,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log)
+		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, natsbridge.ErrServer)) {
 			stopped, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -87,7 +94,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		}
 		if err != nil {
 			// Hand-overs need no NATS: better without it than not at all.
-			log.Error("NATS does not run: tuples and names stay on this machine", "error", err)
+			log.Error("NATS does not run: tuples and names stay on this machine", events.Of(events.NATS), "error", err)
 			status.Error = plain(err)
 		}
 	}
@@ -102,8 +109,9 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 }
 
 func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
-	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort),
-		Names: natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort), Version: version,
+		Namespace: os.Getenv(address.EnvNamespace),
+		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {
 		cfg.Join = joinConfig(s)
 	}
@@ -153,7 +161,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		}
 	}
 	d.draining.Store(true)
-	bounded, cancel := context.WithTimeout(context.Background(), d.drain)
+	bounded, cancel := context.WithTimeout(context.Background(), d.drainTime())
 	defer cancel()
 	select {
 	case e := <-served:
@@ -168,6 +176,9 @@ func (d *daemon) serve(ctx context.Context) error {
 		return errors.Join(err, d.late("tuples"))
 	}
 	if d.bridge != nil {
+		if d.broker.HandedOver() {
+			d.bridge.KeepNames() // the other broker is the same instance, and goes on with them
+		}
 		if e := d.bridge.Close(bounded); e != nil {
 			// What a broker ends with is no reason to call its end a failure.
 			d.log.Warn("NATS did not end in order", "error", e)
@@ -176,9 +187,11 @@ func (d *daemon) serve(ctx context.Context) error {
 	return err
 }
 
+func (d *daemon) drainTime() time.Duration { return time.Duration(d.drain.Load()) }
+
 func (d *daemon) late(what string) error {
 	return protocol.Errorf(protocol.CodeTimeout, "give it longer with --drain-timeout",
-		"the broker has not finished with its %s within %s", what, d.drain)
+		"the broker has not finished with its %s within %s", what, d.drainTime())
 }
 
 // ready tells why clients should not come now.
@@ -187,12 +200,15 @@ func (d *daemon) ready() error {
 		return errors.New("the broker is ending")
 	}
 	if d.broker.Status().Taking {
-		return errors.New("the broker is taking over from its predecessor")
+		return errTakingOver
 	}
 	return nil
 }
 
 func (d *daemon) natsStatus() *natsbridge.Status {
+	if d.bridge == nil {
+		return nil
+	}
 	s := d.bridge.Status()
 	return &s
 }
@@ -204,4 +220,9 @@ func plain(err error) string {
 		return strings.ReplaceAll(err.Error(), p.Error(), p.Message)
 	}
 	return fmt.Sprint(err)
+}
+
+// accessOf is who may connect by the settings.
+func accessOf(s *settings.Settings) broker.Access {
+	return broker.Access{UIDs: s.AllowUIDs, GIDs: s.AllowGIDs, ObserveUIDs: s.ObserveUIDs, ObserveGIDs: s.ObserveGIDs}
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -11,30 +13,66 @@ import (
 
 func init() { register(newDeleteCommand) }
 
+// deleteOptions are the flags of delete.
+type deleteOptions struct {
+	kind      string
+	yes, json bool
+}
+
 func newDeleteCommand(a *app) *cobra.Command {
 	var f clientFlags
+	var o deleteOptions
 	cmd := &cobra.Command{
-		Use:   "delete NAME...",
-		Short: "Delete names",
-		Long: `Delete names. Who has got a bundle under one keeps it; its memory goes back when
-the last of them lets go.`,
+		Use:   "delete NAME|TOPIC|QUEUE...",
+		Short: "Delete names, topics and queues",
+		Long: `Delete names, topics and queues. Who has got a bundle under a name, or has received a
+message, keeps it; its memory goes back when the last of them lets go.
+
+A topic or queue that is deleted is closed for all that have it open: calls on it fail
+with Closed. What it keeps or has waiting is dropped, and its name is free for another
+one at once.
+
+Where a name and a topic are called the same, --kind says which. A name is deleted
+without a question where nobody can be asked: it can be set again. A topic or queue
+wants --yes there.`,
 		GroupID: groupCarry,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.delete(cmd.Context(), &f, args)
+			return a.delete(cmd.Context(), &f, args, &o)
 		},
 		ValidArgsFunction: a.completeRows(&f, protocol.ListNames),
 	}
 	f.add(cmd, waitForBroker)
+	cmd.Flags().StringVar(&o.kind, "kind", "", "what is deleted: `name`, topic or queue; default whichever there is")
+	yesFlag(cmd, &o.yes)
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
 
+// deleted is what became of one name, topic or queue.
+type deleted struct {
+	Name string `json:"name"`
+	protocol.PurgeReply
+}
+
 // delete goes on after a name that fails, so that the rest is done.
-func (a *app) delete(ctx context.Context, f *clientFlags, names []string) (err error) {
+func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *deleteOptions) (err error) {
+	switch o.kind {
+	case "", protocol.KindName, protocol.KindTopic, protocol.KindQueue:
+	default:
+		return badUsage("%q is no kind: use %s, %s or %s", o.kind, protocol.KindName, protocol.KindTopic, protocol.KindQueue)
+	}
 	for _, name := range names {
 		if err := protocol.CheckName(name); err != nil {
 			return &usage{cause: err}
 		}
+	}
+	kinds, err := a.kindsOf(ctx, f, names, o.kind)
+	if err != nil {
+		return err
+	}
+	if err := a.confirmDelete(ctx, names, kinds, o); err != nil {
+		return err
 	}
 	l, err := a.look(ctx, f)
 	if err != nil {
@@ -42,12 +80,30 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string) (err e
 	}
 	defer l.close()
 	var failed []error
-	for _, name := range names {
-		if err := l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name, Namespace: l.namespace}, nil); err != nil {
+	all := []deleted{}
+	for i, name := range names {
+		d := deleted{Name: name, PurgeReply: protocol.PurgeReply{Kind: kinds[i]}}
+		text := "deleted " + name
+		if kinds[i] == protocol.KindName {
+			err = l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name, Namespace: l.namespace}, nil)
+		} else {
+			err = l.Broker(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: name, Kind: kinds[i], Namespace: l.namespace}, &d.PurgeReply)
+			text = fmt.Sprintf("deleted %s %s: %s dropped; %s had it open", kinds[i], name,
+				plural(int64(min(d.Messages, 1<<62)), "message"), plural(int64(d.Openers), "session"))
+		}
+		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		if err := a.println("deleted " + name); err != nil {
+		all = append(all, d)
+		if !o.json {
+			if err := a.println(text); err != nil {
+				return err
+			}
+		}
+	}
+	if o.json {
+		if err := a.printJSON(all); err != nil {
 			return err
 		}
 	}
@@ -55,4 +111,55 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string) (err e
 		return failed[0]
 	}
 	return errors.Join(failed...)
+}
+
+// kindsOf finds out what each is. One that is not there counts as a name: the broker says
+// that there is none.
+func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind string) ([]string, error) {
+	kinds := make([]string, len(names))
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	for i, name := range names {
+		if kinds[i] = kind; kind != "" {
+			continue
+		}
+		kinds[i] = protocol.KindName
+		isName, err := l.fetch(ctx, protocol.ListNames, name)
+		if err != nil {
+			return nil, err
+		}
+		topics, err := l.fetch(ctx, protocol.ListTopics, name)
+		if err != nil || len(topics) == 0 {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		var row struct{ Kind string }
+		if err := json.Unmarshal(topics[0], &row); err != nil {
+			return nil, err
+		}
+		if len(isName) > 0 {
+			return nil, &usage{cause: fmt.Errorf("there are a name and a %s called %s", row.Kind, name), remedy: "say which with --kind"}
+		}
+		kinds[i] = row.Kind
+	}
+	return kinds, nil
+}
+
+// confirmDelete asks; of names alone only where somebody can be asked.
+func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *deleteOptions) error {
+	var what []string
+	onlyNames := true
+	for i, name := range names {
+		what = append(what, kinds[i]+" "+name)
+		onlyNames = onlyNames && kinds[i] == protocol.KindName
+	}
+	if onlyNames && !isTerminal(a.in) {
+		return nil
+	}
+	return a.confirm(ctx, o.yes, "delete "+series(what)+", and drop what no reader has taken")
 }

@@ -2,57 +2,156 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 func init() { register(newEvictCommand) }
 
+// evictOptions are the flags of evict.
+type evictOptions struct{ kill, yes, json bool }
+
 func newEvictCommand(a *app) *cobra.Command {
 	var f clientFlags
+	var o evictOptions
 	cmd := &cobra.Command{
 		Use:   "evict SESSION...",
-		Short: "End sessions of which nothing is known",
-		Long: `End sessions in the state "unknown", by their number in baton ls sessions: a
-broker that took over could not find out whether their processes live, so they keep
-what they hold. End them only when you know that their processes are gone: what a
-process still reads is given to others. Of sessions in the state "ended" the file is
-awaited though their processes are gone: evicting them gives up what they sent.`,
-		GroupID: groupLook,
+		Short: "End sessions",
+		Long: `End sessions, by their number in baton ls sessions. Calls of the session fail with
+SessionLost from then on. Its connection, its right to come back, its queue items, its
+lanes and its leases end; what it had sent is still received. What its process holds
+stays until the process drops it or ends: the reply tells how much that is. A process
+that stands still hears of it when it goes on; until then all its memory stays.
+
+--kill kills the process, so that nothing stays.
+
+A session in the state "unknown" is one that a broker has taken over without finding out
+whether its process lives. End it only when you know that the process is gone: what a
+process still reads is given to others. Of one in the state "ended" the file is awaited
+though its process is gone; evicting it gives up what it sent.`,
+		GroupID: groupSteer,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.evict(cmd.Context(), &f, args)
+			return a.evict(cmd.Context(), &f, args, &o)
 		},
 	}
 	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the processes")
+	yesFlag(cmd, &o.yes)
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
 
-func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string) (err error) {
+// evicted is what became of one session.
+type evicted struct {
+	Serial uint64 `json:"serial"`
+	protocol.EvictReply
+}
+
+// evictAnswer is longer than a broker waits for a client to hear that it is evicted.
+const evictAnswer = 10 * time.Second
+
+// evict goes on after a session that cannot be evicted, so that the rest is done.
+func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *evictOptions) (err error) {
 	var serials []uint64
 	for _, text := range sessions {
 		serial, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return &usage{cause: fmt.Errorf("%q is no serial of a session", text)}
+			return &usage{cause: fmt.Errorf("%q is no serial of a session", text), remedy: "baton ls sessions lists them"}
 		}
 		serials = append(serials, serial)
+	}
+	if err := a.confirmEvict(ctx, f, serials, o); err != nil {
+		return err
 	}
 	l, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer l.close()
+	var failed []error
+	done := []evicted{}
 	for _, serial := range serials {
-		if err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial}, nil); err != nil {
-			return err
+		e := evicted{Serial: serial}
+		l.patient(evictAnswer)
+		if err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply); err != nil {
+			failed = append(failed, err)
+			continue
 		}
-		if err := a.println(fmt.Sprintf("evicted session %d", serial)); err != nil {
+		done = append(done, e)
+		if !o.json {
+			if err := a.println(e.text()); err != nil {
+				return err
+			}
+		}
+	}
+	if o.json {
+		if err := a.printJSON(done); err != nil {
 			return err
 		}
 	}
-	return nil
+	if len(failed) == 1 {
+		return failed[0]
+	}
+	return errors.Join(failed...)
+}
+
+// confirmEvict says whose sessions will end, and asks.
+func (a *app) confirmEvict(ctx context.Context, f *clientFlags, serials []uint64, o *evictOptions) error {
+	if o.yes {
+		return nil
+	}
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	rows, err := l.fetch(ctx, protocol.ListSessions, "")
+	if err != nil {
+		return err
+	}
+	var who []string
+	for _, raw := range rows {
+		var r broker.SessionRow
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return err
+		}
+		if slices.Contains(serials, r.Serial) {
+			who = append(who, fmt.Sprintf("session %d (%s, process %d, %s, holds %s)", r.Serial, r.Name, r.PID, r.State, size(r.Held)))
+		}
+	}
+	if len(who) == 0 {
+		return protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", serials[0])
+	}
+	what := "end " + series(who)
+	if o.kill {
+		what = "kill the processes of, and " + what
+	}
+	return a.confirm(ctx, false, what)
+}
+
+func (e *evicted) text() string {
+	text := fmt.Sprintf("evicted session %d (%s, process %d)", e.Serial, e.Name, e.PID)
+	if e.Killed && e.State == protocol.EvictedOver {
+		return text + ": its process was killed"
+	}
+	if e.Killed {
+		text += ": its process was killed and has not ended yet"
+	}
+	switch e.State {
+	case protocol.EvictedClosed:
+		return text + fmt.Sprintf(": its process holds %s, which stay until it drops them or ends", size(e.Held))
+	case protocol.EvictedUnheard:
+		return text + fmt.Sprintf(": its process has not heard of it yet, so %s stay, of which it holds %s, until it goes on or ends", size(e.Granted), size(e.Held))
+	}
+	return text + ": nothing of it is left"
 }

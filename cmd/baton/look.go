@@ -16,8 +16,9 @@ import (
 // none for. It is for one goroutine.
 type looker struct {
 	place
-	w    *wire.Conn
-	last uint64 // request
+	w     *wire.Conn
+	last  uint64    // request
+	until time.Time // the answers must be here
 }
 
 // look connects to a broker to look at it. The caller closes it.
@@ -36,7 +37,20 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 	}
 	until, _ := ctx.Deadline()
 	c.SetDeadline(until)
-	return &looker{place: *p, w: wire.New(c)}, nil
+	return &looker{place: *p, w: wire.New(c), until: until}, nil
+}
+
+// patient gives the broker so long at least for the next answer.
+func (l *looker) patient(least time.Duration) {
+	l.until = later(l.until, time.Now().Add(least))
+	l.w.SetDeadline(l.until)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func (l *looker) close() {

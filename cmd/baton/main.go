@@ -159,6 +159,7 @@ func (a *app) noteBegin(c *cobra.Command) {
 const (
 	groupBroker = "broker"
 	groupLook   = "look"
+	groupSteer  = "steer"
 	groupCarry  = "carry"
 	groupTry    = "try"
 	groupOther  = "other"
@@ -167,6 +168,7 @@ const (
 var groups = []*cobra.Group{
 	{ID: groupBroker, Title: "Run a broker:"},
 	{ID: groupLook, Title: "See what is there:"},
+	{ID: groupSteer, Title: "Steer it:"},
 	{ID: groupCarry, Title: "Carry tensors:"},
 	{ID: groupTry, Title: "Try and measure:"},
 	{ID: groupOther, Title: "Other:"},

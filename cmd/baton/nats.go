@@ -102,7 +102,8 @@ func (a *app) natsText(n *natsAnswer) string {
 	base := strings.Join(command, " ")
 	parts := []string{a.pairs(rows), "With the nats command line tool:",
 		"  " + base + " sub " + quote(n.Subject),
-		"  " + base + " kv ls " + n.Bucket}
+		"  " + base + " kv ls " + n.Bucket,
+		"  " + base + " micro info baton"}
 	switch {
 	case n.Seed != "":
 		parts = append(parts, "In Go:",

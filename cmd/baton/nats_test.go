@@ -2,8 +2,10 @@ package main_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -88,4 +90,37 @@ func TestServeMirrorsNamesOnNATS(t *testing.T) {
 		_, err = kv.Get("weights.a")
 		return err == nil
 	})
+	p.until("it is said to be there", func() bool { return strings.Contains(p.must("ls", "names"), " mirrored") })
+	assert.Regexp(t, `(?m)^on NATS +mirrored$`, p.must("show", "weights/a"))
+	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, p.must("status"))
+	assert.Contains(t, p.must("nats"), " micro info baton")
+	m, err := nc.RequestWithContext(p.ctx(), "$SRV.PING.baton", nil)
+	require.NoError(t, err)
+	var ping struct{ Metadata map[string]string }
+	require.NoError(t, json.Unmarshal(m.Data, &ping))
+	assert.Equal(t, "default", ping.Metadata["namespace"])
+}
+
+// A broker that shares NATS and the namespace with another says whose a key is.
+func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
+	one, two := newPlace(t), newPlace(t)
+	one.serveNATS()
+	one.must("set", "weights/a", one.array("a.npy", "uint8", []int64{1}, []byte{9}))
+	one.until("the name is mirrored", func() bool { return strings.Contains(one.must("ls", "names"), " mirrored") })
+	var n natsAnswer
+	one.json(&n, "nats")
+	two.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed)
+	two.must("set", "weights/a", two.array("a.npy", "uint8", []int64{1}, []byte{9}))
+	two.until("the key is found to be another's", func() bool {
+		return strings.Contains(two.must("status"), "0 of 1 mirrored, 1 with another broker's key")
+	})
+	var s struct {
+		Instance string
+		PID      int
+	}
+	one.json(&s, "status")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^keys of others +1 of broker %s on .* \(pid %d\): weights/a$`, s.Instance, s.PID), two.must("status"))
+	assert.Regexp(t, fmt.Sprintf(`key of broker %s on .* \(pid %d\)`, s.Instance, s.PID), two.must("ls", "names"))
+	assert.NotContains(t, two.must("show", "weights/a"), "mirrored")
+	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, one.must("status"))
 }

@@ -20,24 +20,27 @@ type listing struct {
 	what   string
 	header []string
 	right  []bool
+	// weak are the columns that are shortened where a terminal is too narrow, the least
+	// important first.
+	weak []int
 	// cells decodes a row and gives its cells.
 	cells func(raw json.RawMessage) ([]string, error)
 }
 
 // listings in the order that help and overviews have them.
 var listings = []listing{
-	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers"},
-		[]bool{false, true, false, true, true, true, false, true}, cellsOf(nameCells)},
+	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers", "on NATS"},
+		[]bool{false, true, false, true, true, true, false, true, false}, []int{6, 2, 0}, cellsOf(nameCells)},
 	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
-		[]bool{false, false, false, true, false, true, true, true, false}, cellsOf(topicCells)},
+		[]bool{false, false, false, true, false, true, true, true, false}, []int{8, 4, 0}, cellsOf(topicCells)},
 	{protocol.ListSessions, []string{"session", "name", "pid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]bool{true, false, true, false, false, false, true, true, true}, cellsOf(sessionCells)},
+		[]bool{true, false, true, false, false, false, true, true, true}, []int{3, 4, 1}, cellsOf(sessionCells)},
 	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
-		[]bool{true, true, false, false, false, true, true, true}, cellsOf(segmentCells)},
+		[]bool{true, true, false, false, false, true, true, true}, []int{4, 2}, cellsOf(segmentCells)},
 	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
-		[]bool{true, true, true, false, false, false}, cellsOf(storageCells)},
+		[]bool{true, true, true, false, false, false}, []int{5, 4, 3}, cellsOf(storageCells)},
 	{protocol.ListLeases, []string{"lease", "made by", "storages", "ends"},
-		[]bool{true, false, false, false}, cellsOf(leaseCells)},
+		[]bool{true, false, false, false}, []int{2, 1}, cellsOf(leaseCells)},
 }
 
 // findListing finds a kind by its name, singular or plural.
@@ -71,8 +74,12 @@ func cellsOf[Row any](cells func(*Row) []string) func(json.RawMessage) ([]string
 
 // fetch gets all rows of a listing, page by page.
 func (l *looker) fetch(ctx context.Context, what, pattern string) ([]json.RawMessage, error) {
+	return l.fetchAll(ctx, protocol.List{What: what, Pattern: pattern, Namespace: l.namespace})
+}
+
+// fetchAll gets all rows that are asked for.
+func (l *looker) fetchAll(ctx context.Context, ask protocol.List) ([]json.RawMessage, error) {
 	rows := []json.RawMessage{}
-	ask := protocol.List{What: what, Pattern: pattern, Namespace: l.namespace}
 	for {
 		var page protocol.ListReply
 		if err := l.Broker(ctx, protocol.OpList, ask, &page); err != nil {
@@ -104,7 +111,7 @@ func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
 		}
 		cells = append(cells, row)
 	}
-	return a.columns(l.header, l.right, cells), nil
+	return a.fitted(l.header, l.right, cells, l.weak), nil
 }
 
 // completeRows completes the names, or numbers, of what the broker lists: of its first rows, where there are many.
@@ -172,7 +179,11 @@ func nameCells(r *broker.NameRow) []string {
 	if r.Ephemeral {
 		kind += ", ephemeral"
 	}
-	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), seconds(r.Age), r.Setter, number(r.Readers)}
+	nats := r.NATS
+	if nats == "" {
+		nats = "-" // the broker runs without
+	}
+	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), seconds(r.Age), r.Setter, number(r.Readers), nats}
 }
 
 func topicCells(r *broker.TopicRow) []string {

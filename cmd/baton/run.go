@@ -59,6 +59,7 @@ have those of baton --help.`,
 	s = settings.Define(cmd.Flags(), false)
 	cmd.Flags().SortFlags = false
 	cmd.Flags().SetInterspersed(false)
+	groupFlags(cmd)
 	return cmd
 }
 
@@ -100,7 +101,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 
 	log, _ := newLog(a.err, s)
 	d, err := startPrivate(func(socket, dir string) (*daemon, error) {
-		return startDaemon(context.Background(), s, socket, dir, log, nil, nil)
+		return startDaemon(context.Background(), s, socket, dir, log, nil, nil, nil)
 	})
 	if err != nil {
 		return err

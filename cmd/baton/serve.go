@@ -8,10 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -48,8 +46,12 @@ layout, another --memory-dir, too few open files), the old one goes on.
 
 TERM ends it in order and leaves its clients and what they have to the broker that
 comes next. INT, as baton stop, ends it for good: the sessions are over. A second
-signal half a second later ends it at once. HUP reads the settings again and changes
-the log level. Under systemd use Type=notify or Type=notify-reload.`,
+signal half a second later ends it at once. Under systemd use Type=notify or
+Type=notify-reload.
+
+HUP reads the settings again, takes over what can change while it runs (limits, who
+may connect, idle-exit, drain-timeout, the HTTP token and certificate, the log level),
+and says what waits for a restart. baton limit changes limits without a file.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,6 +80,7 @@ the log level. Under systemd use Type=notify or Type=notify-reload.`,
 	cmd.Flags().BoolVar(&s.Replace, "replace", false, "take over from the broker that runs at this address, with all that it has")
 	cmd.Flags().BoolVar(&s.StandIn, "stand-in", false, "a client starts it: with the settings of the broker that was there last")
 	cmd.Flags().MarkHidden("stand-in")
+	groupFlags(cmd)
 	return cmd
 }
 
@@ -130,7 +133,10 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 		defer store.Close()
 		keeper = store
 	}
-	d, err := startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv))
+	early := newEarly()
+	endpoint, unbound := startHTTP(s, early, log)
+	defer func() { closeHTTP(endpoint) }()
+	d, err := startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
 	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
 		return nil
@@ -138,30 +144,16 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	if err != nil {
 		return err
 	}
+	early.daemon.Store(d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if s.HTTP != "" {
-		o := observe.Options{PProf: s.PProf, Version: version, Requests: d.requests, Broker: d.broker.Status, Ready: d.ready, Log: log}
-		o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
-		o.Cert, o.Key = s.HTTPCert, s.HTTPKey
-		if d.bridge != nil {
-			o.NATS = d.natsStatus
-		}
-		o.Token, err = readToken(s.HTTPToken)
-		var endpoint *observe.Server
-		if err == nil {
-			endpoint, err = observe.Start(o)
-		}
-		if err != nil {
+	d.endpoint = endpoint
+	if unbound != nil {
+		if err := d.startHTTPLate(starting, s, early, unbound); err != nil {
 			cancel()
 			return errors.Join(err, d.serve(ctx))
 		}
-		log.Info("HTTP endpoint", "address", endpoint.Addr())
-		defer func() {
-			bounded, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			endpoint.Close(bounded)
-		}()
+		endpoint = d.endpoint
 	}
 	status := d.broker.Status()
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
@@ -222,45 +214,8 @@ func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.L
 	}
 }
 
-// reload reads the settings again and applies what can be applied.
-func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Settings {
-	next, err := s.Reload(os.Getenv)
-	if err != nil {
-		d.log.Error("reload: the settings are wrong and stay as they were", "error", err)
-		return s
-	}
-	var waiting []string
-	for _, key := range s.Changed(next) {
-		if key != "log-level" {
-			waiting = append(waiting, key)
-		}
-	}
-	if len(waiting) > 0 {
-		d.log.Warn("reload: these settings wait for a restart", "settings", strings.Join(waiting, ", "))
-	}
-	level.Set(next.LogLevel)
-	d.log.Info("reloaded", "log_level", strings.ToLower(next.LogLevel.String()))
-	return next
-}
-
 // mostLog is how long the log of a broker that a program started may be; one more is kept.
 const mostLog = 4 << 20
-
-// readToken reads the only line of a file; "" names none.
-func readToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("the token of the HTTP endpoint: %w", err)
-	}
-	token := strings.TrimSpace(string(data))
-	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
-		return "", fmt.Errorf("%s has no token: write one word into it", file)
-	}
-	return token, nil
-}
 
 func notify(log *slog.Logger, state string) {
 	if _, err := sd.SdNotify(false, state); err != nil {

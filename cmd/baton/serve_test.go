@@ -141,8 +141,7 @@ func TestServeReloadsItsLogLevelAtHup(t *testing.T) {
 	broker.signal(syscall.SIGHUP)
 	assert.Regexp(t, regexp.MustCompile(`RELOADING=1\nMONOTONIC_USEC=\d+`), broker.notice("RELOADING=1"))
 	broker.notice("READY=1")
-	broker.logs("msg=reloaded log_level=debug")
-	broker.logs("these settings wait for a restart\" settings=memory")
+	broker.logs("msg=reloaded event=steered log_level=debug changed=\"memory, log-level\"")
 
 	p.write("c.toml", "log-level = \"loud\"\n")
 	broker.signal(syscall.SIGHUP)
@@ -444,6 +443,6 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	code, body := get("/metrics", "s3cret")
 	assert.Equal(t, 200, code)
 	assert.Regexp(t, `(?m)^baton_requests_failed_total\{code="QuotaExceeded",op="grant"\} [1-9]`, body)
-	broker.logs("msg=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
+	broker.logs("msg=refused event=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
 	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 1, "the token of the HTTP endpoint", "")
 }

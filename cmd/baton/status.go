@@ -157,11 +157,17 @@ func (n *natsStatus) pairs() [][2]string {
 	}
 	rows = append(rows, [2]string{"tuples on NATS", tuples})
 	if n.Names.State != natsbridge.NamesUnused {
-		names := string(n.Names.State)
+		names := n.Names.String()
 		if n.Names.Error != "" {
 			names = strings.Join([]string{names, n.Names.Error}, ": ")
 		}
 		rows = append(rows, [2]string{"names on NATS", names})
+		for _, o := range n.Names.Owners {
+			rows = append(rows, [2]string{"keys of others", fmt.Sprintf("%d of %s: %s", o.Keys, &o, strings.Join(o.Names, ", "))})
+		}
+	}
+	if n.Service != "" {
+		rows = append(rows, [2]string{"service on NATS", "refused: " + n.Service})
 	}
 	return rows
 }

@@ -18,7 +18,7 @@ type layer struct {
 }
 
 // mechanics are what any room of the broker may know.
-var mechanics = []string{"handles", "shm", "protocol", "internal/sys", "internal/crashpoint"}
+var mechanics = []string{"broker/events", "handles", "shm", "protocol", "internal/sys", "internal/crashpoint"}
 
 var layers = []layer{
 	{dir: "internal/sys", only: []string{}},
@@ -32,6 +32,7 @@ var layers = []layer{
 	{dir: "broker/takeover", only: []string{"broker/record", "handles", "shm", "protocol"}},
 	{dir: "broker/record", only: []string{"handles", "shm", "protocol", "internal/crashpoint"}},
 	{dir: "broker/alarm", only: []string{}},
+	{dir: "broker/events", only: []string{"protocol"}},
 	{dir: "broker/pages", only: append([]string{"broker/record"}, mechanics...)},
 	{dir: "broker/memory", only: append([]string{"broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker/topics", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},

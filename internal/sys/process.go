@@ -46,58 +46,6 @@ func PeerPidfd(c *net.UnixConn) (*FD, error) {
 	return NewFD(n), nil
 }
 
-// OpenPidfd opens a pidfd of a process.
-func OpenPidfd(pid int) (*FD, error) {
-	n, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open a pidfd of process %d: %w", pid, err)
-	}
-	return NewFD(n), nil
-}
-
-// PidfdPID returns the process that a pidfd stands for, -1 once it has ended.
-func PidfdPID(f *FD) (int, error) {
-	fd, err := f.Acquire()
-	if err != nil {
-		return 0, fmt.Errorf("read a pidfd: %w", err)
-	}
-	defer f.Release()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		return 0, fmt.Errorf("read a pidfd: %w", err)
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		if rest, ok := strings.CutPrefix(line, "Pid:"); ok {
-			return strconv.Atoi(strings.TrimSpace(rest))
-		}
-	}
-	return 0, fmt.Errorf("descriptor %d is not a pidfd", fd)
-}
-
-// WaitPidfd blocks a goroutine, not a thread, until the process has ended, or
-// the returned stop is called. It takes ownership of the descriptor. The
-// function tells whether the process ended.
-func WaitPidfd(f *FD) (wait func() bool, stop func()) {
-	n := f.take()
-	unix.SetNonblock(n, true)
-	file := os.NewFile(uintptr(n), "pidfd")
-	return func() bool {
-		raw, err := file.SyscallConn()
-		if err != nil {
-			return false
-		}
-		ended := false
-		err = raw.Read(func(fd uintptr) bool {
-			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, _ := unix.Poll(p, 0)
-			ended = n > 0 && p[0].Revents&unix.POLLIN != 0
-			return ended
-		})
-		file.Close()
-		return err == nil && ended
-	}, func() { file.Close() }
-}
-
 // ParentPID returns the process that made another one.
 func ParentPID(pid int) (int, error) {
 	f, err := processStat(pid)
@@ -116,6 +64,12 @@ func StartTime(pid int) (uint64, error) {
 		return 0, err
 	}
 	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// Stopped tells whether the process that had a start time stands still, by a signal or a debugger.
+func Stopped(pid int, start uint64) bool {
+	f, err := processStat(pid)
+	return err == nil && (f[0] == "T" || f[0] == "t") && f[19] == strconv.FormatUint(start, 10)
 }
 
 // processStat returns what /proc/PID/stat says behind the name, from field 3 on.
@@ -237,41 +191,17 @@ func (f *FD) Sign(text string) error {
 // IsLocked tells that Lock was refused because another has the lock.
 func IsLocked(err error) bool { return isErrno(err, unix.EWOULDBLOCK) }
 
-// CheckPrivateDir makes a directory of mode 0700, or checks that the one that
-// is there belongs to this user and is writable by nobody else.
-func CheckPrivateDir(path string) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return fmt.Errorf("look at runtime directory: %w", &os.PathError{Op: "lstat", Path: path, Err: err})
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("runtime directory %s is not a directory", path)
-	case st.Uid != uint32(os.Geteuid()):
-		return fmt.Errorf("runtime directory %s belongs to user %d, not to us (%d)", path, st.Uid, os.Geteuid())
-	case st.Mode&0o022 != 0:
-		return fmt.Errorf("runtime directory %s can be written by others (mode %04o)", path, st.Mode&0o7777)
-	}
-	return nil
-}
-
-// CheckWritable refuses a directory of ours in which we can make no file: one without
-// its owner's right to write, which binds all but root, or in a read-only file system.
-func CheckWritable(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
+// IsHalfClosed tells of a connection whose end was read whether the peer has ended its
+// sending alone, and can still be told something.
+func IsHalfClosed(c *net.UnixConn) bool {
+	half := false
+	err := control(c, func(fd int) error {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, err := unix.Poll(p, 0)
+		half = p[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0 && p[0].Revents&unix.POLLRDHUP != 0
 		return err
-	case info.Mode().Perm()&0o300 != 0o300:
-		return fmt.Errorf("%s cannot be written by its owner (mode %04o)", path, info.Mode().Perm())
-	}
-	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
-		return fmt.Errorf("no file can be made in %s: %w", path, err)
-	}
-	return nil
+	})
+	return err == nil && half
 }
 
 func control(c syscall.Conn, f func(fd int) error) error {

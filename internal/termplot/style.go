@@ -135,6 +135,9 @@ func (s Style) cut(str string, n int) string {
 	return text.Snip(str, n, mark)
 }
 
+// Cut shortens plain text to n columns, and marks that it did.
+func (s Style) Cut(str string, n int) string { return s.cut(str, n) }
+
 // pad fills a string with spaces on the right, up to n columns.
 func pad(str string, n int) string {
 	return str + strings.Repeat(" ", max(n-columns(str), 0))

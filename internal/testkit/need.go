@@ -41,6 +41,7 @@ var needs = map[string]func() string{
 	"setpriv":         func() string { return program("setpriv", "Debian: apt-get install util-linux") },
 	"unshare":         func() string { return program("unshare", "Debian: apt-get install util-linux") },
 	"systemd-analyze": func() string { return program("systemd-analyze", "Debian: apt-get install systemd") },
+	"script":          func() string { return program("script", "Debian: apt-get install bsdutils") },
 	"root": func() string {
 		if os.Geteuid() != 0 {
 			return "the tests do not run as root"

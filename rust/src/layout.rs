@@ -108,7 +108,8 @@ layout! {
         LANES_END lanes_end: u32 @ 40; GROUPS_END groups_end: u32 @ 44; MADE_AT made_at: u64 @ 48;
         LINGER linger: u64 @ 56; READERS readers: u64[64] @ 64; NAME name: char[256] @ 576;
         NAMESPACE namespace: char[64] @ 832; CREATOR creator: char[64] @ 896; TOKEN token: u8[16] @ 960;
-        GONE gone: u64 @ 1024; LAST_LEFT last_left: char[64] @ 1032; GROUPS groups: GroupRecord[64] @ 4096;
+        GONE gone: u64 @ 1024; LAST_LEFT last_left: char[64] @ 1032;
+        GONE_BYTES gone_bytes: u64 @ 1096; GROUPS groups: GroupRecord[64] @ 4096;
         LANES lanes: LaneRecord[4096] @ 8192;
     }
     group_record GroupRecord 64 {
@@ -123,6 +124,10 @@ layout! {
     }
     lane Lane 128 {
         TOPIC_ID topic_id: u64 @ 0; SLOTS slots: u32 @ 8; STRIDE stride: u32 @ 12; HEAD head: u64 @ 64;
+        TOTAL total: u64 @ 72;
+    }
+    reader_record ReaderRecord 32 {
+        NUMBER number: u64 @ 0; TAKEN taken: u64 @ 8; LOST lost: u64 @ 16;
     }
     slot Slot 40 {
         SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u32 @ 16; NREF nref: u16 @ 20;
@@ -167,7 +172,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 10;
+pub const LAYOUT: u32 = 11;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -309,6 +314,8 @@ pub mod session_file {
     pub const DEVICE_PAGE: u64 = 0x1000;
     /// A word for each stream: the last value that it has written.
     pub const STREAMS: u64 = 0x1800;
+    /// A record for each reader: its number modulo their count.
+    pub const READERS: u64 = 0x2000;
     /// The ledger row: a word for each storage index.
     pub const ROW: u64 = 0x10000;
     /// The storage entries.
@@ -323,6 +330,12 @@ pub mod session_file {
     pub const BYTES: u64 = 0x40000000;
     /// Bytes of a row word.
     pub const WORD: u64 = 8;
+
+    /// Where the record of a reader is.
+    pub const fn reader(number: u64) -> u64 {
+        READERS + number % ((ROW - READERS) / reader_record::SIZE) * reader_record::SIZE
+    }
+
     const _: () = {
         assert!(ROW + limits::STORAGES as u64 * WORD <= ENTRIES);
         assert!(ENTRIES + limits::STORAGES as u64 * storage_entry::SIZE <= TRACES);

@@ -106,6 +106,7 @@ fn constants_are_those_of_the_vectors() {
         ("SessionEntries", session_file::ENTRIES),
         ("SessionLanes", session_file::LANES),
         ("SessionNameBytes", session_file::SENDER_BYTES as u64),
+        ("SessionReaders", session_file::READERS),
         ("SessionRow", session_file::ROW),
         ("SessionSender", session_file::SENDER),
         ("SessionStreams", session_file::STREAMS),

@@ -38,6 +38,9 @@ const COMPARE_EVERY: Duration = Duration::from_secs(5);
 /// Why a session is lost whose broker was stopped.
 const STOPPED: &str = "the broker was stopped";
 
+/// Why a session is lost that an operator has ended.
+const EVICTED: &str = "an operator evicted it";
+
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -344,6 +347,11 @@ impl Background {
             "collect" => self.want(Job::Collect),
             "custody" => self.want(Job::Custody),
             "room" => self.want(Job::Room),
+            "evicted" => {
+                if let Some(core) = self.core.get().and_then(Weak::upgrade) {
+                    core.evicted.store(true, Ordering::Relaxed);
+                }
+            }
             "stopped" => {
                 if let Some(core) = self.core.get().and_then(Weak::upgrade) {
                     core.hear(control);
@@ -381,7 +389,7 @@ impl Background {
         while !core.is_over() {
             core.end_legacies();
             if core.pages.is_over() || core.pages.is_closed() {
-                core.lose(STOPPED, false);
+                core.lose(if core.evicted.load(Ordering::Relaxed) { EVICTED } else { STOPPED }, false);
                 return None;
             }
             core.go_on();

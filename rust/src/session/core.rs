@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::attach::{Attachments, counts};
 use super::background::Background;
+use super::counted::Counting;
 use super::deadline;
 use super::device::Devices;
 use super::heir::Heir;
@@ -51,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) background: Arc<Background>,
     /// The number that the next reader has.
     pub(super) readers: AtomicU64,
+    pub(super) counting: Counting,
     /// The number that the next opening of a topic has.
     pub(super) next_opening: AtomicU64,
     pub(super) joining: Joining,
@@ -75,8 +77,10 @@ pub(crate) struct Core {
     pub(super) crowded: AtomicBool,
     /// Waits that let nobody run, since that took long.
     pub(super) shy: AtomicU32,
-    /// While a broker that is being stopped decides on the session.
+    /// While a broker that is being stopped, or evicts the session, decides on it.
     limbo: AtomicBool,
+    /// Whether the broker has said that an operator ends this session.
+    pub(super) evicted: AtomicBool,
     /// Whether no broker knows the session any more.
     unknown: AtomicBool,
     /// Why the session is over, where a broker has said so.
@@ -111,6 +115,7 @@ impl Core {
             lanes: Mutex::new(LaneSpace::new()),
             background,
             readers: AtomicU64::new(1),
+            counting: Counting::default(),
             next_opening: AtomicU64::new(1),
             joining: Joining::default(),
             devices: OnceLock::new(),
@@ -130,6 +135,7 @@ impl Core {
             options,
             pages,
             limbo: AtomicBool::new(false),
+            evicted: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
             lost: OnceLock::new(),
             users: AtomicUsize::new(0),

@@ -9,6 +9,7 @@ mod binding;
 mod bundle;
 mod copied;
 mod core;
+mod counted;
 mod cursor;
 mod custody;
 pub(crate) mod deadline;

@@ -203,6 +203,7 @@ fn add(
 pub(crate) struct Planned {
     pub(crate) brief: Brief,
     pub(crate) own: bool,
+    pub(crate) bytes: u64,
 }
 
 impl Payload {
@@ -219,7 +220,7 @@ impl Payload {
         if h.at.own {
             inner.pages.entries.share(h.reference.index);
         }
-        Some(Planned { brief, own: h.at.own })
+        Some(Planned { brief, own: h.at.own, bytes: t.num_bytes() })
     }
 
     /// As [`Outgoing::count`], of a brief message.

@@ -47,6 +47,7 @@ impl Reader {
         });
         (k.next, k.lost) = (i + 1, 0);
         self.gone.reported();
+        self.counted.took(&inner.pages, lost);
         self.spin.happened(stamp);
         Some(held)
     }

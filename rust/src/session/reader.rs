@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
 use super::deadline::{at_once, deadline, persist};
 use super::members::{GroupView, LaneView, TO_READ, View};
@@ -61,6 +62,7 @@ pub struct Reader {
     pub(super) topic: Arc<TopicState>,
     membership: Arc<Membership>,
     member: u16,
+    pub(super) counted: Counted,
     group: Option<Arc<GroupView>>,
     joined: Option<Box<str>>, // the group's name
     pub(super) cursors: Vec<Cursor>,
@@ -83,6 +85,7 @@ pub struct Reader {
 struct Membership {
     topic: Arc<TopicState>,
     number: u64,
+    counted: bool,
 }
 
 impl Drop for Membership {
@@ -91,6 +94,9 @@ impl Drop for Membership {
         if !self.topic.inner.is_foreign() {
             self.topic.inner.tell("topic.leave", &leave);
             crash_point::at("leave-read");
+            if self.counted {
+                self.topic.inner.counting.end(self.number);
+            }
         }
     }
 }
@@ -171,10 +177,12 @@ impl Reader {
         let (ok, fds) = asked.inspect_err(|_| leave())?;
         crash_point::at("reader-joined");
         // From here on its drop leaves the topic, whatever fails.
+        let counted = if ok.counted { inner.counting.begin(&inner.pages, ok.reader) } else { Counted::default() };
         let mut r = Reader {
-            membership: Arc::new(Membership { topic: topic.clone(), number: ok.reader }),
+            membership: Arc::new(Membership { topic: topic.clone(), number: ok.reader, counted: counted.any() }),
             topic,
             member: ok.member,
+            counted,
             group: None,
             joined: group.map(Box::from),
             cursors: Vec::new(),
@@ -468,7 +476,7 @@ impl Reader {
     /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
-        let Reader { topic, membership, member, cursors, gone, scratch, .. } = self;
+        let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
         let (inner, k) = (&topic.inner, &mut cursors[at]);
         let (lane, lost) = (&k.lane, k.lost + gone.lost());
         let claim = || match &k.group {
@@ -499,6 +507,7 @@ impl Reader {
                 k.lost = 0;
                 gone.reported();
                 let message = Message { held };
+                counted.took(&inner.pages, lost);
                 self.spin.happened(message.stamp());
                 Ok(Some(message))
             }

@@ -42,6 +42,8 @@ struct OwnLane {
     number: u32,
     offset: u64,
     head: u64,
+    /// Bytes of the tensors of all messages.
+    total: u64,
     /// The oldest message that is not withdrawn.
     tail: u64,
     /// By slot: what its message counts.
@@ -272,7 +274,8 @@ impl TopicState {
         let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
         own.lane.fetch_first(i);
         match brief {
-            Some(Planned { brief, own: is_own }) => {
+            Some(Planned { brief, own: is_own, bytes }) => {
+                own.total = own.total.wrapping_add(bytes);
                 let stamp = sys::monotonic();
                 value.count_one(inner, brief.reference.index)?;
                 own.kept[slot].set_one(brief.reference.index, is_own);
@@ -285,8 +288,10 @@ impl TopicState {
                 own.kept[slot].set(out.count(inner, value)?);
                 crash_point::at("send-counted");
                 own.lane.write_first(i, &out.head, out.words());
+                own.total = own.total.wrapping_add(out.head.bytes);
             }
         }
+        own.lane.set_total(own.total);
         crash_point::at("send-written");
         own.lane.publish(i);
         own.head = i;
@@ -333,13 +338,17 @@ impl TopicState {
             _ => space().give(&inner.pages, offset, bytes),
         })?;
         let kept = vec![Kept::default(); info.slots as usize];
-        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, tail: 1, kept })
+        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, total: 0, tail: 1, kept })
     }
 
-    /// Gives back messages that a queue is finished with; a sender at work does it itself.
+    /// Gives back messages that a queue is finished with, and those of a topic that an operator has purged; a
+    /// sender at work does it itself.
     pub(crate) fn withdraw_done(&self) {
         let Some(mut writer) = self.writer.try_lock() else { return };
-        if let (Some(own), Some(view)) = (&mut writer.own, self.view()) {
+        let Some(own) = &mut writer.own else { return };
+        if self.info.kind != "queue" {
+            self.withdraw_while(own, |own| !own.lane.has(own.tail));
+        } else if let Some(view) = self.view() {
             self.withdraw_done_of(own, &view);
         }
     }
@@ -347,10 +356,13 @@ impl TopicState {
     /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
     /// to anybody then; a topic keeps its last ones for late readers.
     fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
-        if self.info.kind != "queue" {
-            return;
+        if self.info.kind == "queue" {
+            self.withdraw_while(own, |own| view.done(own.number, self.info.slots, own.tail));
         }
-        while own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
+    }
+
+    fn withdraw_while(&self, own: &mut OwnLane, over: impl Fn(&OwnLane) -> bool) {
+        while own.tail <= own.head && over(own) {
             if let Some(index) = own.withdraw(&self.inner, own.tail) {
                 self.inner.pool.dropped(index);
                 self.inner.offered(index);

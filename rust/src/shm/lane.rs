@@ -264,6 +264,13 @@ impl Lane {
         line.put(slot::BODY, u64::from(h.body));
     }
 
+    /// Says how many bytes the tensors of all messages have, those of the one that is published next too. Only its
+    /// writer.
+    #[inline(always)]
+    pub(crate) fn set_total(&self, bytes: u64) {
+        self.r.store(lane::TOTAL, bytes);
+    }
+
     /// Makes message i, the one after head, visible. Only its writer.
     ///
     /// SYNC slot-seq: the store releases the body and the row counts of its refs.

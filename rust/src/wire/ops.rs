@@ -396,6 +396,9 @@ pub(crate) struct TopicReadReply {
     pub(crate) group: Option<u32>,
     #[serde(default)]
     pub(crate) group_id: u64,
+    /// Whether the record of the reader's number has memory, and may be written.
+    #[serde(default)]
+    pub(crate) counted: bool,
 }
 
 #[derive(Serialize)]

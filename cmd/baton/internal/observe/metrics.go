@@ -85,6 +85,9 @@ var (
 	natsPublished  = describe("nats_published_total", "Tuples handed to NATS.")
 	natsDropped    = describe("nats_dropped_total", "Tuples refused or lost before NATS had them.")
 	natsPending    = describe("nats_names_pending", "Names still to be written to their bucket or removed from it.")
+	natsMirrored   = describe("nats_names_mirrored", "Names that stand in their bucket, those by reference included.")
+	natsLeftOut    = describe("nats_names_left_out", "Names that are set and cannot stand in their bucket.")
+	natsForeign    = describe("nats_names_foreign", "Names that are set and whose keys are another broker's, by that broker and its host.", "instance", "host")
 )
 
 // collector reads the broker's status when it is asked.
@@ -94,7 +97,8 @@ type collector struct{ o *Options }
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
-		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending} {
+		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
+		natsMirrored, natsLeftOut, natsForeign} {
 		to <- d
 	}
 }
@@ -132,8 +136,25 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	n := c.o.NATS()
+	if n == nil {
+		return
+	}
 	gauge(natsConnected, number(n.Connected))
 	gauge(natsPending, float64(n.Names.Pending))
+	gauge(natsMirrored, float64(n.Names.Mirrored))
+	gauge(natsLeftOut, float64(n.Names.LeftOut))
+	type broker struct{ instance, host string }
+	foreign, rest := map[broker]int{}, n.Names.Foreign
+	for _, o := range n.Names.Owners { // some of them, in a namespace each
+		foreign[broker{o.Instance, o.HostName}] += o.Keys
+		rest -= o.Keys
+	}
+	if rest > 0 {
+		foreign[broker{"others", ""}] = rest
+	}
+	for b, keys := range foreign {
+		gauge(natsForeign, float64(keys), b.instance, b.host)
+	}
 	counter(natsReconnects, n.Reconnects)
 	counter(natsPublished, n.Published)
 	counter(natsDropped, n.Dropped)

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/http/pprof"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -34,7 +36,7 @@ type Options struct {
 	Version  string
 	Requests *Requests // nil: none are counted
 	Broker   func() broker.Status
-	NATS     func() *natsbridge.Status // nil: no NATS
+	NATS     func() *natsbridge.Status // nil, or gives nil: no NATS, or none yet
 	Ready    func() error              // why clients should not come yet, or any more
 	Log      *slog.Logger
 }
@@ -48,14 +50,21 @@ type Server struct {
 	http     *http.Server
 	listener net.Listener
 	served   chan struct{}
+	token    atomic.Pointer[string]
+	cert     atomic.Pointer[tls.Certificate] // nil: plain HTTP
 }
 
 // Start listens and serves. A Unix socket gets mode 0600.
 func Start(o Options) (*Server, error) {
+	s := &Server{served: make(chan struct{})}
+	if err := s.Reload(o.Token, o.Cert, o.Key); err != nil {
+		return nil, err
+	}
 	listener, err := listen(o.Network, o.Address)
 	if err != nil {
 		return nil, fmt.Errorf("HTTP endpoint: %w", err)
 	}
+	s.listener = listener
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, Healthy(r.Context(), o.Broker))
@@ -67,7 +76,7 @@ func Start(o Options) (*Server, error) {
 		}
 		answer(w, err)
 	})
-	mux.Handle("GET /metrics", withToken(o.Token, promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
+	mux.Handle("GET /metrics", s.withToken(promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
 	if o.PProf {
 		profiles := http.NewServeMux()
 		profiles.HandleFunc("/debug/pprof/", pprof.Index)
@@ -75,27 +84,42 @@ func Start(o Options) (*Server, error) {
 		profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		mux.Handle("/debug/pprof/", withToken(o.Token, profiles))
+		mux.Handle("/debug/pprof/", s.withToken(profiles))
 	}
-	s := &Server{listener: listener, served: make(chan struct{}), http: &http.Server{
+	s.http = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
-	}}
+	}
 	go func() {
 		defer close(s.served)
 		serve := func() error { return s.http.Serve(listener) }
 		if o.Cert != "" {
-			serve = func() error { return s.http.ServeTLS(listener, o.Cert, o.Key) }
+			s.http.TLSConfig = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }}
+			serve = func() error { return s.http.ServeTLS(listener, "", "") }
 		}
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			o.Log.Error("the HTTP endpoint has ended", "error", err)
 		}
 	}()
 	return s, nil
+}
+
+// Reload has the server ask for another token and show another certificate, of the files
+// cert and key, from the next request and connection on. An error changes nothing.
+func (s *Server) Reload(token, cert, key string) error {
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return fmt.Errorf("the certificate of the HTTP endpoint: %w", err)
+		}
+		s.cert.Store(&pair)
+	}
+	s.token.Store(&token)
+	return nil
 }
 
 // Addr is where the server listens.
@@ -131,11 +155,13 @@ func Healthy(ctx context.Context, status func() broker.Status) error {
 }
 
 // withToken refuses requests that do not show the token.
-func withToken(token string, h http.Handler) http.Handler {
-	if token == "" {
-		return h
-	}
+func (s *Server) withToken(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := *s.token.Load()
+		if token == "" {
+			h.ServeHTTP(w, r)
+			return
+		}
 		shown, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !is || subtle.ConstantTimeCompare([]byte(shown), []byte(token)) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")

@@ -71,7 +71,9 @@ func TestMetricsShowTheStatus(t *testing.T) {
 			Counts: broker.Counts{Sessions: 6, Disconnected: 2, Closed: 1, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
 	}
 	o.NATS = func() *natsbridge.Status {
-		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Names: natsbridge.NamesStatus{Pending: 6}}
+		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Names: natsbridge.NamesStatus{Pending: 6, Mirrored: 8, LeftOut: 3, Foreign: 9,
+			Owners: []natsbridge.ForeignOwner{{Namespace: "a", Instance: "i1", HostName: "h\"1", Keys: 2}, {Namespace: "b", Instance: "i1", HostName: "h\"1", Keys: 3},
+				{Namespace: "a", Instance: "i2", Keys: 1}}}}
 	}
 	_, body := get(t, start(t, o), "/metrics")
 	for _, line := range []string{
@@ -82,6 +84,8 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`baton_leases 7`, `baton_storages 9`, `baton_topics{kind="queue"} 3`, `baton_adopted_lanes 4`, `baton_recovering 1`,
 		`baton_nats_connected 1`, `baton_nats_reconnects_total 1`, `baton_nats_published_total 12`,
 		`baton_nats_dropped_total 2`, `baton_nats_names_pending 6`,
+		`baton_nats_names_mirrored 8`, `baton_nats_names_left_out 3`, `baton_nats_names_foreign{host="h\"1",instance="i1"} 5`,
+		`baton_nats_names_foreign{host="",instance="i2"} 1`, `baton_nats_names_foreign{host="",instance="others"} 3`,
 	} {
 		assert.Contains(t, body, line+"\n")
 	}

@@ -54,6 +54,9 @@ func (s *Settings) check() error {
 		return s.wrong("session-device-memory", fmt.Errorf("one session may have more (%s) than all together (%s)",
 			formatSize(s.SessionDeviceMemory), formatSize(s.DeviceMemory)))
 	}
+	if s.Shared && len(s.AllowUIDs)+len(s.AllowGIDs)+len(s.ObserveUIDs)+len(s.ObserveGIDs) == 0 {
+		return s.wrong(keyShared, errors.New("nobody else may connect: say who, with --allow-uid or --allow-group, or may look, with --observe-uid or --observe-group"))
+	}
 	if s.IdleExit < 0 {
 		return s.wrong("idle-exit", errors.New("a negative time"))
 	}

@@ -25,8 +25,12 @@ type Settings struct {
 	MemoryDir           string
 	IdleExit            time.Duration // 0: never
 	DrainTimeout        time.Duration
-	AllowUIDs           []uint32
-	SocketMode          fs.FileMode
+	// AllowUIDs and AllowGIDs may connect besides the broker's user; ObserveUIDs and
+	// ObserveGIDs may connect and look.
+	AllowUIDs, AllowGIDs, ObserveUIDs, ObserveGIDs []uint32
+	SocketMode                                     fs.FileMode
+	// Shared: other users reach the socket, where no flag says how.
+	Shared bool
 
 	NATS         string
 	NATSCreds    string
@@ -67,7 +71,12 @@ const (
 	keyAddress    = "address"
 	keyRuntimeDir = "runtime-dir"
 	keyConfig     = "config"
+	keyShared     = "shared"
+	keySocketMode = "socket-mode"
 )
+
+// SharedSocket is where a broker for several users listens by default.
+const SharedSocket = "/run/baton/broker.sock"
 
 // Define adds the flags of a broker to a flag set and returns the settings that
 // they fill. With listen false the address and what goes with it are left out:
@@ -81,8 +90,12 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 		mine.StringVar(&s.Address, keyAddress, "", "socket to listen at, `unix:/path` or /path; default that of this user's broker")
 		mine.StringVar(&s.RuntimeDir, keyRuntimeDir, "", "private `directory` for lock, state and keys; default the socket's")
 		mine.DurationVar(&s.IdleExit, "idle-exit", 0, "end after so long without session and lease; 0: stay")
+		mine.BoolVar(&s.Shared, keyShared, false, "a broker for several users: socket "+SharedSocket+" and mode 0666 by default, in a directory that they may enter")
 		mine.Var(&uidsValue{to: &s.AllowUIDs}, "allow-uid", "user `id` that may connect besides this one; may be repeated")
-		mine.Var(newMode(&s.SocketMode, 0o600), "socket-mode", "`mode` of the socket, octal")
+		mine.Var(&gidsValue{to: &s.AllowGIDs}, "allow-group", "`group`, by name or number, whose members may connect; may be repeated")
+		mine.Var(&uidsValue{to: &s.ObserveUIDs}, "observe-uid", "user `id` that may look (status, ls, ping) and change nothing; may be repeated")
+		mine.Var(&gidsValue{to: &s.ObserveGIDs}, "observe-group", "`group`, by name or number, whose members may look and change nothing; may be repeated")
+		mine.Var(newMode(&s.SocketMode, 0o600), keySocketMode, "`mode` of the socket, octal")
 	}
 	mine.Var(&sizeValue{to: &s.Memory}, "memory", "`size` of all shared memory together (8GiB, 512M); default half of the machine's memory or of the smallest container limit")
 	mine.Var(&sizeValue{to: &s.SessionMemory}, "session-memory", "`size` that one session may be granted; default no limit")
@@ -165,6 +178,12 @@ func envName(key string) string {
 func (s *Settings) resolve() error {
 	if !s.listen {
 		return nil
+	}
+	if s.Shared && s.sources[keyAddress] == "" {
+		s.Address = SharedSocket
+	}
+	if s.Shared && s.sources[keySocketMode] == "" {
+		s.SocketMode = 0o666 // who may connect is told by the kernel, not by the file
 	}
 	socket, _, err := address.Resolve(s.Address)
 	if err != nil {

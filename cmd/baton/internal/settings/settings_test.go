@@ -148,6 +148,41 @@ func TestReloadKeepsFlagsAndReadsTheRestAnew(t *testing.T) {
 	assert.Error(t, err)
 }
 
+func TestEveryFlagIsInOneGroup(t *testing.T) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	settings.Define(flags, true)
+	var grouped, defined []string
+	for _, g := range settings.Groups {
+		grouped = append(grouped, g.Keys...)
+	}
+	flags.VisitAll(func(f *pflag.Flag) { defined = append(defined, f.Name) })
+	assert.ElementsMatch(t, defined, grouped)
+}
+
+func TestSharedBrokerIsReachedByOthersUnlessToldOtherwise(t *testing.T) {
+	s, err := load(t, []string{"--shared", "--allow-uid", "7"}, nil, "")
+	require.NoError(t, err)
+	assert.Equal(t, settings.SharedSocket, s.Socket)
+	assert.Equal(t, os.FileMode(0o666), s.SocketMode)
+	s, err = load(t, []string{"--shared", "--observe-group", "0"}, map[string]string{"BATON_SOCKET_MODE": "0660"}, "address = \"/srv/b/b.sock\"")
+	require.NoError(t, err)
+	assert.Equal(t, "/srv/b/b.sock", s.Socket)
+	assert.Equal(t, os.FileMode(0o660), s.SocketMode)
+	_, err = load(t, []string{"--shared"}, nil, "")
+	assert.ErrorContains(t, err, "--shared: nobody else may connect")
+}
+
+func TestGroupsAreGivenByNameOrNumber(t *testing.T) {
+	s, err := load(t, []string{"--allow-group", "root", "--allow-group", "12,13"}, nil, "observe-group = []")
+	require.NoError(t, err)
+	assert.Equal(t, []uint32{0, 12, 13}, s.AllowGIDs)
+	assert.Empty(t, s.ObserveGIDs)
+	for _, wrong := range []string{"no such group", "4294967295"} {
+		_, err = load(t, nil, map[string]string{"BATON_ALLOW_GROUP": wrong}, "")
+		assert.ErrorContains(t, err, "$BATON_ALLOW_GROUP: group")
+	}
+}
+
 func TestParseSize(t *testing.T) {
 	for text, want := range map[string]uint64{
 		"0": 0, "1": 1, "1073741824": 1 << 30, "1G": 1 << 30, "1Gi": 1 << 30, "1GiB": 1 << 30, "1 gib": 1 << 30, "1GB": 1e9,

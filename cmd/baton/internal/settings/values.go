@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"math/bits"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,10 +121,51 @@ func (v *uidsValue) String() string {
 }
 
 func (v *uidsValue) Set(s string) error {
+	if s == "" { // an empty list of a file
+		return nil
+	}
 	for _, part := range strings.Split(s, ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 32)
 		if err != nil || n == math.MaxUint32 {
 			return fmt.Errorf("user id %q is none: write its number (id -u NAME)", part)
+		}
+		if !slices.Contains(*v.to, uint32(n)) {
+			*v.to = append(*v.to, uint32(n))
+		}
+	}
+	return nil
+}
+
+// gidsValue is a flag for groups, by name or number, as uidsValue.
+type gidsValue struct {
+	to *[]uint32
+}
+
+func (v *gidsValue) Type() string { return "group" }
+
+func (v *gidsValue) String() string {
+	if v.to == nil {
+		return ""
+	}
+	return (&uidsValue{v.to}).String()
+}
+
+func (v *gidsValue) Set(s string) error {
+	if s == "" {
+		return nil
+	}
+	for _, part := range strings.Split(s, ",") {
+		text := strings.TrimSpace(part)
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			g, lookup := user.LookupGroup(text)
+			if lookup != nil {
+				return fmt.Errorf("group %q is none of this machine: write its name or number (getent group)", text)
+			}
+			n, err = strconv.ParseUint(g.Gid, 10, 32)
+		}
+		if err != nil || n == math.MaxUint32 {
+			return fmt.Errorf("group %q has no number that can be used", text)
 		}
 		if !slices.Contains(*v.to, uint32(n)) {
 			*v.to = append(*v.to, uint32(n))

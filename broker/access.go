@@ -1,0 +1,75 @@
+package broker
+
+import (
+	"net"
+	"os"
+	"slices"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Access says who may connect besides the broker's own user and root.
+type Access struct {
+	UIDs, GIDs []uint32 // users, and groups whose members may use the broker
+	// ObserveUIDs and ObserveGIDs may look at what there is, and change nothing: they get no
+	// session, and so no memory.
+	ObserveUIDs, ObserveGIDs []uint32
+}
+
+// several tells whether sessions of several users may come.
+func (a *Access) several() bool { return len(a.UIDs)+len(a.GIDs) > 0 }
+
+// role is what a connection may do.
+type role int
+
+const (
+	stranger role = iota // nothing
+	observer             // what `looks` lists
+	user                 // all, but what is the broker's own user's
+)
+
+// roleOf tells what the process that connected may do. Groups are read only where they
+// count.
+func (a *Access) roleOf(u *net.UnixConn, cred sys.Credentials) (role, error) {
+	switch {
+	case cred.UID == uint32(os.Geteuid()), cred.UID == 0, slices.Contains(a.UIDs, cred.UID):
+		return user, nil
+	}
+	looksOn := slices.Contains(a.ObserveUIDs, cred.UID)
+	if len(a.GIDs)+len(a.ObserveGIDs) > 0 {
+		groups, err := sys.PeerGroups(u)
+		if err != nil {
+			return stranger, err
+		}
+		isIn := func(gid uint32) bool { return gid == cred.GID || slices.Contains(groups, gid) }
+		if slices.ContainsFunc(a.GIDs, isIn) {
+			return user, nil
+		}
+		looksOn = looksOn || slices.ContainsFunc(a.ObserveGIDs, isIn)
+	}
+	if looksOn {
+		return observer, nil
+	}
+	return stranger, nil
+}
+
+// mayLook refuses an observer what is no look.
+func (c *conn) mayLook(op string) error {
+	if !c.observes || looks[op] {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodePermission, "ask the user who started the broker for --allow-uid or --allow-group",
+		"user %d may only look at this broker, and not ask for %q", c.cred.UID, op)
+}
+
+// mayEnd refuses users other than the broker's own and root; what says what they ask for.
+func (c *conn) mayEnd(what string) error {
+	if !c.isOwners() {
+		return protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not %s this broker", c.cred.UID, what)
+	}
+	return nil
+}
+
+// isOwners tells whether the broker's own user or root has connected.
+func (c *conn) isOwners() bool { return c.cred.UID == uint32(os.Geteuid()) || c.cred.UID == 0 }

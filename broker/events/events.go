@@ -1,0 +1,112 @@
+package events
+
+import (
+	"bytes"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Kinds of events.
+const (
+	Session  = "session"  // opened, resumed, closed, disconnected
+	Death    = "death"    // of a process that had a session, and what it left
+	Refused  = "refused"  // a request, for a limit or a right
+	Takeover = "takeover" // from another broker, living or dead
+	Name     = "name"     // set for the first time or by another session, or deleted
+	Memory   = "memory"   // freed, kept or lost
+	Steered  = "steered"  // what an operator asked for
+	NATS     = "nats"     // connected, lost, refused
+	Broker   = "broker"   // all else
+)
+
+const (
+	// Most is how many events are kept.
+	Most = 1000
+	// mostDetails bounds the details of one event, in bytes.
+	mostDetails = 2 << 10
+	// mostText bounds its text.
+	mostText = 256
+	// againWithin is how soon the same is counted in the event that says it, and againAmong
+	// how many events are looked at for it.
+	againWithin = 10 * time.Second
+	againAmong  = 16
+)
+
+// Ring keeps the last events.
+type Ring struct {
+	mu   sync.Mutex
+	kept protocol.EventsReply // without events
+	n    uint64
+	ring [Most]protocol.Event // event i at i % Most
+}
+
+// New makes an empty ring. Its epoch differs from that of any ring before.
+func New() *Ring { return &Ring{kept: protocol.EventsReply{Epoch: protocol.RandomNumber()}} }
+
+// add numbers and keeps an event, or counts it in one that says the same.
+func (r *Ring) add(e protocol.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := r.kept.Last
+	for i := last; i > last-min(r.n, againAmong); i-- {
+		if was := &r.ring[i%Most]; same(was, &e) && e.At.Sub(was.At) < againWithin {
+			was.Times = max(was.Times, 1) + 1
+			was.Until = &e.At
+			return
+		}
+	}
+	e.Number = last + 1
+	r.put(e)
+}
+
+func (r *Ring) put(e protocol.Event) {
+	r.kept.Last = e.Number
+	r.n = min(r.n+1, Most)
+	r.ring[e.Number%Most] = e
+}
+
+func same(e, o *protocol.Event) bool {
+	return e.Kind == o.Kind && e.Text == o.Text && bytes.Equal(e.Details, o.Details)
+}
+
+// Since returns the events behind a number, the oldest first: the newest limit of them, 0 for all.
+func (r *Ring) Since(number uint64, limit int) protocol.EventsReply {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reply := r.kept
+	n := r.n
+	if limit > 0 {
+		n = min(n, uint64(limit))
+	}
+	if number < reply.Last {
+		n = min(n, reply.Last-number)
+	} else {
+		n = 0
+	}
+	reply.Events = make([]protocol.Event, 0, n)
+	for i := reply.Last - n + 1; i <= reply.Last; i++ {
+		reply.Events = append(reply.Events, r.ring[i%Most])
+	}
+	return reply
+}
+
+// Continue begins with the events of a broker that has handed over. Those of this ring, of
+// the time before, come behind them.
+func (r *Ring) Continue(from protocol.EventsReply) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if from.Epoch == 0 {
+		return
+	}
+	own := make([]protocol.Event, 0, r.n)
+	for i := r.kept.Last - r.n + 1; i <= r.kept.Last; i++ {
+		own = append(own, r.ring[i%Most])
+	}
+	r.kept, r.n = protocol.EventsReply{Epoch: from.Epoch, Last: from.Last - min(from.Last, uint64(len(from.Events)))}, 0
+	for _, e := range append(from.Events, own...) {
+		e.Number = r.kept.Last + 1
+		r.put(e)
+	}
+}

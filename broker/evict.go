@@ -1,0 +1,201 @@
+package broker
+
+import (
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// An operator ends a session whose process lives. What the process holds stays: it may read
+// that at any time. It may also be about to allocate in the session's memory, so the memory
+// is the collector's only once the client has said that it allocates no more, as at the end of
+// a broker: it hears of its end, ends its side of the connection, and finds the session
+// closed. Until then no request of the session is carried out. All that others wait for ends in
+// a short while in any case: lanes, claims, leases, openings.
+
+// hearTime is how long clients have to hear that their sessions end.
+const hearTime = 3 * time.Second
+
+func errEvicted(s *session) error {
+	return protocol.Errorf(protocol.CodeSessionLost, "open a new session; what was received can still be read, copied and released",
+		"session %d is over: an operator has evicted it", s.Serial)
+}
+
+// evict ends a session, and waits until its client has heard of it, or its process has ended.
+func (c *conn) evict(r *protocol.Evict) (any, error) {
+	b := c.b
+	s := b.bySerial(r.Serial)
+	switch {
+	case s == nil:
+		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", r.Serial)
+	case s == c.session:
+		return nil, protocol.Errorf(protocol.CodeInvalid, "close it instead", "session %d would evict itself", s.Serial)
+	case !c.isOwners() && c.cred.UID != s.uid:
+		return nil, protocol.Errorf(protocol.CodePermission, "ask that user, or the one who started the broker",
+			"user %d may not evict session %d (%s) of user %d", c.cred.UID, s.Serial, s.Name, s.uid)
+	}
+	reply := protocol.EvictReply{Name: s.Name, PID: s.PID}
+	var err error
+	switch {
+	case r.Kill && s.state != protocol.SessionDead:
+		err = c.kill(s, &reply)
+	case b.isGone(s):
+		b.evictGone(s)
+	case s.absent && (s.isAbsentee() || !s.There()):
+		// What it sent is in files that only it has, so it cannot be taken over.
+		err = protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd()+", or give --kill", "session %d (%s) belongs to process %d, which lives and is not back", s.Serial, s.Name, s.PID)
+	case s.state != protocol.SessionClosed:
+		err = c.evictLiving(s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.ended:
+		reply.State = protocol.EvictedOver
+	case s.evicted && !s.left:
+		reply.State, reply.Held, reply.Granted = protocol.EvictedUnheard, b.memory.Held(s.memory), s.memory.Granted()
+	default:
+		reply.State, reply.Held = protocol.EvictedClosed, b.memory.Held(s.memory)
+	}
+	return reply, nil
+}
+
+// bySerial finds a session; nil: there is none.
+func (b *Broker) bySerial(serial uint64) *session {
+	for _, s := range b.used() {
+		if s != nil && s.Serial == serial {
+			return s
+		}
+	}
+	return nil
+}
+
+// isGone tells whether nothing is known of a session's process, or it has ended and the
+// session's file is awaited.
+func (b *Broker) isGone(s *session) bool {
+	return s.state == protocol.SessionDead || s.absent && !s.heard || s.unknown
+}
+
+// evictGone ends such a session at once.
+func (b *Broker) evictGone(s *session) {
+	switch {
+	case s.state == protocol.SessionDead:
+		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		s.givenUp = true
+		delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
+	case s.unknown:
+		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+	default:
+		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+	}
+	b.bury(s)
+}
+
+// evictLiving ends a session whose process lives, and waits until its client has heard so.
+func (c *conn) evictLiving(s *session) error {
+	b := c.b
+	if !s.evicted {
+		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
+		s.evicted = true
+		b.store.Record.Session(s.Slot).SetEvicted(true)
+	}
+	if s.conn == nil {
+		b.takePart(s)
+		return nil
+	}
+	s.tellEvicted()
+	if err := c.await(s); err != nil {
+		return err
+	}
+	if !s.ended && !s.left {
+		b.takePart(s)
+	}
+	return nil
+}
+
+// tellEvicted tells a client that its session is over.
+func (s *session) tellEvicted() {
+	s.event(func(p *pending) { p.evicted, p.stopped = true, true })
+}
+
+// await releases the mutex until an evicted session is closed or over, or its client has had
+// the time for that.
+func (c *conn) await(s *session) error {
+	b := c.b
+	if s.settled == nil {
+		s.settled = make(chan struct{})
+	}
+	settled := s.settled
+	b.mu.Unlock()
+	late := time.NewTimer(hearTime)
+	select {
+	case <-settled:
+	case <-late.C:
+	case <-c.stop:
+	}
+	late.Stop()
+	b.mu.Lock()
+	return b.usable(c.session)
+}
+
+// settle tells those who wait in await.
+func (s *session) settle() {
+	if s.settled != nil {
+		close(s.settled)
+		s.settled = nil
+	}
+}
+
+// takePart ends what a session takes part in that was evicted and has not heard of it. Its
+// memory stays its own. A client that looks at the record finds that the session is over.
+func (b *Broker) takePart(s *session) {
+	b.setState(s, protocol.SessionClosed)
+	b.custody.Close(s.custody)
+	b.assignSoon()
+	b.topics.Rest(s.party)
+	b.leases.EndOf(s.Pages)
+	b.settle()
+	b.careSoon()
+	s.settle()
+}
+
+// evictedEnds is called when the connection of an evicted session ends. A client that has heard
+// has ended its side alone.
+//
+// SYNC instance-ended: the state is stored before the connection ends.
+func (b *Broker) evictedEnds(s *session, c *conn) {
+	if !sys.IsHalfClosed(c.w.UnixConn) {
+		b.takePart(s)
+		return
+	}
+	s.counting = false
+	b.leave(s)
+	b.store.Record.Session(s.Slot).SetEvicted(false)
+	b.endIfEmpty(s)
+}
+
+// kill kills the process of a session, by the descriptor that the broker has of it, and waits
+// until it has ended.
+func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
+	if s.process == nil {
+		return protocol.Errorf(protocol.CodeBusy, "end it by hand, and look with baton ls sessions whether the broker has noticed",
+			"process %d of session %d (%s) cannot be killed: it cannot be told whether that number is still its own", s.PID, s.Serial, s.Name)
+	}
+	err := s.process.Kill()
+	if errors.Is(err, fs.ErrPermission) {
+		return protocol.Errorf(protocol.CodePermission, "kill it as its own user or as root, or evict the session without --kill",
+			"the broker may not kill process %d of user %d: %w", s.PID, s.uid, err)
+	}
+	if err != nil {
+		return protocol.Errorf(protocol.CodeInternal, "kill it by hand", "process %d cannot be killed: %w", s.PID, err)
+	}
+	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
+	reply.Killed = true
+	return c.await(s)
+}

@@ -1,0 +1,73 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// opEvents tells what has happened, also while the broker waits for a dead one's clients.
+func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
+	var r protocol.Events
+	if err := decode(data, &r); err != nil {
+		return nil, nil, err
+	}
+	return b.cfg.Events.Since(r.After, r.Limit), nil, nil
+}
+
+// mostMissing bounds how many sessions a line names.
+const mostMissing = 16
+
+// noteTakeover tells what became of the sessions of the broker before, if this one took over
+// from one.
+func (b *Broker) noteTakeover() {
+	sessions := b.liveSessions()
+	if sessions == 0 && b.succession == nil {
+		return // none to tell of: a new instance, or one whose clients have all ended
+	}
+	from, missing, left := "a broker that died", []string{}, 0
+	if b.succession != nil {
+		from = "a living broker"
+	}
+	for _, s := range b.used() {
+		if s == nil || !s.absent {
+			continue
+		}
+		if len(missing) == mostMissing {
+			left++
+			continue
+		}
+		missing = append(missing, fmt.Sprintf("%s (session %d, pid %d)", s.Name, s.Serial, s.PID))
+	}
+	b.takeover = &TakeoverStatus{From: from, Seconds: time.Since(b.started).Seconds(), Sessions: sessions, Missing: len(missing) + left}
+	args := []any{events.Of(events.Takeover), "from", from, "took", time.Since(b.started), "sessions", sessions, "missing", len(missing) + left}
+	if len(missing) > 0 {
+		args = append(args, "names", strings.Join(missing, ", "))
+	}
+	b.log.Info("took over", args...)
+}
+
+// noteEnd tells what an ended session had: what it held, by its row; how much of what it sent
+// the broker keeps for others; its memory, which is freed once nobody holds anything there.
+func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
+	kind, level := events.Death, slog.LevelInfo
+	if s.left {
+		kind = events.Session
+	} else {
+		b.deaths++
+	}
+	kept := b.topics.KeptOf(s.Pages)
+	if ended.Bytes == 0 && granted == 0 && kept.Messages == 0 {
+		level = slog.LevelDebug // it left nothing
+	}
+	b.log.Log(context.Background(), level, "session ended", events.Of(kind), "serial", s.Serial, "name", s.Name, "pid", s.PID,
+		"uid", s.uid, "lasted", time.Since(s.connectedAt).Round(time.Millisecond), "held_storages", ended.Storages, "held_bytes", ended.Bytes,
+		"kept_messages", kept.Messages, "kept_lanes", kept.Lanes, "memory_bytes", granted)
+}

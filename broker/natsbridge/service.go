@@ -1,0 +1,232 @@
+package natsbridge
+
+import (
+	"encoding/json"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+const (
+	// ServiceName is what brokers are listed as among the services of NATS.
+	ServiceName = "baton"
+
+	// pieceBytes is how much of a name's tuple one answer has at most.
+	pieceBytes = 512 << 10
+)
+
+// service is the broker as a service of NATS: it says what it is (PING, INFO and STATS
+// are the library's), and answers for the tuples of names, in each namespace that has
+// or had any. It follows the connection, and is added anew when a namespace comes,
+// because a service's metadata never change.
+type service struct {
+	self      identity
+	namespace string // of the broker's surroundings
+	link      *link
+	names     *names
+	stats     func() serviceStats
+	log       *slog.Logger
+
+	mu      sync.Mutex
+	closed  bool
+	nc      *nats.Conn
+	running micro.Service
+	spaces  []string
+	failed  string // why there is none
+}
+
+// serviceStats is what STATS has of a broker beside its requests.
+type serviceStats struct {
+	Published uint64 `json:"published"`
+	Dropped   uint64 `json:"dropped"`
+	Names     int    `json:"names"`
+	Mirrored  int    `json:"mirrored"`
+}
+
+// update makes the service what it should be: on the present connection, for all
+// namespaces. It does not wait for the network.
+func (s *service) update() {
+	spaces := append(s.names.namespaces(), s.namespace)
+	slices.Sort(spaces)
+	spaces = slices.Compact(spaces)
+	nc, _ := s.link.current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || nc == nil || nc == s.nc && slices.Equal(spaces, s.spaces) {
+		return
+	}
+	before := s.running
+	s.nc, s.spaces, s.failed = nc, spaces, ""
+	var err error
+	if s.running, err = s.add(nc, spaces); err != nil {
+		s.failed = err.Error()
+		s.log.Warn("the broker is not listed among the services of NATS", "error", err)
+	}
+	if before != nil {
+		stopService(before)
+	}
+}
+
+func (s *service) add(nc *nats.Conn, spaces []string) (micro.Service, error) {
+	added, err := micro.AddService(nc, micro.Config{
+		Name: ServiceName, Version: semantic(s.self.version),
+		Description: "Baton's broker: hands tensors between processes of a machine",
+		Metadata: map[string]string{"host": s.self.hostName, "machine": s.self.machine, "pid": strconv.Itoa(s.self.pid),
+			"instance": s.self.owner, "namespace": strings.Join(spaces, ","), "protocol": strconv.Itoa(protocol.Version)},
+		QueueGroupDisabled: true,
+		StatsHandler:       func(*micro.Endpoint) any { return s.stats() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, ns := range spaces {
+		prefix := protocol.NamesSubject(ns, s.self.owner) + "."
+		err := added.AddEndpoint("names-"+ns, micro.HandlerFunc(func(r micro.Request) {
+			s.names.answer(r, ns, keyName(strings.TrimPrefix(r.Subject(), prefix)), int(s.link.maxPayload.Load()))
+		}), micro.WithEndpointSubject(prefix+">"), micro.WithEndpointMetadata(map[string]string{"namespace": ns}))
+		if err != nil {
+			stopService(added)
+			return nil, err
+		}
+	}
+	return added, nil
+}
+
+// stopService takes a service away. With its connection it has gone already.
+func stopService(s micro.Service) { _ = s.Stop() }
+
+// close ends the service for good, while its connection is there.
+func (s *service) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.running != nil {
+		stopService(s.running)
+	}
+}
+
+// refused is told of subjects that the server lets nobody of these rights have. It tells
+// whether one is only wished for.
+func (s *service) refused(text string) bool {
+	text = strings.ToLower(text)
+	for _, ns := range append(s.names.namespaces(), s.namespace) {
+		if strings.Contains(text, strings.ToLower(`"`+protocol.NamesSubject(ns, s.self.owner)+`.`)) {
+			s.names.mute(ns)
+		}
+	}
+	if !strings.Contains(text, `"`+strings.ToLower(micro.APIPrefix)+`.`) &&
+		!strings.Contains(text, strings.ToLower(`"baton.`)) || !strings.Contains(text, "subscription") {
+		return false
+	}
+	s.mu.Lock()
+	news := s.failed == ""
+	s.failed = text
+	s.mu.Unlock()
+	if news {
+		s.log.Warn("NATS does not let the broker answer", "error", text)
+	}
+	s.link.changed()
+	return true
+}
+
+// own tells whether a subscription is the broker's.
+func (s *service) own(subject string) bool {
+	tokens := strings.Split(subject, ".")
+	return len(tokens) > 3 && tokens[0] == "baton" && tokens[2] == "host" && tokens[3] == s.self.owner
+}
+
+// why tells why the broker is not, or not wholly, a service of NATS.
+func (s *service) why() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+var semVer = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+)?$`)
+
+// semantic is a version as services must have one.
+func semantic(version string) string {
+	if semVer.MatchString(version) {
+		return version
+	}
+	return "0.0.0"
+}
+
+// mute notes that the broker cannot answer in a namespace: what it writes must not say
+// that it does.
+func (n *names) mute(ns string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.spaces[ns]
+	if n.muted[ns] {
+		return
+	}
+	n.muted[ns] = true
+	if s == nil {
+		return
+	}
+	for name, k := range s.keys {
+		if k.holder == nil {
+			s.dirty[name] = struct{}{}
+		}
+	}
+	n.kick()
+}
+
+// Codes of refusals, in the header Nats-Service-Error-Code.
+const (
+	codeBadRequest = "400"
+	codeNoName     = "404"
+	codeOver       = "410" // the revision that was asked for
+)
+
+// answer gives a piece of a name's tuple, or its size.
+func (n *names) answer(r micro.Request, ns, name string, room int) {
+	var ask protocol.TupleRequest
+	if len(r.Data()) > 0 {
+		if err := json.Unmarshal(r.Data(), &ask); err != nil {
+			n.refuse(r, codeBadRequest, `ask with {"revision":N,"offset":N}`)
+			return
+		}
+	}
+	n.mu.Lock()
+	var value []byte
+	var revision uint64
+	if s := n.spaces[ns]; s != nil {
+		if k := s.keys[name]; k != nil {
+			value, revision = k.value, k.revision // never written to again
+		}
+	}
+	n.mu.Unlock()
+	switch {
+	case value == nil:
+		n.refuse(r, codeNoName, "this broker has no tuple of such a name: read its key again")
+	case ask.Revision != 0 && ask.Revision != revision:
+		n.refuse(r, codeOver, "the name has revision "+strconv.FormatUint(revision, 10)+" now: read its key again")
+	case ask.Offset == nil:
+		n.sent(r, r.RespondJSON(protocol.TupleSize{Revision: revision, Bytes: uint64(len(value))}))
+	case *ask.Offset >= uint64(len(value)):
+		n.refuse(r, codeBadRequest, "the tuple has "+strconv.Itoa(len(value))+" bytes")
+	default:
+		piece := value[*ask.Offset:]
+		piece = piece[:min(len(piece), pieceBytes, max(room-headerRoom, 1))]
+		n.sent(r, r.Respond(piece, micro.WithHeaders(micro.Headers{headerRevision: []string{strconv.FormatUint(revision, 10)}})))
+	}
+}
+
+func (n *names) refuse(r micro.Request, code, why string) { n.sent(r, r.Error(code, why, nil)) }
+
+// sent notes an answer that could not be given: who asked will ask again.
+func (n *names) sent(r micro.Request, err error) {
+	if err != nil {
+		n.log.Debug("a question on NATS was not answered", "subject", r.Subject(), "error", err)
+	}
+}

@@ -1,0 +1,157 @@
+package broker
+
+import (
+	"reflect"
+	"runtime/debug"
+
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/topics"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// steers are the ops that change what the broker has and need no session: what an operator
+// asks for, also of a broker that has run into a limit. An observer may ask for none.
+var steers = map[string]func(c *conn, data []byte) (any, error){
+	protocol.OpNameDelete:  steered(nameOf, (*conn).deleteName),
+	protocol.OpPurge:       steered(nil, (*conn).purge),
+	protocol.OpTopicDelete: steered(nil, (*conn).deleteTopic),
+	protocol.OpEvict:       steered(nil, (*conn).evict),
+	protocol.OpLeaseRevoke: steered(owners[protocol.LeaseRef]("revoke leases of"), (*conn).revoke),
+	protocol.OpCollect:     steered(nil, (*conn).collect),
+	protocol.OpLimit:       steered(mayLimit, (*conn).limit),
+}
+
+// steered makes such an op: it decodes the request, looks whether the connection may, and
+// holds the mutex. An op that waits releases it meanwhile.
+func steered[Request any](may func(*conn, *Request) error, op func(*conn, *Request) (any, error)) func(*conn, []byte) (any, error) {
+	return func(c *conn, data []byte) (any, error) {
+		var r Request
+		if err := decode(data, &r); err != nil {
+			return nil, err
+		}
+		if may != nil {
+			if err := may(c, &r); err != nil {
+				return nil, err
+			}
+		}
+		b := c.b
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.mu.doing(reflect.TypeFor[Request]().Name)
+		if err := b.usable(c.session); err != nil {
+			return nil, err
+		}
+		defer b.noteFiles()
+		return op(c, &r)
+	}
+}
+
+// owners lets the broker's own user and root ask.
+func owners[Request any](what string) func(*conn, *Request) error {
+	return func(c *conn, _ *Request) error { return c.mayEnd(what) }
+}
+
+// nameOf checks a name that a request is about.
+func nameOf(_ *conn, r *protocol.NameRef) error { return protocol.CheckName(r.Name) }
+
+func (c *conn) deleteName(r *protocol.NameRef) (any, error) {
+	namespace, err := namespaceOf(c.session, r.Namespace)
+	if err == nil {
+		err = c.b.topics.DeleteName(namespace, r)
+	}
+	return done{}, err
+}
+
+// purge drops what a topic keeps or a queue has waiting.
+func (c *conn) purge(r *protocol.TopicByName) (any, error) {
+	t, err := c.named(r)
+	if err != nil {
+		return nil, err
+	}
+	reply := c.b.topics.About(t)
+	reply.Messages, err = c.drop(t)
+	if err != nil {
+		return nil, err
+	}
+	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
+	return reply, nil
+}
+
+// deleteTopic ends a topic or queue for all, and drops what it has.
+func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
+	t, err := c.named(r)
+	if err != nil {
+		return nil, err
+	}
+	reply, name := c.b.topics.About(t), t.String()
+	c.b.topics.Shut(t)
+	reply.Messages, err = c.drop(t)
+	if err != nil {
+		return nil, err
+	}
+	c.b.topics.Delete(t)
+	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
+	return reply, nil
+}
+
+func (c *conn) named(r *protocol.TopicByName) (*topics.Topic, error) {
+	namespace, err := namespaceOf(c.session, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return c.b.topics.Named(namespace, r)
+}
+
+// drop drops all messages that a topic has now, a part of them at a time: others have the mutex
+// in between.
+func (c *conn) drop(t *topics.Topic) (n uint64, err error) {
+	p := c.b.topics.Purge(t)
+	for !p.Step(lookTime) {
+		c.b.mu.Unlock()
+		c.b.mu.Lock()
+		if err := c.b.usable(c.session); err != nil {
+			return p.Dropped, err
+		}
+	}
+	return p.Dropped, nil
+}
+
+// revoke ends a lease, whoever made it.
+func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
+	reply, err := c.b.leases.Revoke(r)
+	if err == nil {
+		c.b.log.Info("lease revoked", events.Of(events.Steered), "lease", r.Lease, "maker", reply.Maker, "uid", c.cred.UID, "pid", c.cred.PID)
+	}
+	return reply, err
+}
+
+// collect asks all sessions for what they were granted and do not need, and gives back what
+// the broker itself does not need.
+func (c *conn) collect(*struct{}) (any, error) {
+	b := c.b
+	reply := protocol.CollectReply{Granted: b.memory.Use().Granted}
+	for _, s := range b.used() {
+		if s != nil && !s.ended && s.conn != nil {
+			s.Collect()
+			reply.Sessions++
+		}
+	}
+	b.careSoon()
+	b.clock.After(restAfterMany, func() { go debug.FreeOSMemory() })
+	return reply, nil
+}
+
+// opPing tells that the broker answers, and whether clients should come.
+func (b *Broker) opPing(*session, []byte) (any, []*sys.FD, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	reply := protocol.PingReply{Instance: b.id, Version: b.cfg.Version, PID: processID, State: protocol.BrokerServes}
+	switch {
+	case b.closing:
+		reply.State = protocol.BrokerEnding
+	case b.taking != nil || !b.begun:
+		reply.State = protocol.BrokerTakingOver
+	}
+	return reply, nil, nil
+}

@@ -1,0 +1,161 @@
+package topics
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// PlaceRow is a row of the listing `places`: one lane, or one name, and the storages that what
+// stands there names. A holder counts a storage once for each place and name that it has there.
+type PlaceRow struct {
+	Kind      string `json:"kind"` // topic, queue, name
+	Name      string `json:"name"` // "" of a private one
+	Namespace string `json:"namespace"`
+	// Slot is that of the session whose row counts them: the sender's, or the broker's where the
+	// sender has ended, and of names.
+	Slot     uint32         `json:"slot"`
+	Sender   string         `json:"sender"` // or who set the name
+	PID      int            `json:"pid,omitempty"`
+	Depth    uint32         `json:"depth,omitempty"`
+	Messages []PlaceMessage `json:"messages"`
+	Unread   bool           `json:"unread,omitempty"` // there is more, whose description was not handed over yet
+}
+
+// PlaceMessage is one message, or the revision of a name.
+type PlaceMessage struct {
+	Sequence uint64   `json:"sequence"`
+	Age      float64  `json:"age_seconds"`
+	Storages []uint32 `json:"storages"`
+	// Awaits tells for whom a message of a lossless topic or queue is kept: groups that have not
+	// taken it, and who has taken it and holds it unacknowledged.
+	Awaits []string `json:"awaits,omitempty"`
+}
+
+// placeBudget bounds the references that are looked at of one lane, as adoption does.
+const placeBudget = 1 << 20
+
+// laneBits are those of a cursor of Places that number a lane.
+const laneBits = 13
+
+// Places lists what lanes and names name, from a cursor on: at most limit rows, and no more when
+// the time is over. next is where to go on, 0 at the end.
+func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(name string) bool) (rows []any, next uint64) {
+	rows = []any{}
+	began := time.Now()
+	topics := ts.used()
+	lane := uint32(from & (1<<laneBits - 1))
+	for i := from >> laneBits; i < uint64(len(topics)); i++ {
+		t := topics[i]
+		if t == nil || !match(t.key.name) {
+			lane = 0
+			continue
+		}
+		for ; lane < ts.store.Record.Topic(t.index).UsedLanes(); lane++ {
+			if len(rows) == limit || (len(rows) > 0 || lane > 0) && time.Since(began) > most {
+				return rows, i<<laneBits | uint64(lane)
+			}
+			if l := t.lanes[lane]; l != nil {
+				if r := ts.placesIn(l); r != nil {
+					rows = append(rows, r)
+				}
+			}
+		}
+		lane = 0
+		if time.Since(began) > most {
+			return rows, (i + 1) << laneBits
+		}
+	}
+	return rows, 0
+}
+
+// placesIn is the row of a lane; nil where nothing is named.
+func (ts *Topics) placesIn(l *Lane) any {
+	t := l.Topic
+	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Namespace: t.key.namespace, Slot: l.Pages.Slot, Sender: l.Pages.Name, PID: l.Pages.PID,
+		Depth: t.depth, Messages: []PlaceMessage{}}
+	_, r.Unread = ts.unread[l]
+	now := sys.Monotonic()
+	if t.name != nil {
+		r.Slot, r.Sender, r.PID, r.Depth = protocol.BrokerSlot, t.name.setter, 0, 0
+		if t.name.set {
+			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.revision, Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
+		}
+	} else if l.Pages.There() {
+		if l.state == protocol.LaneAdopted {
+			r.Slot = protocol.BrokerSlot
+		}
+		budget := placeBudget
+		var words []uint64
+		for k := range l.View.Slots() {
+			i := l.View.Seq(k)
+			if i == 0 || i&(l.View.Slots()-1) != k {
+				continue
+			}
+			m := PlaceMessage{Sequence: min(i, protocol.MaxSafeInt), Awaits: l.awaits(i), Age: float64(now-min(now, l.stamp(i))) / 1e9}
+			if l.state == protocol.LaneAdopted {
+				m.Storages = slices.Clone(l.kept[i])
+			} else {
+				h, data, ok := l.View.Read(i, words)
+				words = data
+				if !ok {
+					continue
+				}
+				refs, late, _ := ts.memory.NamedBy(h, data, &budget)
+				r.Unread = r.Unread || late
+				for _, ref := range refs {
+					m.Storages = append(m.Storages, ref.Index)
+				}
+				if !l.View.Has(i) {
+					continue // un-named meanwhile: it may have been a mixture
+				}
+			}
+			if len(m.Storages) > 0 {
+				r.Messages = append(r.Messages, m)
+			}
+		}
+	}
+	if len(r.Messages) == 0 && !r.Unread {
+		return nil
+	}
+	return r
+}
+
+// awaits lists for whom a message is kept beyond the depth.
+func (l *Lane) awaits(i uint64) (list []string) {
+	for _, g := range l.Topic.groups {
+		if g == nil {
+			continue
+		}
+		a, ok := g.area(l.Number)
+		if !ok || a.Done(i) {
+			continue
+		}
+		who := g.label()
+		if m := a.Claimant(i); m != 0 {
+			who += ": claimed by a member that has left"
+			if s := g.owners[m]; s != nil {
+				who = fmt.Sprintf("%s: claimed by %s", g.label(), s.who())
+			}
+		}
+		list = append(list, who)
+	}
+	return list
+}
+
+// label names a group for people.
+func (g *group) label() string {
+	switch {
+	case g.topic.kind == protocol.TopicKindQueue:
+		return "a taker"
+	case g.alone:
+		for _, s := range g.owners {
+			return "reader " + s.who()
+		}
+		return "a reader"
+	}
+	return "group " + g.name
+}

@@ -1,0 +1,88 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// Replaces has Set fail with ErrConflict, and change nothing, unless the revision that is set
+// is this one.
+func Replaces(revision uint64) SetOption {
+	return setOption(func(s *protocol.NameSet) { s.Replaces = revision })
+}
+
+// part is what is used of a storage, and where its copy begins.
+type part struct{ from, to, at uint64 }
+
+// origin is a storage that a tensor lies in.
+type origin struct {
+	held    *holding
+	storage int
+}
+
+func (t *Tensor) origin() origin { return origin{t.held, t.storage} }
+
+// Compact returns a copy of a bundle in one storage, which is as large as what the bundle's
+// tensors use: of a storage nothing goes along that none of them shows. What lay in the same
+// bytes does so in the copy, strides and value stay, and RawMeta is the same; Set
+// takes meta as an option. The bundle must not be written meanwhile. Errors: ErrUnsupported for tensors on a GPU, those of AllocBundle.
+func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
+	parts, total := map[origin]*part{}, uint64(0)
+	var order []*part
+	for _, t := range b.tensors {
+		if t.storage < 0 {
+			continue
+		}
+		if err := t.onHost(); err != nil {
+			return nil, err
+		}
+		from, to := t.offset, t.held.storages[t.storage].bytes
+		if span, err := t.dtype.SpanBytes(t.shape, t.strides); err == nil {
+			to = min(to, from+uint64(span))
+		} else {
+			from = 0
+		}
+		p := parts[t.origin()]
+		if p == nil {
+			p = &part{from, to, 0}
+			parts[t.origin()] = p
+			order = append(order, p)
+		}
+		p.from, p.to = min(p.from, from), max(p.to, to)
+	}
+	for _, p := range order {
+		p.from &^= protocol.Alignment - 1 // as aligned as it was
+		p.at = total
+		total += (p.to - p.from + protocol.Alignment - 1) &^ (protocol.Alignment - 1)
+	}
+	out := &Bundle{held: newHolding(c), names: b.names, tree: b.tree, meta: b.meta}
+	if total > 0 {
+		if err := c.fill(ctx, out.held, total, c.opts.alloc); err != nil {
+			return nil, err
+		}
+	}
+	copied := map[*part]bool{}
+	for _, t := range b.tensors {
+		v := t.view()
+		v.held, v.readonly, v.storage = out.held, false, -1
+		if p := parts[t.origin()]; p != nil {
+			v.storage, v.offset = 0, p.at+t.offset-p.from
+			if err := out.held.place(v, true); err != nil {
+				out.Release()
+				return nil, err
+			}
+			if !copied[p] {
+				copied[p] = true
+				copyPart(v.region, t.region, p)
+			}
+		}
+		out.tensors = append(out.tensors, v)
+	}
+	return out, nil
+}
+
+func copyPart(to, from shm.Region, p *part) {
+	copy(to.Bytes(p.at, p.to-p.from), from.Bytes(p.from, p.to-p.from))
+}

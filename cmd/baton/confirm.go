@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// yesFlag adds the flag that answers confirm.
+func yesFlag(cmd *cobra.Command, yes *bool) {
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask; needed where nobody can be asked")
+}
+
+// errUnconfirmed says that nothing was done.
+var errUnconfirmed = errors.New("nothing was done")
+
+// confirm asks at the terminal before something is destroyed. Without a terminal it refuses
+// with the status of a wrong command line, unless yes was said already.
+func (a *app) confirm(ctx context.Context, yes bool, what string) error {
+	if yes {
+		return nil
+	}
+	if !isTerminal(a.in) {
+		return &usage{cause: fmt.Errorf("this would %s, and nobody can be asked", a.text(what)), remedy: "give --yes if that is meant"}
+	}
+	fmt.Fprintf(a.err, "This will %s.\nGo on? [y/N] ", a.text(what))
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.in).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case said := <-answer:
+		if said == "y" || said == "yes" {
+			return nil
+		}
+		return errUnconfirmed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// series joins what several are called.
+func series(parts []string) string {
+	if len(parts) < 2 {
+		return strings.Join(parts, "")
+	}
+	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newEventsCommand) }
+
+type eventFlags struct {
+	clientFlags
+	follow bool
+	count  int
+	kinds  []string
+	json   bool
+}
+
+var eventKinds = []string{events.Session, events.Death, events.Refused, events.Takeover, events.Name, events.Memory, events.Steered, events.NATS, events.Broker}
+
+func newEventsCommand(a *app) *cobra.Command {
+	var f eventFlags
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Print what has happened at the broker",
+		Long: fmt.Sprintf(`Print the last %d things that happened: sessions that came, went and died, with what
+they held; requests that were refused; take-overs; names set and deleted; what operators
+asked for. Each is a line of the broker's log as well, names only at its level debug.
+
+They begin with the broker, and go on where another one has taken over from it while it
+ran. What happens the same way within ten seconds is counted in one event. A name that is
+set again by the same session is none.
+
+The kinds are %s.`, events.Most, strings.Join(eventKinds, ", ")),
+		Example: `  baton events -n 20
+  baton events -f --kind death,refused
+  baton events --json | jq 'select(.kind == "refused")'`,
+		GroupID: groupLook,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, k := range f.kinds {
+				if !slices.Contains(eventKinds, k) {
+					return badUsage("--kind %q is none of %s", k, strings.Join(eventKinds, ", "))
+				}
+			}
+			if f.count < 0 {
+				return badUsage("--count %d is below 0", f.count)
+			}
+			return a.events(cmd.Context(), &f)
+		},
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens, also when another broker takes over")
+	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print the last so many `events` only; 0: all that are kept")
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "print events of these `kinds` only")
+	cmd.RegisterFlagCompletionFunc("kind", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return eventKinds, cobra.ShellCompDirectiveNoFileComp
+	})
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each event")
+	return cmd
+}
+
+// eventPace is how often a follower asks for more.
+const eventPace = 250 * time.Millisecond
+
+func (a *app) events(ctx context.Context, f *eventFlags) error {
+	l, err := a.look(ctx, &f.clientFlags)
+	if err != nil {
+		return err
+	}
+	defer func() { l.close() }()
+	var last protocol.EventsReply
+	count := f.count
+	for {
+		reply, err := l.eventsAfter(ctx, last)
+		switch {
+		case err == nil:
+			if err := a.printEvents(f, reply.Events, count); err != nil {
+				return err
+			}
+			last, count = reply, 0
+		case ctx.Err() != nil && f.follow:
+			return nil
+		case !f.follow || !errors.Is(err, protocol.ErrBrokerLost):
+			return err
+		default:
+			if next, err := a.look(ctx, &f.clientFlags); err == nil {
+				l.close()
+				l = next
+			}
+		}
+		if !f.follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(eventPace):
+		}
+	}
+}
+
+// eventsAfter asks for events behind the last ones, of a new numbering for all.
+func (l *looker) eventsAfter(ctx context.Context, last protocol.EventsReply) (reply protocol.EventsReply, err error) {
+	if last.Epoch != 0 {
+		l.w.SetDeadline(time.Now().Add(usualToAnswer))
+	}
+	r := protocol.Events{After: last.Last}
+	if err = l.Broker(ctx, protocol.OpEvents, r, &reply); err == nil && last.Epoch != 0 && reply.Epoch != last.Epoch {
+		reply = protocol.EventsReply{}
+		err = l.Broker(ctx, protocol.OpEvents, protocol.Events{}, &reply)
+	}
+	return reply, err
+}
+
+func (a *app) printEvents(f *eventFlags, list []protocol.Event, count int) error {
+	if len(f.kinds) > 0 {
+		list = slices.DeleteFunc(list, func(e protocol.Event) bool { return !slices.Contains(f.kinds, e.Kind) })
+	}
+	if count > 0 && len(list) > count {
+		list = list[len(list)-count:]
+	}
+	for i := range list {
+		e := &list[i]
+		print := func() error { return a.println(eventLine(e)) }
+		if f.json {
+			print = func() error { return a.printLine(e) }
+		}
+		if err := print(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventLine is one event as text: when, its kind, what happened, and the details in their order.
+func eventLine(e *protocol.Event) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %-8s  %s", e.At.Local().Format("2006-01-02 15:04:05.000"), e.Kind, e.Text)
+	if e.Times > 1 && e.Until != nil {
+		fmt.Fprintf(&b, " (%d times, until %s)", e.Times, e.Until.Local().Format("15:04:05.000"))
+	}
+	for key, value := range members(e.Details) {
+		fmt.Fprintf(&b, "  %s=%s", key, value)
+	}
+	return b.String()
+}
+
+// members gives the members of a JSON object in their order, texts without quotes where they
+// need none.
+func members(object json.RawMessage) func(yield func(key, value string) bool) {
+	return func(yield func(string, string) bool) {
+		d := json.NewDecoder(bytes.NewReader(object))
+		if t, err := d.Token(); err != nil || t != json.Delim('{') {
+			return
+		}
+		for d.More() {
+			key, err := d.Token()
+			var value json.RawMessage
+			if err != nil || d.Decode(&value) != nil {
+				return
+			}
+			text := string(value)
+			var s string
+			if json.Unmarshal(value, &s) == nil {
+				text = s
+				if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '"' }) {
+					text = strconv.Quote(s)
+				}
+			}
+			if !yield(fmt.Sprint(key), text) {
+				return
+			}
+		}
+	}
+}

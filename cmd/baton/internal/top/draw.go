@@ -1,0 +1,95 @@
+package top
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// least is how narrow a column of words may become, and leastName the one that says what a
+// row is: before that is cut, columns at the end are left out.
+const (
+	least     = 8
+	leastName = 24
+)
+
+// Draw gives the lines of a table that fits a width: its titles, then rows from one on. Words
+// are cut where there is no room for them, and columns at the end are left out.
+func (t *Table) Draw(width int, by Order, from, most int) []string {
+	widths := make([]int, len(t.Titles))
+	titles := make([]string, len(t.Titles))
+	for i, title := range t.Titles {
+		titles[i] = strings.ToUpper(title)
+		if i == by.Column {
+			titles[i] += sign(by.Reverse)
+		}
+		widths[i] = ansi.StringWidth(titles[i])
+	}
+	for _, row := range t.Rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], ansi.StringWidth(cell))
+		}
+	}
+	shown := fit(widths, t.Right, width)
+	line := func(cells []string) string {
+		var b strings.Builder
+		for i := range shown {
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			cell := ansi.Truncate(cells[i], widths[i], "…")
+			room := strings.Repeat(" ", max(widths[i]-ansi.StringWidth(cell), 0))
+			if t.Right[i] {
+				b.WriteString(room + cell)
+			} else {
+				b.WriteString(cell + room)
+			}
+		}
+		return ansi.Truncate(strings.TrimRight(b.String(), " "), width, "…")
+	}
+	lines := []string{bold.Render(line(titles))}
+	for i := from; i < len(t.Rows) && i-from < most; i++ {
+		lines = append(lines, line(t.Rows[i]))
+	}
+	return lines
+}
+
+func sign(reverse bool) string {
+	if reverse {
+		return "↑"
+	}
+	return "↓"
+}
+
+// fit narrows the widest columns of words until all fit, and returns how many columns do.
+func fit(widths []int, right []bool, width int) int {
+	total := func(n int) int {
+		sum := 2 * (n - 1)
+		for _, w := range widths[:n] {
+			sum += w
+		}
+		return sum
+	}
+	for total(len(widths)) > width {
+		widest := -1
+		for i, w := range widths {
+			narrow := least
+			if i < 2 && !slices.Contains(right[:i], false) { // the first of words
+				narrow = leastName
+			}
+			if !right[i] && w > narrow && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		widths[widest]--
+	}
+	n := len(widths)
+	for n > 1 && total(n) > width {
+		n--
+	}
+	return n
+}

@@ -1,0 +1,157 @@
+package top_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/top"
+)
+
+func sample(second int, rows ...*broker.TopicRow) *top.Sample {
+	s := &top.Sample{At: time.Unix(int64(second), 0), Topics: rows}
+	s.Status.Instance, s.Status.PID = "a", 7
+	s.Status.Memory.Limit, s.Status.Memory.Granted = 1<<30, 1<<29
+	return s
+}
+
+func row(id uint64, name string, sent, lost uint64) *broker.TopicRow {
+	return &broker.TopicRow{ID: id, Name: name, Kind: "topic", Traffic: broker.Traffic{Sent: sent, SentBytes: sent << 20, Lost: lost}}
+}
+
+// column gives a column of a table by its title.
+func column(t *testing.T, table top.Table, title string) (cells []string) {
+	t.Helper()
+	for i, have := range table.Titles {
+		if have == title {
+			for _, r := range table.Rows {
+				cells = append(cells, r[i])
+			}
+			return cells
+		}
+	}
+	t.Fatalf("no column %q in %v", title, table.Titles)
+	return nil
+}
+
+func TestRatesAreThoseBetweenTwoLooks(t *testing.T) {
+	before := sample(10, row(1, "slow", 100, 0), row(2, "fast", 100, 10))
+	now := sample(12, row(1, "slow", 103, 0), row(2, "fast", 2100, 30), row(3, "new", 5000, 0))
+	table := top.Topics.Tabulate(now, before, top.Topics.Usual(), "")
+	assert.Equal(t, []string{"fast", "slow", "new"}, column(t, table, "topic"))
+	assert.Equal(t, []string{"1,000", "1.5", "0"}, column(t, table, "sent/s"))
+	assert.Equal(t, []string{"1000 MiB", "1.5 MiB", "0 B"}, column(t, table, "bytes/s"))
+	assert.Equal(t, []string{"10", "0", "0"}, column(t, table, "lost/s"))
+	assert.Equal(t, []string{"fast"}, column(t, top.Topics.Tabulate(now, before, top.Order{}, "as"), "topic"))
+	assert.Equal(t, []string{"slow", "new", "fast"}, column(t, top.Topics.Tabulate(now, before, top.Order{Reverse: true}, ""), "topic"))
+
+	// Counts begin anew with another broker.
+	before.Status.PID = 8
+	assert.Equal(t, []string{"0", "0", "0"}, column(t, top.Topics.Tabulate(now, before, top.Order{}, ""), "sent/s"))
+	assert.Equal(t, []string{"0", "0", "0"}, column(t, top.Topics.Tabulate(now, nil, top.Order{}, ""), "sent/s"))
+	lower := sample(12, row(2, "fast", 5, 0))
+	assert.Equal(t, []string{"0"}, column(t, top.Topics.Tabulate(lower, sample(10, row(2, "fast", 100, 10)), top.Order{}, ""), "sent/s"))
+}
+
+func TestTablesFitTheTerminal(t *testing.T) {
+	now := sample(12, row(1, strings.Repeat("long/", 40), 1<<60, 1<<60), row(2, "日本語のトピック", 1, 1))
+	table := top.Topics.Tabulate(now, nil, top.Topics.Usual(), "")
+	for _, width := range []int{10, 40, 80, 200, 1000} {
+		lines := table.Draw(width, top.Topics.Usual(), 0, 10)
+		require.Len(t, lines, 3)
+		for _, line := range lines {
+			assert.LessOrEqual(t, ansi.StringWidth(line), width, "%d: %s", width, line)
+		}
+		assert.Contains(t, ansi.Strip(lines[0]), "TOPIC")
+	}
+	assert.Contains(t, ansi.Strip(table.Draw(80, top.Topics.Usual(), 0, 10)[1]), "long/long/long/long/lo")
+	assert.Contains(t, ansi.Strip(table.Draw(200, top.Topics.Usual(), 0, 10)[0]), "READERS")
+	assert.Len(t, table.Draw(80, top.Topics.Usual(), 1, 10), 2)
+}
+
+// terminal keeps what a program draws.
+type terminal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *terminal) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *terminal) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// run shows a screen in a terminal until what it shows has a text, then presses keys, one by
+// one, each until the text that stands beside it is shown.
+func run(t *testing.T, look top.Look, env []string, begins string, keys ...[2]string) string {
+	t.Helper()
+	out := &terminal{}
+	in, press := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- top.New(context.Background(), look, top.Topics, 100*time.Millisecond).Run(
+			tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithWindowSize(100, 30))
+	}()
+	wait := func(text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, 20*time.Second, 5*time.Millisecond, "%q is not in %q", text, out.String())
+	}
+	wait(begins)
+	for _, k := range keys {
+		press.Write([]byte(k[0]))
+		if k[1] != "" {
+			wait(k[1])
+		}
+	}
+	require.NoError(t, <-ended)
+	return out.String()
+}
+
+func TestScreenObeysItsKeys(t *testing.T) {
+	var looks int
+	look := func(context.Context) (*top.Sample, error) {
+		looks++
+		if looks == 3 {
+			return nil, errors.New("the broker has gone")
+		}
+		s := sample(looks, row(1, "batches", uint64(looks)*1000, 0))
+		s.Sessions = []*broker.SessionRow{{Serial: 4242, Name: "trainer", State: "live", Stopped: true}}
+		s.Names = []*broker.NameRow{{Name: "weights/actor", Revision: 987654}}
+		return s, nil
+	}
+	text := run(t, look, []string{"TERM=xterm-256color"}, "the broker has gone",
+		[2]string{"2", "stopped"}, [2]string{"3", "987654"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
+		[2]string{"1", ""}, [2]string{"/", "filter"}, [2]string{"zz", "zz"}, [2]string{"\r", "0 rows"}, [2]string{"q", ""})
+	assert.Contains(t, text, "batches")
+}
+
+func TestNothingOfABrokerIsAnError(t *testing.T) {
+	_, known := top.Parse("weather")
+	assert.False(t, known)
+	for _, name := range []string{"topics", "sessions", "names"} {
+		v, known := top.Parse(name)
+		assert.True(t, known)
+		assert.Equal(t, name, fmt.Sprint(v))
+		assert.Empty(t, v.Tabulate(&top.Sample{}, nil, v.Usual(), "").Rows)
+		for c := range v.Columns() {
+			v.Tabulate(&top.Sample{}, &top.Sample{}, top.Order{Column: c}, "")
+		}
+	}
+}

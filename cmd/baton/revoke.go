@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newRevokeCommand) }
+
+func newRevokeCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var yes, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "revoke LEASE...",
+		Short: "End leases",
+		Long: `End leases, by their number in baton ls leases. A handle whose lease has ended is
+Expired for who opens it then; who has opened it keeps the tensor.`,
+		GroupID: groupSteer,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.revoke(cmd.Context(), &f, args, yes, asJSON)
+		},
+		ValidArgsFunction: a.completeRows(&f, protocol.ListLeases),
+	}
+	f.add(cmd, waitForBroker)
+	yesFlag(cmd, &yes)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// revoked is what became of one lease.
+type revoked struct {
+	Lease uint64 `json:"lease"`
+	protocol.RevokeReply
+}
+
+func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, asJSON bool) error {
+	var numbers []uint64
+	for _, text := range leases {
+		n, err := strconv.ParseUint(text, 10, 53)
+		if err != nil {
+			return &usage{cause: fmt.Errorf("%q is no number of a lease", text), remedy: "baton ls leases lists them"}
+		}
+		numbers = append(numbers, n)
+	}
+	if err := a.confirmAt(ctx, f, yes, "end the leases "+series(leases)+": handles that were not opened yet expire"); err != nil {
+		return err
+	}
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	var failed []error
+	done := []revoked{}
+	for _, n := range numbers {
+		r := revoked{Lease: n}
+		if err := l.Broker(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: n}, &r.RevokeReply); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		done = append(done, r)
+		if !asJSON {
+			if err := a.println(fmt.Sprintf("revoked lease %d of %s, of %s", n, r.Maker, plural(int64(r.Storages), "storage"))); err != nil {
+				return err
+			}
+		}
+	}
+	if asJSON {
+		if err := a.printJSON(done); err != nil {
+			return err
+		}
+	}
+	if len(failed) == 1 {
+		return failed[0]
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/top"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newTopCommand) }
+
+type topFlags struct {
+	clientFlags
+	interval time.Duration
+	count    int
+	json     bool
+}
+
+func newTopCommand(a *app) *cobra.Command {
+	var f topFlags
+	cmd := &cobra.Command{
+		Use:   "top [topics|sessions|names]",
+		Short: "Watch messages, bytes and memory as they flow",
+		Long: `Watch what the broker's topics, sessions and names do: messages and bytes a second,
+what was lost, what waits, memory granted and held, processes that stand still. The keys
+are told by "?". All namespaces are shown.
+
+Without a terminal, or with --count, it prints tables, one for each look: the first after
+one interval, since rates need two looks. --json prints a line of JSON for each look, with
+the counts themselves and no rates.
+
+It asks the broker for its listings and is in the path of nothing.`,
+		GroupID: groupLook,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			view := top.Topics
+			if len(args) == 1 {
+				var known bool
+				if view, known = top.Parse(args[0]); !known {
+					return badUsage("%q is none of topics, sessions, names", args[0])
+				}
+			}
+			if f.interval < 100*time.Millisecond || f.count < 0 {
+				return badUsage("--interval is 100ms or more, and --count 0 or more")
+			}
+			return a.top(cmd.Context(), &f, view)
+		},
+		ValidArgs: []string{"topics", "sessions", "names"},
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "time between two looks, 100ms at least")
+	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print so many `tables` and end; 0: go on")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each look")
+	return cmd
+}
+
+func (a *app) top(ctx context.Context, f *topFlags, view top.View) error {
+	w := &watcher{a: a, f: &f.clientFlags}
+	defer w.close()
+	if out, is := a.out.(*os.File); is && f.count == 0 && !f.json && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
+		if _, err := w.look(ctx); err != nil { // said as any command does
+			return err
+		}
+		return top.New(ctx, w.look, view, f.interval).Run(tea.WithOutput(out))
+	}
+	return a.printTop(ctx, f, w, view)
+}
+
+// printTop prints one table after the other.
+func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.View) error {
+	var before *top.Sample
+	tick := time.NewTicker(f.interval)
+	defer tick.Stop()
+	for printed := 0; ; {
+		now, err := w.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && (before == nil || !errors.Is(err, protocol.ErrBrokerLost)):
+			return err
+		case err != nil: // another one may take over
+		case f.json:
+			err = a.printLine(now)
+			printed++
+		case before != nil:
+			t := view.Tabulate(now, before, view.Usual(), "")
+			text := now.At.Local().Format("15:04:05") + "\n" + a.columns(t.Titles, t.Right, t.Rows)
+			if printed > 0 {
+				text = "\n" + text
+			}
+			err = a.println(text)
+			printed++
+		}
+		if err != nil && !errors.Is(err, protocol.ErrBrokerLost) {
+			return err
+		}
+		if f.count > 0 && printed >= f.count {
+			return nil
+		}
+		if now != nil {
+			before = now
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watcher looks at a broker again and again, and at the next one when it has gone.
+type watcher struct {
+	a *app
+	f *clientFlags
+	l *looker
+}
+
+func (w *watcher) close() {
+	if w.l != nil {
+		w.l.close()
+		w.l = nil
+	}
+}
+
+// look takes a sample.
+func (w *watcher) look(ctx context.Context) (s *top.Sample, err error) {
+	if w.l == nil {
+		if w.l, err = w.a.look(ctx, w.f); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	w.l.w.SetDeadline(time.Now().Add(usualToAnswer))
+	s = &top.Sample{}
+	if err := w.l.Broker(ctx, protocol.OpStatus, nil, &s.Status); err != nil {
+		return nil, err
+	}
+	all := func(what string) protocol.List {
+		return protocol.List{What: what, Namespace: protocol.AnyNamespace, Limit: 1024}
+	}
+	s.At = time.Now()
+	if s.Topics, err = rowsOf[broker.TopicRow](ctx, w.l, all(protocol.ListTopics)); err != nil {
+		return nil, err
+	}
+	if s.Sessions, err = rowsOf[broker.SessionRow](ctx, w.l, all(protocol.ListSessions)); err != nil {
+		return nil, err
+	}
+	if s.Names, err = rowsOf[broker.NameRow](ctx, w.l, all(protocol.ListNames)); err != nil {
+		return nil, err
+	}
+	var events protocol.EventsReply
+	if err := w.l.Broker(ctx, protocol.OpEvents, protocol.Events{Limit: 1}, &events); err != nil {
+		return nil, err
+	}
+	s.Events = events.Events
+	return s, nil
+}

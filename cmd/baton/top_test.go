@@ -1,0 +1,113 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+)
+
+func TestTopCountsWhatFlows(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client(client.WithNamespace("other"))
+	topic, err := c.Topic(p.ctx(), "batches", client.Depth(4))
+	require.NoError(t, err)
+	r, err := topic.Reader(p.ctx())
+	require.NoError(t, err)
+	x := p.tensor(c, 1024)
+	for range 10 {
+		require.NoError(t, topic.Send(p.ctx(), x))
+	}
+	m, err := r.Receive(p.ctx())
+	require.NoError(t, err)
+	lost := m.Lost
+	m.Release()
+	var sample struct {
+		Topics   []broker.TopicRow
+		Sessions []broker.SessionRow
+	}
+	require.NoError(t, json.Unmarshal([]byte(p.must("top", "--json", "-n", "1")), &sample))
+	require.Len(t, sample.Topics, 1)
+	assert.Equal(t, broker.Traffic{Sent: 10, SentBytes: 10 * 4096, Taken: 1, Lost: lost}, sample.Topics[0].Traffic)
+	assert.Equal(t, sample.Topics[0].Traffic, sample.Sessions[0].Traffic)
+
+	text := p.must("top", "-n", "1", "-i", "100ms")
+	assert.Regexp(t, `(?m)^TOPIC +KIND +NAMESPACE +SENT/S +BYTES/S .*READERS$`, text)
+	assert.Regexp(t, `(?m)^batches +topic +other +0 +0 B`, text)
+	assert.Regexp(t, `(?m)^ +\d+ +tester +\d+ +live`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
+	p.baton("top", "weather").fails(t, 2, "weather", "")
+	p.baton("top", "--interval", "1ms").fails(t, 2, "100ms", "")
+}
+
+// In a terminal it shows what happens to its broker, in colour unless that is unwanted.
+func TestTopInATerminal(t *testing.T) {
+	script, err := exec.LookPath("script")
+	if err != nil {
+		t.Skip("no script(1), which gives a program a terminal (Debian: bsdutils)")
+	}
+	for _, colour := range []bool{true, false} {
+		p := newPlace(t)
+		s := p.serve()
+		cmd := p.command()
+		cmd.Args = []string{script, "-qec", fmt.Sprintf("stty cols 100 rows 30; %q top -i 100ms", cmd.Path), "/dev/null"}
+		cmd.Path = script
+		cmd.Env = append(cmd.Env, "TERM=xterm-256color")
+		if !colour {
+			cmd.Env = append(cmd.Env, "NO_COLOR=1")
+		}
+		keys, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		shown := p.start(cmd)
+		shows := func(text string) {
+			t.Helper()
+			p.until(text, func() bool { return strings.Contains(shown.out.String(), text) })
+		}
+		shows("granted")
+		require.NoError(t, s.cmd.Process.Kill())
+		s.wait()
+		shows("no broker answers")
+		p.serve()
+		io.WriteString(keys, "?")
+		shows("Keys")
+		io.WriteString(keys, "q")
+		r := shown.wait()
+		assert.Zero(t, r.code, r.out)
+		assert.Equal(t, colour, regexp.MustCompile(`\x1b\[[0-9;]*3[0-7]m`).MatchString(r.out), "%q", r.out)
+	}
+}
+
+func TestAStoppedProcessIsShown(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := c.Topic(p.ctx(), "batches")
+	require.NoError(t, err)
+	reader := p.start(p.command("tail", "batches"))
+	p.until("it reads", func() bool { return p.hasSession("baton tail") })
+	reader.signal(syscall.SIGSTOP)
+	stopped := func() (is bool) {
+		var rows []broker.SessionRow
+		p.json(&rows, "ls", "sessions")
+		for _, r := range rows {
+			is = is || r.Name == "baton tail" && r.Stopped
+		}
+		return is
+	}
+	p.until("it is seen", stopped)
+	assert.Regexp(t, `(?m)baton tail +\d+ +stopped`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
+	reader.signal(syscall.SIGCONT)
+	p.until("it goes on", func() bool { return !stopped() })
+	reader.signal(syscall.SIGINT)
+	reader.wait()
+}

@@ -1,0 +1,148 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/internal/testkit"
+)
+
+// nobody is another user, nogroup a group that it may be in.
+const (
+	nobody  = 65534
+	nogroup = 12345
+)
+
+// asUser runs a command as another user, with groups beside its own.
+func (p *place) asUser(uid uint32, args ...string) result { return p.asMember(uid, nil, args...) }
+
+func (p *place) asMember(uid uint32, groups []uint32, args ...string) result {
+	p.t.Helper()
+	cmd := p.command(args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, Groups: groups}}
+	return p.start(cmd).wait()
+}
+
+// getAs is get with a token.
+func getAs(t *testing.T, socket, path, token string) (int, string) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}}
+	defer c.CloseIdleConnections()
+	r, err := http.NewRequest(http.MethodGet, "http://baton"+path, nil)
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer "+token)
+	a, err := c.Do(r)
+	require.NoError(t, err)
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	require.NoError(t, err)
+	return a.StatusCode, string(body)
+}
+
+// A shared broker needs nothing but the flag and who may come: another user sets a name that
+// the broker's own gets, in a directory that the broker has made.
+func TestSharedBrokerServesOtherUsers(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	socket := p.file("shared/run/b.sock")
+	p.serve("--shared", "--allow-uid", fmt.Sprint(nobody), "--address", socket)
+	for _, dir := range []string{p.file("shared"), p.file("shared/run")} {
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o711), info.Mode().Perm(), "others enter it, and neither list nor write")
+	}
+	left, err := os.ReadDir(filepath.Dir(socket))
+	require.NoError(t, err)
+	for _, e := range left {
+		info, err := e.Info()
+		require.NoError(t, err)
+		if e.Name() == "b.sock" {
+			assert.Equal(t, os.FileMode(0o666), info.Mode().Perm())
+		} else {
+			assert.Zero(t, info.Mode().Perm()&0o077, "%s is the broker's alone", e.Name())
+		}
+	}
+	array := p.array("a.npy", "uint8", []int64{3}, []byte{1, 2, 3})
+	require.NoError(t, os.Chmod(array, 0o644))
+	p.setenv("BATON_ADDRESS", "unix:"+socket)
+	r := p.asUser(nobody, "set", "theirs", array)
+	require.Zero(t, r.code, r.err)
+	p.must("get", "theirs", "-o", "o.npy")
+	got, err := os.ReadFile(p.file("o.npy"))
+	require.NoError(t, err)
+	want, err := os.ReadFile(array)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	p.must("set", "ours", array)
+	r = p.asUser(nobody, "show", "ours")
+	assert.Zero(t, r.code, r.err)
+	r = p.asUser(nobody+1, "status")
+	r.fails(t, 1, "user 65535 may not use this broker", "--shared and --allow-uid")
+	for _, args := range [][]string{{"limit", "--memory", "1GiB"}, {"revoke", "1", "--yes"}, {"stop"}} {
+		p.asUser(nobody, args...).fails(t, 1, "user 65534 may not", "ask the user who started it")
+	}
+	assert.Zero(t, p.asUser(nobody, "limit").code, "it may look")
+}
+
+func TestSharedBrokerNeedsAWayForOthers(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o700))
+	p.baton("serve", "--no-nats", "--shared", "--allow-uid", "1", "--address", p.file("run/b.sock")).
+		fails(t, 1, "other users cannot enter "+p.dir, "")
+	p.baton("serve", "--shared").fails(t, 2, "--shared: nobody else may connect", "")
+}
+
+func TestMembersOfAGroupMayConnect(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
+	p.serve("--shared", "--allow-group", fmt.Sprint(nogroup))
+	assert.Zero(t, p.asUser(nogroup, "status").code, "its first group")
+	many := make([]uint32, 0, 100)
+	for n := range uint32(100) {
+		many = append(many, 20000+n)
+	}
+	assert.Zero(t, p.asMember(nobody, append(many, nogroup), "status").code, "one of many groups")
+	p.asMember(nobody, many, "status").fails(t, 1, "user 65534 may not use this broker", "--allow-group")
+}
+
+func TestObserverLooksAndChangesNothing(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	socket := p.file("run/b.sock")
+	p.setenv("BATON_ADDRESS", socket)
+	p.serve("--shared", "--observe-group", fmt.Sprint(nogroup), "--observe-uid", "4242")
+	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+	require.NoError(t, os.Chmod(array, 0o644))
+	p.must("set", "x", array)
+	for _, args := range [][]string{{"status"}, {"ls"}, {"ls", "storages"}, {"ping", "--ready"}} {
+		r := p.asMember(nobody, []uint32{nogroup}, args...)
+		assert.Zero(t, r.code, r.err)
+		assert.Zero(t, p.asUser(4242, args...).code)
+	}
+	for _, args := range [][]string{{"delete", "x"}, {"set", "y", array}, {"get", "x", "-o", "/dev/null"}, {"tail", "t"}, {"evict", "2", "--yes"},
+		{"purge", "t", "--yes"}, {"revoke", "1", "--yes"}, {"collect"}, {"limit", "--memory", "1GiB"}, {"stop"}} {
+		r := p.asUser(4242, args...)
+		assert.Equal(t, 1, r.code, "%v: %s", args, r.out)
+		assert.Contains(t, r.err, "user 4242 may only look at this broker", args)
+	}
+	assert.Contains(t, p.must("ls", "names"), "x")
+}

@@ -1,0 +1,450 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newWhyCommand) }
+
+// Reasons for which a count stands in a row.
+const (
+	whyMessage = "message" // a topic or queue keeps it
+	whyName    = "name"
+	whyLease   = "lease"
+	whyHeld    = "held"   // by the program itself
+	whyUnread  = "unread" // by what the broker cannot read yet
+)
+
+// reason is why a holder counts storages, and what would end it.
+type reason struct {
+	Why      string   `json:"why"`
+	What     string   `json:"what"` // the topic, name, lease or program
+	Holder   string   `json:"holder"`
+	Slot     uint32   `json:"slot"`
+	PID      int      `json:"pid,omitempty"`
+	Storages int      `json:"storages"`
+	Bytes    uint64   `json:"bytes"`
+	Counts   uint64   `json:"counts"`
+	Awaits   []string `json:"awaits,omitempty"` // of messages: who has not taken them
+	Ends     string   `json:"ends"`             // by itself
+	Free     string   `json:"free,omitempty"`   // the command that ends it
+
+	of map[uint32]bool // storages
+}
+
+// explained is a storage, session or name with the reasons for which memory is held.
+type explained struct {
+	Kind string          `json:"kind"`
+	Row  json.RawMessage `json:"row"`
+	// Holds is what a session holds. HeldBy is who holds the storage, the session's own memory,
+	// or the name's tensors.
+	Holds  []*reason `json:"holds,omitempty"`
+	HeldBy []*reason `json:"held_by"`
+}
+
+func newWhyCommand(a *app) *cobra.Command {
+	var f clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "why [storage|session|name] WHAT",
+		Short: "Tell why memory is not freed",
+		Long: `Tell for each count of a storage what it is for: a message that a topic or queue keeps,
+a name, a lease, or the program itself, which still uses it; when that ends, and which
+command ends it now. WHAT is a storage by its number, a session by name, serial or pid, or
+a name. Of a session both is told: what it holds, and who holds the memory that it made.
+
+Programs go on meanwhile, so counts of one moment may not fit those of another. Status 3
+if there is nothing.`,
+		Example: `  baton why weights/actor
+  baton why session 4242`,
+		GroupID: groupLook,
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.why(cmd.Context(), &f, args, asJSON)
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return a.completeRows(&f, listed(args[0]))(cmd, args, begun)
+			}
+			return []string{"storage", "session", "name"}, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON bool) error {
+	wanted := []string{protocol.ListNames, protocol.ListSessions, protocol.ListStorages}
+	what := args[len(args)-1]
+	if len(args) == 2 {
+		l, known := findListing(args[0])
+		if !known || !slices.Contains(wanted, l.what) {
+			return badUsage("%q is none of storage, session, name", args[0])
+		}
+		wanted = []string{l.what}
+	}
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	var all *attribution
+	found := []*explained{}
+	for _, kind := range wanted {
+		rows, err := candidates(ctx, l, kind, what)
+		if err != nil {
+			return err
+		}
+		for _, raw := range rows {
+			if !isCalled(kind, raw, what) {
+				continue
+			}
+			if all == nil {
+				if all, err = l.attribution(ctx); err != nil {
+					return err
+				}
+			}
+			e, err := all.explain(ctx, l, kind, raw)
+			if err != nil {
+				return err
+			}
+			found = append(found, e)
+		}
+	}
+	if len(found) == 0 {
+		return protocol.Errorf(protocol.CodeNotFound, "baton ls lists what is held; --namespace chooses another namespace",
+			"nothing that is held is called %q", what)
+	}
+	if asJSON {
+		return a.printJSON(found)
+	}
+	for i, e := range found {
+		if i > 0 {
+			if err := a.println(""); err != nil {
+				return err
+			}
+		}
+		if err := a.printExplained(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counted is one holder's count of one storage.
+type counted struct {
+	slot  uint32
+	index uint32
+}
+
+// cause is one thing that makes a holder count a storage.
+type cause struct {
+	reason
+	key string
+}
+
+// attribution knows what the places of all holders name.
+type attribution struct {
+	causes   map[counted][]*cause
+	sessions map[uint32]*broker.SessionRow // by slot
+	unread   map[uint32]bool               // holders of which something cannot be read
+}
+
+// rowsOf gets the rows of a listing, decoded.
+func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []*Row, err error) {
+	raw, err := l.fetchAll(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	for _, data := range raw {
+		r := new(Row)
+		if err := json.Unmarshal(data, r); err != nil {
+			return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a row of the listing cannot be read: %w", err)
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// attribution looks at all places of the broker.
+func (l *looker) attribution(ctx context.Context) (*attribution, error) {
+	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}}
+	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions})
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sessions {
+		at.sessions[s.Slot] = s
+	}
+	places, err := rowsOf[broker.PlaceRow](ctx, l, protocol.List{What: protocol.ListPlaces, Limit: 1024})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range places {
+		at.addPlace(p)
+	}
+	leases, err := rowsOf[broker.LeaseRow](ctx, l, protocol.List{What: protocol.ListLeases, Limit: 1024})
+	if err != nil {
+		return nil, err
+	}
+	for _, lease := range leases {
+		c := &cause{key: number(lease.Lease), reason: reason{Why: whyLease, What: fmt.Sprintf("lease %d of %s", lease.Lease, lease.Maker),
+			Ends: leaseCells(lease)[3], Free: fmt.Sprintf("baton revoke %d", lease.Lease)}}
+		for _, index := range lease.Storages {
+			at.add(protocol.BrokerSlot, index, c)
+		}
+	}
+	return at, nil
+}
+
+func (at *attribution) add(slot, index uint32, c *cause) {
+	k := counted{slot, index}
+	at.causes[k] = append(at.causes[k], c)
+}
+
+// inSpace adds the namespace to a command where it is not the usual one.
+func inSpace(command, namespace string) string {
+	if namespace == protocol.DefaultNamespace {
+		return command
+	}
+	return command + " --namespace " + namespace
+}
+
+func (at *attribution) addPlace(p *broker.PlaceRow) {
+	if p.Unread {
+		at.unread[p.Slot] = true
+	}
+	what := p.Kind + " " + p.Name
+	if p.Name == "" {
+		what = "a private " + p.Kind
+	}
+	for _, m := range p.Messages {
+		c := &cause{key: p.Namespace + " " + what, reason: reason{What: what}}
+		switch {
+		case p.Kind == protocol.KindName:
+			c.Why, c.Ends = whyName, "when it is set anew or deleted"
+			c.Free = inSpace("baton delete "+p.Name, p.Namespace)
+		case p.Kind == protocol.KindQueue:
+			c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when it was taken"
+			if len(m.Awaits) == 0 {
+				c.Ends = "it was taken: the sender lets go of it with its next messages"
+			}
+		default:
+			c.Why, c.Awaits = whyMessage, m.Awaits
+			c.Ends = fmt.Sprintf("when %s newer ones are there", number(p.Depth))
+			if len(m.Awaits) > 0 {
+				c.Ends += ", and these have taken it"
+			}
+		}
+		if c.Why == whyMessage && p.Name != "" {
+			c.Free = inSpace("baton purge "+p.Name, p.Namespace)
+		}
+		for _, index := range m.Storages {
+			at.add(p.Slot, index, c)
+		}
+	}
+}
+
+// tally sums reasons that are the same but for the storage.
+type tally map[string]*reason
+
+func (at *attribution) count(t tally, s *broker.StorageRow, h *broker.HolderRow) {
+	left := h.Count
+	for _, c := range at.causes[counted{h.Slot, s.Index}] {
+		if left == 0 {
+			break // taken meanwhile
+		}
+		left--
+		t.sum(s, h, c.key, 1, c.reason)
+	}
+	if left == 0 {
+		return
+	}
+	r := reason{Why: whyHeld, What: "the program", Ends: "when the program lets go of it, or ends"}
+	switch session := at.sessions[h.Slot]; {
+	case at.unread[h.Slot]:
+		r.Why, r.What, r.Ends = whyUnread, "what the broker cannot read yet", "when the processes that have the files are back"
+	case h.Slot == protocol.BrokerSlot:
+		r.What, r.Ends = "the broker", "soon: it looks through what ended sessions left, or something changed while this was asked"
+	case session != nil && session.ForChildren:
+		r.Ends = "when its forked children let go of it, or end"
+	case session != nil && session.State == "unknown":
+		r.Ends, r.Free = "when it returns", fmt.Sprintf("baton evict %d", session.Serial)
+	case session != nil:
+		r.Free = fmt.Sprintf("baton evict --kill %d", session.Serial)
+	}
+	t.sum(s, h, "", left, r)
+}
+
+func (t tally) sum(s *broker.StorageRow, h *broker.HolderRow, key string, counts uint64, r reason) {
+	key = fmt.Sprintf("%d %s %s", h.Slot, r.Why, key)
+	sum := t[key]
+	if sum == nil {
+		r.Holder, r.Slot, r.PID, r.of = h.Session, h.Slot, h.PID, map[uint32]bool{}
+		if h.Slot == protocol.BrokerSlot {
+			r.Holder, r.PID = "broker", 0
+		}
+		r.Awaits = slices.Clone(r.Awaits)
+		sum = &r
+		t[key] = sum
+	}
+	sum.Counts += counts
+	for _, who := range r.Awaits {
+		if !slices.Contains(sum.Awaits, who) {
+			sum.Awaits = append(sum.Awaits, who)
+		}
+	}
+	if !sum.of[s.Index] {
+		sum.of[s.Index] = true
+		sum.Storages++
+		sum.Bytes += s.Bytes
+	}
+}
+
+// list gives the reasons, those of most bytes first.
+func (t tally) list() []*reason {
+	out := slices.SortedFunc(maps.Values(t), func(a, b *reason) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Why, b.Why), cmp.Compare(a.What, b.What))
+	})
+	if out == nil {
+		out = []*reason{}
+	}
+	return out
+}
+
+// explain finds the reasons of one thing.
+func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw json.RawMessage) (*explained, error) {
+	e := &explained{Kind: strings.TrimSuffix(kind, "s"), Row: raw}
+	holds, heldBy := tally{}, tally{}
+	switch kind {
+	case protocol.ListStorages:
+		var s broker.StorageRow
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return nil, err
+		}
+		for i := range s.Holders {
+			at.count(heldBy, &s, &s.Holders[i])
+		}
+	case protocol.ListSessions:
+		var session broker.SessionRow
+		if err := json.Unmarshal(raw, &session); err != nil {
+			return nil, err
+		}
+		storages, err := rowsOf[broker.StorageRow](ctx, l, protocol.List{What: protocol.ListStorages, Slot: &session.Slot, Limit: 1024})
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range storages {
+			for i := range s.Holders {
+				if h := &s.Holders[i]; h.Slot == session.Slot {
+					at.count(holds, s, h)
+				} else if s.Creator == session.Name && s.CreatorPID == session.PID {
+					at.count(heldBy, s, h)
+				}
+			}
+		}
+		e.Holds = holds.list()
+	case protocol.ListNames:
+		var name broker.NameRow
+		if err := json.Unmarshal(raw, &name); err != nil {
+			return nil, err
+		}
+		for _, index := range at.ofName(&name) {
+			rows, err := l.fetchOne(ctx, protocol.ListStorages, uint64(index))
+			if err != nil {
+				return nil, err
+			}
+			for _, raw := range rows {
+				var s broker.StorageRow
+				if json.Unmarshal(raw, &s) != nil || s.Index != index {
+					continue
+				}
+				for i := range s.Holders {
+					at.count(heldBy, &s, &s.Holders[i])
+				}
+			}
+		}
+	}
+	e.HeldBy = heldBy.list()
+	return e, nil
+}
+
+// ofName lists the storages of a name's revision.
+func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
+	key := name.Namespace + " name " + name.Name
+	for k, causes := range at.causes {
+		for _, c := range causes {
+			if c.Why == whyName && c.key == key {
+				list = append(list, k.index)
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func (a *app) printExplained(e *explained) error {
+	l, _ := findListing(e.Kind)
+	cells, err := l.cells(e.Row)
+	if err != nil {
+		return err
+	}
+	head := e.Kind + " " + cells[0]
+	switch e.Kind {
+	case "storage":
+		head += fmt.Sprintf(": %s, %s old, made by %s", cells[1], cells[2], cells[3])
+	case "session":
+		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", cells[1], cells[2], cells[5], cells[6], cells[7])
+	default:
+		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", cells[1], cells[4], cells[6], cells[5])
+	}
+	if err := a.println(head); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		title   string
+		reasons []*reason
+		shown   bool
+	}{{"it holds", e.Holds, e.Kind == "session"}, {"its memory is held by others", e.HeldBy, e.Kind == "session"}, {"held by", e.HeldBy, e.Kind != "session"}} {
+		if !part.shown {
+			continue
+		}
+		text := " nothing"
+		if len(part.reasons) > 0 {
+			text = "\n" + a.reasonTable(part.reasons)
+		}
+		if err := a.println(part.title + ":" + text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) reasonTable(reasons []*reason) string {
+	var rows [][]string
+	for _, r := range reasons {
+		holder := r.Holder
+		if r.PID != 0 {
+			holder += fmt.Sprintf(" (pid %d)", r.PID)
+		}
+		what := r.What
+		if len(r.Awaits) > 0 {
+			what += ", for " + few(r.Awaits)
+		}
+		rows = append(rows, []string{size(r.Bytes), number(r.Storages), strconv.FormatUint(r.Counts, 10), holder, what, r.Ends, r.Free})
+	}
+	return a.columns([]string{"bytes", "storages", "counts", "holder", "for", "ends", "or"}, []bool{true, true, true}, rows)
+}

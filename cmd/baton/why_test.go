@@ -1,0 +1,91 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+)
+
+type why struct {
+	Kind   string
+	Holds  []because
+	HeldBy []because `json:"held_by"`
+}
+
+type because struct {
+	Why, What, Holder, Ends, Free string
+	Storages                      int
+	Bytes, Counts                 uint64
+	Awaits                        []string
+}
+
+func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	topic, err := c.Topic(p.ctx(), "batches", client.Depth(4))
+	require.NoError(t, err)
+	queue, err := c.Queue(p.ctx(), "work", client.Redeliver(true))
+	require.NoError(t, err)
+	x := p.tensor(c, 1024)
+	for range 2 {
+		require.NoError(t, topic.Send(p.ctx(), x))
+	}
+	require.NoError(t, queue.Put(p.ctx(), x))
+	_, err = c.Set(p.ctx(), "weights/a", x)
+	require.NoError(t, err)
+	h, err := x.Handle(p.ctx(), client.LeaseFor(1000*time.Second))
+	require.NoError(t, err)
+	taker := p.client(client.WithName("taker"))
+	taken, err := taker.Queue(p.ctx(), "work")
+	require.NoError(t, err)
+	item, err := taken.Get(p.ctx())
+	require.NoError(t, err)
+	defer item.Release()
+
+	storage := fmt.Sprint(h.Index)
+	var all []why
+	p.json(&all, "why", "storage", storage)
+	require.Len(t, all, 1)
+	got := map[string]uint64{}
+	for _, r := range all[0].HeldBy {
+		got[r.Holder+" "+r.Why+" "+r.What] += r.Counts
+		assert.Equal(t, 1, r.Storages)
+		assert.Equal(t, uint64(4096), r.Bytes)
+		switch r.Why {
+		case "name":
+			assert.Equal(t, "baton delete weights/a", r.Free)
+		case "lease":
+			assert.Regexp(t, `^baton revoke \d+$`, r.Free)
+			assert.Contains(t, r.Ends, "in ")
+		case "message":
+			assert.Regexp(t, `^baton purge (batches|work)$`, r.Free)
+			if r.What == "queue work" {
+				assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (process %d)", os.Getpid())}, r.Awaits)
+			}
+		}
+	}
+	lease := fmt.Sprintf("broker lease lease %d of tester", *h.Lease)
+	assert.Equal(t, map[string]uint64{"tester message topic batches": 2, "tester message queue work": 1, "tester held the program": 1,
+		"broker name name weights/a": 1, lease: 1, "taker held the program": 1}, got)
+
+	p.json(&all, "why", "session", "tester")
+	require.Len(t, all[0].Holds, 3)
+	require.Len(t, all[0].HeldBy, 3)
+	p.json(&all, "why", "weights/a")
+	require.Equal(t, "name", all[0].Kind)
+	require.Len(t, all[0].HeldBy, 6)
+
+	text := p.must("why", storage)
+	assert.Regexp(t, `(?m)^storage `+storage+`: 4\.0 KiB, .* old, made by tester \(pid \d+\)\nheld by:\n  BYTES  STORAGES  COUNTS  HOLDER .* FOR .* ENDS .* OR$`, text)
+	assert.Regexp(t, `(?m)^4\.0 KiB +1 +2  tester \(pid \d+\)  topic batches .* when 4 newer ones are there .* baton purge batches$`, text)
+
+	p.baton("why", "storage", "123456").fails(t, 3, "nothing", "")
+	p.baton("why", "topic", "x").fails(t, 2, "topic", "")
+}

@@ -1,0 +1,92 @@
+package sys
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenPidfd opens a pidfd of a process.
+func OpenPidfd(pid int) (*FD, error) {
+	n, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a pidfd of process %d: %w", pid, err)
+	}
+	return NewFD(n), nil
+}
+
+// PidfdPID returns the process that a pidfd stands for, -1 once it has ended.
+func PidfdPID(f *FD) (int, error) {
+	fd, err := f.Acquire()
+	if err != nil {
+		return 0, fmt.Errorf("read a pidfd: %w", err)
+	}
+	defer f.Release()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	if err != nil {
+		return 0, fmt.Errorf("read a pidfd: %w", err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if rest, ok := strings.CutPrefix(line, "Pid:"); ok {
+			return strconv.Atoi(strings.TrimSpace(rest))
+		}
+	}
+	return 0, fmt.Errorf("descriptor %d is not a pidfd", fd)
+}
+
+// Watched is a process that is waited for by its pidfd.
+type Watched struct{ file *os.File }
+
+// WatchPidfd takes ownership of the descriptor, until Wait has returned or Stop is called.
+func WatchPidfd(f *FD) *Watched {
+	n := f.take()
+	unix.SetNonblock(n, true)
+	return &Watched{os.NewFile(uintptr(n), "pidfd")}
+}
+
+// Wait blocks a goroutine, not a thread, until the process has ended, or Stop is called, and
+// tells whether it ended.
+func (w *Watched) Wait() bool {
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ended := false
+	err = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, _ := unix.Poll(p, 0)
+		ended = n > 0 && p[0].Revents&unix.POLLIN != 0
+		return ended
+	})
+	w.file.Close()
+	return err == nil && ended
+}
+
+// Stop ends a Wait.
+func (w *Watched) Stop() { w.file.Close() }
+
+// Kill sends SIGKILL to the process, and to no other that has its number by now. One that
+// has ended already is no error.
+func (w *Watched) Kill() error {
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return nil // it was stopped: the process has ended
+	}
+	var killed error
+	if err := raw.Control(func(fd uintptr) { killed = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) }); err != nil {
+		return nil
+	}
+	if killed == unix.ESRCH {
+		return nil
+	}
+	return killed
+}
+
+// WaitPidfd is WatchPidfd by two functions.
+func WaitPidfd(f *FD) (wait func() bool, stop func()) {
+	w := WatchPidfd(f)
+	return w.Wait, w.Stop
+}

@@ -1,0 +1,93 @@
+package protocol
+
+// Requests by which an operator changes what a broker has. They need no session.
+
+// Evict ends a session, whether its process lives or not. What the process holds stays until
+// the process drops it or ends.
+type Evict struct {
+	Serial uint64 `json:"serial"`
+	// Kill: the process is killed, by the descriptor that the broker has of it.
+	Kill bool `json:"kill,omitempty"`
+}
+
+// What is left of a session that was evicted.
+const (
+	EvictedOver    = "over"    // nothing
+	EvictedClosed  = "closed"  // what its process holds
+	EvictedUnheard = "unheard" // all its memory: its process has not heard of it yet
+)
+
+// EvictReply tells what was ended and what stays.
+type EvictReply struct {
+	Name   string `json:"name"`
+	PID    int    `json:"pid"`
+	State  string `json:"state"`
+	Killed bool   `json:"killed,omitempty"`
+	// Held are the bytes of the storages that stay since the process holds them, Granted those
+	// of the segments that stay the session's.
+	Held    uint64 `json:"held_bytes"`
+	Granted uint64 `json:"granted_bytes"`
+}
+
+// TopicByName names a topic or queue for an operator.
+type TopicByName struct {
+	Name string `json:"name"`
+	// Kind is KindTopic or KindQueue; "": whichever has the name.
+	Kind string `json:"kind,omitempty"`
+	// Namespace is as in NameRef.
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// PurgeReply tells what a purge, or the end of a topic, has dropped.
+type PurgeReply struct {
+	Kind     string `json:"kind"`
+	Messages uint64 `json:"messages"`
+	// Sessions that have the topic open.
+	Openers int `json:"openers"`
+}
+
+// RevokeReply tells of a lease that was ended.
+type RevokeReply struct {
+	Maker    string `json:"maker"`
+	Storages int    `json:"storages"`
+}
+
+// CollectReply tells how many sessions were asked for what they do not need, and what all
+// together were granted then.
+type CollectReply struct {
+	Sessions int    `json:"sessions"`
+	Granted  uint64 `json:"granted_bytes"`
+}
+
+// Limit changes the quotas of a broker that runs; null leaves one as it is, 0 takes it away,
+// or for Memory takes the default.
+type Limit struct {
+	Memory              *uint64 `json:"memory,omitempty"`
+	SessionMemory       *uint64 `json:"session_memory,omitempty"`
+	DeviceMemory        *uint64 `json:"device_memory,omitempty"`
+	SessionDeviceMemory *uint64 `json:"session_device_memory,omitempty"`
+}
+
+// LimitReply are the quotas in force, 0 for none, and what is granted.
+type LimitReply struct {
+	Memory              uint64 `json:"memory"`
+	SessionMemory       uint64 `json:"session_memory"`
+	DeviceMemory        uint64 `json:"device_memory"`
+	SessionDeviceMemory uint64 `json:"session_device_memory"`
+	Granted             uint64 `json:"granted_bytes"`
+}
+
+// States of a broker that answers.
+const (
+	BrokerServes     = "serving"
+	BrokerTakingOver = "taking over"
+	BrokerEnding     = "ending"
+)
+
+// PingReply tells that a broker answers, and whether clients should come.
+type PingReply struct {
+	Instance string `json:"instance"`
+	Version  string `json:"version"`
+	PID      int    `json:"pid"`
+	State    string `json:"state"`
+}
