@@ -103,7 +103,7 @@ func TestUnitsAreGood(t *testing.T) {
 
 func TestSettingsFileOfThePackageIsGood(t *testing.T) {
 	dir := t.TempDir()
-	text := packaged(t, "baton.toml")
+	text := strings.ReplaceAll(packaged(t, "baton.toml"), `["baton"]`, `["root"]`) // a group that is here
 	knowsVariables(t, "baton.toml", text)
 	// As it is, and with each line that is commented out.
 	for i, text := range []string{text, regexp.MustCompile(`(?m)^# ([a-z-]+ = )`).ReplaceAllString(text, "$1")} {
@@ -116,6 +116,7 @@ func TestSettingsFileOfThePackageIsGood(t *testing.T) {
 		if i == 1 {
 			assert.Regexp(t, `memory +8(\.0)? ?GiB +file`, out.String())
 			assert.Regexp(t, `allow-uid +1000 +file`, out.String())
+			assert.Regexp(t, `allow-group +\S+ +file`, out.String())
 		}
 	}
 }
