@@ -16,8 +16,9 @@ import (
 
 // needs tell, for each name that Need takes, what is missing; "" is nothing.
 var needs = map[string]func() string{
-	"cargo": func() string { return program("cargo", "https://rustup.rs") },
-	"cc":    func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"cargo":    func() string { return program("cargo", "https://rustup.rs") },
+	"cc":       func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"chromium": func() string { return program("chromium", "Debian: apt-get install chromium") },
 	"cpus": func() string {
 		if runtime.NumCPU() < 2 {
 			return "this process may use one CPU alone, and measurements need two"
