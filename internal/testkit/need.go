@@ -38,6 +38,7 @@ var needs = map[string]func() string{
 		}
 		return ""
 	},
+	"promtool":    func() string { return program("promtool", "Debian: apt-get install prometheus") },
 	"nats-server": func() string { return program("nats-server", "https://nats.io/download") },
 	"script":      func() string { return program("script", "Debian: apt-get install bsdutils") },
 	"root": func() string {
