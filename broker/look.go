@@ -34,7 +34,7 @@ func (b *Broker) Look() (l Look) {
 		rows, more := b.rows(what)
 		*to, l.More = rows, l.More || more
 	}
-	lookAtProcesses(l.Sessions)
+	lookAtProcesses(l.Sessions, true)
 	b.lookAtNATS(l.Names)
 	return l
 }
