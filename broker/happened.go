@@ -37,7 +37,7 @@ func (b *Broker) noteTakeover() {
 		from = "a living broker"
 	}
 	for _, s := range b.used() {
-		if s == nil || !s.absent {
+		if s == nil || !s.absent || b.succession != nil { // to a living broker's successor they come by and by
 			continue
 		}
 		if len(missing) == mostMissing {

@@ -90,7 +90,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	reply, err := b.page(s, &r, l, at, namespace)
 	switch r.What {
 	case protocol.ListSessions:
-		lookAtProcesses(reply.Rows)
+		lookAtProcesses(reply.Rows, r.Programs)
 	case protocol.ListNames:
 		b.lookAtNATS(reply.Rows)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -42,16 +43,26 @@ type SessionRow struct {
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
 	topics.Traffic
+	// Command and Container say how the process was started, and where, if that was asked for.
+	Command   string `json:"command,omitempty"`
+	Container string `json:"container,omitempty"`
 
 	start uint64 // time of the process; 0: its number is of another pid namespace
 }
 
-// lookAtProcesses says which sessions' processes stand still. It asks the kernel about each, so the
+// lookAtProcesses says which sessions' processes stand still, and what programs they are. It asks the kernel about each, so the
 // mutex is not held.
-func lookAtProcesses(rows []any) {
+func lookAtProcesses(rows []any, programs bool) {
 	for i, row := range rows {
 		if r, is := row.(SessionRow); is && r.start != 0 {
 			r.Stopped = sys.Stopped(r.PID, r.start)
+			if programs {
+				r.Command = pages.Printable(sys.CommandLine(r.PID), 512)
+				r.Container = sys.Container(r.PID)
+				if start, err := sys.StartTime(r.PID); err != nil || start != r.start {
+					r.Command, r.Container = "", "" // the number is another process's by now
+				}
+			}
 			rows[i] = r
 		}
 	}

@@ -79,11 +79,18 @@ func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 	if s != nil {
 		err = b.usable(s)
 	}
-	parts := maps.Clone(b.extra)
 	b.mu.Unlock()
 	if err != nil {
 		return nil, nil, err
 	}
+	return b.fullStatus(), nil, nil
+}
+
+// fullStatus is Status with the parts that others add.
+func (b *Broker) fullStatus() Status {
+	b.mu.Lock()
+	parts := maps.Clone(b.extra)
+	b.mu.Unlock()
 	st := b.Status()
 	for name, part := range parts {
 		if st.Extra == nil {
@@ -91,7 +98,7 @@ func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 		}
 		st.Extra[name] = part()
 	}
-	return st, nil, nil
+	return st
 }
 
 // Status tells how the broker is. Any goroutine.

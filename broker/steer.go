@@ -126,13 +126,20 @@ func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
 	return reply, err
 }
 
+// collectBatch is how many sessions are told with the mutex held.
+const collectBatch = 256
+
 // collect asks all sessions for what they were granted and do not need, and gives back what
 // the broker itself does not need.
 func (c *conn) collect(*struct{}) (any, error) {
 	b := c.b
 	reply := protocol.CollectReply{Granted: b.memory.Use().Granted}
-	for _, s := range b.used() {
-		if s != nil && !s.ended && s.conn != nil {
+	for slot := 0; slot < len(b.used()); slot++ {
+		if slot%collectBatch == collectBatch-1 {
+			b.mu.Unlock()
+			b.mu.Lock()
+		}
+		if s := b.slots[slot]; s != nil && !s.ended && s.conn != nil {
 			s.Collect()
 			reply.Sessions++
 		}

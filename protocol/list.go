@@ -25,6 +25,8 @@ type List struct {
 	Limit   int    `json:"limit,omitempty"`
 	// Namespace is that of names and topics where there is no session, whose it is else; AnyNamespace: all.
 	Namespace string `json:"namespace,omitempty"`
+	// Programs: of sessions, how their processes were started, and in which containers.
+	Programs bool `json:"programs,omitempty"`
 	// Slot is that of a session: of storages, those that it counts or has made.
 	Slot *uint32 `json:"slot,omitempty"`
 }

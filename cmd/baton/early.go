@@ -49,6 +49,27 @@ func (e *early) status() broker.Status {
 	return broker.Status{Version: version, PID: os.Getpid()}
 }
 
+func (e *early) traffic(each func(*broker.TopicRow)) (t broker.TrafficStatus) {
+	if b := e.broker.Load(); b != nil {
+		t = b.Traffic(each)
+	}
+	return t
+}
+
+func (e *early) look() (l broker.Look, there bool) {
+	b := e.broker.Load()
+	if b == nil {
+		return l, false
+	}
+	return b.Look(), true
+}
+
+func (e *early) alive() {
+	if b := e.broker.Load(); b != nil {
+		b.Alive()
+	}
+}
+
 func (e *early) ready() error {
 	if d := e.daemon.Load(); d != nil {
 		return d.ready()
@@ -75,6 +96,7 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 		return nil, nil
 	}
 	o := observe.Options{PProf: s.PProf, Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Log: log,
+		Traffic: e.traffic, Topics: int(s.MetricsTopics), Look: e.look, Alive: e.alive,
 		Cert: s.HTTPCert, Key: s.HTTPKey}
 	o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
 	var err error

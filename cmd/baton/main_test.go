@@ -27,7 +27,8 @@ func TestBinaryIsStatic(t *testing.T) {
 func TestHelpNamesEveryCommandAndExitStatus(t *testing.T) {
 	p := newPlace(t)
 	out := p.must("--help")
-	for _, c := range []string{"serve", "run", "status", "ls", "show", "tail", "set", "get", "delete", "doctor", "nats", "completion", "version"} {
+	for _, c := range []string{"serve", "run", "status", "ls", "show", "tail", "set", "get", "delete", "doctor", "nats", "completion", "version",
+		"evict", "purge", "revoke", "collect", "limit", "compact", "ping"} {
 		assert.Regexp(t, `(?m)^  `+c+` +\S`, out)
 		help := p.must(c, "--help")
 		assert.Contains(t, help, "Usage:\n  baton "+c)

@@ -74,7 +74,7 @@ func cellsOf[Row any](cells func(*Row) []string) func(json.RawMessage) ([]string
 
 // fetch gets all rows of a listing, page by page.
 func (l *looker) fetch(ctx context.Context, what, pattern string) ([]json.RawMessage, error) {
-	return l.fetchAll(ctx, protocol.List{What: what, Pattern: pattern, Namespace: l.namespace})
+	return l.fetchAll(ctx, protocol.List{What: what, Pattern: pattern, Namespace: l.namespace, Programs: what == protocol.ListSessions})
 }
 
 // fetchAll gets all rows that are asked for.

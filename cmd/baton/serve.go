@@ -199,7 +199,7 @@ func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.L
 			s = d.reload(s, level)
 			notify(d.log, sd.SdNotifyReady)
 		case <-watchdog:
-			if err := observe.Healthy(ctx, d.broker.Status); err != nil && ctx.Err() == nil {
+			if err := observe.Healthy(ctx, d.broker.Alive); err != nil && ctx.Err() == nil {
 				d.log.Error("no sign of life for the watchdog", "error", err)
 				continue
 			}

@@ -392,6 +392,20 @@ func (a *app) printShown(s *shown) error {
 			rows = append(rows, [2]string{"last left", d.LastLeft})
 		}
 	}
+	var session broker.SessionRow
+	if s.Kind == "session" && json.Unmarshal(s.Row, &session) == nil {
+		rows = append(rows, [2]string{"user", number(session.UID)})
+		if session.Stopped {
+			rows = append(rows, [2]string{"process", "stands still, by a signal or a debugger"})
+		}
+		for _, more := range [][2]string{{"command", session.Command}, {"container", session.Container}} {
+			if more[1] != "" {
+				rows = append(rows, more)
+			}
+		}
+		rows = append(rows, [2]string{"sent", fmt.Sprintf("%d messages, %s", session.Sent, size(session.SentBytes))},
+			[2]string{"taken", fmt.Sprintf("%d messages, %d lost", session.Taken, session.Lost)})
+	}
 	if err := a.println(a.pairs(rows)); err != nil || s.details == nil {
 		return err
 	}

@@ -128,25 +128,49 @@ func TestDeletedTopicIsClosedForThoseWhoHaveItOpen(t *testing.T) {
 func TestPurgedMemoryGoesBackToItsSender(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
-	c := p.client()
+	c, holder := p.client(), p.client()
 	for _, overwrite := range []bool{true, false} {
 		name := fmt.Sprint("t-", overwrite)
 		topic, err := c.Topic(p.ctx(), name, client.Overwrite(overwrite))
 		require.NoError(t, err)
-		for range 3 {
+		theirs, err := holder.Topic(p.ctx(), name)
+		require.NoError(t, err)
+		keeps, err := theirs.Reader(p.ctx(), client.StartNew)
+		require.NoError(t, err)
+		for n := range 3 {
 			x, err := c.Alloc(p.ctx(), dlpack.Uint8, []int64{1 << 20})
 			require.NoError(t, err)
+			b, err := x.Bytes()
+			require.NoError(t, err)
+			b[0], b[1<<20-1] = byte(n+1), byte(n+1)
 			require.NoError(t, topic.Send(p.ctx(), x))
 			x.Release()
 		}
 		var status struct{ Counts struct{ Storages int } }
 		p.json(&status, "status")
 		require.Equal(t, 3, status.Counts.Storages)
+		held, err := keeps.Receive(p.ctx())
+		require.NoError(t, err)
 		p.must("purge", name, "--yes")
-		p.until("what was purged is free", func() bool {
+		p.until("what was purged is free, but for what a reader holds", func() bool {
 			p.json(&status, "status")
-			return status.Counts.Storages == 0
+			return status.Counts.Storages == 1
 		})
+		var others []*client.Tensor
+		for range 8 { // into all that is free
+			y, err := c.Zeros(p.ctx(), dlpack.Uint8, []int64{1 << 20})
+			require.NoError(t, err)
+			others = append(others, y)
+		}
+		b, err := held.Tensor().Bytes()
+		require.NoError(t, err)
+		assert.Equal(t, []byte{1, 1}, []byte{b[0], b[1<<20-1]})
+		for _, y := range others {
+			y.Release()
+		}
+		held.Release()
+		require.NoError(t, keeps.Close())
+		require.NoError(t, theirs.Close())
 		r, err := topic.Reader(p.ctx(), client.StartAll)
 		require.NoError(t, err)
 		x, err := c.Alloc(p.ctx(), dlpack.Uint8, []int64{1})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -105,6 +106,10 @@ func TestAStoppedProcessIsShown(t *testing.T) {
 		return is
 	}
 	p.until("it is seen", stopped)
+	text := p.must("show", "session", fmt.Sprint(reader.cmd.Process.Pid))
+	assert.Regexp(t, `(?m)^process +stands still`, text)
+	assert.Regexp(t, `(?m)^command +.*baton tail batches$`, text)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^user +%d$`, os.Getuid()), text)
 	assert.Regexp(t, `(?m)baton tail +\d+ +stopped`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
 	reader.signal(syscall.SIGCONT)
 	p.until("it goes on", func() bool { return !stopped() })

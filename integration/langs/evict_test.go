@@ -12,8 +12,14 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
+// reply is what `baton evict` says of a session.
+type reply struct {
+	Serial uint64
+	protocol.EvictReply
+}
+
 // evict has `baton evict` end the session of a driver.
-func evict(t *testing.T, b *testkit.Broker, d *driver, flags ...string) protocol.EvictReply {
+func evict(t *testing.T, b *testkit.Broker, d *driver, flags ...string) reply {
 	t.Helper()
 	serial := uint64(0)
 	for _, s := range testkit.Look(t, b).Sessions {
@@ -25,31 +31,43 @@ func evict(t *testing.T, b *testkit.Broker, d *driver, flags ...string) protocol
 	args := append([]string{"evict", strconv.FormatUint(serial, 10), "--address", b.Socket, "--yes", "--json"}, flags...)
 	out, err := exec.Command(testkit.Binary(t), args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	var replies []protocol.EvictReply
+	var replies []reply
 	require.NoError(t, json.Unmarshal(out, &replies), "%s", out)
 	require.Len(t, replies, 1)
 	return replies[0]
 }
 
+// opens makes a driver have a queue open until it forgets it.
+func opens(d *driver, queue string) {
+	d.do(command{"do": "put", "queue": queue, "seed": 1})
+	d.do(command{"do": "take", "queue": queue})
+}
+
 // holdsOfAll makes a driver hold what it made, what it received and an item of a queue, and
-// have messages and items waiting.
-func holdsOfAll(d, other *driver) {
+// have sent what others are to receive.
+func holdsOfAll(d, other *driver, l language) {
 	d.do(command{"do": "hoard", "seed": 60, "count": 3, "words": 3000})
 	d.do(command{"do": "read", "topic": "t"})
 	other.do(command{"do": "send", "topic": "t", "seed": 5, "words": 3000})
 	d.do(command{"do": "receive", "topic": "t", "hold": true})
 	other.do(command{"do": "put", "queue": "q", "redeliver": true, "seed": 7})
 	d.do(command{"do": "take", "queue": "q", "redeliver": true, "hold": true})
+	if l.name == python.name { // whose driver puts nothing
+		d = other
+	}
 	d.do(command{"do": "put", "queue": "sent", "seed": 20, "count": 3, "words": 3000})
 }
 
-// over waits until a broker has no session of a driver any more.
-func over(t *testing.T, b *testkit.Broker, d *driver) {
+// lostCall asks for what a lost session refuses.
+var lostCall = command{"do": "set", "name": "n", "seed": 30, "timeout_ms": 5000}
+
+// over waits until a broker has a session no more.
+func over(t *testing.T, b *testkit.Broker, serial uint64) {
 	t.Helper()
 	testkit.Until(t, "the session is over", func() (bool, string) {
 		h := testkit.Look(t, b)
 		for _, s := range h.Sessions {
-			if s.PID == d.PID() {
+			if s.Serial == serial {
 				return false, h.String()
 			}
 		}
@@ -74,14 +92,14 @@ func TestEvictedSessionIsLostAndItsProcessKeepsWhatItHolds(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			b := testkit.StartBroker(t)
 			other, d := start(t, b, languages[0]), start(t, b, l)
-			other.try(command{"do": "take", "queue": "sent", "timeout_ms": 1}) // it has the queue open from here on
-			holdsOfAll(d, other)
-			reply := evict(t, b, d)
-			require.Equal(t, protocol.EvictedClosed, reply.State)
-			require.Equal(t, d.PID(), reply.PID)
-			require.Greater(t, reply.Held, uint64(4*3000*8), "what it made and received")
+			opens(other, "sent")
+			holdsOfAll(d, other, l)
+			r := evict(t, b, d)
+			require.Equal(t, protocol.EvictedClosed, r.State)
+			require.Equal(t, d.PID(), r.PID)
+			require.Greater(t, r.Held, uint64(4*3000*8), "what it made and received")
 
-			lost := d.try(command{"do": "put", "queue": "sent", "seed": 30})
+			lost := d.try(lostCall)
 			require.Equal(t, "SessionLost", lost.Code)
 			require.Contains(t, lost.Message, "an operator evicted it")
 			require.EqualValues(t, 7, other.do(command{"do": "take", "queue": "q", "redeliver": true}).Seed)
@@ -91,7 +109,7 @@ func TestEvictedSessionIsLostAndItsProcessKeepsWhatItHolds(t *testing.T) {
 			fillAnew(other)
 			d.do(command{"do": "check"})
 			d.do(command{"do": "release"})
-			over(t, b, d)
+			over(t, b, r.Serial)
 			d.Kill()
 			leave(t, b, other)
 		})
@@ -106,12 +124,12 @@ func TestEvictedProcessThatStandsStillHearsOfItLater(t *testing.T) {
 			t.Run(l.name+" "+way, func(t *testing.T) {
 				b := testkit.StartBroker(t)
 				other, d := start(t, b, languages[0]), start(t, b, l)
-				other.try(command{"do": "take", "queue": "sent", "timeout_ms": 1}) // it has the queue open from here on
-				holdsOfAll(d, other)
+				opens(other, "sent")
+				holdsOfAll(d, other, l)
 				d.Stop()
-				reply := evict(t, b, d)
-				require.Equal(t, protocol.EvictedUnheard, reply.State)
-				require.GreaterOrEqual(t, reply.Granted, reply.Held-3000*8)
+				r := evict(t, b, d)
+				require.Equal(t, protocol.EvictedUnheard, r.State)
+				require.GreaterOrEqual(t, r.Granted, r.Held-3000*8)
 				require.EqualValues(t, 7, other.do(command{"do": "take", "queue": "q", "redeliver": true}).Seed)
 				for k := range 3 {
 					require.EqualValues(t, 20+k, other.do(command{"do": "take", "queue": "sent"}).Seed)
@@ -122,13 +140,13 @@ func TestEvictedProcessThatStandsStillHearsOfItLater(t *testing.T) {
 				fillAnew(other)
 				d.Cont()
 				testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
-					a := d.try(command{"do": "put", "queue": "sent", "seed": 30})
+					a := d.try(lostCall)
 					return a.Code == "SessionLost", a.Code + a.Broken
 				})
 				d.do(command{"do": "check"})
 				d.do(command{"do": "release"})
 				if way == "same broker" { // another one cannot know that it has heard
-					over(t, b, d)
+					over(t, b, r.Serial)
 				}
 				d.Kill()
 				testkit.Gone(t, b, d.PID())
@@ -142,17 +160,17 @@ func TestEvictedProcessThatStandsStillHearsOfItLater(t *testing.T) {
 func TestEvictKillsTheProcessWhereTold(t *testing.T) {
 	b := testkit.StartBroker(t)
 	other := start(t, b, languages[0])
-	other.try(command{"do": "take", "queue": "sent", "timeout_ms": 1}) // it has the queue open from here on
+	opens(other, "sent")
 	for _, still := range []bool{false, true} {
 		d := start(t, b, languages[0])
-		holdsOfAll(d, other)
+		holdsOfAll(d, other, languages[0])
 		if still {
 			d.Stop()
 		}
-		reply := evict(t, b, d, "--kill")
-		require.Equal(t, protocol.EvictedOver, reply.State)
-		require.True(t, reply.Killed)
-		require.Zero(t, reply.Held)
+		r := evict(t, b, d, "--kill")
+		require.Equal(t, protocol.EvictedOver, r.State)
+		require.True(t, r.Killed)
+		require.Zero(t, r.Held)
 		d.Killed()
 		testkit.Gone(t, b, d.PID())
 		other.do(command{"do": "take", "queue": "q", "redeliver": true})

@@ -16,8 +16,9 @@ import (
 
 // needs tell, for each name that Need takes, what is missing; "" is nothing.
 var needs = map[string]func() string{
-	"cargo": func() string { return program("cargo", "https://rustup.rs") },
-	"cc":    func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"cargo":    func() string { return program("cargo", "https://rustup.rs") },
+	"cc":       func() string { return program("cc", "Debian: apt-get install gcc libc6-dev") },
+	"chromium": func() string { return program("chromium", "Debian: apt-get install chromium") },
 	"cpus": func() string {
 		if runtime.NumCPU() < 2 {
 			return "this process may use one CPU alone, and measurements need two"
@@ -42,6 +43,7 @@ var needs = map[string]func() string{
 	"unshare":         func() string { return program("unshare", "Debian: apt-get install util-linux") },
 	"systemd-analyze": func() string { return program("systemd-analyze", "Debian: apt-get install systemd") },
 	"script":          func() string { return program("script", "Debian: apt-get install bsdutils") },
+	"promtool":        func() string { return program("promtool", "Debian: apt-get install prometheus") },
 	"root": func() string {
 		if os.Geteuid() != 0 {
 			return "the tests do not run as root"

@@ -62,8 +62,8 @@
 //! When another process dies, what it sent stays and what it held is dropped by the broker. When the
 //! broker dies, mapped memory is handed over as before, and the session reconnects by itself. A call that
 //! needs the broker fails with `BrokerLost` where none has come within 30 s. Only a broker that was stopped
-//! for good, or one that does not know the session, ends it: then each call fails with `SessionLost`, those
-//! that wait too, what is held can still be read, and [`Session::reopen`] opens another.
+//! for good, one that evicts the session, or one that does not know it, ends it: then each call fails with
+//! `SessionLost`, those that wait too, what is held can still be read, and [`Session::reopen`] opens another.
 //!
 //! # Fork
 //! A child made by the C library's `fork` has a session of its own, and all that it inherited works:

@@ -3,11 +3,13 @@ package observe
 import (
 	"runtime"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -51,7 +53,7 @@ func newRegistry(o *Options) *prometheus.Registry {
 			"protocol": strconv.Itoa(protocol.Version), "layout": strconv.Itoa(protocol.Layout)},
 	})
 	build.Set(1)
-	r.MustRegister(build, &collector{o}, collectors.NewGoCollector(),
+	r.MustRegister(build, &collector{o: o}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Requests != nil {
 		r.MustRegister(o.Requests.took, o.Requests.refused)
@@ -80,6 +82,19 @@ var (
 	recovering   = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
 	uptime       = describe("uptime_seconds", "Seconds since the broker started.")
 
+	messages     = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
+	messageBytes = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
+	waiting      = describe("messages_waiting", "Messages that some group, or taker of a queue, has not finished with.")
+	kept         = describe("messages_kept", "Messages that topics and queues keep.")
+	redelivered  = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
+	deaths       = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
+	takeoverTook = describe("takeover_seconds", "Time until this broker served, of one that took over; by what it took over from.", "from")
+	takeoverLost = describe("takeover_sessions_missing", "Sessions of the broker before that were not back when this one began to serve.")
+
+	topicMessages = describe("topic_messages_total", "As baton_messages_total, of one topic or queue.", "namespace", "topic", "kind", "what")
+	topicBytes    = describe("topic_message_bytes_total", "As baton_message_bytes_total, of one topic or queue.", "namespace", "topic", "kind")
+	topicWaiting  = describe("topic_messages_waiting", "As baton_messages_waiting, of one topic or queue.", "namespace", "topic", "kind")
+
 	natsConnected  = describe("nats_connected", "1 while the broker is connected to NATS.")
 	natsReconnects = describe("nats_reconnects_total", "Connections to NATS after the first.")
 	natsPublished  = describe("nats_published_total", "Tuples handed to NATS.")
@@ -91,12 +106,50 @@ var (
 )
 
 // collector reads the broker's status when it is asked.
-type collector struct{ o *Options }
+type collector struct {
+	o  *Options
+	mu sync.Mutex
+	// highest are the totals as they were told: a topic that goes while they are summed is missed
+	// once, and a counter must not fall.
+	highest broker.TrafficStatus
+}
+
+// traffic tells what all topics count, and of some what they count themselves.
+func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	told := map[string]bool{}
+	sum := c.o.Traffic(func(r *broker.TopicRow) {
+		// Private topics have no names, and two rows of one name may be seen while one replaces the other.
+		key := r.Namespace + " " + r.Kind + " " + r.Name
+		if r.Name == "" || len(told) >= c.o.Topics || told[key] {
+			return
+		}
+		told[key] = true
+		for what, n := range map[string]uint64{"sent": r.Sent, "taken": r.Taken, "lost": r.Lost} {
+			counter(topicMessages, n, r.Namespace, r.Name, r.Kind, what)
+		}
+		counter(topicBytes, r.SentBytes, r.Namespace, r.Name, r.Kind)
+		gauge(topicWaiting, float64(r.Waiting), r.Namespace, r.Name, r.Kind)
+	})
+	c.mu.Lock()
+	h := &c.highest
+	h.Sent, h.SentBytes, h.Taken, h.Lost = max(h.Sent, sum.Sent), max(h.SentBytes, sum.SentBytes), max(h.Taken, sum.Taken), max(h.Lost, sum.Lost)
+	h.Redelivered = max(h.Redelivered, sum.Redelivered)
+	all := *h
+	c.mu.Unlock()
+	counter(messages, all.Sent, "sent")
+	counter(messages, all.Taken, "taken")
+	counter(messages, all.Lost, "lost")
+	counter(messageBytes, all.SentBytes)
+	counter(redelivered, all.Redelivered)
+	gauge(waiting, float64(sum.Waiting))
+	gauge(kept, float64(sum.Kept))
+}
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
+		messages, messageBytes, waiting, kept, redelivered, deaths, takeoverTook, takeoverLost, topicMessages, topicBytes, topicWaiting,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {
 		to <- d
@@ -108,8 +161,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	counter := func(d *prometheus.Desc, v uint64) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	s := c.o.Broker()
 	gauge(segmentBytes, float64(s.Memory.Granted-min(s.Memory.Granted, s.Memory.Orphans)), "granted")
@@ -132,6 +185,14 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(adopted, float64(s.Counts.AdoptedLanes))
 	gauge(recovering, number(s.Taking))
 	gauge(uptime, s.Uptime)
+	counter(deaths, s.Deaths)
+	if t := s.Takeover; t != nil {
+		gauge(takeoverTook, t.Seconds, t.From)
+		gauge(takeoverLost, float64(t.Missing))
+	}
+	if c.o.Traffic != nil {
+		c.traffic(gauge, counter)
+	}
 	if c.o.NATS == nil {
 		return
 	}
@@ -143,14 +204,14 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(natsPending, float64(n.Names.Pending))
 	gauge(natsMirrored, float64(n.Names.Mirrored))
 	gauge(natsLeftOut, float64(n.Names.LeftOut))
-	type broker struct{ instance, host string }
-	foreign, rest := map[broker]int{}, n.Names.Foreign
+	type owner struct{ instance, host string }
+	foreign, rest := map[owner]int{}, n.Names.Foreign
 	for _, o := range n.Names.Owners { // some of them, in a namespace each
-		foreign[broker{o.Instance, o.HostName}] += o.Keys
+		foreign[owner{o.Instance, o.HostName}] += o.Keys
 		rest -= o.Keys
 	}
 	if rest > 0 {
-		foreign[broker{"others", ""}] = rest
+		foreign[owner{"others", ""}] = rest
 	}
 	for b, keys := range foreign {
 		gauge(natsForeign, float64(keys), b.instance, b.host)

@@ -35,10 +35,18 @@ type Options struct {
 
 	Version  string
 	Requests *Requests // nil: none are counted
-	Broker   func() broker.Status
-	NATS     func() *natsbridge.Status // nil, or gives nil: no NATS, or none yet
-	Ready    func() error              // why clients should not come yet, or any more
-	Log      *slog.Logger
+	// Traffic sums what topics and queues count, and shows each; nil: not counted. Topics is how
+	// many of them have metrics of their own.
+	Traffic func(func(*broker.TopicRow)) broker.TrafficStatus
+	Topics  int
+	// Look is what the page shows; nil, or false: nothing yet.
+	Look func() (broker.Look, bool)
+	// Alive returns when the broker can answer; nil: when it has told its status.
+	Alive  func()
+	Broker func() broker.Status
+	NATS   func() *natsbridge.Status // nil, or gives nil: no NATS, or none yet
+	Ready  func() error              // why clients should not come yet, or any more
+	Log    *slog.Logger
 }
 
 // healthTime is how long the broker may take to tell its status before it counts
@@ -66,17 +74,24 @@ func Start(o Options) (*Server, error) {
 	}
 	s.listener = listener
 	mux := http.NewServeMux()
+	if o.Alive == nil {
+		o.Alive = func() { o.Broker() }
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, Healthy(r.Context(), o.Broker))
+		answer(w, Healthy(r.Context(), o.Alive))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		err := o.Ready()
 		if err == nil {
-			err = Healthy(r.Context(), o.Broker)
+			err = Healthy(r.Context(), o.Alive)
 		}
 		answer(w, err)
 	})
 	mux.Handle("GET /metrics", s.withToken(promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
+	if o.Look != nil {
+		mux.HandleFunc("GET /{$}", page)
+		mux.Handle("GET /api/look", s.withToken(looker(o.Look)))
+	}
 	if o.PProf {
 		profiles := http.NewServeMux()
 		profiles.HandleFunc("/debug/pprof/", pprof.Index)
@@ -136,14 +151,13 @@ func (s *Server) Close(ctx context.Context) error {
 	return err
 }
 
-// Healthy tells whether the broker answers: a nil error when it tells its status
-// in time.
-func Healthy(ctx context.Context, status func() broker.Status) error {
+// Healthy tells whether the broker answers: a nil error when alive returns in time.
+func Healthy(ctx context.Context, alive func()) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
 	answered := make(chan struct{})
 	go func() {
-		status()
+		alive()
 		close(answered)
 	}()
 	select {

@@ -66,6 +66,9 @@ func (s *Settings) check() error {
 	if s.PProf && s.HTTP == "" {
 		return s.wrong("pprof", errors.New("it is served over HTTP: give --http too"))
 	}
+	if s.MetricsTopics > 0 && s.HTTP == "" {
+		return s.wrong("metrics-topics", errors.New("they are served over HTTP: give --http too"))
+	}
 	if err := s.checkHTTP(); err != nil {
 		return err
 	}

@@ -47,6 +47,7 @@ type Settings struct {
 	// HTTPToken is a file; HTTPCert and HTTPKey are files with which TLS is spoken.
 	HTTPToken, HTTPCert, HTTPKey string
 	PProf                        bool
+	MetricsTopics                uint
 
 	LogFormat string
 	LogLevel  slog.Level
@@ -114,10 +115,11 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default the former one if free, else any")
 	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
 	if listen {
-		mine.StringVar(&s.HTTP, "http", "", "serve /healthz, /readyz and /metrics at this socket `path` or host:port, beyond loopback with a token or TLS; default off")
+		mine.StringVar(&s.HTTP, "http", "", "serve a page, /healthz, /readyz and /metrics at this socket `path` or host:port, beyond loopback with a token or TLS; default off")
 		mine.StringVar(&s.HTTPToken, "http-token-file", "", "`file` with the token that /metrics and /debug/pprof ask for, as Authorization: Bearer")
 		mine.StringVar(&s.HTTPCert, "http-cert", "", "`file` with the certificate of the HTTP endpoint, which then speaks TLS")
 		mine.StringVar(&s.HTTPKey, "http-key", "", "`file` with the key of that certificate")
+		mine.UintVar(&s.MetricsTopics, "metrics-topics", 0, "`number` of topics and queues that have metrics of their own")
 		mine.BoolVar(&s.PProf, "pprof", false, "serve /debug/pprof as well")
 	} else {
 		s.SocketMode = 0o600

@@ -1,4 +1,4 @@
-package client_test
+package integration
 
 import (
 	"encoding/binary"
