@@ -24,7 +24,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-delays rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel clean
+.PHONY: help build test test-delays rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel release man site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,8 +124,17 @@ python-test: build ## build the Python package into build/venv and test it (T=)
 test-torches: build ## the tests of Baton under torch with other versions of torch, of 5 GB each (TORCHES="2.4.1 2.9.1")
 	tools/torches $(TORCHES)
 
-wheel: ## build the Python package with the program in it: python/dist/*.whl
-	tools/python wheel
+wheel: ## build the Python package for this machine, the program in it: python/dist/*.whl (needs cargo, python3)
+	tools/wheel python/dist
+
+release: ## build all that a release consists of into build/release: binaries, .deb, wheels, SBOM, notices, checksums
+	tools/release/build
+
+man: ## write the pages of the manual into build/man
+	BATON_WRITE_MANUAL=$(CURDIR)/build/man $(GO) test -count=1 -run '^TestManualNamesEveryCommandAndFlag$$' ./cmd/baton
+
+site: ## build the site of the documentation from docs/ into build/site, its links checked
+	tools/site/build
 
 clean: ## remove what was built
 	rm -rf bin build

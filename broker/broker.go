@@ -34,6 +34,8 @@ type Broker struct {
 	listener *net.UnixListener
 	// ownSocket is the file at which listener was bound; zero once it is removed.
 	ownSocket sys.FileID
+	// activated: a service manager has bound the socket, and its file is not this broker's to remove.
+	activated bool
 	fresh     bool   // the instance's directory was made by this broker
 	id        string // instance as text
 	started   time.Time
@@ -139,8 +141,12 @@ func (b *Broker) setUp(ctx context.Context) error {
 		return err
 	}
 	if b.listener == nil {
-		if err := b.listen(); err != nil {
+		if activated, err := b.useActivated(); err != nil {
 			return err
+		} else if !activated {
+			if err := b.listen(); err != nil {
+				return err
+			}
 		}
 	}
 	if b.cfg.Early != nil {

@@ -103,7 +103,7 @@ func (b *Broker) change(ch *Change) (protocol.LimitReply, error) {
 	}
 	if ch.SocketMode != nil {
 		b.cfg.SocketMode = *ch.SocketMode
-		if b.ownsSocket() {
+		if b.ownsSocket() && !b.activated { // else its mode is the service manager's
 			if err := os.Chmod(b.cfg.Socket, *ch.SocketMode); err != nil {
 				b.log.Error("the socket keeps its mode", "error", err)
 			}

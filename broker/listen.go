@@ -118,7 +118,7 @@ func (b *Broker) bind() error {
 // useListener takes the listener of the socket.
 func (b *Broker) useListener(l *net.UnixListener) error {
 	l.SetUnlinkOnClose(false)
-	b.listener = l
+	b.listener, b.activated = l, false
 	var err error
 	if b.ownSocket, err = sys.FileAt(b.cfg.Socket); errors.Is(err, fs.ErrNotExist) {
 		return nil // it was removed: keepSocket makes it again

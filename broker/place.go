@@ -204,7 +204,7 @@ func (b *Broker) keepFiles() error {
 
 // removeSocket removes the socket that this broker has bound.
 func (b *Broker) removeSocket() {
-	if b.ownsSocket() {
+	if b.ownsSocket() && !b.activated {
 		os.Remove(b.cfg.Socket)
 	}
 	b.ownSocket = sys.FileID{}

@@ -269,6 +269,9 @@ func (b *Broker) adopt(s *succession, plan []takeover.Repair) error {
 	if err := b.useListener(listener); err != nil {
 		return err
 	}
+	if err := sys.ListenAgain(listener); err != nil {
+		return fmt.Errorf("listen at the socket that was handed over: %w", err)
+	}
 	return b.signLock()
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +21,8 @@ import (
 type manager struct {
 	p    *place
 	path string
+	// listener is passed on to each broker; nil: the manager has bound no socket.
+	listener *net.UnixListener
 
 	mu     sync.Mutex // guards what follows
 	stored map[string]*sys.FD
@@ -74,6 +77,15 @@ func (m *manager) count() int {
 	return len(m.stored)
 }
 
+// bind listens at the broker's socket, as a socket unit does.
+func (m *manager) bind() {
+	require.NoError(m.p.t, os.MkdirAll(filepath.Dir(m.p.socket()), 0o700))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: m.p.socket(), Net: "unix"})
+	require.NoError(m.p.t, err)
+	m.p.t.Cleanup(func() { l.Close() })
+	m.listener = l
+}
+
 // serve starts a broker with what is stored, and waits until it is ready.
 func (m *manager) serve(room int) *running {
 	m.p.t.Helper()
@@ -88,6 +100,11 @@ func (m *manager) serve(room int) *running {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(f.Int()), name))
 	}
 	m.mu.Unlock()
+	if m.listener != nil {
+		f, err := m.listener.File()
+		require.NoError(m.p.t, err)
+		names, cmd.ExtraFiles = append(names, "baton.socket"), append(cmd.ExtraFiles, f)
+	}
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+m.path, fmt.Sprintf("FDSTORE=%d", room))
 	if len(names) > 0 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("LISTEN_FDS=%d", len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
@@ -146,4 +163,52 @@ func TestBrokerCountsTheMemoryThatItsEndLoses(t *testing.T) {
 			p.baton("get", "x", "-o", "o.npy").fails(t, 3, "x", "")
 		})
 	}
+}
+
+func TestBrokerServesAtTheSocketOfAServiceManager(t *testing.T) {
+	p := newPlace(t)
+	m := newManager(p)
+	m.bind()
+	require.NoError(t, os.Chmod(p.socket(), 0o660))
+	info, err := os.Stat(p.socket())
+	require.NoError(t, err)
+	b := m.serve(512)
+	p.must("set", "x", p.array("a.npy", "uint8", []int64{3}, []byte{7, 8, 9}))
+	require.Equal(t, b.cmd.Process.Pid, listener(t, p.socket()), "baton stop waits for that process")
+	b.signal(syscall.SIGTERM)
+	require.Zero(t, b.wait().code, b.err.String())
+	now, err := os.Stat(p.socket())
+	require.NoError(t, err, "the file is the manager's")
+	assert.True(t, os.SameFile(info, now))
+	assert.Equal(t, info.Mode(), now.Mode(), "and so is its mode")
+
+	// Whoever connects while no broker is there waits for the next one.
+	get := p.start(p.command("get", "x", "-o", "o.npy"))
+	b = m.serve(512)
+	require.Zero(t, get.wait().code, get.err.String())
+	assert.NotContains(t, b.err.String(), "not used")
+}
+
+// listener is the process that those which connect to a socket see.
+func listener(t *testing.T, socket string) int {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	require.NoError(t, err)
+	defer c.Close()
+	cred, err := sys.PeerCredentials(c)
+	require.NoError(t, err)
+	return cred.PID
+}
+
+func TestBrokerBindsItsSocketWhereThePassedOneIsAnotherOrGone(t *testing.T) {
+	p := newPlace(t)
+	m := newManager(p)
+	m.bind()
+	require.NoError(t, os.Remove(p.socket()))
+	b := m.serve(0)
+	p.must("status")
+	assert.Contains(t, b.err.String(), "does not listen at this broker's socket")
+	b.signal(syscall.SIGTERM)
+	require.Zero(t, b.wait().code)
+	gone(t, p.socket())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,15 +11,17 @@ import (
 )
 
 // groupFlags has the help of a command that runs a broker show the broker's flags by what they
-// are about, and behind them those of the command alone.
+// are about, and behind them those of the command alone. By a function and not by a template:
+// text/template calls methods by name, for which the linker keeps every exported method, 4 MB.
 func groupFlags(cmd *cobra.Command) {
-	usage := cmd.UsageTemplate()
-	const all = "{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
-	if !strings.Contains(usage, all) {
-		return // another version of cobra: one list is better than none
-	}
-	cobra.AddTemplateFunc("groupedFlags", groupedFlags)
-	cmd.SetUsageTemplate(strings.Replace(usage, "Flags:\n"+all, "{{groupedFlags .LocalFlags}}", 1))
+	cmd.SetUsageFunc(func(c *cobra.Command) error {
+		text := "Usage:\n  " + c.UseLine() + "\n\n"
+		if c.HasExample() {
+			text += "Examples:\n" + c.Example + "\n\n"
+		}
+		_, err := fmt.Fprintln(c.OutOrStderr(), text+groupedFlags(c.LocalFlags()))
+		return err
+	})
 }
 
 // groupedFlags lists flags under titles.

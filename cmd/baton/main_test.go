@@ -94,7 +94,7 @@ func TestVersionIsTheBuilds(t *testing.T) {
 	p := newPlace(t)
 	numbers := fmt.Sprintf("protocol %d, layout %d", protocol.Version, protocol.Layout)
 	assert.Regexp(t, `^baton 1\.2\.3-test \(linux/\w+, go1\.\S+; `+numbers+`\)\n$`, p.must("version"))
-	assert.Equal(t, "baton 1.2.3-test\n", p.must("--version"))
+	assert.Equal(t, "baton version 1.2.3-test\n", p.must("--version"))
 	var v struct {
 		Version          string
 		Protocol, Layout int

@@ -19,7 +19,7 @@ type Credentials struct {
 	UID, GID uint32
 }
 
-// PeerCredentials returns who called connect.
+// PeerCredentials returns who called connect, and in the one that did, who listened last.
 func PeerCredentials(c *net.UnixConn) (Credentials, error) {
 	var cred *unix.Ucred
 	err := control(c, func(fd int) (err error) {
@@ -243,6 +243,20 @@ func ListenerOf(f *FD) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("a %s socket was handed over, not a Unix one", l.Addr().Network())
 	}
 	return u, nil
+}
+
+// ListenAgain makes this process the one that peers of a listener see: the kernel shows them
+// the credentials of the process that listened last, which of a socket that was handed over
+// is the one that handed it over.
+func ListenAgain(l *net.UnixListener) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), unix.SOMAXCONN) }); e != nil {
+		return e
+	}
+	return err
 }
 
 // PassFDs encodes descriptors for a message's ancillary data.

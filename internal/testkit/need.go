@@ -38,9 +38,12 @@ var needs = map[string]func() string{
 		}
 		return ""
 	},
-	"promtool":    func() string { return program("promtool", "Debian: apt-get install prometheus") },
-	"nats-server": func() string { return program("nats-server", "https://nats.io/download") },
-	"script":      func() string { return program("script", "Debian: apt-get install bsdutils") },
+	"nats-server":     func() string { return program("nats-server", "https://nats.io/download") },
+	"setpriv":         func() string { return program("setpriv", "Debian: apt-get install util-linux") },
+	"unshare":         func() string { return program("unshare", "Debian: apt-get install util-linux") },
+	"systemd-analyze": func() string { return program("systemd-analyze", "Debian: apt-get install systemd") },
+	"script":          func() string { return program("script", "Debian: apt-get install bsdutils") },
+	"promtool":        func() string { return program("promtool", "Debian: apt-get install prometheus") },
 	"root": func() string {
 		if os.Geteuid() != 0 {
 			return "the tests do not run as root"

@@ -94,7 +94,8 @@ mod native {
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
     /// errors, is the first one's.
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         // SAFETY: the caller holds an interpreter, which has a number; the main one's is 0.
         if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } == 0 {
             return Ok(());

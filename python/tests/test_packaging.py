@@ -1,11 +1,15 @@
 """What gets installed: the wheel, in a place without compilers; the checkout, and what it says when tools lack."""
 
+import email
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import baton
@@ -35,6 +39,26 @@ def only(folder: Path, *tools: str) -> str:
     return str(folder)
 
 
+def look_into(wheel: Path) -> None:
+    """What is in a wheel, and what it says of itself."""
+    with zipfile.ZipFile(wheel) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        info = f"baton_ipc-{VERSION}.dist-info"
+        metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+    assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
+        "baton-ipc",
+        VERSION,
+        "Apache-2.0",
+    )
+    assert "pass the handle" in metadata.get_payload().lower()
+    assert "](../" not in metadata.get_payload()  # a page of the package index has no files beside it
+    program = entries[f"baton_ipc-{VERSION}.data/scripts/baton"]
+    assert program.external_attr >> 16 & 0o777 == 0o755
+    assert f"{info}/licenses/LICENSE" in entries
+    assert [name for name in entries if name.startswith(f"{info}/sboms/")]
+    assert sum(entry.file_size for entry in entries.values()) <= 30 << 20
+
+
 def test_a_wheel_runs_the_tour_where_there_is_no_compiler(tmp_path):
     dist = tmp_path / "dist"
     made = subprocess.run([ROOT / "tools" / "python", "wheel", dist], capture_output=True, text=True)
@@ -42,6 +66,7 @@ def test_a_wheel_runs_the_tour_where_there_is_no_compiler(tmp_path):
     (wheel,) = dist.glob("*.whl")
     # The stable ABI from 3.11 on, which interpreters without the GIL do not load.
     assert wheel.name.startswith(f"baton_ipc-{VERSION}-cp311-abi3-manylinux_"), wheel.name
+    look_into(wheel)
 
     venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
@@ -65,7 +90,7 @@ def test_a_wheel_runs_the_tour_where_there_is_no_compiler(tmp_path):
 def test_program_crate_and_package_have_one_version():
     from importlib.metadata import version
 
-    assert version("baton-ipc") == VERSION
+    assert version("baton-ipc") == baton.__version__ == VERSION
     with baton.connect() as s:
         mine = [row for row in json.loads(subprocess.run(
             [Path(sys.executable).with_name("baton"), "ls", "sessions", "--json"], check=True, capture_output=True
@@ -95,3 +120,47 @@ def test_a_checkout_says_what_it_lacks(missing, tmp_path):
     assert done.returncode != 0
     assert f"baton-ipc needs {missing} on PATH to be built" in done.stderr, done.stderr
     assert "go.dev/dl, rustup.rs" in done.stderr and "install a wheel" in done.stderr
+
+
+def test_a_checkout_says_what_is_too_old(tmp_path):
+    path = only(tmp_path / "bin", "cargo")
+    old = tmp_path / "bin" / "go"
+    old.write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n")
+    old.chmod(0o755)
+    to = ["--python", sys.executable, "--target", str(tmp_path / "to")]
+    done = uv("--no-build-isolation", "--no-deps", *to, str(ROOT / "python"), path=path)
+    assert done.returncode != 0
+    assert re.search(r"baton-ipc needs go 1\.\d+ or newer \(here: 1\.19\) on PATH to be built", done.stderr), (
+        done.stderr
+    )
+
+
+def test_a_source_distribution_has_what_a_build_reads(tmp_path):
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import build_backend; build_backend.build_sdist(sys.argv[2])"
+    if not (ROOT / ".git").exists():
+        pytest.skip("the tree is no git checkout")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # maturin is there
+    command = [sys.executable, "-c", script, ROOT / "python", tmp_path]
+    made = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert made.returncode == 0, made.stderr
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.removeprefix(f"baton_ipc-{VERSION}/") for name in archive.getnames()}
+    assert {"PKG-INFO", "pyproject.toml", "go.mod", "VERSION", "cmd/baton/main.go", "rust/src/lib.rs"} <= names
+    assert {"python/LICENSE", "python/Cargo.lock", "python/py/baton/__init__.py"} <= names
+    # Every file that the compiler reads, embedded ones too.
+    form = "{{with .Module}}{{if .Main}}{{$.Dir}}{{range $.GoFiles}} {{.}}{{end}}{{range $.EmbedFiles}} {{.}}{{end}}{{end}}{{end}}"
+    listed = subprocess.run(
+        ["go", "list", "-deps", "-f", form, "./cmd/baton"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    for line in filter(None, listed.stdout.splitlines()):
+        folder, *files = line.split()
+        assert {str((Path(folder) / file).relative_to(ROOT)) for file in files} <= names
+    assert not [name for name in names if name.startswith(("docs/", "python/tests/", "python/data/"))]
+    assert sdist.stat().st_size < 4 << 20
+
+    # It is built as a checkout is, and says as plainly what is missing.
+    to = ["--python", sys.executable, "--target", str(tmp_path / "to")]
+    done = uv("--no-build-isolation", "--no-deps", *to, str(sdist), path=only(tmp_path / "bin", "cargo"))
+    assert done.returncode != 0
+    assert "baton-ipc needs go on PATH to be built" in done.stderr, done.stderr

@@ -45,14 +45,14 @@ from baton._errors import (
     Unsupported,
     VersionError,
 )
-from baton._native import Bundle, Handle, Message, Queue, Reader, Session, Tensor, Topic, Watch
+from baton._native import Bundle, Handle, Message, Queue, Reader, Session, Tensor, Topic, Watch, __version__
 from baton._pickle import pickle_handles
 
 __all__ = [
     "BrokerLost", "Bundle", "Busy", "Closed", "Conflict", "Empty", "Error", "Expired", "Full", "Handle",
     "InternalError", "InvalidArgument", "InvalidHandle", "Message", "NoBroker", "NotFound", "OutOfMemory",
     "PermissionDenied", "ProtocolError", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "Session", "SessionLost",
-    "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "connect", "delete", "empty",
+    "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__", "connect", "delete", "empty",
     "empty_like", "full", "get", "load", "names", "open", "pickle_handles", "queue", "set", "share", "stats", "topic", "watch", "zeros",
 ]  # fmt: skip
 
