@@ -240,6 +240,9 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 	s.c.mu.Lock()
 	e := s.c.segments[seg.Serial]
 	s.c.mu.Unlock()
+	if e == nil { // the client was closed while it waited for the answer, and has let the segment go
+		return nil, errClosed("client")
+	}
 	return ok.Chunks, s.prepare(e, ok.Chunks)
 }
 
