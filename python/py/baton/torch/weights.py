@@ -25,7 +25,7 @@ import baton
 from baton import _default
 from baton._errors import InvalidArgument
 from baton._native import Bundle, Tensor
-from baton.torch import _modules
+from baton.torch import _members, _modules
 
 __all__ = ["Receiver", "Sender"]
 
@@ -64,7 +64,7 @@ class Sender:
         meta: what JSON can hold. changed: the paths of what has changed; without them bytes are compared. Raises
         InvalidArgument for a path that is not there, and as `baton.set`.
         """
-        given = _modules.by_path(weights)
+        given = _members.by_path(weights)
         tensors = _modules.on_cpu(given)
         if isinstance(changed, str):
             raise InvalidArgument(f"changed is the text {changed!r} (give a list of paths)")
