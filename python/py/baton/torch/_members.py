@@ -83,7 +83,7 @@ def by_path(weights: "torch.nn.Module | Mapping[str, torch.Tensor]") -> dict[str
 def check_made(own: Mapping[str, torch.Tensor]) -> None:
     """Raises InvalidArgument for tensors of which a lazy module does not know the shape yet."""
     for path, t in own.items():
-        if isinstance(t, torch.nn.parameter.UninitializedTensorMixin):
+        if torch.nn.parameter.is_lazy(t):
             raise InvalidArgument(f"{path} is not initialized yet (call the lazy module once with an input first)")
 
 
