@@ -10,7 +10,7 @@ import torch
 
 __all__ = [
     "Bundle", "Handle", "Message", "Queue", "Reader", "Session", "Tensor", "Topic", "Watch",
-    "allocate_on_gpus_in", "bundle_of", "default_address", "dense", "empty", "end_lease", "finish_devices", "hand_over",
+    "allocate_on_gpus_in", "bundle_of", "check_name", "default_address", "dense", "empty", "end_lease", "finish_devices", "hand_over",
     "lend", "move_storages", "open_bundle", "own_buffers", "put_together", "put_whole", "set_default", "storage_in_place", "storages_over", "take_apart", "take_whole",
 ]  # fmt: skip
 
