@@ -42,11 +42,18 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
+use crate::text::Text;
 
 /// The socket of the broker that a session without an address would use.
 #[pyfunction]
 fn default_address(py: Python<'_>) -> PyResult<String> {
     baton::Session::default_address().or_raise(py)
+}
+
+/// Raises InvalidArgument for what is no name.
+#[pyfunction]
+fn check_name(py: Python<'_>, name: Text<'_>) -> PyResult<()> {
+    baton::Session::check_name(&name).or_raise(py)
 }
 
 /// Waits until the GPUs have done what this process gave them, ten seconds at most.
@@ -89,7 +96,7 @@ mod native {
     #[pymodule_export]
     use super::topic::{Reader, Topic};
     #[pymodule_export]
-    use super::{default_address, finish_devices};
+    use super::{check_name, default_address, finish_devices};
 
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
     /// errors, is the first one's.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use baton::{Deadline, Turns};
+use baton::Deadline;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bundle::Bundle;
 use crate::poll::{coroutine, following, poll_fd};
-use crate::wait::{closed, interrupted, timeout as seconds, wait};
+use crate::wait::{Closable, timeout as seconds, wait};
 
 /// Follows a name: the current revision at once, then always the newest.
 ///
@@ -25,29 +25,24 @@ use crate::wait::{closed, interrupted, timeout as seconds, wait};
 /// >>> baton.delete("doc/step")
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Watch {
-    pub(crate) watch: Arc<Turns<Option<baton::Watch>>>,
+    pub(crate) watch: Arc<Closable<baton::Watch>>,
     pub(crate) session: baton::Session,
     pub(crate) name: String,
 }
 
-fn poll(w: &mut Option<baton::Watch>) -> baton::Result<Option<baton::Bundle>> {
-    match w {
-        Some(w) => w.try_next(),
-        None => Err(baton::Error::closed_here("the watch")),
-    }
+fn gone() -> baton::Error {
+    baton::Error::closed_here("the watch")
 }
 
 #[pymethods]
 impl Watch {
-    /// The newest revision not seen yet. timeout: None waits for ever, 0 polls. Raises Timeout.
+    /// The newest revision not seen yet. timeout: None waits for ever, 0 polls. Raises Timeout; Closed once
+    /// the watch was closed, also by another thread meanwhile.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = Deadline::after(seconds(py, timeout)?);
         let watch = self.watch.clone();
-        let got = wait(py, move || match &mut *watch.lock(t.left(), interrupted)? {
-            None => Err(baton::Error::closed_here("the watch")),
-            Some(w) => w.next(t.left()),
-        })?;
+        let got = wait(py, move || watch.with(t, gone, |w| w.next(t.left())))?;
         Ok(got.into())
     }
 
@@ -60,7 +55,7 @@ impl Watch {
 
     /// The newest revision if it was not seen yet; None while another thread receives.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Bundle>> {
-        let b = wait(py, || self.watch.try_lock()?.map_or(Ok(None), |mut w| poll(&mut w)))?;
+        let b = wait(py, || self.watch.try_with(gone, baton::Watch::try_next))?;
         Ok(b.map(Bundle::from))
     }
 
@@ -80,9 +75,9 @@ impl Watch {
         following(slf, "receive_async").map(Some)
     }
 
-    /// Ends the watch. Waits for a thread that is receiving.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        closed(py, &self.watch)
+    /// Ends the watch: threads and tasks that receive by it raise Closed.
+    fn close(&self, py: Python<'_>) {
+        self.watch.close(py);
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -106,7 +101,7 @@ impl Watch {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use baton::{DType, Deadline, NameOptions, QueueOptions, TopicOptions, Turns};
+use baton::{DType, Deadline, NameOptions, QueueOptions, TopicOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 use crate::text::Text;
 use crate::topic::Topic;
 use crate::value::{Take, encode_as, with_meta};
-use crate::wait::{caller, interrupted, time, timeout as seconds, wait};
+use crate::wait::{Closable, caller, interrupted, time, timeout as seconds, wait};
 
 /// A connection to the user's broker.
 ///
@@ -487,7 +487,8 @@ impl Session {
     /// Follows a name: the current revision at once, then always the newest.
     fn watch(&self, py: Python<'_>, name: Text<'_>) -> PyResult<Watch> {
         let w = wait(py, || self.session.watch(&name))?;
-        let watch = Arc::new(Turns::new(Some(w)).or_raise(py)?);
+        let closer = w.closer();
+        let watch = Arc::new(Closable::new(w, closer).or_raise(py)?);
         Ok(Watch { watch, session: self.session.clone(), name: name.to_owned() })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton::{Deadline, Start, Turns};
+use baton::{Deadline, Start};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -15,7 +15,7 @@ use crate::pickle::{Place, place, reopen};
 use crate::poll::{coroutine, following, poll_fd};
 use crate::text::Text;
 use crate::value::{encode, with_meta};
-use crate::wait::{closed, interrupted, timeout as seconds, wait};
+use crate::wait::{Closable, timeout as seconds, wait};
 
 /// A channel of messages with many senders and many readers.
 ///
@@ -125,7 +125,8 @@ impl Topic {
             None => self.topic.reader(start),
             Some(g) => self.topic.group_reader(g),
         })?;
-        let reader = Arc::new(Turns::new(Some(r)).or_raise(py)?);
+        let closer = r.closer();
+        let reader = Arc::new(Closable::new(r, closer).or_raise(py)?);
         Ok(Reader { reader, session: self.session.clone(), topic: self.topic.name().to_owned() })
     }
 
@@ -170,16 +171,13 @@ pub(crate) fn shown(class: &str, name: &str) -> String {
 /// >>> r.close()
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Reader {
-    reader: Arc<Turns<Option<baton::Reader>>>,
+    reader: Arc<Closable<baton::Reader>>,
     session: baton::Session,
     topic: String,
 }
 
-fn poll(r: &mut Option<baton::Reader>) -> baton::Result<Option<baton::Message>> {
-    match r {
-        Some(r) => r.try_recv(),
-        None => Err(baton::Error::closed_here("the reader")),
-    }
+fn gone() -> baton::Error {
+    baton::Error::closed_here("the reader")
 }
 
 impl Reader {
@@ -188,14 +186,10 @@ impl Reader {
         let t = Deadline::after(seconds(py, timeout)?);
         let reader = self.reader.clone();
         let got = wait(py, move || {
-            let mut r = reader.lock(t.left(), interrupted)?;
-            match &mut *r {
-                None => Err(baton::Error::closed_here("the reader")),
-                Some(r) => match r.recv(t.left()) {
-                    Err(e) if e.is_end() => Ok(Err(e)),
-                    m => m.map(Ok),
-                },
-            }
+            reader.with(t, gone, |r| match r.recv(t.left()) {
+                Err(e) if e.is_end() => Ok(Err(e)),
+                m => m.map(Ok),
+            })
         })?;
         Ok(got.map(Message::from))
     }
@@ -204,7 +198,7 @@ impl Reader {
 #[pymethods]
 impl Reader {
     /// The next message. timeout: None waits for ever, 0 polls. Raises Timeout; Closed when the topic
-    /// was closed and everything was received.
+    /// was closed and everything was received, or the reader was closed, also by another thread meanwhile.
     ///
     /// >>> baton.topic().reader().receive(timeout=0)
     /// Traceback (most recent call last):
@@ -232,7 +226,7 @@ impl Reader {
 
     /// The next message if there is one; None while another thread receives.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let m = wait(py, || self.reader.try_lock()?.map_or(Ok(None), |mut r| poll(&mut r)))?;
+        let m = wait(py, || self.reader.try_with(gone, baton::Reader::try_recv))?;
         Ok(m.map(Message::from))
     }
 
@@ -252,9 +246,9 @@ impl Reader {
         following(slf, "receive_async").map(Some)
     }
 
-    /// Leaves the topic. Waits for a thread that is receiving.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        closed(py, &self.reader)
+    /// Leaves the topic: threads and tasks that receive by the reader raise Closed.
+    fn close(&self, py: Python<'_>) {
+        self.reader.close(py);
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -278,7 +272,7 @@ impl Reader {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 }

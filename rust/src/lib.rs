@@ -25,7 +25,8 @@
 //! it; what was sent is still received.
 //!
 //! # Concurrency
-//! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`). A session
+//! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`); a [`Closer`] of it
+//! ends that thread's wait from another. A session
 //! has one background thread, for its control socket; with a poll descriptor or async tasks one more,
 //! which sleeps for them.
 //!
@@ -128,8 +129,8 @@ pub use handle::Handle;
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
 pub use session::{
-    Builder, Bundle, Deadline, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload, Queue,
-    QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
+    Builder, Bundle, Closer, Deadline, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload,
+    Queue, QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
 };
 #[cfg(all(feature = "step", not(baton_loom)))]
 #[doc(hidden)]

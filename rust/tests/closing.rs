@@ -62,6 +62,32 @@ fn what_was_put_before_a_close_is_taken() {
 }
 
 #[test]
+fn a_reader_and_a_watch_are_closed_by_another_thread() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let topic = s.topic_with("t", &TopicOptions::default().overwrite(false)).unwrap();
+    for round in 0..200 {
+        let (mut reader, mut watch) = (topic.reader(Start::New).unwrap(), s.watch("w").unwrap());
+        let closers = [reader.closer(), watch.closer()];
+        let (received, watched) = thread::scope(|all| {
+            let receives = all.spawn(|| (0..).map(|_| reader.recv(None).map(drop)).find(Result::is_err));
+            let watches = all.spawn(|| watch.next(None).map(drop));
+            for _ in 0..round % 4 {
+                topic.send(Payload::default()).unwrap();
+            }
+            closers.iter().for_each(baton::Closer::close);
+            (receives.join().unwrap(), watches.join().unwrap())
+        });
+        for (end, what) in [(received.unwrap(), "the reader was closed"), (watched, "the watch was closed")] {
+            let e = end.unwrap_err();
+            assert_eq!((e.code(), e.message()), (Code::Closed, what));
+            assert!(!e.is_end(), "the topic is open");
+        }
+        assert_eq!(reader.try_recv().unwrap_err().code(), Code::Closed);
+    }
+}
+
+#[test]
 fn a_session_that_is_dropped_is_over() {
     let Some(b) = Broker::start() else { return };
     let brief = TopicOptions::default().linger(Duration::ZERO);

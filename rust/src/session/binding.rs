@@ -198,6 +198,17 @@ struct NameRow {
 }
 
 impl Session {
+    /// Refuses what is no name, for bindings that are given one before they use it. Error: `InvalidArgument`.
+    ///
+    /// ```
+    /// baton::Session::check_name("weights/actor")?;
+    /// assert_eq!(baton::Session::check_name("a b").unwrap_err().code(), baton::Code::InvalidArgument);
+    /// # Ok::<(), baton::Error>(())
+    /// ```
+    pub fn check_name(name: &str) -> Result<()> {
+        super::check_name(name)
+    }
+
     /// The names that are set, of this session's namespace. In a pattern `*` stands for any run of
     /// characters; an empty one matches all.
     pub fn names(&self, pattern: &str) -> Result<Vec<String>> {

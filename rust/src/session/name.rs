@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::bundle::Bundle;
+use super::closer::Closer;
 use super::deadline::{deadline, within};
 use super::inner::Broker;
 use super::message::Message;
@@ -143,7 +144,9 @@ impl Session {
     pub fn watch(&self, name: &str) -> Result<Watch> {
         check_name(name)?;
         let topic = self.inner()?.open_topic("name.open", &NameRef { name })?;
-        Ok(Watch { reader: Reader::new(topic, Start::Last, None)? })
+        let mut reader = Reader::new(topic, Start::Last, None)?;
+        reader.closer = Closer::new(&reader.topic.inner, "the watch");
+        Ok(Watch { reader })
     }
 
     /// Removes a name. Bundles that were got stay with their holders. `NotFound` when it is not set.

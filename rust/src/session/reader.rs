@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
 use super::deadline::{at_once, deadline, persist};
@@ -62,6 +63,7 @@ pub struct Reader {
     pub(super) topic: Arc<TopicState>,
     membership: Arc<Membership>,
     member: u16,
+    pub(super) closer: Closer,
     pub(super) counted: Counted,
     group: Option<Arc<GroupView>>,
     joined: Option<Box<str>>, // the group's name
@@ -180,7 +182,8 @@ impl Reader {
         let counted = if ok.counted { inner.counting.begin(&inner.pages, ok.reader) } else { Counted::default() };
         let mut r = Reader {
             membership: Arc::new(Membership { topic: topic.clone(), number: ok.reader, counted: counted.any() }),
-            topic,
+            closer: Closer::new(inner, "the reader"),
+            topic: topic.clone(),
             member: ok.member,
             counted,
             group: None,
@@ -226,6 +229,7 @@ impl Reader {
             r.cursors = std::mem::take(&mut self.cursors);
             r.follow(view, false)?;
         }
+        r.closer = self.closer.clone();
         *self = r;
         Ok(())
     }
@@ -340,6 +344,7 @@ impl Reader {
             }
             let spin = self.spin.until();
             let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
+            let closer = &self.closer;
             let inner = &topic.inner;
             let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
             let found = inner.wait(spin, Some(place), until, || {
@@ -348,6 +353,7 @@ impl Reader {
                     || !view.has_lanes_of(topic.version()) && asked != topic.news()
                     || topic.is_closed()
                     || inner.is_closed()
+                    || closer.is_closed()
             })?;
             if !found {
                 self.spin.gave_up();
@@ -369,6 +375,7 @@ impl Reader {
     /// Takes the message with the smallest stamp among the lanes.
     #[inline]
     pub(super) fn poll(&mut self) -> Result<Option<Message>> {
+        self.closer.check()?;
         match self.quick() {
             Some(held) => Ok(Some(Message { held })),
             None => self.poll_any(),

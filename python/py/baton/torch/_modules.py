@@ -21,6 +21,7 @@ import baton
 from baton import _default, _native
 from baton._errors import InvalidArgument
 from baton._native import Bundle, Session, Tensor
+from baton.torch import _members
 
 __all__ = ["cuda_pool", "load_module", "publish_module", "share_module"]
 
@@ -34,8 +35,8 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
     Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied. Others bind
     themselves to the memory by `load_module`, of the name, or of the bundle that is the argument of their
     process: then no name is needed, and none is left for the next run. ephemeral: the name goes with this
-    session. Raises InvalidArgument for a module that is not on the CPU or has what only torch knows,
-    OutOfMemory.
+    session. A tensor that was made in inference mode gives its place to a new one. Raises InvalidArgument for a
+    module that is not on the CPU or has what only torch knows, OutOfMemory.
 
     >>> shared = torch.nn.Linear(3, 1)
     >>> baton.torch.share_module(shared, "doc/shared").keys()
@@ -47,17 +48,23 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
     >>> baton.torch.load_module(worker, baton.torch.share_module(torch.nn.Linear(3, 1))).keys()
     ['weight', 'bias']
     """
+    _members.check_module(module)
+    own = _members.tensors(module)
+    _members.check_made(own)
     default = _default.session()
     session = Session(default.address, default.namespace)  # its segment holds nothing but the module
     with torch.inference_mode(False), torch.no_grad():  # see `take`
-        own = _tensors(module)
-        for t in own.values():
+        to_bind, values = _members.bindable(own), dict(own)
+        for path, t in own.items():
             if t.is_conj() or t.is_neg():  # what torch has put off; the memory has it done
-                t.data = t.resolve_conj().resolve_neg()
-        bundle = session.bundle(_moved(session, own))
+                values[path] = t.resolve_conj().resolve_neg()
+                if to_bind[path] is t:
+                    t.data = values[path]
+        bundle = session.bundle(_moved(session, values))
         if name is not None:
             (default if ephemeral else session).set(name, bundle, live=True, ephemeral=ephemeral)
-        _bind(own, dict(bundle.items()), bundle)
+        _bind(to_bind, dict(bundle.items()), bundle)
+        _members.replace(module, own, to_bind)
     return bundle
 
 
@@ -68,8 +75,9 @@ def load_module(
 
     A live bundle is bound in place: what one process writes the others read. A published revision is
     bound copy-on-write: what is written stays in this process. copy=True copies into the module's own
-    memory. timeout: how many seconds to wait for the name to be set; None: for ever. Raises NotFound,
-    InvalidArgument where paths, shapes or types differ.
+    memory. A tensor that was made in inference mode cannot be bound, and gives its place to a new one. timeout:
+    how many seconds to wait for the name to be set; None: for ever. Raises NotFound, InvalidArgument where
+    paths, shapes or types differ.
 
     >>> shared, worker = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     >>> bundle = baton.torch.share_module(shared, "doc/shared")
@@ -83,24 +91,33 @@ def load_module(
     7.0
     >>> baton.delete("doc/shared")
     """
+    _members.check_module(module)
     bundle = baton.get(name_or_bundle, timeout) if isinstance(name_or_bundle, str) else name_or_bundle
+    if not isinstance(bundle, Bundle):
+        raise InvalidArgument(f"a {type(bundle).__name__} is neither a name nor a bundle (give one of them)")
     take(module, bundle, None if copy else ())
     return bundle
 
 
 def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None) -> None:
     """Binds a module to a bundle, or copies the tensors of some paths; None: of all."""
-    own, theirs = _tensors(module), dict(bundle.items())
+    own, theirs = _members.tensors(module), dict(bundle.items())
+    extra = _extra_state(module, own, theirs)
     for path in own.keys() - theirs.keys() if len(own) > len(theirs) else ():
-        if path in _not_in_state_dict(module):
+        if path in _members.not_in_state_dict(module):
             del own[path]  # a state dict has none of these
     if own.keys() != theirs.keys():
         raise InvalidArgument(
             f"the module has {sorted(own.keys() - theirs.keys())} and the bundle {sorted(theirs.keys() - own.keys())} "
             "which the other has not (load a module of the same architecture)"
         )
+    _members.check_memory(own)
     for path, t in own.items():
         x = theirs[path]
+        if copied == () and t.is_cpu != (x.device == "cpu"):
+            raise InvalidArgument(
+                f"{path} lies on {t.device} in the module and on {x.device} in the bundle (use copy=True)"
+            )
         if t.shape != x.shape or name_of(t.dtype) != x.dtype:
             raise InvalidArgument(
                 f"{path} is {t.dtype}{list(t.shape)} in the module and {x.dtype}{list(x.shape)} in the bundle "
@@ -109,18 +126,34 @@ def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None
     if copied == ():
         # In inference mode torch would make tensors of which a parameter has no gradient ever after.
         with torch.inference_mode(False), torch.no_grad():
-            _bind(own, theirs, bundle)
-        return
-    with torch.no_grad():
-        for path in own if copied is None else own.keys() & copied:
-            own[path].copy_(theirs[path]._torch_to_read())
+            to_bind = _members.bindable(own)
+            _bind(to_bind, theirs, bundle, own)
+            _members.replace(module, own, to_bind)
+    else:
+        # What was made in inference mode is written there alone; of others it can be written there, too.
+        inference = torch.is_inference_mode_enabled() or any(t.is_inference() for t in own.values())
+        with torch.inference_mode(inference), torch.no_grad():
+            for path in own if copied is None else own.keys() & copied:
+                own[path].copy_(theirs[path]._torch_to_read())
+    for path, (part, x) in extra.items():
+        if copied is None or copied == () or path in copied:
+            part.set_extra_state(x._torch_to_read().clone())
+
+
+def _extra_state(
+    module: torch.nn.Module, own: Mapping[str, torch.Tensor], theirs: dict[str, Tensor]
+) -> dict[str, tuple[torch.nn.Module, Tensor]]:
+    """Takes the extra state out of what a bundle has: by path, with the module that takes it."""
+    unknown = theirs.keys() - own.keys()
+    takers = _members.takers_of_extra_state(module) if unknown else {}
+    return {path: (takers[path], theirs.pop(path)) for path in unknown & takers.keys()}
 
 
 def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
-    """Publishes parameters and buffers as a revision of a name, copied once; its number.
+    """Publishes parameters, buffers and extra state as a revision of a name, copied once; its number.
 
     meta: what JSON can hold, such as the step of the weights, which readers find as `meta` of the Bundle.
-    Raises as `baton.set`.
+    Raises InvalidArgument for an extra state that is no tensor, and as `baton.set`.
 
     >>> baton.torch.publish_module(torch.nn.Linear(3, 1), "doc/weights", meta={"step": 9})
     1
@@ -128,22 +161,8 @@ def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
     {'step': 9}
     >>> baton.delete("doc/weights")
     """
-    return _default.session().set(name, on_cpu(by_path(module)), meta=meta)
-
-
-def by_path(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """A module's parameters and buffers, or tensors. Raises InvalidArgument for what is neither."""
-    tensors = _tensors(weights) if isinstance(weights, torch.nn.Module) else weights
-    if not isinstance(tensors, Mapping):
-        raise InvalidArgument(f"weights of type {type(weights).__name__} (give a module, or tensors by name)")
-    for path, t in tensors.items():
-        if not isinstance(path, str) or not isinstance(t, torch.Tensor):
-            raise InvalidArgument(
-                f"weights have {type(t).__name__} at {path!r} (give tensors by name, without nesting)"
-            )
-        if t.is_meta:
-            raise InvalidArgument(f"{path} lies on meta (give it memory by .to_empty first)")
-    return tensors
+    _members.check_module(module)
+    return _default.session().set(name, on_cpu(_members.by_path(module)), meta=meta)
 
 
 def on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -187,25 +206,6 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by path, tied ones under each of theirs."""
-    parameters: dict[str, torch.Tensor] = {}
-    buffers: dict[str, torch.Tensor] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        # Where named_parameters and named_buffers look, which take several times as long.
-        for found, own in ((parameters, part._parameters), (buffers, part._buffers)):
-            for name, t in own.items():
-                if t is not None:
-                    found[f"{path}.{name}" if path else name] = t
-    return parameters | buffers
-
-
-def _not_in_state_dict(module: torch.nn.Module) -> set[str]:
-    """The paths of buffers that are not persistent."""
-    parts = module.named_modules(remove_duplicate=False)
-    return {f"{path}.{name}" if path else name for path, part in parts for name in part._non_persistent_buffers_set}
-
-
 def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
     """Copies each of torch's storages once; the tensors as the same views of the copies."""
     whole: dict[int, torch.Tensor] = {}
@@ -236,8 +236,16 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
     return moved
 
 
-def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle: Bundle) -> None:
-    """Lets a module's tensors be those of the bundle."""
+def _bind(
+    own: Mapping[str, torch.Tensor],
+    theirs: Mapping[str, Tensor],
+    bundle: Bundle,
+    before: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Lets a module's tensors be those of the bundle.
+
+    before: where those lie that the module has now. What lies apart there stays apart, but in a live bundle.
+    """
     seen: dict[str, torch.Tensor] | None = None
     to_map: dict[tuple[int, int, str], list[tuple[torch.Tensor, Tensor, int]]] = {}
     files: dict[tuple[int, int, str], int] = {}
@@ -246,7 +254,10 @@ def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle:
             x = theirs[path]
             where = None if x.readonly else x._file()
             if where is None:
-                seen = bundle.torch() if seen is None else seen
+                if seen is None:
+                    seen = bundle.torch()
+                    if before is not None and x.readonly:
+                        _part(before, seen)
                 t.data = seen[path]  # which holds the memory
                 _hold(t, None)
                 continue
@@ -263,6 +274,43 @@ def _bind(own: Mapping[str, torch.Tensor], theirs: Mapping[str, Tensor], bundle:
     finally:
         for fd in files.values():
             os.close(fd)
+
+
+def _part(own: Mapping[str, torch.Tensor], seen: dict[str, torch.Tensor]) -> None:
+    """Gives what lies apart in a module, and in one place in a bundle, copies: the first stays, the others get them."""
+    here: list[str] = []  # paths whose memory reaches into that of the next one
+    copies: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    end = 0
+    for start, stop, path in sorted((*_span(seen[path]), path) for path in own):
+        if start >= end:
+            here, end = [path], stop
+            continue
+        end, lies = max(end, stop), seen[path]
+        if all(_meet(own[path], own[other]) for other in here if _meet(lies, seen[other])):
+            here.append(path)
+            continue
+        for other, whole, copy in copies:  # tied to one that has a copy: they share it
+            if _meet(own[path], own[other]) and _span(whole) == _span(lies) and whole.stride() == lies.stride():
+                seen[path] = copy
+                break
+        else:
+            seen[path] = lies.clone()
+            copies.append((path, lies, seen[path]))
+
+
+def _meet(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the memory of two tensors overlaps."""
+    (first, first_end), (second, second_end) = _span(a), _span(b)
+    return first < second_end and second < first_end
+
+
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor's memory begins and ends."""
+    at = t.data_ptr()
+    if t.is_contiguous():
+        return at, at + t.nbytes
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return at, at + (last + 1) * t.element_size() if t.numel() else at
 
 
 # By the id of a tensor that was bound to a mapping of torch's own: the bundle that it holds, the last one.

@@ -10,24 +10,50 @@ A version is whole: nobody sees half of it. What has not changed since the one b
 joins late has the newest at once, and one that is slow skips what came between.
 
 Ownership: a version's memory is free when sender and receivers have gone on to others. Concurrency: one thread at a
-time uses a sender or a receiver. Death: the newest version stays when its sender has ended, until the name is deleted
-or its broker ends.
+time uses a sender or a receiver; any may close a receiver. Fork: a sender begins anew in the child, a receiver goes on.
+Death: the newest version stays when its sender has ended, until the name is deleted or its broker ends.
 """
 
 import collections
+import operator
+import os
 import secrets
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 
 import baton
-from baton import _default
+from baton import _default, _native
 from baton._errors import InvalidArgument
 from baton._native import Bundle, Tensor
-from baton.torch import _modules
+from baton.torch import _members, _modules
 
 __all__ = ["Receiver", "Sender"]
+
+# Of which each process has another one.
+_process = object()
+
+
+def _in_child() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class _Version(NamedTuple):
+    """What a sender has published, and what the next version is compared with."""
+
+    tensors: dict[str, Tensor]
+    changed: dict[str, int]  # by path: which of the versions sent from here changed it last
+    home: dict[str, int]  # by path: with which of them it was copied
+    copied: dict[int, int]  # by version: the bytes that were copied with it, which are free together
+
+
+_NONE = _Version({}, {}, {}, {})
 
 
 class Sender:
@@ -35,6 +61,8 @@ class Sender:
 
     name: of Baton. keep: how many versions the sender holds itself. Raises InvalidArgument for fewer than one: what
     has not changed is taken from the last.
+
+    Pickled, copied, or inherited by a fork it is another sender of the name, whose first version is copied whole.
 
     >>> layer = torch.nn.Linear(2, 1)
     >>> sender = baton.torch.weights.Sender("doc/sent")
@@ -44,14 +72,16 @@ class Sender:
     """
 
     def __init__(self, name: str, keep: int = 2) -> None:
-        if keep < 1:
-            raise InvalidArgument(f"keep={keep} (keep one version at least)")
+        _check_name(name)
         self.name, self.version = name, 0
-        self._kept: collections.deque[dict[str, Tensor]] = collections.deque(maxlen=keep)
-        self._token, self._sent = secrets.token_hex(8), 0
-        self._changed: dict[str, int] = {}  # by path: which of the versions sent from here changed it last
-        self._home: dict[str, int] = {}  # by path: with which of them it was copied
-        self._copied: dict[int, int] = {}  # by version: the bytes that were copied with it, which are free together
+        self._kept: collections.deque[_Version] = collections.deque(maxlen=_count(keep))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins anew: receivers tell by the token which versions are to be compared with each other."""
+        self._process, self._token, self._sent = _process, secrets.token_hex(8), 0
+        self._kept.clear()
+        self._doubtful: frozenset[str] = frozenset()  # paths of which receivers may have what is not in the last kept
 
     def send(
         self,
@@ -61,10 +91,13 @@ class Sender:
     ) -> int:
         """Publishes a version, copied once as far as it has changed; its number.
 
-        meta: what JSON can hold. changed: the paths of what has changed; without them bytes are compared. Raises
-        InvalidArgument for a path that is not there, and as `baton.set`.
+        Of a module go parameters, buffers, and extra state that is a tensor. meta: what JSON can hold. changed: the
+        paths of what has changed; without them bytes are compared. Raises InvalidArgument for a path that is not
+        there, for an extra state that is no tensor, and as `baton.set`.
         """
-        given = _modules.by_path(weights)
+        if self._process is not _process:
+            self._begin()
+        given = _members.by_path(weights)
         tensors = _modules.on_cpu(given)
         if isinstance(changed, str):
             raise InvalidArgument(f"changed is the text {changed!r} (give a list of paths)")
@@ -76,37 +109,64 @@ class Sender:
             lies = {k: t.untyped_storage().data_ptr() for k, t in given.items() if t.layout is torch.strided}
             storages = {lies[k] for k in named & lies.keys()}
             named |= {k for k, at in lies.items() if at in storages}
-        before = self._kept[-1] if self._kept else {}
+        last = self._kept[-1] if self._kept else _NONE
+        before = last.tensors
         fresh = {k: t for k, t in tensors.items() if _differs(t, before.get(k), None if named is None else k in named)}
-        again = self._scattered({k: t for k, t in tensors.items() if k not in fresh})
+        again = _scattered({k: t for k, t in tensors.items() if k not in fresh}, last)
         copied = fresh | {k: before[k]._torch_to_read() for k in again}
         shared = dict(_default.session().share(copied, copy=True).items()) if copied else {}
         version = {k: shared[k] if k in shared else before[k] for k in tensors}
-        self._sent += 1  # also where it then fails: it may have come to receivers
-        paths = {k: self._sent if k in fresh else self._changed[k] for k in tensors}
-        home = {k: self._sent if k in copied else self._home[k] for k in tensors}
-        sizes = {n: size for n, size in self._copied.items() if n in home.values()}
-        sizes[self._sent] = sum(_bytes(t) for t in copied.values())
-        about = {"sender": self._token, "sent": self._sent, "changed": paths, "meta": meta}
+        self._sent += 1
+        sent = self._sent
+        differs = fresh.keys() | self._doubtful
+        paths = {k: sent if k in differs else last.changed[k] for k in tensors}
+        home = {k: sent if k in copied else last.home[k] for k in tensors}
+        sizes = {n: size for n, size in last.copied.items() if n in home.values()}
+        sizes[sent] = sum(_bytes(t) for t in copied.values())
+        about = {"sender": self._token, "sent": sent, "changed": paths, "meta": meta}
+        # Where this fails, be it by Ctrl-C, the version may have come to receivers all the same, and the next is
+        # compared with the one before: what differs now counts as changed then, whatever it is by that time.
+        self._doubtful |= fresh.keys()
         self.version = _default.session().set(self.name, version, meta=about)
-        self._kept.append(version)
-        self._changed, self._home, self._copied = paths, home, sizes
+        self._kept.append(_Version(version, paths, home, sizes))
+        self._doubtful = frozenset()
         return self.version
 
-    def _scattered(self, unchanged: "Mapping[str, torch.Tensor]") -> list[str]:
-        """Which of the tensors that have not changed are to be copied once more: what was copied together is free
-        together, so a few that stay would keep all the others of their version. What is kept for a version is at most
-        twice its bytes."""
-        used: dict[int, list[str]] = {}
-        for k in unchanged:
-            used.setdefault(self._home[k], []).append(k)
-        size = {n: sum(_bytes(unchanged[k]) for k in paths) for n, paths in used.items()}
-        most, again = 2 * sum(size.values()), []
-        for n in sorted(used, key=lambda n: size[n] / max(self._copied[n], 1)):
-            if sum(self._copied[n] for n in used) <= most:
-                break
-            again += used.pop(n)
-        return again
+    def __reduce__(self) -> "tuple[type[Self], tuple[str, int | None]]":
+        return type(self), (self.name, self._kept.maxlen)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the name is of type {type(name).__name__} (give a str)")
+    _native.check_name(name)
+
+
+def _count(keep: Any) -> int:
+    """How many versions are kept."""
+    try:
+        count = operator.index(keep)
+    except TypeError:
+        raise InvalidArgument(f"keep={keep!r} is no whole number (say how many versions to keep)") from None
+    if not 1 <= count <= sys.maxsize:
+        raise InvalidArgument(f"keep={count} (keep one version at least, and no more than there can be)")
+    return count
+
+
+def _scattered(unchanged: "Mapping[str, torch.Tensor]", last: _Version) -> list[str]:
+    """Which of the tensors that have not changed are to be copied once more: what was copied together is free
+    together, so a few that stay would keep all the others of their version. What is kept for a version is at most
+    twice its bytes."""
+    used: dict[int, list[str]] = {}
+    for k in unchanged:
+        used.setdefault(last.home[k], []).append(k)
+    size = {n: sum(_bytes(unchanged[k]) for k in paths) for n, paths in used.items()}
+    most, again = 2 * sum(size.values()), []
+    for n in sorted(used, key=lambda n: size[n] / max(last.copied[n], 1)):
+        if sum(last.copied[n] for n in used) <= most:
+            break
+        again += used.pop(n)
+    return again
 
 
 def _bytes(t: torch.Tensor) -> int:
@@ -139,8 +199,9 @@ def _is_about(meta: Any) -> bool:
 class Receiver:
     """Receives versions.
 
-    name: the sender's. into: a module that each version is bound to, or copied into. copy: copies, also where no
-    module is given; else what is received is seen where it lies, copy-on-write.
+    name: the sender's. into: a module that each version is bound to, or copied into, and whose `set_extra_state`
+    gets what the sender's module gave. copy: copies, also where no module is given; else what is received is seen
+    where it lies, copy-on-write. Raises InvalidArgument for an `into` that is no module or has no memory yet.
 
     >>> layer, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     >>> sender = baton.torch.weights.Sender("doc/weights")
@@ -155,6 +216,10 @@ class Receiver:
     """
 
     def __init__(self, name: str, into: "torch.nn.Module | None" = None, copy: bool = False) -> None:
+        _check_name(name)
+        if into is not None:
+            _members.check_module(into, "into")
+            _members.check_memory(_members.tensors(into))
         self.name, self.into, self.copy = name, into, copy
         self.version, self.meta = 0, None
         self.changed: frozenset[str] = frozenset()
@@ -165,8 +230,8 @@ class Receiver:
     def receive(self, timeout: float | None = None) -> Any:
         """Waits for a version newer than the last one received, and takes it: the module, or the tensors by path.
 
-        timeout: in seconds; None waits for ever, 0 only looks. Raises Timeout; InvalidArgument where the module is
-        of another architecture.
+        timeout: in seconds; None waits for ever, 0 only looks. Raises Timeout; Closed when another thread closes
+        the receiver; InvalidArgument where the module is of another architecture.
         """
         bundle = self._watch.receive(timeout)
         meta = bundle.meta  # read anew at each look
@@ -187,7 +252,7 @@ class Receiver:
         return got
 
     def close(self) -> None:
-        """Ends the watching. What was received stays."""
+        """Ends the watching: a thread that waits in `receive` raises Closed. What was received stays."""
         self._watch.close()
         self._held = None
 
@@ -196,3 +261,6 @@ class Receiver:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a receiver belongs to its process: make one of the name there")
