@@ -123,4 +123,5 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	assert.Regexp(t, fmt.Sprintf(`key of broker %s on .* \(pid %d\)`, s.Instance, s.PID), two.must("ls", "names"))
 	assert.NotContains(t, two.must("show", "weights/a"), "mirrored")
 	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, one.must("status"))
+	assert.Contains(t, two.baton("doctor").out, "1 names of this broker are another one's on NATS")
 }

@@ -149,6 +149,10 @@ func (p Place) nats(ctx context.Context) Finding {
 		if n := a.NATS; n != nil && n.Names.Error != "" {
 			return warn("see baton status, and the broker's log", "the broker is connected to %s, but its names are not: %s", n.URL, n.Names.Error)
 		}
+		if n := a.NATS; n != nil && n.Names.Foreign > 0 {
+			return warn("give one of the two another namespace, or delete the names there; baton status says whose they are",
+				"%d names of this broker are another one's on NATS", n.Names.Foreign)
+		}
 		info, err := natsbridge.ReadInfo(a.NATSDir)
 		if err != nil {
 			return warn("see the broker's log", "%v", message(err))
