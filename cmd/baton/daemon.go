@@ -87,7 +87,9 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 			}
 		}
 		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, natsbridge.ErrServer)) {
+		// A broker that has taken over has what no other one has any more: it goes on without NATS.
+		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
+		if err != nil && (ctx.Err() != nil || fatal) {
 			stopped, cancel := context.WithCancel(context.Background())
 			cancel()
 			return nil, errors.Join(err, b.Serve(stopped))

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"log/slog"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/statefile"
 )
 
 // early stands for a broker from before it is there: the HTTP endpoint is the first to answer,
@@ -100,7 +99,7 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 		Cert: s.HTTPCert, Key: s.HTTPKey}
 	o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
 	var err error
-	if o.Token, err = readToken(s.HTTPToken); err != nil {
+	if o.Token, err = settings.ReadToken(s.HTTPToken); err != nil {
 		return nil, err
 	}
 	endpoint, err := observe.Start(o)
@@ -111,21 +110,28 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 	return endpoint, nil
 }
 
-// startHTTPLate starts it where it could not be started before: a broker that was replaced had
-// the address until it ended.
-func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) error {
-	former := d.broker.Predecessor()
-	if former == nil {
-		return why
+// formerHas tells whether the broker that runs at the address of this one has the same HTTP
+// endpoint, which is free once that one has handed over.
+func formerHas(s *settings.Settings) bool {
+	st, err := statefile.Read(s.Dir)
+	return err == nil && slices.Contains(st.Settings, "--http="+s.HTTP)
+}
+
+// startHTTPLate starts the endpoint where a broker that was replaced had the address until it
+// ended; nil where that cannot be done. A broker that others depend on by now goes on without.
+func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) *observe.Server {
+	if former := d.broker.Predecessor(); former != nil {
+		select {
+		case <-former:
+		case <-ctx.Done():
+		case <-time.After(d.drainTime()):
+		}
+		d.endpoint, why = startHTTP(s, e, d.log)
 	}
-	select {
-	case <-former:
-	case <-ctx.Done():
-	case <-time.After(d.drainTime()):
+	if why != nil {
+		d.log.Error("the HTTP endpoint cannot be had: there are no probes, page and metrics until the broker is started anew", "error", why)
 	}
-	var err error
-	d.endpoint, err = startHTTP(s, e, d.log)
-	return err
+	return d.endpoint
 }
 
 // closeHTTP ends the endpoint.
@@ -136,20 +142,4 @@ func closeHTTP(endpoint *observe.Server) {
 	bounded, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	endpoint.Close(bounded)
-}
-
-// readToken reads the only line of a file; "" names none.
-func readToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("the token of the HTTP endpoint: %w", err)
-	}
-	token := strings.TrimSpace(string(data))
-	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
-		return "", fmt.Errorf("%s has no token: write one word into it", file)
-	}
-	return token, nil
 }

@@ -50,7 +50,7 @@ func canChange(s *settings.Settings, key string) bool {
 // takeOver has the broker and its endpoint take new settings over, or none of them.
 func (d *daemon) takeOver(s, next *settings.Settings) error {
 	if d.endpoint != nil {
-		token, err := readToken(next.HTTPToken)
+		token, err := settings.ReadToken(next.HTTPToken)
 		if err != nil {
 			return err
 		}

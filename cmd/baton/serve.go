@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -136,6 +135,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	early := newEarly()
 	endpoint, unbound := startHTTP(s, early, log)
 	defer func() { closeHTTP(endpoint) }()
+	if unbound != nil && !formerHas(s) {
+		return unbound // before anything is taken over
+	}
 	d, err := startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
 	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
@@ -149,11 +151,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	defer cancel()
 	d.endpoint = endpoint
 	if unbound != nil {
-		if err := d.startHTTPLate(starting, s, early, unbound); err != nil {
-			cancel()
-			return errors.Join(err, d.serve(ctx))
-		}
-		endpoint = d.endpoint
+		endpoint = d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,

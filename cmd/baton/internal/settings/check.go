@@ -72,7 +72,10 @@ func (s *Settings) check() error {
 	if err := s.checkHTTP(); err != nil {
 		return err
 	}
-	return s.checkNATS()
+	if err := s.checkNATS(); err != nil {
+		return err
+	}
+	return s.checkFiles()
 }
 
 func (s *Settings) checkHTTP() error {
