@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -44,7 +45,7 @@ func mayLimit(c *conn, r *protocol.Limit) error {
 func (c *conn) limit(r *protocol.Limit) (any, error) {
 	reply, err := c.b.change(&Change{Limit: *r})
 	if err == nil && *r != (protocol.Limit{}) {
-		c.b.log.Info("limits changed", "memory", reply.Memory, "session_memory", reply.SessionMemory, "device_memory", reply.DeviceMemory,
+		c.b.log.Info("limits changed", events.Of(events.Steered), "memory", reply.Memory, "session_memory", reply.SessionMemory, "device_memory", reply.DeviceMemory,
 			"session_device_memory", reply.SessionDeviceMemory, "granted", reply.Granted, "uid", c.cred.UID, "pid", c.cred.PID)
 	}
 	return reply, err

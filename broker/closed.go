@@ -32,7 +32,9 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 	}
 	if r.Keep && s.state != protocol.SessionClosed {
 		b.log.Info("session left all that it took part in", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		s.party.LivesOn = true
 		b.topics.Rest(s.party)
+		s.party.LivesOn = false
 		crashpoint.At("broker-rest-left")
 		b.leases.EndOf(s.Pages)
 		b.settle()
@@ -55,6 +57,7 @@ func (b *Broker) leave(s *session) {
 	}
 	b.setState(s, protocol.SessionClosed)
 	crashpoint.At("broker-close-marked")
+	s.party.LivesOn = true
 	b.leaveAll(s)
 	crashpoint.At("broker-close-left")
 	s.left = true

@@ -21,6 +21,7 @@ func (b *Broker) bury(s *session) {
 	granted := s.memory.Granted()
 	b.leaveAll(s)
 	b.noteEnd(s, granted, b.memory.End(s.memory))
+	b.topics.Freed(s.Pages)
 	b.custody.End(s.custody)
 	b.assignSoon()
 	delete(b.closed, s)

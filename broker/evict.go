@@ -158,6 +158,7 @@ func (b *Broker) takePart(s *session) {
 	b.setState(s, protocol.SessionClosed)
 	b.custody.Close(s.custody)
 	b.assignSoon()
+	s.party.LivesOn = true
 	b.topics.Rest(s.party)
 	b.leases.EndOf(s.Pages)
 	b.settle()

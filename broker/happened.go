@@ -25,33 +25,37 @@ func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
 // mostMissing bounds how many sessions a line names.
 const mostMissing = 16
 
-// noteTakeover tells what became of the sessions of the broker before, if this one took over
-// from one.
+// noteTakeover tells that this broker took over from another one, if it did.
 func (b *Broker) noteTakeover() {
 	sessions := b.liveSessions()
 	if sessions == 0 && b.succession == nil {
 		return // none to tell of: a new instance, or one whose clients have all ended
 	}
-	from, missing, left := "a broker that died", []string{}, 0
+	from := "a broker that had ended"
 	if b.succession != nil {
 		from = "a living broker"
 	}
+	b.takeover = &TakeoverStatus{From: from, Seconds: time.Since(b.started).Seconds(), Sessions: sessions}
+	b.log.Info("took over", events.Of(events.Takeover), "from", from, "took", time.Since(b.started), "sessions", sessions)
+	b.clock.After(b.cfg.RecoverWait, b.noteMissing)
+}
+
+// noteMissing tells whose sessions are not back when they have had the time to come.
+func (b *Broker) noteMissing() {
+	var missing []string
+	n := 0
 	for _, s := range b.used() {
-		if s == nil || !s.absent || b.succession != nil { // to a living broker's successor they come by and by
+		if s == nil || !s.absent || s.ended {
 			continue
 		}
-		if len(missing) == mostMissing {
-			left++
-			continue
+		if n++; n <= mostMissing {
+			missing = append(missing, fmt.Sprintf("%s (session %d, pid %d)", s.Name, s.Serial, s.PID))
 		}
-		missing = append(missing, fmt.Sprintf("%s (session %d, pid %d)", s.Name, s.Serial, s.PID))
 	}
-	b.takeover = &TakeoverStatus{From: from, Seconds: time.Since(b.started).Seconds(), Sessions: sessions, Missing: len(missing) + left}
-	args := []any{events.Of(events.Takeover), "from", from, "took", time.Since(b.started), "sessions", sessions, "missing", len(missing) + left}
-	if len(missing) > 0 {
-		args = append(args, "names", strings.Join(missing, ", "))
+	b.takeover.Missing = n
+	if n > 0 {
+		b.log.Warn("sessions are not back", events.Of(events.Takeover), "missing", n, "names", strings.Join(missing, ", "))
 	}
-	b.log.Info("took over", args...)
 }
 
 // noteEnd tells what an ended session had: what it held, by its row; how much of what it sent

@@ -48,7 +48,7 @@ func (b *Broker) rows(what string) (rows []any, more bool) {
 			return rows, false
 		}
 		rows = append(rows, reply.Rows...)
-		if reply.Cursor == "" {
+		if reply.Cursor == "" && len(rows) <= mostRows {
 			return rows, false
 		}
 		at, _ = strconv.Atoi(reply.Cursor)

@@ -50,10 +50,10 @@ type DeviceStatus struct {
 
 // TakeoverStatus is how a broker began.
 type TakeoverStatus struct {
-	From     string  `json:"from"` // a living broker, or one that died
+	From     string  `json:"from"` // a living broker, or one that had ended
 	Seconds  float64 `json:"seconds"`
 	Sessions int     `json:"sessions"`
-	Missing  int     `json:"missing"` // of them, those that were not back when it began to serve
+	Missing  int     `json:"missing"` // of them, those that were not back when they had had the time
 }
 
 // Counts says how full the tables are.
@@ -151,7 +151,11 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}
-	st.Counts, st.Deaths, st.Takeover = b.counts(), b.deaths, b.takeover
+	st.Counts, st.Deaths = b.counts(), b.deaths
+	if b.takeover != nil {
+		took := *b.takeover
+		st.Takeover = &took
+	}
 	return st, true
 }
 

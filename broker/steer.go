@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"reflect"
 	"runtime/debug"
 
@@ -58,7 +59,7 @@ func nameOf(_ *conn, r *protocol.NameRef) error { return protocol.CheckName(r.Na
 func (c *conn) deleteName(r *protocol.NameRef) (any, error) {
 	namespace, err := namespaceOf(c.session, r.Namespace)
 	if err == nil {
-		err = c.b.topics.DeleteName(namespace, r)
+		err = c.b.topics.DeleteName(namespace, r, fmt.Sprintf("process %d of user %d", c.cred.PID, c.cred.UID))
 	}
 	return done{}, err
 }
@@ -133,6 +134,7 @@ const collectBatch = 256
 // the broker itself does not need.
 func (c *conn) collect(*struct{}) (any, error) {
 	b := c.b
+	b.log.Info("programs are asked to give memory back", events.Of(events.Steered), "uid", c.cred.UID, "pid", c.cred.PID)
 	reply := protocol.CollectReply{Granted: b.memory.Use().Granted}
 	for slot := 0; slot < len(b.used()); slot++ {
 		if slot%collectBatch == collectBatch-1 {

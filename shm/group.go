@@ -222,13 +222,14 @@ func (g GroupLane) Drop(i uint64) bool {
 }
 
 // Release frees every claim of members that are over, lowers the hint to the first of
-// them and bumps its version. The broker's. It returns how many it freed.
-func (g GroupLane) Release(over func(member uint16) bool) int {
+// them and bumps its version. The broker's. over is asked with the message that was claimed,
+// 0 where the number says of none. It returns how many it freed.
+func (g GroupLane) Release(over func(i uint64, member uint16) bool) int {
 	freed, first := 0, uint64(0)
 	for k := uint64(0); k <= g.mask; k++ {
 		w := g.Claim(k)
 		n, m, state := protocol.SplitClaim(w)
-		if state != protocol.ClaimClaimed || !over(m) {
+		if state != protocol.ClaimClaimed || !over(n-min(n, g.base), m) {
 			continue
 		}
 		// The slot is k whatever number stands in it: members may write rubbish.

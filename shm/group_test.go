@@ -198,4 +198,6 @@ func TestGroupAreaThatWasNotLeftIsUsedFurtherOn(t *testing.T) {
 	require.Less(t, view().number(1<<63), uint64(1<<50), "what is packed into a word fits")
 }
 
-func of(member uint16) func(uint16) bool { return func(m uint16) bool { return m == member } }
+func of(member uint16) func(uint64, uint16) bool {
+	return func(_ uint64, m uint16) bool { return m == member }
+}

@@ -45,6 +45,25 @@ func (m *Memory) DropAll(indices []uint32) {
 // Drop ends a Hold.
 func (m *Memory) Drop(index uint32) { m.store.Own.Row.Drop(index) }
 
+// CountedBy tells whether the row of any session that is meant counts a storage; of that whose
+// pages are own, beside the count that its slot has.
+func (m *Memory) CountedBy(index uint32, meant func(*Account) bool, own *pages.Pages) (counted bool) {
+	m.chunks.EachAttached(index/protocol.ChunkIndices, func(slot uint32) bool {
+		s := m.accounts[slot]
+		if s == nil || !meant(s) {
+			return true
+		}
+		least := uint64(1)
+		if s.Pages == own {
+			least = 2
+		}
+		row, ok := m.rowOf(slot)
+		counted = ok && row.Count(index) >= least
+		return !counted
+	})
+	return counted
+}
+
 // Known tells whether the chunk of a ref is still granted.
 func (m *Memory) Known(r protocol.Ref) bool { return m.findChunkOf(r.Index, r.Serial) != nil }
 

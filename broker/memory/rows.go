@@ -26,18 +26,20 @@ type SegmentRow struct {
 
 // StorageRow is a row of the listing `storages`: those that any row counts.
 type StorageRow struct {
-	Index      uint32      `json:"index"`
-	Serial     uint64      `json:"serial"` // of the chunk
-	Generation uint64      `json:"generation"`
-	Segment    uint32      `json:"segment"`
-	Offset     uint64      `json:"offset"`
-	Bytes      uint64      `json:"bytes"`
-	Age        float64     `json:"age_seconds"`
-	Creator    string      `json:"creator"`
-	CreatorPID int         `json:"creator_pid"`
-	Orphan     bool        `json:"orphan,omitempty"` // its creator has ended
-	Holders    []HolderRow `json:"holders"`
-	Trace      string      `json:"trace,omitempty"` // where it was made, when tracing is on
+	Index      uint32  `json:"index"`
+	Serial     uint64  `json:"serial"` // of the chunk
+	Generation uint64  `json:"generation"`
+	Segment    uint32  `json:"segment"`
+	Offset     uint64  `json:"offset"`
+	Bytes      uint64  `json:"bytes"`
+	Age        float64 `json:"age_seconds"`
+	Creator    string  `json:"creator"`
+	CreatorPID int     `json:"creator_pid"`
+	// CreatorSerial is that of the session.
+	CreatorSerial uint64      `json:"creator_serial"`
+	Orphan        bool        `json:"orphan,omitempty"` // its creator has ended
+	Holders       []HolderRow `json:"holders"`
+	Trace         string      `json:"trace,omitempty"` // where it was made, when tracing is on
 }
 
 // HolderRow is one row's count of a storage.
@@ -115,13 +117,13 @@ func (m *Memory) StorageRow(i int, match func(string) bool) (any, int) {
 	owner := c.segment.owner
 	if !owner.There() {
 		return StorageRow{Index: index, Serial: c.serial, Segment: c.segment.index, Creator: owner.Name,
-			CreatorPID: owner.PID, Orphan: c.segment.holder == nil, Holders: holders}, cost
+			CreatorPID: owner.PID, CreatorSerial: owner.Serial, Orphan: c.segment.holder == nil, Holders: holders}, cost
 	}
 	e := owner.Entries.Load(index)
 	now := sys.Monotonic()
 	return StorageRow{Index: index, Serial: c.serial, Generation: e.Generation, Segment: c.segment.index,
 		Offset: min(e.Offset, protocol.MaxSafeInt), Bytes: min(e.Bytes, protocol.MaxSafeInt), Age: float64(now-min(now, e.MadeAt)) / 1e9,
-		Creator: owner.Name, CreatorPID: owner.PID, Orphan: c.segment.holder == nil,
+		Creator: owner.Name, CreatorPID: owner.PID, CreatorSerial: owner.Serial, Orphan: c.segment.holder == nil,
 		Holders: holders, Trace: owner.Trace(index)}, cost
 }
 

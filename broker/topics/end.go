@@ -65,7 +65,7 @@ func (ts *Topics) forgetWaiting(t *Topic, s *Party) {
 // DropNames deletes the names that end with the session.
 func (ts *Topics) DropNames(s *Party) {
 	for t := range s.names {
-		ts.unset(t)
+		ts.unset(t, "the end of its session")
 	}
 }
 

@@ -24,6 +24,9 @@ type group struct {
 	members map[uint16]*reader
 	owners  map[uint16]*Party
 	next    uint16 // last member number given out
+	// left are members that are no more and whose processes live: what they have claimed stays
+	// theirs as long as their rows count it.
+	left map[uint16]*pages.Pages
 }
 
 // reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
@@ -150,6 +153,7 @@ func (ts *Topics) setUsedGroups(t *Topic) {
 func (ts *Topics) dropGroup(g *group) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
+	delete(ts.left, g)
 	ts.groups--
 	ts.setUsedGroups(g.topic)
 	g.file.Close()
@@ -161,14 +165,14 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if !g.file.Region.Valid() {
 		return pages.Awaited("claims of a group of " + g.topic.String())
 	}
-	if len(g.members) >= protocol.MaxMembers {
+	if len(g.members)+len(g.left) >= protocol.MaxMembers {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, protocol.MaxMembers)
 	}
 	// The number that comes round next: one is reused late, so that the claim of
 	// one who left is not taken for that of another.
 	for {
 		g.next = g.next%protocol.MaxMembers + 1 // 0 is nobody
-		if g.members[g.next] == nil {
+		if g.members[g.next] == nil && g.left[g.next] == nil {
 			break
 		}
 	}
@@ -185,6 +189,13 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 // its version rises.
 func (ts *Topics) exit(r *reader) {
 	g := r.group
+	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver {
+		if g.left == nil {
+			g.left = map[uint16]*pages.Pages{}
+		}
+		g.left[r.member] = s.Pages
+		ts.left[g] = struct{}{}
+	}
 	ts.release(g, func(m uint16) bool { return m == r.member })
 	delete(g.members, r.member)
 	delete(g.owners, r.member)
@@ -218,12 +229,15 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	if !g.topic.redeliver {
 		return false
 	}
-	for n := range g.topic.lanes {
+	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
 		if !ok {
 			continue
 		}
-		if freed := a.Release(over); freed > 0 { // MODEL group:free-claims
+		freed := a.Release(func(i uint64, m uint16) bool { // MODEL group:free-claims
+			return over(m) && !ts.stillHeld(g, l, i, m)
+		})
+		if freed > 0 {
 			ts.freed += uint64(freed)
 			shm.Fence()
 			ts.waits(g.topic).Active().Mark(n) // whose sender may be silent

@@ -114,7 +114,7 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 		}
 		if t.name != nil && t.name.set && slices.ContainsFunc(t.name.indices, lost) {
 			ts.log.Warn("a name is lost: no process that lives has the memory of its tensors", events.Of(events.Memory), "name", t.String(), "revision", t.name.revision)
-			ts.unset(t)
+			ts.unset(t, "the broker: it is lost")
 			continue
 		}
 		for _, l := range slices.Collect(maps.Values(t.lanes)) {

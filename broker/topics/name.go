@@ -247,26 +247,26 @@ func (ts *Topics) setEphemeral(t *Topic, s *Party, on bool) {
 
 func (ts *Topics) setDeleted(t *Topic, on bool) { ts.store.Record.Topic(t.index).SetDeleted(on) }
 
-// DeleteName takes a name away; sessions that hold its tensors keep them.
-func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef) error {
+// DeleteName takes a name away, for whom by names; sessions that hold its tensors keep them.
+func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef, by string) error {
 	t := ts.named[topicKey{namespace, r.Name, true}]
 	if t == nil || !t.name.set {
 		return protocol.Errorf(protocol.CodeNotFound, "baton ls names lists what there is",
 			"no name %q is set in namespace %s", r.Name, namespace)
 	}
-	ts.unset(t)
+	ts.unset(t, by)
 	crashpoint.At("broker-name-deleted")
 	return nil
 }
 
 // unset un-names a name's revision. The topic stays while somebody has it open.
-func (ts *Topics) unset(t *Topic) {
+func (ts *Topics) unset(t *Topic, by string) {
 	n := t.name
 	ts.setDeleted(t, true)
 	n.lane.View.Unname(n.revision)
 	ts.memory.DropAll(n.indices)
 	n.set, n.indices = false, nil
-	ts.log.Debug("name deleted", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "revision", n.revision)
+	ts.log.Debug("name deleted", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "revision", n.revision, "by", by)
 	ts.understood(n.lane)
 	ts.setEphemeral(t, nil, false)
 	ts.watch.Named(t)

@@ -191,7 +191,7 @@ func (ts *Topics) readRevision(t *Topic) {
 			ts.log.Warn("a name is lost: what it held was handed over by no client", events.Of(events.Memory), "name", t.key.name, "namespace", t.key.namespace)
 		}
 		if n.set { // as it seemed before it could be read
-			ts.unset(t)
+			ts.unset(t, "the broker: it is lost")
 			return
 		}
 		view.Unname(i)

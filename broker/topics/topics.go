@@ -26,7 +26,8 @@ type Topics struct {
 	tokens     map[string]*Topic
 	joins      record.Table
 	nameRoom   nameRoom
-	groups     int // of all topics
+	groups     int                 // of all topics
+	left       map[*group]struct{} // that have members which are no more and may hold what they claimed
 	ended      Traffic
 	freed      uint64 // claims of members that had left, for others to take
 	opening    uint64 // counts openings whose numbers were chosen here
@@ -54,7 +55,7 @@ type Watcher interface {
 func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
 	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
 		named: map[topicKey]*Topic{}, tokens: map[string]*Topic{},
-		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, unread: map[*Lane]struct{}{},
+		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, unread: map[*Lane]struct{}{},
 		topicTable: record.NewTable(record.NewShares("topics, queues and names", "close or delete some: baton ls topics lists them", protocol.MaxTopics), 16),
 		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),
 		nameRoom:   nameRoom{record.NewTable(record.NewShares("places for names", "delete some", nameLanes), 16)}}
@@ -80,6 +81,9 @@ type Party struct {
 	*pages.Pages
 	// Namespace is where its names and topics are.
 	Namespace string
+
+	// LivesOn: when it leaves, its process lives, and goes on reading and writing what it holds.
+	LivesOn bool
 
 	client  Client
 	topics  map[*Topic]*member

@@ -116,10 +116,9 @@ func TestEventsGoOnWithABrokerThatTakesOver(t *testing.T) {
 	require.NoError(t, stays.Broker(p.ctx(), protocol.OpStatus, nil, nil))
 	list := p.events()
 	_, details := find(list, "takeover", "took over")
-	assert.Equal(t, "a broker that died", details["from"])
-	assert.Equal(t, 0.0, details["missing"])
+	assert.Equal(t, "a broker that had ended", details["from"])
 	assert.Equal(t, 1.0, details["sessions"])
-	p.until("the follower goes on", func() bool { return strings.Contains(follower.out.String(), "a broker that died") })
+	p.until("the follower goes on", func() bool { return strings.Contains(follower.out.String(), "a broker that had ended") })
 	follower.signal(syscall.SIGINT)
 	follower.wait()
 }

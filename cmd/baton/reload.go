@@ -19,7 +19,7 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 		err = d.takeOver(s, next)
 	}
 	if err != nil {
-		d.log.Error("reload: the settings are wrong and stay as they were", "error", err)
+		d.log.Error("reload: the settings are wrong and stay as they were", events.Of(events.Steered), "error", err)
 		return s
 	}
 	level.Set(next.LogLevel)

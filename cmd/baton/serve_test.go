@@ -444,5 +444,5 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	assert.Equal(t, 200, code)
 	assert.Regexp(t, `(?m)^baton_requests_failed_total\{code="QuotaExceeded",op="grant"\} [1-9]`, body)
 	broker.logs("msg=refused event=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
-	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 1, "the token of the HTTP endpoint", "")
+	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 2, "--http-token-file", "")
 }

@@ -21,6 +21,7 @@ type topFlags struct {
 	clientFlags
 	interval time.Duration
 	count    int
+	sort     string
 	json     bool
 }
 
@@ -51,31 +52,39 @@ It asks the broker for its listings and is in the path of nothing.`,
 			if f.interval < 100*time.Millisecond || f.count < 0 {
 				return badUsage("--interval is 100ms or more, and --count 0 or more")
 			}
-			return a.top(cmd.Context(), &f, view)
+			by := view.Usual()
+			if f.sort != "" {
+				var known bool
+				if by, known = view.Order(f.sort); !known {
+					return badUsage("--sort %q is no column of %s: %s", f.sort, view, view.SortedBy())
+				}
+			}
+			return a.top(cmd.Context(), &f, view, by)
 		},
 		ValidArgs: []string{"topics", "sessions", "names"},
 	}
 	f.add(cmd, waitForBroker)
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "time between two looks, 100ms at least")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print so many `tables` and end; 0: go on")
+	cmd.Flags().StringVar(&f.sort, "sort", "", "sort by this `column`, as its title says")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each look")
 	return cmd
 }
 
-func (a *app) top(ctx context.Context, f *topFlags, view top.View) error {
+func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order) error {
 	w := &watcher{a: a, f: &f.clientFlags}
 	defer w.close()
 	if out, is := a.out.(*os.File); is && f.count == 0 && !f.json && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
 		if _, err := w.look(ctx); err != nil { // said as any command does
 			return err
 		}
-		return top.New(ctx, w.look, view, f.interval).Run(tea.WithOutput(out))
+		return top.New(ctx, w.look, view, by, f.interval).Run(tea.WithOutput(out))
 	}
-	return a.printTop(ctx, f, w, view)
+	return a.printTop(ctx, f, w, view, by)
 }
 
 // printTop prints one table after the other.
-func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.View) error {
+func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.View, by top.Order) error {
 	var before *top.Sample
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
@@ -84,14 +93,14 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (before == nil || !errors.Is(err, protocol.ErrBrokerLost)):
+		case err != nil && (before == nil || !away(err)):
 			return err
 		case err != nil: // another one may take over
 		case f.json:
 			err = a.printLine(now)
 			printed++
 		case before != nil:
-			t := view.Tabulate(now, before, view.Usual(), "")
+			t := view.Tabulate(now, before, by, "")
 			text := now.At.Local().Format("15:04:05") + "\n" + a.columns(t.Titles, t.Right, t.Rows)
 			if printed > 0 {
 				text = "\n" + text
@@ -99,7 +108,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 			err = a.println(text)
 			printed++
 		}
-		if err != nil && !errors.Is(err, protocol.ErrBrokerLost) {
+		if err != nil && !away(err) {
 			return err
 		}
 		if f.count > 0 && printed >= f.count {
@@ -114,6 +123,11 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 			return nil
 		}
 	}
+}
+
+// away tells of a broker that has gone, and in whose place another one may come.
+func away(err error) bool {
+	return errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker)
 }
 
 // watcher looks at a broker again and again, and at the next one when it has gone.

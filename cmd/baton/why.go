@@ -156,6 +156,9 @@ type cause struct {
 	key string
 }
 
+// endOfName is when a name's revision ends by itself.
+const endOfName = "when it is set anew or deleted"
+
 // attribution knows what the places of all holders name.
 type attribution struct {
 	causes   map[counted][]*cause
@@ -169,6 +172,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 	if err != nil {
 		return nil, err
 	}
+	rows = []*Row{}
 	for _, data := range raw {
 		r := new(Row)
 		if err := json.Unmarshal(data, r); err != nil {
@@ -233,13 +237,17 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 	}
 	for _, m := range p.Messages {
 		c := &cause{key: p.Namespace + " " + what, reason: reason{What: what}}
+		claimed := slices.ContainsFunc(m.Awaits, func(who string) bool { return strings.Contains(who, ": claimed by ") })
 		switch {
 		case p.Kind == protocol.KindName:
-			c.Why, c.Ends = whyName, "when it is set anew or deleted"
+			c.Why, c.Ends = whyName, endOfName
 			c.Free = inSpace("baton delete "+p.Name, p.Namespace)
 		case p.Kind == protocol.KindQueue:
 			c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when it was taken"
-			if len(m.Awaits) == 0 {
+			switch {
+			case claimed:
+				c.Ends = "when its taker is finished with it, or ends"
+			case len(m.Awaits) == 0:
 				c.Ends = "it was taken: the sender lets go of it with its next messages"
 			}
 		default:
@@ -249,7 +257,8 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 				c.Ends += ", and these have taken it"
 			}
 		}
-		if c.Why == whyMessage && p.Name != "" {
+		c.key += " " + c.Ends
+		if c.Why == whyMessage && p.Name != "" && !claimed {
 			c.Free = inSpace("baton purge "+p.Name, p.Namespace)
 		}
 		for _, index := range m.Storages {
@@ -351,7 +360,7 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 			for i := range s.Holders {
 				if h := &s.Holders[i]; h.Slot == session.Slot {
 					at.count(holds, s, h)
-				} else if s.Creator == session.Name && s.CreatorPID == session.PID {
+				} else if s.CreatorSerial == session.Serial {
 					at.count(heldBy, s, h)
 				}
 			}
@@ -384,7 +393,7 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 
 // ofName lists the storages of a name's revision.
 func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
-	key := name.Namespace + " name " + name.Name
+	key := name.Namespace + " name " + name.Name + " " + endOfName
 	for k, causes := range at.causes {
 		for _, c := range causes {
 			if c.Why == whyName && c.key == key {

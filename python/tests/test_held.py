@@ -72,3 +72,28 @@ sys.stdin.readline()
     assert c.hear() == "ready"
     eventually(lambda: len([r for r in listing("sessions") if r["namespace"] == "anew"]) == 1, "one session")
     c.end()
+
+
+def test_an_item_stays_its_takers_while_that_holds_it_although_the_session_is_closed():
+    putter, other = baton.connect(namespace="taken"), baton.connect(namespace="taken")
+    queue = putter.queue("jobs", redeliver=True)
+    queue.put(putter.full(1000, 1.0))
+    s = baton.connect(namespace="taken")
+    item = s.queue("jobs", redeliver=True).get().numpy()
+    assert (item == 1).all()
+    s.close()
+    queue.put(putter.full(1000, 2.0))
+    takes = other.queue("jobs", redeliver=True)
+    # The first one would come first if it were there.
+    second = takes.get(timeout=20)
+    assert (second.numpy() == 2).all()
+    with pytest.raises(baton.Empty):
+        takes.get(timeout=0)
+    item[:] = 3
+    assert (item == 3).all()
+    del item
+    again = takes.get(timeout=20)  # it was not finished with: another one gets it, as its taker left it
+    assert (again.numpy() == 3).all()
+    del second, again
+    other.close()
+    putter.close()

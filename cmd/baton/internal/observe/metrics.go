@@ -89,7 +89,7 @@ var (
 	redelivered  = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
 	deaths       = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
 	takeoverTook = describe("takeover_seconds", "Time until this broker served, of one that took over; by what it took over from.", "from")
-	takeoverLost = describe("takeover_sessions_missing", "Sessions of the broker before that were not back when this one began to serve.")
+	takeoverLost = describe("takeover_sessions_missing", "Sessions of the broker before that were not back five seconds after this one began to serve.")
 
 	topicMessages = describe("topic_messages_total", "As baton_messages_total, of one topic or queue.", "namespace", "topic", "kind", "what")
 	topicBytes    = describe("topic_message_bytes_total", "As baton_message_bytes_total, of one topic or queue.", "namespace", "topic", "kind")

@@ -225,5 +225,20 @@ var nameColumns = []column[broker.NameRow]{
 	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),
 }
 
+// Order finds the order by a column's title, as the table has it.
+func (v View) Order(title string) (Order, bool) {
+	for i, have := range v.titles() {
+		if strings.EqualFold(have, title) {
+			return Order{Column: i}, true
+		}
+	}
+	return Order{}, false
+}
+
+func (v View) titles() []string { return v.Tabulate(&Sample{}, nil, Order{}, "").Titles }
+
+// SortedBy lists what Order finds.
+func (v View) SortedBy() string { return strings.Join(v.titles(), ", ") }
+
 // Usual is by what a view is sorted at first: what moves most.
 func (v View) Usual() Order { return Order{Column: [...]int{3, 4, 2}[v]} }

@@ -36,11 +36,12 @@ type Screen struct {
 }
 
 // New makes a screen that begins with a view.
-func New(ctx context.Context, look Look, view View, interval time.Duration) *Screen {
+func New(ctx context.Context, look Look, view View, by Order, interval time.Duration) *Screen {
 	s := &Screen{look: look, ctx: ctx, interval: interval, view: view, width: 80, height: 24}
 	for v := range views {
 		s.orders[v] = v.Usual()
 	}
+	s.orders[view] = by
 	return s
 }
 

@@ -106,7 +106,7 @@ func run(t *testing.T, look top.Look, env []string, begins string, keys ...[2]st
 	in, press := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- top.New(context.Background(), look, top.Topics, 100*time.Millisecond).Run(
+		ended <- top.New(context.Background(), look, top.Topics, top.Topics.Usual(), 100*time.Millisecond).Run(
 			tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithWindowSize(100, 30))
 	}()
 	wait := func(text string) {
@@ -145,6 +145,11 @@ func TestScreenObeysItsKeys(t *testing.T) {
 func TestNothingOfABrokerIsAnError(t *testing.T) {
 	_, known := top.Parse("weather")
 	assert.False(t, known)
+	_, known = top.Sessions.Order("weather")
+	assert.False(t, known)
+	by, known := top.Sessions.Order("Granted")
+	assert.True(t, known)
+	assert.Equal(t, "granted", strings.Split(top.Sessions.SortedBy(), ", ")[by.Column])
 	for _, name := range []string{"topics", "sessions", "names"} {
 		v, known := top.Parse(name)
 		assert.True(t, known)

@@ -1,0 +1,100 @@
+package topics
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// An item of a queue that acknowledges has one taker, who may write it. Where the session of a
+// taker ends and its process lives (it was closed or evicted), the process goes on with what it
+// holds: the item is for others only once its row does not count it any more.
+
+// stillHeld tells whether the process of a member that is no more holds the message that it has
+// claimed. Of claims of a former broker's members it is not known whose they were: any closed
+// session's row counts.
+func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
+	p := g.left[m]
+	if p == nil && g.members[m] != nil || !l.Pages.There() || i == 0 || !l.View.Has(i) {
+		return false // a member whose process has died, or nothing is there
+	}
+	return slices.ContainsFunc(ts.storagesOf(l, i), func(index uint32) bool {
+		return ts.memory.CountedBy(index, func(s *memory.Account) bool {
+			return p != nil && s.Pages == p || p == nil && s.Closed
+		}, l.Pages)
+	})
+}
+
+// storagesOf lists the storages that a message of a lane names, as far as that can be read.
+func (ts *Topics) storagesOf(l *Lane, i uint64) (indices []uint32) {
+	if l.state == protocol.LaneAdopted {
+		return l.kept[i]
+	}
+	h, data, ok := l.View.Read(i, nil)
+	if !ok {
+		return nil
+	}
+	budget := 2 * protocol.MaxRefs
+	refs, _, _ := ts.memory.NamedBy(h, data, &budget)
+	for _, r := range refs {
+		indices = append(indices, r.Index)
+	}
+	return indices
+}
+
+// Left tells how many groups have members that are no more and may hold what they claimed.
+func (ts *Topics) Left() int { return len(ts.left) }
+
+// FreeLeft frees for others what such members have let go of, and tells whether there was any.
+func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
+	began := time.Now()
+	for g := range ts.left {
+		progress = ts.freeLeft(g) || progress
+		if time.Since(began) > most {
+			break
+		}
+	}
+	return progress
+}
+
+// Freed frees what a session had claimed whose row is empty.
+func (ts *Topics) Freed(p *pages.Pages) {
+	for g := range ts.left {
+		if slices.Contains(slices.Collect(maps.Values(g.left)), p) {
+			ts.freeLeft(g)
+		}
+	}
+}
+
+func (ts *Topics) freeLeft(g *group) bool {
+	freed := ts.release(g, func(m uint16) bool { return g.left[m] != nil })
+	for m := range g.left {
+		if !ts.claims(g, m) {
+			delete(g.left, m)
+		}
+	}
+	if len(g.left) == 0 {
+		delete(ts.left, g)
+	}
+	if freed {
+		ts.ring(g.topic, func(m *member) bool { return len(m.readers) > 0 })
+	}
+	return freed
+}
+
+// claims tells whether a member has claimed anything that it has not acknowledged.
+func (ts *Topics) claims(g *group, m uint16) bool {
+	for n, l := range g.topic.lanes {
+		a, ok := g.area(n)
+		for k := uint64(0); ok && l.Pages.There() && k < l.View.Slots(); k++ {
+			if i := l.View.Seq(k); i != 0 && a.Claimant(i) == m {
+				return true
+			}
+		}
+	}
+	return false
+}
