@@ -161,5 +161,5 @@ func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *delet
 	if onlyNames && !isTerminal(a.in) {
 		return nil
 	}
-	return a.confirm(ctx, o.yes, "delete "+series(what)+", and drop what no reader has taken")
+	return a.confirm(ctx, o.yes, "delete "+series(what)+", and drop the messages that it keeps")
 }

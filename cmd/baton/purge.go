@@ -31,7 +31,7 @@ back when they look next, which they are asked to do at once.`,
 					return &usage{cause: err}
 				}
 			}
-			what := "drop all messages of " + series(args) + " that no reader has taken"
+			what := "drop all messages that are kept in " + series(args)
 			if err := a.confirmAt(cmd.Context(), &f, yes, what); err != nil {
 				return err
 			}

@@ -68,7 +68,7 @@ func TestWhatDestroysAsksFirst(t *testing.T) {
 	}
 	r := p.onTerminal("y\n", 100, "purge", "batches")
 	require.Zero(t, r.code, r.out)
-	assert.Contains(t, r.out, "This will drop all messages of batches")
+	assert.Contains(t, r.out, "This will drop all messages that are kept in batches")
 	assert.Contains(t, r.out, "purged topic batches: 1 message dropped; 1 session had it open")
 	assert.Zero(t, kept())
 	var revoked []struct {
