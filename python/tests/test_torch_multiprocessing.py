@@ -544,3 +544,20 @@ def test_finalizers_may_put_while_something_is_put():
         [sys.executable, "-c", PUTS_WHEN_COLLECTED], capture_output=True, text=True, timeout=2 * PATIENCE
     )
     assert done.stdout == "True\n", done.stderr
+
+
+def put_and_end(queue):
+    queue.put(3)
+
+
+def test_what_a_process_put_before_its_end_is_there_at_its_end():
+    context = mp.get_context("fork")
+    for _ in range(60):
+        queue = context.SimpleQueue()
+        process = context.Process(target=put_and_end, args=(queue,))
+        process.start()
+        ready = multiprocessing.connection.wait([queue._reader, process.sentinel], PATIENCE)
+        assert queue._reader in ready or queue.empty()
+        assert queue.get() == 3
+        process.join()
+        assert process.sentinel in multiprocessing.connection.wait([queue._reader, process.sentinel], 0)

@@ -344,3 +344,49 @@ def test_what_has_no_memory_yet_is_refused_at_once(name):
         for call in calls:
             with pytest.raises(baton.InvalidArgument, match=why):
                 call(module)
+
+
+def test_a_weight_of_one_column_is_compared_whatever_its_strides(name):
+    column = torch.nn.Parameter(torch.arange(3.0).reshape(1, 3).t())  # contiguous, of strides 1 and 3
+    sender = baton.torch.weights.Sender(name)
+    receiver = baton.torch.weights.Receiver(name)
+    for value in (1.0, 1.0, 2.0):
+        with torch.no_grad():
+            column[1] = value
+        sender.send({"w": column, "one": torch.full((1,), value).as_strided((1,), (7,))})
+        got = receiver.receive(PATIENCE)
+        assert got["w"].flatten().tolist() == [0.0, value, 2.0] and got["one"].item() == value
+    assert receiver.changed == {"w", "one"}
+    sender.send({"w": column, "one": torch.full((1,), 2.0)})
+    receiver.receive(PATIENCE)
+    assert receiver.changed == set()
+
+
+def test_of_weights_that_are_tied_in_the_receiver_alone_the_last_one_stays(name):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
+    module[1].weight = module[0].weight
+    sender = baton.torch.weights.Sender(name, keep=3)
+    value = {"0.weight": torch.ones(2, 2), "1.weight": torch.full((2, 2), 2.0)}
+    sender.send(value)
+    receiver = baton.torch.weights.Receiver(name, into=module, copy=True)
+    receiver.receive(PATIENCE)
+    assert (module[0].weight == 2).all()
+    sender.send(value | {"0.weight": torch.full((2, 2), 5.0)})
+    receiver.receive(PATIENCE)
+    assert (module[0].weight == 2).all()  # as load_state_dict leaves it
+
+
+def test_weights_of_two_elements_in_a_byte_are_loaded_and_not_copied_again(name):
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no float4")
+    w = torch.arange(6, dtype=torch.uint8).reshape(3, 2).view(torch.float4_e2m1fn_x2)
+    module = torch.nn.Module()
+    module.register_buffer("w", torch.zeros(3, 2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
+    sender = baton.torch.weights.Sender(name)
+    receiver = baton.torch.weights.Receiver(name, into=module)
+    sender.send({"w": w})
+    receiver.receive(PATIENCE)
+    assert (module.w.view(torch.uint8) == w.view(torch.uint8)).all()
+    sender.send({"w": w})
+    receiver.receive(PATIENCE)
+    assert receiver.changed == set()

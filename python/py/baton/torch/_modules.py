@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any
 
 import torch
@@ -133,11 +133,22 @@ def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None
         # What was made in inference mode is written there alone; of others it can be written there, too.
         inference = torch.is_inference_mode_enabled() or any(t.is_inference() for t in own.values())
         with torch.inference_mode(inference), torch.no_grad():
-            for path in own if copied is None else own.keys() & copied:
+            for path in own if copied is None else _with_tied(own, copied):
                 own[path].copy_(theirs[path]._torch_to_read())
     for path, (part, x) in extra.items():
         if copied is None or copied == () or path in copied:
             part.set_extra_state(x._torch_to_read().clone())
+
+
+def _with_tied(own: Mapping[str, torch.Tensor], copied: Container[str]) -> list[str]:
+    """Paths in their order, and with each the others that lie in the same memory: the last one's value stays there,
+    whichever of them has changed."""
+
+    def place(t: torch.Tensor) -> tuple[Any, ...]:
+        return t.untyped_storage().data_ptr(), t.storage_offset(), t.shape, t.stride()
+
+    written = {place(t) for path, t in own.items() if path in copied}
+    return [path for path, t in own.items() if place(t) in written]
 
 
 def _extra_state(
@@ -203,7 +214,7 @@ def _cuda_allocator() -> Any:
 @functools.cache
 def name_of(dtype: torch.dtype) -> str:
     """As Baton names a type."""
-    return str(dtype).removeprefix("torch.")
+    return str(dtype).removeprefix("torch.").replace("fn_x2", "fnx2")  # two elements in a byte have another name there
 
 
 def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:

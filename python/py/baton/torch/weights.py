@@ -180,8 +180,13 @@ def _differs(t: torch.Tensor, before: Tensor | None, changed: bool | None) -> bo
         return changed
     seen = before._torch_to_read()
     t = t.resolve_conj().resolve_neg()  # what torch has put off is done in the version
-    raw = t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8)
-    return not torch.equal(raw, seen.reshape(-1).view(torch.uint8).view(raw.shape))
+    return not torch.equal(_raw(t), _raw(seen))
+
+
+def _raw(t: torch.Tensor) -> torch.Tensor:
+    """The bytes of the elements in C's order. Of a dimension of one element torch lets any stride be."""
+    t = t.contiguous()
+    return t.as_strided((t.numel(),), (1,)).view(torch.uint8)
 
 
 def _is_about(meta: Any) -> bool:

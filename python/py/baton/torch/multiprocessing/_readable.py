@@ -4,11 +4,13 @@ One thread of the process waits on the session's descriptor in the place of all 
 readable for each queue that has an item.
 """
 
+import functools
 import os
 import select
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from multiprocessing import connection
 from typing import Any
 
 import baton
@@ -83,6 +85,29 @@ class Readable:
 
     def __del__(self) -> None:
         self._give_up()
+
+
+def _see_all() -> None:
+    """Has `multiprocessing.connection.wait` look at queues once more where it gives others.
+
+    A process may put an item and end: its sentinel is ready then before the thread has made the queue's descriptor
+    readable. Who waits for both, as `concurrent.futures` does, would take the process for one that failed.
+    """
+    if getattr(connection.wait, "_sees_queues", False):
+        return
+    of_selectors = connection.wait
+
+    @functools.wraps(of_selectors)
+    def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
+        objects = list(object_list)
+        ready = of_selectors(objects, timeout)
+        return ready + [r for r in objects if isinstance(r, Readable) and r not in ready and r.poll()]
+
+    wait._sees_queues = True  # type: ignore[attr-defined]
+    connection.wait = wait
+
+
+_see_all()  # here: who calls it has the function before it asks the queue for its end
 
 
 _watched: "weakref.WeakSet[Readable]" = weakref.WeakSet()
