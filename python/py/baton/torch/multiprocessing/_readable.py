@@ -100,7 +100,7 @@ def _see_all() -> None:
     @functools.wraps(of_selectors)
     def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
         objects = list(object_list)
-        ready = of_selectors(objects, timeout)
+        ready: list[Any] = of_selectors(objects, timeout)
         return ready + [r for r in objects if isinstance(r, Readable) and r not in ready and r.poll()]
 
     wait._sees_queues = True  # type: ignore[attr-defined]
