@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -256,12 +255,12 @@ func (c *conn) drain() {
 func (c *conn) lost(err error) {
 	var e *protocol.Error
 	if err == wire.ErrNoDescriptors { // many hand over their files at once, near the limit
-		c.b.sparing.Warn("a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
+		c.b.sparing.Warn(c.causer(), "a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
 		c.reply(0, nil, nil, err)
 		return
 	}
 	if errors.As(err, &e) {
-		c.b.sparing.Warn("malformed frame", "pid", c.cred.PID, "error", err)
+		c.b.sparing.Warn(c.causer(), "malformed frame", "pid", c.cred.PID, "error", err)
 		c.violated = true
 		c.reply(0, nil, nil, e)
 		return
@@ -344,13 +343,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)
 	err = c.b.nameAbsentees(err)
-	code := protocol.CodeOf(err)
-	if observe := c.b.cfg.Observe; observe != nil {
-		observe(h.Op, time.Since(began), code)
-	}
-	if refusals[code] && c.session != nil {
-		c.b.sparing.Warn("refused", events.Of(events.Refused), "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
-	}
+	c.carriedOut(h.Op, data, began, err)
 	c.reply(h.ID, ok, out, err)
 	bye, is := ok.(protocol.ByeReply)
 	return !is || bye.Held

@@ -225,7 +225,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	}
 	may, err := b.access.Load().roleOf(u, cred)
 	if err != nil {
-		b.sparing.Warn("refused: it cannot be found out which groups a process is in", "uid", cred.UID, "pid", cred.PID, "error", err)
+		b.sparing.Warn(causer{cred.UID, cred.PID}, "refused: it cannot be found out which groups a process is in", "uid", cred.UID, "pid", cred.PID, "error", err)
 	}
 	c := newConn(b, wire.NewStranger(u), cred)
 	c.observes = may == observer
@@ -247,7 +247,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	b.mu.Unlock()
 	switch {
 	case may == stranger:
-		b.sparing.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
+		b.sparing.Warn(causer{uid: cred.UID}, "refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
 		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --shared and --allow-uid or --allow-group",
 			"user %d may not use this broker", cred.UID))
 	case full != nil:
