@@ -34,6 +34,8 @@ type conn struct {
 	cred sys.Credentials
 	// observes: it may look, and change nothing.
 	observes bool
+	// stranger: its user may not connect.
+	stranger bool
 	// holder shares the connections with others of its process, which has no session yet.
 	holder record.Holder
 
@@ -103,6 +105,7 @@ func (c *conn) finish() {
 
 // refuse answers a connection that will not be served and closes it.
 func (c *conn) refuse(err error) {
+	c.refusedEarly(opConnect, err)
 	c.reply(0, nil, nil, err)
 	c.finish()
 	<-c.ended
@@ -295,6 +298,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	err := json.Unmarshal(data, &h)
 	if refused := c.mayLook(h.Op); err == nil && refused != nil {
 		wire.CloseAll(fds)
+		c.refusedEarly(h.Op, refused)
 		c.reply(h.ID, nil, nil, refused)
 		return true
 	}

@@ -26,7 +26,8 @@ func (c *conn) carriedOut(op string, data []byte, began time.Time, err error) {
 	c.logRefusal(op, err)
 }
 
-// refusedEarly notes a refusal before a request was carried out.
+// refusedEarly notes a refusal of what is counted in no other case: before a request was
+// carried out, or of one that begins or ends a connection.
 func (c *conn) refusedEarly(op string, err error) {
 	if !refusals[protocol.CodeOf(err)] {
 		return
@@ -51,16 +52,21 @@ func (c *conn) logRefusal(op string, err error) {
 		return
 	}
 	args := []any{events.Of(events.Refused), "code", code, "op", pages.Printable(op, 32)}
-	pid := c.cred.PID
-	if c.session != nil {
-		pid = c.session.PID
-		args = append(args, "name", c.session.Name)
+	if s := c.session; s != nil {
+		args = append(args, "name", s.Name, "pid", s.PID)
+	} else {
+		args = append(args, "pid", c.cred.PID)
 	}
-	c.b.sparing.Warn(c.causer(), "refused", append(args, "pid", pid, "uid", c.cred.UID, "error", err)...)
+	c.b.sparing.Warn(c.causer(), "refused", append(args, "uid", c.cred.UID, "error", err)...)
 }
 
-// causer is the program that has connected.
-func (c *conn) causer() causer { return causer{c.cred.UID, c.cred.PID} }
+// causer is the program that has connected, or all of a user who may not connect.
+func (c *conn) causer() causer {
+	if c.stranger {
+		return causer{uid: c.cred.UID}
+	}
+	return causer{c.cred.UID, c.cred.PID}
+}
 
 // hasFallback tells whether a client asks for less, or once more, after this refusal: then
 // nobody has been refused anything yet.
