@@ -180,3 +180,30 @@ func TestEvictKillsTheProcessWhereTold(t *testing.T) {
 	}
 	leave(t, b, other)
 }
+
+// A process that stands still while its broker dies has no connection to the next one, which
+// evicts it. It says why its session is lost all the same.
+func TestProcessEvictedAfterATakeOverSaysWhyItsSessionIsLost(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			other, d := start(t, b, languages[0]), start(t, b, l)
+			d.do(command{"do": "hoard", "seed": 60, "count": 3})
+			d.Stop()
+			b.Kill()
+			b.Restart()
+			require.Equal(t, protocol.EvictedUnheard, evict(t, b, d).State)
+			d.Cont()
+			var lost answer
+			testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
+				lost = d.try(lostCall)
+				return lost.Code == "SessionLost", lost.Code + lost.Broken
+			})
+			require.Contains(t, lost.Message, "an operator evicted it")
+			d.do(command{"do": "check"})
+			d.Kill()
+			testkit.Gone(t, b, d.PID())
+			leave(t, b, other)
+		})
+	}
+}
