@@ -139,10 +139,12 @@ func TestEvictedProcessThatStandsStillHearsOfItLater(t *testing.T) {
 				}
 				fillAnew(other)
 				d.Cont()
+				var lost answer
 				testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
-					a := d.try(lostCall)
-					return a.Code == "SessionLost", a.Code + a.Broken
+					lost = d.try(lostCall)
+					return lost.Code == "SessionLost", lost.Code + lost.Broken
 				})
+				require.Contains(t, lost.Message, "an operator evicted it")
 				d.do(command{"do": "check"})
 				d.do(command{"do": "release"})
 				if way == "same broker" { // another one cannot know that it has heard
