@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -35,6 +34,8 @@ type conn struct {
 	cred sys.Credentials
 	// observes: it may look, and change nothing.
 	observes bool
+	// stranger: its user may not connect.
+	stranger bool
 	// holder shares the connections with others of its process, which has no session yet.
 	holder record.Holder
 
@@ -104,6 +105,7 @@ func (c *conn) finish() {
 
 // refuse answers a connection that will not be served and closes it.
 func (c *conn) refuse(err error) {
+	c.refusedEarly(opConnect, err)
 	c.reply(0, nil, nil, err)
 	c.finish()
 	<-c.ended
@@ -256,12 +258,12 @@ func (c *conn) drain() {
 func (c *conn) lost(err error) {
 	var e *protocol.Error
 	if err == wire.ErrNoDescriptors { // many hand over their files at once, near the limit
-		c.b.sparing.Warn("a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
+		c.b.sparing.Warn(c.causer(), "a client was sent away, and tries again: too many files are open", "pid", c.cred.PID)
 		c.reply(0, nil, nil, err)
 		return
 	}
 	if errors.As(err, &e) {
-		c.b.sparing.Warn("malformed frame", "pid", c.cred.PID, "error", err)
+		c.b.sparing.Warn(c.causer(), "malformed frame", "pid", c.cred.PID, "error", err)
 		c.violated = true
 		c.reply(0, nil, nil, e)
 		return
@@ -296,6 +298,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	err := json.Unmarshal(data, &h)
 	if refused := c.mayLook(h.Op); err == nil && refused != nil {
 		wire.CloseAll(fds)
+		c.refusedEarly(h.Op, refused)
 		c.reply(h.ID, nil, nil, refused)
 		return true
 	}
@@ -344,13 +347,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)
 	err = c.b.nameAbsentees(err)
-	code := protocol.CodeOf(err)
-	if observe := c.b.cfg.Observe; observe != nil {
-		observe(h.Op, time.Since(began), code)
-	}
-	if refusals[code] && c.session != nil {
-		c.b.sparing.Warn("refused", events.Of(events.Refused), "code", code, "op", h.Op, "name", c.session.Name, "pid", c.session.PID, "error", err)
-	}
+	c.carriedOut(h.Op, data, began, err)
 	c.reply(h.ID, ok, out, err)
 	bye, is := ok.(protocol.ByeReply)
 	return !is || bye.Held

@@ -58,6 +58,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 		err = c.mayEnd("stop")
 	}
 	if err != nil {
+		c.refusedEarly(protocol.OpStop, err)
 		c.reply(id, nil, nil, err)
 		return
 	}

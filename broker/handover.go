@@ -53,6 +53,9 @@ func (c *conn) handOver(id uint64, data []byte) {
 			level = slog.LevelDebug // it asks again and again until that is over
 		}
 		b.log.Log(context.Background(), level, "a broker could not take over; this one goes on", events.Of(events.Takeover), "pid", c.cred.PID, "error", err)
+		if errors.Is(err, protocol.ErrPermissionDenied) { // all else is between brokers
+			c.refusedEarly(protocol.OpReplace, err)
+		}
 		c.reply(id, nil, nil, err)
 		return
 	}

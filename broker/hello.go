@@ -26,6 +26,7 @@ func (c *conn) hello(id uint64, data []byte, fds []*sys.FD) bool {
 		c.w.Trust()
 	}
 	c.violated = c.session != nil && err != nil
+	c.refusedEarly(protocol.OpHello, err)
 	c.answer(id, reply, out, err, err == nil && !reply.Restore)
 	return err == nil
 }

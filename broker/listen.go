@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -225,7 +226,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	}
 	may, err := b.access.Load().roleOf(u, cred)
 	if err != nil {
-		b.sparing.Warn("refused: it cannot be found out which groups a process is in", "uid", cred.UID, "pid", cred.PID, "error", err)
+		b.sparing.Warn(causer{cred.UID, cred.PID}, "refused: it cannot be found out which groups a process is in", events.Of(events.Refused), "uid", cred.UID, "pid", cred.PID, "error", err)
 	}
 	c := newConn(b, wire.NewStranger(u), cred)
 	c.observes = may == observer
@@ -247,7 +248,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	b.mu.Unlock()
 	switch {
 	case may == stranger:
-		b.sparing.Warn("refused: user may not connect", "uid", cred.UID, "pid", cred.PID)
+		c.stranger = true
 		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --shared and --allow-uid or --allow-group",
 			"user %d may not use this broker", cred.UID))
 	case full != nil:

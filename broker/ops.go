@@ -96,11 +96,6 @@ var ops = map[string]handler{
 // only look.
 var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpPing: true, protocol.OpEvents: true}
 
-// refusals are what an operator may have to do something about: limits that were reached, and
-// what a session may not do.
-var refusals = map[protocol.Code]bool{protocol.CodeQuota: true, protocol.CodeOutOfMemory: true, protocol.CodeTooMany: true,
-	protocol.CodePermission: true, protocol.CodeInternal: true}
-
 // done is the reply of an op that has nothing to tell.
 type done struct{}
 

@@ -7,11 +7,25 @@ import (
 )
 
 // sparing writes what a stranger may cause as often as it likes: few lines a second of a
-// message. The next line after some that were left out has their number.
+// message and program, so that what one causes hides no other's. The next line after some that
+// were left out has their number.
 type sparing struct {
 	log  *slog.Logger
 	mu   sync.Mutex
-	done map[string]*spared
+	done map[line]*spared
+}
+
+// line is what is spared: a message about a program.
+type line struct {
+	causer causer
+	msg    string
+}
+
+// causer is the program that causes a line. Processes of a user who may not connect are one, pid 0: such a
+// user starts as many as it likes.
+type causer struct {
+	uid uint32
+	pid int
 }
 
 type spared struct {
@@ -19,18 +33,19 @@ type spared struct {
 	written, leftOut int
 }
 
-const linesPerSecond = 5
+const (
+	linesPerSecond = 5
+	// mostSpared is how many programs have a number of lines of their own at once. Those beyond,
+	// of which few are honest, share one.
+	mostSpared = 256
+)
 
-func newSparing(log *slog.Logger) *sparing { return &sparing{log: log, done: map[string]*spared{}} }
+func newSparing(log *slog.Logger) *sparing { return &sparing{log: log, done: map[line]*spared{}} }
 
 // Warn is as that of a Logger. Messages are few: what differs stands in args.
-func (s *sparing) Warn(msg string, args ...any) {
+func (s *sparing) Warn(by causer, msg string, args ...any) {
 	s.mu.Lock()
-	d := s.done[msg]
-	if d == nil {
-		d = &spared{}
-		s.done[msg] = d
-	}
+	d := s.of(line{by, msg})
 	if now := time.Now(); now.Sub(d.since) >= time.Second {
 		d.since, d.written = now, 0
 	}
@@ -46,4 +61,32 @@ func (s *sparing) Warn(msg string, args ...any) {
 	}
 	s.mu.Unlock()
 	s.log.Warn(msg, args...)
+}
+
+// of finds what was written of a line, or begins to count it. The mutex is held.
+func (s *sparing) of(l line) *spared {
+	if d := s.done[l]; d != nil {
+		return d
+	}
+	if len(s.done) >= mostSpared {
+		s.forget()
+	}
+	if len(s.done) >= mostSpared {
+		l.causer = causer{pid: -1}
+		if d := s.done[l]; d != nil {
+			return d
+		}
+	}
+	d := &spared{}
+	s.done[l] = d
+	return d
+}
+
+// forget drops those of whom nothing was written for a second: their next lines begin anew.
+func (s *sparing) forget() {
+	for l, d := range s.done {
+		if time.Since(d.since) >= time.Second {
+			delete(s.done, l)
+		}
+	}
 }

@@ -105,7 +105,7 @@ func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions)
 		return err
 	}
 	c.reap()
-	s, err := pool.Alloc(ctx, n)
+	s, err := pool.AllocFirst(ctx, n)
 	if full(err) {
 		s, err = c.allocWhenFull(ctx, pool, n, o.wait)
 	}

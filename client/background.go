@@ -133,7 +133,7 @@ func (c *Client) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
 		if c.pages.isOver() || c.pages.isClosed() {
 			why := errStopped
-			if c.evicted.Load() {
+			if c.evicted.Load() || c.pages.isEvicted() {
 				why = errEvicted
 			}
 			c.lose(why)

@@ -129,7 +129,7 @@ type deviceSource struct {
 
 // Grant asks the broker, makes the memory, which only then is taken, and offers
 // it, so that it outlives this process.
-func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
+func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (handles.Grant, error) {
 	s.c.granting.RLock()
 	defer s.c.granting.RUnlock()
 	before := s.c.arriving()
@@ -139,7 +139,7 @@ func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int) (hand
 	}
 	bytes = (bytes + unit - 1) / unit * unit
 	var ok protocol.GrantReply
-	fds, err := s.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks, Device: s.gpu.name}, &ok)
+	fds, err := s.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks, Device: s.gpu.name, Fallback: fallback}, &ok)
 	wire.CloseAll(fds)
 	if err != nil {
 		return handles.Grant{}, err

@@ -118,11 +118,11 @@ type source struct {
 
 // Grant asks the broker for a segment and reserves its pages here, so that this
 // process's container pays and a full memory is an error now, not a SIGBUS later.
-func (s source) Grant(ctx context.Context, bytes uint64, chunks int) (handles.Grant, error) {
+func (s source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (handles.Grant, error) {
 	s.c.granting.RLock()
 	defer s.c.granting.RUnlock()
 	before := s.c.arriving()
-	request := protocol.Grant{Bytes: bytes, Chunks: chunks, PageBytes: s.pageBytes}
+	request := protocol.Grant{Bytes: bytes, Chunks: chunks, PageBytes: s.pageBytes, Fallback: fallback}
 	if m, err := sys.ReadMemory(); err == nil && s.pageBytes == 0 {
 		free := m.Free()
 		request.Free = &free

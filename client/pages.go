@@ -146,6 +146,15 @@ func (p *pages) isClosed() bool {
 	return p.ownState() == protocol.SessionClosed && p.sessionSerial(p.slot) == p.serial
 }
 
+// isEvicted tells whether the session, which is closed, is so because an operator ended it and
+// this client has heard nothing of that: no broker may have been there to say so. The mark is
+// set before the state, and cleared where the client has heard.
+//
+// SYNC instance-ended: read behind the state.
+func (p *pages) isEvicted() bool {
+	return p.broker.Load32(protocol.BrokerSessions+uint64(p.slot)*protocol.SessionRecordSize+protocol.SessionEvicted) == 1
+}
+
 // isTakenOver tells whether a broker counts for what a lane of the own session file names:
 // it has adopted it, or lists it no more.
 //

@@ -31,10 +31,10 @@ type slowSource struct {
 	asked, answer chan struct{}
 }
 
-func (s *slowSource) Grant(ctx context.Context, bytes uint64, chunks int) (Grant, error) {
+func (s *slowSource) Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (Grant, error) {
 	close(s.asked)
 	<-s.answer
-	return s.fakeSource.Grant(ctx, bytes, chunks)
+	return s.fakeSource.Grant(ctx, bytes, chunks, fallback)
 }
 
 func TestPoolEndedWhileSomeWaitForTheirTurnLetsAllGo(t *testing.T) {

@@ -16,8 +16,9 @@ import (
 // those who find what they need in the pool are not held up.
 type Source interface {
 	// Grant asks for a segment of at least bytes, with chunks index chunks whose
-	// entries it has reserved.
-	Grant(ctx context.Context, bytes uint64, chunks int) (Grant, error)
+	// entries it has reserved. With fallback a smaller one, or another attempt, follows a
+	// refusal for want of room.
+	Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (Grant, error)
 	// MoreChunks asks for more indices over a segment.
 	MoreChunks(ctx context.Context, segment *shm.Segment, count int) ([]protocol.ChunkGrant, error)
 	// Return gives an empty segment back; false keeps it here.
@@ -26,7 +27,7 @@ type Source interface {
 
 // growLocked gets indices for a slab that has memory, or a slab. Others may use
 // the pool meanwhile, so what was got may be gone again: look anew.
-func (p *Pool) growLocked(ctx context.Context, class uint64) error {
+func (p *Pool) growLocked(ctx context.Context, class uint64, fallback bool) error {
 	had := p.grown
 	if err := p.beginAsking(ctx); err != nil {
 		return err
@@ -48,7 +49,7 @@ func (p *Pool) growLocked(ctx context.Context, class uint64) error {
 			}
 		}
 	}
-	return p.moreMemoryLocked(ctx, class)
+	return p.moreMemoryLocked(ctx, class, fallback)
 }
 
 // beginAsking gives up p.mu for the turn to talk with the source, and takes both.
@@ -96,17 +97,17 @@ func (p *Pool) moreIndicesLocked(ctx context.Context, sl *slab) (ok bool) {
 }
 
 // moreMemoryLocked asks for a slab: of the usual size, then, since a quota may
-// have room for what is needed if not for that, smaller. The caller has the turn.
-func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64) error {
+// have room for what is needed if not for that, smaller. The caller has the turn. With fallback it tries again after the smallest, too.
+func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64, fallback bool) error {
 	least := (class + protocol.PageBytes - 1) &^ (protocol.PageBytes - 1)
 	usual := max(min(max(p.granted, p.first), maxSlab), least)
-	g, err := p.askLocked(ctx, usual)
+	g, err := p.askLocked(ctx, usual, true)
 	if small := max(least, p.first); full(err) && small < usual {
-		g, err = p.askLocked(ctx, small)
+		g, err = p.askLocked(ctx, small, true)
 	}
 	if full(err) {
 		p.trimLocked(ctx, nil)
-		g, err = p.askLocked(ctx, least)
+		g, err = p.askLocked(ctx, least, fallback)
 	}
 	if err != nil {
 		return err
@@ -119,8 +120,8 @@ func (p *Pool) moreMemoryLocked(ctx context.Context, class uint64) error {
 	return nil
 }
 
-func (p *Pool) askLocked(ctx context.Context, bytes uint64) (g Grant, err error) {
-	p.unlocked(func() { g, err = p.source.Grant(ctx, bytes, 1) })
+func (p *Pool) askLocked(ctx context.Context, bytes uint64, fallback bool) (g Grant, err error) {
+	p.unlocked(func() { g, err = p.source.Grant(ctx, bytes, 1, fallback) })
 	return g, err
 }
 

@@ -50,9 +50,17 @@ type fakeSource struct {
 	chunk         uint32
 	returned      int
 	refuseReturns bool
+	asked         []ask
 }
 
-func (f *fakeSource) Grant(ctx context.Context, bytes uint64, chunks int) (Grant, error) {
+// ask is one request for memory.
+type ask struct {
+	bytes    uint64
+	fallback bool
+}
+
+func (f *fakeSource) Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (Grant, error) {
+	f.asked = append(f.asked, ask{bytes, fallback})
 	if f.given+bytes > f.limit {
 		return Grant{}, protocol.Errorf(protocol.CodeQuota, "", "limit of %d bytes reached", f.limit)
 	}
@@ -373,6 +381,30 @@ func TestPoolKeepsNoNoteOfDropsOfOthersStorages(t *testing.T) {
 	require.Empty(t, w.pool.dropped)
 	w.pool.Dropped(a.Index)
 	require.Len(t, w.pool.dropped, 1)
+}
+
+// An operator is told of the refusal that the program hears, and of no attempt before.
+func TestPoolSaysWhichRequestsHaveAFallback(t *testing.T) {
+	const wanted = 5 << 20
+	for _, c := range []struct {
+		alloc func(*Pool) (*Storage, error)
+		last  bool
+	}{
+		{func(p *Pool) (*Storage, error) { return p.AllocFirst(t.Context(), wanted) }, true},
+		{func(p *Pool) (*Storage, error) { return p.Alloc(t.Context(), wanted) }, false},
+	} {
+		w := newWorld(t, 3, 8<<20)
+		_, err := w.pool.Alloc(t.Context(), 3<<20)
+		require.NoError(t, err)
+		w.source.asked = nil
+		_, err = c.alloc(w.pool)
+		require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
+		last := len(w.source.asked) - 1
+		require.Positive(t, last)
+		for i, a := range w.source.asked {
+			require.Equal(t, i < last || c.last, a.fallback, "%d of %v", i, w.source.asked)
+		}
+	}
 }
 
 func TestFirstSlabLeavesRoomForOthersInASmallQuota(t *testing.T) {

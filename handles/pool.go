@@ -161,15 +161,30 @@ func classOf(n uint64) uint64 {
 // Alloc returns a storage of n > 0 bytes, counted once in the own row. Its bytes
 // are whatever was there before. ctx bounds what must be asked of the source.
 func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
-	return p.alloc(ctx, n, true)
+	return p.alloc(ctx, n, askLast)
+}
+
+// AllocFirst is Alloc for who tries again where there is no room: the source is told that
+// a refusal is not the last word.
+func (p *Pool) AllocFirst(ctx context.Context, n uint64) (*Storage, error) {
+	return p.alloc(ctx, n, askFirst)
 }
 
 // AllocHere is Alloc from what the pool has: nil when that does not suffice.
 func (p *Pool) AllocHere(n uint64) (*Storage, error) {
-	return p.alloc(context.Background(), n, false)
+	return p.alloc(context.Background(), n, askNobody)
 }
 
-func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) {
+// asking is whether an allocation asks the source for what the pool has not.
+type asking int
+
+const (
+	askNobody asking = iota
+	askFirst         // another attempt follows a refusal
+	askLast
+)
+
+func (p *Pool) alloc(ctx context.Context, n uint64, ask asking) (*Storage, error) {
 	if n == 0 || n > 1<<52 {
 		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "ask for less", "%d bytes cannot be allocated", n)
 	}
@@ -195,10 +210,10 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask bool) (*Storage, error) 
 }
 
 // findLocked takes a storage of a class, or none where the broker is not to be asked.
-func (p *Pool) findLocked(ctx context.Context, class uint64, ask bool) (s *Storage, err error) {
+func (p *Pool) findLocked(ctx context.Context, class uint64, ask asking) (s *Storage, err error) {
 	for {
 		for p.paused != nil {
-			if !ask {
+			if ask == askNobody {
 				return nil, nil
 			}
 			if err := p.awaitLocked(ctx, p.paused); err != nil {
@@ -347,7 +362,7 @@ func (p *Pool) takeBinLocked(class uint64) *Storage {
 
 // carveLocked cuts a storage from a slab, making room if it must, and with ask
 // getting more from the source.
-func (p *Pool) carveLocked(ctx context.Context, class uint64, ask bool) (*Storage, error) {
+func (p *Pool) carveLocked(ctx context.Context, class uint64, ask asking) (*Storage, error) {
 	for {
 		if s := p.cutLocked(class); s != nil {
 			return s, nil
@@ -364,10 +379,10 @@ func (p *Pool) carveLocked(ctx context.Context, class uint64, ask bool) (*Storag
 				return s, nil
 			}
 		}
-		if !ask {
+		if ask == askNobody {
 			return nil, nil
 		}
-		if err := p.growLocked(ctx, class); err != nil || p.paused != nil {
+		if err := p.growLocked(ctx, class, ask == askFirst); err != nil || p.paused != nil {
 			return nil, err
 		}
 	}

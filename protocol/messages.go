@@ -177,6 +177,9 @@ type Grant struct {
 	Borrowed bool `json:"borrowed,omitempty"`
 	// PageBytes is the size of the huge pages to lie in; 0 for the machine's pages.
 	PageBytes uint64 `json:"page_bytes,omitempty"`
+	// Fallback: where there is no room the session asks for less, or once more, before its
+	// program hears of it. Such a refusal is no news to an operator.
+	Fallback bool `json:"fallback,omitempty"`
 }
 
 // ChunkGrant is one chunk of 128 storage indices.

@@ -17,6 +17,12 @@ const (
 	EvictedUnheard = "unheard" // all its memory: its process has not heard of it yet
 )
 
+// SessionEvicted is the place of a word in a SessionRecord that is 1 while an operator has ended
+// the session and its client may not have heard of it. It is the broker's own; a client whose
+// session is closed reads it to say why. It stands among the broker's in the vectors, since
+// the layout has no other structure for it.
+const SessionEvicted = 232
+
 // EvictReply tells what was ended and what stays.
 type EvictReply struct {
 	Name   string `json:"name"`

@@ -162,6 +162,8 @@ func exchanges() map[string][]exchange {
 				Chunks: []protocol.ChunkGrant{{Chunk: 4, Serial: 46}}}, []string{"segment"}},
 			{"quota reached", protocol.Grant{Bytes: 1 << 40, Chunks: 1}, nil, refused(protocol.CodeQuota,
 				"a segment of 1099511627776 bytes is above the quota of 8589934592", "release tensors, or raise --memory"), nil},
+			{"more than is needed", protocol.Grant{Bytes: 1 << 40, Chunks: 1, Fallback: true}, nil, refused(protocol.CodeQuota,
+				"a segment of 1099511627776 bytes is above the quota of 8589934592", "release tensors, or raise --memory"), nil},
 		},
 		protocol.OpOffer: {
 			{"a slab", protocol.Offer{Segment: 8, Serial: 43}, []string{"memory of the driver's"}, empty{}, nil},

@@ -72,12 +72,18 @@ func (i Info) write(dir string) error {
 
 // ReadInfo tells how to connect to the NATS of the broker that has this runtime
 // directory. Where no broker lives the error is ErrNotRunning (code NoBroker); a
-// file that others can write, or that is damaged, is refused.
+// file that others can write, or that is damaged, is refused. Another user than the broker's
+// may not read it (code PermissionDenied).
 func ReadInfo(runtimeDir string) (Info, error) {
 	info, err := readInfo(runtimeDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, protocol.Errorf(protocol.CodeNoBroker, "start one with: baton serve",
 			"%s tells of no NATS: %w", runtimeDir, ErrNotRunning)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return Info{}, protocol.Errorf(protocol.CodePermission,
+			"ask the user who started the broker to run baton nats, and for keys of your own; tensors, names and topics of the broker need none",
+			"how to connect to this broker's NATS, with the keys, is for the user who started it alone: user %d may not read it: %w", os.Geteuid(), err)
 	}
 	if err != nil {
 		return Info{}, err

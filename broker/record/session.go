@@ -14,6 +14,10 @@ const (
 	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not have heard of it
 )
 
+// A client reads this one as well: fails to compile where the two differ. (The vectors evaluate
+// the constants above by themselves.)
+var _ = [1]struct{}{}[sessionEvicted-protocol.SessionEvicted]
+
 // Session is a copy of a SessionRecord.
 type Session struct {
 	Serial     uint64
@@ -110,8 +114,8 @@ func (v SessionView) Answered() bool { return v.r.Load32(sessionAnswered) == 1 }
 // SetAnswered notes that the session's client knows of it.
 func (v SessionView) SetAnswered() { v.r.Store32(sessionAnswered, 1) }
 
-// SetEvicted notes that an operator has ended the session and its client may not have heard of
-// it, or that it has.
+// SetEvicted notes, before the session is closed, that an operator has ended it and its client
+// may not have heard of that, or that it has.
 func (v SessionView) SetEvicted(unheard bool) {
 	n := uint32(0)
 	if unheard {

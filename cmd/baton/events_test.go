@@ -81,7 +81,7 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	assert.Equal(t, float64(reader.cmd.Process.Pid), died["pid"])
 
 	text := p.must("events", "-n", "1", "--kind", "refused")
-	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  refused   refused \(\d+ times, until .*\)  code=QuotaExceeded  op=grant  name=tester  pid=\d+  error="`, text)
+	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  refused   refused \(\d+ times, until .*\)  code=QuotaExceeded  op=grant  name=tester  pid=\d+  uid=\d+  error="`, text)
 	p.baton("events", "--kind", "weather").fails(t, 2, "weather", "")
 }
 

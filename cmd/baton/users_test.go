@@ -146,3 +146,22 @@ func TestObserverLooksAndChangesNothing(t *testing.T) {
 	}
 	assert.Contains(t, p.must("ls", "names"), "x")
 }
+
+// What another user of a shared broker may not read or write is no fault of the machine's.
+func TestDoctorIsContentForOtherUsersOfASharedBroker(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
+	p.serveNATS("--shared", "--allow-uid", fmt.Sprint(nobody), "--observe-uid", "4242")
+	for _, uid := range []uint32{nobody, 4242} {
+		r := p.asUser(uid, "doctor")
+		assert.Zero(t, r.code, r.out)
+		assert.Regexp(t, fmt.Sprintf(`(?m)^ok +runtime directory .* belongs to user 0, whose broker serves user %d as well$`, uid), r.out)
+		assert.Regexp(t, `(?m)^ok +NATS +the broker is connected to nats://.*is for the user who started it alone`, r.out)
+		p.asUser(uid, "nats").fails(t, 1, fmt.Sprintf("is for the user who started it alone: user %d may not read it", uid), "ask the user who started the broker")
+	}
+	r := p.asUser(4343, "doctor")
+	assert.Equal(t, 1, r.code, r.out)
+	assert.Regexp(t, `(?m)^fail +runtime directory .* belongs to user 0, and user 4343 may not use the broker there\n +→ ask user 0 for access`, r.out)
+}

@@ -139,10 +139,12 @@ func TestEvictedProcessThatStandsStillHearsOfItLater(t *testing.T) {
 				}
 				fillAnew(other)
 				d.Cont()
+				var lost answer
 				testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
-					a := d.try(lostCall)
-					return a.Code == "SessionLost", a.Code + a.Broken
+					lost = d.try(lostCall)
+					return lost.Code == "SessionLost", lost.Code + lost.Broken
 				})
+				require.Regexp(t, "an operator (has )?evicted it", lost.Message, "the broker says so, or the client")
 				d.do(command{"do": "check"})
 				d.do(command{"do": "release"})
 				if way == "same broker" { // another one cannot know that it has heard
@@ -179,4 +181,31 @@ func TestEvictKillsTheProcessWhereTold(t *testing.T) {
 		}
 	}
 	leave(t, b, other)
+}
+
+// A process that stands still while its broker dies has no connection to the next one, which
+// evicts it. It says why its session is lost all the same.
+func TestProcessEvictedAfterATakeOverSaysWhyItsSessionIsLost(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			other, d := start(t, b, languages[0]), start(t, b, l)
+			d.do(command{"do": "hoard", "seed": 60, "count": 3})
+			d.Stop()
+			b.Kill()
+			b.Restart()
+			require.Equal(t, protocol.EvictedUnheard, evict(t, b, d).State)
+			d.Cont()
+			var lost answer
+			testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
+				lost = d.try(lostCall)
+				return lost.Code == "SessionLost", lost.Code + lost.Broken
+			})
+			require.Contains(t, lost.Message, "an operator evicted it")
+			d.do(command{"do": "check"})
+			d.Kill()
+			testkit.Gone(t, b, d.PID())
+			leave(t, b, other)
+		})
+	}
 }

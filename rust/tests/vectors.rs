@@ -49,6 +49,7 @@ fn constants_are_those_of_the_vectors() {
     let v = vectors("v1/layout.json");
     let c = |name: &str| number(&v["constants"][name]);
     use layout::*;
+    assert_eq!(broker_file::SESSION_EVICTED, number(&v["broker_alone"]["sessionEvicted"]));
     for (name, ours) in [
         ("Alignment", ALIGNMENT),
         ("BellBytes", bell_file::BYTES),

@@ -24,8 +24,9 @@ pub(crate) struct Grant {
 pub(crate) trait Source: Rows {
     /// The turn to ask, which is waited for as long as for an answer.
     fn turn<'a>(&self, of: &'a Turnstile<()>) -> Result<Turn<'a, ()>>;
-    /// Asks for a segment of at least `bytes` with `chunks` index chunks whose entries it reserves.
-    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant>;
+    /// Asks for a segment of at least `bytes` with `chunks` index chunks whose entries it reserves. With
+    /// `fallback` a smaller one, or another attempt, follows a refusal for want of room.
+    fn grant(&self, bytes: u64, chunks: u32, fallback: bool) -> Result<Grant>;
     /// Asks for more indices over a segment.
     fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>>;
     /// Gives an empty segment back; false keeps it here.
@@ -41,6 +42,7 @@ impl Pool {
         p: MutexGuard<'a, State>,
         source: &dyn Source,
         class: u64,
+        fallback: bool,
     ) -> Result<MutexGuard<'a, State>> {
         let had = p.grown;
         drop(p);
@@ -56,7 +58,7 @@ impl Pool {
                 return Ok(self.state());
             }
         }
-        let grant = self.more_memory(source, class)?;
+        let grant = self.more_memory(source, class, fallback)?;
         if grant.segment.bytes < class || grant.chunks.is_empty() {
             return Err(disagree(format!("{} bytes were granted, not {class}", grant.segment.bytes)));
         }
@@ -84,21 +86,21 @@ impl Pool {
     }
 
     /// Asks for a slab: of the usual size, then, since a quota may have room for what is needed if not for
-    /// that, smaller. The caller has the turn.
-    fn more_memory(&self, source: &dyn Source, class: u64) -> Result<Grant> {
+    /// that, smaller. The caller has the turn. With `fallback` it tries again after the smallest, too.
+    fn more_memory(&self, source: &dyn Source, class: u64, fallback: bool) -> Result<Grant> {
         let (granted, first) = {
             let p = self.state();
             (p.stats.granted, p.first)
         };
         let full = |grant: &Result<Grant>| grant.as_ref().is_err_and(Error::is_full);
         let (usual, least) = (granted.clamp(first, MAX_SLAB).max(class), class.max(first));
-        let mut grant = source.grant(usual, 1);
+        let mut grant = source.grant(usual, 1, true);
         if full(&grant) && usual > least {
-            grant = source.grant(least, 1);
+            grant = source.grant(least, 1, true);
         }
         if full(&grant) {
             self.trim(source, None);
-            grant = source.grant(class.next_multiple_of(PAGE), 1);
+            grant = source.grant(class.next_multiple_of(PAGE), 1, fallback);
         }
         grant
     }

@@ -163,8 +163,9 @@ impl Pool {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// A storage of `n` > 0 bytes, counted once in the own row. Its bytes are whatever was there.
-    pub(crate) fn alloc(&self, source: &dyn Source, n: u64) -> Result<Storage> {
+    /// A storage of `n` > 0 bytes, counted once in the own row. Its bytes are whatever was there. With
+    /// `fallback` the caller tries again where there is no room.
+    pub(crate) fn alloc(&self, source: &dyn Source, n: u64, fallback: bool) -> Result<Storage> {
         if n == 0 || n > MOST {
             return Err(Error::new(Code::OutOfMemory, "ask for less", format!("{n} bytes cannot be allocated")));
         }
@@ -182,7 +183,7 @@ impl Pool {
             }
             found = p.carve(source, class);
             if found.is_none() {
-                p = self.grow(p, source, class)?;
+                p = self.grow(p, source, class, fallback)?;
                 p = self.going(p)?; // the lock was given up meanwhile
             }
         }

@@ -19,6 +19,8 @@ struct World {
     returned: AtomicU64,
     pool: Pool,
     asked: Mutex<Option<Arc<Barrier>>>, // where requests are held up
+    requests: Mutex<Vec<(u64, bool)>>,  // for memory: bytes, and whether there is a fallback
+    room: AtomicU64,                    // the most bytes of one grant
 }
 
 fn memfd(bytes: u64) -> OwnedFd {
@@ -46,6 +48,8 @@ impl World {
             returned: AtomicU64::new(0),
             pool,
             asked: Mutex::default(),
+            requests: Mutex::default(),
+            room: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -57,7 +61,7 @@ impl World {
     }
 
     fn alloc(&self, n: u64) -> Storage {
-        self.pool.alloc(self, n).unwrap()
+        self.pool.alloc(self, n, false).unwrap()
     }
 
     fn release(&self, s: &Storage) {
@@ -78,7 +82,11 @@ impl Source for World {
         Ok(of.lock_until(None, || false)?.unwrap())
     }
 
-    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
+    fn grant(&self, bytes: u64, chunks: u32, fallback: bool) -> Result<Grant> {
+        self.requests.lock().unwrap().push((bytes, fallback));
+        if bytes > self.room.load(Ordering::Relaxed) {
+            return Err(Error::new(Code::QuotaExceeded, "", "no room"));
+        }
         let asked = self.asked.lock().unwrap().clone();
         if let Some(asked) = asked {
             asked.wait(); // the test knows of the request,
@@ -169,6 +177,22 @@ fn more_indices_than_a_chunk_has_are_asked_for() {
     let all: Vec<Storage> = (0..1000).map(|_| w.alloc(256)).collect();
     assert_eq!(all.iter().map(|s| s.reference.index).collect::<HashSet<_>>().len(), 1000);
     assert_eq!(w.pool.stats().granted, FIRST_SLAB);
+}
+
+/// An operator is told of the refusal that the program hears, and of no attempt before.
+#[test]
+fn each_request_says_whether_it_has_a_fallback() {
+    let w = World::new();
+    w.alloc(3 << 20);
+    w.room.store(0, Ordering::Relaxed);
+    for fallback in [true, false] {
+        w.requests.lock().unwrap().clear();
+        assert!(w.pool.alloc(&w, 5 << 20, fallback).unwrap_err().is_full());
+        let requests = w.requests.lock().unwrap();
+        let (last, before) = requests.split_last().unwrap();
+        assert!(!before.is_empty() && before.iter().all(|r| r.1), "{requests:?}");
+        assert_eq!(last.1, fallback, "{requests:?}");
+    }
 }
 
 #[test]

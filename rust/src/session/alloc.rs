@@ -30,23 +30,23 @@ impl Inner {
         let at = |reference, offset| self.holding_at(reference, offset, bytes, dtype, shape);
         match if self.traces { None } else { self.pool.warm(bytes, at) } {
             Some(held) => held,
-            None => self.fill_by(|| self.pool.alloc(&**self, bytes), dtype, shape),
+            None => self.fill_by(|fallback| self.pool.alloc(&**self, bytes, fallback), dtype, shape),
         }
     }
 
-    /// As `fill`, from whichever pool `cut` allocates.
+    /// As `fill`, from whichever pool `cut` allocates, which is told whether another attempt follows a refusal.
     #[cold]
     pub(super) fn fill_by(
         self: &Arc<Inner>,
-        cut: impl Fn() -> Result<Storage>,
+        cut: impl Fn(bool) -> Result<Storage>,
         dtype: DType,
         shape: &[i64],
     ) -> Result<Shared> {
         self.check_open()?;
-        let mut got = cut();
+        let mut got = cut(true);
         if got.as_ref().is_err_and(Error::is_full) {
             self.settle(); // withdraw what queues still name, then try once more
-            got = cut();
+            got = cut(false);
         }
         let got = got.map_err(|e| self.refused(e))?;
         if self.traces {

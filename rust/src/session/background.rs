@@ -389,7 +389,8 @@ impl Background {
         while !core.is_over() {
             core.end_legacies();
             if core.pages.is_over() || core.pages.is_closed() {
-                core.lose(if core.evicted.load(Ordering::Relaxed) { EVICTED } else { STOPPED }, false);
+                let evicted = core.evicted.load(Ordering::Relaxed) || core.pages.is_evicted();
+                core.lose(if evicted { EVICTED } else { STOPPED }, false);
                 return None;
             }
             core.go_on();

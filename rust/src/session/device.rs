@@ -104,9 +104,9 @@ impl Inner {
         d.all().iter().map(|g| g.pool.collect(&DeviceSource(self, g), all)).sum()
     }
 
-    /// A storage of `bytes` > 0 on a GPU.
-    pub(super) fn cut(&self, g: &Gpu, bytes: u64) -> Result<Storage> {
-        g.pool.alloc(&DeviceSource(self, g), bytes)
+    /// A storage of `bytes` > 0 on a GPU, as [`Pool::alloc`](crate::ledger::Pool::alloc) does.
+    pub(super) fn cut(&self, g: &Gpu, bytes: u64, fallback: bool) -> Result<Storage> {
+        g.pool.alloc(&DeviceSource(self, g), bytes, fallback)
     }
 }
 
@@ -142,11 +142,11 @@ impl Source for DeviceSource<'_> {
     }
 
     /// Asks the broker first, so that what a quota refuses was never taken.
-    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
+    fn grant(&self, bytes: u64, chunks: u32, fallback: bool) -> Result<Grant> {
         let (_granting, before) = (self.0.granting(), self.0.arriving());
         let bytes = bytes.next_multiple_of(self.1.device.granularity()?.max(1));
-        let request =
-            GrantRequest { bytes, chunks, free: None, device: Some(&self.1.name), borrowed: false, page_bytes: None };
+        let device = Some(self.1.name.as_str());
+        let request = GrantRequest { bytes, chunks, free: None, device, borrowed: false, page_bytes: None, fallback };
         let (ok, _) = self.0.call_fds::<_, GrantReply>("grant", &request)?;
         if ok.bytes < bytes {
             return Err(crate::error::disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));

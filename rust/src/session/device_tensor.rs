@@ -57,7 +57,7 @@ impl Session {
         let gpu = inner.gpu(named(device)?);
         Ok(Tensor::of(match n {
             0 => inner.nothing(View::whole(Place::Nowhere, dtype, shape.into())),
-            n => inner.fill_by(|| inner.cut(&gpu, n), dtype, shape)?,
+            n => inner.fill_by(|fallback| inner.cut(&gpu, n, fallback), dtype, shape)?,
         }))
     }
 

@@ -100,8 +100,8 @@ impl Source for HugeSource<'_> {
         self.0.turn(of)
     }
 
-    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        self.0.grant_in(bytes, chunks, Some(self.1.bytes()))
+    fn grant(&self, bytes: u64, chunks: u32, fallback: bool) -> Result<Grant> {
+        self.0.grant_in(bytes, chunks, Some(self.1.bytes()), fallback)
     }
 
     fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {
@@ -116,7 +116,7 @@ impl Source for HugeSource<'_> {
 impl Inner {
     fn fill_huge(self: &Arc<Inner>, pages: HugePages, bytes: u64, dtype: DType, shape: &[i64]) -> Result<Shared> {
         let pools = self.huge.get_or_init(HugePools::default);
-        self.fill_by(|| pools.of(self, pages).alloc(&HugeSource(self, pages), bytes), dtype, shape)
+        self.fill_by(|fallback| pools.of(self, pages).alloc(&HugeSource(self, pages), bytes, fallback), dtype, shape)
     }
 }
 

@@ -238,7 +238,15 @@ impl Inner {
         let (_granting, before) = (self.granting(), self.arriving());
         let fd = a.handle.to_file()?;
         let device = Some(&*gpu.name);
-        let request = GrantRequest { bytes: a.bytes, chunks: 1, free: None, device, borrowed: true, page_bytes: None };
+        let request = GrantRequest {
+            bytes: a.bytes,
+            chunks: 1,
+            free: None,
+            device,
+            borrowed: true,
+            page_bytes: None,
+            fallback: false,
+        };
         let (ok, _) = self.call_fds::<_, GrantReply>("grant", &request)?;
         let give_back = |_: &_| {
             drop(self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial }))

@@ -304,10 +304,10 @@ impl Inner {
     }
 
     /// Asks for a segment in huge pages of a size, or without one in the machine's usual ones.
-    pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: Option<u64>) -> Result<Grant> {
+    pub(super) fn grant_in(&self, bytes: u64, chunks: u32, page_bytes: Option<u64>, fallback: bool) -> Result<Grant> {
         let (_granting, before) = (self.granting(), self.arriving());
         let free = if page_bytes.is_none() { sys::free_memory() } else { None };
-        let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes };
+        let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes, fallback };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
         self.adopt_grant(&ok, fds, page_bytes.is_some(), before).inspect_err(|_| {
@@ -356,8 +356,8 @@ impl Source for Inner {
 
     /// Asks the broker for a segment and reserves its pages here, so that this process's container
     /// pays and a full memory is an error now, not a SIGBUS later.
-    fn grant(&self, bytes: u64, chunks: u32) -> Result<Grant> {
-        self.grant_in(bytes, chunks, None)
+    fn grant(&self, bytes: u64, chunks: u32, fallback: bool) -> Result<Grant> {
+        self.grant_in(bytes, chunks, None, fallback)
     }
 
     fn more_chunks(&self, segment: &Arc<Segment>, count: u32) -> Result<Vec<(u32, u64)>> {

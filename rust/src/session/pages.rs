@@ -121,6 +121,15 @@ impl Pages {
             && self.session_serial(self.slot) == self.serial
     }
 
+    /// Whether the session, which is closed, is so because an operator ended it and this client has heard
+    /// nothing of that: no broker may have been there to say so. The mark is set before the state, and cleared
+    /// where the client has heard.
+    ///
+    /// SYNC instance-ended: read behind the state.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.broker.load32(broker_file::session(self.slot) + broker_file::SESSION_EVICTED) == 1
+    }
+
     /// Whether a broker counts for what a lane of the own session file names: it has adopted it, or lists
     /// it no more.
     ///

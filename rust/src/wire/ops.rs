@@ -124,6 +124,9 @@ pub(crate) struct GrantRequest<'a> {
     /// Of the huge pages to lie in, where it is to lie in any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) page_bytes: Option<u64>,
+    /// Whether less is asked for, or once more, where there is no room: that refusal is no news to an operator.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) fallback: bool,
 }
 
 #[derive(Serialize)]

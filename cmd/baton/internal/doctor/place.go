@@ -54,7 +54,7 @@ func (p Place) Checks() []Check {
 	}
 	return []Check{
 		settings,
-		{"runtime directory", func(context.Context) Finding { return p.directory() }},
+		{"runtime directory", p.directory},
 		{"broker", p.broker},
 		{"NATS", p.nats},
 	}
@@ -70,7 +70,7 @@ func (p Place) settings() Finding {
 	return ok("environment and file can be used")
 }
 
-func (p Place) directory() Finding {
+func (p Place) directory(ctx context.Context) Finding {
 	const remedy = "remove it or make it yours alone (chmod 700), or set XDG_RUNTIME_DIR or BATON_ADDRESS"
 	info, err := os.Lstat(p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,6 +93,9 @@ func (p Place) directory() Finding {
 	if err != nil {
 		return fail(remedy, "%v", err)
 	}
+	if owner, others := othersDir(info); others {
+		return p.othersDirectory(ctx, owner)
+	}
 	// Only one that is there is checked, because the check would make it.
 	if err := sys.CheckPrivateDir(p.Dir); err != nil {
 		return fail(remedy, "%v", err)
@@ -101,6 +104,30 @@ func (p Place) directory() Finding {
 		return fail("make it writable (chmod 700, or mount it so), or set XDG_RUNTIME_DIR or BATON_ADDRESS", "%v", err)
 	}
 	return ok("%s, mode %04o, belongs to this user alone", p.Dir, info.Mode().Perm())
+}
+
+// othersDir tells whose a directory is that is not this user's.
+func othersDir(info fs.FileInfo) (owner uint32, others bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || st.Uid == uint32(os.Geteuid()) {
+		return 0, false
+	}
+	return st.Uid, true
+}
+
+// othersDirectory judges the directory of another user: one of a broker that serves this user
+// as well is as it should be, and no broker of this user's can be anywhere in it.
+func (p Place) othersDirectory(ctx context.Context, owner uint32) Finding {
+	_, err := p.Ask(ctx)
+	switch {
+	case err == nil:
+		return ok("%s belongs to user %d, whose broker serves user %d as well", p.Dir, owner, os.Geteuid())
+	case errors.Is(err, protocol.ErrPermissionDenied):
+		return fail(fmt.Sprintf("ask user %d for access to its broker, or set XDG_RUNTIME_DIR or BATON_ADDRESS to use a broker of yours", owner),
+			"%s belongs to user %d, and user %d may not use the broker there", p.Dir, owner, os.Geteuid())
+	}
+	return fail(fmt.Sprintf("set XDG_RUNTIME_DIR or BATON_ADDRESS to a directory of yours, or ask user %d to start a broker there (baton serve --shared)", owner),
+		"%s belongs to user %d, and no broker there serves user %d", p.Dir, owner, os.Geteuid())
 }
 
 func (p Place) broker(ctx context.Context) Finding {
@@ -154,6 +181,9 @@ func (p Place) nats(ctx context.Context) Finding {
 				"%d names of this broker are another one's on NATS", n.Names.Foreign)
 		}
 		info, err := natsbridge.ReadInfo(a.NATSDir)
+		if errors.Is(err, protocol.ErrPermissionDenied) && a.NATS != nil { // the broker of another user
+			return ok("the broker is connected to %s; %s", a.NATS.URL, message(err))
+		}
 		if err != nil {
 			return warn("see the broker's log", "%v", message(err))
 		}

@@ -1,0 +1,88 @@
+package broker
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// opConnect stands in metrics and events for the attempt to connect, which is no op.
+const opConnect = "connect"
+
+// refusals are what an operator may have to do something about: limits that were reached, and
+// what a session may not do.
+var refusals = map[protocol.Code]bool{protocol.CodeQuota: true, protocol.CodeOutOfMemory: true, protocol.CodeTooMany: true,
+	protocol.CodePermission: true, protocol.CodeInternal: true}
+
+// carriedOut counts a request that was carried out, and notes a refusal.
+func (c *conn) carriedOut(op string, data []byte, began time.Time, err error) {
+	if hasFallback(op, data, err) {
+		err = nil // the program gets its memory, or the refusal of what it asks for next
+	}
+	c.observe(op, began, err)
+	c.logRefusal(op, err)
+}
+
+// refusedEarly notes a refusal of what is counted in no other case: before a request was
+// carried out, or of one that begins or ends a connection.
+func (c *conn) refusedEarly(op string, err error) {
+	if !refusals[protocol.CodeOf(err)] {
+		return
+	}
+	if isOp(op) {
+		c.observe(op, time.Now(), err)
+	}
+	c.logRefusal(op, err)
+}
+
+func (c *conn) observe(op string, began time.Time, err error) {
+	if observe := c.b.cfg.Observe; observe != nil {
+		observe(op, time.Since(began), protocol.CodeOf(err))
+	}
+}
+
+// logRefusal writes a line about what an operator may have to do something about, with the
+// program that heard it: its session's, or that of a connection without one.
+func (c *conn) logRefusal(op string, err error) {
+	code := protocol.CodeOf(err)
+	if !refusals[code] {
+		return
+	}
+	args := []any{events.Of(events.Refused), "code", code, "op", pages.Printable(op, 32)}
+	if s := c.session; s != nil {
+		args = append(args, "name", s.Name, "pid", s.PID)
+	} else {
+		args = append(args, "pid", c.cred.PID)
+	}
+	c.b.sparing.Warn(c.causer(), "refused", append(args, "uid", c.cred.UID, "error", err)...)
+}
+
+// causer is the program that has connected, or all of a user who may not connect.
+func (c *conn) causer() causer {
+	if c.stranger {
+		return causer{uid: c.cred.UID}
+	}
+	return causer{c.cred.UID, c.cred.PID}
+}
+
+// hasFallback tells whether a client asks for less, or once more, after this refusal: then
+// nobody has been refused anything yet.
+func hasFallback(op string, data []byte, err error) bool {
+	if code := protocol.CodeOf(err); op != protocol.OpGrant || code != protocol.CodeQuota && code != protocol.CodeOutOfMemory {
+		return false
+	}
+	var r protocol.Grant
+	return json.Unmarshal(data, &r) == nil && r.Fallback
+}
+
+// isOp tells whether a client has not made an op up: metrics have labels of those that there are.
+func isOp(op string) bool {
+	switch op {
+	case opConnect, protocol.OpHello, protocol.OpStop, protocol.OpReplace, protocol.OpRestore, protocol.OpRestored, protocol.OpOffer:
+		return true
+	}
+	return ops[op] != nil || steers[op] != nil
+}
