@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func (f *failed) count(c *broker.Config) {
 func (f *failed) all() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.n
+	return maps.Clone(f.n)
 }
 
 // refusedEvents are the details of the refusals among the events.
