@@ -116,6 +116,20 @@ func TestTimedLeaseOutlivesItsSessionAndOthersEndWithIt(t *testing.T) {
 }
 
 // A client makes a request again where a broker has ended before it had answered.
+// Where the answer was lost with a broker or a connection, and the handle was faster, its maker
+// asks again for a lease that is over.
+func TestLeaseThatIsAskedForAgainWhenItWasClaimedIsOver(t *testing.T) {
+	b := serve(t, nil)
+	p, q := connect(t, b.socket, "a"), connect(t, b.socket, "b")
+	s := p.alloc(4096)
+	request := protocol.LeaseRequest{Lease: 77, Refs: []protocol.StorageRef{s.ref()}, Once: true}
+	p.must(protocol.OpLease, request, nil)
+	q.must(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: 77}, nil)
+	p.must(protocol.OpLease, request, nil)
+	require.Zero(t, p.count(s.ref()))
+	require.Zero(t, b.Status().Counts.Leases)
+}
+
 func TestLeaseThatIsAskedForAgainIsOne(t *testing.T) {
 	old, socket, _ := first(t, "")
 	p, q := connect(t, socket, "p"), connect(t, socket, "q")

@@ -215,6 +215,8 @@ func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	}
 	if l.once {
 		ls.end(l)
+		// Its maker may not have heard that it was made, as where a broker died, and ask for it again.
+		ls.early.add(r.Lease)
 	}
 	return nil
 }
@@ -222,8 +224,8 @@ func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 // mostEarly is how many claims of leases that are not known are remembered.
 const mostEarly = 1 << 14
 
-// early are claims of leases that are not there, the last ones: of leases that are over, and of
-// leases whose maker has sent them and whose handle was faster. Numbers are random, so that the
+// early are claims of leases that are not there any more or yet, the last ones: of leases that are
+// over, and of leases whose maker has sent them and whose handle was faster. Numbers are random, so that the
 // one is never the other.
 type early struct {
 	known map[uint64]struct{}
