@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -65,30 +64,13 @@ func (a *app) compact(ctx context.Context, f *clientFlags, names []string, asJSO
 		return err
 	}
 	defer closeClient(c, &err)
-	var failed []error
-	all := []compacted{}
-	for _, name := range names {
+	return each(a, names, asJSON, func(name string) (*compacted, string, error) {
 		done, err := compactName(ctx, l, c, name)
 		if err != nil {
-			failed = append(failed, err)
-			continue
+			return nil, "", err
 		}
-		all = append(all, *done)
-		if !asJSON {
-			if err := a.println(fmt.Sprintf("compacted %s: revision %d in place of %d, %s", name, done.Revision, done.Before, size(uint64(done.Bytes)))); err != nil {
-				return err
-			}
-		}
-	}
-	if asJSON {
-		if err := a.printJSON(all); err != nil {
-			return err
-		}
-	}
-	if len(failed) == 1 {
-		return failed[0]
-	}
-	return errors.Join(failed...)
+		return done, fmt.Sprintf("compacted %s: revision %d in place of %d, %s", name, done.Revision, done.Before, size(uint64(done.Bytes))), nil
+	})
 }
 
 func compactName(ctx context.Context, l *looker, c *client.Client, name string) (*compacted, error) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -79,38 +78,18 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 		return err
 	}
 	defer l.close()
-	var failed []error
-	all := []deleted{}
+	things := make([]deleted, len(names))
 	for i, name := range names {
-		d := deleted{Name: name, PurgeReply: protocol.PurgeReply{Kind: kinds[i]}}
-		text := "deleted " + name
-		if kinds[i] == protocol.KindName {
-			err = l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name, Namespace: l.namespace}, nil)
-		} else {
-			err = l.Broker(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: name, Kind: kinds[i], Namespace: l.namespace}, &d.PurgeReply)
-			text = fmt.Sprintf("deleted %s %s: %s dropped; %s had it open", kinds[i], name,
-				plural(int64(min(d.Messages, 1<<62)), "message"), plural(int64(d.Openers), "session"))
-		}
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		all = append(all, d)
-		if !o.json {
-			if err := a.println(text); err != nil {
-				return err
-			}
-		}
+		things[i] = deleted{Name: name, PurgeReply: protocol.PurgeReply{Kind: kinds[i]}}
 	}
-	if o.json {
-		if err := a.printJSON(all); err != nil {
-			return err
+	return each(a, things, o.json, func(d deleted) (deleted, string, error) {
+		if d.Kind == protocol.KindName {
+			err := l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace}, nil)
+			return d, "deleted " + d.Name, err
 		}
-	}
-	if len(failed) == 1 {
-		return failed[0]
-	}
-	return errors.Join(failed...)
+		err := l.Broker(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: d.Name, Kind: d.Kind, Namespace: l.namespace}, &d.PurgeReply)
+		return d, dropped("deleted", d.Name, &d.PurgeReply), err
+	})
 }
 
 // kindsOf finds out what each is. One that is not there counts as a name: the broker says

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -78,31 +77,12 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 		return err
 	}
 	defer l.close()
-	var failed []error
-	done := []evicted{}
-	for _, serial := range serials {
+	return each(a, serials, o.json, func(serial uint64) (evicted, string, error) {
 		e := evicted{Serial: serial}
 		l.patient(evictAnswer)
-		if err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply); err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		done = append(done, e)
-		if !o.json {
-			if err := a.println(e.text()); err != nil {
-				return err
-			}
-		}
-	}
-	if o.json {
-		if err := a.printJSON(done); err != nil {
-			return err
-		}
-	}
-	if len(failed) == 1 {
-		return failed[0]
-	}
-	return errors.Join(failed...)
+		err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply)
+		return e, e.text(), err
+	})
 }
 
 // confirmEvict says whose sessions will end, and asks.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -35,7 +34,7 @@ back when they look next, which they are asked to do at once.`,
 			if err := a.confirmAt(cmd.Context(), &f, yes, what); err != nil {
 				return err
 			}
-			return a.dropMessages(cmd.Context(), &f, protocol.OpPurge, "purged", args, asJSON)
+			return a.purge(cmd.Context(), &f, args, asJSON)
 		},
 		ValidArgsFunction: a.completeRows(&f, protocol.ListTopics),
 	}
@@ -64,38 +63,24 @@ type purged struct {
 	protocol.PurgeReply
 }
 
-// dropMessages carries out an op that drops messages, of one topic or queue after the other.
-func (a *app) dropMessages(ctx context.Context, f *clientFlags, op, did string, names []string, asJSON bool) error {
+// purge drops the messages of one topic or queue after the other.
+func (a *app) purge(ctx context.Context, f *clientFlags, names []string, asJSON bool) error {
 	l, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	var failed []error
-	all := []purged{}
-	for _, name := range names {
+	return each(a, names, asJSON, func(name string) (purged, string, error) {
 		p := purged{Name: name}
-		if err := l.Broker(ctx, op, protocol.TopicByName{Name: name, Namespace: l.namespace}, &p.PurgeReply); err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		all = append(all, p)
-		if !asJSON {
-			if err := a.println(fmt.Sprintf("%s %s %s: %s dropped; %s had it open", did, p.Kind, name,
-				plural(int64(min(p.Messages, 1<<62)), "message"), plural(int64(p.Openers), "session"))); err != nil {
-				return err
-			}
-		}
-	}
-	if asJSON {
-		if err := a.printJSON(all); err != nil {
-			return err
-		}
-	}
-	if len(failed) == 1 {
-		return failed[0]
-	}
-	return errors.Join(failed...)
+		err := l.Broker(ctx, protocol.OpPurge, protocol.TopicByName{Name: name, Namespace: l.namespace}, &p.PurgeReply)
+		return p, dropped("purged", name, &p.PurgeReply), err
+	})
+}
+
+// dropped says what became of a topic or queue.
+func dropped(did, name string, r *protocol.PurgeReply) string {
+	return fmt.Sprintf("%s %s %s: %s dropped; %s had it open", did, r.Kind, name,
+		plural(int64(min(r.Messages, 1<<62)), "message"), plural(int64(r.Openers), "session"))
 }
 
 // plural counts things.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -58,28 +57,9 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 		return err
 	}
 	defer l.close()
-	var failed []error
-	done := []revoked{}
-	for _, n := range numbers {
+	return each(a, numbers, asJSON, func(n uint64) (revoked, string, error) {
 		r := revoked{Lease: n}
-		if err := l.Broker(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: n}, &r.RevokeReply); err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		done = append(done, r)
-		if !asJSON {
-			if err := a.println(fmt.Sprintf("revoked lease %d of %s, of %s", n, r.Maker, plural(int64(r.Storages), "storage"))); err != nil {
-				return err
-			}
-		}
-	}
-	if asJSON {
-		if err := a.printJSON(done); err != nil {
-			return err
-		}
-	}
-	if len(failed) == 1 {
-		return failed[0]
-	}
-	return errors.Join(failed...)
+		err := l.Broker(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: n}, &r.RevokeReply)
+		return r, fmt.Sprintf("revoked lease %d of %s, of %s", n, r.Maker, plural(int64(r.Storages), "storage")), err
+	})
 }
