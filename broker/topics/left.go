@@ -22,28 +22,34 @@ func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	if p == nil && g.members[m] != nil || !l.Pages.There() || i == 0 || !l.View.Has(i) {
 		return false // a member whose process has died, or nothing is there
 	}
-	return slices.ContainsFunc(ts.storagesOf(l, i), func(index uint32) bool {
+	budget := 2 * protocol.MaxRefs
+	indices, _ := ts.storagesOf(l, i, &budget)
+	return slices.ContainsFunc(indices, func(index uint32) bool {
 		return ts.memory.CountedBy(index, func(s *memory.Account) bool {
 			return p != nil && s.Pages == p || p == nil && s.Closed
 		}, l.Pages)
 	})
 }
 
-// storagesOf lists the storages that a message of a lane names, as far as that can be read.
-func (ts *Topics) storagesOf(l *Lane, i uint64) (indices []uint32) {
+// storagesOf lists the storages that a message of a lane names: none where it has gone meanwhile
+// or cannot be read. late: some stand in a file that was not handed over. budget bounds how
+// many are read.
+func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, late bool) {
 	if l.state == protocol.LaneAdopted {
-		return l.kept[i]
+		return slices.Clone(l.kept[i]), false
 	}
 	h, data, ok := l.View.Read(i, nil)
 	if !ok {
-		return nil
+		return nil, false
 	}
-	budget := 2 * protocol.MaxRefs
-	refs, _, _ := ts.memory.NamedBy(h, data, &budget)
+	refs, late, _ := ts.memory.NamedBy(h, data, budget)
+	if !l.View.Has(i) {
+		return nil, late // it may have been a mixture
+	}
 	for _, r := range refs {
 		indices = append(indices, r.Index)
 	}
-	return indices
+	return indices, late
 }
 
 // Left tells how many groups have members that are no more and may hold what they claimed.

@@ -89,30 +89,15 @@ func (ts *Topics) placesIn(l *Lane) any {
 			r.Slot = protocol.BrokerSlot
 		}
 		budget := placeBudget
-		var words []uint64
 		for k := range l.View.Slots() {
 			i := l.View.Seq(k)
 			if i == 0 || i&(l.View.Slots()-1) != k {
 				continue
 			}
 			m := PlaceMessage{Sequence: min(i, protocol.MaxSafeInt), Awaits: l.awaits(i), Age: float64(now-min(now, l.stamp(i))) / 1e9}
-			if l.state == protocol.LaneAdopted {
-				m.Storages = slices.Clone(l.kept[i])
-			} else {
-				h, data, ok := l.View.Read(i, words)
-				words = data
-				if !ok {
-					continue
-				}
-				refs, late, _ := ts.memory.NamedBy(h, data, &budget)
-				r.Unread = r.Unread || late
-				for _, ref := range refs {
-					m.Storages = append(m.Storages, ref.Index)
-				}
-				if !l.View.Has(i) {
-					continue // un-named meanwhile: it may have been a mixture
-				}
-			}
+			late := false
+			m.Storages, late = ts.storagesOf(l, i, &budget)
+			r.Unread = r.Unread || late
 			if len(m.Storages) > 0 {
 				r.Messages = append(r.Messages, m)
 			}

@@ -26,10 +26,11 @@ func newEvictCommand(a *app) *cobra.Command {
 		Use:   "evict SESSION...",
 		Short: "End sessions",
 		Long: `End sessions, by their number in baton ls sessions. Calls of the session fail with
-SessionLost from then on. Its connection, its right to come back, its queue items, its
-lanes and its leases end; what it had sent is still received. What its process holds
-stays until the process drops it or ends: the reply tells how much that is. A process
-that stands still hears of it when it goes on; until then all its memory stays.
+SessionLost from then on. Its connection, its right to come back, its lanes and its
+leases end; what it had sent is still received. What its process holds stays until the
+process drops it or ends: the reply tells how much that is. Items of queues that it has
+taken and not released go to other takers then. A process that stands still hears of
+the end when it goes on; until then all its memory stays.
 
 --kill kills the process, so that nothing stays.
 
