@@ -144,7 +144,7 @@ func (c *conn) await(s *session) error {
 	return b.usable(c.session)
 }
 
-// settle tells those who wait in await.
+// settle ends the waits in await.
 func (s *session) settle() {
 	if s.settled != nil {
 		close(s.settled)

@@ -6,7 +6,7 @@ import (
 )
 
 // counted is the record in the session file in which a reader says what it took and lost, for
-// those who look at the broker. Of two readers of a session that would have the same one, the
+// the broker's listings. Of two readers of a session that would have the same one, the
 // first has it.
 type counted struct {
 	c           *Client

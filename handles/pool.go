@@ -164,7 +164,7 @@ func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
 	return p.alloc(ctx, n, askLast)
 }
 
-// AllocFirst is Alloc for who tries again where there is no room: the source is told that
+// AllocFirst is Alloc for a caller that tries again where there is no room: the source is told that
 // a refusal is not the last word.
 func (p *Pool) AllocFirst(ctx context.Context, n uint64) (*Storage, error) {
 	return p.alloc(ctx, n, askFirst)

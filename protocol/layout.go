@@ -267,7 +267,7 @@ const (
 	StreamPoison uint64 = 1 << 62
 )
 
-// ReaderRecord in a session file: what one reader has received and lost, for those who look.
+// ReaderRecord in a session file: what one reader has received and lost, for listings.
 const (
 	ReaderNumber     = 0 // of the reader among the session's; 0: of none
 	ReaderTaken      = 8

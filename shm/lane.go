@@ -77,7 +77,7 @@ const mostMessages = 1<<48 - 2
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
 func (l Lane) Head() uint64 { return min(l.r.Load64(protocol.LaneHead), mostMessages) }
 
-// Total returns the bytes of the tensors of all messages so far, for those who look: its writer
+// Total returns the bytes of the tensors of all messages so far, for listings: its writer
 // may say anything.
 func (l Lane) Total() uint64 { return l.r.Load64(protocol.LaneTotal) }
 

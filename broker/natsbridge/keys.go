@@ -145,7 +145,7 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 	}
 	if !wasDirty { // it was as it should be, or another's
 		if time.Since(k.repaired) < n.config.Silence/looks {
-			k.unsure, s.later = true, true // who takes it away again and again is not raced with
+			k.unsure, s.later = true, true // a client that takes it away again and again is not raced with
 			return
 		}
 		if wasOurs {

@@ -221,7 +221,7 @@ func TestKeyThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
 	require.Equal(t, 1, wait(t, b, mirrored).Names.Mirrored)
 }
 
-// Who takes a key away again and again is not raced with.
+// A client that takes a key away again and again is not raced with.
 func TestKeyThatIsTakenAwayAgainAndAgainIsLeftForAWhile(t *testing.T) {
 	o := startOperator(t, nil)
 	b := joined(t, o, "host-1", func(c *natsbridge.Config) { c.Names.Silence = time.Hour })

@@ -224,7 +224,7 @@ func (n *names) answer(r micro.Request, ns, name string, room int) {
 
 func (n *names) refuse(r micro.Request, code, why string) { n.sent(r, r.Error(code, why, nil)) }
 
-// sent notes an answer that could not be given: who asked will ask again.
+// sent notes an answer that could not be given: the client will ask again.
 func (n *names) sent(r micro.Request, err error) {
 	if err != nil {
 		n.log.Debug("a question on NATS was not answered", "subject", r.Subject(), "error", err)

@@ -119,7 +119,7 @@ func (p *Purge) finish() {
 //
 // SYNC claim: what is marked done here no member takes any more.
 // SYNC slot-seq: an emptied slot is lost to a reader that has not looked twice; what it named
-// is counted down later, by who pays for it.
+// is counted down later, by the session that pays for it.
 func (ts *Topics) dropMessage(l *Lane, i uint64) (dropped bool) {
 	t := l.Topic
 	for _, g := range t.groups {

@@ -1,4 +1,4 @@
-//! What a reader says of itself in its session's file, for those who look at the broker: how many messages it
+//! What a reader says of itself in its session's file, for the broker's listings: how many messages it
 //! has taken, and how many it has lost.
 
 use std::collections::HashSet;

@@ -200,7 +200,7 @@ func (s *Screen) content() string {
 	return strings.Join(lines, "\n")
 }
 
-// Head is what is told of the broker as a whole.
+// Head describes the broker as a whole.
 func Head(now *Sample) []string {
 	st := &now.Status
 	state := ""

@@ -91,7 +91,7 @@ def _see_all() -> None:
     """Has `multiprocessing.connection.wait` look at queues once more where it gives others.
 
     A process may put an item and end: its sentinel is ready then before the thread has made the queue's descriptor
-    readable. Who waits for both, as `concurrent.futures` does, would take the process for one that failed.
+    readable. A caller that waits for both, as `concurrent.futures` does, would take the process for one that failed.
     """
     if getattr(connection.wait, "_sees_queues", False):
         return
@@ -107,7 +107,7 @@ def _see_all() -> None:
     connection.wait = wait
 
 
-_see_all()  # here: who calls it has the function before it asks the queue for its end
+_see_all()  # here: a caller has the function before it asks the queue for its end
 
 
 _watched: "weakref.WeakSet[Readable]" = weakref.WeakSet()
