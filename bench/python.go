@@ -286,6 +286,11 @@ func pythonRay(p *python) {
 	}
 }
 
+// fewestBatches is the least of a loader. Workers are up to four batches ahead when
+// the measurement begins, and the kernel adds what a running thread used to its
+// times only at a tick: of fewer batches a worker may be seen to have used nothing.
+const fewestBatches = 24
+
 // pythonLoaders is of a DataLoader, its workers and the trainer, on both CPUs.
 func pythonLoaders(p *python) {
 	memcpy := p.measure("memcpy of 38.5 MB into warm memory", job{Role: "loader copied", N: p.rounds(100)})
@@ -299,7 +304,7 @@ func pythonLoaders(p *python) {
 		trainer = p.figure(p.group, name+": CPU of the trainer a batch", UnitTime)
 		others = p.figure(p.group, name+": CPU of the workers a batch", UnitTime)
 		p.ms = append(p.ms, measurement{name, func(context.Context) error {
-			values, err := p.do(job{Role: fmt.Sprintf("loader %s %s %d", way, kind, workers), N: p.rounds(n)})
+			values, err := p.do(job{Role: fmt.Sprintf("loader %s %s %d", way, kind, workers), N: max(p.rounds(n), fewestBatches)})
 			if err == nil {
 				rate.one(medianOf(values["rate"]))
 				trainer.one(medianOf(values["trainer"]))
