@@ -28,13 +28,13 @@ impl Session {
     ///     assert!(matches!(e.code(), Code::Unsupported | Code::NotFound), "{e}");
     ///     return Ok(()); // without a GPU there is no more to see
     /// }
-    /// let stream = Stream::from_raw(2)?; // a CUstream or cudaStream_t as a number: here that of the thread
+    /// let stream = unsafe { Stream::from_raw(2)? }; // a CUstream or cudaStream_t as a number: here that of the thread
     /// assert_eq!((stream.as_raw(), stream), (2, Stream::PER_THREAD));
     /// on_host.pin("cuda")?;
     /// let x = on_host.to_device("cuda", stream)?;
     /// let y = session.alloc_on("cuda", DType::FLOAT32, &[2])?;
     /// drop(session.alloc_on_within("cuda", DType::FLOAT32, &[2], Duration::ZERO)?);
-    /// y.copy_tensor(&x, stream)?;
+    /// unsafe { y.copy_tensor(&x, stream)? };
     /// unsafe { y.copy_bytes(on_host.as_ptr()?, stream)? };
     /// y.use_on(stream)?; // before a kernel of the stream that works at
     /// assert!(y.device_ptr(true)? > 0 && y.device().device_id == x.device().device_id);
@@ -44,8 +44,8 @@ impl Session {
     /// let z = session.zeros_on("cuda", DType::FLOAT32, &[2], stream)?.copied_on(stream)?;
     /// let w = session.zeros_on_within("cuda", DType::FLOAT32, &[2], stream, Duration::ZERO)?;
     /// assert_eq!(z.to_device_within("cpu", stream, None)?.to_vec::<f32>()?, w.to_device("cpu", stream)?.to_vec::<f32>()?);
-    /// drop(unsafe { session.from_dlpack(y.to_dlpack_on(stream)?)? });
-    /// drop(unsafe { session.from_dlpack_legacy(y.to_dlpack_legacy_on(stream)?)? });
+    /// let on_it = baton::dlpack::ExportOptions::default().stream(stream);
+    /// drop(session.from_dlpack(y.to_dlpack(on_it)?)?);
     /// # Ok(()) }
     /// ```
     pub fn alloc_on(&self, device: &str, dtype: DType, shape: &[i64]) -> Result<Tensor> {
@@ -156,7 +156,8 @@ impl Tensor {
             return Ok(self.clone());
         }
         let to = self.session().alloc_on(device, self.dtype(), self.shape())?;
-        to.copy_tensor(self, stream)?;
+        // SAFETY: nobody else has what was just allocated.
+        unsafe { to.copy_tensor(self, stream)? };
         if let Some(gpu) = to.gpu()? {
             to.written_by(&gpu, stream)?;
         }
@@ -191,7 +192,8 @@ impl Tensor {
             return Err(Error::new(Code::InvalidArgument, "give a tensor on a GPU", what));
         };
         let to = self.session().alloc_on(&format!("cuda:{}", gpu.device.index), self.dtype(), self.shape())?;
-        to.copy_tensor(self, stream)?;
+        // SAFETY: nobody else has what was just allocated.
+        unsafe { to.copy_tensor(self, stream)? };
         to.written_by(&gpu, stream)?;
         Ok(to)
     }
@@ -201,7 +203,18 @@ impl Tensor {
     /// what was copied it is waited for. Errors:
     /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` where elements are not
     /// contiguous or lie on two GPUs.
-    pub fn copy_tensor(&self, from: &Tensor, stream: Stream) -> Result<()> {
+    ///
+    /// # Safety
+    /// Nobody, in this or another process, uses this tensor's memory until the stream has passed. Where the
+    /// other's is written meanwhile the values may be torn, and nothing else.
+    ///
+    /// ```compile_fail,E0133
+    /// # #![forbid(unsafe_code)]
+    /// fn overwrite(to: &baton::Tensor, from: &baton::Tensor) {
+    ///     let _ = to.copy_tensor(from, baton::Stream::LEGACY);
+    /// }
+    /// ```
+    pub unsafe fn copy_tensor(&self, from: &Tensor, stream: Stream) -> Result<()> {
         if (from.dtype(), from.shape()) != (self.dtype(), self.shape()) {
             let what = format!("{}{:?} is copied to {}{:?}", from.dtype(), from.shape(), self.dtype(), self.shape());
             return Err(Error::new(Code::InvalidArgument, "give the same type and shape", what));
