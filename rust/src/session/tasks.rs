@@ -42,8 +42,9 @@ impl Inner {
         if let Some(t) = self.tasks.get() {
             return Ok(t.clone());
         }
-        let made = Sleeper::start(Notify::new(), self.parking.clone())
-            .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
+        let made = Sleeper::start(Notify::new(), self.parking.clone()).map_err(|e| {
+            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
+        })?;
         if let Err(second) = self.tasks.set(made) {
             second.end(); // another thread was faster
         }
