@@ -53,7 +53,7 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shape whose bytes fit in 64 bits and a known dtype", "allocate %s%v: %w", dtype, shape, err)
 	}
-	if err := c.live(); err != nil {
+	if err := c.life.ended(); err != nil {
 		return nil, err
 	}
 	a := &allocation{}
@@ -118,7 +118,7 @@ func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions)
 	a := c.attached.Load(s.Index / protocol.ChunkIndices)
 	if a == nil { // Close has let go of everything meanwhile
 		c.drop(s.Index)
-		return c.refused(errClosed("client"))
+		return c.life.refused(errClosed("client"))
 	}
 	h.storages = append(h.storages, storage{ref: s.Ref(), at: a, offset: s.Offset, bytes: s.Bytes})
 	return nil

@@ -35,7 +35,7 @@ func (c *Client) arrived(before arriving, k fileKey, fd *sys.FD) {
 
 func (c *Client) handOver(k fileKey, fd *sys.FD) error {
 	items := []protocol.RestoreItem{{Role: k.role, Serial: k.serial}}
-	_, err := c.call(context.Background(), protocol.OpRestore, protocol.Restore{Items: items}, nil, fd)
+	_, err := c.link.call(context.Background(), protocol.OpRestore, protocol.Restore{Items: items}, nil, fd)
 	return err
 }
 

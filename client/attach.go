@@ -156,7 +156,7 @@ func (c *Client) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 	}
 	var ok protocol.AttachReply
 	before := c.arriving()
-	fds, err := c.call(ctx, protocol.OpAttach, protocol.Attach{Chunks: asked}, &ok)
+	fds, err := c.link.call(ctx, protocol.OpAttach, protocol.Attach{Chunks: asked}, &ok)
 	if err == nil {
 		crashpoint.At("attach-asked")
 		err = c.keepAttached(asked, ok.Chunks, fds, before)

@@ -85,7 +85,7 @@ func (c *Client) work() {
 		b.mu.Unlock()
 		c.carryOut(&now)
 		c.tellClaims(func(op string, body any) error {
-			_, err := c.call(context.Background(), op, body, nil)
+			_, err := c.link.call(context.Background(), op, body, nil)
 			return err
 		})
 	}
@@ -115,11 +115,8 @@ func (c *Client) keepConnected() {
 		select {
 		case <-c.background.stop:
 			return
-		case <-c.away():
-			c.mu.Lock()
-			closed := c.closed
-			c.mu.Unlock()
-			if closed || !c.reconnect() {
+		case <-c.link.away():
+			if c.link.isClosed() || !c.reconnect() {
 				return
 			}
 		}
@@ -133,7 +130,7 @@ func (c *Client) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
 		if c.pages.isOver() || c.pages.isClosed() {
 			why := errStopped
-			if c.evicted.Load() || c.pages.isEvicted() {
+			if c.life.evicted.Load() || c.pages.isEvicted() {
 				why = errEvicted
 			}
 			c.lose(why)
@@ -144,17 +141,9 @@ func (c *Client) reconnect() bool {
 		ctl, err := c.resume(ctx)
 		cancel()
 		if ctl != nil {
-			c.mu.Lock()
-			if c.closed {
-				c.mu.Unlock()
-				ctl.close()
+			if !c.link.adopt(ctl) {
 				return false
 			}
-			c.ctl = ctl
-			close(c.lost)
-			c.lost = make(chan struct{})
-			c.mu.Unlock()
-			c.epoch.Add(1)
 			c.hub.wakeAll()
 			// What was asked for while no broker was there, claims too.
 			c.post(func(d *due) { d.compare = true })
@@ -179,32 +168,14 @@ const (
 	reconnectLate = time.Second
 )
 
-// resume tries once. Only an answer of the broker tells that the session is lost.
+// resume tries once.
 func (c *Client) resume(ctx context.Context) (*control, error) {
-	conn, err := dial(ctx, &c.opts)
-	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeBrokerLost, "", "%w", err)
-	}
-	ctl := newControl(wire.New(conn), c.onEvent, c.onLate)
-	go ctl.run()
-	var ok protocol.HelloReply
 	p := c.pages
-	fds, err := c.greet(ctx, ctl, &protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}, &ok)
-	wire.CloseAll(fds)
-	if err == nil && ok.Restore {
-		err = c.restore(ctx, ctl)
-	} else if err == nil && !ok.Resumed {
-		err = protocol.ErrBrokerLost
-	}
-	if err != nil {
-		ctl.close()
-		return nil, err
-	}
-	return ctl, nil
+	return c.link.resume(ctx, &protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}, c.restore)
 }
 
 // restore hands a new broker the descriptors of everything mapped here.
-func (c *Client) restore(ctx context.Context, ctl *control) error {
+func (c *Client) restore(ctx context.Context, ask request) error {
 	p := c.pages
 	c.restores.Add(1)            // SYNC restores: before anything is listed; pairs with arrived
 	unanswered := c.unanswered() // before the groups are listed: a reader that is missing here has its group there
@@ -258,13 +229,13 @@ func (c *Client) restore(ctx context.Context, ctl *control) error {
 	const batch = 32
 	for len(items) > 0 {
 		n := min(batch, len(items))
-		if _, err := ctl.call(ctx, protocol.OpRestore, protocol.Restore{Items: items[:n]}, nil, fds[:n]...); err != nil {
+		if _, err := ask(ctx, protocol.OpRestore, protocol.Restore{Items: items[:n]}, nil, fds[:n]...); err != nil {
 			return err
 		}
 		items, fds = items[n:], fds[n:]
 	}
 	var ok protocol.HelloReply
-	more, err := ctl.call(ctx, protocol.OpRestored, protocol.Restored{Unanswered: unanswered, Sessions: sessions, Segments: segments}, &ok)
+	more, err := ask(ctx, protocol.OpRestored, protocol.Restored{Unanswered: unanswered, Sessions: sessions, Segments: segments}, &ok)
 	wire.CloseAll(more)
 	if err == nil && !ok.Resumed {
 		err = protocol.ErrBrokerLost

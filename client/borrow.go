@@ -176,7 +176,7 @@ func (h *holding) whyNotOpen(s *storage, err error) error {
 	}
 	// A broker that stands still tells of nothing: that it answers comes first.
 	seg := s.at.segment
-	fds, asked := h.c.call(context.Background(), protocol.OpSegment, protocol.Segment{Segment: seg.Index, Serial: seg.Serial}, nil)
+	fds, asked := h.c.link.call(context.Background(), protocol.OpSegment, protocol.Segment{Segment: seg.Index, Serial: seg.Serial}, nil)
 	if asked == nil {
 		wire.CloseAll(fds)
 	}

@@ -28,14 +28,11 @@ const (
 // from it are garbage. While no broker runs Close returns within two seconds, and the
 // next broker is told when it is there.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.link.close() {
 		return nil
 	}
+	c.mu.Lock()
 	c.closed = true
-	close(c.lost) // calls that wait for a broker give up
-	c.lost = make(chan struct{})
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
@@ -63,12 +60,12 @@ func (c *Client) Close() error {
 // broker any more.
 func (c *Client) quiesce() <-chan map[uint32]uint64 {
 	c.claiming.Lock()
-	c.hub.closed.Store(true)
-	c.hub.end()
+	c.life.close()
+	c.hub.wakeAll()
 	c.claiming.Unlock()
 	c.endPools(errClosed("client"))
 	lanes := make(chan map[uint32]uint64, 1)
-	if c.hub.lost.Load() != nil {
+	if c.life.lost.Load() != nil {
 		lanes <- nil // emptyLanes sees to them
 		return lanes
 	}
@@ -109,7 +106,7 @@ type ending struct {
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	c := e.c
-	if c.hub.lost.Load() != nil || c.pages.isOver() {
+	if c.life.lost.Load() != nil || c.pages.isOver() {
 		e.settle(ctx)
 		e.countDown()
 		return true, nil
@@ -119,7 +116,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	}
 	if !e.said {
 		e.settle(ctx) // what the lanes name stays counted otherwise, so the session stays as well
-		c.tellClaims(func(op string, body any) error { return c.askNow(ctx, op, body, nil) })
+		c.tellClaims(func(op string, body any) error { return c.link.askNow(ctx, op, body, nil) })
 		held, err := e.bye(ctx)
 		crashpoint.At("bye-said")
 		if err != nil {
@@ -144,7 +141,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 // with the same memory directory looks at the row itself.
 func (e *ending) stopped() bool {
 	c := e.c
-	if c.limbo.Load() == nil || !c.brokerAway() || !c.pages.isClosed() {
+	if c.life.limbo.Load() == nil || !c.link.isAway() || !c.pages.isClosed() {
 		return false
 	}
 	return e.said || e.look() && len(e.named) == 0
@@ -191,20 +188,11 @@ func (e *ending) countDown() bool {
 // know any more is over.
 func (e *ending) bye(ctx context.Context) (held bool, err error) {
 	var r protocol.ByeReply
-	err = e.c.askNow(ctx, protocol.OpBye, nil, &r)
+	err = e.c.link.askNow(ctx, protocol.OpBye, nil, &r)
 	if protocolCode(err) == protocol.CodeClosed {
 		return false, nil
 	}
 	return r.Held, err
-}
-
-// askNow makes a request by the connection of this moment.
-func (c *Client) askNow(ctx context.Context, op string, body, ok any) error {
-	c.mu.Lock()
-	ctl := c.ctl
-	c.mu.Unlock()
-	_, err := ctl.call(ctx, op, body, ok)
-	return err
 }
 
 // linger goes on until the session is over: it finds the next broker where this one
@@ -216,7 +204,7 @@ func (e *ending) linger() {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), closedTry)
 		over, err := e.advance(ctx)
-		if !over && c.brokerAway() {
+		if !over && c.link.isAway() {
 			over = e.comeBack(ctx)
 		}
 		cancel()
@@ -228,7 +216,7 @@ func (e *ending) linger() {
 			heard = time.Now()
 			pause = keeperLook
 			select {
-			case <-c.away():
+			case <-c.link.away():
 				pause = reconnectSoon
 			case <-time.After(pause):
 			}
@@ -265,9 +253,7 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 		return isFinal(err)
 	}
 	c.goOn()
-	c.mu.Lock()
-	c.ctl = ctl
-	c.mu.Unlock()
+	c.link.adoptClosed(ctl)
 	return false
 }
 
@@ -275,10 +261,7 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 func (e *ending) finish() {
 	c := e.c
 	e.leave()
-	c.mu.Lock()
-	ctl := c.ctl
-	c.mu.Unlock()
-	ctl.close()
+	c.link.end()
 	e.look()
 	c.leaveNamed(e.named)
 	all := c.unmapFree()

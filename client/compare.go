@@ -15,7 +15,7 @@ const compareEvery = 5 * time.Second
 // recorded no more, lanes that were left and are listed no more, and the files of
 // sessions that are over. A broker that is away takes nothing back.
 func (c *Client) compare() {
-	if c.brokerAway() {
+	if c.link.isAway() {
 		return
 	}
 	p := c.pages

@@ -179,11 +179,9 @@ func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 func TestAbsenceOfTheBrokerIsTheCauseOfTheEndOfACall(t *testing.T) {
 	c, _ := pair(t)
 	ctx, end := context.WithCancel(context.Background())
-	asked, cancel := c.untilAway(ctx)
+	asked, cancel := c.link.untilAway(ctx)
 	defer cancel()
-	c.mu.Lock()
-	c.ctl.close()
-	c.mu.Unlock()
+	c.link.end()
 	<-asked.Done()
 	end()
 	require.ErrorIs(t, context.Cause(asked), protocol.ErrBrokerLost)

@@ -15,7 +15,7 @@ import (
 // and events read by one.
 type control struct {
 	conn    *wire.Conn
-	onEvent func(event string, data []byte)
+	onEvent func(event string)
 	// onLate is told of a request that was carried out for nothing: its caller had
 	// given up, or could not be given the descriptors.
 	onLate func(op string, body any, ok []byte)
@@ -43,7 +43,7 @@ type reply struct {
 	err error
 }
 
-func newControl(conn *wire.Conn, onEvent func(string, []byte), onLate func(string, any, []byte)) *control {
+func newControl(conn *wire.Conn, onEvent func(string), onLate func(string, any, []byte)) *control {
 	return &control{conn: conn, onEvent: onEvent, onLate: onLate, pending: map[uint64]asked{}, writing: newTurn(), done: make(chan struct{})}
 }
 
@@ -72,7 +72,7 @@ func (k *control) run() {
 		}
 		if e.Event != "" {
 			wire.CloseAll(fds)
-			k.onEvent(e.Event, append([]byte(nil), data...))
+			k.onEvent(e.Event)
 			continue
 		}
 		k.mu.Lock()

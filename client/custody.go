@@ -73,7 +73,7 @@ func (c *Client) lacks(err error, k fileKey) {
 	}
 	go func() {
 		asked := protocol.Custody{Closed: []protocol.RestoreItem{{Role: k.role, Serial: k.serial}}}
-		fds, _ := c.callUntil(context.Background(), protocol.OpCustody, asked, nil)
+		fds, _ := c.link.callUntil(context.Background(), protocol.OpCustody, asked, nil)
 		wire.CloseAll(fds) // what is offered with the answer is offered again
 	}()
 }
@@ -83,7 +83,7 @@ func (c *Client) takeCustody() {
 	for ask := (protocol.Custody{}); ; {
 		var ok protocol.CustodyReply
 		before := c.arriving()
-		fds, err := c.call(context.Background(), protocol.OpCustody, ask, &ok)
+		fds, err := c.link.call(context.Background(), protocol.OpCustody, ask, &ok)
 		if err != nil {
 			return // what this session does not say that it keeps, others are asked to keep
 		}

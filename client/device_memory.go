@@ -139,14 +139,14 @@ func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int, fallb
 	}
 	bytes = (bytes + unit - 1) / unit * unit
 	var ok protocol.GrantReply
-	fds, err := s.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks, Device: s.gpu.name, Fallback: fallback}, &ok)
+	fds, err := s.c.link.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks, Device: s.gpu.name, Fallback: fallback}, &ok)
 	wire.CloseAll(fds)
 	if err != nil {
 		return handles.Grant{}, err
 	}
 	e, err := s.make(ctx, before, &ok)
 	if err != nil {
-		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		s.c.link.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		return handles.Grant{}, err
 	}
 	return handles.Grant{Segment: e.Segment, Chunks: ok.Chunks}, nil
@@ -165,7 +165,7 @@ func (s deviceSource) make(ctx context.Context, before arriving, g *protocol.Gra
 	seg := shm.NewDeviceSegment(g.Segment, g.SegmentSerial, g.Bytes, fd)
 	e := &segmentEntry{Segment: seg, device: &deviceSegment{gpu: s.gpu, id: g.DeviceID, segment: seg, memory: memory}}
 	if _, err = e.device.address(true); err == nil {
-		_, err = s.c.call(ctx, protocol.OpOffer, protocol.Offer{Segment: g.Segment, Serial: g.SegmentSerial}, nil, fd)
+		_, err = s.c.link.call(ctx, protocol.OpOffer, protocol.Offer{Segment: g.Segment, Serial: g.SegmentSerial}, nil, fd)
 	}
 	if err == nil {
 		err = s.prepareNew(before, e, g.Chunks)

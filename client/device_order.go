@@ -287,7 +287,7 @@ func (p *streamPoint) await(ctx context.Context, c *Client) error {
 		if ok, err := p.passed(); ok || err != nil {
 			return err
 		}
-		if lost := c.hub.lost.Load(); lost != nil {
+		if lost := c.life.lost.Load(); lost != nil {
 			if last.IsZero() {
 				last = time.Now().Add(afterLoss)
 			}

@@ -17,10 +17,10 @@ func TestWaitForAStreamEndsWithTheSession(t *testing.T) {
 	defer sys.Unmap(page)
 	file := &mapping{shm.NewRegion(page)}
 	p := streamPoint{file, 1, 7}
-	c := &Client{hub: newHub(nil)}
+	c := &Client{}
 	waiting := make(chan error)
 	go func() { waiting <- p.await(context.Background(), c) }()
-	c.hub.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
+	c.life.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
 	require.ErrorIs(t, <-waiting, protocol.ErrSessionLost)
 	file.Store64(protocol.SessionStreams, 7)
 	require.NoError(t, p.await(context.Background(), c), "it can be read")

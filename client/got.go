@@ -34,7 +34,7 @@ type gotName struct {
 
 // newest returns the newest revision of a name as a message, nil where none is set.
 func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
-	if err := c.live(); err != nil {
+	if err := c.life.ended(); err != nil {
 		return nil, err
 	}
 	n := c.got.use(name)
@@ -154,7 +154,7 @@ func (t *topic) newest(ctx context.Context) (*Message, error) {
 		case err != nil || same: // it cannot be had, or there is no revision
 			return nil, nil
 		}
-		if err := t.c.live(); err != nil {
+		if err := t.c.life.ended(); err != nil {
 			return nil, err
 		}
 	}

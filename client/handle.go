@@ -57,9 +57,9 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	}
 	var ok protocol.LeaseReply
 	c := t.held.c
-	if _, err := c.call(ctx, protocol.OpLease, &req, &ok); err != nil {
+	if _, err := c.link.call(ctx, protocol.OpLease, &req, &ok); err != nil {
 		if uncertain(err) {
-			c.undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease})
+			c.link.undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease})
 		}
 		return protocol.Handle{}, err
 	}
@@ -86,7 +86,7 @@ func (c *Client) ReleaseHandle(ctx context.Context, h protocol.Handle) error {
 	if h.Lease == nil {
 		return nil
 	}
-	_, err := c.call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
+	_, err := c.link.call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
 	return err
 }
 
@@ -111,7 +111,7 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	if err := h.Check(); err != nil {
 		return nil, err
 	}
-	if err := c.live(); err != nil {
+	if err := c.life.ended(); err != nil {
 		return nil, err
 	}
 	if h.Host != c.pages.instance {
@@ -128,7 +128,7 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	t := &Tensor{held: newHolding(c), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
 	if !h.Empty() {
 		if err := c.openStorage(ctx, &h, t); err != nil {
-			return nil, c.refused(err)
+			return nil, c.life.refused(err)
 		}
 	}
 	if err := t.check(); err != nil {

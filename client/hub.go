@@ -9,7 +9,6 @@ import (
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
@@ -18,6 +17,7 @@ import (
 // cost another wake) and looks for the others when it is woken.
 type hub struct {
 	pages *pages
+	life  *life
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
@@ -25,9 +25,6 @@ type hub struct {
 	leading bool
 	crowded atomic.Bool  // the last wait was on one processor with another session
 	shy     atomic.Int32 // waits that let nobody run, since that took long
-	ended   atomic.Bool  // the client was closed, or its session is lost
-	closed  atomic.Bool  // the client was closed
-	lost    atomic.Pointer[protocol.Error]
 }
 
 // waiter is one goroutine. look is cheap, makes no call and takes no lock that
@@ -37,8 +34,8 @@ type waiter struct {
 	ready chan struct{} // look said so, or leadership is free
 }
 
-func newHub(p *pages) *hub {
-	return &hub{pages: p, waiters: map[*waiter]struct{}{}, sets: map[shm.WaitSet]int{}}
+func newHub(p *pages, l *life) *hub {
+	return &hub{pages: p, life: l, waiters: map[*waiter]struct{}{}, sets: map[shm.WaitSet]int{}}
 }
 
 // wakeAll makes everybody look again.
@@ -47,18 +44,12 @@ func (h *hub) wakeAll() {
 	runtime.KeepAlive(h)
 }
 
-// end makes every wait, present and future, return at once.
-func (h *hub) end() {
-	h.ended.Store(true)
-	h.wakeAll()
-}
-
 // wait returns when look says so or the client was closed, or with the context's
 // error. It spins for at most spin, then sleeps; a sleeper looks again at least
 // once a second. Who waits for messages names the sets in which senders look for it.
 func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
 	until := look
-	look = func() bool { return until() || h.ended.Load() }
+	look = func() bool { return until() || h.life.over.Load() }
 	if h.spinUntil(spin, look) {
 		return nil
 	}

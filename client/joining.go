@@ -58,11 +58,11 @@ func joinReader(ctx context.Context, t *topic, start Start, group *string) (_ *R
 	t.c.mu.Lock()
 	t.c.joining[asked.Reader] = &joining{t: t}
 	t.c.mu.Unlock()
-	fds, err := t.c.call(ctx, protocol.OpTopicRead, asked, &ok)
+	fds, err := t.c.link.call(ctx, protocol.OpTopicRead, asked, &ok)
 	if err != nil {
 		t.c.joined(asked.Reader)
 		if uncertain(err) { // a broker may have done it, and the next one count it
-			t.c.undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader})
+			t.c.link.undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader})
 		}
 		return nil, false, err
 	}

@@ -36,7 +36,7 @@ func (e *ending) keep(ctx context.Context) (over bool, err error) {
 		if err := k.takeOver(ctx, c); err != nil {
 			return false, err
 		}
-		if err := k.askNow(ctx, protocol.OpBye, nil, nil); err != nil {
+		if err := k.link.askNow(ctx, protocol.OpBye, nil, nil); err != nil {
 			return false, err // its own goroutine finds out why
 		}
 		crashpoint.At("keeper-told")
@@ -78,7 +78,7 @@ func (k *Client) takeOver(ctx context.Context, c *Client) error {
 	}
 	for some := range slices.Chunk(asked, protocol.MaxPeers) {
 		var ok protocol.AttachReply
-		if err := k.askNow(ctx, protocol.OpAttach, protocol.Attach{Chunks: some}, &ok); err != nil {
+		if err := k.link.askNow(ctx, protocol.OpAttach, protocol.Attach{Chunks: some}, &ok); err != nil {
 			return err
 		}
 		for _, r := range ok.Chunks {

@@ -80,7 +80,7 @@ func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...E
 	if err != nil {
 		return nil, err
 	}
-	if err := c.live(); err != nil {
+	if err := c.life.ended(); err != nil {
 		return nil, err
 	}
 	t := &Tensor{held: newHolding(c), dtype: v.DType, shape: slices.Clone(v.Shape), readonly: v.ReadOnly()}
@@ -183,7 +183,7 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	defer l.c.granting.RUnlock()
 	before := l.c.arriving()
 	var ok protocol.GrantReply
-	fds, err := l.c.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
+	fds, err := l.c.link.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
 	wire.CloseAll(fds)
 	if err != nil {
 		fd.Close()
@@ -194,12 +194,12 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 		segmentEntry: &segmentEntry{Segment: seg, device: &deviceSegment{gpu: g, id: ok.DeviceID, segment: seg}}}
 	b.device.readable.Store(a.Base)
 	b.device.writable.Store(a.Base)
-	_, err = l.c.call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
+	_, err = l.c.link.call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
 	if err == nil {
 		err = source{c: l.c}.prepareNew(before, b.segmentEntry, ok.Chunks)
 	}
 	if err != nil {
-		l.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		l.c.link.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		seg.Close()
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (d *deviceSet) sweepLent() {
 // sweep lets go of what nobody holds any more, and gives empty blocks back.
 func (l *lender) sweep(ctx context.Context) {
 	l.free()
-	if l.c.brokerAway() || !l.asking.TryLock() {
+	if l.c.link.isAway() || !l.asking.TryLock() {
 		return // or somebody is about to lend
 	}
 	defer l.asking.Unlock()

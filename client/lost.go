@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/baton-ipc/baton/handles"
@@ -14,21 +13,14 @@ import (
 // fails from now on, those that wait too. What is mapped stays. The first call
 // counts; a client that was closed is not lost.
 func (c *Client) lose(why error) {
-	c.mu.Lock()
-	if c.closed || c.hub.lost.Load() != nil {
-		c.mu.Unlock()
+	if !c.link.lose(protocol.Errorf(protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released",
+		"session %d of broker %s is over: %s", c.pages.serial, c.pages.instance, messageOf(why))) {
 		return
 	}
-	ctl := c.ctl
-	c.hub.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released",
-		"session %d of broker %s is over: %s", c.pages.serial, c.pages.instance, messageOf(why)))
-	close(c.lost) // calls that wait for a broker give up
-	c.lost = make(chan struct{})
-	c.mu.Unlock()
-	c.hub.end()
+	c.hub.wakeAll()
 	go func() { // an allocation may wait for an answer of the broker with the pool's turn
-		c.endPools(c.hub.lost.Load())
-		ctl.close()
+		c.endPools(c.life.lost.Load())
+		c.link.end()
 		c.goOn()
 		c.unmapOnce.Do(func() {
 			go func() {
@@ -39,54 +31,18 @@ func (c *Client) lose(why error) {
 	}()
 }
 
-// limbo is the state of a session from when its client has heard that the broker is being
-// stopped until the connection has ended: the broker notes meanwhile that the session is
-// closed. Where it does not, because its time for that is over or it dies, the session goes
-// on.
-type limbo struct {
-	told    sync.WaitGroup
-	decided chan struct{}
-}
-
 // hear tells a broker that is being stopped that this client has heard so: it allocates,
 // recycles and counts nothing from here on, and says nothing more.
-//
-// SYNC limbo: set before the broker hears of it; pairs with countUp.
 func (c *Client) hear() {
-	l := &limbo{decided: make(chan struct{})}
-	if !c.limbo.CompareAndSwap(nil, l) {
-		return
-	}
-	c.mu.Lock()
-	ctl := c.ctl
-	c.mu.Unlock()
-	l.told.Go(func() { // an allocation may wait for an answer of the broker with the pool's turn
+	c.life.hear(func() { // an allocation may wait for an answer of the broker with the pool's turn
 		c.eachPool((*handles.Pool).Pause)
-		ctl.conn.CloseWrite()
+		c.link.endWriting()
 	})
 }
 
-// goOn ends the limbo, if there is one, of a session that was not closed, or that is lost.
+// goOn ends that.
 func (c *Client) goOn() {
-	l := c.limbo.Load()
-	if l == nil {
-		return
-	}
-	l.told.Wait() // what it pauses is resumed here
-	if c.limbo.CompareAndSwap(l, nil) {
-		c.eachPool((*handles.Pool).Resume)
-		close(l.decided)
-	}
-}
-
-// wait returns when it is decided.
-func (l *limbo) wait() error {
-	select {
-	case <-l.decided:
-		return nil
-	case <-time.After(awaitBroker):
-		return protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker is being stopped")
-	}
+	c.life.goOn(func() { c.eachPool((*handles.Pool).Resume) })
 }
 
 // emptyLanes counts down what the lanes of a lost session name: once a broker that has come
@@ -97,7 +53,7 @@ func (l *limbo) wait() error {
 func (c *Client) emptyLanes(unknown bool) {
 	var closed time.Time
 	for {
-		if c.hub.closed.Load() {
+		if c.life.closed.Load() {
 			if closed.IsZero() {
 				closed = time.Now()
 			}

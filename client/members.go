@@ -27,7 +27,7 @@ func (t *Topic) Members(ctx context.Context) (Members, error) { return t.t.membe
 func (q *Queue) Members(ctx context.Context) (Members, error) { return q.t.members(ctx) }
 
 func (t *topic) members(ctx context.Context) (m Members, err error) {
-	if err := t.c.live(); err != nil {
+	if err := t.c.life.ended(); err != nil {
 		return m, err
 	}
 	v, err := t.lanesNow(ctx)

@@ -13,9 +13,10 @@ import (
 
 // requests counts the requests that a client has made.
 func requests(c *Client) uint64 {
-	c.ctl.mu.Lock()
-	defer c.ctl.mu.Unlock()
-	return c.ctl.next
+	k := c.link.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.next
 }
 
 func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {

@@ -38,7 +38,7 @@ func (c *Client) segment(ctx context.Context, index uint32, serial uint64, write
 	}
 	var ok protocol.SegmentReply
 	before := c.arriving()
-	fds, err := c.call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
+	fds, err := c.link.call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
 	if err != nil {
 		c.lacks(err, fileKey{protocol.RestoreSegment, serial})
 		return nil, err
@@ -128,7 +128,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 		request.Free = &free
 	}
 	var ok protocol.GrantReply
-	fds, err := s.c.call(ctx, protocol.OpGrant, request, &ok)
+	fds, err := s.c.link.call(ctx, protocol.OpGrant, request, &ok)
 	if err != nil {
 		return handles.Grant{}, err
 	}
@@ -139,7 +139,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 	crashpoint.At("grant-received")
 	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
 		fds[0].Close()
-		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		s.c.link.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		code, remedy := protocol.CodeInternal, "free memory, or raise the container's limit"
 		if sys.IsNoSpace(err) {
 			code = protocol.CodeOutOfMemory
@@ -163,7 +163,7 @@ func (s source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 	}
 	if err != nil {
 		seg.Close()
-		s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		s.c.link.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		return handles.Grant{}, err
 	}
 	crashpoint.At("grant-prepared")
@@ -177,7 +177,7 @@ func (c *Client) reserve(at, bytes int64) error {
 	if err == nil {
 		return nil
 	}
-	if over := c.live(); over != nil {
+	if over := c.life.ended(); over != nil {
 		return over
 	}
 	return protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
@@ -191,7 +191,7 @@ func (s source) prepare(e *segmentEntry, chunks []protocol.ChunkGrant) error {
 		record := s.c.pages.chunks.Load(k.Chunk % protocol.MaxChunks)
 		if k.Chunk >= protocol.MaxChunks || record.Serial != k.Serial || record.SegmentSerial != seg.Serial ||
 			record.Bytes > seg.Bytes || record.Offset > seg.Bytes-record.Bytes {
-			if err := s.c.live(); err != nil {
+			if err := s.c.life.ended(); err != nil {
 				return err // the session is over, and its chunks with it
 			}
 			return protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d was granted and is not listed", k.Chunk)
@@ -233,7 +233,7 @@ func (s source) prepareNew(before arriving, e *segmentEntry, chunks []protocol.C
 // MoreChunks asks for more storage indices over a segment.
 func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]protocol.ChunkGrant, error) {
 	var ok protocol.ChunksReply
-	if _, err := s.c.call(ctx, protocol.OpChunks, protocol.Chunks{Segment: seg.Index, Count: count}, &ok); err != nil {
+	if _, err := s.c.link.call(ctx, protocol.OpChunks, protocol.Chunks{Segment: seg.Index, Count: count}, &ok); err != nil {
 		return nil, err
 	}
 	crashpoint.At("chunks-received")
@@ -251,7 +251,7 @@ func (s source) MoreChunks(ctx context.Context, seg *shm.Segment, count int) ([]
 // asked the segment is not found.
 func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 	crashpoint.At("return-before")
-	_, err := s.c.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
+	_, err := s.c.link.call(ctx, protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
 	crashpoint.At("return-done")
 	switch {
 	case err == nil || errors.Is(err, protocol.ErrNotFound):
@@ -266,7 +266,7 @@ func (s source) Return(ctx context.Context, seg *shm.Segment) bool {
 
 // returnLater gives a segment back when it is not known whether the broker has it.
 func (s source) returnLater(seg *shm.Segment) {
-	_, err := s.c.callUntil(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
+	_, err := s.c.link.callUntil(context.Background(), protocol.OpReturn, protocol.Return{Segment: seg.Index, Serial: seg.Serial}, nil)
 	if err == nil || errors.Is(err, protocol.ErrNotFound) {
 		s.c.returned(seg.Serial)
 	} // else it is held, or the client is closed: it stays until the session ends
@@ -298,7 +298,7 @@ func (c *Client) returnStray() {
 	c.mu.Unlock()
 	c.granting.Unlock()
 	for _, r := range stray { // one that is being undone already is not found the second time
-		c.call(context.Background(), protocol.OpReturn, r, nil)
+		c.link.call(context.Background(), protocol.OpReturn, r, nil)
 	}
 }
 

@@ -62,7 +62,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	}
 	crashpoint.At("name-asked")
 	var ok protocol.NameSetReply
-	if _, err := c.call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
+	if _, err := c.link.call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
 		return 0, err
 	}
 	crashpoint.At("name-set")
@@ -199,7 +199,7 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	for _, t := range c.got.forget(name) {
 		t.close() // an error only delays that
 	}
-	before, err := c.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	before, err := c.link.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
 	if before && protocolCode(err) == protocol.CodeNotFound {
 		return nil // the broker that was asked before has deleted it, and could not say so any more
 	}

@@ -232,7 +232,7 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 		return protocol.Errorf(protocol.CodeInvalid, remedy,
 			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.serial, its.instance, this.serial, this.instance)
 	}
-	if err := t.held.c.live(); err != nil {
+	if err := t.held.c.life.ended(); err != nil {
 		how := "was closed"
 		if protocolCode(err) == protocol.CodeSessionLost {
 			how = "is lost"

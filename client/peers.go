@@ -26,7 +26,7 @@ func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) 
 	for some := range slices.Chunk(sessions, protocol.MaxPeers) {
 		var ok protocol.PeerReply
 		before := c.arriving()
-		fds, err := c.call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
+		fds, err := c.link.call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
 		if err == nil {
 			err = c.addPeers(found, some, ok.Sessions, fds, before)
 		}
@@ -97,7 +97,7 @@ func (c *Client) forgetEnded() {
 // lane in a topic, no chunk of storages. Their files are closed now, and unmapped
 // when nobody looks at them any more.
 func (c *Client) forgetPeers() {
-	if c.brokerAway() {
+	if c.link.isAway() {
 		return // the next one may want them
 	}
 	used := map[uint64]bool{}

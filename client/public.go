@@ -205,6 +205,6 @@ func (t *Topic) Close() error {
 func (t *Topic) End(ctx context.Context) error { return t.t.end(ctx) }
 
 func (t *topic) end(ctx context.Context) error {
-	_, err := t.c.call(ctx, protocol.OpTopicClose, t.ref(), nil)
+	_, err := t.c.link.call(ctx, protocol.OpTopicClose, t.ref(), nil)
 	return err
 }

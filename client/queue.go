@@ -117,7 +117,7 @@ func (q *Queue) take(ctx context.Context) (*Message, error) {
 
 // Len returns how many items wait to be taken.
 func (q *Queue) Len(ctx context.Context) (int, error) {
-	if err := q.t.c.live(); err != nil {
+	if err := q.t.c.life.ended(); err != nil {
 		return 0, err
 	}
 	v, err := q.t.lanesNow(ctx)

@@ -128,7 +128,7 @@ func (r *Reader) ready() bool {
 		return true
 	}
 	v := r.t.version()
-	return uint32(v) != r.view.at && (v != r.tried || r.epoch != r.t.c.epoch.Load()) || r.finished()
+	return uint32(v) != r.view.at && (v != r.tried || r.epoch != r.t.c.link.epoch.Load()) || r.finished()
 }
 
 // finished tells that the topic is closed and nothing can come any more. With
@@ -208,13 +208,13 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 		if r.closed {
 			return nil, errClosed("reader of " + r.t.title())
 		}
-		if err := r.t.c.live(); err != nil {
+		if err := r.t.c.life.ended(); err != nil {
 			return nil, err
 		}
 		ended := r.finished() // before the look: what was sent earlier is seen
 		if version := r.t.version(); r.view.at != uint32(version) {
 			// While the broker is away the former view serves.
-			r.tried, r.epoch = version, r.t.c.epoch.Load()
+			r.tried, r.epoch = version, r.t.c.link.epoch.Load()
 			v, err := r.t.lanesNow(ctx)
 			if err != nil {
 				if ended && protocolCode(err) == protocol.CodeNotFound {
@@ -402,7 +402,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64) (*Mess
 			m.held.done = func() {
 				crashpoint.At("ack-before")
 				t.c.claiming.RLock()
-				if t.c.live() == nil { // else it was freed, and may be another's
+				if t.c.life.ended() == nil { // else it was freed, and may be another's
 					claims.Acknowledge(i, member) // MODEL group:ack-cas
 				}
 				t.c.claiming.RUnlock()
@@ -429,7 +429,7 @@ func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error
 	c := r.t.c
 	c.claiming.RLock()
 	defer c.claiming.RUnlock()
-	if err := c.live(); err != nil {
+	if err := c.life.ended(); err != nil {
 		return false, err
 	}
 	return k.group.Take(i, hint, r.member, acknowledge), nil
@@ -496,7 +496,7 @@ func (r *Reader) Close() error {
 	}
 	r.closed = true
 	return r.t.behind(func(ctx context.Context) error {
-		_, err := r.t.c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
+		_, err := r.t.c.link.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
 		crashpoint.At("leave-read")
 		r.counted.end()
 		if r.grouped() {

@@ -74,7 +74,7 @@ func (c *Client) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 			return c.room.events.Load() != events || c.room.releases.Load() != releases ||
 				c.pages.parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
 		})
-		if err := c.live(); err != nil {
+		if err := c.life.ended(); err != nil {
 			return nil, err
 		}
 	}

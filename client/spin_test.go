@@ -20,7 +20,7 @@ func TestConfinedToOneProcessorSpinsForPeersOnOthers(t *testing.T) {
 	if os.Getenv("BATON_TEST_CONFINED") != "" {
 		require.Equal(t, 1, runtime.NumCPU())
 		looks := 0
-		h := newHub(&pages{bells: shm.NewBells(shm.NewRegion(shm.BytesOf(make([]uint64, protocol.BellRecords/8))))})
+		h := newHub(&pages{bells: shm.NewBells(shm.NewRegion(shm.BytesOf(make([]uint64, protocol.BellRecords/8))))}, &life{})
 		found := h.spinUntil(time.Minute, func() bool { looks++; return looks > 1 })
 		require.Equal(t, sys.SeveralProcessors(), found, "looks: %d", looks)
 		return

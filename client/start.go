@@ -26,9 +26,17 @@ const (
 	mayStartAgain = time.Second
 )
 
+// brokerPlace is where a session's broker is, and how one is started there.
+type brokerPlace struct {
+	socket string // as the environment was when the session was opened
+	named  bool   // the address was given
+	start  bool   // one may be started where it was not
+	binary string // "": it is looked for
+}
+
 // dial connects to the broker's socket and waits for one until ctx ends. It starts
 // the user's broker where that is allowed and left to clients.
-func dial(ctx context.Context, o *options) (*net.UnixConn, error) {
+func dial(ctx context.Context, o *brokerPlace) (*net.UnixConn, error) {
 	socket := o.socket
 	var asked time.Time
 	for pause := dialSoon; ; pause = min(2*pause, dialLate) {
@@ -77,7 +85,7 @@ func noBroker(socket string) error {
 // start runs `baton serve` for this user, unless the next broker is the operator's
 // to start (errAwaited), or a broker lives already (errOccupied). A lock makes one of many processes that come at once do it,
 // and a second look finds what another has started.
-func start(ctx context.Context, o *options, socket string) error {
+func start(ctx context.Context, o *brokerPlace, socket string) error {
 	dir := filepath.Dir(socket)
 	if err := sys.CheckPrivateDir(dir); err != nil {
 		return protocol.Errorf(protocol.CodePermission, "remove it or set XDG_RUNTIME_DIR", "%w", err)
@@ -149,7 +157,7 @@ func start(ctx context.Context, o *options, socket string) error {
 	}
 }
 
-func findBinary(o *options) (string, error) {
+func findBinary(o *brokerPlace) (string, error) {
 	named := o.binary
 	if named == "" {
 		named = os.Getenv(address.EnvBinary)

@@ -63,9 +63,9 @@ func (c *Client) openTopic(ctx context.Context, op string, request func(opening 
 	defer c.openMu.end()
 	var info protocol.TopicInfo
 	opening := c.openings.Add(1)
-	if _, err := c.call(ctx, op, request(opening), &info); err != nil {
+	if _, err := c.link.call(ctx, op, request(opening), &info); err != nil {
 		if uncertain(err) { // a broker may have done it, and the next one count it
-			c.undo(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening})
+			c.link.undo(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening})
 		}
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 		at, err = c.pages.lanes.take(bytes)
 		c.mu.Unlock()
 		if err != nil {
-			if over := c.live(); over != nil {
+			if over := c.life.ended(); over != nil {
 				return over // its file is closed with the client
 			}
 			return err
@@ -131,7 +131,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 		lane.Init(t.info.ID)
 		crashpoint.At("lane-reserved")
 		var ok protocol.TopicWriteReply
-		if _, err = c.call(ctx, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: t.ref(), Offset: at}, &ok); err == nil {
+		if _, err = c.link.call(ctx, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: t.ref(), Offset: at}, &ok); err == nil {
 			t.lane, t.laneNo, t.laneAt, t.laneInc = lane, ok.Lane, at, ok.Incarnation
 			crashpoint.At("lane-joined")
 			t.writing, t.head, t.tail = true, 0, 1
@@ -196,7 +196,7 @@ func (t *topic) attempt(ctx context.Context, waited bool, v any, flags uint32, o
 // message that leaves is un-named and counted down. Without room it returns what to
 // wait for.
 func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []SendOption) (look func() bool, err error) {
-	if err := t.c.live(); err != nil {
+	if err := t.c.life.ended(); err != nil {
 		return nil, err
 	}
 	if t.isClosed() {
@@ -254,7 +254,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
 	// takes the lane over when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
-	limbo, ended := c.limbo.Load(), t.isClosed()
+	limbo, ended := c.life.limbo.Load(), t.isClosed()
 	crashpoint.At("send-ring")
 	t.active.Mark(t.laneNo)
 	t.ring()
@@ -270,7 +270,7 @@ func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []Send
 			return nil, err
 		}
 	}
-	if err := c.live(); err != nil { // perhaps no reader looks there any more
+	if err := c.life.ended(); err != nil { // perhaps no reader looks there any more
 		return nil, err
 	}
 	if ended {
@@ -369,7 +369,7 @@ func (t *topic) makeRoom(ctx context.Context) (look func() bool, err error) {
 	}
 	// Read before the view: what changes behind it must end the wait. While the
 	// broker is away the view may be older than this version.
-	version, epoch := t.version(), t.c.epoch.Load()
+	version, epoch := t.version(), t.c.link.epoch.Load()
 	view, err := t.groupsNow(ctx)
 	if err != nil {
 		return nil, t.late(ctx, err, protocol.CodeFull)
@@ -381,7 +381,7 @@ func (t *topic) makeRoom(ctx context.Context) (look func() bool, err error) {
 	}
 	i := t.head + 1 - depth
 	return func() bool {
-		return t.done(view, i) || t.version() != version || t.isClosed() || t.c.epoch.Load() != epoch
+		return t.done(view, i) || t.version() != version || t.isClosed() || t.c.link.epoch.Load() != epoch
 	}, nil
 }
 
@@ -401,7 +401,7 @@ func (t *topic) behind(end func(context.Context) error) error {
 		return err
 	case <-ctx.Done():
 	}
-	if t.c.brokerAway() {
+	if t.c.link.isAway() {
 		return protocol.Errorf(protocol.CodeBrokerLost, "the next one is told", "no broker was there to hear of the end of a use of %s", t.title())
 	}
 	return contextError(ctx, "waiting for the broker to end a use of "+t.title())
@@ -451,7 +451,7 @@ func (t *topic) leave(ctx context.Context) error {
 	}
 	var first error
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
-		_, first = c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
+		_, first = c.link.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
 			c.mu.Lock()
 			c.pages.lanes.give(t.laneAt)
@@ -468,7 +468,7 @@ func (t *topic) leave(ctx context.Context) error {
 			t.letGo()
 		}
 	}
-	_, err := c.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
+	_, err := c.link.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
 	if first == nil {
 		first = unlessLost(unlessLeft(err))
 	}

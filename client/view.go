@@ -173,10 +173,10 @@ func (t *topic) unlessAway(ctx context.Context, former bool, ask func(context.Co
 	if !former {
 		return false, ask(ctx)
 	}
-	if t.c.brokerAway() {
+	if t.c.link.isAway() {
 		return true, nil
 	}
-	asked, cancel := t.c.untilAway(ctx)
+	asked, cancel := t.c.link.untilAway(ctx)
 	defer cancel()
 	err = ask(asked)
 	// That it went away counts, even where the caller's time has run out meanwhile.
@@ -255,7 +255,7 @@ func (v *groupsView) closeBut(kept *groupsView) {
 // close its files: one of the two sees the other.
 func (t *topic) keepGroups(v *groupsView) {
 	t.groups.Swap(v).closeBut(v)
-	if t.c.live() != nil {
+	if t.c.life.ended() != nil {
 		t.closeGroups()
 	}
 }
@@ -263,7 +263,7 @@ func (t *topic) keepGroups(v *groupsView) {
 func (t *topic) closeGroups() { t.groups.Load().closeBut(&groupsView{}) }
 
 func (t *topic) askGroup(ctx context.Context, r groupRecord) (*group, error) {
-	fds, err := t.c.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: r.number}, nil)
+	fds, err := t.c.link.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: r.number}, nil)
 	if err != nil {
 		return nil, err
 	}
