@@ -70,9 +70,7 @@ func (c *Client) handOverOwed() {
 // openFile gives a descriptor of a file that a list would name, nil where there is none. The
 // caller owns it.
 func (c *Client) openFile(k fileKey) *sys.FD {
-	c.pages.peerMu.Lock()
-	listed := c.pages.kept[k].fd
-	c.pages.peerMu.Unlock()
+	listed := c.pages.custodyOf(k)
 	c.mu.Lock()
 	if e := c.segments[k.serial]; listed == nil && k.role == protocol.RestoreSegment && e != nil {
 		listed = e.FD()

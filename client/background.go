@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/baton-ipc/baton/handles"
@@ -13,63 +12,10 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// background is what a client does off the hot path: one goroutine for what is due, and
-// one that reconnects, since the first may wait for a broker.
-type background struct {
-	mu   sync.Mutex
-	due  due
-	wake chan struct{} // has a token while the goroutine may not have seen what is due
-	stop chan struct{}
-	once sync.Once
-}
-
-// due is what is to be done: what is asked for twice is done once, and nothing is
-// dropped.
-type due struct {
-	compare, collect, forgetPeers bool
-	custody                       bool
-	peers                         map[protocol.PeerSession]bool // sessions to be mapped
-}
-
-func (c *Client) startBackground() {
-	c.background.wake = make(chan struct{}, 1)
-	c.background.stop = make(chan struct{})
-	go c.work()
-	go c.keepConnected()
-}
-
-func (c *Client) stopBackground() {
-	c.background.once.Do(func() { close(c.background.stop) })
-}
-
-// post adds to what the background goroutine has to do; nil: it looks at the claims only.
-func (c *Client) post(more func(*due)) {
-	b := &c.background
-	if more != nil {
-		b.mu.Lock()
-		more(&b.due)
-		b.mu.Unlock()
-	}
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-// wantPeer has a session's pages mapped.
-func (c *Client) wantPeer(slot uint32, serial uint64) {
-	c.post(func(d *due) {
-		if d.peers == nil {
-			d.peers = map[protocol.PeerSession]bool{}
-		}
-		d.peers[protocol.PeerSession{Slot: slot, Serial: serial}] = true
-	})
-}
-
 func (c *Client) work() {
 	often := time.NewTicker(compareEvery)
 	defer often.Stop()
-	b := &c.background
+	b := c.jobs
 	for {
 		select {
 		case <-b.stop:
@@ -79,10 +25,7 @@ func (c *Client) work() {
 			continue
 		case <-b.wake:
 		}
-		b.mu.Lock()
-		now := b.due
-		b.due = due{}
-		b.mu.Unlock()
+		now := b.take()
 		c.carryOut(&now)
 		c.tellClaims(func(op string, body any) error {
 			_, err := c.link.call(context.Background(), op, body, nil)
@@ -113,7 +56,7 @@ func (c *Client) carryOut(d *due) {
 func (c *Client) keepConnected() {
 	for {
 		select {
-		case <-c.background.stop:
+		case <-c.jobs.stop:
 			return
 		case <-c.link.away():
 			if c.link.isClosed() || !c.reconnect() {
@@ -146,7 +89,7 @@ func (c *Client) reconnect() bool {
 			}
 			c.hub.wakeAll()
 			// What was asked for while no broker was there, claims too.
-			c.post(func(d *due) { d.compare = true })
+			c.jobs.post(func(d *due) { d.compare = true })
 			go c.returnStray()
 			return true
 		}
@@ -156,7 +99,7 @@ func (c *Client) reconnect() bool {
 		}
 		select {
 		case <-time.After(pause):
-		case <-c.background.stop:
+		case <-c.jobs.stop:
 			return false
 		}
 	}
@@ -194,21 +137,8 @@ func (c *Client) restore(ctx context.Context, ask request) error {
 			fds = append(fds, fd)
 		}
 	}
-	p.peerMu.Lock()
-	var sessions, segments []uint64 // that are mapped, without a descriptor
-	mapped := func(q *peer) {
-		if q.serial != p.serial && p.kept[fileKey{protocol.RestoreSession, q.serial}].fd == nil {
-			sessions = append(sessions, q.serial)
-		}
-	}
-	for _, q := range p.old {
-		mapped(q)
-	}
-	for _, q := range p.peers.All() {
-		mapped(q)
-	}
-	custody := maps.Clone(p.kept)
-	p.peerMu.Unlock()
+	custody, sessions := p.inventory()
+	var segments []uint64 // that are mapped, without a descriptor
 	for k, f := range custody {
 		add(k.role, k.serial, f.fd)
 	}

@@ -27,7 +27,6 @@ type Client struct {
 	pool  *handles.Pool
 	pools poolSet
 	hub   *hub
-	dl    *exports
 	trace bool
 	// devices is nil without WithDevices.
 	devices *deviceSet
@@ -62,7 +61,7 @@ type Client struct {
 	handovers atomic.Uint64
 	readers   atomic.Uint64 // the number that the last reader has
 	bytesSent atomic.Uint64
-	background
+	jobs      *jobs
 }
 
 // Connect opens a session, starting the user's broker if none runs. Without a
@@ -83,8 +82,8 @@ func connect(ctx context.Context, o options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{opts: o, openMu: newTurn(), attachMu: newTurn(), topics: map[uint64]*topic{},
-		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}, trace: os.Getenv("BATON_TRACE") == "1", dl: &exports{}}
+	c := &Client{opts: o, jobs: newJobs(), openMu: newTurn(), attachMu: newTurn(), topics: map[uint64]*topic{},
+		segments: map[uint64]*segmentEntry{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}, trace: os.Getenv("BATON_TRACE") == "1"}
 	c.link = newLink(&c.life, brokerPlace{socket, named, o.start, o.binary}, o.hello(), c.onEvent)
 	hello, fds, err := c.link.open(ctx)
 	if err != nil {
@@ -97,7 +96,7 @@ func connect(ctx context.Context, o options) (*Client, error) {
 		c.link.leave()
 		return nil, err
 	}
-	if c.pages, err = openPages(hello, fds, c.dl); err != nil {
+	if c.pages, err = openPages(hello, fds); err != nil {
 		c.link.leave()
 		return nil, err
 	}
@@ -112,7 +111,8 @@ func connect(ctx context.Context, o options) (*Client, error) {
 	if o.devices != nil {
 		c.devices = newDeviceSet(c, o.devices)
 	}
-	c.startBackground()
+	go c.work()
+	go c.keepConnected()
 	c.set.Store(true)
 	return c, nil
 }
@@ -140,7 +140,7 @@ func (c *Client) onEvent(event string) {
 	}
 	switch event {
 	case protocol.EventTrim:
-		c.post(func(d *due) { d.compare = true })
+		c.jobs.post(func(d *due) { d.compare = true })
 	case protocol.EventEvicted:
 		c.life.evicted.Store(true)
 	case protocol.EventStopped:
@@ -148,9 +148,9 @@ func (c *Client) onEvent(event string) {
 	case protocol.EventRoom:
 		c.room.told(c.hub)
 	case protocol.EventCustody:
-		c.post(func(d *due) { d.custody = true })
+		c.jobs.post(func(d *due) { d.custody = true })
 	case protocol.EventCollect:
-		c.post(func(d *due) { d.collect = true })
+		c.jobs.post(func(d *due) { d.collect = true })
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *Client) allTopics() []*topic {
 
 // reap takes note of DLPack tensors that C code has deleted.
 func (c *Client) reap() {
-	c.dl.reap(func(cookie uint64) {
+	c.pages.dl.reap(func(cookie uint64) {
 		if cookie&deviceCookie != 0 {
 			c.devices.deleted(cookie)
 			return

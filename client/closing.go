@@ -40,7 +40,7 @@ func (c *Client) Close() error {
 	if c.devices != nil {
 		c.devices.close()
 	}
-	c.stopBackground()
+	c.jobs.end()
 	c.hub.wakeAll()
 	over, err := e.advance(ctx)
 	if over {
@@ -268,5 +268,18 @@ func (e *ending) finish() {
 	c.closeFiles()
 	if !all || c.exportsOnDevices() {
 		c.unmapOnce.Do(func() { go c.unmapReleased() })
+	}
+}
+
+// closeFiles closes every descriptor; what is in use stays mapped.
+func (c *Client) closeFiles() {
+	c.pages.closeFiles()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.segments {
+		s.CloseFiles()
+	}
+	for _, t := range c.topics {
+		t.closeGroups()
 	}
 }

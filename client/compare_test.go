@@ -71,8 +71,8 @@ func TestJobsStayDueWhileTheBackgroundIsBusy(t *testing.T) {
 	})
 	<-busy
 	for range 1000 {
-		c.post(func(d *due) { d.collect = true })
-		c.wantPeer(protocol.MaxSessions-1, 1)
+		c.jobs.post(func(d *due) { d.collect = true })
+		c.jobs.MapPeer(protocol.MaxSessions-1, 1)
 	}
 	mapsOthers(t, c, o)
 	close(end)
@@ -122,9 +122,7 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	c.set.Store(false)
 	require.NoError(t, out.Close())
 	left := func() int {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.pages.lanes.left)
+		return c.pages.lanes.countLeft()
 	}
 	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
 	c.compare()
@@ -135,29 +133,6 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	}
 	y.Release()
 	eventually(t, "the place of the lane is lost", func() bool { return left() == 0 })
-}
-
-func TestSpaceForLanesJoins(t *testing.T) {
-	c, _ := pair(t)
-	l := &c.pages.lanes
-	const all = protocol.SessionBytes - protocol.SessionLanes
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for pages := uint64(1); pages < 200; pages++ {
-		bytes := pages * protocol.PageBytes
-		first, err := l.take(bytes)
-		require.NoError(t, err)
-		second, err := l.take(bytes)
-		require.NoError(t, err)
-		l.file.Store64(first, 7)
-		l.give(first)
-		l.give(second)
-	}
-	at, err := l.take(2 * protocol.PageBytes)
-	require.NoError(t, err)
-	require.Zero(t, l.file.Load64(at))
-	l.give(at)
-	require.True(t, l.free.Has(all))
 }
 
 // peersMapped counts sessions whose files are mapped.

@@ -65,10 +65,7 @@ func (p *pages) hand(k fileKey) *sys.FD {
 // lacks tells the broker of a file that could not be had for want of descriptors: it counts on
 // this session to keep it, perhaps.
 func (c *Client) lacks(err error, k fileKey) {
-	c.pages.peerMu.Lock()
-	had := c.pages.kept[k].fd != nil
-	c.pages.peerMu.Unlock()
-	if protocolCode(err) != protocol.CodeTooMany || had {
+	if protocolCode(err) != protocol.CodeTooMany || c.pages.custodyOf(k) != nil {
 		return
 	}
 	go func() {

@@ -148,7 +148,7 @@ func (c *Client) claimLater(lease uint64) {
 	c.mu.Lock()
 	c.claims = append(c.claims, lease)
 	c.mu.Unlock()
-	c.post(nil)
+	c.jobs.post(nil)
 }
 
 // tellClaims tells of every lease that is waiting; ask makes a request.

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"sync"
+
 	"github.com/baton-ipc/baton/internal/ranges"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -11,6 +13,7 @@ import (
 type laneSpace struct {
 	fd   *sys.FD
 	file shm.Region
+	mu   sync.Mutex // guards what follows
 	free ranges.Free
 	used map[uint64]uint64   // length by offset
 	left map[uint64]leftLane // by offset: lanes that the broker keeps for their readers
@@ -22,14 +25,16 @@ type leftLane struct {
 	incarnation   uint64
 }
 
-func newLaneSpace(fd *sys.FD, file shm.Region) laneSpace {
-	l := laneSpace{fd: fd, file: file, used: map[uint64]uint64{}, left: map[uint64]leftLane{}}
+func newLaneSpace(fd *sys.FD, file shm.Region) *laneSpace {
+	l := &laneSpace{fd: fd, file: file, used: map[uint64]uint64{}, left: map[uint64]leftLane{}}
 	l.free.Give(protocol.SessionLanes, protocol.SessionBytes-protocol.SessionLanes)
 	return l
 }
 
-// take reserves a range of whole pages that read zero. Callers hold Client.mu.
+// take reserves a range of whole pages that read zero.
 func (l *laneSpace) take(bytes uint64) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	at, ok := l.free.Take(bytes)
 	if !ok {
 		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics or use a smaller depth", "this session's space for lanes is full")
@@ -45,8 +50,14 @@ func (l *laneSpace) take(bytes uint64) (uint64, error) {
 	return at, nil
 }
 
-// give takes a range back. Callers hold Client.mu.
+// give takes a range back.
 func (l *laneSpace) give(at uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.giveLocked(at)
+}
+
+func (l *laneSpace) giveLocked(at uint64) {
 	bytes, ok := l.used[at]
 	if !ok {
 		return
@@ -75,14 +86,27 @@ func (l *laneSpace) discard(at, bytes uint64) bool {
 }
 
 // leave notes that the broker keeps a lane until its messages have been read to their
-// end. Callers hold Client.mu.
-func (l *laneSpace) leave(at uint64, of leftLane) { l.left[at] = of }
+// end.
+func (l *laneSpace) leave(at uint64, of leftLane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left[at] = of
+}
 
-// compare takes back the lanes that the broker lists no more. Callers hold Client.mu.
+// compare takes back the lanes that the broker lists no more.
 func (l *laneSpace) compare(listed func(leftLane) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for at, of := range l.left {
 		if !listed(of) {
-			l.give(at)
+			l.giveLocked(at)
 		}
 	}
+}
+
+// countLeft returns how many lanes the broker keeps for their readers.
+func (l *laneSpace) countLeft() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.left)
 }

@@ -51,6 +51,9 @@ func newMapping(fd *sys.FD, bytes uint64, write bool, dl *exports) (*mapping, er
 	return m, nil
 }
 
+// lookAgain is how often it is looked whether C code has deleted what it had.
+const lookAgain = 2 * time.Second
+
 // unmap unmaps now, or once C code has deleted all that counts down there.
 func unmap(l lifted) {
 	if l.dl == nil || l.dl.end() {
@@ -59,7 +62,7 @@ func unmap(l lifted) {
 	}
 	go func() { // nobody tells when: a deleter makes no call
 		for !l.dl.end() {
-			time.Sleep(keeperLook)
+			time.Sleep(lookAgain)
 		}
 		sys.Unmap(l.memory)
 	}()

@@ -281,7 +281,7 @@ func (c *Client) returnStray() {
 	for !c.granting.TryLock() { // never waited for, so that a grant keeps its own deadline
 		select {
 		case <-tick.C:
-		case <-c.background.stop:
+		case <-c.jobs.stop:
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/baton-ipc/baton/handles"
@@ -31,7 +32,7 @@ type pages struct {
 	chunks  handles.Chunks
 	bells   shm.Bells
 	parking shm.Parking // the own one
-	lanes   laneSpace
+	lanes   *laneSpace
 
 	peers  sparse.Table[peer] // by slot: the session now there
 	peerMu sync.Mutex
@@ -39,6 +40,8 @@ type pages struct {
 	kept   map[fileKey]kept
 	over   bool // the client was closed: no more files are kept open
 	given  bool // the file of this session is another client's to close
+
+	dl exports // what C code may still count down in the own row
 }
 
 // peer is another session's pages.
@@ -52,7 +55,7 @@ type peer struct {
 }
 
 // openPages maps what came with the hello. It takes ownership of the descriptors.
-func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, err error) {
+func openPages(h *protocol.HelloReply, fds []*sys.FD) (p *pages, err error) {
 	defer func() {
 		if err != nil {
 			wire.CloseAll(fds)
@@ -69,7 +72,7 @@ func openPages(h *protocol.HelloReply, fds []*sys.FD, dl *exports) (p *pages, er
 	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
 	}
-	if p.session, err = newOwnMapping(fds[1], protocol.SessionBytes, true, protocol.RoleSession, dl); err != nil {
+	if p.session, err = newOwnMapping(fds[1], protocol.SessionBytes, true, protocol.RoleSession, &p.dl); err != nil {
 		return nil, err
 	}
 	if p.bellFile, err = newMapping(fds[2], protocol.BellBytes, true, nil); err != nil {
@@ -166,8 +169,7 @@ func (p *pages) isTakenOver(topic, number uint32, incarnation uint64) bool {
 }
 
 // closeFiles closes every descriptor; what is in use stays mapped.
-func (c *Client) closeFiles() {
-	p := c.pages
+func (p *pages) closeFiles() {
 	p.brokerFD.Close()
 	p.bellFD.Close()
 	if !p.given {
@@ -182,14 +184,6 @@ func (c *Client) closeFiles() {
 	p.peerMu.Unlock()
 	for slot, q := range p.peers.All() {
 		p.peers.CompareAndSwap(slot, q, nil)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.segments {
-		s.CloseFiles()
-	}
-	for _, t := range c.topics {
-		t.closeGroups()
 	}
 }
 
@@ -257,4 +251,40 @@ func (p *pages) forget(used map[uint64]bool) {
 			}
 		}
 	}
+}
+
+// inventory lists the files in the custody of this session, and the sessions whose pages are
+// mapped here without a descriptor.
+func (p *pages) inventory() (custody map[fileKey]kept, mapped []uint64) {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	add := func(q *peer) {
+		if q.serial != p.serial && p.kept[fileKey{protocol.RestoreSession, q.serial}].fd == nil {
+			mapped = append(mapped, q.serial)
+		}
+	}
+	for _, q := range p.old {
+		add(q)
+	}
+	for _, q := range p.peers.All() {
+		add(q)
+	}
+	return maps.Clone(p.kept), mapped
+}
+
+// custodyOf gives the descriptor of a file in the custody of this session; nil: it has none.
+func (p *pages) custodyOf(k fileKey) *sys.FD {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	return p.kept[k].fd
+}
+
+// ended tells whether a session whose pages are mapped here is over, or has left its slot.
+func (p *pages) ended() bool {
+	for slot, q := range p.peers.All() {
+		if p.sessionSerial(slot) != q.serial {
+			return true
+		}
+	}
+	return p.countOld() > 0
 }

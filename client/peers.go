@@ -76,7 +76,7 @@ const manyOld = 8
 // tidyPeers has forgetPeers run when it may be worth while.
 func (c *Client) tidyPeers() {
 	if c.pages.countOld() >= manyOld {
-		c.post(func(d *due) { d.forgetPeers = true })
+		c.jobs.ForgetPeers()
 	}
 }
 
@@ -84,11 +84,7 @@ func (c *Client) tidyPeers() {
 // take a slot anew would bring it about, and few may come. So it does with those that were
 // still of use when they left their slot.
 func (c *Client) forgetEnded() {
-	ended := c.pages.countOld() > 0
-	for slot, q := range c.pages.peers.All() {
-		ended = ended || c.pages.sessionSerial(slot) != q.serial
-	}
-	if ended {
+	if c.pages.ended() {
 		c.forgetPeers()
 	}
 }
@@ -132,7 +128,7 @@ func (c *Client) rowOf(slot uint32) (handles.Row, bool) {
 		return q.row, true
 	}
 	if serial != 0 {
-		c.wantPeer(slot, serial)
+		c.jobs.MapPeer(slot, serial)
 	}
 	return handles.Row{}, false
 }

@@ -140,3 +140,38 @@ func textAt(r shm.Region, at, n uint64) string {
 		return c
 	}, string(b))
 }
+
+// segmentSerial returns the serial of the segment that the broker has now at an index.
+func (p *pages) segmentSerial(index uint32) uint64 {
+	return p.broker.Load64(segmentRecordAt(index) + protocol.SegmentSerial)
+}
+
+// listed tells whether the broker still lists a lane.
+//
+// SYNC lane-incarnation: cleared when nothing of the lane is to be read any more; then
+// its place is this session's.
+func (p *pages) listed(l leftLane) bool {
+	return p.broker.Load64(laneRecordAt(l.topic, l.number)+protocol.LaneRecordIncarnation) == l.incarnation
+}
+
+// findLane finds where a topic lists a lane of the own session file.
+func (p *pages) findLane(topic uint32, at uint64) (leftLane, bool) {
+	for n := range p.topicRecord(topic).lanesEnd() {
+		record := laneRecordAt(topic, n)
+		if p.broker.Load64(record+protocol.LaneRecordSerial) == p.serial && p.broker.Load64(record+protocol.LaneRecordOffset) == at {
+			l := leftLane{topic, n, p.broker.Load64(record + protocol.LaneRecordIncarnation)}
+			return l, l.incarnation != 0
+		}
+	}
+	return leftLane{}, false
+}
+
+// laneLeft notes that the broker has taken over a lane, or takes it back where it is no
+// longer needed.
+func (p *pages) laneLeft(at uint64, topic uint32) {
+	if of, ok := p.findLane(topic, at); ok {
+		p.lanes.leave(at, of)
+	} else {
+		p.lanes.give(at)
+	}
+}

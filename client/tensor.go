@@ -218,7 +218,7 @@ func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned,
 		return nil, err
 	}
 	var m *dlpack.ManagedTensorVersioned
-	dl, err := t.held.c.dl.get()
+	dl, err := t.held.c.pages.dl.get()
 	if err == nil {
 		m, err = dl.Export(spec)
 	}
@@ -234,7 +234,7 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 		return nil, err
 	}
 	var m *dlpack.ManagedTensor
-	dl, err := t.held.c.dl.get()
+	dl, err := t.held.c.pages.dl.get()
 	if err == nil {
 		m, err = dl.ExportLegacy(spec)
 	}

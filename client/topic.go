@@ -116,9 +116,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 	at := t.laneAt // of a request whose answer did not come, which is made again
 	if at == 0 {
 		var err error
-		c.mu.Lock()
 		at, err = c.pages.lanes.take(bytes)
-		c.mu.Unlock()
 		if err != nil {
 			if over := c.life.ended(); over != nil {
 				return over // its file is closed with the client
@@ -144,9 +142,7 @@ func (t *topic) startWriting(ctx context.Context) error {
 		return err
 	}
 	t.laneAt = 0
-	c.mu.Lock()
 	c.pages.lanes.give(at)
-	c.mu.Unlock()
 	return err
 }
 
@@ -453,16 +449,14 @@ func (t *topic) leave(ctx context.Context) error {
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
 		_, first = c.link.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
-			c.mu.Lock()
 			c.pages.lanes.give(t.laneAt)
-			c.mu.Unlock()
 			t.laneAt, first = 0, nil
 		} else if protocolCode(first) == protocol.CodeSessionLost {
 			first = nil // emptyLanes sees to what the lane names
 		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
-			c.laneLeft(t.laneAt, t.info.Topic)
+			c.pages.laneLeft(t.laneAt, t.info.Topic)
 			crashpoint.At("leave-placed")
 			t.writing, t.laneAt = false, 0
 			t.letGo()
