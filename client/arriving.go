@@ -16,7 +16,7 @@ import (
 type arriving uint64
 
 // arriving is called before a request whose answer brings a file.
-func (c *Client) arriving() arriving { return arriving(c.restores.Load()) }
+func (m *memory) arriving() arriving { return arriving(m.restores.Load()) }
 
 // arrived hands a file over, once it would be listed, to each broker that has asked since. It
 // does so behind the deadline of the request, which has been answered. A broker that refuses,
@@ -24,44 +24,44 @@ func (c *Client) arriving() arriving { return arriving(c.restores.Load()) }
 //
 // SYNC restores: the file is listed first and the count read second; the list is made behind
 // the count. So the one or the other has it.
-func (c *Client) arrived(before arriving, k fileKey, fd *sys.FD) {
-	for now := c.arriving(); now != before; now = c.arriving() {
+func (m *memory) arrived(before arriving, k fileKey, fd *sys.FD) {
+	for now := m.arriving(); now != before; now = m.arriving() {
 		before = now
-		if c.handOver(k, fd) != nil {
-			c.owe(k)
+		if m.handOver(k, fd) != nil {
+			m.owe(k)
 		}
 	}
 }
 
-func (c *Client) handOver(k fileKey, fd *sys.FD) error {
+func (m *memory) handOver(k fileKey, fd *sys.FD) error {
 	items := []protocol.RestoreItem{{Role: k.role, Serial: k.serial}}
-	_, err := c.link.call(context.Background(), protocol.OpRestore, protocol.Restore{Items: items}, nil, fd)
+	_, err := m.broker.Call(context.Background(), protocol.OpRestore, protocol.Restore{Items: items}, nil, fd)
 	return err
 }
 
 // owe notes a file that the broker may lack.
-func (c *Client) owe(k fileKey) {
-	c.pages.peerMu.Lock()
-	defer c.pages.peerMu.Unlock()
-	if c.owed == nil {
-		c.owed = map[fileKey]bool{}
+func (m *memory) owe(k fileKey) {
+	m.owedMu.Lock()
+	defer m.owedMu.Unlock()
+	if m.owed == nil {
+		m.owed = map[fileKey]bool{}
 	}
-	c.owed[k] = true
+	m.owed[k] = true
 }
 
 // handOverOwed hands over what the broker may lack, as far as it is still here.
-func (c *Client) handOverOwed() {
-	c.pages.peerMu.Lock()
-	owed := slices.Collect(maps.Keys(c.owed))
-	c.owed = nil
-	c.pages.peerMu.Unlock()
+func (m *memory) handOverOwed() {
+	m.owedMu.Lock()
+	owed := slices.Collect(maps.Keys(m.owed))
+	m.owed = nil
+	m.owedMu.Unlock()
 	for _, k := range owed {
-		fd := c.openFile(k)
+		fd := m.openFile(k)
 		if fd == nil {
 			continue
 		}
-		if c.handOver(k, fd) != nil {
-			c.owe(k)
+		if m.handOver(k, fd) != nil {
+			m.owe(k)
 		}
 		fd.Close()
 	}
@@ -69,13 +69,13 @@ func (c *Client) handOverOwed() {
 
 // openFile gives a descriptor of a file that a list would name, nil where there is none. The
 // caller owns it.
-func (c *Client) openFile(k fileKey) *sys.FD {
-	listed := c.pages.custodyOf(k)
-	c.mu.Lock()
-	if e := c.segments[k.serial]; listed == nil && k.role == protocol.RestoreSegment && e != nil {
+func (m *memory) openFile(k fileKey) *sys.FD {
+	listed := m.pages.custodyOf(k)
+	m.mu.Lock()
+	if e := m.segments[k.serial]; listed == nil && k.role == protocol.RestoreSegment && e != nil {
 		listed = e.FD()
 	}
-	c.mu.Unlock()
+	m.mu.Unlock()
 	if listed == nil {
 		return nil
 	}
@@ -87,21 +87,21 @@ func (c *Client) openFile(k fileKey) *sys.FD {
 }
 
 // keepNew keeps a file that came with the answer to a request.
-func (c *Client) keepNew(before arriving, k fileKey, fd *sys.FD) {
-	c.pages.keep(k, fd, false)
-	if before == c.arriving() {
+func (m *memory) keepNew(before arriving, k fileKey, fd *sys.FD) {
+	m.pages.keep(k, fd, false)
+	if before == m.arriving() {
 		return
 	}
-	if own := c.openFile(k); own != nil { // else it was given back already
-		c.arrived(before, k, own)
+	if own := m.openFile(k); own != nil { // else it was given back already
+		m.arrived(before, k, own)
 		own.Close()
 	}
 }
 
 // keepOrClose ends the use of a descriptor that came with the answer to a request.
-func (c *Client) keepOrClose(before arriving, k fileKey, fd *sys.FD, custody bool) {
+func (m *memory) keepOrClose(before arriving, k fileKey, fd *sys.FD, custody bool) {
 	if custody {
-		c.keepNew(before, k, fd)
+		m.keepNew(before, k, fd)
 	} else {
 		fd.Close()
 	}

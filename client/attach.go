@@ -21,66 +21,64 @@ type attachment struct {
 // attach returns the attachment of the chunk that a ref names, asking the broker
 // the first time. ErrExpired: the chunk has been given back. ErrInvalidHandle:
 // no such index.
-func (c *Client) attach(ctx context.Context, ref protocol.Ref) (*attachment, error) {
+func (m *memory) attach(ctx context.Context, ref protocol.Ref) (*attachment, error) {
 	chunk := ref.Index / protocol.ChunkIndices
 	if ref.Index >= protocol.MaxStorages {
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "no storage index %d", ref.Index)
 	}
-	if a := c.attached.Load(chunk); a != nil && a.Serial == ref.Serial {
+	if a := m.attached.Load(chunk); a != nil && a.Serial == ref.Serial {
 		return a, nil
 	}
-	return c.attachSlow(ctx, chunk, ref.Serial)
+	return m.attachSlow(ctx, chunk, ref.Serial)
 }
 
 // attachSlow asks for a chunk, and with the same request for those of which messages of other
 // senders wait: a reader that meets many senders meets them at once.
-func (c *Client) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*attachment, error) {
-	if err := c.attachMu.take(ctx); err != nil {
+func (m *memory) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*attachment, error) {
+	if err := m.attachMu.take(ctx); err != nil {
 		return nil, err
 	}
-	defer c.attachMu.end()
-	if a := c.attached.Load(chunk); a != nil && a.Serial == serial {
+	defer m.attachMu.end()
+	if a := m.attached.Load(chunk); a != nil && a.Serial == serial {
 		return a, nil
 	}
-	if !c.isListed(chunk, serial) {
+	if !m.isListed(chunk, serial) {
 		return nil, errExpired("its memory has been given back")
 	}
-	if c.devices == nil && c.onDevice(c.pages.chunks.Load(chunk).Segment) {
+	if m.devices == nil && m.onDevice(m.pages.chunks.Load(chunk).Segment) {
 		return nil, errNoDevices("a GPU")
 	}
-	ahead := newAhead(c)
+	ahead := newAhead(m)
 	ahead.add(chunk, serial)
-	for _, t := range c.readTopics() {
-		t.attachAhead(ahead)
-	}
-	a, err := c.askAttach(ctx, ahead.chunks)
+	m.lanes.AttachAhead(ahead)
+	a, err := m.askAttach(ctx, ahead.chunks)
 	if len(ahead.chunks) > 1 && protocolCode(err) == protocol.CodeTooMany {
-		a, err = c.askAttach(ctx, ahead.chunks[:1]) // there may be room for one file
+		a, err = m.askAttach(ctx, ahead.chunks[:1]) // there may be room for one file
 	}
 	return a, err
 }
 
 // isListed tells whether a grant of a chunk is there.
-func (c *Client) isListed(chunk uint32, serial uint64) bool {
-	return chunk < c.pages.chunksEnd() && c.pages.chunks.Serial(chunk) == serial
+func (m *memory) isListed(chunk uint32, serial uint64) bool {
+	return chunk < m.pages.chunksEnd() && m.pages.chunks.Serial(chunk) == serial
 }
 
 // ahead is what one request to attach asks for. What other processes say leads to it, so
 // each chunk is looked up in the broker's page.
 type ahead struct {
-	c        *Client
+	m        *memory
 	chunks   []protocol.AttachChunk
 	segments map[uint64]bool // whose files are asked for
 }
 
-func newAhead(c *Client) *ahead { return &ahead{c: c, segments: map[uint64]bool{}} }
+func newAhead(m *memory) *ahead { return &ahead{m: m, segments: map[uint64]bool{}} }
 
 func (a *ahead) full() bool { return len(a.chunks) == protocol.MaxPeers }
 
 // add adds a chunk, which is listed.
 func (a *ahead) add(chunk uint32, serial uint64) {
-	segment := a.c.pages.chunks.Load(chunk).SegmentSerial
-	file := !a.segments[segment] && a.c.readable(segment) == nil
+	segment := a.m.pages.chunks.Load(chunk).SegmentSerial
+	file := !a.segments[segment] && a.m.readable(segment) == nil
 	a.segments[segment] = true
 	a.chunks = append(a.chunks, protocol.AttachChunk{Chunk: chunk, Serial: serial, File: file})
 }
@@ -88,11 +86,11 @@ func (a *ahead) add(chunk uint32, serial uint64) {
 // consider adds the chunk of a ref that nobody has checked, unless this session is attached
 // to it or cannot use it.
 func (a *ahead) consider(ref protocol.Ref) {
-	chunk, c := ref.Index/protocol.ChunkIndices, a.c
-	if ref.Serial == 0 || ref.Index >= protocol.MaxStorages || !c.isListed(chunk, ref.Serial) {
+	chunk, m := ref.Index/protocol.ChunkIndices, a.m
+	if ref.Serial == 0 || ref.Index >= protocol.MaxStorages || !m.isListed(chunk, ref.Serial) {
 		return
 	}
-	if has := c.attached.Load(chunk); has != nil && has.Serial == ref.Serial {
+	if has := m.attached.Load(chunk); has != nil && has.Serial == ref.Serial {
 		return
 	}
 	for _, asked := range a.chunks {
@@ -100,53 +98,18 @@ func (a *ahead) consider(ref protocol.Ref) {
 			return
 		}
 	}
-	if !c.onDevice(c.pages.chunks.Load(chunk).Segment) {
+	if !m.onDevice(m.pages.chunks.Load(chunk).Segment) {
 		a.add(chunk, ref.Serial)
-	}
-}
-
-// readTopics are the topics whose lanes are known here: those that are read.
-func (c *Client) readTopics() (all []*topic) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.topics {
-		if t.lanes.Load() != nil {
-			all = append(all, t)
-		}
-	}
-	return all
-}
-
-// attachAhead considers the newest message of each lane that has sent since it was looked at
-// first, or of all where what was kept then is read too. Of a queue it is not known which
-// reader takes which message.
-func (t *topic) attachAhead(a *ahead) {
-	v := t.lanes.Load()
-	if v == nil || t.info.Kind == protocol.KindQueue {
-		return
-	}
-	for i := range v.lanes {
-		l := &v.lanes[i]
-		if a.full() {
-			return
-		}
-		head := l.lane.Head()
-		if head <= l.before && !t.rewound.Load() {
-			continue
-		}
-		if ref, ok := l.lane.FirstRef(head); ok {
-			a.consider(ref)
-		}
 	}
 }
 
 // askAttach attaches this session to chunks, and returns the attachment of the first one. The
 // others come along where they can be had.
-func (c *Client) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*attachment, error) {
+func (m *memory) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*attachment, error) {
 	all := asked
 	asked = nil
 	for k, a := range all { // so that this process's container pays
-		err := c.reserve(protocol.SessionRow+int64(a.Chunk)*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize)
+		err := m.reserve(protocol.SessionRow+int64(a.Chunk)*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize)
 		if err != nil && k == 0 {
 			return nil, err
 		}
@@ -155,39 +118,39 @@ func (c *Client) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 		}
 	}
 	var ok protocol.AttachReply
-	before := c.arriving()
-	fds, err := c.link.call(ctx, protocol.OpAttach, protocol.Attach{Chunks: asked}, &ok)
+	before := m.arriving()
+	fds, err := m.broker.Call(ctx, protocol.OpAttach, protocol.Attach{Chunks: asked}, &ok)
 	if err == nil {
 		crashpoint.At("attach-asked")
-		err = c.keepAttached(asked, ok.Chunks, fds, before)
+		err = m.keepAttached(asked, ok.Chunks, fds, before)
 	}
 	if err != nil {
 		for _, a := range asked {
 			if a.File {
-				c.lacks(err, fileKey{protocol.RestoreSegment, c.pages.chunks.Load(a.Chunk).SegmentSerial})
+				m.lacks(err, fileKey{protocol.RestoreSegment, m.pages.chunks.Load(a.Chunk).SegmentSerial})
 			}
 		}
 		return nil, err
 	}
 	var owners []protocol.PeerSession
 	for _, r := range ok.Chunks {
-		if r.Error == nil && c.pages.known(r.Owner, r.OwnerSerial) == nil {
+		if r.Error == nil && m.pages.known(r.Owner, r.OwnerSerial) == nil {
 			owners = append(owners, protocol.PeerSession{Slot: r.Owner, Serial: r.OwnerSerial})
 		}
 	}
-	found, err := c.mapPeers(ctx, owners)
+	found, err := m.mapPeers(ctx, owners)
 	if err != nil {
 		return nil, err
 	}
 	var first *attachment
 	for k, r := range ok.Chunks {
-		a, err := c.madeAttachment(ctx, &asked[k], &r, found)
+		a, err := m.madeAttachment(ctx, &asked[k], &r, found)
 		if err != nil && k == 0 {
 			return nil, err
 		}
 		if err == nil {
 			crashpoint.At("attach-mapped")
-			c.attached.Store(asked[k].Chunk, a)
+			m.attached.Store(asked[k].Chunk, a)
 		}
 		if k == 0 {
 			first = a
@@ -197,15 +160,15 @@ func (c *Client) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 }
 
 // madeAttachment makes the attachment that an answer tells of.
-func (c *Client) madeAttachment(ctx context.Context, asked *protocol.AttachChunk, r *protocol.AttachAnswer, found map[uint64]foundPeer) (*attachment, error) {
+func (m *memory) madeAttachment(ctx context.Context, asked *protocol.AttachChunk, r *protocol.AttachAnswer, found map[uint64]foundPeer) (*attachment, error) {
 	if r.Error != nil {
 		return nil, r.Error
 	}
-	record := c.pages.chunks.Load(asked.Chunk)
+	record := m.pages.chunks.Load(asked.Chunk)
 	if record.Serial != asked.Serial {
 		return nil, errExpired("its memory has been given back")
 	}
-	owner := c.pages.known(record.Owner, record.OwnerSerial)
+	owner := m.pages.known(record.Owner, record.OwnerSerial)
 	if owner == nil {
 		f := found[record.OwnerSerial]
 		if f.err != nil {
@@ -215,7 +178,7 @@ func (c *Client) madeAttachment(ctx context.Context, asked *protocol.AttachChunk
 			return nil, protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d is listed with another owner than was answered", asked.Chunk)
 		}
 	}
-	segment, err := c.segment(ctx, record.Segment, record.SegmentSerial, false)
+	segment, err := m.segment(ctx, record.Segment, record.SegmentSerial, false)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +190,7 @@ func (c *Client) madeAttachment(ctx context.Context, asked *protocol.AttachChunk
 
 // keepAttached keeps the segments whose descriptors came with an answer. It takes ownership of
 // the descriptors.
-func (c *Client) keepAttached(asked []protocol.AttachChunk, answers []protocol.AttachAnswer, fds []*sys.FD, before arriving) error {
+func (m *memory) keepAttached(asked []protocol.AttachChunk, answers []protocol.AttachAnswer, fds []*sys.FD, before arriving) error {
 	defer func() { wire.CloseAll(fds) }() // those that are left
 	there := 0
 	for k, r := range answers {
@@ -249,7 +212,7 @@ func (c *Client) keepAttached(asked []protocol.AttachChunk, answers []protocol.A
 		}
 		fd := fds[0]
 		fds = fds[1:]
-		if _, err := c.mapGiven(r.Segment, r.SegmentSerial, false, fd, &protocol.SegmentReply{Bytes: r.Bytes, Custody: r.Custody}, before); err != nil && k == 0 {
+		if _, err := m.mapGiven(r.Segment, r.SegmentSerial, false, fd, &protocol.SegmentReply{Bytes: r.Bytes, Custody: r.Custody}, before); err != nil && k == 0 {
 			return err
 		}
 	}

@@ -12,54 +12,54 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-func (c *Client) work() {
+func (s *session) work() {
 	often := time.NewTicker(compareEvery)
 	defer often.Stop()
-	b := c.jobs
+	b := s.jobs
 	for {
 		select {
 		case <-b.stop:
 			return
 		case <-often.C:
-			c.compare()
+			s.compare()
 			continue
 		case <-b.wake:
 		}
 		now := b.take()
-		c.carryOut(&now)
-		c.tellClaims(func(op string, body any) error {
-			_, err := c.link.call(context.Background(), op, body, nil)
+		s.carryOut(&now)
+		s.claims.tell(func(op string, body any) error {
+			_, err := s.link.Call(context.Background(), op, body, nil)
 			return err
 		})
 	}
 }
 
-func (c *Client) carryOut(d *due) {
+func (s *session) carryOut(d *due) {
 	if d.compare {
-		c.compare()
+		s.compare()
 	}
 	if d.custody {
-		c.takeCustody()
+		s.memory.takeCustody()
 	}
 	if d.collect {
-		c.collect((*handles.Pool).CollectIdle)
+		s.memory.collect((*handles.Pool).CollectIdle)
 	}
 	if d.forgetPeers {
-		c.forgetPeers()
+		s.memory.forgetPeers()
 	}
-	missing := slices.DeleteFunc(slices.Collect(maps.Keys(d.peers)), func(s protocol.PeerSession) bool { return c.pages.known(s.Slot, s.Serial) != nil })
+	missing := slices.DeleteFunc(slices.Collect(maps.Keys(d.peers)), func(of protocol.PeerSession) bool { return s.pages.known(of.Slot, of.Serial) != nil })
 	if len(missing) > 0 {
-		c.mapPeers(context.Background(), missing)
+		s.memory.mapPeers(context.Background(), missing)
 	}
 }
 
-func (c *Client) keepConnected() {
+func (s *session) keepConnected() {
 	for {
 		select {
-		case <-c.jobs.stop:
+		case <-s.jobs.stop:
 			return
-		case <-c.link.away():
-			if c.link.isClosed() || !c.reconnect() {
+		case <-s.link.away():
+			if s.link.isClosed() || !s.reconnect() {
 				return
 			}
 		}
@@ -69,37 +69,37 @@ func (c *Client) keepConnected() {
 // reconnect tries until a broker takes this session back: the same one, to which
 // it was only disconnected, or a new one, which is given all that is mapped
 // here. It returns false when the client was closed or its session is lost.
-func (c *Client) reconnect() bool {
+func (s *session) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
-		if c.pages.isOver() || c.pages.isClosed() {
+		if s.pages.isOver() || s.pages.isClosed() {
 			why := errStopped
-			if c.life.evicted.Load() || c.pages.isEvicted() {
+			if s.life.evicted.Load() || s.pages.isEvicted() {
 				why = errEvicted
 			}
-			c.lose(why)
+			s.lose(why)
 			return false
 		}
-		c.goOn()
+		s.goOn()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		ctl, err := c.resume(ctx)
+		ctl, err := s.resume(ctx)
 		cancel()
 		if ctl != nil {
-			if !c.link.adopt(ctl) {
+			if !s.link.adopt(ctl) {
 				return false
 			}
-			c.hub.wakeAll()
+			s.waits.wakeAll()
 			// What was asked for while no broker was there, claims too.
-			c.jobs.post(func(d *due) { d.compare = true })
-			go c.returnStray()
+			s.jobs.post(func(d *due) { d.compare = true })
+			go s.memory.returnStray(s.jobs.stop)
 			return true
 		}
 		if isFinal(err) {
-			c.lose(err)
+			s.lose(err)
 			return false
 		}
 		select {
 		case <-time.After(pause):
-		case <-c.jobs.stop:
+		case <-s.jobs.stop:
 			return false
 		}
 	}
@@ -112,16 +112,16 @@ const (
 )
 
 // resume tries once.
-func (c *Client) resume(ctx context.Context) (*control, error) {
-	p := c.pages
-	return c.link.resume(ctx, &protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}, c.restore)
+func (s *session) resume(ctx context.Context) (*control, error) {
+	p := s.pages
+	return s.link.resume(ctx, &protocol.Resume{Instance: p.instance, Serial: p.serial, Secret: p.secret}, s.restore)
 }
 
 // restore hands a new broker the descriptors of everything mapped here.
-func (c *Client) restore(ctx context.Context, ask request) error {
-	p := c.pages
-	c.restores.Add(1)            // SYNC restores: before anything is listed; pairs with arrived
-	unanswered := c.unanswered() // before the groups are listed: a reader that is missing here has its group there
+func (s *session) restore(ctx context.Context, ask request) error {
+	p := s.pages
+	s.memory.restores.Add(1)            // SYNC restores: before anything is listed; pairs with arrived
+	unanswered := s.topics.unanswered() // before the groups are listed: a reader that is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.serial}}
 	fds := []*sys.FD{p.brokerFD, p.bellFD, p.sessionFD}
 	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this
@@ -138,24 +138,11 @@ func (c *Client) restore(ctx context.Context, ask request) error {
 		}
 	}
 	custody, sessions := p.inventory()
-	var segments []uint64 // that are mapped, without a descriptor
 	for k, f := range custody {
 		add(k.role, k.serial, f.fd)
 	}
-	c.mu.Lock()
-	for serial, s := range c.segments {
-		if fd := s.FD(); fd != nil {
-			add(protocol.RestoreSegment, serial, fd)
-		} else if custody[fileKey{protocol.RestoreSegment, serial}].fd == nil {
-			segments = append(segments, serial)
-		}
-	}
-	for _, t := range c.topics {
-		for _, g := range t.groups.Load().groups {
-			add(protocol.RestoreGroup, g.id, g.fd)
-		}
-	}
-	c.mu.Unlock()
+	segments := s.memory.inventory(custody, func(serial uint64, fd *sys.FD) { add(protocol.RestoreSegment, serial, fd) })
+	s.topics.groupFiles(func(id uint64, fd *sys.FD) { add(protocol.RestoreGroup, id, fd) })
 	const batch = 32
 	for len(items) > 0 {
 		n := min(batch, len(items))

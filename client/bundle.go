@@ -47,7 +47,7 @@ func (c *Client) AllocBundleOn(ctx context.Context, device string, specs ...Spec
 }
 
 func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) (*Bundle, error) {
-	b := &Bundle{held: newHolding(c)}
+	b := &Bundle{held: newHolding(c.s.memory)}
 	if err := checkNames(specs); err != nil {
 		return nil, err
 	}
@@ -69,10 +69,10 @@ func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) 
 		}
 	}
 	for i, s := range specs {
-		t := &Tensor{held: b.held, storage: -1, dtype: s.DType, shape: append([]int64(nil), s.Shape...), name: s.Name, lent: true}
+		t := &Tensor{c: c, held: b.held, storage: -1, dtype: s.DType, shape: append([]int64(nil), s.Shape...), name: s.Name, lent: true}
 		if n, _ := dlpack.NumElements(s.Shape); n > 0 {
 			t.storage, t.offset = 0, offsets[i]
-			if err := b.held.place(t, true); err != nil {
+			if err := t.place(true); err != nil {
 				b.Release()
 				return nil, err
 			}

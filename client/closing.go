@@ -21,27 +21,20 @@ const (
 	keeperLook = 2 * time.Second
 )
 
-// Close ends the session. What was sent is still received. Tensors, slices and DLPack
-// tensors that were not released stay valid, and their bytes as they are, until they
-// are; what is released then is recycled as ever. All else is unmapped: memory that
-// nothing here holds at once, the session's own pages when the Client and what came
-// from it are garbage. While no broker runs Close returns within two seconds, and the
-// next broker is told when it is there.
-func (c *Client) Close() error {
-	if !c.link.close() {
+// close ends the session as Client.Close says.
+func (s *session) close() error {
+	if !s.link.close() {
 		return nil
 	}
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
+	s.memory.close()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	e := &ending{c: c, lanes: c.quiesce()}
-	if c.devices != nil {
-		c.devices.close()
+	e := &ending{s: s, lanes: s.topics.quiesce()}
+	if s.devices != nil {
+		s.devices.close()
 	}
-	c.jobs.end()
-	c.hub.wakeAll()
+	s.jobs.end()
+	s.waits.wakeAll()
 	over, err := e.advance(ctx)
 	if over {
 		e.finish()
@@ -54,48 +47,10 @@ func (c *Client) Close() error {
 	return err
 }
 
-// quiesce ends what writes to lanes and groups: once the session is over for the
-// broker, no reader would see a message, and a claim would stay. The channel gives how
-// often the lanes name each storage, as soon as no send waits for an answer of the
-// broker any more.
-func (c *Client) quiesce() <-chan map[uint32]uint64 {
-	c.claiming.Lock()
-	c.life.close()
-	c.hub.wakeAll()
-	c.claiming.Unlock()
-	c.endPools(errClosed("client"))
-	lanes := make(chan map[uint32]uint64, 1)
-	if c.life.lost.Load() != nil {
-		lanes <- nil // emptyLanes sees to them
-		return lanes
-	}
-	topics := c.allTopics()
-	go func() { lanes <- endLanes(topics) }()
-	return lanes
-}
-
-// endLanes ends the writing of lanes, which are the broker's to read, and gives how often
-// they name each storage.
-func endLanes(of []*topic) map[uint32]uint64 {
-	n := map[uint32]uint64{}
-	for _, t := range of {
-		t.mu.must()
-		t.writing = false
-		for _, kept := range t.kept {
-			for _, index := range kept {
-				n[index]++
-			}
-		}
-		t.kept = nil
-		t.mu.end()
-	}
-	return n
-}
-
 // ending is the way of a closed client's session to its end. One goroutine at a time
 // goes it: that of Close, then linger.
 type ending struct {
-	c     *Client
+	s     *session
 	lanes <-chan map[uint32]uint64 // gives named, once; nil when it has
 	named map[uint32]uint64        // what the lanes name, until it is counted down
 	said  bool                     // the broker has heard bye
@@ -105,8 +60,8 @@ type ending struct {
 // advance goes as far as it can now, and tells whether the session is over here. No
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
-	c := e.c
-	if c.life.lost.Load() != nil || c.pages.isOver() {
+	s := e.s
+	if s.life.lost.Load() != nil || s.pages.isOver() {
 		e.settle(ctx)
 		e.countDown()
 		return true, nil
@@ -116,7 +71,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	}
 	if !e.said {
 		e.settle(ctx) // what the lanes name stays counted otherwise, so the session stays as well
-		c.tellClaims(func(op string, body any) error { return c.link.askNow(ctx, op, body, nil) })
+		s.claims.tell(func(op string, body any) error { return s.link.askNow(ctx, op, body, nil) })
 		held, err := e.bye(ctx)
 		crashpoint.At("bye-said")
 		if err != nil {
@@ -140,8 +95,8 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 // stopped tells whether the broker was stopped and nothing is left to be told: the next one
 // with the same memory directory looks at the row itself.
 func (e *ending) stopped() bool {
-	c := e.c
-	if c.life.limbo.Load() == nil || !c.link.isAway() || !c.pages.isClosed() {
+	s := e.s
+	if s.life.limbo.Load() == nil || !s.link.IsAway() || !s.pages.isClosed() {
 		return false
 	}
 	return e.said || e.look() && len(e.named) == 0
@@ -177,7 +132,7 @@ func (e *ending) countDown() bool {
 	}
 	for index, n := range e.named {
 		for range n {
-			e.c.pages.row.Drop(index)
+			e.s.pages.row.Drop(index)
 		}
 	}
 	e.named = nil
@@ -188,7 +143,7 @@ func (e *ending) countDown() bool {
 // know any more is over.
 func (e *ending) bye(ctx context.Context) (held bool, err error) {
 	var r protocol.ByeReply
-	err = e.c.link.askNow(ctx, protocol.OpBye, nil, &r)
+	err = e.s.link.askNow(ctx, protocol.OpBye, nil, &r)
 	if protocolCode(err) == protocol.CodeClosed {
 		return false, nil
 	}
@@ -198,13 +153,13 @@ func (e *ending) bye(ctx context.Context) (held bool, err error) {
 // linger goes on until the session is over: it finds the next broker where this one
 // goes away, and waits as a keeper while anything is held.
 func (e *ending) linger() {
-	c := e.c
+	s := e.s
 	heard := time.Now()
 	pause := reconnectSoon
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), closedTry)
 		over, err := e.advance(ctx)
-		if !over && c.link.isAway() {
+		if !over && s.link.IsAway() {
 			over = e.comeBack(ctx)
 		}
 		cancel()
@@ -216,7 +171,7 @@ func (e *ending) linger() {
 			heard = time.Now()
 			pause = keeperLook
 			select {
-			case <-c.link.away():
+			case <-s.link.away():
 				pause = reconnectSoon
 			case <-time.After(pause):
 			}
@@ -233,8 +188,8 @@ func (e *ending) holds() bool {
 	if !e.look() {
 		return true
 	}
-	row := &e.c.pages.row
-	for chunk := range e.c.counted() {
+	row := &e.s.pages.row
+	for chunk := range e.s.memory.counted() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
 			if row.Count(index) > e.named[index] {
 				return true
@@ -247,39 +202,33 @@ func (e *ending) holds() bool {
 // comeBack resumes the session at the broker that is there now, and tells whether the
 // session is over instead. A closed session is no reason to start a broker.
 func (e *ending) comeBack(ctx context.Context) (over bool) {
-	c := e.c
-	ctl, err := c.resume(ctx)
+	s := e.s
+	ctl, err := s.resume(ctx)
 	if ctl == nil {
 		return isFinal(err)
 	}
-	c.goOn()
-	c.link.adoptClosed(ctl)
+	s.goOn()
+	s.link.adoptClosed(ctl)
 	return false
 }
 
 // finish closes what is left of a session that is over.
 func (e *ending) finish() {
-	c := e.c
+	s := e.s
 	e.leave()
-	c.link.end()
+	s.link.end()
 	e.look()
-	c.leaveNamed(e.named)
-	all := c.unmapFree()
-	c.closeFiles()
-	if !all || c.exportsOnDevices() {
-		c.unmapOnce.Do(func() { go c.unmapReleased() })
+	s.memory.leaveNamed(e.named)
+	all := s.memory.unmapFree()
+	s.closeFiles()
+	if !all || s.hasExports() {
+		s.unmapOnce.Do(func() { go s.unmapReleased() })
 	}
 }
 
 // closeFiles closes every descriptor; what is in use stays mapped.
-func (c *Client) closeFiles() {
-	c.pages.closeFiles()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.segments {
-		s.CloseFiles()
-	}
-	for _, t := range c.topics {
-		t.closeGroups()
-	}
+func (s *session) closeFiles() {
+	s.pages.closeFiles()
+	s.memory.closeFiles()
+	s.topics.closeFiles()
 }

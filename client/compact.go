@@ -13,8 +13,8 @@ func Replaces(revision uint64) SetOption {
 	return setOption(func(s *protocol.NameSet) { s.Replaces = revision })
 }
 
-// part is what is used of a storage, and where its copy begins.
-type part struct{ from, to, at uint64 }
+// extent is what is used of a storage, and where its copy begins.
+type extent struct{ from, to, at uint64 }
 
 // origin is a storage that a tensor lies in.
 type origin struct {
@@ -29,8 +29,8 @@ func (t *Tensor) origin() origin { return origin{t.held, t.storage} }
 // bytes does so in the copy, strides and value stay, and RawMeta is the same; Set
 // takes meta as an option. The bundle must not be written meanwhile. Errors: ErrUnsupported for tensors on a GPU, those of AllocBundle.
 func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
-	parts, total := map[origin]*part{}, uint64(0)
-	var order []*part
+	parts, total := map[origin]*extent{}, uint64(0)
+	var order []*extent
 	for _, t := range b.tensors {
 		if t.storage < 0 {
 			continue
@@ -46,7 +46,7 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		}
 		p := parts[t.origin()]
 		if p == nil {
-			p = &part{from, to, 0}
+			p = &extent{from, to, 0}
 			parts[t.origin()] = p
 			order = append(order, p)
 		}
@@ -57,25 +57,25 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		p.at = total
 		total += (p.to - p.from + protocol.Alignment - 1) &^ (protocol.Alignment - 1)
 	}
-	out := &Bundle{held: newHolding(c), names: b.names, tree: b.tree, meta: b.meta}
+	out := &Bundle{held: newHolding(c.s.memory), names: b.names, tree: b.tree, meta: b.meta}
 	if total > 0 {
 		if err := c.fill(ctx, out.held, total, c.opts.alloc); err != nil {
 			return nil, err
 		}
 	}
-	copied := map[*part]bool{}
+	copied := map[*extent]bool{}
 	for _, t := range b.tensors {
 		v := t.view()
-		v.held, v.readonly, v.storage = out.held, false, -1
+		v.c, v.held, v.readonly, v.storage = c, out.held, false, -1
 		if p := parts[t.origin()]; p != nil {
 			v.storage, v.offset = 0, p.at+t.offset-p.from
-			if err := out.held.place(v, true); err != nil {
+			if err := v.place(true); err != nil {
 				out.Release()
 				return nil, err
 			}
 			if !copied[p] {
 				copied[p] = true
-				copyPart(v.region, t.region, p)
+				copyExtent(v.region, t.region, p)
 			}
 		}
 		out.tensors = append(out.tensors, v)
@@ -83,6 +83,6 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 	return out, nil
 }
 
-func copyPart(to, from shm.Region, p *part) {
+func copyExtent(to, from shm.Region, p *extent) {
 	copy(to.Bytes(p.at, p.to-p.from), from.Bytes(p.from, p.to-p.from))
 }

@@ -9,28 +9,28 @@ import (
 // the broker's listings. Of two readers of a session that would have the same one, the
 // first has it.
 type counted struct {
-	c           *Client
+	set         *topics
 	file        shm.Region
 	at          uint64 // 0: none
 	taken, lost uint64
 }
 
-// count makes the record of a reader, where the broker has made sure of its memory.
-func (c *Client) count(number uint64, ready bool) (k counted) {
+// countedBy makes the record of a reader, where the broker has made sure of its memory.
+func (s *topics) countedBy(number uint64, ready bool) (k counted) {
 	at := protocol.ReaderRecordAt(number)
 	if !ready || number == 0 {
 		return k
 	}
-	c.mu.Lock()
-	_, used := c.counting[at]
+	s.mu.Lock()
+	_, used := s.counting[at]
 	if !used {
-		c.counting[at] = struct{}{}
+		s.counting[at] = struct{}{}
 	}
-	c.mu.Unlock()
+	s.mu.Unlock()
 	if used {
 		return k
 	}
-	k = counted{c: c, file: c.pages.session.Region, at: at}
+	k = counted{set: s, file: s.pages.session.Region, at: at}
 	k.file.Store64(at+protocol.ReaderTaken, 0)
 	k.file.Store64(at+protocol.ReaderLost, 0)
 	k.file.Store64(at+protocol.ReaderNumber, number)
@@ -56,8 +56,8 @@ func (k *counted) end() {
 	if k.at == 0 {
 		return
 	}
-	k.c.mu.Lock()
-	delete(k.c.counting, k.at)
-	k.c.mu.Unlock()
+	k.set.mu.Lock()
+	delete(k.set.counting, k.at)
+	k.set.mu.Unlock()
 	k.at = 0
 }

@@ -7,7 +7,7 @@ import (
 
 // cursor is a reader's place in one lane.
 type cursor struct {
-	laneView
+	*lane
 	next  uint64
 	lost  uint64
 	group shm.GroupLane
@@ -47,19 +47,11 @@ func (k *cursor) there() bool {
 	return !k.over
 }
 
-// firstIn returns the oldest message whose slot none up to head has taken over.
-func (l *laneView) firstIn(head uint64) uint64 {
-	if n := l.lane.Slots(); head > n {
-		return head - n + 1
-	}
-	return 1
-}
-
 // oldest returns the first message that the lane still has, or the next to come.
 func (k *cursor) oldest() uint64 {
-	head := k.lane.Head()
+	head := k.ring.Head()
 	for i := k.firstIn(head + 1); i <= head; i++ {
-		if k.lane.Has(i) {
+		if k.ring.Has(i) {
 			return i
 		}
 	}
@@ -72,10 +64,10 @@ func (k *cursor) pending(grouped bool) bool {
 		return false
 	}
 	if grouped {
-		_, _, ok := k.group.Next(k.lane.Head())
+		_, _, ok := k.group.Next(k.ring.Head())
 		return ok
 	}
-	return k.lane.Has(k.next) || !k.caughtUp() && k.lane.Head() >= k.next
+	return k.ring.Has(k.next) || !k.caughtUp() && k.ring.Head() >= k.next
 }
 
 // caughtUp tells, when slot next does not hold its message, that it has never
@@ -85,9 +77,9 @@ func (k *cursor) pending(grouped bool) bool {
 // of the dead, which has nothing new anyway. Who has caught up waits for the slot:
 // it is fetched ahead.
 func (k *cursor) caughtUp() bool {
-	if k.state != protocol.LaneLive || k.next <= 1 || !k.lane.Has(k.next-1) {
+	if k.state != protocol.LaneLive || k.next <= 1 || !k.ring.Has(k.next-1) {
 		return false
 	}
-	k.lane.FetchSecond(k.next)
+	k.ring.FetchSecond(k.next)
 	return true
 }

@@ -34,15 +34,15 @@ const (
 
 func (r *retired) init() { r.exports, r.kick = map[uint64]*holding{}, make(chan struct{}, 1) }
 
-// retire ends a holding that streams have used: at once if they have passed, else
+// Retire ends a holding that streams have used: at once if they have passed, else
 // when they have.
-func (d *deviceSet) retire(h *holding, u *deviceUse) {
+func (d *deviceSet) Retire(h *holding, u *use) {
 	for i := range u.uses {
 		if u.uses[i].done.number != 0 {
 			continue
 		}
 		var err error
-		if u.uses[i].done, err = d.mark(u.uses[i].gpu, u.uses[i].stream); err != nil {
+		if u.uses[i].done, err = d.order.mark(u.uses[i].gpu, u.uses[i].stream); err != nil {
 			// A graph that has captured the stream may use it at any time. Else the stream may be
 			// gone; what it did is over when all the GPU's work is.
 			if errors.Is(err, protocol.ErrConflict) || u.uses[i].gpu.Synchronize() != nil {
@@ -50,7 +50,7 @@ func (d *deviceSet) retire(h *holding, u *deviceUse) {
 			}
 		}
 	}
-	if h.idle(u) {
+	if u.idle() {
 		h.letGo()
 		return
 	}
@@ -58,16 +58,6 @@ func (d *deviceSet) retire(h *holding, u *deviceUse) {
 	d.waiting = append(d.waiting, h)
 	d.look(d)
 	d.retired.mu.Unlock()
-}
-
-// idle tells whether all streams of this process have passed.
-func (h *holding) idle(u *deviceUse) bool {
-	for i := range u.uses {
-		if ok, _ := u.uses[i].done.passed(); !ok {
-			return false
-		}
-	}
-	return true
 }
 
 // exported keeps a holding for C code and returns the cookie of its export.
@@ -84,8 +74,8 @@ func (d *deviceSet) exported(h *holding) (uint64, error) {
 	return deviceCookie | d.next, nil
 }
 
-// deleted ends an export.
-func (d *deviceSet) deleted(cookie uint64) {
+// Deleted ends an export.
+func (d *deviceSet) Deleted(cookie uint64) {
 	d.retired.mu.Lock()
 	h := d.exports[cookie&^deviceCookie]
 	delete(d.exports, cookie&^deviceCookie)
@@ -95,16 +85,12 @@ func (d *deviceSet) deleted(cookie uint64) {
 	}
 }
 
-// exportsOnDevices tells whether C code has tensors on GPUs from this client. Nobody but
-// the client learns of their deletion.
-func (c *Client) exportsOnDevices() bool {
-	if c.devices == nil {
-		return false
-	}
-	r := &c.devices.retired
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.exports) > 0
+// hasExports tells whether C code has tensors on GPUs from this session. Nothing but this
+// learns of their deletion.
+func (d *deviceSet) hasExports() bool {
+	d.retired.mu.Lock()
+	defer d.retired.mu.Unlock()
+	return len(d.exports) > 0
 }
 
 // look makes sure that the goroutine runs and looks soon. Callers hold r.mu.
@@ -127,8 +113,8 @@ func (d *deviceSet) lookAfter() {
 	timer := time.NewTimer(lookSoonest)
 	defer timer.Stop()
 	for pause := lookSoonest; ; {
-		changed := d.sweep()
-		d.c.reap()
+		changed := d.sweepRetired()
+		d.m.reap()
 		d.sweepLent()
 		latest := lookLatest
 		d.retired.mu.Lock()
@@ -153,12 +139,12 @@ func (d *deviceSet) lookAfter() {
 	}
 }
 
-// sweep lets go of what streams have passed.
-func (d *deviceSet) sweep() (changed bool) {
+// sweepRetired lets go of what streams have passed.
+func (d *deviceSet) sweepRetired() (changed bool) {
 	d.retired.mu.Lock()
 	var over, left []*holding
 	for _, h := range d.waiting {
-		if h.idle(h.device.Load()) {
+		if h.device.Load().idle() {
 			over = append(over, h)
 		} else {
 			left = append(left, h)
@@ -175,7 +161,7 @@ func (d *deviceSet) sweep() (changed bool) {
 // close waits until nothing of this process uses memory on a device any more: the
 // broker gives it to others when the session is over.
 func (d *deviceSet) close() {
-	for _, g := range *d.gpus.Load() {
+	for _, g := range *d.all.Load() {
 		// Of a context that is lost nothing runs any more.
 		_ = g.Synchronize()
 	}
@@ -188,5 +174,5 @@ func (d *deviceSet) close() {
 	d.retired.mu.Unlock()
 	d.ended.Wait()
 	d.lend.end()
-	d.end()
+	d.order.end()
 }

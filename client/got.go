@@ -32,24 +32,36 @@ type gotName struct {
 	over  bool
 }
 
-// newest returns the newest revision of a name as a message, nil where none is set.
-func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
-	if err := c.life.ended(); err != nil {
-		return nil, err
+// newest takes the newest revision of a name into a fresh one; false where none is set.
+func (s *topics) newest(ctx context.Context, name string, into *taken) (from received, ok bool, err error) {
+	if err := s.life.ended(); err != nil {
+		return from, false, err
 	}
-	n := c.got.use(name)
+	n := s.got.use(name)
 	if n == nil {
-		t, err := c.openTopic(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
+		t, err := s.openName(ctx, name)
 		if err != nil {
-			return nil, err
+			return from, false, err
 		}
-		n = c.got.add(name, t)
+		n = s.got.add(name, t)
 	}
-	m, err := n.t.newest(ctx)
-	if t := c.got.done(n, m == nil && err == nil); t != nil {
+	from, ok, err = n.t.newest(ctx, into)
+	if t := s.got.done(n, !ok && err == nil); t != nil {
 		go t.close() // it asks the broker, for which a reader need not wait
 	}
-	return m, err
+	return from, ok, err
+}
+
+// openName opens a name, to be read.
+func (s *topics) openName(ctx context.Context, name string) (*topic, error) {
+	return s.join(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
+}
+
+// leaveName ends the openings of a name that was read.
+func (s *topics) leaveName(name string) {
+	for _, t := range s.got.forget(name) {
+		t.close() // an error only delays that
+	}
 }
 
 // use finds a name that is open; nil if it is not.
@@ -133,29 +145,29 @@ func (g *got) drop(n *gotName) *topic {
 }
 
 // newest takes what the one lane of a name names now.
-func (t *topic) newest(ctx context.Context) (*Message, error) {
+func (t *topic) newest(ctx context.Context, into *taken) (from received, ok bool, err error) {
+	m := t.set.memory
 	for {
 		v, err := t.lanesNow(ctx)
 		if err != nil || len(v.lanes) == 0 {
-			return nil, err
+			return from, false, err
 		}
-		l := &v.lanes[0]
-		i := l.lane.Head()
-		m := newMessage(t.c)
-		ok, err := t.c.take(ctx, l, i, m)
-		same := l.lane.Head() == i
+		l := v.lanes[0]
+		i := l.ring.Head()
+		into.renew(m)
+		ok, err := m.take(ctx, l, i, into)
+		same := l.ring.Head() == i
 		runtime.KeepAlive(v) // it has the lane mapped
 		switch {
 		case err != nil && !refuted(err):
-			return nil, err
+			return from, false, err
 		case err == nil && ok:
-			m.Sender = l.peer.name
-			return m, nil
+			return received{sender: l.peer.name, number: i}, true, nil
 		case err != nil || same: // it cannot be had, or there is no revision
-			return nil, nil
+			return from, false, nil
 		}
-		if err := t.c.life.ended(); err != nil {
-			return nil, err
+		if err := t.set.life.ended(); err != nil {
+			return from, false, err
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package client
 
 import (
+	"context"
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
@@ -11,18 +13,27 @@ import (
 // allocation, or of a message. The row counts each once; users of the holding
 // are counted here.
 type holding struct {
-	c        *Client
+	m        *memory
 	others   atomic.Int32 // users beside the first
 	storages []storage
-	one      [1]storage                // room for the common case
-	done     func()                    // acknowledges a queue item; may be nil
-	device   atomic.Pointer[deviceUse] // nil: no stream of a GPU has to do with it
+	one      [1]storage          // room for the common case
+	done     func()              // acknowledges a queue item; may be nil
+	device   atomic.Pointer[use] // nil: no stream of a GPU has to do with it
 }
 
-func newHolding(c *Client) *holding {
-	h := &holding{c: c}
+func newHolding(m *memory) *holding {
+	h := &holding{m: m}
 	h.storages = h.one[:0]
 	return h
+}
+
+// renew makes a holding empty, which nothing may use.
+func (h *holding) renew(m *memory) {
+	h.m = m
+	h.others.Store(0)
+	h.storages = h.one[:0]
+	h.done = nil
+	h.device.Store(nil)
 }
 
 func (h *holding) retain() { h.others.Add(1) }
@@ -38,7 +49,7 @@ func (h *holding) release() {
 		panic("baton: released once too often")
 	}
 	if u := h.device.Load(); u != nil {
-		h.c.devices.retire(h, u)
+		h.m.devices.Retire(h, u)
 		return
 	}
 	h.letGo()
@@ -51,7 +62,7 @@ func (h *holding) letGo() {
 	}
 	crashpoint.At("drop-before")
 	for i := range h.storages {
-		h.c.drop(h.storages[i].ref.Index)
+		h.m.drop(h.storages[i].ref.Index)
 		crashpoint.At("drop-between")
 	}
 	if h.done != nil {
@@ -69,11 +80,31 @@ func (h *holding) region(i int, write bool) (shm.Region, error) {
 	return r.Sub(s.offset, (s.bytes+7)&^7), nil
 }
 
-// place finds the bytes of a tensor's storage: on its device, or in this process.
-func (h *holding) place(t *Tensor, write bool) (err error) {
-	if t.device = h.storages[t.storage].at.segment.device; t.device != nil {
-		return nil // mapped when its pointer is asked for
+// used returns the notes of a holding, made at the first call.
+func (h *holding) used() *use {
+	if u := h.device.Load(); u != nil {
+		return u
 	}
-	t.region, err = h.region(t.storage, write)
-	return err
+	h.device.CompareAndSwap(nil, &use{})
+	return h.device.Load()
+}
+
+// ordered notes when a message's bytes are written, as its sender says.
+func (h *holding) ordered(from *peer, stream uint32, value uint64) error {
+	if stream == 0 || stream > protocol.MaxStreams || value >= protocol.StreamPoison {
+		return protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a message is ordered by stream %d, value %d", stream, value)
+	}
+	h.used().written = streamPoint{from.file, stream, value}
+	return nil
+}
+
+// written waits until the sender's stream has written what is held, and refuses what was lent
+// by a process that has ended.
+func (h *holding) written(ctx context.Context) error {
+	if u := h.device.Load(); u != nil {
+		if err := u.written.await(ctx, h.m.life); err != nil {
+			return err
+		}
+	}
+	return h.checkLenders()
 }

@@ -234,3 +234,10 @@ func (h *hub) spinUntil(budget time.Duration, look func() bool) bool {
 		}
 	}
 }
+
+// countIn returns how many goroutines wait in a set.
+func (h *hub) countIn(s shm.WaitSet) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sets[s]
+}

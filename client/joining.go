@@ -9,15 +9,15 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// newReader joins a topic as a reader; group nil: an independent one, which in a
+// read joins a topic as a reader; group nil: an independent one, which in a
 // lossless topic is a group of its own.
-func newReader(ctx context.Context, t *topic, start Start, group *string) (*Reader, error) {
+func (t *topic) read(ctx context.Context, from start, group *string) (*reader, error) {
 	if group == nil && !t.info.Overwrite {
 		alone := ""
 		group = &alone
 	}
 	for {
-		r, again, err := joinReader(ctx, t, start, group)
+		r, again, err := t.joinReader(ctx, from, group)
 		if !again {
 			return r, err
 		}
@@ -31,10 +31,10 @@ type joining struct {
 }
 
 // unanswered lists the requests to read for a new broker.
-func (c *Client) unanswered() (all []protocol.Reading) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for number, j := range c.joining {
+func (s *topics) unanswered() (all []protocol.Reading) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for number, j := range s.joining {
 		j.told = true
 		all = append(all, protocol.Reading{TopicRef: j.t.ref(), Reader: number})
 	}
@@ -42,48 +42,48 @@ func (c *Client) unanswered() (all []protocol.Reading) {
 }
 
 // joined ends a request to read, and tells whether the reader may have been taken back.
-func (c *Client) joined(number uint64) (takenBack bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	takenBack = c.joining[number].told
-	delete(c.joining, number)
+func (s *topics) joined(number uint64) (takenBack bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	takenBack = s.joining[number].told
+	delete(s.joining, number)
 	return takenBack
 }
 
 // joinReader tries once. It is to be tried again where a new broker came before the
 // answer was taken over.
-func joinReader(ctx context.Context, t *topic, start Start, group *string) (_ *Reader, again bool, _ error) {
+func (t *topic) joinReader(ctx context.Context, from start, group *string) (_ *reader, again bool, _ error) {
 	var ok protocol.TopicReadReply
-	asked := protocol.TopicRead{TopicRef: t.ref(), Group: group, Reader: t.c.readers.Add(1)}
-	t.c.mu.Lock()
-	t.c.joining[asked.Reader] = &joining{t: t}
-	t.c.mu.Unlock()
-	fds, err := t.c.link.call(ctx, protocol.OpTopicRead, asked, &ok)
+	asked := protocol.TopicRead{TopicRef: t.ref(), Group: group, Reader: t.set.readers.Add(1)}
+	t.set.mu.Lock()
+	t.set.joining[asked.Reader] = &joining{t: t}
+	t.set.mu.Unlock()
+	fds, err := t.set.broker.Call(ctx, protocol.OpTopicRead, asked, &ok)
 	if err != nil {
-		t.c.joined(asked.Reader)
+		t.set.joined(asked.Reader)
 		if uncertain(err) { // a broker may have done it, and the next one count it
-			t.c.link.undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader})
+			t.set.broker.Undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameRead, Reader: asked.Reader})
 		}
 		return nil, false, err
 	}
 	crashpoint.At("reader-joined")
-	r := &Reader{t: t, number: ok.Reader, member: ok.Member, waits: t.all, start: start, counted: t.c.count(ok.Reader, ok.Counted)}
+	r := &reader{t: t, number: ok.Reader, member: ok.Member, waits: t.all, start: from, counted: t.set.countedBy(ok.Reader, ok.Counted)}
 	if group == nil {
 		wire.CloseAll(fds)
 		err = r.begin(ctx)
 	} else if err = r.enter(ctx, &ok, fds); err == nil {
 		err = r.begin(ctx)
 	}
-	again = t.c.joined(asked.Reader)
+	again = t.set.joined(asked.Reader)
 	if err != nil || again {
-		r.Close() // the broker counts this reader already
+		r.close() // the broker counts this reader already
 		return nil, again, err
 	}
 	return r, false, nil
 }
 
 // enter takes over the group that a new reader is in. It takes ownership of the descriptors.
-func (r *Reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) (err error) {
+func (r *reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) (err error) {
 	t := r.t
 	if ok.Group == nil || *ok.Group >= protocol.MaxGroups || ok.GroupID == 0 {
 		wire.CloseAll(fds)
@@ -95,7 +95,7 @@ func (r *Reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 }
 
 // begin finds the place of a new reader in each lane.
-func (r *Reader) begin(ctx context.Context) error {
+func (r *reader) begin(ctx context.Context) error {
 	v, err := r.t.lanesNow(ctx)
 	if err != nil {
 		return err

@@ -2,11 +2,9 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
-	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sparse"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -19,7 +17,7 @@ import (
 // tensor is a storage of its own, counted as all are; each allocation is a segment
 // that others open by the driver's handle while they hold a storage of it.
 type lender struct {
-	c      *Client
+	m      *memory
 	asking sync.Mutex // held by who talks with the broker about blocks
 
 	mu      sync.Mutex // guards what follows
@@ -46,96 +44,62 @@ type lentStorage struct {
 	done func()
 }
 
-func (l *lender) init(c *Client) {
-	l.c = c
-	l.test = c.freeTest()
+func (l *lender) init(m *memory) {
+	l.m = m
+	l.test = m.freeTest()
 }
 
-// Lend makes a tensor of elements that a framework has on a GPU, as they lie, to be
-// handed to others: memory of cudaMalloc's. They stay where they are, and are the
-// tensor's, until done is called, on a goroutine of the client's, when nobody holds
-// the tensor any more. Others open the memory while they hold it, and only as long as
-// this client lives: then, and if they come late, they get ErrExpired. Of what is held
-// when the client is closed done is not called. The Stream, by default the legacy one,
-// is that after whose work the elements are written. With an error nothing is lent, and
-// done is not called. ErrUnsupported: memory that the driver cannot lend (virtual
-// memory, asynchronous pools); ErrInvalid; ErrNotFound for a GPU that is not there.
-func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...ExportOption) (*Tensor, error) {
-	o := exportOptions{stream: LegacyStream}
-	for _, f := range opts {
-		f.export(&o)
-	}
-	if err := o.stream.check(); err != nil {
-		return nil, err
-	}
-	if v.Device.Type != dlpack.CUDA || v.Data == 0 {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "give elements on a GPU, or copy them into a tensor of Alloc's",
-			"%s%v on %s cannot be lent", v.DType, v.Shape, v.Device)
-	}
-	span, err := v.DType.SpanBytes(v.Shape, v.Strides)
-	if err != nil || span == 0 {
-		return nil, protocol.Errorf(protocol.CodeInvalid, "give a shape with elements and a known dtype", "lend %s%v strides %v: %w", v.DType, v.Shape, v.Strides, err)
-	}
-	g, err := c.named(fmt.Sprintf("cuda:%d", v.Device.ID))
+// Lend makes the storage of n bytes at an address of a GPU, by the name that a user gives it,
+// and has a holding count it. It returns where in the storage they begin. done is called when
+// nothing holds it any more.
+func (d *deviceSet) Lend(ctx context.Context, name string, at, n uint64, done func(), into *holding) (offset uint64, err error) {
+	g, err := d.named(name)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	if err := c.life.ended(); err != nil {
-		return nil, err
+	if err := d.life.ended(); err != nil {
+		return 0, err
 	}
-	t := &Tensor{held: newHolding(c), dtype: v.DType, shape: slices.Clone(v.Shape), readonly: v.ReadOnly()}
-	if !dlpack.IsContiguous(v.Shape, v.Strides) {
-		t.strides = slices.Clone(v.Strides)
+	if offset, err = d.lend.lend(ctx, g.gpu, at, n, done, into); err != nil {
+		return 0, err
 	}
-	at := uint64(v.Data) + v.ByteOffset
-	if err := c.devices.lend.lend(ctx, g, at, uint64(span), done, t); err != nil {
-		return nil, err
-	}
-	c.devices.lookNow() // whoever takes it from a queue may let go of it without a word
-	if o.stream != NoStream {
-		if err := t.writtenBy(o.stream); err != nil {
-			c.devices.lend.disregard(t.held.storages[0].ref.Index)
-			t.Release()
-			return nil, err
-		}
-	}
-	return t, nil
+	d.lookNow() // whoever takes it from a queue may let go of it without a word
+	return offset, nil
 }
 
-// lend makes the storage of n bytes at an address, and places the tensor in it.
-func (l *lender) lend(ctx context.Context, g *gpu, at, n uint64, done func(), t *Tensor) error {
+func (l *lender) lend(ctx context.Context, g *gpu, at, n uint64, done func(), into *holding) (offset uint64, err error) {
 	a, err := g.Allocation(at)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if off := at - a.Base; off > a.Bytes || n > a.Bytes-off {
-		return protocol.Errorf(protocol.CodeInvalid, "give elements inside one allocation",
+		return 0, protocol.Errorf(protocol.CodeInvalid, "give elements inside one allocation",
 			"%d bytes at %d of an allocation of %d", n, off, a.Bytes)
 	}
 	l.asking.Lock()
 	defer l.asking.Unlock()
 	b, err := l.block(ctx, g, &a)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ref := b.free[len(b.free)-1]
-	attached := l.c.attached.Load(ref.Index / protocol.ChunkIndices)
+	attached := l.m.attached.Load(ref.Index / protocol.ChunkIndices)
 	if attached == nil { // Close has let go of everything meanwhile
-		return errClosed("client")
+		return 0, errClosed("client")
 	}
-	if err := l.c.countUp(ref.Index); err != nil {
-		return err
+	if err := l.m.countUp(ref.Index); err != nil {
+		return 0, err
 	}
 	b.free = b.free[:len(b.free)-1]
 	b.lent[ref.Index] = lentStorage{ref, done}
 	off := at - a.Base
-	t.offset = off % protocol.Alignment
-	s := storage{ref: ref, at: attached, offset: off - t.offset, bytes: n + t.offset}
-	l.c.pages.entries.Describe(ref.Index, s.offset, s.bytes, sys.Monotonic())
-	t.held.storages = append(t.held.storages, s)
-	return t.held.place(t, true)
+	offset = off % protocol.Alignment
+	s := storage{ref: ref, at: attached, offset: off - offset, bytes: n + offset}
+	l.m.pages.entries.Describe(ref.Index, s.offset, s.bytes, sys.Monotonic())
+	into.storages = append(into.storages, s)
+	return offset, nil
 }
 
 // disregard calls nobody when a storage's end comes.
@@ -163,7 +127,7 @@ func (l *lender) block(ctx context.Context, g *gpu, a *Allocation) (*lentBlock, 
 	case free > 0:
 		return b, nil
 	}
-	chunks, err := source{c: l.c}.MoreChunks(ctx, b.Segment, 1)
+	chunks, err := source{m: l.m}.MoreChunks(ctx, b.Segment, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +143,11 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "raise the limit of open files", "%w", err)
 	}
-	l.c.granting.RLock()
-	defer l.c.granting.RUnlock()
-	before := l.c.arriving()
+	l.m.granting.RLock()
+	defer l.m.granting.RUnlock()
+	before := l.m.arriving()
 	var ok protocol.GrantReply
-	fds, err := l.c.link.call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
+	fds, err := l.m.broker.Call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
 	wire.CloseAll(fds)
 	if err != nil {
 		fd.Close()
@@ -191,15 +155,13 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	}
 	seg := shm.NewDeviceSegment(ok.Segment, ok.SegmentSerial, ok.Bytes, fd)
 	b := &lentBlock{handle: a.Handle, lent: map[uint32]lentStorage{},
-		segmentEntry: &segmentEntry{Segment: seg, device: &deviceSegment{gpu: g, id: ok.DeviceID, segment: seg}}}
-	b.device.readable.Store(a.Base)
-	b.device.writable.Store(a.Base)
-	_, err = l.c.link.call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
+		segmentEntry: &segmentEntry{Segment: seg, device: newOwnLent(g, ok.DeviceID, seg, a.Base)}}
+	_, err = l.m.broker.Call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
 	if err == nil {
-		err = source{c: l.c}.prepareNew(before, b.segmentEntry, ok.Chunks)
+		err = source{m: l.m}.prepareNew(before, b.segmentEntry, ok.Chunks)
 	}
 	if err != nil {
-		l.c.link.call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		l.m.broker.Call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		seg.Close()
 		return nil, err
 	}
@@ -217,14 +179,14 @@ func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 		l.chunks.Store(k.Chunk, b)
 		first := k.Chunk * protocol.ChunkIndices
 		for index := first; index < first+protocol.ChunkIndices; index++ {
-			l.c.pages.entries.SetGeneration(index, 1)
+			l.m.pages.entries.SetGeneration(index, 1)
 			b.free = append(b.free, protocol.Ref{Serial: k.Serial, Generation: 1, Index: index})
 		}
 	}
 }
 
-// lentDropped hears that this session's count of an index fell to zero.
-func (d *deviceSet) lentDropped(index uint32) {
+// Dropped hears that this session's count of an index fell to zero.
+func (d *deviceSet) Dropped(index uint32) {
 	l := &d.lend
 	if l.chunks.Load(index/protocol.ChunkIndices) == nil {
 		return
@@ -252,7 +214,7 @@ func (l *lender) any() bool {
 // sweepLent is sweep where anything is lent.
 func (d *deviceSet) sweepLent() {
 	if d.lend.any() {
-		d.c.settle() // queues still name what was taken from them
+		d.m.settle() // queues still name what was taken from them
 		d.lend.sweep(context.Background())
 	}
 }
@@ -260,7 +222,7 @@ func (d *deviceSet) sweepLent() {
 // sweep lets go of what nobody holds any more, and gives empty blocks back.
 func (l *lender) sweep(ctx context.Context) {
 	l.free()
-	if l.c.link.isAway() || !l.asking.TryLock() {
+	if l.m.broker.IsAway() || !l.asking.TryLock() {
 		return // or somebody is about to lend
 	}
 	defer l.asking.Unlock()
@@ -273,7 +235,7 @@ func (l *lender) sweep(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	for _, b := range empty {
-		if (source{c: l.c}).Return(ctx, b.Segment) {
+		if (source{m: l.m}).Return(ctx, b.Segment) {
 			l.remove(b)
 		}
 	}
@@ -294,7 +256,7 @@ func (l *lender) free() {
 	}
 	left := l.waiting[:0]
 	for _, index := range l.waiting {
-		if l.c.pages.row.Count(index) != 0 {
+		if l.m.pages.row.Count(index) != 0 {
 			continue // taken back from a message: its next drop tells
 		}
 		next, free := l.test.Recycle(index)
@@ -340,6 +302,15 @@ func (l *lender) remove(b *lentBlock) {
 	}
 	l.blocks = slices.DeleteFunc(l.blocks, func(o *lentBlock) bool { return o == b })
 }
+
+// Sweep ends what is lent and that nothing holds any more.
+func (d *deviceSet) Sweep(ctx context.Context) { d.lend.sweep(ctx) }
+
+// Disregard has nothing called when the end of a lent storage comes.
+func (d *deviceSet) Disregard(index uint32) { d.lend.disregard(index) }
+
+// Between runs f while nothing lent is tested.
+func (d *deviceSet) Between(f func()) { d.lend.between(f) }
 
 // between runs f while no free test runs, which has rows in hand.
 func (l *lender) between(f func()) {

@@ -25,7 +25,7 @@ type link struct {
 	next   chan struct{} // closed when ctl is replaced; a new one each time
 	closed bool
 
-	epoch atomic.Uint64 // counts reconnections
+	epoch atomic.Uint64
 }
 
 func newLink(l *life, via brokerPlace, hello protocol.Hello, event func(string)) *link {
@@ -173,9 +173,9 @@ func (l *link) end() { l.now().close() }
 // endWriting tells the broker that nothing more is asked of it.
 func (l *link) endWriting() { l.now().conn.CloseWrite() }
 
-// call makes a request of the broker. While the broker is away it waits for the
+// Call makes a request of the broker. While the broker is away it waits for the
 // next one until ctx ends, 30 s at most, then returns ErrBrokerLost.
-func (l *link) call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
+func (l *link) Call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
 	ctx, cancel := withDefaultTimeout(ctx, awaitBroker)
 	defer cancel()
 	tooLong := time.NewTimer(awaitBroker)
@@ -184,7 +184,7 @@ func (l *link) call(ctx context.Context, op string, body, ok any, send ...*sys.F
 	return fds, err
 }
 
-// callNoting is call, without descriptors. It tells whether another broker was asked before,
+// callNoting is Call, without descriptors. It tells whether another broker was asked before,
 // and went away before it had answered.
 func (l *link) callNoting(ctx context.Context, op string, body, ok any) (before bool, err error) {
 	ctx, cancel := withDefaultTimeout(ctx, awaitBroker)
@@ -195,9 +195,9 @@ func (l *link) callNoting(ctx context.Context, op string, body, ok any) (before 
 	return before, err
 }
 
-// callUntil is call without a time of its own: where ctx has no end, until a broker
+// CallUntil is Call without a time of its own: where ctx has no end, until a broker
 // has answered, or the session is over.
-func (l *link) callUntil(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
+func (l *link) CallUntil(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error) {
 	fds, _, err := l.ask(ctx, nil, op, body, ok, send...)
 	return fds, err
 }
@@ -241,8 +241,8 @@ func (l *link) askNow(ctx context.Context, op string, body, ok any) error {
 // away is closed once the connection of this moment to the broker is down.
 func (l *link) away() <-chan struct{} { return l.now().done }
 
-// isAway tells whether the connection is down right now.
-func (l *link) isAway() bool {
+// IsAway tells whether the connection is down right now.
+func (l *link) IsAway() bool {
 	select {
 	case <-l.away():
 		return true
@@ -251,9 +251,9 @@ func (l *link) isAway() bool {
 	}
 }
 
-// untilAway returns a context that ends with the connection to the broker, too, and has
+// UntilAway returns a context that ends with the connection to the broker, too, and has
 // ErrBrokerLost as its cause then.
-func (l *link) untilAway(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *link) UntilAway(ctx context.Context) (context.Context, context.CancelFunc) {
 	away := l.away()
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -277,19 +277,19 @@ func (l *link) onLate(op string, body any, ok []byte) {
 	case protocol.OpGrant:
 		var r protocol.GrantReply
 		if json.Unmarshal(ok, &r) == nil {
-			l.undo(protocol.OpReturn, protocol.Return{Segment: r.Segment, Serial: r.SegmentSerial})
+			l.Undo(protocol.OpReturn, protocol.Return{Segment: r.Segment, Serial: r.SegmentSerial})
 		}
 	case protocol.OpTopicRead:
 		if asked, is := body.(protocol.TopicRead); is {
-			l.undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: asked.TopicRef, Role: protocol.RoleNameRead, Reader: asked.Reader})
+			l.Undo(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: asked.TopicRef, Role: protocol.RoleNameRead, Reader: asked.Reader})
 		}
 	}
 }
 
-// undo has the broker, or the next one, take back what a request may have made that nothing
+// Undo has the broker, or the next one, take back what a request may have made that nothing
 // here knows of. It does not wait for that.
-func (l *link) undo(op string, body any) {
-	go l.callUntil(context.Background(), op, body, nil)
+func (l *link) Undo(op string, body any) {
+	go l.CallUntil(context.Background(), op, body, nil)
 }
 
 func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -297,4 +297,15 @@ func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, 
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, d)
+}
+
+// Epoch counts the connections that came after the first.
+func (l *link) Epoch() uint64 { return l.epoch.Load() }
+
+// Requests counts those that were made by the connection of this moment.
+func (l *link) Requests() uint64 {
+	k := l.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.next
 }

@@ -6,39 +6,22 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Members is who takes part in a topic or queue.
-type Members struct {
-	Senders  []Sender
-	Readers  int    // sessions
-	LastLeft string // name of the session that left last, "" while none has
+// members are the sessions that take part in a topic.
+type members struct {
+	senders  []*lane
+	readers  int    // sessions
+	lastLeft string // name of the session that left last, "" while none has
 }
 
-// Sender is a session that sends in a topic or queue.
-type Sender struct {
-	Name    string
-	Session uint64 // its serial
-	Ended   bool   // it has left, and the broker keeps what it sent
-}
-
-// Members tells who takes part.
-func (t *Topic) Members(ctx context.Context) (Members, error) { return t.t.members(ctx) }
-
-// Members tells who takes part.
-func (q *Queue) Members(ctx context.Context) (Members, error) { return q.t.members(ctx) }
-
-func (t *topic) members(ctx context.Context) (m Members, err error) {
-	if err := t.c.life.ended(); err != nil {
+func (t *topic) members(ctx context.Context) (m members, err error) {
+	if err := t.set.life.ended(); err != nil {
 		return m, err
 	}
 	v, err := t.lanesNow(ctx)
 	if err != nil {
 		return m, err
 	}
-	for _, l := range v.lanes {
-		m.Senders = append(m.Senders, Sender{l.peer.name, l.peer.serial, l.state != protocol.LaneLive})
-	}
-	_, m.Readers, m.LastLeft = t.count()
-	return m, t.listed()
+	return members{v.lanes, t.record.readers(), t.record.lastLeft()}, t.listed()
 }
 
 // count tells how many take part, as the broker's page says: lanes of sessions that go on, and

@@ -41,7 +41,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	if o.devices != nil {
-		if err := c.devices.settleWritten(ctx, o.devices); err != nil {
+		if err := c.s.devices.settleWritten(ctx, o.devices...); err != nil {
 			return 0, err
 		}
 	}
@@ -62,12 +62,11 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	}
 	crashpoint.At("name-asked")
 	var ok protocol.NameSetReply
-	if _, err := c.link.call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
+	if _, err := c.s.link.Call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
 		return 0, err
 	}
 	crashpoint.At("name-set")
-	c.handovers.Add(1)
-	c.bytesSent.Add(o.bytes)
+	c.sent(&o)
 	return ok.Revision, nil
 }
 
@@ -111,6 +110,16 @@ func (c *Client) Get(ctx context.Context, name string, opts ...GetOption) (*Bund
 	return bundleOf(m)
 }
 
+// newest returns the newest revision of a name as a message, nil where none is set.
+func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
+	m := newMessage(c)
+	from, ok, err := c.s.topics.newest(ctx, name, &m.taken)
+	if !ok {
+		return nil, err
+	}
+	return m.from(from), nil
+}
+
 // awaitName waits for a revision; nil where none comes in time.
 func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration) (*Message, error) {
 	w, err := c.Watch(ctx, name)
@@ -144,16 +153,16 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
 	}
-	t, err := c.openTopic(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
+	t, err := c.s.topics.openName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	r, err := newReader(ctx, t, StartLast, nil)
+	r, err := t.read(ctx, startLast, nil)
 	if err != nil {
 		t.close()
 		return nil, err
 	}
-	return &Watch{r}, nil
+	return &Watch{&Reader{c: c, r: r}}, nil
 }
 
 // Watch is a reader of a name's revisions. One goroutine at a time.
@@ -180,11 +189,11 @@ func (w *Watch) TryNext(ctx context.Context) (*Bundle, error) {
 
 // Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() error {
-	if w.r.closed {
+	if w.r.r.closed {
 		return nil
 	}
 	err := w.r.Close()
-	if e := w.r.t.close(); err == nil {
+	if e := w.r.r.t.close(); err == nil {
 		err = e
 	}
 	return err
@@ -196,10 +205,8 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	if err := protocol.CheckName(name); err != nil {
 		return err
 	}
-	for _, t := range c.got.forget(name) {
-		t.close() // an error only delays that
-	}
-	before, err := c.link.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	c.s.topics.leaveName(name)
+	before, err := c.s.link.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
 	if before && protocolCode(err) == protocol.CodeNotFound {
 		return nil // the broker that was asked before has deleted it, and could not say so any more
 	}

@@ -17,8 +17,16 @@ type SendOption interface{ send(*sendOptions) }
 
 type sendOptions struct {
 	meta   any
-	stream Stream
+	stream stream
 	given  bool // otherwise it is the legacy one
+}
+
+// after is the stream after whose work the tensors are written.
+func (o *sendOptions) after() stream {
+	if o.given {
+		return o.stream
+	}
+	return legacyStream
 }
 
 // MetaOption is an option of a send and of Set.
@@ -40,7 +48,7 @@ type outgoing struct {
 	flags   uint32
 	spill   *holding    // of the spill storage, when there is one
 	counted []uint32    // indices to count up for this message
-	devices []*Tensor   // that lie on GPUs
+	devices []part      // that lie on GPUs
 	order   streamPoint // when a stream will have written them
 	options sendOptions
 
@@ -122,7 +130,7 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 	if t == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "see whether there is a tensor of that name where it came from", "tensor %q is nil", name)
 	}
-	if t.held == nil || t.held.c != c {
+	if t.held == nil || t.c != c {
 		return c.notOurs(t, name)
 	}
 	if t.over.Load() {
@@ -134,7 +142,7 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 		d.Offset = 0
 	} else {
 		s := &t.held.storages[t.storage]
-		s.share(c)
+		s.share(c.s.memory)
 		ref := s.ref
 		for i := len(o.refs) - 1; i >= 0; i-- {
 			if o.refs[i] == ref {
@@ -149,7 +157,7 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 		o.bytes += uint64(t.NumBytes())
 		if t.device != nil {
 			d.DeviceType, d.DeviceID = int32(dlpack.CUDA), t.device.id
-			o.devices = append(o.devices, t)
+			o.devices = append(o.devices, t.part())
 		}
 	}
 	o.desc.Tensors = append(o.desc.Tensors, d)
@@ -180,7 +188,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	if err != nil {
 		return nil, head, err
 	}
-	o.spill = newHolding(c)
+	o.spill = newHolding(c.s.memory)
 	if err := c.fill(ctx, o.spill, uint64(n), c.opts.alloc); err != nil {
 		o.spill = nil
 		return nil, head, err
@@ -194,7 +202,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 		return nil, head, err
 	}
 	crashpoint.At("spill-written")
-	o.spill.storages[0].share(c)
+	o.spill.storages[0].share(c.s.memory)
 	ref := o.spill.storages[0].ref
 	o.counted = append(o.counted, ref.Index)
 	for _, r := range o.refs {
@@ -226,13 +234,13 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 	if t.held == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "send one that was allocated or received", "%s belongs to no session", tensor)
 	}
-	its, this := t.held.c.pages, c.pages
+	its, this := t.c.s.pages, c.s.pages
 	const remedy = "copy its elements into this session"
 	if its.instance != this.instance {
 		return protocol.Errorf(protocol.CodeInvalid, remedy,
 			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.serial, its.instance, this.serial, this.instance)
 	}
-	if err := t.held.c.life.ended(); err != nil {
+	if err := t.c.s.life.ended(); err != nil {
 		how := "was closed"
 		if protocolCode(err) == protocol.CodeSessionLost {
 			how = "is lost"

@@ -288,3 +288,27 @@ func (p *pages) ended() bool {
 	}
 	return p.countOld() > 0
 }
+
+// release gives the pages of a session away, with the descriptor of their file if there is
+// one.
+func (p *pages) release(q *peer) (*peer, *sys.FD) {
+	if q.serial == p.serial {
+		p.given = true
+		own := *q
+		return &own, p.sessionFD
+	}
+	p.peers.CompareAndSwap(q.slot, q, nil)
+	p.peerMu.Lock()
+	delete(p.old, q.serial)
+	p.peerMu.Unlock()
+	return q, p.hand(fileKey{protocol.RestoreSession, q.serial})
+}
+
+// countPeers returns how many sessions' pages are mapped here, the own ones and the broker's too.
+func (p *pages) countPeers() int {
+	n := p.countOld()
+	for range p.peers.All() {
+		n++
+	}
+	return n
+}

@@ -20,19 +20,19 @@ type foundPeer struct {
 
 // mapPeers asks the broker for the files of sessions, of many with one request, and maps
 // them. It returns what was found by serial.
-func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) (map[uint64]foundPeer, error) {
-	defer c.tidyPeers()
+func (m *memory) mapPeers(ctx context.Context, sessions []protocol.PeerSession) (map[uint64]foundPeer, error) {
+	defer m.tidyPeers()
 	found := map[uint64]foundPeer{}
 	for some := range slices.Chunk(sessions, protocol.MaxPeers) {
 		var ok protocol.PeerReply
-		before := c.arriving()
-		fds, err := c.link.call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
+		before := m.arriving()
+		fds, err := m.broker.Call(ctx, protocol.OpPeer, protocol.Peer{Sessions: some}, &ok)
 		if err == nil {
-			err = c.addPeers(found, some, ok.Sessions, fds, before)
+			err = m.addPeers(found, some, ok.Sessions, fds, before)
 		}
 		if err != nil {
 			for _, s := range some {
-				c.lacks(err, fileKey{protocol.RestoreSession, s.Serial})
+				m.lacks(err, fileKey{protocol.RestoreSession, s.Serial})
 			}
 			return nil, err
 		}
@@ -41,7 +41,7 @@ func (c *Client) mapPeers(ctx context.Context, sessions []protocol.PeerSession) 
 }
 
 // addPeers keeps what came with an answer. It takes ownership of the descriptors.
-func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSession, answers []protocol.PeerAnswer, fds []*sys.FD, before arriving) error {
+func (m *memory) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSession, answers []protocol.PeerAnswer, fds []*sys.FD, before arriving) error {
 	defer func() { wire.CloseAll(fds) }() // those that are left
 	there := 0
 	for _, a := range answers {
@@ -62,9 +62,9 @@ func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSessi
 		if err != nil {
 			return err
 		}
-		c.keepOrClose(before, fileKey{protocol.RestoreSession, s.Serial}, fds[0], answers[k].Custody)
+		m.keepOrClose(before, fileKey{protocol.RestoreSession, s.Serial}, fds[0], answers[k].Custody)
 		fds = fds[1:]
-		found[s.Serial] = foundPeer{peer: c.pages.add(q)}
+		found[s.Serial] = foundPeer{peer: m.pages.add(q)}
 	}
 	return nil
 }
@@ -74,96 +74,88 @@ func (c *Client) addPeers(found map[uint64]foundPeer, asked []protocol.PeerSessi
 const manyOld = 8
 
 // tidyPeers has forgetPeers run when it may be worth while.
-func (c *Client) tidyPeers() {
-	if c.pages.countOld() >= manyOld {
-		c.jobs.ForgetPeers()
+func (m *memory) tidyPeers() {
+	if m.pages.countOld() >= manyOld {
+		m.later.ForgetPeers()
 	}
 }
 
 // forgetEnded forgets sessions that are over while their slots have no other: those that
 // take a slot anew would bring it about, and few may come. So it does with those that were
 // still of use when they left their slot.
-func (c *Client) forgetEnded() {
-	if c.pages.ended() {
-		c.forgetPeers()
+func (m *memory) forgetEnded() {
+	if m.pages.ended() {
+		m.forgetPeers()
 	}
 }
 
 // forgetPeers forgets sessions that are over and of which nothing is used here: no
 // lane in a topic, no chunk of storages. Their files are closed now, and unmapped
 // when nobody looks at them any more.
-func (c *Client) forgetPeers() {
-	if c.link.isAway() {
+func (m *memory) forgetPeers() {
+	if m.broker.IsAway() {
 		return // the next one may want them
 	}
 	used := map[uint64]bool{}
-	for _, a := range c.attached.All() {
+	for _, a := range m.attached.All() {
 		used[a.owner.serial] = true
 	}
-	c.mu.Lock()
-	for _, t := range c.topics {
-		if v := t.lanes.Load(); v != nil {
-			for i := range v.lanes {
-				used[v.lanes[i].serial] = true
-			}
-		}
-	}
-	c.mu.Unlock()
+	m.lanes.MarkPeers(used)
 	// A free test looks at rows that it got before; it keeps nothing of them.
-	forget := func() { c.pages.forget(used) }
-	if c.devices != nil {
+	forget := func() { m.pages.forget(used) }
+	if m.devices != nil {
 		all := forget
-		forget = func() { c.devices.lend.between(all) }
+		forget = func() { m.devices.Between(all) }
 	}
-	c.pool.Between(func() { c.pools.between(forget) })
+	m.pool.Between(func() { m.pools.between(forget) })
 }
 
 // rowOf finds the row of the session now in a slot, for the free test. It makes
 // no call: what is not mapped is asked for in the background and counts as held
 // until it is here.
-func (c *Client) rowOf(slot uint32) (handles.Row, bool) {
-	q := c.pages.peers.Load(slot)
-	serial := c.pages.sessionSerial(slot)
+func (m *memory) rowOf(slot uint32) (handles.Row, bool) {
+	q := m.pages.peers.Load(slot)
+	serial := m.pages.sessionSerial(slot)
 	if q != nil && q.serial == serial {
 		return q.row, true
 	}
 	if serial != 0 {
-		c.jobs.MapPeer(slot, serial)
+		m.later.MapPeer(slot, serial)
 	}
 	return handles.Row{}, false
 }
 
 // freeTest tells whether storages of this session are free.
-func (c *Client) freeTest() handles.FreeTest {
-	return handles.FreeTest{Chunks: c.pages.chunks, Entries: c.pages.entries, Row: c.rowOf}
+func (m *memory) freeTest() handles.FreeTest {
+	return handles.FreeTest{Chunks: m.pages.chunks, Entries: m.pages.entries, Row: m.rowOf}
 }
 
 // hold counts a ref up in the own row. The caller then looks again at the place
 // that named it, and drops if it has changed.
-func (c *Client) hold(ctx context.Context, ref protocol.Ref) (*attachment, error) {
+func (m *memory) hold(ctx context.Context, ref protocol.Ref) (*attachment, error) {
 	for {
-		a, err := c.attach(ctx, ref)
+		a, err := m.attach(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		if err := c.countUp(ref.Index); err != nil {
+		if err := m.countUp(ref.Index); err != nil {
 			return nil, err
 		}
 		// SYNC attachment: trim removes the attachment, then looks whether this
 		// row counts anything of the chunk; one of the two sees the other.
-		if c.attached.Load(ref.Index/protocol.ChunkIndices) == a {
+		if m.attached.Load(ref.Index/protocol.ChunkIndices) == a {
 			return a, nil
 		}
-		c.drop(ref.Index)
+		m.drop(ref.Index)
 	}
 }
 
 // holdAll counts all refs up and notes where they are, or none.
-func (c *Client) holdAll(ctx context.Context, refs []storage) error {
+func (m *memory) holdAll(ctx context.Context, refs []storage) error {
 	for k := range refs {
-		a, err := c.hold(ctx, refs[k].ref)
+		a, err := m.hold(ctx, refs[k].ref)
 		if err != nil {
-			c.dropAll(refs[:k])
+			m.dropAll(refs[:k])
 			return err
 		}
 		refs[k].at = a
@@ -182,9 +174,9 @@ type storage struct {
 
 // share lets others have a storage of this session's that was its alone: before the first
 // place or handle that names it.
-func (s *storage) share(c *Client) {
-	if s.at.owner.serial == c.pages.serial {
-		c.pages.entries.Share(s.ref.Index)
+func (s *storage) share(m *memory) {
+	if s.at.owner.serial == m.pages.serial {
+		m.pages.entries.Share(s.ref.Index)
 	}
 }
 

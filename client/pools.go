@@ -25,26 +25,26 @@ func (s *poolSet) all() []*handles.Pool {
 }
 
 // add makes the pool of a source.
-func (s *poolSet) add(c *Client, from handles.Source) *handles.Pool {
+func (s *poolSet) add(m *memory, from handles.Source) *handles.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.newLocked(c, from)
+	return s.newLocked(m, from)
 }
 
-func (s *poolSet) newLocked(c *Client, from handles.Source) *handles.Pool {
-	p := handles.NewPool(from, c.pages.row, c.freeTest(), protocol.Limits{})
+func (s *poolSet) newLocked(m *memory, from handles.Source) *handles.Pool {
+	p := handles.NewPool(from, m.pages.row, m.freeTest(), protocol.Limits{})
 	all := append(slices.Clone(s.all()), p)
 	s.pools.Store(&all)
 	return p
 }
 
 // ofHugePages returns the pool of huge pages of a size.
-func (s *poolSet) ofHugePages(c *Client, bytes uint64) *handles.Pool {
+func (s *poolSet) ofHugePages(m *memory, bytes uint64) *handles.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.huge[bytes]
 	if p == nil {
-		p = s.newLocked(c, source{c, bytes})
+		p = s.newLocked(m, source{m, bytes})
 		if s.huge == nil {
 			s.huge = map[uint64]*handles.Pool{}
 		}
@@ -79,12 +79,20 @@ func (s *poolSet) addStats(to *handles.PoolStats) {
 }
 
 // eachPool calls f with every pool of the session.
-func (c *Client) eachPool(f func(*handles.Pool)) {
-	f(c.pool)
-	for _, p := range c.pools.all() {
+func (m *memory) eachPool(f func(*handles.Pool)) {
+	f(m.pool)
+	for _, p := range m.pools.all() {
 		f(p)
 	}
 }
 
 // endPools is called before the session ends, with what every later allocation fails with.
-func (c *Client) endPools(why error) { c.eachPool(func(p *handles.Pool) { p.End(why) }) }
+func (m *memory) endPools(why error) { m.eachPool(func(p *handles.Pool) { p.End(why) }) }
+
+// poolOf returns the pool of the machine's memory in huge pages of a size; 0: in usual ones.
+func (m *memory) poolOf(pageBytes uint64) *handles.Pool {
+	if pageBytes == 0 {
+		return m.pool
+	}
+	return m.pools.ofHugePages(m, pageBytes)
+}

@@ -88,7 +88,9 @@ func Redeliver(yes bool) QueueOption {
 
 // Topic is a channel of messages with many senders and many readers.
 type Topic struct {
+	c      *Client
 	t      *topic
+	out    outgoing // for the use of whichever has the turn to send
 	closed atomic.Bool
 }
 
@@ -103,7 +105,7 @@ func (c *Client) Topic(ctx context.Context, name string, opts ...TopicOption) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Topic{t: t}, nil
+	return &Topic{c: c, t: t}, nil
 }
 
 func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
@@ -119,7 +121,7 @@ func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
 }
 
 func (c *Client) openNumbered(ctx context.Context, r protocol.TopicOpenRequest) (*topic, error) {
-	return c.openTopic(ctx, protocol.OpTopicOpen, func(opening uint64) any {
+	return c.s.topics.join(ctx, protocol.OpTopicOpen, func(opening uint64) any {
 		r.Opening = opening
 		return &r
 	})
@@ -131,7 +133,7 @@ func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Topic{t: t}, nil
+	return &Topic{c: c, t: t}, nil
 }
 
 // Info tells what the topic is.
@@ -150,18 +152,18 @@ func (t *Topic) Send(ctx context.Context, v any, opts ...SendOption) error {
 	if t.closed.Load() {
 		return errClosed(t.t.title())
 	}
-	return t.t.send(ctx, v, 0, opts)
+	return t.c.send(ctx, t.t, &t.out, v, 0, opts)
 }
 
 // ReaderOption configures a reader.
 type ReaderOption interface{ reader(*readerOptions) }
 
 type readerOptions struct {
-	start Start
+	start start
 	group *string
 }
 
-func (s Start) reader(o *readerOptions) { o.start = s }
+func (s Start) reader(o *readerOptions) { o.start = start(s) }
 
 type groupOption string
 
@@ -179,13 +181,17 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 	for _, f := range opts {
 		f.reader(&o)
 	}
-	if o.start < StartNew || o.start > StartAll {
+	if o.start < startNew || o.start > startAll {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use StartNew, StartLast or StartAll", "no start %d", o.start)
 	}
 	if o.group != nil && protocol.CheckNamespace(*o.group) != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use 1 to 32 of A-Z a-z 0-9 _ -", "group %q is not one token", *o.group)
 	}
-	return newReader(ctx, t.t, o.start, o.group)
+	r, err := t.t.read(ctx, o.start, o.group)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{c: t.c, r: r}, nil
 }
 
 // Close ends this use of the topic; others of this process stay open. What was sent is
@@ -202,9 +208,4 @@ func (t *Topic) Close() error {
 // End closes the topic for everybody: sends fail with ErrClosed, and readers get
 // it once they have received all that is there. What another sends at that moment
 // may be received although the send fails, and not the other way round.
-func (t *Topic) End(ctx context.Context) error { return t.t.end(ctx) }
-
-func (t *topic) end(ctx context.Context) error {
-	_, err := t.c.link.call(ctx, protocol.OpTopicClose, t.ref(), nil)
-	return err
-}
+func (t *Topic) End(ctx context.Context) error { return t.t.closeForAll(ctx) }

@@ -2,16 +2,16 @@ package client
 
 import (
 	"context"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
 
 // Queue gives each item to one taker.
 type Queue struct {
+	c      *Client
 	t      *topic
+	out    outgoing      // for the use of whichever has the turn to put
 	turn   chan struct{} // one taker at a time uses the reader
 	reader *Reader
 	closed atomic.Bool
@@ -27,7 +27,7 @@ func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+	return &Queue{c: c, t: t, turn: make(chan struct{}, 1)}, nil
 }
 
 // OpenPrivateQueue opens another process's private queue by its token.
@@ -36,7 +36,7 @@ func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, er
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+	return &Queue{c: c, t: t, turn: make(chan struct{}, 1)}, nil
 }
 
 // Info tells what the queue is.
@@ -51,7 +51,7 @@ func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
 	if q.closed.Load() {
 		return errClosed(q.t.title())
 	}
-	return q.t.send(ctx, v, protocol.SlotWritable, opts)
+	return q.c.send(ctx, q.t, &q.out, v, protocol.SlotWritable, opts)
 }
 
 // Get takes an item, waiting for one (ErrEmpty at the deadline of ctx, ErrClosed
@@ -66,7 +66,7 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 	defer func() { <-q.turn }()
 	m, err := q.get(ctx)
 	if err != nil && q.reader != nil {
-		q.reader.passOn()
+		q.reader.r.passOn()
 	}
 	return m, err
 }
@@ -78,8 +78,8 @@ func (q *Queue) get(ctx context.Context) (*Message, error) {
 		if m != nil || err != nil {
 			return m, q.t.late(ctx, err, protocol.CodeEmpty)
 		}
-		ready := func() bool { return q.closed.Load() || q.reader.ready() }
-		if q.reader.passed == mostPassed && ctx.Err() != nil || q.reader.await(ctx, ready) != nil {
+		ready := func() bool { return q.closed.Load() || q.reader.r.ready() }
+		if q.reader.r.await(ctx, ready) != nil {
 			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
 		}
 	}
@@ -106,18 +106,18 @@ func (q *Queue) take(ctx context.Context) (*Message, error) {
 	}
 	if q.reader == nil {
 		group := "queue"
-		r, err := newReader(ctx, q.t, StartAll, &group)
+		r, err := q.t.read(ctx, startAll, &group)
 		if err != nil {
 			return nil, err
 		}
-		q.reader = r
+		q.reader = &Reader{c: q.c, r: r}
 	}
 	return q.reader.poll(ctx)
 }
 
 // Len returns how many items wait to be taken.
 func (q *Queue) Len(ctx context.Context) (int, error) {
-	if err := q.t.c.life.ended(); err != nil {
+	if err := q.c.s.life.ended(); err != nil {
 		return 0, err
 	}
 	v, err := q.t.lanesNow(ctx)
@@ -138,7 +138,7 @@ func (q *Queue) Close() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
-	q.t.c.hub.wakeAll()
+	q.c.s.waits.wakeAll()
 	q.turn <- struct{}{} // of a Get that sees that it is closed, or ends by its context
 	if q.reader != nil {
 		q.reader.Close()
@@ -149,26 +149,4 @@ func (q *Queue) Close() error {
 
 // End closes the queue for everybody: puts fail with ErrClosed, and takers get it
 // once the queue is empty.
-func (q *Queue) End(ctx context.Context) error { return q.t.end(ctx) }
-
-// waiting counts the items of a queue that nobody has taken.
-func (t *topic) waiting(v *lanesView, groups *groupsView) int {
-	n := 0
-	for _, l := range v.lanes {
-		for _, g := range groups.groups {
-			gl, err := shm.NewGroupLane(g.file.Region, l.number, t.info.Slots)
-			if err != nil || !l.current() {
-				continue
-			}
-			head := l.lane.Head()
-			for i := l.firstIn(head); i <= head; i++ {
-				if l.lane.Has(i) && gl.Open(i) {
-					n++
-				}
-			}
-		}
-	}
-	runtime.KeepAlive(v)
-	runtime.KeepAlive(groups)
-	return n
-}
+func (q *Queue) End(ctx context.Context) error { return q.t.closeForAll(ctx) }

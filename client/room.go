@@ -42,18 +42,18 @@ func full(err error) bool {
 // has; the broker tells of room elsewhere. Nobody tells when the last holder
 // elsewhere lets go, so a waiter also looks once a second. It returns the last
 // refusal when wait is over.
-func (c *Client) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64, wait time.Duration) (*handles.Storage, error) {
-	c.room.waiting.Add(1)
-	defer c.room.waiting.Add(-1)
+func (m *memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64, wait time.Duration) (*handles.Storage, error) {
+	m.room.waiting.Add(1)
+	defer m.room.waiting.Add(-1)
 	until, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var refusal error
-	events, began := c.room.events.Load()-1, uint64(0)
+	events, began := m.room.events.Load()-1, uint64(0)
 	for {
-		releases, bell := c.room.releases.Load(), c.pages.parking.Bell()
-		c.settle()
+		releases, bell := m.room.releases.Load(), m.pages.parking.Bell()
+		m.settle()
 		s, err := pool.AllocHere(n)
-		if e := c.room.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
+		if e := m.room.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
 			events, began = e, sys.Monotonic()
 			s, err = pool.Alloc(ctx, n)
 			refusal = err
@@ -70,12 +70,15 @@ func (c *Client) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 		if wait <= 0 || until.Err() != nil {
 			return nil, refusal
 		}
-		c.hub.wait(until, 0, func() bool {
-			return c.room.events.Load() != events || c.room.releases.Load() != releases ||
-				c.pages.parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
+		m.waits.wait(until, 0, func() bool {
+			return m.room.events.Load() != events || m.room.releases.Load() != releases ||
+				m.pages.parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
 		})
-		if err := c.life.ended(); err != nil {
+		if err := m.life.ended(); err != nil {
 			return nil, err
 		}
 	}
 }
+
+// tellRoom hears from the broker that there may be memory.
+func (m *memory) tellRoom() { m.room.told(m.waits) }

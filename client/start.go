@@ -50,7 +50,7 @@ func dial(ctx context.Context, o *brokerPlace) (*net.UnixConn, error) {
 			return nil, noBroker(socket)
 		case time.Since(asked) >= mayStartAgain:
 			asked = time.Time{}
-			switch err := start(ctx, o, socket); err {
+			switch err := startBroker(ctx, o, socket); err {
 			case nil:
 				continue
 			case errAwaited:
@@ -82,10 +82,10 @@ func noBroker(socket string) error {
 	return reach.None(socket, "start one with `baton serve`, or set BATON_ADDRESS")
 }
 
-// start runs `baton serve` for this user, unless the next broker is the operator's
+// startBroker runs `baton serve` for this user, unless the next broker is the operator's
 // to start (errAwaited), or a broker lives already (errOccupied). A lock makes one of many processes that come at once do it,
 // and a second look finds what another has started.
-func start(ctx context.Context, o *brokerPlace, socket string) error {
+func startBroker(ctx context.Context, o *brokerPlace, socket string) error {
 	dir := filepath.Dir(socket)
 	if err := sys.CheckPrivateDir(dir); err != nil {
 		return protocol.Errorf(protocol.CodePermission, "remove it or set XDG_RUNTIME_DIR", "%w", err)

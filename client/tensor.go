@@ -15,6 +15,7 @@ import (
 // nothing. Views share the storage. Tensors may be used from any goroutine;
 // their bytes are shared with whoever else holds them.
 type Tensor struct {
+	c        *Client
 	held     *holding
 	storage  int    // in held; -1: no elements
 	offset   uint64 // bytes, in the storage
@@ -93,7 +94,7 @@ func (t *Tensor) Release() {
 
 // view copies the description; the copy is lent.
 func (t *Tensor) view() *Tensor {
-	return &Tensor{held: t.held, storage: t.storage, offset: t.offset, dtype: t.dtype, shape: t.shape,
+	return &Tensor{c: t.c, held: t.held, storage: t.storage, offset: t.offset, dtype: t.dtype, shape: t.shape,
 		strides: t.strides, region: t.region, device: t.device, readonly: t.readonly, name: t.name, lent: true}
 }
 
@@ -218,7 +219,7 @@ func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned,
 		return nil, err
 	}
 	var m *dlpack.ManagedTensorVersioned
-	dl, err := t.held.c.pages.dl.get()
+	dl, err := t.c.s.pages.dl.get()
 	if err == nil {
 		m, err = dl.Export(spec)
 	}
@@ -234,7 +235,7 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 		return nil, err
 	}
 	var m *dlpack.ManagedTensor
-	dl, err := t.held.c.pages.dl.get()
+	dl, err := t.c.s.pages.dl.get()
 	if err == nil {
 		m, err = dl.ExportLegacy(spec)
 	}
@@ -245,7 +246,7 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 // ExportOption configures ToDLPack: a Stream, by default the legacy one.
 type ExportOption interface{ export(*exportOptions) }
 
-type exportOptions struct{ stream Stream }
+type exportOptions struct{ stream stream }
 
 // spec describes an export and counts its reference up.
 func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
@@ -262,13 +263,13 @@ func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
 	if t.device != nil {
 		return s, t.deviceSpec(s, opts)
 	}
-	c := t.held.c
+	m := t.c.s.memory
 	index := t.held.storages[t.storage].ref.Index
-	if err := c.countUp(index); err != nil {
+	if err := m.countUp(index); err != nil {
 		return nil, err
 	}
 	s.Data = t.region.Address(t.offset)
-	s.Word, s.Delta, s.Cookie = c.pages.row.Word(index), protocol.Drop, uint64(index)
+	s.Word, s.Delta, s.Cookie = m.pages.row.Word(index), protocol.Drop, uint64(index)
 	return s, nil
 }
 
@@ -276,8 +277,17 @@ func (t *Tensor) undo(s *dlpack.Spec, err error) {
 	switch {
 	case err == nil:
 	case s.Word != nil:
-		t.held.c.drop(uint32(s.Cookie))
+		t.c.s.memory.drop(uint32(s.Cookie))
 	case s.Cookie&deviceCookie != 0:
-		t.held.c.devices.deleted(s.Cookie)
+		t.c.s.devices.Deleted(s.Cookie)
 	}
+}
+
+// place finds the bytes of the tensor's storage: on its device, or in this process.
+func (t *Tensor) place(write bool) (err error) {
+	if t.device = t.held.storages[t.storage].at.segment.device; t.device != nil {
+		return nil // mapped when its pointer is asked for
+	}
+	t.region, err = t.held.region(t.storage, write)
+	return err
 }

@@ -33,7 +33,7 @@ func (t *topic) timeout(ctx context.Context, code protocol.Code, what string) er
 			e.Message += ", " + lastLeft + " left last"
 		}
 	}
-	if t.c.link.isAway() {
+	if t.set.broker.IsAway() {
 		e.Message += "; the broker is away"
 	}
 	return e

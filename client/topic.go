@@ -3,20 +3,18 @@ package client
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
-	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
 // topic is what a session has of one topic, queue or name: the lane that it
-// writes, once it writes, and who else takes part.
+// writes, once it writes, and the lanes and groups of others.
 type topic struct {
-	c    *Client
+	set  *topics
 	info protocol.TopicInfo
 
 	// What the broker says of it, and the words of that which every poll reads.
@@ -44,46 +42,13 @@ type topic struct {
 	kept    [][]uint32 // by slot: indices that its message counts
 	spin    spinner
 	users   []uint64 // numbers of the openings: one for each handle of this process that is open
-	out     outgoing
-	shares  []share // of the groups, by number
+	shares  []share  // of the groups, by number
 }
 
 // share is the wait set of a group, and whose turn it was there.
 type share struct {
 	shm.WaitSet
 	last uint32
-}
-
-// openTopic opens or makes a topic or name at the broker, once for this process. request is
-// made with the number of the opening.
-func (c *Client) openTopic(ctx context.Context, op string, request func(opening uint64) any) (*topic, error) {
-	if err := c.openMu.take(ctx); err != nil { // an open and the last close of one topic must not cross
-		return nil, err
-	}
-	defer c.openMu.end()
-	var info protocol.TopicInfo
-	opening := c.openings.Add(1)
-	if _, err := c.link.call(ctx, op, request(opening), &info); err != nil {
-		if uncertain(err) { // a broker may have done it, and the next one count it
-			c.link.undo(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening})
-		}
-		return nil, err
-	}
-	if info.Topic >= protocol.MaxTopics || info.Slots == 0 || info.Slots > 2*protocol.MaxDepth || info.Stride < protocol.SlotSize || info.Depth == 0 || info.Depth >= info.Slots {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "topic %q came with impossible sizes", info.Name)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := c.topics[info.ID]
-	if t == nil {
-		r, waits := c.pages.topicRecord(info.Topic), c.pages.bells.Waits(info.Topic)
-		t = &topic{c: c, info: info, mu: newTurn(), viewMu: newTurn(), record: r, versionWord: r.r.Word(protocol.TopicVersion),
-			idWord: r.r.Word(protocol.TopicID), stateWord: r.r.Word32(protocol.TopicState), waits: waits, all: waits.All(), active: waits.Active()}
-		t.groups.Store(&groupsView{})
-		c.topics[info.ID] = t
-	}
-	t.users = append(t.users, info.Opening)
-	return t, nil
 }
 
 func (t *topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.info.Topic, ID: t.info.ID} }
@@ -106,281 +71,6 @@ func (t *topic) isDeleted() bool {
 	return t.record.flags()&protocol.TopicDeleted != 0
 }
 
-// startWriting joins as a writer, with a lane of its own. Callers hold t.mu.
-func (t *topic) startWriting(ctx context.Context) error {
-	if t.writing {
-		return nil
-	}
-	c := t.c
-	bytes := protocol.LaneBytes(t.info.Slots, t.info.Stride)
-	at := t.laneAt // of a request whose answer did not come, which is made again
-	if at == 0 {
-		var err error
-		at, err = c.pages.lanes.take(bytes)
-		if err != nil {
-			if over := c.life.ended(); over != nil {
-				return over // its file is closed with the client
-			}
-			return err
-		}
-	}
-	lane, err := shm.NewLane(c.pages.session.Region, at, t.info.Slots, t.info.Stride)
-	if err == nil {
-		lane.Init(t.info.ID)
-		crashpoint.At("lane-reserved")
-		var ok protocol.TopicWriteReply
-		if _, err = c.link.call(ctx, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: t.ref(), Offset: at}, &ok); err == nil {
-			t.lane, t.laneNo, t.laneAt, t.laneInc = lane, ok.Lane, at, ok.Incarnation
-			crashpoint.At("lane-joined")
-			t.writing, t.head, t.tail = true, 0, 1
-			t.kept = make([][]uint32, t.info.Slots)
-			return nil
-		}
-	}
-	if uncertain(err) {
-		t.laneAt = at
-		return err
-	}
-	t.laneAt = 0
-	c.pages.lanes.give(at)
-	return err
-}
-
-// send publishes a value in the own lane, waiting for room in a lossless topic. While
-// it waits the turn is others'.
-func (t *topic) send(ctx context.Context, v any, flags uint32, opts []SendOption) error {
-	for waited := false; ; waited = true {
-		wait, err := t.attempt(ctx, waited, v, flags, opts)
-		if wait == nil {
-			return err
-		}
-		crashpoint.At("room-waiting")
-		if t.c.hub.wait(ctx, wait.spin, wait.look) != nil {
-			if t.mu.try() { // else another's waits teach the spinner
-				t.spin.gaveUp()
-				t.mu.end()
-			}
-			return t.timeout(ctx, protocol.CodeFull, "no room for another message")
-		}
-	}
-}
-
-// noRoom is a wait for room.
-type noRoom struct {
-	look func() bool // whether there may be some
-	spin time.Duration
-}
-
-// attempt is one turn of a send, which ends with a wait if there is no room.
-func (t *topic) attempt(ctx context.Context, waited bool, v any, flags uint32, opts []SendOption) (*noRoom, error) {
-	if err := t.mu.take(ctx); err != nil {
-		return nil, t.late(ctx, err, protocol.CodeFull)
-	}
-	defer t.mu.end()
-	defer t.out.finish()
-	if waited {
-		t.spin.happened(sys.Monotonic())
-	}
-	look, err := t.sendLocked(ctx, v, flags, opts)
-	if look == nil {
-		return nil, err
-	}
-	return &noRoom{look, t.spin.budget()}, nil
-}
-
-// sendLocked publishes: row up, slot, seq, head; then readers are rung; then the
-// message that leaves is un-named and counted down. Without room it returns what to
-// wait for.
-func (t *topic) sendLocked(ctx context.Context, v any, flags uint32, opts []SendOption) (look func() bool, err error) {
-	if err := t.c.life.ended(); err != nil {
-		return nil, err
-	}
-	if t.isClosed() {
-		return nil, errClosed(t.title())
-	}
-	if err := t.startWriting(ctx); err != nil {
-		return nil, t.late(ctx, err, protocol.CodeFull)
-	}
-	c, o := t.c, &t.out
-	t.lane.PrepareWrite(t.head + 2)
-	if depth := uint64(t.info.Depth); t.head >= depth {
-		t.lane.PrepareUnname(t.head + 1 - depth)
-	}
-	o.reset(flags)
-	if err := c.compose(o, v, opts); err != nil {
-		return nil, err
-	}
-	if look, err := t.makeRoom(ctx); look != nil || err != nil {
-		return look, err
-	}
-	if o.devices != nil {
-		if o.order, err = c.devices.orderSend(ctx, o.devices, &o.options); err != nil {
-			return nil, err
-		}
-	}
-	words, head, err := c.place(ctx, o, t.lane.Room())
-	if err != nil {
-		return nil, err
-	}
-	for k, index := range o.counted {
-		if err := c.countUp(index); err != nil { // MODEL lanes:send-up
-			for _, up := range o.counted[:k] {
-				c.drop(up)
-			}
-			return nil, err
-		}
-		crashpoint.At("send-counting")
-	}
-	crashpoint.At("send-counted")
-	i := t.head + 1
-	t.lane.Write(i, &head, words)
-	t.lane.SetStamp(i, sys.Monotonic()) // as late as can be: readers have the slot's lines again soon
-	t.lane.AddTotal(head.Bytes)
-	crashpoint.At("send-written")
-	t.lane.Publish(i) // MODEL lanes:send-publish
-	crashpoint.At("send-published")
-	t.head = i
-	slot := i & (t.lane.Slots() - 1)
-	t.kept[slot] = append(t.kept[slot][:0], o.counted...)
-	// SYNC waiting: published before this fence; who waits sets its bits, fences, and
-	// looks again. The fence serves the looks at version and state as well: a reader
-	// who finds the topic closed looks for messages after that, and sees this one
-	// unless the state is closed here, too.
-	//
-	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
-	// takes the lane over when it has heard, sees the message.
-	shm.Fence() // MODEL wake:fence-ringer
-	limbo, ended := c.life.limbo.Load(), t.isClosed()
-	crashpoint.At("send-ring")
-	t.active.Mark(t.laneNo)
-	t.ring()
-	// What leaves holds nobody up; those who sleep were rung first.
-	if i > uint64(t.info.Depth) {
-		t.withdraw(i - uint64(t.info.Depth))
-		c.pool.RecycleOne() // here it delays nobody who waits for this message
-	}
-	c.handovers.Add(1)
-	c.bytesSent.Add(o.bytes)
-	if limbo != nil {
-		if err := limbo.wait(); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.life.ended(); err != nil { // perhaps no reader looks there any more
-		return nil, err
-	}
-	if ended {
-		return nil, errClosed(t.title())
-	}
-	return nil, nil
-}
-
-// ring wakes who sleeps until a message comes: all who look on, and of each group one. Callers
-// hold t.mu, have published, and then fenced.
-//
-// The groups are those of this moment: one that came meanwhile may be promised the message.
-func (t *topic) ring() {
-	t.all.Ring()
-	n := int(t.record.groupsEnd())
-	for len(t.shares) < n {
-		t.shares = append(t.shares, share{WaitSet: t.waits.Group(uint32(len(t.shares)))})
-	}
-	for k := range t.shares[:n] {
-		s := &t.shares[k]
-		s.RingOne(&s.last)
-	}
-}
-
-// withdraw un-names message i, if that has not happened yet, then counts down
-// what it named. Callers hold t.mu.
-func (t *topic) withdraw(i uint64) {
-	if i < t.tail {
-		return
-	}
-	t.tail = i + 1
-	slot := i & (t.lane.Slots() - 1)
-	t.lane.Unname(i) // MODEL lanes:send-unname
-	crashpoint.At("send-unnamed")
-	for _, index := range t.kept[slot] {
-		t.c.drop(index) // MODEL lanes:send-drop
-		crashpoint.At("send-dropping")
-	}
-	t.kept[slot] = t.kept[slot][:0]
-}
-
-// withdrawDone gives back messages that a queue is finished with, and those of a topic that
-// an operator has purged.
-func (t *topic) withdrawDone() {
-	if !t.mu.try() {
-		return // a sender at work does it itself
-	}
-	defer t.mu.end()
-	if !t.writing {
-		return
-	}
-	if t.info.Kind == protocol.KindQueue {
-		t.withdrawLocked(t.groups.Load())
-		return
-	}
-	for t.tail <= t.head && !t.lane.Has(t.tail) {
-		t.withdraw(t.tail)
-	}
-}
-
-// withdrawLocked un-names, from the oldest on, what every group is done with. A
-// queue's messages are of no use to anybody then; a topic keeps its last ones
-// for late readers.
-func (t *topic) withdrawLocked(v *groupsView) {
-	if t.info.Kind != protocol.KindQueue {
-		return
-	}
-	for t.tail <= t.head && t.done(v, t.tail) {
-		t.withdraw(t.tail)
-	}
-}
-
-// done tells whether every group is finished with message i of the own lane. A queue has a
-// group always, also when a broker is just about to list it.
-func (t *topic) done(v *groupsView, i uint64) bool {
-	if !v.whole || len(v.groups) == 0 && t.info.Kind == protocol.KindQueue {
-		return false
-	}
-	for _, k := range v.groups {
-		g, err := shm.NewGroupLane(k.file.Region, t.laneNo, t.info.Slots)
-		if err == nil && !g.Done(i) {
-			return false
-		}
-	}
-	runtime.KeepAlive(v)
-	return true
-}
-
-// makeRoom makes sure of room for another message. Where messages are overwritten there
-// always is: no slot is kept for anybody. In a lossless topic the one of depth before it has
-// to be done with by every group, and each has to be known before a slot is used again; it
-// returns what to wait for where that is not so. Callers hold t.mu.
-func (t *topic) makeRoom(ctx context.Context) (look func() bool, err error) {
-	if t.info.Overwrite {
-		return nil, nil
-	}
-	// Read before the view: what changes behind it must end the wait. While the
-	// broker is away the view may be older than this version.
-	version, epoch := t.version(), t.c.link.epoch.Load()
-	view, err := t.groupsNow(ctx)
-	if err != nil {
-		return nil, t.late(ctx, err, protocol.CodeFull)
-	}
-	t.withdrawLocked(view)
-	depth := uint64(t.info.Depth)
-	if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
-		return nil, nil
-	}
-	i := t.head + 1 - depth
-	return func() bool {
-		return t.done(view, i) || t.version() != version || t.isClosed() || t.c.link.epoch.Load() != epoch
-	}, nil
-}
-
 // leaving is how long a Close waits for the broker.
 const leaving = 5 * time.Second
 
@@ -397,7 +87,7 @@ func (t *topic) behind(end func(context.Context) error) error {
 		return err
 	case <-ctx.Done():
 	}
-	if t.c.link.isAway() {
+	if t.set.broker.IsAway() {
 		return protocol.Errorf(protocol.CodeBrokerLost, "the next one is told", "no broker was there to hear of the end of a use of %s", t.title())
 	}
 	return contextError(ctx, "waiting for the broker to end a use of "+t.title())
@@ -420,49 +110,49 @@ func (t *topic) close() error { return t.behind(t.leave) }
 // leave waits as long as ctx lasts. Who opens the topic meanwhile waits behind it, and
 // finds it left.
 func (t *topic) leave(ctx context.Context) error {
-	c := t.c
+	s := t.set
 	if err := t.mu.take(ctx); err != nil {
 		return err
 	}
 	defer t.mu.end()
-	if err := c.openMu.take(ctx); err != nil {
+	if err := s.openMu.take(ctx); err != nil {
 		return err
 	}
-	defer c.openMu.end()
-	c.mu.Lock()
+	defer s.openMu.end()
+	s.mu.Lock()
 	opening := t.users[len(t.users)-1]
 	t.users = t.users[:len(t.users)-1]
 	last := len(t.users) == 0
-	c.mu.Unlock()
+	s.mu.Unlock()
 	if last {
 		// Only now: what its lane names is the client's to count down until the broker does so, also
 		// where the client is closed or lost meanwhile.
 		defer func() {
 			if t.kept == nil {
-				c.mu.Lock()
-				delete(c.topics, t.info.ID)
-				c.mu.Unlock()
+				s.mu.Lock()
+				delete(s.open, t.info.ID)
+				s.mu.Unlock()
 			}
 		}()
 	}
 	var first error
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
-		_, first = c.link.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
+		_, first = s.broker.CallUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
-			c.pages.lanes.give(t.laneAt)
+			s.pages.lanes.give(t.laneAt)
 			t.laneAt, first = 0, nil
 		} else if protocolCode(first) == protocol.CodeSessionLost {
 			first = nil // emptyLanes sees to what the lane names
 		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
-			c.pages.laneLeft(t.laneAt, t.info.Topic)
+			s.pages.laneLeft(t.laneAt, t.info.Topic)
 			crashpoint.At("leave-placed")
 			t.writing, t.laneAt = false, 0
 			t.letGo()
 		}
 	}
-	_, err := c.link.callUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
+	_, err := s.broker.CallUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: opening}, nil)
 	if first == nil {
 		first = unlessLost(unlessLeft(err))
 	}
@@ -470,4 +160,10 @@ func (t *topic) leave(ctx context.Context) error {
 		t.closeGroups()
 	}
 	return first
+}
+
+// closeForAll closes the topic for every session.
+func (t *topic) closeForAll(ctx context.Context) error {
+	_, err := t.set.broker.Call(ctx, protocol.OpTopicClose, t.ref(), nil)
+	return err
 }

@@ -56,3 +56,6 @@ func (t *turn) end() {
 		}
 	}
 }
+
+// awaited tells whether somebody may wait for the turn.
+func (t *turn) awaited() bool { return t.state.Load() == turnAwaited }

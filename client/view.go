@@ -3,9 +3,9 @@ package client
 import (
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"sort"
-	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -18,7 +18,7 @@ import (
 type lanesView struct {
 	at     uint32
 	gone   uint64 // messages of lanes that are no more
-	lanes  []laneView
+	lanes  []*lane
 	hidden []uint64 // incarnations of lanes whose pages no broker has yet: the version will say when it has
 }
 
@@ -30,23 +30,6 @@ func (v *lanesView) numbers() []uint32 {
 	}
 	return n
 }
-
-type laneView struct {
-	laneRecord
-	lane   shm.Lane
-	record *uint64   // the incarnation in the lane's record
-	bell   *shm.Bell // of the writer
-	peer   *peer     // whose mapping they look through
-	before uint64    // its head when the first view was made: what a reader begins behind
-}
-
-// current tells whether the lane is still there. Once it is not, its place may be
-// another lane's, of this topic or any other, and what is read there means nothing.
-//
-// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the
-// claims; the broker clears it before the place may be used anew, so that it is seen
-// cleared by a process that has seen something of another lane.
-func (l *laneView) current() bool { return atomic.LoadUint64(l.record) == l.incarnation }
 
 // groupsView is the groups of a lossless topic whose files are mapped here. It is never
 // changed.
@@ -90,33 +73,31 @@ func (t *topic) lanesNow(ctx context.Context) (*lanesView, error) {
 	}
 	for _, l := range records {
 		if same := before.find(&l); same != nil {
-			v.lanes = append(v.lanes, *same)
-			v.lanes[len(v.lanes)-1].laneRecord = l
+			v.lanes = append(v.lanes, same.as(l))
 			continue
 		}
 		q := found[l.serial]
 		switch {
 		case q.peer != nil:
-			lane, err := shm.NewLane(q.file.Region, l.offset, t.info.Slots, t.info.Stride)
+			mapped, err := newLane(t.record, l, q.peer, t.set.pages.bells.Bell(l.slot), &t.info)
 			if err != nil {
 				return nil, err
 			}
-			view := laneView{l, lane, t.record.incarnation(l.number), t.c.pages.bells.Bell(l.slot), q.peer, 0}
 			if before == nil {
-				view.before = lane.Head()
+				mapped.before = mapped.ring.Head()
 			}
-			v.lanes = append(v.lanes, view)
+			v.lanes = append(v.lanes, mapped)
 		case protocolCode(q.err) == protocol.CodeBusy: // its process stands still since a former broker: the others go on
 			v.hidden = append(v.hidden, l.incarnation)
 		} // else it is gone; the version will say so
 	}
 	t.lanes.Store(v)
-	t.c.tidyPeers()
+	t.set.memory.tidyPeers()
 	return v, nil
 }
 
-// find returns the view of a lane, nil where it has none.
-func (v *lanesView) find(l *laneRecord) *laneView {
+// find returns a lane that the view has, else nil.
+func (v *lanesView) find(l *laneRecord) *lane {
 	if v == nil {
 		return nil
 	}
@@ -124,7 +105,7 @@ func (v *lanesView) find(l *laneRecord) *laneView {
 	if i == len(v.lanes) || v.lanes[i].incarnation != l.incarnation {
 		return nil
 	}
-	return &v.lanes[i]
+	return v.lanes[i]
 }
 
 // listed makes sure that what was read of the record just now is about this topic, and not
@@ -145,7 +126,7 @@ func (t *topic) findPeers(ctx context.Context, before *lanesView, records []lane
 		if _, looked := found[l.serial]; looked || before.find(&l) != nil {
 			continue
 		}
-		q := t.c.pages.known(l.slot, l.serial)
+		q := t.set.pages.known(l.slot, l.serial)
 		found[l.serial] = foundPeer{peer: q}
 		if q == nil {
 			missing = append(missing, protocol.PeerSession{Slot: l.slot, Serial: l.serial})
@@ -155,7 +136,7 @@ func (t *topic) findPeers(ctx context.Context, before *lanesView, records []lane
 		return found, false, nil
 	}
 	serves, err = t.unlessAway(ctx, before != nil, func(ctx context.Context) error {
-		mapped, err := t.c.mapPeers(ctx, missing)
+		mapped, err := t.set.memory.mapPeers(ctx, missing)
 		maps.Copy(found, mapped)
 		for _, f := range mapped {
 			if code := protocolCode(f.err); f.peer == nil && code != protocol.CodeExpired && code != protocol.CodeBusy {
@@ -173,10 +154,10 @@ func (t *topic) unlessAway(ctx context.Context, former bool, ask func(context.Co
 	if !former {
 		return false, ask(ctx)
 	}
-	if t.c.link.isAway() {
+	if t.set.broker.IsAway() {
 		return true, nil
 	}
-	asked, cancel := t.c.link.untilAway(ctx)
+	asked, cancel := t.set.broker.UntilAway(ctx)
 	defer cancel()
 	err = ask(asked)
 	// That it went away counts, even where the caller's time has run out meanwhile.
@@ -255,7 +236,7 @@ func (v *groupsView) closeBut(kept *groupsView) {
 // close its files: one of the two sees the other.
 func (t *topic) keepGroups(v *groupsView) {
 	t.groups.Swap(v).closeBut(v)
-	if t.c.life.ended() != nil {
+	if t.set.life.ended() != nil {
 		t.closeGroups()
 	}
 }
@@ -263,7 +244,7 @@ func (t *topic) keepGroups(v *groupsView) {
 func (t *topic) closeGroups() { t.groups.Load().closeBut(&groupsView{}) }
 
 func (t *topic) askGroup(ctx context.Context, r groupRecord) (*group, error) {
-	fds, err := t.c.link.call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: r.number}, nil)
+	fds, err := t.set.broker.Call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: r.number}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -314,4 +295,48 @@ func (t *topic) forgetGroups(ctx context.Context) {
 	left := *t.groups.Load()
 	left.groups = slices.DeleteFunc(slices.Clone(left.groups), func(g *group) bool { return t.record.groupID(g.number) != g.id })
 	t.keepGroups(&left)
+}
+
+// attachAhead considers the newest message of each lane that has sent since it was looked at
+// first, or of all where what was kept then is read too. Of a queue it is not known which
+// reader takes which message.
+func (t *topic) attachAhead(a *ahead) {
+	v := t.lanes.Load()
+	if v == nil || t.info.Kind == protocol.KindQueue {
+		return
+	}
+	for _, l := range v.lanes {
+		if a.full() {
+			return
+		}
+		head := l.ring.Head()
+		if head <= l.before && !t.rewound.Load() {
+			continue
+		}
+		if ref, ok := l.ring.FirstRef(head); ok {
+			a.consider(ref)
+		}
+	}
+}
+
+// waiting counts the items of a queue that nobody has taken.
+func (t *topic) waiting(v *lanesView, groups *groupsView) int {
+	n := 0
+	for _, l := range v.lanes {
+		for _, g := range groups.groups {
+			gl, err := shm.NewGroupLane(g.file.Region, l.number, t.info.Slots)
+			if err != nil || !l.current() {
+				continue
+			}
+			head := l.ring.Head()
+			for i := l.firstIn(head); i <= head; i++ {
+				if l.ring.Has(i) && gl.Open(i) {
+					n++
+				}
+			}
+		}
+	}
+	runtime.KeepAlive(v)
+	runtime.KeepAlive(groups)
+	return n
 }

@@ -17,11 +17,11 @@ func TestWaitForAStreamEndsWithTheSession(t *testing.T) {
 	defer sys.Unmap(page)
 	file := &mapping{shm.NewRegion(page)}
 	p := streamPoint{file, 1, 7}
-	c := &Client{}
+	l := &life{}
 	waiting := make(chan error)
-	go func() { waiting <- p.await(context.Background(), c) }()
-	c.life.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
+	go func() { waiting <- p.await(context.Background(), l) }()
+	l.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
 	require.ErrorIs(t, <-waiting, protocol.ErrSessionLost)
 	file.Store64(protocol.SessionStreams, 7)
-	require.NoError(t, p.await(context.Background(), c), "it can be read")
+	require.NoError(t, p.await(context.Background(), l), "it can be read")
 }

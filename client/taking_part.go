@@ -1,0 +1,39 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Members is who takes part in a topic or queue.
+type Members struct {
+	Senders  []Sender
+	Readers  int    // sessions
+	LastLeft string // name of the session that left last, "" while none has
+}
+
+// Sender is a session that sends in a topic or queue.
+type Sender struct {
+	Name    string
+	Session uint64 // its serial
+	Ended   bool   // it has left, and the broker keeps what it sent
+}
+
+// Members tells who takes part.
+func (t *Topic) Members(ctx context.Context) (Members, error) { return membersOf(ctx, t.t) }
+
+// Members tells who takes part.
+func (q *Queue) Members(ctx context.Context) (Members, error) { return membersOf(ctx, q.t) }
+
+func membersOf(ctx context.Context, t *topic) (m Members, err error) {
+	all, err := t.members(ctx)
+	if err != nil {
+		return m, err
+	}
+	for _, l := range all.senders {
+		m.Senders = append(m.Senders, Sender{l.peer.name, l.peer.serial, l.state != protocol.LaneLive})
+	}
+	m.Readers, m.LastLeft = all.readers, all.lastLeft
+	return m, nil
+}
