@@ -18,6 +18,11 @@ type arriving uint64
 // arriving is called before a request whose answer brings a file.
 func (m *memory) arriving() arriving { return arriving(m.restores.Load()) }
 
+// restoring is called before the files that are here are listed for another broker.
+//
+// SYNC restores: before anything is listed; pairs with arrived.
+func (m *memory) restoring() { m.restores.Add(1) }
+
 // arrived hands a file over, once it would be listed, to each broker that has asked since. It
 // does so behind the deadline of the request, which has been answered. A broker that refuses,
 // since it has no descriptor free, say, is asked again by comparisons.

@@ -35,17 +35,17 @@ func (m *memory) attach(ctx context.Context, ref protocol.Ref) (*attachment, err
 // attachSlow asks for a chunk, and with the same request for those of which messages of other
 // senders wait: a reader that meets many senders meets them at once.
 func (m *memory) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*attachment, error) {
-	if err := m.attachMu.take(ctx); err != nil {
+	if err := m.attaching.take(ctx); err != nil {
 		return nil, err
 	}
-	defer m.attachMu.end()
+	defer m.attaching.end()
 	if a := m.attached.Load(chunk); a != nil && a.Serial == serial {
 		return a, nil
 	}
 	if !m.isListed(chunk, serial) {
 		return nil, errExpired("its memory has been given back")
 	}
-	if m.devices == nil && m.onDevice(m.pages.chunks.Load(chunk).Segment) {
+	if m.devices == nil && m.pages.onDevice(m.pages.chunks.Load(chunk).Segment) {
 		return nil, errNoDevices("a GPU")
 	}
 	ahead := newAhead(m)
@@ -98,7 +98,7 @@ func (a *ahead) consider(ref protocol.Ref) {
 			return
 		}
 	}
-	if !m.onDevice(m.pages.chunks.Load(chunk).Segment) {
+	if !m.pages.onDevice(m.pages.chunks.Load(chunk).Segment) {
 		a.add(chunk, ref.Serial)
 	}
 }

@@ -73,7 +73,7 @@ func (s *session) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
 		if s.pages.isOver() || s.pages.isClosed() {
 			why := errStopped
-			if s.life.evicted.Load() || s.pages.isEvicted() {
+			if s.life.isEvicted() || s.pages.isEvicted() {
 				why = errEvicted
 			}
 			s.lose(why)
@@ -120,7 +120,7 @@ func (s *session) resume(ctx context.Context) (*control, error) {
 // restore hands a new broker the descriptors of everything mapped here.
 func (s *session) restore(ctx context.Context, ask request) error {
 	p := s.pages
-	s.memory.restores.Add(1)            // SYNC restores: before anything is listed; pairs with arrived
+	s.memory.restoring()
 	unanswered := s.topics.unanswered() // before the groups are listed: a reader that is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.serial}}
 	fds := []*sys.FD{p.brokerFD, p.bellFD, p.sessionFD}

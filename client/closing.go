@@ -61,7 +61,7 @@ type ending struct {
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	s := e.s
-	if s.life.lost.Load() != nil || s.pages.isOver() {
+	if s.life.whyLost() != nil || s.pages.isOver() {
 		e.settle(ctx)
 		e.countDown()
 		return true, nil
@@ -96,7 +96,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 // with the same memory directory looks at the row itself.
 func (e *ending) stopped() bool {
 	s := e.s
-	if s.life.limbo.Load() == nil || !s.link.IsAway() || !s.pages.isClosed() {
+	if s.life.inLimbo() == nil || !s.link.IsAway() || !s.pages.isClosed() {
 		return false
 	}
 	return e.said || e.look() && len(e.named) == 0
@@ -188,15 +188,7 @@ func (e *ending) holds() bool {
 	if !e.look() {
 		return true
 	}
-	row := &e.s.pages.row
-	for chunk := range e.s.memory.counted() {
-		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if row.Count(index) > e.named[index] {
-				return true
-			}
-		}
-	}
-	return false
+	return e.s.memory.holdsMore(e.named)
 }
 
 // comeBack resumes the session at the broker that is there now, and tells whether the

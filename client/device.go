@@ -1,25 +1,35 @@
 package client
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
+// devicesBroker is what is asked of a broker for memory on GPUs.
+type devicesBroker interface {
+	Call(ctx context.Context, op string, body, ok any, send ...*sys.FD) ([]*sys.FD, error)
+	IsAway() bool
+}
+
 // deviceSet is what a session has on GPUs: pools of their memory, what is lent of memory that
 // others have allocated, and what is released while streams still use it.
 type deviceSet struct {
-	m     *memory
-	life  *life
-	from  Devices
-	order *deviceOrder
-	mu    sync.Mutex // guards the making of all
-	all   atomic.Pointer[[]device]
-	lend  lender
+	broker devicesBroker
+	m      *memory
+	pages  *pages
+	life   *life
+	from   Devices
+	order  *deviceOrder
+	mu     sync.Mutex // guards the making of all
+	all    atomic.Pointer[[]device]
+	lend   lender
 	retired
 }
 
@@ -29,10 +39,10 @@ type device struct {
 	pool *handles.Pool
 }
 
-func newDeviceSet(m *memory, from Devices) *deviceSet {
-	d := &deviceSet{m: m, life: m.life, from: from, order: newDeviceOrder(m.pages.session, m.life)}
+func newDeviceSet(b devicesBroker, p *pages, l *life, m *memory, from Devices) *deviceSet {
+	d := &deviceSet{broker: b, pages: p, m: m, life: l, from: from, order: newDeviceOrder(p.session, l)}
 	d.all.Store(&[]device{})
-	d.lend.init(m)
+	d.lend.init(d)
 	d.retired.init()
 	return d
 }
@@ -48,7 +58,7 @@ func (d *deviceSet) of(a Accelerator) device {
 		}
 	}
 	g := &gpu{Accelerator: a, name: protocol.DeviceCUDA + a.UUID()}
-	of := device{g, d.m.pools.add(d.m, deviceSource{source{m: d.m}, g})}
+	of := device{g, d.m.addPool(deviceSource{newSource(d.m), d.broker, g})}
 	all = append(slices.Clone(all), of)
 	d.all.Store(&all)
 	return of

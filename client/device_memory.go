@@ -12,48 +12,48 @@ import (
 // deviceSource is a device pool's way to the broker and the driver.
 type deviceSource struct {
 	source
-	gpu *gpu
+	broker devicesBroker
+	gpu    *gpu
 }
 
-// Grant asks the broker, makes the memory, which only then is taken, and offers
+// Grant asks the broker, makes the made, which only then is taken, and offers
 // it, so that it outlives this process.
 func (s deviceSource) Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (handles.Grant, error) {
-	s.m.granting.RLock()
-	defer s.m.granting.RUnlock()
-	before := s.m.arriving()
+	before, end := s.begin()
+	defer end()
 	unit, err := s.gpu.Granularity()
 	if err != nil {
 		return handles.Grant{}, err
 	}
 	bytes = (bytes + unit - 1) / unit * unit
 	var ok protocol.GrantReply
-	fds, err := s.m.broker.Call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks, Device: s.gpu.name, Fallback: fallback}, &ok)
+	fds, err := s.broker.Call(ctx, protocol.OpGrant, protocol.Grant{Bytes: bytes, Chunks: chunks, Device: s.gpu.name, Fallback: fallback}, &ok)
 	wire.CloseAll(fds)
 	if err != nil {
 		return handles.Grant{}, err
 	}
 	e, err := s.make(ctx, before, &ok)
 	if err != nil {
-		s.m.broker.Call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		s.broker.Call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		return handles.Grant{}, err
 	}
 	return handles.Grant{Segment: e.Segment, Chunks: ok.Chunks}, nil
 }
 
 func (s deviceSource) make(ctx context.Context, before arriving, g *protocol.GrantReply) (*segmentEntry, error) {
-	memory, err := s.gpu.Create(g.Bytes)
+	made, err := s.gpu.Create(g.Bytes)
 	if err != nil {
 		return nil, err
 	}
-	fd, err := memory.Export()
+	fd, err := made.Export()
 	if err != nil {
-		memory.Close()
+		made.Close()
 		return nil, err
 	}
 	seg := shm.NewDeviceSegment(g.Segment, g.SegmentSerial, g.Bytes, fd)
-	e := &segmentEntry{Segment: seg, device: newMadeSegment(s.gpu, g.DeviceID, seg, memory)}
+	e := &segmentEntry{Segment: seg, device: newMadeSegment(s.gpu, g.DeviceID, seg, made)}
 	if _, err = e.device.address(true); err == nil {
-		_, err = s.m.broker.Call(ctx, protocol.OpOffer, protocol.Offer{Segment: g.Segment, Serial: g.SegmentSerial}, nil, fd)
+		_, err = s.broker.Call(ctx, protocol.OpOffer, protocol.Offer{Segment: g.Segment, Serial: g.SegmentSerial}, nil, fd)
 	}
 	if err == nil {
 		err = s.prepareNew(before, e, g.Chunks)

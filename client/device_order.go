@@ -87,7 +87,7 @@ func (d *deviceSet) useOn(ctx context.Context, p part, s stream) error {
 // far as it was told.
 func (d *deviceSet) writtenBy(p part, s stream) error {
 	done, err := d.order.mark(p.on.gpu, s)
-	if err == nil && done.number != 0 {
+	if err == nil && done.isSet() {
 		p.held.used().written = done
 		p.held.used().use(p.on.gpu, s, done)
 	}

@@ -1,11 +1,8 @@
 package client
 
 import (
-	"errors"
 	"sync"
 	"time"
-
-	"github.com/baton-ipc/baton/protocol"
 )
 
 // retired are holdings that were released while streams of this process still use
@@ -22,10 +19,6 @@ type retired struct {
 	kick    chan struct{}
 }
 
-// deviceCookie is set in the cookie of an export of memory on a device; others are
-// storage indices.
-const deviceCookie = 1 << 40
-
 const (
 	lookSoonest      = 50 * time.Microsecond
 	lookLatest       = 50 * time.Millisecond
@@ -37,18 +30,8 @@ func (r *retired) init() { r.exports, r.kick = map[uint64]*holding{}, make(chan 
 // Retire ends a holding that streams have used: at once if they have passed, else
 // when they have.
 func (d *deviceSet) Retire(h *holding, u *use) {
-	for i := range u.uses {
-		if u.uses[i].done.number != 0 {
-			continue
-		}
-		var err error
-		if u.uses[i].done, err = d.order.mark(u.uses[i].gpu, u.uses[i].stream); err != nil {
-			// A graph that has captured the stream may use it at any time. Else the stream may be
-			// gone; what it did is over when all the GPU's work is.
-			if errors.Is(err, protocol.ErrConflict) || u.uses[i].gpu.Synchronize() != nil {
-				return // nobody can tell: it stays counted until this process has ended
-			}
-		}
+	if !u.settle(d.order) {
+		return // it stays counted until this process has ended
 	}
 	if u.idle() {
 		h.letGo()

@@ -20,7 +20,7 @@ func (s *topics) quiesce() <-chan map[uint32]uint64 {
 	s.claiming.Unlock()
 	s.memory.endPools(errClosed("client"))
 	lanes := make(chan map[uint32]uint64, 1)
-	if s.life.lost.Load() != nil {
+	if s.life.whyLost() != nil {
 		lanes <- nil // emptyLanes sees to them
 		return lanes
 	}
@@ -55,7 +55,7 @@ func endLanes(of []*topic) map[uint32]uint64 {
 func (s *topics) emptyLanes(unknown bool) (named map[uint32]uint64) {
 	var closed time.Time
 	for {
-		if s.life.closed.Load() {
+		if s.life.isClosed() {
 			if closed.IsZero() {
 				closed = time.Now()
 			}

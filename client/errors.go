@@ -45,3 +45,41 @@ func errReleased(what string) error {
 func errExpired(why string) error {
 	return protocol.Errorf(protocol.CodeExpired, "ask the sender for it again, or hold a lease", "the tensor is no longer kept: %s", why)
 }
+
+// messageOf is what an error says, without its code: a lost session is no other error.
+func messageOf(err error) string {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// isFinal reports whether err is an answer to a resume that no broker will change.
+func isFinal(err error) bool {
+	code := protocolCode(err)
+	return code == protocol.CodeExpired || code == protocol.CodeVersion
+}
+
+// unlessLost is the error of ending a use, which a lost session has ended already.
+func unlessLost(err error) error {
+	if protocolCode(err) == protocol.CodeSessionLost {
+		return nil
+	}
+	return err
+}
+
+// aboutDevice marks an error that says that this process cannot reach a device:
+// another reader may.
+func aboutDevice(err error, device string) error {
+	if e, ok := err.(*protocol.Error); ok {
+		return e.With("device", device)
+	}
+	return err
+}
+
+// unreachable tells of such an error.
+func unreachable(err error) bool {
+	e, ok := err.(*protocol.Error)
+	return ok && e.Detail["device"] != nil
+}

@@ -65,21 +65,6 @@ type gpu struct {
 	name string // to the broker
 }
 
-// aboutDevice marks an error that says that this process cannot reach a device:
-// another reader may.
-func aboutDevice(err error, device string) error {
-	if e, ok := err.(*protocol.Error); ok {
-		return e.With("device", device)
-	}
-	return err
-}
-
-// unreachable tells of such an error.
-func unreachable(err error) bool {
-	e, ok := err.(*protocol.Error)
-	return ok && e.Detail["device"] != nil
-}
-
 func errNoDevices(device string) error {
 	return aboutDevice(protocol.Errorf(protocol.CodeUnsupported, "connect with client.WithDevices(…) of cudaipc.Open",
 		"memory on %s, and this client was connected without devices", device), device)

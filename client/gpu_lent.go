@@ -157,3 +157,6 @@ func (u *use) closeBorrowed() {
 func handleFile(h IPCHandle) (*sys.FD, error) {
 	return sys.CreateFilled("baton-ipc-handle", h[:])
 }
+
+// isLent tells whether the segment is another session's, which lends it by the driver's handle.
+func (d *deviceSegment) isLent() bool { return d != nil && d.borrowed != nil }

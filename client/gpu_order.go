@@ -35,6 +35,17 @@ type streamPoint struct {
 	value  uint64
 }
 
+// newPoint is a point of a session's stream, by its file and the number of its word there.
+func newPoint(file *mapping, number uint32, value uint64) streamPoint {
+	return streamPoint{file, number, value}
+}
+
+// isSet tells whether the point is anywhere.
+func (p *streamPoint) isSet() bool { return p.number != 0 }
+
+// at returns the number of the stream's word, and the value that it has at the point.
+func (p *streamPoint) at() (number uint32, value uint64) { return p.number, p.value }
+
 // word reads how far the stream has come, and whether its session is over.
 //
 // SYNC stream-word: the stream's driver, or the broker after the death of its
@@ -122,6 +133,25 @@ func (u *use) follow(ctx context.Context, o *deviceOrder, g *gpu, s stream) erro
 		u.told = append(u.told, named)
 	}
 	return nil
+}
+
+// settle finds for each stream of this process when it has passed what was announced. False:
+// that cannot be known.
+func (u *use) settle(o *deviceOrder) bool {
+	for i := range u.uses {
+		if u.uses[i].done.number != 0 {
+			continue
+		}
+		var err error
+		if u.uses[i].done, err = o.mark(u.uses[i].gpu, u.uses[i].stream); err != nil {
+			// A graph that has captured the stream may use it at any time. Else the stream may be
+			// gone; what it did is over when all the GPU's work is.
+			if errors.Is(err, protocol.ErrConflict) || u.uses[i].gpu.Synchronize() != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // idle tells whether all streams of this process have passed.
@@ -279,7 +309,7 @@ func (p *streamPoint) await(ctx context.Context, l *life) error {
 		if ok, err := p.passed(); ok || err != nil {
 			return err
 		}
-		if lost := l.lost.Load(); lost != nil {
+		if lost := l.whyLost(); lost != nil {
 			if last.IsZero() {
 				last = time.Now().Add(afterLoss)
 			}

@@ -20,7 +20,7 @@ func TestWaitForAStreamEndsWithTheSession(t *testing.T) {
 	l := &life{}
 	waiting := make(chan error)
 	go func() { waiting <- p.await(context.Background(), l) }()
-	l.lost.Store(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
+	l.lose(protocol.Errorf(protocol.CodeSessionLost, "", "the broker was stopped"))
 	require.ErrorIs(t, <-waiting, protocol.ErrSessionLost)
 	file.Store64(protocol.SessionStreams, 7)
 	require.NoError(t, p.await(context.Background(), l), "it can be read")

@@ -19,12 +19,20 @@ type source struct {
 	pageBytes uint64 // of huge pages; 0: the machine's usual ones
 }
 
+// begin is called before a grant is asked for, end once it is ready or given up.
+func (s source) begin() (before arriving, end func()) {
+	s.m.granting.RLock()
+	return s.m.arriving(), s.m.granting.RUnlock
+}
+
+// newSource is a session's way to get memory.
+func newSource(m *memory) source { return source{m: m} }
+
 // Grant asks the broker for a segment and reserves its pages here, so that this
 // process's container pays and a full memory is an error now, not a SIGBUS later.
 func (s source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bool) (handles.Grant, error) {
-	s.m.granting.RLock()
-	defer s.m.granting.RUnlock()
-	before := s.m.arriving()
+	before, end := s.begin()
+	defer end()
 	request := protocol.Grant{Bytes: bytes, Chunks: chunks, PageBytes: s.pageBytes, Fallback: fallback}
 	if m, err := sys.ReadMemory(); err == nil && s.pageBytes == 0 {
 		free := m.Free()
@@ -191,11 +199,9 @@ func (m *memory) returnStray(stop <-chan struct{}) {
 	// No grant is under way: each that was answered is known here, or was given back.
 	var stray []protocol.Return
 	m.mu.Lock()
-	for i := range m.pages.segmentsEnd() {
-		at := segmentRecordAt(i)
-		serial := m.pages.broker.Load64(at + protocol.SegmentSerial)
-		if serial != 0 && m.segments[serial] == nil && m.pages.broker.Load64(at+protocol.SegmentOwnerSerial) == m.pages.serial {
-			stray = append(stray, protocol.Return{Segment: i, Serial: serial})
+	for _, r := range m.pages.granted() {
+		if m.segments[r.Serial] == nil {
+			stray = append(stray, r)
 		}
 	}
 	m.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -94,7 +95,7 @@ func (h *holding) ordered(from *peer, stream uint32, value uint64) error {
 	if stream == 0 || stream > protocol.MaxStreams || value >= protocol.StreamPoison {
 		return protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a message is ordered by stream %d, value %d", stream, value)
 	}
-	h.used().written = streamPoint{from.file, stream, value}
+	h.used().written = newPoint(from.file, stream, value)
 	return nil
 }
 
@@ -107,4 +108,19 @@ func (h *holding) written(ctx context.Context) error {
 		}
 	}
 	return h.checkLenders()
+}
+
+// holdNew has a holding count a storage of this session's that it makes at an offset of the
+// segment.
+func (m *memory) holdNew(ref protocol.Ref, offset, bytes uint64, into *holding) error {
+	a := m.attached.Load(ref.Index / protocol.ChunkIndices)
+	if a == nil { // Close has let go of everything meanwhile
+		return errClosed("client")
+	}
+	if err := m.countUp(ref.Index); err != nil {
+		return err
+	}
+	m.pages.entries.Describe(ref.Index, offset, bytes, sys.Monotonic())
+	into.storages = append(into.storages, storage{ref: ref, at: a, offset: offset, bytes: bytes})
+	return nil
 }

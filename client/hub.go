@@ -49,7 +49,7 @@ func (h *hub) wakeAll() {
 // once a second. Who waits for messages names the sets in which senders look for it.
 func (h *hub) wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
 	until := look
-	look = func() bool { return until() || h.life.over.Load() }
+	look = func() bool { return until() || h.life.isOver() }
 	if h.spinUntil(spin, look) {
 		return nil
 	}

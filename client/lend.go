@@ -7,7 +7,6 @@ import (
 
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sparse"
-	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -17,7 +16,7 @@ import (
 // tensor is a storage of its own, counted as all are; each allocation is a segment
 // that others open by the driver's handle while they hold a storage of it.
 type lender struct {
-	m      *memory
+	d      *deviceSet
 	asking sync.Mutex // held by who talks with the broker about blocks
 
 	mu      sync.Mutex // guards what follows
@@ -33,7 +32,7 @@ type lender struct {
 
 // lentBlock is an allocation of which something is lent, or was.
 type lentBlock struct {
-	*segmentEntry
+	here   *segmentEntry
 	handle IPCHandle
 	free   []protocol.Ref
 	lent   map[uint32]lentStorage // by index
@@ -44,9 +43,9 @@ type lentStorage struct {
 	done func()
 }
 
-func (l *lender) init(m *memory) {
-	l.m = m
-	l.test = m.freeTest()
+func (l *lender) init(d *deviceSet) {
+	l.d = d
+	l.test = d.m.freeTest()
 }
 
 // Lend makes the storage of n bytes at an address of a GPU, by the name that a user gives it,
@@ -85,20 +84,13 @@ func (l *lender) lend(ctx context.Context, g *gpu, at, n uint64, done func(), in
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ref := b.free[len(b.free)-1]
-	attached := l.m.attached.Load(ref.Index / protocol.ChunkIndices)
-	if attached == nil { // Close has let go of everything meanwhile
-		return 0, errClosed("client")
-	}
-	if err := l.m.countUp(ref.Index); err != nil {
+	off := at - a.Base
+	offset = off % protocol.Alignment
+	if err := l.d.m.holdNew(ref, off-offset, n+offset, into); err != nil {
 		return 0, err
 	}
 	b.free = b.free[:len(b.free)-1]
 	b.lent[ref.Index] = lentStorage{ref, done}
-	off := at - a.Base
-	offset = off % protocol.Alignment
-	s := storage{ref: ref, at: attached, offset: off - offset, bytes: n + offset}
-	l.m.pages.entries.Describe(ref.Index, s.offset, s.bytes, sys.Monotonic())
-	into.storages = append(into.storages, s)
 	return offset, nil
 }
 
@@ -127,7 +119,7 @@ func (l *lender) block(ctx context.Context, g *gpu, a *Allocation) (*lentBlock, 
 	case free > 0:
 		return b, nil
 	}
-	chunks, err := source{m: l.m}.MoreChunks(ctx, b.Segment, 1)
+	chunks, err := newSource(l.d.m).MoreChunks(ctx, b.here.Segment, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -143,11 +135,11 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeOutOfMemory, "raise the limit of open files", "%w", err)
 	}
-	l.m.granting.RLock()
-	defer l.m.granting.RUnlock()
-	before := l.m.arriving()
+	from := newSource(l.d.m)
+	before, end := from.begin()
+	defer end()
 	var ok protocol.GrantReply
-	fds, err := l.m.broker.Call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
+	fds, err := l.d.broker.Call(ctx, protocol.OpGrant, protocol.Grant{Bytes: a.Bytes, Chunks: 1, Device: g.name, Borrowed: true}, &ok)
 	wire.CloseAll(fds)
 	if err != nil {
 		fd.Close()
@@ -155,13 +147,13 @@ func (l *lender) newBlock(ctx context.Context, g *gpu, a *Allocation) (*lentBloc
 	}
 	seg := shm.NewDeviceSegment(ok.Segment, ok.SegmentSerial, ok.Bytes, fd)
 	b := &lentBlock{handle: a.Handle, lent: map[uint32]lentStorage{},
-		segmentEntry: &segmentEntry{Segment: seg, device: newOwnLent(g, ok.DeviceID, seg, a.Base)}}
-	_, err = l.m.broker.Call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
+		here: &segmentEntry{Segment: seg, device: newOwnLent(g, ok.DeviceID, seg, a.Base)}}
+	_, err = l.d.broker.Call(ctx, protocol.OpOffer, protocol.Offer{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil, fd)
 	if err == nil {
-		err = source{m: l.m}.prepareNew(before, b.segmentEntry, ok.Chunks)
+		err = from.prepareNew(before, b.here, ok.Chunks)
 	}
 	if err != nil {
-		l.m.broker.Call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
+		l.d.broker.Call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
 		seg.Close()
 		return nil, err
 	}
@@ -179,7 +171,7 @@ func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 		l.chunks.Store(k.Chunk, b)
 		first := k.Chunk * protocol.ChunkIndices
 		for index := first; index < first+protocol.ChunkIndices; index++ {
-			l.m.pages.entries.SetGeneration(index, 1)
+			l.d.pages.entries.SetGeneration(index, 1)
 			b.free = append(b.free, protocol.Ref{Serial: k.Serial, Generation: 1, Index: index})
 		}
 	}
@@ -222,7 +214,7 @@ func (d *deviceSet) sweepLent() {
 // sweep lets go of what nobody holds any more, and gives empty blocks back.
 func (l *lender) sweep(ctx context.Context) {
 	l.free()
-	if l.m.broker.IsAway() || !l.asking.TryLock() {
+	if l.d.broker.IsAway() || !l.asking.TryLock() {
 		return // or somebody is about to lend
 	}
 	defer l.asking.Unlock()
@@ -235,7 +227,7 @@ func (l *lender) sweep(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	for _, b := range empty {
-		if (source{m: l.m}).Return(ctx, b.Segment) {
+		if newSource(l.d.m).Return(ctx, b.here.Segment) {
 			l.remove(b)
 		}
 	}
@@ -256,7 +248,7 @@ func (l *lender) free() {
 	}
 	left := l.waiting[:0]
 	for _, index := range l.waiting {
-		if l.m.pages.row.Count(index) != 0 {
+		if l.d.pages.row.Count(index) != 0 {
 			continue // taken back from a message: its next drop tells
 		}
 		next, free := l.test.Recycle(index)

@@ -14,7 +14,7 @@ import (
 func (h *holding) open(i int) error {
 	s := &h.storages[i]
 	d := s.at.segment.device
-	if d.borrowed == nil {
+	if !d.isLent() {
 		return nil
 	}
 	if err := h.checkLender(s); err != nil {
@@ -58,7 +58,7 @@ func (h *holding) whyNotOpen(s *storage, err error) error {
 // is over.
 func (h *holding) checkLender(s *storage) error {
 	d := s.at.segment.device
-	if d != nil && d.borrowed != nil && h.m.pages.chunks.Serial(s.ref.Index/protocol.ChunkIndices) != s.ref.Serial {
+	if d.isLent() && h.m.pages.chunks.Serial(s.ref.Index/protocol.ChunkIndices) != s.ref.Serial {
 		return errExpired("the process that lent it has ended")
 	}
 	return nil

@@ -18,8 +18,26 @@ type life struct {
 	closed  atomic.Bool
 	lost    atomic.Pointer[protocol.Error]
 	limbo   atomic.Pointer[limbo]
-	evicted atomic.Bool // the broker has said that an operator ends this session
+	evicted atomic.Bool
 }
+
+// isOver tells whether the session was closed or is lost.
+func (l *life) isOver() bool { return l.over.Load() }
+
+// isClosed tells whether the client was closed.
+func (l *life) isClosed() bool { return l.closed.Load() }
+
+// whyLost is why the session is lost; nil: it is not.
+func (l *life) whyLost() *protocol.Error { return l.lost.Load() }
+
+// inLimbo is the limbo that the session is in; nil: none.
+func (l *life) inLimbo() *limbo { return l.limbo.Load() }
+
+// evict notes that the broker has said that an operator ends this session.
+func (l *life) evict() { l.evicted.Store(true) }
+
+// isEvicted tells whether it has.
+func (l *life) isEvicted() bool { return l.evicted.Load() }
 
 // ended returns ErrClosed once the client was closed, ErrSessionLost once its session
 // is lost.

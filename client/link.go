@@ -213,7 +213,7 @@ func (l *link) ask(ctx context.Context, tooLong <-chan time.Time, op string, bod
 		if closed {
 			return nil, before, errClosed("client")
 		}
-		if err := l.life.lost.Load(); err != nil {
+		if err := l.life.whyLost(); err != nil {
 			return nil, before, err
 		}
 		over := ctl.over()

@@ -18,7 +18,7 @@ func (s *session) lose(why error) {
 	}
 	s.waits.wakeAll()
 	go func() { // an allocation may wait for an answer of the broker with the pool's turn
-		s.memory.endPools(s.life.lost.Load())
+		s.memory.endPools(s.life.whyLost())
 		s.link.end()
 		s.goOn()
 		s.unmapOnce.Do(func() {
@@ -66,26 +66,3 @@ var errStopped = errors.New("the broker was stopped")
 
 // errEvicted is why a session is lost that an operator has ended.
 var errEvicted = errors.New("an operator evicted it")
-
-// messageOf is what an error says, without its code: a lost session is no other error.
-func messageOf(err error) string {
-	var e *protocol.Error
-	if errors.As(err, &e) {
-		return e.Message
-	}
-	return err.Error()
-}
-
-// isFinal reports whether err is an answer to a resume that no broker will change.
-func isFinal(err error) bool {
-	code := protocolCode(err)
-	return code == protocol.CodeExpired || code == protocol.CodeVersion
-}
-
-// unlessLost is the error of ending a use, which a lost session has ended already.
-func unlessLost(err error) error {
-	if protocolCode(err) == protocol.CodeSessionLost {
-		return nil
-	}
-	return err
-}

@@ -69,8 +69,8 @@ type memory struct {
 	pools poolSet
 	room  room
 
-	attached sparse.Table[attachment] // by chunk
-	attachMu turn                     // one goroutine attaches at a time
+	attached  sparse.Table[attachment] // by chunk
+	attaching turn                     // one goroutine attaches at a time
 
 	mu         sync.Mutex               // guards what follows
 	closed     bool                     // nothing is mapped any more
@@ -83,16 +83,21 @@ type memory struct {
 	owed     map[fileKey]bool // what the broker may lack of them
 }
 
-// newMemory makes the memory of a new session. What lanes and devices it has is set before
-// it is used.
+// newMemory makes the memory of a new session, which is used behind with.
 func newMemory(b toBroker, p *pages, l *life, waits *hub, after later, limits protocol.Limits, trace bool) *memory {
-	m := &memory{broker: b, pages: p, life: l, waits: waits, later: after, trace: trace, attachMu: newTurn(), segments: map[uint64]*segmentEntry{}}
+	m := &memory{broker: b, pages: p, life: l, waits: waits, later: after, trace: trace, attaching: newTurn(), segments: map[uint64]*segmentEntry{}}
 	if trace {
 		p.session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
 	m.pool = handles.NewPool(source{m: m}, p.row, m.freeTest(), limits)
 	return m
 }
+
+// with has what lanes and devices a session has take part; on is nil without GPUs.
+func (m *memory) with(l laneUse, on deviceUse) { m.lanes, m.devices = l, on }
+
+// countWord is where C code counts a storage down.
+func (m *memory) countWord(index uint32) *uint64 { return m.pages.row.Word(index) }
 
 // countUp counts one reference up in the own row. A client that ends its session, and a
 // broker that is being stopped, look at the row behind that: what is counted later is undone.
@@ -103,7 +108,7 @@ func (m *memory) countUp(index uint32) error {
 		if err := m.pages.row.Take(index); err != nil {
 			return m.life.refused(err)
 		}
-		limbo := m.life.limbo.Load()
+		limbo := m.life.inLimbo()
 		err := m.life.ended()
 		if limbo == nil && err == nil {
 			return nil
@@ -184,3 +189,7 @@ func (m *memory) stats() (s handles.PoolStats, segments int) {
 	defer m.mu.Unlock()
 	return s, len(m.segments)
 }
+
+// deviceCookie is set in the cookie of an export of memory on a device; others are
+// storage indices.
+const deviceCookie = 1 << 40

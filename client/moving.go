@@ -12,11 +12,11 @@ import (
 )
 
 // counted finds the chunks of which the own row counts anything.
-func (c *memory) counted() map[uint32]*attachment {
+func (m *memory) counted() map[uint32]*attachment {
 	found := map[uint32]*attachment{}
-	for chunk, a := range c.attached.All() {
+	for chunk, a := range m.attached.All() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if c.pages.row.Count(index) > 0 {
+			if m.pages.row.Count(index) > 0 {
 				found[chunk] = a
 				break
 			}
@@ -27,14 +27,14 @@ func (c *memory) counted() map[uint32]*attachment {
 
 // takeOver counts in the own row what another client's row counts, whose addresses
 // are this row's from then on. Nothing is counted up in the other one meanwhile.
-func (k *memory) takeOver(ctx context.Context, c *memory, ask func(ctx context.Context, op string, body, ok any) error) error {
-	chunks := c.counted()
+func (m *memory) takeOver(ctx context.Context, from *memory, ask func(ctx context.Context, op string, body, ok any) error) error {
+	chunks := from.counted()
 	if len(chunks) == 0 {
 		return nil
 	}
 	var asked []protocol.AttachChunk
 	for chunk := range chunks {
-		if serial := c.pages.chunks.Serial(chunk); serial != 0 { // else lent memory that has ended: only the numbers move
+		if serial := from.pages.chunks.Serial(chunk); serial != 0 { // else lent memory that has ended: only the numbers move
 			asked = append(asked, protocol.AttachChunk{Chunk: chunk, Serial: serial})
 		}
 	}
@@ -51,7 +51,7 @@ func (k *memory) takeOver(ctx context.Context, c *memory, ask func(ctx context.C
 	}
 	crashpoint.At("keeper-attached")
 	// The other row by another way: its addresses will be those of the own one.
-	former, err := sys.Map(c.pages.sessionFD, protocol.SessionBytes, true)
+	former, err := sys.Map(from.pages.sessionFD, protocol.SessionBytes, true)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (k *memory) takeOver(ctx context.Context, c *memory, ask func(ctx context.C
 	for chunk := range chunks {
 		for index := chunk * protocol.ChunkIndices; err == nil && index < (chunk+1)*protocol.ChunkIndices; index++ {
 			if n := row.Count(index); n > 0 {
-				if err = k.pages.row.Raise(index, n); err == nil {
+				if err = m.pages.row.Raise(index, n); err == nil {
 					raised[index] = n
 				}
 			}
@@ -74,11 +74,11 @@ func (k *memory) takeOver(ctx context.Context, c *memory, ask func(ctx context.C
 	crashpoint.At("keeper-raised")
 	if err == nil {
 		const bytes = protocol.MaxStorages * protocol.RowWordSize
-		err = sys.Overlay(c.pages.session.Bytes(protocol.SessionRow, bytes), k.pages.sessionFD, protocol.SessionRow)
+		err = sys.Overlay(from.pages.session.Bytes(protocol.SessionRow, bytes), m.pages.sessionFD, protocol.SessionRow)
 	}
 	if err != nil {
 		for index, n := range raised {
-			k.pages.row.Lower(index, n)
+			m.pages.row.Lower(index, n)
 		}
 		return err
 	}
@@ -89,52 +89,64 @@ func (k *memory) takeOver(ctx context.Context, c *memory, ask func(ctx context.C
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
 			left := row.Count(index)
 			if n := raised[index]; n > left {
-				k.pages.row.Lower(index, n-left)
+				m.pages.row.Lower(index, n-left)
 			}
 			row.Clear(index)
 		}
 	}
 	crashpoint.At("keeper-emptied")
 	for chunk, a := range chunks {
-		k.keepFiles(c, chunk, a)
+		m.keepFiles(from, chunk, a)
 	}
 	return nil
 }
 
 // keepFiles takes over the files of another client that a broker needs of a chunk's
 // storages, and the mapping of their segment.
-func (k *memory) keepFiles(c *memory, chunk uint32, a *attachment) {
-	owner := k.pages.known(a.owner.slot, a.owner.serial)
+func (m *memory) keepFiles(from *memory, chunk uint32, a *attachment) {
+	owner := m.pages.known(a.owner.slot, a.owner.serial)
 	if owner == nil {
 		var fd *sys.FD
-		owner, fd = c.pages.release(a.owner)
-		owner = k.pages.add(owner)
-		k.pages.keepMoved(fileKey{protocol.RestoreSession, owner.serial}, fd)
+		owner, fd = from.pages.release(a.owner)
+		owner = m.pages.add(owner)
+		m.pages.keepMoved(fileKey{protocol.RestoreSession, owner.serial}, fd)
 	}
-	k.pages.keepMoved(fileKey{protocol.RestoreSegment, a.SegmentSerial}, c.pages.hand(fileKey{protocol.RestoreSegment, a.SegmentSerial}))
-	c.mu.Lock()
-	e := c.segments[a.SegmentSerial]
-	delete(c.segments, a.SegmentSerial)
-	c.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	mine := k.segments[a.SegmentSerial]
+	m.pages.keepMoved(fileKey{protocol.RestoreSegment, a.SegmentSerial}, from.pages.hand(fileKey{protocol.RestoreSegment, a.SegmentSerial}))
+	from.mu.Lock()
+	e := from.segments[a.SegmentSerial]
+	delete(from.segments, a.SegmentSerial)
+	from.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	mine := m.segments[a.SegmentSerial]
 	switch {
 	case e == nil: // came with another chunk of the segment
 	case mine == nil:
-		k.segments[a.SegmentSerial], mine = e, e
+		m.segments[a.SegmentSerial], mine = e, e
 	default:
 		e.CloseFiles()
 		mine.also = append(mine.also, e.Segment)
 	}
-	if at := k.attached.Load(chunk); mine != nil && (at == nil || at.Serial != a.Serial) {
-		k.attached.Store(chunk, &attachment{Chunk: a.Chunk, owner: owner, segment: mine})
+	if at := m.attached.Load(chunk); mine != nil && (at == nil || at.Serial != a.Serial) {
+		m.attached.Store(chunk, &attachment{Chunk: a.Chunk, owner: owner, segment: mine})
 	}
 }
 
 // letGo unmaps what a closed session holds no more, and forgets the sessions of which it
 // held that.
-func (c *memory) letGo() {
-	c.unmapFree()
-	c.forgetPeers()
+func (m *memory) letGo() {
+	m.unmapFree()
+	m.forgetPeers()
+}
+
+// holdsMore tells whether the own row counts more than so much.
+func (m *memory) holdsMore(than map[uint32]uint64) bool {
+	for chunk := range m.counted() {
+		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
+			if m.pages.row.Count(index) > than[index] {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -162,11 +162,14 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 		t.close()
 		return nil, err
 	}
-	return &Watch{&Reader{c: c, r: r}}, nil
+	return &Watch{r: &Reader{c: c, t: t, r: r}}, nil
 }
 
 // Watch is a reader of a name's revisions. One goroutine at a time.
-type Watch struct{ r *Reader }
+type Watch struct {
+	r      *Reader
+	closed bool
+}
 
 // Next returns the newest revision not seen yet, waiting for one until ctx ends
 // (ErrTimeout at its deadline). The caller releases the bundle.
@@ -189,11 +192,12 @@ func (w *Watch) TryNext(ctx context.Context) (*Bundle, error) {
 
 // Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() error {
-	if w.r.r.closed {
+	if w.closed {
 		return nil
 	}
+	w.closed = true
 	err := w.r.Close()
-	if e := w.r.r.t.close(); err == nil {
+	if e := w.r.t.close(); err == nil {
 		err = e
 	}
 	return err

@@ -170,7 +170,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	head := shm.SlotHead{Flags: o.flags, Tensors: uint16(o.tensors), Bytes: o.bytes, Body: uint32(len(o.body)), Nref: uint16(len(o.refs))}
 	o.counted = o.counted[:0]
 	words := o.words[:0]
-	if o.order.number != 0 {
+	if o.order.isSet() {
 		head.Flags |= protocol.SlotOrdered
 		room -= protocol.OrderSize
 	}
@@ -179,8 +179,8 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 			words = shm.AppendRef(words, r)
 			o.counted = append(o.counted, r.Index)
 		}
-		if o.order.number != 0 {
-			words = shm.AppendOrder(words, o.order.number, o.order.value)
+		if o.order.isSet() {
+			words = appendOrder(words, &o.order)
 		}
 		return shm.AppendBytes(words, o.body), head, nil
 	}
@@ -210,10 +210,15 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	}
 	head.Flags |= protocol.SlotSpilled
 	head.Nref, head.Body = 1, 0
-	if words = shm.AppendRef(words, ref); o.order.number != 0 {
-		words = shm.AppendOrder(words, o.order.number, o.order.value)
+	if words = shm.AppendRef(words, ref); o.order.isSet() {
+		words = appendOrder(words, &o.order)
 	}
 	return words, head, nil
+}
+
+func appendOrder(words []uint64, p *streamPoint) []uint64 {
+	number, value := p.at()
+	return shm.AppendOrder(words, number, value)
 }
 
 // finish lets go of the spill storage: from here on the slot alone names it.

@@ -96,3 +96,12 @@ func (m *memory) poolOf(pageBytes uint64) *handles.Pool {
 	}
 	return m.pools.ofHugePages(m, pageBytes)
 }
+
+// addPool makes another pool of the session's.
+func (m *memory) addPool(from handles.Source) *handles.Pool { return m.pools.add(m, from) }
+
+// modest has the session take no more memory than its tensors need.
+func (m *memory) modest() { m.pool.Modest() }
+
+// recycleOne tests one storage that this session has let go of: where it delays nothing.
+func (m *memory) recycleOne() { m.pool.RecycleOne() }

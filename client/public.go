@@ -191,7 +191,7 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{c: t.c, r: r}, nil
+	return &Reader{c: t.c, t: t.t, r: r}, nil
 }
 
 // Close ends this use of the topic; others of this process stay open. What was sent is

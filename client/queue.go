@@ -110,26 +110,13 @@ func (q *Queue) take(ctx context.Context) (*Message, error) {
 		if err != nil {
 			return nil, err
 		}
-		q.reader = &Reader{c: q.c, r: r}
+		q.reader = &Reader{c: q.c, t: q.t, r: r}
 	}
 	return q.reader.poll(ctx)
 }
 
 // Len returns how many items wait to be taken.
-func (q *Queue) Len(ctx context.Context) (int, error) {
-	if err := q.c.s.life.ended(); err != nil {
-		return 0, err
-	}
-	v, err := q.t.lanesNow(ctx)
-	if err != nil {
-		return 0, err
-	}
-	groups, err := q.t.groupsNow(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return q.t.waiting(v, groups), nil
-}
+func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.countItems(ctx) }
 
 // Close ends this use of the queue, and a Get that waits in another goroutine; other
 // uses of this process stay open, and items put stay for takers. A second Close does

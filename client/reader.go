@@ -22,6 +22,7 @@ const (
 // at a time.
 type Reader struct {
 	c     *Client
+	t     *topic
 	r     *reader
 	spare *Message // for the next one: fresh
 }
@@ -35,7 +36,7 @@ func (r *Reader) Receive(ctx context.Context) (m *Message, err error) {
 			break
 		}
 		if r.r.await(ctx, r.r.ready) != nil {
-			err = r.r.t.timeout(ctx, protocol.CodeTimeout, "no message")
+			err = r.t.timeout(ctx, protocol.CodeTimeout, "no message")
 			break
 		}
 	}

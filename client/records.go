@@ -175,3 +175,29 @@ func (p *pages) laneLeft(at uint64, topic uint32) {
 		p.lanes.give(at)
 	}
 }
+
+// onDevice tells from the broker's page whether a segment lies on a device.
+func (p *pages) onDevice(index uint32) bool {
+	if index >= p.segmentsEnd() {
+		return false
+	}
+	kind := p.broker.Load32(segmentRecordAt(index) + protocol.SegmentKind)
+	return kind == protocol.KindCUDA || kind == protocol.KindCUDALegacy
+}
+
+// granted lists the segments that the broker lists as this session's.
+func (p *pages) granted() (all []protocol.Return) {
+	for i := range p.segmentsEnd() {
+		at := segmentRecordAt(i)
+		serial := p.broker.Load64(at + protocol.SegmentSerial)
+		if serial != 0 && p.broker.Load64(at+protocol.SegmentOwnerSerial) == p.serial {
+			all = append(all, protocol.Return{Segment: i, Serial: serial})
+		}
+	}
+	return all
+}
+
+// words are those of the record that every poll reads.
+func (t topicRecord) words() (version, id *uint64, state *uint32) {
+	return t.r.Word(protocol.TopicVersion), t.r.Word(protocol.TopicID), t.r.Word32(protocol.TopicState)
+}

@@ -29,7 +29,7 @@ func (m *memory) segment(ctx context.Context, index uint32, serial uint64, write
 	if e != nil && (e.HasWritable() || !write && e.HasReadable()) {
 		return e, nil
 	}
-	if m.devices == nil && m.onDevice(index) {
+	if m.devices == nil && m.pages.onDevice(index) {
 		return nil, errNoDevices("a GPU")
 	}
 	var ok protocol.SegmentReply
@@ -187,15 +187,6 @@ func (m *memory) unmapFree() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.segments) == 0
-}
-
-// onDevice tells from the broker's page whether a segment lies on a device.
-func (m *memory) onDevice(index uint32) bool {
-	if index >= m.pages.segmentsEnd() {
-		return false
-	}
-	kind := m.pages.broker.Load32(segmentRecordAt(index) + protocol.SegmentKind)
-	return kind == protocol.KindCUDA || kind == protocol.KindCUDALegacy
 }
 
 // Close unmaps and closes. Nothing may hold memory of it.

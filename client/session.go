@@ -57,14 +57,15 @@ func openSession(ctx context.Context, o sessionOptions) (*session, error) {
 	s.waits = newHub(s.pages, &s.life)
 	s.memory = newMemory(s.link, s.pages, &s.life, s.waits, s.jobs, hello.Limits, o.trace)
 	if o.modest {
-		s.memory.pool.Modest()
+		s.memory.modest()
 	}
-	if o.devices != nil {
-		s.devices = newDeviceSet(s.memory, o.devices)
-		s.memory.devices = s.devices
+	s.topics = newTopics(s.link, s.pages, &s.life, s.waits, s.memory)
+	if o.devices == nil {
+		s.memory.with(s.topics, nil)
+	} else {
+		s.devices = newDeviceSet(s.link, s.pages, &s.life, s.memory, o.devices)
+		s.memory.with(s.topics, s.devices)
 	}
-	s.topics = newTopics(s.link, s.memory)
-	s.memory.lanes = s.topics
 	go s.work()
 	go s.keepConnected()
 	s.up.Store(true)
@@ -88,7 +89,7 @@ func (s *session) onEvent(event string) {
 	case protocol.EventTrim:
 		s.jobs.post(func(d *due) { d.compare = true })
 	case protocol.EventEvicted:
-		s.life.evicted.Store(true)
+		s.life.evict()
 	case protocol.EventStopped:
 		s.hear()
 	case protocol.EventRoom:

@@ -269,7 +269,7 @@ func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
 		return nil, err
 	}
 	s.Data = t.region.Address(t.offset)
-	s.Word, s.Delta, s.Cookie = m.pages.row.Word(index), protocol.Drop, uint64(index)
+	s.Word, s.Delta, s.Cookie = m.countWord(index), protocol.Drop, uint64(index)
 	return s, nil
 }
 

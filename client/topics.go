@@ -45,8 +45,8 @@ type topics struct {
 	counting map[uint64]struct{} // by place: records of readers
 }
 
-func newTopics(b lanesBroker, m *memory) *topics {
-	return &topics{broker: b, pages: m.pages, life: m.life, waits: m.waits, memory: m, openMu: newTurn(),
+func newTopics(b lanesBroker, p *pages, l *life, waits *hub, m *memory) *topics {
+	return &topics{broker: b, pages: p, life: l, waits: waits, memory: m, openMu: newTurn(),
 		open: map[uint64]*topic{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}}
 }
 
@@ -135,8 +135,8 @@ func (s *topics) join(ctx context.Context, op string, request func(opening uint6
 	t := s.open[info.ID]
 	if t == nil {
 		r, waits := s.pages.topicRecord(info.Topic), s.pages.bells.Waits(info.Topic)
-		t = &topic{set: s, info: info, mu: newTurn(), viewMu: newTurn(), record: r, versionWord: r.r.Word(protocol.TopicVersion),
-			idWord: r.r.Word(protocol.TopicID), stateWord: r.r.Word32(protocol.TopicState), waits: waits, all: waits.All(), active: waits.Active()}
+		t = &topic{set: s, info: info, mu: newTurn(), viewMu: newTurn(), record: r, waits: waits, all: waits.All(), active: waits.Active()}
+		t.versionWord, t.idWord, t.stateWord = r.words()
 		t.groups.Store(&groupsView{})
 		s.open[info.ID] = t
 	}

@@ -319,7 +319,23 @@ func (t *topic) attachAhead(a *ahead) {
 	}
 }
 
-// waiting counts the items of a queue that nobody has taken.
+// countItems returns how many items of a queue wait to be taken.
+func (t *topic) countItems(ctx context.Context) (int, error) {
+	if err := t.set.life.ended(); err != nil {
+		return 0, err
+	}
+	v, err := t.lanesNow(ctx)
+	if err != nil {
+		return 0, err
+	}
+	groups, err := t.groupsNow(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return t.waiting(v, groups), nil
+}
+
+// waiting counts the items of a queue that nothing has taken.
 func (t *topic) waiting(v *lanesView, groups *groupsView) int {
 	n := 0
 	for _, l := range v.lanes {

@@ -139,8 +139,8 @@ func TestTakerThatGivesUpPassesTheItemOn(t *testing.T) {
 	require.NoError(t, err)
 	b, err := other.Queue(t.Context(), "q")
 	require.NoError(t, err)
-	gives.s.memory.attachMu.must() // what it takes of a new segment waits for this
-	defer gives.s.memory.attachMu.end()
+	gives.s.memory.attaching.must() // what it takes of a new segment waits for this
+	defer gives.s.memory.attaching.end()
 	for {
 		taken := make(chan error, 1)
 		go func() {
@@ -160,7 +160,7 @@ func TestTakerThatGivesUpPassesTheItemOn(t *testing.T) {
 		eventually(t, "both sleep", func() bool { return asleep(from, put.t.info.Topic, 1) == 2 })
 		before, givesBefore := rung(other), rung(gives)
 		require.NoError(t, put.Put(t.Context(), x))
-		eventually(t, "it tries", func() bool { return gives.s.memory.attachMu.awaited() || len(taken) > 0 })
+		eventually(t, "it tries", func() bool { return gives.s.memory.attaching.awaited() || len(taken) > 0 })
 		cancel()
 		require.ErrorIs(t, <-gaveUp, context.Canceled)
 		passedOn := rung(other) > before && rung(gives) > givesBefore
@@ -286,7 +286,7 @@ func TestWatcherIsRungForEachRevision(t *testing.T) {
 	}()
 	require.EqualValues(t, 1, <-seen)
 	for k := range uint64(9) {
-		eventually(t, "the watcher sleeps", func() bool { return asleep(c, w.r.r.t.info.Topic, 0) == 1 })
+		eventually(t, "the watcher sleeps", func() bool { return asleep(c, w.r.t.info.Topic, 0) == 1 })
 		before := rung(o)
 		_, err := c.Set(t.Context(), "n", x)
 		require.NoError(t, err)

@@ -96,14 +96,14 @@ func (t *topic) publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
 	// takes the lane over when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
-	limbo, ended := t.set.life.limbo.Load(), t.isClosed()
+	limbo, ended := t.set.life.inLimbo(), t.isClosed()
 	crashpoint.At("send-ring")
 	t.active.Mark(t.laneNo)
 	t.ring()
 	// What leaves holds nobody up; those who sleep were rung first.
 	if i > uint64(t.info.Depth) {
 		t.withdraw(i - uint64(t.info.Depth))
-		m.pool.RecycleOne() // here it delays nobody who waits for this message
+		m.recycleOne() // here it delays nobody who waits for this message
 	}
 	if limbo != nil {
 		if err := limbo.wait(); err != nil {
