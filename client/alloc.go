@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
@@ -34,7 +36,7 @@ func HugePages(bytes uint64) AllocOption {
 // allocation is a new tensor with what it holds, made at once.
 type allocation struct {
 	tensor Tensor
-	held   holding
+	held   memory.Holding
 	dims   [4]int64 // room for the shape
 }
 
@@ -51,11 +53,11 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shape whose bytes fit in 64 bits and a known dtype", "allocate %s%v: %w", dtype, shape, err)
 	}
-	if err := c.s.life.ended(); err != nil {
+	if err := c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
 	a := &allocation{}
-	a.held.renew(c.s.memory)
+	a.held.Renew(c.s.Memory)
 	t := &a.tensor
 	t.c, t.held, t.storage, t.dtype, t.shape = c, &a.held, -1, dtype, append(a.dims[:0:len(a.dims)], shape...)
 	if n == 0 {
@@ -66,7 +68,7 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	}
 	t.storage = 0
 	if err = t.place(true); err != nil {
-		t.held.release()
+		t.held.Release()
 		return nil, err
 	}
 	return t, nil
@@ -84,10 +86,10 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	}
 	at, err := t.Pointer()
 	if err == nil {
-		err = t.device.gpu.Fill(uint64(LegacyStream), at, 0, uint64(t.NumBytes()))
+		err = t.device.GPU.Fill(uint64(LegacyStream), at, 0, uint64(t.NumBytes()))
 	}
 	if err == nil {
-		err = c.s.devices.writtenBy(t.part(), legacyStream)
+		err = c.s.Devices.WrittenBy(t.part(), gpu.LegacyStream)
 	}
 	if err != nil {
 		t.Release()
@@ -97,25 +99,25 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, o
 }
 
 // fill allocates the storage of an empty holding.
-func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions) error {
+func (c *Client) fill(ctx context.Context, h *memory.Holding, n uint64, o allocOptions) error {
 	pool, err := c.poolFor(o)
 	if err != nil {
 		return err
 	}
-	return c.s.memory.fill(ctx, pool, h, n, o.wait)
+	return c.s.Memory.Fill(ctx, pool, h, n, o.wait)
 }
 
 // poolFor returns the pool of what an allocation asks for.
 func (c *Client) poolFor(o allocOptions) (*handles.Pool, error) {
-	m := c.s.memory
+	m := c.s.Memory
 	if o.device == "" || o.device == "cpu" {
-		return m.poolOf(o.pages), nil
+		return m.PoolOf(o.pages), nil
 	}
 	if o.pages != 0 {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "leave the huge pages out", "memory on %s has no huge pages", o.device)
 	}
-	if c.s.devices == nil {
-		return nil, errNoDevices(o.device)
+	if c.s.Devices == nil {
+		return nil, gpu.None(o.device)
 	}
-	return c.s.devices.poolOf(o.device)
+	return c.s.Devices.PoolOf(o.device)
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/link"
+	"github.com/baton-ipc/baton/client/internal/session"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -17,7 +19,7 @@ var Version = "dev"
 // Client is a session with a broker. See the package comment for who may use it
 // when. Make one with Connect, end it with Close.
 type Client struct {
-	s    *session
+	s    *session.Session
 	opts options
 
 	handovers atomic.Uint64
@@ -36,14 +38,14 @@ func Connect(ctx context.Context, opts ...Option) (*Client, error) {
 }
 
 func connect(ctx context.Context, o options) (*Client, error) {
-	ctx, cancel := withDefaultTimeout(ctx, 30*time.Second)
+	ctx, cancel := link.WithDefaultTimeout(ctx, 30*time.Second)
 	defer cancel()
 	socket, named, err := address.Resolve(o.address)
 	if err != nil {
 		return nil, err
 	}
-	s, err := openSession(ctx, sessionOptions{place: brokerPlace{socket, named, o.start, o.binary}, hello: o.hello(),
-		devices: o.devices, modest: o.modest, trace: os.Getenv("BATON_TRACE") == "1"})
+	s, err := session.Open(ctx, session.Options{Place: link.Place{Socket: socket, Named: named, Start: o.start, Binary: o.binary}, Hello: o.hello(),
+		Devices: o.devices, Modest: o.modest, Trace: os.Getenv("BATON_TRACE") == "1"})
 	if err != nil {
 		return nil, err
 	}
@@ -54,15 +56,15 @@ func connect(ctx context.Context, o options) (*Client, error) {
 func (c *Client) Namespace() string { return c.opts.namespace }
 
 // Instance identifies the broker's memory; handles of another are refused.
-func (c *Client) Instance() string { return c.s.pages.instance }
+func (c *Client) Instance() string { return c.s.Pages.Instance }
 
 // Session returns the serial by which listings name this session.
-func (c *Client) Session() uint64 { return c.s.pages.serial }
+func (c *Client) Session() uint64 { return c.s.Pages.Serial }
 
 // Broker asks the broker a read-only question (an op of docs/protocol.md, such
 // as "status" or "list") and decodes the answer into reply.
 func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
-	fds, err := c.s.link.Call(ctx, op, body, reply)
+	fds, err := c.s.Link.Call(ctx, op, body, reply)
 	wire.CloseAll(fds)
 	return err
 }
@@ -73,7 +75,7 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 // nothing here holds at once, the session's own pages when the Client and what came
 // from it are garbage. While no broker runs Close returns within two seconds, and the
 // next broker is told when it is there.
-func (c *Client) Close() error { return c.s.close() }
+func (c *Client) Close() error { return c.s.Close() }
 
 // Reopen opens a new session with the options of this one: what a program does after
 // ErrSessionLost. Topics, queues, readers and tensors of the old session stay its own:
@@ -84,7 +86,7 @@ func (c *Client) Reopen(ctx context.Context) (*Client, error) { return connect(c
 // Collect looks for storages that nobody holds any more and gives empty memory
 // back to the broker, which otherwise stays here, warm, for the next tensors.
 // It returns the bytes given back.
-func (c *Client) Collect() uint64 { return c.s.memory.collect((*handles.Pool).Collect) }
+func (c *Client) Collect() uint64 { return c.s.Memory.Collect((*handles.Pool).Collect) }
 
 // Stats is what this process has and did.
 type Stats struct {
@@ -97,7 +99,7 @@ type Stats struct {
 
 // Stats returns the figures.
 func (c *Client) Stats() Stats {
-	s := Stats{Handovers: c.handovers.Load(), BytesSent: c.bytesSent.Load(), Topics: c.s.topics.count()}
-	s.PoolStats, s.Segments = c.s.memory.stats()
+	s := Stats{Handovers: c.handovers.Load(), BytesSent: c.bytesSent.Load(), Topics: c.s.Topics.Count()}
+	s.PoolStats, s.Segments = c.s.Memory.Stats()
 	return s
 }

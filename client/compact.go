@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -18,7 +19,7 @@ type extent struct{ from, to, at uint64 }
 
 // origin is a storage that a tensor lies in.
 type origin struct {
-	held    *holding
+	held    *memory.Holding
 	storage int
 }
 
@@ -38,7 +39,7 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		if err := t.onHost(); err != nil {
 			return nil, err
 		}
-		from, to := t.offset, t.held.storages[t.storage].bytes
+		from, to := t.offset, t.held.Storages[t.storage].Bytes
 		if span, err := t.dtype.SpanBytes(t.shape, t.strides); err == nil {
 			to = min(to, from+uint64(span))
 		} else {
@@ -57,7 +58,7 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		p.at = total
 		total += (p.to - p.from + protocol.Alignment - 1) &^ (protocol.Alignment - 1)
 	}
-	out := &Bundle{held: newHolding(c.s.memory), names: b.names, tree: b.tree, meta: b.meta}
+	out := &Bundle{held: memory.NewHolding(c.s.Memory), names: b.names, tree: b.tree, meta: b.meta}
 	if total > 0 {
 		if err := c.fill(ctx, out.held, total, c.opts.alloc); err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 
 // segments counts those that are mapped.
 func segments(c *Client) int {
-	_, n := c.s.memory.stats()
+	_, n := c.s.Memory.Stats()
 	return n
 }
 
@@ -56,7 +56,7 @@ func mapsOthers(t *testing.T, c, o *Client) {
 
 func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
 	c, o := pair(t)
-	c.s.up.Store(false) // events are not heard from here on
+	c.s.Up.Store(false) // events are not heard from here on
 	mapsOthers(t, c, o)
 	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
 }
@@ -64,7 +64,7 @@ func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
 func TestOwnMemoryIsNotTakenForGone(t *testing.T) {
 	c, _ := pair(t)
 	x := alloc(t, c)
-	c.s.compare()
+	c.s.Compare()
 	require.Equal(t, 1, segments(c))
 	x.Release()
 	require.NotZero(t, c.Collect())
@@ -79,9 +79,9 @@ func TestMappingThatIsCountedForAMomentGoesLater(t *testing.T) {
 	m, err := c.Get(context.Background(), "n")
 	require.NoError(t, err)
 	defer m.Release()
-	serials := c.s.memory.inventory(nil, func(uint64, *sys.FD) {})
+	serials := c.s.Memory.Inventory(nil, func(uint64, *sys.FD) {})
 	for range 2 { // the second look finds the count as the first one did
-		c.s.memory.trim(serials)
+		c.s.Memory.Trim(serials)
 		require.Equal(t, 1, segments(c))
 	}
 	x.Release()
@@ -97,13 +97,13 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	x := alloc(t, c)
 	require.NoError(t, out.Send(ctx, x))
 	x.Release()
-	c.s.up.Store(false)
+	c.s.Up.Store(false)
 	require.NoError(t, out.Close())
 	left := func() int {
-		return c.s.pages.lanes.countLeft()
+		return c.s.Pages.Lanes.CountLeft()
 	}
 	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
-	c.s.compare()
+	c.s.Compare()
 	require.Equal(t, 1, left(), "it is still listed")
 	y := alloc(t, o)
 	for range 8 { // as many as the topic keeps
@@ -114,7 +114,7 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 }
 
 // peersMapped counts sessions whose files are mapped.
-func peersMapped(c *Client) (n int) { return c.s.pages.countPeers() }
+func peersMapped(c *Client) (n int) { return c.s.Pages.CountPeers() }
 
 func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 	c, o := pair(t)
@@ -127,9 +127,9 @@ func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 func TestAbsenceOfTheBrokerIsTheCauseOfTheEndOfACall(t *testing.T) {
 	c, _ := pair(t)
 	ctx, end := context.WithCancel(context.Background())
-	asked, cancel := c.s.link.UntilAway(ctx)
+	asked, cancel := c.s.Link.UntilAway(ctx)
 	defer cancel()
-	c.s.link.end()
+	c.s.Link.End()
 	<-asked.Done()
 	end()
 	require.ErrorIs(t, context.Cause(asked), protocol.ErrBrokerLost)

@@ -5,8 +5,28 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
+)
+
+// Devices are the GPUs of this process: what cudaipc.Open returns. This package
+// does not load a driver itself, so that programs without GPUs stay static.
+type Devices = gpu.Devices
+
+// Accelerator is one GPU of Devices, DeviceMemory is memory on it: what a package that
+// drives GPUs has to offer. A program needs neither.
+type (
+	Accelerator  = gpu.Accelerator
+	DeviceMemory = gpu.DeviceMemory
+)
+
+// Allocation is memory of cudaMalloc's as other processes can open it, by the IPCHandle
+// that the driver has for it.
+type (
+	Allocation = gpu.Allocation
+	IPCHandle  = gpu.IPCHandle
 )
 
 // WithDevices lets a client have tensors on GPUs: client.WithDevices(d) with d
@@ -33,8 +53,8 @@ const (
 	LegacyStream Stream = 1
 )
 
-func (s Stream) send(o *sendOptions)     { o.stream, o.given = stream(s), true }
-func (s Stream) export(o *exportOptions) { o.stream = stream(s) }
+func (s Stream) send(o *sendOptions)     { o.stream, o.given = gpu.Stream(s), true }
+func (s Stream) export(o *exportOptions) { o.stream = gpu.Stream(s) }
 
 // Lend makes a tensor of elements that a framework has on a GPU, as they lie, to be
 // handed to others: memory of cudaMalloc's. They stay where they are, and are the
@@ -46,11 +66,11 @@ func (s Stream) export(o *exportOptions) { o.stream = stream(s) }
 // done is not called. ErrUnsupported: memory that the driver cannot lend (virtual
 // memory, asynchronous pools); ErrInvalid; ErrNotFound for a GPU that is not there.
 func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...ExportOption) (*Tensor, error) {
-	o := exportOptions{stream: legacyStream}
+	o := exportOptions{stream: gpu.LegacyStream}
 	for _, f := range opts {
 		f.export(&o)
 	}
-	if err := o.stream.check(); err != nil {
+	if err := o.stream.Check(); err != nil {
 		return nil, err
 	}
 	if v.Device.Type != dlpack.CUDA || v.Data == 0 {
@@ -61,11 +81,11 @@ func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...E
 	if err != nil || span == 0 {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "give a shape with elements and a known dtype", "lend %s%v strides %v: %w", v.DType, v.Shape, v.Strides, err)
 	}
-	d, name := c.s.devices, fmt.Sprintf("cuda:%d", v.Device.ID)
+	d, name := c.s.Devices, fmt.Sprintf("cuda:%d", v.Device.ID)
 	if d == nil {
-		return nil, errNoDevices(name)
+		return nil, gpu.None(name)
 	}
-	t := &Tensor{c: c, held: newHolding(c.s.memory), dtype: v.DType, shape: slices.Clone(v.Shape), readonly: v.ReadOnly()}
+	t := &Tensor{c: c, held: memory.NewHolding(c.s.Memory), dtype: v.DType, shape: slices.Clone(v.Shape), readonly: v.ReadOnly()}
 	if !dlpack.IsContiguous(v.Shape, v.Strides) {
 		t.strides = slices.Clone(v.Strides)
 	}
@@ -75,9 +95,9 @@ func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...E
 	if err := t.place(true); err != nil {
 		return nil, err
 	}
-	if o.stream != noStream {
-		if err := d.writtenBy(t.part(), o.stream); err != nil {
-			d.Disregard(t.held.storages[0].ref.Index)
+	if o.stream != gpu.NoStream {
+		if err := d.WrittenBy(t.part(), o.stream); err != nil {
+			d.Disregard(t.held.Storages[0].Ref.Index)
 			t.Release()
 			return nil, err
 		}

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -32,32 +35,32 @@ func LeaseOnce() LeaseOption {
 // lease's time, whatever becomes of this process.
 func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Handle, error) {
 	if t.over.Load() {
-		return protocol.Handle{}, errReleased(t.String())
+		return protocol.Handle{}, fault.Released(t.String())
 	}
-	h := protocol.Handle{Host: t.c.s.pages.instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
+	h := protocol.Handle{Host: t.c.s.Pages.Instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
 	if t.storage < 0 {
 		return h, nil
 	}
 	if t.device != nil {
-		h.Device = t.device.handleName()
-		if err := t.c.s.devices.settleWritten(ctx, t.part()); err != nil {
+		h.Device = t.device.HandleName()
+		if err := t.c.s.Devices.SettleWritten(ctx, t.part()); err != nil {
 			return protocol.Handle{}, err
 		}
 	}
-	s := &t.held.storages[t.storage]
-	s.share(t.c.s.memory)
-	h.Segment, h.Serial, h.Index, h.Generation = s.at.SegmentSerial, s.ref.Serial, s.ref.Index, s.ref.Generation
-	h.Offset, h.Bytes, h.ByteOffset = s.offset, s.bytes, t.offset
+	s := &t.held.Storages[t.storage]
+	s.Share(t.c.s.Memory)
+	h.Segment, h.Serial, h.Index, h.Generation = s.At.SegmentSerial, s.Ref.Serial, s.Ref.Index, s.Ref.Generation
+	h.Offset, h.Bytes, h.ByteOffset = s.Offset, s.Bytes, t.offset
 	seconds := float64(protocol.DefaultLease)
 	// The number is the client's, so that one lease is made where the request is made again.
-	req := protocol.LeaseRequest{Lease: protocol.RandomNumber(), Refs: []protocol.StorageRef{storageRef(s.ref)}, Seconds: &seconds}
+	req := protocol.LeaseRequest{Lease: protocol.RandomNumber(), Refs: []protocol.StorageRef{storageRef(s.Ref)}, Seconds: &seconds}
 	for _, f := range opts {
 		f(&req)
 	}
 	var ok protocol.LeaseReply
-	link := t.c.s.link
+	link := t.c.s.Link
 	if _, err := link.Call(ctx, protocol.OpLease, &req, &ok); err != nil {
-		if uncertain(err) {
+		if fault.Uncertain(err) {
 			link.Undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease})
 		}
 		return protocol.Handle{}, err
@@ -85,7 +88,7 @@ func (c *Client) ReleaseHandle(ctx context.Context, h protocol.Handle) error {
 	if h.Lease == nil {
 		return nil
 	}
-	_, err := c.s.link.Call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
+	_, err := c.s.Link.Call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
 	return err
 }
 
@@ -110,38 +113,38 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	if err := h.Check(); err != nil {
 		return nil, err
 	}
-	if err := c.s.life.ended(); err != nil {
+	if err := c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
-	if h.Host != c.s.pages.instance {
+	if h.Host != c.s.Pages.Instance {
 		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
-			"the handle is of broker %s, this is %s", h.Host, c.s.pages.instance)
+			"the handle is of broker %s, this is %s", h.Host, c.s.Pages.Instance)
 	}
-	if h.Device != "cpu" && c.s.devices == nil {
-		return nil, errNoDevices(h.Device)
+	if h.Device != "cpu" && c.s.Devices == nil {
+		return nil, gpu.None(h.Device)
 	}
 	dtype, err := dlpack.ParseDType(h.DType)
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
 	}
-	t := &Tensor{c: c, held: newHolding(c.s.memory), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
+	t := &Tensor{c: c, held: memory.NewHolding(c.s.Memory), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
 	if !h.Empty() {
-		if err := c.s.memory.open(ctx, &h, !t.readonly, t.held); err != nil {
-			return nil, c.s.life.refused(err)
+		if err := c.s.Memory.Open(ctx, &h, !t.readonly, t.held); err != nil {
+			return nil, c.s.Life.Refused(err)
 		}
 		t.storage, t.offset = 0, h.ByteOffset
 		if err := t.place(!t.readonly); err != nil {
-			t.held.release()
-			return nil, c.s.life.refused(err)
+			t.held.Release()
+			return nil, c.s.Life.Refused(err)
 		}
 	}
 	if err := t.check(); err != nil {
-		t.held.release()
+		t.held.Release()
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
 	}
 	crashpoint.At("open-held")
 	if h.Lease != nil {
-		c.s.claimed(*h.Lease)
+		c.s.Claimed(*h.Lease)
 	}
 	return t, nil
 }

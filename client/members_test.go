@@ -5,13 +5,17 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/client/internal/memory"
+	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/session"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
 
 // requests counts the requests that a client has made.
-func requests(c *Client) uint64 { return c.s.link.Requests() }
+func requests(c *Client) uint64 { return c.s.Link.Requests() }
 
 func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	const n = 100
@@ -37,7 +41,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	for range n {
 		m, err := r.Receive(t.Context())
 		require.NoError(t, err)
-		slots[fmt.Sprint(m.taken.held.storages[0].at.Owner)] = true
+		slots[fmt.Sprint(m.taken.Held.Storages[0].At.Owner)] = true
 		m.Release()
 	}
 	require.Len(t, slots, n)
@@ -104,7 +108,7 @@ func TestMembersTellsWhoSendsAndWhoLeft(t *testing.T) {
 func TestTablesOfASessionAreSmall(t *testing.T) {
 	const part = 1024
 	all := uintptr(0)
-	for _, what := range []reflect.Type{reflect.TypeFor[session](), reflect.TypeFor[memory](), reflect.TypeFor[topics](), reflect.TypeFor[pages](), reflect.TypeFor[handles.Pool]()} {
+	for _, what := range []reflect.Type{reflect.TypeFor[session.Session](), reflect.TypeFor[memory.Memory](), reflect.TypeFor[lanes.Topics](), reflect.TypeFor[pages.Pages](), reflect.TypeFor[handles.Pool]()} {
 		t.Logf("%s: %d bytes", what, what.Size())
 		all += what.Size()
 	}

@@ -3,6 +3,8 @@ package client
 import (
 	"encoding/json"
 
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -23,7 +25,7 @@ type Message struct {
 	Lost uint64
 
 	c      *Client
-	taken  taken
+	taken  memory.Taken
 	bundle *Bundle // built at first use
 	failed error
 
@@ -37,23 +39,23 @@ type Message struct {
 }
 
 // from notes where a message that was taken came from.
-func (m *Message) from(r received) *Message {
-	m.Sender, m.Sequence, m.Stamp, m.Lost = r.sender, r.number, m.taken.stamp, r.lost
+func (m *Message) from(r lanes.Received) *Message {
+	m.Sender, m.Sequence, m.Stamp, m.Lost = r.Sender, r.Number, m.taken.Stamp, r.Lost
 	return m
 }
 
 // newMessage makes a message to take into.
 func newMessage(c *Client) *Message {
 	m := &Message{c: c}
-	m.taken.held.renew(c.s.memory)
+	m.taken.Held.Renew(c.s.Memory)
 	return m
 }
 
 // Retain adds a holder.
-func (m *Message) Retain() { m.taken.held.retain() }
+func (m *Message) Retain() { m.taken.Held.Retain() }
 
 // Release ends one holder; after the last, tensors lent must not be used.
-func (m *Message) Release() { m.taken.held.release() }
+func (m *Message) Release() { m.taken.Held.Release() }
 
 // Bundle returns all tensors by name, lent. It fails when the sender described
 // them wrongly (ErrProtocol, ErrInvalidHandle).
@@ -104,10 +106,10 @@ func (m *Message) RawMeta() json.RawMessage {
 // decode reads the body: a private copy of what the sender wrote.
 func (m *Message) decode() error {
 	b := &m.oneBundle
-	b.held, b.Live = &m.taken.held, m.taken.flags&protocol.SlotLive != 0
+	b.held, b.Live = &m.taken.Held, m.taken.Flags&protocol.SlotLive != 0
 	b.names, b.tensors, m.tensors[0] = m.names[:], m.tensors[:], &m.oneTensor
 	var d protocol.Tensor
-	if protocol.ParseLone(m.taken.body, &d, m.dims[:]) && d.Ref < len(m.taken.held.storages) {
+	if protocol.ParseLone(m.taken.Body, &d, m.dims[:]) && d.Ref < len(m.taken.Held.Storages) {
 		if err := m.describe(&m.oneTensor, &d); err != nil {
 			return err
 		}
@@ -120,11 +122,11 @@ func (m *Message) decode() error {
 
 // decodeAny reads a body of any form.
 func (m *Message) decodeAny(b *Bundle) error {
-	body, err := protocol.ParseBody(m.taken.body)
+	body, err := protocol.ParseBody(m.taken.Body)
 	if err != nil {
 		return err
 	}
-	if err := body.CheckRefs(len(m.taken.held.storages)); err != nil {
+	if err := body.CheckRefs(len(m.taken.Held.Storages)); err != nil {
 		return err
 	}
 	n := len(body.Tensors)
@@ -154,8 +156,8 @@ func (m *Message) decodeAny(b *Bundle) error {
 // describe fills in a lent tensor from its description, all of which is another process's
 // word, as are the flags of its slot.
 func (m *Message) describe(t *Tensor, d *protocol.Tensor) error {
-	write := m.taken.flags&protocol.SlotWritable != 0 && !d.ReadOnly
-	t.c, t.held, t.storage, t.offset, t.shape, t.strides = m.c, &m.taken.held, d.Ref, d.Offset, d.Shape, d.Strides
+	write := m.taken.Flags&protocol.SlotWritable != 0 && !d.ReadOnly
+	t.c, t.held, t.storage, t.offset, t.shape, t.strides = m.c, &m.taken.Held, d.Ref, d.Offset, d.Shape, d.Strides
 	t.readonly, t.name, t.lent = !write, d.Name, true
 	t.dtype = dlpack.DType{Code: dlpack.TypeCode(d.Code), Bits: d.Bits, Lanes: d.Lanes}
 	if err := t.check(); err != nil {
@@ -166,7 +168,7 @@ func (m *Message) describe(t *Tensor, d *protocol.Tensor) error {
 			return err
 		}
 	}
-	if !t.device.is(d) {
+	if !t.device.Is(d) {
 		return protocol.Errorf(protocol.CodeHandle, "its sender is at fault", "tensor %q is said to be on device type %d, number %d, and lies on %s",
 			d.Name, d.DeviceType, d.DeviceID, t.Device())
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -41,7 +43,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	if o.devices != nil {
-		if err := c.s.devices.settleWritten(ctx, o.devices...); err != nil {
+		if err := c.s.Devices.SettleWritten(ctx, o.devices...); err != nil {
 			return 0, err
 		}
 	}
@@ -53,7 +55,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	req.Bytes, req.Tensors = o.bytes, head.Tensors
 	if head.Flags&protocol.SlotSpilled != 0 {
 		req.Spilled = true
-		req.Refs = append(req.Refs, storageRef(o.spill.storages[0].ref))
+		req.Refs = append(req.Refs, storageRef(o.spill.Storages[0].Ref))
 	} else {
 		req.Body = head.BodyOf(words)
 	}
@@ -62,7 +64,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	}
 	crashpoint.At("name-asked")
 	var ok protocol.NameSetReply
-	if _, err := c.s.link.Call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
+	if _, err := c.s.Link.Call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
 		return 0, err
 	}
 	crashpoint.At("name-set")
@@ -113,7 +115,7 @@ func (c *Client) Get(ctx context.Context, name string, opts ...GetOption) (*Bund
 // newest returns the newest revision of a name as a message, nil where none is set.
 func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
 	m := newMessage(c)
-	from, ok, err := c.s.topics.newest(ctx, name, &m.taken)
+	from, ok, err := c.s.Topics.Newest(ctx, name, &m.taken)
 	if !ok {
 		return nil, err
 	}
@@ -130,7 +132,7 @@ func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration)
 	until, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	m, err := w.r.Receive(until)
-	if protocolCode(err) == protocol.CodeTimeout {
+	if fault.Code(err) == protocol.CodeTimeout {
 		err = nil
 	}
 	return m, err
@@ -153,13 +155,13 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
 	}
-	t, err := c.s.topics.openName(ctx, name)
+	t, err := c.s.Topics.OpenName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	r, err := t.read(ctx, startLast, nil)
+	r, err := t.Read(ctx, lanes.StartLast, nil)
 	if err != nil {
-		t.close()
+		t.Close()
 		return nil, err
 	}
 	return &Watch{r: &Reader{c: c, t: t, r: r}}, nil
@@ -197,7 +199,7 @@ func (w *Watch) Close() error {
 	}
 	w.closed = true
 	err := w.r.Close()
-	if e := w.r.t.close(); err == nil {
+	if e := w.r.t.Close(); err == nil {
 		err = e
 	}
 	return err
@@ -209,9 +211,9 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	if err := protocol.CheckName(name); err != nil {
 		return err
 	}
-	c.s.topics.leaveName(name)
-	before, err := c.s.link.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
-	if before && protocolCode(err) == protocol.CodeNotFound {
+	c.s.Topics.LeaveName(name)
+	before, err := c.s.Link.CallNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	if before && fault.Code(err) == protocol.CodeNotFound {
 		return nil // the broker that was asked before has deleted it, and could not say so any more
 	}
 	return err

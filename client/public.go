@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -59,7 +61,7 @@ func Description(bytes int) CommonOption {
 // number checks an option's value, which the broker would get as another one.
 func (r *opening) number(option string, n, least, most int) *uint32 {
 	if n < least || n > most {
-		r.err = protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use %d to %d", least, most), "%s %d of %s", option, n, titleOf(r.Kind, r.Name))
+		r.err = protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use %d to %d", least, most), "%s %d of %s", option, n, lanes.TitleOf(r.Kind, r.Name))
 		return nil
 	}
 	u := uint32(n)
@@ -89,7 +91,7 @@ func Redeliver(yes bool) QueueOption {
 // Topic is a channel of messages with many senders and many readers.
 type Topic struct {
 	c      *Client
-	t      *topic
+	t      *lanes.Topic
 	out    outgoing // for the use of whichever has the turn to send
 	closed atomic.Bool
 }
@@ -108,7 +110,7 @@ func (c *Client) Topic(ctx context.Context, name string, opts ...TopicOption) (*
 	return &Topic{c: c, t: t}, nil
 }
 
-func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
+func (c *Client) openNamed(ctx context.Context, r *opening) (*lanes.Topic, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -120,8 +122,8 @@ func (c *Client) openNamed(ctx context.Context, r *opening) (*topic, error) {
 	return c.openNumbered(ctx, r.TopicOpenRequest)
 }
 
-func (c *Client) openNumbered(ctx context.Context, r protocol.TopicOpenRequest) (*topic, error) {
-	return c.s.topics.join(ctx, protocol.OpTopicOpen, func(opening uint64) any {
+func (c *Client) openNumbered(ctx context.Context, r protocol.TopicOpenRequest) (*lanes.Topic, error) {
+	return c.s.Topics.Join(ctx, protocol.OpTopicOpen, func(opening uint64) any {
 		r.Opening = opening
 		return &r
 	})
@@ -137,10 +139,10 @@ func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) 
 }
 
 // Info tells what the topic is.
-func (t *Topic) Info() protocol.TopicInfo { return t.t.info }
+func (t *Topic) Info() protocol.TopicInfo { return t.t.Info }
 
 // Token opens a private topic in another process.
-func (t *Topic) Token() string { return t.t.info.Token }
+func (t *Topic) Token() string { return t.t.Info.Token }
 
 // Send hands a value to every reader: a *Tensor, a *Bundle, a map[string]*Tensor,
 // or a nested value of map[string]any, []any, nil, bool, numbers, strings, bytes
@@ -150,7 +152,7 @@ func (t *Topic) Token() string { return t.t.info.Token }
 // ErrClosed, ErrInvalid, ErrOutOfMemory.
 func (t *Topic) Send(ctx context.Context, v any, opts ...SendOption) error {
 	if t.closed.Load() {
-		return errClosed(t.t.title())
+		return fault.Closed(t.t.Title())
 	}
 	return t.c.send(ctx, t.t, &t.out, v, 0, opts)
 }
@@ -159,11 +161,11 @@ func (t *Topic) Send(ctx context.Context, v any, opts ...SendOption) error {
 type ReaderOption interface{ reader(*readerOptions) }
 
 type readerOptions struct {
-	start start
+	start lanes.Start
 	group *string
 }
 
-func (s Start) reader(o *readerOptions) { o.start = start(s) }
+func (s Start) reader(o *readerOptions) { o.start = lanes.Start(s) }
 
 type groupOption string
 
@@ -175,19 +177,19 @@ func Group(name string) ReaderOption { return groupOption(name) }
 // Reader joins as a reader, by default for what is sent from now on.
 func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, error) {
 	if t.closed.Load() {
-		return nil, errClosed(t.t.title())
+		return nil, fault.Closed(t.t.Title())
 	}
 	var o readerOptions
 	for _, f := range opts {
 		f.reader(&o)
 	}
-	if o.start < startNew || o.start > startAll {
+	if o.start < lanes.StartNew || o.start > lanes.StartAll {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use StartNew, StartLast or StartAll", "no start %d", o.start)
 	}
 	if o.group != nil && protocol.CheckNamespace(*o.group) != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use 1 to 32 of A-Z a-z 0-9 _ -", "group %q is not one token", *o.group)
 	}
-	r, err := t.t.read(ctx, o.start, o.group)
+	r, err := t.t.Read(ctx, o.start, o.group)
 	if err != nil {
 		return nil, err
 	}
@@ -202,10 +204,10 @@ func (t *Topic) Close() error {
 	if t.closed.Swap(true) {
 		return nil
 	}
-	return t.t.close()
+	return t.t.Close()
 }
 
 // End closes the topic for everybody: sends fail with ErrClosed, and readers get
 // it once they have received all that is there. What another sends at that moment
 // may be received although the send fails, and not the other way round.
-func (t *Topic) End(ctx context.Context) error { return t.t.closeForAll(ctx) }
+func (t *Topic) End(ctx context.Context) error { return t.t.CloseForAll(ctx) }

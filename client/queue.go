@@ -4,13 +4,15 @@ import (
 	"context"
 	"sync/atomic"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // Queue gives each item to one taker.
 type Queue struct {
 	c      *Client
-	t      *topic
+	t      *lanes.Topic
 	out    outgoing      // for the use of whichever has the turn to put
 	turn   chan struct{} // one taker at a time uses the reader
 	reader *Reader
@@ -40,16 +42,16 @@ func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, er
 }
 
 // Info tells what the queue is.
-func (q *Queue) Info() protocol.TopicInfo { return q.t.info }
+func (q *Queue) Info() protocol.TopicInfo { return q.t.Info }
 
 // Token opens a private queue in another process.
-func (q *Queue) Token() string { return q.t.info.Token }
+func (q *Queue) Token() string { return q.t.Info.Token }
 
 // Put adds an item, as Topic.Send does, waiting while the queue is full (ErrFull
 // at the deadline of ctx, ErrClosed once it was closed). The taker may write it.
 func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
 	if q.closed.Load() {
-		return errClosed(q.t.title())
+		return fault.Closed(q.t.Title())
 	}
 	return q.c.send(ctx, q.t, &q.out, v, protocol.SlotWritable, opts)
 }
@@ -61,12 +63,12 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 	select {
 	case q.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		return nil, q.t.Timeout(ctx, protocol.CodeEmpty, "no item")
 	}
 	defer func() { <-q.turn }()
 	m, err := q.get(ctx)
 	if err != nil && q.reader != nil {
-		q.reader.r.passOn()
+		q.reader.r.PassOn()
 	}
 	return m, err
 }
@@ -76,11 +78,11 @@ func (q *Queue) get(ctx context.Context) (*Message, error) {
 	for {
 		m, err := q.take(ctx)
 		if m != nil || err != nil {
-			return m, q.t.late(ctx, err, protocol.CodeEmpty)
+			return m, q.t.Late(ctx, err, protocol.CodeEmpty)
 		}
-		ready := func() bool { return q.closed.Load() || q.reader.r.ready() }
-		if q.reader.r.await(ctx, ready) != nil {
-			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		ready := func() bool { return q.closed.Load() || q.reader.r.Ready() }
+		if q.reader.r.Await(ctx, ready) != nil {
+			return nil, q.t.Timeout(ctx, protocol.CodeEmpty, "no item")
 		}
 	}
 }
@@ -102,11 +104,11 @@ func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
 // one. Callers have the turn.
 func (q *Queue) take(ctx context.Context) (*Message, error) {
 	if q.closed.Load() {
-		return nil, errClosed(q.t.title())
+		return nil, fault.Closed(q.t.Title())
 	}
 	if q.reader == nil {
 		group := "queue"
-		r, err := q.t.read(ctx, startAll, &group)
+		r, err := q.t.Read(ctx, lanes.StartAll, &group)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +118,7 @@ func (q *Queue) take(ctx context.Context) (*Message, error) {
 }
 
 // Len returns how many items wait to be taken.
-func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.countItems(ctx) }
+func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.CountItems(ctx) }
 
 // Close ends this use of the queue, and a Get that waits in another goroutine; other
 // uses of this process stay open, and items put stay for takers. A second Close does
@@ -125,15 +127,15 @@ func (q *Queue) Close() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
-	q.c.s.waits.wakeAll()
+	q.c.s.Waits.WakeAll()
 	q.turn <- struct{}{} // of a Get that sees that it is closed, or ends by its context
 	if q.reader != nil {
 		q.reader.Close()
 	}
 	<-q.turn
-	return q.t.close()
+	return q.t.Close()
 }
 
 // End closes the queue for everybody: puts fail with ErrClosed, and takers get it
 // once the queue is empty.
-func (q *Queue) End(ctx context.Context) error { return q.t.closeForAll(ctx) }
+func (q *Queue) End(ctx context.Context) error { return q.t.CloseForAll(ctx) }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -11,9 +12,9 @@ type Start int
 
 // Where a reader starts.
 const (
-	StartNew  = Start(startNew)  // what is sent from now on
-	StartLast = Start(startLast) // the newest message kept, then what follows
-	StartAll  = Start(startAll)  // everything that is kept
+	StartNew  = Start(lanes.StartNew)  // what is sent from now on
+	StartLast = Start(lanes.StartLast) // the newest message kept, then what follows
+	StartAll  = Start(lanes.StartAll)  // everything that is kept
 )
 
 // Reader receives a topic's messages. In a topic that overwrites it sees each
@@ -22,8 +23,8 @@ const (
 // at a time.
 type Reader struct {
 	c     *Client
-	t     *topic
-	r     *reader
+	t     *lanes.Topic
+	r     *lanes.Reader
 	spare *Message // for the next one: fresh
 }
 
@@ -35,13 +36,13 @@ func (r *Reader) Receive(ctx context.Context) (m *Message, err error) {
 		if m, err = r.poll(ctx); m != nil || err != nil {
 			break
 		}
-		if r.r.await(ctx, r.r.ready) != nil {
-			err = r.t.timeout(ctx, protocol.CodeTimeout, "no message")
+		if r.r.Await(ctx, r.r.Ready) != nil {
+			err = r.t.Timeout(ctx, protocol.CodeTimeout, "no message")
 			break
 		}
 	}
 	if err != nil {
-		r.r.passOn()
+		r.r.PassOn()
 	}
 	return m, err
 }
@@ -55,7 +56,7 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 	if m == nil {
 		m = newMessage(r.c)
 	}
-	from, ok, err := r.r.poll(ctx, &m.taken)
+	from, ok, err := r.r.Poll(ctx, &m.taken)
 	if !ok {
 		r.spare = m
 		return nil, err
@@ -66,7 +67,7 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 
 // Lost counts the messages that went by unseen since the reader was made, less
 // those that a later message has reported.
-func (r *Reader) Lost() uint64 { return r.r.countLost() }
+func (r *Reader) Lost() uint64 { return r.r.CountLost() }
 
 // Close leaves the topic. Messages received stay valid until their Release.
-func (r *Reader) Close() error { return r.r.close() }
+func (r *Reader) Close() error { return r.r.Close() }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -26,14 +27,14 @@ func (t *Topic) Members(ctx context.Context) (Members, error) { return membersOf
 // Members tells who takes part.
 func (q *Queue) Members(ctx context.Context) (Members, error) { return membersOf(ctx, q.t) }
 
-func membersOf(ctx context.Context, t *topic) (m Members, err error) {
-	all, err := t.members(ctx)
+func membersOf(ctx context.Context, t *lanes.Topic) (m Members, err error) {
+	all, err := t.Members(ctx)
 	if err != nil {
 		return m, err
 	}
-	for _, l := range all.senders {
-		m.Senders = append(m.Senders, Sender{l.peer.name, l.peer.serial, l.state != protocol.LaneLive})
+	for _, l := range all.Senders {
+		m.Senders = append(m.Senders, Sender{l.Peer.Name, l.Peer.Serial, l.State != protocol.LaneLive})
 	}
-	m.Readers, m.LastLeft = all.readers, all.lastLeft
+	m.Readers, m.LastLeft = all.Readers, all.LastLeft
 	return m, nil
 }

@@ -3,6 +3,9 @@ package client
 import (
 	"context"
 
+	"github.com/baton-ipc/baton/client/internal/devices"
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/gpu"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -13,34 +16,34 @@ func (t *Tensor) Device() dlpack.Device {
 	if t.device == nil {
 		return dlpack.CPUDevice
 	}
-	return t.device.gpu.Device()
+	return t.device.GPU.Device()
 }
 
 // OrderedByStreams tells whether streams wait for each other where this tensor is handed
 // over. False: it is memory of the machine, or the driver of its GPU is too old, and
 // the processor waits in their stead, which is as right and takes longer.
-func (t *Tensor) OrderedByStreams() bool { return t.device != nil && t.device.gpu.Values() }
+func (t *Tensor) OrderedByStreams() bool { return t.device != nil && t.device.GPU.Values() }
 
 // Pointer returns the device address of the first element of a tensor on a GPU;
 // 0 where there is none. It may be used by work that follows UseOn, until Release.
 func (t *Tensor) Pointer() (uint64, error) {
 	if t.over.Load() {
-		return 0, errReleased(t.String())
+		return 0, fault.Released(t.String())
 	}
 	if t.device == nil {
 		return 0, protocol.Errorf(protocol.CodeInvalid, "use Bytes or ToDLPack", "%s is memory of the machine", t)
 	}
-	if err := t.held.open(t.storage); err != nil {
+	if err := t.held.Open(t.storage); err != nil {
 		return 0, err
 	}
-	base, err := t.device.address(!t.readonly)
-	return base + t.held.storages[t.storage].offset + t.offset, err
+	base, err := t.device.Address(!t.readonly)
+	return base + t.held.Storages[t.storage].Offset + t.offset, err
 }
 
 // deviceSpec describes the export of a tensor on a GPU. Its deleter makes no call
 // and counts nothing down, since the stream may still use it then.
 func (t *Tensor) deviceSpec(s *dlpack.Spec, opts []ExportOption) error {
-	o := exportOptions{stream: legacyStream}
+	o := exportOptions{stream: gpu.LegacyStream}
 	for _, f := range opts {
 		f.export(&o)
 	}
@@ -52,7 +55,7 @@ func (t *Tensor) deviceSpec(s *dlpack.Spec, opts []ExportOption) error {
 		return err
 	}
 	s.Device, s.Address = t.Device(), uintptr(at)
-	s.Cookie, err = t.c.s.devices.exported(t.held)
+	s.Cookie, err = t.c.s.Devices.Exported(t.held)
 	return err
 }
 
@@ -70,25 +73,25 @@ func (t *Tensor) onHost() error {
 // announced anew. ErrExpired: the sender ended before it had written, or who lent the
 // memory has ended. For memory of the machine it does nothing.
 func (t *Tensor) UseOn(s Stream) error {
-	if err := stream(s).check(); err != nil {
+	if err := gpu.Stream(s).Check(); err != nil {
 		return err
 	}
 	if t.over.Load() {
-		return errReleased(t.String())
+		return fault.Released(t.String())
 	}
 	if t.device == nil || s == NoStream {
 		return nil
 	}
-	return t.c.s.devices.useOn(context.Background(), t.part(), stream(s))
+	return t.c.s.Devices.UseOn(context.Background(), t.part(), gpu.Stream(s))
 }
 
 // part is the tensor as what streams are ordered for.
-func (t *Tensor) part() part { return part{t.held, t.device} }
+func (t *Tensor) part() devices.Part { return devices.Part{Held: t.held, On: t.device} }
 
 // Written waits until the sender's stream has written the tensor. ErrExpired: the
 // sender ended before, or who lent the memory has ended. A stream that waited by
 // UseOn and came through because the sender died has read what was there before:
 // who must not use that asks here, when the stream has passed.
 func (t *Tensor) Written(ctx context.Context) error {
-	return t.held.written(ctx)
+	return t.held.Written(ctx)
 }
