@@ -41,7 +41,9 @@ type Pages struct {
 	over   bool // the client was closed: no more files are kept open
 	given  bool // the file of this session is another client's to close
 
-	Exports Exports // what C code may still count down in the own row
+	// Exports is what C code may still count down in the own row. It is no part of the pages:
+	// the cleanup of their mapping refers to it.
+	Exports *Exports
 }
 
 // Peer is another session's pages.
@@ -68,11 +70,11 @@ func Open(h *protocol.HelloReply, fds []*sys.FD) (p *Pages, err error) {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
 	}
 	p = &Pages{Instance: h.Instance, Slot: h.Slot, Serial: h.Serial, Secret: h.Secret, old: map[uint64]*Peer{}, kept: map[protocol.RestoreItem]Kept{},
-		BrokerFD: fds[0], SessionFD: fds[1], BellFD: fds[2]}
+		Exports: new(Exports), BrokerFD: fds[0], SessionFD: fds[1], BellFD: fds[2]}
 	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
 	}
-	if p.Session, err = newOwnMapping(fds[1], protocol.SessionBytes, true, protocol.RoleSession, &p.Exports); err != nil {
+	if p.Session, err = newOwnMapping(fds[1], protocol.SessionBytes, true, protocol.RoleSession, p.Exports); err != nil {
 		return nil, err
 	}
 	if p.BellFile, err = NewMapping(fds[2], protocol.BellBytes, true, nil); err != nil {

@@ -86,6 +86,18 @@ func (w *World) newSession(slot uint32) (serial uint64) {
 
 func (w *World) chunkRecords() handles.Chunks { return handles.NewChunks(w.Broker) }
 
+// Hello is the answer that opens the session of a slot. The descriptors are the caller's.
+func (w *World) Hello(slot uint32) (*protocol.HelloReply, []*sys.FD) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	serial := w.newSession(slot)
+	var fds []*sys.FD
+	for _, fd := range []*sys.FD{w.file, w.sessions[serial], w.bells, w.sessions[1]} {
+		fds = append(fds, w.dup(fd))
+	}
+	return &protocol.HelloReply{Instance: Instance, Slot: slot, Serial: serial}, fds
+}
+
 // Session is what the parts of one session stand on. It answers what they ask of a broker.
 type Session struct {
 	*World
@@ -103,15 +115,7 @@ type Session struct {
 // Session opens the session of a slot.
 func (w *World) Session(slot uint32) *Session {
 	w.t.Helper()
-	w.mu.Lock()
-	serial := w.newSession(slot)
-	own := w.sessions[serial]
-	w.mu.Unlock()
-	var fds []*sys.FD
-	for _, fd := range []*sys.FD{w.file, own, w.bells, w.sessions[1]} {
-		fds = append(fds, w.dup(fd))
-	}
-	p, err := pages.Open(&protocol.HelloReply{Instance: Instance, Slot: slot, Serial: serial}, fds)
+	p, err := pages.Open(w.Hello(slot))
 	require.NoError(w.t, err)
 	w.t.Cleanup(p.CloseFiles)
 	l := &life.Life{}
