@@ -16,8 +16,8 @@ import (
 // Version is reported to the broker; the build sets it.
 var Version = "dev"
 
-// Client is a session with a broker. See the package comment for who may use it
-// when. Make one with Connect, end it with Close.
+// Client is a session with a broker. See the package comment for which goroutines may
+// use it. Make one with Connect, end it with Close.
 type Client struct {
 	s    *session.Session
 	opts options
@@ -83,7 +83,7 @@ func (c *Client) Close() error { return c.s.Close() }
 // Client when it is of no more use. Errors are those of Connect.
 func (c *Client) Reopen(ctx context.Context) (*Client, error) { return connect(ctx, c.opts) }
 
-// Collect looks for storages that nobody holds any more and gives empty memory
+// Collect looks for storages that nothing holds any more and gives empty memory
 // back to the broker, which otherwise stays here, warm, for the next tensors.
 // It returns the bytes given back.
 func (c *Client) Collect() uint64 { return c.s.Memory.Collect((*handles.Pool).Collect) }

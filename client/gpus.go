@@ -58,7 +58,7 @@ func (s Stream) export(o *exportOptions) { o.stream = gpu.Stream(s) }
 
 // Lend makes a tensor of elements that a framework has on a GPU, as they lie, to be
 // handed to others: memory of cudaMalloc's. They stay where they are, and are the
-// tensor's, until done is called, on a goroutine of the client's, when nobody holds
+// tensor's, until done is called, on a goroutine of the client's, when nothing holds
 // the tensor any more. Others open the memory while they hold it, and only as long as
 // this client lives: then, and if they come late, they get ErrExpired. Of what is held
 // when the client is closed done is not called. The Stream, by default the legacy one,

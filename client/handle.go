@@ -24,7 +24,7 @@ func LeaseFor(d time.Duration) LeaseOption {
 // LeaseSession protects it until this session ends.
 func LeaseSession() LeaseOption { return func(r *protocol.LeaseRequest) { r.Seconds = nil } }
 
-// LeaseOnce protects it until somebody has opened it, or 30 s after this session
+// LeaseOnce protects it until it has been opened, or 30 s after this session
 // ended: what a pickled tensor needs.
 func LeaseOnce() LeaseOption {
 	return func(r *protocol.LeaseRequest) { r.Seconds, r.Once = nil, true }

@@ -26,7 +26,7 @@ func Live() SetOption { return setOption(func(s *protocol.NameSet) { s.Live = tr
 // Ephemeral deletes the name at the end of this session.
 func Ephemeral() SetOption { return setOption(func(s *protocol.NameSet) { s.Ephemeral = true }) }
 
-// Set publishes a revision of a name: a whole that nobody writes any more, or,
+// Set publishes a revision of a name: a whole that is not written any more, or,
 // with Live, one bundle that all write. v is what Topic.Send takes. It returns
 // the revision's number. What tensors on GPUs hold is waited for. Errors:
 // ErrInvalid, ErrExpired, ErrOutOfMemory.

@@ -136,6 +136,6 @@ func (q *Queue) Close() error {
 	return q.t.Close()
 }
 
-// End closes the queue for everybody: puts fail with ErrClosed, and takers get it
+// End closes the queue for all sessions: puts fail with ErrClosed, and takers get it
 // once the queue is empty.
 func (q *Queue) End(ctx context.Context) error { return q.t.CloseForAll(ctx) }

@@ -16,7 +16,7 @@ import (
 // valid until its last Release; one that a Message, a Bundle or another tensor
 // lent (views included) is valid as long as its lender, and its own Release does
 // nothing. Views share the storage. Tensors may be used from any goroutine;
-// their bytes are shared with whoever else holds them.
+// their bytes are shared with all that hold them.
 type Tensor struct {
 	c        *Client
 	held     *memory.Holding

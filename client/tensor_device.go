@@ -70,7 +70,7 @@ func (t *Tensor) onHost() error {
 // UseOn says that work enqueued on a stream from now on uses the tensor: the stream
 // waits until it is written, and Release waits, without blocking, until the
 // stream has come past what was enqueued before it. Work that follows a Send is
-// announced anew. ErrExpired: the sender ended before it had written, or who lent the
+// announced anew. ErrExpired: the sender ended before it had written, or the lender of the
 // memory has ended. For memory of the machine it does nothing.
 func (t *Tensor) UseOn(s Stream) error {
 	if err := gpu.Stream(s).Check(); err != nil {
@@ -89,9 +89,9 @@ func (t *Tensor) UseOn(s Stream) error {
 func (t *Tensor) part() devices.Part { return devices.Part{Held: t.held, On: t.device} }
 
 // Written waits until the sender's stream has written the tensor. ErrExpired: the
-// sender ended before, or who lent the memory has ended. A stream that waited by
+// sender ended before, or the lender of the memory has ended. A stream that waited by
 // UseOn and came through because the sender died has read what was there before:
-// who must not use that asks here, when the stream has passed.
+// a caller that must not use that asks here, when the stream has passed.
 func (t *Tensor) Written(ctx context.Context) error {
 	return t.held.Written(ctx)
 }

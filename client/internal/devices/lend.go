@@ -19,7 +19,7 @@ import (
 // that others open by the driver's handle while they hold a storage of it.
 type lender struct {
 	d      *Set
-	asking sync.Mutex // held by who talks with the broker about blocks
+	asking sync.Mutex // held while the broker is asked about blocks
 
 	mu      sync.Mutex // guards what follows
 	test    handles.FreeTest
@@ -64,7 +64,7 @@ func (d *Set) Lend(ctx context.Context, name string, at, n uint64, done func(), 
 	if offset, err = d.lend.lend(ctx, g.GPU, at, n, done, into); err != nil {
 		return 0, err
 	}
-	d.lookNow() // whoever takes it from a queue may let go of it without a word
+	d.lookNow() // a taker of it from a queue may let go of it without a word
 	return offset, nil
 }
 
@@ -96,7 +96,7 @@ func (l *lender) lend(ctx context.Context, g *gpu.GPU, at, n uint64, done func()
 	return offset, nil
 }
 
-// disregard calls nobody when a storage's end comes.
+// disregard has nothing called when a storage's end comes.
 func (l *lender) disregard(index uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,11 +213,11 @@ func (d *Set) sweepLent() {
 	}
 }
 
-// sweep lets go of what nobody holds any more, and gives empty blocks back.
+// sweep lets go of what nothing holds any more, and gives empty blocks back.
 func (l *lender) sweep(ctx context.Context) {
 	l.free()
 	if l.d.broker.IsAway() || !l.asking.TryLock() {
-		return // or somebody is about to lend
+		return // or another goroutine is about to lend
 	}
 	defer l.asking.Unlock()
 	l.mu.Lock()
@@ -235,7 +235,7 @@ func (l *lender) sweep(ctx context.Context) {
 	}
 }
 
-// free ends the storages that nobody holds any more.
+// free ends the storages that nothing holds any more.
 func (l *lender) free() {
 	l.dropMu.Lock()
 	news := l.dropped

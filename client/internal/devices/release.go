@@ -51,7 +51,7 @@ func (d *Set) Retire(h *memory.Holding, u *gpu.Use) {
 func (d *Set) Exported(h *memory.Holding) (uint64, error) {
 	d.retired.mu.Lock()
 	defer d.retired.mu.Unlock()
-	if d.closed { // nobody may look for its deletion any more
+	if d.closed { // nothing may look for its deletion any more
 		return 0, fault.Closed("client")
 	}
 	h.Retain()

@@ -60,7 +60,7 @@ func findLent(h IPCHandle) (lentAllocation, bool) {
 }
 
 // borrowed is memory that another session lends by the driver's handle. It is open
-// while somebody here uses it.
+// while something here uses it.
 type borrowed struct {
 	mu      sync.Mutex // guards what follows
 	users   int
@@ -113,7 +113,7 @@ func errLender(what string, args ...any) error {
 }
 
 // close ends one open; the last closes the memory, so that its owner may free it
-// once nobody counts it.
+// once nothing counts it.
 func (d *Segment) close() {
 	b := d.borrowed
 	b.mu.Lock()

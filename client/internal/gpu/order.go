@@ -85,7 +85,7 @@ type Use struct {
 }
 
 // namedStream is a stream of this process. The driver gives the address of a stream that
-// was destroyed to another only when its work is done: who was told to wait has waited
+// was destroyed to another only when its work is done: a stream that was told to wait has waited
 // then, and the word of the one serves the other. cuStreamGetId, which tells them apart,
 // may not be asked of one that is destroyed, and is not needed.
 type namedStream struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // Segment is a segment on a GPU in this process: imported and mapped once,
-// for reading and, where somebody asks for it, for writing.
+// for reading and, where that is asked for, for writing.
 type Segment struct {
 	GPU *GPU
 	ID  int32 // by which the broker knows the device

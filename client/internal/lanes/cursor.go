@@ -75,7 +75,7 @@ func (k *cursor) pending(grouped bool) bool {
 // been there, without a look at the head, whose line the writer changes at the
 // very moment that is waited for. Messages leave in their order: where the one
 // before still is, next cannot have left. The broker may leave gaps in the lane
-// of the dead, which has nothing new anyway. Who has caught up waits for the slot:
+// of the dead, which has nothing new anyway. A reader that has caught up waits for the slot:
 // it is fetched ahead.
 func (k *cursor) caughtUp() bool {
 	if k.State != protocol.LaneLive || k.next <= 1 || !k.Ring.Has(k.next-1) {

@@ -79,7 +79,7 @@ func (r *Reader) follow(v *lanesView, first bool) error {
 			case first:
 				k.next = l.Ring.Head() + 1
 			case slices.Contains(r.hidden, l.Incarnation):
-				k.next = k.oldest() // where it was when the reader began, nobody can tell
+				k.next = k.oldest() // where it was when the reader began, nothing tells
 			}
 		}
 		k.Lane = l
@@ -173,7 +173,7 @@ func (r *Reader) Await(ctx context.Context, ready func() bool) error {
 // PassOn has another member of the group look where this one goes without a message that is
 // there: a sender may have rung this one alone.
 //
-// SYNC waiting: this session is out of the set, or was taken out by who published: the
+// SYNC waiting: this session is out of the set, or was taken out by the sender: the
 // message is seen here, or the sender rings another.
 func (r *Reader) PassOn() {
 	if !r.grouped() || !slices.ContainsFunc(r.cursors, func(k *cursor) bool { return k.pending(true) }) {
@@ -186,7 +186,7 @@ func (r *Reader) PassOn() {
 }
 
 // mostPassed is how many messages that cannot be had are passed over before it is
-// looked again whether there is time: a liar can send such faster than they are read.
+// looked again whether there is time: a hostile sender can send such faster than they are read.
 const mostPassed = 1 << 12
 
 // Poll takes the message with the smallest stamp among the lanes into a fresh one; false where
@@ -423,8 +423,8 @@ func (r *Reader) arrived(k *cursor, i, stamp uint64) Received {
 	return from
 }
 
-// claim makes message i this member's, unless somebody was faster or the client is
-// closed: nobody would undo a claim of a session that is over.
+// claim makes message i this member's, unless another was faster or the client is
+// closed: nothing would undo a claim of a session that is over.
 func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error) {
 	s := r.t.set
 	s.claiming.RLock()
@@ -435,7 +435,7 @@ func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error
 	return k.group.Take(i, hint, r.member, acknowledge), nil
 }
 
-// refuted tells of an error that says that nobody can have the message. Any other
+// refuted tells of an error that says that no process can have the message. Any other
 // is about this process or its broker: no descriptors or memory left, no answer,
 // an owner that is not back after the death of a broker.
 func refuted(err error) bool {

@@ -60,7 +60,7 @@ func (t *Topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.Info
 // version is the broker's count of changes of the sessions that take part: of lanes in its
 // low half, of groups in its high one.
 //
-// SYNC topic-version: who sends in a lossless topic reads it behind the fence of the message
+// SYNC topic-version: a sender in a lossless topic reads it behind the fence of the message
 // before; the broker changes it and fences before it looks where a new group begins. One of
 // the two sees the other.
 func (t *Topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
@@ -107,11 +107,11 @@ func unlessLeft(err error) error {
 }
 
 // Close ends one use by this process; with the last one its lane is handed to
-// the broker, which keeps what was sent for those who have not seen it. It goes on
+// the broker, which keeps what was sent for readers that have not seen it. It goes on
 // behind an error that says that time ran out.
 func (t *Topic) Close() error { return t.behind(t.leave) }
 
-// leave waits as long as ctx lasts. Who opens the topic meanwhile waits behind it, and
+// leave waits as long as ctx lasts. An opening of the topic waits meanwhile behind it, and
 // finds it left.
 func (t *Topic) leave(ctx context.Context) error {
 	s := t.set

@@ -37,7 +37,7 @@ func (v *lanesView) numbers() []uint32 {
 // groupsView is the groups of a lossless topic whose files are mapped here. It is never
 // changed.
 type groupsView struct {
-	whole  bool   // all as of a version, as who sends has to know them; else those that readers of this session are in
+	whole  bool   // all as of a version, as a sender has to know them; else those that readers of this session are in
 	at     uint32 // that version
 	groups []*group
 }
@@ -226,7 +226,7 @@ func (v *groupsView) find(id uint64) *group {
 }
 
 // closeBut closes the descriptors of groups that another view has not. They stay mapped while
-// somebody has a view with them.
+// any view has them.
 func (v *groupsView) closeBut(kept *groupsView) {
 	for _, g := range v.groups {
 		if kept.find(g.ID) != g {
@@ -235,7 +235,7 @@ func (v *groupsView) closeBut(kept *groupsView) {
 	}
 }
 
-// keepGroups makes a view the one of now. Of a client that was closed meanwhile nobody would
+// keepGroups makes a view the one of now. Of a client that was closed meanwhile nothing would
 // close its files: one of the two sees the other.
 func (t *Topic) keepGroups(v *groupsView) {
 	t.groups.Swap(v).closeBut(v)

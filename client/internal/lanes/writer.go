@@ -89,9 +89,9 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	t.head = i
 	slot := i & (t.lane.Slots() - 1)
 	t.kept[slot] = append(t.kept[slot][:0], counted...)
-	// SYNC waiting: published before this fence; who waits sets its bits, fences, and
+	// SYNC waiting: published before this fence; a waiter sets its bits, fences, and
 	// looks again. The fence serves the looks at version and state as well: a reader
-	// who finds the topic closed looks for messages after that, and sees this one
+	// that finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
 	//
 	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
@@ -101,10 +101,10 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	crashpoint.At("send-ring")
 	t.active.Mark(t.laneNo)
 	t.ring()
-	// What leaves holds nobody up; those who sleep were rung first.
+	// What leaves holds no reader up; those that sleep were rung first.
 	if i > uint64(t.Info.Depth) {
 		t.withdraw(i - uint64(t.Info.Depth))
-		m.RecycleOne() // here it delays nobody who waits for this message
+		m.RecycleOne() // here it delays no reader of this message
 	}
 	if limbo != nil {
 		if err := limbo.Wait(); err != nil {
@@ -160,7 +160,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 	return err
 }
 
-// ring wakes who sleeps until a message comes: all who look on, and of each group one. Callers
+// ring wakes readers that sleep until a message comes: all that look on, and of each group one. Callers
 // hold t.mu, have published, and then fenced.
 //
 // The groups are those of this moment: one that came meanwhile may be promised the message.

@@ -81,7 +81,7 @@ type Request func(ctx context.Context, op string, body, ok any, send ...*sys.FD)
 
 // Resume tries once to have a broker take a session back; restore gives a new broker what it
 // asks for. Only an answer of the broker tells that the session is lost.
-func (l *Link) Resume(ctx context.Context, who *protocol.Resume, restore func(context.Context, Request) error) (*Control, error) {
+func (l *Link) Resume(ctx context.Context, session *protocol.Resume, restore func(context.Context, Request) error) (*Control, error) {
 	conn, err := dial(ctx, &l.via)
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeBrokerLost, "", "%w", err)
@@ -89,7 +89,7 @@ func (l *Link) Resume(ctx context.Context, who *protocol.Resume, restore func(co
 	ctl := newControl(wire.New(conn), l.event, l.onLate)
 	go ctl.run()
 	var ok protocol.HelloReply
-	fds, err := l.greet(ctx, ctl, who, &ok)
+	fds, err := l.greet(ctx, ctl, session, &ok)
 	wire.CloseAll(fds)
 	if err == nil && ok.Restore {
 		err = restore(ctx, ctl.call)

@@ -139,7 +139,7 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // reaps it if it ends before us
-	// Keep the lock until it answers, so that nobody starts another.
+	// Keep the lock until it answers, so that no other is started.
 	for {
 		if reach.Listens(socket) {
 			return nil

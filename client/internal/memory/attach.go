@@ -86,7 +86,7 @@ func (a *Ahead) add(chunk uint32, serial uint64) {
 	a.chunks = append(a.chunks, protocol.AttachChunk{Chunk: chunk, Serial: serial, File: file})
 }
 
-// Consider adds the chunk of a ref that nobody has checked, unless this session is attached
+// Consider adds the chunk of a ref that is not checked, unless this session is attached
 // to it or cannot use it.
 func (a *Ahead) Consider(ref protocol.Ref) {
 	chunk, m := ref.Index/protocol.ChunkIndices, a.m

@@ -122,7 +122,7 @@ func (s Source) prepare(e *Segment, chunks []protocol.ChunkGrant) error {
 	}
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	if s.m.closed { // nobody would unmap it
+	if s.m.closed { // nothing would unmap it
 		for _, k := range chunks {
 			s.m.attached.Store(k.Chunk, nil)
 		}

@@ -45,7 +45,7 @@ func (h *Holding) whyNotOpen(s *storage, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), deathIsTold)
 	defer cancel()
-	// The broker rings whoever has the memory after it has taken the serial away.
+	// The broker rings all that have the memory after it has taken the serial away.
 	_ = h.m.waits.Wait(ctx, 0, func() bool { return h.checkLender(s) != nil })
 	if over := h.checkLender(s); over != nil {
 		return over

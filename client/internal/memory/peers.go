@@ -93,7 +93,7 @@ func (m *Memory) ForgetEnded() {
 
 // ForgetPeers forgets sessions that are over and of which nothing is used here: no
 // lane in a topic, no chunk of storages. Their files are closed now, and unmapped
-// when nobody looks at them any more.
+// when nothing looks at them any more.
 func (m *Memory) ForgetPeers() {
 	if m.broker.IsAway() {
 		return // the next one may want them

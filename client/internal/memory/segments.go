@@ -70,7 +70,7 @@ func (m *Memory) mapGiven(index uint32, serial uint64, write bool, fd *sys.FD, o
 	}()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed { // nobody would close it
+	if m.closed { // nothing would close it
 		fd.Close()
 		return nil, fault.Closed("client")
 	}
@@ -174,7 +174,7 @@ func (m *Memory) Trim(gone []uint64) {
 }
 
 // LeaveNamed has what the lanes of a session that is over name count for readers alone:
-// nobody counts it down any more, and nothing here holds it.
+// nothing counts it down any more, and nothing here holds it.
 func (m *Memory) LeaveNamed(n map[uint32]uint64) {
 	m.mu.Lock()
 	m.forReaders = n

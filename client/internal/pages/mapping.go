@@ -10,7 +10,7 @@ import (
 )
 
 // Mapping is a shared file that is mapped here until nothing refers to the
-// mapping any more. Views of its region (lanes, rows, bells) do not: whoever looks
+// mapping any more. Views of its region (lanes, rows, bells) do not: code that looks
 // through one has its mapping reachable, or keeps it to the end of the look with
 // runtime.KeepAlive.
 type Mapping struct{ shm.Region }
@@ -60,7 +60,7 @@ func unmap(l lifted) {
 		sys.Unmap(l.memory)
 		return
 	}
-	go func() { // nobody tells when: a deleter makes no call
+	go func() { // nothing tells when: a deleter makes no call
 		for !l.dl.end() {
 			time.Sleep(lookAgain)
 		}
@@ -71,7 +71,7 @@ func unmap(l lifted) {
 // newOwnMapping maps a file that came with hello and checks that its head is that
 // of the role. Other heads are not looked at: those of other sessions' files are written
 // by those sessions, those of bells and claims by all, so they prove nothing, and a
-// liar must not make his neighbours' files look broken.
+// hostile session must not make its neighbours' files look broken.
 func newOwnMapping(fd *sys.FD, bytes uint64, write bool, role uint32, dl *Exports) (*Mapping, error) {
 	r, err := NewMapping(fd, bytes, write, dl)
 	if err != nil {

@@ -121,7 +121,7 @@ func (t TopicRecord) LastLeft() string {
 	return textAt(t.r, protocol.TopicLastLeft, protocol.SessionNameBytes)
 }
 
-// senderName is what a session calls itself, as its file says to those who receive from it.
+// senderName is what a session calls itself, as its file says to those that receive from it.
 func senderName(session shm.Region) string {
 	return textAt(session, protocol.SessionSender, protocol.SessionNameBytes)
 }

@@ -184,7 +184,7 @@ func (e *ending) linger() {
 }
 
 // holds tells whether the process holds anything: the row counts more than the lanes name.
-// Without a broker nobody else can count down what they name.
+// Without a broker nothing else can count down what they name.
 func (e *ending) holds() bool {
 	if !e.look() {
 		return true

@@ -8,10 +8,10 @@ import (
 )
 
 // Turn is a lock that is waited for with a context: under some of them the broker is
-// asked, and who waits behind such a call has a deadline of his own.
+// asked, and a goroutine that waits behind such a call has a deadline of its own.
 type Turn struct {
 	state atomic.Int32
-	ended chan struct{} // told of the end of a turn that somebody may wait for
+	ended chan struct{} // told of the end of a turn that a goroutine may wait for
 }
 
 const (
@@ -20,10 +20,10 @@ const (
 	turnAwaited = 2
 )
 
-// New makes a turn that nobody has.
+// New makes a turn that is free.
 func New() Turn { return Turn{ended: make(chan struct{}, 1)} }
 
-// Try takes the turn if nobody has it.
+// Try takes the turn if it is free.
 func (t *Turn) Try() bool { return t.state.CompareAndSwap(turnFree, turnTaken) }
 
 // Take waits for the turn until ctx ends.
@@ -32,7 +32,7 @@ func (t *Turn) Take(ctx context.Context) error {
 		return nil
 	}
 	for {
-		// Who has it taken so may wake one for nothing at its end: others may wait too.
+		// A goroutine that took it so may wake one for nothing at its end: others may wait too.
 		if t.state.Swap(turnAwaited) == turnFree {
 			return nil
 		}
@@ -59,5 +59,5 @@ func (t *Turn) End() {
 	}
 }
 
-// Awaited tells whether somebody may wait for the turn.
+// Awaited tells whether a goroutine may wait for the turn.
 func (t *Turn) Awaited() bool { return t.state.Load() == turnAwaited }

@@ -26,7 +26,7 @@ type Hub struct {
 	sets    map[shm.WaitSet]int // how many wait in each
 	leading bool
 	crowded atomic.Bool  // the last wait was on one processor with another session
-	shy     atomic.Int32 // waits that let nobody run, since that took long
+	shy     atomic.Int32 // waits that let no other run, since that took long
 }
 
 // waiter is one goroutine. look is cheap, makes no call and takes no lock that
@@ -48,7 +48,7 @@ func (h *Hub) WakeAll() {
 
 // Wait returns when look says so or the client was closed, or with the context's
 // error. It spins for at most spin, then sleeps; a sleeper looks again at least
-// once a second. Who waits for messages names the sets in which senders look for it.
+// once a second. A wait for messages names the sets in which senders look for it.
 func (h *Hub) Wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
 	until := look
 	look = func() bool { return until() || h.life.IsOver() }
@@ -104,7 +104,7 @@ func (h *Hub) Wait(ctx context.Context, spin time.Duration, look func() bool, in
 }
 
 // enter has senders find this session in the sets from here on: the caller fences and looks
-// afterwards. Whoever leads sees to it that they do until leave. Callers hold h.mu.
+// afterwards. The leader sees to it that they do until leave. Callers hold h.mu.
 func (h *Hub) enter(in []shm.WaitSet) {
 	for _, s := range in {
 		h.sets[s]++
@@ -122,7 +122,7 @@ func (h *Hub) leave(in []shm.WaitSet) {
 	}
 }
 
-// PassOn wakes one waiter to lead, if nobody does.
+// PassOn wakes one waiter to lead, if none does.
 func (h *Hub) passOn() {
 	if h.leading {
 		return
@@ -138,12 +138,12 @@ func (h *Hub) passOn() {
 
 // lead sleeps in the futex until its own look says so or ctx ends, and wakes the
 // others whose look does. When its own comes true it leaves them to the next
-// leader, who looks for all before he sleeps: what woke it is to be had first.
+// leader, which looks for all before it sleeps: what woke it is to be had first.
 func (h *Hub) lead(ctx context.Context, own *waiter) {
 	for {
 		e := h.pages.Parking.Begin() // MODEL wake:park
 		h.mu.Lock()
-		for s := range h.sets { // who was rung was taken out
+		for s := range h.sets { // a session that was rung was taken out
 			s.Add(h.pages.Slot)
 		}
 		// SYNC waiting: the sets, then this fence, then the looks.
@@ -180,10 +180,10 @@ func remaining(ctx context.Context) time.Duration {
 	return d
 }
 
-// shyWaits is how many waits let nobody run after one for which that took long.
+// shyWaits is how many waits let no other run after one for which that took long.
 const shyWaits = 32
 
-// spins: somebody else may run while this process looks.
+// spins: another process may run while this process looks.
 var spins = sys.SeveralProcessors()
 
 // spinUntil looks until it succeeds or the budget is spent. Where both processes of a pair run

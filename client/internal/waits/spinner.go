@@ -9,7 +9,7 @@ import (
 const (
 	// maxSpin is what a sleep and a wake cost: spinning longer cannot pay.
 	maxSpin = 50 * time.Microsecond
-	// maxRest is how many waits sleep at once when spinning has been in vain again
+	// maxRest is how many waits sleep at once when spinning has brought nothing again
 	// and again.
 	maxRest = 63
 )
@@ -19,9 +19,9 @@ const (
 // two processes that sleep while each waits for the other answer late because of
 // that, and would else never find out that they need not sleep.
 type Spinner struct {
-	began uint64 // when the wait that is under way began to spin; 0: none has
-	rest  int    // waits that sleep at once
-	vain  int    // as many there were after the last one that spun in vain
+	began  uint64 // when the wait that is under way began to spin; 0: none has
+	rest   int    // waits that sleep at once
+	futile int    // as many there were after the last one that spun without a result
 }
 
 // Budget tells for how long the wait that begins is to spin.
@@ -43,11 +43,11 @@ func (s *Spinner) Happened(at uint64) {
 		return
 	}
 	if at > s.began && at-s.began > uint64(maxSpin) {
-		s.vain = min(2*s.vain+1, maxRest)
+		s.futile = min(2*s.futile+1, maxRest)
 	} else {
-		s.vain = 0
+		s.futile = 0
 	}
-	s.began, s.rest = 0, s.vain
+	s.began, s.rest = 0, s.futile
 }
 
 // GaveUp notes that what was waited for did not happen.

@@ -7,7 +7,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Members is who takes part in a topic or queue.
+// Members are the sessions that take part in a topic or queue.
 type Members struct {
 	Senders  []Sender
 	Readers  int    // sessions
@@ -21,10 +21,10 @@ type Sender struct {
 	Ended   bool   // it has left, and the broker keeps what it sent
 }
 
-// Members tells who takes part.
+// Members tells which sessions take part.
 func (t *Topic) Members(ctx context.Context) (Members, error) { return membersOf(ctx, t.t) }
 
-// Members tells who takes part.
+// Members tells which sessions take part.
 func (q *Queue) Members(ctx context.Context) (Members, error) { return membersOf(ctx, q.t) }
 
 func membersOf(ctx context.Context, t *lanes.Topic) (m Members, err error) {

@@ -68,7 +68,7 @@ func (r *opening) number(option string, n, least, most int) *uint32 {
 	return &u
 }
 
-// Linger is how long a topic stays when nobody has it open (default 60 s).
+// Linger is how long a topic stays when no session has it open (default 60 s).
 func Linger(d time.Duration) CommonOption {
 	return commonOption(func(r *opening) { s := d.Seconds(); r.Linger = &s })
 }
@@ -207,7 +207,7 @@ func (t *Topic) Close() error {
 	return t.t.Close()
 }
 
-// End closes the topic for everybody: sends fail with ErrClosed, and readers get
+// End closes the topic for all sessions: sends fail with ErrClosed, and readers get
 // it once they have received all that is there. What another sends at that moment
 // may be received although the send fails, and not the other way round.
 func (t *Topic) End(ctx context.Context) error { return t.t.CloseForAll(ctx) }
