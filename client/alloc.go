@@ -117,7 +117,7 @@ func (c *Client) poolFor(o allocOptions) (*handles.Pool, error) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "leave the huge pages out", "memory on %s has no huge pages", o.device)
 	}
 	if c.s.Devices == nil {
-		return nil, gpu.None(o.device)
+		return nil, gpu.NoDevices(o.device)
 	}
 	return c.s.Devices.PoolOf(o.device)
 }

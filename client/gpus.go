@@ -83,7 +83,7 @@ func (c *Client) Lend(ctx context.Context, v dlpack.View, done func(), opts ...E
 	}
 	d, name := c.s.Devices, fmt.Sprintf("cuda:%d", v.Device.ID)
 	if d == nil {
-		return nil, gpu.None(name)
+		return nil, gpu.NoDevices(name)
 	}
 	t := &Tensor{c: c, held: memory.NewHolding(c.s.Memory), dtype: v.DType, shape: slices.Clone(v.Shape), readonly: v.ReadOnly()}
 	if !dlpack.IsContiguous(v.Shape, v.Strides) {

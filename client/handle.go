@@ -121,7 +121,7 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 			"the handle is of broker %s, this is %s", h.Host, c.s.Pages.Instance)
 	}
 	if h.Device != "cpu" && c.s.Devices == nil {
-		return nil, gpu.None(h.Device)
+		return nil, gpu.NoDevices(h.Device)
 	}
 	dtype, err := dlpack.ParseDType(h.DType)
 	if err != nil {

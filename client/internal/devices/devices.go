@@ -44,6 +44,7 @@ type Device struct {
 	pool *handles.Pool
 }
 
+// New makes what a session has on the GPUs of a driver.
 func New(b Broker, p *pages.Pages, l *life.Life, m *memory.Memory, from gpu.Devices) *Set {
 	d := &Set{broker: b, pages: p, m: m, life: l, from: from, order: gpu.NewOrder(p.Session, l)}
 	d.all.Store(&[]Device{})
@@ -87,7 +88,7 @@ func (d *Set) PoolOf(name string) (*handles.Pool, error) {
 // SegmentOf makes what a segment of another session is on its device.
 func (d *Set) SegmentOf(r *protocol.SegmentReply, seg *shm.Segment) (*gpu.Segment, error) {
 	if len(r.Device) < len(protocol.DeviceCUDA) {
-		return nil, gpu.None(r.Device)
+		return nil, gpu.NoDevices(r.Device)
 	}
 	a, err := d.from.AcceleratorOf(r.Device[len(protocol.DeviceCUDA):])
 	if err != nil {

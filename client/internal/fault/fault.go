@@ -34,14 +34,17 @@ func Context(ctx context.Context, what string) error {
 	return fmt.Errorf("baton: given up %s: %w", what, ctx.Err())
 }
 
+// Closed is the error of a use of what was closed.
 func Closed(what string) error {
 	return protocol.Errorf(protocol.CodeClosed, "open a new one", "%s is closed", what)
 }
 
+// Released is the error of a use of what was released.
 func Released(what string) error {
 	return protocol.Errorf(protocol.CodeClosed, "Retain it for longer use", "%s was released", what)
 }
 
+// Expired is the error of a reference to what is no longer kept.
 func Expired(why string) error {
 	return protocol.Errorf(protocol.CodeExpired, "ask the sender for it again, or hold a lease", "the tensor is no longer kept: %s", why)
 }

@@ -66,7 +66,8 @@ type GPU struct {
 	Name string // to the broker
 }
 
-func None(device string) error {
+// NoDevices is the error of memory on a device, of a client that has none.
+func NoDevices(device string) error {
 	return fault.AboutDevice(protocol.Errorf(protocol.CodeUnsupported, "connect with client.WithDevices(…) of cudaipc.Open",
 		"memory on %s, and this client was connected without devices", device), device)
 }

@@ -31,7 +31,7 @@ type lentAllocation struct {
 	lenders     int
 }
 
-// AddLent notes that a client lends an allocation, RemoveLent that it does no more.
+// AddLent notes that a client lends an allocation.
 func AddLent(a *Allocation) {
 	lentHere.Lock()
 	defer lentHere.Unlock()
@@ -41,6 +41,7 @@ func AddLent(a *Allocation) {
 	lentHere.all[a.Handle] = lentAllocation{a.Base, a.Bytes, lentHere.all[a.Handle].lenders + 1}
 }
 
+// RemoveLent notes that a client lends an allocation no more.
 func RemoveLent(h IPCHandle) {
 	lentHere.Lock()
 	defer lentHere.Unlock()

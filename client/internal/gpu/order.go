@@ -193,6 +193,7 @@ type registered struct {
 	at  uint64 // its device address; 0: this driver cannot
 }
 
+// NewOrder makes the order of the streams of a session, whose words stand in its own file.
 func NewOrder(session *pages.Mapping, l *life.Life) *Order {
 	return &Order{session: session, life: l, pages: map[*pages.Mapping]registered{}}
 }

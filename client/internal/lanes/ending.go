@@ -91,7 +91,7 @@ func (t *Topic) empty(over bool) (done bool) {
 	return true
 }
 
-// LetGo counts down what the own lane names. Callers hold t.mu.
+// letGo counts down what the own lane names. Callers hold t.mu.
 func (t *Topic) letGo() {
 	for _, kept := range t.kept {
 		for _, index := range kept {

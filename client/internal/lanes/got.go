@@ -121,7 +121,7 @@ func (g *got) forget(name string) (left []*Topic) {
 	return left
 }
 
-// ForgetDeleted ends the names that are not set any more. It returns what is to be left now.
+// forgetDeleted ends the names that are not set any more. It returns what is to be left now.
 func (g *got) forgetDeleted() (left []*Topic) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,6 +14,7 @@ type members struct {
 	LastLeft string // name of the session that left last, "" while none has
 }
 
+// Members tells which sessions take part, as the broker's page says.
 func (t *Topic) Members(ctx context.Context) (m members, err error) {
 	if err := t.set.life.Ended(); err != nil {
 		return m, err

@@ -50,6 +50,7 @@ func plural(n int, word string) string {
 // Title names the topic for people.
 func (t *Topic) Title() string { return TitleOf(t.Info.Kind, t.Info.Name) }
 
+// TitleOf names a topic of a kind for people.
 func TitleOf(kind, name string) string {
 	if name == "" {
 		return "a private " + kind

@@ -65,7 +65,7 @@ func (t *Topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.Info
 // the two sees the other.
 func (t *Topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
 
-// IsClosed tells from the broker's page whether the topic may not be sent to.
+// isClosed tells from the broker's page whether the topic may not be sent to.
 func (t *Topic) isClosed() bool {
 	return atomic.LoadUint64(t.idWord) != t.Info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
 }

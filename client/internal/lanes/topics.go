@@ -51,6 +51,7 @@ type Topics struct {
 	counting map[uint64]struct{} // by place: records of readers
 }
 
+// New makes the topics of a new session.
 func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, m *memory.Memory) *Topics {
 	return &Topics{broker: b, pages: p, life: l, waits: waits, memory: m, openMu: turn.New(),
 		open: map[uint64]*Topic{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}}

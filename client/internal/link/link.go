@@ -30,6 +30,8 @@ type Link struct {
 	epoch atomic.Uint64
 }
 
+// New makes the link of a session to the broker of a place. event is called on the goroutine
+// that reads replies.
 func New(l *life.Life, via Place, hello protocol.Hello, event func(string)) *Link {
 	return &Link{life: l, via: via, hello: hello, event: event, next: make(chan struct{})}
 }
@@ -294,6 +296,7 @@ func (l *Link) Undo(op string, body any) {
 	go l.CallUntil(context.Background(), op, body, nil)
 }
 
+// WithDefaultTimeout bounds a context that has no deadline.
 func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}

@@ -49,7 +49,7 @@ func (m *Memory) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 		return nil, fault.Expired("its memory has been given back")
 	}
 	if m.devices == nil && m.pages.OnDevice(m.pages.Chunks.Load(chunk).Segment) {
-		return nil, gpu.None("a GPU")
+		return nil, gpu.NoDevices("a GPU")
 	}
 	ahead := newAhead(m)
 	ahead.add(chunk, serial)
@@ -76,6 +76,7 @@ type Ahead struct {
 
 func newAhead(m *Memory) *Ahead { return &Ahead{m: m, segments: map[uint64]bool{}} }
 
+// Full tells whether no more can be asked for.
 func (a *Ahead) Full() bool { return len(a.chunks) == protocol.MaxPeers }
 
 // add adds a chunk, which is listed.

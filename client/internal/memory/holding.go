@@ -25,6 +25,7 @@ type Holding struct {
 	Device   atomic.Pointer[gpu.Use] // nil: no stream of a GPU has to do with it
 }
 
+// NewHolding makes an empty holding.
 func NewHolding(m *Memory) *Holding {
 	h := &Holding{m: m}
 	h.Storages = h.one[:0]
@@ -40,6 +41,7 @@ func (h *Holding) Renew(m *Memory) {
 	h.Device.Store(nil)
 }
 
+// Retain adds a use.
 func (h *Holding) Retain() { h.others.Add(1) }
 
 // Release ends one use, and with the last one counts every storage down, where

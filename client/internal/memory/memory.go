@@ -88,7 +88,7 @@ type Memory struct {
 	owed     map[protocol.RestoreItem]bool // what the broker may lack of them
 }
 
-// New makes the memory of a new session, which is used behind with.
+// New makes the memory of a new session, which is used behind With.
 func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, after Later, limits protocol.Limits, trace bool) *Memory {
 	m := &Memory{broker: b, pages: p, life: l, waits: waits, later: after, trace: trace, Attaching: turn.New(), segments: map[uint64]*Segment{}}
 	if trace {

@@ -33,7 +33,7 @@ func (m *Memory) segment(ctx context.Context, index uint32, serial uint64, write
 		return e, nil
 	}
 	if m.devices == nil && m.pages.OnDevice(index) {
-		return nil, gpu.None("a GPU")
+		return nil, gpu.NoDevices("a GPU")
 	}
 	var ok protocol.SegmentReply
 	before := m.arriving()
@@ -87,7 +87,7 @@ func (m *Memory) mapGiven(index uint32, serial uint64, write bool, fd *sys.FD, o
 		s := shm.NewDeviceSegment(index, serial, ok.Bytes, fd)
 		var on *gpu.Segment
 		if m.devices == nil {
-			err = gpu.None(ok.Device)
+			err = gpu.NoDevices(ok.Device)
 		} else {
 			on, err = m.devices.SegmentOf(ok, s)
 		}

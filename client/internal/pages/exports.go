@@ -22,6 +22,7 @@ var spareExports struct {
 	pools []*dlpack.Pool
 }
 
+// Get returns the structures, which are taken at the first call.
 func (x *Exports) Get() (*dlpack.Pool, error) {
 	if p := x.pool.Load(); p != nil {
 		return p, nil

@@ -43,12 +43,15 @@ type GroupRecord struct {
 // it in the midst of a change is left out, and its version differs at the next look.
 type TopicRecord struct{ r shm.Region }
 
+// TopicRecord returns the record of a topic.
 func (p *Pages) TopicRecord(topic uint32) TopicRecord {
 	return TopicRecord{p.broker.Sub(topicRecordAt(topic), protocol.TopicRecordSize)}
 }
 
+// ID tells which topic the record is of.
 func (t TopicRecord) ID() uint64 { return t.r.Load64(protocol.TopicID) }
 
+// Flags are those of the topic.
 func (t TopicRecord) Flags() uint32 { return t.r.Load32(protocol.TopicFlags) }
 
 // Gone counts the messages of lanes that are no more.

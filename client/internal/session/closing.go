@@ -219,7 +219,7 @@ func (e *ending) finish() {
 	}
 }
 
-// CloseFiles closes every descriptor; what is in use stays mapped.
+// closeFiles closes every descriptor; what is in use stays mapped.
 func (s *Session) closeFiles() {
 	s.Pages.CloseFiles()
 	s.Memory.CloseFiles()

@@ -42,7 +42,7 @@ func (s *Session) hear() {
 	})
 }
 
-// GoOn ends that.
+// goOn ends that.
 func (s *Session) goOn() {
 	s.Life.GoOn(func() { s.Memory.EachPool((*handles.Pool).Resume) })
 }

@@ -86,7 +86,7 @@ func (s *Session) Claimed(lease uint64) {
 	s.jobs.post(nil)
 }
 
-// HasExports tells whether C code has tensors on GPUs from this session.
+// hasExports tells whether C code has tensors on GPUs from this session.
 func (s *Session) hasExports() bool { return s.Devices != nil && s.Devices.HasExports() }
 
 func (s *Session) onEvent(event string) {

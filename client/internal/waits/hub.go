@@ -36,6 +36,7 @@ type waiter struct {
 	ready chan struct{} // look said so, or leadership is free
 }
 
+// New makes the hub of a session.
 func New(p *pages.Pages, l *life.Life) *Hub {
 	return &Hub{pages: p, life: l, waiters: map[*waiter]struct{}{}, sets: map[shm.WaitSet]int{}}
 }
@@ -122,7 +123,7 @@ func (h *Hub) leave(in []shm.WaitSet) {
 	}
 }
 
-// PassOn wakes one waiter to lead, if none does.
+// passOn wakes one waiter to lead, if none does.
 func (h *Hub) passOn() {
 	if h.leading {
 		return
