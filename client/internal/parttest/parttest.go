@@ -201,7 +201,9 @@ func (s *Session) Call(ctx context.Context, op string, body, ok any, _ ...*sys.F
 	defer s.World.mu.Unlock()
 	switch r := body.(type) {
 	case protocol.Grant:
-		return s.grant(ok.(*protocol.GrantReply))
+		return s.grant(&r, ok.(*protocol.GrantReply))
+	case protocol.Offer:
+		return nil, nil
 	case protocol.Return:
 		s.takeBack(r.Serial)
 		return nil, nil
@@ -249,7 +251,7 @@ func segmentAt(index uint32) uint64 {
 	return protocol.BrokerSegments + uint64(index)*protocol.SegmentRecordSize
 }
 
-func (s *Session) grant(ok *protocol.GrantReply) ([]*sys.FD, error) {
+func (s *Session) grant(asked *protocol.Grant, ok *protocol.GrantReply) ([]*sys.FD, error) {
 	serial, index, chunk := s.next, uint32(len(s.segments)), s.chunks
 	s.next += 2
 	s.chunks++
@@ -265,6 +267,9 @@ func (s *Session) grant(ok *protocol.GrantReply) ([]*sys.FD, error) {
 	s.chunkRecords().Attach(chunk, s.Pages.Slot)
 	s.Broker.Store32(protocol.BrokerChunksEnd, s.chunks)
 	*ok = protocol.GrantReply{Segment: index, SegmentSerial: serial, Bytes: SegmentBytes, Chunks: []protocol.ChunkGrant{{Chunk: chunk, Serial: serial + 1}}}
+	if asked.Device != "" {
+		return nil, nil
+	}
 	return []*sys.FD{s.dup(fd)}, nil
 }
 
