@@ -94,6 +94,23 @@ func TestMessageIsHandedOverWithItsReferences(t *testing.T) {
 	require.EqualValues(t, 1, a.Pages.Row.Count(index), "its slot is un-named")
 }
 
+// A session without GPUs may be sent what claims to be ordered by a stream.
+func TestMessageThatIsOrderedByAStreamIsLetGoWithoutGPUs(t *testing.T) {
+	w := parttest.New(t)
+	a, b := newSession(w, 1), newSession(w, 2)
+	out, in := a.open(t), b.open(t)
+	r, err := in.Read(t.Context(), lanes.StartNew, nil)
+	require.NoError(t, err)
+	require.NoError(t, out.Begin(t.Context(), false))
+	head := shm.SlotHead{Flags: protocol.SlotOrdered, Body: 1}
+	_, err = out.Publish(&head, shm.AppendBytes(shm.AppendOrder(nil, 1, 1), []byte("x")), nil)
+	out.End()
+	require.NoError(t, err)
+	body, _, m := poll(t, b, r)
+	require.Equal(t, "x", body)
+	m.Held.Release()
+}
+
 // What is known of the members of a topic serves while no broker is there.
 func TestHandOverGoesOnWhileTheBrokerIsAway(t *testing.T) {
 	w := parttest.New(t)

@@ -54,11 +54,12 @@ func (h *Holding) Release() {
 	if n < -1 {
 		panic("baton: released once too often")
 	}
-	if u := h.Device.Load(); u != nil {
-		h.m.devices.Retire(h, u)
+	u := h.Device.Load()
+	if u == nil || h.m.devices == nil { // a sender may say of anything that a stream writes it
+		h.LetGo()
 		return
 	}
-	h.LetGo()
+	h.m.devices.Retire(h, u)
 }
 
 // LetGo counts every storage down and acknowledges.
