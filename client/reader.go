@@ -12,10 +12,15 @@ type Start int
 
 // Where a reader starts.
 const (
-	StartNew  = Start(lanes.StartNew)  // what is sent from now on
-	StartLast = Start(lanes.StartLast) // the newest message kept, then what follows
-	StartAll  = Start(lanes.StartAll)  // everything that is kept
+	StartNew  Start = iota // what is sent from now on
+	StartLast              // the newest message kept, then what follows
+	StartAll               // everything that is kept
 )
+
+// at is the same for lanes.
+func (s Start) at() lanes.Start {
+	return [...]lanes.Start{StartNew: lanes.StartNew, StartLast: lanes.StartLast, StartAll: lanes.StartAll}[s]
+}
 
 // Reader receives a topic's messages. In a topic that overwrites it sees each
 // message that is still kept when it looks; in a lossless one, every message

@@ -161,11 +161,11 @@ func (t *Topic) Send(ctx context.Context, v any, opts ...SendOption) error {
 type ReaderOption interface{ reader(*readerOptions) }
 
 type readerOptions struct {
-	start lanes.Start
+	start Start
 	group *string
 }
 
-func (s Start) reader(o *readerOptions) { o.start = lanes.Start(s) }
+func (s Start) reader(o *readerOptions) { o.start = s }
 
 type groupOption string
 
@@ -183,13 +183,13 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 	for _, f := range opts {
 		f.reader(&o)
 	}
-	if o.start < lanes.StartNew || o.start > lanes.StartAll {
+	if o.start < StartNew || o.start > StartAll {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use StartNew, StartLast or StartAll", "no start %d", o.start)
 	}
 	if o.group != nil && protocol.CheckNamespace(*o.group) != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use 1 to 32 of A-Z a-z 0-9 _ -", "group %q is not one token", *o.group)
 	}
-	r, err := t.t.Read(ctx, o.start, o.group)
+	r, err := t.t.Read(ctx, o.start.at(), o.group)
 	if err != nil {
 		return nil, err
 	}
