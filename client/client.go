@@ -45,7 +45,7 @@ func connect(ctx context.Context, o options) (*Client, error) {
 		return nil, err
 	}
 	s, err := session.Open(ctx, session.Options{Place: link.Place{Socket: socket, Named: named, Start: o.start, Binary: o.binary}, Hello: o.hello(),
-		Devices: o.devices, Modest: o.modest, Trace: os.Getenv("BATON_TRACE") == "1"})
+		Devices: o.devices, Modest: o.modest, Trace: os.Getenv(address.EnvTrace) == "1"})
 	if err != nil {
 		return nil, err
 	}
