@@ -57,7 +57,7 @@ rust-versions: ## build the crate with the newest and the oldest versions of oth
 	tools/rust versions
 
 test-arm64: build ## what knows the machine, as programs for arm64; on others by emulation (Debian: qemu-user-static)
-	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client ./dlpack ./handles ./internal/wire ./protocol ./shm
+	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client/... ./dlpack ./handles ./internal/wire ./protocol ./shm
 	tools/rust arm64 $(T)
 
 test-gpu: ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)
