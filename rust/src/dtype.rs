@@ -125,6 +125,16 @@ impl DType {
         self.num_bytes_of(shape.iter().copied())
     }
 
+    /// As `num_bytes`, of a shape that it has accepted.
+    #[inline]
+    pub(crate) fn num_bytes_known(self, shape: &[i64]) -> u64 {
+        if shape.contains(&0) {
+            return 0; // the product of the others may not fit
+        }
+        let n: u64 = shape.iter().map(|d| *d as u64).product();
+        (u128::from(n) * u128::from(self.item_bits())).div_ceil(8) as u64
+    }
+
     /// As `num_bytes`, of extents wherever they stand.
     #[inline]
     pub(crate) fn num_bytes_of(self, shape: impl ExactSizeIterator<Item = i64> + Clone) -> Result<u64> {
@@ -358,6 +368,9 @@ mod tests {
         assert!(f.check_view(&[i64::MAX, 2], Some(&[i64::MAX, 1]), 0, 24).is_err());
         assert!(f.check_view(&[2], None, u64::MAX, u64::MAX).is_err());
         assert_eq!(DType::UINT4.num_bytes(&[3]).unwrap(), 2);
+        for shape in [&[3][..], &[], &[0, 5], &[7, 2, 3], &[i64::MAX], &[i64::MAX, 0]] {
+            assert_eq!(DType::UINT4.num_bytes_known(shape), DType::UINT4.num_bytes(shape).unwrap());
+        }
     }
 
     #[test]
