@@ -9,8 +9,8 @@ use baton::{Bundle, Message, Stream};
 
 use crate::error::{Outcome, Refusal, answer, missing, run};
 use crate::status::baton_status;
-use crate::tensor::give_tensor_on;
-use crate::{c_text, given, text};
+use crate::tensor::{baton_tensor_release, give_tensor_on};
+use crate::{array_mut, c_text, given, text};
 
 /// What was received: named tensors with their message, item or revision. But for the stream that it is
 /// for it never changes, so any number of threads may look at it. Texts that it gives are its own and go with it.
@@ -143,6 +143,44 @@ pub extern "C" fn baton_message_tensor_named(
             }
         })
     })
+}
+
+/// As baton_message_tensor, of count tensors from the one with the number first on, which go to an array of
+/// as many. With an error none is given, and the array holds NULLs.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_message_tensors(
+    message: Option<&baton_message>,
+    first: usize,
+    count: usize,
+    out: *mut *mut DLManagedTensorVersioned,
+) -> baton_status {
+    run(|| {
+        // SAFETY: the header asks for an array of so many pointers, which need not be initialised.
+        let out = unsafe { array_mut(out.cast::<MaybeUninit<_>>(), count, "the array of the results")? };
+        out.fill(MaybeUninit::new(std::ptr::null_mut()));
+        let message = given(message, "message")?;
+        let (c, stream) = (message.content()?, message.stream()?);
+        if first.checked_add(count).is_none_or(|end| end > c.names.len()) {
+            return missing(format!("tensors {first} to {first} + {count} of a message that has {}", c.names.len()));
+        }
+        let mut made = Made(Vec::with_capacity(count));
+        for (_, t) in c.bundle.iter().skip(first).take(count) {
+            made.0.push(t.to_dlpack_on(stream)?);
+        }
+        for (to, t) in out.iter_mut().zip(made.0.drain(..)) {
+            to.write(t);
+        }
+        Ok(())
+    })
+}
+
+/// Tensors that nobody has got yet.
+struct Made(Vec<*mut DLManagedTensorVersioned>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|t| baton_tensor_release(t));
+    }
 }
 
 /// The JSON that came with the message or revision, "" for none. NULL for NULL.
