@@ -13,9 +13,9 @@ int main() {
 				return 0;
 			baton::tensor batch = message.tensor();
 			auto x = batch.as<const float>(); // no copy: the producer's bytes
-			auto last = batch.shape();
+			auto shape = batch.shape();
 			std::cout << "batch " << message.sequence() << " " << message.meta() << ": first " << x(0, 0) << ", last "
-			          << x(last[0] - 1, last[1] - 1) << "\n";
+			          << x(shape[0] - 1, shape[1] - 1) << "\n";
 		}
 		// endregion
 	} catch (const baton::error &e) {
