@@ -214,6 +214,11 @@ pub(crate) fn unanswered(op: &str) -> Error {
     Error::new(Code::Timeout, "wait longer, or look whether the broker runs", what).with(REQUEST, op)
 }
 
+/// The error of a wait that the program's own hook has ended.
+pub(crate) fn interrupted() -> Error {
+    Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
+}
+
 /// A system call that failed while doing something that has a name.
 pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl fmt::Display) -> Error {
     Error::new(code, remedy, format!("{what}: {cause}"))

@@ -88,6 +88,8 @@ mod any_bytes;
 mod crash_point;
 #[cfg(not(baton_loom))]
 mod cuda;
+#[cfg(not(baton_loom))]
+mod deadline;
 mod dims;
 #[cfg(not(baton_loom))]
 pub mod dlpack;
@@ -116,10 +118,14 @@ mod turns;
 #[cfg(not(baton_loom))]
 mod value;
 #[cfg(not(baton_loom))]
+mod waits;
+#[cfg(not(baton_loom))]
 mod wire;
 
 #[cfg(not(baton_loom))]
 pub use cuda::{Stream, finish_devices};
+#[cfg(not(baton_loom))]
+pub use deadline::Deadline;
 pub use dims::Dims;
 pub use dtype::{DType, Element};
 pub use error::{Code, Error, Result};
@@ -129,8 +135,8 @@ pub use handle::Handle;
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
 pub use session::{
-    Builder, Bundle, Closer, Deadline, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload,
-    Queue, QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
+    Builder, Bundle, Closer, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload, Queue,
+    QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
 };
 #[cfg(all(feature = "step", not(baton_loom)))]
 #[doc(hidden)]

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::bundle::Bundle;
-use super::deadline::unlimited;
 use super::inner::Inner;
 use super::names::{Names, named};
 use super::payload::{Payload, Tensors};
 use super::tensor::Tensor;
 use super::{Builder, Session};
+use crate::deadline::unlimited;
 use crate::dtype::DType;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, interrupted};
 
 impl Builder {
     /// The language shown in listings. Default: `rust`.
@@ -64,11 +64,6 @@ impl Error {
     pub fn closed_here(what: &str) -> Error {
         Error::new(Code::Closed, "open a new one", format!("{what} was closed"))
     }
-}
-
-/// The error of a wait that the program's own hook has ended.
-pub(crate) fn interrupted() -> Error {
-    Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
 }
 
 impl Payload {

@@ -43,7 +43,7 @@ impl Closer {
         if !self.closed.swap(true, Ordering::SeqCst)
             && let Some(here) = self.inner.upgrade().as_ref().and_then(Inner::opened_here)
         {
-            here.parking.wake();
+            here.waiter.wake();
         }
     }
 

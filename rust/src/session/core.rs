@@ -15,7 +15,6 @@ use super::Options;
 use super::attach::{Attachments, counts};
 use super::background::Background;
 use super::counted::Counting;
-use super::deadline;
 use super::device::Devices;
 use super::heir::Heir;
 use super::huge::HugePools;
@@ -27,12 +26,14 @@ use super::pages::Pages;
 use super::pin::Inherited;
 use super::reader::Joining;
 use super::room::Room;
+use crate::deadline;
 use crate::error::{Code, Error, Result, lost};
 use crate::layout::session_file;
 use crate::ledger::{FreeTest, Openings, Pool};
-use crate::shm::{Parking, Segment};
+use crate::shm::Segment;
 use crate::sys::{self, PerProcess};
 use crate::turns::Turnstile;
+use crate::waits::Waiter;
 use crate::wire::Control;
 
 /// One session of the broker's.
@@ -40,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) pages: Pages,
     pub(crate) pool: Pool,
-    pub(crate) parking: Arc<Parking>,
+    pub(crate) waiter: Waiter,
     pub(crate) attached: Attachments,
     pub(crate) attaching: Turnstile<()>,
     pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
@@ -70,13 +71,8 @@ pub(crate) struct Core {
     pub(super) link: Mutex<Link>,
     pub(super) relinked: Condvar,
     pub(super) process: u32, // that opened it
-    pub(crate) spins: bool,
     /// Whether it is noted where the program asks for memory.
     pub(super) traces: bool,
-    /// Whether the last wait was on one processor with another session, perhaps the one waited for.
-    pub(super) crowded: AtomicBool,
-    /// Waits that let nobody run, since that took long.
-    pub(super) shy: AtomicU32,
     /// While a broker that is being stopped, or evicts the session, decides on it.
     limbo: AtomicBool,
     /// Whether the broker has said that an operator ends this session.
@@ -106,7 +102,7 @@ impl Core {
         }
         Ok(Core {
             pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
-            parking: Arc::new(pages.bells.parking(pages.slot)),
+            waiter: Waiter::new(&pages.bells, pages.slot, spins),
             attached: Attachments::new(),
             attaching: Turnstile::default(),
             segments: Mutex::default(),
@@ -128,10 +124,7 @@ impl Core {
             link: Mutex::new(Link::new(control)),
             relinked: Condvar::new(),
             process,
-            spins,
             traces,
-            crowded: AtomicBool::new(false),
-            shy: AtomicU32::new(0),
             options,
             pages,
             limbo: AtomicBool::new(false),
@@ -183,7 +176,7 @@ impl Core {
         if let Some(inner) = opening {
             inner.end_poll();
         }
-        self.parking.wake();
+        self.waiter.wake();
     }
 
     /// Does something with each pool of this machine's memory.

@@ -272,7 +272,8 @@ impl Counted {
     fn into_session(self, from: &Core) -> Result<(Arc<Inner>, References, HashMap<u64, Error>)> {
         // Where this fails the session ends with this process: its row counts what arrays go on reading.
         let background = Arc::new(Background::new(self.frames)?);
-        let mut core = Core::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
+        let mut core =
+            Core::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.waiter.spins)?;
         let Taken { inherited, references, missed } = self.taken;
         core.inherited = inherited;
         Ok((Core::open(Arc::new(core)), references, missed))

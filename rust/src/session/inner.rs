@@ -11,32 +11,25 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::binding::interrupted;
 use super::core::Core;
-use super::deadline;
 use super::got::AllGot;
 use super::heir::forked;
 use super::leave::Topics;
 use super::open::RefusedLeases;
 use super::pages::Pages;
-use super::poll::PollFd;
-use super::spinner::MOST_SPIN;
-#[cfg(feature = "tokio")]
-use super::tasks::Tasks;
-use super::waiting::Place;
 use crate::crash_point;
-use crate::error::{Code, Error, Result, closed, unanswered};
+use crate::deadline;
+use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
 use crate::ledger::Closed;
-use crate::shm::{LOOK_AGAIN, pause};
-use crate::sys;
 use crate::turns::{Turn, Turnstile};
+#[cfg(feature = "tokio")]
+use crate::waits::Tasks;
+use crate::waits::{Place, PollFd};
 use crate::wire::ops::Nothing;
 use crate::wire::{Control, Reply, decode};
 
 /// How long a close waits for the broker, and for sends that are under way.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many waits let nobody run after one for which that took long.
-const SHY_WAITS: u32 = 32;
 /// How often a thread that waits for an answer looks for signals.
 pub(super) const NOTICE: Duration = Duration::from_millis(100);
 
@@ -360,7 +353,7 @@ impl Inner {
         crash_point::at("bye-said");
         self.relinked.notify_all();
         self.end_poll();
-        self.parking.wake();
+        self.waiter.wake();
     }
 
     /// Lets what writes to groups and lanes end, now that the session is marked closed: no reader would see
@@ -414,89 +407,23 @@ impl Inner {
         topics.iter().for_each(|t| t.withdraw_done());
     }
 
-    /// Looks until it succeeds or the time is over. Where both processes of a pair run on one processor, a spin
-    /// keeps the other one from what it is waited for: there it lets the other one run, and sleeps no more than
-    /// that one, so that the kernel sees two that want to run and moves one of them to a processor that is idle.
-    fn spin_until(&self, at: u64, look: &mut impl FnMut() -> bool) -> bool {
-        let mut crowded = self.crowded.load(Ordering::Relaxed); // from the last wait: a hint
-        let mut known = false;
-        loop {
-            let looks = if crowded { 1 } else { 16 };
-            for _ in 0..looks {
-                if look() {
-                    return true;
-                }
-                pause();
-            }
-            let now = sys::monotonic();
-            if now >= at {
-                return false;
-            }
-            if !known {
-                known = true;
-                let shy = self.shy.load(Ordering::Relaxed);
-                if shy > 0 {
-                    self.shy.store(shy - 1, Ordering::Relaxed);
-                }
-                let is = self.pages.bells.crowds(sys::processor(), self.pages.slot, now) && shy == 0;
-                if is != crowded {
-                    crowded = is;
-                    self.crowded.store(is, Ordering::Relaxed);
-                }
-            }
-            if !crowded {
-                continue;
-            }
-            sys::let_others_run();
-            if sys::monotonic() - now > MOST_SPIN {
-                // To a thread that computes: a sleeper is let run sooner.
-                self.shy.store(SHY_WAITS, Ordering::Relaxed);
-                self.crowded.store(false, Ordering::Relaxed);
-                return look();
-            }
-        }
-    }
-
-    /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends
-    /// the wait. It spins until the time `spin` at most, then sleeps, where a message is waited for in a
-    /// `place`; a sleeper looks again at least once a second.
+    /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends the wait; see
+    /// [`Waiter::wait`](crate::waits::Waiter::wait).
+    #[inline]
     pub(crate) fn wait(
         &self,
         spin: Option<u64>,
         place: Option<Place<'_>>,
         until: Option<Instant>,
-        mut look: impl FnMut() -> bool,
+        look: impl FnMut() -> bool,
     ) -> Result<bool> {
-        if look() || self.spins && spin.is_some_and(|s| self.spin_until(sooner(s, until), &mut look)) {
-            return Ok(true);
-        }
-        loop {
-            let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Ok(false);
-            }
-            let e = self.parking.begin();
-            if let Some(p) = place {
-                p.enter();
-            }
-            let found = look();
-            if !found {
-                crash_point::at("park-sleep");
-                self.parking.sleep(e, left);
-                crash_point::at("park-woken");
-            }
-            if let Some(p) = place {
-                p.leave();
-            }
-            self.parking.end();
-            if found || look() {
-                return Ok(true);
-            }
+        self.waiter.wait(spin, place, until, look, || {
             self.check_interrupted()?;
-            if self.is_foreign() {
-                self.check_open()?; // what the program's hook did has forked
+            match self.is_foreign() {
+                true => self.check_open(), // what the program's hook did has forked
+                false => Ok(()),
             }
-        }
+        })
     }
 }
 
@@ -522,11 +449,4 @@ impl Drop for Inner {
             self.background.wake(); // nothing can be counted any more
         }
     }
-}
-
-/// A time, or a deadline where that comes first.
-fn sooner(at: u64, deadline: Option<Instant>) -> u64 {
-    let Some(d) = deadline else { return at };
-    let left = d.saturating_duration_since(Instant::now()).as_nanos() as u64;
-    at.min(sys::monotonic().saturating_add(left))
 }

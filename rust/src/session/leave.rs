@@ -288,7 +288,7 @@ impl Inner {
             let _ = left.settle(self, reply); // which was an answer
         }
         self.relinked.notify_all();
-        self.parking.wake();
+        self.waiter.wake();
     }
 }
 

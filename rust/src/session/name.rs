@@ -8,7 +8,6 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::bundle::Bundle;
 use super::closer::Closer;
-use super::deadline::{deadline, within};
 use super::inner::Broker;
 use super::message::Message;
 use super::options::NameOptions;
@@ -16,6 +15,7 @@ use super::payload::{Outgoing, Payload};
 use super::reader::{Reader, Start};
 use super::{Session, check_name};
 use crate::crash_point;
+use crate::deadline::{deadline, within};
 use crate::error::{Code, Error, Result};
 use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
 use crate::message::Ref;

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::deadline::deadline;
 use super::device::{Devices, Gpu};
 use super::holding::{Held, Holding};
 use super::inner::Inner;
 use super::tensor::Tensor;
 use crate::cuda::{Registered, Slab, Stream};
-use crate::error::{Code, Error, Result, expired};
+use crate::deadline::deadline;
+use crate::error::{Code, Error, Result, expired, interrupted};
 use crate::layout::{PAGE, STREAM_POISON, limits, session_file};
 use crate::message::Order;
 use crate::shm::{Region, Segment};
@@ -84,7 +84,7 @@ impl Point {
                 return Err(inner.why_closed());
             }
             if inner.interrupted() {
-                return Err(super::binding::interrupted());
+                return Err(interrupted());
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(Duration::from_millis(1));

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deadline::{at_once, deadline, persist};
 use super::message::Message;
 use super::options::QueueOptions;
 use super::payload::Payload;
 use super::reader::{Reader, Start};
 use super::topic::TopicState;
 use super::{Session, check_name};
+use crate::deadline::{at_once, deadline, persist};
 use crate::error::{Code, Result};
 use crate::layout::slot_flag;
 use crate::sys::PerProcess;

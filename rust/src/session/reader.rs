@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
-use super::deadline::{at_once, deadline, persist};
 use super::members::{GroupView, LaneView, TO_READ, View};
 use super::message::{Claim, Message, Scratch, Taken};
-use super::spinner::Spinner;
 use super::topic::{News, TopicState};
 use crate::crash_point;
+use crate::deadline::{at_once, deadline, persist};
 use crate::error::{Code, Error, Result, disagree};
 use crate::shm::{GroupLane, Scan};
 use crate::sys;
+use crate::waits::Spinner;
 use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
 
 /// Which of the messages kept a new reader begins with.

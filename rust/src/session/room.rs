@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::Session;
 use super::alloc::TensorMut;
 use super::core::Core;
-use super::deadline::{deadline, within};
 use super::inner::Inner;
 use super::tensor::Tensor;
 use crate::cuda::Stream;
+use crate::deadline::{deadline, within};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 
@@ -26,7 +26,7 @@ impl Core {
     pub(crate) fn room_made(&self) {
         if self.room.waiting.load(Ordering::Relaxed) > 0 {
             self.room.news.fetch_add(1, Ordering::Relaxed);
-            self.parking.wake();
+            self.waiter.wake();
         }
     }
 }
@@ -48,15 +48,16 @@ impl Inner {
         }
         self.room.waiting.fetch_add(1, Ordering::SeqCst);
         let made = loop {
-            let (news, rung) = (self.room.news.load(Ordering::Relaxed), self.parking.bell());
+            let (news, rung) = (self.room.news.load(Ordering::Relaxed), self.waiter.parking.bell());
             let made = make();
             let now = Instant::now();
             if !full(&made) || until.is_some_and(|u| now >= u) {
                 break made;
             }
             let look = now + Duration::from_secs(1);
-            let changed =
-                || self.room.news.load(Ordering::Relaxed) != news || self.parking.bell() != rung || self.is_closed();
+            let changed = || {
+                self.room.news.load(Ordering::Relaxed) != news || self.waiter.parking.bell() != rung || self.is_closed()
+            };
             if let Err(e) = self.wait(None, None, Some(until.map_or(look, |u| u.min(look))), changed) {
                 break Err(e);
             }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::deadline::{at_once, within};
 use super::inner::Inner;
 use super::leave::LeftLane;
 use super::members::{ALL, TO_SEND, View};
 use super::payload::{Outgoing, Payload, Planned};
-use super::spinner::Spinner;
 use super::topic::{News, TopicState};
 use crate::crash_point;
+use crate::deadline::{at_once, within};
 use crate::error::{Code, Result};
 use crate::layout::lane_bytes;
 use crate::shm::{GroupLane, Lane, fence};
 use crate::sys;
 use crate::turns::Turn;
+use crate::waits::Spinner;
 use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.

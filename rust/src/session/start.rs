@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Options;
 use super::state_file::{State, owner};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, interrupted};
 use crate::sys::{self, Lock};
 use crate::wire::NO_DESCRIPTORS;
 
@@ -175,7 +175,7 @@ pub(super) fn unreachable_at(socket: &Path, e: &io::Error) -> Error {
 
 /// Ends a wait at a signal, where the program wants that.
 fn give_way(o: &Options) -> Result<()> {
-    if o.interrupted.is_some_and(|look| look()) { Err(super::binding::interrupted()) } else { Ok(()) }
+    if o.interrupted.is_some_and(|look| look()) { Err(interrupted()) } else { Ok(()) }
 }
 
 /// What there is at a broker's socket.

@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::Queue;
-use super::deadline::{deadline, shortly};
 use super::inner::Inner;
 use super::message::Message;
 use super::name::{Watch, bundle_of};
@@ -21,20 +20,12 @@ use super::payload::Payload;
 use super::queue::NO_ITEM;
 use super::reader::Reader;
 use super::send::NO_ROOM;
-use super::sleeper::{Alarm, Sleeper};
 use super::topic::{Topic, TopicState};
+use crate::deadline::{deadline, shortly};
 use crate::error::{Code, Error, Result, closed};
 use crate::layout::slot_flag;
 use crate::session::Bundle;
-
-/// The thread that sleeps for the tasks.
-pub(crate) type Tasks = Sleeper<Notify>;
-
-impl Alarm for Notify {
-    fn raise(&self) {
-        self.notify_waiters();
-    }
-}
+use crate::waits::{Sleeper, Tasks};
 
 impl Inner {
     fn tasks(&self) -> Result<Arc<Tasks>> {
@@ -42,7 +33,7 @@ impl Inner {
         if let Some(t) = self.tasks.get() {
             return Ok(t.clone());
         }
-        let made = Sleeper::start(Notify::new(), self.parking.clone())
+        let made = Sleeper::start(Notify::new(), self.waiter.parking.clone())
             .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
         if let Err(second) = self.tasks.set(made) {
             second.end(); // another thread was faster

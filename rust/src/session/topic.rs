@@ -8,7 +8,6 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
-use super::deadline::deadline;
 use super::inner::Inner;
 use super::leave::Opened;
 use super::members::{GroupView, View};
@@ -16,13 +15,14 @@ use super::options::TopicOptions;
 use super::payload::Payload;
 use super::reader::{Reader, Start};
 use super::send::Writer;
-use super::waiting::Waiting;
 use super::{Session, check_name};
+use crate::deadline::deadline;
 use crate::error::{Code, Error, Result, disagree, ended};
 use crate::layout::{TOPIC_DELETED, broker_file, limits, slot, state, topic_record};
 use crate::shm::Fixed;
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
+use crate::waits::Waiting;
 use crate::wire::ops::{Ignored, NameRef, Numbered, TopicInfo, TopicOpen, TopicRef};
 
 /// The word of a topic's record with both ends: of lanes in its low half, of groups in the high one.

@@ -34,13 +34,13 @@ pub(crate) struct Place<'a> {
 }
 
 impl Waiting {
-    pub(super) fn new(bells: &Bells, topic: u32, slot: u32) -> Waiting {
+    pub(crate) fn new(bells: &Bells, topic: u32, slot: u32) -> Waiting {
         let sets = bells.waits(topic);
         Waiting { active: sets.active(), sets, slot, inside: Mutex::default() }
     }
 
     /// The lanes that have sent of late.
-    pub(super) fn active(&self) -> &Active {
+    pub(crate) fn active(&self) -> &Active {
         &self.active
     }
 
@@ -50,7 +50,7 @@ impl Waiting {
 
     /// Where one waits who takes the messages of a group, which is named by its number; without one where all
     /// are rung.
-    pub(super) fn place(&self, group: Option<u32>) -> Place<'_> {
+    pub(crate) fn place(&self, group: Option<u32>) -> Place<'_> {
         Place { of: self, set: group.map_or(0, |g| 1 + g) }
     }
 
@@ -58,7 +58,7 @@ impl Waiting {
     /// looks once more.
     ///
     /// SYNC waiting: it has read the bell before it looked.
-    pub(super) fn watch(&self) -> bool {
+    pub(crate) fn watch(&self) -> bool {
         let mut inside = self.inside();
         if !std::mem::replace(&mut inside.watched, true) {
             *inside.threads_in(0) += 1;
@@ -72,7 +72,7 @@ impl Waiting {
     }
 
     /// Ends what `watch` began: the topic is left.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if std::mem::take(&mut self.inside.get_mut().unwrap_or_else(|p| p.into_inner()).watched) {
             self.place(None).leave();
         }
@@ -83,7 +83,7 @@ impl Waiting {
     ///
     /// SYNC waiting: pairs with `Place::enter` and `watch`.
     #[inline]
-    pub(super) fn ring(&self, groups: u32, turns: &mut Vec<u32>) {
+    pub(crate) fn ring(&self, groups: u32, turns: &mut Vec<u32>) {
         self.sets.all().ring();
         if groups > 0 {
             self.ring_groups(groups, turns);
@@ -101,7 +101,7 @@ impl Waiting {
     ///
     /// SYNC waiting: it is out of the set, so a sender that rings later rings another.
     #[cold]
-    pub(super) fn pass_on(&self, group: u32) {
+    pub(crate) fn pass_on(&self, group: u32) {
         fence();
         self.sets.group(group).ring_one(&mut { self.slot });
     }
@@ -122,7 +122,7 @@ impl Place<'_> {
     /// caller has read the bell, and looks once more afterwards.
     ///
     /// SYNC waiting: the bits, then the fence, then the second look; pairs with `Waiting::ring`.
-    pub(super) fn enter(self) {
+    pub(crate) fn enter(self) {
         let mut inside = self.of.inside();
         *inside.threads_in(self.set) += 1;
         self.of.sets.set(self.set).add(self.of.slot);
@@ -132,7 +132,7 @@ impl Place<'_> {
 
     /// Notes that it does not sleep any more. It takes what it has waited for after this, and not before: else
     /// a sender would claim it, which looks no more, in the place of one that sleeps.
-    pub(super) fn leave(self) {
+    pub(crate) fn leave(self) {
         let mut inside = self.of.inside();
         let threads = inside.threads_in(self.set);
         *threads -= 1;

@@ -8,7 +8,7 @@ use crate::error::Result;
 /// How long a request waits for its answer, a broker's absence included.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a broker that runs may take to answer, however short the timeout of the call that asks it.
-pub(super) const A_MOMENT: Duration = Duration::from_secs(1);
+pub(crate) const A_MOMENT: Duration = Duration::from_secs(1);
 
 thread_local! {
     static LIMIT: Cell<Limit> = const { Cell::new(Limit::None) };

@@ -3,7 +3,7 @@
 use crate::sys;
 
 /// Nanoseconds for which a wait spins at most: what a sleep and a wake cost.
-pub(super) const MOST_SPIN: u64 = 50_000;
+pub(crate) const MOST_SPIN: u64 = 50_000;
 /// Waits that sleep at once when spinning has been in vain again and again.
 const MOST_REST: u32 = 63;
 

@@ -17,7 +17,7 @@ pub(crate) trait Alarm: Send + Sync + 'static {
 
 /// What the thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// Nothing: the alarm was raised and not lowered since.
     Rung,
     /// Sleeps until the bell differs from this value.
@@ -46,7 +46,7 @@ impl<A: Alarm> Sleeper<A> {
         Ok(p)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
@@ -92,7 +92,7 @@ impl<A: Alarm> Sleeper<A> {
     }
 
     /// Whether the sleep is announced.
-    pub(super) fn is_armed(&self) -> bool {
+    pub(crate) fn is_armed(&self) -> bool {
         matches!(*self.state(), State::Armed(_))
     }
 
