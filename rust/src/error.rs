@@ -204,6 +204,13 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The error of a use of what the program itself has closed.
+    pub fn closed_here(what: &str) -> Error {
+        Error::new(Code::Closed, "open a new one", format!("{what} was closed"))
+    }
+}
+
 const REQUEST: &str = "request";
 /// The detail of the error of a topic that is closed.
 const TOPIC: &str = "topic";

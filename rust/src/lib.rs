@@ -90,6 +90,8 @@ mod crash_point;
 mod cuda;
 #[cfg(not(baton_loom))]
 mod deadline;
+#[cfg(not(baton_loom))]
+mod devices;
 mod dims;
 #[cfg(not(baton_loom))]
 pub mod dlpack;
@@ -97,11 +99,19 @@ mod dtype;
 mod error;
 #[cfg(not(baton_loom))]
 mod handle;
+#[cfg(not(baton_loom))]
+mod holding;
+#[cfg(not(baton_loom))]
+mod lanes;
 #[doc(hidden)]
 pub mod layout;
 mod ledger;
+#[cfg(not(baton_loom))]
+mod link;
 #[cfg(all(test, baton_loom))]
 mod loom_models;
+#[cfg(not(baton_loom))]
+mod memory;
 mod message;
 #[cfg(all(feature = "ndarray", not(baton_loom)))]
 mod ndarray;
@@ -113,6 +123,8 @@ mod step;
 mod sync;
 mod sys;
 mod table;
+#[cfg(not(baton_loom))]
+mod tensor;
 #[cfg(not(baton_loom))]
 mod turns;
 #[cfg(not(baton_loom))]
@@ -132,16 +144,21 @@ pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
 pub use handle::Handle;
 #[cfg(not(baton_loom))]
+pub use holding::Lease;
+#[cfg(not(baton_loom))]
+pub use lanes::{Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Watch};
+#[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
-pub use session::{
-    Builder, Bundle, Closer, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload, Queue,
-    QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
-};
+pub use memory::{Holder, HugePages};
+#[cfg(not(baton_loom))]
+pub use session::{Builder, DeviceAllocator, Session, Stats};
 #[cfg(all(feature = "step", not(baton_loom)))]
 #[doc(hidden)]
 pub use step::Step;
 #[cfg(not(baton_loom))]
+pub use tensor::{Tensor, TensorMut};
+#[cfg(not(baton_loom))]
 pub use turns::Turns;
 #[cfg(not(baton_loom))]
-pub use value::{Build, Value};
+pub use value::{Build, Bundle, Names, Payload, Value};

@@ -41,22 +41,22 @@ impl Session {
     /// ```
     pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
         let inner = self.inner()?;
-        if inner.poll.get().is_none() {
+        if inner.watchers.poll.get().is_none() {
             inner.check_open()?;
         }
-        if inner.poll.get().is_none() {
+        if inner.watchers.poll.get().is_none() {
             let made = Waker::new().and_then(|w| Sleeper::start(w, inner.waiter.parking.clone())).map_err(|e| {
                 let what = format!("make a descriptor to poll: {e}");
                 Error::new(Code::TooMany, "raise the limits of open files and threads", what)
             })?;
-            if let Err(second) = inner.poll.set(made) {
+            if let Err(second) = inner.watchers.poll.set(made) {
                 second.end(); // another thread was faster
             }
             if inner.is_closed() {
-                inner.end_poll(); // meanwhile, by one who saw no descriptor to end
+                inner.watchers.end(); // meanwhile, by one who saw no descriptor to end
             }
         }
-        inner.poll.get().map(|p| p.alarm.fd()).ok_or_else(|| closed("the session"))
+        inner.watchers.poll.get().map(|p| p.alarm.fd()).ok_or_else(|| closed("the session"))
     }
 
     /// Makes the descriptor of [`poll_fd`](Session::poll_fd) not readable until something may have
@@ -64,7 +64,7 @@ impl Session {
     /// comes later makes the descriptor readable again. When the session has ended, or no descriptor
     /// was asked for, it does nothing.
     pub fn clear_poll_fd(&self) {
-        if let Some(p) = self.inner.opened_here().and_then(|inner| inner.poll.get()) {
+        if let Some(p) = self.inner.opened_here().and_then(|inner| inner.watchers.poll.get()) {
             p.arm();
         }
     }

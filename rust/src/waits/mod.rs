@@ -13,6 +13,7 @@ mod spinner;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod waiter;
+mod watchers;
 
 pub(crate) use poll::PollFd;
 pub(crate) use sets::{Place, Waiting};
@@ -21,3 +22,4 @@ pub(crate) use spinner::Spinner;
 #[cfg(feature = "tokio")]
 pub(crate) use tasks::Tasks;
 pub(crate) use waiter::Waiter;
+pub(crate) use watchers::Watchers;
