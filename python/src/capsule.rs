@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned};
+use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, Managed, Structure};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -12,45 +12,28 @@ pub(crate) const LEGACY: &CStr = c"dltensor";
 pub(crate) const VERSIONED: &CStr = c"dltensor_versioned";
 
 /// A structure that a capsule can carry.
-pub(crate) trait Managed: Sized {
+pub(crate) trait Carried: Structure {
     /// The capsule's name.
     const NAME: &CStr;
-    /// # Safety
-    /// A live structure, whatever its version.
-    unsafe fn deleter(this: *const Self) -> Option<unsafe extern "C" fn(*mut Self)>;
 }
 
-impl Managed for DLManagedTensorVersioned {
+impl Carried for DLManagedTensorVersioned {
     const NAME: &CStr = VERSIONED;
-
-    unsafe fn deleter(this: *const Self) -> Option<unsafe extern "C" fn(*mut Self)> {
-        // SAFETY: as the caller says.
-        unsafe { (*this).deleter }
-    }
 }
 
-impl Managed for DLManagedTensor {
+impl Carried for DLManagedTensor {
     const NAME: &CStr = LEGACY;
-
-    unsafe fn deleter(this: *const Self) -> Option<unsafe extern "C" fn(*mut Self)> {
-        // SAFETY: as the caller says.
-        unsafe { (*this).deleter }
-    }
 }
 
 /// A capsule that owns a structure until a consumer renames it.
-///
-/// # Safety
-/// The structure is the caller's to give away.
-pub(crate) unsafe fn capsule<M: Managed>(py: Python<'_>, m: *mut M) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn capsule<M: Carried>(py: Python<'_>, m: Managed<M>) -> PyResult<Bound<'_, PyAny>> {
+    let at = m.as_ptr().cast::<c_void>();
     // SAFETY: the name is static; the result is a new reference or null with an exception.
     let made = unsafe {
-        Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(m.cast::<c_void>(), M::NAME.as_ptr(), Some(destroy::<M>)))
-    };
-    made.inspect_err(|_| {
-        // SAFETY: no capsule took it.
-        unsafe { delete(m) }
-    })
+        Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(at, M::NAME.as_ptr(), Some(destroy::<M>)))
+    }?;
+    let _ = m.into_raw(); // the capsule's now
+    Ok(made)
 }
 
 /// What a capsule points to while it has this name: a consumer renames it. Neither call raises.
@@ -68,22 +51,8 @@ pub(crate) unsafe fn content<T>(capsule: *mut ffi::PyObject, name: &CStr) -> *mu
 
 /// # Safety
 /// Called by Python with a capsule of `capsule`.
-unsafe extern "C" fn destroy<M: Managed>(capsule: *mut ffi::PyObject) {
-    // SAFETY: where it was not consumed nobody else frees it.
-    unsafe { delete(content::<M>(capsule, M::NAME)) }
-}
-
-/// Calls the deleter, if there is one.
-///
-/// # Safety
-/// Null, or a structure that nobody uses any more.
-pub(crate) unsafe fn delete<M: Managed>(m: *mut M) {
-    if m.is_null() {
-        return;
-    }
-    // SAFETY: as the caller says.
-    if let Some(delete) = unsafe { M::deleter(m) } {
-        // SAFETY: once.
-        unsafe { delete(m) }
-    }
+unsafe extern "C" fn destroy<M: Carried>(capsule: *mut ffi::PyObject) {
+    // SAFETY: where it was not consumed it is still the capsule's, and nobody else frees it; a capsule that was
+    // consumed has nothing.
+    drop(unsafe { Managed::from_raw(content::<M>(capsule, M::NAME)) });
 }

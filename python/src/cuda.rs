@@ -43,7 +43,8 @@ pub(crate) fn stream_of(ob: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         };
         if handle == 0 { 1 } else { handle } // as handles are written 0 is the legacy default stream
     };
-    Stream::from_raw(number).or_raise(ob.py())
+    // SAFETY: a stream of the program's, as Python's callers answer for.
+    unsafe { Stream::from_raw(number) }.or_raise(ob.py())
 }
 
 /// The stream of a consumer of `__dlpack__`, whose errors are BufferErrors.
@@ -53,7 +54,9 @@ pub(crate) fn consumer(t: &baton::Tensor, ob: Option<&Bound<'_, PyAny>>) -> PyRe
         return Err(PyBufferError::new_err("a tensor on the CPU has no stream: leave it out"));
     }
     let refused = || PyBufferError::new_err("stream is None, 1, 2, -1 or the address of a stream; 0 is ambiguous");
-    Stream::from_raw(ob.extract().map_err(|_| refused())?).map_err(|_| refused())
+    let number = ob.extract().map_err(|_| refused())?;
+    // SAFETY: the standard says that a consumer gives its stream.
+    unsafe { Stream::from_raw(number) }.map_err(|_| refused())
 }
 
 /// Memory on a device for a compact tensor.

@@ -29,7 +29,8 @@ pub(crate) fn allocate_on_gpus_in(session: &Session) {
 
 /// As handles of streams are written, 0 is the legacy default one.
 fn stream_of(stream: *mut c_void) -> Stream {
-    Stream::from_raw(stream.addr() as i64).unwrap_or(Stream::LEGACY)
+    // SAFETY: torch gives a stream of its own, which lives as long as the memory is used on it.
+    unsafe { Stream::from_raw(stream.addr() as i64) }.unwrap_or(Stream::LEGACY)
 }
 
 /// Memory of a GPU; null, which torch tells as out of memory, where there is none.

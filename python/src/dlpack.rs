@@ -1,7 +1,7 @@
 //! `__dlpack__`: both capsules, and the rules for producers.
 
 use baton::Stream;
-use baton::dlpack::{CPU, flag};
+use baton::dlpack::{CPU, ExportOptions};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
@@ -38,22 +38,9 @@ pub(crate) fn export<'py>(py: Python<'py>, t: &baton::Tensor, r: Request) -> PyR
         _ => None,
     };
     let given = copy.as_ref().unwrap_or(t);
+    let options = ExportOptions::default().stream(r.stream).private(true).copied(copy.is_some());
     if r.max_version.is_some_and(|(major, _)| major >= 1) {
-        let m = match on_gpu(given) {
-            true => given.to_dlpack_on(r.stream).or_raise(py)?,
-            false => given.to_dlpack_private().or_raise(py)?,
-        };
-        if copy.is_some() {
-            // SAFETY: just made, and nobody else has it.
-            unsafe { (*m).flags |= flag::IS_COPIED };
-        }
-        // SAFETY: just made, to be given away.
-        return unsafe { capsule(py, m) };
+        return capsule(py, given.to_dlpack(options).or_raise(py)?);
     }
-    let m = match on_gpu(given) {
-        true => given.to_dlpack_legacy_on(r.stream).or_raise(py)?,
-        false => given.to_dlpack_legacy_private().or_raise(py)?,
-    };
-    // SAFETY: as above.
-    unsafe { capsule(py, m) }
+    capsule(py, given.to_dlpack_legacy(options).or_raise(py)?)
 }

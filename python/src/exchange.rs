@@ -5,14 +5,16 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, exchange_api};
+use baton::dlpack::{
+    DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, ExportOptions, Managed, Structure, exchange_api,
+};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 
-use crate::capsule::{Managed, capsule, content, delete};
+use crate::capsule::{capsule, content};
 use crate::errors::OrRaise;
 use crate::tensor::Tensor;
 
@@ -98,29 +100,34 @@ fn table_of(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static DLPackExchange
 
 /// An export of either structure. An older torch, such as 2.9, has no table, and takes capsules of the old one.
 pub(crate) trait Exports {
-    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>>;
-    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>>;
+    fn versioned(&self) -> baton::Result<Vec<Managed>>;
+    fn legacy(&self) -> baton::Result<Vec<Managed<DLManagedTensor>>>;
+}
+
+/// As what a consumer writes into stays its own, where it must not write.
+fn private() -> ExportOptions {
+    ExportOptions::default().private(true)
 }
 
 /// Of each by itself.
 impl Exports for [baton::Tensor] {
-    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>> {
-        self.iter().map(baton::Tensor::to_dlpack_private).collect()
+    fn versioned(&self) -> baton::Result<Vec<Managed>> {
+        self.iter().map(|t| t.to_dlpack(private())).collect()
     }
 
-    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>> {
-        self.iter().map(baton::Tensor::to_dlpack_legacy_private).collect()
+    fn legacy(&self) -> baton::Result<Vec<Managed<DLManagedTensor>>> {
+        self.iter().map(|t| t.to_dlpack_legacy(private())).collect()
     }
 }
 
 /// Those of one storage share what is written.
 impl Exports for baton::Bundle {
-    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>> {
-        self.to_dlpack_private()
+    fn versioned(&self) -> baton::Result<Vec<Managed>> {
+        self.to_dlpack(private())
     }
 
-    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>> {
-        self.to_dlpack_legacy_private()
+    fn legacy(&self) -> baton::Result<Vec<Managed<DLManagedTensor>>> {
+        self.to_dlpack_legacy(private())
     }
 }
 
@@ -128,12 +135,12 @@ impl Exports for baton::Bundle {
 pub(crate) struct ToRead<'a>(pub(crate) &'a baton::Tensor);
 
 impl Exports for ToRead<'_> {
-    fn versioned(&self) -> baton::Result<Vec<*mut DLManagedTensorVersioned>> {
-        Ok(vec![self.0.to_dlpack()?])
+    fn versioned(&self) -> baton::Result<Vec<Managed>> {
+        Ok(vec![self.0.to_dlpack(ExportOptions::default())?])
     }
 
-    fn legacy(&self) -> baton::Result<Vec<*mut DLManagedTensor>> {
-        Ok(vec![self.0.to_dlpack_legacy()?])
+    fn legacy(&self) -> baton::Result<Vec<Managed<DLManagedTensor>>> {
+        Ok(vec![self.0.to_dlpack_legacy(ExportOptions::default())?])
     }
 }
 
@@ -152,10 +159,10 @@ pub(crate) fn torch_all<'py>(py: Python<'py>, export: &(impl Exports + ?Sized)) 
         table_of(&py.import("torch")?.getattr("Tensor")?)
     })?;
     match table.and_then(|t| t.managed_tensor_to_py_object_no_sync) {
-        Some(take) => taken(export.versioned().or_raise(py)?, |m| {
+        Some(take) => all(export.versioned().or_raise(py)?, |m| {
             let mut out: *mut c_void = std::ptr::null_mut();
             // SAFETY: it steals the export, with an error too as far as it took it; the interpreter is held.
-            if unsafe { take(m, &mut out) } != 0 || out.is_null() {
+            if unsafe { take(m.into_raw(), &mut out) } != 0 || out.is_null() {
                 return Err(PyErr::take(py).unwrap_or_else(|| PyBufferError::new_err("the library took no tensor")));
             }
             // SAFETY: a new reference.
@@ -163,27 +170,14 @@ pub(crate) fn torch_all<'py>(py: Python<'py>, export: &(impl Exports + ?Sized)) 
         }),
         None => {
             let take = py.import("torch.utils.dlpack")?.getattr("from_dlpack")?;
-            // SAFETY: each was just made, to be given away.
-            taken(export.legacy().or_raise(py)?, |m| take.call1((unsafe { capsule(py, m) }?,)))
+            all(export.legacy().or_raise(py)?, |m| take.call1((capsule(py, m)?,)))
         }
     }
 }
 
 /// What a library makes of each export. Behind one that it does not take the others are given back.
-fn taken<M: Managed, T>(all: Vec<*mut M>, mut take: impl FnMut(*mut M) -> PyResult<T>) -> PyResult<Vec<T>> {
-    let mut made = Vec::with_capacity(all.len());
-    let mut left = all.into_iter();
-    while let Some(m) = left.next() {
-        match take(m) {
-            Ok(t) => made.push(t),
-            Err(e) => {
-                // SAFETY: exports that nothing has taken, each given back once.
-                left.for_each(|m| unsafe { delete(m) });
-                return Err(e);
-            }
-        }
-    }
-    Ok(made)
+fn all<M: Structure, T>(exports: Vec<Managed<M>>, take: impl FnMut(Managed<M>) -> PyResult<T>) -> PyResult<Vec<T>> {
+    exports.into_iter().map(take).collect()
 }
 
 /// Runs what may raise in a function of the table: the error is set as the exception, and -1 returned.
@@ -222,7 +216,7 @@ unsafe extern "C" fn from_py(ob: *mut c_void, out: *mut *mut DLManagedTensorVers
     // SAFETY: as the caller says.
     unsafe {
         raising(|py| {
-            *out = tensor_of(py, ob)?.to_dlpack_private().or_raise(py)?;
+            *out = tensor_of(py, ob)?.to_dlpack(private()).or_raise(py)?.into_raw();
             Ok(())
         })
     }
@@ -231,17 +225,11 @@ unsafe extern "C" fn from_py(ob: *mut c_void, out: *mut *mut DLManagedTensorVers
 /// # Safety
 /// As the DLPack header says: a tensor to be taken over, a place for the result, the interpreter held.
 unsafe extern "C" fn to_py(m: *mut DLManagedTensorVersioned, out: *mut *mut c_void) -> c_int {
-    // SAFETY: as the caller says; the session calls the deleter when it has taken the elements over.
+    // SAFETY: as the caller says.
     unsafe {
         raising(|py| {
-            let session = match crate::session::default(py) {
-                Ok(s) => s,
-                Err(e) => {
-                    delete(m);
-                    return Err(e);
-                }
-            };
-            let t = session.from_dlpack(m).or_raise(py)?;
+            let m = Managed::from_raw(m).or_raise(py)?;
+            let t = crate::session::default(py)?.from_dlpack(m).or_raise(py)?;
             *out = Tensor::object(py, t)?.into_ptr().cast();
             Ok(())
         })

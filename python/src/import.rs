@@ -1,13 +1,14 @@
 //! Tensors of other libraries, lent: by the exchange table of their type, else by `__dlpack__`.
 
 use baton::Stream;
-use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, device};
+use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, Managed, device};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::capsule::{LEGACY, VERSIONED, content, delete};
+use crate::capsule::{LEGACY, VERSIONED, content};
+use crate::errors::OrRaise;
 use crate::exchange::table_for;
 use crate::source::reachable;
 
@@ -23,16 +24,6 @@ enum Keep {
     /// Looked at and not consumed: its own destructor frees it.
     Capsule(Py<PyAny>),
     Managed(Managed),
-}
-
-/// A structure that is ours to delete.
-struct Managed(*mut DLManagedTensorVersioned);
-
-impl Drop for Managed {
-    fn drop(&mut self) {
-        // SAFETY: it was given to us, and this is the one place that gives it back.
-        unsafe { delete(self.0) }
-    }
 }
 
 fn check_version(m: *const DLManagedTensorVersioned) -> PyResult<()> {
@@ -69,7 +60,8 @@ impl Imported {
         if unsafe { give(ob.as_ptr().cast(), &mut m) } != 0 || m.is_null() {
             return Err(PyErr::take(ob.py()).unwrap_or_else(|| PyBufferError::new_err("the array gave no tensor")));
         }
-        let keep = Managed(m);
+        // SAFETY: a live structure that was given to us, and keeps the standard's rules.
+        let keep = unsafe { Managed::from_raw(m) }.or_raise(ob.py())?;
         check_version(m)?;
         // SAFETY: a structure of version 1, which `keep` holds.
         let flags = unsafe { (*m).flags };

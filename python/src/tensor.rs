@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::sync::Mutex;
 
-use baton::dlpack::{DLManagedTensorVersioned, DLTensor, VERSION};
+use baton::dlpack::{DLTensor, ExportOptions, Managed, VERSION};
 use baton::{Code, Dims};
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -12,7 +12,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyNotImplemented, PyTuple};
 
-use crate::capsule::delete;
 use crate::dlpack::{Request, export};
 use crate::errors::{OrRaise, error, invalid};
 use crate::handle::{Handle, lease};
@@ -40,20 +39,8 @@ use crate::{buffer, cuda, dtype, exchange, index, view};
 #[pyclass(frozen, module = "baton", weakref, freelist = 1024)]
 pub(crate) struct Tensor {
     held: Mutex<Option<baton::Tensor>>,
-    lent: Mutex<Option<Export>>,
-}
-
-/// An export that others look at while they hold the object.
-struct Export(*mut DLManagedTensorVersioned);
-
-// SAFETY: an export may be read and deleted by any thread; the mutex around it keeps them apart.
-unsafe impl Send for Export {}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        // SAFETY: made by to_dlpack_private and given to nobody.
-        unsafe { delete(self.0) }
-    }
+    /// An export that others look at while they hold the object.
+    lent: Mutex<Option<Managed>>,
 }
 
 impl From<baton::Tensor> for Tensor {
@@ -108,10 +95,10 @@ impl Tensor {
             let mut lent = self.lent.lock().unwrap_or_else(|p| p.into_inner());
             let export = match &mut *lent {
                 Some(e) => Ok(e),
-                none => t.to_dlpack_private().map(|m| none.insert(Export(m))),
+                none => t.to_dlpack(ExportOptions::default().private(true)).map(|m| none.insert(m)),
             };
             // SAFETY: a live export.
-            export.map(|e| unsafe { (*e.0).dl_tensor })
+            export.map(|e| unsafe { (*e.as_ptr()).dl_tensor })
         };
         view.or_raise(py)
     }
@@ -297,7 +284,8 @@ impl Tensor {
         if let Ok(from) = a.cast::<Tensor>() {
             let from = from.get().tensor(py)?;
             if cuda::on_gpu(&t) || cuda::on_gpu(&from) {
-                return wait(py, || t.copy_tensor(&from, stream));
+                // SAFETY: as of every write by Python: the program answers for what else uses the tensor.
+                return wait(py, || unsafe { t.copy_tensor(&from, stream) });
             }
         }
         let Some(s) = Source::of(a)? else {

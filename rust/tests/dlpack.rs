@@ -195,7 +195,7 @@ impl Foreign {
         let mut m = self.managed();
         change(&mut m);
         // SAFETY: a live structure; what the tests change must not be trusted anyway.
-        let t = unsafe { session.from_dlpack(&raw mut m) };
+        let t = session.from_dlpack(unsafe { Managed::from_raw(&raw mut m) }.unwrap());
         assert_eq!(self.deleted(), before + 1, "deleted once");
         t
     }
@@ -281,13 +281,14 @@ fn refused_tensors_are_deleted_once() {
     assert_eq!(refused(&|m| m.dl_tensor.device.device_type = device::CUDA), Code::Unsupported);
     assert_eq!(refused(&|m| m.version.major = 2), Code::Unsupported);
     // SAFETY: null is refused.
-    assert_eq!(unsafe { session.from_dlpack(std::ptr::null_mut()) }.unwrap_err().code(), Code::InvalidArgument);
+    let null = unsafe { Managed::<DLManagedTensor>::from_raw(std::ptr::null_mut()) };
+    assert_eq!(null.unwrap_err().code(), Code::InvalidArgument);
     // Unknown minor versions and flags are accepted; a deleter may be missing.
     f.import(&session, |m| (m.version.minor, m.flags) = (99, 1 << 60)).unwrap();
     let mut m = f.managed();
     m.deleter = None;
     // SAFETY: a live structure.
-    unsafe { session.from_dlpack(&raw mut m) }.unwrap();
+    session.from_dlpack(unsafe { Managed::from_raw(&raw mut m) }.unwrap()).unwrap();
     // The session is gone before the elements could be copied.
     session.end();
     assert_eq!(f.import(&session, |_| {}).unwrap_err().code(), Code::Closed);
@@ -308,7 +309,7 @@ fn of_another_major_version_the_deleter_alone_is_touched() {
         let at = map.add(page - offset_of!(DLManagedTensorVersioned, flags)).cast::<DLManagedTensorVersioned>();
         at.write(m);
         mprotect(map.add(page).cast(), page, MprotectFlags::empty()).unwrap();
-        assert_eq!(session.from_dlpack(at).unwrap_err().code(), Code::Unsupported);
+        assert_eq!(session.from_dlpack(Managed::from_raw(at).unwrap()).unwrap_err().code(), Code::Unsupported);
         munmap(map.cast(), 2 * page).unwrap();
     }
     assert_eq!(f.deleted(), 1);
@@ -321,11 +322,11 @@ fn legacy_tensors_are_taken() {
     let f = Foreign::new(DType::INT16, &[2], &[1, 0, 2, 0]);
     let mut m = DLManagedTensor { dl_tensor: f.view(), manager_ctx: f.context(), deleter: Some(count_legacy) };
     // SAFETY: a live structure.
-    let t = unsafe { session.from_dlpack_legacy(&raw mut m) }.unwrap();
+    let t = session.from_dlpack(unsafe { Managed::from_raw(&raw mut m) }.unwrap()).unwrap();
     assert_eq!((t.to_vec::<i16>().unwrap(), f.deleted()), (vec![1, 2], 1));
     m.dl_tensor.ndim = 1 << 20;
     // SAFETY: a live structure with a lie.
-    let e = unsafe { session.from_dlpack_legacy(&raw mut m) }.unwrap_err();
+    let e = session.from_dlpack(unsafe { Managed::from_raw(&raw mut m) }.unwrap()).unwrap_err();
     assert_eq!((e.code(), f.deleted()), (Code::InvalidArgument, 2));
 }
 
@@ -335,8 +336,7 @@ fn what_lies_in_shared_memory_is_referenced() {
     let session = broker.session();
     let (x, _other) =
         (session.from_slice(&[2, 3], &[0i32, 1, 2, 3, 4, 5]).unwrap().freeze(), session.zeros::<u8>(&[9]));
-    // SAFETY: exports, each given away.
-    let y = unsafe { session.from_dlpack(x.to_dlpack().unwrap()) }.unwrap();
+    let y = session.from_dlpack(x.to_dlpack(ExportOptions::default()).unwrap()).unwrap();
     assert_eq!((y.as_ptr().unwrap(), y.shape()), (x.as_ptr().unwrap(), &[2, 3][..]));
     // A view that another library made of it.
     let (column, mut shape, mut strides) = (x.as_strided(&[2], Some(&[3]), 1).unwrap(), [2], [3]);
@@ -362,14 +362,12 @@ fn what_lies_in_shared_memory_is_referenced() {
     assert_eq!(unsafe { std::slice::from_raw_parts(at.cast::<i32>(), 6) }, [0, 1, 2, 3, 4, 5]);
     // What is copy-on-write for one consumer is not the shared memory.
     let private = z.as_strided(&[1], None, 0).unwrap();
-    // SAFETY: an export, given away.
-    let copy = unsafe { session.from_dlpack(private.to_dlpack_private().unwrap()) }.unwrap();
+    let copy = session.from_dlpack(private.to_dlpack(ExportOptions::default().private(true)).unwrap()).unwrap();
     assert_ne!(copy.as_ptr().unwrap(), private.as_ptr().unwrap());
     assert_eq!(copy.to_vec::<i32>().unwrap(), [1]);
     // Another session's memory is copied.
     let other = broker.session();
-    // SAFETY: an export, given away.
-    let theirs = unsafe { other.from_dlpack(z.to_dlpack().unwrap()) }.unwrap();
+    let theirs = other.from_dlpack(z.to_dlpack(ExportOptions::default()).unwrap()).unwrap();
     assert_ne!(theirs.as_ptr().unwrap(), z.as_ptr().unwrap());
     assert_eq!(theirs.to_vec::<i32>().unwrap(), [1, 4]);
     drop((z, again, private, copy, theirs, other, _other));
@@ -384,8 +382,7 @@ fn received_memory_is_referenced_and_passed_on() {
     let mut r = b.topic_with("t", &o).unwrap().reader(baton::Start::New).unwrap();
     a.topic("t").unwrap().send(a.from_slice(&[3], &[7i64, 8, 9]).unwrap().freeze()).unwrap();
     let m = r.recv(None).unwrap();
-    // SAFETY: an export, given away.
-    let t = unsafe { b.from_dlpack(m.tensor().unwrap().to_dlpack().unwrap()) }.unwrap();
+    let t = b.from_dlpack(m.tensor().unwrap().to_dlpack(ExportOptions::default()).unwrap()).unwrap();
     assert_eq!((t.as_ptr().unwrap(), t.is_read_only()), (m.tensor().unwrap().as_ptr().unwrap(), true));
     drop((m, r, a));
     assert_eq!(t.to_vec::<i64>().unwrap(), [7, 8, 9]);
@@ -457,7 +454,7 @@ fn the_exchange_table_allocates_in_shared_memory() {
     // SAFETY: writable memory of 40 bytes, given back as shared memory.
     let t = unsafe {
         t.data.cast::<u8>().write_bytes(1, 40);
-        session.from_dlpack(m)
+        session.from_dlpack(Managed::from_raw(m).unwrap())
     };
     let t = t.unwrap();
     assert_eq!((t.shape(), bytes_of(&t), t.is_read_only()), (&[4, 5][..], vec![1; 40], false));

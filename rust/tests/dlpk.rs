@@ -80,7 +80,7 @@ fn ours_is_read_and_written_by_theirs() {
     let x = session.from_slice(&[2, 3], &[0f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap().freeze();
     let turned = x.as_strided(&[3, 2], Some(&[1, 3]), 0).unwrap().as_read_only();
     for (t, shape, strides) in [(&x, [2, 3], [3, 1]), (&turned, [3, 2], [1, 3])] {
-        let m = t.to_dlpack().unwrap();
+        let m = t.to_dlpack(ExportOptions::default()).unwrap().into_raw();
         // SAFETY: a fresh export, given away; the layouts are equal.
         let (count, mut theirs) = unsafe { (Counted::new(m), DLPackTensor::from_ptr(m.cast())) };
         assert_eq!((theirs.shape(), theirs.strides(), theirs.n_dims()), (&shape[..], Some(&strides[..]), 2));
@@ -99,7 +99,7 @@ fn ours_is_read_and_written_by_theirs() {
     // The export alone keeps the memory.
     let line = session.from_slice(&[2], &[8i64, 9]).unwrap().freeze();
     // SAFETY: a fresh export, given away.
-    let theirs = unsafe { DLPackTensor::from_ptr(line.to_dlpack().unwrap().cast()) };
+    let theirs = unsafe { DLPackTensor::from_ptr(line.to_dlpack(ExportOptions::default()).unwrap().into_raw().cast()) };
     drop((x, turned, line));
     assert_eq!(Vec::<i64>::try_from(theirs).unwrap(), [8, 9]);
     drop(session);
@@ -114,14 +114,16 @@ fn theirs_is_taken() {
     let m: NonNull<sys::DLManagedTensorVersioned> = theirs.into_raw();
     let m = m.as_ptr().cast::<DLManagedTensorVersioned>();
     // SAFETY: given away; the layouts are equal.
-    let (count, t) = unsafe { (Counted::new(m), session.from_dlpack(m).unwrap()) };
+    let (count, t) = unsafe { (Counted::new(m), session.from_dlpack(Managed::from_raw(m).unwrap()).unwrap()) };
     assert_eq!(count.calls(), 1);
     assert_eq!((t.shape(), t.to_vec::<f64>().unwrap()), (&[3][..], vec![1.5, 2.5, 3.5]));
     // And back again, as a reference.
     // SAFETY: a fresh export, given away twice over.
     let t2 = unsafe {
-        let theirs = DLPackTensor::from_ptr(t.to_dlpack().unwrap().cast());
-        session.from_dlpack(theirs.into_raw().as_ptr().cast()).unwrap()
+        let theirs = DLPackTensor::from_ptr(t.to_dlpack(ExportOptions::default()).unwrap().into_raw().cast());
+        session
+            .from_dlpack(Managed::<DLManagedTensorVersioned>::from_raw(theirs.into_raw().as_ptr().cast()).unwrap())
+            .unwrap()
     };
     assert_eq!(t2.as_ptr().unwrap(), t.as_ptr().unwrap());
     drop((t, t2, session));

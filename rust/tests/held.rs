@@ -1,5 +1,7 @@
 //! A tensor of a closed session keeps its bytes until the program drops it.
 
+#![forbid(unsafe_code)]
+
 mod kit;
 
 use std::os::unix::net::UnixStream;

@@ -43,15 +43,15 @@ fn tensors_lie_in_huge_pages_as_far_as_there_are_any() {
     assert_eq!(got.to_vec::<u64>().expect("read"), (0..1000).collect::<Vec<_>>());
 
     // A view to write into is a copy: others do not see what is written there.
-    let private = got.to_dlpack_private().expect("export");
+    let private = got.to_dlpack(baton::dlpack::ExportOptions::default().private(true)).expect("export");
     // SAFETY: the structure is whole until its deleter is called, once, below; its memory is private.
     unsafe {
-        let t = &(*private).dl_tensor;
+        let t = &(*private.as_ptr()).dl_tensor;
         let first = t.data.cast::<u8>().add(t.byte_offset as usize).cast::<u64>();
         assert_eq!(*first.add(7), 7);
         *first.add(7) = 70;
-        (*private).deleter.expect("a deleter")(private);
     }
+    drop(private);
     assert_eq!(got.to_vec::<u64>().expect("read")[7], 7);
 
     drop((got, m, reader, topic));

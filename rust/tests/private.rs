@@ -1,5 +1,7 @@
 //! A tensor that its owner never sent, named or exported cannot be opened, whatever a handle says.
 
+#![forbid(unsafe_code)]
+
 mod kit;
 
 use std::time::Duration;

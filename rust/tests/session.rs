@@ -5,6 +5,7 @@ mod kit;
 
 use std::time::Duration;
 
+use baton::dlpack::ExportOptions;
 use baton::{Code, DType, Handle, Lease, NameOptions, Payload, QueueOptions, Start, TopicOptions};
 use kit::{Broker, until};
 
@@ -300,8 +301,8 @@ fn dlpack_exports_count_by_themselves() {
     let Some(b) = Broker::start() else { return };
     let s = b.session();
     let x = s.from_slice(&[2, 2], &[1f32, 2., 3., 4.]).unwrap().freeze();
-    let m = x.to_dlpack().unwrap();
-    let legacy = x.to_dlpack_legacy().unwrap();
+    let m = x.to_dlpack(ExportOptions::default()).unwrap().into_raw();
+    let legacy = x.to_dlpack_legacy(ExportOptions::default()).unwrap();
     drop(x);
     assert_eq!(s.collect(), 0);
     // SAFETY: the export is valid until its deleter is called, once.
@@ -312,8 +313,8 @@ fn dlpack_exports_count_by_themselves() {
         assert_eq!(t.data as usize % 256, 0);
         ((*m).deleter.unwrap())(m);
         assert_eq!(s.collect(), 0, "the legacy export is still there");
-        ((*legacy).deleter.unwrap())(legacy);
     }
+    drop(legacy);
     assert!(s.collect() > 0);
 }
 

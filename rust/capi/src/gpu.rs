@@ -18,7 +18,8 @@ pub const BATON_NO_STREAM: i64 = -1;
 pub(crate) fn stream(number: i64) -> Outcome<Stream> {
     match number {
         0 => Ok(Stream::LEGACY),
-        n => Ok(Stream::from_raw(n)?),
+        // SAFETY: the header asks for a stream that lives as long as it is used.
+        n => Ok(unsafe { Stream::from_raw(n) }?),
     }
 }
 

@@ -71,7 +71,8 @@ impl baton_message {
     }
 
     fn stream(&self) -> Outcome<Stream> {
-        Ok(Stream::from_raw(self.stream.load(Ordering::Relaxed))?)
+        // SAFETY: a number of a `Stream`.
+        Ok(unsafe { Stream::from_raw(self.stream.load(Ordering::Relaxed)) }?)
     }
 
     fn content(&self) -> Outcome<&Content> {

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use baton::dlpack::{DLDataType, DLManagedTensorVersioned, VERSION};
+use baton::dlpack::{DLDataType, DLManagedTensorVersioned, ExportOptions, VERSION};
 use baton::{DType, Handle, Lease, Stream, Tensor};
 
 use crate::error::{Outcome, Refusal, answer, refused, run};
@@ -29,7 +29,7 @@ pub(crate) fn give_tensor_on(
 ) -> Outcome {
     give(out, std::ptr::null_mut(), || {
         let (t, stream) = make()?;
-        Ok(t.to_dlpack_on(stream)?)
+        Ok(t.to_dlpack(ExportOptions::default().stream(stream))?.into_raw())
     })
 }
 

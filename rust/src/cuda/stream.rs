@@ -22,7 +22,16 @@ impl Stream {
 
     /// The stream of a number: a pointer of the driver's, 1, 2 or −1. 0 is refused, as DLPack says: it
     /// does not tell which default stream is meant (`InvalidArgument`).
-    pub fn from_raw(number: i64) -> Result<Stream> {
+    ///
+    /// # Safety
+    /// Another number than 1, 2 and −1 is the `CUstream` or `cudaStream_t` of a stream that lives as long as
+    /// what was used on it or sent behind it is held here: the driver reads what it points to.
+    ///
+    /// ```compile_fail,E0133
+    /// # #![forbid(unsafe_code)]
+    /// let _ = baton::Stream::from_raw(0x1000);
+    /// ```
+    pub unsafe fn from_raw(number: i64) -> Result<Stream> {
         if number == -1 || number > 0 {
             return Ok(Stream(number));
         }

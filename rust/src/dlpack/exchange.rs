@@ -7,7 +7,8 @@ use arc_swap::ArcSwapOption;
 
 use super::view::View;
 use super::{
-    DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, SetError, VERSION, device,
+    DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, ExportOptions, Managed, SetError,
+    VERSION, device,
 };
 use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
@@ -62,12 +63,12 @@ pub const fn exchange_api(
 /// }
 /// let table = dlpack::exchange_api(from_py, to_py, None);
 /// dlpack::allocate_in(&session);
-/// let x = session.zeros::<f32>(&[2])?.freeze().to_dlpack()?;
+/// let x = session.zeros::<f32>(&[2])?.freeze().to_dlpack(dlpack::ExportOptions::default())?;
 /// let mut made = std::ptr::null_mut();
 /// let make = table.managed_tensor_allocator.unwrap();
 /// // The prototype has the type and the shape; errors go to the function, here to none.
-/// assert_eq!(unsafe { make(&raw mut (*x).dl_tensor, &mut made, std::ptr::null_mut(), None) }, 0);
-/// let (y, _x) = unsafe { (session.from_dlpack(made)?, session.from_dlpack(x)?) };
+/// assert_eq!(unsafe { make(&raw mut (*x.as_ptr()).dl_tensor, &mut made, std::ptr::null_mut(), None) }, 0);
+/// let y = session.from_dlpack(unsafe { dlpack::Managed::from_raw(made)? })?;
 /// assert_eq!((y.shape(), y.is_shared()), (&[2][..], true));
 /// # Ok(()) }
 /// ```
@@ -108,14 +109,10 @@ unsafe extern "C" fn allocate(
     match made.unwrap_or_else(|_| Err(panicked())) {
         Ok(m) if !out.is_null() => {
             // SAFETY: a place of the caller's.
-            unsafe { *out = m };
+            unsafe { *out = m.into_raw() };
             0
         }
-        Ok(m) => {
-            // SAFETY: just made, and nobody has it.
-            unsafe { <DLManagedTensorVersioned as super::owned::Managed>::delete(m) };
-            -1
-        }
+        Ok(_) => -1,
         Err(e) => {
             if let Some(report) = set_error {
                 let text = CString::new(e.to_string().replace('\0', " ")).unwrap_or_default();
@@ -129,7 +126,7 @@ unsafe extern "C" fn allocate(
 
 /// # Safety
 /// The prototype is null or live.
-unsafe fn make(prototype: *mut DLTensor) -> Result<*mut DLManagedTensorVersioned> {
+unsafe fn make(prototype: *mut DLTensor) -> Result<Managed<DLManagedTensorVersioned>> {
     // SAFETY: as the caller says.
     let Some(p) = (unsafe { prototype.as_ref() }) else {
         return Err(Error::new(Code::InvalidArgument, "give a prototype", "DLPack: the prototype is NULL"));
@@ -146,7 +143,7 @@ unsafe fn make(prototype: *mut DLTensor) -> Result<*mut DLManagedTensorVersioned
             return Err(Error::new(Code::Unsupported, "ask for one on the CPU or a GPU of CUDA's", what));
         }
     };
-    session()?.alloc_on(&device, v.dtype, &v.shape)?.to_dlpack()
+    session()?.alloc_on(&device, v.dtype, &v.shape)?.to_dlpack(ExportOptions::default())
 }
 
 /// The Python exception that a code becomes.

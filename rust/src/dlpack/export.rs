@@ -1,11 +1,12 @@
 //! Handing a tensor to another library of this process.
 
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::copies;
-use super::owned::Managed;
-use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, flag};
+use super::owned::{Managed, Structure};
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, flag};
 use crate::cuda::Stream;
 use crate::devices::Devices;
 use crate::dims::Dims;
@@ -24,146 +25,151 @@ struct Context<M> {
     tensor: Tensor,
 }
 
+/// How a tensor is given to another library.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use baton::dlpack::ExportOptions;
+///
+/// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
+/// let old = x.to_dlpack_legacy(ExportOptions::default())?; // for a consumer of the structure before 1.0
+/// assert_eq!(session.from_dlpack(old)?.as_ptr()?, x.as_ptr()?);
+/// let read_only = x.as_read_only();
+/// let e = read_only.to_dlpack_legacy(ExportOptions::default()).unwrap_err();
+/// assert_eq!(e.code(), baton::Code::ReadOnly);
+/// let private = read_only.to_dlpack(ExportOptions::default().private(true))?;
+/// unsafe { *(*private.as_ptr()).dl_tensor.data.cast::<i32>() = 7 }; // what is written there stays there
+/// assert_eq!(x.to_vec::<i32>()?, [1, 2]);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExportOptions {
+    stream: Stream,
+    private: bool,
+    copied: bool,
+}
+
+impl ExportOptions {
+    /// The stream whose work uses the tensor, on a GPU: it waits until the tensor is written, as by
+    /// [`Tensor::use_on`], and the deleter may be called while it still works. The default is the legacy
+    /// default stream, for that and those that are ordered with it.
+    pub fn stream(mut self, stream: Stream) -> Self {
+        self.stream = stream;
+        self
+    }
+
+    /// True exports a read-only tensor copy-on-write: consumers that ignore the flag may write, and what
+    /// they write stays in this export, or in the exports of one bundle. There is no such thing on a GPU.
+    pub fn private(mut self, yes: bool) -> Self {
+        self.private = yes;
+        self
+    }
+
+    /// True says to the consumer that the tensor is a copy made for it ([`flag::IS_COPIED`]).
+    pub fn copied(mut self, yes: bool) -> Self {
+        self.copied = yes;
+        self
+    }
+
+    fn flags(self, t: &Tensor) -> u64 {
+        let read_only = if t.is_read_only() { flag::READ_ONLY } else { 0 };
+        read_only | if self.copied { flag::IS_COPIED } else { 0 }
+    }
+
+    fn is_private(self, t: &Tensor) -> bool {
+        self.private && t.is_read_only() && t.on_device().is_none()
+    }
+}
+
 impl Tensor {
-    /// Exports the tensor. Whoever takes it calls its deleter once, on any thread; with that a
-    /// reference of its own is dropped. It is independent of this value. A read-only tensor has the
-    /// flag; consumers that ignore it fault when they write. On a GPU it is for work of the legacy
-    /// default stream and of those that are ordered with it; [`to_dlpack_on`](Tensor::to_dlpack_on)
-    /// names another.
-    pub fn to_dlpack(&self) -> Result<*mut DLManagedTensorVersioned> {
-        self.to_dlpack_on(Stream::LEGACY)
+    /// Exports the tensor: a reference of its own, independent of this value. A read-only tensor has the
+    /// flag; consumers that ignore it fault when they write, where it is not [`private`](ExportOptions::private).
+    /// Errors: those of [`use_on`](Tensor::use_on).
+    pub fn to_dlpack(&self, options: ExportOptions) -> Result<Managed<DLManagedTensorVersioned>> {
+        export(self, options, DELETER)
     }
 
-    /// As [`to_dlpack`](Tensor::to_dlpack), for work of a stream: on a GPU it waits until the tensor is
-    /// written, as by [`use_on`](Tensor::use_on), and the deleter may be called while it still works.
-    pub fn to_dlpack_on(&self, stream: Stream) -> Result<*mut DLManagedTensorVersioned> {
-        self.use_on(stream)?;
-        let flags = if self.is_read_only() { flag::READ_ONLY } else { 0 };
-        Ok(export(self, versioned(flags, view(self)?), None))
-    }
-
-    /// As [`to_dlpack`](Tensor::to_dlpack); a read-only tensor is exported copy-on-write: consumers
-    /// that ignore the flag may write, and what they write stays in this export.
-    /// There is no such thing on a GPU: there it is as `to_dlpack`.
-    pub fn to_dlpack_private(&self) -> Result<*mut DLManagedTensorVersioned> {
-        if !self.is_read_only() || self.on_device().is_some() {
-            return self.to_dlpack();
-        }
-        let (private, dl_tensor) = private(self)?;
-        Ok(export(self, versioned(flag::READ_ONLY, dl_tensor), private))
-    }
-
-    /// As [`to_dlpack_private`](Tensor::to_dlpack_private), as the structure before 1.0.
-    pub fn to_dlpack_legacy_private(&self) -> Result<*mut DLManagedTensor> {
-        if !self.is_read_only() || self.on_device().is_some() {
-            return self.to_dlpack_legacy();
-        }
-        let (private, dl_tensor) = private(self)?;
-        Ok(export(self, legacy(dl_tensor), private))
-    }
-
-    /// As [`to_dlpack`](Tensor::to_dlpack) for consumers of the structure before 1.0, which has no
-    /// read-only flag: a read-only tensor is refused (`ReadOnly`).
-    ///
-    /// ```
-    /// # fn main() -> Result<(), baton::Error> {
-    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
-    /// # let session = baton::Session::connect()?;
-    /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
-    /// let old = x.to_dlpack_legacy()?; // for a consumer of the structure before 1.0
-    /// assert_eq!(unsafe { session.from_dlpack_legacy(old)? }.as_ptr()?, x.as_ptr()?);
-    /// let read_only = x.as_read_only();
-    /// assert_eq!(read_only.to_dlpack_legacy().unwrap_err().code(), baton::Code::ReadOnly);
-    /// let private = read_only.to_dlpack_legacy_private()?;
-    /// unsafe { *(*private).dl_tensor.data.cast::<i32>() = 7 }; // what is written there stays there
-    /// drop(unsafe { session.from_dlpack_legacy(private)? });
-    /// let private = read_only.to_dlpack_private()?;
-    /// unsafe { *(*private).dl_tensor.data.cast::<i32>() = 7 };
-    /// drop(unsafe { session.from_dlpack(private)? });
-    /// assert_eq!(x.to_vec::<i32>()?, [1, 2]);
-    /// # Ok(()) }
-    /// ```
-    pub fn to_dlpack_legacy(&self) -> Result<*mut DLManagedTensor> {
-        self.to_dlpack_legacy_on(Stream::LEGACY)
-    }
-
-    /// As [`to_dlpack_legacy`](Tensor::to_dlpack_legacy), for work of a stream, as by
-    /// [`to_dlpack_on`](Tensor::to_dlpack_on).
-    pub fn to_dlpack_legacy_on(&self, stream: Stream) -> Result<*mut DLManagedTensor> {
-        if self.is_read_only() {
-            return Err(legacy_is_writable());
-        }
-        self.use_on(stream)?;
-        Ok(export(self, legacy(view(self)?), None))
+    /// As [`to_dlpack`](Tensor::to_dlpack), for consumers of the structure before 1.0, which has no
+    /// read-only flag: a read-only tensor that is not private is refused (`ReadOnly`).
+    pub fn to_dlpack_legacy(&self, options: ExportOptions) -> Result<Managed<DLManagedTensor>> {
+        check_legacy(self, options)?;
+        export(self, options, delete)
     }
 }
 
 impl Bundle {
-    /// As [`to_dlpack_private`](Tensor::to_dlpack_private) of each tensor in order, at the cost of a mapping for
-    /// each segment: tensors that share a storage share what a consumer writes, too.
-    /// Each deleter is called once. With an error nothing was exported.
+    /// Exports each tensor in order, as [`Tensor::to_dlpack`]. Private ones cost a mapping for each segment,
+    /// and tensors that share a storage share what a consumer writes, too. With an error nothing was exported.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
+    /// use baton::dlpack::ExportOptions;
+    ///
     /// let w = session.from_slice(&[2], &[1i32, 2])?.freeze();
     /// session.set("two", baton::Payload::named([("w", w.clone()), ("tied", w)]))?;
-    /// let copies = session.get("two", None)?.to_dlpack_private()?;
-    /// unsafe { *(*copies[0]).dl_tensor.data.cast::<i32>() = 7 }; // what is written stays in these exports
-    /// assert_eq!(unsafe { *(*copies[1]).dl_tensor.data.cast::<i32>() }, 7);
-    /// assert_eq!(session.get("two", None)?.get("w").unwrap().to_vec::<i32>()?, [1, 2]);
-    /// for m in copies {
-    ///     drop(unsafe { session.from_dlpack(m)? });
-    /// }
+    /// let two = session.get("two", None)?;
+    /// let copies = two.to_dlpack(ExportOptions::default().private(true))?;
+    /// unsafe { *(*copies[0].as_ptr()).dl_tensor.data.cast::<i32>() = 7 }; // stays in these exports
+    /// assert_eq!(unsafe { *(*copies[1].as_ptr()).dl_tensor.data.cast::<i32>() }, 7);
+    /// assert_eq!(two.get("w").unwrap().to_vec::<i32>()?, [1, 2]);
+    /// assert_eq!(two.to_dlpack_legacy(ExportOptions::default().private(true))?.len(), 2);
     /// # Ok(()) }
     /// ```
-    pub fn to_dlpack_private(&self) -> Result<Vec<*mut DLManagedTensorVersioned>> {
-        let flags = |t: &Tensor| if t.is_read_only() { flag::READ_ONLY } else { 0 };
-        self.private_exports(|t, dl_tensor| versioned(flags(t), dl_tensor))
+    pub fn to_dlpack(&self, options: ExportOptions) -> Result<Vec<Managed<DLManagedTensorVersioned>>> {
+        export_all(self, options, DELETER)
     }
 
-    /// As [`to_dlpack_private`](Bundle::to_dlpack_private), as the structure before 1.0, which has no read-only
-    /// flag: what is read-only on a GPU is refused (`ReadOnly`).
-    ///
-    /// ```
-    /// # fn main() -> Result<(), baton::Error> {
-    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
-    /// # let session = baton::Session::connect()?;
-    /// let w = session.from_slice(&[2], &[1i32, 2])?.freeze();
-    /// session.set("old", baton::Payload::named([("w", w.clone()), ("tied", w)]))?;
-    /// let copies = session.get("old", None)?.to_dlpack_legacy_private()?;
-    /// unsafe { *(*copies[0]).dl_tensor.data.cast::<i32>() = 7 };
-    /// assert_eq!(unsafe { *(*copies[1]).dl_tensor.data.cast::<i32>() }, 7);
-    /// for m in copies {
-    ///     drop(unsafe { session.from_dlpack_legacy(m)? });
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn to_dlpack_legacy_private(&self) -> Result<Vec<*mut DLManagedTensor>> {
-        if self.tensors.iter().any(|t| t.is_read_only() && t.on_device().is_some()) {
-            return Err(legacy_is_writable());
-        }
-        self.private_exports(|_, dl_tensor| legacy(dl_tensor))
+    /// As [`to_dlpack`](Bundle::to_dlpack), as the structure before 1.0, which has no read-only flag: what is
+    /// read-only and not private is refused (`ReadOnly`).
+    pub fn to_dlpack_legacy(&self, options: ExportOptions) -> Result<Vec<Managed<DLManagedTensor>>> {
+        self.tensors.iter().try_for_each(|t| check_legacy(t, options))?;
+        export_all(self, options, delete)
     }
+}
 
-    fn private_exports<M: Managed>(&self, structure: impl Fn(&Tensor, DLTensor) -> M) -> Result<Vec<*mut M>> {
-        let is_copied = |t: &Tensor| t.is_read_only() && t.on_device().is_none();
-        let copied: Vec<&Tensor> = self.tensors.iter().filter(|t| is_copied(t)).collect();
-        let mut copies = copies::of(&copied)?.into_iter();
-        // All that may fail comes first: an export that was made would have to be taken back.
-        let mut all = Vec::with_capacity(self.tensors.len());
-        for t in self.tensors.iter() {
-            if is_copied(t) {
-                let (map, data) = copies.next().unwrap_or((None, std::ptr::null_mut()));
-                all.push((t, structure(t, described(t, data)), map));
-            } else {
-                t.use_on(Stream::LEGACY)?;
-                all.push((t, structure(t, view(t)?), None));
-            }
-        }
-        Ok(all.into_iter().map(|(t, m, map)| export(t, m, map)).collect())
+fn check_legacy(t: &Tensor, options: ExportOptions) -> Result<()> {
+    if !t.is_read_only() || options.is_private(t) {
+        return Ok(());
     }
+    let what = "the legacy structure cannot say that a tensor is read-only";
+    Err(Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what))
+}
+
+fn export<M: Structure>(
+    t: &Tensor,
+    options: ExportOptions,
+    deleter: unsafe extern "C" fn(*mut M),
+) -> Result<Managed<M>> {
+    let (private, dl_tensor) = if options.is_private(t) {
+        let (map, data) = copies::of(&[t])?.pop().unwrap_or((None, std::ptr::null_mut()));
+        (map, described(t, data))
+    } else {
+        t.use_on(options.stream)?;
+        (None, view(t)?)
+    };
+    Ok(exported(t, M::new(options.flags(t), dl_tensor, deleter), private))
+}
+
+fn export_all<M: Structure>(
+    bundle: &Bundle,
+    options: ExportOptions,
+    deleter: unsafe extern "C" fn(*mut M),
+) -> Result<Vec<Managed<M>>> {
+    let tensors = &bundle.tensors;
+    let copied: Vec<&Tensor> = tensors.iter().filter(|t| options.is_private(t)).collect();
+    let mut copies = copies::of(&copied)?.into_iter();
+    let one = |t: &Tensor| {
+        if !options.is_private(t) {
+            return export(t, options, deleter);
+        }
+        let (map, data) = copies.next().unwrap_or((None, std::ptr::null_mut()));
+        Ok(exported(t, M::new(options.flags(t), described(t, data), deleter), map))
+    };
+    tensors.iter().map(one).collect()
 }
 
 /// The deleter of every versioned export. It is a static because only that has one address for sure.
@@ -181,9 +187,8 @@ impl Tensor {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
     /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
-    /// let m = x.to_dlpack()?;
-    /// assert_eq!(unsafe { baton::Tensor::of_dlpack(m) }.unwrap().as_ptr()?, x.as_ptr()?);
-    /// drop(unsafe { session.from_dlpack(m)? }); // whoever has it takes it once
+    /// let m = x.to_dlpack(baton::dlpack::ExportOptions::default())?;
+    /// assert_eq!(unsafe { baton::Tensor::of_dlpack(m.as_ptr()) }.unwrap().as_ptr()?, x.as_ptr()?);
     /// # Ok(()) }
     /// ```
     pub unsafe fn of_dlpack<'a>(m: *const DLManagedTensorVersioned) -> Option<&'a Tensor> {
@@ -207,28 +212,6 @@ fn view(t: &Tensor) -> Result<DLTensor> {
     Ok(described(t, data))
 }
 
-/// A copy-on-write mapping of the tensor's storage, and the view of it.
-fn private(t: &Tensor) -> Result<(Option<Arc<Mapping>>, DLTensor)> {
-    let (map, data) = copies::of(&[t])?.pop().unwrap_or((None, std::ptr::null_mut()));
-    Ok((map, described(t, data)))
-}
-
-/// A structure whose context is still to be filled in.
-fn versioned(flags: u64, dl_tensor: DLTensor) -> DLManagedTensorVersioned {
-    let manager_ctx = std::ptr::null_mut();
-    DLManagedTensorVersioned { version: VERSION, manager_ctx, deleter: Some(DELETER), flags, dl_tensor }
-}
-
-/// As `versioned`, of the structure before 1.0.
-fn legacy(dl_tensor: DLTensor) -> DLManagedTensor {
-    DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete::<DLManagedTensor>) }
-}
-
-fn legacy_is_writable() -> Error {
-    let what = "the legacy structure cannot say that a tensor is read-only";
-    Error::new(Code::ReadOnly, "use the versioned structure, or copy it", what)
-}
-
 fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
     DLTensor {
         data,
@@ -241,7 +224,8 @@ fn described(t: &Tensor, data: *mut c_void) -> DLTensor {
     }
 }
 
-fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Arc<Mapping>>) -> *mut M {
+/// The export, with the addresses of shape and strides filled in.
+fn exported<M: Structure>(t: &Tensor, managed: M, private: Option<Arc<Mapping>>) -> Managed<M> {
     let boxed = |d: Dims| -> Box<[i64]> { d.to_vec().into() };
     let context = Context {
         managed,
@@ -256,11 +240,11 @@ fn export<M: Managed>(t: &Tensor, managed: M, private: Option<Arc<Mapping>>) -> 
     let first = |d: &mut [i64]| if d.is_empty() { std::ptr::null_mut() } else { d.as_mut_ptr() };
     let (shape, strides) = (first(&mut c.shape), first(&mut c.strides));
     c.managed.fill(context.cast(), shape, strides);
-    &raw mut c.managed
+    Managed::made(NonNull::from(&mut c.managed))
 }
 
 /// The deleter: any thread, once. It calls no interpreter and takes no lock of others.
-unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
+unsafe extern "C" fn delete<M: Structure>(managed: *mut M) {
     if managed.is_null() {
         return;
     }

@@ -1,8 +1,8 @@
 //! Taking tensors of other libraries of this process.
 
-use super::owned::Owned;
+use super::owned::{Managed, Structure};
 use super::view::View;
-use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION, device};
+use super::{DLTensor, device};
 use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
 use crate::holding::Place;
@@ -10,56 +10,33 @@ use crate::session::Session;
 use crate::tensor::Tensor;
 
 impl Session {
-    /// Takes a tensor of another library over: its elements are copied once into shared memory, unless
-    /// they lie there already; then the tensor is one more reference to that memory. When it returns
-    /// the deleter has been called, once, with an error too.
+    /// Takes a tensor of another library over, of either structure: its elements are copied once into shared
+    /// memory, unless they lie there already; then the tensor is one more reference to that memory. When it
+    /// returns the deleter has been called, once, with an error too.
     ///
     /// Of another major version than 1 only the deleter is used (`Unsupported`). Errors: `Unsupported`
-    /// for memory that the processor cannot read; `InvalidArgument` for what cannot be: a null
-    /// structure, negative extents, elements without memory, sizes that overflow, an unknown type;
-    /// `OutOfMemory` and the others of [`alloc`](Session::alloc).
-    ///
-    /// # Safety
-    /// `m` is null, or a live structure that is the caller's to give away and keeps DLPack's rules:
-    /// its addresses are right, and the elements are not written meanwhile.
+    /// for memory that the processor cannot read; `InvalidArgument` for what cannot be: negative extents,
+    /// elements without memory, sizes that overflow, an unknown type; `OutOfMemory` and the others of
+    /// [`alloc`](Session::alloc).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
+    /// use baton::dlpack::{ExportOptions, Managed};
+    ///
     /// let x = session.from_slice(&[3], &[1i32, 2, 3])?.freeze();
-    /// let theirs = x.to_dlpack()?; // as another library would give it
-    /// let y = unsafe { session.from_dlpack(theirs)? }; // lies in shared memory already: no copy
+    /// let theirs = x.to_dlpack(ExportOptions::default())?.into_raw(); // as another library would give it
+    /// let y = session.from_dlpack(unsafe { Managed::from_raw(theirs)? })?;
     /// assert_eq!(y.to_vec::<i32>()?, [1, 2, 3]);
-    /// assert_eq!(y.as_ptr()?, x.as_ptr()?);
+    /// assert_eq!(y.as_ptr()?, x.as_ptr()?); // lies in shared memory already: no copy
     /// # Ok(()) }
     /// ```
-    pub unsafe fn from_dlpack(&self, m: *mut DLManagedTensorVersioned) -> Result<Tensor> {
-        // SAFETY: as the caller says.
-        let m = unsafe { Owned::take(m)? };
-        // SAFETY: the version stands first in every major version.
-        let version = unsafe { (&raw const (*m.get()).version).read() };
-        if version.major != VERSION.major {
-            let what = format!("DLPack {}.{} was given, {}.x is read", version.major, version.minor, VERSION.major);
-            return Err(Error::new(Code::Unsupported, "ask the producer for max_version (1, 3)", what));
-        }
-        // SAFETY: a live structure of version 1.
-        let (t, flags) = unsafe { ((&raw const (*m.get()).dl_tensor).read(), (&raw const (*m.get()).flags).read()) };
+    pub fn from_dlpack<M: Structure>(&self, m: Managed<M>) -> Result<Tensor> {
+        // SAFETY: a live structure that keeps DLPack's rules, as `Managed::from_raw` asks.
+        let (t, flags) = unsafe { M::read(m.as_ptr())? };
         // SAFETY: the structure lives, and with it what it points to.
         unsafe { self.share(&t, flags) }
-    }
-
-    /// As [`from_dlpack`](Session::from_dlpack), for the structure before DLPack 1.0.
-    ///
-    /// # Safety
-    /// As for [`from_dlpack`](Session::from_dlpack).
-    pub unsafe fn from_dlpack_legacy(&self, m: *mut DLManagedTensor) -> Result<Tensor> {
-        // SAFETY: as the caller says.
-        let m = unsafe { Owned::take(m)? };
-        // SAFETY: a live structure.
-        let t = unsafe { (&raw const (*m.get()).dl_tensor).read() };
-        // SAFETY: the structure lives, and with it what it points to.
-        unsafe { self.share(&t, 0) }
     }
 
     /// A tensor with the elements of a view that is lent: they are copied once into shared memory,

@@ -24,13 +24,13 @@ impl Session {
     ///     assert!(matches!(e.code(), Code::Unsupported | Code::NotFound), "{e}");
     ///     return Ok(()); // without a GPU there is no more to see
     /// }
-    /// let stream = Stream::from_raw(2)?; // a CUstream or cudaStream_t as a number: here that of the thread
+    /// let stream = unsafe { Stream::from_raw(2)? }; // a CUstream or cudaStream_t as a number: here that of the thread
     /// assert_eq!((stream.as_raw(), stream), (2, Stream::PER_THREAD));
     /// on_host.pin("cuda")?;
     /// let x = on_host.to_device("cuda", stream)?;
     /// let y = session.alloc_on("cuda", DType::FLOAT32, &[2])?;
     /// drop(session.alloc_on_within("cuda", DType::FLOAT32, &[2], Duration::ZERO)?);
-    /// y.copy_tensor(&x, stream)?;
+    /// unsafe { y.copy_tensor(&x, stream)? };
     /// unsafe { y.copy_bytes(on_host.as_ptr()?, stream)? };
     /// y.use_on(stream)?; // before a kernel of the stream that works at
     /// assert!(y.device_ptr(true)? > 0 && y.device().device_id == x.device().device_id);
@@ -40,8 +40,8 @@ impl Session {
     /// let z = session.zeros_on("cuda", DType::FLOAT32, &[2], stream)?.copied_on(stream)?;
     /// let w = session.zeros_on_within("cuda", DType::FLOAT32, &[2], stream, Duration::ZERO)?;
     /// assert_eq!(z.to_device_within("cpu", stream, None)?.to_vec::<f32>()?, w.to_device("cpu", stream)?.to_vec::<f32>()?);
-    /// drop(unsafe { session.from_dlpack(y.to_dlpack_on(stream)?)? });
-    /// drop(unsafe { session.from_dlpack_legacy(y.to_dlpack_legacy_on(stream)?)? });
+    /// let on_it = baton::dlpack::ExportOptions::default().stream(stream);
+    /// drop(session.from_dlpack(y.to_dlpack(on_it)?)?);
     /// # Ok(()) }
     /// ```
     pub fn alloc_on(&self, device: &str, dtype: DType, shape: &[i64]) -> Result<Tensor> {

@@ -98,7 +98,8 @@ impl Tensor {
             return Ok(self.clone());
         }
         let to = Tensor::alloc_on(self.held.inner().here()?, device, self.dtype(), self.shape())?;
-        to.copy_tensor(self, stream)?;
+        // SAFETY: nobody else has what was just allocated.
+        unsafe { to.copy_tensor(self, stream)? };
         if let Some(gpu) = to.gpu()? {
             to.written_by(&gpu, stream)?;
         }
@@ -136,7 +137,8 @@ impl Tensor {
             let device = format!("cuda:{}", gpu.device.index);
             Tensor::alloc_on(self.held.inner().here()?, &device, self.dtype(), self.shape())?
         };
-        to.copy_tensor(self, stream)?;
+        // SAFETY: nobody else has what was just allocated.
+        unsafe { to.copy_tensor(self, stream)? };
         to.written_by(&gpu, stream)?;
         Ok(to)
     }
@@ -146,7 +148,18 @@ impl Tensor {
     /// what was copied it is waited for. Errors:
     /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` where elements are not
     /// contiguous or lie on two GPUs.
-    pub fn copy_tensor(&self, from: &Tensor, stream: Stream) -> Result<()> {
+    ///
+    /// # Safety
+    /// Nobody, in this or another process, uses this tensor's memory until the stream has passed. Where the
+    /// other's is written meanwhile the values may be torn, and nothing else.
+    ///
+    /// ```compile_fail,E0133
+    /// # #![forbid(unsafe_code)]
+    /// fn overwrite(to: &baton::Tensor, from: &baton::Tensor) {
+    ///     let _ = to.copy_tensor(from, baton::Stream::LEGACY);
+    /// }
+    /// ```
+    pub unsafe fn copy_tensor(&self, from: &Tensor, stream: Stream) -> Result<()> {
         if (from.dtype(), from.shape()) != (self.dtype(), self.shape()) {
             let what = format!("{}{:?} is copied to {}{:?}", from.dtype(), from.shape(), self.dtype(), self.shape());
             return Err(Error::new(Code::InvalidArgument, "give the same type and shape", what));

@@ -21,6 +21,13 @@ impl Tensor {
     /// # Safety
     /// The file holds other tensors too, those of this process's `TensorMut`s among them: nothing outside
     /// of this tensor is written through it, by any process that it is given to.
+    ///
+    /// ```compile_fail,E0133
+    /// # #![forbid(unsafe_code)]
+    /// fn write_what_others_own(x: &baton::Tensor) {
+    ///     let _ = x.file();
+    /// }
+    /// ```
     pub unsafe fn file(&self) -> Result<Option<(Arc<OwnedFd>, u64, u64)>> {
         self.check_shared()?;
         self.address(true)?;
