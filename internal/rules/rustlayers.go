@@ -62,27 +62,23 @@ var rustLayers = []rustLayer{
 	{name: "step", uses: append([]string{"ledger", "message", "shm"}, rustBase...)},
 }
 
-// rustTests are files of the crate that only its tests build.
+// rustTests are files of the crate that only its tests build and that are of no layer.
 var rustTests = regexp.MustCompile(`(^|/)(any_bytes|loom_models|vectors|\w+_test|\w+_loom)(\.rs|/|$)`)
 
 var (
-	rustTestModule = regexp.MustCompile(`(?m)^#\[cfg\((?:all\()?test\b.*\]\n(?:#\[.*\]\n)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{`)
-	rustComment    = regexp.MustCompile(`//.*`)
-	rustString     = regexp.MustCompile(`b?"(?:[^"\\]|\\.)*"`)
-	rustPath       = regexp.MustCompile(`\b(?:crate|super)::(?:super::)*`)
-	rustName       = regexp.MustCompile(`^\w+`)
-	rustRoot       = regexp.MustCompile(`(?m)^pub use ([a-z_]+)::(?:\{([^}]*)\}|(\w+));`)
-	rustType       = regexp.MustCompile(`(?m)^(?:pub(?:\([a-z]+\))? )?(?:struct|enum|union|trait) (\w+)`)
-	rustImpl       = regexp.MustCompile(`(?m)^(?:unsafe )?impl(?:<[^{]*?>)? ([^{]*?)\s*(?:where[^{]*)?\{`)
-	rustLastWord   = regexp.MustCompile(`(\w+)(?:<.*)?$`)
+	rustComment  = regexp.MustCompile(`//.*`)
+	rustString   = regexp.MustCompile(`b?"(?:[^"\\]|\\.)*"`)
+	rustPath     = regexp.MustCompile(`\b(?:crate|super)::(?:super::)*`)
+	rustName     = regexp.MustCompile(`^\w+`)
+	rustRoot     = regexp.MustCompile(`(?m)^pub use ([a-z_]+)::(?:\{([^}]*)\}|(\w+));`)
+	rustType     = regexp.MustCompile(`(?m)^(?:pub(?:\([a-z]+\))? )?(?:struct|enum|union|trait) (\w+)`)
+	rustImpl     = regexp.MustCompile(`(?m)^(?:unsafe )?impl(?:<[^{]*?>)? ([^{]*?)\s*(?:where[^{]*)?\{`)
+	rustLastWord = regexp.MustCompile(`(\w+)(?:<.*)?$`)
 )
 
-// rustCode gives the text of a Rust file without comments, the contents of strings
-// and the tests at its end. Lines keep their numbers.
+// rustCode gives the text of a Rust file without comments and the contents of strings.
+// Lines keep their numbers.
 func rustCode(text string) string {
-	if at := rustTestModule.FindStringIndex(text); at != nil {
-		text = text[:at[0]]
-	}
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		lines[i] = rustComment.ReplaceAllString(rustString.ReplaceAllString(line, `""`), "")
@@ -203,8 +199,8 @@ func rustRootNames(t *Tree) map[string]string {
 	return out
 }
 
-// CheckRustLayers fails where a layer of the Rust crate names one that it may not,
-// where a type has methods in another layer than its own, and where a source file is
+// CheckRustLayers fails where a layer of the Rust crate, or a test of it, names one that
+// it may not, where a type has methods in another layer than its own, and where a source file is
 // of no layer.
 func CheckRustLayers(t *Tree) []Violation {
 	var out []Violation

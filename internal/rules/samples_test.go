@@ -119,10 +119,10 @@ var samples = map[string][]sample{
 		{"internal/sys imports shm", files{"internal/sys/a.go": ours("sys", "shm")}, []string{"internal/sys must not import shm"}},
 	},
 	"rust-layers": {
-		{"lower layers, tests and other words", files{
+		{"lower layers and other words", files{
 			"rust/src/lib.rs":         "mod link;\npub use session::{Builder, Session};\npub use tensor::Tensor;\n",
 			"rust/src/link/mod.rs":    "mod client;\nuse crate::waits::Waiter;\nuse crate::error::{Code, Error};\n",
-			"rust/src/link/client.rs": "use super::Link;\n/// See [`Session`](crate::Session) and crate::lanes.\nfn f() { let _ = \"crate::session::x\"; }\n#[cfg(test)]\nmod tests {\n    use crate::Session;\n}\n",
+			"rust/src/link/client.rs": "use super::Link;\n/// See [`Session`](crate::Session) and crate::lanes.\nfn f() { let _ = \"crate::session::x\"; }\n#[cfg(test)]\nmod tests {\n    use super::*;\n    use crate::waits::Waiter;\n}\n",
 			"rust/src/session/mod.rs": "use crate::{deadline, link::{Client, Link}, tensor::Tensor};\npub struct Session;\nimpl Session {}\nimpl Tensor {}\nimpl From<Session> for u8 {}\n",
 			"rust/src/tensor/mod.rs":  "pub struct Tensor;\npub(crate) struct View<T>(T);\nimpl<T: Clone> View<T> {}\nimpl Tensor {}\n",
 			"rust/src/lanes/view.rs":  "struct View;\nimpl View {}\n",
@@ -137,6 +137,7 @@ var samples = map[string][]sample{
 			"rust/src/lib.rs":    "pub use session::{Builder, Session};\n",
 			"rust/src/link/a.rs": "use crate::Session;\n",
 		}, []string{"layer link must not name session"}},
+		{"a test of a layer names a higher one", files{"rust/src/link/a.rs": "#[cfg(test)]\nmod tests {\n    use crate::session::Session;\n}\n"}, []string{"rust/src/link/a.rs:3: layer link must not name session"}},
 		{"a circle of files of one folder and another", files{"rust/src/dlpack/types.rs": "use super::export::View;\n"}, []string{"layer dlpack/types must not name dlpack"}},
 		{"a type with methods in a higher layer", files{
 			"rust/src/memory/mod.rs": "pub(crate) struct Memory;\nimpl Memory {}\n",

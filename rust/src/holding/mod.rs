@@ -2,6 +2,8 @@
 //! of a session that all of them keep.
 
 mod alloc;
+#[cfg(test)]
+pub(crate) mod alone;
 mod inherited;
 mod lane;
 mod leases;

@@ -266,23 +266,3 @@ impl Expected for Topics {
 pub(crate) fn unopen(inner: &Opening, opening: u64) {
     inner.tell("topic.leave", &TopicLeave::opening(opening));
 }
-
-#[cfg(all(test, not(baton_loom)))]
-mod tests {
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-    use crate::Session;
-
-    #[test]
-    fn another_connection_is_heard_of_though_nothing_comes_by_it() {
-        let Some(broker) = baton_testkit::Broker::start() else { return };
-        let session = Session::builder().address(broker.address()).connect().unwrap();
-        let inner = &session.inner;
-        let (ours, _silent) = UnixStream::pair().unwrap();
-        // What asks by the former connection and is told that it is lost has read this before.
-        let before = inner.thread.heard();
-        inner.relink_for_test(Arc::new(Control::new(ours.into())));
-        assert_ne!(inner.thread.heard(), before);
-    }
-}

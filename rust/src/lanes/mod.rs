@@ -3,6 +3,8 @@
 //!
 //! [`Lanes`] is what one session has, whoever opened it; [`Topics`] what one opening has open.
 
+#[cfg(test)]
+mod alone;
 mod closer;
 mod counted;
 mod cursor;

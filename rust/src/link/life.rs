@@ -186,12 +186,6 @@ impl Link {
         self.relinked.notify_all();
     }
 
-    #[cfg(test)]
-    pub(crate) fn relink_for_test(&self, control: Arc<Control>) {
-        let (_, served) = self.thread.of().unwrap();
-        self.relink(&*served, control);
-    }
-
     /// Its opening, if it is open.
     pub(crate) fn opening(&self) -> Option<Arc<Opened>> {
         self.openings.present().flatten()?.upgrade()

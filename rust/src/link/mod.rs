@@ -1,6 +1,8 @@
 //! A session's line to its broker: finding one, starting the user's, requests, and the next broker after one that is
 //! gone.
 
+#[cfg(test)]
+pub(crate) mod alone;
 mod client;
 mod errand;
 mod hello;

@@ -4,6 +4,8 @@
 //! [`Memory`] is what one session has, whoever opened it, and knows no broker. [`Access`] is what one opening does with
 //! it, which may ask the broker.
 
+#[cfg(test)]
+pub(crate) mod alone;
 mod arriving;
 mod attach;
 mod attaching;

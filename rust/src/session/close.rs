@@ -42,3 +42,33 @@ pub(crate) fn close(inner: &Opening, wait: bool) {
     inner.watchers.end();
     inner.waiter.wake();
 }
+
+#[cfg(all(test, not(baton_loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::Session;
+    use crate::devices::Point;
+    use crate::error::Code;
+    use crate::layout::session_file;
+    use crate::message::Order;
+    use crate::shm::Region;
+    use crate::sys::Mapping;
+
+    /// Of a sender that dies then no broker would tell.
+    #[test]
+    fn a_wait_for_a_stream_ends_with_the_session() {
+        let Some(broker) = baton_testkit::Broker::start() else { return };
+        let session = Session::builder().address(broker.address()).connect().unwrap();
+        let page = Region::new(Arc::new(Mapping::anonymous(session_file::STREAMS as usize + 8).unwrap()));
+        let point = Point::of(&page, Order { stream: 1, ready: 7 });
+        let waiting = std::thread::spawn({
+            let (point, inner) = (point.clone(), session.inner.clone());
+            move || point.wait(&inner, None)
+        });
+        broker.tool(&["stop"]);
+        assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::SessionLost);
+        page.store(session_file::STREAMS, 7);
+        point.wait(&session.inner, None).unwrap(); // it can be read
+    }
+}
