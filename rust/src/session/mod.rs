@@ -51,6 +51,7 @@ mod send;
 mod shared;
 mod sleeper;
 mod spinner;
+mod stamps;
 mod start;
 mod state_file;
 #[cfg(feature = "tokio")]
