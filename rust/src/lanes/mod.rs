@@ -19,6 +19,7 @@ mod quick;
 mod reader;
 mod send;
 mod space;
+mod stamps;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod token;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::leave::LeftLane;
 use super::members::{ALL, TO_SEND, View};
+use super::stamps::Stamps;
 use super::topic::{News, TopicState};
 use crate::crash_point;
 use crate::deadline::{at_once, within};
@@ -42,6 +43,7 @@ struct OwnLane {
     number: u32,
     offset: u64,
     head: u64,
+    stamps: Stamps,
     /// Bytes of the tensors of all messages.
     total: u64,
     /// The oldest message that is not withdrawn.
@@ -118,6 +120,17 @@ impl OwnLane {
             crash_point::at("send-dropping");
         }
         free.then_some(index)
+    }
+}
+
+impl OwnLane {
+    /// Starts to fetch what un-naming message i will need, which is the next to leave and was read long ago. The own
+    /// storage that may be free then.
+    #[inline]
+    fn expect(&self, i: u64) -> Option<u32> {
+        self.lane.fetch_first(i);
+        let (index, own) = self.kept[self.lane.slot_of(i)].first?;
+        own.then_some(index)
     }
 }
 
@@ -230,7 +243,8 @@ impl TopicState {
         let leaves = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0);
         let free = leaves.and_then(|leaves| own.withdraw(inner, leaves));
         own.lane.prepare(i + 1);
-        inner.memory.pool.tidy(&inner.access, free);
+        own.stamps.renew();
+        inner.memory.pool.tidy(&inner.access, free, leaves.and_then(|leaves| own.expect(leaves + 1)));
         if let Some(index) = free {
             inner.memory.offered(index);
         }
@@ -276,7 +290,7 @@ impl TopicState {
         match brief {
             Some(Planned { brief, own: is_own, bytes }) => {
                 own.total = own.total.wrapping_add(bytes);
-                let stamp = sys::monotonic();
+                let stamp = own.stamps.next(self.has_one_lane());
                 value.count_one(inner, brief.reference.index)?;
                 own.kept[slot].set_one(brief.reference.index, is_own);
                 crash_point::at("send-counted");
@@ -284,7 +298,7 @@ impl TopicState {
             }
             None => {
                 own.lane.write_rest(i, out.words());
-                out.head.stamp = sys::monotonic();
+                out.head.stamp = own.stamps.next(self.has_one_lane());
                 own.kept[slot].set(out.count(inner, value)?);
                 crash_point::at("send-counted");
                 own.lane.write_first(i, &out.head, out.words());
@@ -338,7 +352,7 @@ impl TopicState {
             _ => space().give(&inner.memory.pages, offset, bytes),
         })?;
         let kept = vec![Kept::default(); info.slots as usize];
-        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, total: 0, tail: 1, kept })
+        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, stamps: Stamps::new(), total: 0, tail: 1, kept })
     }
 
     /// Gives back messages that a queue is finished with, and those of a topic that an operator has purged; a

@@ -179,6 +179,13 @@ impl TopicState {
         ((self.record.load(ENDS as usize / 8) >> 32) as u32).min(limits::GROUPS)
     }
 
+    /// Whether no lane but one has a number. A message of another lane that has come to this thread's knowledge
+    /// was sent when its lane had one already.
+    #[inline]
+    pub(super) fn has_one_lane(&self) -> bool {
+        self.record.load(ENDS as usize / 8) as u32 <= 1
+    }
+
     /// What changes when what a view lacks may be had: while it is the same, asking the broker is of no use.
     pub(crate) fn news(&self) -> News {
         News { version: self.version(), heard: self.inner.thread.heard() }

@@ -7,6 +7,7 @@
 
 mod alive;
 mod checked_fd;
+mod counter;
 mod file;
 mod fork;
 mod futex;
@@ -24,6 +25,7 @@ use crate::error::{Code, Result, os};
 
 pub(crate) use alive::{Lent, alive, lend};
 pub(crate) use checked_fd::CheckedFd;
+pub(crate) use counter::{counter, counter_behind, counter_is_clock};
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, hear, pipe, say};
 pub(crate) use futex::{futex_wait, futex_wake};
