@@ -69,7 +69,7 @@ impl Stamps {
             return None;
         }
         let since = sys::counter().wrapping_sub(self.reading.count);
-        (since < SPAN).then(|| self.reading.clock + (since * self.speed >> POINT))
+        (since < SPAN).then(|| self.reading.clock + ((since * self.speed) >> POINT))
     }
 
     /// Reads the clock for the messages to come, if that was long ago; when there is time for it.

@@ -58,7 +58,7 @@ impl Broker {
         frame.extend((fds.len() as u16).to_le_bytes());
         frame.extend([0, 0]);
         frame.write_all(json.as_bytes()).unwrap();
-        assert_eq!(sys::send_some(&self.socket.as_fd(), &frame, fds).unwrap(), frame.len());
+        assert_eq!(sys::send_some(&self.socket, &frame, fds).unwrap(), frame.len());
     }
 }
 
