@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::Options;
 use super::client::NOTICE;
 use super::start;
+use super::thread::Thread;
 use crate::error::{Code, Error, Result, interrupted, unanswered};
 use crate::layout::{LAYOUT, PROTOCOL};
 use crate::sys;
@@ -20,12 +21,12 @@ use crate::wire::{Control, Frames, Reply, decode};
 const HELLO: Duration = Duration::from_secs(1);
 
 /// Connects to a broker and says hello; `open` is given what it answers. One that goes away meanwhile is followed by
-/// another. What has come behind the answer is among the frames.
+/// another. What has come behind the answer is for the thread.
 pub(crate) fn reach<P>(
     o: &Options,
     until: Option<Instant>,
     open: impl Fn(HelloReply, Vec<OwnedFd>) -> Result<P>,
-) -> Result<(Arc<Control>, Frames, P)> {
+) -> Result<(Arc<Control>, Thread, P)> {
     let mut pause = start::TICK;
     loop {
         let control = Arc::new(Control::new(start::dial(o, until)?));
@@ -33,8 +34,8 @@ pub(crate) fn reach<P>(
         // A broker that has just been found may take a moment.
         let answers = until.map(|u| u.max(Instant::now() + HELLO));
         let answered = greet(&control, &mut frames, o, answers);
-        match answered.and_then(|(json, fds)| open(greeted(&json)?, fds)) {
-            Ok(opened) => return Ok((control, frames, opened)),
+        match answered.and_then(|(json, fds)| Ok((open(greeted(&json)?, fds)?, Thread::new(frames)?))) {
+            Ok((opened, thread)) => return Ok((control, thread, opened)),
             Err(e) => {
                 leave(&control);
                 if !went_away(&e) || until.is_some_and(|u| Instant::now() + pause >= u) {

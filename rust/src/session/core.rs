@@ -22,8 +22,8 @@ use crate::link::{Broker, Client, Ending, Job, Link, Opened, Options, Pools, Ser
 use crate::memory::{Access, Inherited, Memory, Pages};
 use crate::sys::PerProcess;
 use crate::waits::Waiter;
+use crate::wire::Control;
 use crate::wire::ops::{Nothing, Resume};
-use crate::wire::{Control, Frames};
 
 /// One session of the broker's.
 pub(crate) struct Core {
@@ -45,14 +45,14 @@ impl Core {
         options: Options,
         pages: Pages,
         control: Arc<Control>,
-        frames: Frames,
+        thread: Thread,
         inherited: Vec<Inherited>,
         spins: bool,
     ) -> Result<Core> {
         let waiter = Waiter::new(&pages.bells, pages.slot, spins);
         let known_as = Resume { instance: pages.instance.clone(), serial: pages.serial, secret: pages.secret.clone() };
         let parking = waiter.parking.clone();
-        let link = Link::new(options, known_as, control, Arc::new(Thread::new(frames)?), waiter)?;
+        let link = Link::new(options, known_as, control, Arc::new(thread), waiter)?;
         Ok(Core {
             link: Arc::new(link),
             memory: Arc::new(Memory::new(pages, parking, inherited, Devices::make)),

@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result, closed, disagree, expired};
 use crate::holding::{self, Opening};
 use crate::layout::{limits, session_file};
 use crate::ledger::Entries;
-use crate::link::{Options, answered, greet, greeted, leave, unreachable_at, went_away};
+use crate::link::{Options, Thread, answered, greet, greeted, leave, unreachable_at, went_away};
 use crate::memory::{Inherited, Pages, map_file};
 use crate::message::Ref;
 use crate::shm::fence;
@@ -284,7 +284,8 @@ impl Counted {
         // Where this fails the session ends with this process: its row counts what arrays go on reading.
         let Taken { inherited, references, missed } = self.taken;
         let (options, control) = (from.link.options.clone(), Arc::new(self.control));
-        let core = Core::new(options, self.pages, control, self.frames, inherited, from.link.waiter.spins)?;
+        let thread = Thread::new(self.frames)?;
+        let core = Core::new(options, self.pages, control, thread, inherited, from.link.waiter.spins)?;
         Ok((Arc::new(core).open(), references, missed))
     }
 }

@@ -101,8 +101,8 @@ fn connect(o: Options) -> Result<Arc<Opening>> {
     if let Some(inner) = fork::reopened(&o) {
         return Ok(inner);
     }
-    let (control, frames, pages) = reach(&o, deadline(o.timeout), Pages::open)?;
-    let core = Arc::new(Core::new(o, pages, control, frames, Vec::new(), sys::several_processors())?);
+    let (control, thread, pages) = reach(&o, deadline(o.timeout), Pages::open)?;
+    let core = Arc::new(Core::new(o, pages, control, thread, Vec::new(), sys::several_processors())?);
     let inner = core.open();
     core.start()?;
     fork::register(&core)?;
