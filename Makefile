@@ -24,7 +24,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-delays rust-test test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel release man site clean
+.PHONY: help build test test-delays rust-test rust-versions test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel release man site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,8 +53,11 @@ test-delays: ## tests with pauses around locks, atomics and system calls, which 
 rust-test: build ## the tests of the Rust crates alone (T=name)
 	tools/rust test $(T)
 
+rust-versions: ## build the crate with the newest and the oldest versions of other crates that it allows (needs the registry)
+	tools/rust versions
+
 test-arm64: build ## what knows the machine, as programs for arm64; on others by emulation (Debian: qemu-user-static)
-	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client ./dlpack ./handles ./internal/wire ./protocol ./shm
+	GOARCH=arm64 CGO_ENABLED=0 $(TEST) -timeout 20m ./client/... ./dlpack ./handles ./internal/wire ./protocol ./shm
 	tools/rust arm64 $(T)
 
 test-gpu: ## the tests of CUDA on this machine's GPU; skipped without one, unless BATON_REQUIRE=cuda (T=)

@@ -44,6 +44,11 @@ type conn struct {
 	read  chan struct{} // closed when nothing more is read
 	once  sync.Once
 
+	// answering is held while a request is carried out and answered, so that a connection that is finished
+	// answers what it has changed: a client asks the next broker for what was not answered, and a
+	// revision would be published twice.
+	answering sync.Mutex
+
 	writing sync.Mutex // one frame at a time; never taken with the broker's mutex held
 	heard   bool       // it said something after hello; the reader's alone
 	greeted bool       // under writing: hello is answered, so that events may follow
@@ -86,13 +91,15 @@ func (c *conn) event(change func(*pending)) {
 	}
 }
 
-// finish lets what is being written and the last events go out, then has the socket
+// finish lets what is being answered and the last events go out, then has the socket
 // closed. It never blocks. Any goroutine.
 func (c *conn) finish() {
 	c.once.Do(func() {
 		c.w.SetWriteDeadline(time.Now().Add(farewellTime))
 		close(c.stop)
 		go func() {
+			c.answering.Lock()
+			defer c.answering.Unlock()
 			c.writing.Lock()
 			defer c.writing.Unlock()
 			c.sendEvents()
@@ -330,7 +337,7 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 			return done{}, nil, b.opOffer(s, data, fds)
 		}
 	}
-	if steer := steers[h.Op]; steer != nil {
+	if steer := steers[h.Op]; steer != nil { // which may wait, also for the end
 		op = func(_ *Broker, _ *session, data []byte) (any, []*sys.FD, error) {
 			ok, err := steer(c, data)
 			return ok, nil, err
@@ -343,6 +350,10 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	if !c.heard && c.session != nil {
 		c.heard = true
 		c.b.heard(c.session)
+	}
+	if steers[h.Op] == nil {
+		c.answering.Lock()
+		defer c.answering.Unlock()
 	}
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)

@@ -2,12 +2,12 @@ package client
 
 import (
 	"context"
-	"fmt"
-	"runtime"
-	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -36,7 +36,7 @@ func HugePages(bytes uint64) AllocOption {
 // allocation is a new tensor with what it holds, made at once.
 type allocation struct {
 	tensor Tensor
-	held   holding
+	held   memory.Holding
 	dims   [4]int64 // room for the shape
 }
 
@@ -53,13 +53,13 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use a shape whose bytes fit in 64 bits and a known dtype", "allocate %s%v: %w", dtype, shape, err)
 	}
-	if err := c.live(); err != nil {
+	if err := c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
 	a := &allocation{}
-	a.held.c, a.held.storages = c, a.held.one[:0]
+	a.held.Renew(c.s.Memory)
 	t := &a.tensor
-	t.held, t.storage, t.dtype, t.shape = &a.held, -1, dtype, append(a.dims[:0:len(a.dims)], shape...)
+	t.c, t.held, t.storage, t.dtype, t.shape = c, &a.held, -1, dtype, append(a.dims[:0:len(a.dims)], shape...)
 	if n == 0 {
 		return t, nil
 	}
@@ -67,8 +67,8 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 		return nil, err
 	}
 	t.storage = 0
-	if err = t.held.place(t, true); err != nil {
-		t.held.release()
+	if err = t.place(true); err != nil {
+		t.held.Release()
 		return nil, err
 	}
 	return t, nil
@@ -86,10 +86,10 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	}
 	at, err := t.Pointer()
 	if err == nil {
-		err = t.device.gpu.Fill(uint64(LegacyStream), at, 0, uint64(t.NumBytes()))
+		err = t.device.GPU.Fill(uint64(LegacyStream), at, 0, uint64(t.NumBytes()))
 	}
 	if err == nil {
-		err = t.writtenBy(LegacyStream)
+		err = c.s.Devices.WrittenBy(t.part(), gpu.LegacyStream)
 	}
 	if err != nil {
 		t.Release()
@@ -99,54 +99,25 @@ func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, o
 }
 
 // fill allocates the storage of an empty holding.
-func (c *Client) fill(ctx context.Context, h *holding, n uint64, o allocOptions) error {
+func (c *Client) fill(ctx context.Context, h *memory.Holding, n uint64, o allocOptions) error {
 	pool, err := c.poolFor(o)
 	if err != nil {
 		return err
 	}
-	c.reap()
-	s, err := pool.AllocFirst(ctx, n)
-	if full(err) {
-		s, err = c.allocWhenFull(ctx, pool, n, o.wait)
-	}
-	if err != nil {
-		return err
-	}
-	if c.trace {
-		c.writeTrace(s.Index)
-	}
-	a := c.attached.Load(s.Index / protocol.ChunkIndices)
-	if a == nil { // Close has let go of everything meanwhile
-		c.drop(s.Index)
-		return c.refused(errClosed("client"))
-	}
-	h.storages = append(h.storages, storage{ref: s.Ref(), at: a, offset: s.Offset, bytes: s.Bytes})
-	return nil
+	return c.s.Memory.Fill(ctx, pool, h, n, o.wait)
 }
 
-// writeTrace notes the first line outside of this package that asked for the
-// storage, for `baton ls storages`.
-func (c *Client) writeTrace(index uint32) {
-	var pcs [16]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
-	text := ""
-	for {
-		f, more := frames.Next()
-		if !strings.Contains(f.Function, "baton/client.") {
-			short := f.File
-			if i := strings.LastIndexByte(short, '/'); i >= 0 {
-				if j := strings.LastIndexByte(short[:i], '/'); j >= 0 {
-					short = short[j+1:]
-				}
-			}
-			text = fmt.Sprintf("%s:%d", short, f.Line)
-			break
-		}
-		if !more {
-			break
-		}
+// poolFor returns the pool of what an allocation asks for.
+func (c *Client) poolFor(o allocOptions) (*handles.Pool, error) {
+	m := c.s.Memory
+	if o.device == "" || o.device == "cpu" {
+		return m.PoolOf(o.pages), nil
 	}
-	var raw [protocol.TraceSize]byte
-	copy(raw[:], text)
-	copy(c.pages.session.Bytes(protocol.SessionTraces+uint64(index)*protocol.TraceSize, protocol.TraceSize), raw[:])
+	if o.pages != 0 {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "leave the huge pages out", "memory on %s has no huge pages", o.device)
+	}
+	if c.s.Devices == nil {
+		return nil, gpu.NoDevices(o.device)
+	}
+	return c.s.Devices.PoolOf(o.device)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sort"
 
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -17,7 +18,7 @@ type Bundle struct {
 	tensors []*Tensor
 	tree    []byte // value tree; empty: one unnamed tensor, or a flat dict
 	meta    []byte
-	held    *holding
+	held    *memory.Holding
 
 	// Revision is the number that a name's revision got, 0 for other bundles.
 	Revision uint64
@@ -47,7 +48,7 @@ func (c *Client) AllocBundleOn(ctx context.Context, device string, specs ...Spec
 }
 
 func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) (*Bundle, error) {
-	b := &Bundle{held: newHolding(c)}
+	b := &Bundle{held: memory.NewHolding(c.s.Memory)}
 	if err := checkNames(specs); err != nil {
 		return nil, err
 	}
@@ -69,10 +70,10 @@ func (c *Client) allocBundle(ctx context.Context, o allocOptions, specs []Spec) 
 		}
 	}
 	for i, s := range specs {
-		t := &Tensor{held: b.held, storage: -1, dtype: s.DType, shape: append([]int64(nil), s.Shape...), name: s.Name, lent: true}
+		t := &Tensor{c: c, held: b.held, storage: -1, dtype: s.DType, shape: append([]int64(nil), s.Shape...), name: s.Name, lent: true}
 		if n, _ := dlpack.NumElements(s.Shape); n > 0 {
 			t.storage, t.offset = 0, offsets[i]
-			if err := b.held.place(t, true); err != nil {
+			if err := t.place(true); err != nil {
 				b.Release()
 				return nil, err
 			}
@@ -180,13 +181,13 @@ func (b *Bundle) NumBytes() int64 {
 // Retain adds a holder of the bundle's memory.
 func (b *Bundle) Retain() {
 	if b.held != nil {
-		b.held.retain()
+		b.held.Retain()
 	}
 }
 
 // Release ends one holder, after which the tensors must not be used.
 func (b *Bundle) Release() {
 	if b.held != nil {
-		b.held.release()
+		b.held.Release()
 	}
 }

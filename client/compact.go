@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -13,12 +14,12 @@ func Replaces(revision uint64) SetOption {
 	return setOption(func(s *protocol.NameSet) { s.Replaces = revision })
 }
 
-// part is what is used of a storage, and where its copy begins.
-type part struct{ from, to, at uint64 }
+// extent is what is used of a storage, and where its copy begins.
+type extent struct{ from, to, at uint64 }
 
 // origin is a storage that a tensor lies in.
 type origin struct {
-	held    *holding
+	held    *memory.Holding
 	storage int
 }
 
@@ -29,8 +30,8 @@ func (t *Tensor) origin() origin { return origin{t.held, t.storage} }
 // bytes does so in the copy, strides and value stay, and RawMeta is the same; Set
 // takes meta as an option. The bundle must not be written meanwhile. Errors: ErrUnsupported for tensors on a GPU, those of AllocBundle.
 func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
-	parts, total := map[origin]*part{}, uint64(0)
-	var order []*part
+	parts, total := map[origin]*extent{}, uint64(0)
+	var order []*extent
 	for _, t := range b.tensors {
 		if t.storage < 0 {
 			continue
@@ -38,7 +39,7 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		if err := t.onHost(); err != nil {
 			return nil, err
 		}
-		from, to := t.offset, t.held.storages[t.storage].bytes
+		from, to := t.offset, t.held.Storages[t.storage].Bytes
 		if span, err := t.dtype.SpanBytes(t.shape, t.strides); err == nil {
 			to = min(to, from+uint64(span))
 		} else {
@@ -46,7 +47,7 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		}
 		p := parts[t.origin()]
 		if p == nil {
-			p = &part{from, to, 0}
+			p = &extent{from, to, 0}
 			parts[t.origin()] = p
 			order = append(order, p)
 		}
@@ -57,25 +58,25 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 		p.at = total
 		total += (p.to - p.from + protocol.Alignment - 1) &^ (protocol.Alignment - 1)
 	}
-	out := &Bundle{held: newHolding(c), names: b.names, tree: b.tree, meta: b.meta}
+	out := &Bundle{held: memory.NewHolding(c.s.Memory), names: b.names, tree: b.tree, meta: b.meta}
 	if total > 0 {
 		if err := c.fill(ctx, out.held, total, c.opts.alloc); err != nil {
 			return nil, err
 		}
 	}
-	copied := map[*part]bool{}
+	copied := map[*extent]bool{}
 	for _, t := range b.tensors {
 		v := t.view()
-		v.held, v.readonly, v.storage = out.held, false, -1
+		v.c, v.held, v.readonly, v.storage = c, out.held, false, -1
 		if p := parts[t.origin()]; p != nil {
 			v.storage, v.offset = 0, p.at+t.offset-p.from
-			if err := out.held.place(v, true); err != nil {
+			if err := v.place(true); err != nil {
 				out.Release()
 				return nil, err
 			}
 			if !copied[p] {
 				copied[p] = true
-				copyPart(v.region, t.region, p)
+				copyExtent(v.region, t.region, p)
 			}
 		}
 		out.tensors = append(out.tensors, v)
@@ -83,6 +84,6 @@ func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
 	return out, nil
 }
 
-func copyPart(to, from shm.Region, p *part) {
+func copyExtent(to, from shm.Region, p *extent) {
 	copy(to.Bytes(p.at, p.to-p.from), from.Bytes(p.from, p.to-p.from))
 }

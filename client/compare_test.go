@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
@@ -33,9 +34,8 @@ func eventually(t *testing.T, what string, f func() bool) {
 
 // segments counts those that are mapped.
 func segments(c *Client) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.segments)
+	_, n := c.s.Memory.Stats()
+	return n
 }
 
 // mapsOthers has c map a segment of o, which then ends.
@@ -56,33 +56,15 @@ func mapsOthers(t *testing.T, c, o *Client) {
 
 func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
 	c, o := pair(t)
-	c.set.Store(false) // events are not heard from here on
+	c.s.Up.Store(false) // events are not heard from here on
 	mapsOthers(t, c, o)
-	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
-}
-
-func TestJobsStayDueWhileTheBackgroundIsBusy(t *testing.T) {
-	c, o := pair(t)
-	busy, end := make(chan struct{}), make(chan struct{})
-	c.pool.Between(func() { // a collect waits until this ends
-		go func() {
-			c.pool.Between(func() { close(busy); <-end })
-		}()
-	})
-	<-busy
-	for range 1000 {
-		c.post(func(d *due) { d.collect = true })
-		c.wantPeer(protocol.MaxSessions-1, 1)
-	}
-	mapsOthers(t, c, o)
-	close(end)
 	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
 }
 
 func TestOwnMemoryIsNotTakenForGone(t *testing.T) {
 	c, _ := pair(t)
 	x := alloc(t, c)
-	c.compare()
+	c.s.Compare()
 	require.Equal(t, 1, segments(c))
 	x.Release()
 	require.NotZero(t, c.Collect())
@@ -97,13 +79,9 @@ func TestMappingThatIsCountedForAMomentGoesLater(t *testing.T) {
 	m, err := c.Get(context.Background(), "n")
 	require.NoError(t, err)
 	defer m.Release()
-	var serial uint64
-	c.mu.Lock()
-	for serial = range c.segments {
-	}
-	c.mu.Unlock()
+	serials := c.s.Memory.Inventory(nil, func(uint64, *sys.FD) {})
 	for range 2 { // the second look finds the count as the first one did
-		c.trim([]uint64{serial})
+		c.s.Memory.Trim(serials)
 		require.Equal(t, 1, segments(c))
 	}
 	x.Release()
@@ -119,15 +97,13 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	x := alloc(t, c)
 	require.NoError(t, out.Send(ctx, x))
 	x.Release()
-	c.set.Store(false)
+	c.s.Up.Store(false)
 	require.NoError(t, out.Close())
 	left := func() int {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.pages.lanes.left)
+		return c.s.Pages.Lanes.CountLeft()
 	}
 	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
-	c.compare()
+	c.s.Compare()
 	require.Equal(t, 1, left(), "it is still listed")
 	y := alloc(t, o)
 	for range 8 { // as many as the topic keeps
@@ -137,36 +113,8 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	eventually(t, "the place of the lane is lost", func() bool { return left() == 0 })
 }
 
-func TestSpaceForLanesJoins(t *testing.T) {
-	c, _ := pair(t)
-	l := &c.pages.lanes
-	const all = protocol.SessionBytes - protocol.SessionLanes
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for pages := uint64(1); pages < 200; pages++ {
-		bytes := pages * protocol.PageBytes
-		first, err := l.take(bytes)
-		require.NoError(t, err)
-		second, err := l.take(bytes)
-		require.NoError(t, err)
-		l.file.Store64(first, 7)
-		l.give(first)
-		l.give(second)
-	}
-	at, err := l.take(2 * protocol.PageBytes)
-	require.NoError(t, err)
-	require.Zero(t, l.file.Load64(at))
-	l.give(at)
-	require.True(t, l.free.Has(all))
-}
-
 // peersMapped counts sessions whose files are mapped.
-func peersMapped(c *Client) (n int) {
-	for range c.pages.peers.All() {
-		n++
-	}
-	return n + c.pages.countOld()
-}
+func peersMapped(c *Client) (n int) { return c.s.Pages.CountPeers() }
 
 func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 	c, o := pair(t)
@@ -179,11 +127,9 @@ func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 func TestAbsenceOfTheBrokerIsTheCauseOfTheEndOfACall(t *testing.T) {
 	c, _ := pair(t)
 	ctx, end := context.WithCancel(context.Background())
-	asked, cancel := c.untilAway(ctx)
+	asked, cancel := c.s.Link.UntilAway(ctx)
 	defer cancel()
-	c.mu.Lock()
-	c.ctl.close()
-	c.mu.Unlock()
+	c.s.Link.End()
 	<-asked.Done()
 	end()
 	require.ErrorIs(t, context.Cause(asked), protocol.ErrBrokerLost)

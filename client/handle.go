@@ -5,10 +5,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
 
 // LeaseOption configures Tensor.Handle.
@@ -22,7 +24,7 @@ func LeaseFor(d time.Duration) LeaseOption {
 // LeaseSession protects it until this session ends.
 func LeaseSession() LeaseOption { return func(r *protocol.LeaseRequest) { r.Seconds = nil } }
 
-// LeaseOnce protects it until somebody has opened it, or 30 s after this session
+// LeaseOnce protects it until it has been opened, or 30 s after this session
 // ended: what a pickled tensor needs.
 func LeaseOnce() LeaseOption {
 	return func(r *protocol.LeaseRequest) { r.Seconds, r.Once = nil, true }
@@ -33,33 +35,33 @@ func LeaseOnce() LeaseOption {
 // lease's time, whatever becomes of this process.
 func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Handle, error) {
 	if t.over.Load() {
-		return protocol.Handle{}, errReleased(t.String())
+		return protocol.Handle{}, fault.Released(t.String())
 	}
-	h := protocol.Handle{Host: t.held.c.pages.instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
+	h := protocol.Handle{Host: t.c.s.Pages.Instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
 	if t.storage < 0 {
 		return h, nil
 	}
 	if t.device != nil {
-		h.Device = t.device.handleName()
-		if err := t.held.c.devices.settleWritten(ctx, []*Tensor{t}); err != nil {
+		h.Device = t.device.HandleName()
+		if err := t.c.s.Devices.SettleWritten(ctx, t.part()); err != nil {
 			return protocol.Handle{}, err
 		}
 	}
-	s := &t.held.storages[t.storage]
-	s.share(t.held.c)
-	h.Segment, h.Serial, h.Index, h.Generation = s.at.SegmentSerial, s.ref.Serial, s.ref.Index, s.ref.Generation
-	h.Offset, h.Bytes, h.ByteOffset = s.offset, s.bytes, t.offset
+	s := &t.held.Storages[t.storage]
+	s.Share(t.c.s.Memory)
+	h.Segment, h.Serial, h.Index, h.Generation = s.At.SegmentSerial, s.Ref.Serial, s.Ref.Index, s.Ref.Generation
+	h.Offset, h.Bytes, h.ByteOffset = s.Offset, s.Bytes, t.offset
 	seconds := float64(protocol.DefaultLease)
 	// The number is the client's, so that one lease is made where the request is made again.
-	req := protocol.LeaseRequest{Lease: protocol.RandomNumber(), Refs: []protocol.StorageRef{storageRef(s.ref)}, Seconds: &seconds}
+	req := protocol.LeaseRequest{Lease: protocol.RandomNumber(), Refs: []protocol.StorageRef{storageRef(s.Ref)}, Seconds: &seconds}
 	for _, f := range opts {
 		f(&req)
 	}
 	var ok protocol.LeaseReply
-	c := t.held.c
-	if _, err := c.call(ctx, protocol.OpLease, &req, &ok); err != nil {
-		if uncertain(err) {
-			c.undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease})
+	link := t.c.s.Link
+	if _, err := link.Call(ctx, protocol.OpLease, &req, &ok); err != nil {
+		if fault.Uncertain(err) {
+			link.Undo(protocol.OpLeaseRelease, protocol.LeaseRef{Lease: req.Lease})
 		}
 		return protocol.Handle{}, err
 	}
@@ -86,7 +88,7 @@ func (c *Client) ReleaseHandle(ctx context.Context, h protocol.Handle) error {
 	if h.Lease == nil {
 		return nil
 	}
-	_, err := c.call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
+	_, err := c.s.Link.Call(ctx, protocol.OpLeaseRelease, protocol.LeaseRef{Lease: *h.Lease}, nil)
 	return err
 }
 
@@ -111,103 +113,38 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	if err := h.Check(); err != nil {
 		return nil, err
 	}
-	if err := c.live(); err != nil {
+	if err := c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
-	if h.Host != c.pages.instance {
+	if h.Host != c.s.Pages.Instance {
 		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
-			"the handle is of broker %s, this is %s", h.Host, c.pages.instance)
+			"the handle is of broker %s, this is %s", h.Host, c.s.Pages.Instance)
 	}
-	if h.Device != "cpu" && c.devices == nil {
-		return nil, errNoDevices(h.Device)
+	if h.Device != "cpu" && c.s.Devices == nil {
+		return nil, gpu.NoDevices(h.Device)
 	}
 	dtype, err := dlpack.ParseDType(h.DType)
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
 	}
-	t := &Tensor{held: newHolding(c), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
+	t := &Tensor{c: c, held: memory.NewHolding(c.s.Memory), storage: -1, dtype: dtype, shape: h.Shape, strides: h.Strides, readonly: h.ReadOnly || o.readonly}
 	if !h.Empty() {
-		if err := c.openStorage(ctx, &h, t); err != nil {
-			return nil, c.refused(err)
+		if err := c.s.Memory.Open(ctx, &h, !t.readonly, t.held); err != nil {
+			return nil, c.s.Life.Refused(err)
+		}
+		t.storage, t.offset = 0, h.ByteOffset
+		if err := t.place(!t.readonly); err != nil {
+			t.held.Release()
+			return nil, c.s.Life.Refused(err)
 		}
 	}
 	if err := t.check(); err != nil {
-		t.held.release()
+		t.held.Release()
 		return nil, protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "%w", err)
 	}
 	crashpoint.At("open-held")
 	if h.Lease != nil {
-		c.claimLater(*h.Lease)
+		c.s.Claimed(*h.Lease)
 	}
 	return t, nil
-}
-
-// claimLater lets the broker know of a lease that was opened here: no Open waits
-// for that, and none is forgotten.
-func (c *Client) claimLater(lease uint64) {
-	c.mu.Lock()
-	c.claims = append(c.claims, lease)
-	c.mu.Unlock()
-	c.post(nil)
-}
-
-// tellClaims tells of every lease that is waiting; ask makes a request.
-func (c *Client) tellClaims(ask func(op string, body any) error) {
-	for {
-		c.mu.Lock()
-		if len(c.claims) == 0 {
-			c.mu.Unlock()
-			return
-		}
-		lease := c.claims[0]
-		c.mu.Unlock()
-		err := ask(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lease})
-		if uncertain(err) || protocolCode(err) == protocol.CodeClosed {
-			return
-		}
-		c.mu.Lock()
-		if len(c.claims) > 0 && c.claims[0] == lease {
-			c.claims = c.claims[1:]
-		}
-		c.mu.Unlock()
-	}
-}
-
-// openStorage takes the reference: row up first, then the generation.
-func (c *Client) openStorage(ctx context.Context, h *protocol.Handle, t *Tensor) error {
-	ref := protocol.Ref{Serial: h.Serial, Generation: h.Generation, Index: h.Index}
-	a, err := c.hold(ctx, ref) // MODEL lanes:open-up
-	if err != nil {
-		return err
-	}
-	crashpoint.At("open-counted")
-	// SYNC generation: the row was raised first; either the owner's second
-	// collect sees that, or RETIRING or a later generation is seen here.
-	shm.Fence()                                            // MODEL tso:fence-taker
-	if a.owner.entries.Word(ref.Index) != ref.Generation { // MODEL lanes:open-recheck
-		c.drop(ref.Index)
-		return errExpired("its lease is over, its topic has overwritten it, or it was never given away")
-	}
-	s := storage{ref: ref, at: a}
-	err = s.locate()
-	if err == nil && (s.offset != h.Offset || s.bytes != h.Bytes || a.SegmentSerial != h.Segment) {
-		err = protocol.Errorf(protocol.CodeHandle, "use the handle as it was made",
-			"it names %d bytes at %d of segment %d, its storage is %d bytes at %d of segment %d", h.Bytes, h.Offset, h.Segment, s.bytes, s.offset, a.SegmentSerial)
-	}
-	if device := a.segment.device.handleName(); err == nil && device != h.Device {
-		err = protocol.Errorf(protocol.CodeHandle, "use the handle as it was made", "it is for device %s, its storage lies on %s", h.Device, device)
-	}
-	if err == nil && !t.readonly {
-		err = c.writable(ctx, a.segment)
-	}
-	if err != nil {
-		c.drop(ref.Index)
-		return err
-	}
-	t.held.storages = append(t.held.storages, s)
-	t.storage, t.offset = 0, h.ByteOffset
-	if err = t.held.place(t, !t.readonly); err != nil {
-		t.held.release()
-	}
-	return err
 }

@@ -3,10 +3,11 @@ package client
 import (
 	"context"
 
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Members is who takes part in a topic or queue.
+// Members are the sessions that take part in a topic or queue.
 type Members struct {
 	Senders  []Sender
 	Readers  int    // sessions
@@ -20,34 +21,20 @@ type Sender struct {
 	Ended   bool   // it has left, and the broker keeps what it sent
 }
 
-// Members tells who takes part.
-func (t *Topic) Members(ctx context.Context) (Members, error) { return t.t.members(ctx) }
+// Members tells which sessions take part.
+func (t *Topic) Members(ctx context.Context) (Members, error) { return membersOf(ctx, t.t) }
 
-// Members tells who takes part.
-func (q *Queue) Members(ctx context.Context) (Members, error) { return q.t.members(ctx) }
+// Members tells which sessions take part.
+func (q *Queue) Members(ctx context.Context) (Members, error) { return membersOf(ctx, q.t) }
 
-func (t *topic) members(ctx context.Context) (m Members, err error) {
-	if err := t.c.live(); err != nil {
-		return m, err
-	}
-	v, err := t.lanesNow(ctx)
+func membersOf(ctx context.Context, t *lanes.Topic) (m Members, err error) {
+	all, err := t.Members(ctx)
 	if err != nil {
 		return m, err
 	}
-	for _, l := range v.lanes {
-		m.Senders = append(m.Senders, Sender{l.peer.name, l.peer.serial, l.state != protocol.LaneLive})
+	for _, l := range all.Senders {
+		m.Senders = append(m.Senders, Sender{l.Peer.Name, l.Peer.Serial, l.State != protocol.LaneLive})
 	}
-	_, m.Readers, m.LastLeft = t.count()
-	return m, t.listed()
-}
-
-// count tells how many take part, as the broker's page says: lanes of sessions that go on, and
-// sessions that read.
-func (t *topic) count() (writers, readers int, lastLeft string) {
-	for _, l := range t.record.lanes() {
-		if l.state == protocol.LaneLive {
-			writers++
-		}
-	}
-	return writers, t.record.readers(), t.record.lastLeft()
+	m.Readers, m.LastLeft = all.Readers, all.LastLeft
+	return m, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -24,7 +26,7 @@ func Live() SetOption { return setOption(func(s *protocol.NameSet) { s.Live = tr
 // Ephemeral deletes the name at the end of this session.
 func Ephemeral() SetOption { return setOption(func(s *protocol.NameSet) { s.Ephemeral = true }) }
 
-// Set publishes a revision of a name: a whole that nobody writes any more, or,
+// Set publishes a revision of a name: a whole that is not written any more, or,
 // with Live, one bundle that all write. v is what Topic.Send takes. It returns
 // the revision's number. What tensors on GPUs hold is waited for. Errors:
 // ErrInvalid, ErrExpired, ErrOutOfMemory.
@@ -41,7 +43,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	if o.devices != nil {
-		if err := c.devices.settleWritten(ctx, o.devices); err != nil {
+		if err := c.s.Devices.SettleWritten(ctx, o.devices...); err != nil {
 			return 0, err
 		}
 	}
@@ -53,7 +55,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	req.Bytes, req.Tensors = o.bytes, head.Tensors
 	if head.Flags&protocol.SlotSpilled != 0 {
 		req.Spilled = true
-		req.Refs = append(req.Refs, storageRef(o.spill.storages[0].ref))
+		req.Refs = append(req.Refs, storageRef(o.spill.Storages[0].Ref))
 	} else {
 		req.Body = head.BodyOf(words)
 	}
@@ -62,12 +64,11 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 	}
 	crashpoint.At("name-asked")
 	var ok protocol.NameSetReply
-	if _, err := c.call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
+	if _, err := c.s.Link.Call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
 		return 0, err
 	}
 	crashpoint.At("name-set")
-	c.handovers.Add(1)
-	c.bytesSent.Add(o.bytes)
+	c.sent(&o)
 	return ok.Revision, nil
 }
 
@@ -111,6 +112,16 @@ func (c *Client) Get(ctx context.Context, name string, opts ...GetOption) (*Bund
 	return bundleOf(m)
 }
 
+// newest returns the newest revision of a name as a message, nil where none is set.
+func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
+	m := newMessage(c)
+	from, ok, err := c.s.Topics.Newest(ctx, name, &m.taken)
+	if !ok {
+		return nil, err
+	}
+	return m.from(from), nil
+}
+
 // awaitName waits for a revision; nil where none comes in time.
 func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration) (*Message, error) {
 	w, err := c.Watch(ctx, name)
@@ -121,7 +132,7 @@ func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration)
 	until, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	m, err := w.r.Receive(until)
-	if protocolCode(err) == protocol.CodeTimeout {
+	if fault.Code(err) == protocol.CodeTimeout {
 		err = nil
 	}
 	return m, err
@@ -144,20 +155,23 @@ func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
 	}
-	t, err := c.openTopic(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
+	t, err := c.s.Topics.OpenName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	r, err := newReader(ctx, t, StartLast, nil)
+	r, err := t.Read(ctx, lanes.StartLast, nil)
 	if err != nil {
-		t.close()
+		t.Close()
 		return nil, err
 	}
-	return &Watch{r}, nil
+	return &Watch{r: &Reader{c: c, t: t, r: r}}, nil
 }
 
 // Watch is a reader of a name's revisions. One goroutine at a time.
-type Watch struct{ r *Reader }
+type Watch struct {
+	r      *Reader
+	closed bool
+}
 
 // Next returns the newest revision not seen yet, waiting for one until ctx ends
 // (ErrTimeout at its deadline). The caller releases the bundle.
@@ -180,11 +194,12 @@ func (w *Watch) TryNext(ctx context.Context) (*Bundle, error) {
 
 // Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() error {
-	if w.r.closed {
+	if w.closed {
 		return nil
 	}
+	w.closed = true
 	err := w.r.Close()
-	if e := w.r.t.close(); err == nil {
+	if e := w.r.t.Close(); err == nil {
 		err = e
 	}
 	return err
@@ -196,11 +211,9 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	if err := protocol.CheckName(name); err != nil {
 		return err
 	}
-	for _, t := range c.got.forget(name) {
-		t.close() // an error only delays that
-	}
-	before, err := c.callNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
-	if before && protocolCode(err) == protocol.CodeNotFound {
+	c.s.Topics.LeaveName(name)
+	before, err := c.s.Link.CallNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	if before && fault.Code(err) == protocol.CodeNotFound {
 		return nil // the broker that was asked before has deleted it, and could not say so any more
 	}
 	return err

@@ -15,8 +15,6 @@ type Option func(*options) error
 
 type options struct {
 	address   string
-	socket    string // of the address, as the environment was when the session was opened
-	named     bool   // somebody named it
 	namespace string
 	start     bool
 	name      string
@@ -89,4 +87,15 @@ func newOptions(opts []Option) (options, error) {
 		}
 	}
 	return o, protocol.CheckNamespace(o.namespace)
+}
+
+// hello is what a connection to a broker begins with.
+func (o *options) hello() protocol.Hello {
+	h := protocol.Hello{Protocol: protocol.Version, Layout: protocol.Layout,
+		Client:    protocol.Client{Name: o.name, Language: "go", Version: Version},
+		Namespace: o.namespace, PID: os.Getpid()}
+	if o.devices != nil {
+		h.Features = []string{protocol.FeatureCUDA}
+	}
+	return h
 }

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/baton-ipc/baton/client/internal/devices"
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -17,8 +21,16 @@ type SendOption interface{ send(*sendOptions) }
 
 type sendOptions struct {
 	meta   any
-	stream Stream
+	stream gpu.Stream
 	given  bool // otherwise it is the legacy one
+}
+
+// after is the stream after whose work the tensors are written.
+func (o *sendOptions) after() gpu.Stream {
+	if o.given {
+		return o.stream
+	}
+	return gpu.LegacyStream
 }
 
 // MetaOption is an option of a send and of Set.
@@ -38,10 +50,10 @@ type outgoing struct {
 	tensors int
 	bytes   uint64
 	flags   uint32
-	spill   *holding    // of the spill storage, when there is one
-	counted []uint32    // indices to count up for this message
-	devices []*Tensor   // that lie on GPUs
-	order   streamPoint // when a stream will have written them
+	spill   *memory.Holding // of the spill storage, when there is one
+	counted []uint32        // indices to count up for this message
+	devices []devices.Part  // that lie on GPUs
+	order   gpu.Point       // when a stream will have written them
 	options sendOptions
 
 	desc    protocol.Body
@@ -58,7 +70,7 @@ func (o *outgoing) reset(flags uint32) {
 	o.tensors, o.bytes, o.flags = 0, 0, flags
 	o.spill, o.options = nil, sendOptions{}
 	o.counted = o.counted[:0]
-	o.devices, o.order = nil, streamPoint{}
+	o.devices, o.order = nil, gpu.Point{}
 }
 
 // compose turns what was given to a send into a message. Tensors of another
@@ -122,20 +134,20 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 	if t == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "see whether there is a tensor of that name where it came from", "tensor %q is nil", name)
 	}
-	if t.held == nil || t.held.c != c {
+	if t.held == nil || t.c != c {
 		return c.notOurs(t, name)
 	}
 	if t.over.Load() {
-		return errReleased(t.String())
+		return fault.Released(t.String())
 	}
 	d := protocol.Tensor{Ref: -1, Code: uint8(t.dtype.Code), Bits: t.dtype.Bits, Lanes: t.dtype.Lanes, DeviceType: 1,
 		Offset: t.offset, ReadOnly: t.readonly, Shape: t.shape, Strides: t.strides, Name: name}
 	if t.storage < 0 {
 		d.Offset = 0
 	} else {
-		s := &t.held.storages[t.storage]
-		s.share(c)
-		ref := s.ref
+		s := &t.held.Storages[t.storage]
+		s.Share(c.s.Memory)
+		ref := s.Ref
 		for i := len(o.refs) - 1; i >= 0; i-- {
 			if o.refs[i] == ref {
 				d.Ref = i
@@ -148,8 +160,8 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 		}
 		o.bytes += uint64(t.NumBytes())
 		if t.device != nil {
-			d.DeviceType, d.DeviceID = int32(dlpack.CUDA), t.device.id
-			o.devices = append(o.devices, t)
+			d.DeviceType, d.DeviceID = int32(dlpack.CUDA), t.device.ID
+			o.devices = append(o.devices, t.part())
 		}
 	}
 	o.desc.Tensors = append(o.desc.Tensors, d)
@@ -162,7 +174,7 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	head := shm.SlotHead{Flags: o.flags, Tensors: uint16(o.tensors), Bytes: o.bytes, Body: uint32(len(o.body)), Nref: uint16(len(o.refs))}
 	o.counted = o.counted[:0]
 	words := o.words[:0]
-	if o.order.number != 0 {
+	if o.order.IsSet() {
 		head.Flags |= protocol.SlotOrdered
 		room -= protocol.OrderSize
 	}
@@ -171,8 +183,8 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 			words = shm.AppendRef(words, r)
 			o.counted = append(o.counted, r.Index)
 		}
-		if o.order.number != 0 {
-			words = shm.AppendOrder(words, o.order.number, o.order.value)
+		if o.order.IsSet() {
+			words = appendOrder(words, &o.order)
 		}
 		return shm.AppendBytes(words, o.body), head, nil
 	}
@@ -180,12 +192,12 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 	if err != nil {
 		return nil, head, err
 	}
-	o.spill = newHolding(c)
+	o.spill = memory.NewHolding(c.s.Memory)
 	if err := c.fill(ctx, o.spill, uint64(n), c.opts.alloc); err != nil {
 		o.spill = nil
 		return nil, head, err
 	}
-	region, err := o.spill.region(0, true)
+	region, err := o.spill.Region(0, true)
 	if err == nil {
 		_, err = protocol.AppendSpill(region.Bytes(0, region.Len())[:0], o.refs, o.body)
 	}
@@ -194,24 +206,29 @@ func (c *Client) place(ctx context.Context, o *outgoing, room int) ([]uint64, sh
 		return nil, head, err
 	}
 	crashpoint.At("spill-written")
-	o.spill.storages[0].share(c)
-	ref := o.spill.storages[0].ref
+	o.spill.Storages[0].Share(c.s.Memory)
+	ref := o.spill.Storages[0].Ref
 	o.counted = append(o.counted, ref.Index)
 	for _, r := range o.refs {
 		o.counted = append(o.counted, r.Index)
 	}
 	head.Flags |= protocol.SlotSpilled
 	head.Nref, head.Body = 1, 0
-	if words = shm.AppendRef(words, ref); o.order.number != 0 {
-		words = shm.AppendOrder(words, o.order.number, o.order.value)
+	if words = shm.AppendRef(words, ref); o.order.IsSet() {
+		words = appendOrder(words, &o.order)
 	}
 	return words, head, nil
+}
+
+func appendOrder(words []uint64, p *gpu.Point) []uint64 {
+	number, value := p.At()
+	return shm.AppendOrder(words, number, value)
 }
 
 // finish lets go of the spill storage: from here on the slot alone names it.
 func (o *outgoing) finish() {
 	if o.spill != nil {
-		o.spill.release()
+		o.spill.Release()
 		o.spill = nil
 	}
 }
@@ -226,19 +243,19 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 	if t.held == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "send one that was allocated or received", "%s belongs to no session", tensor)
 	}
-	its, this := t.held.c.pages, c.pages
+	its, this := t.c.s.Pages, c.s.Pages
 	const remedy = "copy its elements into this session"
-	if its.instance != this.instance {
+	if its.Instance != this.Instance {
 		return protocol.Errorf(protocol.CodeInvalid, remedy,
-			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.serial, its.instance, this.serial, this.instance)
+			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.Serial, its.Instance, this.Serial, this.Instance)
 	}
-	if err := t.held.c.live(); err != nil {
+	if err := t.c.s.Life.Ended(); err != nil {
 		how := "was closed"
-		if protocolCode(err) == protocol.CodeSessionLost {
+		if fault.Code(err) == protocol.CodeSessionLost {
 			how = "is lost"
 		}
-		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s belongs to a session that %s: to %d, and this is %d", tensor, how, its.serial, this.serial)
+		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s belongs to a session that %s: to %d, and this is %d", tensor, how, its.Serial, this.Serial)
 	}
 	return protocol.Errorf(protocol.CodeInvalid, "send it in its own session, or open its handle in this one",
-		"%s belongs to another session: to %d, and this is %d", tensor, its.serial, this.serial)
+		"%s belongs to another session: to %d, and this is %d", tensor, its.Serial, this.Serial)
 }

@@ -3,13 +3,16 @@ package client
 import (
 	"testing"
 
+	"github.com/baton-ipc/baton/client/internal/memory"
+	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/session"
 	"github.com/stretchr/testify/require"
 )
 
 func TestTensorOfAnotherBrokerIsRefusedAndNamed(t *testing.T) {
-	c := &Client{pages: &pages{instance: "a0", serial: 3}}
-	other := &Client{pages: &pages{instance: "b1", serial: 3}}
-	err := c.notOurs(&Tensor{held: &holding{c: other}}, "x/0")
+	c := &Client{s: &session.Session{Pages: &pages.Pages{Instance: "a0", Serial: 3}}}
+	other := &Client{s: &session.Session{Pages: &pages.Pages{Instance: "b1", Serial: 3}}}
+	err := c.notOurs(&Tensor{c: other, held: &memory.Holding{}}, "x/0")
 	require.EqualError(t, err, `baton: tensor "x/0" belongs to another session: to 3 of broker b1, and this is 3 of broker a0 (copy its elements into this session)`)
 	require.ErrorContains(t, c.notOurs(&Tensor{}, ""), "the tensor belongs to no session")
 }

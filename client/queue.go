@@ -2,16 +2,18 @@ package client
 
 import (
 	"context"
-	"runtime"
 	"sync/atomic"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
-	"github.com/baton-ipc/baton/shm"
 )
 
 // Queue gives each item to one taker.
 type Queue struct {
-	t      *topic
+	c      *Client
+	t      *lanes.Topic
+	out    outgoing      // for the use of whichever has the turn to put
 	turn   chan struct{} // one taker at a time uses the reader
 	reader *Reader
 	closed atomic.Bool
@@ -27,7 +29,7 @@ func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+	return &Queue{c: c, t: t, turn: make(chan struct{}, 1)}, nil
 }
 
 // OpenPrivateQueue opens another process's private queue by its token.
@@ -36,22 +38,22 @@ func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, er
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{t: t, turn: make(chan struct{}, 1)}, nil
+	return &Queue{c: c, t: t, turn: make(chan struct{}, 1)}, nil
 }
 
 // Info tells what the queue is.
-func (q *Queue) Info() protocol.TopicInfo { return q.t.info }
+func (q *Queue) Info() protocol.TopicInfo { return q.t.Info }
 
 // Token opens a private queue in another process.
-func (q *Queue) Token() string { return q.t.info.Token }
+func (q *Queue) Token() string { return q.t.Info.Token }
 
 // Put adds an item, as Topic.Send does, waiting while the queue is full (ErrFull
 // at the deadline of ctx, ErrClosed once it was closed). The taker may write it.
 func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
 	if q.closed.Load() {
-		return errClosed(q.t.title())
+		return fault.Closed(q.t.Title())
 	}
-	return q.t.send(ctx, v, protocol.SlotWritable, opts)
+	return q.c.send(ctx, q.t, &q.out, v, protocol.SlotWritable, opts)
 }
 
 // Get takes an item, waiting for one (ErrEmpty at the deadline of ctx, ErrClosed
@@ -61,12 +63,12 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 	select {
 	case q.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		return nil, q.t.Timeout(ctx, protocol.CodeEmpty, "no item")
 	}
 	defer func() { <-q.turn }()
 	m, err := q.get(ctx)
 	if err != nil && q.reader != nil {
-		q.reader.passOn()
+		q.reader.r.PassOn()
 	}
 	return m, err
 }
@@ -76,11 +78,11 @@ func (q *Queue) get(ctx context.Context) (*Message, error) {
 	for {
 		m, err := q.take(ctx)
 		if m != nil || err != nil {
-			return m, q.t.late(ctx, err, protocol.CodeEmpty)
+			return m, q.t.Late(ctx, err, protocol.CodeEmpty)
 		}
-		ready := func() bool { return q.closed.Load() || q.reader.ready() }
-		if q.reader.passed == mostPassed && ctx.Err() != nil || q.reader.await(ctx, ready) != nil {
-			return nil, q.t.timeout(ctx, protocol.CodeEmpty, "no item")
+		ready := func() bool { return q.closed.Load() || q.reader.r.Ready() }
+		if q.reader.r.Await(ctx, ready) != nil {
+			return nil, q.t.Timeout(ctx, protocol.CodeEmpty, "no item")
 		}
 	}
 }
@@ -102,34 +104,21 @@ func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
 // one. Callers have the turn.
 func (q *Queue) take(ctx context.Context) (*Message, error) {
 	if q.closed.Load() {
-		return nil, errClosed(q.t.title())
+		return nil, fault.Closed(q.t.Title())
 	}
 	if q.reader == nil {
 		group := "queue"
-		r, err := newReader(ctx, q.t, StartAll, &group)
+		r, err := q.t.Read(ctx, lanes.StartAll, &group)
 		if err != nil {
 			return nil, err
 		}
-		q.reader = r
+		q.reader = &Reader{c: q.c, t: q.t, r: r}
 	}
 	return q.reader.poll(ctx)
 }
 
 // Len returns how many items wait to be taken.
-func (q *Queue) Len(ctx context.Context) (int, error) {
-	if err := q.t.c.live(); err != nil {
-		return 0, err
-	}
-	v, err := q.t.lanesNow(ctx)
-	if err != nil {
-		return 0, err
-	}
-	groups, err := q.t.groupsNow(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return q.t.waiting(v, groups), nil
-}
+func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.CountItems(ctx) }
 
 // Close ends this use of the queue, and a Get that waits in another goroutine; other
 // uses of this process stay open, and items put stay for takers. A second Close does
@@ -138,37 +127,15 @@ func (q *Queue) Close() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
-	q.t.c.hub.wakeAll()
+	q.c.s.Waits.WakeAll()
 	q.turn <- struct{}{} // of a Get that sees that it is closed, or ends by its context
 	if q.reader != nil {
 		q.reader.Close()
 	}
 	<-q.turn
-	return q.t.close()
+	return q.t.Close()
 }
 
-// End closes the queue for everybody: puts fail with ErrClosed, and takers get it
+// End closes the queue for all sessions: puts fail with ErrClosed, and takers get it
 // once the queue is empty.
-func (q *Queue) End(ctx context.Context) error { return q.t.end(ctx) }
-
-// waiting counts the items of a queue that nobody has taken.
-func (t *topic) waiting(v *lanesView, groups *groupsView) int {
-	n := 0
-	for _, l := range v.lanes {
-		for _, g := range groups.groups {
-			gl, err := shm.NewGroupLane(g.file.Region, l.number, t.info.Slots)
-			if err != nil || !l.current() {
-				continue
-			}
-			head := l.lane.Head()
-			for i := l.firstIn(head); i <= head; i++ {
-				if l.lane.Has(i) && gl.Open(i) {
-					n++
-				}
-			}
-		}
-	}
-	runtime.KeepAlive(v)
-	runtime.KeepAlive(groups)
-	return n
-}
+func (q *Queue) End(ctx context.Context) error { return q.t.CloseForAll(ctx) }

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/gpu"
+	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -13,16 +16,17 @@ import (
 // valid until its last Release; one that a Message, a Bundle or another tensor
 // lent (views included) is valid as long as its lender, and its own Release does
 // nothing. Views share the storage. Tensors may be used from any goroutine;
-// their bytes are shared with whoever else holds them.
+// their bytes are shared with all that hold them.
 type Tensor struct {
-	held     *holding
+	c        *Client
+	held     *memory.Holding
 	storage  int    // in held; -1: no elements
 	offset   uint64 // bytes, in the storage
 	dtype    dlpack.DType
 	shape    []int64
 	strides  []int64 // elements; nil: C-contiguous
 	region   shm.Region
-	device   *deviceSegment // nil: memory of the machine, in region
+	device   *gpu.Segment // nil: memory of the machine, in region
 	readonly bool
 	name     string
 	lent     bool
@@ -71,12 +75,12 @@ func (t *Tensor) String() string {
 			where += " (its processor waits for streams)"
 		}
 	}
-	return fmt.Sprintf("Tensor(%s%v, %s, storage %d)", t.dtype, t.shape, where, t.held.storages[t.storage].ref.Index)
+	return fmt.Sprintf("Tensor(%s%v, %s, storage %d)", t.dtype, t.shape, where, t.held.Storages[t.storage].Ref.Index)
 }
 
 // Retain returns another holder of the same tensor, to be released by itself.
 func (t *Tensor) Retain() *Tensor {
-	t.held.retain()
+	t.held.Retain()
 	v := t.view()
 	v.lent = false
 	return v
@@ -87,13 +91,13 @@ func (t *Tensor) Retain() *Tensor {
 // nothing.
 func (t *Tensor) Release() {
 	if !t.lent && !t.over.Swap(true) {
-		t.held.release()
+		t.held.Release()
 	}
 }
 
 // view copies the description; the copy is lent.
 func (t *Tensor) view() *Tensor {
-	return &Tensor{held: t.held, storage: t.storage, offset: t.offset, dtype: t.dtype, shape: t.shape,
+	return &Tensor{c: t.c, held: t.held, storage: t.storage, offset: t.offset, dtype: t.dtype, shape: t.shape,
 		strides: t.strides, region: t.region, device: t.device, readonly: t.readonly, name: t.name, lent: true}
 }
 
@@ -128,7 +132,7 @@ func (t *Tensor) AsStrided(shape, strides []int64, offset int64) (*Tensor, error
 func (t *Tensor) check() error {
 	size := uint64(0)
 	if t.storage >= 0 {
-		size = t.held.storages[t.storage].bytes
+		size = t.held.Storages[t.storage].Bytes
 	}
 	if err := t.dtype.CheckView(t.shape, t.strides, t.offset, size); err != nil {
 		return protocol.Errorf(protocol.CodeInvalid, "use a shape and strides inside the storage", "view %s%v strides %v: %w", t.dtype, t.shape, t.strides, err)
@@ -193,7 +197,7 @@ func (t *Tensor) Contiguous() bool { return dlpack.IsContiguous(t.shape, t.strid
 // with the last Release. Writing those of a read-only tensor faults.
 func (t *Tensor) Bytes() ([]byte, error) {
 	if t.over.Load() {
-		return nil, errReleased(t.String())
+		return nil, fault.Released(t.String())
 	}
 	if !t.Contiguous() {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use its strides, or copy it", "bytes of %v with strides %v are not contiguous", t.shape, t.strides)
@@ -218,7 +222,7 @@ func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned,
 		return nil, err
 	}
 	var m *dlpack.ManagedTensorVersioned
-	dl, err := t.held.c.dl.get()
+	dl, err := t.c.s.Pages.Exports.Get()
 	if err == nil {
 		m, err = dl.Export(spec)
 	}
@@ -234,7 +238,7 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 		return nil, err
 	}
 	var m *dlpack.ManagedTensor
-	dl, err := t.held.c.dl.get()
+	dl, err := t.c.s.Pages.Exports.Get()
 	if err == nil {
 		m, err = dl.ExportLegacy(spec)
 	}
@@ -245,12 +249,12 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 // ExportOption configures ToDLPack: a Stream, by default the legacy one.
 type ExportOption interface{ export(*exportOptions) }
 
-type exportOptions struct{ stream Stream }
+type exportOptions struct{ stream gpu.Stream }
 
 // spec describes an export and counts its reference up.
 func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
 	if t.over.Load() {
-		return nil, errReleased(t.String())
+		return nil, fault.Released(t.String())
 	}
 	s := &dlpack.Spec{Device: dlpack.CPUDevice, DType: t.dtype, Shape: t.shape, Strides: t.strides}
 	if t.readonly {
@@ -262,13 +266,13 @@ func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
 	if t.device != nil {
 		return s, t.deviceSpec(s, opts)
 	}
-	c := t.held.c
-	index := t.held.storages[t.storage].ref.Index
-	if err := c.countUp(index); err != nil {
+	m := t.c.s.Memory
+	index := t.held.Storages[t.storage].Ref.Index
+	if err := m.CountUp(index); err != nil {
 		return nil, err
 	}
 	s.Data = t.region.Address(t.offset)
-	s.Word, s.Delta, s.Cookie = c.pages.row.Word(index), protocol.Drop, uint64(index)
+	s.Word, s.Delta, s.Cookie = m.CountWord(index), protocol.Drop, uint64(index)
 	return s, nil
 }
 
@@ -276,8 +280,17 @@ func (t *Tensor) undo(s *dlpack.Spec, err error) {
 	switch {
 	case err == nil:
 	case s.Word != nil:
-		t.held.c.drop(uint32(s.Cookie))
-	case s.Cookie&deviceCookie != 0:
-		t.held.c.devices.deleted(s.Cookie)
+		t.c.s.Memory.Drop(uint32(s.Cookie))
+	case s.Cookie&memory.DeviceCookie != 0:
+		t.c.s.Devices.Deleted(s.Cookie)
 	}
+}
+
+// place finds the bytes of the tensor's storage: on its device, or in this process.
+func (t *Tensor) place(write bool) (err error) {
+	if t.device = t.held.Storages[t.storage].At.Segment.Device; t.device != nil {
+		return nil // mapped when its pointer is asked for
+	}
+	t.region, err = t.held.Region(t.storage, write)
+	return err
 }

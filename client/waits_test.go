@@ -38,7 +38,7 @@ func sessions(t *testing.T, n int) (all []*Client) {
 func asleep(c *Client, topic uint32, set uint64) (n int) {
 	at := protocol.BellWaits + uint64(topic)*protocol.WaitAreaSize + protocol.WaitMembers + set*8*protocol.BitmapWords
 	for w := range uint64(protocol.BitmapWords) {
-		n += bits.OnesCount64(c.pages.bellFile.Load64(at + 8*w))
+		n += bits.OnesCount64(c.s.Pages.BellFile.Load64(at + 8*w))
 	}
 	return n
 }
@@ -46,7 +46,7 @@ func asleep(c *Client, topic uint32, set uint64) (n int) {
 // rung counts how often sessions were rung.
 func rung(of ...*Client) (n uint32) {
 	for _, c := range of {
-		n += c.pages.parking.Bell()
+		n += c.s.Pages.Parking.Bell()
 	}
 	return n
 }
@@ -87,19 +87,26 @@ func TestPutRingsOneOfSeveralTakers(t *testing.T) {
 	q, took := takers(t, all)
 	x := alloc(t, all[0])
 	defer x.Release()
-	topic := q.t.info.Topic
+	topic := q.t.Info.Topic
 	require.NoError(t, q.Put(t.Context(), x)) // with the first one its lane is made known
 	<-took
-	turns := map[uint32]int{}
+	turns := map[*Client]bool{}
 	for range 4 * n {
 		eventually(t, "all sleep", func() bool { return asleep(all[0], topic, 1) == n })
-		before := rung(all[1:]...)
+		before, each := rung(all[1:]...), map[*Client]uint32{}
+		for _, c := range all[1:] {
+			each[c] = rung(c)
+		}
 		require.NoError(t, q.Put(t.Context(), x))
-		turns[q.t.shares[0].last]++
 		<-took
+		for c, n := range each {
+			turns[c] = turns[c] || rung(c) > n
+		}
 		require.Equal(t, before+1, rung(all[1:]...))
 	}
-	require.Len(t, turns, n, "they take turns")
+	for _, c := range all[1:] {
+		require.True(t, turns[c], "they take turns")
+	}
 	require.Zero(t, asleep(all[0], topic, 0))
 }
 
@@ -132,8 +139,8 @@ func TestTakerThatGivesUpPassesTheItemOn(t *testing.T) {
 	require.NoError(t, err)
 	b, err := other.Queue(t.Context(), "q")
 	require.NoError(t, err)
-	gives.attachMu.must() // what it takes of a new segment waits for this
-	defer gives.attachMu.end()
+	gives.s.Memory.Attaching.Must() // what it takes of a new segment waits for this
+	defer gives.s.Memory.Attaching.End()
 	for {
 		taken := make(chan error, 1)
 		go func() {
@@ -143,25 +150,24 @@ func TestTakerThatGivesUpPassesTheItemOn(t *testing.T) {
 			}
 			taken <- err
 		}()
-		eventually(t, "the other one sleeps", func() bool { return asleep(from, put.t.info.Topic, 1) == 1 })
+		eventually(t, "the other one sleeps", func() bool { return asleep(from, put.t.Info.Topic, 1) == 1 })
 		ctx, cancel := context.WithCancel(t.Context())
 		gaveUp := make(chan error, 1)
 		go func() {
 			_, err := a.Get(ctx)
 			gaveUp <- err
 		}()
-		eventually(t, "both sleep", func() bool { return asleep(from, put.t.info.Topic, 1) == 2 })
-		put.t.shares = []share{{WaitSet: put.t.waits.Group(0), last: gives.pages.slot - 1}} // its turn
-		before := rung(other)
+		eventually(t, "both sleep", func() bool { return asleep(from, put.t.Info.Topic, 1) == 2 })
+		before, givesBefore := rung(other), rung(gives)
 		require.NoError(t, put.Put(t.Context(), x))
-		eventually(t, "it tries", func() bool { return gives.attachMu.state.Load() == turnAwaited || len(taken) > 0 })
+		eventually(t, "it tries", func() bool { return gives.s.Memory.Attaching.Awaited() || len(taken) > 0 })
 		cancel()
 		require.ErrorIs(t, <-gaveUp, context.Canceled)
-		byRing := rung(other) > before
+		passedOn := rung(other) > before && rung(gives) > givesBefore
 		require.NoError(t, <-taken)
-		if byRing {
+		if passedOn {
 			return
-		} // else the other one took it when it looked by itself
+		} // else it was the other one's turn, or that took it when it looked by itself
 	}
 }
 
@@ -172,7 +178,8 @@ func TestSessionIsInASetWhileAnyOfItsWaitsIs(t *testing.T) {
 	require.NoError(t, err)
 	p, err := c.Queue(t.Context(), "q")
 	require.NoError(t, err)
-	topic := q.t.info.Topic
+	topic := q.t.Info.Topic
+	group := c.s.Pages.Bells.Waits(topic).Group(0)
 	var ended [2]chan error
 	var cancel [2]context.CancelFunc
 	for k, q := range []*Queue{q, p} {
@@ -185,9 +192,7 @@ func TestSessionIsInASetWhileAnyOfItsWaitsIs(t *testing.T) {
 		}()
 	}
 	eventually(t, "both wait", func() bool {
-		c.hub.mu.Lock()
-		defer c.hub.mu.Unlock()
-		return c.hub.sets[q.t.waits.Group(0)] == 2
+		return c.s.Waits.CountIn(group) == 2
 	})
 	cancel[0]()
 	require.ErrorIs(t, <-ended[0], context.Canceled)
@@ -195,7 +200,7 @@ func TestSessionIsInASetWhileAnyOfItsWaitsIs(t *testing.T) {
 	cancel[1]()
 	require.ErrorIs(t, <-ended[1], context.Canceled)
 	require.Zero(t, asleep(c, topic, 1))
-	require.Empty(t, c.hub.sets)
+	require.Zero(t, c.s.Waits.CountIn(group))
 }
 
 func TestReaderThatSleepsIsRungForEachMessage(t *testing.T) {
@@ -224,7 +229,7 @@ func TestReaderThatSleepsIsRungForEachMessage(t *testing.T) {
 		}()
 	}
 	for k := range uint64(20) {
-		eventually(t, "all sleep", func() bool { return asleep(all[0], out.t.info.Topic, 0) == len(readers) })
+		eventually(t, "all sleep", func() bool { return asleep(all[0], out.t.Info.Topic, 0) == len(readers) })
 		before := rung(readers...)
 		require.NoError(t, out.Send(t.Context(), x))
 		for range readers {
@@ -243,19 +248,18 @@ func TestReaderThatSleepsIsRungForEachMessage(t *testing.T) {
 // Who sends while nobody sleeps makes no call, and allocates nothing for it.
 func TestRingingNobodyCostsNothing(t *testing.T) {
 	c, o := pair(t)
-	q, err := c.Queue(t.Context(), "q")
+	out, err := c.Topic(t.Context(), "t")
 	require.NoError(t, err)
-	p, err := o.Queue(t.Context(), "q")
+	in, err := o.Topic(t.Context(), "t")
 	require.NoError(t, err)
-	_, err = p.TryGet(t.Context())
+	r, err := in.Reader(t.Context())
 	require.NoError(t, err)
+	defer r.Close()
 	x := alloc(t, c)
 	defer x.Release()
-	require.NoError(t, q.Put(t.Context(), x))
+	require.NoError(t, out.Send(t.Context(), x))
 	before := rung(c, o)
-	q.t.mu.must()
-	defer q.t.mu.end()
-	require.Zero(t, testing.AllocsPerRun(100, q.t.ring))
+	require.Zero(t, testing.AllocsPerRun(100, func() { require.NoError(t, out.Send(t.Context(), x)) }))
 	require.Equal(t, before, rung(c, o))
 }
 
@@ -282,7 +286,7 @@ func TestWatcherIsRungForEachRevision(t *testing.T) {
 	}()
 	require.EqualValues(t, 1, <-seen)
 	for k := range uint64(9) {
-		eventually(t, "the watcher sleeps", func() bool { return asleep(c, w.r.t.info.Topic, 0) == 1 })
+		eventually(t, "the watcher sleeps", func() bool { return asleep(c, w.r.t.Info.Topic, 0) == 1 })
 		before := rung(o)
 		_, err := c.Set(t.Context(), "n", x)
 		require.NoError(t, err)
@@ -301,8 +305,8 @@ func TestSenderThatWaitsForRoomIsRung(t *testing.T) {
 	defer x.Release()
 	require.NoError(t, q.Put(t.Context(), x))
 	parked := func() bool {
-		at := protocol.BellRecords + uint64(c.pages.slot)*protocol.BellRecordSize + protocol.BellParked
-		return c.pages.bellFile.Load64(at)&1 == 1
+		at := protocol.BellRecords + uint64(c.s.Pages.Slot)*protocol.BellRecordSize + protocol.BellParked
+		return c.s.Pages.BellFile.Load64(at)&1 == 1
 	}
 	m, err := p.TryGet(t.Context()) // with it the group has a member before anybody waits
 	require.NoError(t, err)

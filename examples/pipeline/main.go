@@ -113,14 +113,21 @@ func build(dir string, dev bool) ([][]string, error) {
 	if dev {
 		profile, clibArgs, cargoArgs = "debug", []string{clib, "dev"}, []string{"--all-features"}
 	}
+	augment := exec.Command("cargo", append([]string{"build", "--quiet", "--locked", "--example", "augment"}, cargoArgs...)...)
+	augment.Dir = in("rust")
+	if !dev {
+		augment.Env = append(os.Environ(), "RUSTFLAGS="+os.Getenv("RUSTFLAGS")) // in place of the tests'
+	}
 	for _, c := range []*exec.Cmd{
 		exec.Command("go", "build", "-o", filepath.Join(dir, "baton"), "./cmd/baton"),
-		exec.Command("cargo", append([]string{"build", "--quiet", "--locked", "--manifest-path", "rust/Cargo.toml", "--example", "augment"}, cargoArgs...)...),
+		augment,
 		exec.Command("tools/clib", clibArgs...),
 		exec.Command("cc", "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O2", "-I"+clib+"/include", "-o", normalise,
 			"examples/pipeline/normalise/normalise.c", "-L"+clib+"/lib", "-lbaton", "-lm", "-Wl,-rpath,"+clib+"/lib"),
 	} {
-		c.Dir = in("")
+		if c.Dir == "" {
+			c.Dir = in("")
+		}
 		if out, err := c.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", c.Args[0], err, out)
 		}

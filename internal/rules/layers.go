@@ -15,6 +15,8 @@ type layer struct {
 	only []string
 	// never: packages of ours that must not be reached, not even through others.
 	never []string
+	// instead: what code does that seems to need more.
+	instead string
 }
 
 // mechanics are what any room of the broker may know.
@@ -39,8 +41,33 @@ var layers = []layer{
 	{dir: "broker/leases", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker/roomtest", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
+	{dir: "client/internal/fault", only: []string{"protocol"}, instead: upward},
+	{dir: "client/internal/turn", only: []string{"client/internal/fault"}, instead: upward},
+	{dir: "client/internal/life", only: []string{"client/internal/fault", "protocol"}, instead: upward},
+	{dir: "client/internal/link", only: []string{"client/internal/life", "client/internal/turn", "client/internal/fault",
+		"protocol", "internal/wire", "internal/address", "internal/reach", "internal/statefile", "internal/sys"}, instead: upward},
+	{dir: "client/internal/pages", only: parts(), instead: upward},
+	{dir: "client/internal/waits", only: parts("pages", "life"), instead: upward},
+	{dir: "client/internal/gpu", only: parts("pages", "life", "fault"), instead: upward},
+	{dir: "client/internal/parttest", only: parts("waits", "pages", "life"), instead: "what a test needs beside them stands in the test"},
+	{dir: "client/internal/memory", only: parts("gpu", "waits", "pages", "life", "turn", "fault"), instead: upward},
+	{dir: "client/internal/devices", only: parts("memory", "gpu", "pages", "life", "fault"), instead: upward},
+	{dir: "client/internal/lanes", only: parts("memory", "waits", "pages", "life", "turn", "fault"), instead: upward},
+	{dir: "client/internal/session", only: parts("lanes", "devices", "memory", "gpu", "waits", "pages", "link", "life", "fault"), instead: upward},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},
+}
+
+// upward is how a part of the client asks for something of a part above it.
+const upward = "what a part of the client needs of one above it, it declares as an interface, which session fills in"
+
+// parts are these parts of the client, and what each of them may know beside them.
+func parts(names ...string) []string {
+	all := []string{"handles", "shm", "protocol", "dlpack", "internal/sys", "internal/wire", "internal/crashpoint", "internal/sparse", "internal/ranges"}
+	for _, n := range names {
+		all = append(all, "client/internal/"+n)
+	}
+	return all
 }
 
 // importEdge is one import of a package of ours: the folder imported and where.
@@ -88,8 +115,11 @@ func CheckLayers(t *Tree) []Violation {
 			}
 			for _, e := range imports {
 				if l.only != nil && !within(e.to, l.dir) && !withinAny(e.to, l.only) {
-					out = append(out, Violation{e.file.Name, e.line, fmt.Sprintf(
-						"%s must not import %s: of this project it may import %s", l.dir, e.to, listOrNothing(l.only))})
+					what := fmt.Sprintf("%s must not import %s: of this project it may import %s", l.dir, e.to, listOrNothing(l.only))
+					if l.instead != "" {
+						what += "; " + l.instead
+					}
+					out = append(out, Violation{e.file.Name, e.line, what})
 				}
 				if way := reach(edges, e.to, l.never, map[string]bool{}); way != nil {
 					out = append(out, Violation{e.file.Name, e.line, fmt.Sprintf(

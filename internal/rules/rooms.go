@@ -10,9 +10,10 @@ import (
 const (
 	brokerDir = "broker"
 	recordDir = "broker/record"
-	// roomTests makes rooms for tests.
-	roomTests = "broker/roomtest"
 )
+
+// forTests are the packages that make rooms of the broker, or parts of the client, for tests.
+var forTests = []string{"broker/roomtest", "client/internal/parttest"}
 
 // rooms of the broker are called with its mutex held and know no connection, process
 // or goroutine.
@@ -27,8 +28,8 @@ var recordTables = []string{"BrokerSessions", "BrokerChunks", "BrokerSegments", 
 
 // CheckRooms fails where code of the broker beside broker/record knows where the
 // records of the broker file stand, or touches the file's mapping; where a room takes
-// locks or knows connections; and where code other than tests imports what makes rooms
-// for tests. The layers table says which package may import which.
+// locks or knows connections; and where code other than tests imports what makes rooms,
+// or parts of the client, for tests. The layers table says which package may import which.
 func CheckRooms(t *Tree) []Violation {
 	var out []Violation
 	for _, f := range t.GoFiles() {
@@ -55,8 +56,8 @@ func CheckRooms(t *Tree) []Violation {
 	eachImport(t, func(f *File, line int, p, _ string) {
 		switch {
 		case f.Test():
-		case strings.TrimPrefix(p, module+"/") == roomTests:
-			out = append(out, Violation{f.Name, line, roomTests + " makes rooms for tests: only _test.go files may import it"})
+		case slices.Contains(forTests, strings.TrimPrefix(p, module+"/")):
+			out = append(out, Violation{f.Name, line, strings.TrimPrefix(p, module+"/") + " is for tests: only _test.go files may import it"})
 		case withinAny(f.Dir(), rooms) && slices.Contains(roomless, p):
 			out = append(out, Violation{f.Name, line, fmt.Sprintf("%s must not import %s: a room is called with the broker's mutex held and knows no connection", f.Dir(), p)})
 		}

@@ -145,7 +145,7 @@ func clientGoroutines() string {
 	buf = buf[:runtime.Stack(buf, true)]
 	var out []string
 	for _, g := range strings.Split(string(buf), "\n\n") {
-		if strings.Contains(g, "baton/client.") && !leaked[goroutine(g)] {
+		if (strings.Contains(g, "baton/client.") || strings.Contains(g, "baton/client/")) && !leaked[goroutine(g)] {
 			out = append(out, g)
 		}
 	}

@@ -5,44 +5,19 @@
 //! awaited while the interpreter is held. Hostile peers: what comes from another process is checked
 //! by the client, and the value tree here. Death: as in the client; see there.
 
-mod buffer;
-mod bundle;
-mod capsule;
-mod cuda;
-mod cuda_allocator;
-mod dlpack;
-mod dtype;
-mod errors;
-mod exchange;
-mod handle;
-mod import;
-mod index;
-mod json;
-mod memory;
-mod message;
-mod name;
-mod packing;
-mod pickle;
-mod poll;
-mod queue;
-mod refused;
-mod session;
-mod shape;
-mod source;
-mod storages;
-mod tensor;
-mod text;
-mod topic;
+mod arrays;
+mod base;
+mod face;
+mod objects;
 mod value;
-mod view;
-mod wait;
+mod views;
 
 use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use crate::errors::OrRaise;
-use crate::text::Text;
+use crate::base::errors::OrRaise;
+use crate::base::text::Text;
 
 /// The socket of the broker that a session without an address would use.
 #[pyfunction]
@@ -70,31 +45,35 @@ mod native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::bundle::Bundle;
+    use super::arrays::copies::own_buffers;
     #[pymodule_export]
-    use super::cuda_allocator::allocate_on_gpus_in;
+    use super::face::cuda_allocator::allocate_on_gpus_in;
     #[pymodule_export]
-    use super::handle::Handle;
+    use super::face::message::Message;
     #[pymodule_export]
-    use super::memory::own_buffers;
+    use super::face::name::Watch;
     #[pymodule_export]
-    use super::message::Message;
+    use super::face::packing::{put_together, put_whole, take_apart, take_whole};
     #[pymodule_export]
-    use super::name::Watch;
+    use super::face::pickle::{bundle_of, dense, end_lease, hand_over, lend, open_bundle};
     #[pymodule_export]
-    use super::packing::{put_together, put_whole, take_apart, take_whole};
+    use super::face::queue::Queue;
     #[pymodule_export]
-    use super::pickle::{bundle_of, dense, end_lease, hand_over, lend, open_bundle};
+    use super::face::session::empty;
     #[pymodule_export]
-    use super::queue::Queue;
+    use super::face::storages::{move_storages, storage_in_place, storages_over};
     #[pymodule_export]
-    use super::session::{Session, empty, set_default};
+    use super::face::topic::{Reader, Topic};
     #[pymodule_export]
-    use super::storages::{move_storages, storage_in_place, storages_over};
+    use super::objects::bundle::Bundle;
     #[pymodule_export]
-    use super::tensor::Tensor;
+    use super::objects::default::set_default;
     #[pymodule_export]
-    use super::topic::{Reader, Topic};
+    use super::objects::handle::Handle;
+    #[pymodule_export]
+    use super::objects::session::Session;
+    #[pymodule_export]
+    use super::objects::tensor::Tensor;
     #[pymodule_export]
     use super::{check_name, default_address, finish_devices};
 

@@ -80,3 +80,9 @@ def test_numbers_far_apart_are_a_picture():
 def test_readers_and_watches_say_of_what(name):
     assert repr(baton.topic(name).reader()) == f'baton.Reader("{name}")'
     assert repr(baton.watch(name)) == f'baton.Watch("{name}")'
+
+
+def test_dir_lists_what_is_public():
+    listed = dir(baton)
+    assert set(listed) == {*baton.__all__, "torch"} and all(hasattr(baton, n) for n in listed)
+    assert not {"os", "importlib", "Any", "_native"} & set(listed)

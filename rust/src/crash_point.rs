@@ -1,17 +1,17 @@
 //! Lets a test kill a process between two instructions of the protocol.
 //!
 //! Code that changes what other processes see calls [`at`] with a name at each step; the names, and
-//! what has happened there, are those of `internal/crashpoint`, in Go. Built with the feature
-//! `crash-points`, a process whose environment says `BATON_CRASH_AT=name` (or `name:n`, the n-th time)
-//! kills itself there with SIGKILL; without the feature `at` is empty.
+//! what has happened there, are those of `internal/crashpoint`, in Go. Built with
+//! `--cfg baton_crash_points`, a process whose environment says `BATON_CRASH_AT=name` (or `name:n`, the n-th
+//! time) kills itself there with SIGKILL; without it `at` is empty.
 
 /// Marks a step of the protocol.
-#[cfg(not(feature = "crash-points"))]
+#[cfg(not(baton_crash_points))]
 #[inline(always)]
 pub(crate) fn at(_: &str) {}
 
 /// Kills the process when its environment asks for it at this step.
-#[cfg(feature = "crash-points")]
+#[cfg(baton_crash_points)]
 pub(crate) fn at(name: &str) {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -125,6 +125,16 @@ impl DType {
         self.num_bytes_of(shape.iter().copied())
     }
 
+    /// As `num_bytes`, of a shape that it has accepted.
+    #[inline]
+    pub(crate) fn num_bytes_known(self, shape: &[i64]) -> u64 {
+        if shape.contains(&0) {
+            return 0; // the product of the others may not fit
+        }
+        let n: u64 = shape.iter().map(|d| *d as u64).product();
+        (u128::from(n) * u128::from(self.item_bits())).div_ceil(8) as u64
+    }
+
     /// As `num_bytes`, of extents wherever they stand.
     #[inline]
     pub(crate) fn num_bytes_of(self, shape: impl ExactSizeIterator<Item = i64> + Clone) -> Result<u64> {
@@ -287,10 +297,46 @@ macro_rules! elements {
     )* };
 }
 
+/// A boolean of an array: one byte, of which 0 is false and all else true. Rust's own `bool` has two valid bit
+/// patterns, and another process may have written any.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use baton::Bool;
+///
+/// let mask = session.from_slice(&[2], &[Bool::from(true), Bool::from(false)])?.freeze();
+/// assert_eq!(mask.dtype(), baton::DType::BOOL);
+/// assert_eq!(mask.to_vec::<Bool>()?.into_iter().map(bool::from).collect::<Vec<_>>(), [true, false]);
+/// # Ok(()) }
+/// ```
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Bool(u8);
+
+impl From<bool> for Bool {
+    fn from(b: bool) -> Bool {
+        Bool(b.into())
+    }
+}
+
+impl From<Bool> for bool {
+    fn from(b: Bool) -> bool {
+        b.0 != 0
+    }
+}
+
 elements! {
     i8 = INT8, i16 = INT16, i32 = INT32, i64 = INT64, u8 = UINT8, u16 = UINT16, u32 = UINT32, u64 = UINT64,
-    f32 = FLOAT32, f64 = FLOAT64,
+    f32 = FLOAT32, f64 = FLOAT64, Bool = BOOL,
 }
+
+#[cfg(feature = "half")]
+elements! { half::f16 = FLOAT16, half::bf16 = BFLOAT16, }
+
+#[cfg(feature = "num-complex")]
+elements! { num_complex::Complex<f32> = COMPLEX64, num_complex::Complex<f64> = COMPLEX128, }
 
 #[cfg(test)]
 mod tests {
@@ -322,6 +368,9 @@ mod tests {
         assert!(f.check_view(&[i64::MAX, 2], Some(&[i64::MAX, 1]), 0, 24).is_err());
         assert!(f.check_view(&[2], None, u64::MAX, u64::MAX).is_err());
         assert_eq!(DType::UINT4.num_bytes(&[3]).unwrap(), 2);
+        for shape in [&[3][..], &[], &[0, 5], &[7, 2, 3], &[i64::MAX], &[i64::MAX, 0]] {
+            assert_eq!(DType::UINT4.num_bytes_known(shape), DType::UINT4.num_bytes(shape).unwrap());
+        }
     }
 
     #[test]

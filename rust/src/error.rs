@@ -1,6 +1,8 @@
 //! Errors: one type, whose [`Code`] is the protocol's. Match by code, never by text.
 
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -97,9 +99,22 @@ impl fmt::Display for Code {
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{}", self.text())]
+#[derive(Debug, Clone)]
 pub struct Error(Box<Parts>);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        if self.0.remedy.is_empty() { Ok(()) } else { write!(f, " ({})", self.0.remedy) }
+    }
+}
+
+impl std::error::Error for Error {
+    /// The error of the system or of another crate that it comes from, such as an [`io::Error`].
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|e| e.as_ref() as _)
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Parts {
@@ -107,11 +122,19 @@ struct Parts {
     message: String,
     remedy: String,
     detail: Map<String, Value>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     pub(crate) fn new(code: Code, remedy: impl Into<String>, message: impl Into<String>) -> Error {
-        Error(Box::new(Parts { code, message: message.into(), remedy: remedy.into(), detail: Map::new() }))
+        let (message, remedy) = (message.into(), remedy.into());
+        Error(Box::new(Parts { code, message, remedy, detail: Map::new(), source: None }))
+    }
+
+    /// Notes what it comes from.
+    pub(crate) fn caused_by(mut self, e: impl std::error::Error + Send + Sync + 'static) -> Error {
+        self.0.source = Some(Arc::new(e));
+        self
     }
 
     pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Error {
@@ -195,13 +218,6 @@ impl Error {
     pub(crate) fn about_device(&self) -> bool {
         self.0.detail.contains_key("device")
     }
-
-    fn text(&self) -> String {
-        if self.0.remedy.is_empty() {
-            return self.0.message.clone();
-        }
-        format!("{} ({})", self.0.message, self.0.remedy)
-    }
 }
 
 impl Error {
@@ -227,8 +243,9 @@ pub(crate) fn interrupted() -> Error {
 }
 
 /// A system call that failed while doing something that has a name.
-pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl fmt::Display) -> Error {
-    Error::new(code, remedy, format!("{what}: {cause}"))
+pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl Into<io::Error>) -> Error {
+    let cause = cause.into();
+    Error::new(code, remedy, format!("{what}: {cause}")).caused_by(cause)
 }
 
 /// The error of every call of a session that a broker has ended.

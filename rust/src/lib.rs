@@ -18,6 +18,12 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Where the broker comes from
+//! A session needs the broker of its machine, the program `baton`. [`Session::connect`] finds it at
+//! `BATON_ADDRESS`, else it uses the user's own and starts it where none runs: the program named by
+//! `BATON_BINARY`, or `baton` on `PATH`. It comes with the Python package `baton-ipc`, as a Debian package, or
+//! as one static binary. Without one the error is `NoBroker`.
+//!
 //! # Ownership
 //! A [`Tensor`], [`Message`] or [`Bundle`] counts references, which its last clone's drop gives back.
 //! A send counts for itself: a sender may drop its tensor at once, and does not write it any more,
@@ -31,6 +37,7 @@
 //! which sleeps for them.
 //!
 //! # Features
+//! `half`, `num-complex`: elements of those crates. `dlpk`, `dlpark`: tensors to and from those crates.
 //! `ndarray`: tensors as arrays of that crate. `tokio`: waits of async tasks, for messages and for room. `cuda`, the only one that is on
 //! by default: tensors on GPUs; the driver is loaded when the first is met, so without one it costs nothing.
 //!
@@ -118,7 +125,7 @@ mod ndarray;
 #[cfg(not(baton_loom))]
 mod session;
 mod shm;
-#[cfg(all(feature = "step", not(baton_loom)))]
+#[cfg(not(baton_loom))]
 mod step;
 mod sync;
 mod sys;
@@ -139,7 +146,7 @@ pub use cuda::{Stream, finish_devices};
 #[cfg(not(baton_loom))]
 pub use deadline::Deadline;
 pub use dims::Dims;
-pub use dtype::{DType, Element};
+pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
 pub use handle::Handle;
@@ -153,7 +160,7 @@ pub use ledger::PoolStats;
 pub use memory::{Holder, HugePages};
 #[cfg(not(baton_loom))]
 pub use session::{Builder, DeviceAllocator, Session, Stats};
-#[cfg(all(feature = "step", not(baton_loom)))]
+#[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub use step::Step;
 #[cfg(not(baton_loom))]

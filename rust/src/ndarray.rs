@@ -69,7 +69,7 @@ impl Tensor {
     /// torn. `InvalidArgument` when the type differs.
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
         let shape: Vec<usize> = self.shape().iter().map(|n| *n as usize).collect();
-        Array::from_shape_vec(IxDyn(&shape), self.to_vec()?).map_err(|e| disagree(e.to_string()))
+        Array::from_shape_vec(IxDyn(&shape), self.to_vec()?).map_err(|e| disagree(e.to_string()).caused_by(e))
     }
 
     /// The elements in place as an array with the tensor's strides. `InvalidArgument` when the type

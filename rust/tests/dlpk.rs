@@ -1,4 +1,5 @@
 //! DLPack with a library that others wrote: the crate dlpk.
+#![cfg(feature = "dlpk")]
 
 mod kit;
 
@@ -127,5 +128,19 @@ fn theirs_is_taken() {
     };
     assert_eq!(t2.as_ptr().unwrap(), t.as_ptr().unwrap());
     drop((t, t2, session));
+    broker.nothing_is_held();
+}
+
+#[test]
+fn a_tensor_that_nobody_else_has_goes_over_without_unsafe() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let session = broker.session();
+    let mut x = session.alloc::<f32>(&[2, 2]).unwrap();
+    x.fill(1.5);
+    let theirs = DLPackTensor::try_from(x).unwrap();
+    assert_eq!((theirs.shape(), theirs.is_read_only()), (&[2, 2][..], false));
+    let back = session.from_dlpack(Managed::from(theirs)).unwrap();
+    assert_eq!(back.to_vec::<f32>().unwrap(), [1.5; 4]);
+    drop((back, session));
     broker.nothing_is_held();
 }

@@ -65,6 +65,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'baton' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What is public, for completion: without what this file imports for itself."""
+    return [*__all__, "torch"]
+
+
 def connect(
     address: str | None = None, namespace: str | None = None, start: bool = True, timeout: float | None = 30.0
 ) -> Session:

@@ -6,9 +6,12 @@ use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::names::fields_of;
 use super::tensordict;
-use crate::errors::{error, to_py};
-use crate::tensor::Tensor;
+use crate::base::errors::{error, to_py};
+use crate::objects::bundle::Bundle;
+use crate::objects::tensor::Tensor;
+use crate::views::torch;
 
 /// The value that a message or bundle makes by a builder.
 pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> Made<'py>) -> PyResult<Py<PyAny>> {
@@ -17,6 +20,12 @@ pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> M
         Err(Failed::Client(e)) => Err(to_py(py, &e)),
         Err(Failed::Python(e)) => Err(e),
     }
+}
+
+/// The value of a bundle, made once.
+pub(crate) fn of_bundle(py: Python<'_>, bundle: &Bundle) -> PyResult<Py<PyAny>> {
+    let held = bundle.held(py)?;
+    Ok(held.value.get_or_try_init(py, || decode(py, |b| held.bundle.build(b)))?.clone_ref(py))
 }
 
 /// Makes objects of Python.
@@ -203,12 +212,6 @@ fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyTy
     Ok(found.and_then(|f| f.cast_into::<PyType>().ok()))
 }
 
-/// The names of a named tuple's items; `None` of a class of another kind.
-pub(super) fn fields_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
-    let fields = class.getattr_opt("_fields")?.and_then(|f| f.cast_into_exact::<PyTuple>().ok());
-    Ok(fields.and_then(|f| f.iter().map(|name| name.extract::<String>().ok()).collect()))
-}
-
 /// The fields of a class whose annotations say that they are tensors of torch's, which become such. Where torch is
 /// not there, none are.
 struct Torchs<'py>(Option<Bound<'py, PyAny>>);
@@ -227,7 +230,7 @@ impl<'py> Torchs<'py> {
     fn made(&self, name: &Bound<'py, PyAny>, v: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let Some(fields) = &self.0 else { return Ok(v) };
         match v.cast::<Tensor>() {
-            Ok(t) if fields.contains(name)? => Tensor::torch(t),
+            Ok(t) if fields.contains(name)? => torch::of(t),
             _ => Ok(v),
         }
     }

@@ -11,15 +11,15 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use super::decode::fields_of;
+use super::limits::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
+use super::names::{fields_of, name_of};
 use super::take::Take;
-use super::tensordict;
-use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
-use crate::bundle::Bundle;
-use crate::errors::error;
-use crate::exchange::{self, Known};
-use crate::source::Source;
-use crate::tensor::Tensor;
+use super::{decode, tensordict};
+use crate::arrays::source::Source;
+use crate::arrays::tables::{self, Known};
+use crate::base::errors::{OrRaise, error};
+use crate::objects::bundle::Bundle;
+use crate::objects::tensor::Tensor;
 
 /// The type of the array that was met last: most values have arrays of one type. It may be gone, and
 /// another type at its address; who finds a type here asks its objects again.
@@ -75,6 +75,19 @@ pub(crate) fn encode(session: &Session, value: &Bound<'_, PyAny>) -> PyResult<Pa
     encode_as(session, value, Take::Reference)
 }
 
+/// The payload of a value, and of what goes along with it.
+pub(crate) fn with_meta(
+    session: &Session,
+    value: &Bound<'_, PyAny>,
+    meta: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Payload> {
+    let p = encode(session, value)?;
+    match meta {
+        None => Ok(p),
+        Some(m) => p.meta(&self::meta(m)?).or_raise(value.py()),
+    }
+}
+
 /// The payload of a value whose tensors are taken in a certain way.
 pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take) -> PyResult<Payload> {
     let py = value.py();
@@ -96,7 +109,7 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     if e.scalar(value)? {
         return Ok(Payload::of_names(e.names, Vec::new(), e.tree));
     }
-    e.last = exchange::last(py);
+    e.last = tables::last(py);
     let flat = e.flat(value)?;
     if !flat {
         e.value(value)?;
@@ -191,7 +204,7 @@ impl Encoder {
         }
         let Some(found) = Source::of(v)? else { return Ok(false) };
         KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
-        self.last = exchange::last(v.py());
+        self.last = tables::last(v.py());
         self.leaves.arrays.push(found);
         Ok(true)
     }
@@ -246,7 +259,7 @@ impl Encoder {
             });
         }
         if let Ok(b) = v.cast::<Bundle>() {
-            let value = b.get().value(v.py())?;
+            let value = decode::of_bundle(v.py(), b.get())?;
             return self.value(value.bind(v.py()));
         }
         if self.leaf(v).map_err(|e| self.at(v.py(), e))? {
@@ -549,11 +562,6 @@ impl Encoder {
         };
         (0..n).map(tensor).collect()
     }
-}
-
-/// How the tree names a class.
-pub(super) fn name_of(class: &Bound<'_, PyType>) -> PyResult<String> {
-    Ok(format!("{}:{}", class.module()?.to_str()?, class.qualname()?.to_str()?))
 }
 
 /// A TypeError that tells where in the value it happened; other errors are their libraries' own.

@@ -9,34 +9,11 @@
 
 mod decode;
 mod encode;
+mod limits;
+mod names;
 mod take;
 mod tensordict;
 
-pub(crate) use decode::decode;
-pub(crate) use encode::{encode, encode_as};
+pub(crate) use decode::{decode, of_bundle};
+pub(crate) use encode::{encode, encode_as, with_meta};
 pub(crate) use take::Take;
-
-use baton::{Payload, Session};
-use pyo3::prelude::*;
-
-use crate::errors::OrRaise;
-
-/// The payload of a value, and of what goes along with it.
-pub(crate) fn with_meta(
-    session: &Session,
-    value: &Bound<'_, PyAny>,
-    meta: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Payload> {
-    let p = encode(session, value)?;
-    match meta {
-        None => Ok(p),
-        Some(m) => p.meta(&encode::meta(m)?).or_raise(value.py()),
-    }
-}
-
-/// Levels of JSON that a tree may have, tags included.
-const MOST_DEPTH: usize = 100;
-/// Digits that an integer may have.
-const MOST_DIGITS: usize = 4096;
-/// Integers beyond it, both ways, are tagged.
-const MOST_SAFE: i64 = (1 << 53) - 1;

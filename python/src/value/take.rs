@@ -3,10 +3,10 @@
 use baton::{Session, Stream};
 use pyo3::prelude::*;
 
-use crate::cuda::alloc_on;
-use crate::errors::invalid;
-use crate::memory::Room;
-use crate::source::Source;
+use crate::arrays::room::Room;
+use crate::arrays::source::Source;
+use crate::base::cuda::alloc_on;
+use crate::base::errors::invalid;
 
 /// What becomes of the tensors of a value.
 #[derive(Clone, Copy, PartialEq)]

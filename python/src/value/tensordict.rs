@@ -4,7 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::encode::name_of;
+use super::names::name_of;
 
 /// The package's part of it, where this program has imported tensordict itself.
 fn module(py: Python<'_>) -> PyResult<Option<Bound<'_, PyModule>>> {

@@ -12,6 +12,8 @@
 
 mod copies;
 mod copy;
+#[cfg(any(feature = "dlpk", feature = "dlpark"))]
+mod crates;
 mod cuda;
 mod exchange;
 mod export;

@@ -111,10 +111,17 @@ impl Cursor {
         }
     }
 
+    /// Whether the lane, which is not read by a group, has nothing, and is where it was.
+    #[inline(always)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.group.is_none() && !self.over && !self.aside && !self.lane.lane.has(self.next) && self.caught_up()
+    }
+
     /// Tells, when slot next does not hold its message, that it has never been there, without a look at
     /// the head, whose line the writer changes at the very moment that is waited for. Messages leave in
     /// their order: where the one before still is, next cannot have left. The broker may leave gaps in
     /// the lane of the dead, which has nothing new anyway.
+    #[inline]
     fn caught_up(&self) -> bool {
         self.lane.info.state == state::LANE_LIVE && self.next > 1 && self.lane.lane.has(self.next - 1)
     }

@@ -67,7 +67,7 @@ impl Message {
         self.held.received().map_or(0, |r| r.sequence)
     }
 
-    /// When it was sent, in ns of CLOCK_MONOTONIC.
+    /// When it was sent, in ns of CLOCK_MONOTONIC; of the only sender of a topic perhaps some µs less.
     pub fn stamp(&self) -> u64 {
         self.held.received().map_or(0, |r| r.stamp)
     }

@@ -358,6 +358,7 @@ impl Reader {
         self.closer.check()?;
         match self.quick() {
             Some(held) => Ok(Some(Message { held })),
+            None if self.is_idle() => Ok(None),
             None => self.poll_any(),
         }
     }

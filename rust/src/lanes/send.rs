@@ -123,17 +123,6 @@ impl OwnLane {
     }
 }
 
-impl OwnLane {
-    /// Starts to fetch what un-naming message i will need, which is the next to leave and was read long ago. The own
-    /// storage that may be free then.
-    #[inline]
-    fn expect(&self, i: u64) -> Option<u32> {
-        self.lane.fetch_first(i);
-        let (index, own) = self.kept[self.lane.slot_of(i)].first?;
-        own.then_some(index)
-    }
-}
-
 /// A message whose slot is to be used anew.
 struct Blocker {
     view: Arc<View>,
@@ -244,7 +233,7 @@ impl TopicState {
         let free = leaves.and_then(|leaves| own.withdraw(inner, leaves));
         own.lane.prepare(i + 1);
         own.stamps.renew();
-        inner.memory.pool.tidy(&inner.access, free, leaves.and_then(|leaves| own.expect(leaves + 1)));
+        inner.memory.pool.tidy(&inner.access, free);
         if let Some(index) = free {
             inner.memory.offered(index);
         }

@@ -33,8 +33,9 @@ impl TopicState {
         if let Some(t) = inner.watchers.tasks.get() {
             return Ok(t.clone());
         }
-        let made = Sleeper::start(Notify::new(), inner.waiter.parking.clone())
-            .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
+        let made = Sleeper::start(Notify::new(), inner.waiter.parking.clone()).map_err(|e| {
+            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
+        })?;
         if let Err(second) = inner.watchers.tasks.set(made) {
             second.end(); // another thread was faster
         }

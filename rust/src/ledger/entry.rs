@@ -36,12 +36,6 @@ impl Entries {
         Entry { offset, bytes, generation: word & GENERATION_MASK }
     }
 
-    /// Starts to fetch an entry that is about to be written.
-    #[inline]
-    pub(crate) fn prefetch(&self, index: u32) {
-        self.0.prefetch_write(Self::at(index));
-    }
-
     /// Where an entry stands, for a prefetch.
     #[cfg(not(baton_loom))]
     pub(crate) fn address(&self, index: u32) -> *mut u8 {

@@ -13,9 +13,6 @@ pub(crate) trait Rows {
     fn row(&self, slot: u32) -> Option<Row>;
 }
 
-/// Rows whose words are fetched ahead: a processor fetches so many lines side by side.
-const FETCHED: usize = 8;
-
 /// Who was attached to a chunk in an epoch, with the rows, whose files it keeps mapped.
 #[derive(Debug)]
 struct Audience {
@@ -41,15 +38,6 @@ impl FreeTest {
     /// Forgets rows, those of sessions that are gone among them.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
-    }
-
-    /// Starts to fetch what the test of a storage will read and write, where it is known who is attached.
-    #[inline]
-    pub(crate) fn expect(&self, index: u32) {
-        let known = self.known.get(index / limits::CHUNK_INDICES).and_then(Option::as_deref);
-        let Some(audience) = known else { return };
-        self.entries.prefetch(index);
-        audience.rows.iter().take(FETCHED).for_each(|row| row.expect(index));
     }
 
     /// Runs the test on a storage and, if nobody holds it, ends its generation and returns the next

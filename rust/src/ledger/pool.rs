@@ -243,9 +243,8 @@ impl Pool {
 
     /// Tests a few storages that may be free, so that the next allocation finds one. What is not done
     /// because another thread allocates is done by the next that does. `dropped` is as for
-    /// [`dropped`](Pool::dropped), with the lock taken once for both; `next` is the storage that is likely dropped
-    /// next time: what its test reads is on its way by then.
-    pub(crate) fn tidy(&self, rows: &dyn Rows, dropped: Option<u32>, next: Option<u32>) {
+    /// [`dropped`](Pool::dropped), with the lock taken once for both.
+    pub(crate) fn tidy(&self, rows: &dyn Rows, dropped: Option<u32>) {
         let Ok(mut p) = self.state.try_lock() else {
             return dropped.into_iter().for_each(|index| self.note(index));
         };
@@ -253,7 +252,6 @@ impl Pool {
         if self.may_recycle() {
             self.drain(&mut p);
             p.recycle(rows, TESTS_PER_ALLOC);
-            next.into_iter().for_each(|index| p.test.expect(index));
         }
     }
 

@@ -46,12 +46,6 @@ impl Row {
         self.0.prefetch_write(Self::at(index));
     }
 
-    /// Starts to fetch a word that is about to be read.
-    #[inline]
-    pub(crate) fn expect(&self, index: u32) {
-        self.0.prefetch(Self::at(index));
-    }
-
     /// Counts one reference up. It comes before the second look at the place that names the
     /// storage, and that order is the whole protection.
     ///

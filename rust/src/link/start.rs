@@ -241,7 +241,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     }
     let log = dir.join("broker.log");
     let broken = |what: &str, e: io::Error| {
-        Error::new(Code::NoBroker, "check the binary and the runtime directory", format!("{what}: {e}"))
+        Error::new(Code::NoBroker, "check the binary and the runtime directory", format!("{what}: {e}")).caused_by(e)
     };
     let out = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
     let out = out.map_err(|e| broken("open the broker's log", e))?;

@@ -152,8 +152,9 @@ impl Thread {
         let (me, link) = (self.clone(), link.clone());
         let _ = self.of.set((Arc::downgrade(&link), Arc::downgrade(&served)));
         let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || me.run(&link, &served));
-        let thread = thread
-            .map_err(|e| Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")))?;
+        let thread = thread.map_err(|e| {
+            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
+        })?;
         let _ = self.thread.set(thread.thread().id());
         Ok(())
     }
@@ -308,7 +309,7 @@ impl Thread {
     /// has come and delivers it.
     fn step(&self, control: &Control, until: Option<Instant>) -> Result<()> {
         let ready = wait_ready(&*control.socket()?, control.is_behind(), &self.waker, until)
-            .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")))?;
+            .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")).caused_by(e))?;
         let sent = if ready.writable { control.catch_up() } else { Ok(()) };
         if !ready.readable {
             return sent;

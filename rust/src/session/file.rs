@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Session;
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::error::{Code, Error, Result, os};
+use crate::error::{Code, Error, Result};
 use crate::holding::{MappedFile, Place, View};
 use crate::sys::{self, Mapping};
 use crate::tensor::Tensor;
@@ -38,7 +38,7 @@ impl Session {
                 std::io::ErrorKind::PermissionDenied => Code::PermissionDenied,
                 _ => Code::InvalidArgument,
             };
-            Error::new(code, "give a file that can be read", format!("open {}: {e}", path.display()))
+            Error::new(code, "give a file that can be read", format!("open {}: {e}", path.display())).caused_by(e)
         };
         let file = File::open(path).map_err(failed)?;
         let fd = OwnedFd::from(file);
@@ -47,7 +47,8 @@ impl Session {
             Ok(0) => Place::Nowhere,
             Ok(n) => Place::File(Arc::new(MappedFile { map: Mapping::readable(&fd, n)?, fd })),
             Err(e) => {
-                return Err(os(Code::InvalidArgument, "use a smaller file", format_args!("map {bytes} bytes"), e));
+                let what = format!("map {bytes} bytes: {e}");
+                return Err(Error::new(Code::InvalidArgument, "use a smaller file", what).caused_by(e));
             }
         };
         let held = self.inner()?.nothing(View::none());

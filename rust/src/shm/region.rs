@@ -174,12 +174,6 @@ impl Region {
         prefetch_write(self.base.as_ptr().wrapping_add(off as usize));
     }
 
-    /// Starts to fetch the line at `off`, which is about to be read.
-    #[inline]
-    pub(crate) fn prefetch(&self, off: u64) {
-        prefetch(self.base.as_ptr().wrapping_add(off as usize));
-    }
-
     /// Starts to move the line at `off`, which was just written, to the cache that all processors
     /// share: a reader fetches it from there sooner than from this processor's own.
     #[inline]

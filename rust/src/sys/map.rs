@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::{is_process, process_number};
-use crate::error::{Code, Result, os};
+use crate::error::{Code, Error, Result, os};
 
 /// A mapped range of memory, unmapped on drop.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Mapping {
     fn made(at: rustix::io::Result<*mut std::ffi::c_void>, len: usize, writable: bool) -> Result<Mapping> {
         match at.map(|p| NonNull::new(p.cast())) {
             Ok(Some(base)) => Ok(Mapping { base, len, writable, of: AtomicU32::new(0) }),
-            Ok(None) => Err(os(Code::Internal, "report this", "map shared memory", "address 0")),
+            Ok(None) => Err(Error::new(Code::Internal, "report this", "map shared memory: address 0")),
             Err(e) => {
                 let code = if e == Errno::NOMEM { Code::OutOfMemory } else { Code::Internal };
                 Err(os(code, "raise the limit of address space", format_args!("map {len} bytes of shared memory"), e))

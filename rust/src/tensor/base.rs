@@ -200,7 +200,7 @@ impl Tensor {
     /// The bytes that the elements take C-contiguous.
     #[inline]
     pub fn num_bytes(&self) -> u64 {
-        self.view().dtype.num_bytes(&self.view().shape).unwrap_or(0)
+        self.view().dtype.num_bytes_known(&self.view().shape)
     }
 
     /// The view of another shape and strides (in elements, `None` for C-contiguous), `offset`

@@ -107,7 +107,7 @@ impl Payload {
     /// Attaches what JSON can hold, to be read from the message, or the bundle of a name.
     pub fn meta(mut self, meta: &impl Serialize) -> Result<Payload> {
         self.meta = serde_json::to_vec(meta).map_err(|e| {
-            Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode meta: {e}"))
+            Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode meta: {e}")).caused_by(e)
         })?;
         Ok(self)
     }

@@ -415,8 +415,9 @@ impl From<WireError> for Error {
 
 /// Reads a reply as what the op answers.
 pub(crate) fn decode<R: DeserializeOwned>(op: &str, json: &RawValue) -> Result<R> {
-    serde_json::from_str(json.get())
-        .map_err(|e| Error::new(Code::Protocol, "use a broker of this version", format!("reply to {op}: {e}")))
+    serde_json::from_str(json.get()).map_err(|e| {
+        Error::new(Code::Protocol, "use a broker of this version", format!("reply to {op}: {e}")).caused_by(e)
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,59 @@
+package lanes
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Late gives a request that the broker did not answer before the deadline of ctx
+// the code of the wait that it was part of.
+func (t *Topic) Late(ctx context.Context, err error, code protocol.Code) error {
+	if fault.Code(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
+		return err
+	}
+	if code == protocol.CodeFull && t.Info.Overwrite {
+		return err
+	}
+	return protocol.Errorf(code, "wait longer", "%s: %w", t.Title(), err)
+}
+
+// Timeout describes a wait that ended without what it waited for.
+func (t *Topic) Timeout(ctx context.Context, code protocol.Code, what string) error {
+	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
+		return fault.Context(ctx, "waiting on "+t.Title())
+	}
+	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.Title()).Because(context.DeadlineExceeded)
+	writers, readers, lastLeft := t.count()
+	if t.listed() == nil {
+		e.With("writers", writers).With("readers", readers).With("last_left", lastLeft)
+		e.Message += ": " + plural(writers, "writer") + " and " + plural(readers, "reader") + " attached"
+		if lastLeft != "" {
+			e.Message += ", " + lastLeft + " left last"
+		}
+	}
+	if t.set.broker.IsAway() {
+		e.Message += "; the broker is away"
+	}
+	return e
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return strconv.Itoa(n) + " " + word + "s"
+}
+
+// Title names the topic for people.
+func (t *Topic) Title() string { return TitleOf(t.Info.Kind, t.Info.Name) }
+
+// TitleOf names a topic of a kind for people.
+func TitleOf(kind, name string) string {
+	if name == "" {
+		return "a private " + kind
+	}
+	return kind + " " + name
+}

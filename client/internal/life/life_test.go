@@ -1,0 +1,39 @@
+package life
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func TestSessionIsLostOnceAndClosedOverThat(t *testing.T) {
+	var l Life
+	require.NoError(t, l.Ended())
+	first := protocol.Errorf(protocol.CodeSessionLost, "", "first")
+	require.True(t, l.Lose(first))
+	require.False(t, l.Lose(protocol.Errorf(protocol.CodeSessionLost, "", "second")))
+	require.Equal(t, first, l.Ended())
+	require.Equal(t, first, l.Refused(protocol.ErrOutOfMemory), "why it is refused is that")
+	l.Close()
+	require.ErrorIs(t, l.Ended(), protocol.ErrClosed)
+	require.Equal(t, first, l.WhyLost())
+}
+
+func TestLimboEndsWhenItIsDecidedAndBeginsOnce(t *testing.T) {
+	var l Life
+	l.GoOn(func() { t.Error("there is none") })
+	told, resumed := 0, 0
+	l.Hear(func() { told++ })
+	l.Hear(func() { told++ })
+	in := l.InLimbo()
+	require.NotNil(t, in)
+	waited := make(chan error)
+	go func() { waited <- in.Wait() }()
+	l.GoOn(func() { resumed++ })
+	require.NoError(t, <-waited)
+	require.Nil(t, l.InLimbo())
+	require.Equal(t, 1, told)
+	require.Equal(t, 1, resumed)
+}

@@ -1,0 +1,185 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Pauses between looks for a broker's socket.
+const (
+	dialSoon = 10 * time.Millisecond
+	dialLate = 250 * time.Millisecond
+	// mayStartAgain is how often it is asked anew whether one may be started.
+	mayStartAgain = time.Second
+)
+
+// Place is where a session's broker is, and how one is started there.
+type Place struct {
+	Socket string // as the environment was when the session was opened
+	Named  bool   // the address was given
+	Start  bool   // one may be started where it was not
+	Binary string // "": it is looked for
+}
+
+// dial connects to the broker's socket and waits for one until ctx ends. It starts
+// the user's broker where that is allowed and left to clients.
+func dial(ctx context.Context, o *Place) (*net.UnixConn, error) {
+	socket := o.Socket
+	var asked time.Time
+	for pause := dialSoon; ; pause = min(2*pause, dialLate) {
+		conn, err := reach.Dial(ctx, socket)
+		if err == nil || !reach.Absent(err) {
+			return conn, err
+		}
+		switch {
+		case o.Named:
+		case !o.Start:
+			return nil, noBroker(socket)
+		case time.Since(asked) >= mayStartAgain:
+			asked = time.Time{}
+			switch err := startBroker(ctx, o, socket); err {
+			case nil:
+				continue
+			case errAwaited:
+				asked = time.Now()
+			case errOccupied:
+			default:
+				return nil, err
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			if asked.IsZero() {
+				return nil, noBroker(socket)
+			}
+			return nil, protocol.Errorf(protocol.CodeNoBroker, "start it again, as it was started before", "no broker answers at %s, and sessions of the last one, which is not the programs' to start, still live", socket)
+		}
+	}
+}
+
+// errAwaited says that the next broker is not for clients to start, errOccupied that
+// none can be started while another one lives, which may be about to end.
+var (
+	errAwaited  = errors.New("the broker is the operator's to start")
+	errOccupied = errors.New("another broker lives")
+)
+
+func noBroker(socket string) error {
+	return reach.None(socket, "start one with `baton serve`, or set BATON_ADDRESS")
+}
+
+// startBroker runs `baton serve` for this user, unless the next broker is the operator's
+// to start (errAwaited), or a broker lives already (errOccupied). A lock makes one of many processes that come at once do it,
+// and a second look finds what another has started.
+func startBroker(ctx context.Context, o *Place, socket string) error {
+	dir := filepath.Dir(socket)
+	if err := sys.CheckPrivateDir(dir); err != nil {
+		return protocol.Errorf(protocol.CodePermission, "remove it or set XDG_RUNTIME_DIR", "%w", err)
+	}
+	path := filepath.Join(dir, "start.lock")
+	lock, err := sys.OpenLock(path)
+	if err != nil {
+		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "%w", err)
+	}
+	defer lock.Close()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := lock.Lock(false)
+		if err == nil {
+			break
+		}
+		if !sys.IsLocked(err) {
+			return protocol.Errorf(protocol.CodeNoBroker, "set XDG_RUNTIME_DIR to a folder where files can be locked", "lock %s: %w", path, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return noBroker(socket)
+		}
+	}
+	if reach.Listens(socket) {
+		return nil
+	}
+	if reach.Owner(dir, socket) != 0 {
+		return errOccupied
+	}
+	if st, err := statefile.Read(dir); err == nil && st.Awaits() {
+		return errAwaited
+	}
+	binary, err := findBinary(o)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "broker.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(binary, "serve", "--stand-in", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log // os/exec passes no other descriptors on
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return protocol.Errorf(protocol.CodeNoBroker, "check the binary", "start %s serve: %w", binary, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // reaps it if it ends before us
+	// Keep the lock until it answers, so that no other is started.
+	for {
+		if reach.Listens(socket) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case err := <-ended:
+			if reach.Listens(socket) {
+				return nil
+			}
+			return protocol.Errorf(protocol.CodeNoBroker, "read "+log.Name(), "the broker ended at once: %v", err)
+		case <-ctx.Done():
+			return noBroker(socket)
+		}
+	}
+}
+
+func findBinary(o *Place) (string, error) {
+	named := o.Binary
+	if named == "" {
+		named = os.Getenv(address.EnvBinary)
+	}
+	switch {
+	case strings.Contains(named, "/"): // from here, while the broker runs in /
+		return filepath.Abs(named)
+	case named != "":
+		return named, nil
+	}
+	self, err := os.Executable()
+	if err == nil && filepath.Base(self) == "baton" {
+		return self, nil
+	}
+	if b, err := exec.LookPath("baton"); err == nil {
+		return b, nil
+	}
+	if err == nil {
+		beside := filepath.Join(filepath.Dir(self), "baton")
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	return "", protocol.Errorf(protocol.CodeNoBroker, "put baton on PATH or set BATON_BINARY", "no broker runs and the program baton was not found")
+}

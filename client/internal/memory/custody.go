@@ -1,0 +1,48 @@
+package memory
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// lacks tells the broker of a file that could not be had for want of descriptors: it counts on
+// this session to keep it, perhaps.
+func (m *Memory) lacks(err error, k protocol.RestoreItem) {
+	if fault.Code(err) != protocol.CodeTooMany || m.pages.CustodyOf(k) != nil {
+		return
+	}
+	go func() {
+		asked := protocol.Custody{Closed: []protocol.RestoreItem{k}}
+		fds, _ := m.broker.CallUntil(context.Background(), protocol.OpCustody, asked, nil)
+		wire.CloseAll(fds) // what is offered with the answer is offered again
+	}()
+}
+
+// TakeCustody asks the broker what this session is to keep, and what not any more.
+func (m *Memory) TakeCustody() {
+	for ask := (protocol.Custody{}); ; {
+		var ok protocol.CustodyReply
+		before := m.arriving()
+		fds, err := m.broker.Call(context.Background(), protocol.OpCustody, ask, &ok)
+		if err != nil {
+			return // what this session does not say that it keeps, others are asked to keep
+		}
+		if len(fds) != len(ok.Given) {
+			wire.CloseAll(fds)
+			return
+		}
+		for i, f := range ok.Given {
+			m.keepNew(before, f, fds[i])
+		}
+		for _, f := range ok.Ended {
+			m.pages.LetGo(f)
+		}
+		if len(ok.Given)+len(ok.Ended) == 0 {
+			return
+		}
+		ask = protocol.Custody{Kept: ok.Given, Closed: ok.Ended}
+	}
+}

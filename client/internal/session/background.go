@@ -1,0 +1,163 @@
+package session
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/link"
+	"github.com/baton-ipc/baton/handles"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func (s *Session) work() {
+	often := time.NewTicker(compareEvery)
+	defer often.Stop()
+	b := s.jobs
+	for {
+		select {
+		case <-b.stop:
+			return
+		case <-often.C:
+			s.Compare()
+			continue
+		case <-b.wake:
+		}
+		now := b.take()
+		s.carryOut(&now)
+		s.claims.tell(func(op string, body any) error {
+			_, err := s.Link.Call(context.Background(), op, body, nil)
+			return err
+		})
+	}
+}
+
+func (s *Session) carryOut(d *due) {
+	if d.compare {
+		s.Compare()
+	}
+	if d.custody {
+		s.Memory.TakeCustody()
+	}
+	if d.collect {
+		s.Memory.Collect((*handles.Pool).CollectIdle)
+	}
+	if d.forgetPeers {
+		s.Memory.ForgetPeers()
+	}
+	missing := slices.DeleteFunc(slices.Collect(maps.Keys(d.peers)), func(of protocol.PeerSession) bool { return s.Pages.Known(of.Slot, of.Serial) != nil })
+	if len(missing) > 0 {
+		s.Memory.MapPeers(context.Background(), missing)
+	}
+}
+
+func (s *Session) keepConnected() {
+	for {
+		select {
+		case <-s.jobs.stop:
+			return
+		case <-s.Link.Away():
+			if s.Link.IsClosed() || !s.reconnect() {
+				return
+			}
+		}
+	}
+}
+
+// reconnect tries until a broker takes this session back: the same one, to which
+// it was only disconnected, or a new one, which is given all that is mapped
+// here. It returns false when the client was closed or its session is lost.
+func (s *Session) reconnect() bool {
+	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
+		if s.Pages.IsOver() || s.Pages.IsClosed() {
+			why := errStopped
+			if s.Life.IsEvicted() || s.Pages.IsEvicted() {
+				why = errEvicted
+			}
+			s.lose(why)
+			return false
+		}
+		s.goOn()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctl, err := s.resume(ctx)
+		cancel()
+		if ctl != nil {
+			if !s.Link.Adopt(ctl) {
+				return false
+			}
+			s.Waits.WakeAll()
+			// What was asked for while no broker was there, claims too.
+			s.jobs.post(func(d *due) { d.compare = true })
+			go s.Memory.ReturnStray(s.jobs.stop)
+			return true
+		}
+		if fault.IsFinal(err) {
+			s.lose(err)
+			return false
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.jobs.stop:
+			return false
+		}
+	}
+}
+
+// Pauses between attempts to reconnect to a broker that answers.
+const (
+	reconnectSoon = 20 * time.Millisecond
+	reconnectLate = time.Second
+)
+
+// resume tries once.
+func (s *Session) resume(ctx context.Context) (*link.Control, error) {
+	p := s.Pages
+	return s.Link.Resume(ctx, &protocol.Resume{Instance: p.Instance, Serial: p.Serial, Secret: p.Secret}, s.restore)
+}
+
+// restore hands a new broker the descriptors of everything mapped here.
+func (s *Session) restore(ctx context.Context, ask link.Request) error {
+	p := s.Pages
+	s.Memory.Restoring()
+	unanswered := s.Topics.Unanswered() // before the groups are listed: a reader that is missing here has its group there
+	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.Serial}}
+	fds := []*sys.FD{p.BrokerFD, p.BellFD, p.SessionFD}
+	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this
+	defer func() {
+		for _, fd := range held {
+			fd.Release()
+		}
+	}()
+	add := func(role string, serial uint64, fd *sys.FD) {
+		if _, err := fd.Acquire(); err == nil {
+			held = append(held, fd)
+			items = append(items, protocol.RestoreItem{Role: role, Serial: serial})
+			fds = append(fds, fd)
+		}
+	}
+	custody, sessions := p.Inventory()
+	for k, f := range custody {
+		add(k.Role, k.Serial, f.FD)
+	}
+	segments := s.Memory.Inventory(custody, func(serial uint64, fd *sys.FD) { add(protocol.RestoreSegment, serial, fd) })
+	s.Topics.GroupFiles(func(id uint64, fd *sys.FD) { add(protocol.RestoreGroup, id, fd) })
+	const batch = 32
+	for len(items) > 0 {
+		n := min(batch, len(items))
+		if _, err := ask(ctx, protocol.OpRestore, protocol.Restore{Items: items[:n]}, nil, fds[:n]...); err != nil {
+			return err
+		}
+		items, fds = items[n:], fds[n:]
+	}
+	var ok protocol.HelloReply
+	more, err := ask(ctx, protocol.OpRestored, protocol.Restored{Unanswered: unanswered, Sessions: sessions, Segments: segments}, &ok)
+	wire.CloseAll(more)
+	if err == nil && !ok.Resumed {
+		err = protocol.ErrBrokerLost
+	}
+	return err
+}

@@ -1,0 +1,57 @@
+package client
+
+import (
+	"context"
+
+	"github.com/baton-ipc/baton/client/internal/lanes"
+)
+
+// send publishes a value in the own lane of a topic, waiting for room in a lossless one. While
+// it waits the turn is others'. o is for the use of whichever has the turn.
+func (c *Client) send(ctx context.Context, t *lanes.Topic, o *outgoing, v any, flags uint32, opts []SendOption) error {
+	for waited := false; ; waited = true {
+		wait, err := c.attempt(ctx, t, o, waited, v, flags, opts)
+		if wait == nil {
+			return err
+		}
+		if err := t.Await(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// attempt is one turn of a send, which ends with a wait if there is no room.
+func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waited bool, v any, flags uint32, opts []SendOption) (wait *lanes.NoRoom, err error) {
+	if err := t.Begin(ctx, waited); err != nil {
+		return nil, err
+	}
+	defer t.End()
+	o.reset(flags)
+	defer o.finish()
+	if err := c.compose(o, v, opts); err != nil {
+		return nil, err
+	}
+	if wait, err := t.MakeRoom(ctx); wait != nil || err != nil {
+		return wait, err
+	}
+	if o.devices != nil {
+		if o.order, err = c.s.Devices.OrderSend(ctx, o.devices, o.options.after()); err != nil {
+			return nil, err
+		}
+	}
+	words, head, err := c.place(ctx, o, t.SlotRoom())
+	if err != nil {
+		return nil, err
+	}
+	sent, err := t.Publish(&head, words, o.counted)
+	if sent {
+		c.sent(o)
+	}
+	return nil, err
+}
+
+// sent counts a message that was handed over.
+func (c *Client) sent(o *outgoing) {
+	c.handovers.Add(1)
+	c.bytesSent.Add(o.bytes)
+}

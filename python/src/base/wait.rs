@@ -1,0 +1,167 @@
+//! Waiting with the interpreter let go, and Ctrl-C.
+
+use std::cell::RefCell;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use baton::{Closer, Deadline, Turns};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBool;
+
+use crate::base::errors::{invalid, to_py};
+
+thread_local! {
+    /// What a signal handler raised while this thread waited in the client.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// The client's hook: runs Python's signal handlers; true ends the wait. Only the main thread runs
+/// handlers, to which the kernel gives signals first, so its sleeps end at each.
+pub(crate) fn interrupted() -> bool {
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let stop = raised.is_some();
+    if stop {
+        RAISED.with(|r| *r.borrow_mut() = raised);
+    }
+    stop
+}
+
+/// Libraries that ask for memory in the program's place.
+const BETWEEN: [&str; 5] = ["torch", "multiprocessing", "concurrent", "threading", "gymnasium"];
+
+/// The client's other hook: file and line of the innermost frame that is neither this package's nor one of these
+/// libraries', else of theirs.
+pub(crate) fn caller() -> Option<String> {
+    let look = |py: Python<'_>| -> PyResult<Option<String>> {
+        let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
+        let mut between = None;
+        while !frame.is_none() {
+            let module = frame.getattr("f_globals")?.get_item("__name__").and_then(|n| n.extract::<String>());
+            let module = module.unwrap_or_default();
+            let package = module.split('.').next().unwrap_or_default();
+            if package != "baton" {
+                let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+                let at = format!("{file}:{}", frame.getattr("f_lineno")?.extract::<u32>()?);
+                if !BETWEEN.contains(&package) && !file.starts_with("<frozen") {
+                    return Ok(Some(at));
+                }
+                between.get_or_insert(at);
+            }
+            frame = frame.getattr("f_back")?;
+        }
+        Ok(between)
+    };
+    // A thread without a frame of Python raises, and an exception that was there stays.
+    Python::try_attach(|py| {
+        let before = PyErr::take(py);
+        let found = look(py).ok().flatten();
+        before.into_iter().for_each(|e| e.restore(py));
+        found
+    })
+    .flatten()
+}
+
+/// Runs what may wait, with the interpreter let go. A wait that a signal handler ended by raising
+/// raises that.
+pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {
+    py.detach(f).map_err(|e| RAISED.with(|r| r.borrow_mut().take()).unwrap_or_else(|| to_py(py, &e)))
+}
+
+/// What receives for threads that take turns with it, and can be closed while one of them waits.
+pub(crate) struct Closable<T> {
+    turns: Turns<Option<T>>,
+    closer: Closer,
+}
+
+impl<T: Send> Closable<T> {
+    pub(crate) fn new(value: T, closer: Closer) -> baton::Result<Closable<T>> {
+        Ok(Closable { turns: Turns::new(Some(value))?, closer })
+    }
+
+    /// Receives at the thread's turn, which it waits for until the deadline. `gone` is the error of what was closed.
+    pub(crate) fn with<R>(
+        &self,
+        t: Deadline,
+        gone: impl Fn() -> baton::Error,
+        receive: impl FnOnce(&mut T) -> baton::Result<R>,
+    ) -> baton::Result<R> {
+        let mut turn = self.turns.lock(t.left(), interrupted)?;
+        let got = turn.as_mut().map_or_else(|| Err(gone()), receive);
+        drop(turn);
+        self.drop_closed();
+        got
+    }
+
+    /// Looks, unless another thread is receiving.
+    pub(crate) fn try_with<R>(
+        &self,
+        gone: impl Fn() -> baton::Error,
+        look: impl FnOnce(&mut T) -> baton::Result<Option<R>>,
+    ) -> baton::Result<Option<R>> {
+        if self.closer.is_closed() {
+            return Err(gone());
+        }
+        let Some(mut turn) = self.turns.try_lock()? else { return Ok(None) };
+        let got = turn.as_mut().map_or_else(|| Err(gone()), look);
+        drop(turn);
+        self.drop_closed();
+        got
+    }
+
+    /// Ends it for all threads. It waits for none, since the one that receives may be this one, in a signal's handler.
+    pub(crate) fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            self.closer.close();
+            self.drop_closed();
+        });
+    }
+
+    /// Drops what was closed, unless a thread is receiving, which does so behind it.
+    fn drop_closed(&self) {
+        // One of the two that come here at the same moment, the closing one and the receiving one, sees the other: each
+        // has written, and reads behind this.
+        fence(Ordering::SeqCst);
+        // In a forked child that cannot have it, it is gone already.
+        if self.closer.is_closed()
+            && let Ok(Some(mut turn)) = self.turns.try_lock()
+        {
+            drop(turn.take());
+        }
+    }
+}
+
+/// The seconds of a queue's calls, whose counterparts in `queue.Queue` take a bool, whether to wait, in their
+/// place.
+pub(crate) struct Seconds(pub(crate) f64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Seconds {
+    type Error = PyErr;
+
+    fn extract(ob: Borrowed<'a, 'py, PyAny>) -> PyResult<Seconds> {
+        if ob.is_instance_of::<PyBool>() {
+            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait for ever, not a bool"));
+        }
+        ob.extract().map(Seconds)
+    }
+}
+
+/// Seconds of Python: None waits for ever, 0 polls.
+pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    match seconds {
+        None => Ok(None),
+        Some(s) => time(s).ok_or_else(|| {
+            invalid(py, "use None to wait for ever, 0 to poll, or seconds", format!("timeout {s} is no time"))
+        }),
+    }
+}
+
+/// So many seconds; `Some(None)` where they are more than anybody lives to see, `None` where they are no time.
+pub(crate) fn time(seconds: f64) -> Option<Option<Duration>> {
+    match seconds {
+        s if s.is_nan() || s < 0.0 => None,
+        s if s > 1e9 => Some(None),
+        s => Some(Some(Duration::from_secs_f64(s))),
+    }
+}

@@ -1,0 +1,13 @@
+//! What Python sees: methods and functions.
+
+pub(crate) mod bundle;
+pub(crate) mod cuda_allocator;
+pub(crate) mod message;
+pub(crate) mod name;
+pub(crate) mod packing;
+pub(crate) mod pickle;
+pub(crate) mod queue;
+pub(crate) mod session;
+pub(crate) mod storages;
+pub(crate) mod tensor;
+pub(crate) mod topic;
