@@ -129,6 +129,37 @@ var samples = map[string][]sample{
 		{"internal/crashpoint imports internal/sys", files{"internal/crashpoint/a.go": ours("crashpoint", "internal/sys")}, []string{"internal/crashpoint must not import internal/sys"}},
 		{"internal/sys imports shm", files{"internal/sys/a.go": ours("sys", "shm")}, []string{"internal/sys must not import shm"}},
 	},
+	"rust-layers": {
+		{"lower layers and other words", files{
+			"rust/src/lib.rs":         "mod link;\npub use session::{Builder, Session};\npub use tensor::Tensor;\n",
+			"rust/src/link/mod.rs":    "mod client;\nuse crate::waits::Waiter;\nuse crate::error::{Code, Error};\n",
+			"rust/src/link/client.rs": "use super::Link;\n/// See [`Session`](crate::Session) and crate::lanes.\nfn f() { let _ = \"crate::session::x\"; }\n#[cfg(test)]\nmod tests {\n    use super::*;\n    use crate::waits::Waiter;\n}\n",
+			"rust/src/session/mod.rs": "use crate::{deadline, link::{Client, Link}, tensor::Tensor};\npub struct Session;\nimpl Session {}\nimpl Tensor {}\nimpl From<Session> for u8 {}\n",
+			"rust/src/tensor/mod.rs":  "pub struct Tensor;\npub(crate) struct View<T>(T);\nimpl<T: Clone> View<T> {}\nimpl Tensor {}\n",
+			"rust/src/lanes/view.rs":  "struct View;\nimpl View {}\n",
+			"rust/src/any_bytes.rs":   "use crate::session::Session;\n",
+			"rust/capi/src/lib.rs":    "use crate::session::Session;\n",
+		}, nil},
+		{"a lower layer names a higher one", files{"rust/src/link/a.rs": "\nuse crate::memory::Memory;\n"}, []string{"rust/src/link/a.rs:2: layer link must not name memory"}},
+		{"in a group", files{"rust/src/memory/a.rs": "use crate::{\n    error::{Code, Error},\n    lanes::{Topic},\n};\n"}, []string{"layer memory must not name lanes"}},
+		{"by a path in code", files{"rust/src/holding/a.rs": "fn f() -> crate::session::Session { loop {} }\n"}, []string{"layer holding must not name session"}},
+		{"by super", files{"rust/src/link/a.rs": "use super::super::tensor::Tensor;\n"}, []string{"layer link must not name tensor"}},
+		{"by what the crate shows", files{
+			"rust/src/lib.rs":    "pub use session::{Builder, Session};\n",
+			"rust/src/link/a.rs": "use crate::Session;\n",
+		}, []string{"layer link must not name session"}},
+		{"a test of a layer names a higher one", files{"rust/src/link/a.rs": "#[cfg(test)]\nmod tests {\n    use crate::session::Session;\n}\n"}, []string{"rust/src/link/a.rs:3: layer link must not name session"}},
+		{"a circle of files of one folder and another", files{"rust/src/dlpack/types.rs": "use super::export::View;\n"}, []string{"layer dlpack/types must not name dlpack"}},
+		{"a type with methods in a higher layer", files{
+			"rust/src/memory/mod.rs": "pub(crate) struct Memory;\nimpl Memory {}\n",
+			"rust/src/lanes/a.rs":    "use crate::memory::Memory;\n\nimpl Memory {\n}\n",
+		}, []string{"rust/src/lanes/a.rs:3: layer lanes gives Memory methods, a type of memory"}},
+		{"a generic type of another layer", files{
+			"rust/src/waits/mod.rs": "pub(crate) struct Sleeper<A>(A);\n",
+			"rust/src/lanes/a.rs":   "impl<A: Alarm> Sleeper<A> {\n}\n",
+		}, []string{"layer lanes gives Sleeper methods"}},
+		{"a file of no layer", files{"rust/src/inner.rs": "struct Inner;\n"}, []string{"rust/src/inner.rs: it is of no layer"}},
+	},
 	"rooms": {
 		{"views of records", files{
 			"broker/a.go":             calls(`"github.com/baton-ipc/baton/protocol"`, "_ = protocol.BrokerSlot; b.store.Record.Topic(1).Free(); _ = m.Region"),

@@ -42,6 +42,7 @@ type Rule struct {
 var All = []Rule{
 	{"layers", CheckLayers},
 	{"rooms", CheckRooms},
+	{"rust-layers", CheckRustLayers},
 	{"unix", CheckUnix},
 	{"syscall", CheckSyscall},
 	{"unsafe", CheckUnsafe},

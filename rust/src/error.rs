@@ -220,6 +220,13 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The error of a use of what the program itself has closed.
+    pub fn closed_here(what: &str) -> Error {
+        Error::new(Code::Closed, "open a new one", format!("{what} was closed"))
+    }
+}
+
 const REQUEST: &str = "request";
 /// The detail of the error of a topic that is closed.
 const TOPIC: &str = "topic";
@@ -228,6 +235,11 @@ const TOPIC: &str = "topic";
 pub(crate) fn unanswered(op: &str) -> Error {
     let what = format!("time ran out waiting for the broker to answer {op}");
     Error::new(Code::Timeout, "wait longer, or look whether the broker runs", what).with(REQUEST, op)
+}
+
+/// The error of a wait that the program's own hook has ended.
+pub(crate) fn interrupted() -> Error {
+    Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
 }
 
 /// A system call that failed while doing something that has a name.

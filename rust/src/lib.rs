@@ -95,6 +95,10 @@ mod any_bytes;
 mod crash_point;
 #[cfg(not(baton_loom))]
 mod cuda;
+#[cfg(not(baton_loom))]
+mod deadline;
+#[cfg(not(baton_loom))]
+mod devices;
 mod dims;
 #[cfg(not(baton_loom))]
 pub mod dlpack;
@@ -102,11 +106,19 @@ mod dtype;
 mod error;
 #[cfg(not(baton_loom))]
 mod handle;
+#[cfg(not(baton_loom))]
+mod holding;
+#[cfg(not(baton_loom))]
+mod lanes;
 #[doc(hidden)]
 pub mod layout;
 mod ledger;
+#[cfg(not(baton_loom))]
+mod link;
 #[cfg(all(test, baton_loom))]
 mod loom_models;
+#[cfg(not(baton_loom))]
+mod memory;
 mod message;
 #[cfg(all(feature = "ndarray", not(baton_loom)))]
 mod ndarray;
@@ -119,30 +131,41 @@ mod sync;
 mod sys;
 mod table;
 #[cfg(not(baton_loom))]
+mod tensor;
+#[cfg(not(baton_loom))]
 mod turns;
 #[cfg(not(baton_loom))]
 mod value;
+#[cfg(not(baton_loom))]
+mod waits;
 #[cfg(not(baton_loom))]
 mod wire;
 
 #[cfg(not(baton_loom))]
 pub use cuda::{Stream, finish_devices};
+#[cfg(not(baton_loom))]
+pub use deadline::Deadline;
 pub use dims::Dims;
 pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
 pub use handle::Handle;
 #[cfg(not(baton_loom))]
+pub use holding::Lease;
+#[cfg(not(baton_loom))]
+pub use lanes::{Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Watch};
+#[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
-pub use session::{
-    Builder, Bundle, Closer, Deadline, DeviceAllocator, Holder, HugePages, Lease, Message, NameOptions, Names, Payload,
-    Queue, QueueOptions, Reader, Session, Start, Stats, Tensor, TensorMut, Topic, TopicOptions, Watch,
-};
+pub use memory::{Holder, HugePages};
+#[cfg(not(baton_loom))]
+pub use session::{Builder, DeviceAllocator, Session, Stats};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub use step::Step;
 #[cfg(not(baton_loom))]
+pub use tensor::{Tensor, TensorMut};
+#[cfg(not(baton_loom))]
 pub use turns::Turns;
 #[cfg(not(baton_loom))]
-pub use value::{Build, Value};
+pub use value::{Build, Bundle, Names, Payload, Value};

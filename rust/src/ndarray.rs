@@ -5,7 +5,8 @@ use ndarray::{ShapeBuilder, ShapeError, StrideShape};
 
 use crate::dtype::{Element, last_index};
 use crate::error::{Code, Error, Result, disagree};
-use crate::session::{Session, Tensor, TensorMut};
+use crate::session::Session;
+use crate::tensor::{Tensor, TensorMut};
 
 fn unfit(t: &Tensor, e: &ShapeError) -> Error {
     let what = format!("a tensor of {:?} with strides {:?} as an array: {e}", t.shape(), t.strides());

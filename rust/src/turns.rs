@@ -10,9 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{Code, Error, Result};
-use crate::session::deadline::deadline;
-use crate::session::interrupted;
+use crate::deadline::deadline;
+use crate::error::{Code, Error, Result, interrupted};
 use crate::sys::{PerProcess, futex_wait, futex_wake};
 
 /// How long a thread waits for its turn before it looks again at the latest.

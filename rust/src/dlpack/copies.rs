@@ -5,8 +5,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::session::{Origin, Span, Tensor};
+use crate::holding::{Origin, Span};
 use crate::sys::Mapping;
+use crate::tensor::Tensor;
 
 /// What keeps a tensor's bytes, and the address of its first element; nothing and null without elements.
 pub(super) type Copied = (Option<Arc<Mapping>>, *mut c_void);

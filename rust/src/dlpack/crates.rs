@@ -11,7 +11,7 @@ mod dlpk {
     use crate::dlpack::{DLManagedTensorVersioned, ExportOptions, Managed};
     use crate::dtype::Element;
     use crate::error::{Error, Result};
-    use crate::session::TensorMut;
+    use crate::tensor::TensorMut;
 
     const _: () = assert!(size_of::<sys::DLManagedTensorVersioned>() == size_of::<DLManagedTensorVersioned>());
 

@@ -3,8 +3,11 @@
 use super::view::View;
 use super::{DLTensor, device};
 use crate::cuda::{Stream, driver};
+use crate::devices::Devices;
 use crate::error::{Code, Error, Result};
-use crate::session::{Place, Session, Tensor};
+use crate::holding::Place;
+use crate::session::Session;
+use crate::tensor::Tensor;
 
 /// Refuses elements that no single copy reaches.
 fn contiguous(v: &View) -> Result<()> {
@@ -104,8 +107,8 @@ impl Session {
             return Err(Error::new(Code::Unsupported, "give elements on a GPU, or share a copy", what));
         }
         let inner = self.inner()?;
-        let gpu = inner.gpu(driver()?.numbered(view.device.device_id)?);
-        let (held, offset) = inner.lend(&gpu, v.first.addr() as u64, v.span, keep)?;
+        let gpu = Devices::gpu(&inner.memory, driver()?.numbered(view.device.device_id)?);
+        let (held, offset) = Devices::lend(inner, &gpu, v.first.addr() as u64, v.span, keep)?;
         let t = Tensor::checked(held, Place::Storage(0), offset, v.dtype, v.shape, v.strides, v.readonly)?;
         if stream != Stream::NONE {
             t.written_by(&gpu, stream)?;
@@ -122,7 +125,8 @@ impl Session {
     pub unsafe fn is_rented(&self, view: &DLTensor, flags: u64) -> Result<bool> {
         // SAFETY: as the caller says.
         let v = unsafe { View::anywhere(view, flags)? };
-        Ok(self.inner()?.rented_segment(v.first.addr() as u64, v.span.max(1)).is_some())
+        let beside = self.inner()?.memory.beside();
+        Ok(beside.is_some_and(|b| b.is_rented(v.first.addr() as u64, v.span.max(1))))
     }
 }
 

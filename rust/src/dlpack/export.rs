@@ -8,10 +8,12 @@ use super::copies;
 use super::owned::{Managed, Structure};
 use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, flag};
 use crate::cuda::Stream;
+use crate::devices::Devices;
 use crate::dims::Dims;
 use crate::error::{Code, Error, Result};
-use crate::session::{Bundle, Tensor};
 use crate::sys::Mapping;
+use crate::tensor::Tensor;
+use crate::value::Bundle;
 
 /// What an export keeps until its deleter is called.
 struct Context<M> {
@@ -250,6 +252,6 @@ unsafe extern "C" fn delete<M: Structure>(managed: *mut M) {
     let context = unsafe { Box::from_raw((*managed).context().cast::<Context<M>>()) };
     let inner = context.tensor.held.inner().clone();
     if context.tensor.on_device().is_some() && !inner.is_closed() {
-        inner.devices().deleted(context.tensor); // this thread may be one that must not call the driver
+        Devices::of(&inner.memory).deleted(Box::new(context.tensor)); // this thread may be one that must not call the driver
     }
 }

@@ -9,8 +9,11 @@ use super::view::View;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result, disagree};
-use crate::session::{HugePages, Place, Session, Shared, Tensor};
+use crate::holding::{Place, Shared};
+use crate::memory::HugePages;
+use crate::session::Session;
 use crate::shm::prefetch;
+use crate::tensor::Tensor;
 
 /// Where tensors begin in a storage that they share.
 const ALIGN: u64 = 256;
@@ -143,7 +146,7 @@ impl Session {
         how: Gather,
     ) -> Result<Vec<Tensor>> {
         let segments = match how {
-            Gather::Reference => self.inner()?.all_segments(),
+            Gather::Reference => self.inner()?.memory.all_segments(),
             Gather::Copy => Vec::new(),
         };
         let (mut plans, mut places) = (Vec::with_capacity(views.size_hint().1.unwrap_or(0)), Places::default());

@@ -5,7 +5,9 @@ use super::view::View;
 use super::{DLTensor, device};
 use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
-use crate::session::{Place, Session, Tensor};
+use crate::holding::Place;
+use crate::session::Session;
+use crate::tensor::Tensor;
 
 impl Session {
     /// Takes a tensor of another library over, of either structure: its elements are copied once into shared

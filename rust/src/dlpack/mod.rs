@@ -21,7 +21,7 @@ mod gather;
 mod import;
 mod owned;
 mod stream;
-mod types;
+pub(crate) mod types;
 mod view;
 
 pub use exchange::{allocate_in, exchange_api};

@@ -1,93 +1,43 @@
 //! What a session has of its broker: the connection, the pages, the memory and what is counted in it.
 //!
-//! A [`Inner`] is one opening of it, from [`Session::connect`](super::Session::connect) to the close. What a
+//! An [`Opening`] is one opening of it, from [`Session::connect`](super::Session::connect) to the close. What a
 //! program has made of an opening ends with it, but for tensors: their bytes stay as long as they do, in the
 //! row and the memory of the core. So a core whose opening was closed lives on while its row counts anything.
 //! It has no part in topics any more, and the next session that the process opens like it is its next
 //! opening: a program that opens and closes again and again, and keeps something each time, has one core.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::any::{Any, TypeId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Options;
-use super::attach::{Attachments, counts};
-use super::background::Background;
-use super::counted::Counting;
-use super::deadline;
-use super::device::Devices;
+use super::close::close;
 use super::heir::Heir;
-use super::huge::HugePools;
-use super::inner::Inner;
-use super::lane_space::LaneSpace;
-use super::leave::Link;
 use super::legacy::Legacies;
-use super::pages::Pages;
-use super::pin::Inherited;
-use super::reader::Joining;
-use super::room::Room;
-use crate::error::{Code, Error, Result, lost};
-use crate::layout::session_file;
-use crate::ledger::{FreeTest, Openings, Pool};
-use crate::shm::{Parking, Segment};
-use crate::sys::{self, PerProcess};
-use crate::turns::Turnstile;
+use crate::devices::Devices;
+use crate::error::Result;
+use crate::holding::{Above, Heirs, Opening};
+use crate::lanes::{Lanes, Topics};
+use crate::ledger::Pool;
+use crate::link::{Broker, Client, Ending, Job, Link, Opened, Options, Pools, Served, Thread};
+use crate::memory::{Access, Inherited, Memory, Pages};
+use crate::sys::PerProcess;
+use crate::waits::Waiter;
 use crate::wire::Control;
+use crate::wire::ops::{Nothing, Resume};
 
 /// One session of the broker's.
 pub(crate) struct Core {
-    pub(crate) options: Options,
-    pub(crate) pages: Pages,
-    pub(crate) pool: Pool,
-    pub(crate) parking: Arc<Parking>,
-    pub(crate) attached: Attachments,
-    pub(crate) attaching: Turnstile<()>,
-    pub(crate) segments: Mutex<HashMap<u64, Arc<Segment>>>,
-    /// Held for reading while a grant is asked for, until its segment is known here or was given back.
-    pub(super) granting: RwLock<()>,
-    /// Whether the answer to a grant may have been lost with a connection.
-    pub(super) strays: AtomicBool,
-    pub(crate) lanes: Mutex<LaneSpace>,
-    pub(crate) background: Arc<Background>,
-    /// The number that the next reader has.
-    pub(super) readers: AtomicU64,
-    pub(super) counting: Counting,
-    /// The number that the next opening of a topic has.
-    pub(super) next_opening: AtomicU64,
-    pub(super) joining: Joining,
-    pub(crate) devices: OnceLock<Devices>,
-    pub(crate) huge: OnceLock<HugePools>,
-    pub(crate) room: Room,
-    /// Counts forks, for holdings to tell those before them from those after.
-    pub(crate) era: AtomicU32,
-    /// Chunks of which this session counts what it inherited by a fork.
-    pub(super) inherited: Vec<Inherited>,
+    pub(super) link: Arc<Link>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) lanes: Arc<Lanes>,
     /// What is counted for children that could not.
     pub(super) legacies: Legacies,
     /// In the child of a fork: what took this session's place.
-    pub(crate) heir: PerProcess<Arc<Heir>>,
-    pub(super) link: Mutex<Link>,
-    pub(super) relinked: Condvar,
-    pub(super) process: u32, // that opened it
-    pub(crate) spins: bool,
-    /// Whether it is noted where the program asks for memory.
-    pub(super) traces: bool,
-    /// Whether the last wait was on one processor with another session, perhaps the one waited for.
-    pub(super) crowded: AtomicBool,
-    /// Waits that let nobody run, since that took long.
-    pub(super) shy: AtomicU32,
-    /// While a broker that is being stopped, or evicts the session, decides on it.
-    limbo: AtomicBool,
-    /// Whether the broker has said that an operator ends this session.
-    pub(super) evicted: AtomicBool,
-    /// Whether no broker knows the session any more.
-    unknown: AtomicBool,
-    /// Why the session is over, where a broker has said so.
-    pub(super) lost: OnceLock<Error>,
+    pub(super) heir: PerProcess<Arc<Heir>>,
+    /// The same, as holdings know it.
+    pub(super) heirs: Arc<Heirs>,
     /// Openings that something still refers to.
     pub(super) users: AtomicUsize,
-    openings: Openings<Weak<Inner>>,
 }
 
 impl Core {
@@ -95,230 +45,215 @@ impl Core {
         options: Options,
         pages: Pages,
         control: Arc<Control>,
-        background: Arc<Background>,
+        thread: Thread,
+        inherited: Vec<Inherited>,
         spins: bool,
     ) -> Result<Core> {
-        let process = sys::process_number()?;
-        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
-        let traces = std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1");
-        if traces {
-            pages.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
-        }
+        let waiter = Waiter::new(&pages.bells, pages.slot, spins);
+        let known_as = Resume { instance: pages.instance.clone(), serial: pages.serial, secret: pages.secret.clone() };
+        let parking = waiter.parking.clone();
+        let link = Link::new(options, known_as, control, Arc::new(thread), waiter)?;
         Ok(Core {
-            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
-            parking: Arc::new(pages.bells.parking(pages.slot)),
-            attached: Attachments::new(),
-            attaching: Turnstile::default(),
-            segments: Mutex::default(),
-            granting: RwLock::new(()),
-            strays: AtomicBool::new(false),
-            lanes: Mutex::new(LaneSpace::new()),
-            background,
-            readers: AtomicU64::new(1),
-            counting: Counting::default(),
-            next_opening: AtomicU64::new(1),
-            joining: Joining::default(),
-            devices: OnceLock::new(),
-            huge: OnceLock::new(),
-            room: Room::default(),
-            era: AtomicU32::new(1),
-            inherited: Vec::new(),
+            link: Arc::new(link),
+            memory: Arc::new(Memory::new(pages, parking, inherited, Devices::make)),
+            lanes: Arc::new(Lanes::new()),
             legacies: Legacies::default(),
             heir: PerProcess::new(),
-            link: Mutex::new(Link::new(control)),
-            relinked: Condvar::new(),
-            process,
-            spins,
-            traces,
-            crowded: AtomicBool::new(false),
-            shy: AtomicU32::new(0),
-            options,
-            pages,
-            limbo: AtomicBool::new(false),
-            evicted: AtomicBool::new(false),
-            unknown: AtomicBool::new(false),
-            lost: OnceLock::new(),
+            heirs: Arc::new(Heirs::new()),
             users: AtomicUsize::new(0),
-            openings: Openings::new(Weak::new()),
         })
     }
 
-    pub(crate) fn link(&self) -> Arc<Control> {
-        self.link_locked().control.clone()
+    /// Starts its thread.
+    pub(super) fn start(self: &Arc<Core>) -> Result<()> {
+        self.link.thread.start(&self.link, self.clone())
     }
 
-    pub(super) fn link_locked(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(|p| p.into_inner())
+    /// An opening, or what the thread works with where it is not open.
+    fn opening(self: &Arc<Core>, helper: bool) -> Arc<Opening> {
+        let topics = Topics::new(self.lanes.clone());
+        let access = Access::new(Client::new(self.link.clone()), self.memory.clone(), Some(topics.clone()));
+        Opening::new(access, self.heirs.clone(), Box::new(Parts { core: self.clone(), topics, helper }))
     }
 
-    /// Whether it is the session of the parent, which forked: its row and its lanes are not even
-    /// mapped here, its background thread is not there, and a lock may never be released. What is made
-    /// of it leads to its heir; see [`Inner::here`].
-    #[inline]
-    pub(crate) fn is_foreign(&self) -> bool {
-        !sys::is_process(self.process)
+    fn next_opening(self: &Arc<Core>) -> Arc<Opening> {
+        self.users.fetch_add(1, Ordering::Relaxed);
+        self.opening(false)
     }
 
-    /// Whether a broker has said that the session is over.
-    #[inline]
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get().is_some()
-    }
-
-    /// Refuses all calls from now on, those that wait too: a broker has said that the session is over, or
-    /// that it is unknown. What is held stays mapped.
-    pub(super) fn lose(&self, why: &str, unknown: bool) {
-        self.unknown.store(unknown, Ordering::Relaxed);
-        let opening = self.opening();
-        let why = lost(&self.pages.instance, self.pages.serial, why);
-        if self.lost.set(why.clone()).is_err() {
-            return;
-        }
-        self.each_pool(Pool::end);
-        self.limbo.store(false, Ordering::SeqCst);
-        self.link().end(why); // locked: a thread that waits for a link or a decision has looked before, or is notified
-        self.over();
-        self.background.wake();
-        self.relinked.notify_all();
-        if let Some(inner) = opening {
-            inner.end_poll();
-        }
-        self.parking.wake();
-    }
-
-    /// Does something with each pool of this machine's memory.
-    fn each_pool(&self, f: impl Fn(&Pool)) {
-        f(&self.pool);
-        if let Some(h) = self.huge.get() {
-            h.each(f);
-        }
-    }
-
-    pub(super) fn is_unknown(&self) -> bool {
-        self.unknown.load(Ordering::Relaxed)
-    }
-
-    /// Tells a broker that is being stopped that this process has heard so: it allocates, recycles and
-    /// counts nothing from here on, and says nothing more. The broker notes in its file that the session is
-    /// closed, and ends the connection behind that. Where it does not, because its time for that is over or
-    /// it dies, the session goes on.
-    ///
-    /// SYNC limbo: set before the broker hears of it; pairs with `hold`.
-    pub(super) fn hear(&self, control: &Control) {
-        self.limbo.store(true, Ordering::SeqCst);
-        self.each_pool(Pool::pause);
-        control.end_writing();
-    }
-
-    /// Ends the limbo of a session that was not closed.
-    pub(super) fn go_on(&self) {
-        if !self.limbo.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        self.each_pool(Pool::resume);
-        drop(self.link_locked()); // a thread that waits has looked before, or is notified
-        self.relinked.notify_all();
-    }
-
-    /// Whether a broker that is being stopped decides on the session.
-    ///
-    /// SYNC limbo: looked at behind the count of a reference: it is set here, or the broker, which looks at
-    /// the row when it has heard, sees the count.
-    #[inline]
-    pub(super) fn is_in_limbo(&self) -> bool {
-        self.limbo.load(Ordering::SeqCst)
-    }
-
-    /// Waits until that is decided.
-    #[cold]
-    pub(super) fn await_decision(&self) -> Result<()> {
-        let until = deadline::of_request();
-        let mut link = self.link_locked();
-        while self.is_in_limbo() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::new(Code::BrokerLost, "try again", "the broker is being stopped"));
-            }
-            link = self.relinked.wait_timeout(link, left).unwrap_or_else(|p| p.into_inner()).0;
-        }
-        Ok(())
-    }
-
-    /// Its opening, if it is open.
-    pub(super) fn opening(&self) -> Option<Arc<Inner>> {
-        self.openings.present()?.upgrade()
-    }
-
-    /// Opens a new one.
-    pub(super) fn open(core: Arc<Core>) -> Arc<Inner> {
-        let inner = Inner::new(core);
-        inner.openings.begin(Arc::downgrade(&inner));
+    /// Opens it.
+    pub(super) fn open(self: &Arc<Core>) -> Arc<Opening> {
+        let inner = self.next_opening();
+        self.link.open(Arc::downgrade(&inner) as _);
         inner
     }
 
     /// Opens it once more, for one who wants a session like it.
-    pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Inner>> {
-        if self.is_foreign()
-            || self.is_lost()
-            || !self.options.is_like(o)
-            || self.devices.get().is_some()
-            || self.link().is_lost()
+    pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Opening>> {
+        let link = &self.link;
+        if link.is_foreign()
+            || link.is_lost()
+            || !link.options.is_like(o)
+            || self.memory.beside().is_some()
+            || link.control().is_lost()
         {
             return None;
         }
-        self.openings.begin_again(|| {
-            let inner = Inner::new(self.clone());
+        link.open_again(|| {
+            let inner = self.next_opening();
             let noted = Arc::downgrade(&inner);
-            (inner, noted)
+            (inner, noted as _)
         })
     }
 
-    /// Ends its opening: the thread tells the broker.
-    pub(super) fn leave(&self) {
-        self.openings.leave();
-        self.background.wake();
+    /// Its opening, if it is open.
+    pub(super) fn opened(&self) -> Option<Arc<Opening>> {
+        self.link.opening()?.downcast().ok()
     }
 
-    /// Waits until the broker has heard that its opening was closed, and no longer than that.
-    pub(super) fn await_left(&self, until: Instant) {
-        self.openings.await_left(until);
+    /// The session of an opening.
+    pub(super) fn of(inner: &Opening) -> Option<&Arc<Core>> {
+        inner.part()
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.openings.is_open()
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.openings.is_over()
-    }
-
-    /// Whether the broker was told that its opening was closed, or need not be.
-    pub(super) fn is_left(&self) -> bool {
-        self.openings.is_left()
-    }
-
-    /// The broker has heard that its opening was closed.
-    pub(super) fn left(&self) {
-        self.openings.left();
-    }
-
-    /// Nothing is left to be done with it.
-    pub(super) fn over(&self) {
-        self.pages.custody.clear();
-        self.openings.over();
-    }
-
-    /// Whether the row counts anything.
-    pub(super) fn counts_any(&self) -> bool {
-        self.attached.count_any(&self.pages.row) || self.inherited.iter().any(|i| counts(&self.pages.row, i.chunk))
-    }
-
-    /// Ends it if it is closed and counts nothing. From here on nothing is counted: the pool hands out no
-    /// storage, and who takes a reference looks, after counting it, whether the session was closed.
-    pub(super) fn end_if_empty(&self) -> bool {
-        self.openings.end_if(|| self.pool.end_if(|| !self.counts_any()))
+    /// The opening that the thread works for, or a helper of its own where the session is not open.
+    pub(super) fn served(self: &Arc<Core>) -> Arc<Opening> {
+        self.opened().filter(|i| !i.is_closed()).unwrap_or_else(|| self.opening(true))
     }
 }
 
-/// How long the thread of a session that holds nothing goes on trying to tell a broker that it was closed.
-pub(super) const PARTING: Duration = Duration::from_secs(30);
+/// What the layers above the holdings have of one opening.
+struct Parts {
+    core: Arc<Core>,
+    topics: Arc<Topics>,
+    /// Whether the core's thread made it for itself, of a core that is not open.
+    helper: bool,
+}
+
+impl Above for Parts {
+    fn settle(&self) {
+        self.topics.withdraw_done();
+    }
+
+    fn part(&self, of: TypeId) -> Option<&(dyn Any + Send + Sync)> {
+        match of {
+            of if of == TypeId::of::<Arc<Topics>>() => Some(&self.topics),
+            of if of == TypeId::of::<Arc<Core>>() => Some(&self.core),
+            _ => None,
+        }
+    }
+
+    fn unused(&self, inner: &Opening) {
+        if self.helper {
+            return;
+        }
+        let last = self.core.users.fetch_sub(1, Ordering::AcqRel) == 1;
+        if inner.is_foreign() {
+            if last && let Some(s) = inner.heir().and_then(|h| h.opened()) {
+                close(s, false);
+            }
+            return;
+        }
+        if !inner.thread.is_running() {
+            let _ = inner.control().tell("bye", &Nothing {}); // it came to nothing
+            return;
+        }
+        if !inner.closed.is_set() {
+            close(inner, false);
+        } else if last {
+            inner.thread.wake(); // nothing can be counted any more
+        }
+    }
+}
+
+impl Served for Core {
+    fn work(self: Arc<Self>, job: Job) {
+        let inner = self.served();
+        match job {
+            Job::Compare => compare(&inner),
+            Job::Collect => drop(collect(&inner, false)),
+            Job::Custody => inner.take_custody(),
+            Job::Room => self.memory.room_made(),
+            Job::Peers(all) => drop(inner.peers(Broker::This, all)),
+            Job::Undo(late) => inner.undo(&late),
+            Job::Kept(keep, failed) => inner.leased(keep, failed),
+            Job::Errand(_) => {} // the thread's own
+        }
+    }
+
+    fn tick(&self) {
+        self.end_legacies();
+    }
+
+    fn is_watched(&self) -> bool {
+        !self.legacies.is_empty()
+    }
+
+    fn counts_any(&self) -> bool {
+        self.memory.counts_any()
+    }
+
+    /// From here on the pool hands out no storage, and a thread that takes a reference looks, after counting it, whether
+    /// the session was closed.
+    fn empties(&self) -> bool {
+        self.memory.pool.end_if(|| !self.memory.counts_any())
+    }
+
+    fn ending(&self) -> Option<Ending> {
+        let p = &self.memory.pages;
+        let over = p.is_over() || p.is_closed();
+        over.then(|| if p.is_evicted() { Ending::Evicted } else { Ending::Stopped })
+    }
+
+    fn restore(&self, control: &Control) -> Result<()> {
+        super::restore::restore(self, control)
+    }
+
+    fn relinked(&self) {
+        self.memory.note_strays();
+    }
+
+    fn pools(&self, what: Pools) {
+        self.memory.each_pool(match what {
+            Pools::Pause => Pool::pause,
+            Pools::Resume => Pool::resume,
+            Pools::End => Pool::end,
+        });
+    }
+
+    fn lost(&self, opening: &Opened) {
+        if let Some(inner) = opening.downcast_ref::<Opening>() {
+            inner.watchers.end();
+        }
+    }
+
+    fn gives_up(&self, opening: &Opened) -> bool {
+        opening.downcast_ref::<Opening>().is_none_or(|inner| match Topics::of(inner) {
+            Ok(topics) => topics.empty_lanes(inner),
+            Err(_) => true,
+        })
+    }
+
+    fn over(&self) {
+        self.memory.pages.custody.clear();
+    }
+}
+
+/// Looks what the broker has taken back. A broker that is away takes nothing back.
+fn compare(inner: &Opening) {
+    if inner.broker_away() {
+        return;
+    }
+    inner.compare_memory();
+    inner.forget_old_leases();
+    if let Ok(topics) = Topics::of(inner) {
+        topics.compare(&inner.memory.pages);
+    }
+}
+
+/// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what
+/// this process has not just allocated in.
+pub(super) fn collect(inner: &Opening, all: bool) -> u64 {
+    inner.settle();
+    inner.collect_pools(all) + Devices::collect(inner, all)
+}

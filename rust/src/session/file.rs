@@ -7,35 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Session;
-use super::tensor::{Place, Tensor, View};
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
+use crate::holding::{MappedFile, Place, View};
 use crate::sys::{self, Mapping};
-
-/// A whole file, mapped for reading.
-#[derive(Debug)]
-pub(crate) struct MappedFile {
-    fd: OwnedFd,
-    map: Mapping,
-}
-
-impl MappedFile {
-    /// The bytes of the file when it was mapped.
-    pub(crate) fn len(&self) -> u64 {
-        self.map.len() as u64
-    }
-
-    /// The address of the first byte.
-    pub(crate) fn address(&self) -> *mut u8 {
-        self.map.base().as_ptr()
-    }
-
-    /// A mapping of the whole file that may be written, and what is written stays in it.
-    pub(crate) fn private(&self) -> Result<Mapping> {
-        Mapping::private(&self.fd, 0, self.map.len())
-    }
-}
+use crate::tensor::Tensor;
 
 impl Session {
     /// The bytes of a file as a read-only tensor of uint8, mapped and not read. A file that is cut

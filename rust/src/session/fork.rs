@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use super::Options;
 use super::core::Core;
 use super::heir::{Counted, Heir};
-use super::inner::Inner;
 use super::legacy::COUNTED;
 use super::pin::Pins;
 use crate::error::Result;
+use crate::holding::Opening;
+use crate::link::Options;
 use crate::sys::{self, Laid, Lent, PerProcess, Traces};
 
 /// How long a broker that was reached may take to give a child its session, and how long the parent
@@ -62,7 +62,7 @@ struct Fork {
 }
 
 /// Notes a session, whose process may fork.
-pub(super) fn register(inner: &Arc<Inner>) -> Result<()> {
+pub(super) fn register(core: &Arc<Core>) -> Result<()> {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     let mut sessions = SESSIONS.get_or(Mutex::default)?.lock().unwrap_or_else(|p| p.into_inner());
     if !HOOKED.load(Ordering::Relaxed) {
@@ -71,12 +71,12 @@ pub(super) fn register(inner: &Arc<Inner>) -> Result<()> {
     }
     sessions.traces.prepare()?;
     sessions.all.retain(|s| s.strong_count() > 0);
-    sessions.all.push(Arc::downgrade(inner.core()));
+    sessions.all.push(Arc::downgrade(core));
     Ok(())
 }
 
 /// Opens a session that was closed, and still holds something, once more.
-pub(super) fn reopened(o: &Options) -> Option<Arc<Inner>> {
+pub(super) fn reopened(o: &Options) -> Option<Arc<Opening>> {
     let cores: Vec<_> = {
         let sessions = SESSIONS.get()?.lock().unwrap_or_else(|p| p.into_inner());
         sessions.all.iter().filter_map(Weak::upgrade).collect()
@@ -94,8 +94,8 @@ extern "C" fn prepare() {
     let mut sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
     let pinned = |core: Arc<Core>| {
         // Of a session that is lost nothing is counted any more: a child has what is mapped, as its parent.
-        let pin = || if core.is_lost() { Vec::new() } else { core.pin_all() };
-        let held = (!core.is_foreign()).then(pin);
+        let pin = || if core.link.is_lost() { Vec::new() } else { core.pin_all() };
+        let held = (!core.link.is_foreign()).then(pin);
         (core, held)
     };
     let all: Vec<_> = sessions.all.iter().filter_map(Weak::upgrade).map(pinned).collect();
@@ -170,15 +170,15 @@ extern "C" fn in_child() {
     for ((core, held), counted) in all.iter().zip(counted) {
         if held.is_some() {
             let heir = Arc::new(counted.map_or_else(|| Heir::idle(core), |c| Heir::new(core, c)));
-            let _ = core.heir.get_or(|| heir.clone());
+            core.succeed(&heir);
             heirs.push(heir);
         }
     }
     for (core, _) in all.iter().filter(|(_, held)| held.is_none()) {
         let heir = Arc::new(core.heir.last().map_or_else(|| Heir::idle(core), |h| h.next(core)));
-        let _ = core.heir.get_or(|| heir);
+        core.succeed(&heir);
     }
-    let of_heirs = heirs.iter().filter_map(|h| h.holder()).map(|s| s.core());
+    let of_heirs = heirs.iter().filter_map(|h| h.holder()).filter_map(|s| Core::of(s));
     let known = all.iter().map(|(core, _)| core).chain(of_heirs).map(Arc::downgrade).collect();
     let _ = SESSIONS.get_or(|| Mutex::new(Sessions { all: known, traces: Traces::default() }));
     heirs.iter().for_each(|h| h.wake());

@@ -2,25 +2,21 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::background::Background;
+use super::connect;
 use super::core::Core;
-use super::holding::{Held, Holding};
-use super::inner::Inner;
-use super::pages::{Pages, map_file};
-use super::pin::{Inherited, Pins};
-use super::start::unreachable_at;
-use super::tensor::Tensor;
-use super::{Options, Session, answered, connect, greet, greeted, leave, went_away};
+use super::pin::Pins;
 use crate::error::{Code, Error, Result, closed, disagree, expired};
+use crate::holding::{self, Opening};
 use crate::layout::{limits, session_file};
 use crate::ledger::Entries;
+use crate::link::{Options, Thread, answered, greet, greeted, leave, unreachable_at, went_away};
+use crate::memory::{Inherited, Pages, map_file};
 use crate::message::Ref;
-use crate::shm::{Segment, fence};
+use crate::shm::fence;
 use crate::sys;
 use crate::wire::ops::{AttachChunk, AttachReply, AttachRequest};
 use crate::wire::{Control, Frames, Reply, decode};
@@ -42,9 +38,9 @@ pub(crate) struct Heir {
 struct Place {
     options: Options,
     /// Whose row counts what was inherited.
-    holder: Option<Arc<Inner>>,
+    holder: Option<Arc<Opening>>,
     references: Mutex<References>,
-    running: OnceLock<Arc<Inner>>,
+    running: OnceLock<Arc<Opening>>,
     opening: Mutex<()>,
 }
 
@@ -86,15 +82,15 @@ impl Heir {
         }
     }
 
-    pub(super) fn holder(&self) -> Option<&Arc<Inner>> {
+    pub(super) fn holder(&self) -> Option<&Arc<Opening>> {
         self.place.holder.as_ref()
     }
 
     /// What a child of this process has in the place of the session that this is the heir of, which
     /// was made of `of`. What this process has missed its child has not either.
     pub(super) fn next(&self, of: &Core) -> Heir {
-        let session = self.holder().or_else(|| self.opened());
-        let next = session.and_then(|s| s.heir.get());
+        let session = self.holder().or_else(|| self.place.running.get());
+        let next = session.and_then(|s| Core::of(s)?.heir.get());
         let mut missed = self.missed.clone();
         if let Some(next) = next {
             missed.chunks.extend(next.missed.chunks.clone());
@@ -111,13 +107,25 @@ impl Heir {
             let _ = self.place.session();
         }
     }
+}
 
-    /// The session if there is one.
-    pub(super) fn opened(&self) -> Option<&Arc<Inner>> {
+impl holding::Heir for Heir {
+    fn session(&self) -> Result<&Arc<Opening>> {
+        self.place.session()
+    }
+
+    fn opened(&self) -> Option<&Arc<Opening>> {
         self.place.running.get()
     }
 
-    /// Why a reference of before the fork was not inherited.
+    fn has(&self, r: Ref) -> bool {
+        self.place.has(r)
+    }
+
+    fn let_go(&self, r: Ref) {
+        self.place.let_go(r);
+    }
+
     fn why_missed(&self, r: Ref) -> Error {
         let why = self.missed.chunks.get(&r.serial).or(self.missed.all.as_ref());
         why.cloned().unwrap_or_else(|| expired("it was made, or given back, while this process was forked"))
@@ -125,9 +133,9 @@ impl Heir {
 }
 
 impl Place {
-    fn new(of: &Core, holder: Option<Arc<Inner>>, references: References) -> Place {
+    fn new(of: &Core, holder: Option<Arc<Opening>>, references: References) -> Place {
         Place {
-            options: of.options.clone(),
+            options: of.link.options.clone(),
             holder,
             references: Mutex::new(references),
             running: OnceLock::new(),
@@ -136,7 +144,7 @@ impl Place {
     }
 
     /// The session, opened at the first call where nothing was inherited.
-    fn session(&self) -> Result<&Arc<Inner>> {
+    fn session(&self) -> Result<&Arc<Opening>> {
         if let Some(s) = self.running.get() {
             return Ok(s);
         }
@@ -145,7 +153,10 @@ impl Place {
             return Ok(s);
         }
         let s = match &self.holder {
-            Some(s) => s.background.start(s.core(), s.link()).map(|()| s.clone())?,
+            Some(s) => {
+                Core::of(s).ok_or_else(|| closed("the session"))?.start()?;
+                s.clone()
+            }
             None => connect(self.options.clone())?,
         };
         Ok(self.running.get_or_init(|| s))
@@ -170,7 +181,7 @@ impl Place {
         if i.count == 0 {
             all.remove(&r.index);
         }
-        holder.let_go(r.index, false);
+        holder.memory.let_go(r.index, false);
     }
 }
 
@@ -210,7 +221,7 @@ impl Counted {
     pub(super) fn new(from: &Core, held: &[Pins], until: Instant) -> Result<Counted> {
         let reach = until.min(Instant::now() + REACH);
         loop {
-            let control = Control::new(dial(&from.options.socket, reach)?);
+            let control = Control::new(dial(&from.link.options.socket, reach)?);
             match Counted::over(&control, from, held, until) {
                 Ok((frames, pages, taken)) => return Ok(Counted { control, frames, pages, taken }),
                 Err(e) => {
@@ -226,10 +237,10 @@ impl Counted {
 
     fn over(control: &Control, from: &Core, held: &[Pins], until: Instant) -> Result<(Frames, Pages, Taken)> {
         let mut frames = Frames::default();
-        let (json, fds) = greet(control, &mut frames, &from.options, Some(until))?;
+        let (json, fds) = greet(control, &mut frames, &from.link.options, Some(until))?;
         let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until), None) };
         let pages = Pages::open(greeted(&json)?, fds)?;
-        if pages.instance != from.pages.instance {
+        if pages.instance != from.memory.pages.instance {
             return Err(expired("another broker runs now"));
         }
         let mut taken = Taken::default();
@@ -269,13 +280,13 @@ impl Counted {
         !self.taken.missed.contains_key(&p.of.serial)
     }
 
-    fn into_session(self, from: &Core) -> Result<(Arc<Inner>, References, HashMap<u64, Error>)> {
+    fn into_session(self, from: &Core) -> Result<(Arc<Opening>, References, HashMap<u64, Error>)> {
         // Where this fails the session ends with this process: its row counts what arrays go on reading.
-        let background = Arc::new(Background::new(self.frames)?);
-        let mut core = Core::new(from.options.clone(), self.pages, Arc::new(self.control), background, from.spins)?;
         let Taken { inherited, references, missed } = self.taken;
-        core.inherited = inherited;
-        Ok((Core::open(Arc::new(core)), references, missed))
+        let (options, control) = (from.link.options.clone(), Arc::new(self.control));
+        let thread = Thread::new(self.frames)?;
+        let core = Core::new(options, self.pages, control, thread, inherited, from.link.waiter.spins)?;
+        Ok((Arc::new(core).open(), references, missed))
     }
 }
 
@@ -298,7 +309,7 @@ impl Taken {
     /// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
     fn count(&mut self, pages: &Pages, from: &Core, p: &Pins) -> Result<()> {
         let entries = match p.own {
-            true => Entries::new(&map_file(&from.pages.session_fd, session_file::BYTES, false)?),
+            true => Entries::new(&map_file(&from.memory.pages.session_fd, session_file::BYTES, false)?),
             false => p.of.entries.clone(),
         };
         for s in &p.storages {
@@ -320,110 +331,11 @@ impl Taken {
     }
 }
 
-impl Inner {
-    /// The session to use in this process: this one, or in the child of a fork its heir.
-    #[inline]
-    pub(crate) fn here(self: &Arc<Inner>) -> Result<&Arc<Inner>> {
-        if self.is_foreign() { self.succeeded() } else { Ok(self) }
-    }
-
-    #[cold]
-    fn succeeded(&self) -> Result<&Arc<Inner>> {
-        let heir = self.heir.get().ok_or_else(forked)?;
-        if self.is_lost() {
-            return Err(self.why_closed());
-        }
-        if self.closed.is_set() {
-            return Err(closed("the session"));
-        }
-        heir.place.session()
-    }
-
-    /// As [`here`](Inner::here), without opening one.
-    pub(crate) fn opened_here(self: &Arc<Inner>) -> Option<&Arc<Inner>> {
-        if self.is_foreign() { self.heir.get()?.opened() } else { Some(self) }
-    }
-
-    /// Whether another session took the place of this one in a child.
-    pub(crate) fn is_succeeded_by(&self, other: &Arc<Inner>) -> bool {
-        let heir = self.heir.get().and_then(|h| h.opened());
-        heir.is_some_and(|s| Arc::ptr_eq(s, other))
-    }
-}
-
-/// The error of a session that came into this process by a fork that nobody was told of.
-pub(super) fn forked() -> Error {
-    let what = "the session was opened by the process that this one was forked from, without the C library's fork";
-    Error::new(Code::Closed, "use fork(), or open a session here", what)
-}
-
-impl Session {
-    /// The session to use in this process.
-    #[inline]
-    pub(crate) fn inner(&self) -> Result<&Arc<Inner>> {
-        self.inner.here()
-    }
-}
-
-impl Tensor {
-    /// Refuses a tensor of another session, unless a child inherited it and sends in its own.
-    #[cold]
-    pub(crate) fn check_successor(&self, inner: &Arc<Inner>, name: &str) -> Result<()> {
-        if self.held.inner().is_succeeded_by(inner) {
-            return self.held.check();
-        }
-        Err(self.not_of(inner, name))
-    }
-}
-
-impl Holding {
-    /// Refuses what a child did not inherit. In the process that made the holding it costs a look.
-    #[inline]
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.inner().is_foreign() { self.check_inherited() } else { Ok(()) }
-    }
-
-    #[cold]
-    fn check_inherited(&self) -> Result<()> {
-        if self.inner().is_lost() {
-            return Ok(()); // no row counts it any more, and it stays mapped
-        }
-        let heir = self.inner().heir.get().ok_or_else(forked)?;
-        self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;
-        let missed = self.storages.iter().find(|s| !self.is_inherited() || !heir.place.has(s.reference));
-        missed.map_or(Ok(()), |s| Err(heir.why_missed(s.reference)))
-    }
-
-    /// Whether it was there before the fork began.
-    fn is_inherited(&self) -> bool {
-        self.era < self.inner().era.load(Ordering::Relaxed)
-    }
-
-    /// Lets go of what a child inherited with this holding.
-    #[cold]
-    pub(crate) fn let_go_inherited(&self) {
-        if let Some(heir) = self.inner().heir.get().filter(|_| self.is_inherited()) {
-            self.storages.iter().for_each(|s| heir.place.let_go(s.reference));
-        }
-    }
-
-    /// The address of a storage of this holding, mapped for a use.
-    #[inline]
-    pub(crate) fn address(&self, held: &Held, write: bool) -> Result<*mut u8> {
-        if !self.inner().is_foreign() {
-            return held.address(write);
-        }
-        // The session keeps the segment as long as its row counts the storage.
-        held.address_in(&*self.segment(held, write)?, write)
-    }
-
-    /// The segment of a storage of this holding, mapped or to be mapped for a use.
-    pub(crate) fn segment(&self, held: &Held, write: bool) -> Result<Arc<Segment>> {
-        let s = &held.at.segment;
-        if !self.inner().is_foreign() || s.mapped(write).is_some() {
-            return Ok(s.clone());
-        }
-        // Another thread of the parent may have been mapping it: this process maps it anew.
-        self.inner().here()?.segment(held.at.chunk.segment, held.at.chunk.segment_serial, write)
+impl Core {
+    /// Notes in the child of a fork what took its place.
+    pub(super) fn succeed(&self, heir: &Arc<Heir>) {
+        let _ = self.heir.get_or(|| heir.clone());
+        let _ = self.heirs.get_or(|| heir.clone());
+        self.link.succeed();
     }
 }

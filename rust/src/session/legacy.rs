@@ -38,7 +38,7 @@ impl Core {
     /// Has the broker keep the row, should this process end from here on, as long as a child has `alive` mapped.
     pub(super) fn begin_fork(&self) {
         self.legacies.locked().forking = true;
-        self.pages.session.store(session_file::FORKING, sys::monotonic());
+        self.memory.pages.session.store(session_file::FORKING, sys::monotonic());
     }
 
     /// After the fork: lets go of what the child has counted, as it says word by word for what was pinned, and
@@ -58,7 +58,7 @@ impl Core {
         self.note_kept(&kept);
         drop(kept);
         if keeps {
-            self.background.wake(); // to look from time to time
+            self.link.thread.wake(); // to look from time to time
         }
         keeps
     }
@@ -66,7 +66,7 @@ impl Core {
     fn keep(&self, legacy: &mut Legacy, pins: &Pins) {
         for s in &pins.storages {
             if legacy.storages.insert(s.index, pins.own).is_some() {
-                self.let_go(s.index, pins.own); // it was kept already
+                self.memory.let_go(s.index, pins.own); // it was kept already
             }
         }
     }
@@ -76,7 +76,7 @@ impl Core {
         let mut kept = self.legacies.locked();
         let before = kept.all.len();
         for gone in kept.all.extract_if(.., |l| l.of.as_ref().is_some_and(|of| of.is_gone())) {
-            gone.storages.iter().for_each(|(index, own)| self.let_go(*index, *own));
+            gone.storages.iter().for_each(|(index, own)| self.memory.let_go(*index, *own));
         }
         if kept.all.len() < before {
             self.note_kept(&kept);
@@ -86,7 +86,7 @@ impl Core {
     /// Whether the row may go with this process.
     fn note_kept(&self, kept: &Kept) {
         if kept.all.is_empty() && !kept.forking {
-            self.pages.session.store(session_file::FORKING, 0);
+            self.memory.pages.session.store(session_file::FORKING, 0);
         }
     }
 }

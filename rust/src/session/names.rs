@@ -1,103 +1,137 @@
-//! The names of tensors: paths on the wire, keys for who sends or receives a flat dict.
+//! Names: published revisions that nobody writes any more, and live ones that all write.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::tensor::Tensor;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
-/// Names one behind the other: a value may have thousands.
-#[derive(Debug, Clone, Default)]
-pub struct Names {
-    text: String,
-    ends: Vec<usize>,
-}
+use super::Session;
+use crate::crash_point;
+use crate::deadline::{deadline, within};
+use crate::error::{Code, Error, Result};
+use crate::holding::storage_ref;
+use crate::lanes::{NameOptions, Watch, bundle_of, check_name};
+use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
+use crate::link::Broker;
+use crate::tensor::settle_written;
+use crate::value::{Bundle, Outgoing, Payload};
+use crate::wire::ops::{Ignored, NameRef, NameSet, NameSetReply};
 
-impl Names {
-    /// Adds one.
-    pub fn push(&mut self, name: &str) {
-        self.text.push_str(name);
-        self.ends.push(self.text.len());
+impl Session {
+    /// Publishes a revision of a name: a whole that nobody writes any more. Its number. Errors:
+    /// `InvalidArgument`, `Expired`, `OutOfMemory`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let weights = baton::Payload::named([("w", session.zeros::<f32>(&[4])?.freeze())]);
+    /// assert_eq!(session.set("weights/actor", weights)?, 1);
+    /// let bundle = session.get("weights/actor", None)?;
+    /// assert!(bundle.get("w").is_some_and(|w| w.is_read_only()));
+    /// assert_eq!(session.names("weights/*")?, ["weights/actor"]);
+    /// session.delete("weights/actor")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn set(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
+        self.set_with(name, value, &NameOptions::default())
     }
 
-    /// All, in their order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
-        (0..self.ends.len()).map(|i| &self.text[if i > 0 { self.ends[i - 1] } else { 0 }..self.ends[i]])
+    /// Sets a live name: one bundle that everybody may write in place.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// session.set_live("weights/live", session.zeros::<f32>(&[2])?.freeze())?;
+    /// let mut w = session.get("weights/live", None)?.first().unwrap().clone();
+    /// // In this example nobody else reads or writes it meanwhile.
+    /// let all = unsafe { w.as_mut_slice::<f32>()? };
+    /// all[0] = 1.0;
+    /// assert_eq!(session.get("weights/live", None)?.first().unwrap().to_vec::<f32>()?, [1.0, 0.0]);
+    /// # Ok(()) }
+    /// ```
+    pub fn set_live(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
+        self.set_with(name, value, &NameOptions::default().live(true))
     }
 
-    /// A key as it stands in paths: that of a flat dict is a path already.
-    pub fn escaped(key: &str) -> Cow<'_, str> {
-        match needs_escape(key) {
-            true => key.replace('~', "~0").replace('/', "~1").into(),
-            false => key.into(),
+    /// As [`set`](Session::set); the name is deleted at the end of this session.
+    pub fn set_ephemeral(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
+        self.set_with(name, value, &NameOptions::default().ephemeral(true))
+    }
+
+    /// As [`set`](Session::set), with options.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let shared = baton::NameOptions::default().live(true).ephemeral(true);
+    /// session.set_with("weights/run", session.zeros::<f32>(&[4])?.freeze(), &shared)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn set_with(&self, name: &str, value: impl Into<Payload>, o: &NameOptions) -> Result<u64> {
+        self.set_name(name, &value.into(), o)
+    }
+
+    fn set_name(&self, name: &str, value: &Payload, o: &NameOptions) -> Result<u64> {
+        check_name(name)?;
+        let mut out = Outgoing::default();
+        let inner = self.inner()?;
+        settle_written(value.tensors.iter().map(|(_, t)| t))?;
+        out.compose(inner, value, 0)?;
+        let body = out.body();
+        out.place(inner, DEFAULT_DESCRIPTION as usize)?;
+        let spilled = out.head.flags & slot_flag::SPILLED != 0;
+        // A spilled message names its spill storage first, then what stands in it.
+        let refs = out.spill_ref().into_iter().chain(out.refs.iter().copied()).map(storage_ref).collect();
+        let body = if spilled { String::new() } else { STANDARD.encode(body) };
+        let (bytes, tensors) = (out.head.bytes, out.head.tensors);
+        let request = NameSet { name, live: o.live, ephemeral: o.ephemeral, refs, spilled, bytes, tensors, body };
+        crash_point::at("name-asked");
+        let ok: NameSetReply = inner.call("name.set", &request)?;
+        crash_point::at("name-set");
+        inner.handovers.fetch_add(1, Ordering::Relaxed);
+        Ok(ok.revision)
+    }
+
+    /// The newest revision of a name. `NotFound` when there is none within the timeout; without one it waits for
+    /// ever. With zero it does not wait for a revision, and for a broker that is away as calls do that have no
+    /// timeout: 30 s at most.
+    pub fn get(&self, name: &str, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
+        let timeout = timeout.into();
+        let until = deadline(timeout);
+        check_name(name)?;
+        let found = match timeout {
+            Some(Duration::ZERO) => self.got.newest(self.inner()?, name)?,
+            _ => match within(until, || self.got.newest(self.inner()?, name))? {
+                None => match within(until, || self.watch(name))?.next_until(until) {
+                    Err(e) if e.is_timeout() && !e.is_unanswered() => None,
+                    found => return found,
+                },
+                found => found,
+            },
+        };
+        let none = || Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"));
+        bundle_of(&found.ok_or_else(none)?)
+    }
+
+    /// Follows a name.
+    pub fn watch(&self, name: &str) -> Result<Watch> {
+        check_name(name)?;
+        Watch::new(self.inner()?, name)
+    }
+
+    /// Removes a name. Bundles that were got stay with their holders. `NotFound` when it is not set.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        self.got.forget(name);
+        let (request, mut before) = (NameRef { name }, false);
+        match self.inner()?.call_noting::<_, Ignored>(Broker::Any, "name.delete", &request, &[], &mut before) {
+            // The broker that was asked before has deleted it, and could not say so any more.
+            Err(e) if before && e.code() == Code::NotFound => Ok(()),
+            answer => answer.map(drop),
         }
-    }
-
-    /// Takes all away.
-    pub fn clear(&mut self) {
-        (self.text, self.ends) = Default::default();
-    }
-
-    /// Why they are not the keys of a flat dict, for who receives it.
-    pub(super) fn fault(&self) -> Option<String> {
-        if self.ends.len() < 2 {
-            return None;
-        }
-        let mut seen = HashSet::with_capacity(self.ends.len());
-        self.iter().find_map(|n| match n {
-            "" => Some("a tensor without a name beside others".to_owned()),
-            n => (!seen.insert(n)).then(|| format!("two tensors have the name {n:?}")),
-        })
-    }
-
-    /// The paths of a flat dict's keys, which most of them are already.
-    pub fn paths(self) -> Names {
-        match needs_escape(&self.text) {
-            true => self.iter().map(Names::escaped).collect(),
-            false => self,
-        }
-    }
-
-    /// The keys of a flat dict's paths.
-    pub(super) fn keys(self) -> Names {
-        match is_escaped(&self.text) {
-            true => self.iter().map(key_of).collect(),
-            false => self,
-        }
-    }
-}
-
-impl<S: AsRef<str>> FromIterator<S> for Names {
-    fn from_iter<I: IntoIterator<Item = S>>(all: I) -> Names {
-        let mut names = Names::default();
-        all.into_iter().for_each(|n| names.push(n.as_ref()));
-        names
-    }
-}
-
-/// Names and tensors apart.
-pub(super) fn named<S: AsRef<str>>(all: impl IntoIterator<Item = (S, Tensor)>) -> (Names, Vec<Tensor>) {
-    let mut names = Names::default();
-    let tensors = all.into_iter().map(|(name, t)| {
-        names.push(name.as_ref());
-        t
-    });
-    let tensors = tensors.collect();
-    (names, tensors)
-}
-
-fn needs_escape(key: &str) -> bool {
-    // All of it: many bytes in one step, where `any` takes one by one.
-    key.bytes().fold(false, |found, c| found | (c == b'~') | (c == b'/'))
-}
-
-fn is_escaped(path: &str) -> bool {
-    path.contains('~')
-}
-
-/// The key that a path of one part stands for.
-pub(crate) fn key_of(path: &str) -> Cow<'_, str> {
-    match is_escaped(path) {
-        true => path.replace("~1", "/").replace("~0", "~").into(),
-        false => path.into(),
     }
 }

@@ -1,36 +1,12 @@
 //! What a session holds at the moment of a fork, kept so until the child counts it too.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::attach::Attached;
 use super::core::Core;
-use super::custody::FileKey;
+use crate::lanes::Topics;
 use crate::layout::{limits, row_word};
-use crate::ledger::Entries;
-
-/// A chunk of whose storages a session holds some.
-#[derive(Debug, Clone)]
-pub(super) struct Inherited {
-    pub(super) chunk: u32,
-    pub(super) serial: u64,
-    /// Mapped for reading, in children too.
-    pub(super) entries: Entries,
-    /// What a new broker needs of it.
-    pub(super) owner: (u64, Option<Arc<OwnedFd>>),
-    pub(super) segment: (u64, Option<Arc<OwnedFd>>),
-}
-
-impl Inherited {
-    fn new(core: &Core, chunk: u32, at: Attached) -> Inherited {
-        let (serial, s, pages) = (at.chunk.serial, &at.segment, &core.pages);
-        let segment = (s.serial, s.fd().or_else(|| pages.custody.get(FileKey::Segment(s.serial))));
-        let owner = (at.owner.serial, pages.file_of(at.owner.serial));
-        Inherited { chunk, serial, entries: at.entries.clone(), owner, segment }
-    }
-}
+use crate::memory::Inherited;
 
 /// The storages of one chunk that a session holds.
 #[derive(Debug)]
@@ -61,9 +37,10 @@ impl Core {
     /// SYNC era: raised before the row is read; whoever makes a holding counts up before it reads the
     /// era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
-        self.era.fetch_add(1, Ordering::SeqCst);
-        let opening = self.opening();
-        let topics = opening.map_or_else(Vec::new, |inner| inner.topics.all());
+        self.memory.era.fetch_add(1, Ordering::SeqCst);
+        let opening = self.opened();
+        let topics = opening.as_ref().and_then(|inner| Topics::of(inner).ok());
+        let topics = topics.map_or_else(Vec::new, |topics| topics.all());
         // While these are locked, what the lanes keep is what they count. A sender at work cannot be
         // waited for: then a child inherits what its lane names too, and keeps it until it ends.
         let writers: Vec<_> = topics.iter().filter_map(|t| t.writer.try_lock()).collect();
@@ -71,30 +48,30 @@ impl Core {
         let for_children = self.legacies.locked();
         for_children.count(&mut kept);
         writers.iter().flat_map(|w| w.kept()).for_each(|index| *kept.entry(index).or_default() += 1);
-        let inherited = self.inherited.iter().filter(|i| !self.attached.has(i.chunk, i.serial));
-        let chunks = self.attached.grants().chain(inherited.map(|i| (i.chunk, i.serial)));
+        let inherited = self.memory.inherited.iter().filter(|i| !self.memory.attached.has(i.chunk, i.serial));
+        let chunks = self.memory.attached.grants().chain(inherited.map(|i| (i.chunk, i.serial)));
         chunks.filter_map(|(chunk, serial)| self.pin_chunk(chunk, serial, &kept)).collect()
     }
 
     fn pin_chunk(&self, chunk: u32, serial: u64, kept: &HashMap<u32, u64>) -> Option<Pins> {
-        let row = &self.pages.row;
+        let row = &self.memory.pages.row;
         let mut pins: Option<Pins> = None;
         let first = chunk * limits::CHUNK_INDICES;
         for index in (first..first + limits::CHUNK_INDICES).filter(|i| row.count(*i) > 0) {
             let before = row.take_beside(index);
             // What is counted keeps the attachment.
-            let at = self.attached.find(chunk, serial);
+            let at = self.memory.attached.find(chunk, serial);
             let own = at.is_some_and(|a| a.own);
-            let of_parent = || self.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
-            let of = at.map(|a| Inherited::new(self, chunk, a)).or_else(|| of_parent().cloned());
+            let of_parent = || self.memory.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
+            let of = at.map(|a| Inherited::new(&self.memory.pages, chunk, a)).or_else(|| of_parent().cloned());
             // Beyond the limit are only those that other threads are being refused.
             let references = before.min(row_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
             let Some(of) = of.filter(|_| references > 0) else {
-                self.let_go(index, own);
+                self.memory.let_go(index, own);
                 continue;
             };
             if own {
-                self.pages.entries.share(index); // a child opens it as a handle is opened
+                self.memory.pages.entries.share(index); // a child opens it as a handle is opened
             }
             let generation = of.entries.load(index).generation;
             let new = || Pins { of, own, storages: Vec::new() };
@@ -105,6 +82,6 @@ impl Core {
 
     /// Lets go of what was pinned.
     pub(super) fn unpin(&self, pins: &Pins) {
-        pins.storages.iter().for_each(|s| self.let_go(s.index, pins.own));
+        pins.storages.iter().for_each(|s| self.memory.let_go(s.index, pins.own));
     }
 }

@@ -1,29 +1,15 @@
 //! Memory of Baton's on a GPU that a framework's allocator has, to make its own tensors there: those are
 //! lent without a copy, since others can map the slab that they lie in.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use super::Session;
-use super::inner::Inner;
-use super::tensor::Tensor;
 use crate::cuda::Stream;
+use crate::devices::Devices;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::shm::Segment;
-
-/// Ranges of device addresses that frameworks have of a session: first to end, with their segments.
-#[derive(Debug, Default)]
-pub(crate) struct Rented(RwLock<BTreeMap<u64, (u64, Arc<Segment>)>>);
-
-impl Inner {
-    /// The segment of rented memory in which `n` bytes at an address lie.
-    pub(crate) fn rented_segment(&self, at: u64, n: u64) -> Option<Arc<Segment>> {
-        let all = self.devices.get()?.rented.0.read().unwrap_or_else(|p| p.into_inner());
-        let (_, (end, segment)) = all.range(..=at).next_back()?;
-        (at <= *end && n <= end - at).then(|| segment.clone())
-    }
-}
+use crate::tensor::Tensor;
 
 /// An allocator for a framework on a GPU: what it hands out lies in slabs that other processes map, so
 /// tensors there are lent by [`lend`](Session::lend) without a copy and without a handle of their own.
@@ -62,8 +48,7 @@ impl DeviceAllocator {
         let at = t.device_ptr(true)?;
         let inner = t.held.inner();
         if let Some(h) = t.storage() {
-            let mut all = inner.devices().rented.0.write().unwrap_or_else(|p| p.into_inner());
-            all.insert(at, (at + bytes, h.at.segment.clone()));
+            Devices::of(&inner.memory).rented.begin(at, bytes, &h.at.segment);
         }
         self.blocks.lock().unwrap_or_else(|p| p.into_inner()).insert(at, t);
         Ok(at)
@@ -73,9 +58,7 @@ impl DeviceAllocator {
     /// what was enqueued. Nothing may be lent of it any more. False for what was not allocated here.
     pub fn free(&self, at: u64, stream: Stream) -> bool {
         let Some(t) = self.blocks.lock().unwrap_or_else(|p| p.into_inner()).remove(&at) else { return false };
-        let mut all = t.held.inner().devices().rented.0.write().unwrap_or_else(|p| p.into_inner());
-        all.remove(&at);
-        drop(all);
+        Devices::of(&t.held.inner().memory).rented.end(at);
         if t.use_on(stream).is_err() {
             // Who cannot tell what still runs keeps it, to the end of the process.
             std::mem::forget(t);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::Value;
 use crate::error::{Error, Result};
-use crate::session::Tensor;
+use crate::tensor::Tensor;
 
 /// Makes the parts of a value, innermost first, of what a sender wrote and the crate has checked.
 pub trait Build {

@@ -10,7 +10,7 @@ use super::build::{Build, Values};
 use super::json::Json;
 use super::{Value, encode, is_key, is_large, is_type_name, malformed};
 use crate::error::{Error, Result};
-use crate::session::Tensor;
+use crate::tensor::Tensor;
 
 /// Builds the value of tensors with their names, as a flat dict has them, and of a tree.
 pub(crate) fn decode<'a, B: Build>(

@@ -6,8 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE, Value, is_key, is_large, is_type_name};
+use super::{Names, Payload};
 use crate::error::{Code, Error, Result};
-use crate::session::{Names, Payload, Tensor};
+use crate::tensor::Tensor;
 
 /// The payload of a value. A tensor alone and a dict of named tensors need no tree.
 pub(super) fn encode(v: &Value) -> Result<Payload> {

@@ -2,9 +2,14 @@
 //! as a JSON tree beside the tensors (docs/protocol.md, section 6).
 
 mod build;
+mod bundle;
 mod decode;
 mod encode;
+mod handles;
 mod json;
+mod names;
+mod parts;
+mod payload;
 
 /// What `any_bytes` reads trees by.
 #[cfg(test)]
@@ -18,9 +23,16 @@ pub(crate) mod for_any_bytes {
 use std::borrow::Cow;
 
 pub use build::Build;
+pub(crate) use build::Values;
+pub use bundle::Bundle;
+pub(crate) use decode::decode;
+pub use names::Names;
+pub(crate) use names::{key_of, named};
+pub use payload::Payload;
+pub(crate) use payload::{Outgoing, Planned, Tensors};
 
 use crate::error::{Code, Error, Result};
-use crate::session::{Bundle, Message, Payload, Tensor};
+use crate::tensor::Tensor;
 
 /// Levels of JSON that a tree may have, tags included.
 const MOST_DEPTH: usize = 100;
@@ -119,20 +131,7 @@ impl Bundle {
     /// What a builder makes of the value that was sent. `Protocol` when its tree is not one.
     pub fn build<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
         let tensors = self.iter().map(|(name, t)| Ok((Cow::Borrowed(name), t.clone())));
-        decode::decode(b, tensors, self.tree())
-    }
-}
-
-impl Message {
-    /// The value that was sent. Errors as for [`bundle`](Message::bundle).
-    pub fn value(&self) -> Result<Value> {
-        self.build(&build::Values)
-    }
-
-    /// What a builder makes of the value that was sent. Errors as for [`bundle`](Message::bundle).
-    pub fn build<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
-        let all = self.contents()?;
-        decode::decode(b, all.tensors, all.tree)
+        decode(b, tensors, self.tree())
     }
 }
 

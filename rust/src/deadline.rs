@@ -1,0 +1,127 @@
+//! When waits end.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+
+/// How long a request waits for its answer, a broker's absence included.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a broker that runs may take to answer, however short the timeout of the call that asks it.
+pub(crate) const A_MOMENT: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static LIMIT: Cell<Limit> = const { Cell::new(Limit::None) };
+}
+
+/// How long the requests of a part of a call may wait. It is small, for each receive and put sets it.
+#[derive(Clone, Copy)]
+enum Limit {
+    None,
+    /// Of a call with a deadline; it has a moment at least, from its first request on.
+    Until(Instant),
+    /// Of a call that does not wait: a moment, from its first request on.
+    AtOnce,
+    /// Of a task: a tenth of that.
+    #[cfg(feature = "tokio")]
+    Shortly,
+    /// Of what has asked already.
+    Begun(Instant),
+}
+
+/// Carries out a part of a call that has a deadline: what it asks the broker, in whatever depth, is
+/// waited for until then, though for a moment at least. Without a deadline each request has its own time.
+#[inline]
+pub(crate) fn within<T>(until: Option<Instant>, part: impl FnOnce() -> T) -> T {
+    match until {
+        Some(until) => limited(Limit::Until(until), part),
+        None => part(),
+    }
+}
+
+/// As [`within`], of a call that does not wait. `None` too when the broker has not answered in a moment.
+#[inline]
+pub(crate) fn at_once<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
+    answered(limited(Limit::AtOnce, look))
+}
+
+/// As [`at_once`], of a task, which must not hold up its thread: it looks again later.
+#[cfg(feature = "tokio")]
+pub(crate) fn shortly<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
+    answered(limited(Limit::Shortly, look))
+}
+
+fn answered<T>(found: Result<Option<T>>) -> Result<Option<T>> {
+    match found {
+        Err(e) if e.is_unanswered() => Ok(None),
+        found => found,
+    }
+}
+
+/// Looks again while the broker does not answer, until there is something or the deadline has come: only
+/// then is it the error.
+#[inline]
+pub(crate) fn persist<T>(until: Option<Instant>, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match within(until, &mut look) {
+            Err(e) if e.is_unanswered() && until.is_none_or(|u| Instant::now() < u) => {}
+            found => return found,
+        }
+    }
+}
+
+/// Calls the program's hook, whose own calls have nothing to do with the one that is under way.
+pub(crate) fn unlimited(hook: fn() -> bool) -> bool {
+    limited(Limit::None, hook)
+}
+
+#[inline]
+fn limited<T>(limit: Limit, part: impl FnOnce() -> T) -> T {
+    struct Before(Limit);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let _before = Before(LIMIT.replace(limit));
+    part()
+}
+
+/// Until when a request that this thread makes now may wait for its answer.
+pub(crate) fn of_request() -> Instant {
+    let now = Instant::now();
+    let until = match LIMIT.get() {
+        Limit::None => return now + PATIENCE,
+        Limit::Until(until) => until.max(now + A_MOMENT),
+        Limit::AtOnce => now + A_MOMENT,
+        #[cfg(feature = "tokio")]
+        Limit::Shortly => now + A_MOMENT / 10,
+        Limit::Begun(until) => until,
+    };
+    LIMIT.set(Limit::Begun(until));
+    until.min(now + PATIENCE)
+}
+
+/// When a timeout that begins now is over. `None` is never, and so is a time that the clock cannot
+/// tell, such as `Duration::MAX`.
+#[inline]
+pub(crate) fn deadline(timeout: impl Into<Option<Duration>>) -> Option<Instant> {
+    timeout.into().and_then(|t| Instant::now().checked_add(t))
+}
+
+/// When a call's timeout is over, for bindings whose calls wait twice: for their turn with a value
+/// ([`Turns`](crate::Turns)), then with it.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// The end of a timeout that begins now; without one there is none.
+    pub fn after(timeout: impl Into<Option<Duration>>) -> Deadline {
+        Deadline(deadline(timeout))
+    }
+
+    /// What is left of the timeout; `None`: for ever.
+    pub fn left(self) -> Option<Duration> {
+        self.0.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+}

@@ -1,0 +1,59 @@
+//! What a reader says of itself in its session's file, for the broker's listings: how many messages it
+//! has taken, and how many it has lost.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use crate::layout::{reader_record, session_file};
+use crate::memory::Pages;
+
+/// The record of one reader. Of two readers of a session that would have the same one, the first has it.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    at: Option<u64>,
+    taken: u64,
+    lost: u64,
+}
+
+/// The records that readers of a session have, by their places.
+#[derive(Debug, Default)]
+pub(crate) struct Counting(Mutex<HashSet<u64>>);
+
+impl Counting {
+    /// Makes the record of a reader, of whose memory the broker has made sure.
+    pub(crate) fn begin(&self, pages: &Pages, number: u64) -> Counted {
+        let at = session_file::reader(number);
+        if number == 0 || !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(at) {
+            return Counted::default();
+        }
+        pages.session.store(at + reader_record::TAKEN, 0);
+        pages.session.store(at + reader_record::LOST, 0);
+        pages.session.store(at + reader_record::NUMBER, number);
+        Counted { at: Some(at), taken: 0, lost: 0 }
+    }
+
+    /// Gives a record to another reader. It says what it said until then: the broker may not have heard that
+    /// the reader has left.
+    pub(crate) fn end(&self, number: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&session_file::reader(number));
+    }
+}
+
+impl Counted {
+    /// Whether the reader has a record.
+    pub(crate) fn any(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Notes a message, and how many were lost before it.
+    #[inline(always)]
+    pub(crate) fn took(&mut self, pages: &Pages, lost: u64) {
+        let Some(at) = self.at else { return };
+        self.taken += 1;
+        pages.session.store(at + reader_record::TAKEN, self.taken);
+        if lost != 0 {
+            self.lost = self.lost.wrapping_add(lost);
+            pages.session.store(at + reader_record::LOST, self.lost);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Topics, queues and names: who takes part, the own lane, cursors over the lanes of others, and the messages that are
+//! sent and taken there.
+//!
+//! [`Lanes`] is what one session has, whoever opened it; [`Topics`] what one opening has open.
+
+#[cfg(test)]
+mod alone;
+mod closer;
+mod counted;
+mod cursor;
+mod got;
+mod leave;
+mod members;
+mod message;
+mod name;
+mod options;
+mod queue;
+mod quick;
+mod reader;
+mod send;
+mod space;
+mod stamps;
+#[cfg(feature = "tokio")]
+mod tasks;
+mod token;
+mod topic;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard};
+
+pub use closer::Closer;
+pub(crate) use got::Got;
+pub(crate) use leave::Topics;
+pub use message::Message;
+pub use name::Watch;
+pub(crate) use name::bundle_of;
+pub use options::{NameOptions, QueueOptions, TopicOptions};
+pub use queue::Queue;
+pub use reader::{Reader, Start};
+pub(crate) use token::{check_name, check_token};
+pub use topic::Topic;
+
+use counted::Counting;
+use reader::Joining;
+use space::LaneSpace;
+
+/// What one session has to do with lanes.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    space: Mutex<LaneSpace>,
+    /// The number that the next reader has.
+    readers: AtomicU64,
+    counting: Counting,
+    /// The number that the next opening of a topic has.
+    next_opening: AtomicU64,
+    pub(crate) joining: Joining,
+}
+
+impl Lanes {
+    pub(crate) fn new() -> Lanes {
+        Lanes {
+            space: Mutex::new(LaneSpace::new()),
+            readers: AtomicU64::new(1),
+            counting: Counting::default(),
+            next_opening: AtomicU64::new(1),
+            joining: Joining::default(),
+        }
+    }
+
+    /// The space of the own session file for lanes.
+    fn space(&self) -> MutexGuard<'_, LaneSpace> {
+        self.space.lock().unwrap_or_else(|p| p.into_inner())
+    }
+}

@@ -1,0 +1,549 @@
+//! Receiving: cursors over the lanes of a topic, claims in a group.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::closer::Closer;
+use super::counted::Counted;
+use super::cursor::{Cursor, Gone, Waiting};
+use super::members::{GroupView, TO_READ, View};
+use super::message::{Claim, Message, Scratch, Taken, Taking};
+use super::topic::{News, TopicState};
+use crate::crash_point;
+use crate::deadline::{at_once, deadline, persist};
+use crate::error::{Code, Error, Result, disagree};
+use crate::holding::Acknowledge;
+use crate::shm::{GroupLane, Scan};
+use crate::sys;
+use crate::waits::Spinner;
+use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
+
+/// Which of the messages kept a new reader begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Start {
+    /// What is sent from now on.
+    #[default]
+    New,
+    /// The newest message kept, then what follows.
+    Last,
+    /// Everything that is kept.
+    All,
+}
+
+/// How many messages that cannot be had are passed over before it is looked again whether there is
+/// time: a liar can send such faster than they are read.
+const MOST_PASSED: u32 = 1 << 12;
+
+/// How often it is looked for one message where writers overwrite them faster than they are looked at.
+const MOST_PASSES: u32 = 64;
+
+/// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
+/// when it looks; in a lossless one every message from its making on, alone or sharing the work with
+/// its group. One thread at a time uses it, any thread may. As an iterator it waits for each message, and
+/// ends with the topic.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let topic = session.topic("numbers")?;
+/// let reader = topic.reader(baton::Start::New)?;
+/// for k in [1, 2] {
+///     topic.send(session.from_slice(&[1], &[k])?.freeze())?;
+/// }
+/// topic.end()?;
+/// for (message, k) in reader.zip([1, 2]) {
+///     assert_eq!(message?.tensor()?.to_vec::<i32>()?, [k]);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Reader {
+    pub(crate) topic: Arc<TopicState>,
+    membership: Arc<Membership>,
+    member: u16,
+    pub(crate) closer: Closer,
+    pub(crate) counted: Counted,
+    group: Option<Arc<GroupView>>,
+    joined: Option<Box<str>>, // the group's name
+    pub(crate) cursors: Vec<Cursor>,
+    scan: Scan,
+    pub(crate) gone: Gone,
+    pub(crate) view: Arc<View>,
+    hidden: Vec<u64>, // lanes that were there when it began, and could not be looked at
+    pub(crate) spin: Spinner,
+    scratch: Scratch,
+    passed: u32, // messages that the last poll passed over
+    /// Why a poll has put lanes aside.
+    aside: Option<Error>,
+    /// When it last looked for lanes: while there is no news since, the present view serves.
+    asked: News,
+}
+
+/// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
+/// the broker gives the items of a member that left to others.
+#[derive(Debug)]
+struct Membership {
+    topic: Arc<TopicState>,
+    number: u64,
+    counted: bool,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let leave = TopicLeave::reader(self.topic.reference(), self.number);
+        if !self.topic.inner.is_foreign() {
+            self.topic.inner.tell("topic.leave", &leave);
+            crash_point::at("leave-read");
+            if self.counted {
+                self.topic.topics.lanes.counting.end(self.number);
+            }
+        }
+    }
+}
+
+/// The requests to read of a session, by number: from before each is made until its answer is taken over.
+#[derive(Debug, Default)]
+pub(crate) struct Joining(Mutex<HashMap<u64, (TopicRef, bool)>>);
+
+impl Joining {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, (TopicRef, bool)>> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn begin(&self, number: u64, topic: TopicRef) {
+        self.all().insert(number, (topic, false));
+    }
+
+    /// Whether a new broker was told that the request is unanswered, and has taken its reader back.
+    fn end(&self, number: u64) -> bool {
+        self.all().remove(&number).is_some_and(|(_, told)| told)
+    }
+
+    /// All of them, for a new broker.
+    pub(crate) fn unanswered(&self) -> Vec<Reading> {
+        let told = |(number, (topic, told)): (&u64, &mut (TopicRef, bool))| {
+            *told = true;
+            Reading { topic: *topic, reader: *number }
+        };
+        self.all().iter_mut().map(told).collect()
+    }
+}
+
+impl Reader {
+    /// Joins a topic; without a group as an independent reader, which in a lossless topic is a group
+    /// of its own.
+    pub(crate) fn new(topic: Arc<TopicState>, start: Start, group: Option<&str>) -> Result<Reader> {
+        loop {
+            let number = topic.topics.lanes.readers.fetch_add(1, Ordering::Relaxed);
+            topic.topics.lanes.joining.begin(number, topic.reference());
+            let joined = Reader::join(topic.clone(), number, start, group);
+            // A new broker came before the answer was taken over, and took the reader back.
+            let again = topic.topics.lanes.joining.end(number);
+            match joined {
+                Ok(_) if again => {}
+                Err(e) if again && e.code() == Code::Protocol => {}
+                joined => return joined,
+            }
+        }
+    }
+
+    fn join(topic: Arc<TopicState>, number: u64, start: Start, group: Option<&str>) -> Result<Reader> {
+        let group = group.or_else(|| (!topic.info.overwrite).then_some(""));
+        let (inner, of) = (&topic.inner, topic.reference());
+        let request = TopicRead { topic: of, group, reader: number };
+        let asked = inner.call_fds::<_, TopicReadReply>("topic.read", &request);
+        // Whatever failed, a broker may have done it, and the next one count it.
+        let leave = || inner.tell("topic.leave", &TopicLeave::reader(of, request.reader));
+        let (ok, fds) = asked.inspect_err(|_| leave())?;
+        crash_point::at("reader-joined");
+        // From here on its drop leaves the topic, whatever fails.
+        let counted = if ok.counted {
+            topic.topics.lanes.counting.begin(&inner.memory.pages, ok.reader)
+        } else {
+            Counted::default()
+        };
+        let mut r = Reader {
+            membership: Arc::new(Membership { topic: topic.clone(), number: ok.reader, counted: counted.any() }),
+            closer: Closer::new(inner, "the reader"),
+            topic: topic.clone(),
+            member: ok.member,
+            counted,
+            group: None,
+            joined: group.map(Box::from),
+            cursors: Vec::new(),
+            scan: Scan::default(),
+            gone: Gone::default(),
+            view: Arc::default(),
+            hidden: Vec::new(),
+            spin: Spinner::default(),
+            scratch: Scratch::default(),
+            passed: 0,
+            aside: None,
+            asked: News::default(),
+        };
+        if group.is_some() {
+            let Some(number) = ok.group else {
+                return Err(disagree(format!("joined a group of {} that has no number", r.topic)));
+            };
+            r.group = Some(r.topic.joined(number, ok.group_id, fds)?);
+        }
+        let view = r.topic.renewed(TO_READ, false)?;
+        r.follow(view, true)?;
+        if r.group.is_none() {
+            r.rewind(start);
+        }
+        Ok(r)
+    }
+
+    /// In the child of a fork joins anew, in the session of the child: in a topic that overwrites where
+    /// the parent's reader was at the fork, else as one more member of its group, or as a reader of its
+    /// own of what is sent from now on.
+    #[inline]
+    pub(crate) fn join_here(&mut self) -> Result<()> {
+        if self.topic.inner.is_foreign() { self.join_anew() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn join_anew(&mut self) -> Result<()> {
+        let mut r = Reader::new(self.topic.here()?.clone(), Start::New, self.joined.as_deref())?;
+        if r.group.is_none() {
+            let view = r.view.clone();
+            r.cursors = std::mem::take(&mut self.cursors);
+            r.follow(view, false)?;
+        }
+        r.closer = self.closer.clone();
+        *self = r;
+        Ok(())
+    }
+
+    /// Takes over a new view: cursors of lanes that are still there stay, new lanes begin at their
+    /// first message, those of the first view at the next to come.
+    fn follow(&mut self, view: Arc<View>, first: bool) -> Result<()> {
+        if first {
+            self.hidden.clone_from(&view.hidden);
+        }
+        if let Some(g) = self.group.as_deref().filter(|g| !self.topic.lists(g)) {
+            return Err(disagree(format!("the group {} of a reader left {}", g.id, self.topic)));
+        }
+        let of_lane = |k: Cursor| (k.lane.info.incarnation, k);
+        let mut before: HashMap<_, _> = std::mem::take(&mut self.cursors).into_iter().map(of_lane).collect();
+        for lane in &view.lanes {
+            let mut k = match before.remove(&lane.info.incarnation) {
+                Some(k) => k,
+                None => {
+                    let next = if first { lane.lane.head() + 1 } else { 1 };
+                    let lane = lane.clone();
+                    Cursor { next, lane, lost: 0, group: None, over: false, aside: false, wait: Waiting::default() }
+                }
+            };
+            // Where such a lane was when the reader began, nobody can tell.
+            if let Some(at) = self.hidden.iter().position(|i| !first && *i == lane.info.incarnation) {
+                self.hidden.swap_remove(at);
+                k.next = k.oldest();
+            }
+            k.lane = lane.clone();
+            if let Some(g) = &self.group {
+                k.group = Some(GroupLane::new(&g.file, lane.info.lane, self.topic.info.slots)?);
+                k.there(); // else the claims are of another lane
+            }
+            self.cursors.push(k);
+        }
+        self.scan = Scan::new(self.topic.waiting.active().clone(), view.lanes.iter().map(|l| l.info.lane));
+        match self.group {
+            Some(_) => self.gone.keep(before.values()),
+            None => self.gone.follow(view.gone, before.values(), first),
+        }
+        self.view = view;
+        Ok(())
+    }
+
+    /// Moves the cursors of a new reader back to where it wants to start.
+    fn rewind(&mut self, start: Start) {
+        if start != Start::New {
+            self.topic.rewound.store(true, Ordering::Relaxed); // a hint of what to attach to ahead
+        }
+        match start {
+            Start::New => {}
+            Start::All => self.cursors.iter_mut().for_each(|k| k.next = k.oldest()),
+            Start::Last => {
+                let newest = self.cursors.iter_mut().filter_map(|k| {
+                    let lane = &k.lane.lane;
+                    let head = lane.head();
+                    let stamp = lane.stamp(head);
+                    (head > 0 && lane.has(head)).then_some((stamp, k))
+                });
+                if let Some((_, k)) = newest.max_by_key(|(stamp, _)| *stamp) {
+                    k.next = k.lane.lane.head();
+                }
+            }
+        }
+    }
+
+    /// The next message, waiting for it: for ever without a timeout, not at all with zero. Errors:
+    /// `Timeout`; `Closed` when the topic was closed and everything was received.
+    pub fn recv(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
+        let until = deadline(timeout);
+        self.receive(until, Code::Timeout, "no message")
+    }
+
+    /// The next message if one is there.
+    pub fn try_recv(&mut self) -> Result<Option<Message>> {
+        at_once(|| self.poll())
+    }
+
+    pub(crate) fn receive(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        let got = self.await_next(until, code, what);
+        if got.is_err() {
+            self.pass_on();
+        }
+        got
+    }
+
+    /// Has another member of the group take what is there: this one was perhaps rung for it, and has not taken
+    /// it.
+    #[cold]
+    fn pass_on(&self) {
+        if let Some(g) = &self.group
+            && !self.topic.inner.is_foreign()
+            && self.cursors.iter().any(Cursor::pending)
+        {
+            self.topic.waiting.pass_on(g.number);
+        }
+    }
+
+    fn await_next(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        loop {
+            let found = persist(until, || self.poll());
+            if let Some(m) = found.map_err(|e| self.topic.why_late(e, code, what))? {
+                return Ok(m);
+            }
+            if self.passed == MOST_PASSED {
+                if until.is_some_and(|u| u <= Instant::now()) {
+                    return Err(self.topic.timed_out(code, what));
+                }
+                self.topic.inner.check_interrupted()?;
+                continue;
+            }
+            let spin = self.spin.until();
+            let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
+            let closer = &self.closer;
+            let inner = &topic.inner;
+            let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
+            let found = inner.wait(spin, Some(place), until, || {
+                scan.is_ready(|k| cursors[k].pending())
+                    || scan.is_due(sys::monotonic)
+                    || !view.has_lanes_of(topic.version()) && asked != topic.news()
+                    || topic.is_closed()
+                    || inner.is_closed()
+                    || closer.is_closed()
+            })?;
+            if !found {
+                self.spin.gave_up();
+                return Err(topic.timed_out(code, what));
+            }
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn timed_out(&self, code: Code, what: &str) -> crate::error::Error {
+        self.topic.timed_out(code, what)
+    }
+
+    /// Takes the message with the smallest stamp among the lanes.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<Option<Message>> {
+        self.closer.check()?;
+        match self.quick() {
+            Some(held) => Ok(Some(Message { held })),
+            None if self.is_idle() => Ok(None),
+            None => self.poll_any(),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_any(&mut self) -> Result<Option<Message>> {
+        let found = self.look();
+        if self.aside.take().is_some() || found.as_ref().is_err_and(|e| e.code() == Code::Busy) {
+            self.cursors.iter_mut().for_each(|k| k.aside = false);
+        }
+        found
+    }
+
+    fn look(&mut self) -> Result<Option<Message>> {
+        self.passed = 0;
+        while self.passed < MOST_PASSED {
+            if self.topic.inner.is_closed() {
+                self.join_here()?; // where a fork is what closed it
+                self.topic.inner.check_open()?;
+            }
+            let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
+            if !self.view.has_lanes_of(self.topic.version()) {
+                self.asked = self.topic.news();
+                let view = match self.topic.current(TO_READ) {
+                    Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
+                    view => view?,
+                };
+                if !Arc::ptr_eq(&view, &self.view) {
+                    self.follow(view, false)?;
+                }
+            }
+            let Some((at, i, hint)) = self.choose() else {
+                if let Some(e) = self.aside.take() {
+                    return Err(e); // nothing but what waits for a process that is not back
+                }
+                if ended {
+                    return Err(self.topic.ended());
+                }
+                if !self.topic.inner.watchers.are_armed() || !self.topic.waiting.watch() {
+                    return Ok(None);
+                }
+                self.passed += 1; // nothing, and it looks once more
+                continue;
+            };
+            // A lane that has come meanwhile may have what has caused this message.
+            //
+            // SYNC topic-version: behind the look at the message.
+            if !self.view.has_lanes_of(self.topic.version()) && self.asked != self.topic.news() {
+                self.passed += 1;
+                continue;
+            }
+            match self.take_from(at, i, hint) {
+                Ok(Some(m)) => return Ok(Some(m)),
+                Ok(None) => {}
+                Err(e) if e.code() == Code::Busy && self.cursors.len() > 1 => {
+                    self.cursors[at].aside = true; // the others go on
+                    self.aside = Some(e);
+                }
+                Err(e) => return Err(e),
+            }
+            self.passed += 1;
+        }
+        Ok(None)
+    }
+
+    /// Finds the next message: of several lanes' that with the smallest stamp, but none is passed over for
+    /// ever. When there are several lanes it looks at all of them once more after finding one, so that a message
+    /// which another one caused is never taken before it. Where the one that it has found is gone by then, and it
+    /// finds one that is younger, nothing is known of what has caused that: it looks once more. Of many lanes it
+    /// passes over those that are silent, and those that were put aside.
+    fn choose(&mut self) -> Option<(usize, u64, u64)> {
+        let depth = u64::from(self.topic.info.depth);
+        if let [one] = &mut self.cursors[..] {
+            return one.next(depth).map(|(i, hint)| (0, i, hint));
+        }
+        let most = u64::from(self.topic.info.slots) * self.cursors.len().saturating_sub(1) as u64;
+        let (scan, cursors) = (&mut self.scan, &mut self.cursors);
+        if scan.is_due(sys::monotonic) {
+            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
+        }
+        let mut before = 0; // stamp of what the last pass found
+        for pass in 0.. {
+            let looked = scan.look(|k| cursors[k].pending());
+            let each = looked.iter().filter_map(|at| {
+                let k = &mut cursors[*at];
+                let (i, hint) = k.next(depth)?;
+                let rank = k.wait.rank(i, k.lane.lane.stamp(i), most);
+                (!k.aside).then_some((rank, *at, i, hint))
+            });
+            let ((late, stamp), at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
+            if pass > 0 && (stamp <= before || pass == MOST_PASSES || late.0 > 0) {
+                for k in looked {
+                    cursors[*k].wait.passed += 1; // of a lane that offers nothing it means nothing
+                }
+                cursors[at].wait = Waiting::default();
+                return Some((at, i, hint));
+            }
+            before = stamp;
+        }
+        None
+    }
+
+    /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
+    /// look again.
+    fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
+        let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
+        let (inner, k) = (&topic.inner, &mut cursors[at]);
+        let (lane, lost) = (&k.lane, k.lost + gone.lost());
+        let claim = || match &k.group {
+            None => Some(Claim { lost, acknowledge: None }),
+            Some(group) => {
+                crash_point::at("claim-before");
+                let acknowledged = topic.info.redeliver;
+                let right = inner.claiming();
+                if right.is_none() || !group.take(i, hint, *member, acknowledged) {
+                    return None;
+                }
+                drop(right);
+                let acknowledge = acknowledged.then(|| {
+                    let (group, lane) = (group.clone(), lane.clone());
+                    Box::new(Acknowledge::new(group, i, *member, lane, membership.clone()))
+                });
+                if acknowledge.is_none() {
+                    lane.ring();
+                }
+                Some(Claim { lost, acknowledge })
+            }
+        };
+        match Taking(inner).take(lane, i, scratch, claim) {
+            Taken::Message(held) => {
+                if k.group.is_none() {
+                    k.next = i + 1;
+                }
+                k.lost = 0;
+                gone.reported();
+                let message = Message { held };
+                counted.took(&inner.memory.pages, lost);
+                self.spin.happened(message.stamp());
+                Ok(Some(message))
+            }
+            Taken::Claimed => Ok(None),
+            // It stays, for another attempt or another member. That this process does not reach the
+            // device is said once: it would be so each time.
+            Taken::Malformed(e) if !refuted(&e) => {
+                if k.group.is_none() && e.about_device() {
+                    k.skip(i, hint, *member);
+                }
+                Err(e)
+            }
+            Taken::Gone | Taken::Malformed(_) => {
+                k.skip(i, hint, *member);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Messages that went by this reader unseen and that no later one has reported.
+    pub fn lost(&self) -> u64 {
+        self.cursors.iter().map(|k| k.lost).sum::<u64>() + self.gone.lost()
+    }
+}
+
+/// Tells of an error that says that nobody can have the message. Any other is about this process or
+/// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
+/// a broker.
+pub(crate) fn refuted(e: &Error) -> bool {
+    use Code::*;
+    if e.about_device() {
+        return false;
+    }
+    matches!(
+        e.code(),
+        Protocol | InvalidHandle | Expired | NotFound | InvalidArgument | Unsupported | ReadOnly | PermissionDenied
+    )
+}
+
+impl Iterator for Reader {
+    type Item = Result<Message>;
+
+    /// Waits for the next message; `None` when the topic was closed and everything was received. Once the
+    /// session is closed it is the error `Closed`.
+    fn next(&mut self) -> Option<Result<Message>> {
+        match self.recv(None) {
+            Err(e) if e.is_end() => None,
+            r => Some(r),
+        }
+    }
+}

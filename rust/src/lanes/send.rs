@@ -1,0 +1,412 @@
+//! Sending: a message into the own lane, and what leaves it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::leave::LeftLane;
+use super::members::{ALL, TO_SEND, View};
+use super::stamps::Stamps;
+use super::topic::{News, TopicState};
+use crate::crash_point;
+use crate::deadline::{at_once, within};
+use crate::error::{Code, Result};
+use crate::holding::Opening;
+use crate::layout::lane_bytes;
+use crate::shm::{GroupLane, Lane, fence};
+use crate::sys;
+use crate::turns::Turn;
+use crate::value::{Outgoing, Payload, Planned};
+use crate::waits::Spinner;
+use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
+
+/// Why a send ended without a message.
+pub(crate) const NO_ROOM: &str = "no room for another message";
+
+/// The writing side of a topic in this process; its threads take turns.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    own: Option<OwnLane>,
+    /// Where a lane was asked for without an answer: it is asked for there again.
+    asked: Option<u64>,
+    /// The last one used, where messages are kept for groups.
+    view: Option<Arc<View>>,
+    /// By group: which member was rung last.
+    turns: Vec<u32>,
+    out: Outgoing,
+    spin: Spinner,
+}
+
+#[derive(Debug)]
+struct OwnLane {
+    lane: Lane,
+    number: u32,
+    offset: u64,
+    head: u64,
+    stamps: Stamps,
+    /// Bytes of the tensors of all messages.
+    total: u64,
+    /// The oldest message that is not withdrawn.
+    tail: u64,
+    /// By slot: what its message counts.
+    kept: Vec<Kept>,
+}
+
+/// What a message in the lane counts, as (index, own): mostly one storage, which stands inline.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    first: Option<(u32, bool)>,
+    more: Vec<(u32, bool)>,
+}
+
+impl Kept {
+    #[inline]
+    fn set(&mut self, all: &[(u32, bool)]) {
+        let (first, more) = match all {
+            [] => (None, all),
+            [first, more @ ..] => (Some(*first), more),
+        };
+        self.first = first;
+        self.more.clear();
+        if !more.is_empty() {
+            self.more.extend_from_slice(more);
+        }
+    }
+
+    #[inline]
+    fn set_one(&mut self, index: u32, own: bool) {
+        self.first = Some((index, own));
+        self.more.clear();
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, bool)> {
+        self.first.into_iter().chain(self.more.iter().copied())
+    }
+}
+
+impl Writer {
+    /// What the lane's messages count, by storage index.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = u32> {
+        self.own.iter().flat_map(|own| own.kept.iter().flat_map(Kept::iter).map(|(index, _)| index))
+    }
+
+    /// Gives up writing: the lane, if there was one, or maybe was.
+    pub(crate) fn leave(&mut self, info: &TopicInfo) -> Option<LeftLane> {
+        let (offset, kept) = match self.own.take() {
+            Some(own) => (own.offset, own.kept.iter().flat_map(Kept::iter).collect()),
+            None => (self.asked.take()?, Vec::new()),
+        };
+        Some(LeftLane { offset, bytes: lane_bytes(info.slots, info.stride), kept })
+    }
+}
+
+impl OwnLane {
+    /// Un-names message i, if that has not happened yet, then counts down what it named. The storage that
+    /// the message named first, where that may be free now, is left to the caller to offer for recycling.
+    #[inline]
+    fn withdraw(&mut self, inner: &Opening, i: u64) -> Option<u32> {
+        if i < self.tail {
+            return None;
+        }
+        self.tail = i + 1;
+        self.lane.unname(i);
+        crash_point::at("send-unnamed");
+        let kept = &mut self.kept[self.lane.slot_of(i)];
+        let (index, own) = kept.first.take()?;
+        let free = inner.memory.count_down(index, own);
+        crash_point::at("send-dropping");
+        for (index, own) in kept.more.drain(..) {
+            inner.memory.let_go(index, own);
+            crash_point::at("send-dropping");
+        }
+        free.then_some(index)
+    }
+}
+
+/// A message whose slot is to be used anew.
+struct Blocker {
+    view: Arc<View>,
+    lane: u32,
+    i: u64,
+    asked: News, // for the view
+}
+
+impl Blocker {
+    /// Whether the slot may be used.
+    fn done(&self, slots: u32) -> bool {
+        self.view.done(self.lane, slots, self.i)
+    }
+}
+
+impl View {
+    /// Whether every group is finished with message i of a lane.
+    fn done(&self, lane: u32, slots: u32, i: u64) -> bool {
+        self.groups.iter().filter_map(|g| GroupLane::new(&g.file, lane, slots).ok()).all(|g| g.done(i))
+    }
+}
+
+impl TopicState {
+    /// Publishes a value in the own lane, waiting for room. The caller drops it then: its count may be the
+    /// place's now.
+    pub(crate) fn send(&self, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+        self.send_ahead(value, flags, self.info.depth, until)
+    }
+
+    /// As `send`, also waiting while so many of this sender, which are no more than the depth, are not done with.
+    #[inline]
+    pub(crate) fn send_ahead(&self, value: &mut Payload, flags: u32, most: u32, until: Option<Instant>) -> Result<()> {
+        let sent = within(until, || {
+            let mut writer = self.writer()?;
+            if !self.info.overwrite {
+                writer = self.room(writer, most, until)?;
+            }
+            self.hand_over(&mut writer, value, flags, until)
+        });
+        sent.map_err(|e| if until.is_some() { self.why_late(e, Code::Full, NO_ROOM) } else { e })
+    }
+
+    /// As `send`, without waiting: false where there is no room, or where the broker had to tell and did
+    /// not in a moment.
+    pub(crate) fn try_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
+        at_once(|| Ok(self.offer(value, flags)?.then_some(()))).map(|sent| sent.is_some())
+    }
+
+    /// As `send` if there is room for the value, which it tells.
+    pub(crate) fn offer(&self, value: &mut Payload, flags: u32) -> Result<bool> {
+        let mut writer = self.writer()?;
+        if !self.info.overwrite && self.blocker(&mut writer, self.info.depth)?.is_some() {
+            return Ok(false);
+        }
+        self.hand_over(&mut writer, value, flags, None).map(|()| true)
+    }
+
+    /// This thread's turn at the writing side, with a lane.
+    #[inline]
+    fn writer(&self) -> Result<Turn<'_, Writer>> {
+        self.inner.check_open()?;
+        let mut writer = self.inner.turn(&self.writer)?;
+        self.inner.check_open()?; // once more: `end_writing` has waited for its turn, or does
+        if self.is_closed() {
+            return Err(self.ended());
+        }
+        if writer.own.is_none() {
+            writer.own = Some(self.start_writing(&mut writer.asked)?);
+        }
+        Ok(writer)
+    }
+
+    /// Leaves the lane of a session that is said to be closed, behind the send that is under way; none begins
+    /// any more.
+    pub(crate) fn end_writing(&self, until: Option<Instant>) {
+        let Ok(Some(mut writer)) = self.writer.lock_until(until, || false) else { return };
+        if let Some(lane) = writer.leave(&self.info) {
+            self.topics.leave_lane(&self.inner, self.reference(), lane);
+        }
+    }
+
+    /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
+    /// counted down, while the readers are at work already.
+    #[inline]
+    fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
+        let inner = &self.inner;
+        let Writer { own: Some(own), turns, out, .. } = writer else { return Err(self.ended()) };
+        if let Err(e) = self.publish(own, out, value, flags, until) {
+            out.end();
+            return Err(e);
+        }
+        // SYNC waiting: published before this fence; a reader puts itself into a set, fences, and looks again.
+        // The fence serves the looks at groups and state as well: a reader who finds the topic closed
+        // looks for messages after that, and sees this one unless the state is closed here, too.
+        //
+        // SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which takes the
+        // lane over when it has heard, sees the message.
+        fence();
+        let undecided = inner.is_in_limbo();
+        let (groups, ended) = (self.groups_end(), self.is_closed());
+        crash_point::at("send-ring");
+        self.waiting.active().mark(own.number);
+        self.waiting.ring(groups, turns);
+        out.end();
+        inner.handovers.fetch_add(1, Ordering::Relaxed);
+        let i = own.head;
+        let leaves = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0);
+        let free = leaves.and_then(|leaves| own.withdraw(inner, leaves));
+        own.lane.prepare(i + 1);
+        own.stamps.renew();
+        inner.memory.pool.tidy(&inner.access, free);
+        if let Some(index) = free {
+            inner.memory.offered(index);
+        }
+        if undecided {
+            inner.await_decision()?;
+        }
+        match (ended, inner.is_lost()) {
+            (_, true) => Err(inner.why_closed()), // perhaps no reader can see it any more
+            (true, _) => Err(self.ended()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The view of an earlier look, or a new one where that is out of date: each group has to be known before a
+    /// slot is used again.
+    #[inline]
+    fn refreshed<'a>(&self, view: &'a mut Option<Arc<View>>) -> Result<&'a Arc<View>> {
+        let fresh = view.take().filter(|v| v.is_of(self.version(), TO_SEND));
+        Ok(view.insert(fresh.map_or_else(|| self.current(TO_SEND), Ok)?))
+    }
+
+    fn publish(
+        &self,
+        own: &mut OwnLane,
+        out: &mut Outgoing,
+        value: &mut Payload,
+        flags: u32,
+        until: Option<Instant>,
+    ) -> Result<()> {
+        let inner = &self.inner;
+        let brief = value.brief(inner, flags);
+        if brief.is_none() {
+            out.compose(inner, value, flags)?;
+            out.order(inner, value, until)?;
+            out.place(inner, own.lane.room())?;
+        }
+        if inner.is_in_limbo() {
+            inner.await_decision()?;
+            inner.check_open()?;
+        }
+        let (i, slot) = (own.head + 1, own.lane.slot_of(own.head + 1));
+        own.lane.fetch_first(i);
+        match brief {
+            Some(Planned { brief, own: is_own, bytes }) => {
+                own.total = own.total.wrapping_add(bytes);
+                let stamp = own.stamps.next(self.has_one_lane());
+                value.count_one(inner, brief.reference.index)?;
+                own.kept[slot].set_one(brief.reference.index, is_own);
+                crash_point::at("send-counted");
+                own.lane.write_brief(i, &brief, stamp);
+            }
+            None => {
+                own.lane.write_rest(i, out.words());
+                out.head.stamp = own.stamps.next(self.has_one_lane());
+                own.kept[slot].set(out.count(inner, value)?);
+                crash_point::at("send-counted");
+                own.lane.write_first(i, &out.head, out.words());
+                own.total = own.total.wrapping_add(out.head.bytes);
+            }
+        }
+        own.lane.set_total(own.total);
+        crash_point::at("send-written");
+        own.lane.publish(i);
+        own.head = i;
+        crash_point::at("send-published");
+        Ok(())
+    }
+
+    /// How many messages of a queue are not taken yet.
+    pub(crate) fn waiting(&self) -> Result<usize> {
+        self.inner.check_open()?;
+        let view = self.current(ALL)?;
+        let mut n = 0;
+        for l in &view.lanes {
+            for g in &view.groups {
+                let claims = GroupLane::new(&g.file, l.info.lane, self.info.slots)?;
+                if l.current() {
+                    n += claims.waiting(&l.lane);
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    /// Joins as a writer, with a lane of its own.
+    fn start_writing(&self, asked: &mut Option<u64>) -> Result<OwnLane> {
+        let (inner, info) = (&self.inner, &self.info);
+        let bytes = lane_bytes(info.slots, info.stride);
+        let space = || self.topics.lanes.space();
+        let offset = match asked.take() {
+            Some(at) => at,
+            None => space().take(&inner.memory.pages, bytes)?,
+        };
+        let joined = Lane::new(&inner.memory.pages.session, offset, info.slots, info.stride).and_then(|lane| {
+            lane.init(info.id);
+            crash_point::at("lane-reserved");
+            let request = TopicWrite { topic: self.reference(), offset };
+            let ok: TopicWriteReply = inner.call("topic.write", &request)?;
+            crash_point::at("lane-joined");
+            Ok((lane, ok))
+        });
+        let (lane, ok) = joined.inspect_err(|e| match e.code() {
+            // The broker may have listed it.
+            Code::Timeout | Code::BrokerLost => *asked = Some(offset),
+            _ => space().give(&inner.memory.pages, offset, bytes),
+        })?;
+        let kept = vec![Kept::default(); info.slots as usize];
+        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, stamps: Stamps::new(), total: 0, tail: 1, kept })
+    }
+
+    /// Gives back messages that a queue is finished with, and those of a topic that an operator has purged; a
+    /// sender at work does it itself.
+    pub(crate) fn withdraw_done(&self) {
+        let Some(mut writer) = self.writer.try_lock() else { return };
+        let Some(own) = &mut writer.own else { return };
+        if self.info.kind != "queue" {
+            self.withdraw_while(own, |own| !own.lane.has(own.tail));
+        } else if let Some(view) = self.view() {
+            self.withdraw_done_of(own, &view);
+        }
+    }
+
+    /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
+    /// to anybody then; a topic keeps its last ones for late readers.
+    fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
+        if self.info.kind == "queue" {
+            self.withdraw_while(own, |own| view.done(own.number, self.info.slots, own.tail));
+        }
+    }
+
+    fn withdraw_while(&self, own: &mut OwnLane, over: impl Fn(&OwnLane) -> bool) {
+        while own.tail <= own.head && over(own) {
+            if let Some(index) = own.withdraw(&self.inner, own.tail) {
+                self.inner.memory.pool.dropped(index);
+                self.inner.memory.offered(index);
+            }
+        }
+    }
+
+    /// Gives back what is done, then looks whether the next message may be sent: the one `most` before it, or the
+    /// one of depth before it, whose slot it takes, must be done with by every group. What there is still to wait for.
+    fn blocker(&self, writer: &mut Writer, most: u32) -> Result<Option<Blocker>> {
+        let Writer { own: Some(own), view, .. } = writer else { return Err(self.ended()) };
+        let asked = self.news();
+        let view = self.refreshed(view)?;
+        self.withdraw_done_of(own, view);
+        let i = (own.head + 1).saturating_sub(u64::from(most.min(self.info.depth)));
+        if i == 0 || view.done(own.number, self.info.slots, i) {
+            return Ok(None);
+        }
+        Ok(Some(Blocker { view: view.clone(), lane: own.number, i, asked }))
+    }
+
+    /// Waits for room. Others have their turn at the writing side meanwhile.
+    fn room<'a>(&'a self, mut writer: Turn<'a, Writer>, most: u32, until: Option<Instant>) -> Result<Turn<'a, Writer>> {
+        while let Some(blocker) = self.blocker(&mut writer, most)? {
+            let spin = writer.spin.until();
+            drop(writer);
+            crash_point::at("room-waiting");
+            let found = self.inner.wait(spin, None, until, || {
+                blocker.done(self.info.slots)
+                    || !blocker.view.has_groups_of(self.version()) && self.news() != blocker.asked
+                    || self.is_closed()
+                    || self.inner.is_closed()
+            })?;
+            writer = self.writer()?;
+            if !found {
+                writer.spin.gave_up();
+                drop(writer);
+                return Err(self.timed_out(Code::Full, NO_ROOM));
+            }
+            writer.spin.happened(sys::monotonic());
+        }
+        Ok(writer)
+    }
+}

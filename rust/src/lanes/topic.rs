@@ -1,0 +1,340 @@
+//! What a session has of one topic, queue or name.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use serde::Serialize;
+
+use super::leave::{Opened, Topics, unopen};
+use super::members::View;
+use super::reader::{Reader, Start};
+use super::send::Writer;
+use super::token::check_token;
+use crate::deadline::deadline;
+use crate::error::{Code, Error, Result, disagree, ended};
+use crate::holding::{LaneView, Opening};
+use crate::layout::{TOPIC_DELETED, broker_file, limits, slot, state, topic_record};
+use crate::message::Ref;
+use crate::shm::Fixed;
+use crate::sys::PerProcess;
+use crate::turns::Turnstile;
+use crate::value::Payload;
+use crate::waits::Waiting;
+use crate::wire::ops::{Ignored, NameRef, Numbered, TopicInfo, TopicOpen, TopicRef};
+
+/// The word of a topic's record with both ends: of lanes in its low half, of groups in the high one.
+const ENDS: u64 = topic_record::LANES_END;
+const _: () = assert!(topic_record::GROUPS_END == ENDS + 4);
+
+/// One open topic of this process; shared by all that use it.
+#[derive(Debug)]
+pub(crate) struct TopicState {
+    pub(crate) inner: Arc<Opening>,
+    /// Those of the opening.
+    pub(crate) topics: Arc<Topics>,
+    pub(crate) info: TopicInfo,
+    pub(crate) at: u64, // of the record in the broker file
+    record: Fixed<8>,   // its begin
+    pub(crate) view: ArcSwapOption<View>,
+    pub(crate) refreshing: Turnstile<()>,
+    /// Whether a reader began with messages that were kept.
+    pub(crate) rewound: AtomicBool,
+    /// Who of this session waits for its messages.
+    pub(crate) waiting: Waiting,
+    pub(crate) writer: Turnstile<Writer>,
+    /// In the child of a fork: the same topic in the session that took this one's place.
+    heir: PerProcess<Arc<TopicState>>,
+}
+
+/// The version of a topic, and how much was heard of its broker: of one that is away nothing is, and then the
+/// last answer serves although the version is another one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    version: u64,
+    heard: u64,
+}
+
+impl Drop for TopicState {
+    fn drop(&mut self) {
+        if self.inner.is_foreign() {
+            // The lane is the parent's, and another thread of it may have been sending.
+            return std::mem::forget(std::mem::take(&mut self.writer));
+        }
+        if !self.inner.is_closed() {
+            self.waiting.end(); // else the slot may be another's by now
+        }
+        let lane = self.writer.get_mut().leave(&self.info);
+        self.topics.leave_topic(&self.inner, self.reference(), self.info.opening, lane);
+    }
+}
+
+impl Topics {
+    /// Opens or makes a topic or name at the broker, once for this process.
+    pub(crate) fn open<B: Serialize>(inner: &Arc<Opening>, op: &'static str, request: &B) -> Result<Arc<TopicState>> {
+        let topics = Topics::of(inner)?;
+        let mut surplus = None;
+        loop {
+            let mark = topics.mark();
+            let opening = topics.lanes.next_opening.fetch_add(1, Ordering::Relaxed);
+            let info = inner.call::<_, TopicInfo>(op, &Numbered { of: request, opening });
+            // Now, so that the topic had somebody meanwhile.
+            if let Some(opening) = surplus.take() {
+                unopen(inner, opening);
+            }
+            let info = info.inspect_err(|e| {
+                if e.is_uncertain() {
+                    unopen(inner, opening); // a broker may have done it, and the next one count it
+                }
+            })?;
+            let fits = info.topic < limits::TOPICS
+                && (1..=2 * limits::DEPTH).contains(&info.slots)
+                && u64::from(info.stride) >= slot::SIZE
+                && (1..info.slots).contains(&info.depth);
+            if !fits {
+                return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
+            }
+            let opened = topics.settle(mark, info.id, || {
+                Arc::new(TopicState {
+                    inner: inner.clone(),
+                    topics: topics.clone(),
+                    at: broker_file::topic(info.topic),
+                    record: Fixed::new(&inner.memory.pages.broker, broker_file::topic(info.topic)),
+                    view: ArcSwapOption::empty(),
+                    refreshing: Turnstile::default(),
+                    rewound: AtomicBool::new(false),
+                    waiting: Waiting::new(&inner.memory.pages.bells, info.topic, inner.memory.pages.slot),
+                    writer: Turnstile::default(),
+                    heir: PerProcess::new(),
+                    info,
+                })
+            });
+            match opened {
+                Opened::New(t) => return Ok(t),
+                Opened::Known(t) => {
+                    unopen(inner, opening);
+                    return Ok(t);
+                }
+                Opened::Again => surplus = Some(opening),
+            }
+        }
+    }
+}
+
+impl TopicState {
+    /// The topic to use in this process: this one, or in the child of a fork the one that it opens at
+    /// the first use.
+    #[inline]
+    pub(crate) fn here(self: &Arc<TopicState>) -> Result<&Arc<TopicState>> {
+        if self.inner.is_foreign() { self.opened_anew() } else { Ok(self) }
+    }
+
+    #[cold]
+    fn opened_anew(&self) -> Result<&Arc<TopicState>> {
+        if let Some(t) = self.heir.get() {
+            return Ok(t);
+        }
+        let (inner, i) = (self.inner.here()?, &self.info);
+        let private = i.name.is_empty();
+        let given = |n: u32| Some(n).filter(|_| !private);
+        let open = TopicOpen {
+            name: Some(&*i.name).filter(|_| !private),
+            token: Some(&*i.token).filter(|_| private),
+            kind: if i.kind == "queue" { "queue" } else { "topic" },
+            depth: given(i.depth),
+            overwrite: Some(i.overwrite).filter(|_| !private && i.kind != "queue"),
+            redeliver: Some(i.redeliver).filter(|_| !private && i.kind == "queue"),
+            create: !private,
+            ..TopicOpen::default()
+        };
+        let t = match &*i.kind {
+            "name" => Topics::open(inner, "name.open", &NameRef { name: &i.name }),
+            _ => Topics::open(inner, "topic.open", &open),
+        }?;
+        self.heir.get_or(|| t)
+    }
+
+    pub(crate) fn reference(&self) -> TopicRef {
+        TopicRef { topic: self.info.topic, id: self.info.id }
+    }
+
+    /// The broker's counts of changes: of lanes in the low half, of groups in the high one.
+    ///
+    /// SYNC topic-version: a sender reads it behind the fence of its last publish, before it uses a slot again;
+    /// the broker changes it and fences before it looks how far a lane is, from where on a group is promised
+    /// all. One of the two sees the other.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.record.load(topic_record::VERSION as usize / 8)
+    }
+
+    /// How many numbers the groups have that there are or may be.
+    ///
+    /// SYNC topic-version: read after a publish and its fence; the broker changes it and fences before a new
+    /// member looks. One of the two sees the other.
+    #[inline]
+    pub(crate) fn groups_end(&self) -> u32 {
+        ((self.record.load(ENDS as usize / 8) >> 32) as u32).min(limits::GROUPS)
+    }
+
+    /// Whether no lane but one has a number. A message of another lane that has come to this thread's knowledge
+    /// was sent when its lane had one already.
+    #[inline]
+    pub(super) fn has_one_lane(&self) -> bool {
+        self.record.load(ENDS as usize / 8) as u32 <= 1
+    }
+
+    /// What changes when what a view lacks may be had: while it is the same, asking the broker is of no use.
+    pub(crate) fn news(&self) -> News {
+        News { version: self.version(), heard: self.inner.thread.heard() }
+    }
+
+    /// Whether the record is this topic's still.
+    #[inline]
+    pub(crate) fn is_there(&self) -> bool {
+        self.record.load(topic_record::ID as usize / 8) == self.info.id
+    }
+
+    /// Whether the topic may no longer be sent to, from the broker's page.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        let state = self.record.load(topic_record::STATE as usize / 8) as u32;
+        !self.is_there() || state != state::TOPIC_OPEN
+    }
+
+    /// Whether it is open, and its lanes are those of a view.
+    #[inline(always)]
+    pub(crate) fn is_still(&self, view: &View) -> bool {
+        !self.is_closed() && view.has_lanes_of(self.version())
+    }
+
+    /// The error of a use of it once it is closed.
+    #[cold]
+    pub(crate) fn ended(&self) -> Error {
+        ended(&self.info.name, self)
+    }
+
+    /// Whether it is a name that is not set, from the broker's page.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.inner.memory.pages.broker.load32(self.at + topic_record::FLAGS) & TOPIC_DELETED != 0
+    }
+
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.view.load_full()
+    }
+
+    /// The first ref of the newest message of each lane that has sent since it was looked at first, or of all where
+    /// what was kept then is read too. Of a queue it is not known which reader takes which message.
+    pub(super) fn newest_refs(&self) -> Vec<Ref> {
+        let Some(view) = self.view.load_full().filter(|_| self.info.kind != "queue") else { return Vec::new() };
+        let rewound = self.rewound.load(Ordering::Relaxed); // a hint
+        let newest = |l: &Arc<LaneView>| {
+            let head = l.lane.head();
+            l.lane.first_ref(head).filter(|_| head > l.before || rewound)
+        };
+        view.lanes.iter().filter_map(newest).collect()
+    }
+
+    /// Closes the topic for everybody.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.inner.call::<_, Ignored>("topic.close", &self.reference()).map(|_| ())
+    }
+
+    /// What a part of a wait is that the broker did not answer before the wait's end; other errors stay.
+    pub(crate) fn why_late(&self, e: Error, code: Code, what: &str) -> Error {
+        if e.is_unanswered() { self.timed_out(code, what).unanswered_too(&e) } else { e }
+    }
+
+    /// Describes a wait that ended without what it waited for.
+    pub(crate) fn timed_out(&self, code: Code, what: &str) -> Error {
+        let e = |more: String| {
+            Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"))
+        };
+        if self.inner.broker_away() {
+            return e("; the broker is away".to_owned());
+        }
+        let (writers, readers, last_left) = self.census();
+        let mut more = format!(": {writers} writing and {readers} reading sessions attached");
+        if !last_left.is_empty() {
+            more += &format!(", {last_left} left last");
+        }
+        e(more).with("writers", writers).with("readers", readers).with("last_left", last_left.as_str())
+    }
+}
+
+impl fmt::Display for TopicState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.info.name.as_str() {
+            "" => write!(f, "a private {}", self.info.kind),
+            name => write!(f, "{} {name}", self.info.kind),
+        }
+    }
+}
+
+/// A channel of messages with many senders and many readers. Any thread may use it; it is left with
+/// the last clone and reader.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let topic = session.topic_with("batches", &baton::TopicOptions::default().depth(4))?;
+/// topic.send(session.zeros::<f32>(&[8])?.freeze())?;
+/// let mut late = topic.reader(baton::Start::Last)?; // what is kept is still there
+/// assert_eq!(late.recv(None)?.tensor()?.shape(), [8]);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Topic {
+    pub(crate) state: Arc<TopicState>,
+}
+
+impl Topic {
+    /// Its name, empty for a private one.
+    pub fn name(&self) -> &str {
+        &self.state.info.name
+    }
+
+    /// What opens a private topic in another process.
+    pub fn token(&self) -> &str {
+        &self.state.info.token
+    }
+
+    /// Hands a value to every reader. No tensor is copied. In a lossless topic it waits until the
+    /// slowest reader has made room. Errors: `Closed`, `InvalidArgument`, `OutOfMemory`,
+    /// `QuotaExceeded`.
+    #[inline]
+    pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
+        self.state.here()?.send(&mut value.into(), 0, None)
+    }
+
+    /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
+    pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
+        self.state.here()?.send(&mut value.into(), 0, deadline(timeout))
+    }
+
+    /// As [`send`](Topic::send), without waiting: false when there is no room.
+    pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
+        self.state.here()?.try_send(&mut value.into(), 0)
+    }
+
+    /// Joins as a reader: of every message, or, in a lossless topic, each message once.
+    pub fn reader(&self, start: Start) -> Result<Reader> {
+        Reader::new(self.state.here()?.clone(), start, None)
+    }
+
+    /// Joins a lossless topic as one of the readers that share its messages under a name.
+    pub fn group_reader(&self, group: &str) -> Result<Reader> {
+        check_token("group", group, 32)?;
+        Reader::new(self.state.here()?.clone(), Start::New, Some(group))
+    }
+
+    /// Closes the topic for everybody: sends fail with `Closed`, and readers get it once they have
+    /// received all that is there. What another sends at that moment may be received although the send
+    /// fails, and not the other way round.
+    pub fn end(&self) -> Result<()> {
+        self.state.here()?.end()
+    }
+}

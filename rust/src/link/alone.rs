@@ -1,0 +1,194 @@
+//! A link for tests of its own and of higher layers: over a pair of sockets, at whose other end a test answers.
+
+use std::any::Any;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::errand::Errand;
+use super::thread::{Ending, Job, Pools, Served, Thread};
+use super::{Broker as Of, Client, Link, Opened, Options};
+use crate::error::{Code, Result};
+use crate::layout::bell_file;
+use crate::shm::{Bells, Region};
+use crate::sys::{self, Mapping};
+use crate::waits::Waiter;
+use crate::wire::ops::{Ignored, Nothing, Resume};
+use crate::wire::{Control, Frames, Reply};
+
+/// How long a test that has gone wrong waits for a request.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The broker's end of a connection.
+pub(crate) struct Broker {
+    socket: OwnedFd,
+    frames: Frames,
+}
+
+impl Broker {
+    /// A connection, and its other end.
+    pub(crate) fn connection() -> (Arc<Control>, Broker) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(LONG)).unwrap();
+        (Arc::new(Control::new(ours.into())), Broker { socket: theirs.into(), frames: Frames::default() })
+    }
+
+    /// The next request.
+    pub(crate) fn next(&mut self) -> Value {
+        let until = Instant::now() + LONG;
+        loop {
+            assert!(Instant::now() < until, "nothing was asked");
+            if let Some((json, _)) = self.frames.next().unwrap() {
+                return serde_json::from_slice(&json).unwrap();
+            }
+            assert!(self.frames.receive(&self.socket).unwrap(), "the connection ended");
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&self, request: &Value, ok: &Value, fds: &[BorrowedFd<'_>]) {
+        let json = serde_json::json!({"id": request["id"], "ok": ok}).to_string();
+        let mut frame = (json.len() as u32).to_le_bytes().to_vec();
+        frame.extend((fds.len() as u16).to_le_bytes());
+        frame.extend([0, 0]);
+        frame.write_all(json.as_bytes()).unwrap();
+        assert_eq!(sys::send_some(&self.socket, &frame, fds).unwrap(), frame.len());
+    }
+}
+
+/// A link whose thread does not run: callers read their answers themselves.
+pub(crate) fn link(bells: &Bells, slot: u32) -> (Arc<Link>, Broker) {
+    let (control, broker) = Broker::connection();
+    let options = Options {
+        address: None,
+        namespace: "default".into(),
+        start: false,
+        name: "test".into(),
+        binary: None,
+        timeout: LONG,
+        socket: String::new(),
+        named: true,
+        language: "rust",
+        interrupted: None,
+        place: None,
+    };
+    let known_as = Resume { instance: "i".into(), serial: 7, secret: String::new() };
+    let thread = Arc::new(Thread::new(Frames::default()).unwrap());
+    (Arc::new(Link::new(options, known_as, control, thread, Waiter::new(bells, slot, false)).unwrap()), broker)
+}
+
+fn client() -> (Client, Broker) {
+    let bells = Bells::new(Region::new(Arc::new(Mapping::anonymous(bell_file::BYTES as usize).unwrap())));
+    let (link, broker) = link(&bells, 7);
+    (Client::new(link), broker)
+}
+
+/// A session of which nothing is there.
+struct Bare;
+
+impl Served for Bare {
+    fn work(self: Arc<Self>, _: Job) {}
+    fn tick(&self) {}
+    fn is_watched(&self) -> bool {
+        false
+    }
+    fn counts_any(&self) -> bool {
+        false
+    }
+    fn empties(&self) -> bool {
+        true
+    }
+    fn ending(&self) -> Option<Ending> {
+        None
+    }
+    fn restore(&self, _: &Control) -> Result<()> {
+        Ok(())
+    }
+    fn relinked(&self) {}
+    fn pools(&self, _: Pools) {}
+    fn lost(&self, _: &Opened) {}
+    fn gives_up(&self, _: &Opened) -> bool {
+        true
+    }
+    fn over(&self) {}
+}
+
+/// An errand that notes what became of it.
+#[derive(Debug, Clone, Default)]
+struct Noting {
+    lost: Arc<AtomicUsize>,
+    answers: Arc<Mutex<Vec<Option<Code>>>>,
+}
+
+impl Errand for Noting {
+    fn ask(&self, control: &Control) -> Result<Receiver<Reply>> {
+        control.request("topic.leave", &Nothing {}, &[]).map(|(_, answer)| answer)
+    }
+    fn unanswered(&mut self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+    fn answered(self: Box<Self>, reply: Reply) {
+        self.answers.lock().unwrap().push(reply.err().map(|e| e.code()));
+    }
+    fn is_done(&self) -> bool {
+        false
+    }
+    fn end(self: Box<Self>) {
+        self.answers.lock().unwrap().push(None);
+    }
+}
+
+#[test]
+fn a_caller_reads_its_answer_where_no_thread_does() {
+    let (client, mut broker) = client();
+    let asks = std::thread::spawn(move || client.call_fds::<_, Ignored>("list", &Nothing {}).map(|(_, fds)| fds.len()));
+    let request = broker.next();
+    assert_eq!(request["op"], "list");
+    broker.answer(&request, &serde_json::json!({}), &[std::io::stdin().as_fd()]);
+    assert_eq!(asks.join().unwrap().unwrap(), 1);
+}
+
+#[test]
+fn a_closed_opening_asks_nothing() {
+    let (client, _broker) = client();
+    client.closed.set();
+    let refused = client.call_of::<_, Ignored>(Of::This, "list", &Nothing {}, &[]);
+    assert_eq!(refused.err().map(|e| e.code()), Some(Code::Closed));
+}
+
+#[test]
+fn another_connection_is_heard_of_though_nothing_comes_by_it() {
+    let (client, _broker) = client();
+    // A caller that asks by the former connection and finds it lost has read this before.
+    let before = client.thread.heard();
+    client.relink(&Bare, Broker::connection().0);
+    assert_ne!(client.thread.heard(), before);
+}
+
+#[test]
+fn an_errand_is_done_by_the_next_broker_where_the_first_has_not_answered() {
+    let (client, mut broker) = client();
+    let (noting, (control, mut next)) = (Noting::default(), Broker::connection());
+    client.line().send(Box::new(noting.clone()), &client.thread);
+    assert_eq!(broker.next()["op"], "topic.leave");
+    drop(broker);
+    client.relink(&Bare, control);
+    assert_eq!((next.next()["op"].as_str(), noting.lost.load(Ordering::Relaxed)), (Some("topic.leave"), 1));
+    assert!(client.end_errands(true) && *noting.answers.lock().unwrap() == [None]);
+}
+
+#[test]
+fn an_opening_that_is_gone_is_none() {
+    let (client, _broker) = client();
+    let opening: Arc<dyn Any + Send + Sync> = Arc::new(5);
+    client.open(Arc::downgrade(&opening));
+    assert!(client.opening().is_some());
+    drop(opening);
+    assert!(client.opening().is_none());
+}

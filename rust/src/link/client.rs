@@ -1,0 +1,274 @@
+//! What one opening of a session asks of its broker.
+
+use std::ops::Deref;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Link;
+use crate::deadline::{self, unlimited};
+use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
+use crate::ledger::Closed;
+use crate::turns::{Turn, Turnstile};
+use crate::waits::Place;
+use crate::wire::{Control, Reply, decode};
+
+/// How often a thread that waits for an answer looks for signals.
+pub(super) const NOTICE: Duration = Duration::from_millis(100);
+
+/// Who is to answer a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Broker {
+    /// The broker that is there, or while there is none the next one: until the request's time is over.
+    Any,
+    /// The broker that is there: `BrokerLost` when it goes away before it has answered.
+    This,
+}
+
+/// The right of one opening to ask the broker, from the connect to the close.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) link: Arc<Link>,
+    pub(crate) closed: Closed,
+}
+
+impl Deref for Client {
+    type Target = Link;
+
+    #[inline]
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl Client {
+    pub(crate) fn new(link: Arc<Link>) -> Client {
+        Client { link, closed: Closed::default() }
+    }
+
+    /// Whether the connection is down right now.
+    pub(crate) fn broker_away(&self) -> bool {
+        self.control().is_lost()
+    }
+
+    /// Makes a request of the broker and decodes the answer.
+    pub(crate) fn call<B: Serialize, R: DeserializeOwned>(&self, op: &'static str, body: &B) -> Result<R> {
+        self.call_fds(op, body).map(|(r, _)| r)
+    }
+
+    /// As `call`, with the descriptors of the answer.
+    pub(crate) fn call_fds<B: Serialize, R: DeserializeOwned>(
+        &self,
+        op: &'static str,
+        body: &B,
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        self.call_of(Broker::Any, op, body, &[])
+    }
+
+    /// As `call_fds`, with descriptors for the broker.
+    pub(crate) fn call_with<B: Serialize, R: DeserializeOwned>(
+        &self,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        self.call_of(Broker::Any, op, body, with)
+    }
+
+    /// As `call_with`, of the broker that is meant.
+    pub(crate) fn call_of<B: Serialize, R: DeserializeOwned>(
+        &self,
+        of: Broker,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        self.call_noting(of, op, body, with, &mut false)
+    }
+
+    /// As `call_of`. `before` tells whether another broker was asked, and went away before it had answered.
+    pub(crate) fn call_noting<B: Serialize, R: DeserializeOwned>(
+        &self,
+        of: Broker,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+        before: &mut bool,
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        let until = deadline::of_request();
+        loop {
+            let (link, asked) = self.request(op, body, with)?;
+            let sent = asked.is_ok();
+            match asked.and_then(|(id, from)| self.answer(&link, op, id, &from, until)) {
+                Err(e) if e.code() == Code::BrokerLost && of == Broker::Any && !self.thread.is_current() => {
+                    *before |= sent;
+                    self.await_link(&link, until, e)?
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Sends a request. None comes to the broker behind the word that the session was closed, where it
+    /// would be the next opening's.
+    #[allow(clippy::type_complexity)]
+    fn request<B: Serialize>(
+        &self,
+        op: &'static str,
+        body: &B,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(Arc<Control>, Result<(u64, Receiver<Reply>)>)> {
+        let line = self.line();
+        self.check_open()?;
+        Ok((line.control.clone(), line.control.request(op, body, with)))
+    }
+
+    /// Awaits an answer, and reads the connection meanwhile unless another thread does.
+    fn answer<R: DeserializeOwned>(
+        &self,
+        link: &Control,
+        op: &'static str,
+        id: u64,
+        from: &Receiver<Reply>,
+        until: Instant,
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        let reply = if self.thread.is_current() {
+            self.thread.pump_for(link, from)
+        } else {
+            loop {
+                let now = Instant::now();
+                let left = until.saturating_duration_since(now);
+                let notice = now + left.min(NOTICE);
+                if let Some(reply) = self.thread.read_for(link, from, notice) {
+                    break reply;
+                }
+                match from.recv_timeout(notice.saturating_duration_since(Instant::now())) {
+                    Ok(reply) => break reply,
+                    Err(RecvTimeoutError::Timeout) if self.interrupted() => {
+                        break link.give_up(id, from).unwrap_or_else(|| Err(interrupted()));
+                    }
+                    Err(RecvTimeoutError::Timeout) if self.is_closed() => {
+                        break link.give_up(id, from).unwrap_or_else(|| Err(self.why_closed()));
+                    }
+                    Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        break link.give_up(id, from).unwrap_or_else(|| Err(unanswered(op)));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        break Err(Error::new(Code::BrokerLost, "try again", "the connection ended"));
+                    }
+                }
+            }
+        };
+        let (json, fds) = reply?;
+        Ok((decode(op, &json)?, fds))
+    }
+
+    /// The turn of a call that may ask the broker meanwhile, which others wait for as for their own answers.
+    #[inline]
+    pub(crate) fn turn<'a, T>(&self, of: &'a Turnstile<T>) -> Result<Turn<'a, T>> {
+        match of.try_lock() {
+            Some(turn) => Ok(turn),
+            None => of
+                .lock_until(Some(deadline::of_request()), || self.interrupted())?
+                .ok_or_else(|| unanswered("another thread")),
+        }
+    }
+
+    fn await_link(&self, lost: &Arc<Control>, until: Instant, why: Error) -> Result<()> {
+        let mut now = self.line();
+        while Arc::ptr_eq(&now.control, lost) && !self.is_closed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(match &*self.thread.hindrance() {
+                    Some(e) => Error::new(why.code(), e.remedy(), format!("{}; then {}", why.message(), e.message())),
+                    None => why,
+                });
+            }
+            now = self.relinked.wait_timeout(now, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+        Ok(())
+    }
+
+    /// Sends a request whose answer nobody needs. A broker that goes away before it has answered leaves it to
+    /// the next one.
+    pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
+        let line = self.line();
+        // Closing undoes it, and behind that it would be the next opening's. No broker knows one that is lost.
+        if !self.closed.is_set() && !self.is_lost() {
+            let _ = line.control.tell(op, body);
+        }
+    }
+
+    /// Whether the session takes no calls here any more: it was closed or lost, or is the parent's.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_set() || self.is_lost() || self.is_foreign()
+    }
+
+    /// Refuses what cannot be done any more: the session was closed, or it is the parent's and a call
+    /// was under way when this process was forked.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() { Err(self.why_closed()) } else { Ok(()) }
+    }
+
+    #[cold]
+    pub(crate) fn why_closed(&self) -> Error {
+        if let Some(lost) = self.why_lost() {
+            return lost.clone();
+        }
+        if !self.is_foreign() {
+            return closed("the session");
+        }
+        let during = || Error::new(Code::Closed, "make it again", "this process was forked during the call");
+        if self.succeeded.get().is_some() { during() } else { forked() }
+    }
+
+    /// Why something is refused: that the session has ended, where it has. For then the own row may look
+    /// full, as the broker has cleared it, and what is dropped after that lowers it below zero; and what
+    /// a lease of the session protected is gone.
+    #[cold]
+    pub(crate) fn refused(&self, why: Error) -> Error {
+        self.check_open().err().unwrap_or(why)
+    }
+
+    /// Whether the program's hook wants waits of this thread to end.
+    pub(crate) fn interrupted(&self) -> bool {
+        self.options.interrupted.is_some_and(unlimited)
+    }
+
+    /// Ends a wait of this thread where the program's hook wants that.
+    pub(crate) fn check_interrupted(&self) -> Result<()> {
+        if self.interrupted() { Err(interrupted()) } else { Ok(()) }
+    }
+
+    /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends the wait; see
+    /// [`Waiter::wait`](crate::waits::Waiter::wait).
+    #[inline]
+    pub(crate) fn wait(
+        &self,
+        spin: Option<u64>,
+        place: Option<Place<'_>>,
+        until: Option<Instant>,
+        look: impl FnMut() -> bool,
+    ) -> Result<bool> {
+        self.waiter.wait(spin, place, until, look, || {
+            self.check_interrupted()?;
+            match self.is_foreign() {
+                true => self.check_open(), // what the program's hook did has forked
+                false => Ok(()),
+            }
+        })
+    }
+}
+
+/// The error of a session that came into this process by a fork that nobody was told of.
+pub(crate) fn forked() -> Error {
+    let what = "the session was opened by the process that this one was forked from, without the C library's fork";
+    Error::new(Code::Closed, "use fork(), or open a session here", what)
+}

@@ -1,0 +1,131 @@
+//! What some broker must do, whichever: where one goes away before it has answered the next is asked.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use super::thread::{Job, Thread};
+use crate::error::{Code, Result};
+use crate::wire::{Control, Reply};
+
+/// A request that is made until a broker has answered it.
+pub(crate) trait Errand: Debug + Send {
+    /// Asks by a connection.
+    fn ask(&self, control: &Control) -> Result<Receiver<Reply>>;
+
+    /// Notes that a broker was asked, and went away before it had answered.
+    fn unanswered(&mut self);
+
+    /// Does what follows from an answer of a broker.
+    fn answered(self: Box<Self>, reply: Reply);
+
+    /// Whether a broker has done it without being asked, as it writes in its file.
+    fn is_done(&self) -> bool;
+
+    /// Does what follows from that, or from the end of the session.
+    fn end(self: Box<Self>);
+}
+
+/// An errand that a broker was asked for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    errand: Box<dyn Errand>,
+    answer: Receiver<Reply>,
+}
+
+impl Asked {
+    /// As it was before it was asked for.
+    fn unanswered(mut self) -> Box<dyn Errand> {
+        self.errand.unanswered();
+        self.errand
+    }
+
+    /// Does what follows from an answer; comes back where no broker has answered.
+    fn settle(self, reply: Reply) -> Option<Box<dyn Errand>> {
+        match reply {
+            Err(e) if matches!(e.code(), Code::BrokerLost | Code::SessionLost) => Some(self.unanswered()),
+            reply => {
+                self.errand.answered(reply);
+                None
+            }
+        }
+    }
+
+    /// Awaits the answer on the session's thread, and does what follows from it.
+    pub(super) fn finish(self, thread: &Thread, control: &Control) -> Option<Box<dyn Errand>> {
+        let reply = thread.pump_for(control, &self.answer);
+        self.settle(reply)
+    }
+}
+
+/// The connection of a session, and the errands that wait for another one.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) control: Arc<Control>,
+    errands: Vec<Box<dyn Errand>>,
+}
+
+impl Line {
+    pub(super) fn new(control: Arc<Control>) -> Line {
+        Line { control, errands: Vec::new() }
+    }
+
+    /// Whether an errand waits for another connection.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.errands.is_empty()
+    }
+
+    /// Has an errand wait for another connection.
+    pub(crate) fn put_off(&mut self, errand: Box<dyn Errand>) {
+        self.errands.push(errand);
+    }
+
+    /// Asks the broker, whose answer the thread awaits; where there is none the next one is asked.
+    pub(crate) fn send(&mut self, errand: Box<dyn Errand>, thread: &Thread) {
+        match errand.ask(&self.control) {
+            Ok(answer) => thread.post(Job::Errand(Asked { errand, answer })),
+            Err(_) => self.errands.push(errand),
+        }
+    }
+
+    /// Takes those that are done, or all of them.
+    pub(super) fn take_done(&mut self, all: bool) -> Vec<Box<dyn Errand>> {
+        self.errands.extract_if(.., |e| all || e.is_done()).collect()
+    }
+
+    /// Takes back those that were asked for; the ones that a broker has answered are to be settled.
+    pub(super) fn take_back(&mut self, asked: Vec<Asked>) -> Vec<(Asked, Reply)> {
+        let mut answered = Vec::new();
+        for one in asked {
+            match one.answer.try_recv() {
+                Ok(reply) if !matches!(&reply, Err(e) if e.code() == Code::BrokerLost) => answered.push((one, reply)),
+                _ => self.errands.push(one.unanswered()),
+            }
+        }
+        answered
+    }
+
+    /// Has those that were asked for wait for another connection, whatever was answered.
+    pub(super) fn take_unanswered(&mut self, asked: Vec<Asked>) {
+        self.errands.extend(asked.into_iter().map(Asked::unanswered));
+    }
+
+    /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that a later request
+    /// finds left what was left.
+    pub(super) fn renew(&mut self, control: Arc<Control>, thread: &Thread) {
+        let owed = std::mem::replace(&mut self.control, control);
+        for errand in std::mem::take(&mut self.errands) {
+            self.send(errand, thread);
+        }
+        for owed in owed.take_owed() {
+            let _ = self.control.tell_value(owed);
+        }
+    }
+}
+
+/// Does what follows from answers of a broker that is gone.
+pub(super) fn settle_all(answered: Vec<(Asked, Reply)>) {
+    for (one, reply) in answered {
+        let _ = one.settle(reply); // which was an answer
+    }
+}

@@ -1,0 +1,147 @@
+//! The first request of a connection, and what a broker answers.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use serde_json::value::RawValue;
+
+use super::Options;
+use super::client::NOTICE;
+use super::start;
+use super::thread::Thread;
+use crate::error::{Code, Error, Result, interrupted, unanswered};
+use crate::layout::{LAYOUT, PROTOCOL};
+use crate::sys;
+use crate::wire::ops::{ClientInfo, Hello, HelloReply, Nothing, Resume};
+use crate::wire::{Control, Frames, Reply, decode};
+
+/// How long a broker that listens has at least to greet.
+const HELLO: Duration = Duration::from_secs(1);
+
+/// Connects to a broker and says hello; `open` is given what it answers. One that goes away meanwhile is followed by
+/// another. What has come behind the answer is for the thread.
+pub(crate) fn reach<P>(
+    o: &Options,
+    until: Option<Instant>,
+    open: impl Fn(HelloReply, Vec<OwnedFd>) -> Result<P>,
+) -> Result<(Arc<Control>, Thread, P)> {
+    let mut pause = start::TICK;
+    loop {
+        let control = Arc::new(Control::new(start::dial(o, until)?));
+        let mut frames = Frames::default();
+        // A broker that has just been found may take a moment.
+        let answers = until.map(|u| u.max(Instant::now() + HELLO));
+        let answered = greet(&control, &mut frames, o, answers);
+        match answered.and_then(|(json, fds)| Ok((open(greeted(&json)?, fds)?, Thread::new(frames)?))) {
+            Ok((opened, thread)) => return Ok((control, thread, opened)),
+            Err(e) => {
+                leave(&control);
+                if !went_away(&e) || until.is_some_and(|u| Instant::now() + pause >= u) {
+                    return Err(e);
+                }
+            }
+        }
+        start::wait(o, &mut pause)?;
+    }
+}
+
+/// Whether a hello failed because its broker ended: another may be there soon.
+pub(crate) fn went_away(e: &Error) -> bool {
+    matches!(e.code(), Code::BrokerLost | Code::NoBroker)
+}
+
+/// Says hello and reads the answer.
+pub(crate) fn greet(control: &Control, frames: &mut Frames, o: &Options, until: Option<Instant>) -> Reply {
+    match control.request("hello", &hello(o, None), &[sys::alive()?]) {
+        Ok((_, from)) => answered(control, frames, &from, until, o.interrupted),
+        // A broker that refuses the connection has said why.
+        Err(e) => answered(control, frames, &sync_channel(0).1, until, o.interrupted)
+            .map_err(|_| control.refusal().unwrap_or(e)),
+    }
+}
+
+/// Ends a session that came to nothing, which would stay until this process ends.
+pub(crate) fn leave(control: &Control) {
+    let _ = control.tell("bye", &Nothing {});
+}
+
+/// The answer to hello, of a broker that this client understands.
+pub(crate) fn greeted(json: &RawValue) -> Result<HelloReply> {
+    let reply: HelloReply = decode("hello", json)?;
+    check_broker(&reply)?;
+    Ok(reply)
+}
+
+/// Reads the answer to a request of a connection that nobody else reads yet. Events that come before it
+/// are of no use to a session that has nothing yet.
+pub(crate) fn answered(
+    control: &Control,
+    frames: &mut Frames,
+    from: &Receiver<Reply>,
+    until: Option<Instant>,
+    interrupt: Option<fn() -> bool>,
+) -> Reply {
+    loop {
+        if let Ok(reply) = from.try_recv() {
+            return reply;
+        }
+        if let Some((json, fds)) = frames.next()? {
+            control.deliver(json, fds)?;
+            continue;
+        }
+        if let Some(refused) = control.refusal() {
+            return Err(refused);
+        }
+        let notice = Instant::now() + NOTICE;
+        let socket = control.socket()?;
+        let come = sys::readable_by(&*socket, until.map_or(notice, |u| u.min(notice)));
+        if matches!(come, Ok(false)) && until.is_none_or(|u| u > notice) {
+            if interrupt.is_some_and(|look| look()) {
+                return Err(interrupted());
+            }
+            continue;
+        }
+        if matches!(come, Ok(false)) {
+            return Err(unanswered("hello")); // it listens: that is not the same as none
+        }
+        if come.is_err() || !frames.receive(&socket)? {
+            return Err(Error::new(Code::NoBroker, "try again", "the broker was gone before it had answered"));
+        }
+    }
+}
+
+/// Refuses a broker of another protocol or layout: its pages would be misread without a sign.
+fn check_broker(b: &HelloReply) -> Result<()> {
+    let (theirs, ours) = ((b.protocol, b.layout), (PROTOCOL, LAYOUT));
+    let remedy = match theirs.cmp(&ours) {
+        std::cmp::Ordering::Equal => return Ok(()),
+        std::cmp::Ordering::Less => {
+            "end the broker, which is the older of the two, and start it from the program that came with the client"
+        }
+        std::cmp::Ordering::Greater => "update the client, which is the older of the two",
+    };
+    let what = format!(
+        "the broker ({}) speaks protocol {} with layout {}, this client ({}) protocol {PROTOCOL} with layout {LAYOUT}",
+        b.version,
+        b.protocol,
+        b.layout,
+        env!("CARGO_PKG_VERSION")
+    );
+    Err(Error::new(Code::Version, remedy, what))
+}
+
+pub(super) fn hello(o: &Options, resume: Option<Resume>) -> Hello<'_> {
+    Hello {
+        protocol: PROTOCOL,
+        layout: LAYOUT,
+        // Whether there is a driver is seen when a tensor on a GPU is met.
+        features: if cfg!(feature = "cuda") { &["cuda"] } else { &[] },
+        client: ClientInfo { name: &o.name, language: o.language, version: env!("CARGO_PKG_VERSION") },
+        namespace: &o.namespace,
+        pid: std::process::id(),
+        alive: true,
+        resume,
+    }
+}

@@ -1,0 +1,118 @@
+//! Descriptors of other sessions' files that this session keeps for the next broker.
+//!
+//! A file of another session is closed once it is mapped, unless the broker gives this session custody of it.
+//! The broker sees to it that of each file enough processes have one.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::Access;
+use super::arriving::Arriving;
+use crate::error::{Code, Error};
+use crate::wire::ops::{CustodyReply, CustodyRequest, KeptItem};
+
+/// A file, as `restore` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum FileKey {
+    Session(u64),
+    Segment(u64),
+}
+
+impl FileKey {
+    fn of(item: &KeptItem) -> Option<FileKey> {
+        match item.role.as_str() {
+            "session" => Some(FileKey::Session(item.serial)),
+            "segment" => Some(FileKey::Segment(item.serial)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn parts(self) -> (&'static str, u64) {
+        match self {
+            FileKey::Session(serial) => ("session", serial),
+            FileKey::Segment(serial) => ("segment", serial),
+        }
+    }
+
+    fn item(self) -> KeptItem {
+        let (role, serial) = self.parts();
+        KeptItem { role: role.to_owned(), serial }
+    }
+}
+
+/// What a session has custody of.
+#[derive(Debug, Default)]
+pub(crate) struct Custody(Mutex<HashMap<FileKey, Arc<OwnedFd>>>);
+
+impl Custody {
+    fn all(&self) -> MutexGuard<'_, HashMap<FileKey, Arc<OwnedFd>>> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Keeps a descriptor; where there is one of the file the new one is closed.
+    pub(crate) fn keep(&self, k: FileKey, fd: OwnedFd) {
+        self.all().entry(k).or_insert_with(|| Arc::new(fd));
+    }
+
+    pub(crate) fn get(&self, k: FileKey) -> Option<Arc<OwnedFd>> {
+        self.all().get(&k).cloned()
+    }
+
+    pub(crate) fn let_go(&self, k: FileKey) {
+        self.all().remove(&k);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.all().clear();
+    }
+
+    pub(crate) fn snapshot(&self) -> HashMap<FileKey, Arc<OwnedFd>> {
+        self.all().clone()
+    }
+}
+
+impl Access {
+    /// Tells the broker of files that could not be had for want of descriptors: it counts on this session to keep
+    /// them, perhaps.
+    #[cold]
+    pub(crate) fn lacks(&self, e: &Error, files: impl Iterator<Item = FileKey>) {
+        if e.code() != Code::TooMany {
+            return;
+        }
+        let closed = files.filter(|k| self.memory.pages.custody.get(*k).is_none()).map(FileKey::item).collect();
+        self.tell("custody", &CustodyRequest { closed, ..CustodyRequest::default() });
+    }
+
+    /// Keeps a file that came with the answer to a request.
+    pub(crate) fn keep_new(&self, k: FileKey, fd: OwnedFd, before: Arriving) {
+        self.memory.pages.custody.keep(k, fd);
+        if let Some(fd) = self.memory.pages.custody.get(k) {
+            self.arrived(before, k, fd.as_fd());
+        }
+    }
+
+    /// Asks the broker what this session is to keep, and what not any more. What it does not say that it
+    /// keeps, for the broker is away or no descriptor is free, others are asked to keep.
+    pub(crate) fn take_custody(&self) {
+        let mut ask = CustodyRequest::default();
+        loop {
+            let before = self.arriving();
+            let Ok((ok, fds)) = self.call_fds::<_, CustodyReply>("custody", &ask) else { return };
+            if fds.len() != ok.given.len() {
+                return;
+            }
+            let custody = &self.memory.pages.custody;
+            for (item, fd) in ok.given.iter().zip(fds) {
+                if let Some(k) = FileKey::of(item) {
+                    self.keep_new(k, fd, before);
+                }
+            }
+            ok.ended.iter().filter_map(FileKey::of).for_each(|k| custody.let_go(k));
+            if ok.given.is_empty() && ok.ended.is_empty() {
+                return;
+            }
+            ask = CustodyRequest { kept: ok.given, closed: ok.ended };
+        }
+    }
+}

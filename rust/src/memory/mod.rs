@@ -1,0 +1,188 @@
+//! The memory of a session: the files that it maps, the chunks that it is attached to, segments and pools, and the
+//! references that its row counts.
+//!
+//! [`Memory`] is what one session has, whoever opened it, and knows no broker. [`Access`] is what one opening does with
+//! it, which may ask the broker.
+
+#[cfg(test)]
+pub(crate) mod alone;
+mod arriving;
+mod attach;
+mod attaching;
+mod custody;
+mod held;
+mod hold;
+mod holders;
+mod huge;
+mod inherited;
+mod known;
+mod late;
+mod pages;
+mod room;
+mod segments;
+mod trace;
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+pub(crate) use arriving::Arriving;
+pub(crate) use attach::{Attached, counts};
+pub(crate) use held::Held;
+pub use holders::Holder;
+pub use huge::HugePages;
+pub(crate) use inherited::Inherited;
+pub(crate) use pages::{Pages, Peer, map_file, text};
+pub(crate) use segments::CUDA;
+
+use crate::layout::session_file;
+use crate::ledger::{FreeTest, Pool, PoolStats};
+use crate::link::Client;
+use crate::message::Ref;
+use crate::shm::{Parking, Segment};
+use crate::turns::Turnstile;
+use attach::Attachments;
+use huge::HugePools;
+use room::Room;
+
+/// Memory beside the machine's, which a layer above keeps.
+pub(crate) trait Beside: Any + fmt::Debug + Send + Sync {
+    /// The own count of an index fell to zero, which may be one of that memory.
+    fn dropped(&self, index: u32);
+
+    /// Whether a program has `n` bytes at an address as its own to hand out.
+    fn is_rented(&self, at: u64, n: u64) -> bool;
+}
+
+/// What may be taken soon, so that the session is attached to its chunks ahead.
+pub(crate) trait Expected: Send + Sync {
+    /// Names it, unchecked.
+    fn refs(&self) -> Vec<Ref>;
+}
+
+/// The memory of one session.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) pages: Pages,
+    pub(crate) pool: Pool,
+    pub(crate) attached: Attachments,
+    attaching: Turnstile<()>,
+    segments: Mutex<HashMap<u64, Arc<Segment>>>,
+    /// Held for reading while a grant is asked for, until its segment is known here or was given back.
+    granting: RwLock<()>,
+    /// Whether the answer to a grant may have been lost with a connection.
+    strays: AtomicBool,
+    huge: OnceLock<HugePools>,
+    room: Room,
+    /// What a layer above keeps, and how it makes that when it is first needed.
+    beside: OnceLock<Box<dyn Beside>>,
+    make_beside: fn() -> Box<dyn Beside>,
+    /// Counts forks, for holdings to tell those before them from those after.
+    pub(crate) era: AtomicU32,
+    /// Chunks of which this session counts what it inherited by a fork.
+    pub(crate) inherited: Vec<Inherited>,
+    /// Whether it is noted where the program asks for memory.
+    pub(crate) traces: bool,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        pages: Pages,
+        parking: Arc<Parking>,
+        inherited: Vec<Inherited>,
+        make_beside: fn() -> Box<dyn Beside>,
+    ) -> Memory {
+        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
+        let traces = std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1");
+        if traces {
+            pages.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
+        }
+        Memory {
+            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
+            attached: Attachments::new(),
+            attaching: Turnstile::default(),
+            segments: Mutex::default(),
+            granting: RwLock::new(()),
+            strays: AtomicBool::new(false),
+            huge: OnceLock::new(),
+            room: Room::new(parking),
+            beside: OnceLock::new(),
+            make_beside,
+            era: AtomicU32::new(1),
+            inherited,
+            traces,
+            pages,
+        }
+    }
+
+    /// Of a holding that is made now; what it holds is counted already.
+    ///
+    /// SYNC era: read after the row was raised; pairs with `pin_all`.
+    #[inline]
+    pub(crate) fn era(&self) -> u32 {
+        self.era.load(Ordering::SeqCst)
+    }
+
+    /// What a layer above keeps beside the machine's memory, if it does.
+    #[inline]
+    pub(crate) fn beside(&self) -> Option<&dyn Beside> {
+        self.beside.get().map(|b| &**b)
+    }
+
+    /// As `beside`, made at the first call.
+    pub(crate) fn beside_or_new(&self) -> &dyn Beside {
+        &**self.beside.get_or_init(self.make_beside)
+    }
+
+    /// Does something with each pool of this machine's memory.
+    pub(crate) fn each_pool(&self, f: impl Fn(&Pool)) {
+        f(&self.pool);
+        if let Some(h) = self.huge.get() {
+            h.each(f);
+        }
+    }
+
+    /// What the pools have.
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        let mut all = self.pool.stats();
+        if let Some(h) = self.huge.get() {
+            h.add_stats(&mut all);
+        }
+        all
+    }
+
+    /// Whether the row counts anything.
+    pub(crate) fn counts_any(&self) -> bool {
+        self.attached.count_any(&self.pages.row) || self.inherited.iter().any(|i| counts(&self.pages.row, i.chunk))
+    }
+
+    /// Notes that the answer to a grant may have been lost with a connection.
+    pub(crate) fn note_strays(&self) {
+        self.strays.store(true, Ordering::Release);
+    }
+}
+
+/// What one opening does with the memory of its session.
+pub(crate) struct Access {
+    client: Client,
+    pub(crate) memory: Arc<Memory>,
+    expected: Option<Arc<dyn Expected>>,
+}
+
+impl Access {
+    pub(crate) fn new(client: Client, memory: Arc<Memory>, expected: Option<Arc<dyn Expected>>) -> Access {
+        Access { client, memory, expected }
+    }
+}
+
+impl Deref for Access {
+    type Target = Client;
+
+    #[inline]
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}

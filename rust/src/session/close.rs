@@ -1,0 +1,74 @@
+//! The end of an opening.
+
+use std::time::{Duration, Instant};
+
+use crate::crash_point;
+use crate::devices::Devices;
+use crate::holding::Opening;
+use crate::lanes::Topics;
+
+/// How long a close waits for the broker, and for sends that are under way.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Ends the session. What was sent is still received; what its tensors hold stays until they are dropped.
+pub(crate) fn close(inner: &Opening, wait: bool) {
+    if inner.closed.set() {
+        return;
+    }
+    if inner.is_foreign() {
+        if let Some(s) = inner.heir().and_then(|h| h.opened()) {
+            close(s, wait);
+        }
+        return;
+    }
+    let wait = wait && !inner.thread.is_current();
+    let until = Instant::now() + PATIENCE;
+    if wait {
+        // No reader would see a later message, and a later claim would stay.
+        inner.await_claims();
+        if let Ok(topics) = Topics::of(inner) {
+            topics.end_writing(until);
+        }
+    }
+    if let Some(d) = Devices::known(&inner.memory) {
+        d.end(inner);
+    }
+    inner.leave();
+    if wait {
+        inner.await_left(until);
+    }
+    crash_point::at("bye-said");
+    inner.wake_callers();
+    inner.watchers.end();
+    inner.waiter.wake();
+}
+
+#[cfg(all(test, not(baton_loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::Session;
+    use crate::devices::Point;
+    use crate::error::Code;
+    use crate::layout::session_file;
+    use crate::message::Order;
+    use crate::shm::Region;
+    use crate::sys::Mapping;
+
+    /// Of a sender that dies then no broker would tell.
+    #[test]
+    fn a_wait_for_a_stream_ends_with_the_session() {
+        let Some(broker) = baton_testkit::Broker::start() else { return };
+        let session = Session::builder().address(broker.address()).connect().unwrap();
+        let page = Region::new(Arc::new(Mapping::anonymous(session_file::STREAMS as usize + 8).unwrap()));
+        let point = Point::of(&page, Order { stream: 1, ready: 7 });
+        let waiting = std::thread::spawn({
+            let (point, inner) = (point.clone(), session.inner.clone());
+            move || point.wait(&inner, None)
+        });
+        broker.tool(&["stop"]);
+        assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::SessionLost);
+        page.store(session_file::STREAMS, 7);
+        point.wait(&session.inner, None).unwrap(); // it can be read
+    }
+}

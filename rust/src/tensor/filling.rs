@@ -1,0 +1,89 @@
+//! Memory that is being filled, until it can be handed over.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::Tensor;
+use crate::dtype::Element;
+use crate::error::{Result, disagree};
+use crate::memory::Held;
+
+/// A tensor that this process alone has, to be filled as a slice. [`freeze`](TensorMut::freeze) makes
+/// it one that can be handed over.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let mut x = session.alloc::<u16>(&[2, 2])?;
+/// x.copy_from_slice(&[1, 2, 3, 4]);
+/// x[3] = 9;
+/// let x = x.freeze();
+/// assert_eq!((x.shape(), x.dtype(), x.num_bytes()), (&[2, 2][..], baton::DType::UINT16, 8));
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct TensorMut<T: Element> {
+    tensor: Tensor,
+    data: NonNull<T>,
+    len: usize,
+    marker: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory as a Vec<T> does, and T is Send.
+unsafe impl<T: Element> Send for TensorMut<T> {}
+// SAFETY: shared access only reads, and T is Sync.
+unsafe impl<T: Element> Sync for TensorMut<T> {}
+
+impl<T: Element> TensorMut<T> {
+    /// Takes a freshly allocated tensor, which no place names and nobody else holds.
+    #[inline]
+    pub(crate) fn new(tensor: Tensor) -> Result<TensorMut<T>> {
+        let (data, len) = TensorMut::memory(tensor.storage())?;
+        Ok(TensorMut { tensor, data, len, marker: PhantomData })
+    }
+
+    #[inline]
+    fn memory(held: Option<&Held>) -> Result<(NonNull<T>, usize)> {
+        let Some(h) = held else { return Ok((NonNull::dangling(), 0)) };
+        let at = NonNull::new(h.address(true)?.cast::<T>()).ok_or_else(|| disagree("memory at address 0"))?;
+        Ok((at, h.bytes as usize / size_of::<T>()))
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        self.tensor.shape()
+    }
+
+    /// What it will be when it is frozen.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// Ends the writing: a tensor that can be sent, cloned and read.
+    #[inline]
+    pub fn freeze(self) -> Tensor {
+        self.tensor
+    }
+}
+
+impl<T: Element> Deref for TensorMut<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements lie in a storage that the holding counts, so it stays mapped and is
+        // not recycled. Storages are aligned to 256 bytes, every bit pattern is a T. No place has
+        // named the storage yet, so the protocol gives it to no other process, and this value is the
+        // only one of this process.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for TensorMut<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in deref; the borrow of self is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+    }
+}

@@ -1,0 +1,137 @@
+//! The waits of a session's threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+use super::Place;
+use super::spinner::MOST_SPIN;
+use crate::crash_point;
+use crate::error::Result;
+use crate::shm::{Bells, LOOK_AGAIN, Parking, pause};
+use crate::sys;
+
+/// How many waits let nobody run after one for which that took long.
+const SHY_WAITS: u32 = 32;
+
+/// What the waits of one session have in common.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) parking: Arc<Parking>,
+    bells: Bells,
+    slot: u32,
+    /// Whether there are several processors, so that spinning may be of use.
+    pub(crate) spins: bool,
+    /// Whether the last wait was on one processor with another session, perhaps the one waited for.
+    crowded: AtomicBool,
+    /// Waits that let nobody run, since that took long.
+    shy: AtomicU32,
+}
+
+impl Waiter {
+    pub(crate) fn new(bells: &Bells, slot: u32, spins: bool) -> Waiter {
+        Waiter {
+            parking: Arc::new(bells.parking(slot)),
+            bells: bells.clone(),
+            slot,
+            spins,
+            crowded: AtomicBool::new(false),
+            shy: AtomicU32::new(0),
+        }
+    }
+
+    /// Has all threads of the session that sleep look again.
+    pub(crate) fn wake(&self) {
+        self.parking.wake();
+    }
+
+    /// Looks until it succeeds or the time is over. Where both processes of a pair run on one processor, a spin
+    /// keeps the other one from what it is waited for: there it lets the other one run, and sleeps no more than
+    /// that one, so that the kernel sees two that want to run and moves one of them to a processor that is idle.
+    fn spin_until(&self, at: u64, look: &mut impl FnMut() -> bool) -> bool {
+        let mut crowded = self.crowded.load(Ordering::Relaxed); // from the last wait: a hint
+        let mut known = false;
+        loop {
+            let looks = if crowded { 1 } else { 16 };
+            for _ in 0..looks {
+                if look() {
+                    return true;
+                }
+                pause();
+            }
+            let now = sys::monotonic();
+            if now >= at {
+                return false;
+            }
+            if !known {
+                known = true;
+                let shy = self.shy.load(Ordering::Relaxed);
+                if shy > 0 {
+                    self.shy.store(shy - 1, Ordering::Relaxed);
+                }
+                let is = self.bells.crowds(sys::processor(), self.slot, now) && shy == 0;
+                if is != crowded {
+                    crowded = is;
+                    self.crowded.store(is, Ordering::Relaxed);
+                }
+            }
+            if !crowded {
+                continue;
+            }
+            sys::let_others_run();
+            if sys::monotonic() - now > MOST_SPIN {
+                // To a thread that computes: a sleeper is let run sooner.
+                self.shy.store(SHY_WAITS, Ordering::Relaxed);
+                self.crowded.store(false, Ordering::Relaxed);
+                return look();
+            }
+        }
+    }
+
+    /// Returns true when `look` says so, false at the deadline, an error that `woken`, which is called after each
+    /// sleep, ends the wait with. It spins until the time `spin` at most, then sleeps, where a message is waited for
+    /// in a `place`; a sleeper looks again at least once a second.
+    pub(crate) fn wait(
+        &self,
+        spin: Option<u64>,
+        place: Option<Place<'_>>,
+        until: Option<Instant>,
+        mut look: impl FnMut() -> bool,
+        woken: impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        if look() || self.spins && spin.is_some_and(|s| self.spin_until(sooner(s, until), &mut look)) {
+            return Ok(true);
+        }
+        loop {
+            let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let e = self.parking.begin();
+            if let Some(p) = place {
+                p.enter();
+            }
+            let found = look();
+            if !found {
+                crash_point::at("park-sleep");
+                self.parking.sleep(e, left);
+                crash_point::at("park-woken");
+            }
+            if let Some(p) = place {
+                p.leave();
+            }
+            self.parking.end();
+            if found || look() {
+                return Ok(true);
+            }
+            woken()?;
+        }
+    }
+}
+
+/// A time, or a deadline where that comes first.
+fn sooner(at: u64, deadline: Option<Instant>) -> u64 {
+    let Some(d) = deadline else { return at };
+    let left = d.saturating_duration_since(Instant::now()).as_nanos() as u64;
+    at.min(sys::monotonic().saturating_add(left))
+}
