@@ -232,6 +232,11 @@ pub(crate) fn ended(name: &str, what: impl fmt::Display) -> Error {
     closed(what).with(TOPIC, name)
 }
 
+/// The error of a wait that the program's own hook has ended.
+pub(crate) fn interrupted() -> Error {
+    Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
+}
+
 pub(crate) fn closed(what: impl fmt::Display) -> Error {
     Error::new(Code::Closed, "open a new one", format!("{what} is closed"))
 }

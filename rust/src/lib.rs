@@ -103,6 +103,7 @@ mod loom_models;
 mod message;
 #[cfg(all(feature = "ndarray", not(baton_loom)))]
 mod ndarray;
+mod owners;
 #[cfg(not(baton_loom))]
 mod session;
 mod shm;
@@ -113,6 +114,7 @@ mod sys;
 mod table;
 #[cfg(not(baton_loom))]
 mod turns;
+mod turnstile;
 #[cfg(not(baton_loom))]
 mod value;
 #[cfg(not(baton_loom))]

@@ -66,10 +66,7 @@ impl Error {
     }
 }
 
-/// The error of a wait that the program's own hook has ended.
-pub(crate) fn interrupted() -> Error {
-    Error::new(Code::Timeout, "call it again", "the wait was interrupted by a signal")
-}
+pub(crate) use crate::error::interrupted;
 
 impl Payload {
     /// Tensors under the names that they have in the protocol (paths with their escapes), and the

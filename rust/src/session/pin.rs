@@ -10,6 +10,7 @@ use super::core::Core;
 use super::custody::FileKey;
 use crate::layout::{limits, row_word};
 use crate::ledger::Entries;
+use crate::shm::fence;
 
 /// A chunk of whose storages a session holds some.
 #[derive(Debug, Clone)]
@@ -58,10 +59,11 @@ impl Core {
     /// A holding of another thread that is made from here on has a later era: it may not be counted
     /// here, and no child inherits it.
     ///
-    /// SYNC era: raised before the row is read; whoever makes a holding counts up before it reads the
+    /// SYNC era: raised before the row is read, with a full fence between them; whoever makes a holding counts up before it reads the
     /// era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
-        self.era.fetch_add(1, Ordering::SeqCst);
+        self.era.fetch_add(1, Ordering::Relaxed);
+        fence();
         let opening = self.opening();
         let topics = opening.map_or_else(Vec::new, |inner| inner.topics.all());
         // While these are locked, what the lanes keep is what they count. A sender at work cannot be
