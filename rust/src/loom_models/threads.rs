@@ -95,23 +95,6 @@ fn broken_attachments_without_full_fences() {
     check(true, || trimmed(false));
 }
 
-#[test]
-fn an_attachment_is_found_where_its_serial_was_seen() {
-    check(false, || {
-        let file = Region::zeroed(session_file::BYTES).make(&[session_file::ROW + 8 * u64::from(INDEX)]);
-        let s = Arc::new(Attached { row: Row::new(&file), note: Note::default() });
-        let other = s.clone();
-        let taker = thread::spawn(move || {
-            if other.note.serial() == 1 {
-                other.row.take(INDEX).unwrap();
-                assert!(other.note.find(1).is_some(), "it was said to be there");
-            }
-        });
-        s.put(Some(Attachment::new(1)));
-        taker.join().unwrap();
-    });
-}
-
 /// A value with owners in two threads, one of which makes another for a third.
 fn owned(leave: fn(&OwnerCount) -> bool) {
     let value = Arc::new((OwnerCount::one(), Bytes::new()));
