@@ -2,7 +2,7 @@
  * two processes, each of which writes, then looks for what the other has written. That neither sees the other must not
  * be. With a variant B_… an access or a fence is one step weaker, and it may be.
  *
- * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, LIMBO, VERSION, SLOT, BODY.
+ * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, LIMBO, VERSION, CLAIM, SLOT, BODY.
  */
 #define X 0
 #define Y 1
@@ -134,6 +134,13 @@ proctype P1() { wr(1, Y, SC, 1); wr(1, Z, REL, 1) }
 proctype P2() { rd(2, Z, ACQ, d); rd(2, X, SC, b) }
 #define THREADS run P0(); run P1(); run P2()
 #define BAD (a == 0 && d == 1 && b == 0)
+
+#elif defined(CLAIM)
+/* A member counts up in X, then claims in Z. A writer that sees the claim un-names, fences, and looks at the count. */
+proctype P0() { add(0, X, AR, 1, c); add(0, Z, RELEASE, 1, c) }
+proctype P1() { rd(1, Z, ACQ, a); fence(1, OTHER); rd(1, X, ACQ, b) }
+#define THREADS run P0(); run P1()
+#define BAD (a == 1 && b == 0)
 
 #elif defined(SLOT)
 /* The number in Y is stored behind the body in X; who sees it sees that. */

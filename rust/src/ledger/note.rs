@@ -62,7 +62,7 @@ impl<T: Granted> Note<T> {
 
     /// What is noted, where nothing else can look.
     pub(crate) fn take(&mut self) -> Option<NonNull<T>> {
-        NonNull::new(std::mem::replace(self, Note::default()).into_inner())
+        NonNull::new(std::mem::take(self).into_inner())
     }
 
     fn into_inner(mut self) -> *mut T {
