@@ -60,6 +60,9 @@ func run(only string) error {
 	if out, err := models("", nil, "--no-run"); err != nil {
 		return fmt.Errorf("the models do not build: %w\n%s", err, out)
 	}
+	if out, err := models("", nil); err != nil {
+		return fmt.Errorf("the models fail as they are: %w\n%s", err, out)
+	}
 	var found, survived, stay, litmus int
 	for _, row := range rules.OrderRows(tree) {
 		a := at[row.Key()]
@@ -101,6 +104,14 @@ func run(only string) error {
 		return fmt.Errorf("%d mutants survive", survived)
 	}
 	return nil
+}
+
+// filter names the models to be run, all of them without names.
+func filter(names []string) []string {
+	if len(names) == 0 {
+		return []string{"loom_models"}
+	}
+	return names
 }
 
 // models builds the loom models and runs those of these names, with an access
