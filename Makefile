@@ -24,7 +24,7 @@ UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-delays rust-test rust-versions test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom docs clib install-clib header python-test wheel release man site clean
+.PHONY: help build test test-delays rust-test rust-versions test-arm64 test-gpu gpu-kit bench-gpu race crash soak lint fmt vectors fuzz bench demo pipeline model loom mutants docs clib install-clib header python-test wheel release man site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,8 +106,11 @@ pipeline: ## digits through stages in Go, Rust and C, none copied (needs cargo a
 model: ## check the protocol's models with spin (SHORT=1: a minute; T="wake attach": these)
 	models/check $(if $(SHORT),--short) $(T)
 
-loom: ## run lanes, ledger, waiting and closing of the Rust crate through every order of their steps (SHORT=1: a minute at most)
+loom: ## run lanes, ledger, groups, waiting and closing of the Rust crate through every order of their steps (SHORT=1: a minute at most)
 	cd rust && RUSTFLAGS='--cfg baton_loom' $(if $(SHORT),LOOM_MAX_PREEMPTIONS=2) cargo test --quiet --locked --release --lib --target-dir target/loom loom_models
+
+mutants: ## weaken each order of the Rust crate's shared memory: the models that the page names must find it (long; T=regexp)
+	$(GO) run ./internal/rules/mutants -t '$(T)'
 
 docs: ## write the generated parts of docs/ anew
 	$(GO) run ./internal/rules/modeldoc

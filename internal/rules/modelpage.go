@@ -86,7 +86,7 @@ func CheckModelTable(t *Tree) []Violation {
 const modelRuns = "models/runs"
 
 var (
-	runLine = regexp.MustCompile(`^(hold|fail)\s+(short|full)\s+([a-z]+)((?:\s+-D\w+(?:=\d+)?)*)\s*$`)
+	runLine = regexp.MustCompile(`^(hold|fail)\s+(short|full)\s+([a-z]+)((?:\s+-D\w+(?:=\w+)?)*)\s*$`)
 	runRow  = regexp.MustCompile("^\\| (holds|rejected) \\| `([^`]+)` \\|")
 	variant = regexp.MustCompile(`\bB_[A-Z0-9_]+\b`)
 	ifdef   = regexp.MustCompile(`^#\s*(?:ifn?def|if|elif)\b`)

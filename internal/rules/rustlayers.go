@@ -23,7 +23,7 @@ type rustLayer struct {
 
 // rustBase is what any layer of the crate may name: the system, the layouts, and
 // what is made of numbers alone.
-var rustBase = []string{"error", "layout", "sys", "sync", "crash_point", "table", "dims", "dtype"}
+var rustBase = []string{"error", "layout", "sys", "sync", "owners", "turnstile", "crash_point", "table", "dims", "dtype"}
 
 // rustMechanics are what a layer that knows a session may name besides.
 var rustMechanics = append([]string{"deadline", "turns", "message", "shm", "ledger", "wire", "cuda", "handle", "dlpack/types"}, rustBase...)
@@ -33,14 +33,16 @@ var rustMechanics = append([]string{"deadline", "turns", "message", "shm", "ledg
 var rustLayers = []rustLayer{
 	{name: "error"},
 	{name: "layout"},
-	{name: "sync"},
+	{name: "sync", uses: []string{"sys"}},
+	{name: "owners", uses: []string{"sync"}},
+	{name: "turnstile", uses: []string{"error", "sync"}},
 	{name: "crash_point"},
 	{name: "table"},
 	{name: "sys", uses: []string{"error"}},
 	{name: "dims"},
 	{name: "dtype", uses: []string{"dims", "error", "layout"}},
 	{name: "deadline", uses: []string{"error"}},
-	{name: "turns", uses: []string{"deadline", "error", "sys"}},
+	{name: "turns", uses: []string{"deadline", "error", "sys", "turnstile"}},
 	{name: "handle", uses: []string{"error", "layout"}},
 	{name: "dlpack/types", uses: []string{"dtype"}},
 	{name: "message", uses: rustBase},

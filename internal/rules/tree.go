@@ -48,6 +48,7 @@ var All = []Rule{
 	{"unsafe", CheckUnsafe},
 	{"cgo", CheckCgo},
 	{"sync", CheckSync},
+	{"orders", CheckOrders},
 	{"steps", CheckSteps},
 	{"model-table", CheckModelTable},
 	{"model-runs", CheckModelRuns},

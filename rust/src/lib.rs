@@ -122,6 +122,7 @@ mod memory;
 mod message;
 #[cfg(all(feature = "ndarray", not(baton_loom)))]
 mod ndarray;
+mod owners;
 #[cfg(not(baton_loom))]
 mod session;
 mod shm;
@@ -134,6 +135,7 @@ mod table;
 mod tensor;
 #[cfg(not(baton_loom))]
 mod turns;
+mod turnstile;
 #[cfg(not(baton_loom))]
 mod value;
 #[cfg(not(baton_loom))]

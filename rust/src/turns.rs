@@ -1,131 +1,15 @@
 //! Locks that are waited for with a deadline and with the program's signals, and such that a child of a
 //! fork can live with them.
 
-use std::cell::UnsafeCell;
-use std::fmt;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::deadline::deadline;
-use crate::error::{Code, Error, Result, interrupted};
-use crate::sys::{PerProcess, futex_wait, futex_wake};
-
-/// How long a thread waits for its turn before it looks again at the latest.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// A value that threads use in turns: a lock that is waited for with a deadline, which those of the
-/// standard library do not have. After a panic it is as free as after any other turn.
-#[derive(Default)]
-pub(crate) struct Turnstile<T> {
-    state: AtomicU32,
-    value: UnsafeCell<T>,
-}
-
-const FREE: u32 = 0;
-const TAKEN: u32 = 1;
-/// Somebody may sleep until the turn ends.
-const AWAITED: u32 = 2;
-
-// SAFETY: one thread at a time has the value, any may.
-unsafe impl<T: Send> Send for Turnstile<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Turnstile<T> {}
-
-impl<T> Turnstile<T> {
-    pub(crate) fn new(value: T) -> Turnstile<T> {
-        Turnstile { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
-    }
-
-    /// The value, `None` while another thread uses it.
-    #[inline]
-    pub(crate) fn try_lock(&self) -> Option<Turn<'_, T>> {
-        let free = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        free.then(|| Turn { of: self, value: PhantomData })
-    }
-
-    /// Waits for the value, at most until a time: `None` after it. `Timeout` when `look`, which is called
-    /// after each sleep, ends the wait.
-    #[inline]
-    pub(crate) fn lock_until(&self, until: Option<Instant>, look: impl Fn() -> bool) -> Result<Option<Turn<'_, T>>> {
-        match self.try_lock() {
-            None => self.sleep_until(until, look),
-            turn => Ok(turn),
-        }
-    }
-
-    #[cold]
-    fn sleep_until(&self, until: Option<Instant>, look: impl Fn() -> bool) -> Result<Option<Turn<'_, T>>> {
-        loop {
-            let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Ok(self.try_lock());
-            }
-            // Who has it taken so may wake one for nothing, when the turn ends: others may sleep too.
-            if self.state.swap(AWAITED, Ordering::Acquire) == FREE {
-                return Ok(Some(Turn { of: self, value: PhantomData }));
-            }
-            futex_wait(&self.state, AWAITED, left.min(LOOK_AGAIN));
-            if look() {
-                return Err(interrupted());
-            }
-        }
-    }
-
-    /// The value of one who has the lock to himself.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
-    }
-}
-
-impl<T> fmt::Debug for Turnstile<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turnstile").finish_non_exhaustive()
-    }
-}
-
-/// A thread's turn with a value.
-pub struct Turn<'a, T> {
-    of: &'a Turnstile<T>,
-    /// Shared between threads as far as what it lends may be.
-    value: PhantomData<&'a mut T>,
-}
-
-impl<T> Deref for Turn<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: it is this turn's until it ends.
-        unsafe { &*self.of.value.get() }
-    }
-}
-
-impl<T> DerefMut for Turn<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in deref; the borrow of self is exclusive.
-        unsafe { &mut *self.of.value.get() }
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for Turn<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T> Drop for Turn<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.of.state.swap(FREE, Ordering::Release) == AWAITED {
-            futex_wake(&self.of.state);
-        }
-    }
-}
+use crate::error::{Code, Error, Result};
+use crate::sys::PerProcess;
+pub use crate::turnstile::Turn;
+pub(crate) use crate::turnstile::Turnstile;
 
 /// A value that threads use in turns, for bindings whose objects any thread may use. In the child of a
 /// fork a value that another thread was using at that moment cannot be used any more, nor dropped:

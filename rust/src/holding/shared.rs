@@ -5,22 +5,18 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
-use std::process::abort;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::Opening;
 use super::lane::Acknowledge;
 use super::references::{Holding, Keeper, One};
-
-/// More owners than memory has room for: only a program that forgets them gets there.
-const MOST: usize = isize::MAX as usize;
+use crate::owners::OwnerCount;
 
 /// One owner of a holding.
 pub(crate) struct Shared(NonNull<Block>);
 
 struct Block {
-    owners: AtomicUsize,
+    owners: OwnerCount,
     holding: Holding,
 }
 
@@ -69,7 +65,7 @@ impl Room {
     #[inline(always)]
     unsafe fn filled(self) -> Shared {
         // SAFETY: nobody else has the block yet.
-        unsafe { (&raw mut (*self.0.as_ptr()).owners).write(AtomicUsize::new(1)) };
+        unsafe { (&raw mut (*self.0.as_ptr()).owners).write(OwnerCount::one()) };
         Shared(self.0)
     }
 }
@@ -112,9 +108,7 @@ impl Shared {
     /// So many owners more, which are counted in one step: a locked instruction for each would wait for
     /// all that was written before it.
     pub(crate) fn owners(&self, n: usize) -> Owners {
-        if n > MOST || self.block().owners.fetch_add(n, Ordering::Relaxed) > MOST {
-            abort();
-        }
+        self.block().owners.add(n);
         Owners { of: self.clone(), left: n }
     }
 
@@ -132,7 +126,7 @@ impl Shared {
     /// came before.
     #[inline]
     pub(crate) fn is_only(&self) -> bool {
-        self.block().owners.load(Ordering::Acquire) == 1
+        self.block().owners.is_only()
     }
 }
 
@@ -162,9 +156,7 @@ impl Deref for Shared {
 impl Clone for Shared {
     #[inline]
     fn clone(&self) -> Shared {
-        if self.block().owners.fetch_add(1, Ordering::Relaxed) > MOST {
-            abort();
-        }
+        self.block().owners.add(1);
         Shared(self.0)
     }
 }
@@ -172,12 +164,8 @@ impl Clone for Shared {
 impl Drop for Shared {
     #[inline]
     fn drop(&mut self) {
-        // The only owner need not say that it goes.
-        if !self.is_only() {
-            if self.block().owners.fetch_sub(1, Ordering::Release) != 1 {
-                return;
-            }
-            fence(Ordering::Acquire);
+        if !self.block().owners.leave() {
+            return;
         }
         // SAFETY: there is no owner left, and what they did came before.
         unsafe { Holding::end(&raw mut (*self.0.as_ptr()).holding) };
@@ -214,7 +202,7 @@ impl Drop for Owners {
     fn drop(&mut self) {
         // `of` is an owner still, so these are not the last.
         if self.left > 0 {
-            self.of.block().owners.fetch_sub(self.left, Ordering::Release);
+            self.of.block().owners.give_up(self.left);
         }
     }
 }

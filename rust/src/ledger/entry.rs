@@ -45,10 +45,10 @@ impl Entries {
     /// The generation word, with PRIVATE and RETIRING: the second look when a bare handle is opened. The
     /// storage is the handle's if the word is the handle's generation and nothing else.
     ///
-    /// SYNC generation: sequentially consistent, after the row was raised; pairs with the owner's
-    /// mark and with `next`.
+    /// SYNC generation: after the row was raised and a full fence; pairs with the owner's mark and with `next`. It
+    /// acquires where the storage lies from `share`.
     pub(crate) fn word(&self, index: u32) -> u64 {
-        self.0.load_seq_cst(Self::at(index) + rec::GENERATION)
+        self.0.load(Self::at(index) + rec::GENERATION)
     }
 
     /// Sets where a fresh storage lies; the owner's, before anyone can have its generation.

@@ -11,10 +11,12 @@
 //! Death: the broker empties the row of the dead and recycles in the place of a dead owner.
 
 mod chunk;
+mod drops;
 mod entry;
 mod freetest;
 #[cfg(not(baton_loom))]
 mod grow;
+mod note;
 mod openings;
 #[cfg(not(baton_loom))]
 mod pool;
@@ -22,10 +24,13 @@ mod ranges;
 mod row;
 
 pub(crate) use chunk::{AttachedBits, Chunk, Chunks};
+#[cfg(baton_loom)]
+pub(crate) use drops::Drops;
 pub(crate) use entry::Entries;
 pub(crate) use freetest::{FreeTest, Rows};
 #[cfg(not(baton_loom))]
 pub(crate) use grow::{Grant, Source};
+pub(crate) use note::{Granted, Note};
 pub(crate) use openings::{Closed, Openings};
 #[cfg(not(baton_loom))]
 pub use pool::PoolStats;

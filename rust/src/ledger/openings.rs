@@ -18,7 +18,7 @@ impl Closed {
     ///
     /// SYNC closing: before the row is looked at; pairs with `take`.
     pub(crate) fn set(&self) -> bool {
-        self.0.swap(true, Ordering::SeqCst)
+        self.0.swap(true, Ordering::AcqRel)
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use super::drops::Drops;
 use super::ranges::Ranges;
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
 use crate::crash_point;
@@ -103,9 +104,8 @@ impl Slab {
 pub(crate) struct Pool {
     state: Mutex<State>,
     pub(super) asking: Turnstile<()>, // of one who talks with the source; slabs come and go in it alone
-    dropped: Mutex<Vec<u32>>,         // own count fell to zero while another thread had the state
-    news: AtomicBool,                 // whether there are any
-    ended: AtomicBool,                // this and what follows: changed with the state locked
+    dropped: Drops,
+    ended: AtomicBool, // this and what follows: changed with the state locked
     paused: AtomicBool,
     resumed: Condvar,
 }
@@ -151,8 +151,7 @@ impl Pool {
                 last: (0, 0),
             }),
             asking: Turnstile::default(),
-            dropped: Mutex::new(Vec::new()),
-            news: AtomicBool::new(false),
+            dropped: Drops::default(),
             ended: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             resumed: Condvar::new(),
@@ -229,16 +228,8 @@ impl Pool {
     pub(crate) fn dropped(&self, index: u32) {
         match self.state.try_lock() {
             Ok(mut p) => p.queue(index),
-            Err(_) => self.note(index),
+            Err(_) => self.dropped.note(index),
         }
-    }
-
-    /// Keeps an index for the thread that has the state, or the next that gets it.
-    #[cold]
-    fn note(&self, index: u32) {
-        let mut all = self.dropped.lock().unwrap_or_else(|p| p.into_inner());
-        all.push(index);
-        self.news.store(true, Ordering::Release);
     }
 
     /// Tests a few storages that may be free, so that the next allocation finds one. What is not done
@@ -246,7 +237,7 @@ impl Pool {
     /// [`dropped`](Pool::dropped), with the lock taken once for both.
     pub(crate) fn tidy(&self, rows: &dyn Rows, dropped: Option<u32>) {
         let Ok(mut p) = self.state.try_lock() else {
-            return dropped.into_iter().for_each(|index| self.note(index));
+            return dropped.into_iter().for_each(|index| self.dropped.note(index));
         };
         dropped.into_iter().for_each(|index| p.queue(index));
         if self.may_recycle() {
@@ -292,15 +283,7 @@ impl Pool {
     }
 
     fn drain(&self, p: &mut State) {
-        if !self.news.load(Ordering::Acquire) {
-            return;
-        }
-        let mut list = std::mem::take(&mut p.spare);
-        {
-            let mut all = self.dropped.lock().unwrap_or_else(|p| p.into_inner());
-            self.news.store(false, Ordering::Release);
-            std::mem::swap(&mut *all, &mut list);
-        }
+        let Some(mut list) = self.dropped.take(&mut p.spare) else { return };
         list.drain(..).for_each(|index| p.queue(index));
         p.spare = list;
     }

@@ -2,16 +2,20 @@
 //! model allows: `make loom`. Each model has a twin that is broken and must fail, so that it is known
 //! to look. They are the models of `models/*.pml`, in the code itself.
 
+use loom::cell::UnsafeCell;
 use loom::model::Builder;
-use loom::sync::Arc;
 use loom::thread;
+use std::sync::Arc;
 
 use crate::layout::{broker_file, chunk_record, lane_bytes, limits, session_file};
 use crate::ledger::{Chunks, Entries, FreeTest, Row, Rows};
 use crate::message::Ref;
-use crate::shm::{Copied, Lane, Region, SlotHead, fence, weak};
+use crate::shm::{Copied, Lane, Region, SlotHead, fence};
+use crate::sync::{AtomicU64, Ordering, Sc, sequential};
 
 mod closing;
+mod sharing;
+mod threads;
 mod waiting;
 
 const OWNER: u32 = 1;
@@ -19,25 +23,76 @@ const TAKER: u32 = 2;
 /// The storage that it is all about.
 const INDEX: u32 = 5;
 
-/// Runs a model; when it is broken by weak fences it must fail.
+/// Runs a model, with each of the two makes of sequentially consistent accesses; when it is broken by weak fences,
+/// where it must fail, with neither.
 fn check(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
-    check_by(Builder::new(), weakly, model);
+    check_by(Builder::new, weakly, model);
 }
 
 /// As `check`, of a model with so many steps that not all orders can be had: those in which threads are
 /// interrupted at most four times.
 fn check_most(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = Builder::new();
-    builder.preemption_bound.get_or_insert(4);
-    check_by(builder, weakly, model);
+    check_by(bounded, weakly, model);
 }
 
-fn check_by(builder: Builder, weakly: bool, model: impl Fn() + Send + Sync + 'static) {
-    weak(weakly);
-    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.check(model)));
-    weak(false);
-    if let Err(e) = failed {
-        std::panic::resume_unwind(e);
+/// As `check`, of a model in which no access need be sequentially consistent: with what orders least before it.
+fn check_once(model: impl Fn() + Send + Sync + 'static) {
+    check_as(&[Sc::Behind], Builder::new, model);
+}
+
+/// As `check_once`, with the bound of `check_most`.
+fn check_most_once(model: impl Fn() + Send + Sync + 'static) {
+    check_as(&[Sc::Behind], bounded, model);
+}
+
+fn bounded() -> Builder {
+    let mut builder = Builder::new();
+    builder.preemption_bound.get_or_insert(4);
+    builder
+}
+
+fn check_by(builder: fn() -> Builder, weakly: bool, model: impl Fn() + Send + Sync + 'static) {
+    check_as(if weakly { &[Sc::Weak] } else { &[Sc::Before, Sc::Behind] }, builder, model);
+}
+
+fn check_as(makes: &[Sc], builder: fn() -> Builder, model: impl Fn() + Send + Sync + 'static) {
+    let model = Arc::new(model);
+    for sc in makes {
+        sequential(*sc);
+        let model = model.clone();
+        let run = || builder().check(move || model());
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        sequential(Sc::Before);
+        if let Err(e) = failed {
+            std::panic::resume_unwind(e);
+        }
+    }
+}
+
+/// Memory that threads read until one of them has it alone, and writes it: loom finds out where that was not so.
+#[derive(Clone)]
+struct Bytes(Arc<(UnsafeCell<u64>, AtomicU64)>);
+
+impl Bytes {
+    fn new() -> Bytes {
+        Bytes(Arc::new((UnsafeCell::new(0), AtomicU64::new(0))))
+    }
+
+    fn read(&self) {
+        self.step();
+        // SAFETY: loom finds a write beside it out.
+        self.0.0.with(|b| assert_eq!(unsafe { *b }, 0, "used and over"));
+    }
+
+    fn write(&self) {
+        self.step();
+        // SAFETY: loom finds an access beside it out.
+        self.0.0.with_mut(|b| unsafe { *b += 1 });
+    }
+
+    /// Loom tries both orders of what changes one atomic, and neither of what stands in a cell.
+    fn step(&self) {
+        self.0.1.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -78,11 +133,11 @@ impl World {
     }
 
     /// Un-names the message, counts it down, and recycles the storage if nobody holds it.
-    fn withdraw_and_recycle(&self) {
+    fn withdraw_and_recycle(&self) -> Option<u64> {
         self.lane.unname(1);
         Row::new(&self.owner).drop(INDEX);
         let entries = Entries::new(&self.owner);
-        FreeTest::new(Chunks::new(&self.broker), entries).recycle(self, INDEX);
+        FreeTest::new(Chunks::new(&self.broker), entries).recycle(self, INDEX)
     }
 
     fn generation(&self) -> u64 {
@@ -91,6 +146,11 @@ impl World {
 
     /// Takes the message as a reader does. `look_again`: whether it looks at the slot after counting.
     fn take(&self, look_again: bool) {
+        self.take_and(look_again, || assert_eq!(self.generation(), 1, "held and recycled"));
+    }
+
+    /// As `take`, with what it does with the storage.
+    fn take_and(&self, look_again: bool, hold: impl Fn()) {
         let mut words = Vec::new();
         let Some(Copied::Full(head)) = self.lane.read(1, &mut words, |_| ()) else { return };
         let Some(r) = head.refs(&words).next() else { return };
@@ -100,7 +160,7 @@ impl World {
             row.drop(r.index);
             return;
         }
-        assert_eq!(self.generation(), r.generation, "held and recycled");
+        hold();
         row.drop(r.index);
     }
 
@@ -182,11 +242,11 @@ fn overwritten(unname: bool) {
 
 #[test]
 fn a_message_is_read_whole_or_not() {
-    check(false, || overwritten(true));
+    check_once(|| overwritten(true));
 }
 
 #[test]
 #[should_panic(expected = "a mixture")]
 fn broken_a_slot_that_is_written_while_it_has_a_number() {
-    check(false, || overwritten(false));
+    check_once(|| overwritten(false));
 }

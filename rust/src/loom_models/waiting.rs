@@ -6,9 +6,10 @@ use super::{OWNER, check, check_most};
 use crate::layout::{bell_file, bell_record, wait_area};
 use crate::shm::{Active, Bells, Region, Scan, fence};
 
-/// The bell of a session, and where its parked word is.
-fn bell_words(slot: u32) -> [u64; 2] {
-    [bell_record::PARKED, bell_record::BELL].map(|at| bell_file::record(slot) + at)
+/// Makes the bell of a session and its parked word.
+fn with_bell(file: Region, slot: u32) -> Region {
+    let at = bell_file::record(slot);
+    file.make(&[at + bell_record::PARKED]).make32(&[at + bell_record::BELL])
 }
 
 /// One publishes and rings, the other waits for it. `look`: whether the waiter looks again after it
@@ -16,7 +17,7 @@ fn bell_words(slot: u32) -> [u64; 2] {
 fn woken(look: bool) {
     const WORD: u64 = 0;
     let shared = Region::zeroed(64).make(&[WORD]);
-    let bells = Bells::new(Region::zeroed(bell_file::BYTES).make(&bell_words(OWNER)));
+    let bells = Bells::new(with_bell(Region::zeroed(bell_file::BYTES), OWNER));
     let (ringer, parking) = (bells.bell(OWNER), bells.parking(OWNER));
     let published = shared.clone();
     let t = thread::spawn(move || {
@@ -77,7 +78,7 @@ impl Group {
     fn new() -> Group {
         let set = [bell_file::waits(0) + Group::WORDS, bell_file::waits(0) + bell_file::members(1)];
         let file = Region::zeroed(bell_file::BYTES).make(&set);
-        let file = Group::SLOTS.into_iter().fold(file, |file, slot| file.make(&bell_words(slot)));
+        let file = Group::SLOTS.into_iter().fold(file, with_bell);
         Group { file, items: Region::zeroed(64).make(&[Group::PUBLISHED, Group::TAKEN]) }
     }
 
@@ -283,4 +284,51 @@ fn broken_a_clear_that_leaves_the_turn() {
 #[should_panic = "passed over"]
 fn broken_clearing_without_full_fences() {
     check(true, || silent(false));
+}
+
+/// A reader of many lanes sleeps while one that is silent sends: it looks at the bits of the lanes alone before it
+/// sleeps.
+fn asleep(set_fences: bool) {
+    let set = [bell_file::waits(0) + wait_area::WORDS, bell_file::waits(0) + bell_file::members(0)];
+    let file = Region::zeroed(bell_file::BYTES).make(&set).make(&[Lanes::WORD]);
+    let lanes = Lanes { file: with_bell(file, OWNER), sent: Region::zeroed(8).make(&[0]) };
+    let mut scan = lanes.scan();
+    assert!(scan.look(|_| false).is_empty());
+    let sender = lanes.clone();
+    let t = thread::spawn(move || {
+        let bells = Bells::new(sender.file.clone());
+        if set_fences {
+            sender.send(1);
+        } else {
+            sender.sent.store(0, 1);
+            fence();
+            sender.file.or(Lanes::WORD, 1);
+        }
+        bells.waits(0).all().ring();
+    });
+    let bells = Bells::new(lanes.file.clone());
+    let (parking, waits) = (bells.parking(OWNER), bells.waits(0));
+    while !scan.look(|k| lanes.pending(k, 0)).contains(&0) {
+        let e = parking.begin();
+        waits.all().add(OWNER);
+        fence();
+        if !scan.is_ready(|k| lanes.pending(k, 0)) {
+            parking.sleep(e, std::time::Duration::MAX);
+        }
+        waits.all().remove(OWNER);
+        parking.end();
+    }
+    assert_eq!(lanes.sent.load(0), 1);
+    t.join().unwrap();
+}
+
+#[test]
+fn a_reader_of_many_lanes_is_rung() {
+    check(false, || asleep(true));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_mark_that_is_not_fenced_from_the_ring() {
+    check(false, || asleep(false));
 }

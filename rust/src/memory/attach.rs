@@ -7,16 +7,16 @@
 
 use std::ops::Deref;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::held::Held;
 use super::pages::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
-use crate::ledger::{Chunk, Entries, Row};
+use crate::ledger::{Chunk, Entries, Granted, Note, Row};
 use crate::message::Ref;
-use crate::shm::{Segment, fence, prefetch};
+use crate::shm::{Segment, prefetch};
 use crate::table::Table;
 
 /// A chunk whose owner looks at this session's row. It keeps the owner's pages and the segment mapped, and
@@ -63,29 +63,29 @@ pub(crate) struct Attachments {
 /// What is noted of a chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
-    serial: AtomicU64, // of the chunk's grant; 0: not attached
-    at: AtomicPtr<Attachment>,
+    note: Note<Attachment>,
     seen: OnceLock<Box<Seen>>,
+}
+
+impl Granted for Attachment {
+    #[inline(always)]
+    fn serial(&self) -> u64 {
+        self.chunk.serial
+    }
 }
 
 impl Place {
     /// Whether the session is attached to this grant of the chunk.
     #[inline(always)]
     pub(crate) fn is_of(&self, serial: u64) -> bool {
-        self.serial.load(Ordering::Acquire) == serial
+        self.note.serial() == serial
     }
 
     /// The attachment to a grant, which is never 0, for a caller that counts a storage of the chunk in
     /// the row already. `None` when it is gone meanwhile.
-    ///
-    /// SYNC attachment: looked for after the row was raised; pairs with `put`.
     #[inline(always)]
     pub(crate) fn find(&self, serial: u64) -> Option<Attached> {
-        let at = self.at.load(Ordering::SeqCst);
-        if self.serial.load(Ordering::SeqCst) != serial {
-            return None;
-        }
-        NonNull::new(at).map(Attached)
+        self.note.find(serial).map(Attached)
     }
 }
 
@@ -126,7 +126,7 @@ impl Attachments {
 
     /// The grant of a chunk that the session is attached to, 0 for none.
     pub(crate) fn serial(&self, chunk: u32) -> u64 {
-        self.places.get(chunk).map_or(0, |p| p.serial.load(Ordering::Acquire))
+        self.places.get(chunk).map_or(0, |p| p.note.serial())
     }
 
     /// As [`Place::find`].
@@ -178,21 +178,11 @@ impl Attachments {
     }
 
     /// Notes an attachment, or that there is none any more, and frees those that nothing counts.
-    ///
-    /// SYNC attachment: the note is changed first, the row is read second; pairs with `find`.
     pub(crate) fn put(&self, chunk: u32, new: Option<Attachment>, row: &Row) {
         let mut past = self.past.lock().unwrap_or_else(|p| p.into_inner());
-        let place = self.places.at(chunk);
-        // A taker never pairs one grant's serial with another's attachment: between the two there is
-        // no serial.
-        place.serial.store(0, Ordering::SeqCst);
-        let serial = new.as_ref().map_or(0, |a| a.chunk.serial);
-        let new = new.map_or(null_mut(), |a| Box::into_raw(Box::new(a)));
-        if let Some(old) = NonNull::new(place.at.swap(new, Ordering::SeqCst)) {
+        if let Some(old) = self.places.at(chunk).note.set(new.map(Box::new)) {
             past.push(Past(chunk, old));
         }
-        place.serial.store(serial, Ordering::SeqCst);
-        fence();
         past.retain(|p| {
             let counted = counts(row, p.0);
             if !counted {
@@ -208,7 +198,7 @@ impl Attachments {
     pub(crate) fn all(&self) -> Vec<(Arc<Segment>, Arc<Peer>)> {
         // While the lock is held no attachment is freed.
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
-        let noted = self.places.iter().filter_map(|(_, p)| NonNull::new(p.at.load(Ordering::SeqCst)));
+        let noted = self.places.iter().filter_map(|(_, p)| p.note.get());
         let both = |at: NonNull<Attachment>| {
             // SAFETY: it is noted, or among the past ones, and such live.
             let a = unsafe { at.as_ref() };
@@ -221,7 +211,7 @@ impl Attachments {
     pub(crate) fn own(&self) -> Vec<u64> {
         let _kept = self.past.lock().unwrap_or_else(|p| p.into_inner());
         // SAFETY: it is noted, and what is noted lives while the lock is held.
-        let note = |(_, p): (u32, &Place)| unsafe { p.at.load(Ordering::SeqCst).as_ref() };
+        let note = |(_, p): (u32, &Place)| p.note.get().map(|at| unsafe { at.as_ref() });
         self.places.iter().filter_map(note).filter(|a| a.own).map(|a| a.chunk.segment_serial).collect()
     }
 
@@ -233,7 +223,7 @@ impl Attachments {
 
     /// The chunks that the session is attached to, with the serials of their grants.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (u32, u64)> {
-        let grants = self.places.iter().map(|(chunk, p)| (chunk, p.serial.load(Ordering::Acquire)));
+        let grants = self.places.iter().map(|(chunk, p)| (chunk, p.note.serial()));
         grants.filter(|(_, serial)| *serial != 0)
     }
 
@@ -243,7 +233,7 @@ impl Attachments {
         let _kept = self.past.lock().unwrap_or_else(|p| p.into_inner());
         let over = |p: &Place| {
             // SAFETY: it is noted, and what is noted lives.
-            let a = unsafe { p.at.load(Ordering::SeqCst).as_ref() };
+            let a = p.note.get().map(|at| unsafe { at.as_ref() });
             a.is_some_and(|a| segments.contains(&a.chunk.segment_serial))
         };
         self.places.iter().filter(|(_, p)| over(p)).map(|(chunk, _)| chunk).collect()
@@ -258,7 +248,7 @@ pub(crate) fn counts(row: &Row, chunk: u32) -> bool {
 impl Drop for Attachments {
     fn drop(&mut self) {
         let past = std::mem::take(self.past.get_mut().unwrap_or_else(|p| p.into_inner()));
-        let noted = self.places.values_mut().filter_map(|p| NonNull::new(*p.at.get_mut()));
+        let noted = self.places.values_mut().filter_map(|p| p.note.take());
         for at in noted.chain(past.into_iter().map(|p| p.1)) {
             // SAFETY: it was made by Box and belongs to the table alone: whoever counts a reference
             // keeps the session.

@@ -7,6 +7,7 @@ use super::core::Core;
 use crate::lanes::Topics;
 use crate::layout::{limits, row_word};
 use crate::memory::Inherited;
+use crate::shm::fence;
 
 /// The storages of one chunk that a session holds.
 #[derive(Debug)]
@@ -34,10 +35,11 @@ impl Core {
     /// A holding of another thread that is made from here on has a later era: it may not be counted
     /// here, and no child inherits it.
     ///
-    /// SYNC era: raised before the row is read; whoever makes a holding counts up before it reads the
+    /// SYNC era: raised before the row is read, with a full fence between them; whoever makes a holding counts up before it reads the
     /// era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
-        self.memory.era.fetch_add(1, Ordering::SeqCst);
+        self.memory.era.fetch_add(1, Ordering::Relaxed);
+        fence();
         let opening = self.opened();
         let topics = opening.as_ref().and_then(|inner| Topics::of(inner).ok());
         let topics = topics.map_or_else(Vec::new, |topics| topics.all());

@@ -1,13 +1,13 @@
 //! Waiting and waking: the parked word of a session that sleeps, and its bell, which others ring.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::region::{Region, fence};
+use super::region::fence;
 use super::waits::Waits;
+use super::words::Region;
 use crate::crash_point;
 use crate::layout::{bell_file, bell_record, wait_area};
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// How long a parked session sleeps at most: a lie, or a ringer stopped between publishing and
 /// ringing, costs a delay and never a hang.

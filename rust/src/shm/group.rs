@@ -7,7 +7,7 @@
 //! swap of it can succeed, whenever it is carried out.
 
 use super::lane::{Lane, MOST};
-use super::region::Region;
+use super::words::Region;
 use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{GROUP_AREAS, NO_START, claim, group_area, group_area_bytes, limits};
@@ -41,6 +41,11 @@ impl GroupLane {
         }
         let base = file.load(at + group_area::BASE).min(MOST_BASE);
         Ok(GroupLane { r: file.sub(at, n), mask: u64::from(slots - 1), base })
+    }
+
+    #[cfg(baton_loom)]
+    pub(crate) fn base(&self) -> u64 {
+        self.base
     }
 
     /// The number of message i in the area; a head is bounded, so it fits.

@@ -1,7 +1,8 @@
 //! One writer's ring in one topic: slots of fixed stride, message i in slot i mod slots. The
 //! geometry comes from the broker, never from the page.
 
-use super::region::{LINE, Line, Region, Ring, fence_acquire, fence_release, no_read_ahead};
+use super::region::{fence_acquire, fence_release, no_read_ahead};
+use super::words::{LINE, Line, Region, Ring};
 use crate::crash_point;
 use crate::error::{Result, disagree};
 use crate::layout::{PAGE, brief, lane, lane_bytes, order, reference, slot, slot_flag};
@@ -112,10 +113,10 @@ impl Lane {
     /// The second look of a taker, after its row was raised.
     ///
     /// SYNC slot-seq: sequentially consistent, so that either this sees the slot un-named, or its
-    /// owner's second collect sees the taker's count.
+    /// owner's second collect sees the taker's count. What was copied before was copied by `read` or `read_brief`,
+    /// which end with a fence, or by `stamp`.
     #[inline]
     pub(crate) fn still_has(&self, i: u64) -> bool {
-        fence_acquire();
         self.ring.first(i).load_seq_cst(slot::SEQ) == i
     }
 

@@ -12,24 +12,26 @@ mod active;
 mod bell;
 mod group;
 mod lane;
-#[cfg(not(baton_loom))]
-mod region;
-#[cfg(baton_loom)]
-#[path = "region_loom.rs"]
 mod region;
 #[cfg(not(baton_loom))]
 mod segment;
 mod waits;
+#[cfg(not(baton_loom))]
+mod words;
+#[cfg(baton_loom)]
+#[path = "words_loom.rs"]
+mod words;
 
 pub(crate) use active::{Active, Scan};
 pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
 pub(crate) use group::GroupLane;
 pub(crate) use lane::{Copied, Lane, SlotHead};
-#[cfg(baton_loom)]
-pub(crate) use region::weak;
+pub(crate) use region::fence;
 #[cfg(not(baton_loom))]
-pub(crate) use region::{Fixed, pause, prefetch};
-pub(crate) use region::{Region, fence};
+pub(crate) use region::pause;
 #[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;
 pub(crate) use waits::{Waits, bits};
+#[cfg(not(baton_loom))]
+pub(crate) use words::prefetch;
+pub(crate) use words::{Fixed, Region};

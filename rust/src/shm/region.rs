@@ -1,131 +1,42 @@
-//! Mapped memory as words. This is the atomics layer: every access to memory that other processes
-//! see, but for the bytes of tensors, is made here.
+//! In which order shared words are loaded and stored, and the fences. This is the atomics layer: every access to
+//! memory that other processes see, but for the bytes of tensors, is made here.
+//!
+//! `docs/memory-order.md` lists the accesses, their orders and what finds a weaker one out. Loom runs this file as
+//! it stands, on words of its own.
 
-use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
-use std::time::Duration;
+use super::words::{Fixed, Region, Words};
+use crate::sync::{self, Load, Ordering};
 
-use crate::sys::{self, Mapping};
-
-/// Bytes of a cache line.
-pub(crate) const LINE: u64 = 64;
-
-/// A range of a mapping that other processes may share. It keeps the mapping alive. Cloning costs an
-/// atomic increment, so views are made once, off the hot path.
-#[derive(Debug, Clone)]
-pub(crate) struct Region {
-    base: NonNull<u8>,
-    size: u64,
-    map: Arc<Mapping>,
-}
-
-// SAFETY: the base points into the mapping, which is Send, and which the region keeps.
-unsafe impl Send for Region {}
-// SAFETY: what it points to is reached through atomics alone, or through views whose owners answer
-// for them; the fields never change.
-unsafe impl Sync for Region {}
+// Under loom the place that a word is accessed from is that of the caller: its orders are weakened one by one.
 
 impl Region {
-    pub(crate) fn new(map: Arc<Mapping>) -> Region {
-        Region { base: map.base(), size: map.len() as u64, map }
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.size
-    }
-
-    /// Whether `n` bytes at `off` lie inside, without overflow.
-    pub(crate) fn has(&self, off: u64, n: u64) -> bool {
-        off <= self.size && n <= self.size - off
-    }
-
-    /// Touches all pages of the mapping for writing; see [`Mapping::populate`].
-    pub(crate) fn populate(&self) -> crate::error::Result<()> {
-        self.map.populate()
-    }
-
-    /// Views `n` bytes at `off`, which the caller has checked.
-    pub(crate) fn sub(&self, off: u64, n: u64) -> Region {
-        self.check(off, n, 8);
-        // SAFETY: the range was just checked to lie inside the mapping.
-        let base = unsafe { self.base.add(off as usize) };
-        Region { base, size: n, map: self.map.clone() }
-    }
-
-    /// The address of the byte at `off`; valid for `n` bytes as long as the region lives.
-    pub(crate) fn address(&self, off: u64, n: u64) -> *mut u8 {
-        self.check(off, n, 1);
-        // SAFETY: the range was just checked to lie inside the mapping.
-        unsafe { self.base.as_ptr().add(off as usize) }
-    }
-
-    #[inline(always)]
-    fn check(&self, off: u64, n: u64, align: u64) {
-        if off > self.size || n > self.size - off || off & (align - 1) != 0 {
-            outside(off, n, self.size);
-        }
-    }
-
-    /// As `check` for a word of `1 << log` bytes in one comparison: of a misaligned offset the rotation
-    /// makes a number larger than any.
-    #[inline(always)]
-    fn check_word(&self, off: u64, log: u32) {
-        if off.rotate_right(log) >= self.size >> log {
-            outside(off, 1 << log, self.size);
-        }
-    }
-
-    /// The word at `off`. Atomics on it are sound whatever other processes do.
     #[inline]
-    pub(crate) fn word(&self, off: u64) -> &AtomicU64 {
-        self.check_word(off, 3);
-        // SAFETY: inside the mapping, which lives as long as self, and 8-aligned, as mappings and
-        // the offsets of regions are. Loads only are made of what is mapped read-only.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(off as usize).cast()) }
-    }
-
-    /// The 32-bit word at `off`, for a futex or a half word.
-    #[inline]
-    pub(crate) fn word32(&self, off: u64) -> &AtomicU32 {
-        self.check_word(off, 2);
-        // SAFETY: as above, 4-aligned.
-        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(off as usize).cast()) }
-    }
-
-    /// The line of words that begins at `off`, checked once for all that is read and written in it.
-    #[inline]
-    pub(crate) fn line(&self, off: u64) -> Line<'_> {
-        const WORDS: u64 = LINE / 8;
-        if (self.size / 8).checked_sub(WORDS).is_none_or(|last| off.rotate_right(3) > last) {
-            outside(off, LINE, self.size);
-        }
-        // SAFETY: inside the mapping, and aligned as `word` says.
-        Line(unsafe { &*self.base.as_ptr().add(off as usize).cast() })
-    }
-
-    #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn load(&self, off: u64) -> u64 {
-        self.word(off).load(Ordering::Acquire)
+        self.word(off).load_page(Ordering::Acquire)
     }
 
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn load_seq_cst(&self, off: u64) -> u64 {
-        self.word(off).load(Ordering::SeqCst)
+        self.word(off).load_page(Ordering::SeqCst)
     }
 
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn load32(&self, off: u64) -> u32 {
-        self.word32(off).load(Ordering::Acquire)
+        self.word32(off).load_page(Ordering::Acquire)
     }
 
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn store(&self, off: u64, v: u64) {
         self.writable();
         self.word(off).store(v, Ordering::Release);
     }
 
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn store32(&self, off: u64, v: u32) {
         self.writable();
         self.word32(off).store(v, Ordering::Release);
@@ -133,21 +44,29 @@ impl Region {
 
     /// Words beside each other from `off` on, each loaded as by `load`, checked once.
     #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn loads<const N: usize>(&self, off: u64) -> [u64; N] {
-        let mut loaded = [0; N];
-        loaded.iter_mut().zip(self.words(off, N)).for_each(|(to, word)| *to = word.load(Ordering::Acquire));
+        let (words, mut loaded) = (self.words::<N>(off), [0; N]);
+        for (k, to) in loaded.iter_mut().enumerate() {
+            *to = words.load(8 * k as u64);
+        }
         loaded
     }
 
     /// Stores words beside each other from `off` on, each as by `store`.
     #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn stores<const N: usize>(&self, off: u64, v: [u64; N]) {
         self.writable();
-        self.words(off, N).iter().zip(v).for_each(|(to, v)| to.store(v, Ordering::Release));
+        let words = self.words::<N>(off);
+        for (k, v) in v.into_iter().enumerate() {
+            words.store(8 * k as u64, v);
+        }
     }
 
     /// Adds and returns the value before.
     #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn add(&self, off: u64, delta: u64) -> u64 {
         self.writable();
         self.word(off).fetch_add(delta, Ordering::SeqCst)
@@ -155,6 +74,7 @@ impl Region {
 
     /// Sets bits.
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn or(&self, off: u64, bits: u64) {
         self.writable();
         self.word(off).fetch_or(bits, Ordering::SeqCst);
@@ -162,256 +82,73 @@ impl Region {
 
     /// Keeps only the bits given, and returns the value before.
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn and(&self, off: u64, bits: u64) -> u64 {
         self.writable();
         self.word(off).fetch_and(bits, Ordering::SeqCst)
     }
 
-    /// Starts to fetch the line at `off`, which is about to be written, so that the fetch runs beside
-    /// others.
-    #[inline]
-    pub(crate) fn prefetch_write(&self, off: u64) {
-        prefetch_write(self.base.as_ptr().wrapping_add(off as usize));
-    }
-
-    /// Starts to move the line at `off`, which was just written, to the cache that all processors
-    /// share: a reader fetches it from there sooner than from this processor's own.
-    #[inline]
-    pub(crate) fn hand_over(&self, off: u64) {
-        hand_over(self.base.as_ptr().wrapping_add(off as usize));
-    }
-
     /// Adds to a half word.
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn add32(&self, off: u64, delta: u32) {
         self.writable();
         self.word32(off).fetch_add(delta, Ordering::SeqCst);
     }
 
-    /// Sleeps while the half word at `off` is `value`, at most so long; it may return earlier.
-    pub(crate) fn futex_wait(&self, off: u64, value: u32, time: Duration) {
-        sys::futex_wait(self.word32(off), value, time);
-    }
-
-    /// Wakes all that sleep on the half word at `off`.
-    pub(crate) fn futex_wake(&self, off: u64) {
-        sys::futex_wake(self.word32(off));
-    }
-
     #[inline]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn cas(&self, off: u64, old: u64, new: u64) -> bool {
         self.writable();
-        self.word(off).compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.word(off).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
+}
 
-    /// A mistake of this crate would otherwise end in SIGSEGV far away.
-    #[inline]
-    fn writable(&self) {
-        debug_assert!(self.map.writable(), "written through a read-only mapping");
-    }
-
+impl<const N: usize> Words<'_, N> {
     #[inline(always)]
-    fn words(&self, off: u64, n: usize) -> &[AtomicU64] {
-        self.check(off, n as u64 * 8, 8);
-        // SAFETY: inside the mapping, which lives as long as self, and aligned as `word` says.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(off as usize).cast(), n) }
-    }
-
-    /// Copies bytes out, each read once: a word at a time where they are aligned.
-    pub(crate) fn read_bytes(&self, off: u64, into: &mut [u8]) {
-        let n = into.len() as u64;
-        self.check(off, n, 1);
-        let mut i = 0;
-        if off.is_multiple_of(8) {
-            let words = self.words(off, into.len() / 8);
-            for (to, word) in into.chunks_exact_mut(8).zip(words) {
-                to.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
-            i = into.len() & !7;
-        }
-        // What is no whole word, or no word's begin.
-        while i < into.len() {
-            let at = off + i as u64;
-            let word = at & !7;
-            let skip = (at - word) as usize;
-            let take = (8 - skip).min(into.len() - i);
-            let bytes = if self.has(word, 8) {
-                self.word(word).load(Ordering::Relaxed).to_le_bytes()
-            } else {
-                self.odd_bytes(at, take, skip)
-            };
-            into[i..i + take].copy_from_slice(&bytes[skip..skip + take]);
-            i += take;
-        }
-    }
-
-    fn odd_bytes(&self, at: u64, take: usize, skip: usize) -> [u8; 8] {
-        let mut out = [0; 8];
-        for k in 0..take {
-            let p = self.address(at + k as u64, 1);
-            // SAFETY: one byte inside the mapping, read atomically.
-            out[skip + k] = unsafe { std::sync::atomic::AtomicU8::from_ptr(p) }.load(Ordering::Relaxed);
-        }
-        out
-    }
-}
-
-/// Words of a region beside each other, checked once for all accesses. It keeps the mapping alive.
-#[derive(Debug, Clone)]
-pub(crate) struct Fixed<const N: usize> {
-    words: NonNull<[AtomicU64; N]>,
-    _map: Arc<Mapping>,
-}
-
-// SAFETY: as of Region.
-unsafe impl<const N: usize> Send for Fixed<N> {}
-// SAFETY: as of Region.
-unsafe impl<const N: usize> Sync for Fixed<N> {}
-
-impl<const N: usize> Fixed<N> {
-    /// The words from `off` on.
-    pub(crate) fn new(r: &Region, off: u64) -> Fixed<N> {
-        r.check(off, 8 * N as u64, 8);
-        // SAFETY: the range was just checked to lie inside the mapping.
-        let words = unsafe { r.base.add(off as usize) }.cast();
-        Fixed { words, _map: r.map.clone() }
-    }
-
-    /// Word k.
-    #[inline(always)]
-    pub(crate) fn load(&self, k: usize) -> u64 {
-        // SAFETY: the words lie inside the mapping, which lives as long as self, and are aligned.
-        let words = unsafe { self.words.as_ref() };
-        words[k].load(Ordering::Acquire)
-    }
-}
-
-/// Slots of a region, a power of two of whole lines each, checked once for all accesses: whatever the number, its
-/// slot lies inside. It keeps the mapping alive.
-#[derive(Debug, Clone)]
-pub(crate) struct Ring {
-    base: NonNull<u8>,
-    mask: u64,
-    stride: u64,
-    _map: Arc<Mapping>,
-}
-
-// SAFETY: as of Region.
-unsafe impl Send for Ring {}
-// SAFETY: as of Region.
-unsafe impl Sync for Ring {}
-
-impl Ring {
-    /// So many slots of `stride` bytes from `off` on, which the caller has checked.
-    pub(crate) fn new(r: &Region, off: u64, slots: u64, stride: u64) -> Ring {
-        r.check(off, slots * stride, 8);
-        assert!(slots.is_power_of_two() && stride >= LINE && stride.is_multiple_of(8), "not a ring");
-        // SAFETY: the range was just checked to lie inside the mapping.
-        let base = unsafe { r.base.add(off as usize) };
-        Ring { base, mask: slots - 1, stride, _map: r.map.clone() }
-    }
-
-    /// The first line of the slot of a number.
-    #[inline(always)]
-    pub(crate) fn first(&self, i: u64) -> Line<'_> {
-        // SAFETY: the slot lies inside of what `new` has checked, and has a line; it is aligned as `word` says.
-        Line(unsafe { &*self.base.as_ptr().add(((i & self.mask) * self.stride) as usize).cast() })
-    }
-}
-
-/// Eight words of shared memory beside each other, by their offsets in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Line<'a>(&'a [AtomicU64; LINE as usize / 8]);
-
-impl Line<'_> {
-    #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn load(self, off: u64) -> u64 {
-        self.0[off as usize / 8].load(Ordering::Acquire)
+        self.word(off).load_page(Ordering::Acquire)
     }
 
     #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn load_seq_cst(self, off: u64) -> u64 {
-        self.0[off as usize / 8].load(Ordering::SeqCst)
+        self.word(off).load_page(Ordering::SeqCst)
     }
 
     #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
     pub(crate) fn store(self, off: u64, v: u64) {
-        self.0[off as usize / 8].store(v, Ordering::Release);
+        self.word(off).store(v, Ordering::Release);
     }
 
     /// What is of use only if a look afterwards says so.
     #[inline(always)]
     pub(crate) fn peek(self, off: u64) -> u64 {
-        self.0[off as usize / 8].load(Ordering::Relaxed)
+        self.word(off).load_page(Ordering::Relaxed)
     }
 
     /// Writes what a later store of the same writer makes visible. Only of memory mapped writable.
     #[inline(always)]
     pub(crate) fn put(self, off: u64, v: u64) {
-        self.0[off as usize / 8].store(v, Ordering::Relaxed);
+        self.word(off).store(v, Ordering::Relaxed);
     }
 }
 
-#[cold]
-#[inline(never)]
-fn outside(off: u64, n: u64, size: u64) -> ! {
-    panic!("baton: {n} bytes at {off} are outside or misaligned in a shared region of {size}");
+impl<const N: usize> Fixed<N> {
+    /// Word k.
+    #[inline(always)]
+    #[cfg_attr(baton_loom, track_caller)]
+    pub(crate) fn load(&self, k: usize) -> u64 {
+        self.words().load(8 * k as u64)
+    }
 }
 
 /// Orders every access before it with every access after it.
 #[inline]
+#[cfg_attr(baton_loom, track_caller)]
 pub(crate) fn fence() {
-    // A locked instruction on the own stack is a full fence, and cheaper than MFENCE.
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: it changes nothing but the flags. Without `nomem` the compiler moves no access over it.
-    unsafe {
-        std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack))
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
-
-/// Starts to fetch the line of an address, which may be any: a hint that no program can notice.
-#[inline]
-pub(crate) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program sees, and faults nowhere.
-    unsafe {
-        std::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
-    }
-}
-
-/// The same for a line that is about to be written.
-#[inline]
-fn prefetch_write(at: *const u8) {
-    // Processors without the instruction take it for a NOP.
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
-    }
-}
-
-/// Moves the line of an address, which may be any, towards those who will read it: a hint as well.
-#[inline]
-fn hand_over(at: *const u8) {
-    // Processors without the instruction take it for a NOP.
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: it moves a line between caches, changes nothing that the program sees, and faults nowhere.
-    unsafe {
-        std::arch::asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags))
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    sync::full_fence();
 }
 
 /// Keeps the processor from reading what comes next before the loads before it are done. It is no matter
@@ -428,16 +165,16 @@ pub(crate) fn no_read_ahead() {
 
 /// Orders earlier loads before later loads and stores.
 #[inline]
+#[cfg_attr(baton_loom, track_caller)]
 pub(crate) fn fence_acquire() {
-    std::sync::atomic::fence(Ordering::Acquire);
-    compiler_fence(Ordering::SeqCst);
+    sync::fence(Ordering::Acquire);
 }
 
 /// Orders earlier loads and stores before later stores.
 #[inline]
+#[cfg_attr(baton_loom, track_caller)]
 pub(crate) fn fence_release() {
-    std::sync::atomic::fence(Ordering::Release);
-    compiler_fence(Ordering::SeqCst);
+    sync::fence(Ordering::Release);
 }
 
 /// Tells the processor that this is a spin loop.

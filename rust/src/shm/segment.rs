@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::region::Region;
+use super::words::Region;
 use crate::cuda::{Device, Registered, Slab};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Mapping};

@@ -4,7 +4,7 @@
 
 use super::active::Active;
 use super::bell::Bells;
-use super::region::Region;
+use super::words::Region;
 use crate::crash_point;
 use crate::layout::{bell_file, limits, wait_area};
 
@@ -72,7 +72,8 @@ impl WaitSet<'_> {
     ///
     /// SYNC waiting: the bits, then a fence, then the second look; pairs with `ring` and `ring_one`, behind a
     /// publish and a fence. One of the two sees the other. Bits that are set already were not claimed since: a
-    /// claim is followed by a ring.
+    /// claim is followed by a ring. The look at the word is sequentially consistent, behind the member's bit, as
+    /// that of `tidy` at the members is, behind the word's: one of these two sees the other as well.
     pub(crate) fn add(self, slot: u32) -> bool {
         let (w, bit) = (slot / 64, 1 << (slot % 64));
         let missing = self.members(w) & bit == 0;
@@ -80,7 +81,7 @@ impl WaitSet<'_> {
             self.of.area.or(self.members_at(w), bit);
         }
         crash_point::at("wait-member");
-        let unsaid = self.words() >> w & 1 == 0;
+        let unsaid = self.of.area.load_seq_cst(self.words_at()) >> w & 1 == 0;
         if unsaid {
             self.of.area.or(self.words_at(), 1 << w);
         }
@@ -114,7 +115,7 @@ impl WaitSet<'_> {
     fn tidy(self, w: u32) {
         self.of.area.and(self.words_at(), !(1 << w));
         crash_point::at("wait-tidied");
-        let members = self.members(w);
+        let members = self.of.area.load_seq_cst(self.members_at(w));
         if members != 0 {
             self.of.area.or(self.words_at(), 1 << w);
             self.wake(w, members);
