@@ -8,8 +8,26 @@ import (
 	"strings"
 )
 
-// rustSrc holds the crate whose layers are kept.
-const rustSrc = "rust/src/"
+// rustCrate is a crate whose layers are kept.
+type rustCrate struct {
+	src    string
+	layers []rustLayer
+	// noCircles: files of one layer must not name each other in a circle either.
+	noCircles bool
+}
+
+var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers}, {src: "python/src/", layers: extensionLayers, noCircles: true}}
+
+// extensionLayers is the order of the layers of the Python extension. Python's classes stand below
+// what makes them of arrays, and have their methods where all is known.
+var extensionLayers = []rustLayer{
+	{name: "base"},
+	{name: "objects", uses: []string{"base"}},
+	{name: "arrays", uses: []string{"objects", "base"}},
+	{name: "views", uses: []string{"arrays", "objects", "base"}},
+	{name: "value", uses: []string{"views", "arrays", "objects", "base"}},
+	{name: "face", uses: []string{"value", "views", "arrays", "objects", "base"}, extends: []string{"objects"}},
+}
 
 // rustLayer is one layer of the crate: a folder or a file of its sources, without
 // the suffix, and the layers that its code may name.
@@ -95,10 +113,10 @@ type rustFile struct {
 	code   string
 }
 
-func rustFiles(t *Tree) []rustFile {
+func (c rustCrate) files(t *Tree) []rustFile {
 	var out []rustFile
 	for _, f := range t.Files {
-		name, ours := strings.CutPrefix(f.Name, rustSrc)
+		name, ours := strings.CutPrefix(f.Name, c.src)
 		if !ours || path.Ext(name) != ".rs" || name == "lib.rs" || rustTests.MatchString(name) {
 			continue
 		}
@@ -109,11 +127,11 @@ func rustFiles(t *Tree) []rustFile {
 }
 
 // layerOf gives the layer of a module: the longest that it is, or lies in.
-func layerOf(module string) *rustLayer {
+func (c rustCrate) layerOf(module string) *rustLayer {
 	var found *rustLayer
-	for i, l := range rustLayers {
+	for i, l := range c.layers {
 		if within(module, l.name) && (found == nil || len(l.name) > len(found.name)) {
-			found = &rustLayers[i]
+			found = &c.layers[i]
 		}
 	}
 	return found
@@ -185,9 +203,9 @@ func rustMembers(rest string) [][]string {
 }
 
 // rustRootNames maps what lib.rs shows of modules to the modules.
-func rustRootNames(t *Tree) map[string]string {
+func (c rustCrate) rootNames(t *Tree) map[string]string {
 	out := map[string]string{}
-	lib := t.File(rustSrc + "lib.rs")
+	lib := t.File(c.src + "lib.rs")
 	if lib == nil {
 		return out
 	}
@@ -201,17 +219,25 @@ func rustRootNames(t *Tree) map[string]string {
 	return out
 }
 
-// CheckRustLayers fails where a layer of the Rust crate, or a test of it, names one that
+// CheckRustLayers fails where a layer of a Rust crate, or a test of it, names one that
 // it may not, where a type has methods in another layer than its own, and where a source file is
 // of no layer.
 func CheckRustLayers(t *Tree) []Violation {
 	var out []Violation
-	root, files := rustRootNames(t), rustFiles(t)
+	for _, c := range rustCrates {
+		out = append(out, c.check(t)...)
+	}
+	return sorted(out)
+}
+
+func (c rustCrate) check(t *Tree) []Violation {
+	var out []Violation
+	root, files := c.rootNames(t), c.files(t)
 	types := map[string][]string{} // the layers that define a type of the name
 	for _, f := range files {
-		l := layerOf(strings.Join(f.module, "/"))
+		l := c.layerOf(strings.Join(f.module, "/"))
 		if l == nil {
-			out = append(out, Violation{f.file.Name, 0, "it is of no layer: put it into one, or add a layer to rustLayers"})
+			out = append(out, Violation{f.file.Name, 0, "it is of no layer: put it into one, or add a layer to the table of rustlayers.go"})
 			continue
 		}
 		for _, m := range rustType.FindAllStringSubmatch(f.code, -1) {
@@ -221,7 +247,7 @@ func CheckRustLayers(t *Tree) []Violation {
 		}
 		seen := map[string]bool{}
 		for _, e := range f.rustUses(root) {
-			to := layerOf(e.to)
+			to := c.layerOf(e.to)
 			if to == nil || to == l || slices.Contains(l.uses, to.name) || seen[fmt.Sprint(e.line, to.name)] {
 				continue
 			}
@@ -232,7 +258,7 @@ func CheckRustLayers(t *Tree) []Violation {
 		}
 	}
 	for _, f := range files {
-		l := layerOf(strings.Join(f.module, "/"))
+		l := c.layerOf(strings.Join(f.module, "/"))
 		if l == nil {
 			continue
 		}
@@ -251,5 +277,48 @@ func CheckRustLayers(t *Tree) []Violation {
 				l.name, name[1], strings.Join(of, ", "))})
 		}
 	}
-	return sorted(out)
+	if c.noCircles {
+		out = append(out, circles(files)...)
+	}
+	return out
+}
+
+// circles finds files that name each other, directly or through others.
+func circles(files []rustFile) []Violation {
+	names := map[string]rustFile{}
+	for _, f := range files {
+		names[strings.Join(f.module, "/")] = f
+	}
+	uses := map[string][]importEdge{}
+	for name, f := range names {
+		for _, e := range f.rustUses(nil) {
+			for to := e.to; to != "." && to != name; to = path.Dir(to) {
+				if _, is := names[to]; is {
+					uses[name] = append(uses[name], importEdge{to, f.file, e.line})
+					break
+				}
+			}
+		}
+	}
+	var out []Violation
+	for name, edges := range uses {
+		for _, e := range edges {
+			if reaches(uses, e.to, name, map[string]bool{}) {
+				out = append(out, Violation{e.file.Name, e.line, fmt.Sprintf("%s and %s name each other, directly or through others: put what both need into a file below them", name, e.to)})
+			}
+		}
+	}
+	return out
+}
+
+// reaches tells whether one file names another, directly or through others.
+func reaches(uses map[string][]importEdge, from, to string, seen map[string]bool) bool {
+	if from == to {
+		return true
+	}
+	if seen[from] {
+		return false
+	}
+	seen[from] = true
+	return slices.ContainsFunc(uses[from], func(e importEdge) bool { return reaches(uses, e.to, to, seen) })
 }

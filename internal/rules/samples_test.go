@@ -169,6 +169,15 @@ var samples = map[string][]sample{
 			"rust/src/lanes/a.rs":   "impl<A: Alarm> Sleeper<A> {\n}\n",
 		}, []string{"layer lanes gives Sleeper methods"}},
 		{"a file of no layer", files{"rust/src/inner.rs": "struct Inner;\n"}, []string{"rust/src/inner.rs: it is of no layer"}},
+		{"the extension's methods stand in its face", files{
+			"python/src/objects/tensor.rs": "pub(crate) struct Tensor;\n",
+			"python/src/face/tensor.rs":    "use crate::objects::tensor::Tensor;\nimpl Tensor {\n}\n",
+		}, nil},
+		{"the extension's arrays name its values", files{"python/src/arrays/a.rs": "use crate::value::decode;\n"}, []string{"python/src/arrays/a.rs:1: layer arrays must not name value"}},
+		{"files of the extension in a circle", files{
+			"python/src/arrays/a.rs": "use super::b::B;\n",
+			"python/src/arrays/b.rs": "\nuse crate::arrays::a::A;\n",
+		}, []string{"python/src/arrays/a.rs:1: arrays/a and arrays/b name each other", "python/src/arrays/b.rs:2: arrays/b and arrays/a name each other"}},
 	},
 	"rooms": {
 		{"views of records", files{
