@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use baton::{Code, Payload, Session};
+use baton::{Code, NameOptions, Payload, Session};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     match std::env::args().nth(1).as_deref() {
@@ -27,7 +27,11 @@ fn produce() -> Result<(), Box<dyn std::error::Error>> {
     }
     // endregion
     let weights = session.zeros::<f64>(&[4])?.freeze();
-    let revision = session.set_ephemeral("tour/weights", Payload::named([("w", weights)]))?;
+    let revision = session.set_with(
+        "tour/weights",
+        Payload::named([("w", weights)]),
+        &NameOptions::default().ephemeral(true),
+    )?;
     println!("published tour/weights, revision {revision}");
 
     queue.end()?; // takers drain it, then get Closed

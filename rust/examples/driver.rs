@@ -6,7 +6,9 @@ use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-use baton::{Bundle, Error, Handle, Lease, Message, Payload, Queue, Reader, Session, Start, Tensor, TopicOptions};
+use baton::{
+    Bundle, Error, Handle, Lease, Message, NameOptions, Payload, Queue, Reader, Session, Start, Tensor, TopicOptions,
+};
 use serde_json::{Value, json};
 
 /// The word that stands at place i of a tensor with a seed, in every language.
@@ -227,7 +229,7 @@ impl Driver {
             "set" => {
                 let v = self.value(seed, words, c)?;
                 let r = match c["live"] == true {
-                    true => self.session.set_live(text(c, "name"), v)?,
+                    true => self.session.set_with(text(c, "name"), v, &NameOptions::default().live(true))?,
                     false => self.session.set(text(c, "name"), v)?,
                 };
                 return Ok(json!({ "revision": r }));

@@ -219,7 +219,7 @@ impl Driver {
             "alloc" => {
                 let n = number(c, "bytes", 4096) as i64;
                 let device = if text(c, "device").is_empty() { "cuda:0" } else { text(c, "device") };
-                drop(self.session.alloc_on(device, DType::UINT8, &[n])?);
+                drop(self.session.allocation(&[n]).on(device, DType::UINT8)?);
             }
             "ordered" => {
                 return Ok(json!({ "seen": [i32::from(self.filled(c, seed)?.is_ordered_by_streams())] }));

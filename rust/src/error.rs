@@ -222,6 +222,7 @@ impl Error {
 
 impl Error {
     /// The error of a use of what the program itself has closed.
+    #[doc(hidden)]
     pub fn closed_here(what: &str) -> Error {
         Error::new(Code::Closed, "open a new one", format!("{what} was closed"))
     }

@@ -30,6 +30,7 @@ fn within(n: i64) -> bool {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Wire", try_from = "Wire")]
+#[non_exhaustive]
 pub struct Handle {
     /// Instance of the broker whose memory it is.
     pub host: String,

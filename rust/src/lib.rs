@@ -161,13 +161,19 @@ pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
 pub use memory::{Holder, HugePages};
 #[cfg(not(baton_loom))]
-pub use session::{Builder, DeviceAllocator, Session, Stats};
-#[cfg(not(baton_loom))]
-#[doc(hidden)]
-pub use step::Step;
+pub use session::{Allocation, Builder, DeviceAllocator, Session, Stats};
 #[cfg(not(baton_loom))]
 pub use tensor::{Tensor, TensorMut};
 #[cfg(not(baton_loom))]
-pub use turns::Turns;
+pub use value::{Build, Bundle, Payload, Value};
+
+/// What the bindings of other languages, the tests and the measurements of this project need, and no program: it may
+/// change with any version.
 #[cfg(not(baton_loom))]
-pub use value::{Build, Bundle, Names, Payload, Value};
+#[doc(hidden)]
+pub mod bindings {
+    pub use crate::layout;
+    pub use crate::step::Step;
+    pub use crate::turns::Turns;
+    pub use crate::value::Names;
+}

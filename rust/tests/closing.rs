@@ -271,7 +271,8 @@ fn a_closed_session_opens_no_handle() {
     let Some(b) = Broker::start() else { return };
     let (s, other) = (b.session(), b.session());
     let h = other.zeros::<u8>(&[9]).unwrap().freeze().handle(Lease::default()).unwrap();
-    let gone = Handle { generation: h.generation + 2, ..h.clone() };
+    let mut gone = h.clone();
+    gone.generation += 2;
     drop(s.open(&h).unwrap()); // its memory stays mapped
     assert_eq!(s.open(&gone).unwrap_err().code(), Code::Expired);
     s.clone().close();

@@ -13,7 +13,7 @@ fn times_beyond_the_clock_are_for_ever() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let _first = broker.session(); // who is awaited may not be there yet; from here on it is
     let session = Session::builder().address(broker.address()).timeout(Duration::MAX).connect()?;
-    let x = session.alloc_within::<f32>(&[2], Duration::MAX)?.freeze();
+    let x = session.allocation(&[2]).timeout(Duration::MAX).of::<f32>()?.freeze();
     let lossless = session.topic_with("t", &TopicOptions::default().overwrite(false))?;
     let mut reader = lossless.reader(Start::New)?;
     lossless.send_timeout(&x, Duration::MAX)?;

@@ -91,13 +91,13 @@ fn deadlines_hold_while_the_broker_stands_still() -> Result<()> {
     assert_eq!(more.get(brief).map_err(code).err(), Some(Code::Empty));
     assert_eq!(watch.next(brief).map_err(code).err(), Some(Code::Timeout));
     assert_eq!(session.get("name", brief).map_err(code).err(), Some(Code::Timeout));
-    assert_eq!(session.alloc_within::<u8>(&[64 << 20], brief).map_err(code).err(), Some(Code::Timeout));
+    assert_eq!(session.allocation(&[64 << 20]).timeout(brief).of::<u8>().map_err(code).err(), Some(Code::Timeout));
     let opening = Session::builder().address(broker.address()).timeout(brief);
     assert_eq!(opening.connect().map_err(code).err(), Some(Code::Timeout));
     // A call with a deadline has it too while another that has none asks the broker.
     std::thread::scope(|s| {
         let patient = s.spawn(|| session.alloc::<u8>(&[64 << 20]));
-        assert_eq!(session.alloc_within::<u8>(&[64 << 20], brief).map_err(code).err(), Some(Code::Timeout));
+        assert_eq!(session.allocation(&[64 << 20]).timeout(brief).of::<u8>().map_err(code).err(), Some(Code::Timeout));
         assert_eq!(session.from_slice(&[1], &[3u8])?.freeze().to_vec::<u8>()?, [3], "the pool has memory for it");
         broker.go_on();
         patient.join().unwrap().map(drop)?;

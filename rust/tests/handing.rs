@@ -73,7 +73,7 @@ fn names_are_polled() {
     s.set("w", &two(&s)).unwrap();
     assert_eq!(w.try_next().unwrap().unwrap().revision(), 1);
     assert!(w.try_next().unwrap().is_none());
-    assert_eq!(s.alloc_raw_within(DType::UINT8, &[-1], Duration::ZERO).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(s.allocation(&[-1]).raw(DType::UINT8).unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[test]
@@ -84,15 +84,16 @@ fn an_allocation_waits_for_memory() {
     let brief = Duration::from_millis(1);
     // Freed by this process itself.
     let x = ours.alloc::<u8>(&[most]).unwrap();
-    assert_eq!(ours.alloc_within::<u8>(&[most], brief).unwrap_err().code(), Code::QuotaExceeded);
+    assert_eq!(ours.allocation(&[most]).timeout(brief).of::<u8>().unwrap_err().code(), Code::QuotaExceeded);
     let waiter = std::thread::spawn({
         let ours = ours.clone();
-        move || ours.alloc_within::<u8>(&[most], Duration::from_secs(90)).unwrap()
+        move || ours.allocation(&[most]).timeout(Duration::from_secs(90)).of::<u8>().unwrap()
     });
     drop(x);
     let x = waiter.join().unwrap();
     // Freed by another's end.
-    let waiter = std::thread::spawn(move || theirs.alloc_within::<u8>(&[most], None).unwrap().shape().to_vec());
+    let waiter =
+        std::thread::spawn(move || theirs.allocation(&[most]).timeout(None).of::<u8>().unwrap().shape().to_vec());
     drop(x);
     drop(ours);
     assert_eq!(waiter.join().unwrap(), [most]);

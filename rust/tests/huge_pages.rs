@@ -23,7 +23,7 @@ fn tensors_lie_in_huge_pages_as_far_as_there_are_any() {
     let s = b.session();
     let free = free_pages();
     let too_many = (free + 1) as i64 * (2 << 20);
-    let e = s.alloc_huge::<u8>(HugePages::MiB2, &[too_many], Duration::ZERO).expect_err("there are fewer");
+    let e = s.allocation(&[too_many]).pages(HugePages::MiB2).of::<u8>().expect_err("there are fewer");
     assert!(matches!(e.code(), Code::OutOfMemory | Code::Unsupported), "{e}");
     assert_eq!(free_pages(), free, "nothing is taken");
     assert_eq!("4K".parse::<HugePages>().expect_err("no such size").code(), Code::InvalidArgument);
@@ -31,7 +31,7 @@ fn tensors_lie_in_huge_pages_as_far_as_there_are_any() {
         return eprintln!("skipped: the machine has {free} huge pages free (sysctl vm.nr_hugepages)");
     }
 
-    let mut x = s.alloc_huge::<u64>(HugePages::MiB2, &[1000], Duration::ZERO).expect("alloc");
+    let mut x = s.allocation(&[1000]).pages(HugePages::MiB2).of::<u64>().expect("alloc");
     x.iter_mut().zip(0..).for_each(|(e, i)| *e = i);
     assert!(free_pages() < free, "it lies in huge pages");
     let brief = TopicOptions::default().linger(Duration::from_millis(1));

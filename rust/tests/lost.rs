@@ -65,7 +65,7 @@ fn waiting(s: &Session) -> Result<Vec<(&'static str, JoinHandle<Code>)>> {
     let absent = s.clone();
     wait("get of a name", Box::new(move || code(absent.get("absent", SOON))));
     let alloc = s.clone();
-    wait("alloc_within", Box::new(move || code(alloc.alloc_within::<u8>(&[1 << 40], None))));
+    wait("allocation", Box::new(move || code(alloc.allocation(&[1 << 40]).timeout(None).of::<u8>())));
     all.iter().for_each(|_| asleep.recv().unwrap());
     Ok(all)
 }

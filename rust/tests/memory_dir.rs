@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton::layout::session_file;
+use baton::bindings::layout::session_file;
 use baton::{Code, Payload, Start, Topic, TopicOptions};
 use kit::{Broker, Dir, FullDir, until};
 

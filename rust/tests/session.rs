@@ -205,7 +205,7 @@ fn a_live_name_is_one_memory_for_all() {
     let Some(b) = Broker::start() else { return };
     let (one, two) = (b.session(), b.session());
     let w = one.zeros::<i32>(&[8]).unwrap().freeze();
-    one.set_live("live", Payload::named([("w", w.clone())])).unwrap();
+    one.set_with("live", Payload::named([("w", w.clone())]), &NameOptions::default().live(true)).unwrap();
     let got = two.get("live", SOON).unwrap();
     assert!(got.is_live());
     let mut theirs = got.get("w").unwrap().clone();
@@ -220,7 +220,7 @@ fn a_live_name_may_end_with_its_setter() {
     let (one, two) = (b.session(), b.session());
     let both = NameOptions::default().live(true).ephemeral(true);
     one.set_with("run", one.zeros::<i32>(&[8]).unwrap().freeze(), &both).unwrap();
-    one.set_live("stays", one.zeros::<i32>(&[8]).unwrap().freeze()).unwrap();
+    one.set_with("stays", one.zeros::<i32>(&[8]).unwrap().freeze(), &NameOptions::default().live(true)).unwrap();
     assert!(two.get("run", SOON).unwrap().is_live());
     one.close();
     until("the name is deleted", || two.names("").unwrap() == ["stays"]);

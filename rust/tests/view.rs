@@ -21,7 +21,7 @@ fn views_reach_the_elements_that_they_name() {
     assert_eq!(none.reshape(&[7, 0]).unwrap().shape(), [7, 0]);
     let one = session.from_slice(&[], &[5i32]).unwrap().freeze();
     assert_eq!(values(one.reshape(&[1, 1]).unwrap()), [5]);
-    let bits = session.alloc_raw(DType::UINT4, &[2, 4]).unwrap().freeze();
+    let bits = session.allocation(&[2, 4]).raw(DType::UINT4).unwrap().freeze();
     assert_eq!(bits.slice(1, 2..).unwrap().shape(), [2, 2]);
 }
 
@@ -30,7 +30,7 @@ fn views_that_cannot_be_are_refused() {
     let Some(broker) = kit::Broker::start() else { return };
     let session = broker.session();
     let x = session.zeros::<f32>(&[2, 3]).unwrap().freeze();
-    let bits = session.alloc_raw(DType::UINT4, &[4]).unwrap().freeze();
+    let bits = session.allocation(&[4]).raw(DType::UINT4).unwrap().freeze();
     for (what, t) in [
         ("past the end", x.slice(0, 1..3)),
         ("before the start", x.slice(0, -1..1)),

@@ -37,7 +37,7 @@ pub(crate) fn alloc(
 ) -> PyResult<baton::Tensor> {
     match s.alloc_at_hand(d, shape).or_raise(py)? {
         Some(t) => Ok(t),
-        None => wait(py, || s.alloc_raw_within(d, shape, timeout).map(baton::TensorMut::freeze)),
+        None => wait(py, || s.allocation(shape).timeout(timeout).raw(d).map(baton::TensorMut::freeze)),
     }
 }
 
@@ -45,6 +45,6 @@ pub(crate) fn alloc(
 pub(crate) fn alloc_room(py: Python<'_>, s: &Session, d: DType, shape: &[i64], room: Room) -> PyResult<baton::Tensor> {
     match room.pages {
         None => alloc(py, s, d, shape, room.timeout),
-        Some(p) => wait(py, || s.alloc_huge_raw(p, d, shape, room.timeout).map(baton::TensorMut::freeze)),
+        Some(p) => wait(py, || s.allocation(shape).timeout(room.timeout).pages(p).raw(d).map(baton::TensorMut::freeze)),
     }
 }

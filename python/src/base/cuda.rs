@@ -68,7 +68,7 @@ pub(crate) fn alloc_on(
     shape: &[i64],
     timeout: Option<Duration>,
 ) -> PyResult<baton::Tensor> {
-    wait(py, || s.alloc_on_within(device, d, shape, timeout))
+    wait(py, || s.allocation(shape).timeout(timeout).on(device, d))
 }
 
 /// A compact copy of a tensor on its own GPU.

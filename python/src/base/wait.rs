@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use baton::{Closer, Deadline, Turns};
+use baton::bindings::Turns;
+use baton::{Closer, Deadline};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

@@ -255,7 +255,7 @@ impl Session {
         if let Some(on) = device.as_deref() {
             no_pages_there(py, on, pages.as_deref())?;
             let timeout = seconds(py, timeout)?;
-            return Ok(wait(py, || self.session.zeros_on_within(on, d, &shape, stream, timeout))?.into());
+            return Ok(wait(py, || self.session.allocation(&shape).timeout(timeout).zeros_on(on, d, stream))?.into());
         }
         let room = Room::of(py, timeout, pages.as_deref())?;
         let t = alloc_room(py, &self.session, d, &shape, room)?;

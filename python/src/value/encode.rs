@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use baton::bindings::Names;
 use baton::dlpack::Gather;
-use baton::{Code, Names, Payload, Session};
+use baton::{Code, Payload, Session};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;

@@ -1,6 +1,7 @@
 //! What one process does alone, timed in blocks: one operation is shorter than a look at the clock.
 
-use baton::{Session, Start, Step, TopicOptions};
+use baton::bindings::Step;
+use baton::{Session, Start, TopicOptions};
 
 use crate::page::now;
 use crate::{Outcome, Seat};

@@ -72,7 +72,7 @@ pub extern "C" fn baton_alloc_with(
             let session = &given(session, "session")?.0;
             let t = match options {
                 Some(o) => chosen(session, &o, dtype, shape)?,
-                None => session.alloc_raw(dtype, shape)?.freeze(),
+                None => session.allocation(shape).raw(dtype)?.freeze(),
             };
             Ok((t, stream))
         })
@@ -85,8 +85,10 @@ fn chosen(session: &Session, o: &baton_alloc_options, dtype: DLDataType, shape: 
     let timeout = wait(o.timeout_ns);
     match (pages, device.filter(|d| *d != "cpu")) {
         (Some(_), Some(device)) => refused(format!("pages are of the machine's memory, and device is {device:?}")),
-        (Some(pages), None) => Ok(session.alloc_huge_raw(pages.parse()?, dtype, shape, timeout)?.freeze()),
-        (None, Some(device)) => Ok(session.alloc_on_within(device, dtype, shape, timeout)?),
-        (None, None) => Ok(session.alloc_raw_within(dtype, shape, timeout)?.freeze()),
+        (Some(pages), None) => {
+            Ok(session.allocation(shape).timeout(timeout).pages(pages.parse()?).raw(dtype)?.freeze())
+        }
+        (None, Some(device)) => Ok(session.allocation(shape).timeout(timeout).on(device, dtype)?),
+        (None, None) => Ok(session.allocation(shape).timeout(timeout).raw(dtype)?.freeze()),
     }
 }

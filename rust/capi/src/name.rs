@@ -3,7 +3,8 @@
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 
-use baton::{Deadline, NameOptions, Turns, Watch};
+use baton::bindings::Turns;
+use baton::{Deadline, NameOptions, Watch};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::ffi::c_char;
 
+use baton::bindings::Names;
 use baton::dlpack::DLManagedTensorVersioned;
-use baton::{Build, Bundle, Names, Payload, Session, Tensor, Value};
+use baton::{Build, Bundle, Payload, Session, Tensor, Value};
 use serde_json::value::RawValue;
 
 use crate::error::{Outcome, refused};

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton::{Deadline, Reader, Start, Turns};
+use baton::bindings::Turns;
+use baton::{Deadline, Reader, Start};
 
 use crate::error::{answer, refused, run};
 use crate::message::baton_message;

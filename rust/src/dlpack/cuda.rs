@@ -42,7 +42,7 @@ impl Session {
     pub unsafe fn share_on(&self, name: &str, view: &DLTensor, flags: u64, stream: Stream) -> Result<Tensor> {
         // SAFETY: as the caller says.
         let v = unsafe { View::anywhere(view, flags)? };
-        let t = self.alloc_on(name, v.dtype, &v.shape)?;
+        let t = self.allocation(&v.shape).on(name, v.dtype)?;
         // SAFETY: as the caller says; on the CPU nobody else has the tensor.
         unsafe { t.copy_from_on(view, flags, stream)? };
         if let Some(gpu) = t.gpu()? {

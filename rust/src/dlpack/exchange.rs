@@ -143,7 +143,7 @@ unsafe fn make(prototype: *mut DLTensor) -> Result<Managed<DLManagedTensorVersio
             return Err(Error::new(Code::Unsupported, "ask for one on the CPU or a GPU of CUDA's", what));
         }
     };
-    session()?.alloc_on(&device, v.dtype, &v.shape)?.to_dlpack(ExportOptions::default())
+    session()?.allocation(&v.shape).on(&device, v.dtype)?.to_dlpack(ExportOptions::default())
 }
 
 /// The Python exception that a code becomes.

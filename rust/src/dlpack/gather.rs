@@ -238,8 +238,8 @@ impl Session {
         }
         let total = [places.total as i64];
         let room = match pages {
-            None => self.alloc_raw_within(DType::UINT8, &total, timeout)?,
-            Some(p) => self.alloc_huge_raw(p, DType::UINT8, &total, timeout)?,
+            None => self.allocation(&total).timeout(timeout).raw(DType::UINT8)?,
+            Some(p) => self.allocation(&total).timeout(timeout).pages(p).raw(DType::UINT8)?,
         }
         .freeze();
         let (mut places, mut owners) = (Places::default(), room.held.owners(n));

@@ -58,7 +58,8 @@ impl Watch {
     /// # let session = baton::Session::connect()?;
     /// let mut watch = session.watch("run")?;
     /// assert!(watch.try_next()?.is_none());
-    /// session.set_ephemeral("run", session.zeros::<f32>(&[3])?.freeze())?; // until this session ends
+    /// let until_this_session_ends = baton::NameOptions::default().ephemeral(true);
+    /// session.set_with("run", session.zeros::<f32>(&[3])?.freeze(), &until_this_session_ends)?;
     /// assert_eq!(watch.try_next()?.map(|bundle| bundle.revision()), Some(1));
     /// # Ok(()) }
     /// ```

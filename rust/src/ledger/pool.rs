@@ -46,6 +46,7 @@ pub(crate) struct Storage {
 
 /// What a pool has and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Bytes of the segments that the broker granted.
     pub granted: u64,

@@ -7,6 +7,7 @@ use crate::ledger::Rows;
 
 /// A session that counts references to a storage, as of a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The serial by which listings name the session.
     pub serial: u64,

@@ -9,14 +9,12 @@ mod fork;
 mod gpu;
 mod handles;
 mod heir;
-mod huge;
 mod legacy;
 mod names;
 mod pin;
 mod poll;
 mod rent;
 mod restore;
-mod room;
 mod topics;
 
 use std::path::PathBuf;
@@ -24,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub use alloc::Allocation;
 pub use rent::DeviceAllocator;
 
 use crate::deadline::deadline;

@@ -38,37 +38,20 @@ impl Session {
         self.set_with(name, value, &NameOptions::default())
     }
 
-    /// Sets a live name: one bundle that everybody may write in place.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), baton::Error> {
-    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
-    /// # let session = baton::Session::connect()?;
-    /// session.set_live("weights/live", session.zeros::<f32>(&[2])?.freeze())?;
-    /// let mut w = session.get("weights/live", None)?.first().unwrap().clone();
-    /// // In this example nobody else reads or writes it meanwhile.
-    /// let all = unsafe { w.as_mut_slice::<f32>()? };
-    /// all[0] = 1.0;
-    /// assert_eq!(session.get("weights/live", None)?.first().unwrap().to_vec::<f32>()?, [1.0, 0.0]);
-    /// # Ok(()) }
-    /// ```
-    pub fn set_live(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_with(name, value, &NameOptions::default().live(true))
-    }
-
-    /// As [`set`](Session::set); the name is deleted at the end of this session.
-    pub fn set_ephemeral(&self, name: &str, value: impl Into<Payload>) -> Result<u64> {
-        self.set_with(name, value, &NameOptions::default().ephemeral(true))
-    }
-
-    /// As [`set`](Session::set), with options.
+    /// As [`set`](Session::set), with options: a live name is one bundle that everybody may write in place, an
+    /// ephemeral one is deleted at the end of this session.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
     /// let shared = baton::NameOptions::default().live(true).ephemeral(true);
-    /// session.set_with("weights/run", session.zeros::<f32>(&[4])?.freeze(), &shared)?;
+    /// session.set_with("weights/run", session.zeros::<f32>(&[2])?.freeze(), &shared)?;
+    /// let mut w = session.get("weights/run", None)?.first().unwrap().clone();
+    /// // In this example nobody else reads or writes it meanwhile.
+    /// let all = unsafe { w.as_mut_slice::<f32>()? };
+    /// all[0] = 1.0;
+    /// assert_eq!(session.get("weights/run", None)?.first().unwrap().to_vec::<f32>()?, [1.0, 0.0]);
     /// # Ok(()) }
     /// ```
     pub fn set_with(&self, name: &str, value: impl Into<Payload>, o: &NameOptions) -> Result<u64> {

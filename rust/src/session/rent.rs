@@ -44,7 +44,7 @@ impl DeviceAllocator {
         let n = i64::try_from(bytes).ok().filter(|n| *n > 0).ok_or_else(|| {
             Error::new(Code::OutOfMemory, "ask for less", format!("{bytes} bytes cannot be allocated"))
         })?;
-        let t = self.session.alloc_on(&format!("cuda:{device}"), DType::UINT8, &[n])?;
+        let t = self.session.allocation(&[n]).on(&format!("cuda:{device}"), DType::UINT8)?;
         let at = t.device_ptr(true)?;
         let inner = t.held.inner();
         if let Some(h) = t.storage() {

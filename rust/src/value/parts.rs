@@ -13,7 +13,8 @@ impl Payload {
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
     /// # let session = baton::Session::connect()?;
-    /// use baton::{Bundle, Names, Payload, Value};
+    /// use baton::bindings::Names;
+    /// use baton::{Bundle, Payload, Value};
     ///
     /// let x = session.zeros::<u8>(&[1])?.freeze();
     /// let tree = br#"{"a/b":{"$":"tensor","i":0}}"#;
@@ -39,6 +40,7 @@ impl Payload {
     }
 
     /// As `with_tree`, of as many names as tensors.
+    #[doc(hidden)]
     pub fn of_names(names: Names, tensors: Vec<Tensor>, tree: Vec<u8>) -> Payload {
         Payload::of(Tensors::Named(names, tensors.into()), tree)
     }
@@ -60,6 +62,7 @@ impl From<Payload> for Bundle {
 
 impl Bundle {
     /// A revision of a name that was taken apart, as by pickling: names as the bundle has them.
+    #[doc(hidden)]
     pub fn of_parts(tensors: Vec<(String, Tensor)>, tree: Vec<u8>, meta: Vec<u8>, revision: u64, live: bool) -> Bundle {
         let (names, tensors) = named(tensors);
         Bundle { names, tensors: tensors.into(), tree, meta, revision, live }
